@@ -1,0 +1,41 @@
+# One way to do each common thing. `make help` lists them.
+VENV := .venv
+BIN := $(VENV)/bin
+export AGENTRL_VENV := $(VENV)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-runtime train test check bench lock flags clean
+
+help:  ## list these targets
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup:  ## make .venv ready to train, test and check (instant when it is)
+	@scripts/setup.sh dev
+
+setup-runtime:
+	@scripts/setup.sh runtime
+
+train: setup-runtime  ## train the default job: a search agent, on this machine
+	$(BIN)/python train_async.py --async-buffer-size 4
+
+test: setup  ## run all tests
+	$(BIN)/python -m pytest
+
+check: setup  ## lint, format check, types, import contracts
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup  ## run a benchmark: make bench NAME=startup
+	$(BIN)/python -m benchmarks.$(or $(NAME),startup)
+
+lock: setup
+	$(BIN)/python scripts/lock.py
+
+flags: setup
+	$(BIN)/python scripts/gen_flags.py
+
+clean:  ## remove caches and build products; runs/ and .venv stay
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""Agent workers: episodes, judging, and the loop that holds many of them."""

@@ -1,0 +1,109 @@
+"""The judge: the reward of each episode of a finished group, and whether the group is kept.
+
+Runs in an agent worker, on the buffer's order, because rewards and filters are user code: in a
+thread of its own, under a deadline. An error of that code is the group's fate (`env_error`), never
+a zero reward.
+"""
+
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import anyio
+import anyio.to_thread
+
+from agentrl.actors.boundary import describe, sendable_text
+from agentrl.errors import ConfigError, EnvError
+from agentrl.types import Task
+from agentrl.wire.messages import Judge, Verdict
+
+__all__ = [
+    "FILTER_TIMEOUT_S",
+    "DynamicFilter",
+    "FilterDecision",
+    "check_reward_nonzero_std",
+    "judge_group",
+    "load_filter",
+]
+
+#: Seconds that a filter may think about one group.
+FILTER_TIMEOUT_S = 60.0
+
+FilterDecision = bool | tuple[bool, str]
+
+
+class DynamicFilter(Protocol):
+    """Keeps or drops a judged group; a reason may come with the answer."""
+
+    def __call__(self, rewards: Sequence[float], task: Task) -> FilterDecision: ...
+
+
+def check_reward_nonzero_std(rewards: Sequence[float], task: Task) -> FilterDecision:
+    """Drop groups whose rewards are all equal: their advantages are zero (DAPO, section 3.2)."""
+    keep = max(rewards) - min(rewards) > 1e-6
+    return keep, "" if keep else f"zero_std_{rewards[0]:g}"
+
+
+def load_filter(path: str | None) -> DynamicFilter | None:
+    """The function at `pkg.module:name` (or dotted), or None; ConfigError names a bad path."""
+    if path is None:
+        return None
+    module_name, _, name = path.rpartition(":" if ":" in path else ".")
+    try:
+        function: Callable[..., FilterDecision] = getattr(
+            importlib.import_module(module_name), name
+        )
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"--dynamic-sampling-filter-path {path}: {error}") from error
+    return function
+
+
+async def judge_group(
+    order: Judge, keep_filter: DynamicFilter | None, timeout_s: float = FILTER_TIMEOUT_S
+) -> Verdict:
+    """The verdict on one group: each episode's own reward, then the filter.
+
+    A filter that misses the deadline is left behind in its thread. Raises nothing.
+    """
+    rewards = [summary.reward for summary in order.episodes]
+    if keep_filter is None or not rewards:
+        return Verdict(order.group, rewards)
+    with anyio.move_on_after(timeout_s):
+        return await anyio.to_thread.run_sync(
+            _apply,
+            keep_filter,
+            order,
+            rewards,
+            abandon_on_cancel=True,
+            limiter=anyio.CapacityLimiter(1),  # not the tools': their threads may all be taken
+        )
+    error = f"the filter {_name(keep_filter)} gave no answer within {timeout_s:g} s"
+    return Verdict(order.group, rewards, keep=False, error=error)
+
+
+def _apply(keep_filter: DynamicFilter, order: Judge, rewards: list[float]) -> Verdict:
+    try:
+        keep, reason = _read(keep_filter(list(rewards), order.task))
+    # alone in its thread: whatever is raised here, SystemExit too, is the filter's
+    except BaseException as failure:
+        error = sendable_text(f"the filter {_name(keep_filter)} failed: {describe(failure)}")
+        return Verdict(order.group, rewards, keep=False, error=error)
+    return Verdict(order.group, rewards, keep=keep, reason=reason)
+
+
+def _read(answer: object) -> tuple[bool, str]:
+    """A filter's answer as decision and reason; EnvError for what is neither bool nor a pair."""
+    pair = answer if isinstance(answer, tuple) else (answer, "")
+    # by equality, which takes numpy's booleans too and refuses a forgotten return
+    if len(pair) != 2 or pair[0] not in (True, False):
+        raise EnvError(
+            f"it returned {type(answer).__name__} {answer!r:.200}; return a bool or (bool, reason)"
+        )
+    keep, reason = pair
+    return bool(keep), "" if reason is None else sendable_text(str(reason))
+
+
+def _name(keep_filter: DynamicFilter) -> str:
+    module = getattr(keep_filter, "__module__", "")
+    name = getattr(keep_filter, "__qualname__", type(keep_filter).__qualname__)
+    return f"{module}:{name}"

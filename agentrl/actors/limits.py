@@ -1,0 +1,39 @@
+"""Budgets of an episode: what the framework allows, and what is left of it. Pure."""
+
+import msgspec
+
+__all__ = ["Budget", "Limits"]
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """`max_context` counts prompt and response tokens together, `max_prompt` the first prompt."""
+
+    max_context: int
+    max_prompt: int
+    max_turns: int
+    max_tool_calls: int | None
+    episode_timeout_s: float
+
+
+class Budget:
+    """What one episode has left."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._calls_left = limits.max_tool_calls
+
+    def room(self, num_tokens: int, max_new_tokens: int) -> int:
+        """Tokens that the next turn may sample after `num_tokens` of context; < 1 means none.
+
+        One position stays free for the token that ends a turn cut by its length.
+        """
+        return min(max_new_tokens, self._limits.max_context - num_tokens - 1)
+
+    def take_calls(self, count: int) -> bool:
+        """Spend `count` tool calls; False when that is more than what is left."""
+        if self._calls_left is None:
+            return True
+        if count > self._calls_left:
+            return False
+        self._calls_left -= count
+        return True

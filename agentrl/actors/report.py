@@ -1,0 +1,43 @@
+"""`PlayedEpisode`: what an episode leaves behind, checked before anyone tries to send it."""
+
+from array import array
+from typing import Any
+
+import msgspec
+
+from agentrl.actors.boundary import sendable_text
+from agentrl.types import EpisodeAssignment, EpisodeReport, Outcome, StopReason
+from agentrl.wire.frames import decode, encode
+from agentrl.wire.messages import Envelope, Finished
+
+__all__ = ["PlayedEpisode", "failed_episode", "require_sendable"]
+
+_LARGEST_INT = 2**63 - 1
+
+
+class PlayedEpisode(msgspec.Struct, frozen=True):
+    """A report and the columns of its trajectories, in the order of `COLUMNS`."""
+
+    report: EpisodeReport
+    columns: list["array[Any]"]
+
+
+def failed_episode(
+    assignment: EpisodeAssignment, outcome: Outcome, error: str, wall_s: float = 0.0
+) -> PlayedEpisode:
+    """The report of an episode that failed; it leaves no trajectory."""
+    report = EpisodeReport(
+        id=assignment.id,
+        outcome=outcome,
+        stop_reason=StopReason.ERROR,
+        trajectories=[],
+        error=sendable_text(error),
+        wall_s=wall_s,
+    )
+    return PlayedEpisode(report, [])
+
+
+def require_sendable(played: PlayedEpisode) -> None:
+    """Raise FrameError unless the buffer can decode this, whatever its epoch and number will be."""
+    envelope = Envelope(_LARGEST_INT, _LARGEST_INT, Finished(played.report))
+    decode(encode(envelope, played.columns))

@@ -1,0 +1,189 @@
+"""What workers hold: their reports, their loss, their return.
+
+    queued -> claimed(worker, attempt) -> finished
+                 |  worker lost, infrastructure failed: attempt + 1, queued again
+                 |  never reached the worker: attempt + 1, nothing counted against it
+
+A report counts only from the worker that holds this very attempt. One that names a version nobody
+has announced yet waits for the announcement, unacknowledged.
+"""
+
+import msgspec
+
+from agentrl.buffer import groups
+from agentrl.buffer.episodes import EpisodeQueue
+from agentrl.buffer.evaluations import Evaluations, is_evaluation
+from agentrl.buffer.events import Stored
+from agentrl.buffer.ids import mint_of
+from agentrl.buffer.judging import JudgeDesk
+from agentrl.buffer.peers import Peer, Peers
+from agentrl.buffer.rows import EpisodeRow, StoredTrajectory
+from agentrl.buffer.state import State
+from agentrl.types import EpisodeId, EpisodeReport, Fate, Outcome, PayloadRef
+from agentrl.wire.messages import Cancel, Verdict
+
+__all__ = ["ClaimDesk"]
+
+
+class ClaimDesk:
+    """Claims of all workers, training and evaluation. `sampled_tokens` counts what engines sampled
+    for every report that was taken, since this process began."""
+
+    def __init__(self, state: State, peers: Peers) -> None:
+        self._state = state
+        self._peers = peers
+        self.queue = EpisodeQueue(state)
+        self.evaluations = Evaluations()
+        self.judges = JudgeDesk(state)
+        self.sampled_tokens = 0
+        self._parked: dict[EpisodeId, tuple[Stored, float]] = {}
+        for row in state.episodes.values():
+            holder = peers.named(row.worker)
+            if holder is not None and row.outcome is None:
+                holder.held.add(state.episode_id(row))
+
+    # ---- reports ----
+
+    def expects(self, worker: Peer, id: EpisodeId) -> bool:
+        """Whether this report is the one the ledger waits for."""
+        row = self._state.find_episode(id)
+        return row is not None and row.worker == worker.name and id not in self._parked
+
+    def is_parked(self, id: EpisodeId) -> bool:
+        return id in self._parked
+
+    def park(self, event: Stored, now: float) -> bool:
+        """Hold a report back if it names a version that may still be announced."""
+        id = event.message.report.id
+        newest = self._state.lineage.newest
+        if event.defect is not None or not any(
+            version > newest for version in _versions(event.message.report)
+        ):
+            return False
+        self._parked[id] = (event, now)
+        return True
+
+    def unpark(self, now: float) -> list[Stored]:
+        """The reports that need wait no longer, oldest first."""
+        newest = self._state.lineage.newest
+        patience = now - self._state.settings.publish_grace_s
+        free = [
+            id
+            for id, (event, since) in self._parked.items()
+            if since <= patience
+            or all(version <= newest for version in _versions(event.message.report))
+        ]
+        return [self._parked.pop(id)[0] for id in free]
+
+    def finished(
+        self,
+        worker: Peer,
+        report: EpisodeReport,
+        payloads: tuple[PayloadRef, ...],
+        defect: str | None,
+    ) -> str | None:
+        """Take a report; returns why it was refused, or None."""
+        worker.held.discard(report.id)
+        if is_evaluation(report.id):
+            self.sampled_tokens += self.evaluations.num_sampled(worker.name, report)
+            self._tell(self.evaluations.finished(worker.name, report))
+            return None
+        row = self._state.find_episode(report.id)
+        if row is None or row.worker != worker.name:
+            return None
+        refusal = None
+        if report.outcome is Outcome.DONE:
+            refusal = defect or self._version_defect(report)
+        if refusal is not None:
+            refusal = f"episode {report.id} refused: {refusal}"
+            report = msgspec.structs.replace(report, outcome=Outcome.POISON, error=refusal)
+        else:
+            self.sampled_tokens += sum(meta.num_sampled for meta in report.trajectories)
+        stored: tuple[StoredTrajectory, ...] = ()
+        if report.outcome is Outcome.DONE:
+            pairs = zip(report.trajectories, payloads, strict=True)
+            stored = tuple(StoredTrajectory(meta, payload) for meta, payload in pairs)
+        ended = groups.record(self._state, row, report, stored)
+        self._after(row, ended)
+        return refusal
+
+    def verdict(self, verdict: Verdict) -> None:
+        """Take a verdict; one that nobody waits for changes nothing."""
+        mint = mint_of(verdict.group)
+        if mint is not None and groups.needs_judge(self._state, mint):
+            groups.take_verdict(self._state, mint, verdict)
+            self.judges.settle(mint, self._peers)
+
+    # ---- workers come and go ----
+
+    def lose(self, worker: Peer) -> None:
+        """Take everything away from a worker and queue it again."""
+        held = sorted(worker.held)
+        worker.held.clear()
+        for id in held:
+            self._parked.pop(id, None)
+            self._lose_one(worker, id)
+        if held:
+            self._state.send(worker.connection, Cancel(held))
+        self.judges.lose(worker)
+
+    def reconcile(self, worker: Peer, running: list[EpisodeId]) -> None:
+        """The same process is back: it keeps what it still plays, nothing else."""
+        missing = worker.held - set(running)
+        unknown = set(running) - worker.held
+        worker.held -= missing
+        for id in sorted(missing):
+            self._parked.pop(id, None)
+            row = self._state.find_episode(id)
+            if is_evaluation(id):
+                self.evaluations.unplaced(id)
+            elif row is not None and row.worker == worker.name:
+                groups.unplaced(self._state, row)
+                self._after(row, ended=False)
+        if missing or unknown:
+            self._state.send(worker.connection, Cancel(sorted(missing | unknown)))
+        self.judges.repeat(worker)
+
+    def cancel_all(self, reason: str) -> None:
+        """Every group that is not leased gets the fate cancelled; nothing is played any more."""
+        for mint in sorted(self._state.unleased):
+            groups.close(self._state, mint, Fate.CANCELLED, reason)
+            self.judges.settle(mint, self._peers)
+        for result in self.evaluations.cancel():
+            self._tell(result)
+        self._parked.clear()
+        for worker in self._peers:
+            if worker.held:
+                self._state.send(worker.connection, Cancel(sorted(worker.held)))
+                worker.held.clear()
+
+    # ---- inside ----
+
+    def _lose_one(self, worker: Peer, id: EpisodeId) -> None:
+        if is_evaluation(id):
+            self._tell(self.evaluations.lost(id))
+            return
+        row = self._state.find_episode(id)
+        if row is not None and row.worker == worker.name:
+            again = groups.retry(self._state, row, f"worker {worker.name} was lost")
+            self._after(row, ended=not again)
+
+    def _after(self, row: EpisodeRow, ended: bool) -> None:
+        if not ended:
+            self.queue.push(row.mint, row.index)
+            return
+        groups.conclude(self._state, row.mint)
+        if groups.needs_judge(self._state, row.mint):
+            self.judges.add(row.mint)
+
+    def _version_defect(self, report: EpisodeReport) -> str | None:
+        unknown = sorted(v for v in _versions(report) if v not in self._state.lineage)
+        return f"tokens of unknown weight versions {unknown}" if unknown else None
+
+    def _tell(self, result: dict[str, object] | None) -> None:
+        if result is not None:
+            self._state.notify("evaluation", **result)
+
+
+def _versions(report: EpisodeReport) -> set[int]:
+    return {version for meta in report.trajectories for version, _ in meta.versions}

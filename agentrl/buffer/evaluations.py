@@ -1,0 +1,202 @@
+"""Evaluations: episodes outside the ledger, in memory only.
+
+    requested -> playing -> reported
+
+A restarted buffer has forgotten them; the driver asks again (an id that is known is not played
+twice, and the result of one that has ended is told again).
+"""
+
+import statistics
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+
+from agentrl.buffer.groups import ENGINE_ATTEMPTS, ENV_ATTEMPTS
+from agentrl.buffer.ids import episode_seed
+from agentrl.types import EpisodeAssignment, EpisodeId, EpisodeReport, Outcome
+from agentrl.wire.messages import Evaluate
+
+__all__ = ["Evaluations", "is_evaluation"]
+
+_PREFIX = "eval-"
+MAX_RESULTS = 16
+
+
+def is_evaluation(id: EpisodeId) -> bool:
+    """Whether the episode belongs to an evaluation."""
+    return id.group.startswith(_PREFIX)
+
+
+@dataclass(slots=True, eq=False)
+class _Episode:
+    request: Evaluate
+    task: int
+    index: int
+    attempt: int = 0
+    engine_failures: int = 0
+    env_failures: int = 0
+    worker: str | None = None
+
+    @property
+    def id(self) -> EpisodeId:
+        group = f"{_PREFIX}{self.request.id}-{self.task}"
+        return EpisodeId(group, self.index, self.attempt)
+
+
+@dataclass(slots=True, eq=False)
+class _Evaluation:
+    request: Evaluate
+    pending: int
+    done: list[EpisodeReport] = field(default_factory=list)
+    failed: int = 0
+
+
+class Evaluations:
+    """Running evaluations, their queue, and the last results."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, _Evaluation] = {}
+        self._queue: deque[_Episode] = deque()
+        self._claimed: dict[EpisodeId, _Episode] = {}
+        self.results: OrderedDict[str, dict[str, object]] = OrderedDict()
+
+    @property
+    def num_claimed(self) -> int:
+        return len(self._claimed)
+
+    @property
+    def num_running(self) -> int:
+        """Evaluations that have not ended."""
+        return len(self._running)
+
+    def request(self, message: Evaluate) -> dict[str, object] | None:
+        """Begin an evaluation; returns its result when it has already ended."""
+        if message.id in self.results:
+            return self.results[message.id]
+        if message.id in self._running:
+            return None
+        total = len(message.tasks) * message.num_samples
+        self._running[message.id] = _Evaluation(message, total)
+        for task in range(len(message.tasks)):
+            self._queue.extend(
+                _Episode(message, task, index) for index in range(message.num_samples)
+            )
+        return self._finish(message.id) if total == 0 else None
+
+    def claim(self, worker: str, mint: int) -> EpisodeAssignment | None:
+        """The next waiting episode, given to `worker`; its permits come after those of `mint`."""
+        if not self._queue:
+            return None
+        episode = self._queue.popleft()
+        episode.worker = worker
+        self._claimed[episode.id] = episode
+        request = episode.request
+        return EpisodeAssignment(
+            id=episode.id,
+            mint=mint,
+            seed=_seed(request, episode),
+            task=request.tasks[episode.task],
+            sampling=request.sampling,
+            evaluation=request.name,
+        )
+
+    def num_sampled(self, worker: str, report: EpisodeReport) -> int:
+        """Tokens that engines sampled for this report; 0 when nobody waits for it."""
+        episode = self._claimed.get(report.id)
+        if episode is None or episode.worker != worker:
+            return 0
+        return sum(meta.num_sampled for meta in report.trajectories)
+
+    def finished(self, worker: str, report: EpisodeReport) -> dict[str, object] | None:
+        """Take a report; returns the evaluation's result when this was its last episode."""
+        episode = self._claimed.get(report.id)
+        if episode is None or episode.worker != worker:
+            return None
+        del self._claimed[report.id]
+        evaluation = self._running[episode.request.id]
+        if report.outcome is Outcome.DONE:
+            evaluation.done.append(report)
+        elif self._retries(episode, report.outcome):
+            return None
+        else:
+            evaluation.failed += 1
+        evaluation.pending -= 1
+        return self._finish(episode.request.id) if evaluation.pending == 0 else None
+
+    def lost(self, id: EpisodeId) -> dict[str, object] | None:
+        """The worker that held `id` is gone."""
+        episode = self._claimed.pop(id, None)
+        if episode is None or self._retries(episode, Outcome.ENGINE_ERROR):
+            return None
+        evaluation = self._running[episode.request.id]
+        evaluation.failed += 1
+        evaluation.pending -= 1
+        return self._finish(episode.request.id) if evaluation.pending == 0 else None
+
+    def unplaced(self, id: EpisodeId) -> None:
+        """The claim never reached its worker: nothing failed."""
+        episode = self._claimed.pop(id, None)
+        if episode is not None:
+            self._queue_again(episode)
+
+    def cancel(self) -> list[dict[str, object]]:
+        """End all of them with what is in; what was not played counts as failed."""
+        self._queue.clear()
+        self._claimed.clear()
+        results = []
+        for id, evaluation in list(self._running.items()):
+            evaluation.failed += evaluation.pending
+            results.append(self._finish(id))
+        return results
+
+    def _retries(self, episode: _Episode, outcome: Outcome) -> bool:
+        if outcome is Outcome.POISON:
+            return False
+        if outcome is Outcome.ENV_ERROR:
+            episode.env_failures += 1
+        else:
+            episode.engine_failures += 1
+        if episode.env_failures >= ENV_ATTEMPTS or episode.engine_failures >= ENGINE_ATTEMPTS:
+            return False
+        self._queue_again(episode)
+        return True
+
+    def _queue_again(self, episode: _Episode) -> None:
+        episode.attempt += 1
+        episode.worker = None
+        self._queue.appendleft(episode)
+
+    def _finish(self, id: str) -> dict[str, object]:
+        evaluation = self._running.pop(id)
+        self.results[id] = _summary(evaluation)
+        while len(self.results) > MAX_RESULTS:
+            self.results.popitem(last=False)
+        return self.results[id]
+
+
+def _summary(evaluation: _Evaluation) -> dict[str, object]:
+    done = evaluation.done
+    trajectories = [meta for report in done for meta in report.trajectories]
+    versions = [version for meta in trajectories for version, _ in meta.versions]
+    summary: dict[str, object] = {
+        "name": evaluation.request.name,
+        "id": evaluation.request.id,
+        "n": len(done),
+        "failed": evaluation.failed,
+        "version_min": min(versions, default=None),
+        "version_max": max(versions, default=None),
+    }
+    if done:
+        summary["score"] = statistics.fmean(report.reward for report in done)
+        summary["wall_s"] = statistics.fmean(report.wall_s for report in done)
+    if trajectories:
+        summary["turns"] = statistics.fmean(meta.num_turns for meta in trajectories)
+        summary["sampled_tokens"] = statistics.fmean(meta.num_sampled for meta in trajectories)
+    names = {name for report in done for name in report.metrics}
+    for name in sorted(names):
+        values = [report.metrics[name] for report in done if name in report.metrics]
+        summary[f"metric/{name}"] = statistics.fmean(values)
+    return summary
+
+
+def _seed(request: Evaluate, episode: _Episode) -> int:
+    return episode_seed(request.seed, episode.task, episode.index)

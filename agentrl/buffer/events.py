@@ -1,0 +1,101 @@
+"""What goes into the core and what comes out of it.
+
+The shell carries out the effects of a batch in this order: every Persist in one commit, then
+Send and Notify, then ReadRows, then DropSegments. Nothing is said to a peer before it is durable.
+"""
+
+import msgspec
+
+from agentrl.buffer.rows import Row
+from agentrl.types import EpisodeId, PayloadRef
+from agentrl.wire.messages import Event, Fetch, Finished, Message
+
+__all__ = [
+    "DropSegments",
+    "Effect",
+    "FromPeer",
+    "Input",
+    "Notify",
+    "Persist",
+    "ReadRows",
+    "Send",
+    "Stored",
+    "Tick",
+    "Unreadable",
+]
+
+
+class FromPeer(msgspec.Struct, frozen=True):
+    """A message without columns. `peer` is the connection it came by; epoch and seq are those of
+    its envelope."""
+
+    peer: str
+    epoch: int
+    seq: int
+    message: Message
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """A Finished whose trajectories lie in `payloads`, in order; or, with `defect` set, one whose
+    columns contradict its report and were not stored."""
+
+    peer: str
+    epoch: int
+    seq: int
+    message: Finished
+    payloads: tuple[PayloadRef, ...] = ()
+    defect: str | None = None
+
+
+class Unreadable(msgspec.Struct, frozen=True):
+    """A message of which only this could be read, and why: sender, the episode of a Finished, the
+    group of a Verdict."""
+
+    peer: str
+    epoch: int
+    seq: int
+    reason: str
+    episode: EpisodeId | None = None
+    group: str | None = None
+
+
+class Tick(msgspec.Struct, frozen=True):
+    """Time has passed."""
+
+
+Input = FromPeer | Stored | Unreadable | Tick
+
+
+class Persist(msgspec.Struct, frozen=True):
+    """Write this row."""
+
+    row: Row
+
+
+class Send(msgspec.Struct, frozen=True):
+    """Send to a connection."""
+
+    peer: str
+    message: Message
+
+
+class Notify(msgspec.Struct, frozen=True):
+    """Tell the driver."""
+
+    event: Event
+
+
+class ReadRows(msgspec.Struct, frozen=True):
+    """Read payloads and answer `peer` with Rows."""
+
+    peer: str
+    fetch: Fetch
+
+
+class DropSegments(msgspec.Struct, frozen=True):
+    """No group needs a payload of these segments any more."""
+
+    segments: tuple[int, ...]
+
+
+Effect = Persist | Send | Notify | ReadRows | DropSegments

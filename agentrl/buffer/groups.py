@@ -1,0 +1,187 @@
+"""Rules of a group's life up to READY: outcomes, retries, the judge's verdict, and its fate.
+
+An engine failure or a lost worker sends an episode back to the queue, up to ENGINE_ATTEMPTS in all;
+a failure of the environment once more. A failed episode is never a zero reward: a group either has
+enough `done` episodes and trains on those, or its fate is its commonest failure.
+"""
+
+import math
+from collections import Counter
+from typing import Any
+
+import msgspec
+
+from agentrl.buffer.ids import group_id
+from agentrl.buffer.rows import EpisodeRow, GroupRow, StoredTrajectory
+from agentrl.buffer.state import State
+from agentrl.types import (
+    EpisodeReport,
+    EpisodeSummary,
+    Fate,
+    GroupState,
+    Outcome,
+    StopReason,
+    Task,
+)
+from agentrl.wire.messages import Judge, Verdict
+
+__all__ = [
+    "close",
+    "conclude",
+    "judge_order",
+    "mint",
+    "needs_judge",
+    "record",
+    "retry",
+    "take_verdict",
+    "unplaced",
+]
+
+ENGINE_ATTEMPTS = 3
+ENV_ATTEMPTS = 2
+
+_FATE_OF = {
+    Outcome.ENV_ERROR: Fate.ENV_ERROR,
+    Outcome.ENGINE_ERROR: Fate.ENGINE_ERROR,
+    Outcome.POISON: Fate.POISON,
+    Outcome.CANCELLED: Fate.CANCELLED,
+}
+
+
+def mint(state: State, task: Task, cursor: int) -> int:
+    """Mint the next group with its episodes; returns its number."""
+    number = state.minted + 1
+    size = state.settings.n_samples_per_prompt
+    state.put(GroupRow(mint=number, task=task, size=size, cursor=cursor))
+    for index in range(size):
+        state.put(EpisodeRow(mint=number, index=index))
+    return number
+
+
+def record(
+    state: State,
+    row: EpisodeRow,
+    report: EpisodeReport,
+    trajectories: tuple[StoredTrajectory, ...],
+) -> bool:
+    """Write an attempt's end down. True: the episode has its outcome; False: it is queued again."""
+    if report.outcome in (Outcome.ENGINE_ERROR, Outcome.CANCELLED):
+        return not retry(state, row, report.error or str(report.outcome))
+    env_failures = row.env_failures + (report.outcome is Outcome.ENV_ERROR)
+    if report.outcome is Outcome.ENV_ERROR and env_failures < ENV_ATTEMPTS:
+        _queue_again(state, row, report.error, env_failures=env_failures)
+        return False
+    state.put(
+        msgspec.structs.replace(
+            row,
+            env_failures=env_failures,
+            worker=None,
+            outcome=report.outcome,
+            stop_reason=report.stop_reason,
+            reward=report.reward,
+            metrics=report.metrics,
+            error=report.error,
+            trajectories=trajectories,
+        )
+    )
+    return True
+
+
+def retry(state: State, row: EpisodeRow, error: str) -> bool:
+    """Account an infrastructure failure. True: queued again; False: out of attempts, its outcome
+    is engine_error."""
+    failures = row.engine_failures + 1
+    if failures < ENGINE_ATTEMPTS:
+        _queue_again(state, row, error, engine_failures=failures)
+        return True
+    state.put(
+        msgspec.structs.replace(
+            row,
+            engine_failures=failures,
+            worker=None,
+            outcome=Outcome.ENGINE_ERROR,
+            stop_reason=StopReason.ERROR,
+            error=error,
+        )
+    )
+    return False
+
+
+def unplaced(state: State, row: EpisodeRow) -> None:
+    """Queue an episode again that never reached its worker: nothing failed."""
+    _queue_again(state, row, row.error)
+
+
+def conclude(state: State, number: int) -> None:
+    """Give a group its fate if every episode has an outcome and too few are done."""
+    rows = list(state.group_episodes(number))
+    if any(row.outcome is None for row in rows):
+        return
+    outcomes = Counter(row.outcome for row in rows if row.outcome is not None)
+    if outcomes.pop(Outcome.DONE, 0) >= state.settings.least_done:
+        return
+    commonest = max(_FATE_OF, key=lambda outcome: outcomes[outcome])
+    errors = [row.error for row in rows if row.outcome is commonest and row.error]
+    close(state, number, _FATE_OF[commonest], errors[0] if errors else str(commonest))
+
+
+def needs_judge(state: State, number: int) -> bool:
+    """Every episode has an outcome and the verdict is not in."""
+    group = state.groups.get(number)
+    if group is None or group.state is not GroupState.MINTED:
+        return False
+    return all(row.outcome is not None for row in state.group_episodes(number))
+
+
+def judge_order(state: State, number: int) -> Judge:
+    """What the judge is shown: the `done` episodes, in order of index."""
+    summaries = [
+        EpisodeSummary(
+            index=row.index,
+            outcome=Outcome.DONE,
+            stop_reason=row.stop_reason or StopReason.TERMINATED,
+            reward=row.reward,
+            metrics=row.metrics,
+        )
+        for row in state.done_episodes(number)
+    ]
+    return Judge(group_id(number), state.groups[number].task, summaries)
+
+
+def take_verdict(state: State, number: int, verdict: Verdict) -> None:
+    """READY, or a fate."""
+    group = state.groups[number]
+    defect = verdict.error or _defect(verdict, len(state.done_episodes(number)))
+    if defect is not None:
+        close(state, number, Fate.ENV_ERROR, defect)
+    elif not verdict.keep:
+        close(state, number, Fate.FILTERED, verdict.reason)
+    else:
+        rewards = tuple(verdict.rewards)
+        state.put(msgspec.structs.replace(group, state=GroupState.READY, rewards=rewards))
+
+
+def close(state: State, number: int, fate: Fate, reason: str) -> None:
+    """The group's final fate: its charge and its payloads are free from here on."""
+    group = state.groups[number]
+    for row in state.group_episodes(number):
+        if row.outcome is None:
+            state.put(msgspec.structs.replace(row, worker=None, outcome=Outcome.CANCELLED))
+    state.put(
+        msgspec.structs.replace(group, state=GroupState.RETIRED, fate=fate, reason=reason[:500])
+    )
+
+
+def _defect(verdict: Verdict, num_done: int) -> str | None:
+    if verdict.keep and len(verdict.rewards) != num_done:
+        return f"the judge gave {len(verdict.rewards)} rewards for {num_done} done episodes"
+    if not all(math.isfinite(reward) for reward in verdict.rewards):
+        return f"the judge gave a reward that is not finite: {verdict.rewards}"
+    return None
+
+
+def _queue_again(state: State, row: EpisodeRow, error: str | None, **counts: Any) -> None:
+    fresh = msgspec.structs.replace(
+        row, attempt=row.attempt + 1, worker=None, error=error, **counts
+    )
+    state.put(fresh)

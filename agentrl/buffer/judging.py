@@ -1,0 +1,65 @@
+"""Which groups wait for a verdict, and which worker was asked.
+
+    every outcome in -> ordered(worker) -> verdict          (worker lost -> ordered elsewhere)
+
+A judge that takes its worker down JUDGE_ATTEMPTS times ends the group instead of the run.
+"""
+
+from collections import Counter
+
+from agentrl.buffer import groups
+from agentrl.buffer.peers import Peer, Peers
+from agentrl.buffer.state import State
+from agentrl.types import Fate
+
+__all__ = ["JudgeDesk"]
+
+JUDGE_ATTEMPTS = 3
+
+
+class JudgeDesk:
+    """Orders are volatile: a restarted buffer gives them again, and verdicts are idempotent."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._waiting = {mint for mint in state.groups if groups.needs_judge(state, mint)}
+        self._lost: Counter[int] = Counter()
+
+    def add(self, mint: int) -> None:
+        """A group whose episodes all have an outcome."""
+        self._waiting.add(mint)
+
+    def settle(self, mint: int, peers: Peers) -> None:
+        """The verdict is in, or the group has a fate."""
+        self._waiting.discard(mint)
+        del self._lost[mint]
+        for peer in peers:
+            peer.judging.discard(mint)
+
+    def lose(self, worker: Peer) -> None:
+        """The worker is gone: its groups are judged elsewhere."""
+        for mint in sorted(worker.judging):
+            self._lost[mint] += 1
+            if self._lost[mint] < JUDGE_ATTEMPTS:
+                self._waiting.add(mint)
+                continue
+            reason = f"judging took down {JUDGE_ATTEMPTS} workers"
+            groups.close(self._state, mint, Fate.ENGINE_ERROR, reason)
+            del self._lost[mint]
+        worker.judging.clear()
+
+    def repeat(self, worker: Peer) -> None:
+        """The worker reconnected: what it was told may be lost."""
+        self._waiting |= worker.judging
+        worker.judging.clear()
+
+    def order(self, peers: Peers) -> None:
+        """Ask the least busy judges."""
+        workers = peers.workers() if self._waiting else []
+        if not workers:
+            return
+        for mint in sorted(self._waiting):
+            worker = min(workers, key=lambda worker: len(worker.judging))
+            worker.judging.add(mint)
+            self._state.send(worker.connection, groups.judge_order(self._state, mint))
+        self._waiting.clear()

@@ -1,0 +1,231 @@
+"""Leases: N ready groups with the lowest mint numbers, numbered 1, 2, 3, ... and stepped in order.
+
+    requested -> LEASED -> STEPPED -> (published) -> RETIRED
+                    ^         |
+                    +---------+   a learner of a newer epoch asks again: recovery
+
+A lease that exists is sent again as it was: same rows, same order. On recovery the leases from the
+one asked for on are open again and their groups charged again.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from agentrl.buffer.ids import group_id
+from agentrl.buffer.peers import Peer
+from agentrl.buffer.rows import EpisodeRow, LeaseRow
+from agentrl.buffer.state import State
+from agentrl.types import Fate, GroupRows, GroupState, LeaseHeader, TrajectoryRow
+from agentrl.wire.messages import Published, Stepped
+
+__all__ = ["LeaseDesk", "header"]
+
+
+@dataclass(slots=True, frozen=True)
+class Waiting:
+    """A request that waits for its lease."""
+
+    learner: str
+    number: int
+    since: float
+
+
+class LeaseDesk:
+    """Requests of the learner, and the rules of leases."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self.waiting: Waiting | None = None
+
+    # ---- requests ----
+
+    def request(self, learner: Peer, number: int, now: float) -> LeaseHeader | str | None:
+        """Ask for lease `number`: the header if it exists, a refusal, or None: wait for it."""
+        state = self._state
+        if number <= state.retired_through:
+            return (
+                f"lease {number} is covered by a durable checkpoint and its rows are gone:"
+                f" ask for lease {state.retired_through + 1}"
+            )
+        if number > state.last_lease + 1:
+            return f"lease {number} skips: ask for lease {state.last_lease + 1}"
+        state.mark("requested_lease", number)
+        state.mark("requested_by", learner.row.epoch)
+        if number > state.last_lease:
+            if self.waiting is None or self.waiting.number != number:
+                self.waiting = Waiting(learner.name, number, now)
+            return None
+        stepped_by = state.leases[number].stepped_by
+        if stepped_by == learner.row.epoch:
+            return None
+        if stepped_by:
+            self._reopen(number)
+        return header(state, number)
+
+    def reconnected(self, learner: Peer, now: float) -> LeaseHeader | None:
+        """What this learner asked for and may not have got: its request stands, or the header."""
+        state = self._state
+        if state.marks.get("requested_by") != learner.row.epoch:
+            return None
+        answer = self.request(learner, state.marks["requested_lease"], now)
+        return answer if isinstance(answer, LeaseHeader) else None
+
+    def replaced(self, learner: str) -> None:
+        """A newer process took this learner's place; it asks for itself."""
+        if self.waiting is not None and self.waiting.learner == learner:
+            self.waiting = None
+
+    # ---- new leases ----
+
+    def fill(
+        self, now: float, minting_ended: bool, stats: Callable[[], dict[str, float]]
+    ) -> LeaseHeader | None:
+        """Make the lease that is waited for, if enough groups are READY."""
+        state, waiting = self._state, self.waiting
+        if waiting is None or self._is_long_enough():
+            return None
+        wanted = state.settings.rollout_batch_size
+        short = minting_ended and 0 < len(state.ready) == len(state.unleased)
+        if len(state.ready) < wanted and not short:
+            return None
+        figures = stats()
+        mints = tuple(sorted(state.ready)[:wanted])
+        number = state.last_lease + 1
+        wait_s = now - waiting.since
+        drained = minting_ended and len(mints) == len(state.unleased)
+        last = drained or number == state.settings.num_rollout
+        self._pace(number, mints, wait_s, now)
+        for mint in mints:
+            group = state.groups[mint]
+            state.put(msgspec.structs.replace(group, state=GroupState.LEASED, lease=number))
+        figures = figures | {"wait_s": wait_s}
+        state.put(LeaseRow(number=number, mints=mints, last=last, stats=figures))
+        self.waiting = None
+        return header(state, number)
+
+    def ended(self, minting_ended: bool) -> str | None:
+        """Why no further lease can come, or None."""
+        if self._is_long_enough():
+            return f"the run has its {self._state.settings.num_rollout} rollout batches"
+        if minting_ended and not self._state.unleased:
+            return "no task is left"
+        return None
+
+    # ---- the learner's progress ----
+
+    def step(self, message: Stepped, epoch: int) -> bool | str:
+        """Lease consumed. True: news; False: known; a string: refused."""
+        state, number = self._state, message.number
+        if number <= state.retired_through:
+            return False
+        if number > state.last_lease:
+            return f"lease {number} was never given"
+        if state.leases[number].stepped_by:
+            return False
+        earlier = state.leases.get(number - 1)
+        if earlier is not None and not earlier.stepped_by:
+            return f"lease {number} stepped before lease {number - 1}"
+        self._mark_stepped(number, epoch, message.skipped)
+        return True
+
+    def publish(self, message: Published) -> bool | str:
+        """New weights. True: news; False: known; a string: refused."""
+        state, row = self._state, message.row
+        if state.lineage.rows.get(row.version) == row:
+            return False
+        refusal = state.lineage.refusal(row)
+        if refusal is not None:
+            return refusal
+        if message.through > state.last_lease:
+            return f"version {row.version} contains lease {message.through}, which was never given"
+        state.put(row)
+        state.lineage.add(row)
+        state.mark("published_through", message.through)
+        state.forget_leases()
+        return True
+
+    def retire(self, through: int, epoch: int) -> bool | str:
+        """A durable checkpoint covers these leases: their fates are final."""
+        state = self._state
+        if through > state.last_lease:
+            return f"lease {through} was never given"
+        if through <= state.retired_through:
+            return False
+        for number in range(state.retired_through + 1, through + 1):
+            if not state.leases[number].stepped_by:
+                self._mark_stepped(number, epoch, skipped=False)
+            lease = state.leases[number]
+            fate = Fate.SKIPPED if lease.skipped else Fate.TRAINED
+            for mint in lease.mints:
+                group = state.groups[mint]
+                state.put(msgspec.structs.replace(group, state=GroupState.RETIRED, fate=fate))
+        state.mark("retired_through", through)
+        state.forget_leases()
+        return True
+
+    # ---- inside ----
+
+    def _is_long_enough(self) -> bool:
+        limit = self._state.settings.num_rollout
+        return limit is not None and self._state.last_lease >= limit
+
+    def _pace(self, number: int, mints: tuple[int, ...], wait_s: float, now: float) -> None:
+        state = self._state
+        counts: Counter[int] = Counter()
+        for mint in mints:
+            for row in state.done_episodes(mint):
+                for stored in row.trajectories:
+                    for version, tokens in stored.meta.versions:
+                        counts[version] += tokens
+        share = state.lineage.old_share(counts.items(), number, state.settings.max_staleness)
+        ready_left = len(state.ready) - len(mints)
+        state.put(state.pacer.leased(number, share, wait_s, ready_left, now))
+
+    def _mark_stepped(self, number: int, epoch: int, skipped: bool) -> None:
+        state = self._state
+        lease = state.leases[number]
+        state.put(msgspec.structs.replace(lease, stepped_by=epoch, skipped=skipped))
+        self._move(lease, GroupState.STEPPED)
+
+    def _reopen(self, first: int) -> None:
+        state = self._state
+        for number in range(first, state.last_lease + 1):
+            lease = state.leases[number]
+            state.put(msgspec.structs.replace(lease, stepped_by=0, skipped=False))
+            self._move(lease, GroupState.LEASED)
+        state.mark("published_through", min(state.published_through, first - 1))
+        self.waiting = None
+
+    def _move(self, lease: LeaseRow, to: GroupState) -> None:
+        state = self._state
+        for mint in lease.mints:
+            state.put(msgspec.structs.replace(state.groups[mint], state=to))
+
+
+def header(state: State, number: int) -> LeaseHeader:
+    """The header of a lease that exists; always the same for the same number."""
+    lease = state.leases[number]
+    groups = [_group_rows(state, mint) for mint in lease.mints]
+    return LeaseHeader(number=number, groups=groups, last=lease.last, stats=lease.stats)
+
+
+def _group_rows(state: State, mint: int) -> GroupRows:
+    group = state.groups[mint]
+    done = state.done_episodes(mint)
+    return GroupRows(
+        group=group_id(mint),
+        mint=mint,
+        task=group.task.id,
+        episodes=[state.episode_id(row) for row in done],
+        rewards=list(group.rewards or ()),
+        metrics=[row.metrics for row in done],
+        trajectories=[line for row in done for line in _trajectory_rows(state, row)],
+    )
+
+
+def _trajectory_rows(state: State, row: EpisodeRow) -> list[TrajectoryRow]:
+    id = state.episode_id(row)
+    return [TrajectoryRow(id, stored.meta, stored.payload) for stored in row.trajectories]

@@ -1,0 +1,114 @@
+"""Peers come, come back, fall silent and are replaced.
+
+Hello of a new incarnation     a new epoch; the old process is fenced, what it held is queued
+Hello of the same incarnation  the same epoch; a worker keeps what it says it still plays
+silence, or PeerLost           what it held is queued at once
+"""
+
+from agentrl.buffer.claims import ClaimDesk
+from agentrl.buffer.leases import LeaseDesk
+from agentrl.buffer.minting import Minter
+from agentrl.buffer.peers import Peer, Peers
+from agentrl.buffer.state import State
+from agentrl.wire.messages import Hello, Lease, Refused, Welcome
+
+__all__ = ["Reception"]
+
+
+class Reception:
+    """The rules of peers over the desks that must hear of them."""
+
+    def __init__(
+        self, state: State, peers: Peers, claims: ClaimDesk, leases: LeaseDesk, minter: Minter
+    ) -> None:
+        self._state = state
+        self._peers = peers
+        self._claims = claims
+        self._leases = leases
+        self._minter = minter
+
+    def hello(self, connection: str, hello: Hello, now: float) -> None:
+        """Admit, readmit or fence."""
+        if self._peers.is_fenced(hello):
+            reason = f"{hello.name} has been replaced: this process must exit"
+            self._state.send(connection, Refused(reason, fatal=True))
+            return
+        back = self._peers.is_current(hello)
+        if not back:
+            self._replace(self._peers.named(hello.name), connection)
+            self._state.put(self._peers.admit(hello, now))
+        peer = self._peers.named(hello.name)
+        assert peer is not None
+        peer.connection, peer.alive, peer.last_seen = connection, True, now
+        self._state.send(connection, self._welcome(peer))
+        self._tell(peer, "back" if back else "joined")
+        self._resume(peer, hello, now)
+
+    def seen(self, peer: Peer, connection: str, now: float) -> None:
+        """A message has come: the peer is there."""
+        peer.connection, peer.last_seen = connection, now
+        if not peer.alive:
+            peer.alive = True
+            self._tell(peer, "back")
+
+    def stranger(self, connection: str, epoch: int, seq: int) -> bool:
+        """A replaced process must exit, and is told so (True); one that was never welcomed here is
+        not answered: it says Hello and sends again."""
+        if not self._peers.is_replaced(epoch):
+            return False
+        reason = f"epoch {epoch} has been replaced: this process must exit"
+        self._state.send(connection, Refused(reason, seq, fatal=True))
+        return True
+
+    def ended(self, name: str) -> None:
+        """The driver saw a process of this name end. If its successor has said Hello already, that
+        one loses what it was given and speaks on."""
+        peer = self._peers.named(name)
+        if peer is not None:
+            self._lose(peer, "its process ended")
+
+    def lose_silent(self, now: float) -> None:
+        """Give up on those that have said nothing for the liveness time."""
+        patience = self._state.settings.liveness_s
+        for peer in self._peers.silent(now - patience):
+            self._lose(peer, f"silent for more than {patience} s")
+
+    def _resume(self, peer: Peer, hello: Hello, now: float) -> None:
+        match peer.row.role:
+            case "worker":
+                self._claims.reconcile(peer, hello.running)
+            case "driver":
+                self._minter.forget_credit()
+            case "learner":
+                lease = self._leases.reconnected(peer, now)
+                if lease is not None:
+                    self._state.send(peer.connection, Lease(lease))
+
+    def _welcome(self, peer: Peer) -> Welcome:
+        state = self._state
+        open_leases = [row.number for row in state.leases.values() if not row.stepped_by]
+        return Welcome(
+            epoch=peer.row.epoch,
+            heartbeat_s=state.settings.heartbeat_s,
+            versions=list(state.lineage.rows.values()),
+            next_lease=min(open_leases, default=state.last_lease + 1),
+            cursor=state.cursor,
+        )
+
+    def _replace(self, old: Peer | None, connection: str) -> None:
+        if old is None:
+            return
+        if old.connection not in (None, connection):
+            reason = f"{old.name} has been replaced by a newer process: this one must exit"
+            self._state.send(old.connection, Refused(reason, fatal=True))
+        self._lose(old, "replaced by a new process")
+        self._leases.replaced(old.name)
+
+    def _lose(self, peer: Peer, why: str) -> None:
+        self._claims.lose(peer)
+        if peer.alive:
+            peer.alive = False
+            self._tell(peer, "lost", reason=why)
+
+    def _tell(self, peer: Peer, state: str, **more: str) -> None:
+        self._state.notify("peer", name=peer.name, role=peer.row.role, state=state, **more)

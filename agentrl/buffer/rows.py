@@ -1,0 +1,132 @@
+"""The durable rows of the ledger, as frozen structs: a change of state is a new row.
+
+The core holds these rows and nothing else that must survive; `Persist(row)` writes one as it is
+(the last write of a key wins), and `LedgerState` is what a restart reads back.
+"""
+
+import msgspec
+
+from agentrl.types import (
+    Fate,
+    GroupState,
+    Outcome,
+    PayloadRef,
+    StopReason,
+    Task,
+    TrajectoryMeta,
+    VersionRow,
+)
+from agentrl.wire.messages import Role
+
+__all__ = [
+    "EpisodeRow",
+    "GroupRow",
+    "LeaseRow",
+    "LedgerState",
+    "Mark",
+    "PacingRow",
+    "PeerRow",
+    "Row",
+    "SegmentUse",
+    "StoredTrajectory",
+]
+
+
+class GroupRow(msgspec.Struct, frozen=True):
+    """A group. `rewards` (judged) align with its `done` episodes in order of index. `cursor` is the
+    source position after its task: the largest one says where to ask for tasks again."""
+
+    mint: int
+    task: Task
+    size: int
+    cursor: int
+    state: GroupState = GroupState.MINTED
+    fate: Fate | None = None
+    lease: int | None = None
+    rewards: tuple[float, ...] | None = None
+    reason: str = ""
+
+
+class StoredTrajectory(msgspec.Struct, frozen=True):
+    """A trajectory whose columns are fsynced."""
+
+    meta: TrajectoryMeta
+    payload: PayloadRef
+
+
+class EpisodeRow(msgspec.Struct, frozen=True):
+    """An episode: queued (no worker, no outcome), claimed (worker), finished (outcome)."""
+
+    mint: int
+    index: int
+    attempt: int = 0
+    engine_failures: int = 0
+    env_failures: int = 0
+    worker: str | None = None
+    outcome: Outcome | None = None
+    stop_reason: StopReason | None = None
+    reward: float = 0.0
+    metrics: dict[str, float] = {}
+    error: str | None = None
+    trajectories: tuple[StoredTrajectory, ...] = ()
+
+
+class LeaseRow(msgspec.Struct, frozen=True):
+    """A lease and its groups in order; `stepped_by`: epoch of the learner that stepped it, or 0."""
+
+    number: int
+    mints: tuple[int, ...]
+    last: bool = False
+    stats: dict[str, float] = {}
+    stepped_by: int = 0
+    skipped: bool = False
+
+
+class PacingRow(msgspec.Struct, frozen=True):
+    """The adaptive cap C on charged groups and e, the averaged share of old tokens."""
+
+    cap: float
+    old_share: float = 0.0
+
+
+class PeerRow(msgspec.Struct, frozen=True):
+    """One incarnation of a peer. Epochs are unique in a run; the largest of a name is current."""
+
+    epoch: int
+    name: str
+    role: Role
+    incarnation: str
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """A number with a name: published_through, retired_through, requested_lease."""
+
+    key: str
+    value: int
+
+
+Row = GroupRow | EpisodeRow | LeaseRow | PacingRow | PeerRow | Mark | VersionRow
+
+
+class SegmentUse(msgspec.Struct, frozen=True):
+    """Bytes accepted into a segment and how many of its payloads are still needed."""
+
+    num_bytes: int = 0
+    live: int = 0
+
+
+class LedgerState(msgspec.Struct, frozen=True):
+    """What a restart needs: open groups with their episodes and leases, and the small tables."""
+
+    groups: tuple[GroupRow, ...] = ()
+    episodes: tuple[EpisodeRow, ...] = ()
+    leases: tuple[LeaseRow, ...] = ()
+    versions: tuple[VersionRow, ...] = ()
+    pacing: PacingRow | None = None
+    peers: tuple[PeerRow, ...] = ()
+    marks: tuple[Mark, ...] = ()
+    fates: dict[Fate, int] = {}
+    minted: int = 0
+    cursor: int = 0
+    last_lease: int = 0
+    segments: dict[int, SegmentUse] = {}

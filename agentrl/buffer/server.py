@@ -1,0 +1,260 @@
+"""The shell of the buffer: socket, disk, clock and commits around `BufferCore`.
+
+One batch at a time, woken by the socket and by nothing else but the liveness timer:
+
+    drain messages -> append payloads, one fsync -> core -> one commit -> send -> drop segments
+
+A failed write ends the process, because memory is then ahead of the disk; a restart goes on from
+what is durable, and peers send again what was not acknowledged.
+"""
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import anyio
+import msgspec
+from anyio import to_thread
+from anyio.abc import TaskStatus
+
+from agentrl.buffer import payloads
+from agentrl.buffer.core import BufferCore
+from agentrl.buffer.driver_events import DriverEvents
+from agentrl.buffer.events import (
+    DropSegments,
+    Effect,
+    FromPeer,
+    Input,
+    Notify,
+    Persist,
+    ReadRows,
+    Send,
+    Stored,
+    Tick,
+    Unreadable,
+)
+from agentrl.buffer.ledger import Ledger
+from agentrl.buffer.settings import BufferSettings
+from agentrl.buffer.store import PayloadStore
+from agentrl.clock import Clock, MonotonicClock
+from agentrl.errors import FrameError, ProtocolVersionError, StoreError
+from agentrl.types import PayloadRef
+from agentrl.wire.frames import decode, encode, salvage
+from agentrl.wire.keys import CurveKeys
+from agentrl.wire.messages import Ack, Envelope, Fetch, Finished, Message, Refused, Rows
+from agentrl.wire.transport import RouterSocket
+
+__all__ = ["run_buffer"]
+
+logger = logging.getLogger(__name__)
+
+#: Messages of one batch: one fsync and one commit are shared by so many.
+BATCH_MESSAGES = 256
+#: Fetches that wait for the disk; more are refused to wait in the socket.
+MAX_FETCHES = 64
+
+Arrived = tuple[FromPeer | Unreadable, list[memoryview]]
+_Frames = Sequence[memoryview]
+
+
+async def run_buffer(
+    settings: BufferSettings,
+    run_dir: Path,
+    *,
+    keys: CurveKeys | None = None,
+    clock: Clock | None = None,
+    task_status: TaskStatus[str] = anyio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve until cancelled; ledger and payloads lie in `run_dir` and are restored from there.
+
+    `task_status` is told the bound address. Raises EnvironmentSetupError when the address or the
+    ledger cannot be had, StoreError when the ledger is damaged.
+    """
+    clock = clock or MonotonicClock()
+    with Ledger(run_dir / "ledger.db") as ledger:
+        state = await to_thread.run_sync(ledger.load)
+        core = BufferCore(settings, state, clock.now())
+        with PayloadStore(
+            run_dir / "payload",
+            segment_bytes=settings.segment_bytes,
+            first=max(state.segments, default=0) + 1,
+        ) as store:
+            store.drop(set(store.numbers()) - set(state.segments))
+            async with RouterSocket(settings.address, keys=keys) as socket:
+                shell = _Shell(core, ledger, store, socket, clock)
+                logger.info("buffer serves on %s", socket.address)
+                task_status.started(socket.address)
+                await shell.serve()
+
+
+class _Shell:
+    """Carries events to the core and its effects out."""
+
+    def __init__(
+        self,
+        core: BufferCore,
+        ledger: Ledger,
+        store: PayloadStore,
+        socket: RouterSocket,
+        clock: Clock,
+    ) -> None:
+        self._core = core
+        self._ledger = ledger
+        self._store = store
+        self._socket = socket
+        self._clock = clock
+        self._one_batch = anyio.Lock()
+        self._events = DriverEvents()
+        self._fetches, self._to_read = anyio.create_memory_object_stream[ReadRows](MAX_FETCHES)
+
+    async def serve(self) -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._receive)
+            tasks.start_soon(self._tick)
+            tasks.start_soon(self._read)
+
+    # ---- tasks ----
+
+    async def _receive(self) -> None:
+        while True:
+            first = await self._socket.recv()
+            waiting = self._socket.recv_many(BATCH_MESSAGES - 1)
+            arrived = [self._decoded(peer, frames) for peer, frames in (first, *waiting)]
+            async with self._one_batch:
+                await self._batch([message for message in arrived if message is not None])
+
+    async def _tick(self) -> None:
+        while True:
+            await anyio.sleep(self._core.settings.heartbeat_s)
+            async with self._one_batch:
+                await self._carry_out(self._core.handle(Tick(), self._clock.now()))
+
+    async def _read(self) -> None:
+        async for wanted in self._to_read:
+            fetch = wanted.fetch
+            missing, columns = await to_thread.run_sync(self._read_rows, fetch)
+            self._send(wanted.peer, Rows(fetch.request, missing), columns)
+
+    # ---- one batch ----
+
+    async def _batch(self, arrived: list[Arrived]) -> None:
+        events = await self._stored(arrived)
+        now = self._clock.now()
+        await self._carry_out(
+            [effect for event in events for effect in self._core.handle(event, now)]
+        )
+
+    async def _stored(self, arrived: list[Arrived]) -> list[Input]:
+        wanted = [isinstance(e, FromPeer) and self._core.wants(e) for e, _ in arrived]
+        if not any(wanted):
+            return [event for event, _ in arrived]
+        return await to_thread.run_sync(self._store_all, arrived, wanted)
+
+    def _store_all(self, arrived: list[Arrived], wanted: list[bool]) -> list[Input]:
+        pairs = zip(arrived, wanted, strict=True)
+        events = [self._store_one(*message) if want else message[0] for message, want in pairs]
+        self._store.sync()
+        return events
+
+    def _store_one(self, event: FromPeer | Unreadable, columns: list[memoryview]) -> Input:
+        assert isinstance(event, FromPeer)
+        assert isinstance(event.message, Finished)
+        report = event.message.report
+        place = (event.peer, event.epoch, event.seq, event.message)
+        defect = payloads.defect(report, columns)
+        if defect is not None:
+            return Stored(*place, defect=defect)
+        refs = [
+            self._store.append(payloads.columns_of(columns, position))
+            for position in range(len(report.trajectories))
+        ]
+        return Stored(*place, payloads=tuple(refs))
+
+    async def _carry_out(self, effects: list[Effect]) -> None:
+        rows = [effect.row for effect in effects if isinstance(effect, Persist)]
+        if rows:
+            await to_thread.run_sync(self._ledger.commit, rows)
+        for effect in _with_joined_acks(effects):
+            match effect:
+                case Send(peer, message):
+                    self._send(peer, message)
+                case Notify(event):
+                    self._events.add(event)
+                case ReadRows():
+                    await self._fetches.send(effect)
+                case DropSegments(segments):
+                    unused = [n for n in segments if not self._core.state.needs_segment(n)]
+                    await to_thread.run_sync(self._store.drop, unused)
+        self._tell_driver()
+
+    # ---- in ----
+
+    def _decoded(self, identity: bytes, frames: _Frames) -> Arrived | None:
+        peer = identity.hex()
+        try:
+            envelope, columns = decode(frames)
+        except ProtocolVersionError as error:
+            logger.error("%r runs other code: %s", identity, error)
+            self._send(peer, Refused(str(error), fatal=True))
+            return None
+        except FrameError as error:
+            remains = salvage(frames)
+            logger.warning("a message of %r cannot be read: %s", identity, error)
+            if remains is None:
+                return None
+            facts = msgspec.structs.asdict(remains)
+            return Unreadable(peer, reason=f"the buffer cannot read it: {error}", **facts), []
+        return FromPeer(peer, envelope.epoch, envelope.seq, envelope.body), columns
+
+    # ---- out ----
+
+    def _send(self, peer: str, message: Message, columns: Sequence[memoryview] = ()) -> bool:
+        """False: it could not be queued. What is not an event is dropped then: its peer says Hello,
+        or sends again."""
+        try:
+            frames = encode(Envelope(0, 0, message), columns)
+        except FrameError as error:
+            logger.error("%s for %s: %s", type(message).__name__, peer, error)
+            frames = encode(Envelope(0, 0, Refused(str(error))))
+        taken = self._socket.send(bytes.fromhex(peer), frames)
+        if not taken:
+            logger.info("%s did not take %s", peer, type(message).__name__)
+        return taken
+
+    def _tell_driver(self) -> None:
+        driver = self._core.driver()
+        if driver is not None:
+            self._events.hand_over(partial(self._send, driver))
+
+    def _read_rows(self, fetch: Fetch) -> tuple[list[int], list[memoryview]]:
+        missing, columns = [], []
+        for position, ref in enumerate(fetch.payloads):
+            payload = self._payload(ref)
+            if payload is None:
+                missing.append(position)
+            columns += payloads.select(payload or b"", fetch.columns)
+        return missing, columns
+
+    def _payload(self, ref: PayloadRef) -> bytes | None:
+        try:
+            return self._store.read(ref)
+        except StoreError as error:
+            logger.error("a payload cannot be served: %s", error)
+            return None
+
+
+def _with_joined_acks(effects: list[Effect]) -> list[Effect]:
+    """The same effects with one Ack for each peer, in the place of its last one."""
+    joined: dict[str, list[int]] = {}
+    kept: list[Effect] = []
+    for effect in reversed(effects):
+        if isinstance(effect, Send) and isinstance(effect.message, Ack):
+            known = joined.get(effect.peer)
+            if known is not None:
+                known[:0] = effect.message.seqs
+                continue
+            joined[effect.peer] = seqs = list(effect.message.seqs)
+            effect = msgspec.structs.replace(effect, message=Ack(seqs))
+        kept.append(effect)
+    return kept[::-1]

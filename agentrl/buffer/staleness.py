@@ -1,0 +1,76 @@
+"""Ages of weight versions, in iterations, over a lineage that recoveries may fork.
+
+    age(v, lease k) = (k - 1) - iteration(v)        k - 1 iterations were complete before lease k
+
+After a recovery to an older checkpoint the versions published since are no ancestors of the current
+weights. Their tokens count as at least as old as the iterations that the recovery undid.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from agentrl.types import VersionRow
+
+__all__ = ["Lineage"]
+
+
+class Lineage:
+    """The table of published versions. Rows come in order of version; no number is used twice."""
+
+    def __init__(self, rows: Iterable[VersionRow] = ()) -> None:
+        self.rows: dict[int, VersionRow] = {}
+        self.tip: VersionRow | None = None
+        self._undone: dict[int, int] = {}
+        for row in rows:
+            self.add(row)
+
+    def __contains__(self, version: int) -> bool:
+        return version in self.rows
+
+    @property
+    def newest(self) -> int:
+        """The largest version published so far, or -1."""
+        return self.tip.version if self.tip is not None else -1
+
+    def refusal(self, row: VersionRow) -> str | None:
+        """Why `row` cannot be the next version, or None."""
+        if row.version <= self.newest:
+            return f"version {row.version} does not grow: version {self.newest} is published"
+        if row.parent is not None and row.parent not in self.rows:
+            return f"version {row.version} names the unknown parent {row.parent}"
+        return None
+
+    def add(self, row: VersionRow) -> None:
+        """Make `row` the current weights; forks every version between its parent and the tip."""
+        if self.tip is not None and row.parent != self.tip.version:
+            self._fork(row, self.tip)
+        self.rows[row.version] = row
+        self.tip = row
+
+    def age(self, version: int, lease: int) -> int:
+        """Age in iterations of a token of `version` in the batch of `lease`; never negative."""
+        plain = (lease - 1) - self.rows[version].iteration
+        return max(0, plain, self._undone.get(version, 0))
+
+    def old_share(self, counts: Iterable[tuple[int, int]], lease: int, bound: int) -> float:
+        """Share of tokens older than `bound`; `counts` holds (version, tokens) pairs."""
+        old = total = 0
+        for version, tokens in counts:
+            total += tokens
+            old += tokens if self.age(version, lease) > bound else 0
+        return old / total if total else 0.0
+
+    def _fork(self, row: VersionRow, tip: VersionRow) -> None:
+        gap = max(0, tip.iteration - row.iteration)
+        ancestors = {ancestor.version for ancestor in self._chain(row.parent)}
+        for branch in self._chain(tip.version):
+            if branch.version in ancestors:
+                break
+            self._undone[branch.version] = max(gap, self._undone.get(branch.version, 0))
+        for version in ancestors:
+            self._undone.pop(version, None)
+
+    def _chain(self, version: int | None) -> Iterator[VersionRow]:
+        while version is not None:
+            row = self.rows[version]
+            yield row
+            version = row.parent

@@ -1,0 +1,187 @@
+"""`State`: the durable rows in memory, their indices, and the effects of the event in progress.
+
+Every change of a row goes through `put`, which writes the row down as a Persist effect and keeps
+the indices true, so what a restart reads back equals what was here.
+
+    group    MINTED -> READY -> LEASED -> STEPPED -> RETIRED       (any open state -> RETIRED)
+    episode  queued -> claimed -> finished(outcome)                (claimed -> queued on a retry)
+
+RETIRED groups leave memory; their rows stay in the ledger.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from agentrl.buffer.admission import Pacer
+from agentrl.buffer.events import DropSegments, Effect, Notify, Persist, Send
+from agentrl.buffer.ids import group_id, mint_of
+from agentrl.buffer.rows import (
+    EpisodeRow,
+    GroupRow,
+    LeaseRow,
+    LedgerState,
+    Mark,
+    Row,
+    SegmentUse,
+)
+from agentrl.buffer.settings import BufferSettings
+from agentrl.buffer.staleness import Lineage
+from agentrl.types import EpisodeId, Fate, GroupState, Outcome, PayloadRef
+from agentrl.wire.messages import Event, Message
+
+__all__ = ["State"]
+
+
+class State:
+    """Rows by key, and counts kept beside them."""
+
+    def __init__(self, settings: BufferSettings, ledger: LedgerState) -> None:
+        self.settings = settings
+        self.groups: dict[int, GroupRow] = {}
+        self.episodes: dict[tuple[int, int], EpisodeRow] = {}
+        self.leases: dict[int, LeaseRow] = {row.number: row for row in ledger.leases}
+        self.lineage = Lineage(ledger.versions)
+        self.pacer = Pacer(settings, ledger.pacing)
+        self.marks: dict[str, int] = {mark.key: mark.value for mark in ledger.marks}
+        self.fates: Counter[Fate] = Counter(ledger.fates)
+        self.segments: dict[int, SegmentUse] = dict(ledger.segments)
+        self.minted = ledger.minted
+        self.cursor = ledger.cursor
+        self.last_lease = ledger.last_lease
+        self.unleased: set[int] = set()
+        self.ready: set[int] = set()
+        self._effects: list[Effect] = []
+        for group in ledger.groups:
+            self._index_group(group)
+        for episode in ledger.episodes:
+            self.episodes[episode.mint, episode.index] = episode
+
+    # ---- effects ----
+
+    def take_effects(self) -> list[Effect]:
+        """The effects since the last call."""
+        effects, self._effects = self._effects, []
+        return effects
+
+    def emit(self, effect: Effect) -> None:
+        self._effects.append(effect)
+
+    def send(self, connection: str | None, message: Message) -> None:
+        """Send, if the peer is connected at all; a peer that was away asks again by Hello."""
+        if connection is not None:
+            self.emit(Send(connection, message))
+
+    def notify(self, kind: str, **data: object) -> None:
+        self.emit(Notify(Event(kind, data)))
+
+    def put(self, row: Row) -> None:
+        """Write `row` down; groups, episodes and leases are also kept here."""
+        self.emit(Persist(row))
+        if isinstance(row, GroupRow):
+            self._put_group(row)
+        elif isinstance(row, EpisodeRow):
+            self.episodes[row.mint, row.index] = row
+            for stored in row.trajectories:
+                self._use(stored.payload, num_bytes=0, live=1)
+        elif isinstance(row, LeaseRow):
+            self.leases[row.number] = row
+            self.last_lease = max(self.last_lease, row.number)
+        elif isinstance(row, Mark):
+            self.marks[row.key] = row.value
+
+    def forget_leases(self) -> None:
+        """Leases that are both retired and published are of no use to anyone."""
+        through = min(self.published_through, self.retired_through)
+        for number in [number for number in self.leases if number <= through]:
+            del self.leases[number]
+
+    def mark(self, key: str, value: int) -> None:
+        if self.marks.get(key) != value:
+            self.put(Mark(key, value))
+
+    # ---- facts ----
+
+    @property
+    def published_through(self) -> int:
+        """Leases up to this one are contained in published weights."""
+        return self.marks.get("published_through", 0)
+
+    @property
+    def retired_through(self) -> int:
+        """Leases up to this one are covered by a durable checkpoint."""
+        return self.marks.get("retired_through", 0)
+
+    @property
+    def charged(self) -> int:
+        """Groups whose weights are not published yet and that have no other fate."""
+        through = self.published_through
+        leased = sum(len(row.mints) for row in self.leases.values() if row.number > through)
+        return len(self.unleased) + leased
+
+    @property
+    def store_bytes(self) -> int:
+        return sum(use.num_bytes for use in self.segments.values())
+
+    def group_episodes(self, mint: int) -> Iterator[EpisodeRow]:
+        """The episodes of an open group, by index."""
+        for index in range(self.groups[mint].size):
+            yield self.episodes[mint, index]
+
+    def done_episodes(self, mint: int) -> list[EpisodeRow]:
+        return [row for row in self.group_episodes(mint) if row.outcome is Outcome.DONE]
+
+    def episode_id(self, row: EpisodeRow) -> EpisodeId:
+        return EpisodeId(group_id(row.mint), row.index, row.attempt)
+
+    def find_episode(self, id: EpisodeId) -> EpisodeRow | None:
+        """The open row of this very attempt, or None."""
+        mint = mint_of(id.group)
+        row = None if mint is None else self.episodes.get((mint, id.index))
+        return row if row is not None and row.attempt == id.attempt else None
+
+    # ---- storage ----
+
+    def accept(self, payload: PayloadRef) -> None:
+        """Count bytes that were written to a segment, needed or not."""
+        self._use(payload, num_bytes=payload.num_bytes, live=0)
+
+    def needs_segment(self, segment: int) -> bool:
+        """Whether a payload of `segment` is still needed."""
+        return self.segments.get(segment, SegmentUse()).live > 0
+
+    def sweep_segments(self) -> None:
+        """Let go of segments in which nothing is needed any more."""
+        empty = tuple(number for number, use in self.segments.items() if use.live == 0)
+        for number in empty:
+            del self.segments[number]
+        if empty:
+            self.emit(DropSegments(empty))
+
+    def _use(self, payload: PayloadRef, *, num_bytes: int, live: int) -> None:
+        use = self.segments.get(payload.segment, SegmentUse())
+        self.segments[payload.segment] = SegmentUse(use.num_bytes + num_bytes, use.live + live)
+
+    # ---- indices ----
+
+    def _put_group(self, row: GroupRow) -> None:
+        if row.state is not GroupState.RETIRED:
+            self._index_group(row)
+            return
+        assert row.fate is not None
+        self.fates[row.fate] += 1
+        for index in range(row.size):
+            for stored in self.episodes.pop((row.mint, index)).trajectories:
+                self._use(stored.payload, num_bytes=0, live=-1)
+        del self.groups[row.mint]
+        self.unleased.discard(row.mint)
+        self.ready.discard(row.mint)
+
+    def _index_group(self, row: GroupRow) -> None:
+        self.groups[row.mint] = row
+        self.minted = max(self.minted, row.mint)
+        self.cursor = max(self.cursor, row.cursor)
+        for index, members in (
+            (self.unleased, row.state in (GroupState.MINTED, GroupState.READY)),
+            (self.ready, row.state is GroupState.READY),
+        ):
+            index.add(row.mint) if members else index.discard(row.mint)

@@ -1,0 +1,110 @@
+"""`agentrl doctor`: does this host have what a run needs? Looks and measures; changes nothing.
+
+The disk is measured where runs would be written, because every acknowledged trajectory waits for
+an fsync there.
+"""
+
+import os
+import shutil
+import socket
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+import msgspec
+
+__all__ = ["Finding", "examine"]
+
+_PACKAGES = ("torch", "sglang", "sglang-router", "megatron-core", "ray", "pyzmq", "transformers")
+_FSYNCS = 20
+_FSYNC_LIMIT_S = 0.1
+_FREE_BYTES = 2 * 1024**3
+_GIB = 1024**3
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing that was looked at; `detail` says what to do when it is not good."""
+
+    name: str
+    good: bool
+    detail: str
+
+
+def examine(run_dir: Path) -> list[Finding]:
+    """Everything, in the order in which a start would stumble over it."""
+    place = next(p for p in (run_dir.absolute(), *run_dir.absolute().parents) if p.is_dir())
+    return [
+        _python(),
+        *_packages(),
+        _devices(),
+        _loopback(),
+        _fsync(place),
+        _disk(place),
+        _memory(),
+    ]
+
+
+def _python() -> Finding:
+    version = ".".join(map(str, sys.version_info[:3]))
+    good = sys.version_info[:2] == (3, 11)
+    return Finding("python", good, version if good else f"{version}; 3.11 is needed: make setup")
+
+
+def _packages() -> Iterator[Finding]:
+    for name in _PACKAGES:
+        try:
+            yield Finding(name, True, metadata.version(name))
+        except metadata.PackageNotFoundError:
+            yield Finding(name, False, "not installed: make setup")
+
+
+def _devices() -> Finding:
+    gpus = sorted(p.name for p in Path("/dev").glob("nvidia[0-9]*"))
+    return Finding("devices", True, f"{len(gpus)} GPUs, {len(os.sched_getaffinity(0))} CPU cores")
+
+
+def _loopback() -> Finding:
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            address = server.getsockname()
+            with socket.create_connection(address, timeout=5):
+                return Finding("ports", True, f"127.0.0.1:{address[1]} could be bound and reached")
+    except OSError as error:
+        return Finding("ports", False, f"127.0.0.1 cannot be used: {error}")
+
+
+def _fsync(place: Path) -> Finding:
+    times = []
+    try:
+        with tempfile.TemporaryFile(dir=place) as file:
+            for _ in range(_FSYNCS):
+                file.write(b"x" * 4096)
+                file.flush()
+                start = time.monotonic()
+                os.fsync(file.fileno())
+                times.append(time.monotonic() - start)
+    except OSError as error:
+        return Finding("fsync", False, f"{place} cannot be written: {error}")
+    median = statistics.median(times)
+    text = f"{1000 * median:.1f} ms (median of {_FSYNCS}) in {place}"
+    if median > _FSYNC_LIMIT_S:
+        text += "; trajectories would wait for it: choose a local disk with --run-dir"
+    return Finding("fsync", median <= _FSYNC_LIMIT_S, text)
+
+
+def _disk(place: Path) -> Finding:
+    free = shutil.disk_usage(place).free
+    return Finding("disk", free > _FREE_BYTES, f"{free / _GIB:.1f} GiB free in {place}")
+
+
+def _memory() -> Finding:
+    import psutil
+
+    free = psutil.virtual_memory().available
+    text = f"{free / _GIB:.1f} GiB available"
+    good = free > _FREE_BYTES
+    return Finding("memory", good, text if good else f"{text}; the default job needs 2 GiB")

@@ -1,0 +1,176 @@
+"""Which process runs where: a pure plan, and the Ray side that carries it out.
+
+    no GPU:  one host on the driver's node runs everything
+    GPUs:    one host per learner rank and per engine with its devices, one without for the rest
+
+Ray chooses nodes and devices (a host actor asks for what its slot needs) and nothing else.
+"""
+
+import logging
+import os
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+from agentrl.cluster.host import ExitNotice, ProcessHost, ProcessOrder
+from agentrl.config.run import RunConfig
+from agentrl.errors import EnvironmentSetupError
+
+__all__ = ["Cluster", "Slot", "plan_slots"]
+
+_LOG = logging.getLogger(__name__)
+_PLACE_S = 60.0
+_OBJECT_STORE_BYTES = 80 * 1024**2
+
+
+class Slot(msgspec.Struct, frozen=True):
+    """A host's share of a node: its name, devices, and the processes that belong to it."""
+
+    name: str
+    num_gpus: int
+    processes: tuple[str, ...]
+
+
+def plan_slots(config: RunConfig, num_gpus: int, services: Sequence[str]) -> list[Slot]:
+    """Slots of a run on a cluster with `num_gpus` devices in all."""
+    learners = [f"learner-{rank}" for rank in range(config.num_learner_ranks)]
+    engines = [f"engine-{index}" for index in range(config.num_engines)]
+    workers = [f"worker-{index}" for index in range(config.num_agent_workers)]
+    rest = ("buffer", "router", *workers, *services)
+    if num_gpus == 0:
+        return [Slot("host", 0, (*engines, *learners, *rest))]
+    needed = len(learners) + len(engines) * config.rollout_num_gpus_per_engine
+    if needed > num_gpus:
+        raise EnvironmentSetupError(
+            f"{needed} GPUs are needed ({len(learners)} learner ranks + {len(engines)} engines x "
+            f"{config.rollout_num_gpus_per_engine}) and the cluster has {num_gpus}; lower "
+            "--actor-num-gpus-per-node or --rollout-num-gpus"
+        )
+    slots = [Slot("host", 0, rest)]
+    slots += [Slot(name, 1, (name,)) for name in learners]
+    slots += [Slot(name, config.rollout_num_gpus_per_engine, (name,)) for name in engines]
+    return slots
+
+
+class Cluster:
+    """A Ray cluster with one host per slot; a local one is started when no address is given."""
+
+    def __init__(self, address: str | None) -> None:
+        self._address = address
+        self._hosts: dict[str, Any] = {}
+        self._slot_of: dict[str, str] = {}
+
+    def __enter__(self) -> "Cluster":
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        import ray
+
+        local: dict[str, Any] = {}
+        if self._address is None:
+            local = {"include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
+        try:
+            ray.init(
+                address=self._address,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                configure_logging=False,
+                **local,
+            )
+        except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+            where = self._address or "this machine"
+            raise EnvironmentSetupError(
+                f"Ray cannot be used at {where} (--ray-address): {error}"
+            ) from error
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        import ray
+
+        ray.shutdown()
+
+    def num_gpus(self) -> int:
+        """Devices of the whole cluster."""
+        import ray
+
+        return int(ray.cluster_resources().get("GPU", 0))
+
+    def place(self, slots: Sequence[Slot]) -> None:
+        """Create the hosts; waits until Ray has given each its place (at most 60 s)."""
+        import ray
+
+        actor = ray.remote(ProcessHost)
+        for slot in slots:
+            host = actor.options(
+                name=None, num_cpus=0, num_gpus=slot.num_gpus, max_concurrency=8, max_restarts=0
+            ).remote()
+            self._hosts[slot.name] = host
+            self._slot_of |= dict.fromkeys(slot.processes, slot.name)
+        try:
+            nodes = ray.get([h.node.remote() for h in self._hosts.values()], timeout=_PLACE_S)
+        except ray.exceptions.RayError as error:
+            raise EnvironmentSetupError(
+                f"Ray found no place for {', '.join(slot.name for slot in slots)} within "
+                f"{_PLACE_S:g} s: {error}"
+            ) from error
+        for slot, (address, pid) in zip(slots, nodes, strict=True):
+            _LOG.info("slot %s on %s (pid %s): %s", slot.name, address, pid, slot.processes)
+
+    def address_of(self, process: str) -> str:
+        """Network address of the node that runs `process`; loopback when there is but one."""
+        if self._address is None:
+            return "127.0.0.1"
+        return str(self._call(self._host(process).node.remote())[0])
+
+    def reserve_port(self, process: str) -> int:
+        """A free port on the node that runs `process`."""
+        return int(self._call(self._host(process).reserve_ports.remote(1))[0])
+
+    def write_file(self, path: str, data: bytes) -> None:
+        """Write a private file on every node of the run."""
+        for host in self._hosts.values():
+            self._call(host.write_file.remote(path, data))
+
+    def start(self, order: ProcessOrder) -> int:
+        """Start a process on its slot; returns its pid."""
+        return int(self._call(self._host(order.name).start.remote(order)))
+
+    def signal(self, process: str, number: int) -> None:
+        """Send a signal to a process."""
+        self._call(self._host(process).signal.remote(process, number))
+
+    def stop(self, processes: Sequence[str] | None, grace_s: float) -> None:
+        """Stop processes (None: all) and wait until they have ended."""
+        names = None if processes is None else list(processes)
+        stops = {slot: host.stop.remote(names, grace_s) for slot, host in self._hosts.items()}
+        for slot, stop in stops.items():
+            try:
+                self._call(stop, grace_s + 15)
+            except Exception:
+                # The processes of a host that is gone went with it; the others must still end.
+                _LOG.exception("slot %s could not be stopped", slot)
+
+    def slots(self) -> list[str]:
+        """Names of the placed slots."""
+        return list(self._hosts)
+
+    def next_exits(self, slot: str, timeout_s: float) -> list[ExitNotice]:
+        """Processes of `slot` that ended; waits up to `timeout_s` for one."""
+        notices = self._call(self._hosts[slot].next_exits.remote(timeout_s), timeout_s + 10)
+        return list(notices)
+
+    def _host(self, process: str) -> Any:
+        return self._hosts[self._slot_of[process]]
+
+    @staticmethod
+    def _call(reference: Any, timeout_s: float = 60.0) -> Any:
+        import ray
+
+        return ray.get(reference, timeout=timeout_s)

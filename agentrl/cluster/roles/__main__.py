@@ -1,0 +1,53 @@
+"""`python -m agentrl.cluster.roles NAME SPEC`: become the process NAME of the run in SPEC.
+
+NAME is `buffer`, `worker-I` or `learner-R`. The exit code says how it ended: 0 done, the error's
+own `exit_code` when agentrl raised it, 70 otherwise.
+"""
+
+import logging
+import sys
+from pathlib import Path
+
+from agentrl.cluster.spec import RunSpec, read_spec
+from agentrl.errors import AgentRLError
+from agentrl.telemetry.logging import setup_logging
+
+_LOG = logging.getLogger("agentrl.cluster.roles")
+
+
+def _run(name: str, spec: RunSpec) -> None:
+    kind, _, index = name.partition("-")
+    if kind == "buffer":
+        from agentrl.cluster.roles.buffer import main
+
+        main(spec)
+    elif kind == "worker":
+        from agentrl.cluster.roles.worker import main as worker
+
+        worker(spec, name)
+    elif kind == "learner":
+        from agentrl.cluster.roles.learner import main as learner
+
+        learner(spec, int(index))
+    else:
+        raise ValueError(f"no process is called {name}")
+
+
+def main(argv: list[str]) -> int:
+    """Run the process; returns its exit code."""
+    name, path = argv
+    setup_logging("INFO", name=name)
+    logging.getLogger("megatron").setLevel(logging.WARNING)
+    try:
+        _run(name, read_spec(Path(path)))
+    except AgentRLError as error:
+        _LOG.error("%s stopped: %s", name, error, exc_info=True)
+        return error.exit_code
+    except Exception:
+        _LOG.exception("%s stopped by a bug", name)
+        return 70
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

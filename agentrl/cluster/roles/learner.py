@@ -1,0 +1,97 @@
+"""A learner rank process. It trains in the main thread; its sockets live in side threads."""
+
+import logging
+import signal
+import threading
+from pathlib import Path
+from types import FrameType
+
+import anyio
+import torch
+
+from agentrl.clock import MonotonicClock
+from agentrl.cluster.spec import RunSpec
+from agentrl.learner.loop import run_learner
+from agentrl.learner.megatron import MegatronBackend
+from agentrl.serving.control import EngineControl, RouterControl
+from agentrl.serving.weights import FleetWeightSink
+from agentrl.types import EngineAddress
+from agentrl.wire.blocking import BlockingPeer
+from agentrl.wire.keys import load_keys
+
+__all__ = ["main"]
+
+_LOG = logging.getLogger(__name__)
+
+
+def main(spec: RunSpec, rank: int) -> None:
+    """Train until the buffer has no more leases or SIGTERM asks for an early end."""
+    stop = threading.Event()
+
+    def on_sigterm(number: int, frame: FrameType | None) -> None:
+        stop.set()
+
+    signal.signal(signal.SIGTERM, on_sigterm)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    config = spec.config
+    steps = config.num_rollout * config.num_steps_per_rollout if config.num_rollout else None
+    backend = MegatronBackend(
+        config,
+        Path(spec.model_dir),
+        rank=rank,
+        world_size=config.num_learner_ranks,
+        master_address=spec.master_address,
+        master_port=spec.master_port,
+        num_training_steps=steps,
+    )
+    sink = _sink(spec) if backend.is_source else None
+    keys = load_keys(Path(spec.keys_dir)) if spec.keys_dir else None
+    name = f"learner-{rank}"
+    try:
+        with BlockingPeer(spec.buffer_address, role="learner", name=name, keys=keys) as peer:
+            outcome = run_learner(
+                config, backend, peer, sink, clock=MonotonicClock(), should_stop=stop.is_set
+            )
+        _LOG.info("%s ended: %s", name, outcome)
+    finally:
+        if sink is not None:
+            sink.close()
+        backend.close()
+
+
+def _sink(spec: RunSpec) -> FleetWeightSink:
+    """The way to the engines; returns when all of them take requests."""
+    anyio.run(_engines_ready, spec)
+    config = spec.config
+    return FleetWeightSink(
+        spec.engines,
+        bucket_bytes=config.update_weight_buffer_size,
+        timeout_s=config.update_weights_timeout,
+        fleet_size=config.update_weights_fleet_size,
+        on_lost=lambda engine: _unroute(spec, engine),
+        backend="nccl" if torch.cuda.is_available() else "gloo",
+        host=spec.collective_address,
+        ranks_per_engine=config.rollout_num_gpus_per_engine,
+    )
+
+
+async def _engines_ready(spec: RunSpec) -> None:
+    async with anyio.create_task_group() as group:
+        for engine in spec.engines:
+            group.start_soon(_engine_ready, engine, spec.config.start_timeout_s)
+
+
+async def _engine_ready(engine: EngineAddress, timeout_s: float) -> None:
+    async with EngineControl(engine, timeout_s=10.0) as control:
+        await control.wait_ready(timeout_s)
+
+
+def _unroute(spec: RunSpec, engine: EngineAddress) -> None:
+    """Take an engine that missed a push out of the router: it may be paused or hold old weights."""
+    _LOG.error("%s is lost to weight pushes and leaves the router", engine.name)
+    anyio.run(_remove, spec.router_url, engine)
+
+
+async def _remove(router_url: str, engine: EngineAddress) -> None:
+    async with RouterControl(router_url, timeout_s=10.0) as router:
+        await router.remove(engine, deadline_s=10.0)

@@ -1,0 +1,47 @@
+"""An agent worker process."""
+
+from pathlib import Path
+
+import anyio
+
+from agentrl.actors.worker import Worker, WorkerSettings
+from agentrl.clock import MonotonicClock
+from agentrl.cluster.signals import until_sigterm
+from agentrl.cluster.spec import RunSpec
+from agentrl.serving.client import EngineClient
+from agentrl.wire.keys import load_keys
+from agentrl.wire.peer import BufferPeer
+
+__all__ = ["main"]
+
+
+def main(spec: RunSpec, name: str) -> None:
+    """Play episodes until SIGTERM."""
+    anyio.run(until_sigterm, lambda: _work(spec, name))
+
+
+async def _work(spec: RunSpec, name: str) -> None:
+    config = spec.config
+    settings = WorkerSettings.from_config(
+        config, Path(spec.model_dir), spec.model.max_context, spec.services
+    )
+    worker = Worker(settings)
+    permits = config.num_engines * config.sglang_server_concurrency // config.num_agent_workers
+    client = EngineClient(
+        spec.router_url,
+        spec.engines,
+        vocab_size=spec.model.vocab_size,
+        max_context=spec.model.max_context,
+        num_permits=max(1, permits),
+        turn_timeout_s=config.turn_timeout_s,
+        clock=MonotonicClock(),
+    )
+    peer = BufferPeer(
+        spec.buffer_address,
+        role="worker",
+        name=name,
+        running=worker.running,
+        keys=load_keys(Path(spec.keys_dir)) if spec.keys_dir else None,
+    )
+    async with client, peer:
+        await worker.run(peer, client)

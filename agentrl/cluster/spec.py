@@ -1,0 +1,61 @@
+"""What a process of a run is told: one JSON file per run, read by every role."""
+
+from pathlib import Path
+
+import msgspec
+
+from agentrl.config.run import RunConfig
+from agentrl.errors import EnvironmentSetupError
+from agentrl.types import EngineAddress
+
+__all__ = ["ModelFacts", "RunSpec", "read_model_facts", "read_spec"]
+
+
+class ModelFacts(msgspec.Struct, frozen=True):
+    """The two numbers of a model that others than the learner need."""
+
+    vocab_size: int
+    max_context: int
+
+
+class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Addresses and facts of a run, fixed before its processes start."""
+
+    config: RunConfig
+    run_dir: str
+    model_dir: str
+    model: ModelFacts
+    buffer_address: str
+    router_url: str
+    engines: list[EngineAddress]
+    services: dict[str, str]
+    master_address: str
+    master_port: int
+    collective_address: str
+    keys_dir: str | None = None
+
+
+def read_spec(path: Path) -> RunSpec:
+    """The specification at `path`."""
+    return msgspec.json.decode(path.read_bytes(), type=RunSpec)
+
+
+def read_model_facts(model_dir: Path, context_limit: int | None) -> ModelFacts:
+    """Vocabulary size and context of the Hugging Face model at `model_dir`.
+
+    `context_limit` (--rollout-max-context-len) lowers the model's own context length.
+    Raises EnvironmentSetupError when the directory holds no readable config.json.
+    """
+    path = model_dir / "config.json"
+    try:
+        config = msgspec.json.decode(path.read_bytes(), type=dict[str, object])
+        vocab, context = config["vocab_size"], config["max_position_embeddings"]
+    except (OSError, KeyError, msgspec.DecodeError) as error:
+        raise EnvironmentSetupError(
+            f"{path} cannot be used: {error!r}; --hf-checkpoint must name a Hugging Face model"
+        ) from error
+    if not isinstance(vocab, int) or not isinstance(context, int):
+        raise EnvironmentSetupError(
+            f"{path}: vocab_size and max_position_embeddings must be integers"
+        )
+    return ModelFacts(vocab, min(context, context_limit) if context_limit else context)

@@ -1,0 +1,119 @@
+"""agentrl's own flags, read from the fields of `RunConfig`: the one place that defines them.
+
+A field `rollout_batch_size` is the flag `--rollout-batch-size` and the key of a configuration file.
+"""
+
+import functools
+import types
+import typing
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from agentrl.config.passthrough import FAMILIES
+from agentrl.config.run import RunConfig
+from agentrl.errors import ConfigError
+
+__all__ = ["Field", "convert", "own_fields"]
+
+Kind = Literal["bool", "int", "float", "str", "choice", "json", "list"]
+
+
+class Field(msgspec.Struct, frozen=True):
+    """One flag. `type` carries the bounds; `bounds` is their text for the help page: `>= 1`."""
+
+    name: str
+    kind: Kind
+    type: Any
+    help: str
+    group: str
+    default: Any
+    bounds: str
+    choices: tuple[str, ...]
+
+    @property
+    def flag(self) -> str:
+        """The flag's spelling."""
+        return "--" + self.name.replace("_", "-")
+
+
+@functools.cache
+def own_fields() -> dict[str, Field]:
+    """Every field of `RunConfig` that is a flag of its own, by name and in order."""
+    hints = typing.get_type_hints(RunConfig, include_extras=True)
+    return {
+        info.name: _field(info, hints[info.name])
+        for info in msgspec.structs.fields(RunConfig)
+        if info.name not in FAMILIES
+    }
+
+
+def _field(info: msgspec.structs.FieldInfo, hint: Any) -> Field:
+    bare, metas = _unwrapped(hint)
+    described = next(m for m in metas if m.description is not None)
+    default = info.default
+    if info.default_factory is not msgspec.NODEFAULT:
+        default = info.default_factory()
+    literal = typing.get_origin(bare) is Literal
+    return Field(
+        name=info.name,
+        kind=_kind(bare),
+        type=hint,
+        help=described.description or "",
+        group=(described.extra_json_schema or {}).get("group", "other"),
+        default=default,
+        bounds=", ".join(_bounds(metas)),
+        choices=tuple(map(str, typing.get_args(bare))) if literal else (),
+    )
+
+
+def _unwrapped(hint: Any) -> tuple[Any, list[Meta]]:
+    """The type without `Annotated` and `None`, and all that was said about it."""
+    metas: list[Meta] = []
+    while True:
+        origin = typing.get_origin(hint)
+        if origin is typing.Annotated:
+            hint, *notes = typing.get_args(hint)
+            metas += [note for note in notes if isinstance(note, Meta)]
+        elif origin in (types.UnionType, typing.Union):
+            hint = next(a for a in typing.get_args(hint) if a is not type(None))
+        else:
+            return hint, metas
+
+
+def _kind(bare: Any) -> Kind:
+    origin = typing.get_origin(bare)
+    if origin is Literal:
+        return "choice"
+    if origin in (dict, list):
+        return "json" if origin is dict else "list"
+    kinds: dict[Any, Kind] = {bool: "bool", int: "int", float: "float", str: "str"}
+    return kinds[bare]
+
+
+def _bounds(metas: list[Meta]) -> list[str]:
+    signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+    return [
+        f"{sign} {value:g}"
+        for meta in metas
+        for name, sign in signs.items()
+        if (value := getattr(meta, name)) is not None
+    ]
+
+
+def convert(field: Field, value: Any) -> Any:
+    """`value` (text from a flag, or a value from a file) as the field's type.
+
+    Raises ConfigError that names the flag, the value and what is allowed.
+    """
+    if field.kind == "json" and isinstance(value, str):
+        try:
+            value = msgspec.json.decode(value)
+        except msgspec.DecodeError as error:
+            raise ConfigError(f"{field.flag} wants a JSON object, not {value!r}: {error}") from None
+    try:
+        return msgspec.convert(value, field.type, strict=False)
+    except msgspec.ValidationError as error:
+        allowed = f"; choose from {', '.join(field.choices)}" if field.choices else ""
+        raise ConfigError(f"{field.flag} cannot be {value!r}: {error}{allowed}") from None

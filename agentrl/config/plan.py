@@ -1,0 +1,137 @@
+"""`--dry-run`: what a configuration will start, how far it may run ahead, and what it needs.
+
+Nothing is started and no device is looked for; sizes are computed from the model's files. Formulas
+are those of the design: at most (min(B, S) + I) x N groups are charged at once.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from agentrl.config.model import ModelSummary, read_model
+from agentrl.config.run import RunConfig
+from agentrl.config.toml import dump_config
+from agentrl.types import TOKEN_BYTES
+
+__all__ = ["Capacity", "capacity", "describe"]
+
+#: A parameter in the learner: weight, gradient and two Adam moments, all in 32 bits.
+_LEARNER_BYTES = 16
+
+
+class Capacity(msgspec.Struct, frozen=True):
+    """How much work the parts of a run can hold at once. Lengths are upper bounds."""
+
+    permits: int
+    held_episodes: int
+    charged_groups: int
+    charged_episodes: int
+    context: int | None
+    kv_tokens: int | None
+    stored_bytes: int | None
+
+
+def capacity(config: RunConfig, model: ModelSummary) -> Capacity:
+    """The sizes that follow from `config` for `model`."""
+    ahead = min(config.async_buffer_size, config.staleness_bound)
+    groups = (ahead + config.update_weights_interval) * config.rollout_batch_size
+    episodes = groups * config.n_samples_per_prompt
+    lengths = [n for n in (config.rollout_max_context_len, model.max_context) if n is not None]
+    context = min(lengths) if lengths else None
+    return Capacity(
+        permits=config.num_engines * config.sglang_server_concurrency,
+        held_episodes=config.num_agent_workers * config.max_concurrent_episodes,
+        charged_groups=groups,
+        charged_episodes=episodes,
+        context=context,
+        kv_tokens=context * min(config.sglang_server_concurrency, episodes) if context else None,
+        stored_bytes=context * episodes * TOKEN_BYTES if context else None,
+    )
+
+
+def describe(config: RunConfig) -> str:
+    """The page of `--dry-run`: resolved run, placement, capacity, memory."""
+    model = read_model(Path(str(config.hf_checkpoint)))
+    sizes = capacity(config, model)
+    sections = {
+        "run": dump_config(config).splitlines(),
+        "placement": list(_placement(config)),
+        "asynchrony": list(_asynchrony(config)),
+        "capacity": list(_capacity(config, sizes)),
+        "memory and disk": list(_memory(config, model, sizes)),
+    }
+    parts = [
+        "\n".join([f"{name}:", *(f"  {line}".rstrip() for line in lines)])
+        for name, lines in sections.items()
+    ]
+    return "\n\n".join(parts) + "\n\nnothing was started (--dry-run)\n"
+
+
+def _placement(config: RunConfig) -> Iterator[str]:
+    nodes, ranks = config.actor_num_nodes, config.actor_num_gpus_per_node
+    yield f"learner   {config.num_learner_ranks} ranks ({nodes} nodes x {ranks})"
+    per = config.rollout_num_gpus_per_engine
+    yield f"engines   {config.num_engines} SGLang of {per} devices behind 1 router"
+    yield f"workers   {config.num_agent_workers} agent workers, 1 buffer"
+    yield f"services  those of --env {config.env}"
+    needed = config.num_learner_ranks + config.num_engines * config.rollout_num_gpus_per_engine
+    where = f"the cluster at {config.ray_address}" if config.ray_address else "a Ray cluster here"
+    yield f"devices   {needed} GPUs of {where}; on a host without any, all of it runs on the CPU"
+
+
+def _asynchrony(config: RunConfig) -> Iterator[str]:
+    yield f"B = {config.async_buffer_size} iterations ahead (--async-buffer-size)"
+    interval = config.update_weights_interval
+    yield f"I = {interval} iterations from push to push (--update-weights-interval)"
+    yield f"S = {config.staleness_bound} iterations: oldest trained token (--max-staleness)"
+
+
+def _capacity(config: RunConfig, sizes: Capacity) -> Iterator[str]:
+    n, per = config.rollout_batch_size, config.n_samples_per_prompt
+    steps = config.num_steps_per_rollout
+    yield f"iteration {n} groups x {per} episodes = {n * per}, in {steps} optimizer steps"
+    yield (
+        f"charged   at most (min(B, S) + I) x N = {sizes.charged_groups} groups, "
+        f"{sizes.charged_episodes} episodes"
+    )
+    yield f"episodes  workers hold {sizes.held_episodes} at once"
+    yield f"turns     engines take {sizes.permits} at once (permits)"
+    if sizes.charged_episodes < sizes.permits:
+        yield (
+            f"          only {sizes.charged_episodes} episodes may be open: "
+            f"{sizes.permits - sizes.charged_episodes} permits stay free"
+        )
+    if sizes.context is not None:
+        yield f"context   {sizes.context} tokens, of which a turn samples at most " + str(
+            config.rollout_max_response_len
+        )
+
+
+def _memory(config: RunConfig, model: ModelSummary, sizes: Capacity) -> Iterator[str]:
+    yield f"model     {model.architecture}" + (
+        f", {model.num_parameters:,} parameters" if model.num_parameters else ""
+    )
+    if model.num_parameters:
+        learner = model.num_parameters * _LEARNER_BYTES
+        yield f"learner   {_size(learner)} of weights, gradients and Adam moments per replica"
+        yield f"engine    {_size(2 * model.num_parameters)} of weights at 16 bits, twice that at 32"
+    if model.kv_values_per_token and sizes.kv_tokens:
+        cache = model.kv_values_per_token * sizes.kv_tokens
+        yield (
+            f"KV cache  {sizes.kv_tokens:,} tokens if every turn on an engine is of full length: "
+            f"{_size(2 * cache)} at 16 bits, {_size(4 * cache)} at 32"
+        )
+    limit = f"limit {_size(config.buffer_disk_limit)} (--buffer-disk-limit)"
+    if sizes.stored_bytes is not None:
+        full = _size(sizes.stored_bytes)
+        yield f"store     {full} if every open episode is of full length; {limit}"
+    else:
+        yield f"store     {limit}"
+
+
+def _size(num_bytes: int) -> str:
+    for unit, scale in (("TiB", 1024**4), ("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024)):
+        if num_bytes >= scale:
+            return f"{num_bytes / scale:.1f} {unit}"
+    return f"{num_bytes} bytes"

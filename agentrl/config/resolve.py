@@ -1,0 +1,175 @@
+"""From the command line to one checked `RunConfig`.
+
+    defaults < preset < --config FILE < flags      (train.py then fixes the synchronous values)
+
+The dictionaries `megatron`, `sglang` and `router` merge key by key, everything else is replaced.
+Refused before anything starts: unknown names (with the nearest), values out of bounds, and
+combinations that cannot run (`validate.py`).
+"""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from agentrl.config import fields, passthrough, spellings
+from agentrl.config.fields import own_fields
+from agentrl.config.flags import GivenFlags, Program, read_flags
+from agentrl.config.nearest import nearest
+from agentrl.config.passthrough import FAMILIES, Family
+from agentrl.config.presets import DEFAULT, STARTERS, preset
+from agentrl.config.run import RunConfig
+from agentrl.config.validate import validate
+from agentrl.errors import ConfigError
+
+__all__ = ["Resolved", "layered", "parse"]
+
+#: What makes asynchronous training synchronous; train.py takes no other values.
+_SYNCHRONOUS = {"async_buffer_size": 0, "max_staleness": 0, "update_weights_interval": 1}
+
+#: The environment for rows of a prompt and a label.
+_ROW_ENV = "single-turn"
+
+Layer = dict[str, Any]
+
+
+class Resolved(msgspec.Struct, frozen=True):
+    """A configuration that can run. `notes` are lines for the user, the most important first."""
+
+    config: RunConfig
+    notes: list[str]
+    dry_run: bool = False
+
+
+def parse(argv: list[str], program: Program) -> Resolved:
+    """Read, merge and check. Raises ConfigError naming the flag, the numbers and what to do."""
+    given = read_flags(argv)
+    config, notes = layered(given, program)
+    return Resolved(config, notes + validate(config), given.dry_run)
+
+
+def layered(given: GivenFlags, program: Program) -> tuple[RunConfig, list[str]]:
+    """The merged configuration, each value within its own bounds; nothing is compared yet."""
+    flags = _converted(given.own | given.families)
+    file = _read(Path(given.config)) if given.config is not None else {}
+    values, notes = _with_preset(_merged(file, flags))
+    if program == "train":
+        values = _synchronous(values)
+    return RunConfig(**_with_row_keys(values)), notes
+
+
+def _with_preset(values: Layer) -> tuple[Layer, list[str]]:
+    name = values.get("preset")
+    notes = []
+    if name is None and not any(key in values for key in STARTERS):
+        name = DEFAULT
+        notes.append(
+            f"preset {name}: {preset(name).about} "
+            "(no --hf-checkpoint, --prompt-data or --env given)"
+        )
+    elif name is not None:
+        notes.append(f"preset {name}: {preset(name).about}")
+    if name is None:
+        return values, notes
+    return _merged(preset(name).values, values) | {"preset": name}, notes
+
+
+def _synchronous(values: Layer) -> Layer:
+    for name, fixed in _SYNCHRONOUS.items():
+        if values.get(name, fixed) != fixed:
+            raise ConfigError(
+                f"{own_fields()[name].flag} is {values[name]}, but train.py is synchronous and has "
+                f"{fixed}; leave it out or use train_async.py"
+            )
+    return values | _SYNCHRONOUS
+
+
+def _with_row_keys(values: Layer) -> Layer:
+    """`--input-key` and `--label-key` are arguments of the environment `single-turn`, which a run
+    with data and no other environment has."""
+    names = ("input_key", "label_key")
+    given = {name: values[name] for name in names if name in values}
+    env = values.get("env")
+    if env is None and "prompt_data" in values:
+        env = _ROW_ENV
+    if env == _ROW_ENV:
+        return values | {"env": env, "env_args": given | values.get("env_args", {})}
+    for name, value in given.items():
+        if value != own_fields()[name].default:
+            raise ConfigError(
+                f"{own_fields()[name].flag} {value} is read by --env {_ROW_ENV} alone; tell "
+                f"{env or 'your environment'} about its rows with --env-args"
+            )
+    return values
+
+
+def _merged(low: Mapping[str, Any], high: Mapping[str, Any]) -> Layer:
+    merged = dict(low) | dict(high)
+    for family in FAMILIES:
+        if both := {**low.get(family, {}), **high.get(family, {})}:
+            merged[family] = both
+    return merged
+
+
+def _converted(raw: Mapping[Any, Any]) -> Layer:
+    values: Layer = {}
+    for name, value in raw.items():
+        if name in FAMILIES:
+            values[name] = _family(name, value)
+        else:
+            values[name] = fields.convert(own_fields()[name], value)
+    return values
+
+
+def _family(family: Family, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ConfigError(f"{family} is {value!r}; it must be a table of settings by name")
+    keys = [passthrough.check_key(family, str(key), f"[{family}]") for key in value]
+    return {k: passthrough.convert(family, k, v) for k, v in zip(keys, value.values(), strict=True)}
+
+
+# ---- files --------------------------------------------------------------------------------------
+
+
+def _read(path: Path) -> Layer:
+    """The settings of a TOML or YAML file. Raises ConfigError for what is no setting."""
+    if path.suffix not in (".toml", ".yaml", ".yml"):
+        raise ConfigError(f"--config {path}: the name must end in .toml, .yaml or .yml")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--config {path} cannot be read: {error}") from None
+    data = _toml(text, path) if path.suffix == ".toml" else _yaml(text, path)
+    if not isinstance(data, dict):
+        raise ConfigError(f"--config {path} holds a {type(data).__name__}, not settings by name")
+    return _converted({_known(str(name), path): value for name, value in data.items()})
+
+
+def _toml(text: str, path: Path) -> Any:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"--config {path} is not TOML: {error}") from None
+
+
+def _yaml(text: str, path: Path) -> Any:
+    import yaml
+
+    try:
+        return yaml.safe_load(text) or {}
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--config {path} is not YAML: {error}") from None
+
+
+def _known(name: str, path: Path) -> str:
+    key = name.replace("-", "_")
+    if key in own_fields() or key in FAMILIES:
+        return key
+    if advice := spellings.advice(key):
+        raise ConfigError(f"{path}: unknown setting {name}: {advice}")
+    raise ConfigError(
+        f"{path}: unknown setting {name}{nearest(key, own_fields())}; settings of Megatron, SGLang "
+        "and the router belong into tables [megatron], [sglang] and [router]"
+    )

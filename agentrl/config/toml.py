@@ -1,0 +1,61 @@
+"""`config.toml` of a run: the resolved configuration, in the form that `--config` reads.
+
+Only the values a configuration can hold are written: tables of strings, numbers, booleans and lists
+of them. TOML has no null, so a field that is None is left out, which is also its default.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from agentrl.config.run import RunConfig
+from agentrl.errors import ConfigError
+
+__all__ = ["dump_config", "write_config"]
+
+
+def write_config(path: Path, config: RunConfig) -> None:
+    """Write `config` to `path`; `--config PATH` then gives an equal configuration."""
+    path.write_text(dump_config(config), encoding="utf-8")
+
+
+def dump_config(config: RunConfig) -> str:
+    """`config` as TOML: plain values first, then a table for each dictionary."""
+    values = {k: v for k, v in msgspec.structs.asdict(config).items() if v is not None}
+    lines = [f"{k} = {_value(v, k)}" for k, v in values.items() if not isinstance(v, dict)]
+    for name, items in values.items():
+        if isinstance(items, dict) and items:
+            lines += ["", f"[{name}]"]
+            lines += [f"{_key(k)} = {_value(v, f'{name}.{k}')}" for k, v in items.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _key(key: str) -> str:
+    bare = key.isascii() and key.replace("_", "").replace("-", "").isalnum()
+    return key if bare else _string(key)
+
+
+def _value(value: Any, where: str) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return repr(value)
+        case str():
+            return _string(value)
+        case list() | tuple():
+            return f"[{', '.join(_value(item, where) for item in value)}]"
+        case dict():
+            pairs = (f"{_key(str(k))} = {_value(v, where)}" for k, v in value.items())
+            return f"{{{', '.join(pairs)}}}"
+        case _:
+            raise ConfigError(f"{where} holds {value!r}, which a configuration file cannot say")
+
+
+def _string(text: str) -> str:
+    # A JSON string is a TOML basic string, but for DEL and lone surrogates.
+    if any("\ud800" <= char <= "\udfff" for char in text):
+        raise ConfigError(f"{text!r} is not text that a configuration file can hold")
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,246 @@
+"""Rules between fields: what cannot run is refused here, before anything starts.
+
+A single value's bounds live at its field. Every refusal says what, by which flag, the numbers, and
+what to do. What the rooms alone can judge (an Env's arguments, a Megatron layout) they refuse.
+"""
+
+import re
+from pathlib import Path
+
+from agentrl.config.model import ModelSummary, read_model
+from agentrl.config.run import RunConfig
+from agentrl.config.toml import dump_config
+from agentrl.errors import ConfigError
+
+__all__ = ["validate"]
+
+_SCALES = {"": 1, "k": 10**3, "M": 10**6, "Ki": 2**10, "Mi": 2**20}
+_LENGTH = re.compile(r"(\d+(?:\.\d+)?)(|k|M|Ki|Mi)")
+_SLICE = re.compile(r"@\[-?\d*:-?\d*\]$")
+
+
+def validate(config: RunConfig) -> list[str]:
+    """Check `config`; returns notes on what will run but deserves a look.
+
+    Raises ConfigError. Reads the model's config.json and looks for the named files.
+    """
+    _check_batch(config)
+    _check_asynchrony(config)
+    _check_sampling(config)
+    _check_objective(config)
+    _check_devices(config)
+    _check_data(config)
+    _check_lengths(config, read_model(_model_dir(config)))
+    dump_config(config)
+    return _notes(config)
+
+
+def _refuse(message: str) -> None:
+    raise ConfigError(message)
+
+
+def _check_batch(config: RunConfig) -> None:
+    groups, episodes = config.rollout_batch_size, config.n_samples_per_prompt
+    steps = config.num_steps_per_rollout
+    if groups % steps:
+        _refuse(
+            f"--rollout-batch-size {groups} groups x --n-samples-per-prompt {episodes} cannot be "
+            f"shared by --num-steps-per-rollout {steps}: a step takes whole groups; make "
+            f"--rollout-batch-size a multiple of {steps}"
+        )
+    if config.min_group_size is not None and config.min_group_size > episodes:
+        _refuse(
+            f"--min-group-size {config.min_group_size} is more than --n-samples-per-prompt "
+            f"{episodes}: no group could ever be trained; make it {episodes} or less"
+        )
+    if episodes == 1 and not config.disable_rewards_normalization:
+        _refuse(
+            "--n-samples-per-prompt 1 with --advantage-estimator grpo: the mean of one episode is "
+            "its own reward, so every advantage is 0; raise --n-samples-per-prompt or give "
+            "--disable-rewards-normalization"
+        )
+
+
+def _check_asynchrony(config: RunConfig) -> None:
+    staleness, interval = config.staleness_bound, config.update_weights_interval
+    if staleness < interval - 1:
+        _refuse(
+            f"--max-staleness {staleness} with --update-weights-interval {interval}: just before a "
+            f"push the newest weights are {interval - 1} iterations old, so nothing could be "
+            f"trained; raise --max-staleness to {interval - 1} or lower --update-weights-interval "
+            f"to {staleness + 1}"
+        )
+
+
+def _check_sampling(config: RunConfig) -> None:
+    if config.rollout_top_p < 1 or config.rollout_top_k != -1:
+        _refuse(
+            f"--rollout-top-p {config.rollout_top_p:g} and --rollout-top-k {config.rollout_top_k}: "
+            "training needs the probabilities of all tokens, and engines return none for those "
+            "that were cut off; use 1 and -1 (--rollout-temperature is free)"
+        )
+    if config.turn_timeout_s > config.episode_timeout_s:
+        _refuse(
+            f"--turn-timeout-s {config.turn_timeout_s:g} is longer than --episode-timeout-s "
+            f"{config.episode_timeout_s:g}: no turn could use it; lower the first or raise the "
+            "second"
+        )
+
+
+def _check_objective(config: RunConfig) -> None:
+    if config.kl_loss_coef > 0 and not config.use_kl_loss:
+        _refuse(
+            f"--kl-loss-coef {config.kl_loss_coef:g} has no effect without --use-kl-loss; give "
+            "both or neither"
+        )
+    if config.tis_clip_low > config.tis_clip:
+        _refuse(
+            f"--tis-clip-low {config.tis_clip_low:g} is above --tis-clip {config.tis_clip:g}; "
+            "no weight lies between them"
+        )
+    if config.eps_clip > 1:
+        _refuse(f"--eps-clip {config.eps_clip:g}: a ratio cannot fall below 0; use 1 or less")
+    if config.min_lr > config.lr:
+        _refuse(f"--min-lr {config.min_lr:g} is above --lr {config.lr:g}; a decay would rise")
+
+
+def _check_devices(config: RunConfig) -> None:
+    per_engine, devices = config.rollout_num_gpus_per_engine, config.rollout_num_gpus
+    if devices is not None and devices % per_engine:
+        _refuse(
+            f"--rollout-num-gpus {devices} is not a multiple of --rollout-num-gpus-per-engine "
+            f"{per_engine}: {devices % per_engine} devices would stay idle"
+        )
+    _check_engine(config)
+
+
+def _check_engine(config: RunConfig) -> None:
+    """SGLang's own flags may shape an engine, but not take other devices than it is given."""
+    if (nodes := config.sglang.get("nnodes", 1)) != 1:
+        _refuse(
+            f"--sglang-nnodes {nodes}: an engine runs on one node; its devices are "
+            "--rollout-num-gpus-per-engine, and --rollout-num-gpus makes more engines"
+        )
+    per_engine = config.rollout_num_gpus_per_engine
+    tensor = config.sglang.get("tp_size", per_engine)
+    pipeline = config.sglang.get("pp_size", 1)
+    needed = tensor * pipeline
+    if needed == per_engine:
+        return
+    advice = (
+        f"use --rollout-num-gpus-per-engine {needed}"
+        if "tp_size" in config.sglang
+        else f"give --sglang-tp-size as well, so that the product is {per_engine}"
+    )
+    _refuse(
+        f"--sglang-tp-size {tensor} x --sglang-pp-size {pipeline} take {needed} devices, "
+        f"--rollout-num-gpus-per-engine gives an engine {per_engine}; {advice}"
+    )
+
+
+def _model_dir(config: RunConfig) -> Path:
+    if config.hf_checkpoint is None:
+        raise ConfigError(
+            "--hf-checkpoint is missing: give a Hugging Face model directory, or leave out "
+            "--prompt-data and --env as well to run the preset search-r1-local"
+        )
+    return Path(config.hf_checkpoint)
+
+
+def _check_data(config: RunConfig) -> None:
+    if config.env is None and config.prompt_data is None:
+        _refuse(
+            "--env and --prompt-data are missing: name an environment that brings its tasks, or a "
+            "JSONL file of tasks (and --env, unless single-turn answers are to match their labels)"
+        )
+    if config.prompt_data is not None:
+        _check_file("--prompt-data", config.prompt_data)
+    elif config.num_epoch is not None or config.rollout_shuffle:
+        _refuse(
+            "--num-epoch and --rollout-shuffle order the rows of --prompt-data; without it --env "
+            f"{config.env} brings its tasks in an order of its own (see --num-rollout)"
+        )
+    words = config.eval_prompt_data
+    if len(words) % 2:
+        _refuse(
+            f"--eval-prompt-data has {len(words)} words ({' '.join(words)}); "
+            "it wants pairs: NAME PATH"
+        )
+    if repeated := {name for name in words[::2] if words[::2].count(name) > 1}:
+        _refuse(f"--eval-prompt-data names {', '.join(sorted(repeated))} twice; names must differ")
+    for path in words[1::2]:
+        _check_file("--eval-prompt-data", path)
+
+
+def _check_file(flag: str, path: str) -> None:
+    file = Path(_SLICE.sub("", path))
+    if not file.is_file():
+        _refuse(f"{flag} {path}: there is no file {file.absolute()}")
+
+
+def _check_lengths(config: RunConfig, model: ModelSummary) -> None:
+    limits = [
+        (name, value)
+        for name, value in (
+            ("--rollout-max-context-len", config.rollout_max_context_len),
+            ("the model's max_position_embeddings", model.max_context),
+        )
+        if value is not None
+    ]
+    if not limits:
+        return
+    name, context = min(limits, key=lambda limit: limit[1])
+    if config.rollout_max_context_len not in (None, context):
+        _refuse(
+            f"--rollout-max-context-len {config.rollout_max_context_len} is more than {name} "
+            f"{context}; lower it to {context}"
+        )
+    engine = _tokens(config.sglang.get("context_length"))
+    if engine is not None and engine < context:
+        _refuse(
+            f"--sglang-context-length {engine} is less than {name} {context}: engines would refuse "
+            f"turns that the run sends them; give --rollout-max-context-len {engine}"
+        )
+    if config.rollout_max_response_len >= context:
+        _refuse(
+            f"--rollout-max-response-len {config.rollout_max_response_len} leaves no room for a "
+            f"prompt within {name} {context}; lower it below {context}"
+        )
+    if config.rollout_max_prompt_len is not None and config.rollout_max_prompt_len >= context:
+        _refuse(
+            f"--rollout-max-prompt-len {config.rollout_max_prompt_len} leaves no room for a turn "
+            f"within {name} {context}; lower it below {context}"
+        )
+    if config.max_tokens_per_gpu < context:
+        _refuse(
+            f"--max-tokens-per-gpu {config.max_tokens_per_gpu} is less than {name} {context}: an "
+            "episode of full length would fit no micro-batch; raise the first to that, or lower "
+            "--rollout-max-context-len"
+        )
+
+
+def _tokens(value: object) -> int | None:
+    """A length as SGLang reads it: 4096, 64k (64 x 1000) or 64Ki (64 x 1024). None: no length."""
+    found = _LENGTH.fullmatch(str(value))
+    if found is None:
+        return None
+    number, suffix = found.groups()
+    return int(float(number) * _SCALES[suffix])
+
+
+def _notes(config: RunConfig) -> list[str]:
+    notes = []
+    held = config.max_concurrent_episodes * config.num_agent_workers
+    permits = config.num_engines * config.sglang_server_concurrency
+    if held < permits:
+        notes.append(
+            f"agent workers hold at most {held} episodes and engines have room for {permits} "
+            "turns: raise --max-concurrent-episodes or --num-agent-workers to use all of it"
+        )
+    ahead = min(config.async_buffer_size, config.staleness_bound)
+    if ahead < config.async_buffer_size:
+        notes.append(
+            f"--max-staleness {config.staleness_bound} lets generation run {ahead} iterations "
+            f"ahead, not --async-buffer-size {config.async_buffer_size}"
+        )
+    return notes

@@ -1,0 +1,122 @@
+"""`Env`: one episode of a task, written by users. Never sees a token id.
+
+    NEW -> reset -> step* -> close            close always runs, also after a failed reset
+
+An instance is used once. Its methods are never called concurrently. Any exception that leaves it
+is an `EnvError` to the framework, unless it is one of agentrl's own errors, which keep their class
+(a retriever that is gone may raise `InfrastructureError` to have the episode tried again).
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from agentrl.envs.messages import AssistantTurn, Message, Step
+from agentrl.errors import ConfigError
+from agentrl.tools.run import run_call
+from agentrl.tools.tool import Tool, collect_tools
+from agentrl.types import Task, TaskSource
+
+__all__ = ["Env", "ServiceSpec"]
+
+
+class ServiceSpec(msgspec.Struct, frozen=True):
+    """A process that an Env needs beside it, started by the cluster once per run.
+
+    `argv` is run without a shell, `{host}` and `{port}` in it replaced by the address to listen on;
+    the service is up when an HTTP GET of `ready_path` there answers 200. Its address reaches the
+    Env as `services[name]`, e.g. `http://127.0.0.1:31007`.
+    """
+
+    name: str
+    argv: list[str]
+    ready_path: str
+
+
+class Env:
+    """Subclass it: `reset`, tools, and `score` or `step`.
+
+    Constructed with `--env-args` as keyword arguments. The framework sets `services` (addresses by
+    service name) and `tool_timeout_s` before `reset`.
+    """
+
+    #: Tools by name: every `@tool` of the class and its bases; `collect_tools` has the rule.
+    tools: Mapping[str, Tool[Any]] = MappingProxyType({})
+    #: Address of each service of `service_specs`.
+    services: Mapping[str, str] = MappingProxyType({})
+    #: Deadline in seconds of a tool call whose tool declares none.
+    tool_timeout_s: float = 60.0
+    #: Calls of one turn that the default `step` runs; the others are answered with an error.
+    max_calls_per_turn: int = 16
+
+    def __init__(self, **env_args: Any) -> None:
+        if env_args:
+            name = type(self).__name__
+            raise ConfigError(f"{name} takes no --env-args; it was given {sorted(env_args)}")
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.tools = MappingProxyType(collect_tools(cls))
+
+    @classmethod
+    def service_specs(cls, args: Mapping[str, Any]) -> dict[str, ServiceSpec]:
+        """Services to start for a run of this Env with `args` (`--env-args`), by name."""
+        del args
+        return {}
+
+    @classmethod
+    def train_tasks(cls, args: Mapping[str, Any], *, seed: int) -> TaskSource | None:
+        """Training tasks of an Env that brings its own, for a run without `--prompt-data`."""
+        del args, seed
+        return None
+
+    @classmethod
+    def eval_tasks(cls, args: Mapping[str, Any]) -> dict[str, list[Task]]:
+        """Evaluation sets by name, for a run without `--eval-prompt-data`."""
+        del args
+        return {}
+
+    async def reset(self, *, seed: int, task: dict[str, Any]) -> list[Message]:
+        """Begin the episode and return its prompt.
+
+        `task` is the row of the task source; `seed` is the same for every attempt at this episode.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define reset")
+
+    async def step(self, turn: AssistantTurn) -> Step:
+        """Answer a turn. By default: a parse error is an observation, tool calls run in order and
+        their results and errors are tool messages, a turn without a call is scored and ends it.
+
+        Counts the metrics `tool_calls` and `tool_errors`.
+        """
+        if turn.parse_error is not None:
+            observation = Message.tool(f"error: {turn.parse_error}")
+            return Step(messages=[observation], metrics={"tool_errors": 1.0})
+        if not turn.tool_calls:
+            return Step(reward=await self.score(turn.text), terminated=True)
+        return await self.run_tools(turn)
+
+    async def run_tools(self, turn: AssistantTurn) -> Step:
+        """Run the turn's calls in order; one tool message each."""
+        messages: list[Message] = []
+        num_errors = 0
+        for call in turn.tool_calls[: self.max_calls_per_turn]:
+            result = await run_call(self, call, self.tool_timeout_s)
+            num_errors += result.is_error
+            messages.append(Message.tool(result.text, call.id))
+        num_run = len(messages)
+        for call in turn.tool_calls[num_run:]:
+            refusal = f"error: only the first {num_run} calls of a turn are run"
+            num_errors += 1
+            messages.append(Message.tool(refusal, call.id))
+        metrics = {"tool_calls": float(num_run), "tool_errors": float(num_errors)}
+        return Step(messages=messages, metrics=metrics)
+
+    async def score(self, text: str) -> float:
+        """Reward of the final turn. `text` is the model's own words in it, nothing else."""
+        raise NotImplementedError(f"{type(self).__name__} defines neither score nor step")
+
+    async def close(self) -> None:
+        """Release what the episode holds. Called once or more, after any failure too."""

@@ -1,0 +1,67 @@
+"""What passes between the framework and an Env: a sampled turn in, a `Step` out."""
+
+import math
+
+import msgspec
+
+from agentrl.errors import EnvError
+from agentrl.tokens.chat import Message, ToolCall
+
+__all__ = ["AssistantTurn", "Message", "Step", "ToolCall"]
+
+
+class AssistantTurn(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One turn that the policy sampled, parsed by the framework from the sampled ids.
+
+    `text` is the model's own text outside tool calls and reasoning; `parse_error` says, for the
+    model to read, why its tool calls could not be taken (then there are none); `finish_reason` is
+    the engine's (`stop` or `length`); `index` counts turns from 0.
+    """
+
+    text: str
+    tool_calls: list[ToolCall]
+    parse_error: str | None
+    finish_reason: str
+    index: int
+    reasoning: str = ""
+
+
+class Step(msgspec.Struct, kw_only=True):
+    """An Env's answer to a turn.
+
+    `messages` are what the model reads next; the assistant role is refused, for only the policy
+    writes that. `reward` and each of `metrics` add up over the steps of an episode; what converts
+    to a float, such as a numpy scalar, is converted, and the names of metrics to str. `terminated`:
+    the task ended; `truncated`: the Env's own budget ended it. Raises `EnvError` on an assistant
+    message and on a reward or metric that is no finite number.
+    """
+
+    messages: list[Message] = []
+    reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+    metrics: dict[str, float] = {}
+
+    def __post_init__(self) -> None:
+        self.messages = list(self.messages)
+        for message in self.messages:
+            if message.role == "assistant":
+                raise EnvError("a Step holds an assistant message; only the policy writes those")
+        self.reward = _number("reward", self.reward)
+        self.metrics = {str(k): _number(str(k), value) for k, value in self.metrics.items()}
+
+    @property
+    def done(self) -> bool:
+        """No turn follows."""
+        return self.terminated or self.truncated
+
+
+def _number(name: str, value: object) -> float:
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError) as error:
+        found = f"{value!r:.100} ({type(value).__name__})"
+        raise EnvError(f"a Step has {name} = {found}; it must be a number") from error
+    if not math.isfinite(number):
+        raise EnvError(f"a Step has {name} = {number}; it must be a finite number")
+    return number

@@ -1,0 +1,47 @@
+"""Which tasks a run trains on and is evaluated with, from its flags and its Env."""
+
+from pathlib import Path
+
+import anyio
+
+from agentrl.config.run import RunConfig
+from agentrl.envs.env import Env
+from agentrl.envs.sources import JsonlSource
+from agentrl.errors import ConfigError
+from agentrl.types import Task, TaskSource
+
+__all__ = ["open_eval_sets", "open_source"]
+
+
+def open_source(config: RunConfig, env_class: type[Env]) -> TaskSource:
+    """The training tasks: `--prompt-data`, or else the Env's own.
+
+    Raises ConfigError when there are none.
+    """
+    if config.prompt_data is not None:
+        endless = config.num_rollout is not None and config.num_epoch is None
+        return JsonlSource(
+            config.prompt_data,
+            seed=config.rollout_seed,
+            shuffle=config.rollout_shuffle,
+            num_epoch=None if endless else config.num_epoch or 1,
+        )
+    source = env_class.train_tasks(config.env_args, seed=config.rollout_seed)
+    if source is None:
+        raise ConfigError(f"--env {config.env} brings no tasks of its own; give it --prompt-data")
+    return source
+
+
+def open_eval_sets(config: RunConfig, env_class: type[Env]) -> dict[str, list[Task]]:
+    """Evaluation sets by name: `--eval-prompt-data NAME PATH ...`, or else the Env's own."""
+    words = config.eval_prompt_data
+    if not words:
+        return {} if config.prompt_data else env_class.eval_tasks(config.env_args)
+    if len(words) % 2:
+        raise ConfigError(f"--eval-prompt-data wants pairs NAME PATH, not {len(words)} words")
+    pairs = zip(words[::2], words[1::2], strict=True)
+    return {name: anyio.run(_read_all, Path(path)) for name, path in pairs}
+
+
+async def _read_all(path: Path) -> list[Task]:
+    return [task async for task in JsonlSource(path).tasks()]

@@ -1,0 +1,101 @@
+"""What the learner's loop asks of a training backend, and the data that passes between them.
+
+A backend owns the weights, the optimizer and the collectives of one rank; the loop owns batches,
+advantages and the loss. Neither looks inside the other. Only torch is imported here.
+
+Shape suffix: T = packed tokens of one micro-batch on this rank.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from torch import Tensor
+
+__all__ = ["LossFn", "MicroBatch", "StepResult", "TrainBackend"]
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """T packed tokens of one or more whole sequences on this rank.
+
+    tokens_T: int64 token ids. labels_T: int64, the next token of the same sequence; 0 at the last
+    position of a sequence (whose log-probability means nothing). positions_T: int64 position in
+    its own sequence. cu_seqlens: int32 [num_sequences + 1], starts of the sequences and T.
+    columns: tensors of length T aligned with `labels_T`, by name; only the loss reads them.
+    """
+
+    tokens_T: Tensor
+    labels_T: Tensor
+    positions_T: Tensor
+    cu_seqlens: Tensor
+    max_seqlen: int
+    columns: Mapping[str, Tensor]
+
+
+#: (micro_batch, logprobs_T of labels, entropy_T) -> (scalar loss, already divided by its global
+#: denominator; detached sums by metric name).
+LossFn = Callable[[MicroBatch, Tensor, Tensor], tuple[Tensor, dict[str, Tensor]]]
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """One optimizer step.
+
+    skipped: the gradient norm or the loss was not finite; weights and optimizer state untouched.
+    grad_norm: before clipping. metrics: summed over micro-batches and data-parallel ranks.
+    """
+
+    skipped: bool
+    grad_norm: float
+    lr: float
+    metrics: dict[str, float]
+
+
+class TrainBackend(Protocol):
+    """One rank's share of the model. Every method but `close` is collective: all ranks call it,
+    in the same order. Data-parallel ranks may hold different numbers of micro-batches, also none.
+
+    data_parallel_rank, data_parallel_size: which share of the rows this rank trains.
+    is_source: the rank that talks to the buffer and publishes (global rank 0).
+    """
+
+    data_parallel_rank: int
+    data_parallel_size: int
+    is_source: bool
+
+    def logprobs(
+        self, micro_batches: Sequence[MicroBatch], *, reference: bool = False
+    ) -> list[Tensor]:
+        """Log-probabilities of the labels, forward only: one detached float32 [T] for each
+        micro-batch, the same on every rank of the model-parallel group. `reference`: of the
+        initial weights."""
+        ...
+
+    def step(self, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:
+        """Exactly one optimizer step. The gradient is the sum over ranks and micro-batches of
+        d loss; the loss already carries its denominator, so nothing is averaged here."""
+        ...
+
+    def hf_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Current weights by Hugging Face name, full tensors, on every rank. All ranks must
+        exhaust it. A tied `lm_head` is left out."""
+        ...
+
+    def save_hf(self, directory: Path) -> None:
+        """Write a complete Hugging Face model directory, atomically: weights now, and the source
+        checkpoint's configuration, tokenizer and generation files."""
+        ...
+
+    def broadcast_bytes(self, data: bytes | None) -> bytes:
+        """`data` of the source rank, on every rank."""
+        ...
+
+    def all_reduce_sum(self, values: Sequence[float]) -> list[float]:
+        """Sums over data-parallel ranks, in float64."""
+        ...
+
+    def close(self) -> None:
+        """Leave the process groups. The backend is unusable afterwards."""
+        ...

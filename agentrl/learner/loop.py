@@ -1,0 +1,202 @@
+"""The learner's loop: lease, iterate, publish, retire.
+
+    PUBLISHING(v) -> WAITING(k) -> TRAINING(k) -> [PUBLISHING(v + 1)] -> WAITING(k + 1)
+                     WAITING(k) -> SAVING -> RETIRED -> DONE
+
+Owns the order of what the buffer hears: Published(start), then for each lease Stepped(k) and, every
+I iterations and at the end, Published; then, once the final weights are on disk, Retire. All ranks
+run the same loop in step; only the source speaks, and whether to go on is its word alone. A request
+to stop is honoured between iterations: the last weights are saved, not published.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentrl.clock import Clock
+from agentrl.config.run import RunConfig
+from agentrl.errors import ConfigError
+from agentrl.learner.backend import TrainBackend
+from agentrl.learner.exchange import LearnerPeer, LeaseClient, RowClient, StopRequested
+from agentrl.learner.health import check_logprobs
+from agentrl.learner.iteration import train_lease
+from agentrl.learner.loss import age_buckets
+from agentrl.learner.metrics import lease_metrics, train_metrics
+from agentrl.learner.publish import publish_weights
+from agentrl.learner.staleness import Lineage, age_histogram
+from agentrl.types import LeaseHeader, VersionRow, WeightSink
+from agentrl.wire.messages import Lease, Message, NoMoreLeases, Published, Retire, Stepped
+
+__all__ = ["LearnerOutcome", "run_learner"]
+
+logger = logging.getLogger(__name__)
+
+#: Deadline for the buffer to commit the last messages of a run.
+FLUSH_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerOutcome:
+    """How a run of the learner ended. `num_skipped`: iterations in which no step was finite."""
+
+    num_iterations: int
+    num_skipped: int
+    version: int
+    reason: str
+    saved: Path
+
+
+def run_learner(
+    cfg: RunConfig,
+    backend: TrainBackend,
+    peer: LearnerPeer,
+    sink: WeightSink | None,
+    *,
+    clock: Clock,
+    start_version: int = 0,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> LearnerOutcome:
+    """Train until no lease is left or `should_stop` (read on the source rank) says so.
+
+    Run it on every rank, each with its own `peer`; `sink` is needed on the source only. The caller
+    closes all three. Raises HealthError when engine and learner hold different models, PushError,
+    PeerLostError, FencedError, and ConfigError or DataError for a lease that cannot be trained.
+    """
+    return _Learner(cfg, backend, peer, sink, clock, should_stop).run(start_version)
+
+
+class _Learner:
+    """One rank's state between iterations."""
+
+    def __init__(
+        self,
+        cfg: RunConfig,
+        backend: TrainBackend,
+        peer: LearnerPeer,
+        sink: WeightSink | None,
+        clock: Clock,
+        should_stop: Callable[[], bool],
+    ) -> None:
+        self._cfg = cfg
+        self._backend = backend
+        self._peer = peer
+        self._sink = sink
+        self._clock = clock
+        self._leases = LeaseClient(peer, backend, should_stop, clock)
+        self._rows = RowClient(peer, clock)
+        self._lineage = Lineage()
+        self._num_skipped = 0
+        self._checked = False
+
+    def run(self, start_version: int) -> LearnerOutcome:
+        directory = _hf_directory(self._cfg)
+        self._publish(VersionRow(start_version, None, 0))
+        number = 0
+        while True:
+            asked_at = self._clock.now()
+            answer = self._leases.next(number + 1)
+            if not isinstance(answer, Lease):
+                return self._finish(number, answer, directory)
+            number += 1
+            self._iterate(answer.header, asked_at)
+            if number % self._cfg.update_weights_interval == 0:
+                self._publish_next(number)
+            if answer.header.last:
+                end = NoMoreLeases(after=number, reason="the last lease is trained")
+                return self._finish(number, end, directory)
+
+    def _iterate(self, header: LeaseHeader, asked_at: float) -> None:
+        """Train on one lease and report it."""
+        wait_s = self._clock.now() - asked_at
+        ages = age_histogram(header, self._lineage)
+        result = train_lease(header, self._cfg, self._backend, self._lineage, self._rows.fetch)
+        iteration_s = self._clock.now() - asked_at
+        metrics, on_policy = train_metrics(
+            result, self._backend.data_parallel_size, age_buckets(self._cfg.staleness_bound)
+        )
+        if on_policy.num_tokens and not result.skipped and not self._checked:
+            check_logprobs(header.number, on_policy.mean, on_policy.maximum, on_policy.num_tokens)
+            self._checked = True
+        self._num_skipped += result.skipped
+        self._deliver(
+            Stepped(
+                number=header.number,
+                skipped=result.skipped,
+                old_share=_share_above(ages, self._cfg.staleness_bound),
+                wait_s=wait_s,
+                iteration_s=iteration_s,
+                metrics={
+                    **lease_metrics(header, ages),
+                    **metrics,
+                    "perf/lease_wait_s": wait_s,
+                    "perf/iteration_s": iteration_s,
+                    "perf/learner_idle_share": wait_s / iteration_s if iteration_s > 0 else 0.0,
+                },
+            )
+        )
+        if result.skipped:
+            logger.warning(
+                "iteration %d skipped: none of its %d steps was finite",
+                header.number,
+                len(result.steps),
+            )
+
+    def _publish_next(self, number: int) -> None:
+        """Publish the weights after iteration `number` as the next version."""
+        version = self._newest.version
+        self._publish(VersionRow(version + 1, parent=version, iteration=number))
+
+    def _publish(self, row: VersionRow) -> None:
+        report = publish_weights(
+            self._backend,
+            self._sink,
+            row.version,
+            verify=self._cfg.check_weight_update_equal,
+        )
+        self._lineage.add(row)
+        if report is not None:
+            costs = {
+                "perf/push_s": report.total_s,
+                "perf/push_pause_s": report.pause_s,
+                "perf/push_bytes": float(report.num_bytes),
+            }
+            self._deliver(Published(row, through=row.iteration, metrics=costs))
+
+    def _finish(
+        self, number: int, end: NoMoreLeases | StopRequested, directory: Path
+    ) -> LearnerOutcome:
+        """Publish what is trained but unpublished (not after a request to stop: the engines may be
+        ending too), save, and let the buffer forget."""
+        reason = end.reason if isinstance(end, NoMoreLeases) else "the learner was asked to stop"
+        logger.info("learner ends after iteration %d: %s", number, reason)
+        if isinstance(end, NoMoreLeases) and self._newest.iteration < number:
+            self._publish_next(number)
+        self._backend.save_hf(directory)
+        self._deliver(Retire(through=number))
+        if self._backend.is_source:
+            self._peer.flush(FLUSH_TIMEOUT_S)
+        return LearnerOutcome(number, self._num_skipped, self._newest.version, reason, directory)
+
+    @property
+    def _newest(self) -> VersionRow:
+        newest = self._lineage.newest
+        assert newest is not None
+        return newest
+
+    def _deliver(self, message: Message) -> None:
+        if self._backend.is_source:
+            self._peer.deliver(message)
+
+
+def _hf_directory(cfg: RunConfig) -> Path:
+    if cfg.save_hf is not None:
+        return Path(cfg.save_hf)
+    if cfg.run_id is None:
+        raise ConfigError("the learner needs --save-hf or --run-id to know where weights are saved")
+    return Path(cfg.run_dir) / cfg.run_id / "hf"
+
+
+def _share_above(ages: list[int], bound: int) -> float:
+    """Share of tokens older than `bound` in a histogram by age."""
+    return sum(ages[bound + 1 :]) / sum(ages) if sum(ages) else 0.0

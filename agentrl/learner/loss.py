@@ -1,0 +1,191 @@
+"""The policy-gradient objective on one micro-batch, and the sums its metrics are made of.
+
+    loss = -agg( w * min(rho A, clip(rho) A) ) - c_H agg(H) + c_KL agg(KL)
+
+    rho = pi / pi_prox           PPO ratio to the policy at the start of the iteration
+    w   = f(pi_prox / mu)        truncated importance weight of the sampling engine, detached
+    agg(x) = sum over trained tokens of x * weights, where `weights` are reciprocals of the step's
+             global denominators (see `plan.py`)
+
+Invariant I5 by construction: every formula sees only the K trained tokens of the micro-batch, so no
+other position can receive a gradient or spoil a sum.
+
+Shape suffixes: T = packed tokens, K = trained tokens, S = sampled tokens (trained or not).
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from agentrl.config.run import RunConfig
+from agentrl.learner.backend import MicroBatch
+from agentrl.learner.corrections import (
+    KLEstimator,
+    kl_estimate,
+    log_ratio,
+    truncated_weight,
+)
+
+__all__ = ["MAX_AGE_BUCKET", "Objective", "PolicyLoss", "age_buckets", "ppo_objective", "slot"]
+
+#: Metrics by age pool all ages from this one on.
+MAX_AGE_BUCKET = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """Constants of the loss. `clip_c`: None turns the dual clip off; `kl_type`: None turns the KL
+    penalty off; `use_tis` False makes w = 1."""
+
+    clip_low: float
+    clip_high: float
+    clip_c: float | None
+    use_tis: bool
+    tis_low: float
+    tis_high: float
+    entropy_coef: float
+    kl_coef: float
+    kl_type: KLEstimator | None
+
+    @classmethod
+    def from_config(cls, cfg: RunConfig) -> "Objective":
+        """The objective that the flags ask for."""
+        return cls(
+            clip_low=cfg.eps_clip,
+            clip_high=cfg.eps_clip if cfg.eps_clip_high is None else cfg.eps_clip_high,
+            clip_c=cfg.eps_clip_c,
+            use_tis=cfg.use_tis,
+            tis_low=cfg.tis_clip_low,
+            tis_high=cfg.tis_clip,
+            entropy_coef=cfg.entropy_coef,
+            kl_coef=cfg.kl_loss_coef,
+            kl_type=cfg.kl_loss_type if cfg.use_kl_loss and cfg.kl_loss_coef != 0 else None,
+        )
+
+
+def ppo_objective(
+    logprobs_K: Tensor, prox_K: Tensor, advantages_K: Tensor, objective: Objective
+) -> tuple[Tensor, Tensor]:
+    """`min(rho A, clip(rho, 1 - e, 1 + e_high) A)` of each token, and where the clip was active.
+
+    PPO: Schulman et al. 2017, equation 7, https://arxiv.org/abs/1707.06347. Separate upper range:
+    DAPO, Yu et al. 2025, section 3.1, https://arxiv.org/abs/2503.14476. Dual clip, for A < 0:
+    `max(that, c A)`: Ye et al. 2020, equation 5, https://arxiv.org/abs/1912.09729.
+    """
+    rho_K = log_ratio(logprobs_K, prox_K).exp()
+    plain_K = rho_K * advantages_K
+    bounded_K = rho_K.clamp(1 - objective.clip_low, 1 + objective.clip_high) * advantages_K
+    value_K = torch.minimum(plain_K, bounded_K)
+    if objective.clip_c is not None:
+        floor_K = torch.maximum(value_K, objective.clip_c * advantages_K)
+        value_K = torch.where(advantages_K < 0, floor_K, value_K)
+    return value_K, bounded_K.detach() < plain_K.detach()
+
+
+class PolicyLoss:
+    """A `LossFn`. One for each optimizer step: it remembers the largest values it has seen.
+
+    Columns read: mask, sampled, mu, advantages, weights, ages; `prox` (log pi_prox; the detached
+    current log-probabilities when absent) and `reference` (only with a KL penalty).
+
+    A backend only sums metrics over micro-batches and ranks. A maximum is therefore returned as the
+    increase of this rank's running maximum, in a slot of its own data-parallel rank.
+    """
+
+    def __init__(self, objective: Objective, rank: int, num_ranks: int, max_age: int) -> None:
+        self._objective = objective
+        self._rank = rank
+        self._num_ranks = num_ranks
+        self._num_buckets = age_buckets(max_age)
+        self._maxima: dict[str, Tensor] = {}
+
+    def __call__(
+        self, batch: MicroBatch, logprobs_T: Tensor, entropy_T: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        objective, columns = self._objective, batch.columns
+        prox_T = columns.get("prox", logprobs_T.detach())
+        trained_K = columns["mask"].nonzero().squeeze(1)
+        logprobs_K = logprobs_T[trained_K].float()
+        entropy_K = entropy_T[trained_K].float()
+        prox_K = prox_T[trained_K].float()
+        mu_K = columns["mu"][trained_K]
+        weights_K = columns["weights"][trained_K]
+
+        value_K, clipped_K = ppo_objective(
+            logprobs_K, prox_K, columns["advantages"][trained_K], objective
+        )
+        w_K, truncated_K = self._importance_weight(prox_K, mu_K)
+        pg_loss = -(w_K * value_K * weights_K).sum()
+        loss = pg_loss
+        if objective.entropy_coef != 0:
+            loss = loss - objective.entropy_coef * (entropy_K * weights_K).sum()
+        sums = {
+            "pg_loss": pg_loss,
+            "entropy": entropy_K.sum(),
+            "clipped": clipped_K.sum(),
+            "truncated": truncated_K.sum(),
+        }
+        if objective.kl_type is not None:
+            reference_K = columns["reference"][trained_K].float()
+            kl_K = kl_estimate(logprobs_K, reference_K, objective.kl_type)
+            kl_loss = (kl_K * weights_K).sum()
+            loss = loss + objective.kl_coef * kl_loss
+            sums["kl_loss"] = kl_loss
+        sums["loss"] = loss
+        ratio_K = w_K * log_ratio(logprobs_K, prox_K).detach().exp()
+        sums |= self._sums_by_age(
+            columns["ages"][trained_K], ratio_K, kl_estimate(mu_K, prox_K, "k3")
+        )
+        sums |= self._mismatch_sums(batch, prox_T)
+        return loss, {name: value.detach().float() for name, value in sums.items()}
+
+    def _importance_weight(self, prox_K: Tensor, mu_K: Tensor) -> tuple[Tensor, Tensor]:
+        """w of each token, and where it was truncated."""
+        if not self._objective.use_tis:
+            return torch.ones_like(mu_K), torch.zeros_like(mu_K, dtype=torch.bool)
+        return truncated_weight(prox_K, mu_K, self._objective.tis_low, self._objective.tis_high)
+
+    def _sums_by_age(
+        self, ages_K: Tensor, ratio_K: Tensor, mismatch_K: Tensor
+    ) -> dict[str, Tensor]:
+        """What ESS and mismatch KL are made of, for each bucket of age."""
+        sums: dict[str, Tensor] = {}
+        bucket_K = ages_K.clamp(max=self._num_buckets - 1)
+        for age in range(self._num_buckets):
+            here_K = bucket_K == age
+            sums[f"trained@{age}"] = here_K.sum()
+            sums[f"ratio@{age}"] = ratio_K[here_K].sum()
+            sums[f"ratio_squared@{age}"] = ratio_K[here_K].square().sum()
+            sums[f"mismatch@{age}"] = mismatch_K[here_K].sum()
+        return sums
+
+    def _mismatch_sums(self, batch: MicroBatch, prox_T: Tensor) -> dict[str, Tensor]:
+        """|engine - learner| log-probability at the start of the iteration, masked tokens too."""
+        sampled_S = batch.columns["sampled"].nonzero().squeeze(1)
+        diff_S = (batch.columns["mu"][sampled_S] - prox_T[sampled_S].detach().float()).abs()
+        diff_on_policy = diff_S[batch.columns["ages"][sampled_S] == 0]
+        sums = {}
+        for name, diff in (("diff", diff_S), ("diff_on_policy", diff_on_policy)):
+            sums[f"num_{name}"] = torch.tensor(float(diff.numel()), device=diff.device)
+            sums[name] = diff.sum()
+            sums |= self._slots(f"max_{name}", diff)
+        return sums
+
+    def _slots(self, name: str, values: Tensor) -> dict[str, Tensor]:
+        slots = {slot(name, rank): values.new_zeros(()) for rank in range(self._num_ranks)}
+        if values.numel():
+            before = self._maxima.get(name, values.new_zeros(()))
+            self._maxima[name] = torch.maximum(before, values.max())
+            slots[slot(name, self._rank)] = self._maxima[name] - before
+        return slots
+
+
+def age_buckets(max_age: int) -> int:
+    """How many buckets metrics by age have when no trained token is older than `max_age`."""
+    return min(max_age, MAX_AGE_BUCKET) + 1
+
+
+def slot(name: str, rank: int) -> str:
+    """Key under which data-parallel rank `rank` reports its own value of `name`."""
+    return f"{name}#{rank}"

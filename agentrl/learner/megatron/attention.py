@@ -1,0 +1,140 @@
+"""Core attention of packed (thd) sequences on torch's scaled_dot_product_attention.
+
+Causal, grouped queries, with or without context parallelism; plugs into megatron-core's layer spec.
+megatron-core's own core attention takes no packed sequences without Transformer Engine. On CUDA one
+variable-length kernel serves a whole micro-batch; on the CPU each sequence is one causal call.
+
+Under context parallelism of size C every sequence is cut into 2C chunks and rank r holds chunks r
+and 2C-1-r, in that order, which gives all ranks equal work. Keys and values are gathered.
+Refused: attention dropout, and anything that is not packed.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from megatron.core import parallel_state
+from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
+from megatron.core.transformer.module import MegatronModule
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from agentrl.learner.megatron.zigzag import gathered_order
+
+__all__ = ["PackedAttention"]
+
+
+class PackedAttention(MegatronModule):  # type: ignore[misc]
+    """Attention over query [t, heads, d], key and value [t, groups, d] of packed sequences."""
+
+    def __init__(
+        self,
+        config: Any,
+        layer_number: int,
+        attn_mask_type: Any,
+        attention_type: str,
+        attention_dropout: float | None = None,
+        softmax_scale: float | None = None,
+        cp_comm_type: str | None = None,
+        pg_collection: Any = None,
+    ) -> None:
+        super().__init__(config=config)
+        if attention_dropout or config.attention_dropout:
+            raise ValueError("packed attention has no dropout; set attention_dropout to 0")
+        self.softmax_scale = softmax_scale
+        self.cp_group = (
+            parallel_state.get_context_parallel_group()
+            if pg_collection is None
+            else pg_collection.cp
+        )
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        attn_mask_type: Any = None,
+        attention_bias: Tensor | None = None,
+        packed_seq_params: Any = None,
+    ) -> Tensor:
+        """[t, heads * d]. `packed_seq_params.cu_seqlens_q` counts whole sequences, of which a
+        context-parallel rank holds its share."""
+        if packed_seq_params is None or packed_seq_params.qkv_format != "thd":
+            raise ValueError("this core attention takes packed (thd) sequences only")
+        cu_seqlens = packed_seq_params.cu_seqlens_q
+        if self.cp_group.size() > 1:
+            out = self._context_parallel(query, key, value, _lengths(cu_seqlens))
+        elif query.is_cuda:
+            out = self._variable_length(query, key, value, packed_seq_params)
+        else:
+            out = self._one_by_one(query, key, value, _lengths(cu_seqlens))
+        return out.reshape(query.shape[0], -1)
+
+    def _one_by_one(self, query: Tensor, key: Tensor, value: Tensor, lengths: list[int]) -> Tensor:
+        parts = zip(*(torch.split(x, lengths) for x in (query, key, value)), strict=True)
+        return torch.cat([self._attend(q, k, v, is_causal=True) for q, k, v in parts])
+
+    def _variable_length(self, query: Tensor, key: Tensor, value: Tensor, packed: Any) -> Tensor:
+        from torch.nn.attention.varlen import varlen_attn
+
+        cu, longest = packed.cu_seqlens_q, packed.max_seqlen_q
+        out = varlen_attn(
+            query,
+            key,
+            value,
+            cu,
+            cu,
+            longest,
+            longest,
+            scale=self.softmax_scale,
+            window_size=(-1, 0),
+            enable_gqa=True,
+        )
+        assert isinstance(out, Tensor)
+        return out
+
+    def _context_parallel(
+        self, query: Tensor, key: Tensor, value: Tensor, lengths: list[int]
+    ) -> Tensor:
+        # Imported where it is used: it loads torch's compiler, over a second at start.
+        from torch.nn.attention.bias import causal_lower_right
+
+        size, rank = self.cp_group.size(), self.cp_group.rank()
+        order = gathered_order(lengths, size).to(query.device)
+        key, value = (
+            gather_from_sequence_parallel_region(x.contiguous(), group=self.cp_group)[order]
+            for x in (key, value)
+        )
+        out, start, at = [], 0, 0
+        for length in lengths:
+            for first, last in _chunks(length, size, rank):
+                keys = slice(start, start + last)
+                out.append(
+                    self._attend(
+                        query[at : at + last - first],
+                        key[keys],
+                        value[keys],
+                        attn_mask=causal_lower_right(last - first, last),
+                    )
+                )
+                at += last - first
+            start += length
+        return torch.cat(out)
+
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, **causal: Any) -> Tensor:
+        q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (query, key, value))
+        out = scaled_dot_product_attention(
+            q, k, v, scale=self.softmax_scale, enable_gqa=q.shape[1] != k.shape[1], **causal
+        )
+        return out.squeeze(0).transpose(0, 1)
+
+
+def _lengths(cu_seqlens: Tensor) -> list[int]:
+    return [int(n) for n in cu_seqlens.diff().tolist()]
+
+
+def _chunks(length: int, size: int, rank: int) -> Iterator[Sequence[int]]:
+    chunk = length // (2 * size)
+    for index in (rank, 2 * size - 1 - rank):
+        yield index * chunk, (index + 1) * chunk

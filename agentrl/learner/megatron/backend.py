@@ -1,0 +1,185 @@
+"""The Megatron backend: one rank's weights, optimizer and collectives behind `TrainBackend`.
+
+    OPEN (constructed: groups joined, weights loaded) -> CLOSED (`close`)
+
+Train in the thread that constructed it (see `compat`). The gradient of a step is the plain sum of
+the losses' gradients over ranks and micro-batches; nothing is averaged here.
+"""
+
+import logging
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.distributed import finalize_model_grads
+from torch import Tensor
+
+from agentrl.config.run import RunConfig
+from agentrl.errors import ConfigError
+from agentrl.learner.backend import LossFn, MicroBatch, StepResult
+from agentrl.learner.megatron import checkpoint, compat, parallel, weights
+from agentrl.learner.megatron.architecture import Architecture
+from agentrl.learner.megatron.model import build_model, parameter_dtype, transformer_config
+from agentrl.learner.megatron.optimizer import Optimizer, wrap_model
+from agentrl.learner.megatron.passes import Layout, backward_pass, forward_pass
+from agentrl.learner.megatron.settings import MegatronSettings
+
+__all__ = ["MegatronBackend"]
+
+log = logging.getLogger(__name__)
+
+
+class MegatronBackend:
+    """`TrainBackend` on megatron-core, on CPUs (gloo) and GPUs (NCCL) alike.
+
+    Raises ConfigError when `model_dir` or the Megatron settings cannot run, before any group
+    exists, and EnvironmentSetupError when the other ranks do not come.
+    """
+
+    def __init__(
+        self,
+        cfg: RunConfig,
+        model_dir: Path,
+        *,
+        rank: int,
+        world_size: int,
+        master_address: str,
+        master_port: int,
+        num_training_steps: int | None,
+    ) -> None:
+        compat.install()
+        self._settings = MegatronSettings.from_config(cfg)
+        if world_size != cfg.num_learner_ranks:
+            raise ConfigError(
+                f"the learner was started with {world_size} ranks, "
+                f"the run is configured for {cfg.num_learner_ranks}"
+            )
+        self._architecture = Architecture.from_checkpoint(model_dir)
+        self._architecture.check(self._settings)
+        self._model_dir = model_dir
+        self._config = transformer_config(self._architecture, self._settings)
+        self._config.finalize_model_grads_func = _sum_gradients
+        parallel.open_groups(
+            self._settings,
+            rank=rank,
+            world_size=world_size,
+            address=master_address,
+            port=master_port,
+            seed=cfg.seed,
+        )
+        self.data_parallel_rank: int = parallel_state.get_data_parallel_rank()
+        self.data_parallel_size: int = parallel_state.get_data_parallel_world_size()
+        self.is_source = rank == 0
+        try:
+            self._build(cfg, parallel.device_of_rank(rank), num_training_steps)
+        except BaseException:
+            self.close()
+            raise
+
+    def _build(self, cfg: RunConfig, device: torch.device, total_steps: int | None) -> None:
+        self._layout = Layout(
+            device=device,
+            context_size=self._settings.context_parallel_size,
+            context_rank=parallel_state.get_context_parallel_rank(),
+            multiple=(
+                self._settings.tensor_model_parallel_size
+                if self._settings.uses_sequence_parallel
+                else 1
+            ),
+            temperature=cfg.rollout_temperature,
+        )
+        model = self._loaded_model(device)
+        self._reference: Any = None
+        if cfg.use_kl_loss and cfg.kl_loss_coef != 0:
+            self._reference = self._loaded_model(device).eval().requires_grad_(False)
+        self._model = wrap_model(model, self._config, self._settings)
+        if self._settings.overlap_grad_reduce:
+            self._config.no_sync_func = self._model.no_sync
+        self._optimizer = Optimizer(cfg, self._settings, self._model, total_steps)
+        log.info(
+            "rank %d: %s with %d parameters on %s",
+            dist.get_rank(),
+            self._architecture.name,
+            sum(parameter.numel() for parameter in model.parameters()),
+            device,
+        )
+
+    def _loaded_model(self, device: torch.device) -> Any:
+        model = build_model(self._architecture, self._config, torch.device("cpu"))
+        shapes = weights.hf_shapes(self._architecture)
+        with checkpoint.Checkpoint(self._model_dir, shapes) as tensors:
+            weights.load(model, self._architecture, tensors)
+        return model.to(device)
+
+    def logprobs(
+        self, micro_batches: Sequence[MicroBatch], *, reference: bool = False
+    ) -> list[Tensor]:
+        """See `TrainBackend.logprobs`. ValueError when no reference model was asked for."""
+        if not reference:
+            return forward_pass(self._model, micro_batches, self._layout)
+        if self._reference is None:
+            raise ValueError(
+                "there is no reference model: it is loaded for --use-kl-loss with a "
+                "--kl-loss-coef other than 0"
+            )
+        return forward_pass(self._reference, micro_batches, self._layout)
+
+    def step(self, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:
+        """See `TrainBackend.step`."""
+        self._optimizer.zero_grad()
+        lr = self._optimizer.next_lr()
+        results = backward_pass(self._model, micro_batches, loss_fn, self._layout)
+        finite, metrics = _over_ranks(results)
+        skipped, grad_norm = self._optimizer.step(loss_is_finite=finite)
+        return StepResult(skipped=skipped, grad_norm=grad_norm, lr=lr, metrics=metrics)
+
+    def hf_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """See `TrainBackend.hf_tensors`."""
+        if self._settings.overlap_param_gather:
+            self._model.start_param_sync(force_sync=True)
+        return weights.export(self._model.module, self._architecture)
+
+    def save_hf(self, directory: Path) -> None:
+        """See `TrainBackend.save_hf`; the source rank writes."""
+        if self.is_source:
+            dtype = parameter_dtype(self._settings)
+            checkpoint.write_checkpoint(directory, self.hf_tensors(), self._model_dir, dtype)
+        else:
+            for _ in self.hf_tensors():
+                pass
+        dist.barrier()
+
+    def broadcast_bytes(self, data: bytes | None) -> bytes:
+        """See `TrainBackend.broadcast_bytes`."""
+        return parallel.broadcast_bytes(data)
+
+    def all_reduce_sum(self, values: Sequence[float]) -> list[float]:
+        """See `TrainBackend.all_reduce_sum`."""
+        return parallel.all_reduce_sum(values)
+
+    def close(self) -> None:
+        """Leave the process groups; again does nothing."""
+        parallel.close_groups()
+
+
+def _sum_gradients(model: Any, _num_tokens: Any, **kwargs: Any) -> None:
+    """Reduce gradients as sums: without a token count megatron-core does not divide."""
+    finalize_model_grads(model, None, **kwargs)
+
+
+def _over_ranks(results: list[tuple[float, dict[str, float]]]) -> tuple[bool, dict[str, float]]:
+    """Whether every loss is finite, and the metrics summed over micro-batches and replicas; equal
+    on all ranks, in the order of ranks, so that sums do not depend on timing."""
+    finite = all(math.isfinite(loss) for loss, _ in results)
+    counted = [metrics for _, metrics in results] if parallel.speaks_for_replica() else []
+    total: dict[str, float] = {}
+    everyone = parallel.all_gather_msgpack([finite, counted])
+    for _, batches in everyone:
+        for metrics in batches:
+            for name, value in metrics.items():
+                total[name] = total.get(name, 0.0) + value
+    return all(rank_finite for rank_finite, _ in everyone), total

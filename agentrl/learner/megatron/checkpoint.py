@@ -1,0 +1,205 @@
+"""Hugging Face model directories on disk: read lazily, written whole or not at all.
+
+Reads `model.safetensors`, or the shards that `model.safetensors.index.json` names. Refused: a
+directory that lacks a tensor of the architecture, has one that it does not know, or has one of
+another shape. Writing happens in a temporary sibling that is renamed into place at the end.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from agentrl.errors import ConfigError
+
+__all__ = ["Checkpoint", "write_checkpoint"]
+
+_SINGLE = "model.safetensors"
+_INDEX = "model.safetensors.index.json"
+_MAX_SHARD_BYTES = 4 * 1024**3
+#: Files of the source directory that describe neither weights nor their types.
+_COPIED = (
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "chat_template.jinja",
+    "chat_template.json",
+)
+
+
+class Checkpoint(Mapping[str, Tensor]):
+    """Tensors of a model directory by name, each read from disk when asked for.
+
+    Open it with `with`. Raises ConfigError, naming the tensors, when the directory does not hold
+    exactly `shapes` (a tied head and rotary tables that older files carry are passed over).
+    """
+
+    def __init__(self, model_dir: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        self._model_dir = model_dir
+        self._shapes = shapes
+        self._files: dict[str, Any] = {}
+        self._stack = ExitStack()
+
+    def __enter__(self) -> "Checkpoint":
+        for path in _weight_files(self._model_dir):
+            opened = self._stack.enter_context(safe_open(path, framework="pt"))
+            self._files |= dict.fromkeys(opened.keys(), opened)
+        try:
+            self._check()
+        except ConfigError:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._files.clear()
+        self._stack.close()
+
+    def __getitem__(self, name: str) -> Tensor:
+        tensor = self._files[name].get_tensor(name)
+        assert isinstance(tensor, Tensor)
+        return tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._shapes)
+
+    def __len__(self) -> int:
+        return len(self._shapes)
+
+    def _check(self) -> None:
+        missing = sorted(self._shapes.keys() - self._files.keys())
+        unexpected = sorted(
+            name
+            for name in self._files.keys() - self._shapes.keys()
+            if name != "lm_head.weight" and not name.endswith("rotary_emb.inv_freq")
+        )
+        if missing or unexpected:
+            raise ConfigError(
+                f"{self._model_dir} does not fit its config.json: "
+                f"missing {_some(missing)}; unexpected {_some(unexpected)}"
+            )
+        for name, shape in self._shapes.items():
+            found = tuple(self._files[name].get_slice(name).get_shape())
+            if found != shape:
+                raise ConfigError(
+                    f"{self._model_dir}: {name} has shape {found}, config.json implies {shape}"
+                )
+
+
+def _some(names: list[str], most: int = 8) -> str:
+    shown = ", ".join(names[:most]) or "none"
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+
+
+def _weight_files(model_dir: Path) -> list[Path]:
+    index = model_dir / _INDEX
+    if index.exists():
+        try:
+            weight_map = msgspec.json.decode(index.read_bytes(), type=dict[str, Any])["weight_map"]
+        except (msgspec.DecodeError, KeyError) as error:
+            raise ConfigError(f"{index} is not an index of weights: {error!r}") from None
+        files = sorted({model_dir / name for name in weight_map.values()})
+    else:
+        files = [model_dir / _SINGLE]
+    for path in files:
+        if path.parent != model_dir or not path.is_file():
+            raise ConfigError(
+                f"{path} does not exist; the learner reads weights from {_SINGLE} "
+                f"or the shards of {_INDEX}"
+            )
+    return files
+
+
+def write_checkpoint(
+    directory: Path, tensors: Iterable[tuple[str, Tensor]], source: Path, dtype: torch.dtype
+) -> None:
+    """Write `tensors` with `source`'s configuration (its type set to `dtype`), tokenizer and
+    generation files. `directory` is replaced as a whole or left as it was."""
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
+    try:
+        _write_weights(partial, tensors)
+        config = msgspec.json.decode((source / "config.json").read_bytes(), type=dict[str, Any])
+        config.pop("torch_dtype", None)
+        config["dtype"] = str(dtype).removeprefix("torch.")
+        text = msgspec.json.format(msgspec.json.encode(config), indent=2)
+        (partial / "config.json").write_bytes(text)
+        for name in _COPIED:
+            if (source / name).is_file():
+                shutil.copyfile(source / name, partial / name)
+        partial.chmod(0o755)
+        _replace(partial, directory)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def _write_weights(partial: Path, tensors: Iterable[tuple[str, Tensor]]) -> None:
+    """One file, or shards of at most 4 GiB with an index when it does not fit."""
+    shards: list[list[str]] = []
+    shard: dict[str, Tensor] = {}
+    num_bytes = total_bytes = 0
+
+    def flush() -> None:
+        nonlocal num_bytes
+        path = partial / f"shard-{len(shards)}"
+        save_file(shard, path, metadata={"format": "pt"})
+        _fsync(path)
+        shards.append(list(shard))
+        shard.clear()
+        num_bytes = 0
+
+    for name, tensor in tensors:
+        size = tensor.numel() * tensor.element_size()
+        if shard and num_bytes + size > _MAX_SHARD_BYTES:
+            flush()
+        shard[name] = tensor.detach().to("cpu", copy=True).contiguous()
+        num_bytes += size
+        total_bytes += size
+    flush()
+    _name_shards(partial, shards, total_bytes)
+
+
+def _name_shards(partial: Path, shards: list[list[str]], total_bytes: int) -> None:
+    if len(shards) == 1:
+        (partial / "shard-0").rename(partial / _SINGLE)
+        return
+    weight_map: dict[str, str] = {}
+    for index, names in enumerate(shards):
+        file = f"model-{index + 1:05d}-of-{len(shards):05d}.safetensors"
+        (partial / f"shard-{index}").rename(partial / file)
+        weight_map |= dict.fromkeys(names, file)
+    content = {"metadata": {"total_size": total_bytes}, "weight_map": weight_map}
+    (partial / _INDEX).write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=2))
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _replace(partial: Path, directory: Path) -> None:
+    """Rename `partial` to `directory`; what stood there is moved aside first and then removed."""
+    aside = partial.with_name(partial.name + ".old")
+    if directory.exists():
+        directory.rename(aside)
+    partial.rename(directory)
+    _fsync(directory.parent)
+    shutil.rmtree(aside, ignore_errors=True)

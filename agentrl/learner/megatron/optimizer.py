@@ -1,0 +1,123 @@
+"""One optimizer step: AdamW, clipping, the learning rate, and the refusal of a non-finite step.
+
+megatron-core's optimizer does the arithmetic (float32, bf16 with float32 main weights, or
+distributed); its own `step` is taken apart here, because it would apply a gradient of NaN.
+A skipped step changes neither weights nor moments nor the learning-rate schedule.
+"""
+
+import logging
+import math
+import warnings
+from typing import Any
+
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
+
+from agentrl.config.run import RunConfig
+from agentrl.errors import ConfigError
+from agentrl.learner.megatron.model import parameter_dtype
+from agentrl.learner.megatron.schedule import learning_rate
+from agentrl.learner.megatron.settings import MegatronSettings
+
+__all__ = ["Optimizer", "wrap_model"]
+
+log = logging.getLogger(__name__)
+
+
+def wrap_model(model: Any, config: Any, settings: MegatronSettings) -> Any:
+    """megatron-core's DDP around the model: gradient buffers and their reduction, as plain sums."""
+    ddp = DistributedDataParallelConfig(
+        grad_reduce_in_fp32=settings.accumulate_allreduce_grads_in_fp32,
+        overlap_grad_reduce=settings.overlap_grad_reduce,
+        overlap_param_gather=settings.overlap_param_gather,
+        use_distributed_optimizer=settings.use_distributed_optimizer,
+    )
+    return DistributedDataParallel(config, ddp, model)
+
+
+class Optimizer:
+    """AdamW over a wrapped model. Norms and biases have no weight decay."""
+
+    def __init__(
+        self, cfg: RunConfig, settings: MegatronSettings, model: Any, total_steps: int | None
+    ) -> None:
+        if cfg.lr_decay_style != "constant" and total_steps is None:
+            raise ConfigError(
+                f"--lr-decay-style {cfg.lr_decay_style} needs an end: set --num-rollout"
+            )
+        self._cfg = cfg
+        self._model = model
+        self._total_steps = total_steps
+        self.completed_steps = 0
+        config = OptimizerConfig(
+            optimizer=settings.optimizer,
+            lr=cfg.lr,
+            min_lr=cfg.min_lr,
+            weight_decay=cfg.weight_decay,
+            adam_beta1=cfg.adam_beta1,
+            adam_beta2=cfg.adam_beta2,
+            adam_eps=cfg.adam_eps,
+            clip_grad=cfg.clip_grad,
+            bf16=settings.bf16,
+            params_dtype=parameter_dtype(settings),
+            use_distributed_optimizer=settings.use_distributed_optimizer,
+            overlap_param_gather=settings.overlap_param_gather,
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self._optimizer = get_megatron_optimizer(config, [model])
+        # megatron-core marks the groups without decay but leaves applying the mark to a scheduler.
+        for group in self._optimizer.param_groups:
+            group["weight_decay"] = cfg.weight_decay * group["wd_mult"]
+
+    def next_lr(self) -> float:
+        """Learning rate of the coming step."""
+        return learning_rate(
+            self.completed_steps,
+            lr=self._cfg.lr,
+            min_lr=self._cfg.min_lr,
+            style=self._cfg.lr_decay_style,
+            warmup_steps=self._cfg.lr_warmup_iters,
+            total_steps=self._total_steps,
+        )
+
+    def zero_grad(self) -> None:
+        """Forget all gradients."""
+        self._model.zero_grad_buffer()
+        with warnings.catch_warnings():
+            # The distributed optimizer asks views of the gradient buffer for a gradient.
+            warnings.filterwarnings(
+                "ignore", r"The \.grad attribute of a Tensor that is not a leaf"
+            )
+            self._optimizer.zero_grad()
+
+    def step(self, *, loss_is_finite: bool) -> tuple[bool, float]:
+        """Apply the accumulated gradients. Returns whether the step was skipped and the gradient
+        norm before clipping; all ranks see the same."""
+        found_inf = self._optimizer.prepare_grads()
+        grad_norm = float(self._optimizer.get_grad_norm())
+        if found_inf or not loss_is_finite or not math.isfinite(grad_norm):
+            self.zero_grad()
+            log.warning(
+                "step %d skipped: loss finite %s, gradient norm %g",
+                self.completed_steps + 1,
+                loss_is_finite,
+                grad_norm,
+            )
+            return True, grad_norm
+        rate = self.next_lr()
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        self._clip(grad_norm)
+        self._optimizer.step_with_ready_grads()
+        self.completed_steps += 1
+        return False, grad_norm
+
+    def _clip(self, grad_norm: float) -> None:
+        if self._cfg.clip_grad <= 0:
+            return
+        for part in self._optimizer.chained_optimizers:
+            parameters = part.get_parameters()
+            if parameters:
+                clip_grad_by_total_norm_fp32(parameters, self._cfg.clip_grad, grad_norm)

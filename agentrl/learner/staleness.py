@@ -1,0 +1,120 @@
+"""Age of tokens in iterations, and which sampled tokens stay out of the loss.
+
+Pure rules on numpy columns. Invariant I3: no token older than the bound contributes to a gradient,
+checked here at the iteration on the versions that the engines reported. Refuses a token whose
+version was never published by this run, or that claims to come from the future.
+
+Shape suffix: L = tokens of one trajectory.
+"""
+
+from enum import IntFlag
+
+import numpy as np
+import numpy.typing as npt
+
+from agentrl.errors import DataError
+from agentrl.types import LeaseHeader, VersionRow
+
+__all__ = ["Excluded", "Lineage", "age_histogram", "excluded_reasons", "off_policy_turns"]
+
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+
+class Excluded(IntFlag):
+    """Why a sampled token is not trained; a token may have several reasons.
+
+    STALE: older than `--max-staleness`. OFF_POLICY_TURN: sampled by an older version than the
+    newest of its turn, under `--mask-offpolicy-in-partial-rollout`.
+    """
+
+    STALE = 1
+    OFF_POLICY_TURN = 2
+
+
+class Lineage:
+    """The published versions of this run and how many iterations each contains."""
+
+    def __init__(self) -> None:
+        self._iterations: dict[int, int] = {}
+        self._newest: VersionRow | None = None
+
+    @property
+    def newest(self) -> VersionRow | None:
+        """The last published version."""
+        return self._newest
+
+    def add(self, row: VersionRow) -> None:
+        """Record a published version. Versions grow and each continues the one before."""
+        last = self._newest
+        if last is not None and (
+            row.version <= last.version
+            or row.parent != last.version
+            or row.iteration < last.iteration
+        ):
+            raise DataError(
+                f"version {row.version} (parent {row.parent}, iteration {row.iteration}) cannot "
+                f"follow version {last.version} (iteration {last.iteration})"
+            )
+        self._iterations[row.version] = row.iteration
+        self._newest = row
+
+    def age(self, version: int, number: int) -> int:
+        """Iterations completed before iteration `number`, minus those `version` contains.
+
+        Raises DataError for a version that was never published or is newer than the weights.
+        """
+        iteration = self._iterations.get(version)
+        if iteration is None:
+            raise DataError(
+                f"unknown version {version} in lease {number}: published are "
+                f"{sorted(self._iterations)}; the buffer must refuse such tokens at ingestion"
+            )
+        if iteration > number - 1:
+            raise DataError(
+                f"version {version} holds {iteration} iterations but lease {number} follows "
+                f"iteration {number - 1}: leases are out of order"
+            )
+        return number - 1 - iteration
+
+    def ages(self, versions_L: npt.NDArray[np.int32], number: int) -> IntArray:
+        """Age of each token; -1 where `versions_L` is -1 (not sampled). Raises as `age`."""
+        versions, inverse_L = np.unique(versions_L, return_inverse=True)
+        by_version = [self.age(int(v), number) if v >= 0 else -1 for v in versions]
+        return np.asarray(by_version, dtype=np.int64)[inverse_L]
+
+
+def off_policy_turns(
+    versions_L: npt.NDArray[np.int32], turns_L: npt.NDArray[np.int16], sampled_L: BoolArray
+) -> BoolArray:
+    """Sampled tokens whose version is older than the newest version of their own turn."""
+    result_L = np.zeros(len(versions_L), dtype=np.bool_)
+    for turn in np.unique(turns_L[sampled_L]):
+        here_L = sampled_L & (turns_L == turn)
+        result_L |= here_L & (versions_L < versions_L[here_L].max())
+    return result_L
+
+
+def excluded_reasons(
+    ages_L: IntArray, sampled_L: BoolArray, off_policy_L: BoolArray | None, bound: int
+) -> npt.NDArray[np.uint8]:
+    """`Excluded` reasons of each token as bits; 0 where a sampled token is trained, and 0 where a
+    token was not sampled. `off_policy_L`: None when off-policy turns are trained."""
+    reasons_L = np.where(sampled_L & (ages_L > bound), int(Excluded.STALE), 0)
+    if off_policy_L is not None:
+        reasons_L |= np.where(sampled_L & off_policy_L, int(Excluded.OFF_POLICY_TURN), 0)
+    return reasons_L.astype(np.uint8)
+
+
+def age_histogram(header: LeaseHeader, lineage: Lineage) -> list[int]:
+    """Sampled tokens of the whole lease by age, before any masking: `[num_age_0, num_age_1, ...]`.
+
+    Taken from the header alone, so that every rank finds an unknown version together.
+    """
+    counts: dict[int, int] = {}
+    for group in header.groups:
+        for row in group.trajectories:
+            for version, num_tokens in row.meta.versions:
+                age = lineage.age(version, header.number)
+                counts[age] = counts.get(age, 0) + num_tokens
+    return [counts.get(age, 0) for age in range(max(counts, default=-1) + 1)]

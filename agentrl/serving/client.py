@@ -1,0 +1,239 @@
+"""`EngineClient`: one turn of the policy, from token ids to token ids.
+
+The router keeps the requests of one routing key on one engine. Every attempt has its own request
+id; one that is cancelled or misses its deadline is aborted on the engines themselves, because
+nothing else stops it from taking capacity.
+
+Refused here, before anything is sent: token ids outside the vocabulary and empty prompts (either
+kills the whole engine process) and prompts that fill the context.
+"""
+
+import secrets
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+import anyio
+import msgspec
+
+from agentrl.clock import Clock, MonotonicClock
+from agentrl.errors import EngineError, TokenError
+from agentrl.serving.permits import Permits
+from agentrl.types import EngineAddress, Generation, PermitStats, SamplingParams
+
+__all__ = ["EngineClient"]
+
+ROUTING_HEADER = "X-SMG-Routing-Key"
+#: An abort is a courtesy to the engine: it must not hold up whoever gave the turn up.
+_ABORT_TIMEOUT_S = 5.0
+_FINISHED = ("stop", "length", "abort")
+
+
+class _Span(msgspec.Struct):
+    version: str
+    start: int
+    end: int
+
+
+class _FinishReason(msgspec.Struct):
+    type: str
+    matched: int | str | None = None
+
+
+class _MetaInfo(msgspec.Struct):
+    finish_reason: _FinishReason
+    output_token_logprobs: list[tuple[float | None, int, Any]] = []
+    weight_versions: list[_Span] = []
+    num_retractions: int = 0
+    e2e_latency: float = 0.0
+
+
+class _Reply(msgspec.Struct):
+    output_ids: list[int]
+    meta_info: _MetaInfo
+
+
+class EngineClient:
+    """Generates turns through the router at `router_url`. Own it with `async with`.
+
+    engines         where aborts go
+    vocab_size      token ids must be below it
+    max_context     tokens of prompt and response together
+    num_permits     turns in flight at once, over all engines
+    turn_timeout_s  deadline of one generation, counted from the moment it holds a permit
+    """
+
+    def __init__(
+        self,
+        router_url: str,
+        engines: Sequence[EngineAddress],
+        *,
+        vocab_size: int,
+        max_context: int,
+        num_permits: int,
+        turn_timeout_s: float,
+        clock: Clock | None = None,
+    ) -> None:
+        self._generate_url = router_url.rstrip("/") + "/generate"
+        self._engines = tuple(engines)
+        self._vocab_size = vocab_size
+        self._max_context = max_context
+        self._turn_timeout_s = turn_timeout_s
+        self._permits = Permits(num_permits, clock or MonotonicClock())
+        self._session: aiohttp.ClientSession
+
+    async def __aenter__(self) -> Self:
+        # Permits bound the connections, turns have their deadline: aiohttp's own limits are off.
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=None)
+        )
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with anyio.CancelScope(shield=True):
+            await self._session.close()
+
+    def permit_stats(self) -> PermitStats:
+        """Use of the permits since the last call."""
+        return self._permits.stats()
+
+    async def generate(
+        self,
+        input_ids: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        routing_key: str,
+        priority: int,
+    ) -> Generation:
+        """Sample one turn after `input_ids`.
+
+        Turns with one `routing_key` go to one engine while it lives. The lowest `priority` gets the
+        next permit. `max_new_tokens` is cut to what the context has left. A turn that somebody
+        aborts on the engine ends with finish reason "abort" and what it had sampled.
+
+        Raises TokenError for a prompt that must not be sent or that the engine refuses, EngineError
+        when the engine or the router fails, answers nonsense, or misses the deadline.
+        """
+        ids = self._checked(input_ids, routing_key)
+        request = secrets.token_hex(16)
+        body = self._body(request, ids, sampling)
+        async with self._permits.hold(priority):
+            answered = False
+            try:
+                status, content = await self._send(body, request, routing_key)
+                answered = True
+            finally:
+                if not answered:
+                    await self._abort(request)
+        if status != 200:
+            text = content[:500].decode(errors="replace")
+            kind = TokenError if 400 <= status < 500 and status not in (408, 429) else EngineError
+            raise kind(f"turn {request} of {routing_key}: /generate answered {status}: {text}")
+        return _generation(content, f"turn {request} of {routing_key}")
+
+    def _checked(self, input_ids: Sequence[int], routing_key: str) -> list[int]:
+        ids = [int(token) for token in input_ids]
+        if not ids:
+            raise TokenError(f"turn of {routing_key} has an empty prompt")
+        if len(ids) >= self._max_context:
+            raise TokenError(
+                f"turn of {routing_key} has {len(ids)} prompt tokens, and the context of"
+                f" {self._max_context} leaves none to sample"
+            )
+        low, high = min(ids), max(ids)
+        if low < 0 or high >= self._vocab_size:
+            raise TokenError(
+                f"turn of {routing_key} holds token id {low if low < 0 else high}, outside the"
+                f" vocabulary of {self._vocab_size}"
+            )
+        return ids
+
+    def _body(self, request: str, ids: list[int], sampling: SamplingParams) -> bytes:
+        params = {
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k,
+            "max_new_tokens": min(sampling.max_new_tokens, self._max_context - len(ids)),
+            "stop_token_ids": sampling.stop_token_ids,
+        }
+        return msgspec.json.encode(
+            {"rid": request, "input_ids": ids, "sampling_params": params, "return_logprob": True}
+        )
+
+    async def _send(self, body: bytes, request: str, routing_key: str) -> tuple[int, bytes]:
+        headers = {ROUTING_HEADER: routing_key, "Content-Type": "application/json"}
+        try:
+            with anyio.fail_after(self._turn_timeout_s):
+                async with self._session.post(
+                    self._generate_url, data=body, headers=headers
+                ) as answer:
+                    return answer.status, await answer.read()
+        except TimeoutError as error:
+            raise EngineError(
+                f"turn {request} of {routing_key} missed its deadline of"
+                f" {self._turn_timeout_s:g} s and was aborted"
+            ) from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise EngineError(f"turn {request} of {routing_key} failed: {error!r}") from error
+
+    async def _abort(self, request: str) -> None:
+        """Only the router knows which engine has it: tell all; an unknown id is no error."""
+        with anyio.move_on_after(_ABORT_TIMEOUT_S, shield=True):
+            async with anyio.create_task_group() as group:
+                for engine in self._engines:
+                    group.start_soon(self._abort_on, engine, request)
+
+    async def _abort_on(self, engine: EngineAddress, request: str) -> None:
+        url = engine.url.rstrip("/") + "/abort_request"
+        try:
+            async with self._session.post(url, json={"rid": request}) as answer:
+                await answer.read()
+        except (aiohttp.ClientError, OSError):
+            return  # an engine that is gone runs nothing
+
+
+def _generation(content: bytes, turn: str) -> Generation:
+    """The reply as agentrl's own words. Raises EngineError when it does not add up."""
+    try:
+        reply = msgspec.json.decode(content, type=_Reply)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise EngineError(f"{turn}: the reply cannot be read: {error}") from error
+    ids, meta = reply.output_ids, reply.meta_info
+    logprobs = [entry[0] for entry in meta.output_token_logprobs if entry[0] is not None]
+    if [entry[1] for entry in meta.output_token_logprobs] != ids or len(logprobs) != len(ids):
+        raise EngineError(
+            f"{turn}: {len(logprobs)} logprobs do not match {len(ids)} sampled tokens"
+        )
+    if meta.finish_reason.type not in _FINISHED:
+        raise EngineError(f"{turn}: unknown finish reason {meta.finish_reason.type!r}")
+    matched = meta.finish_reason.matched
+    return Generation(
+        output_ids=ids,
+        logprobs=logprobs,
+        versions=_versions(meta.weight_versions, len(ids), turn),
+        finish_reason=meta.finish_reason.type,
+        matched=matched if isinstance(matched, int) else None,
+        num_retractions=meta.num_retractions,
+        latency_s=meta.e2e_latency,
+    )
+
+
+def _versions(spans: list[_Span], num_tokens: int, turn: str) -> list[int]:
+    """Weight version of each sampled token, from spans that must cover them in order."""
+    versions: list[int] = []
+    for span in spans:
+        if not span.version.isdecimal() or span.start != len(versions) or span.end < span.start:
+            raise EngineError(
+                f"{turn}: tokens {span.start}..{span.end} claim weight version {span.version!r}"
+                f" after {len(versions)} tokens; engines must serve only published weights"
+            )
+        versions += [int(span.version)] * (span.end - span.start)
+    if len(versions) != num_tokens:
+        raise EngineError(f"{turn}: versions of {len(versions)} of {num_tokens} tokens are known")
+    return versions

@@ -1,0 +1,73 @@
+"""The sender's side of the collective that carries weights to a fleet of engines.
+
+SGLang joins such a group through `torch.distributed`'s own helper for new groups, with the store
+keys prefixed by the group's name; both sides must build it the same way or they wait for each other
+for ever. Rank 0 sends, the engines' ranks follow. One group lives until its membership changes:
+
+    OPEN -> CONNECTED -> CLOSED
+
+Nothing here imports SGLang.
+"""
+
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
+from torch.distributed.distributed_c10d import (
+    GroupName,
+    PrefixStore,
+    _new_process_group_helper,
+    _world,
+)
+
+__all__ = ["SenderGroup"]
+
+
+class SenderGroup:
+    """Rank 0 of the group `name`. Its store listens on `port` as soon as it exists.
+
+    `timeout_s` bounds the rendezvous and each broadcast.
+    """
+
+    def __init__(self, name: str, *, host: str, backend: str, timeout_s: float) -> None:
+        self.name = name
+        self.host = host
+        self.backend = backend
+        self._timeout = timedelta(seconds=timeout_s)
+        self._store: TCPStore | None = TCPStore(
+            host, 0, is_master=True, timeout=self._timeout, wait_for_workers=False
+        )
+        self.port: int = self._store.port
+        self._group: dist.ProcessGroup | None = None
+
+    def connect(self, world_size: int) -> None:
+        """Meet the `world_size` - 1 other ranks; blocks until all of them are there.
+
+        Raises RuntimeError (torch's own) when one is missing at the deadline.
+        """
+        assert self._store is not None
+        self._group, _ = _new_process_group_helper(
+            world_size,
+            0,
+            [],
+            dist.Backend(self.backend),
+            PrefixStore(self.name, self._store),
+            group_name=GroupName(self.name),
+            timeout=self._timeout,
+        )
+        _world.pg_group_ranks[self._group] = {rank: rank for rank in range(world_size)}
+
+    def broadcast(self, tensor: torch.Tensor) -> dist.Work:
+        """Start sending `tensor`; wait on the answer. Raises RuntimeError when a peer is gone."""
+        assert self._group is not None
+        options = dist.BroadcastOptions()
+        options.rootRank = 0
+        return self._group.broadcast([tensor], options)
+
+    def close(self) -> None:
+        """Close every connection: peers that still wait for a broadcast see it fail."""
+        if self._group is not None:
+            dist.destroy_process_group(self._group)
+        self._group = None
+        self._store = None

@@ -1,0 +1,279 @@
+"""Control planes of an engine and of the router, as typed calls that each have a deadline.
+
+Engines take control calls directly: the router forwards none of them. Every failure is an
+EngineError that names the engine and the endpoint; `EngineRefusedError` is the kind where the
+engine is alive and said no.
+"""
+
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+import anyio
+import msgspec
+
+from agentrl.clock import Clock, MonotonicClock
+from agentrl.errors import EngineError
+from agentrl.types import EngineAddress
+
+__all__ = ["EngineChecksum", "EngineControl", "EngineInfo", "EngineRefusedError", "RouterControl"]
+
+#: Between two looks at a process that has not opened its port yet; nothing signals that event.
+_START_INTERVAL_S = 0.2
+
+
+class EngineRefusedError(EngineError):
+    """The engine answered and refused: it is alive, its HTTP status is `status`."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class EngineInfo(msgspec.Struct, frozen=True):
+    """What an engine says of itself: limits in tokens, and the label of its weights."""
+
+    max_input_tokens: int
+    context_tokens: int
+    weight_version: str
+
+
+class EngineChecksum(msgspec.Struct, frozen=True):
+    """Digest of an engine's weights: of all ranks together, and by SGLang's parameter names."""
+
+    engine: str
+    tensors: dict[str, str]
+
+
+class _HttpControl:
+    """One server's JSON endpoints. `async with` opens and closes the HTTP session."""
+
+    def __init__(self, name: str, url: str, timeout_s: float) -> None:
+        self.name = name
+        self.url = url.rstrip("/")
+        self._timeout_s = timeout_s
+        self._session: aiohttp.ClientSession
+
+    async def __aenter__(self) -> Self:
+        # Deadlines are ours, one for each call. Every call connects anew: an idle connection that
+        # the server closes just now must not pass for a lost engine.
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(force_close=True),
+            timeout=aiohttp.ClientTimeout(total=None),
+        )
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with anyio.CancelScope(shield=True):
+            await self._session.close()
+
+    async def _call(
+        self, method: str, path: str, body: object = None, timeout_s: float | None = None
+    ) -> bytes:
+        """Body of the answer. Raises EngineError; EngineRefusedError for any status but 2xx."""
+        where = f"{self.name} {self.url}: {method} {path}"
+        deadline_s = self._timeout_s if timeout_s is None else timeout_s
+        try:
+            with anyio.fail_after(deadline_s):
+                async with self._session.request(method, self.url + path, json=body) as answer:
+                    content = await answer.read()
+        except TimeoutError as error:
+            raise EngineError(f"{where} missed its deadline of {deadline_s:g} s") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise EngineError(f"{where} failed: {error!r}") from error
+        if not answer.ok:
+            text = content[:500].decode(errors="replace")
+            raise EngineRefusedError(f"{where} answered {answer.status}: {text}", answer.status)
+        return content
+
+    async def _post(self, path: str, timeout_s: float | None = None, **body: object) -> bytes:
+        return await self._call("POST", path, body, timeout_s)
+
+    async def _get(self, path: str) -> Any:
+        return msgspec.json.decode(await self._call("GET", path))
+
+    async def _wait_for(
+        self, path: str, deadline_s: float, alive: Callable[[], bool], clock: Clock
+    ) -> None:
+        """Until `path` answers 2xx. EngineError when the process ends or the deadline passes."""
+        end = clock.now() + deadline_s
+        while True:
+            try:
+                await self._call("GET", path, timeout_s=min(self._timeout_s, deadline_s))
+            except EngineError as error:
+                if not alive():
+                    raise EngineError(f"{self.name} ended before it was ready") from error
+                if clock.now() >= end:
+                    raise EngineError(
+                        f"{self.name} {self.url} was not ready within {deadline_s:g} s: {error}"
+                    ) from error
+            else:
+                return
+            await anyio.sleep(_START_INTERVAL_S)
+
+
+class EngineControl(_HttpControl):
+    """RL control plane of one SGLang engine; `timeout_s` is the deadline of each call."""
+
+    def __init__(self, engine: EngineAddress, *, timeout_s: float) -> None:
+        super().__init__(engine.name, engine.url, timeout_s)
+
+    async def wait_ready(
+        self,
+        deadline_s: float,
+        alive: Callable[[], bool] = lambda: True,
+        clock: Clock | None = None,
+    ) -> None:
+        """Until the engine takes requests. `alive` tells whether its process still runs."""
+        await self._wait_for("/ready", deadline_s, alive, clock or MonotonicClock())
+
+    async def ready(self) -> bool:
+        """Whether the engine takes requests now; False also when it cannot be reached."""
+        try:
+            await self.require_ready()
+        except EngineError:
+            return False
+        return True
+
+    async def require_ready(self) -> None:
+        """Raise EngineError unless the engine takes requests now."""
+        await self._call("GET", "/ready")
+
+    async def pause(self) -> None:
+        """Put running requests back into the queue, free their cache, and hold all generation."""
+        await self._post("/pause_generation", mode="retract")
+
+    async def resume(self) -> None:
+        """Continue after `pause`."""
+        await self._post("/continue_generation", torch_empty_cache=False)
+
+    async def begin_update(self) -> None:
+        """Open the weight-update session. One left open by a sender that died is taken over."""
+        try:
+            await self._post("/begin_weight_update", selector="all")
+        except EngineRefusedError as error:
+            if "already open" not in str(error):
+                raise
+
+    async def end_update(self) -> None:
+        """Close the weight-update session."""
+        await self._post("/end_weight_update")
+
+    async def init_group(
+        self, *, group: str, host: str, port: int, rank: int, world_size: int, backend: str
+    ) -> None:
+        """Join the sender's collective as ranks `rank`, `rank` + 1, ... (one each TP rank)."""
+        await self._post(
+            "/init_weights_update_group",
+            master_address=host,
+            master_port=port,
+            rank_offset=rank,
+            world_size=world_size,
+            group_name=group,
+            backend=backend,
+        )
+
+    async def destroy_group(self, group: str) -> None:
+        """Leave a collective; one the engine is not in counts as left."""
+        try:
+            await self._post("/destroy_weights_update_group", group_name=group)
+        except EngineRefusedError as error:
+            if "does not exist" not in str(error):
+                raise
+
+    async def receive_bucket(
+        self,
+        *,
+        group: str,
+        names: Sequence[str],
+        dtypes: Sequence[str],
+        shapes: Sequence[Sequence[int]],
+        label: str | None,
+    ) -> None:
+        """Receive one flattened bucket from the collective and load it.
+
+        `label` marks the last bucket: the engine then takes it as its version and drops the cache
+        that the old weights filled.
+        """
+        await self._post(
+            "/update_weights_from_distributed",
+            names=names,
+            dtypes=dtypes,
+            shapes=shapes,
+            group_name=group,
+            load_format="flattened_bucket",
+            flush_cache=label is not None,
+            weight_version=label,
+        )
+
+    async def checksum(self) -> EngineChecksum:
+        """Digest of the weights as they are in memory now."""
+        answer = msgspec.json.decode(await self._post("/weights_checker", action="checksum"))
+        tensors: dict[str, str] = {}
+        for rank in answer["ranks"]:
+            tensors |= rank["checksums"]
+        return EngineChecksum(engine=answer["per_engine_checksum"], tensors=tensors)
+
+    async def abort(self, request: str) -> None:
+        """Stop one request (its id, or a prefix of it); an unknown one is no error."""
+        await self._post("/abort_request", rid=request)
+
+    async def info(self) -> EngineInfo:
+        """Limits and weight version."""
+        server, model = await self._get("/server_info"), await self._get("/model_info")
+        return EngineInfo(
+            max_input_tokens=server["max_req_input_len"],
+            context_tokens=server["context_length"] or server["max_req_input_len"],
+            weight_version=model["weight_version"],
+        )
+
+
+class RouterControl(_HttpControl):
+    """The router's own control plane: which engines it sends requests to."""
+
+    def __init__(self, url: str, *, timeout_s: float) -> None:
+        super().__init__("router", url, timeout_s)
+
+    async def wait_ready(
+        self,
+        deadline_s: float,
+        alive: Callable[[], bool] = lambda: True,
+        clock: Clock | None = None,
+    ) -> None:
+        """Until the router answers; it may have no workers yet."""
+        await self._wait_for("/liveness", deadline_s, alive, clock or MonotonicClock())
+
+    async def workers(self) -> dict[str, bool]:
+        """URL of each worker, and whether the router thinks it healthy."""
+        answer = await self._get("/workers")
+        return {worker["url"]: worker["is_healthy"] for worker in answer["workers"]}
+
+    async def add(self, engine: EngineAddress, deadline_s: float) -> None:
+        """Route to `engine`. Returns when the router sends it requests."""
+        await self._post("/workers", url=engine.url)
+        await self._until(engine, present=True, deadline_s=deadline_s)
+
+    async def remove(self, engine: EngineAddress, deadline_s: float) -> None:
+        """Stop routing to `engine`; one the router does not know is no error."""
+        answer = await self._get("/workers")
+        for worker in answer["workers"]:
+            if worker["url"] == engine.url:
+                await self._call("DELETE", f"/workers/{worker['id']}")
+        await self._until(engine, present=False, deadline_s=deadline_s)
+
+    async def _until(self, engine: EngineAddress, *, present: bool, deadline_s: float) -> None:
+        """The router works on changes in the background and tells nobody when it is done."""
+        with anyio.move_on_after(deadline_s):
+            while True:
+                healthy = (await self.workers()).get(engine.url)
+                if healthy if present else healthy is None:
+                    return
+                await anyio.sleep(_START_INTERVAL_S)
+        change = "routed" if present else "unrouted"
+        raise EngineError(f"router {self.url}: {engine.name} was not {change} in {deadline_s:g} s")

@@ -1,0 +1,119 @@
+"""SGLang's attention and sampling for CPU hosts, where its own take most of a decode step.
+
+`torch_native` attends to one request after the other. The backend here follows a plan for all of
+them, made once per forward pass (`agentrl.serving.cpu_attention`). What the plan does not cover
+goes to `torch_native`: layers with a sliding window, cross and encoder attention, a cache of
+another type than the queries, and very long prefills. Loaded by SGLang inside engine processes
+only.
+"""
+
+from typing import Any
+
+import torch
+from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBackend
+from sglang.srt.layers.radix_attention import AttentionType
+from sglang.srt.layers.sampler import Sampler
+from sglang.srt.mem_cache.memory_pool import KVWriteLoc
+
+from agentrl.serving.cpu_attention import Chunk, Workspace, attend, plan_chunks
+from agentrl.serving.cpu_sampling import sample_by_inversion
+
+__all__ = ["BatchedAttnBackend", "InversionSampler"]
+
+
+class BatchedAttnBackend(TorchNativeAttnBackend):  # type: ignore[misc]
+    """PLANNED by `init_forward_metadata` -> used by every layer -> PLANNED for the next batch."""
+
+    needs_cpu_seq_lens = True
+
+    def __init__(self, model_runner: Any) -> None:
+        super().__init__(model_runner)
+        if model_runner.page_size > 1:
+            raise ValueError(
+                f"the torch_batched attention backend needs --page-size 1, not"
+                f" {model_runner.page_size}: SGLang looks up the slots of larger pages by Triton"
+            )
+        self._dtype = model_runner.dtype
+        self._chunks: list[Chunk] | None = None
+        self._workspace = Workspace()
+
+    def init_forward_metadata(self, forward_batch: Any) -> None:
+        super().init_forward_metadata(forward_batch)
+        self._chunks = None
+        mode = forward_batch.forward_mode
+        if mode.is_idle() or forward_batch.encoder_lens is not None:
+            return
+        num_keys = forward_batch.seq_lens_cpu.tolist()
+        if mode.is_decode():
+            num_queries = [1] * len(num_keys)
+        elif forward_batch.extend_seq_lens is not None:
+            num_queries = forward_batch.extend_seq_lens.tolist()
+        else:
+            return
+        self._chunks = plan_chunks(
+            self.req_to_token_pool.req_to_token,
+            forward_batch.req_pool_indices,
+            num_keys,
+            num_queries,
+            self._dtype,
+        )
+
+    def forward_decode(
+        self, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any, save_kv_cache: bool = True
+    ) -> torch.Tensor:
+        out = self._planned(q, k, v, layer, forward_batch, save_kv_cache)
+        if out is None:
+            out = super().forward_decode(q, k, v, layer, forward_batch, save_kv_cache)
+        return out
+
+    def forward_extend(
+        self, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any, save_kv_cache: bool = True
+    ) -> torch.Tensor:
+        out = self._planned(q, k, v, layer, forward_batch, save_kv_cache)
+        if out is None:
+            out = super().forward_extend(q, k, v, layer, forward_batch, save_kv_cache)
+        return out
+
+    def _planned(
+        self, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any, save_kv_cache: bool
+    ) -> torch.Tensor | None:
+        """The layer's attention by the plan, [tokens, heads * head size]; None if not covered."""
+        keys = self.token_to_kv_pool.get_key_buffer(layer.layer_id)
+        if self._chunks is None or not _covered(layer) or not keys.dtype == q.dtype == self._dtype:
+            return None
+        if save_kv_cache and k is not None and v is not None:
+            loc = KVWriteLoc(forward_batch.out_cache_loc, self.swa_out_cache_loc)
+            self.token_to_kv_pool.set_kv_buffer(layer, loc, k, v)
+        query: torch.Tensor = q.reshape(-1, layer.tp_q_head_num, layer.qk_head_dim)
+        out = query.new_empty(len(query), layer.tp_q_head_num, layer.v_head_dim)
+        attend(
+            self._chunks,
+            query,
+            keys,
+            self.token_to_kv_pool.get_value_buffer(layer.layer_id),
+            out,
+            scale=layer.scaling,
+            workspace=self._workspace,
+        )
+        return out.flatten(1)
+
+
+def _covered(layer: Any) -> bool:
+    window = layer.sliding_window_size
+    return (
+        not layer.is_cross_attention
+        and layer.attn_type == AttentionType.DECODER
+        and (window is None or window < 0)
+    )
+
+
+class InversionSampler(Sampler):  # type: ignore[misc]
+    """SGLang's sampler, but for the unseeded draw from the whole distribution."""
+
+    def _sample_from_probs(
+        self, probs: torch.Tensor, sampling_info: Any, positions: Any, simple_sampling_case: bool
+    ) -> Any:
+        masked = sampling_info.sampling_mask_batch_indices is not None
+        if not simple_sampling_case or masked or sampling_info.sampling_seed is not None:
+            return super()._sample_from_probs(probs, sampling_info, positions, simple_sampling_case)
+        return sample_by_inversion(probs).to(torch.int32), None

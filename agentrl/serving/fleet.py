@@ -1,0 +1,203 @@
+"""A fleet: engines that receive weights together, over one collective.
+
+    FORMED -> CONNECTED -> (a member is lost or joins) -> FORMED
+
+A collective cannot lose a rank and go on. When a call fails the fleet is no longer connected;
+`repair` closes the collective on both sides, which also frees engines that still wait inside a
+broadcast, and finds the members that no longer answer. All calls come from the thread that
+publishes; HTTP runs in the portal's event loop, beside the broadcast.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import Future
+
+import torch
+import torch.distributed as dist
+from anyio.from_thread import BlockingPortal
+
+from agentrl.errors import EngineError, PushError
+from agentrl.serving.buckets import Bucket
+from agentrl.serving.collective import SenderGroup
+from agentrl.serving.control import EngineControl, EngineRefusedError
+
+__all__ = ["Fleet", "failures_of", "start_calls"]
+
+Outcome = Future[EngineError | None]
+
+
+async def _outcome_of(call: Callable[[], Awaitable[None]]) -> EngineError | None:
+    try:
+        await call()
+    except EngineError as error:
+        return error
+    return None
+
+
+def start_calls(
+    portal: BlockingPortal, calls: Iterable[Callable[[], Awaitable[None]]]
+) -> list[Outcome]:
+    """Run `calls` at once in the portal's loop; each future yields the call's EngineError or None.
+
+    Every call has its own deadline, so every future ends.
+    """
+    return [portal.start_task_soon(_outcome_of, call) for call in calls]
+
+
+def failures_of(
+    members: Sequence[EngineControl], outcomes: Sequence[Outcome]
+) -> dict[EngineControl, EngineError]:
+    """Wait for all outcomes; members whose call failed, and why."""
+    results = [outcome.result() for outcome in outcomes]
+    return {
+        member: error for member, error in zip(members, results, strict=True) if error is not None
+    }
+
+
+class Fleet:
+    """`members` in rank order, each with `ranks_per_engine` ranks. `open_group` makes the sender's
+    side of a new collective."""
+
+    def __init__(
+        self,
+        members: Iterable[EngineControl],
+        *,
+        portal: BlockingPortal,
+        open_group: Callable[[], SenderGroup],
+        ranks_per_engine: int,
+    ) -> None:
+        self.members = list(members)
+        self._portal = portal
+        self._open_group = open_group
+        self._ranks = ranks_per_engine
+        self._group: SenderGroup | None = None
+        self._transfer: tuple[list[Outcome], dist.Work | None] = ([], None)
+        self._trouble: Exception | None = None
+        self._suspects: list[EngineControl] = []
+        self._strikes = 0
+        self.connected = False
+
+    def enlist(self, member: EngineControl) -> None:
+        """Add a member; the collective is built anew before the next bucket."""
+        self.members.append(member)
+        self.connected = False
+
+    def drop(self, member: EngineControl) -> None:
+        """Remove a member; the collective is built anew before the next bucket."""
+        self.members.remove(member)
+        self.connected = False
+
+    def connect(self) -> None:
+        """Build the collective with all members. Look at `connected` for the result."""
+        group = self._group = self._open_group()
+        calls = [
+            self._init_call(member, group, 1 + index * self._ranks)
+            for index, member in enumerate(self.members)
+        ]
+        outcomes = start_calls(self._portal, calls)
+        trouble: Exception | None = None
+        try:
+            group.connect(1 + len(self.members) * self._ranks)
+        except RuntimeError as error:
+            trouble = error
+        self._settle(outcomes, trouble)
+
+    def start(self, bucket: Bucket, payload: torch.Tensor, label: str | None) -> None:
+        """Start sending a bucket; `payload` is its tensor on the collective's device."""
+        group = self._group
+        assert group is not None
+        calls = [self._receive_call(member, group.name, bucket, label) for member in self.members]
+        outcomes = start_calls(self._portal, calls)
+        try:
+            self._transfer = (outcomes, group.broadcast(payload))
+        except RuntimeError as error:
+            self._transfer = (outcomes, None)
+            self._trouble = error
+
+    def finish(self) -> None:
+        """Wait until the bucket has arrived everywhere. Look at `connected` for the result."""
+        outcomes, work = self._transfer
+        trouble = self._trouble if work is None else None
+        try:
+            if work is not None:
+                work.wait()
+        except RuntimeError as error:
+            trouble = error
+        self._settle(outcomes, trouble)
+
+    def delivered(self) -> None:
+        """A whole set of weights has arrived: earlier failures are forgotten."""
+        self._strikes = 0
+
+    def repair(self) -> dict[EngineControl, Exception]:
+        """Close the collective on both sides and drop the members that are lost, with the reason.
+
+        Lost are those that do not answer. When all answer, a second failure in a row loses those
+        that reported it. Raises PushError when nobody did: then the sender is at fault.
+        """
+        lost = dict[EngineControl, Exception](self.dissolve())
+        if not lost and self._trouble is not None:
+            self._strikes += 1
+            if self._strikes > 1 and not self._suspects:
+                raise PushError(
+                    f"weights could not be sent although {len(self.members)} engines answer:"
+                    f" {self._trouble}"
+                ) from self._trouble
+            if self._strikes > 1:
+                lost = dict.fromkeys(self._suspects, self._trouble)
+        self._trouble, self._suspects = None, []
+        for member in lost:
+            self.members.remove(member)
+        return lost
+
+    def dissolve(self) -> dict[EngineControl, EngineError]:
+        """Close the collective on both sides; members that did not answer, and why."""
+        self.connected = False
+        if self._group is None:
+            return {}
+        name = self._group.name
+        self._group.close()
+        self._group = None
+        calls = [self._leave_call(member, name) for member in self.members]
+        return failures_of(self.members, start_calls(self._portal, calls))
+
+    def _settle(self, outcomes: list[Outcome], trouble: Exception | None) -> None:
+        failures = failures_of(self.members, outcomes)
+        self._suspects = list(failures)
+        self._trouble = next(iter(failures.values()), trouble)
+        self.connected = self._trouble is None
+
+    def _init_call(
+        self, member: EngineControl, group: SenderGroup, rank: int
+    ) -> Callable[[], Awaitable[None]]:
+        return lambda: member.init_group(
+            group=group.name,
+            host=group.host,
+            port=group.port,
+            rank=rank,
+            world_size=1 + len(self.members) * self._ranks,
+            backend=group.backend,
+        )
+
+    @staticmethod
+    def _leave_call(member: EngineControl, name: str) -> Callable[[], Awaitable[None]]:
+        return lambda: member.destroy_group(name)
+
+    @staticmethod
+    def _receive_call(
+        member: EngineControl, group: str, bucket: Bucket, label: str | None
+    ) -> Callable[[], Awaitable[None]]:
+        async def receive() -> None:
+            try:
+                await member.receive_bucket(
+                    group=group,
+                    names=bucket.names,
+                    dtypes=bucket.dtypes,
+                    shapes=bucket.shapes,
+                    label=label,
+                )
+            except EngineRefusedError:
+                # It is not in the broadcast: leaving the group ends our wait for it at once.
+                await member.destroy_group(group)
+                raise
+
+        return receive

@@ -1,0 +1,254 @@
+"""How engines and the router are started: pure functions from settings to command lines.
+
+Nothing is started here. Settings are SGLang's own names, `ServerArgs` fields and router arguments,
+with underscores. The user's settings win over the defaults below, except for the few that would
+break the run; those are refused with the reason.
+"""
+
+import json
+import math
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from agentrl.errors import ConfigError
+from agentrl.serving.cpu import ATTENTION_BACKEND, PLUGIN_NAME
+
+__all__ = [
+    "ENGINE_DEFAULTS",
+    "NEGATABLE",
+    "REFUSED_ENGINE",
+    "REFUSED_ROUTER",
+    "ROUTER_DEFAULTS",
+    "Device",
+    "ProcessSpec",
+    "engine_command",
+    "router_command",
+]
+
+Device = Literal["cpu", "cuda"]
+
+
+class ProcessSpec(msgspec.Struct, frozen=True):
+    """A process to start: its name in the run, its command, and what to set in its environment."""
+
+    name: str
+    argv: tuple[str, ...]
+    env: dict[str, str]
+
+
+#: Requests carry token ids and want token ids back: no engine needs a tokenizer.
+_COMMON = {"skip_tokenizer_init": True, "log_level_http": "warning"}
+
+ENGINE_DEFAULTS: dict[Device, dict[str, Any]] = {
+    "cpu": {
+        **_COMMON,
+        "attention_backend": ATTENTION_BACKEND,
+        "sampling_backend": "pytorch",
+        "grammar_backend": "none",
+        # Nothing to overlap with: the scheduler's arithmetic runs on the same cores.
+        "disable_overlap_schedule": True,
+        # Without it an idle scheduler burns a whole core.
+        "sleep_on_idle": True,
+        "skip_server_warmup": True,
+        # The host's memory is shared with the learner and the workers: SGLang's default would take
+        # most of it for the KV cache.
+        "mem_fraction_static": 0.2,
+        "max_total_tokens": 65536,
+    },
+    "cuda": dict(_COMMON),
+}
+
+#: Sticky by routing key, because a turn's prompt is cached where the turn before it ran. A failure
+#: is the client's to see: no retries behind its back, no breaker that outlives a restart.
+ROUTER_DEFAULTS: dict[str, Any] = {
+    "policy": "manual",
+    "assignment_mode": "min_load",
+    "disable_retries": True,
+    "disable_circuit_breaker": True,
+    "worker_startup_check_interval": 1,
+    "health_check_interval_secs": 5,
+    "log_level": "warn",
+}
+
+_PLACED = "agentrl places its engines itself"
+_PUSHED = "SGLang takes no weight pushes over a collective with it"
+REFUSED_ENGINE: dict[str, str] = {
+    "model_path": "use --hf-checkpoint",
+    "model": "use --hf-checkpoint",
+    "host": _PLACED,
+    "port": _PLACED,
+    "device": "it follows from the hosts that the run gets",
+    "weight_version": "version labels are numbers that the learner publishes",
+    "dp_size": f"{_PUSHED}; use more engines (--rollout-num-gpus)",
+    "data_parallel_size": f"{_PUSHED}; use more engines (--rollout-num-gpus)",
+    "weight_cache_mode": _PUSHED,
+    "smg_grpc_mode": "agentrl speaks HTTP to its engines",
+    "grpc_mode": "agentrl speaks HTTP to its engines",
+    "encoder_only": "an engine has to generate",
+    "disaggregation_mode": "split prefill and decode engines are not supported",
+    "api_key": "agentrl's control calls carry no key; keep engines on a private network",
+    "admin_api_key": "agentrl's control calls carry no key; keep engines on a private network",
+}
+_REFUSED_ON_CPU = {
+    "enable_deterministic_inference": "SGLang refuses it with the torch_native attention backend",
+}
+REFUSED_ROUTER: dict[str, str] = {
+    "host": _PLACED,
+    "port": _PLACED,
+    "prometheus_port": _PLACED,
+    "worker_urls": "engines are routed when they have received weights",
+    "request_timeout_secs": "use --turn-timeout-s",
+    "api_key": "agentrl's requests carry no key; keep the router on a private network",
+    "pd_disaggregation": "split prefill and decode engines are not supported",
+    "mini_lb": "agentrl adds and removes workers, which the mini balancer cannot",
+}
+
+#: Boolean ServerArgs that SGLang may turn on by itself: False is spelled `--no-FLAG`. All other
+#: booleans are off unless their flag is given. A test compares this with the installed SGLang.
+NEGATABLE = frozenset(
+    {
+        "dcp_replicate_q_proj",
+        "dllm_fdfo",
+        "enable_decoder_swa_bounded_replay",
+        "enable_dsa_fused_indexer",
+        "enable_fused_qk_norm_rope",
+        "enable_tf32_matmul",
+        "enable_tp_lm_head_all_to_all",
+        "experts_shared_outer_loras",
+        "lora_strict_loading",
+        "mm_enable_dp_encoder",
+        "ple_offload_embedding",
+        "speculative_enable_w4a4_mxfp4_megamoe",
+    }
+)
+
+
+def engine_command(
+    *,
+    model_path: str,
+    port: int,
+    name: str,
+    device: Device,
+    extra: Mapping[str, Any],
+    dtype: str,
+    weight_version: str = "none",
+    host: str = "127.0.0.1",
+    python: str = sys.executable,
+    environ: Mapping[str, str] = os.environ,
+) -> ProcessSpec:
+    """Command of one SGLang engine.
+
+    `extra` maps ServerArgs fields to values; it wins over `ENGINE_DEFAULTS` (None drops a default).
+    `weight_version` labels the weights the engine starts with: "none" until a push names them.
+    `environ` is what the process will inherit. Raises ConfigError for a refused field.
+    """
+    refused = REFUSED_ENGINE | (_REFUSED_ON_CPU if device == "cpu" else {})
+    settings = {
+        "model_path": model_path,
+        "host": host,
+        "port": port,
+        "device": device,
+        "dtype": dtype,
+        "weight_version": weight_version,
+        **ENGINE_DEFAULTS[device],
+        **_checked(extra, refused, "--sglang-"),
+    }
+    module = "agentrl.serving.engine_main" if device == "cpu" else "sglang.launch_server"
+    return ProcessSpec(
+        name=name,
+        argv=(python, "-m", module, *_flags(settings)),
+        env=_engine_env(device, int(settings.get("tp_size") or 1), environ),
+    )
+
+
+def router_command(
+    *,
+    port: int,
+    prometheus_port: int,
+    turn_timeout_s: float,
+    extra: Mapping[str, Any],
+    name: str = "router",
+    host: str = "127.0.0.1",
+    python: str = sys.executable,
+) -> ProcessSpec:
+    """Command of the router. It starts without workers; `RouterControl.add` brings them.
+
+    `turn_timeout_s` is the client's deadline of a turn: the router waits that long and no longer.
+    `extra` maps router arguments to values. Raises ConfigError for a refused argument.
+    """
+    settings = {
+        "host": host,
+        "port": port,
+        "prometheus_host": host,
+        "prometheus_port": prometheus_port,
+        "request_timeout_secs": math.ceil(turn_timeout_s),
+        **ROUTER_DEFAULTS,
+        **_checked(extra, REFUSED_ROUTER, "--router-"),
+    }
+    argv = (python, "-m", "sglang_router.launch_router", *_flags(settings))
+    return ProcessSpec(name=name, argv=argv, env={})
+
+
+def _checked(
+    extra: Mapping[str, Any], refused: Mapping[str, str], prefix: str
+) -> Mapping[str, Any]:
+    for field in extra:
+        flag = prefix + field.replace("_", "-")
+        if not field.isidentifier():
+            raise ConfigError(f"{flag}: {field!r} is no field name (words joined by underscores)")
+        if field in refused:
+            raise ConfigError(f"{flag} is refused: {refused[field]}")
+    return extra
+
+
+def _flags(settings: Mapping[str, Any]) -> list[str]:
+    """Each setting as SGLang's argument parsers read it."""
+    argv: list[str] = []
+    for field, value in settings.items():
+        flag = "--" + field.replace("_", "-")
+        if value is True:
+            argv.append(flag)
+        elif value is False:
+            if field in NEGATABLE:
+                argv.append("--no-" + flag[2:])
+        elif isinstance(value, (list, tuple)):
+            argv += [flag, *map(str, value)]
+        elif isinstance(value, dict):
+            argv += [flag, json.dumps(value)]
+        elif value is not None:
+            argv += [flag, str(value)]
+    return argv
+
+
+def _engine_env(device: Device, tp_size: int, environ: Mapping[str, str]) -> dict[str, str]:
+    # The client sees a lost engine by its own errors. SGLang's health check would generate a token
+    # each time, and fail while a weight push holds generation.
+    # The router keeps idle connections longer than SGLang's 5 s: a request that left on one as it
+    # was being closed would be lost, and nobody sends it again.
+    env = {
+        "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false",
+        "SGLANG_TIMEOUT_KEEP_ALIVE": "3600",
+    }
+    if device != "cpu":
+        return env
+    standins = str(Path(__file__).with_name("standins"))
+    inherited = environ.get("PYTHONPATH")
+    env |= {
+        "PYTHONPATH": f"{standins}{os.pathsep}{inherited}" if inherited else standins,
+        "SGLANG_PLATFORM": PLUGIN_NAME,
+        "SGLANG_EXTERNAL_MODEL_PACKAGE": environ.get(
+            "SGLANG_EXTERNAL_MODEL_PACKAGE", "agentrl.serving.architectures"
+        ),
+        "OMP_NUM_THREADS": environ.get("OMP_NUM_THREADS", "1"),
+        "TOKENIZERS_PARALLELISM": "false",
+        # With the stand-ins present torch believes that it could compile Triton kernels.
+        "TORCHDYNAMO_DISABLE": "1",
+    }
+    if tp_size > 1:
+        env["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join(map(str, range(tp_size)))
+    return env

@@ -1,0 +1,274 @@
+"""`FleetWeightSink`: versioned weights from the learner to every engine.
+
+    publish:  pause all -> begin -> buckets over the collectives -> end -> continue all
+
+No engine continues before every engine has all buckets; the version label travels with the last
+bucket, so an engine never calls half-new weights by a new version. Requests in flight are retracted
+by the pause and go on under the new weights. If the source of the tensors raises, the engines stay
+paused: they hold a mixture, which the next publish replaces.
+
+A member that is lost is reported once (`on_lost`) and forgotten; its fleet's collective is rebuilt
+and gets all buckets again, while the other fleets wait. Calls come from one thread; HTTP runs in an
+event loop of the sink's own thread.
+"""
+
+import itertools
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+
+import torch
+from anyio.from_thread import start_blocking_portal
+
+from agentrl.clock import Clock, MonotonicClock
+from agentrl.errors import PushError
+from agentrl.serving.buckets import Bucket, BucketStream
+from agentrl.serving.checksums import expected_checksums
+from agentrl.serving.collective import SenderGroup
+from agentrl.serving.control import EngineChecksum, EngineControl
+from agentrl.serving.fleet import Fleet, failures_of, start_calls
+from agentrl.types import EngineAddress, PushReport
+
+__all__ = ["FleetWeightSink"]
+
+logger = logging.getLogger(__name__)
+
+NamedTensors = Iterable[tuple[str, torch.Tensor]]
+
+
+class FleetWeightSink:
+    """Implements `agentrl.types.WeightSink`. Own it with `with`, or call `close`.
+
+    backend           "gloo", or "nccl" for engines on GPUs
+    host              address at which engines reach this process
+    bucket_bytes      --update-weight-buffer-size
+    timeout_s         --update-weights-timeout: deadline of each call and each broadcast
+    fleet_size        --update-weights-fleet-size: engines in one collective
+    ranks_per_engine  devices of one engine (its tensor-parallel size)
+    tied_embeddings   the model has no output layer of its own: `lm_head.weight` is not sent
+    on_lost           told of each engine that fell out of a push, in the calling thread
+    """
+
+    def __init__(
+        self,
+        engines: Sequence[EngineAddress],
+        *,
+        bucket_bytes: int,
+        timeout_s: float,
+        fleet_size: int,
+        on_lost: Callable[[EngineAddress], None],
+        backend: str = "gloo",
+        host: str = "127.0.0.1",
+        ranks_per_engine: int = 1,
+        tied_embeddings: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
+        self._bucket_bytes = bucket_bytes
+        self._timeout_s = timeout_s
+        self._fleet_size = fleet_size
+        self._on_lost = on_lost
+        self._backend = backend
+        self._host = host
+        self._ranks = ranks_per_engine
+        self._skip = frozenset({"lm_head.weight"}) if tied_embeddings else frozenset[str]()
+        self._clock = clock or MonotonicClock()
+        self._device = torch.device("cuda" if backend == "nccl" else "cpu")
+        self._group_names = (f"agentrl-{secrets.token_hex(4)}-{n}" for n in itertools.count())
+        self._resources = ExitStack()
+        self._portal = self._resources.enter_context(start_blocking_portal("asyncio"))
+        self._fleets: list[Fleet] = []
+        for engine in engines:
+            self._enlist(self._control(engine))
+
+    @property
+    def engines(self) -> tuple[EngineAddress, ...]:
+        """Engines that take part in the next publish."""
+        return tuple(
+            EngineAddress(member.name, member.url)
+            for fleet in self._fleets
+            for member in fleet.members
+        )
+
+    def publish(self, version: int, tensors: NamedTensors) -> PushReport:
+        """Send `tensors` (HF name, tensor) as `version` to every engine.
+
+        Returns when the engines generate again. Raises PushError when no engine is left, or when
+        the sender itself fails; engines then stay paused until a publish succeeds.
+        """
+        report = self._push(self._fleets, version, tensors)
+        self._fleets = [fleet for fleet in self._fleets if fleet.members]
+        return report
+
+    def join(self, engine: EngineAddress, version: int, tensors: NamedTensors) -> PushReport:
+        """Give a new engine the current weights; it then takes part in every publish.
+
+        Call it before the engine is routed. Raises PushError when the engine is lost on the way or
+        its weights differ from those of the others.
+        """
+        member = self._control(engine)
+        alone = self._fleet([member])
+        try:
+            report = self._push([alone], version, tensors)
+            self._require_equal([member, *itertools.islice(self._members(), 1)])
+        finally:
+            alone.dissolve()
+        self._enlist(member)
+        return report
+
+    def verify(self, tensors: NamedTensors) -> None:
+        """Check, tensor by tensor, that every engine holds exactly `tensors`.
+
+        For engines on a CPU host with one rank each: the digests are SGLang's for host memory.
+        Raises PushError that names the engine and the first tensors that differ.
+        """
+        expected = expected_checksums(tensors)
+        for member in self._members():
+            actual = self._checksum(member).tensors
+            wrong = sorted(n for n in actual if actual[n] != expected.get(n, actual[n]))
+            missing = sorted(expected.keys() - actual.keys())
+            if wrong or missing:
+                raise PushError(
+                    f"{member.name}: {len(wrong)} tensors differ ({wrong[:3]}) and"
+                    f" {len(missing)} are missing ({missing[:3]}) after a push"
+                )
+
+    def close(self) -> None:
+        """Dissolve the fleets. Engines keep running, with the weights they have."""
+        for fleet in self._fleets:
+            fleet.dissolve()
+        self._fleets = []
+        self._resources.close()
+
+    def __enter__(self) -> "FleetWeightSink":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    # ---- one push ----------------------------------------------------------------------------
+
+    def _push(self, fleets: list[Fleet], version: int, tensors: NamedTensors) -> PushReport:
+        started = self._clock.now()
+        buckets = BucketStream(tensors, self._bucket_bytes, self._skip)
+        first_pass = iter(buckets)
+        head = next(first_pass, None)  # gathered before anyone is paused
+        if head is None:
+            raise PushError(f"version {version} has no tensors to send")
+        self._each(fleets, EngineControl.require_ready)
+        for fleet in fleets:
+            self._restore(fleet)
+        paused = self._clock.now()
+        self._each(fleets, EngineControl.pause)
+        self._each(fleets, EngineControl.begin_update)
+        num_bytes = self._deliver(fleets, itertools.chain([head], first_pass), buckets, version)
+        self._each(fleets, EngineControl.end_update)
+        self._each(fleets, EngineControl.resume)
+        names = tuple(member.name for fleet in fleets for member in fleet.members)
+        if not names:
+            raise PushError(f"version {version} reached no engine: all of them are lost")
+        now = self._clock.now()
+        return PushReport(version, now - paused, now - started, num_bytes, names)
+
+    def _deliver(
+        self,
+        fleets: list[Fleet],
+        first_pass: Iterator[Bucket],
+        buckets: BucketStream,
+        version: int,
+    ) -> int:
+        """All buckets to all fleets, again to those that lose a member; bytes of one pass."""
+        num_bytes = 0
+        source = first_pass
+        pending = fleets
+        while pending := [fleet for fleet in pending if self._restore(fleet)]:
+            num_bytes = max(num_bytes, self._send(pending, source, version))
+            source = iter(buckets)
+            pending = [fleet for fleet in pending if not fleet.connected]
+        for fleet in fleets:
+            fleet.delivered()
+        return num_bytes
+
+    def _send(self, fleets: list[Fleet], buckets: Iterator[Bucket], version: int) -> int:
+        """One pass over the buckets, to all fleets in step; a fleet that fails drops out of it."""
+        num_bytes = 0
+        for bucket in buckets:
+            active = [fleet for fleet in fleets if fleet.connected]
+            if not active:
+                break
+            payload = bucket.payload.to(self._device)
+            for fleet in active:
+                fleet.start(bucket, payload, str(version) if bucket.last else None)
+            for fleet in active:
+                fleet.finish()
+            num_bytes += payload.nbytes
+        return num_bytes
+
+    def _restore(self, fleet: Fleet) -> bool:
+        """Connect the fleet, without the members that are lost; False when none is left."""
+        while fleet.members and not fleet.connected:
+            for member, reason in fleet.repair().items():
+                self._lose(member, reason)
+            if fleet.members:
+                fleet.connect()
+        return bool(fleet.members)
+
+    def _each(self, fleets: list[Fleet], call: Callable[[EngineControl], Awaitable[None]]) -> None:
+        """The same call to every member at once; those that fail it are lost."""
+        owners = {member: fleet for fleet in fleets for member in fleet.members}
+        members = list(owners)
+        calls = [_bound(call, member) for member in members]
+        for member, error in failures_of(members, start_calls(self._portal, calls)).items():
+            owners[member].drop(member)
+            self._lose(member, error)
+
+    # ---- members -----------------------------------------------------------------------------
+
+    def _members(self) -> Iterator[EngineControl]:
+        return (member for fleet in self._fleets for member in fleet.members)
+
+    def _control(self, engine: EngineAddress) -> EngineControl:
+        control = EngineControl(engine, timeout_s=self._timeout_s)
+        return self._resources.enter_context(self._portal.wrap_async_context_manager(control))
+
+    def _fleet(self, members: list[EngineControl]) -> Fleet:
+        return Fleet(
+            members,
+            portal=self._portal,
+            open_group=self._open_group,
+            ranks_per_engine=self._ranks,
+        )
+
+    def _open_group(self) -> SenderGroup:
+        return SenderGroup(
+            next(self._group_names),
+            host=self._host,
+            backend=self._backend,
+            timeout_s=self._timeout_s,
+        )
+
+    def _enlist(self, member: EngineControl) -> None:
+        for fleet in self._fleets:
+            if len(fleet.members) < self._fleet_size:
+                fleet.enlist(member)
+                return
+        self._fleets.append(self._fleet([member]))
+
+    def _lose(self, member: EngineControl, reason: Exception) -> None:
+        logger.error("%s fell out of a weight push: %s", member.name, reason)
+        self._on_lost(EngineAddress(member.name, member.url))
+
+    def _require_equal(self, members: Sequence[EngineControl]) -> None:
+        first, *others = [(member.name, self._checksum(member).engine) for member in members]
+        for name, checksum in others:
+            if checksum != first[1]:
+                raise PushError(f"{first[0]} and {name} hold different weights after a push")
+
+    def _checksum(self, member: EngineControl) -> EngineChecksum:
+        return self._portal.call(member.checksum)
+
+
+def _bound(
+    call: Callable[[EngineControl], Awaitable[None]], member: EngineControl
+) -> Callable[[], Awaitable[None]]:
+    return lambda: call(member)

@@ -1,0 +1,64 @@
+"""Process logs: one format, the process's name in each line, no secrets.
+
+    2026-01-31 12:00:00.123 INFO  worker-3 agentrl.actors.worker: episode g7/0#0 done
+
+With a `path` the file gets everything and stderr only warnings, because a terminal shows progress
+there. Secrets are the values of environment variables whose names look like it; they are replaced
+in the finished line, tracebacks included.
+"""
+
+import logging
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+__all__ = ["setup_logging"]
+
+_SECRET_NAME = re.compile("KEY|TOKEN|SECRET|PASSWORD", re.IGNORECASE)
+#: Shorter values ("false", "1") are settings, and would blot out ordinary words.
+_MIN_SECRET_LENGTH = 8
+_HIDDEN = "[hidden]"
+
+
+def setup_logging(level: str, *, name: str = "main", path: Path | None = None) -> None:
+    """Send the root logger's records from `level` ("INFO") on to `path` and stderr.
+
+    Calling it again replaces the handlers. `name` is this process's place in the run.
+    """
+    formatter = _Formatter(name, _secrets(os.environ))
+    stderr = logging.StreamHandler(sys.stderr)
+    handlers: list[logging.Handler] = [stderr]
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        stderr.setLevel(logging.WARNING)
+        handlers.append(logging.FileHandler(path, encoding="utf-8"))
+    for handler in handlers:
+        handler.setFormatter(formatter)
+    logging.basicConfig(level=level, handlers=handlers, force=True)
+
+
+class _Formatter(logging.Formatter):
+    """The line format; hides `secrets` in whatever the line has become."""
+
+    default_msec_format = "%s.%03d"
+
+    def __init__(self, name: str, secrets: list[str]) -> None:
+        name = name.replace("%", "%%")
+        super().__init__(f"%(asctime)s %(levelname)-5s {name} %(name)s: %(message)s")
+        self._secrets = re.compile("|".join(map(re.escape, secrets))) if secrets else None
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = super().format(record)
+        return self._secrets.sub(_HIDDEN, line) if self._secrets else line
+
+
+def _secrets(environment: Mapping[str, str]) -> list[str]:
+    """Values to hide, the longest first, so that no part of one is left standing."""
+    values = {
+        value
+        for name, value in environment.items()
+        if _SECRET_NAME.search(name) and len(value) >= _MIN_SECRET_LENGTH
+    }
+    return sorted(values, key=len, reverse=True)

@@ -1,0 +1,157 @@
+"""Every metric, declared once: name, unit, help.
+
+Names are `family/name`; families are rollout, train, buffer, perf and eval. A `*` stands for one
+word between slashes: an age, a fate, an evaluation set. An Env that reports metrics of its own
+declares them with `declare`, so that dashboards can explain them.
+
+A name that nobody declared is a mistake: `Registry(strict=True)` raises, otherwise it is logged
+once and the value is kept.
+"""
+
+import logging
+import re
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+__all__ = ["REGISTRY", "Metric", "Registry"]
+
+logger = logging.getLogger(__name__)
+
+_FAMILIES = ("rollout", "train", "buffer", "perf", "eval")
+
+
+class Metric(msgspec.Struct, frozen=True):
+    """What a number means. `unit` is a plural noun, `s`, `bytes`, `share` (0..1) or `nats`."""
+
+    name: str
+    unit: str
+    help: str
+
+
+class Registry:
+    """The declared metrics, by name."""
+
+    def __init__(self, metrics: Iterable[Metric] = (), *, strict: bool = False) -> None:
+        self._strict = strict
+        self._exact: dict[str, Metric] = {}
+        self._patterns: list[tuple[re.Pattern[str], Metric]] = []
+        self._reported: set[str] = set()
+        for metric in metrics:
+            self.declare(metric)
+
+    def __iter__(self) -> Iterator[Metric]:
+        yield from self._exact.values()
+
+    def declare(self, metric: Metric) -> None:
+        """Add a metric. Raises ValueError when its name is taken or has no known family."""
+        if metric.name in self._exact:
+            raise ValueError(f"metric {metric.name} is declared twice")
+        if metric.name.partition("/")[0] not in _FAMILIES:
+            raise ValueError(f"metric {metric.name}: its family must be one of {_FAMILIES}")
+        self._exact[metric.name] = metric
+        if "*" in metric.name:
+            words = (re.escape(word) for word in metric.name.split("*"))
+            self._patterns.append((re.compile("[^/]+".join(words)), metric))
+
+    def find(self, name: str) -> Metric | None:
+        """The declaration that covers `name`, or None."""
+        if "*" not in name and name in self._exact:
+            return self._exact[name]
+        return next((m for pattern, m in self._patterns if pattern.fullmatch(name)), None)
+
+    def check(self, names: Iterable[str]) -> None:
+        """Notice names that nobody declared: raise ValueError if strict, else log each once."""
+        unknown = [n for n in names if n not in self._reported and self.find(n) is None]
+        if unknown and self._strict:
+            raise ValueError(f"undeclared metrics {unknown}: add them to agentrl.telemetry.metrics")
+        for name in unknown:
+            self._reported.add(name)
+            logger.warning("metric %s is not declared: what it means is unknown", name)
+
+
+_DECLARED = (
+    # ---- rollout: the groups an iteration consumes ----
+    Metric("rollout/reward_mean", "reward", "mean judged reward of the iteration's episodes"),
+    Metric("rollout/reward_std", "reward", "standard deviation of those rewards"),
+    Metric("rollout/num_groups", "groups", "groups of the rollout batch"),
+    Metric("rollout/num_episodes", "episodes", "episodes of the rollout batch with outcome done"),
+    Metric("rollout/zero_std_group_share", "share", "groups whose rewards are all equal"),
+    Metric("rollout/response_length_mean", "tokens", "sampled tokens of an episode"),
+    Metric("rollout/turns_mean", "turns", "turns of an episode"),
+    Metric("rollout/tool_calls", "calls", "tool calls of an episode that ran"),
+    Metric("rollout/tool_errors", "calls", "tool calls of an episode that failed or could not run"),
+    Metric("rollout/retractions", "retractions", "weight pushes that an episode's turns survived"),
+    Metric("rollout/truncated", "share", "episodes that a limit ended, not their task"),
+    # ---- train: the optimizer steps of an iteration ----
+    Metric("train/loss", "loss", "objective, mean over the steps"),
+    Metric("train/pg_loss", "loss", "policy-gradient part of the objective"),
+    Metric("train/kl_loss", "nats", "KL penalty to the initial weights, before its coefficient"),
+    Metric(
+        "train/entropy",
+        "nats",
+        "policy entropy of a trained token (of a group that has an advantage)",
+    ),
+    Metric("train/pg_clipfrac", "share", "trained tokens whose ratio was clipped"),
+    Metric("train/tis_clipfrac", "share", "trained tokens whose engine correction was truncated"),
+    Metric("train/ess", "share", "effective sample size of the engine correction"),
+    Metric("train/ess/*", "share", "the same for tokens of one age"),
+    Metric("train/mismatch_kl", "nats", "KL of the engine's from the learner's distribution"),
+    Metric("train/mismatch_kl/*", "nats", "the same for tokens of one age"),
+    Metric("train/logprob_diff", "nats", "mean |engine - learner| log-probability"),
+    Metric("train/logprob_diff_max", "nats", "largest |engine - learner| log-probability"),
+    Metric("train/logprob_diff_on_policy", "nats", "mean over tokens of the learner's own weights"),
+    Metric("train/logprob_diff_on_policy_max", "nats", "largest over those tokens"),
+    Metric("train/grad_norm", "norm", "gradient norm before clipping, mean over the steps"),
+    Metric("train/lr", "rate", "learning rate of the last step"),
+    Metric("train/num_steps", "steps", "optimizer steps taken"),
+    Metric("train/num_skipped_steps", "steps", "optimizer steps skipped: not finite"),
+    Metric("train/num_tokens", "tokens", "tokens with an advantage, and not masked"),
+    Metric("train/masked_token_share", "share", "sampled tokens left out of the loss"),
+    Metric("train/masked_turn_share", "share", "turns with tokens left out of the loss"),
+    Metric("train/num_stale_tokens", "tokens", "sampled tokens older than the bound"),
+    Metric("train/num_off_policy_tokens", "tokens", "tokens of a turn's older versions, masked"),
+    Metric("train/num_missing_trajectories", "trajectories", "payloads that failed their checksum"),
+    Metric("train/age_histogram", "tokens", "sampled tokens by age in iterations"),
+    Metric("train/age_mean", "iterations", "mean age of a sampled token"),
+    Metric("train/age_max_trained", "iterations", "greatest age of a trained token"),
+    # ---- buffer: its figures when the step was reported ----
+    Metric("buffer/ready", "groups", "judged groups that wait for a lease"),
+    Metric("buffer/charged", "groups", "groups minted and not yet contained in published weights"),
+    Metric("buffer/running", "episodes", "episodes in workers"),
+    Metric("buffer/queued", "episodes", "episodes that wait for a worker"),
+    Metric("buffer/cap", "groups", "adaptive cap on charged groups"),
+    Metric("buffer/old_share", "share", "sampled tokens older than the bound, smoothed"),
+    Metric("buffer/store_bytes", "bytes", "stored trajectories"),
+    Metric(
+        "buffer/sampled_tokens",
+        "tokens",
+        "sampled for all episodes reported since the buffer started, evaluation included",
+    ),
+    Metric("buffer/workers", "processes", "agent workers that are alive"),
+    Metric("buffer/fates/*", "groups", "groups of the run with this fate"),
+    # ---- perf ----
+    Metric("perf/lease_wait_s", "s", "the learner's wait for its rollout batch"),
+    Metric("perf/iteration_s", "s", "whole iteration, waiting included"),
+    Metric("perf/learner_idle_share", "share", "lease_wait_s / iteration_s"),
+    Metric("perf/push_s", "s", "last weight push, from its first to its last call"),
+    Metric("perf/push_pause_s", "s", "how long the engines were paused by it"),
+    Metric("perf/push_bytes", "bytes", "bytes of it to each engine"),
+    Metric(
+        "perf/engine_tokens_per_s",
+        "tokens/s",
+        "growth of buffer/sampled_tokens since the previous iteration, over its time",
+    ),
+    # ---- eval: outside the ledger, by evaluation set ----
+    Metric("eval/*/score", "reward", "mean reward of the set's episodes"),
+    Metric("eval/*/n", "episodes", "episodes with outcome done"),
+    Metric("eval/*/failed", "episodes", "episodes without one"),
+    Metric("eval/*/version_min", "version", "oldest weights that sampled a token"),
+    Metric("eval/*/version_max", "version", "newest weights that sampled a token"),
+    Metric("eval/*/wall_s", "s", "wall time of an episode"),
+    Metric("eval/*/turns", "turns", "turns of a trajectory"),
+    Metric("eval/*/sampled_tokens", "tokens", "sampled tokens of a trajectory"),
+    Metric("eval/*/metric/*", "any", "mean of a metric that the Env counts"),
+)
+
+REGISTRY = Registry(_DECLARED)

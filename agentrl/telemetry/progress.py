@@ -1,0 +1,147 @@
+"""The line a person watches while a run goes on; the only place of the library that prints.
+
+On a terminal one line is redrawn:
+
+    iteration 12/40  reward 0.41 ▂▃▃▅▆  age 1/3  ready 6/30  812 tok/s  push 41 ms  ETA 2m10s
+
+Elsewhere, and under NO_COLOR, each iteration is a plain line of the same words. A value that is not
+known yet is left out.
+"""
+
+import math
+import os
+from collections import deque
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self, TextIO
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from agentrl.clock import Clock
+from agentrl.telemetry.sinks import StepEvent
+
+__all__ = ["Progress", "duration", "sparkline"]
+
+_BARS = "▁▂▃▄▅▆▇█"
+_HISTORY = 16
+
+
+class Progress:
+    """`with Progress(stream, total, clock) as progress`; `total` iterations, None: unknown."""
+
+    def __init__(self, stream: TextIO, total: int | None, clock: Clock) -> None:
+        self._stream = stream
+        self._total = total
+        self._clock = clock
+        self._rewards: deque[float] = deque(maxlen=_HISTORY)
+        self._ends: deque[float] = deque(maxlen=_HISTORY)
+        self._live: Live | None = None
+
+    def __enter__(self) -> Self:
+        console = Console(file=self._stream)
+        plain = console.is_dumb_terminal or os.environ.get("NO_COLOR")
+        if self._stream.isatty() and not plain:
+            self._live = Live(Text(), console=console, auto_refresh=False)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def step(self, event: StepEvent) -> None:
+        """Show an iteration."""
+        self._ends.append(self._clock.now())
+        reward = event["metrics"].get("rollout/reward_mean")
+        if reward is not None and math.isfinite(reward):
+            self._rewards.append(reward)
+        words = self._words(event)
+        if self._live is None:
+            self._print("  ".join(words))
+        else:
+            self._live.update(self._styled(words), refresh=True)
+
+    def note(self, text: str) -> None:
+        """Show a line of its own, above the live one: a phase of the start, an evaluation."""
+        if self._live is None:
+            self._print(text)
+        else:
+            self._live.console.print(Text(text))
+
+    def _print(self, line: str) -> None:
+        self._stream.write(line + "\n")
+        self._stream.flush()
+
+    def _words(self, event: StepEvent) -> list[str]:
+        step, metrics = event["step"], event["metrics"]
+        left_s = self._left_s(step)
+        words = [f"iteration {step}" + (f"/{self._total}" if self._total else "")]
+        if left_s is not None:
+            words.append(f"ETA {duration(left_s)}")
+        if "rollout/reward_mean" in metrics:
+            words.append(
+                f"reward {metrics['rollout/reward_mean']:.3f} {sparkline(self._rewards)}".rstrip()
+            )
+        ages = event.get("histograms", {}).get("train/age_histogram")
+        if ages is not None and sum(ages[1]) > 0:
+            words.append("age {:g}/{:g}".format(*_median_and_max(*ages)))
+        words += [
+            form.format(*(metrics[name] * scale for name in names))
+            for form, scale, names in _PARTS
+            if all(name in metrics for name in names)
+        ]
+        return words
+
+    def _left_s(self, step: int) -> float | None:
+        if self._total is None or len(self._ends) < 2:
+            return None
+        mean_s = (self._ends[-1] - self._ends[0]) / (len(self._ends) - 1)
+        return mean_s * max(self._total - step, 0)
+
+    def _styled(self, words: Sequence[str]) -> Text:
+        text = Text(no_wrap=True, overflow="ellipsis")
+        for number, word in enumerate(words):
+            text.append(word + "  ", style="bold" if number == 0 else "")
+        return text
+
+
+_PARTS: tuple[tuple[str, float, tuple[str, ...]], ...] = (
+    ("ready {:.0f}/{:.0f}", 1, ("buffer/ready", "buffer/charged")),
+    ("{:.0f} tok/s", 1, ("perf/engine_tokens_per_s",)),
+    ("push {:.0f} ms", 1000, ("perf/push_s",)),
+)
+
+
+def sparkline(values: Sequence[float] | deque[float]) -> str:
+    """Bars of `values` between their own least and greatest; finite values only."""
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    if high == low:
+        return _BARS[0] * len(values)
+    return "".join(_BARS[round((v - low) / (high - low) * (len(_BARS) - 1))] for v in values)
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people: 8s, 2m10s, 3h05m."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}h{minutes:02}m"
+    return f"{minutes}m{rest:02}s" if minutes else f"{rest}s"
+
+
+def _median_and_max(edges: Sequence[float], counts: Sequence[float]) -> tuple[float, float]:
+    """Lower edges of the bucket that holds the median, and of the last that holds anything."""
+    half, seen = sum(counts) / 2, 0.0
+    median = edges[0]
+    for edge, count in zip(edges, counts, strict=False):
+        if seen < half:
+            median = edge
+        seen += count
+    return median, max(edge for edge, n in zip(edges, counts, strict=False) if n > 0)

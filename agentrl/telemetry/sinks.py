@@ -1,0 +1,81 @@
+"""`MetricsWriter`: where numbers go: `metrics.jsonl` and TensorBoard event files, always both.
+
+A line of `metrics.jsonl` has the wall time at which its numbers came and is one of
+
+    {"step", "metrics": {NAME: value}, "histograms", "time"}    an iteration
+    {"step", "eval": {SET: {KEY: value}}, "time"}               an evaluation after iteration `step`
+
+where `eval/SET/KEY` is the metric's name in TensorBoard. Not-a-number and infinity become null.
+Both sinks are flushed at each call, so what a killed run had reported is there.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NotRequired, Self, TypedDict
+
+import msgspec
+
+from agentrl.telemetry.metrics import REGISTRY, Registry
+
+__all__ = ["Histogram", "MetricsWriter", "StepEvent"]
+
+#: Bucket edges (one more than buckets, rising) and the count in each bucket.
+Histogram = tuple[Sequence[float], Sequence[float]]
+
+
+class StepEvent(TypedDict):
+    """The numbers of one iteration."""
+
+    step: int
+    metrics: Mapping[str, float]
+    histograms: NotRequired[Mapping[str, Histogram]]
+
+
+class MetricsWriter:
+    """`with MetricsWriter(run_dir) as writer`; appends to what a resumed run has already written.
+
+    Files: `run_dir/metrics.jsonl`, `run_dir/tensorboard/events.out.tfevents.*`.
+    """
+
+    def __init__(self, run_dir: Path | str, *, registry: Registry = REGISTRY) -> None:
+        self._run_dir = Path(run_dir)
+        self._registry = registry
+
+    def __enter__(self) -> Self:
+        from agentrl.telemetry.event_file import EventFile  # tensorboard takes a second to load
+
+        self._run_dir.mkdir(parents=True, exist_ok=True)
+        self._lines = (self._run_dir / "metrics.jsonl").open("ab")
+        self._events = EventFile(self._run_dir / "tensorboard")
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._events.close()
+        self._lines.close()
+
+    def step(self, event: StepEvent) -> None:
+        """Write a step to both sinks. Raises ValueError for a malformed histogram and, with a
+        strict registry, for an undeclared name."""
+        histograms = event.get("histograms", {})
+        self._registry.check([*event["metrics"], *histograms])
+        self._events.write(event["step"], event["metrics"], histograms)
+        self._line({**event})
+
+    def evaluation(self, step: int, name: str, values: Mapping[str, float]) -> None:
+        """Write the result of evaluation set `name` after iteration `step` to both sinks. Raises
+        ValueError, with a strict registry, for an undeclared name."""
+        metrics = {f"eval/{name}/{key}": value for key, value in values.items()}
+        self._registry.check(metrics)
+        self._events.write(step, metrics, {})
+        self._line({"step": step, "eval": {name: values}})
+
+    def _line(self, line: dict[str, Any]) -> None:
+        self._lines.write(msgspec.json.encode(line | {"time": time.time()}) + b"\n")
+        self._lines.flush()

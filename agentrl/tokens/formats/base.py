@@ -1,0 +1,49 @@
+"""What a chat format is: how messages become spans, and how sampled ids become a turn.
+
+A format never re-renders: a prompt is opened once and then only extended, so what the engine
+sampled stays in place, id for id.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from agentrl.tokens.chat import Message, ParsedTurn
+from agentrl.tokens.spans import Span
+from agentrl.tokens.vocab import Vocab
+
+__all__ = ["ChatFormat", "ToolSchema"]
+
+#: A tool as OpenAI's function-calling schema, e.g. of `ToolSpec.to_openai`.
+ToolSchema = Mapping[str, Any]
+
+
+class ChatFormat(Protocol):
+    """How turns, observations and tool calls are written as tokens."""
+
+    @property
+    def vocab(self) -> Vocab: ...
+
+    @property
+    def assistant_opener(self) -> tuple[int, ...]:
+        """The ids before each turn of the policy; `open_prompt` and `observe` end with them."""
+        ...
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """The ids that end a turn when they are sampled."""
+        ...
+
+    def open_prompt(
+        self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()
+    ) -> list[Span]:
+        """The prompt up to the first turn. Raises `EnvError` on messages it cannot open."""
+        ...
+
+    def observe(self, messages: Sequence[Message], sampled: Sequence[int]) -> list[Span]:
+        """What follows a turn of ids `sampled`, up to the next turn: its end, where the policy did
+        not sample one, then `messages`."""
+        ...
+
+    def parse(self, sampled: Sequence[int], *, index: int = 0) -> ParsedTurn:
+        """Read turn number `index` in its ids. Never raises on what a policy may sample."""
+        ...

@@ -1,0 +1,57 @@
+"""From a model directory to the chat format that its chat template describes."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from agentrl.errors import ConfigError
+from agentrl.tokens.formats.base import ChatFormat
+from agentrl.tokens.formats.qwen import QwenFormat
+from agentrl.tokens.vocab import Vocab
+
+__all__ = ["load_format"]
+
+#: Default system messages of Qwen's templates, the longer one first.
+_DEFAULT_SYSTEMS = (
+    "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
+    "You are a helpful assistant.",
+)
+
+
+def load_format(name: str, model_dir: str | Path) -> ChatFormat:
+    """The chat format `name` (`--chat-format`) for the model at `model_dir`.
+
+    Reads `tokenizer.json` and the chat template (of `chat_template.jinja`, or else of
+    `tokenizer_config.json`). A template that never mentions `tools` does not describe them to its
+    model: nor does the format. Raises `ConfigError` when a file is missing or the template is of
+    another format.
+    """
+    model_dir = Path(model_dir)
+    if name != "qwen":
+        raise ConfigError(f"there is no chat format {name!r}; use --chat-format qwen")
+    vocab = Vocab.from_file(model_dir)
+    template = _read_template(model_dir)
+    if "<|im_start|>" not in template:
+        raise ConfigError(f"the chat template of {model_dir} is not of the chat format {name}")
+    return QwenFormat(
+        vocab,
+        tools_in_prompt=re.search(r"\btools\b", template) is not None,
+        default_system=next((text for text in _DEFAULT_SYSTEMS if text in template), None),
+    )
+
+
+def _read_template(model_dir: Path) -> str:
+    path = model_dir / "chat_template.jinja"
+    if path.is_file():
+        return path.read_text(encoding="utf-8")
+    path = model_dir / "tokenizer_config.json"
+    try:
+        found: Any = json.loads(path.read_text(encoding="utf-8")).get("chat_template")
+    except (OSError, ValueError, AttributeError) as error:
+        raise ConfigError(f"cannot read the chat template in {path}: {error}") from error
+    if isinstance(found, list):
+        found = {entry["name"]: entry["template"] for entry in found}.get("default")
+    if not isinstance(found, str):
+        raise ConfigError(f"{model_dir} has no chat template; agentrl cannot tell its chat format")
+    return found

@@ -1,0 +1,120 @@
+"""Client of a retrieval server that speaks Search-R1's `POST /retrieve`.
+
+    NEW -> open -> closed
+
+All clients of an event loop share one HTTP session, so that hundreds of episodes reuse a few
+connections; the session lives as long as any of them is open.
+"""
+
+import asyncio
+from typing import Self
+
+import aiohttp
+import msgspec
+
+from agentrl.errors import InfrastructureError
+from agentrl.tools.tool import ToolError
+
+__all__ = ["Retriever"]
+
+MAX_CONNECTIONS = 32
+
+
+class _Document(msgspec.Struct, frozen=True):
+    contents: str
+
+
+class _Hit(msgspec.Struct, frozen=True):
+    document: _Document
+
+
+class _Reply(msgspec.Struct, frozen=True):
+    result: list[list[_Hit]]
+
+
+class _Request(msgspec.Struct, frozen=True):
+    queries: list[str]
+    topk: int
+    return_scores: bool = True
+
+
+class _Shared(msgspec.Struct):
+    session: aiohttp.ClientSession
+    users: int = 0
+
+
+_shared: dict[asyncio.AbstractEventLoop, _Shared] = {}
+
+
+class Retriever:
+    """Searches at `url` (scheme, host and port). Use as `async with`.
+
+    Args:
+        url: where the server listens.
+        timeout_s: deadline of one search.
+    """
+
+    def __init__(self, url: str, timeout_s: float = 10.0) -> None:
+        self._url = url.rstrip("/") + "/retrieve"
+        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def __aenter__(self) -> Self:
+        self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def open(self) -> None:
+        """Join the shared session of the running loop."""
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+            if self._loop not in _shared:
+                connector = aiohttp.TCPConnector(limit=MAX_CONNECTIONS)
+                _shared[self._loop] = _Shared(aiohttp.ClientSession(connector=connector))
+            _shared[self._loop].users += 1
+
+    async def close(self) -> None:
+        """Leave the shared session; the last to leave closes it. May be called again."""
+        if self._loop is None:
+            return
+        loop, self._loop = self._loop, None
+        shared = _shared[loop]
+        shared.users -= 1
+        if shared.users == 0:
+            del _shared[loop]
+            await shared.session.close()
+
+    async def search(self, query: str, topk: int = 3) -> list[str]:
+        """Contents of the best `topk` passages for `query`, best first.
+
+        Raises:
+            ToolError: the server refuses the query (for the model to read).
+            InfrastructureError: the server is gone, too slow or answers nonsense.
+        """
+        if self._loop is None:
+            raise RuntimeError("open the Retriever before searching")
+        body = msgspec.json.encode(_Request([query], topk))
+        headers = {"Content-Type": "application/json"}
+        try:
+            async with _shared[self._loop].session.post(
+                self._url, data=body, headers=headers, timeout=self._timeout
+            ) as answer:
+                text = await answer.read()
+                status = answer.status
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise InfrastructureError(
+                f"the retriever at {self._url} failed: {error!r}; is its process alive?"
+            ) from error
+        if status in (400, 413, 422):
+            raise ToolError(f"the search was refused: {text[:200].decode(errors='replace')}")
+        if status != 200:
+            raise InfrastructureError(f"the retriever at {self._url} answered {status}")
+        try:
+            (hits,) = msgspec.json.decode(text, type=_Reply).result
+        except (msgspec.DecodeError, ValueError) as error:
+            raise InfrastructureError(
+                f"the retriever at {self._url} does not speak Search-R1's protocol: {error}"
+            ) from error
+        return [hit.document.contents for hit in hits]

@@ -1,0 +1,340 @@
+"""The words every room shares: what a task, group, episode, trajectory and lease are made of.
+
+Only msgspec and the standard library are imported here. Columns of a trajectory travel as buffers
+(`array.array`, numpy array or memoryview); `COLUMNS` says what they hold.
+
+    Group      MINTED -> READY -> LEASED -> STEPPED(k) -> RETIRED
+    Episode    QUEUED -> CLAIMED -> FINISHED(outcome)
+"""
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from enum import IntEnum, StrEnum
+from typing import Any, Protocol
+
+import msgspec
+
+__all__ = [
+    "COLUMNS",
+    "TOKEN_BYTES",
+    "EngineAddress",
+    "EpisodeAssignment",
+    "EpisodeId",
+    "EpisodeReport",
+    "EpisodeSummary",
+    "Fate",
+    "Generation",
+    "GroupRows",
+    "GroupState",
+    "LeaseHeader",
+    "NamedTensor",
+    "Outcome",
+    "PayloadRef",
+    "PermitStats",
+    "PushReport",
+    "SamplingParams",
+    "SpanKind",
+    "StopReason",
+    "Task",
+    "TaskSource",
+    "TrajectoryMeta",
+    "TrajectoryRow",
+    "TurnClient",
+    "VersionRow",
+    "WeightSink",
+]
+
+
+class SpanKind(IntEnum):
+    """Who wrote a token. Only SAMPLED (RL) and DEMONSTRATION (SFT) tokens can be trained."""
+
+    CONTROL = 0
+    SAMPLED = 1
+    UNTRUSTED = 2
+    DEMONSTRATION = 3
+
+
+#: Columns of a trajectory of T tokens: name -> numpy dtype. All have length T.
+#: tokens: token id; kinds: SpanKind; logprobs: engine log-probability where SAMPLED, else 0;
+#: versions: weight version that sampled the token, else -1; turns: index of the turn that the
+#: token belongs to (sampled tokens and the observation that answers them), -1 for the prompt.
+COLUMNS: dict[str, str] = {
+    "tokens": "<i4",
+    "kinds": "|u1",
+    "logprobs": "<f4",
+    "versions": "<i4",
+    "turns": "<i2",
+}
+
+#: Bytes of one token over all columns; a dtype's name ends with its size.
+TOKEN_BYTES = sum(int(dtype[2:]) for dtype in COLUMNS.values())
+
+
+class Outcome(StrEnum):
+    """How one episode ended."""
+
+    DONE = "done"
+    ENV_ERROR = "env_error"
+    ENGINE_ERROR = "engine_error"
+    POISON = "poison"
+    CANCELLED = "cancelled"
+
+
+class StopReason(StrEnum):
+    """Why a finished episode stopped; only TERMINATED is the task's own end."""
+
+    TERMINATED = "terminated"
+    ENV_TRUNCATED = "env_truncated"
+    TURN_LIMIT = "turn_limit"
+    TOOL_CALL_LIMIT = "tool_call_limit"
+    RESPONSE_LIMIT = "response_limit"
+    CONTEXT_LIMIT = "context_limit"
+    TIME_LIMIT = "time_limit"
+    ERROR = "error"
+
+
+class Fate(StrEnum):
+    """How a group ended. Exactly one each."""
+
+    TRAINED = "trained"
+    STALE = "stale"
+    FILTERED = "filtered"
+    SKIPPED = "skipped"
+    ENV_ERROR = "env_error"
+    ENGINE_ERROR = "engine_error"
+    POISON = "poison"
+    CANCELLED = "cancelled"
+
+
+class GroupState(StrEnum):
+    """Where an open group stands; RETIRED groups have a final fate."""
+
+    MINTED = "minted"
+    READY = "ready"
+    LEASED = "leased"
+    STEPPED = "stepped"
+    RETIRED = "retired"
+
+
+class Task(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One row of the task source. `row` is what the Env's `reset(task=...)` receives."""
+
+    id: str
+    row: dict[str, Any]
+
+
+class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a turn is sampled. `max_new_tokens` bounds one turn."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    max_new_tokens: int = 1024
+    stop_token_ids: tuple[int, ...] = ()
+
+
+class EpisodeId(msgspec.Struct, frozen=True, order=True, array_like=True):
+    """Identity of an episode: group, index in the group, attempt (0, 1, ...)."""
+
+    group: str
+    index: int
+    attempt: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.group}/{self.index}#{self.attempt}"
+
+
+class EpisodeAssignment(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One episode for a worker to play. `mint` orders permits: the lowest goes first.
+
+    `evaluation` names the evaluation set for episodes outside the ledger, else None.
+    """
+
+    id: EpisodeId
+    mint: int
+    seed: int
+    task: Task
+    sampling: SamplingParams
+    evaluation: str | None = None
+
+
+class TrajectoryMeta(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is known of a trajectory without its columns.
+
+    `versions` counts sampled tokens by weight version, in order of version.
+    """
+
+    num_tokens: int
+    num_sampled: int
+    num_turns: int
+    reward: float
+    versions: list[tuple[int, int]]
+    role: str = "policy"
+
+
+class EpisodeReport(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a worker says of a finished episode. The columns of trajectory i are columns
+    [i * len(COLUMNS), (i + 1) * len(COLUMNS)) of the message, in the order of `COLUMNS`."""
+
+    id: EpisodeId
+    outcome: Outcome
+    stop_reason: StopReason
+    trajectories: list[TrajectoryMeta]
+    reward: float = 0.0
+    metrics: dict[str, float] = {}
+    error: str | None = None
+    wall_s: float = 0.0
+
+
+class EpisodeSummary(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the judge sees of one episode of a group."""
+
+    index: int
+    outcome: Outcome
+    stop_reason: StopReason
+    reward: float
+    metrics: dict[str, float]
+
+
+class PayloadRef(msgspec.Struct, frozen=True, array_like=True):
+    """Where stored bytes lie: store name, segment number, offset, length and xxh3_64."""
+
+    store: str
+    segment: int
+    offset: int
+    num_bytes: int
+    xxh3: int
+
+
+class TrajectoryRow(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One trajectory of a lease: its facts and where its columns lie."""
+
+    episode: EpisodeId
+    meta: TrajectoryMeta
+    payload: PayloadRef
+
+
+class GroupRows(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One group of a lease. `rewards[i]` is the judged reward of the i-th `done` episode and
+    `trajectories` holds the rows of those same episodes."""
+
+    group: str
+    mint: int
+    task: str
+    episodes: list[EpisodeId]
+    rewards: list[float]
+    metrics: list[dict[str, float]]
+    trajectories: list[TrajectoryRow]
+
+
+class LeaseHeader(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A rollout batch handed to the learner. Leases are numbered 1, 2, 3, ... and stepped in order.
+
+    `stats` are the buffer's own figures at the moment of the lease.
+    """
+
+    number: int
+    groups: list[GroupRows]
+    last: bool = False
+    stats: dict[str, float] = {}
+
+
+class VersionRow(msgspec.Struct, frozen=True, array_like=True):
+    """A published set of weights: what it grew from and how many iterations it contains."""
+
+    version: int
+    parent: int | None
+    iteration: int
+
+
+class PermitStats(msgspec.Struct, frozen=True, array_like=True):
+    """A worker's turn permits since its last report: the time-averaged share that was free while no
+    turn waited (0..1), the time it covers, and what is in use and queued now."""
+
+    free_share: float = 0.0
+    window_s: float = 0.0
+    in_use: int = 0
+    queued: int = 0
+
+
+class EngineAddress(msgspec.Struct, frozen=True):
+    """An SGLang engine: its name in the run and its base URL."""
+
+    name: str
+    url: str
+
+
+class PushReport(msgspec.Struct, frozen=True):
+    """What a weight push cost, in seconds, and how many bytes went to each engine."""
+
+    version: int
+    pause_s: float
+    total_s: float
+    num_bytes: int
+    engines: tuple[str, ...]
+
+
+class NamedTensor(Protocol):
+    """A pair of HF parameter name and torch tensor (typed here without torch)."""
+
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+class Generation(msgspec.Struct, frozen=True):
+    """What an engine sampled in one turn: ids with one log-probability (of the distribution that
+    was sampled from, in nats) and one weight version each.
+
+    `finish_reason`: stop, length or abort. `matched`: the stop id, where one ended the turn.
+    """
+
+    output_ids: list[int]
+    logprobs: list[float]
+    versions: list[int]
+    finish_reason: str
+    matched: int | None = None
+    num_retractions: int = 0
+    latency_s: float = 0.0
+
+
+class TurnClient(Protocol):
+    """Where an episode's turns are sampled; implemented by `agentrl.serving`."""
+
+    async def generate(
+        self,
+        input_ids: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        routing_key: str,
+        priority: int,
+    ) -> Generation:
+        """Sample one turn after `input_ids`. The lowest `priority` gets a free permit first.
+
+        Raises EngineError (retryable) when no engine answered in time, TokenError for ids that no
+        engine may be sent.
+        """
+        ...
+
+    def permit_stats(self) -> PermitStats:
+        """Permits since the last call."""
+        ...
+
+
+class WeightSink(Protocol):
+    """Where the learner publishes weights; implemented by `agentrl.serving`."""
+
+    def publish(self, version: int, tensors: Iterable[tuple[str, Any]]) -> PushReport:
+        """Send all `tensors` (HF name, tensor) as `version` to every engine, or raise PushError."""
+        ...
+
+    def verify(self, tensors: Iterable[tuple[str, Any]]) -> None:
+        """Raise PushError unless every engine holds exactly `tensors`."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class TaskSource(Protocol):
+    """Where tasks come from; implemented by `agentrl.envs`. Resumable by cursor."""
+
+    def tasks(self, cursor: int = 0) -> AsyncIterator[Task]:
+        """Tasks from position `cursor` on, in an order fixed by the source's seed."""
+        ...

@@ -1,0 +1,145 @@
+"""Demonstrations of the warm start: dialogues of the `warm` split as token ids and loss weights.
+
+A *full* demonstration searches for every fact of the chain and answers with the last value. A
+*hasty* one is wrong on purpose: it answers at once with some value of the right kind, or (two hops)
+stops at the bridge and answers that. Their share leaves RL something to find: a model that can
+search, and mostly does not.
+
+In a *renamed* demonstration every name is replaced by another one drawn at random, the same in
+question, passages and answer. Nothing of it can be remembered: the model must learn to read and
+copy, which is what carries over to names that it has never seen.
+
+Dialogues are written by the chat format that the job uses. Only passages of the warm split are
+searched here, so names of the other splits are never seen.
+"""
+
+import json
+import random
+from functools import cache
+from pathlib import Path
+from string import ascii_lowercase
+
+import msgspec
+
+from agentrl.envs.search_r1.facts import Fact, Split, facts
+from agentrl.envs.search_r1.questions import Question, ask
+from agentrl.envs.search_r1.retriever import Index
+from agentrl.tokens.chat import Message
+from agentrl.tokens.formats.load import load_format
+
+__all__ = ["Demonstration", "Demonstrator"]
+
+TOPK = 3
+#: Loss weight of what the model is to write, and of what it only reads.
+WRITTEN, READ = 1.0, 0.3
+
+#: Token ids and, for each, its loss weight.
+Demonstration = tuple[list[int], list[float]]
+
+
+class Dialogue(msgspec.Struct, frozen=True):
+    """A demonstration as text: the question, pairs of query and result, the answer."""
+
+    question: str
+    searches: list[tuple[str, str]]
+    answer: str
+
+
+class Demonstrator:
+    """Demonstrations without end, fixed by `seed`. `model_dir` holds the tokenizer."""
+
+    def __init__(self, model_dir: Path, seed: int) -> None:
+        self._format = load_format("qwen", model_dir)
+        self._rng = random.Random(f"search-r1-local/warm/{seed}")
+        self._facts = [fact for fact in facts() if fact.split is Split.WARM]
+        self._index = Index([fact.passage for fact in self._facts])
+        self._values: dict[str, list[str]] = {}
+        for fact in self._facts:
+            self._values.setdefault(fact.relation, []).append(fact.value)
+        self._names = sorted({fact.entity for fact in self._facts})
+        self._search = cache(self._search_once)
+
+    def demonstrate(self, *, hasty: bool, renamed: bool) -> Demonstration:
+        """The next demonstration."""
+        while True:
+            dialogue = self._dialogue(ask(Split.WARM, self._rng), hasty, renamed)
+            if dialogue is not None:
+                return self._tokenise(dialogue)
+
+    def _dialogue(self, question: Question, hasty: bool, renamed: bool) -> Dialogue | None:
+        """None where a search does not find the fact that it is for."""
+        answer, num_searches = self._plan(question, hasty)
+        # A guess has nothing to copy, so there is nothing to learn from a made-up one.
+        rename = Renaming(self._names, self._rng) if renamed and num_searches else str
+        searches: list[tuple[str, str]] = []
+        for wanted, query in list(zip(question.chain, question.queries, strict=True))[
+            :num_searches
+        ]:
+            found = list(self._search(query))
+            if wanted not in found:
+                return None
+            self._rng.shuffle(found)
+            lines = [
+                Fact(fact.relation, rename(fact.entity), rename(fact.value), fact.split).passage
+                for fact in found
+            ]
+            start = query[: -len(question.entities[len(searches)])]
+            searches.append((start + rename(question.entities[len(searches)]), "\n".join(lines)))
+        before, start, after = question.text.rpartition(question.entities[0])
+        return Dialogue(before + rename(start) + after, searches, rename(answer))
+
+    def _plan(self, question: Question, hasty: bool) -> tuple[str, int]:
+        """The answer to give and how many searches come before it."""
+        hops = len(question.chain)
+        if not hasty:
+            return question.answer, hops
+        if hops > 1 and self._rng.random() < 0.5:
+            return question.entities[-1], hops - 1
+        return self._rng.choice(self._values[question.relations[-1]]), 0
+
+    def _tokenise(self, dialogue: Dialogue) -> Demonstration:
+        ids: list[int] = []
+        weights: list[float] = []
+
+        def append(new: list[int], weight: float) -> None:
+            ids.extend(new)
+            weights.extend([weight] * len(new))
+
+        for span in self._format.open_prompt([Message.user(dialogue.question)]):
+            append(span.ids, READ)
+        for query, result in dialogue.searches:
+            call = json.dumps({"name": "search", "arguments": {"query": query}})
+            written = self._format.vocab.encode_trusted(
+                f"<tool_call>\n{call}\n</tool_call><|im_end|>"
+            )
+            append(written, WRITTEN)
+            for span in self._format.observe([Message.tool(result)], written):
+                append(span.ids, READ)
+        answer = f"<answer> {dialogue.answer} </answer><|im_end|>"
+        append(self._format.vocab.encode_trusted(answer), WRITTEN)
+        return ids, weights
+
+    def _search_once(self, query: str) -> tuple[Fact, ...]:
+        (hits,) = self._index.search([query], TOPK)
+        return tuple(self._facts[int(hit.document.id)] for hit in hits)
+
+
+class Renaming:
+    """Replaces each name by another real one, the same name always by the same."""
+
+    def __init__(self, names: list[str], rng: random.Random) -> None:
+        self._names = names
+        self._rng = rng
+        self._new: dict[str, str] = {}
+
+    def __call__(self, name: str) -> str:
+        if name not in self._new:
+            self._new[name] = self._other(name)
+        return self._new[name]
+
+    def _other(self, name: str) -> str:
+        letters = name.lstrip(".")
+        if letters.islower():
+            made_up = "".join(self._rng.choices(ascii_lowercase, k=len(letters)))
+            return name[: -len(letters)] + made_up
+        return self._rng.choice(self._names)

@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# Makes .venv ready. Usage: scripts/setup.sh [runtime|dev]; run again at any time.
+#   PYTHON        the Python 3.11 to build on (default: the first that is found)
+#   AGENTRL_VENV  where the environment goes (default: .venv)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+readonly WANT="${1:-dev}" TORCH=2.13.0
+readonly VENV="${AGENTRL_VENV:-.venv}"
+readonly PY="$VENV/bin/python"
+
+say() { printf 'setup: %s\n' "$*"; }
+die() { printf 'setup: %s\n' "$*" >&2; exit 3; }
+is_311() { "$1" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; }
+
+find_python() {
+  local candidate
+  for candidate in ${PYTHON:+"$PYTHON"} python3.11 python3 python; do
+    if command -v "$candidate" >/dev/null && is_311 "$candidate"; then
+      command -v "$candidate"
+      return
+    fi
+  done
+  die "Python 3.11 is needed (megatron-core and the locked wheels fix the version) and none was" \
+    "found${PYTHON:+; PYTHON=$PYTHON is not 3.11}. Install python3.11 with its venv module, or name" \
+    "one: make setup PYTHON=/path/to/python3.11"
+}
+
+# What the environment was made from: the stamp of a finished setup holds the same line.
+state() {
+  cat requirements/runtime.txt pyproject.toml scripts/setup.sh \
+    $([ "$1" = dev ] && echo requirements/dev.txt) | sha256sum | cut -d' ' -f1
+}
+
+is_done() { [ -x "$PY" ] && [ "$(cat "$VENV/.setup-$1" 2>/dev/null)" = "$(state "$1")" ]; }
+
+install() { "$PY" -m pip install -qq --disable-pip-version-check "$@"; }
+
+has_torch() {
+  "$PY" -c 'import sys; from importlib.metadata import version as v
+sys.exit(not v("torch").startswith(sys.argv[1]))' "${TORCH%.*}." 2>/dev/null
+}
+
+[ "$WANT" = runtime ] || [ "$WANT" = dev ] || die "unknown set '$WANT'; use runtime or dev"
+if is_done "$WANT" || { [ "$WANT" = runtime ] && is_done dev; }; then
+  say "$VENV is up to date"
+  exit 0
+fi
+
+started=$SECONDS
+if [ ! -x "$PY" ]; then
+  python="$(find_python)"
+  say "making $VENV with $python"
+  "$python" -m venv "$VENV" ||
+    die "$python has no venv module; on Debian and Ubuntu: apt install python3.11-venv"
+fi
+is_311 "$PY" || die "$VENV is not a Python 3.11 environment; remove it and run this again"
+
+# First and outside the lock: which build is right depends on the host. One that is there is kept.
+if ! has_torch; then
+  say "installing torch $TORCH as this host's pip provides it"
+  install "torch==$TORCH"
+fi
+say "installing $(grep -c '==' requirements/runtime.txt) locked packages (requirements/runtime.txt)"
+install --require-hashes --no-deps -r requirements/runtime.txt
+if [ "$WANT" = dev ]; then
+  say "installing $(grep -c '==' requirements/dev.txt) locked packages (requirements/dev.txt)"
+  install --require-hashes --no-deps -r requirements/dev.txt
+fi
+say "installing agentrl itself (editable)"
+install --no-deps --no-build-isolation -e .
+state "$WANT" >"$VENV/.setup-$WANT"
+say "$VENV is ready after $((SECONDS - started)) s"

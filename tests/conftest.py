@@ -1,0 +1,57 @@
+"""Fixtures every test may use."""
+
+import json
+
+import pytest
+from hypothesis import settings
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers.trainers import BpeTrainer
+
+from agentrl.tokens import Vocab
+
+# Machines differ in speed and are shared: how long an example takes is no property of the code.
+settings.register_profile("agentrl", deadline=None, print_blob=True)
+settings.load_profile("agentrl")
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """agentrl runs on asyncio (pyzmq and aiohttp need it)."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def qwen_tokenizer_json() -> str:
+    """A tokenizer of Qwen3's shape, 700 entries: its pre-tokenizer, normalizer and added tokens."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.NFC()
+    words = Regex(
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+        r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(words, behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    text = [
+        'user assistant system {"name": "search", "arguments": {"query": "the capital"}}\n\n',
+        "<|im_start|>user tool_call tool_response. think im_end end.\n  You may call.\n\n",
+    ]
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = BpeTrainer(vocab_size=700, initial_alphabet=alphabet, show_progress=False)  # type: ignore[no-untyped-call]
+    tokenizer.train_from_iterator(text * 20, trainer)
+    roles = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    tags = ["tool_call", "tool_response", "think"]
+    tokenizer.add_special_tokens([AddedToken(t, normalized=False) for t in roles])
+    marks = [mark for tag in tags for mark in (f"<{tag}>", f"</{tag}>")]
+    tokenizer.add_tokens([AddedToken(t, special=False, normalized=False) for t in marks])
+    return json.dumps(json.loads(tokenizer.to_str()))
+
+
+@pytest.fixture(scope="session")
+def qwen_vocab(qwen_tokenizer_json: str) -> Vocab:
+    """The vocabulary of `qwen_tokenizer_json`."""
+    return Vocab(qwen_tokenizer_json, source="test tokenizer")

@@ -1,0 +1,86 @@
+"""ProcessHost with real processes: exits are told once, stops are bounded, nothing outlives it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from agentrl.cluster.host import ProcessHost, ProcessOrder
+
+
+def order(name: str, script: str, tmp_path: Path) -> ProcessOrder:
+    return ProcessOrder(name, ("sh", "-c", script), {}, str(tmp_path / f"{name}.log"))
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_dead(pids: list[int], seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while any(is_alive(pid) for pid in pids):
+        assert time.monotonic() < deadline, f"still alive: {[p for p in pids if is_alive(p)]}"
+        time.sleep(0.02)
+
+
+def test_an_exit_is_told_once_with_its_code_and_output_is_logged(tmp_path: Path) -> None:
+    host = ProcessHost()
+    host.start(order("a", "echo hello; exit 3", tmp_path))
+    (notice,) = host.next_exits(10.0)
+    assert (notice.name, notice.returncode, notice.expected) == ("a", 3, False)
+    assert (tmp_path / "a.log").read_text() == "hello\n"
+    assert host.next_exits(0.01) == []
+
+
+def test_stop_ends_a_process_that_ignores_sigterm_and_what_it_started(tmp_path: Path) -> None:
+    host = ProcessHost()
+    pid_file = tmp_path / "grandchild"
+    script = f"trap '' TERM; sleep 1000 & echo $! > {pid_file}; touch {tmp_path}/up; wait; wait"
+    pid = host.start(order("stubborn", script, tmp_path))
+    while not (tmp_path / "up").exists():
+        time.sleep(0.01)
+    assert host.stop(grace_s=0.2) == {"stubborn": -signal.SIGKILL}
+    wait_dead([pid, int(pid_file.read_text())])
+    (notice,) = host.next_exits(5.0)
+    assert notice.expected
+
+
+def test_a_name_cannot_run_twice_but_can_run_again(tmp_path: Path) -> None:
+    host = ProcessHost()
+    host.start(order("a", "sleep 1000", tmp_path))
+    with pytest.raises(RuntimeError, match="already running"):
+        host.start(order("a", "sleep 1000", tmp_path))
+    host.stop(grace_s=1.0)
+    host.start(order("a", "exit 0", tmp_path))
+    codes = [n.returncode for n in (*host.next_exits(5.0), *host.next_exits(5.0))]
+    assert codes[-1] == 0
+
+
+def test_children_die_with_a_host_that_is_killed(tmp_path: Path) -> None:
+    script = (
+        "import sys\n"
+        "from agentrl.cluster.host import ProcessHost, ProcessOrder\n"
+        "host = ProcessHost()\n"
+        "print(host.start(ProcessOrder('a', ('sleep', '1000'))), flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        assert is_alive(child)
+        os.kill(parent.pid, signal.SIGKILL)
+    wait_dead([child])
+
+
+def test_a_private_file_is_readable_by_its_owner_alone(tmp_path: Path) -> None:
+    ProcessHost().write_file(str(tmp_path / "private" / "key"), b"secret")
+    assert (tmp_path / "private" / "key").stat().st_mode & 0o777 == 0o600

@@ -1,0 +1,78 @@
+"""Ctrl-C and SIGTERM at different moments: out within ten seconds, nothing left, the truth told."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from agentrl.buffer.audit import audit
+from agentrl.cluster.layout import RUN_MARK
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
+
+
+def reached(run: Path, phase: str) -> bool:
+    path = run / "phases.json"
+    return path.exists() and f'"{phase}"' in path.read_text()
+
+
+def processes_of(run: Path) -> list[str]:
+    mark = f"{RUN_MARK}={run}".encode()
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if mark in path.read_bytes().split(b"\0"):
+                found.append(path.with_name("cmdline").read_text())
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.parametrize(
+    ("phase", "number"),
+    [
+        ("parsed", signal.SIGINT),
+        ("processes_started", signal.SIGTERM),
+        ("first_step", signal.SIGINT),
+    ],
+)
+def test_a_signal_ends_the_run_within_ten_seconds(
+    tmp_path: Path, phase: str, number: signal.Signals
+) -> None:
+    run = tmp_path / "run"
+    command = [
+        sys.executable, str(ROOT / "train_async.py"), "--async-buffer-size", "4",
+        "--run-dir", str(tmp_path), "--run-id", "run", "--skip-eval-before-train",
+        "--rollout-batch-size", "4", "--num-rollout", "500",
+    ]  # fmt: skip
+    with (tmp_path / "output").open("w") as output:
+        process = subprocess.Popen(
+            command, cwd=tmp_path, env=os.environ | {"NO_COLOR": "1"}, stdout=output, stderr=output
+        )
+    try:
+        deadline = time.monotonic() + 120
+        while not reached(run, phase):
+            assert process.poll() is None, (tmp_path / "output").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(number)
+        # A bound with room for a shared machine: what is promised is ten seconds.
+        process.wait(20)
+    finally:
+        process.kill()
+    said = (tmp_path / "output").read_text()
+    assert process.returncode == 128 + number, said
+    assert "Traceback" not in said
+    assert json.loads((run / "summary.json").read_text())["status"] == "interrupted"
+    assert processes_of(run) == []
+    if phase == "first_step":
+        report = audit(run)
+        assert report.problems == ()
+        assert report.minted == report.open + sum(report.fates.values())

@@ -1,0 +1,132 @@
+"""A real engine with agentrl's CPU attention says what transformers says."""
+
+import os
+import random
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from agentrl.serving.client import EngineClient
+from agentrl.serving.control import EngineControl
+from agentrl.serving.cpu import ATTENTION_BACKEND
+from agentrl.serving.launch import engine_command
+from agentrl.types import EngineAddress, Generation, SamplingParams
+
+pytestmark = [pytest.mark.anyio, pytest.mark.real]
+
+VOCAB_SIZE, MAX_CONTEXT, NUM_REQUESTS, NUM_NEW = 500, 1024, 16, 24
+
+
+def free_port() -> int:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        return int(holder.getsockname()[1])
+
+
+def make_model() -> Qwen3ForCausalLM:
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=VOCAB_SIZE,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        max_position_embeddings=MAX_CONTEXT,
+        tie_word_embeddings=True,
+        eos_token_id=None,
+        bos_token_id=0,
+        pad_token_id=0,
+        initializer_range=0.2,
+    )
+    return Qwen3ForCausalLM(config).to(torch.float32).eval()
+
+
+def prompts() -> list[list[int]]:
+    """Lengths from 1 to 200; half of them go on from one of two shared prefixes."""
+    rng = random.Random(0)
+    stems = [rng.choices(range(VOCAB_SIZE), k=length) for length in (40, 130)]
+    alone = [rng.choices(range(VOCAB_SIZE), k=length) for length in (1, 2, 3, 17, 64, 90, 150, 200)]
+    shared = [stems[i % 2] + rng.choices(range(VOCAB_SIZE), k=1 + 7 * i) for i in range(8)]
+    return alone + shared
+
+
+async def generate(engine: EngineAddress, rounds: int) -> list[list[Generation]]:
+    """All prompts at once, greedily, `rounds` times: later rounds find their prefixes cached."""
+    sampling = SamplingParams(temperature=0.0, max_new_tokens=NUM_NEW)
+    replies: list[list[Generation]] = []
+    async with EngineClient(
+        engine.url,
+        [engine],
+        vocab_size=VOCAB_SIZE,
+        max_context=MAX_CONTEXT,
+        num_permits=NUM_REQUESTS,
+        turn_timeout_s=30,
+    ) as client:
+        for _ in range(rounds):
+            got: dict[int, Generation] = {}
+
+            async def one(number: int, ids: list[int], got: dict[int, Generation] = got) -> None:
+                key = f"request {number}"
+                got[number] = await client.generate(ids, sampling, routing_key=key, priority=0)
+
+            async with anyio.create_task_group() as group:
+                for number, ids in enumerate(prompts()):
+                    group.start_soon(one, number, ids)
+            replies.append([got[number] for number in range(NUM_REQUESTS)])
+    return replies
+
+
+@contextmanager
+def running_engine(folder: Path) -> Iterator[tuple[EngineAddress, subprocess.Popen[bytes]]]:
+    port = free_port()
+    spec = engine_command(
+        model_path=str(folder / "model"),
+        port=port,
+        name="engine",
+        device="cpu",
+        dtype="float32",
+        extra={"max_total_tokens": 16384},
+        weight_version="0",
+    )
+    assert spec.argv[spec.argv.index("--attention-backend") + 1] == ATTENTION_BACKEND
+    with (folder / "engine.log").open("wb") as log:
+        process = subprocess.Popen(
+            spec.argv, env={**os.environ, **spec.env}, stdout=log, stderr=subprocess.STDOUT
+        )
+    try:
+        yield EngineAddress("engine", f"http://127.0.0.1:{port}"), process
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+async def test_16_greedy_requests_at_once_equal_transformers(tmp_path: Path) -> None:
+    model = make_model()
+    model.save_pretrained(tmp_path / "model")
+    with running_engine(tmp_path) as (engine, process):
+        async with EngineControl(engine, timeout_s=10) as control:
+            await control.wait_ready(50, lambda: process.poll() is None)
+        rounds = await generate(engine, rounds=2)
+    for replies in rounds:
+        for prompt, reply in zip(prompts(), replies, strict=True):
+            check_against(model, prompt, reply)
+
+
+@torch.no_grad()
+def check_against(model: Qwen3ForCausalLM, prompt: list[int], reply: Generation) -> None:
+    """Each sampled token is the likeliest after those before it, with the same logprob."""
+    assert len(reply.output_ids) == NUM_NEW
+    logits = model(torch.tensor([prompt + reply.output_ids])).logits[0, len(prompt) - 1 : -1]
+    assert logits.argmax(-1).tolist() == reply.output_ids
+    expected = logits.log_softmax(-1)[range(NUM_NEW), reply.output_ids]
+    # Greedy requests report the logprob at temperature 1.
+    torch.testing.assert_close(torch.tensor(reply.logprobs), expected, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,358 @@
+"""Real SGLang engines behind the real router, pushed to by the real sink.
+
+One pair of engines serves the module; the engine that is killed is a third one. The model is a tiny
+random Qwen3 whose vocabulary needs padding and whose embeddings are tied.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import aiohttp
+import anyio
+import psutil
+import pytest
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from agentrl.errors import EngineError
+from agentrl.serving.client import EngineClient
+from agentrl.serving.control import EngineControl, EngineRefusedError, RouterControl
+from agentrl.serving.launch import (
+    NEGATABLE,
+    ProcessSpec,
+    engine_command,
+    router_command,
+)
+from agentrl.serving.weights import FleetWeightSink
+from agentrl.types import EngineAddress, Generation, SamplingParams
+
+pytestmark = [pytest.mark.anyio, pytest.mark.real]
+
+VOCAB_SIZE, MAX_CONTEXT, STOP_TOKEN = 500, 1024, 2
+START_DEADLINE_S = 110
+Weights = dict[str, torch.Tensor]
+
+
+class Process:
+    """A process of the stack in its own group, so that all of it can be killed."""
+
+    def __init__(self, spec: ProcessSpec, log: Path) -> None:
+        self.log = log
+        with log.open("wb") as out:
+            self.popen = subprocess.Popen(
+                spec.argv,
+                env={**os.environ, **spec.env},
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def alive(self) -> bool:
+        return self.popen.poll() is None
+
+    def kill_group(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.popen.pid, signal.SIGKILL)
+        self.popen.wait(30)
+
+
+class Stack(NamedTuple):
+    engines: list[EngineAddress]
+    router: str
+    folder: Path
+
+
+def make_model(seed: int) -> Qwen3ForCausalLM:
+    torch.manual_seed(seed)
+    config = Qwen3Config(
+        vocab_size=VOCAB_SIZE,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        max_position_embeddings=MAX_CONTEXT,
+        tie_word_embeddings=True,
+        eos_token_id=STOP_TOKEN,
+        bos_token_id=0,
+        pad_token_id=0,
+        initializer_range=0.2,
+    )
+    return Qwen3ForCausalLM(config).to(torch.float32).eval()
+
+
+def weights_of(seed: int) -> Weights:
+    return {name: tensor.detach() for name, tensor in make_model(seed).named_parameters()}
+
+
+def free_ports(count: int) -> list[int]:
+    with ExitStack() as sockets:
+        held = [sockets.enter_context(socket.create_server(("", 0))) for _ in range(count)]
+        return [sock.getsockname()[1] for sock in held]
+
+
+@contextmanager
+def engine_process(name: str, folder: Path) -> Iterator[tuple[EngineAddress, Process]]:
+    (port,) = free_ports(1)
+    spec = engine_command(
+        model_path=str(folder / "model"),
+        port=port,
+        name=name,
+        device="cpu",
+        dtype="float32",
+        extra={"max_total_tokens": 16384},
+    )
+    process = Process(spec, folder / f"{name}.log")
+    try:
+        yield EngineAddress(name, f"http://127.0.0.1:{port}"), process
+    finally:
+        process.kill_group()
+
+
+async def wait_ready(engine: EngineAddress, process: Process) -> None:
+    async with EngineControl(engine, timeout_s=10) as control:
+        try:
+            await control.wait_ready(START_DEADLINE_S, process.alive)
+        except EngineError:
+            raise AssertionError(process.log.read_text()[-3000:]) from None
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    folder = tmp_path_factory.mktemp("serving")
+    make_model(0).save_pretrained(folder / "model")
+    with ExitStack() as resources:
+        pairs = [resources.enter_context(engine_process(f"sglang-{i}", folder)) for i in range(2)]
+        port, metrics = free_ports(2)
+        spec = router_command(port=port, prometheus_port=metrics, turn_timeout_s=60, extra={})
+        router = Process(spec, folder / "router.log")
+        resources.callback(router.kill_group)
+        url = f"http://127.0.0.1:{port}"
+
+        async def bring_up() -> None:
+            async with RouterControl(url, timeout_s=10) as control:
+                await control.wait_ready(30, router.alive)
+                for engine, process in pairs:
+                    await wait_ready(engine, process)
+                    await control.add(engine, 30)
+
+        anyio.run(bring_up)
+        yield Stack([engine for engine, _ in pairs], url, folder)
+
+
+def sink_to(engines: list[EngineAddress], lost: list[str] | None = None) -> FleetWeightSink:
+    reported = [] if lost is None else lost
+    return FleetWeightSink(
+        engines,
+        bucket_bytes=50_000,
+        timeout_s=30,
+        fleet_size=16,
+        tied_embeddings=True,
+        on_lost=lambda engine: reported.append(engine.name),
+    )
+
+
+def publish(engines: list[EngineAddress], version: int, weights: Weights) -> None:
+    with sink_to(engines) as sink:
+        sink.publish(version, weights.items())
+        sink.verify(weights.items())
+
+
+def client_to(url: str, engines: list[EngineAddress]) -> EngineClient:
+    return EngineClient(
+        url,
+        engines,
+        vocab_size=VOCAB_SIZE,
+        max_context=MAX_CONTEXT,
+        num_permits=8,
+        turn_timeout_s=60,
+    )
+
+
+async def num_running(engine: EngineAddress) -> int:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(engine.url + "/v1/loads") as answer,
+    ):
+        [load] = (await answer.json())["loads"]
+        return int(load["num_running_reqs"])
+
+
+async def until_some_run(engines: list[EngineAddress]) -> None:
+    """Engines are fast: turns that began first may be done before the last has begun."""
+    with anyio.fail_after(20):
+        while sum([await num_running(engine) for engine in engines]) == 0:  # noqa: ASYNC110
+            await anyio.sleep(0.005)
+
+
+async def until_running(engines: list[EngineAddress], number: int) -> None:
+    with anyio.fail_after(20):
+        # SGLang tells nobody when a request starts: the test has to look.
+        while sum([await num_running(engine) for engine in engines]) != number:  # noqa: ASYNC110
+            await anyio.sleep(0.02)
+
+
+async def test_greedy_turns_through_the_router_equal_those_of_the_engine_and_of_transformers(
+    stack: Stack,
+) -> None:
+    await anyio.to_thread.run_sync(publish, stack.engines, 1, weights_of(5))
+    prompt, sampling = [11, 12, 13, 14], SamplingParams(temperature=0.0, max_new_tokens=16)
+    reference = make_model(5).generate(
+        torch.tensor([prompt]), do_sample=False, max_new_tokens=16, pad_token_id=0
+    )
+    turns = []
+    for url in (stack.router, *(engine.url for engine in stack.engines)):
+        async with client_to(url, stack.engines) as client:
+            turn = await client.generate(prompt, sampling, routing_key="a", priority=0)
+            turns.append(turn)
+    for turn in turns:
+        assert turn.output_ids == reference[0, len(prompt) :].tolist()
+        assert turn.versions == [1] * len(turn.output_ids)
+        assert turn.logprobs == pytest.approx(turns[0].logprobs, abs=1e-4)
+
+
+async def test_a_turn_that_stops_ends_with_its_stop_token_and_that_token_has_a_logprob(
+    stack: Stack,
+) -> None:
+    await anyio.to_thread.run_sync(publish, stack.engines, 1, weights_of(5))
+    prompt = [11, 12, 13, 14]
+    async with client_to(stack.router, stack.engines) as client:
+        whole = await client.generate(
+            prompt, SamplingParams(temperature=0.0, max_new_tokens=8), routing_key="a", priority=0
+        )
+        stop = whole.output_ids[3]
+        sampling = SamplingParams(temperature=0.0, max_new_tokens=8, stop_token_ids=(stop,))
+        turn = await client.generate(prompt, sampling, routing_key="a", priority=0)
+    expected = whole.output_ids[: whole.output_ids.index(stop) + 1]
+    assert (turn.finish_reason, turn.matched, turn.output_ids) == ("stop", stop, expected)
+    assert len(turn.logprobs) == len(expected)
+
+
+async def test_one_routing_key_stays_on_one_engine_and_a_cancelled_turn_leaves_it_at_once(
+    stack: Stack,
+) -> None:
+    await anyio.to_thread.run_sync(publish, stack.engines, 1, weights_of(5))
+    sampling = SamplingParams(max_new_tokens=900, temperature=1.0)
+
+    async with client_to(stack.router, stack.engines) as client:
+        async with anyio.create_task_group() as group:
+            for token in range(4):
+                turn = partial(client.generate, routing_key="episode", priority=0)
+                group.start_soon(turn, [20 + token], sampling)
+            await until_running(stack.engines, 4)
+            loads = [await num_running(engine) for engine in stack.engines]
+            group.cancel_scope.cancel()
+        await until_running(stack.engines, 0)
+    assert sorted(loads) == [0, 4]
+
+
+async def test_a_push_reaches_turns_in_flight_and_every_token_knows_its_version(
+    stack: Stack,
+) -> None:
+    await anyio.to_thread.run_sync(publish, stack.engines, 2, weights_of(6))
+    turns: list[Generation] = []
+
+    async def turn(client: EngineClient, number: int) -> None:
+        sampling = SamplingParams(max_new_tokens=400, temperature=1.0)
+        key = f"episode-{number}"
+        turns.append(
+            await client.generate([30 + number, 7], sampling, routing_key=key, priority=number)
+        )
+
+    async with client_to(stack.router, stack.engines) as client:
+        async with anyio.create_task_group() as group:
+            for number in range(8):
+                group.start_soon(turn, client, number)
+            await until_some_run(stack.engines)
+            await anyio.to_thread.run_sync(publish, stack.engines, 3, weights_of(7))
+        stats = client.permit_stats()
+    assert len(turns) == 8
+    assert all(turn.versions == sorted(turn.versions) for turn in turns)
+    assert all(turn.finish_reason in ("stop", "length") for turn in turns)
+    crossed = [turn for turn in turns if set(turn.versions) == {2, 3}]
+    assert crossed
+    assert all(turn.num_retractions == 1 for turn in crossed)
+    assert stats.in_use == 0
+
+
+async def test_an_engine_joins_and_its_death_in_a_push_leaves_the_rest_serving(
+    stack: Stack,
+) -> None:
+    lost: list[str] = []
+    first = stack.engines[0]
+    with engine_process("sglang-2", stack.folder) as (third, process):
+        await wait_ready(third, process)
+        children = psutil.Process(process.popen.pid).children(recursive=True)
+
+        def push() -> None:
+            with sink_to([first], lost) as sink:
+                sink.publish(4, weights_of(8).items())
+                sink.join(third, 4, weights_of(8).items())
+                sink.verify(weights_of(8).items())
+                report = sink.publish(5, killing(weights_of(9)))
+                sink.verify(weights_of(9).items())
+            assert report.engines == (first.name,)
+
+        def killing(weights: Weights) -> Iterator[tuple[str, torch.Tensor]]:
+            for position, item in enumerate(weights.items()):
+                if position == len(weights) // 2:
+                    process.popen.send_signal(signal.SIGKILL)
+                yield item
+
+        await anyio.to_thread.run_sync(push)
+        _, survivors = await anyio.to_thread.run_sync(partial(psutil.wait_procs, children, 20))
+    assert lost == [third.name]
+    assert survivors == []
+    async with client_to(first.url, [first]) as client:
+        sampling = SamplingParams(max_new_tokens=4)
+        turn = await client.generate([5], sampling, routing_key="a", priority=0)
+    assert set(turn.versions) == {5}
+
+
+async def test_the_router_takes_engines_out_and_in(stack: Stack) -> None:
+    await anyio.to_thread.run_sync(publish, stack.engines, 6, weights_of(6))
+    async with RouterControl(stack.router, timeout_s=10) as router:
+        await router.remove(stack.engines[1], 20)
+        assert list(await router.workers()) == [stack.engines[0].url]
+        await router.add(stack.engines[1], 20)
+        assert await router.workers() == {engine.url: True for engine in stack.engines}
+
+
+async def test_an_engine_tells_its_limits_and_refusals_name_it(stack: Stack) -> None:
+    async with EngineControl(stack.engines[0], timeout_s=10) as control:
+        info = await control.info()
+        assert MAX_CONTEXT - 16 <= info.max_input_tokens <= info.context_tokens <= MAX_CONTEXT
+        with pytest.raises(EngineRefusedError, match=r"sglang-0 .*/end_weight_update answered 400"):
+            await control.end_update()
+
+
+def test_the_booleans_that_can_be_negated_are_those_of_the_installed_sglang() -> None:
+    code = """
+import argparse
+from sglang.srt.server_args import ServerArgs
+parser = argparse.ArgumentParser()
+ServerArgs.add_cli_args(parser)
+kinds = (argparse.BooleanOptionalAction,)
+print(*sorted(action.dest for action in parser._actions if isinstance(action, kinds)))
+"""
+    spec = engine_command(
+        model_path="none", port=1, name="none", device="cpu", extra={}, dtype="float32"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **spec.env},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=100,
+    )
+    assert result.stdout.split() == sorted(NEGATABLE)

@@ -1,0 +1,206 @@
+"""Small Hugging Face models on disk, packed batches for them, a policy-gradient loss, and a short
+job over them that any number of ranks can play (worker processes load this file by its path)."""
+
+import json
+import socket
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from agentrl.learner.backend import LossFn, MicroBatch, TrainBackend
+
+VOCAB = 96
+DIMS: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 128,
+    "rms_norm_eps": 1e-6,
+    "initializer_range": 0.1,
+    "attn_implementation": "eager",
+}
+
+
+class HFModel(NamedTuple):
+    """A transformers model and the directory that holds it."""
+
+    model: Any
+    directory: Path
+
+
+@pytest.fixture(scope="session")
+def hf_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], HFModel]:
+    """Makes `Qwen3`, `Qwen3-tied`, `Qwen2` or `Llama`, each once."""
+    made: dict[str, HFModel] = {}
+
+    def make(name: str) -> HFModel:
+        if name not in made:
+            made[name] = _make(name, tmp_path_factory.mktemp(name))
+        return made[name]
+
+    return make
+
+
+def _make(name: str, directory: Path) -> HFModel:
+    import transformers
+
+    family, _, tied = name.partition("-")
+    config = getattr(transformers, f"{family}Config")(
+        **DIMS, tie_word_embeddings=bool(tied), rope_theta=50_000.0
+    )
+    torch.manual_seed(7)
+    model = getattr(transformers, f"{family}ForCausalLM")(config).float().eval()
+    for parameter_name, parameter in model.named_parameters():
+        if "norm" in parameter_name or "bias" in parameter_name:
+            parameter.data.uniform_(0.5, 1.5)
+    model.save_pretrained(directory)
+    return HFModel(model, directory)
+
+
+@pytest.fixture(scope="session")
+def free_ports() -> Callable[[int], int]:
+    """Finds the first of several consecutive ports that nothing listens on."""
+
+    def find(count: int) -> int:
+        for _ in range(100):
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                first = int(probe.getsockname()[1])
+            if first + count < 65536 and all(map(_is_free, range(first, first + count))):
+                return first
+        raise OSError(f"no {count} consecutive free ports")
+
+    return find
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+def batches(lengths: Sequence[Sequence[int]], seed: int) -> list[MicroBatch]:
+    """Micro-batches of random sequences of the given lengths, with the columns `pg` reads."""
+    return [_packed(each, seed + index) for index, each in enumerate(lengths)]
+
+
+def _packed(lengths: Sequence[int], seed: int) -> MicroBatch:
+    generator = torch.Generator().manual_seed(seed)
+    total = sum(lengths)
+    tokens = torch.randint(0, VOCAB, (total,), generator=generator)
+    cu = torch.tensor([0, *lengths]).cumsum(0)
+    labels = tokens.roll(-1)
+    labels[cu[1:] - 1] = 0
+    mask = torch.ones(total)
+    mask[cu[1:] - 1] = 0.0
+    return MicroBatch(
+        tokens_T=tokens,
+        labels_T=labels,
+        positions_T=torch.cat([torch.arange(n) for n in lengths]),
+        cu_seqlens=cu.int(),
+        max_seqlen=max(lengths),
+        columns={
+            "mask": mask,
+            "advantages": torch.randn(total, generator=generator),
+            "mu": -4.0 + 0.3 * torch.randn(total, generator=generator),
+        },
+    )
+
+
+def pg(
+    batch: MicroBatch, logprobs_T: Tensor, entropy_T: Tensor
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """A clipped policy-gradient loss with an entropy bonus over a fixed denominator."""
+    ratio = (logprobs_T - batch.columns["mu"]).exp()
+    advantages = batch.columns["advantages"]
+    gain = torch.minimum(ratio * advantages, ratio.clamp(0.5, 2.0) * advantages)
+    mask = batch.columns["mask"]
+    value = -((gain + 0.05 * entropy_T) * mask).sum() / 50.0
+    return value, {"loss": value.detach(), "tokens": mask.sum()}
+
+
+def nan_pg(
+    batch: MicroBatch, logprobs_T: Tensor, entropy_T: Tensor
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """A loss whose gradient is not a number."""
+    value, metrics = pg(batch, logprobs_T, entropy_T)
+    return value * torch.nan, metrics
+
+
+#: Micro-batches of two steps by data-parallel share: unequal counts, then a share of none.
+STEPS: list[list[list[list[int]]]] = [
+    [[[30, 7], [19], [5, 5, 5]], [[11, 23]]],
+    [[[40, 2], [9]], []],
+]
+
+
+def play(backend: TrainBackend, target: Path) -> None:
+    """Take this rank's part of `STEPS` and of a step that cannot be taken; write to `target`-RANK.*
+    the log-probabilities of the first step, the last weights and everything else seen."""
+    seen: dict[str, Any] = {"results": []}
+    logprobs: dict[str, Tensor] = {}
+    for step, shares in enumerate(STEPS):
+        own = {
+            f"{step}.{share}.{index}": batch
+            for share, lengths in enumerate(shares)
+            for index, batch in enumerate(batches(lengths, 100 * step + 10 * share))
+            if share % backend.data_parallel_size == backend.data_parallel_rank
+        }
+        found = backend.logprobs(list(own.values()))
+        logprobs |= zip(own, found, strict=True)
+        result = backend.step(list(own.values()), pg)
+        seen["results"].append([result.skipped, result.grad_norm, result.metrics])
+    seen["nan_skipped"] = backend.step(list(own.values()), nan_pg).skipped
+    seen["sum"] = backend.all_reduce_sum([backend.data_parallel_rank + 1.0, 0.5])
+    seen["bytes"] = list(backend.broadcast_bytes(b"lease" if backend.is_source else None))
+    seen["is_source"] = backend.is_source
+    weights = {name: tensor.clone() for name, tensor in backend.hf_tensors()}
+    rank = torch.distributed.get_rank()
+    save_file(weights, f"{target}-{rank}.weights")
+    save_file(logprobs, f"{target}-{rank}.logprobs")
+    Path(f"{target}-{rank}.json").write_text(json.dumps(seen))
+    backend.save_hf(Path(f"{target}-saved"))
+
+
+@pytest.fixture(scope="session")
+def play_job() -> Callable[[TrainBackend, Path], None]:
+    """`play` for this process."""
+    return play
+
+
+@pytest.fixture(scope="session")
+def packed() -> Callable[[Sequence[int], int], MicroBatch]:
+    """Makes one micro-batch from lengths and a seed."""
+    return _packed
+
+
+@pytest.fixture(scope="session")
+def pg_loss() -> LossFn:
+    """`pg` for tests in this process."""
+    return pg
+
+
+@pytest.fixture(scope="session")
+def hf_scores() -> Callable[[Any, MicroBatch], tuple[Tensor, Tensor]]:
+    """Log-probabilities and entropies of a transformers model, one sequence at a time."""
+
+    def score(model: Any, batch: MicroBatch) -> tuple[Tensor, Tensor]:
+        logprobs, entropies = [], []
+        sizes = batch.cu_seqlens.diff().tolist()
+        for tokens, labels in zip(
+            torch.split(batch.tokens_T, sizes), torch.split(batch.labels_T, sizes), strict=True
+        ):
+            log_p = model(tokens[None]).logits[0].log_softmax(-1)
+            logprobs.append(log_p.gather(-1, labels[:, None])[:, 0])
+            entropies.append(-(log_p.exp() * log_p).sum(-1))
+        return torch.cat(logprobs), torch.cat(entropies)
+
+    return score

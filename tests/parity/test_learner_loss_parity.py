@@ -1,0 +1,226 @@
+"""The objective against references written from the papers, token by token, with gradients.
+
+The references are scalar loops over Python floats and torch scalars; they share no code with
+agentrl.learner.
+"""
+
+import math
+import statistics
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from agentrl.config.run import RunConfig
+from agentrl.learner.advantage import group_advantages
+from agentrl.learner.backend import MicroBatch
+from agentrl.learner.corrections import effective_sample_share, kl_estimate, truncated_weight
+from agentrl.learner.loss import Objective, PolicyLoss
+
+NUM_TOKENS = 60
+
+
+def micro_batch(seed: int, **extra: Tensor) -> MicroBatch:
+    """Random columns; about half of the tokens are sampled and most of those trained."""
+    generator = torch.Generator().manual_seed(seed)
+    sampled = torch.rand(NUM_TOKENS, generator=generator) < 0.6
+    mask = sampled & (torch.rand(NUM_TOKENS, generator=generator) < 0.8)
+    columns = {
+        "sampled": sampled,
+        "mask": mask,
+        "mu": -2 * torch.rand(NUM_TOKENS, generator=generator),
+        "advantages": torch.randn(NUM_TOKENS, generator=generator),
+        "weights": torch.rand(NUM_TOKENS, generator=generator),
+        "ages": torch.where(
+            sampled, torch.randint(0, 3, (NUM_TOKENS,), generator=generator), -1
+        ).int(),
+        **extra,
+    }
+    zeros = torch.zeros(NUM_TOKENS, dtype=torch.int64)
+    ends = torch.tensor([0, NUM_TOKENS], dtype=torch.int32)
+    return MicroBatch(zeros, zeros, zeros, ends, NUM_TOKENS, columns)
+
+
+def random_logprobs(seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return -2 * torch.rand(NUM_TOKENS, generator=generator)
+
+
+def clip(value: float, low: float, high: float) -> float:
+    return max(low, min(high, value))
+
+
+def reference_loss(
+    cfg: RunConfig, columns: Mapping[str, Tensor], logprobs: Tensor, entropy: Tensor
+) -> tuple[Tensor, dict[str, float]]:
+    """Token by token from the formulas; differentiable in `logprobs` and `entropy`."""
+    loss = torch.zeros((), dtype=torch.float64)
+    counts = {"clipped": 0.0, "truncated": 0.0, "ratio": 0.0, "ratio_squared": 0.0, "k3": 0.0}
+    high = cfg.eps_clip if cfg.eps_clip_high is None else cfg.eps_clip_high
+    for t in range(NUM_TOKENS):
+        if not columns["mask"][t]:
+            continue
+        prox = float(columns["prox"][t]) if "prox" in columns else float(logprobs[t].detach())
+        mu, advantage = float(columns["mu"][t]), float(columns["advantages"][t])
+        weight = float(columns["weights"][t])
+        rho = torch.exp(logprobs[t].double() - prox)
+        bounded = rho if 1 - cfg.eps_clip <= float(rho.detach()) <= 1 + high else None
+        clipped_value = clip(float(rho.detach()), 1 - cfg.eps_clip, 1 + high) * advantage
+        plain_value = float(rho.detach()) * advantage
+        if clipped_value < plain_value:
+            objective = torch.tensor(clipped_value) if bounded is None else bounded * advantage
+        else:
+            objective = rho * advantage
+        if cfg.eps_clip_c is not None and advantage < 0:
+            floor = cfg.eps_clip_c * advantage
+            if float(objective.detach()) < floor:
+                objective = torch.tensor(floor)
+        raw = math.exp(prox - mu)
+        w = clip(raw, cfg.tis_clip_low, cfg.tis_clip) if cfg.use_tis else 1.0
+        loss = loss - w * objective * weight - cfg.entropy_coef * entropy[t].double() * weight
+        if cfg.use_kl_loss:
+            d = logprobs[t].double() - float(columns["reference"][t])
+            kl = {"k1": d, "k2": d * d / 2, "k3": torch.exp(-d) - 1 + d}
+            estimate = kl["k3"] if cfg.kl_loss_type == "low_var_kl" else kl[cfg.kl_loss_type]
+            loss = loss + cfg.kl_loss_coef * estimate * weight
+        counts["clipped"] += clipped_value < plain_value
+        counts["truncated"] += cfg.use_tis and w != raw
+        counts["ratio"] += w * float(rho.detach())
+        counts["ratio_squared"] += (w * float(rho.detach())) ** 2
+        counts["k3"] += math.exp(prox - mu) - 1 - (prox - mu)
+    return loss, counts
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "one step, truncated": {},
+    "one step, plain": {"use_tis": False},
+    "band from below too": {"tis_clip_low": 0.8, "tis_clip": 1.2},
+    "inner step, clipped": {"prox": True},
+    "inner step, wide upper clip": {"prox": True, "eps_clip": 0.1, "eps_clip_high": 0.4},
+    "inner step, dual clip": {"prox": True, "eps_clip_c": 1.3},
+    "entropy bonus": {"prox": True, "entropy_coef": 0.05},
+    "kl k1": {"use_kl_loss": True, "kl_loss_coef": 0.1, "kl_loss_type": "k1"},
+    "kl k2": {"use_kl_loss": True, "kl_loss_coef": 0.1, "kl_loss_type": "k2"},
+    "kl k3": {"use_kl_loss": True, "kl_loss_coef": 0.1, "kl_loss_type": "k3"},
+    "kl low var": {
+        "prox": True,
+        "use_kl_loss": True,
+        "kl_loss_coef": 0.1,
+        "kl_loss_type": "low_var_kl",
+    },
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_loss_gradient_and_sums_agree_with_the_papers(case: dict[str, Any], seed: int) -> None:
+    flags = {key: value for key, value in case.items() if key != "prox"}
+    cfg = RunConfig(**flags)
+    extra = {"prox": random_logprobs(seed + 100)} if case.get("prox") else {}
+    if cfg.use_kl_loss:
+        extra["reference"] = random_logprobs(seed + 200)
+    batch = micro_batch(seed, **extra)
+    logprobs = random_logprobs(seed + 300).requires_grad_()
+    entropy = random_logprobs(seed + 400).neg().requires_grad_()
+
+    expected, counts = reference_loss(cfg, batch.columns, logprobs, entropy)
+    expected_grads = torch.autograd.grad(expected, [logprobs, entropy], allow_unused=True)
+    loss_fn = PolicyLoss(Objective.from_config(cfg), rank=0, num_ranks=1, max_age=2)
+    loss, sums = loss_fn(batch, logprobs, entropy)
+    grads = torch.autograd.grad(loss, [logprobs, entropy], allow_unused=True)
+
+    assert float(loss.detach()) == pytest.approx(float(expected.detach()), rel=1e-4, abs=1e-5)
+    for grad, wanted in zip(grads, expected_grads, strict=True):
+        wanted = torch.zeros(NUM_TOKENS) if wanted is None else wanted
+        grad = torch.zeros(NUM_TOKENS) if grad is None else grad
+        torch.testing.assert_close(grad, wanted, rtol=1e-4, atol=1e-6)
+    assert float(sums["clipped"]) == counts["clipped"]
+    assert float(sums["truncated"]) == counts["truncated"]
+    for name, wanted_sum in (
+        ("ratio", counts["ratio"]),
+        ("ratio_squared", counts["ratio_squared"]),
+        ("mismatch", counts["k3"]),
+    ):
+        total = sum(float(sums[f"{name}@{age}"]) for age in range(3))
+        assert total == pytest.approx(wanted_sum, rel=1e-4, abs=1e-4)
+
+
+def test_no_position_but_a_trained_one_gets_a_gradient_or_can_spoil_the_loss() -> None:
+    batch = micro_batch(7, reference=random_logprobs(8), prox=random_logprobs(9))
+    untrained = ~batch.columns["mask"]
+    cfg = RunConfig(use_kl_loss=True, kl_loss_coef=0.1, entropy_coef=0.1)
+    objective = Objective.from_config(cfg)
+    logprobs, entropy = random_logprobs(10), random_logprobs(11)
+    clean, _ = PolicyLoss(objective, 0, 1, 2)(batch, logprobs, entropy)
+    dirty_logprobs = logprobs.masked_fill(untrained, math.nan).requires_grad_()
+    dirty_entropy = entropy.masked_fill(untrained, math.inf).requires_grad_()
+    loss, _ = PolicyLoss(objective, 0, 1, 2)(batch, dirty_logprobs, dirty_entropy)
+    torch.autograd.backward(loss)
+    assert dirty_logprobs.grad is not None
+    assert dirty_entropy.grad is not None
+    assert float(loss.detach()) == float(clean)
+    assert torch.equal(dirty_logprobs.grad[untrained], torch.zeros(int(untrained.sum())))
+    assert torch.equal(dirty_entropy.grad[untrained], torch.zeros(int(untrained.sum())))
+    assert (dirty_logprobs.grad[~untrained] != 0).any()
+
+
+def test_a_micro_batch_without_trained_tokens_still_has_a_graph_and_a_zero_gradient() -> None:
+    batch = micro_batch(3, mask=torch.zeros(NUM_TOKENS, dtype=torch.bool))
+    logprobs = random_logprobs(4).requires_grad_()
+    loss, _ = PolicyLoss(Objective.from_config(RunConfig()), 0, 1, 2)(
+        batch, logprobs, torch.zeros(NUM_TOKENS)
+    )
+    torch.autograd.backward(loss)
+    assert float(loss.detach()) == 0
+    assert logprobs.grad is not None
+    assert not logprobs.grad.any()
+
+
+def test_the_largest_difference_survives_a_backend_that_only_sums() -> None:
+    loss_fn = PolicyLoss(Objective.from_config(RunConfig()), rank=1, num_ranks=2, max_age=2)
+    total: dict[str, float] = {}
+    largest = largest_on_policy = 0.0
+    for seed in range(5):
+        batch, logprobs = micro_batch(seed), random_logprobs(seed + 50)
+        _, sums = loss_fn(batch, logprobs, torch.zeros(NUM_TOKENS))
+        for name, value in sums.items():
+            total[name] = total.get(name, 0.0) + float(value)
+        for t in range(NUM_TOKENS):
+            if batch.columns["sampled"][t]:
+                diff = abs(float(batch.columns["mu"][t]) - float(logprobs[t]))
+                largest = max(largest, diff)
+                if batch.columns["ages"][t] == 0:
+                    largest_on_policy = max(largest_on_policy, diff)
+    assert total["max_diff#1"] == pytest.approx(largest)
+    assert total["max_diff_on_policy#1"] == pytest.approx(largest_on_policy)
+    assert total["max_diff#0"] == 0
+
+
+def test_extreme_ratios_stay_finite() -> None:
+    far = torch.tensor([-200.0, 0.0], requires_grad=True)
+    base = torch.tensor([0.0, -200.0])
+    assert torch.isfinite(kl_estimate(far, base, "k3")).all()
+    assert float(kl_estimate(far, base, "low_var_kl").detach().max()) == 10.0
+    weight, truncated = truncated_weight(far, base, 0.0, 2.0)
+    assert weight.tolist() == [pytest.approx(0.0, abs=1e-8), 2.0]
+    assert truncated.tolist() == [False, True]
+    assert not weight.requires_grad
+
+
+def test_grpo_advantages_agree_with_the_paper() -> None:
+    rewards = [0.0, 1.0, 0.25, 1.0, 0.5]
+    mean, std = statistics.fmean(rewards), statistics.stdev(rewards)
+    grpo = [(r - mean) / (std + 1e-6) for r in rewards]
+    assert group_advantages(rewards, RunConfig()) == pytest.approx(grpo)
+    dr_grpo = RunConfig(disable_grpo_std_normalization=True)
+    assert group_advantages(rewards, dr_grpo) == pytest.approx([r - mean for r in rewards])
+    raw = RunConfig(disable_rewards_normalization=True)
+    assert group_advantages(rewards, raw) == rewards
+
+
+def test_effective_sample_share_is_one_for_equal_weights_and_one_nth_for_a_single_one() -> None:
+    assert effective_sample_share(4, 4 * 0.7, 4 * 0.49) == pytest.approx(1.0)
+    assert effective_sample_share(4, 3.0, 9.0) == pytest.approx(0.25)
+    assert effective_sample_share(0, 0.0, 0.0) == 0.0

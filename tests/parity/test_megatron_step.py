@@ -1,0 +1,293 @@
+"""One process: megatron-core's model, log-probabilities and step against transformers and torch."""
+
+import copy
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from agentrl.config.run import RunConfig
+from agentrl.errors import ConfigError
+from agentrl.learner.backend import LossFn, MicroBatch
+from agentrl.learner.megatron import MegatronBackend
+
+LR, DECAY, CLIP = 1e-3, 0.1, 0.5
+Open = Callable[..., MegatronBackend]
+
+
+@pytest.fixture
+def open_backend(free_ports: Callable[[int], int]) -> Iterator[Open]:
+    """Opens one single-rank backend and closes it after the test."""
+    opened: list[MegatronBackend] = []
+
+    def make(
+        directory: Path, megatron: dict[str, Any] | None = None, **flags: Any
+    ) -> MegatronBackend:
+        settings = {"lr": LR, "weight_decay": DECAY, "clip_grad": CLIP} | flags
+        cfg = RunConfig(actor_num_gpus_per_node=1, megatron=megatron or {}, **settings)
+        backend = MegatronBackend(
+            cfg,
+            directory,
+            rank=0,
+            world_size=1,
+            master_address="127.0.0.1",
+            master_port=free_ports(1),
+            num_training_steps=None,
+        )
+        opened.append(backend)
+        return backend
+
+    yield make
+    for backend in opened:
+        backend.close()
+
+
+def worst(mine: dict[str, Tensor], theirs: dict[str, Tensor]) -> float:
+    assert mine.keys() == theirs.keys()
+    return max(float((mine[name] - theirs[name]).abs().max()) for name in mine)
+
+
+def hf_weights(model: Any) -> dict[str, Tensor]:
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
+def torch_steps(
+    model: Any, steps: list[list[MicroBatch]], loss_fn: LossFn, hf_scores: Any
+) -> tuple[dict[str, Tensor], list[float]]:
+    """AdamW with clipping on a copy of the transformers model: its weights and gradient norms."""
+    model = copy.deepcopy(model)
+    matrices = [p for p in model.parameters() if p.dim() > 1]
+    vectors = [p for p in model.parameters() if p.dim() == 1]
+    groups: list[dict[str, Any]] = [
+        {"params": matrices},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=LR, weight_decay=DECAY)
+    norms = []
+    for batches in steps:
+        optimizer.zero_grad()
+        for batch in batches:
+            torch.autograd.backward(loss_fn(batch, *hf_scores(model, batch))[0])
+        norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)))
+        optimizer.step()
+    return hf_weights(model), norms
+
+
+@pytest.mark.parametrize("name", ["Qwen3", "Qwen3-tied", "Qwen2", "Llama"])
+def test_packed_logprobs_equal_those_of_transformers_one_by_one(
+    name: str, hf_model: Any, packed: Any, hf_scores: Any, open_backend: Open
+) -> None:
+    model, directory = hf_model(name)
+    batches = [packed([30, 7, 19, 1], 1), packed([12], 2)]
+    found = open_backend(directory).logprobs(batches)
+    for batch, logprobs in zip(batches, found, strict=True):
+        wanted = hf_scores(model, batch)[0].detach()
+        assert logprobs.dtype == torch.float32
+        assert not logprobs.requires_grad
+        assert float((logprobs - wanted).abs().max()) < 1e-4
+
+
+def test_logprobs_are_of_the_distribution_that_was_sampled_from(
+    hf_model: Any, packed: Any, open_backend: Open
+) -> None:
+    """The engine reports log softmax(logits / temperature): so must the learner."""
+    model, directory = hf_model("Qwen3")
+    batch = packed([12], 2)
+    (found,) = open_backend(directory, rollout_temperature=0.7).logprobs([batch])
+    log_p = (model(batch.tokens_T[None]).logits[0] / 0.7).log_softmax(-1)
+    wanted = log_p.gather(-1, batch.labels_T[:, None])[:, 0].detach()
+    assert float((found - wanted).abs().max()) < 1e-4
+
+
+@pytest.mark.parametrize("name", ["Qwen3", "Qwen3-tied", "Qwen2", "Llama"])
+def test_weights_come_out_bit_equal_under_their_own_names(
+    name: str, hf_model: Any, open_backend: Open
+) -> None:
+    model, directory = hf_model(name)
+    exported = dict(open_backend(directory).hf_tensors())
+    wanted = hf_weights(model)
+    assert exported.keys() == wanted.keys()
+    assert all(torch.equal(exported[name], wanted[name]) for name in wanted)
+
+
+@pytest.mark.parametrize(
+    "megatron",
+    [
+        {},
+        {"use_distributed_optimizer": True},
+        {
+            "use_distributed_optimizer": True,
+            "overlap_grad_reduce": True,
+            "overlap_param_gather": True,
+        },
+        {
+            "recompute_granularity": "full",
+            "recompute_method": "uniform",
+            "recompute_num_layers": 1,
+        },
+        {"recompute_granularity": "selective"},
+    ],
+    ids=lambda megatron: "-".join(megatron) or "plain",
+)
+def test_two_steps_equal_torch_adamw_on_the_transformers_model(
+    megatron: dict[str, Any],
+    hf_model: Any,
+    packed: Any,
+    pg_loss: LossFn,
+    hf_scores: Any,
+    open_backend: Open,
+) -> None:
+    model, directory = hf_model("Qwen3")
+    steps = [[packed([30, 7], 1), packed([19], 2), packed([5, 5, 5], 3)], [packed([40, 2], 4)]]
+    wanted, norms = torch_steps(model, steps, pg_loss, hf_scores)
+    backend = open_backend(directory, megatron)
+    results = [backend.step(batches, pg_loss) for batches in steps]
+    assert [result.skipped for result in results] == [False, False]
+    assert [result.grad_norm for result in results] == pytest.approx(norms, abs=1e-4)
+    assert results[0].metrics["tokens"] == (37 - 2) + (19 - 1) + (15 - 3)
+    assert max(norms) > CLIP
+    assert worst(dict(backend.hf_tensors()), wanted) < 1e-4
+    assert worst(hf_weights(model), wanted) > 1e-3
+
+
+def test_tied_weights_are_trained_as_one(
+    hf_model: Any, packed: Any, pg_loss: LossFn, hf_scores: Any, open_backend: Open
+) -> None:
+    model, directory = hf_model("Qwen3-tied")
+    steps = [[packed([30, 7], 1)], [packed([19], 2)]]
+    wanted, _ = torch_steps(model, steps, pg_loss, hf_scores)
+    backend = open_backend(directory)
+    for batches in steps:
+        backend.step(batches, pg_loss)
+    assert worst(dict(backend.hf_tensors()), wanted) < 1e-4
+
+
+@pytest.mark.parametrize("distributed", [False, True])
+@pytest.mark.parametrize("poison", ["loss", "gradient"])
+def test_a_step_that_is_not_finite_changes_nothing(
+    distributed: bool,
+    poison: str,
+    hf_model: Any,
+    packed: Any,
+    pg_loss: LossFn,
+    open_backend: Open,
+) -> None:
+    _, directory = hf_model("Qwen3")
+    batch = packed([30, 7], 1)
+    flags = {"lr_warmup_iters": 10}
+
+    def poisoned(
+        micro_batch: MicroBatch, logprobs: Tensor, entropy: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        value, metrics = pg_loss(micro_batch, logprobs, entropy)
+        return value + torch.inf if poison == "loss" else value * torch.nan, metrics
+
+    backend = open_backend(directory, {"use_distributed_optimizer": distributed}, **flags)
+    first = backend.step([batch], pg_loss)
+    before = {name: tensor.clone() for name, tensor in backend.hf_tensors()}
+    bad = backend.step([batch, batch], poisoned)
+    after = dict(backend.hf_tensors())
+    assert bad.skipped
+    assert all(torch.equal(after[name], before[name]) for name in before)
+    second = backend.step([batch], pg_loss)
+    assert not second.skipped
+    assert (first.lr, bad.lr, second.lr) == pytest.approx((LR / 10, 2 * LR / 10, 2 * LR / 10))
+    with_skip = {name: tensor.clone() for name, tensor in backend.hf_tensors()}
+    backend.close()
+
+    clean = open_backend(directory, {"use_distributed_optimizer": distributed}, **flags)
+    clean.step([batch], pg_loss)
+    clean.step([batch], pg_loss)
+    assert worst(with_skip, dict(clean.hf_tensors())) == 0.0
+
+
+def test_a_step_without_micro_batches_has_no_gradient(
+    hf_model: Any, pg_loss: LossFn, open_backend: Open
+) -> None:
+    _, directory = hf_model("Qwen3")
+    result = open_backend(directory).step([], pg_loss)
+    assert (result.skipped, result.grad_norm, result.metrics) == (False, 0.0, {})
+
+
+def test_the_reference_keeps_the_first_weights(
+    hf_model: Any, packed: Any, pg_loss: LossFn, open_backend: Open
+) -> None:
+    _, directory = hf_model("Qwen3")
+    batch = packed([30, 7], 1)
+    backend = open_backend(directory, use_kl_loss=True, kl_loss_coef=0.1)
+    (before,) = backend.logprobs([batch])
+    backend.step([batch], pg_loss)
+    assert torch.equal(backend.logprobs([batch], reference=True)[0], before)
+    assert not torch.equal(backend.logprobs([batch])[0], before)
+
+
+def test_a_reference_that_was_not_asked_for_is_refused(
+    hf_model: Any, packed: Any, open_backend: Open
+) -> None:
+    backend = open_backend(hf_model("Qwen3").directory)
+    with pytest.raises(ValueError, match="kl-loss-coef"):
+        backend.logprobs([packed([4], 1)], reference=True)
+
+
+def test_bf16_trains_close_to_float32(
+    hf_model: Any, packed: Any, pg_loss: LossFn, hf_scores: Any, open_backend: Open
+) -> None:
+    model, directory = hf_model("Qwen3")
+    steps = [[packed([30, 7], 1)], [packed([19], 2)]]
+    _, norms = torch_steps(model, steps, pg_loss, hf_scores)
+    backend = open_backend(directory, {"bf16": True, "use_distributed_optimizer": True})
+    found = [backend.step(batches, pg_loss).grad_norm for batches in steps]
+    assert found == pytest.approx(norms, rel=0.05)
+    assert {tensor.dtype for _, tensor in backend.hf_tensors()} == {torch.bfloat16}
+
+
+def test_a_saved_model_loads_in_transformers_and_again_here(
+    hf_model: Any,
+    packed: Any,
+    pg_loss: LossFn,
+    open_backend: Open,
+    tmp_path: Path,
+) -> None:
+    import transformers
+
+    _, directory = hf_model("Qwen3-tied")
+    batch = packed([30, 7], 1)
+    backend = open_backend(directory)
+    backend.step([batch], pg_loss)
+    target = tmp_path / "out" / "model"
+    backend.save_hf(target)
+    backend.save_hf(target)
+    trained = {name: tensor.clone() for name, tensor in backend.hf_tensors()}
+    (logprobs,) = backend.logprobs([batch])
+    backend.close()
+
+    model = transformers.AutoModelForCausalLM.from_pretrained(target)
+    assert worst(hf_weights(model), trained) == 0.0
+    assert (target / "generation_config.json").exists()
+    assert [path.name for path in target.parent.iterdir()] == ["model"]
+    assert torch.equal(open_backend(target).logprobs([batch])[0], logprobs)
+
+
+def test_a_checkpoint_that_does_not_fit_is_refused_by_the_names_of_its_tensors(
+    hf_model: Any, open_backend: Open, tmp_path: Path
+) -> None:
+    _, directory = hf_model("Qwen3")
+    (tmp_path / "config.json").write_bytes((directory / "config.json").read_bytes())
+    tensors = load_file(directory / "model.safetensors")
+    tensors["model.layers.9.mlp.up_proj.weight"] = tensors.pop("model.layers.0.mlp.up_proj.weight")
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(ConfigError, match=r"missing model\.layers\.0.*unexpected model\.layers\.9"):
+        open_backend(tmp_path)
+
+
+def test_a_sharded_checkpoint_is_read_like_a_single_file(
+    hf_model: Any, open_backend: Open, tmp_path: Path
+) -> None:
+    model, _ = hf_model("Qwen3")
+    model.save_pretrained(tmp_path, max_shard_size="20KB")
+    assert (tmp_path / "model.safetensors.index.json").exists()
+    assert worst(dict(open_backend(tmp_path).hf_tensors()), hf_weights(model)) == 0.0

@@ -1,0 +1,276 @@
+"""The episode loop against a scripted engine: budgets, outcomes, and whose tokens are whose."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+import numpy as np
+import pytest
+
+import agentrl.envs.search_r1
+from agentrl.actors.episode import EpisodePlayer
+from agentrl.actors.limits import Limits
+from agentrl.actors.report import PlayedEpisode
+from agentrl.envs.env import Env
+from agentrl.envs.messages import AssistantTurn, Message, Step
+from agentrl.errors import EngineError
+from agentrl.tokens.formats.load import load_format
+from agentrl.tools.tool import tool
+from agentrl.types import (
+    COLUMNS,
+    EpisodeAssignment,
+    EpisodeId,
+    Generation,
+    Outcome,
+    PermitStats,
+    SamplingParams,
+    SpanKind,
+    StopReason,
+    Task,
+)
+
+pytestmark = pytest.mark.anyio
+
+MODEL = Path(agentrl.envs.search_r1.__file__).parent / "model"
+CHAT = load_format("qwen", MODEL)
+CALL = '<tool_call>\n{"name": "double", "arguments": {"number": 21}}\n</tool_call><|im_end|>'
+LIMITS = Limits(
+    max_context=512, max_prompt=400, max_turns=4, max_tool_calls=None, episode_timeout_s=30.0
+)
+SHORT = msgspec.structs.replace(LIMITS, episode_timeout_s=0.1)
+ASSIGNMENT = EpisodeAssignment(
+    id=EpisodeId("00000001", 0),
+    mint=1,
+    seed=7,
+    task=Task("t", {"question": "Double 21."}),
+    sampling=SamplingParams(max_new_tokens=64),
+)
+
+
+class ScriptedClient:
+    """A TurnClient that samples given texts, one version later at each turn."""
+
+    def __init__(self, *turns: str | Exception, finish: str = "stop") -> None:
+        self.turns = list(turns)
+        self.finish = finish
+        self.prompts: list[list[int]] = []
+        self.sampling: list[SamplingParams] = []
+
+    async def generate(
+        self,
+        input_ids: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        routing_key: str,
+        priority: int,
+    ) -> Generation:
+        self.prompts.append(list(input_ids))
+        self.sampling.append(sampling)
+        turn = self.turns.pop(0)
+        if isinstance(turn, Exception):
+            raise turn
+        ids = CHAT.vocab.encode_trusted(turn)[: sampling.max_new_tokens]
+        version = len(self.prompts)
+        return Generation(
+            output_ids=ids,
+            logprobs=[-0.5] * len(ids),
+            versions=[version] * len(ids),
+            finish_reason=self.finish,
+        )
+
+    def permit_stats(self) -> PermitStats:
+        return PermitStats()
+
+
+class Doubler(Env):
+    """Asks for 42; the answer must be the model's own."""
+
+    closed = 0
+
+    async def reset(self, *, seed: int, task: dict[str, Any]) -> list[Message]:
+        return [Message.user(task["question"])]
+
+    @tool
+    async def double(self, number: int) -> int:
+        """Double a number.
+
+        Args:
+            number: what to double
+        """
+        return 2 * number
+
+    async def score(self, text: str) -> float:
+        return float(text.strip() == "42")
+
+    async def close(self) -> None:
+        type(self).closed += 1
+
+
+async def play(
+    env: type[Env], client: ScriptedClient, limits: Limits = LIMITS, question: str = "Double 21."
+) -> PlayedEpisode:
+    assignment = msgspec.structs.replace(ASSIGNMENT, task=Task("t", {"question": question}))
+    return await EpisodePlayer(env, CHAT, limits).play(assignment, client)
+
+
+def columns_of(played: PlayedEpisode) -> dict[str, np.ndarray[Any, Any]]:
+    pairs = zip(COLUMNS.items(), played.columns, strict=True)
+    return {name: np.frombuffer(column, dtype) for (name, dtype), column in pairs}
+
+
+async def test_a_tool_call_is_run_and_its_answer_scored() -> None:
+    client = ScriptedClient(CALL, "42<|im_end|>")
+    played = await play(Doubler, client)
+    report = played.report
+    assert (report.outcome, report.stop_reason) == (Outcome.DONE, StopReason.TERMINATED)
+    assert report.reward == 1.0
+    assert report.metrics["tool_calls"] == 1.0
+    by_turn = [len(CHAT.vocab.encode_trusted(text)) for text in (CALL, "42<|im_end|>")]
+    assert report.trajectories[0].versions == [(1, by_turn[0]), (2, by_turn[1])]
+
+
+async def test_only_what_the_engine_sampled_is_marked_sampled() -> None:
+    client = ScriptedClient(CALL, "42<|im_end|>")
+    played = await play(Doubler, client)
+    columns = columns_of(played)
+    sampled = columns["kinds"] == SpanKind.SAMPLED
+    expected = CHAT.vocab.encode_trusted(CALL) + CHAT.vocab.encode_trusted("42<|im_end|>")
+    assert columns["tokens"][sampled].tolist() == expected
+    assert set(columns["versions"][sampled]) == {1, 2}
+    assert (columns["versions"][~sampled] == -1).all()
+    assert (columns["logprobs"][sampled] == -0.5).all()
+
+
+async def test_each_prompt_begins_with_the_one_before_and_what_was_sampled() -> None:
+    client = ScriptedClient(CALL, "42<|im_end|>")
+    await play(Doubler, client)
+    first, second = client.prompts
+    grown = first + CHAT.vocab.encode_trusted(CALL)
+    assert second[: len(grown)] == grown
+    assert "42" in CHAT.vocab.decode(second[len(grown) :])
+
+
+async def test_a_turn_stops_at_the_formats_own_tokens() -> None:
+    client = ScriptedClient("42<|im_end|>")
+    await play(Doubler, client)
+    assert set(CHAT.stop_ids) <= set(client.sampling[0].stop_token_ids)
+
+
+async def test_an_engine_failure_is_an_engine_error_without_a_trajectory() -> None:
+    played = await play(Doubler, ScriptedClient(CALL, EngineError("engine-0 is gone")))
+    assert played.report.outcome is Outcome.ENGINE_ERROR
+    assert played.report.error == "EngineError: engine-0 is gone"
+    assert played.report.trajectories == []
+    assert played.columns == []
+
+
+async def test_an_env_that_raises_is_an_env_error_and_is_closed() -> None:
+    class Broken(Doubler):
+        async def score(self, text: str) -> float:
+            raise KeyError("gold")
+
+    before = Doubler.closed
+    Broken.closed = before
+    played = await play(Broken, ScriptedClient("42<|im_end|>"))
+    assert played.report.outcome is Outcome.ENV_ERROR
+    assert "KeyError" in str(played.report.error)
+    assert Broken.closed == before + 1
+
+
+async def test_a_hung_tool_is_cut_and_the_episode_goes_on() -> None:
+    class Hung(Doubler):
+        tool_timeout_s = 0.05
+
+        @tool
+        async def double(self, number: int) -> int:
+            """Never answers."""
+            await anyio.sleep_forever()
+            return number
+
+    client = ScriptedClient(CALL, "42<|im_end|>")
+    played = await play(Hung, client)
+    assert played.report.outcome is Outcome.DONE
+    assert played.report.metrics["tool_errors"] == 1.0
+    assert "timed out" in CHAT.vocab.decode(client.prompts[1])
+
+
+async def test_an_env_that_hangs_is_truncated_at_the_episodes_deadline() -> None:
+    class Hung(Doubler):
+        async def step(self, turn: AssistantTurn) -> Step:
+            await anyio.sleep_forever()
+            return Step()
+
+    limits = Limits(
+        max_context=512, max_prompt=400, max_turns=4, max_tool_calls=None, episode_timeout_s=0.1
+    )
+    played = await play(Hung, ScriptedClient("42<|im_end|>"), limits)
+    assert (played.report.outcome, played.report.stop_reason) == (
+        Outcome.DONE,
+        StopReason.TIME_LIMIT,
+    )
+
+
+async def test_a_prompt_longer_than_allowed_is_an_env_error_that_says_so() -> None:
+    played = await play(Doubler, ScriptedClient(), question="Double 21. " * 400)
+    assert played.report.outcome is Outcome.ENV_ERROR
+    assert "--rollout-max-prompt-len" in str(played.report.error)
+
+
+async def test_turns_are_limited() -> None:
+    played = await play(Doubler, ScriptedClient(*[CALL] * 4))
+    assert played.report.stop_reason is StopReason.TURN_LIMIT
+    assert played.report.trajectories[0].num_turns == 4
+    assert played.report.reward == 0.0
+
+
+async def test_tool_calls_are_limited() -> None:
+    limits = Limits(
+        max_context=512, max_prompt=400, max_turns=9, max_tool_calls=1, episode_timeout_s=9.0
+    )
+    played = await play(Doubler, ScriptedClient(CALL, CALL), limits)
+    assert played.report.stop_reason is StopReason.TOOL_CALL_LIMIT
+
+
+async def test_a_turn_cut_by_its_length_ends_the_episode() -> None:
+    played = await play(Doubler, ScriptedClient("4", finish="length"))
+    assert played.report.stop_reason is StopReason.RESPONSE_LIMIT
+
+
+async def test_generation_never_exceeds_the_context() -> None:
+    client = ScriptedClient(*[CALL] * 30, finish="stop")
+    limits = Limits(
+        max_context=160, max_prompt=100, max_turns=30, max_tool_calls=None, episode_timeout_s=9.0
+    )
+    played = await play(Doubler, client, limits)
+    assert played.report.stop_reason is StopReason.CONTEXT_LIMIT
+    for prompt, sampling in zip(client.prompts, client.sampling, strict=True):
+        assert len(prompt) + sampling.max_new_tokens < 160
+
+
+async def test_a_turn_without_a_token_is_the_engines_failure() -> None:
+    played = await play(Doubler, ScriptedClient(""))
+    assert played.report.outcome is Outcome.ENGINE_ERROR
+
+
+async def test_time_that_runs_out_in_reset_is_an_env_error() -> None:
+    class Hung(Doubler):
+        async def reset(self, *, seed: int, task: dict[str, Any]) -> list[Message]:
+            await anyio.sleep_forever()
+            return []
+
+    played = await play(Hung, ScriptedClient(), SHORT)
+    assert played.report.outcome is Outcome.ENV_ERROR
+    assert "reset did not return within 0.1 s (--episode-timeout-s)" in str(played.report.error)
+
+
+async def test_time_that_runs_out_before_the_first_token_is_an_engine_error() -> None:
+    class Busy(ScriptedClient):
+        async def generate(self, *args: Any, **kwargs: Any) -> Generation:
+            await anyio.sleep_forever()
+            raise AssertionError
+
+    played = await play(Doubler, Busy(), SHORT)
+    assert played.report.outcome is Outcome.ENGINE_ERROR
+    assert "the first turn was not sampled within 0.1 s" in str(played.report.error)

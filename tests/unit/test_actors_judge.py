@@ -1,0 +1,117 @@
+"""The judge against filters that answer well, badly, or never."""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import anyio
+import numpy as np
+import pytest
+
+from agentrl.actors.judge import check_reward_nonzero_std, judge_group, load_filter
+from agentrl.errors import ConfigError
+from agentrl.types import EpisodeSummary, Outcome, StopReason, Task
+from agentrl.wire.frames import decode, encode
+from agentrl.wire.messages import Envelope, Judge, Verdict
+
+pytestmark = pytest.mark.anyio
+
+
+def order(*rewards: float) -> Judge:
+    summaries = [
+        EpisodeSummary(index, Outcome.DONE, StopReason.TERMINATED, reward, {})
+        for index, reward in enumerate(rewards)
+    ]
+    return Judge("00000001", Task("t", {}), summaries)
+
+
+def received(verdict: Verdict) -> Verdict:
+    """As the buffer reads it."""
+    envelope, _ = decode(encode(Envelope(1, 1, verdict)))
+    assert isinstance(envelope.body, Verdict)
+    return envelope.body
+
+
+async def judged(answer: object) -> Verdict:
+    keep_filter: Any = lambda rewards, task: answer  # noqa: E731
+    return received(await judge_group(order(0.0, 1.0), keep_filter))
+
+
+async def test_without_a_filter_each_group_is_kept_with_its_own_rewards() -> None:
+    verdict = await judge_group(order(0.0, 1.0), None)
+    assert verdict == Verdict("00000001", [0.0, 1.0])
+
+
+async def test_groups_of_equal_rewards_are_dropped_with_the_reason() -> None:
+    verdict = await judge_group(order(1.0, 1.0), check_reward_nonzero_std)
+    assert (verdict.keep, verdict.reason, verdict.error) == (False, "zero_std_1", None)
+    assert (await judge_group(order(0.0, 1.0), check_reward_nonzero_std)).keep
+
+
+@pytest.mark.parametrize(
+    ("answer", "keep", "reason"),
+    [
+        (True, True, ""),
+        (np.bool_(False), False, ""),
+        ((np.bool_(True), "x"), True, "x"),
+        ((False, 3), False, "3"),
+        ((True, None), True, ""),
+        ((False, "a\udcff"), False, "a?"),
+    ],
+)
+async def test_decisions_of_these_forms_are_taken(answer: object, keep: bool, reason: str) -> None:
+    verdict = await judged(answer)
+    assert (verdict.keep, verdict.reason, verdict.error) == (keep, reason, None)
+
+
+@pytest.mark.parametrize("answer", [None, "yes", (), (True, "a", 2), 0.5, np.array([True, False])])
+async def test_any_other_answer_is_an_error_of_the_filter(answer: object) -> None:
+    verdict = await judged(answer)
+    assert not verdict.keep
+    assert "test_actors_judge" in str(verdict.error)
+    assert verdict.rewards == [0.0, 1.0]
+
+
+@pytest.mark.parametrize("error", [KeyError("\udcff"), StopIteration(), SystemExit(1)])
+async def test_whatever_a_filter_raises_is_an_error_of_the_filter(error: BaseException) -> None:
+    def broken(rewards: object, task: Task) -> bool:
+        raise error
+
+    verdict = received(await judge_group(order(0.0, 1.0), broken))
+    assert not verdict.keep
+    assert type(error).__name__ in str(verdict.error)
+
+
+@pytest.fixture
+def hung() -> Iterator[Callable[..., bool]]:
+    """A filter that answers at the end of the test."""
+    end = threading.Event()
+    yield lambda rewards, task: end.wait(60)
+    end.set()
+
+
+async def test_a_filter_that_hangs_is_cut_and_named(hung: Callable[..., bool]) -> None:
+    verdict = await judge_group(order(0.0, 1.0), hung, timeout_s=0.05)
+    assert not verdict.keep
+    assert "hung" in str(verdict.error)
+    assert "0.05 s" in str(verdict.error)
+
+
+async def test_a_judgement_can_be_cancelled(hung: Callable[..., bool]) -> None:
+    with anyio.move_on_after(0.05) as scope:
+        await judge_group(order(0.0, 1.0), hung)
+    assert scope.cancelled_caught
+
+
+async def test_a_filter_cannot_change_the_rewards() -> None:
+    def meddle(rewards: list[Any], task: Task) -> bool:
+        rewards[:] = ["x"]
+        return True
+
+    keep_filter: Any = meddle
+    assert (await judge_group(order(0.0, 1.0), keep_filter)).rewards == [0.0, 1.0]
+
+
+def test_a_filter_path_that_leads_nowhere_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"--dynamic-sampling-filter-path nowhere.at:all"):
+        load_filter("nowhere.at:all")

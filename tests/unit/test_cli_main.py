@@ -1,0 +1,72 @@
+"""`agentrl` and the two programs: exit codes and what they print before anything starts."""
+
+from pathlib import Path
+
+import pytest
+
+from agentrl.cli import main as cli
+from agentrl.cli import train
+from agentrl.cli.doctor import examine
+
+
+def test_help_is_printed_and_nothing_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert train.main(["--help"], "train_async") == 0
+    assert capsys.readouterr().out.startswith("usage: python train_async.py")
+
+
+def test_a_wrong_flag_is_exit_code_2_with_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert train.main(["--rollout-batchsize", "3"], "train") == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("train: unknown flag --rollout-batchsize; did you mean")
+
+
+def test_a_dry_run_of_the_default_job_says_first_what_it_is(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert train.main(["--dry-run"], "train_async") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("preset search-r1-local: ")
+    assert lines[-1] == "nothing was started (--dry-run)"
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ("--num-layers 4", "--num-layers is 4 but the checkpoint's config.json says 3"),
+        ("--tensor-model-parallel-size 2", "1 learner ranks cannot hold whole replicas of 2"),
+        ("--sglang-port 30000", "--sglang-port is refused"),
+        ("--router-request-timeout-secs 3", "use --turn-timeout-s"),
+        ("--env search-r1", "there is no environment 'search-r1'"),
+    ],
+)
+def test_what_only_a_room_can_judge_is_refused_before_anything_starts(
+    argv: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = ["--preset", "search-r1-local"]
+    assert train.main([*model, *argv.split()], "train_async") == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("dry", [[], ["--dry-run"]])
+def test_a_bad_filter_is_refused_although_all_else_is_the_default(
+    dry: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["--dynamic-sampling-filter-path", "agentrl.actors.judge:nothing"]
+    assert train.main([*argv, *dry], "train_async") == 2
+    assert "--dynamic-sampling-filter-path agentrl.actors.judge:nothing" in capsys.readouterr().err
+
+
+def test_an_audit_of_no_run_fails_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["audit", str(tmp_path)]) != 0
+    assert "it is no run directory" in capsys.readouterr().err
+
+
+def test_the_doctor_looks_where_runs_would_go_and_leaves_nothing(tmp_path: Path) -> None:
+    findings = {finding.name: finding for finding in examine(tmp_path / "runs" / "deep")}
+    assert findings["python"].good
+    assert findings["fsync"].good
+    assert str(tmp_path) in findings["fsync"].detail
+    assert list(tmp_path.iterdir()) == []

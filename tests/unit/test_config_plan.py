@@ -1,0 +1,82 @@
+"""The page of `--dry-run`: sizes follow the design's formulas and the model's files."""
+
+import json
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from agentrl.config.model import read_model
+from agentrl.config.plan import capacity, describe
+from agentrl.config.run import RunConfig
+from agentrl.types import COLUMNS
+
+
+@pytest.fixture
+def model_dir(tmp_path: Path) -> Path:
+    shape = {
+        "architectures": ["Qwen3ForCausalLM"],
+        "max_position_embeddings": 1024,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "hidden_size": 128,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(shape))
+    header = json.dumps(
+        {
+            "__metadata__": {"format": "pt"},
+            "a": {"dtype": "F32", "shape": [10, 20], "data_offsets": [0, 800]},
+            "b": {"dtype": "F32", "shape": [5], "data_offsets": [800, 820]},
+        }
+    ).encode()
+    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+    return tmp_path
+
+
+def test_a_model_is_summed_up_from_its_headers(model_dir: Path) -> None:
+    model = read_model(model_dir)
+    assert model.num_parameters == 205
+    assert model.kv_values_per_token == 2 * 3 * 2 * 32
+    assert model.max_context == 1024
+
+
+def test_a_damaged_weight_file_leaves_the_count_open(model_dir: Path) -> None:
+    (model_dir / "model.safetensors").write_bytes(b"\xff" * 8 + b"{")
+    assert read_model(model_dir).num_parameters is None
+
+
+def test_a_stored_token_takes_the_bytes_of_its_columns(model_dir: Path) -> None:
+    config = RunConfig(hf_checkpoint=str(model_dir), rollout_batch_size=1, async_buffer_size=0)
+    sizes = capacity(config, read_model(model_dir))
+    per_token = sum(np.dtype(dtype).itemsize for dtype in COLUMNS.values())
+    assert sizes.stored_bytes == 1024 * sizes.charged_episodes * per_token
+
+
+def test_capacity_is_min_of_buffer_and_staleness_plus_interval_batches(model_dir: Path) -> None:
+    config = RunConfig(
+        hf_checkpoint=str(model_dir),
+        rollout_batch_size=16,
+        n_samples_per_prompt=8,
+        async_buffer_size=4,
+        max_staleness=2,
+        update_weights_interval=3,
+        sglang_server_concurrency=10,
+        rollout_num_gpus=4,
+        rollout_num_gpus_per_engine=2,
+    )
+    sizes = capacity(config, read_model(model_dir))
+    assert sizes.charged_groups == (2 + 3) * 16
+    assert sizes.charged_episodes == (2 + 3) * 16 * 8
+    assert sizes.permits == 2 * 10
+    assert sizes.kv_tokens == 10 * 1024
+
+
+def test_the_page_shows_run_placement_capacity_and_memory(model_dir: Path) -> None:
+    config = RunConfig(hf_checkpoint=str(model_dir), env="search-r1-local", max_staleness=1)
+    page = describe(config)
+    for part in ("rollout_batch_size = 32", "64 groups", "205 parameters", "S = 1", "permits"):
+        assert part in page
+    assert page.endswith("nothing was started (--dry-run)\n")

@@ -1,0 +1,145 @@
+"""Rules between fields: each refusal names the flags and the numbers."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from agentrl.config.run import RunConfig
+from agentrl.config.validate import validate
+from agentrl.errors import ConfigError
+
+
+@pytest.fixture
+def model_dir(tmp_path: Path) -> Path:
+    path = tmp_path / "model"
+    path.mkdir()
+    shape = {
+        "architectures": ["Qwen3ForCausalLM"],
+        "max_position_embeddings": 1024,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "hidden_size": 64,
+    }
+    (path / "config.json").write_text(json.dumps(shape))
+    return path
+
+
+@pytest.fixture
+def good(model_dir: Path) -> RunConfig:
+    return RunConfig(
+        env="search-r1-local",
+        hf_checkpoint=str(model_dir),
+        rollout_batch_size=8,
+        n_samples_per_prompt=4,
+        rollout_max_response_len=64,
+    )
+
+
+def refusal(good: RunConfig, **changes: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        validate(msgspec.structs.replace(good, **changes))
+    return str(caught.value)
+
+
+def test_a_sound_configuration_passes_without_a_note(good: RunConfig) -> None:
+    assert validate(good) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"num_steps_per_rollout": 3}, "multiple of 3"),
+        ({"min_group_size": 5}, "--min-group-size 5 is more than --n-samples-per-prompt 4"),
+        ({"n_samples_per_prompt": 1}, "every advantage is 0"),
+        ({"update_weights_interval": 4, "max_staleness": 2}, "raise --max-staleness to 3"),
+        ({"rollout_top_p": 0.9}, "--rollout-top-p 0.9"),
+        ({"rollout_top_k": 50}, "--rollout-top-k 50"),
+        ({"turn_timeout_s": 10.0, "episode_timeout_s": 5.0}, "--turn-timeout-s 10"),
+        ({"kl_loss_coef": 0.1}, "without --use-kl-loss"),
+        ({"tis_clip_low": 3.0}, "--tis-clip-low 3 is above --tis-clip 2"),
+        ({"eps_clip": 1.5}, "--eps-clip 1.5"),
+        ({"min_lr": 1.0}, "--min-lr 1 is above --lr"),
+        ({"rollout_num_gpus": 3, "rollout_num_gpus_per_engine": 2}, "1 devices would stay idle"),
+        ({"hf_checkpoint": None}, "--hf-checkpoint is missing"),
+        ({"env": None}, "--env and --prompt-data are missing"),
+        ({"prompt_data": "nowhere.jsonl@[0:5]"}, "there is no file"),
+        ({"num_epoch": 2}, "order the rows of --prompt-data"),
+        ({"eval_prompt_data": ["test"]}, "it wants pairs"),
+        ({"eval_prompt_data": ["a", __file__, "a", __file__]}, "names a twice"),
+        ({"rollout_max_context_len": 2048}, "is more than the model's max_position_embeddings"),
+        ({"rollout_max_response_len": 1024}, "leaves no room for a prompt"),
+        ({"rollout_max_context_len": 64}, "leaves no room for a prompt"),
+        ({"rollout_max_prompt_len": 1024}, "leaves no room for a turn"),
+        ({"max_tokens_per_gpu": 1000}, "--max-tokens-per-gpu 1000 is less than"),
+        (
+            {"rollout_max_context_len": 512, "sglang": {"context_length": 256}},
+            "--sglang-context-length 256 is less than --rollout-max-context-len 512",
+        ),
+        (
+            {"sglang": {"context_length": "1k"}},
+            "--sglang-context-length 1000 is less than the model's max_position_embeddings 1024",
+        ),
+        (
+            {"sglang": {"tp_size": 2}},
+            "take 2 devices, --rollout-num-gpus-per-engine gives an engine 1; use --rollout-num",
+        ),
+        (
+            {"sglang": {"tp_size": 1}, "rollout_num_gpus_per_engine": 2},
+            "--sglang-tp-size 1 x --sglang-pp-size 1 take 1 devices",
+        ),
+        (
+            {"sglang": {"pp_size": 2}, "rollout_num_gpus_per_engine": 2},
+            "give --sglang-tp-size as well, so that the product is 2",
+        ),
+        ({"sglang": {"nnodes": 2}}, "--sglang-nnodes 2: an engine runs on one node"),
+        ({"env_args": {"a": None}}, "env_args.a holds None"),
+    ],
+)
+def test_what_cannot_run_is_refused(good: RunConfig, changes: dict[str, Any], said: str) -> None:
+    assert said in refusal(good, **changes)
+
+
+@pytest.mark.parametrize(
+    ("sglang", "devices"),
+    [
+        ({"tp_size": 4}, 4),
+        ({"tp_size": 2, "pp_size": 2}, 4),
+        ({"pp_size": 1, "nnodes": 1}, 4),
+        ({"context_length": "1Ki"}, 1),
+        ({"context_length": 4096}, 1),
+    ],
+)
+def test_what_sglang_is_told_may_agree_with_the_run(
+    good: RunConfig, sglang: dict[str, Any], devices: int
+) -> None:
+    validate(msgspec.structs.replace(good, sglang=sglang, rollout_num_gpus_per_engine=devices))
+
+
+def test_a_directory_without_a_model_is_refused(good: RunConfig, tmp_path: Path) -> None:
+    assert "no Hugging Face model directory" in refusal(good, hf_checkpoint=str(tmp_path))
+    (tmp_path / "config.json").write_text("[]")
+    assert "is not a JSON object" in refusal(good, hf_checkpoint=str(tmp_path))
+
+
+def test_every_combination_of_buffer_and_interval_has_a_bound_that_passes(good: RunConfig) -> None:
+    for ahead in range(4):
+        for interval in range(1, 5):
+            config = msgspec.structs.replace(
+                good, async_buffer_size=ahead, update_weights_interval=interval
+            )
+            validate(config)
+
+
+def test_workers_that_cannot_fill_the_engines_are_noted(good: RunConfig) -> None:
+    (note,) = validate(msgspec.structs.replace(good, max_concurrent_episodes=8))
+    assert "at most 8 episodes" in note
+    assert "512 turns" in note
+
+
+def test_a_staleness_bound_that_shortens_the_buffer_is_noted(good: RunConfig) -> None:
+    (note,) = validate(msgspec.structs.replace(good, async_buffer_size=4, max_staleness=1))
+    assert "1 iterations ahead, not --async-buffer-size 4" in note

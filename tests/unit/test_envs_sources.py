@@ -1,0 +1,124 @@
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from agentrl.envs import JsonlSource
+from agentrl.errors import ConfigError, DataError
+from agentrl.types import Task, TaskSource
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Five rows and a blank line."""
+    made = tmp_path / "facts.jsonl"
+    made.write_text('{"n": 1}\n{"n": 2}\n\n{"n": 3}\n{"n": 4}\r\n{"n": "fünf"}', encoding="utf-8")
+    return made
+
+
+async def take(source: TaskSource, cursor: int = 0, count: int = 100) -> list[Task]:
+    found: list[Task] = []
+    async for task in source.tasks(cursor):
+        found.append(task)
+        if len(found) == count:
+            break
+    return found
+
+
+async def test_rows_become_tasks_named_by_file_and_line(path: Path) -> None:
+    assert await take(JsonlSource(path)) == [
+        Task("facts:1", {"n": 1}),
+        Task("facts:2", {"n": 2}),
+        Task("facts:4", {"n": 3}),
+        Task("facts:5", {"n": 4}),
+        Task("facts:6", {"n": "fünf"}),
+    ]
+
+
+async def test_a_cursor_resumes_anywhere_in_any_epoch(path: Path) -> None:
+    source = JsonlSource(path, seed=7, shuffle=True, num_epoch=3)
+    everything = await take(source)
+    assert len(everything) == 15
+    for cursor in range(17):
+        assert await take(source, cursor) == everything[cursor:]
+
+
+async def test_epochs_are_shuffled_by_the_seed_and_keep_their_ids(path: Path) -> None:
+    source = JsonlSource(path, seed=1, shuffle=True, num_epoch=2)
+    tasks = await take(source)
+    first, second = tasks[:5], tasks[5:]
+    assert first != second
+    assert {task.id for task in first} == {task.id for task in second}
+    assert tasks == await take(JsonlSource(path, seed=1, shuffle=True, num_epoch=2))
+    assert tasks != await take(JsonlSource(path, seed=3, shuffle=True, num_epoch=2))
+
+
+async def test_without_a_number_of_epochs_it_goes_on(path: Path) -> None:
+    tasks = await take(JsonlSource(path, num_epoch=None), count=12)
+    assert [task.id for task in tasks[10:]] == [task.id for task in islice(tasks, 2)]
+
+
+@pytest.mark.parametrize(
+    ("suffix", "lines"),
+    [("@[1:3]", [2, 4]), ("@[:2]", [1, 2]), ("@[-2:]", [5, 6]), ("@[:]", [1, 2, 4, 5, 6])],
+)
+async def test_a_slice_takes_rows_and_keeps_their_ids(
+    path: Path, suffix: str, lines: list[int]
+) -> None:
+    source = JsonlSource(f"{path}{suffix}")
+    assert len(source) == len(lines)
+    assert [task.id for task in await take(source)] == [f"facts:{line}" for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (b"{oops", "line 2 is not a JSON object"),
+        (b"[1]", "line 2 is not a JSON object"),
+        (b'{"n": "\xff"}', "line 2 is not a JSON object"),
+        (b'{"n": ' + b"[" * 100_000, "line 2 is not a JSON object"),
+        (b'{"m": 1}', r"line 2 lacks \['n'\]; it has \['m'\]"),
+    ],
+)
+async def test_a_bad_row_is_named_when_it_is_reached(
+    tmp_path: Path, row: bytes, message: str
+) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_bytes(b'{"n": 1}\n' + row + b"\n")
+    source = JsonlSource(path, required_keys=["n"])
+    assert len(await take(source, count=1)) == 1
+    with pytest.raises(DataError, match=message):
+        await take(source)
+
+
+@pytest.fixture
+def source_of_a_changed_file(path: Path) -> JsonlSource:
+    source = JsonlSource(path)
+    path.write_text('{"n": 1}\n' * 7, encoding="utf-8")
+    return source
+
+
+async def test_a_file_that_changed_is_refused(source_of_a_changed_file: JsonlSource) -> None:
+    with pytest.raises(DataError, match="changed while the run"):
+        await take(source_of_a_changed_file)
+
+
+@pytest.mark.parametrize("suffix", ["@[3:2]", "@[9:]"])
+def test_an_empty_slice_is_refused(path: Path, suffix: str) -> None:
+    with pytest.raises(ConfigError, match="holds no tasks"):
+        JsonlSource(f"{path}{suffix}")
+
+
+def test_a_file_that_cannot_give_tasks_is_refused_at_once(tmp_path: Path, path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot read the tasks of .*none\.jsonl: No such file"):
+        JsonlSource(tmp_path / "none.jsonl")
+    with pytest.raises(ConfigError, match="cannot read the tasks"):
+        JsonlSource(tmp_path)
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text("\n\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"empty\.jsonl holds no tasks"):
+        JsonlSource(empty)
+    with pytest.raises(ConfigError, match="malformed slice"):
+        JsonlSource(f"{path}@[1]")

@@ -1,0 +1,176 @@
+"""Leases and rows over a scripted connection: waiting, resending, refusing, stopping."""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from agentrl.clock import ManualClock
+from agentrl.errors import DataError, FencedError, PeerLostError
+from agentrl.learner import exchange
+from agentrl.learner.backend import LossFn, MicroBatch, StepResult
+from agentrl.learner.exchange import LeaseClient, RowClient, StopRequested
+from agentrl.types import EpisodeId, LeaseHeader, PayloadRef, TrajectoryMeta, TrajectoryRow
+from agentrl.wire.messages import (
+    Fetch,
+    Lease,
+    LeaseRequest,
+    Message,
+    NoMoreLeases,
+    Refused,
+    Rows,
+    Welcome,
+)
+
+Answer = Message | tuple[Message, list[bytes]] | None
+
+
+class ScriptedPeer:
+    """Answers `receive` from a list; None, and the end of the list, time out and move the clock."""
+
+    def __init__(self, clock: ManualClock, answers: Sequence[Answer]) -> None:
+        self.sent: list[Message] = []
+        self.timeouts: list[float] = []
+        self._clock = clock
+        self._answers = deque(answers)
+
+    def send(self, message: Message, /) -> None:
+        self.sent.append(message)
+
+    def deliver(self, message: Message, /) -> None:
+        self.sent.append(message)
+
+    def receive(self, timeout_s: float, /) -> tuple[Message, Sequence[Any]]:
+        self.timeouts.append(timeout_s)
+        answer = self._answers.popleft() if self._answers else None
+        if answer is None:
+            self._clock.advance(timeout_s)
+            raise TimeoutError
+        return answer if isinstance(answer, tuple) else (answer, [])
+
+    def flush(self, timeout_s: float, /) -> None:
+        raise AssertionError("nothing here flushes")
+
+
+class OneRank:
+    """The collectives of a backend with a single rank; it records what it broadcast."""
+
+    data_parallel_rank, data_parallel_size, is_source = 0, 1, True
+
+    def __init__(self) -> None:
+        self.num_broadcasts = 0
+
+    def broadcast_bytes(self, data: bytes | None) -> bytes:
+        assert data is not None
+        self.num_broadcasts += 1
+        return data
+
+    def logprobs(
+        self, micro_batches: Sequence[MicroBatch], *, reference: bool = False
+    ) -> list[Tensor]:
+        raise NotImplementedError
+
+    def step(self, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:
+        raise NotImplementedError
+
+    def hf_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        raise NotImplementedError
+
+    def save_hf(self, directory: Path) -> None:
+        raise NotImplementedError
+
+    def all_reduce_sum(self, values: Sequence[float]) -> list[float]:
+        return list(values)
+
+    def close(self) -> None: ...
+
+
+def lease(number: int) -> Lease:
+    return Lease(LeaseHeader(number, []))
+
+
+def ask(
+    number: int, answers: Sequence[Answer], stop_after: int = 10**6
+) -> tuple[object, ScriptedPeer, OneRank]:
+    clock, backend = ManualClock(), OneRank()
+    peer = ScriptedPeer(clock, answers)
+    client = LeaseClient(peer, backend, lambda: len(peer.timeouts) >= stop_after, clock)
+    return client.next(number), peer, backend
+
+
+def row(index: int, num_bytes: int = 100) -> TrajectoryRow:
+    meta = TrajectoryMeta(num_tokens=0, num_sampled=0, num_turns=0, reward=0.0, versions=[])
+    return TrajectoryRow(EpisodeId("g", index), meta, PayloadRef("s", 0, index, num_bytes, 0))
+
+
+def test_a_long_wait_is_many_short_ones_with_a_broadcast_each() -> None:
+    answer, peer, backend = ask(1, [None, None, None, lease(1)])
+    assert answer == lease(1)
+    assert backend.num_broadcasts == 4
+    assert set(peer.timeouts) == {exchange.LEASE_WAIT_S}
+    assert peer.sent == [LeaseRequest(1)]
+
+
+def test_an_unanswered_request_is_sent_again_after_its_time_and_after_a_reconnect() -> None:
+    silent = int(exchange.LEASE_RESEND_S / exchange.LEASE_WAIT_S)
+    _, peer, _ = ask(2, [None] * silent + [None, lease(2)])
+    assert peer.sent == [LeaseRequest(2)] * 2
+    _, peer, _ = ask(2, [Welcome(epoch=2, heartbeat_s=1.0), lease(2)])
+    assert peer.sent == [LeaseRequest(2)] * 2
+
+
+def test_a_repeated_old_answer_is_ignored_and_a_later_lease_is_refused() -> None:
+    answer, _, _ = ask(3, [lease(2), Rows(9), NoMoreLeases(3, "early"), lease(3)])
+    assert answer == lease(3)
+    with pytest.raises(DataError, match="lease 4 came while the learner waits for lease 3"):
+        ask(3, [lease(4)])
+
+
+def test_the_end_of_leases_and_a_request_to_stop_are_told_apart() -> None:
+    assert ask(3, [NoMoreLeases(2, "source exhausted")])[0] == NoMoreLeases(2, "source exhausted")
+    answer, peer, _ = ask(3, [], stop_after=2)
+    assert answer == StopRequested()
+    assert len(peer.timeouts) == 2
+
+
+def test_a_refusal_is_an_error_and_a_fatal_one_fences() -> None:
+    with pytest.raises(DataError, match="refused message 5 of the learner: no such lease"):
+        ask(1, [Refused("no such lease", seq=5)])
+    with pytest.raises(FencedError, match="newer epoch"):
+        ask(1, [Refused("newer epoch", fatal=True)])
+
+
+def test_rows_are_asked_for_in_bounded_chunks_and_damaged_ones_come_back_as_none() -> None:
+    clock = ManualClock()
+    half = exchange.FETCH_BYTES // 2
+    rows = [row(0, half), row(1, half), row(2, 2 * exchange.FETCH_BYTES), row(3)]
+    answers: list[Answer] = [
+        (Rows(1, missing=[1]), [b""] * 10),
+        (Rows(2), [b""] * 5),
+        (Rows(99), [b"stray"]),
+        (Rows(3), [b""] * 5),
+    ]
+    peer = ScriptedPeer(clock, answers)
+    found = RowClient(peer, clock).fetch(rows)
+    assert [f is None for f in found] == [False, True, False, False]
+    fetches = [m for m in peer.sent if isinstance(m, Fetch)]
+    assert [[p.offset for p in f.payloads] for f in fetches] == [[0, 1], [2], [3]]
+
+
+def test_a_fetch_is_repeated_after_a_reconnect_and_its_deadline_names_it() -> None:
+    clock = ManualClock()
+    peer = ScriptedPeer(clock, [Welcome(epoch=2, heartbeat_s=1.0), (Rows(1), [b""] * 5)])
+    assert len(RowClient(peer, clock).fetch([row(0)])) == 1
+    assert len(peer.sent) == 2
+    with pytest.raises(PeerLostError, match=r"did not answer fetch 1 \(1 payloads\) within 120 s"):
+        RowClient(ScriptedPeer(clock, []), clock).fetch([row(0)])
+
+
+def test_an_answer_with_too_few_columns_is_refused() -> None:
+    clock = ManualClock()
+    peer = ScriptedPeer(clock, [(Rows(1), [b""] * 4)])
+    with pytest.raises(DataError, match="4 columns instead of 5"):
+        RowClient(peer, clock).fetch([row(0)])

@@ -1,0 +1,67 @@
+"""Ages and exclusions: the rules behind invariant I3."""
+
+import numpy as np
+import pytest
+
+from agentrl.errors import DataError
+from agentrl.learner.staleness import Excluded, Lineage, excluded_reasons, off_policy_turns
+from agentrl.types import VersionRow
+
+
+def lineage_of(*iterations: int) -> Lineage:
+    """Version i holds `iterations[i]` iterations."""
+    lineage = Lineage()
+    for version, iteration in enumerate(iterations):
+        lineage.add(VersionRow(version, version - 1 if version else None, iteration))
+    return lineage
+
+
+def test_age_counts_iterations_and_not_versions() -> None:
+    lineage = lineage_of(0, 2, 4)
+    assert [lineage.age(version, 5) for version in (0, 1, 2)] == [4, 2, 0]
+    assert lineage.age(2, 6) == 1
+
+
+def test_ages_of_a_column_leave_unsampled_tokens_at_minus_one() -> None:
+    ages = lineage_of(0, 1, 2).ages(np.array([-1, 2, 0, -1, 1], dtype=np.int32), 3)
+    assert ages.tolist() == [-1, 0, 2, -1, 1]
+
+
+def test_a_version_that_was_never_published_is_refused_by_name() -> None:
+    with pytest.raises(DataError, match="unknown version 7 in lease 3"):
+        lineage_of(0, 1, 2).age(7, 3)
+
+
+def test_a_version_with_more_iterations_than_the_weights_is_refused() -> None:
+    with pytest.raises(DataError, match="out of order"):
+        lineage_of(0, 1, 2).age(2, 2)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [VersionRow(1, 0, 1), VersionRow(2, 0, 2), VersionRow(2, 1, 0)],
+    ids=["reused", "wrong parent", "goes back"],
+)
+def test_a_version_that_does_not_follow_the_newest_is_refused(row: VersionRow) -> None:
+    with pytest.raises(DataError, match="cannot follow"):
+        lineage_of(0, 1).add(row)
+
+
+def test_exactly_the_sampled_tokens_beyond_the_bound_are_stale() -> None:
+    ages = np.array([-1, 0, 1, 2, 3, 3], dtype=np.int64)
+    sampled = np.array([0, 1, 1, 1, 1, 0], dtype=bool)
+    assert excluded_reasons(ages, sampled, None, 2).tolist() == [0, 0, 0, 0, Excluded.STALE, 0]
+    assert excluded_reasons(ages, sampled, None, 0).tolist()[2:5] == [Excluded.STALE] * 3
+
+
+def test_a_turn_sampled_by_two_versions_keeps_only_the_newest_tokens() -> None:
+    versions = np.array([-1, 3, 3, 4, -1, 3, 3], dtype=np.int32)
+    turns = np.array([-1, 0, 0, 0, 0, 1, 1], dtype=np.int16)
+    off_policy = off_policy_turns(versions, turns, versions >= 0)
+    assert off_policy.tolist() == [False, True, True, False, False, False, False]
+
+
+def test_reasons_add_up() -> None:
+    sampled = np.array([True, True])
+    reasons = excluded_reasons(np.array([5, 0]), sampled, np.array([True, False]), 1)
+    assert reasons.tolist() == [Excluded.STALE | Excluded.OFF_POLICY_TURN, 0]

@@ -1,0 +1,108 @@
+"""What setting up relies on: the locks, the set-up script, the Makefile, the package data."""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LOCKS = ("runtime", "dev")
+PIN = re.compile(r"^[a-z0-9][a-z0-9.-]*==\S+( \\\n    --hash=sha256:[0-9a-f]{64})+$")
+
+
+def entries(lock: str) -> list[str]:
+    text = (ROOT / "requirements" / f"{lock}.txt").read_text().replace(" \\\n", "\0")
+    lines = (line.replace("\0", " \\\n") for line in text.splitlines())
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_every_locked_package_has_one_version_and_hashes(lock: str) -> None:
+    assert entries(lock)
+    for entry in entries(lock):
+        assert PIN.match(entry), entry
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_a_lock_names_no_index_and_nothing_of_torch(lock: str) -> None:
+    text = (ROOT / "requirements" / f"{lock}.txt").read_text()
+    assert "://" not in text
+    assert "--index" not in text
+    assert "--extra-index" not in text
+    for entry in entries(lock):
+        assert not entry.startswith(("torch", "triton", "nvidia-c", "cuda", "flashinfer"))
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_every_direct_requirement_is_locked(lock: str) -> None:
+    locked = {entry.split("==")[0] for name in LOCKS for entry in entries(name)}
+    for line in (ROOT / "requirements" / f"{lock}.in").read_text().splitlines():
+        if name := line.partition("#")[0].strip().lower():
+            assert name in locked
+
+
+def test_what_the_project_declares_is_locked_or_torch() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    locked = {entry.split("==")[0] for entry in entries("runtime")}
+    for requirement in project["dependencies"]:
+        name = re.split(r"[><=]", requirement)[0]
+        assert name in locked or name == "torch"
+
+
+def test_a_set_up_environment_is_left_alone(tmp_path: Path) -> None:
+    stamp = subprocess.run(
+        ["bash", "-c", "cat requirements/runtime.txt pyproject.toml scripts/setup.sh | sha256sum"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()[0]
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").symlink_to(sys.executable)
+    (tmp_path / ".setup-runtime").write_text(stamp + "\n")
+    result = run_setup(tmp_path, "runtime")
+    assert result.returncode == 0
+    assert "is up to date" in result.stdout
+
+
+def test_set_up_without_python_3_11_says_what_to_install(tmp_path: Path) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("bash", "dirname", "cat", "sha256sum", "cut"):
+        (tools / name).symlink_to(Path("/usr/bin") / name)
+    (tools / "python3").symlink_to("/bin/false")
+    result = run_setup(tmp_path / "venv", "runtime", PATH=str(tools))
+    assert result.returncode == 3
+    assert "Python 3.11 is needed" in result.stderr
+    assert not (tmp_path / "venv").exists()
+
+
+def run_setup(venv: Path, wanted: str, **changes: str) -> subprocess.CompletedProcess[str]:
+    env = os.environ | {"AGENTRL_VENV": str(venv)} | changes
+    script = str(ROOT / "scripts" / "setup.sh")
+    return subprocess.run(
+        ["/bin/bash", script, wanted], env=env, capture_output=True, text=True, timeout=60
+    )
+
+
+def test_make_train_is_the_documented_command() -> None:
+    result = subprocess.run(
+        ["make", "--dry-run", "train"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    commands = [line for line in result.stdout.splitlines() if "python" in line]
+    assert commands[-1] == ".venv/bin/python train_async.py --async-buffer-size 4"
+
+
+def test_imports_keep_to_their_floors() -> None:
+    result = subprocess.run(
+        [str(Path(sys.executable).with_name("lint-imports"))],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert result.returncode == 0, result.stdout

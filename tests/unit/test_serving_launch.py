@@ -1,0 +1,191 @@
+"""Commands of engines and router: defaults, overrides, refusals, environment."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentrl.errors import ConfigError
+from agentrl.serving.launch import Device, ProcessSpec, engine_command, router_command
+
+STANDINS = Path(__file__).parents[2] / "agentrl" / "serving" / "standins"
+
+
+def command(
+    extra: dict[str, object], device: Device = "cpu", environ: dict[str, str] | None = None
+) -> ProcessSpec:
+    return engine_command(
+        model_path="models/tiny",
+        port=4000,
+        name="sglang-0",
+        device=device,
+        extra=extra,
+        dtype="float32",
+        environ=environ or {},
+    )
+
+
+def engine(device: Device = "cpu", **extra: object) -> ProcessSpec:
+    return command(extra, device)
+
+
+def value_of(spec: ProcessSpec, flag: str) -> str:
+    return spec.argv[spec.argv.index(flag) + 1]
+
+
+def test_an_engine_on_a_cpu_host_gets_the_settings_that_make_it_run_there() -> None:
+    spec = engine()
+    assert spec.argv[:3] == (sys.executable, "-m", "agentrl.serving.engine_main")
+    assert value_of(spec, "--model-path") == "models/tiny"
+    assert value_of(spec, "--port") == "4000"
+    assert value_of(spec, "--device") == "cpu"
+    assert value_of(spec, "--attention-backend") == "torch_batched"
+    assert value_of(spec, "--weight-version") == "none"
+    assert "--sleep-on-idle" in spec.argv
+    assert spec.env["SGLANG_PLATFORM"] == "agentrl_cpu"
+
+
+def test_an_engine_on_a_gpu_host_is_plain_sglang() -> None:
+    spec = engine("cuda")
+    assert spec.argv[:3] == (sys.executable, "-m", "sglang.launch_server")
+    assert value_of(spec, "--device") == "cuda"
+    assert "--attention-backend" not in spec.argv
+    assert not {"PYTHONPATH", "SGLANG_PLATFORM", "OMP_NUM_THREADS"} & spec.env.keys()
+
+
+def test_settings_of_the_user_win_over_the_defaults() -> None:
+    spec = engine(attention_backend="intel_amx", max_total_tokens=1024, sleep_on_idle=False)
+    assert value_of(spec, "--attention-backend") == "intel_amx"
+    assert value_of(spec, "--max-total-tokens") == "1024"
+    assert spec.argv.count("--max-total-tokens") == 1
+    assert "--sleep-on-idle" not in spec.argv
+
+
+def test_none_drops_a_default() -> None:
+    assert "--mem-fraction-static" not in engine(mem_fraction_static=None).argv
+
+
+def test_values_are_written_as_sglang_parses_them() -> None:
+    spec = engine(
+        enable_metrics=True,
+        enable_tf32_matmul=False,
+        cuda_graph_bs=[1, 2, 4],
+        json_model_override_args={"max_position_embeddings": 64},
+    )
+    assert "--enable-metrics" in spec.argv
+    assert "--no-enable-tf32-matmul" in spec.argv
+    start = spec.argv.index("--cuda-graph-bs")
+    assert spec.argv[start + 1 : start + 4] == ("1", "2", "4")
+    assert value_of(spec, "--json-model-override-args") == '{"max_position_embeddings": 64}'
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "reason"),
+    [
+        ("model_path", "other", "--hf-checkpoint"),
+        ("port", 1, "places its engines"),
+        ("weight_version", "v1", "the learner publishes"),
+        ("dp_size", 2, "use more engines"),
+        ("enable_deterministic_inference", True, "torch_native"),
+        ("--port", 1, "no field name"),
+    ],
+)
+def test_settings_that_would_break_the_run_are_refused_with_the_reason(
+    field: str, value: object, reason: str
+) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        command({field: value})
+
+
+def test_a_refusal_of_cpu_hosts_does_not_reach_gpu_hosts() -> None:
+    assert (
+        "--enable-deterministic-inference"
+        in engine("cuda", enable_deterministic_inference=True).argv
+    )
+
+
+def test_the_environment_of_the_host_is_extended_not_replaced() -> None:
+    spec = command({}, environ={"PYTHONPATH": "/elsewhere", "OMP_NUM_THREADS": "8"})
+    assert spec.env["PYTHONPATH"] == f"{STANDINS}{os.pathsep}/elsewhere"
+    assert spec.env["OMP_NUM_THREADS"] == "8"
+
+
+def test_tensor_parallel_ranks_on_a_cpu_host_are_bound_to_cores() -> None:
+    assert engine(tp_size=2).env["SGLANG_CPU_OMP_THREADS_BIND"] == "0|1"
+    assert "SGLANG_CPU_OMP_THREADS_BIND" not in engine().env
+
+
+def test_the_router_is_sticky_and_leaves_failures_to_the_client() -> None:
+    spec = router_command(port=1, prometheus_port=2, turn_timeout_s=10.5, extra={})
+    assert value_of(spec, "--policy") == "manual"
+    assert value_of(spec, "--assignment-mode") == "min_load"
+    assert value_of(spec, "--request-timeout-secs") == "11"
+    assert {"--disable-retries", "--disable-circuit-breaker"} <= set(spec.argv)
+
+
+def test_router_settings_can_be_overridden_or_refused() -> None:
+    spec = router_command(
+        port=1, prometheus_port=2, turn_timeout_s=9, extra={"policy": "round_robin"}
+    )
+    assert value_of(spec, "--policy") == "round_robin"
+    with pytest.raises(ConfigError, match="have received weights"):
+        router_command(port=1, prometheus_port=2, turn_timeout_s=9, extra={"worker_urls": ["x"]})
+
+
+def run_python(code: str, path: str) -> str:
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return result.stdout.strip()
+
+
+def test_stand_ins_import_as_the_packages_they_stand_for() -> None:
+    code = """
+import triton, triton.language as tl
+from triton.runtime.autotuner import OutOfResources
+from torchvision.transforms import InterpolationMode
+
+@triton.autotune(configs=[triton.Config({}, num_warps=4)], key=["n"])
+@triton.jit
+def kernel(x: tl.constexpr | None): return x
+
+class Tensor(tl.tensor): pass
+
+assert kernel(3) == 3
+assert issubclass(OutOfResources, Exception) and not isinstance(3, tl.tensor)
+assert {InterpolationMode.BICUBIC: 1} and triton.cdiv(5, 2) == 3 and triton.next_power_of_2(5) == 8
+print(triton.__version__)
+"""
+    assert run_python(code, str(STANDINS)) == "3.0.0"
+
+
+def test_a_package_that_is_installed_is_not_stood_in_for(tmp_path: Path) -> None:
+    (tmp_path / "triton.py").write_text("genuine = True")
+    path = f"{STANDINS}{os.pathsep}{tmp_path}"
+    assert run_python("import triton; print(triton.genuine)", path) == "True"
+
+
+def test_another_sitecustomize_on_the_path_still_runs(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.marker = 'ran'")
+    path = f"{STANDINS}{os.pathsep}{tmp_path}"
+    assert run_python("import sys, triton; print(sys.marker)", path) == "ran"
+
+
+def test_the_platform_plugin_is_found_and_steps_aside_where_another_is_wanted() -> None:
+    code = """
+import os
+from importlib.metadata import entry_points
+[plugin] = [p for p in entry_points(group="sglang.srt.platforms") if p.name == "agentrl_cpu"]
+os.environ["SGLANG_USE_CPU_ENGINE"] = "1"
+print(plugin.load()())
+os.environ["SGLANG_PLATFORM"] = "agentrl_cpu"
+print(plugin.load()())
+"""
+    assert run_python(code, "").split() == ["None", "agentrl.serving.cpu_platform:HostPlatform"]

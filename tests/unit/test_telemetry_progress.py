@@ -1,0 +1,99 @@
+"""progress: the same words on a terminal and in a file."""
+
+import contextlib
+import io
+import os
+import pty
+import re
+
+import pytest
+
+from agentrl.clock import ManualClock
+from agentrl.telemetry.progress import Progress, duration, sparkline
+from agentrl.telemetry.sinks import StepEvent
+
+
+def event(step: int, reward: float = 0.5) -> StepEvent:
+    return {
+        "step": step,
+        "metrics": {
+            "rollout/reward_mean": reward,
+            "buffer/ready": 6.0,
+            "buffer/charged": 30.0,
+            "perf/engine_tokens_per_s": 812.4,
+            "perf/push_s": 0.0412,
+        },
+        "histograms": {"train/age_histogram": ([0, 1, 2, 3, 4], [10, 80, 5, 0])},
+    }
+
+
+def test_each_iteration_is_a_plain_line_in_a_file() -> None:
+    stream, clock = io.StringIO(), ManualClock()
+    with Progress(stream, 40, clock) as progress:
+        for step, reward in ((1, 0.0), (2, 0.5), (3, 1.0)):
+            progress.step(event(step, reward))
+            clock.advance(10)
+        progress.note("evaluation nq: 0.400")
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == (
+        "iteration 1/40  reward 0.000 ▁  age 1/2  ready 6/30  812 tok/s  push 41 ms"
+    )
+    assert lines[2] == (
+        "iteration 3/40  ETA 6m10s  reward 1.000 ▁▅█  age 1/2  ready 6/30  812 tok/s  push 41 ms"
+    )
+    assert lines[3] == "evaluation nq: 0.400"
+
+
+def test_what_is_unknown_is_left_out() -> None:
+    stream = io.StringIO()
+    with Progress(stream, None, ManualClock()) as progress:
+        progress.step({"step": 1, "metrics": {}})
+        progress.step({"step": 2, "metrics": {"rollout/reward_mean": float("nan")}})
+    assert stream.getvalue() == "iteration 1\niteration 2  reward nan\n"
+
+
+@pytest.mark.parametrize(
+    ("environment", "live"),
+    [({"TERM": "xterm"}, True), ({"TERM": "xterm", "NO_COLOR": "1"}, False), ({"TERM": "dumb"}, 0)],
+)
+def test_a_terminal_gets_one_line_redrawn_unless_it_asks_for_plain_ones(
+    environment: dict[str, str], live: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("COLUMNS", "120")
+    master, slave = pty.openpty()
+    with os.fdopen(slave, "w") as stream, Progress(stream, 2, ManualClock()) as progress:
+        progress.step(event(1))
+        progress.note("evaluation nq: 0.400")
+        progress.step(event(2))
+    seen = read_all(master)
+    assert ("\x1b[" in seen) is bool(live)
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", seen)
+    assert "iteration 1/2  reward 0.500" in plain
+    assert "evaluation nq: 0.400" in plain
+    assert "push 41 ms" in plain
+
+
+def read_all(terminal: int) -> str:
+    """What came to a terminal whose other end is closed (reading past the end is an error)."""
+    chunks = []
+    with os.fdopen(terminal, "rb", buffering=0) as file, contextlib.suppress(OSError):
+        while chunk := file.read(4096):
+            chunks.append(chunk)
+    return b"".join(chunks).decode()
+
+
+def test_a_sparkline_spans_its_own_range() -> None:
+    assert sparkline([0, 1, 2, 3, 4, 5, 6, 7]) == "▁▂▃▄▅▆▇█"
+    assert sparkline([3, 3]) == "▁▁"
+    assert sparkline([]) == ""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0s"), (59.6, "1m00s"), (130, "2m10s"), (3599.7, "1h00m"), (11_105, "3h05m")],
+)
+def test_durations_are_short(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

@@ -1,0 +1,237 @@
+"""recorder, sinks and summary: what a run leaves behind, read back as its users read it."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from agentrl.clock import ManualClock
+from agentrl.telemetry.metrics import REGISTRY, Registry
+from agentrl.telemetry.recorder import Recorder
+from agentrl.telemetry.sinks import MetricsWriter
+
+STRICT = Registry(REGISTRY, strict=True)
+SUMMARY_KEYS = {
+    "run_id", "status", "error", "steps", "wall_s", "eval", "fates", "max_trained_age",
+    "learner_idle_share", "push_ms_p50",
+}  # fmt: skip
+
+
+def step_data(
+    number: int, *, wait_s: float = 1.0, max_age: int = 1, sampled: int = 0
+) -> dict[str, Any]:
+    """A step event as the buffer sends it."""
+    return {
+        "number": number,
+        "skipped": False,
+        "metrics": {
+            "rollout/reward_mean": 0.25 * number,
+            "rollout/num_episodes": 10,
+            "rollout/response_length_mean": 20.0,
+            "train/age_histogram": [5, 3, 0],
+            "train/age_max_trained": max_age,
+            "perf/lease_wait_s": wait_s,
+            "perf/iteration_s": 4.0,
+        },
+        "buffer": {
+            "ready": 2,
+            "charged": 9,
+            "running": 4,
+            "cap": 12.5,
+            "workers": 1,
+            "sampled_tokens": sampled,
+        },
+    }
+
+
+def evaluation(score: float | None, version: int | None, n: int) -> dict[str, Any]:
+    data = {"name": "nq", "id": "nq@0", "n": n, "failed": 0, "metric/em": 0.5}
+    data |= {"version_min": version, "version_max": version}
+    return data | ({} if score is None else {"score": score})
+
+
+def scalars(run_dir: Path, tag: str) -> list[tuple[int, float]]:
+    reader = EventAccumulator(str(run_dir / "tensorboard"), size_guidance={"histograms": 0})
+    reader.Reload()
+    return [(event.step, event.value) for event in reader.Scalars(tag)]
+
+
+def lines(run_dir: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    (tmp_path / "run-7").mkdir()
+    return tmp_path / "run-7"
+
+
+@pytest.fixture
+def recorded(run_dir: Path) -> Path:
+    clock = ManualClock(100.0)
+    config = SimpleNamespace(num_rollout=2)
+    with Recorder(run_dir, config, clock, stream=io.StringIO(), registry=STRICT) as recorder:
+        recorder.event("peer", {"name": "worker-0", "state": "alive"})
+        recorder.evaluation(0, evaluation(0.25, 0, 8))
+        for number, push_s in ((1, 0.2), (2, 0.1)):
+            clock.advance(4)
+            costs = {"perf/push_s": push_s, "perf/push_pause_s": 0.01, "perf/push_bytes": 9.0}
+            recorder.event("published", {"version": number, "metrics": costs})
+            recorder.event("fates", {"counts": {"trained": 4 * number, "stale": 1}})
+            numbers: dict[str, Any] = {"wait_s": float(number), "max_age": 3 - number}
+            recorder.event("step", step_data(number, sampled=600 * number, **numbers))
+        recorder.evaluation(2, evaluation(None, None, 0))
+        recorder.finish("complete")
+    return run_dir
+
+
+def test_the_summary_holds_the_run_in_its_known_keys(recorded: Path) -> None:
+    summary = json.loads((recorded / "summary.json").read_text())
+    assert set(summary) == SUMMARY_KEYS
+    assert summary == {
+        "run_id": "run-7",
+        "status": "complete",
+        "error": None,
+        "steps": 2,
+        "wall_s": 8.0,
+        "eval": {
+            "nq": [
+                {"step": 0, "version_min": 0, "version_max": 0, "score": 0.25, "n": 8},
+                {"step": 2, "version_min": None, "version_max": None, "score": None, "n": 0},
+            ]
+        },
+        "fates": {"trained": 8, "stale": 1},
+        "max_trained_age": 2,
+        "learner_idle_share": 3 / 8,
+        "push_ms_p50": pytest.approx(150.0),
+    }
+
+
+def test_each_step_is_one_line_with_the_figures_of_all_rooms(recorded: Path) -> None:
+    first, second = (line for line in lines(recorded) if "metrics" in line)
+    assert [first["step"], second["step"]] == [1, 2]
+    assert first["metrics"]["buffer/cap"] == 12.5
+    assert first["metrics"]["buffer/fates/trained"] == 4
+    assert first["metrics"]["perf/push_s"] == 0.2
+    assert first["histograms"] == {"train/age_histogram": [[0, 1, 2, 3], [5, 3, 0]]}
+    assert "perf/engine_tokens_per_s" not in first["metrics"]
+    assert second["metrics"]["perf/engine_tokens_per_s"] == 600 / 4.0
+
+
+def test_each_evaluation_is_one_line_with_its_numbers_by_set(recorded: Path) -> None:
+    first, second = (line for line in lines(recorded) if "eval" in line)
+    assert first["step"] == 0
+    assert first["eval"] == {
+        "nq": {
+            "n": 8,
+            "failed": 0,
+            "metric/em": 0.5,
+            "version_min": 0,
+            "version_max": 0,
+            "score": 0.25,
+        }
+    }
+    assert second["step"] == 2
+    assert "score" not in second["eval"]["nq"]
+
+
+def test_a_buffer_that_counts_from_zero_again_gives_no_rate(run_dir: Path) -> None:
+    clock = ManualClock()
+    config = SimpleNamespace(num_rollout=None)
+    with Recorder(run_dir, config, clock, stream=io.StringIO(), registry=STRICT) as recorder:
+        for number, sampled in enumerate((1000, 100, 300), start=1):
+            recorder.event("step", step_data(number, sampled=sampled))
+            clock.advance(2)
+    rates = [line["metrics"].get("perf/engine_tokens_per_s") for line in lines(run_dir)]
+    assert rates == [None, None, 100.0]
+
+
+def test_only_the_last_summary_waits_for_the_disk(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    config = SimpleNamespace(num_rollout=None)
+    with Recorder(run_dir, config, ManualClock(), stream=io.StringIO(), registry=STRICT) as r:
+        r.event("step", step_data(1))
+        assert synced == []
+        r.finish("complete")
+    assert len(synced) == 1
+
+
+def test_tensorboard_reads_scalars_and_histograms_back(recorded: Path) -> None:
+    assert scalars(recorded, "rollout/reward_mean") == [(1, 0.25), (2, 0.5)]
+    assert scalars(recorded, "eval/nq/score") == [(0, 0.25)]
+    reader = EventAccumulator(str(recorded / "tensorboard"), size_guidance={"histograms": 0})
+    reader.Reload()
+    (first, _) = reader.Histograms("train/age_histogram")
+    assert first.histogram_value.num == 8
+    assert list(first.histogram_value.bucket) == [5, 3, 0]
+    assert list(first.histogram_value.bucket_limit) == [1, 2, 3]
+
+
+def test_a_run_that_is_killed_has_left_what_it_knew(run_dir: Path) -> None:
+    config = SimpleNamespace(num_rollout=None)
+    recorder = Recorder(run_dir, config, ManualClock(), stream=io.StringIO(), registry=STRICT)
+    recorder.__enter__()
+    recorder.event("step", step_data(1))
+    summary = json.loads((run_dir / "summary.json").read_text())
+    assert (summary["status"], summary["steps"]) == ("running", 1)
+    assert len((run_dir / "metrics.jsonl").read_text().splitlines()) == 1
+    assert scalars(run_dir, "rollout/reward_mean") == [(1, 0.25)]
+    recorder.__exit__(None, None, None)
+
+
+def test_a_run_without_a_step_has_a_summary_with_its_error(run_dir: Path) -> None:
+    config = SimpleNamespace(num_rollout=3)
+    with Recorder(run_dir, config, ManualClock(), stream=io.StringIO()) as recorder:
+        recorder.finish("failed", "no port")
+    summary = json.loads((run_dir / "summary.json").read_text())
+    assert (summary["status"], summary["error"], summary["steps"]) == ("failed", "no port", 0)
+    assert summary["max_trained_age"] is summary["push_ms_p50"] is None
+
+
+def test_a_resumed_run_appends(run_dir: Path) -> None:
+    for step in (1, 2):
+        with MetricsWriter(run_dir, registry=STRICT) as writer:
+            writer.step({"step": step, "metrics": {"train/loss": float(step)}})
+    assert len((run_dir / "metrics.jsonl").read_text().splitlines()) == 2
+    assert sorted(scalars(run_dir, "train/loss")) == [(1, 1.0), (2, 2.0)]
+
+
+def test_numbers_that_are_not_finite_stay_valid_json(run_dir: Path) -> None:
+    with MetricsWriter(run_dir, registry=STRICT) as writer:
+        writer.step({"step": 1, "metrics": {"train/loss": float("nan")}})
+    assert json.loads((run_dir / "metrics.jsonl").read_text())["metrics"] == {"train/loss": None}
+
+
+def test_a_malformed_histogram_is_refused_by_name(run_dir: Path) -> None:
+    with (
+        MetricsWriter(run_dir, registry=STRICT) as writer,
+        pytest.raises(ValueError, match=r"train/age_histogram: 2 edges for 2 buckets"),
+    ):
+        writer.step(
+            {"step": 1, "metrics": {}, "histograms": {"train/age_histogram": ([0, 1], [1, 2])}}
+        )
+
+
+def test_telemetry_loads_neither_torch_nor_tensorboard_until_it_writes(run_dir: Path) -> None:
+    code = f"""
+import sys
+from agentrl.clock import MonotonicClock
+import agentrl.telemetry.recorder, agentrl.telemetry.logging
+heavy = ("torch", "tensorflow", "tensorboard", "numpy", "zmq")
+assert not [name for name in heavy if name in sys.modules]
+from agentrl.telemetry.sinks import MetricsWriter
+with MetricsWriter({str(run_dir)!r}) as writer:
+    writer.step({{"step": 1, "metrics": {{"train/loss": 1.0}}}})
+assert "torch" not in sys.modules and "tensorflow" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
