@@ -169,6 +169,7 @@ class TrajectoryMeta(msgspec.Struct, frozen=True, omit_defaults=True):
     reward: float
     versions: list[tuple[int, int]]
     role: str = "policy"
+    num_demonstrated: int = 0
 
 
 class EpisodeReport(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -17,6 +17,7 @@ import anyio
 import msgspec
 
 from agentrl.actors.boundary import describe
+from agentrl.actors.demonstration import DemonstrationPlayer
 from agentrl.actors.episode import EpisodePlayer
 from agentrl.actors.judge import judge_group, load_filter
 from agentrl.actors.limits import Limits
@@ -35,7 +36,8 @@ _LOG = logging.getLogger(__name__)
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker needs to know of a run."""
+    """What a worker needs to know of a run. `demonstration_key`: rows hold a dialogue under it, and
+    no Env is played."""
 
     env: str
     env_args: dict[str, Any]
@@ -46,6 +48,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     tool_timeout_s: float
     max_concurrent_episodes: int
     filter_path: str | None = None
+    demonstration_key: str | None = None
 
     @classmethod
     def from_config(
@@ -68,6 +71,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
             tool_timeout_s=config.tool_timeout_s,
             max_concurrent_episodes=config.max_concurrent_episodes,
             filter_path=config.dynamic_sampling_filter_path,
+            demonstration_key=config.input_key if config.is_supervised else None,
         )
 
 
@@ -78,7 +82,11 @@ class Worker:
         self._settings = settings
         self._env_class = load_env(settings.env)
         chat = load_format(settings.chat_format, settings.model_dir)
-        self._player = EpisodePlayer(self._make_env, chat, settings.limits)
+        self._player: EpisodePlayer | DemonstrationPlayer = (
+            EpisodePlayer(self._make_env, chat, settings.limits)
+            if settings.demonstration_key is None
+            else DemonstrationPlayer(chat, settings.limits, key=settings.demonstration_key)
+        )
         self._filter = load_filter(settings.filter_path)
         self._scopes: dict[EpisodeId, anyio.CancelScope] = {}
         self._judging: set[str] = set()

@@ -90,6 +90,9 @@ def _column_defect(meta: TrajectoryMeta, columns: Sequence[memoryview]) -> str |
     sampled = arrays["kinds"] == SpanKind.SAMPLED
     if int(sampled.sum()) != meta.num_sampled:
         return f"{int(sampled.sum())} tokens are sampled, the report says {meta.num_sampled}"
+    shown = int((arrays["kinds"] == SpanKind.DEMONSTRATION).sum())
+    if shown != meta.num_demonstrated:
+        return f"{shown} tokens are demonstrated, the report says {meta.num_demonstrated}"
     if not np.isfinite(arrays["logprobs"]).all():
         return "a logprob is not finite"
     versions, counts = np.unique(arrays["versions"][sampled], return_counts=True)

@@ -93,7 +93,7 @@ class Driver:
             for order in self._orders.values():
                 await self._start(order)
             self._phases.mark("processes_started")
-            self._recorder.note(f"started {', '.join(self._orders)}; waiting for the engines")
+            self._recorder.note(f"started {', '.join(self._orders)}; waiting until they are ready")
             for slot in self._cluster.slots():
                 group.start_soon(self._watch, slot)
             async with self._peer, anyio.create_task_group() as conversation:
@@ -110,18 +110,22 @@ class Driver:
         self._phases.mark("engines_ready")
         await self._first_push(config.start_timeout_s)
         ready_s = self._phases.mark("first_push")
-        self._recorder.note(f"engines serve version 0 after {ready_s:.0f} s")
-        await self._route_engines()
+        if self._spec.router_url is not None:
+            self._recorder.note(f"engines serve version 0 after {ready_s:.0f} s")
+            await self._route_engines(self._spec.router_url)
         if not config.skip_eval_before_train:
             await self._evaluate()
         self._feeder.open()
-        await self.state.wait(lambda s: s.leases >= 1 or s.learner_done)
-        self._phases.mark("first_lease")
-        await self.state.wait(lambda s: s.steps >= 1 or s.learner_done)
-        self._phases.mark("first_step")
-        # The learner's exit is no event of the buffer: its last words may still be on their way.
-        await self.state.wait(lambda s: s.learner_done and s.is_settled)
-        self._phases.mark("trained")
+        async with anyio.create_task_group() as group:
+            if config.eval_interval is not None:
+                group.start_soon(self._evaluate_beside, config.eval_interval)
+            await self.state.wait(lambda s: s.leases >= 1 or s.learner_done)
+            self._phases.mark("first_lease")
+            await self.state.wait(lambda s: s.steps >= 1 or s.learner_done)
+            self._phases.mark("first_step")
+            # The learner's exit is no event of the buffer: its last words may be on their way.
+            await self.state.wait(lambda s: s.learner_done and s.is_settled)
+            self._phases.mark("trained")
         if self.state.steps == 0 and (reason := self._failures.reason(self.state.fates)):
             raise self._failure(f"no iteration was made: {reason}")
         await self._evaluate()
@@ -136,27 +140,39 @@ class Driver:
             f"{self._run.log_tail('learner-0')}"
         )
 
-    async def _route_engines(self) -> None:
-        async with RouterControl(self._spec.router_url, timeout_s=30.0) as router:
+    async def _route_engines(self, router_url: str) -> None:
+        async with RouterControl(router_url, timeout_s=30.0) as router:
             for engine in self._spec.engines:
                 await router.add(engine, deadline_s=60.0)
 
-    async def _evaluate(self) -> None:
-        config = self._spec.config
+    async def _evaluate_beside(self, interval: int) -> None:
+        """Evaluate every `interval` iterations while training goes on; one that takes longer delays
+        the next. Ends with the learner."""
+        due = interval
+        while True:
+            await self.state.wait(lambda s, due=due: s.steps >= due or s.learner_done)  # type: ignore[misc]
+            if self.state.learner_done:
+                return
+            await self._evaluate("beside")
+            due = (self.state.steps // interval + 1) * interval
+
+    async def _evaluate(self, kind: str = "pinned") -> None:
+        config, step = self._spec.config, self.state.steps
         sampling = SamplingParams(
             temperature=config.eval_temperature, max_new_tokens=config.rollout_max_response_len
         )
         for name, tasks in self._eval_sets.items():
-            key = f"{name}@{self.state.steps}"
+            key = f"{name}@{step}-{kind}"
             order = Evaluate(
                 name, key, tasks, config.n_samples_per_eval_prompt, sampling, config.rollout_seed
             )
-            self._recorder.note(f"evaluating {name}: {len(tasks)} tasks")
+            if kind == "pinned":
+                self._recorder.note(f"evaluating {name}: {len(tasks)} tasks")
             self._evaluating = order
             await self._peer.deliver(order)
             await self.state.wait(lambda s, key=key: key in s.evaluations)  # type: ignore[misc]
             self._evaluating = None
-            self._recorder.evaluation(self.state.steps, self.state.evaluations[key])
+            self._recorder.evaluation(step, self.state.evaluations[key])
 
     async def _drain(self, reason: str) -> None:
         await self._peer.deliver(Drain(reason))

@@ -2,6 +2,7 @@
 
 import logging
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import anyio
 import msgspec
@@ -150,8 +151,8 @@ def _plan(
     """Addresses, process orders in starting order, and what must answer before training."""
     model_dir = Path(str(config.hf_checkpoint)).resolve()
     facts = read_model_facts(model_dir, config.rollout_max_context_len)
-    engines = [_engine(cluster, f"engine-{i}") for i in range(config.num_engines)]
-    router = cluster.address_of("router"), cluster.reserve_port("router")
+    names = [f"engine-{i}" for i in range(config.num_engines)]
+    engines = [EngineAddress(name, _url(cluster, name)) for name in names]
     ports = {name: cluster.reserve_port(name) for name in services}
     keys_dir = None
     address = f"ipc://{run.private}/buffer.sock"
@@ -166,7 +167,7 @@ def _plan(
         model_dir=str(model_dir),
         model=facts,
         buffer_address=address,
-        router_url=f"http://{router[0]}:{router[1]}",
+        router_url=_url(cluster, "router") if engines else None,
         engines=engines,
         services={n: f"http://{cluster.address_of(n)}:{p}" for n, p in ports.items()},
         master_address=cluster.address_of("learner-0"),
@@ -185,15 +186,16 @@ def _plan(
         for n, s in services.items()
     ]
     orders += [role_order(run, f"worker-{i}", env) for i in range(config.num_agent_workers)]
-    orders += [_router_order(config, run, cluster, router)]
     ready = {e.name: f"{e.url}/health" for e in engines}
     ready |= {n: spec.services[n] + s.ready_path for n, s in services.items()}
-    ready["router"] = f"{spec.router_url}/liveness"
+    if spec.router_url is not None:
+        orders += [_router_order(config, run, cluster, spec.router_url)]
+        ready["router"] = f"{spec.router_url}/liveness"
     return spec, orders, ready
 
 
-def _engine(cluster: Cluster, name: str) -> EngineAddress:
-    return EngineAddress(name, f"http://{cluster.address_of(name)}:{cluster.reserve_port(name)}")
+def _url(cluster: Cluster, name: str) -> str:
+    return f"http://{cluster.address_of(name)}:{cluster.reserve_port(name)}"
 
 
 def _engine_order(
@@ -201,8 +203,8 @@ def _engine_order(
 ) -> ProcessOrder:
     command = engine_command(
         model_path=spec.model_dir,
-        host=engine.url.split("//")[1].split(":")[0],
-        port=int(engine.url.rsplit(":", 1)[1]),
+        host=_host(engine.url),
+        port=_port(engine.url),
         name=engine.name,
         device=device,
         dtype="float32" if device == "cpu" else "auto",
@@ -211,14 +213,22 @@ def _engine_order(
     return ProcessOrder(command.name, command.argv, command.env, run.log(command.name))
 
 
-def _router_order(
-    config: RunConfig, run: RunDir, cluster: Cluster, address: tuple[str, int]
-) -> ProcessOrder:
+def _router_order(config: RunConfig, run: RunDir, cluster: Cluster, url: str) -> ProcessOrder:
     command = router_command(
-        host=address[0],
-        port=address[1],
+        host=_host(url),
+        port=_port(url),
         prometheus_port=cluster.reserve_port("router"),
         turn_timeout_s=config.turn_timeout_s,
         extra=config.router,
     )
     return ProcessOrder(command.name, command.argv, command.env, run.log(command.name))
+
+
+def _host(url: str) -> str:
+    return str(urlsplit(url).hostname)
+
+
+def _port(url: str) -> int:
+    port = urlsplit(url).port
+    assert port is not None
+    return port

@@ -38,7 +38,7 @@ def plan_slots(config: RunConfig, num_gpus: int, services: Sequence[str]) -> lis
     learners = [f"learner-{rank}" for rank in range(config.num_learner_ranks)]
     engines = [f"engine-{index}" for index in range(config.num_engines)]
     workers = [f"worker-{index}" for index in range(config.num_agent_workers)]
-    rest = ("buffer", "router", *workers, *services)
+    rest = ("buffer", *(["router"] if engines else []), *workers, *services)
     if num_gpus == 0:
         return [Slot("host", 0, (*engines, *learners, *rest))]
     needed = len(learners) + len(engines) * config.rollout_num_gpus_per_engine

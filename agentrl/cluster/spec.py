@@ -19,14 +19,15 @@ class ModelFacts(msgspec.Struct, frozen=True):
 
 
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Addresses and facts of a run, fixed before its processes start."""
+    """Addresses and facts of a run, fixed before its processes start. Without engines there is no
+    router either."""
 
     config: RunConfig
     run_dir: str
     model_dir: str
     model: ModelFacts
     buffer_address: str
-    router_url: str
+    router_url: str | None
     engines: list[EngineAddress]
     services: dict[str, str]
     master_address: str

@@ -72,9 +72,12 @@ def _placement(config: RunConfig) -> Iterator[str]:
     nodes, ranks = config.actor_num_nodes, config.actor_num_gpus_per_node
     yield f"learner   {config.num_learner_ranks} ranks ({nodes} nodes x {ranks})"
     per = config.rollout_num_gpus_per_engine
-    yield f"engines   {config.num_engines} SGLang of {per} devices behind 1 router"
+    if config.is_supervised:
+        yield "engines   none: --loss-type sft_loss imitates the dialogues of --prompt-data"
+    else:
+        yield f"engines   {config.num_engines} SGLang of {per} devices behind 1 router"
+        yield f"services  those of --env {config.env}"
     yield f"workers   {config.num_agent_workers} agent workers, 1 buffer"
-    yield f"services  those of --env {config.env}"
     needed = config.num_learner_ranks + config.num_engines * config.rollout_num_gpus_per_engine
     where = f"the cluster at {config.ray_address}" if config.ray_address else "a Ray cluster here"
     yield f"devices   {needed} GPUs of {where}; on a host without any, all of it runs on the CPU"

@@ -57,7 +57,8 @@ def layered(given: GivenFlags, program: Program) -> tuple[RunConfig, list[str]]:
     values, notes = _with_preset(_merged(file, flags))
     if program == "train":
         values = _synchronous(values)
-    return RunConfig(**_with_row_keys(values)), notes
+    values, advice = _with_ranks(values)
+    return RunConfig(**_with_row_keys(values)), notes + advice
 
 
 def _with_preset(values: Layer) -> tuple[Layer, list[str]]:
@@ -86,9 +87,20 @@ def _synchronous(values: Layer) -> Layer:
     return values | _SYNCHRONOUS
 
 
+def _with_ranks(values: Layer) -> tuple[Layer, list[str]]:
+    """A host without a GPU has one learner rank, unless it is told otherwise."""
+    name = "actor_num_gpus_per_node"
+    if name in values or "ray_address" in values or any(Path("/dev").glob("nvidia[0-9]*")):
+        return values, []
+    note = f"no GPU on this host: the learner has 1 rank ({own_fields()[name].flag})"
+    return values | {name: 1}, [note]
+
+
 def _with_row_keys(values: Layer) -> Layer:
     """`--input-key` and `--label-key` are arguments of the environment `single-turn`, which a run
-    with data and no other environment has."""
+    with data and no other environment has; demonstrations have none."""
+    if values.get("loss_type") == "sft_loss":
+        return values
     names = ("input_key", "label_key")
     given = {name: values[name] for name in names if name in values}
     env = values.get("env")

@@ -150,6 +150,21 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     max_tokens_per_gpu: Annotated[
         int, _help("tokens of a packed micro-batch on one rank", "learner", ge=1)
     ] = 8192
+    loss_type: Annotated[
+        Literal["policy_loss", "sft_loss", "custom_loss"],
+        _help(
+            "what is learnt: rewarded episodes (policy_loss), or the demonstrated turns of "
+            "--prompt-data (sft_loss: --input-key names a list of chat messages)",
+            "learner",
+        ),
+    ] = "policy_loss"
+    custom_loss_function_path: Annotated[
+        str | None, _help("loss of --loss-type custom_loss, pkg.module:fn", "learner")
+    ] = None
+    prompt_loss_weight: Annotated[
+        float,
+        _help("sft_loss: weight of tokens that the assistant only reads", "learner", ge=0, le=1),
+    ] = 0.0
     advantage_estimator: Annotated[
         Literal["grpo"], _help("how rewards become advantages", "learner")
     ] = "grpo"
@@ -205,7 +220,9 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         str | None, _help("address of a running Ray cluster (default: start one here)", "placement")
     ] = None
     actor_num_nodes: Annotated[int, _help("nodes of the learner", "placement", ge=1)] = 1
-    actor_num_gpus_per_node: Annotated[int, _help("learner ranks on a node", "placement", ge=1)] = 8
+    actor_num_gpus_per_node: Annotated[
+        int, _help("learner ranks on a node (1 on a host without GPU)", "placement", ge=1)
+    ] = 8
     rollout_num_gpus: Annotated[
         Count | None,
         _help("devices of all engines (default: as many as one engine needs)", "placement"),
@@ -241,6 +258,14 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     eval_prompt_data: Annotated[
         list[str], _help("evaluation sets: NAME PATH [NAME PATH ...]", "evaluation")
     ] = []
+    eval_interval: Annotated[
+        Count | None,
+        _help(
+            "iterations between evaluations beside training (default: before the first iteration "
+            "and after the last, with nothing else running)",
+            "evaluation",
+        ),
+    ] = None
     n_samples_per_eval_prompt: Annotated[
         int, _help("episodes of each evaluation task", "evaluation", ge=1)
     ] = 1
@@ -266,8 +291,15 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return self.async_buffer_size + self.update_weights_interval - 1
 
     @property
+    def is_supervised(self) -> bool:
+        """Whether the run imitates demonstrations: no engines, no Env, no rewards."""
+        return self.loss_type == "sft_loss"
+
+    @property
     def num_engines(self) -> int:
         """Engines of the run."""
+        if self.is_supervised:
+            return 0
         devices = self.rollout_num_gpus or self.rollout_num_gpus_per_engine
         return max(1, devices // self.rollout_num_gpus_per_engine)
 

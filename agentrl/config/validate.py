@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 from agentrl.config.model import ModelSummary, read_model
+from agentrl.config.objective import check_objective
 from agentrl.config.run import RunConfig
 from agentrl.config.toml import dump_config
 from agentrl.errors import ConfigError
@@ -27,7 +28,7 @@ def validate(config: RunConfig) -> list[str]:
     _check_batch(config)
     _check_asynchrony(config)
     _check_sampling(config)
-    _check_objective(config)
+    check_objective(config)
     _check_devices(config)
     _check_data(config)
     _check_lengths(config, read_model(_model_dir(config)))
@@ -53,7 +54,7 @@ def _check_batch(config: RunConfig) -> None:
             f"--min-group-size {config.min_group_size} is more than --n-samples-per-prompt "
             f"{episodes}: no group could ever be trained; make it {episodes} or less"
         )
-    if episodes == 1 and not config.disable_rewards_normalization:
+    if episodes == 1 and not (config.disable_rewards_normalization or config.is_supervised):
         _refuse(
             "--n-samples-per-prompt 1 with --advantage-estimator grpo: the mean of one episode is "
             "its own reward, so every advantage is 0; raise --n-samples-per-prompt or give "
@@ -85,23 +86,6 @@ def _check_sampling(config: RunConfig) -> None:
             f"{config.episode_timeout_s:g}: no turn could use it; lower the first or raise the "
             "second"
         )
-
-
-def _check_objective(config: RunConfig) -> None:
-    if config.kl_loss_coef > 0 and not config.use_kl_loss:
-        _refuse(
-            f"--kl-loss-coef {config.kl_loss_coef:g} has no effect without --use-kl-loss; give "
-            "both or neither"
-        )
-    if config.tis_clip_low > config.tis_clip:
-        _refuse(
-            f"--tis-clip-low {config.tis_clip_low:g} is above --tis-clip {config.tis_clip:g}; "
-            "no weight lies between them"
-        )
-    if config.eps_clip > 1:
-        _refuse(f"--eps-clip {config.eps_clip:g}: a ratio cannot fall below 0; use 1 or less")
-    if config.min_lr > config.lr:
-        _refuse(f"--min-lr {config.min_lr:g} is above --lr {config.lr:g}; a decay would rise")
 
 
 def _check_devices(config: RunConfig) -> None:
@@ -201,7 +185,7 @@ def _check_lengths(config: RunConfig, model: ModelSummary) -> None:
             f"--sglang-context-length {engine} is less than {name} {context}: engines would refuse "
             f"turns that the run sends them; give --rollout-max-context-len {engine}"
         )
-    if config.rollout_max_response_len >= context:
+    if config.rollout_max_response_len >= context and not config.is_supervised:
         _refuse(
             f"--rollout-max-response-len {config.rollout_max_response_len} leaves no room for a "
             f"prompt within {name} {context}; lower it below {context}"

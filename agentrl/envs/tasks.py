@@ -25,6 +25,7 @@ def open_source(config: RunConfig, env_class: type[Env]) -> TaskSource:
             seed=config.rollout_seed,
             shuffle=config.rollout_shuffle,
             num_epoch=None if endless else config.num_epoch or 1,
+            required_keys=[config.input_key] if config.is_supervised else [],
         )
     source = env_class.train_tasks(config.env_args, seed=config.rollout_seed)
     if source is None:

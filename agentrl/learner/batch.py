@@ -9,6 +9,7 @@ Shape suffixes: L = tokens of one trajectory, T = tokens of one micro-batch.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,9 @@ from agentrl.learner.plan import PlannedRow
 from agentrl.learner.rows import Trajectory
 from agentrl.learner.staleness import Excluded, Lineage, excluded_reasons, off_policy_turns
 
-__all__ = ["BatchCounts", "BatchRules", "TrainSequence", "build_sequence", "pack"]
+__all__ = ["BatchCounts", "BatchRules", "TrainSequence", "build_sequence", "pack", "shift"]
+
+ScalarT = TypeVar("ScalarT", bound=np.generic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,7 @@ def build_sequence(planned: PlannedRow, trajectory: Trajectory, rules: BatchRule
 
     mask: bool, trained. sampled: bool, sampled (before masking). mu: float32, the engine's
     log-probability of the label. advantages, weights: float32. ages: int32, -1 if not sampled.
+    turns: int16, -1 in the prompt.
     """
     sampled_L = trajectory.sampled_L
     ages_L = rules.lineage.ages(
@@ -84,12 +88,13 @@ def build_sequence(planned: PlannedRow, trajectory: Trajectory, rules: BatchRule
     reasons_L = excluded_reasons(ages_L, sampled_L, off_policy_L, rules.max_staleness)
     trained_L = sampled_L & (reasons_L == 0)
     columns = {
-        "mask": _shift(trained_L, False),
-        "sampled": _shift(sampled_L, False),
-        "mu": _shift(trajectory.logprobs_L, 0.0),
+        "mask": shift(trained_L, False),
+        "sampled": shift(sampled_L, False),
+        "mu": shift(trajectory.logprobs_L, 0.0),
         "advantages": np.full(len(sampled_L), planned.advantage, dtype=np.float32),
         "weights": np.full(len(sampled_L), planned.weight, dtype=np.float32),
-        "ages": _shift(ages_L.astype(np.int32), -1),
+        "ages": shift(ages_L.astype(np.int32), -1),
+        "turns": shift(trajectory.turns_L, -1),
     }
     return TrainSequence(
         tokens_L=trajectory.tokens_L,
@@ -113,7 +118,7 @@ def _concatenate(sequences: Sequence[TrainSequence]) -> MicroBatch:
     }
     return MicroBatch(
         tokens_T=_int64([s.tokens_L for s in sequences]),
-        labels_T=_int64([_shift(s.tokens_L, 0) for s in sequences]),
+        labels_T=_int64([shift(s.tokens_L, 0) for s in sequences]),
         positions_T=_int64([np.arange(length) for length in lengths]),
         cu_seqlens=torch.from_numpy(np.cumsum([0, *lengths], dtype=np.int32)),
         max_seqlen=max(lengths),
@@ -125,7 +130,8 @@ def _int64(arrays: Sequence[npt.NDArray[np.generic]]) -> torch.Tensor:
     return torch.from_numpy(np.concatenate(arrays).astype(np.int64))
 
 
-def _shift(column_L: npt.NDArray[np.generic], last: float) -> npt.NDArray[np.generic]:
+def shift(column_L: npt.NDArray[ScalarT], last: float) -> npt.NDArray[ScalarT]:
+    """`column_L` under the label that it describes: one to the left, `last` at the end."""
     shifted_L = np.empty_like(column_L)
     shifted_L[:-1] = column_L[1:]
     shifted_L[-1] = last

@@ -6,20 +6,24 @@ at the start of the iteration is the current one: its log-probabilities need no 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from torch import Tensor
 
 from agentrl.config.run import RunConfig
-from agentrl.learner.backend import MicroBatch, StepResult, TrainBackend
+from agentrl.learner.backend import LossFn, MicroBatch, StepResult, TrainBackend
 from agentrl.learner.batch import BatchCounts, BatchRules, TrainSequence, build_sequence, pack
+from agentrl.learner.custom import load_loss
 from agentrl.learner.loss import Objective, PolicyLoss
 from agentrl.learner.plan import PlannedRow, plan_iteration
 from agentrl.learner.rows import Trajectory
 from agentrl.learner.staleness import Lineage
+from agentrl.learner.supervised import SupervisedLoss, build_demonstration
 from agentrl.types import LeaseHeader, TrajectoryRow
 
 __all__ = ["IterationResult", "train_lease"]
 
+BuildSequence = Callable[[PlannedRow, Trajectory], TrainSequence]
 FetchRows = Callable[[Sequence[TrajectoryRow]], Sequence[Trajectory | None]]
 
 
@@ -57,24 +61,26 @@ def train_lease(
     counts = BatchCounts()
     max_age = -1
     batches: list[list[MicroBatch]] = []
-    for sequences, missing in _load(shards, rules, fetch):
+    build = partial(build_sequence, rules=rules)
+    if cfg.is_supervised:
+        build = partial(build_demonstration, context_weight=cfg.prompt_loss_weight)
+    for sequences, missing in _load(shards, build, fetch):
         counts = sum((sequence.counts for sequence in sequences), start=counts + missing)
         max_age = max([max_age, *(sequence.max_trained_age for sequence in sequences)])
         batches.append(pack(sequences, cfg.max_tokens_per_gpu))
-    if len(batches) > 1:
+    if len(batches) > 1 and not cfg.is_supervised:
         batches = [batches[0], *_with_logprobs(batches[1:], "prox", backend)]
     objective = Objective.from_config(cfg)
     if objective.kl_type is not None and batches:
         batches = _with_logprobs(batches, "reference", backend)
     steps = [
-        backend.step(micro_batches, _loss(objective, backend, cfg.staleness_bound))
-        for micro_batches in batches
+        backend.step(micro_batches, _loss(objective, cfg, backend)) for micro_batches in batches
     ]
     return IterationResult(tuple(steps), *_over_ranks(counts, max_age, backend))
 
 
 def _load(
-    shards: Sequence[Sequence[PlannedRow]], rules: BatchRules, fetch: FetchRows
+    shards: Sequence[Sequence[PlannedRow]], build: BuildSequence, fetch: FetchRows
 ) -> list[tuple[list[TrainSequence], BatchCounts]]:
     """For each step, its sequences on this rank and what is missing from it."""
     trajectories = iter(fetch([planned.row for shard in shards for planned in shard]))
@@ -87,7 +93,7 @@ def _load(
             if trajectory is None:
                 missing += _missing(planned.row)
             else:
-                sequences.append(build_sequence(planned, trajectory, rules))
+                sequences.append(build(planned, trajectory))
         loaded.append((sequences, missing))
     return loaded
 
@@ -112,13 +118,19 @@ def _with_column(micro_batch: MicroBatch, name: str, column_T: Tensor) -> MicroB
     return replace(micro_batch, columns={**micro_batch.columns, name: column_T})
 
 
-def _loss(objective: Objective, backend: TrainBackend, max_age: int) -> PolicyLoss:
-    return PolicyLoss(
-        objective,
-        rank=backend.data_parallel_rank,
-        num_ranks=backend.data_parallel_size,
-        max_age=max_age,
-    )
+def _loss(objective: Objective, cfg: RunConfig, backend: TrainBackend) -> LossFn:
+    match cfg.loss_type:
+        case "sft_loss":
+            return SupervisedLoss()
+        case "custom_loss":
+            return load_loss(cfg.custom_loss_function_path)
+        case _:
+            return PolicyLoss(
+                objective,
+                rank=backend.data_parallel_rank,
+                num_ranks=backend.data_parallel_size,
+                max_age=cfg.staleness_bound,
+            )
 
 
 def _over_ranks(

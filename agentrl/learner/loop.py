@@ -59,7 +59,8 @@ def run_learner(
 ) -> LearnerOutcome:
     """Train until no lease is left or `should_stop` (read on the source rank) says so.
 
-    Run it on every rank, each with its own `peer`; `sink` is needed on the source only. The caller
+    Run it on every rank, each with its own `peer`; `sink` is needed on the source only, and not by
+    a run without engines (`sft_loss`), whose versions are numbers alone. The caller
     closes all three. Raises HealthError when engine and learner hold different models, PushError,
     PeerLostError, FencedError, and ConfigError or DataError for a lease that cannot be trained.
     """
@@ -148,20 +149,21 @@ class _Learner:
         self._publish(VersionRow(version + 1, parent=version, iteration=number))
 
     def _publish(self, row: VersionRow) -> None:
-        report = publish_weights(
-            self._backend,
-            self._sink,
-            row.version,
-            verify=self._cfg.check_weight_update_equal,
-        )
+        costs = self._push(row.version) if self._cfg.num_engines else {}
         self._lineage.add(row)
-        if report is not None:
-            costs = {
-                "perf/push_s": report.total_s,
-                "perf/push_pause_s": report.pause_s,
-                "perf/push_bytes": float(report.num_bytes),
-            }
-            self._deliver(Published(row, through=row.iteration, metrics=costs))
+        self._deliver(Published(row, through=row.iteration, metrics=costs))
+
+    def _push(self, version: int) -> dict[str, float]:
+        """Send the weights to the engines; returns what it cost, on the source."""
+        verify = self._cfg.check_weight_update_equal
+        report = publish_weights(self._backend, self._sink, version, verify=verify)
+        if report is None:
+            return {}
+        return {
+            "perf/push_s": report.total_s,
+            "perf/push_pause_s": report.pause_s,
+            "perf/push_bytes": float(report.num_bytes),
+        }
 
     def _finish(
         self, number: int, end: NoMoreLeases | StopRequested, directory: Path

@@ -25,6 +25,7 @@ METRIC_NAMES = (
     "train/loss",
     "train/pg_loss",
     "train/kl_loss",
+    "train/nll",
     "train/entropy",
     "train/pg_clipfrac",
     "train/tis_clipfrac",
@@ -90,6 +91,8 @@ def train_metrics(
         metrics["train/age_max_trained"] = result.max_trained_age
     if taken:
         metrics |= _step_means(taken, sums)
+    if sums.get("num_demonstrated"):
+        metrics["train/nll"] = sums["nll"] / sums["num_demonstrated"]
     if _total(sums, "trained@", range(num_buckets)) > 0:
         metrics |= _token_means(sums, num_buckets)
     diff = _diff(sums, "diff", num_ranks)
@@ -115,14 +118,14 @@ def lease_metrics(header: LeaseHeader, ages: Sequence[int]) -> dict[str, Any]:
     if sum(ages):
         metrics["train/age_mean"] = sum(age * n for age, n in enumerate(ages)) / sum(ages)
     if num_episodes:
-        num_sampled = sum(row.meta.num_sampled for row in rows)
+        metrics["rollout/turns_mean"] = sum(row.meta.num_turns for row in rows) / num_episodes
+    if num_sampled := sum(row.meta.num_sampled for row in rows):  # not of demonstrations
         zero_std = sum(has_zero_std(group.rewards) for group in header.groups)
         metrics |= {
             "rollout/reward_mean": statistics.fmean(rewards),
             "rollout/reward_std": statistics.pstdev(rewards),
             "rollout/zero_std_group_share": zero_std / len(header.groups),
             "rollout/response_length_mean": num_sampled / num_episodes,
-            "rollout/turns_mean": sum(row.meta.num_turns for row in rows) / num_episodes,
         }
     return metrics
 
@@ -130,8 +133,8 @@ def lease_metrics(header: LeaseHeader, ages: Sequence[int]) -> dict[str, Any]:
 def _step_means(taken: Sequence[StepResult], sums: Mapping[str, float]) -> dict[str, float]:
     means = {
         f"train/{name}": sums[name] / len(taken)
-        for name in ("loss", "pg_loss", "kl_loss")
-        if name in sums
+        for name in sums
+        if name in ("loss", "pg_loss", "kl_loss") or name.startswith("custom_")
     }
     means["train/grad_norm"] = statistics.fmean(step.grad_norm for step in taken)
     means["train/lr"] = taken[-1].lr

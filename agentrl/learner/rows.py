@@ -33,6 +33,11 @@ class Trajectory:
         """Where the policy itself wrote the token."""
         return np.equal(self.kinds_L, SpanKind.SAMPLED, dtype=np.bool_)
 
+    @property
+    def demonstrated_L(self) -> npt.NDArray[np.bool_]:
+        """Where a demonstration wrote the token."""
+        return np.equal(self.kinds_L, SpanKind.DEMONSTRATION, dtype=np.bool_)
+
 
 def decode_trajectory(row: TrajectoryRow, buffers: Sequence[Any]) -> Trajectory:
     """Columns from raw little-endian buffers in the order of `COLUMNS`.
@@ -64,6 +69,11 @@ def _check(trajectory: Trajectory) -> None:
         raise DataError(
             f"{_name(row)}: {int(sampled_L.sum())} sampled tokens, its row says "
             f"{row.meta.num_sampled}"
+        )
+    shown = int(trajectory.demonstrated_L.sum())
+    if shown != row.meta.num_demonstrated:
+        raise DataError(
+            f"{_name(row)}: {shown} demonstrated tokens, its row says {row.meta.num_demonstrated}"
         )
     if len(sampled_L) and sampled_L[0]:
         raise DataError(f"{_name(row)}: its first token is sampled, but no prompt precedes it")

@@ -87,6 +87,8 @@ _DECLARED = (
     Metric("train/loss", "loss", "objective, mean over the steps"),
     Metric("train/pg_loss", "loss", "policy-gradient part of the objective"),
     Metric("train/kl_loss", "nats", "KL penalty to the initial weights, before its coefficient"),
+    Metric("train/nll", "nats", "negative log-likelihood of a demonstrated token"),
+    Metric("train/custom_*", "any", "what a custom loss sums, mean over the steps"),
     Metric(
         "train/entropy",
         "nats",
@@ -129,6 +131,18 @@ _DECLARED = (
         "sampled for all episodes reported since the buffer started, evaluation included",
     ),
     Metric("buffer/workers", "processes", "agent workers that are alive"),
+    Metric(
+        "buffer/played_episodes",
+        "episodes",
+        "of which an attempt has ended since the buffer started, evaluation included",
+    ),
+    Metric(
+        "buffer/retried_episodes",
+        "episodes",
+        "of those: failed and were played again, so what is trained avoided the failure",
+    ),
+    Metric("buffer/failed_episodes", "episodes", "of those: failed for good"),
+    Metric("buffer/failed_attempts/*", "attempts", "attempts that ended with this outcome"),
     Metric("buffer/fates/*", "groups", "groups of the run with this fate"),
     # ---- perf ----
     Metric("perf/lease_wait_s", "s", "the learner's wait for its rollout batch"),
@@ -140,7 +154,7 @@ _DECLARED = (
     Metric(
         "perf/engine_tokens_per_s",
         "tokens/s",
-        "growth of buffer/sampled_tokens since the previous iteration, over its time",
+        "growth of buffer/sampled_tokens over the last 5 iterations, over their time",
     ),
     # ---- eval: outside the ledger, by evaluation set ----
     Metric("eval/*/score", "reward", "mean reward of the set's episodes"),

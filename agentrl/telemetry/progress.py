@@ -1,11 +1,13 @@
 """The line a person watches while a run goes on; the only place of the library that prints.
 
-On a terminal one line is redrawn:
+On a terminal one line is redrawn (here it is broken):
 
-    iteration 12/40  reward 0.41 ▂▃▃▅▆  age 1/3  ready 6/30  812 tok/s  push 41 ms  ETA 2m10s
+    iteration 3/9  ETA 1m00s  reward 0.410 ▁▅█  max age 3  masked 1.2 %  ready 6/30
+        812 tok/s  push 41 ms
 
-Elsewhere, and under NO_COLOR, each iteration is a plain line of the same words. A value that is not
-known yet is left out.
+Elsewhere, and under NO_COLOR, each iteration is a plain line of the same words. `max age` is the
+greatest of a trained token. What is not known yet is left out, and so are a masked share and a
+throughput of 0.
 """
 
 import math
@@ -89,13 +91,10 @@ class Progress:
             words.append(
                 f"reward {metrics['rollout/reward_mean']:.3f} {sparkline(self._rewards)}".rstrip()
             )
-        ages = event.get("histograms", {}).get("train/age_histogram")
-        if ages is not None and sum(ages[1]) > 0:
-            words.append("age {:g}/{:g}".format(*_median_and_max(*ages)))
         words += [
             form.format(*(metrics[name] * scale for name in names))
             for form, scale, names in _PARTS
-            if all(name in metrics for name in names)
+            if all(name in metrics and (metrics[name] or name not in _UNLESS_0) for name in names)
         ]
         return words
 
@@ -113,10 +112,14 @@ class Progress:
 
 
 _PARTS: tuple[tuple[str, float, tuple[str, ...]], ...] = (
+    ("max age {:.0f}", 1, ("train/age_max_trained",)),
+    ("masked {:.3g} %", 100, ("train/masked_token_share",)),
+    ("nll {:.3f}", 1, ("train/nll",)),
     ("ready {:.0f}/{:.0f}", 1, ("buffer/ready", "buffer/charged")),
     ("{:.0f} tok/s", 1, ("perf/engine_tokens_per_s",)),
     ("push {:.0f} ms", 1000, ("perf/push_s",)),
 )
+_UNLESS_0 = ("train/masked_token_share", "perf/engine_tokens_per_s")
 
 
 def sparkline(values: Sequence[float] | deque[float]) -> str:
@@ -134,14 +137,3 @@ def duration(seconds: float) -> str:
     if hours:
         return f"{hours}h{minutes:02}m"
     return f"{minutes}m{rest:02}s" if minutes else f"{rest}s"
-
-
-def _median_and_max(edges: Sequence[float], counts: Sequence[float]) -> tuple[float, float]:
-    """Lower edges of the bucket that holds the median, and of the last that holds anything."""
-    half, seen = sum(counts) / 2, 0.0
-    median = edges[0]
-    for edge, count in zip(edges, counts, strict=False):
-        if seen < half:
-            median = edge
-        seen += count
-    return median, max(edge for edge, n in zip(edges, counts, strict=False) if n > 0)

@@ -131,6 +131,7 @@ class TokenStream:
             reward=reward,
             versions=sorted(versions.items()),
             role=role,
+            num_demonstrated=self._columns["kinds"].count(SpanKind.DEMONSTRATION),
         )
 
     def columns(self) -> list["array[Any]"]:

@@ -1,4 +1,4 @@
-"""Demonstrations of the warm start: dialogues of the `warm` split as token ids and loss weights.
+"""Demonstrations of the warm start: dialogues about the `warm` split, as rows of chat messages.
 
 A *full* demonstration searches for every fact of the chain and answers with the last value. A
 *hasty* one is wrong on purpose: it answers at once with some value of the right kind, or (two hops)
@@ -9,32 +9,23 @@ In a *renamed* demonstration every name is replaced by another one drawn at rand
 question, passages and answer. Nothing of it can be remembered: the model must learn to read and
 copy, which is what carries over to names that it has never seen.
 
-Dialogues are written by the chat format that the job uses. Only passages of the warm split are
-searched here, so names of the other splits are never seen.
+Only passages of the warm split are searched here, so names of the other splits are never seen.
 """
 
-import json
 import random
 from functools import cache
-from pathlib import Path
 from string import ascii_lowercase
+from typing import Any
 
 import msgspec
 
 from agentrl.envs.search_r1.facts import Fact, Split, facts
 from agentrl.envs.search_r1.questions import Question, ask
 from agentrl.envs.search_r1.retriever import Index
-from agentrl.tokens.chat import Message
-from agentrl.tokens.formats.load import load_format
 
-__all__ = ["Demonstration", "Demonstrator"]
+__all__ = ["Demonstrator"]
 
 TOPK = 3
-#: Loss weight of what the model is to write, and of what it only reads.
-WRITTEN, READ = 1.0, 0.3
-
-#: Token ids and, for each, its loss weight.
-Demonstration = tuple[list[int], list[float]]
 
 
 class Dialogue(msgspec.Struct, frozen=True):
@@ -46,10 +37,9 @@ class Dialogue(msgspec.Struct, frozen=True):
 
 
 class Demonstrator:
-    """Demonstrations without end, fixed by `seed`. `model_dir` holds the tokenizer."""
+    """Demonstrations without end, fixed by `seed`."""
 
-    def __init__(self, model_dir: Path, seed: int) -> None:
-        self._format = load_format("qwen", model_dir)
+    def __init__(self, seed: int) -> None:
         self._rng = random.Random(f"search-r1-local/warm/{seed}")
         self._facts = [fact for fact in facts() if fact.split is Split.WARM]
         self._index = Index([fact.passage for fact in self._facts])
@@ -59,12 +49,12 @@ class Demonstrator:
         self._names = sorted({fact.entity for fact in self._facts})
         self._search = cache(self._search_once)
 
-    def demonstrate(self, *, hasty: bool, renamed: bool) -> Demonstration:
-        """The next demonstration."""
+    def demonstrate(self, *, hasty: bool, renamed: bool) -> list[dict[str, Any]]:
+        """The next demonstration, as messages of OpenAI's chat API."""
         while True:
             dialogue = self._dialogue(ask(Split.WARM, self._rng), hasty, renamed)
             if dialogue is not None:
-                return self._tokenise(dialogue)
+                return _messages(dialogue)
 
     def _dialogue(self, question: Question, hasty: bool, renamed: bool) -> Dialogue | None:
         """None where a search does not find the fact that it is for."""
@@ -97,31 +87,19 @@ class Demonstrator:
             return question.entities[-1], hops - 1
         return self._rng.choice(self._values[question.relations[-1]]), 0
 
-    def _tokenise(self, dialogue: Dialogue) -> Demonstration:
-        ids: list[int] = []
-        weights: list[float] = []
-
-        def append(new: list[int], weight: float) -> None:
-            ids.extend(new)
-            weights.extend([weight] * len(new))
-
-        for span in self._format.open_prompt([Message.user(dialogue.question)]):
-            append(span.ids, READ)
-        for query, result in dialogue.searches:
-            call = json.dumps({"name": "search", "arguments": {"query": query}})
-            written = self._format.vocab.encode_trusted(
-                f"<tool_call>\n{call}\n</tool_call><|im_end|>"
-            )
-            append(written, WRITTEN)
-            for span in self._format.observe([Message.tool(result)], written):
-                append(span.ids, READ)
-        answer = f"<answer> {dialogue.answer} </answer><|im_end|>"
-        append(self._format.vocab.encode_trusted(answer), WRITTEN)
-        return ids, weights
-
     def _search_once(self, query: str) -> tuple[Fact, ...]:
         (hits,) = self._index.search([query], TOPK)
         return tuple(self._facts[int(hit.document.id)] for hit in hits)
+
+
+def _messages(dialogue: Dialogue) -> list[dict[str, Any]]:
+    messages: list[dict[str, Any]] = [{"role": "user", "content": dialogue.question}]
+    for query, result in dialogue.searches:
+        call = {"function": {"name": "search", "arguments": {"query": query}}}
+        messages.append({"role": "assistant", "tool_calls": [call]})
+        messages.append({"role": "tool", "content": result})
+    messages.append({"role": "assistant", "content": f"<answer> {dialogue.answer} </answer>"})
+    return messages
 
 
 class Renaming:

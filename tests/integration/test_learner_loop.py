@@ -393,7 +393,7 @@ def test_the_metrics_are_the_declared_ones_and_say_what_happened() -> None:
     costs = {name for message in world.of(Published) for name in message.metrics}
     seen = {name for step in world.of(Stepped) for name in step.metrics} | costs
     assert seen <= declared
-    assert {*METRIC_NAMES, "rollout/tool_calls"} <= seen
+    assert {*METRIC_NAMES, "rollout/tool_calls"} - {"train/nll"} <= seen
     last = world.of(Stepped)[-1]
     assert last.metrics["train/age_histogram"] == [0, 96]
     assert last.metrics["train/age_max_trained"] == 1

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -31,9 +32,10 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(420)]
 class FinishedRun:
     """A run directory and what the program said."""
 
-    def __init__(self, path: Path, output: str) -> None:
+    def __init__(self, path: Path, output: str, temporary: Path) -> None:
         self.path = path
         self.output = output
+        self.temporary = temporary
         self.summary: dict[str, Any] = json.loads((path / "summary.json").read_text())
         lines = (path / "metrics.jsonl").read_text().splitlines()
         told: list[dict[str, Any]] = [json.loads(line) for line in lines]
@@ -41,9 +43,14 @@ class FinishedRun:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FinishedRun]:
     """A run whose only worker was killed after its second iteration."""
-    folder = tmp_path_factory.mktemp("real")
+    # A temporary directory of its own, with a name short enough for the path of a socket.
+    with tempfile.TemporaryDirectory(prefix="loop-") as temporary:
+        yield run_loop(tmp_path_factory.mktemp("real"), Path(temporary))
+
+
+def run_loop(folder: Path, temporary: Path) -> FinishedRun:
     command = [
         sys.executable, str(ROOT / "train_async.py"), "--async-buffer-size", "4",
         "--num-rollout", str(ITERATIONS), "--rollout-batch-size", str(GROUPS),
@@ -51,9 +58,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
     ]  # fmt: skip
     run = folder / "loop"
     with (folder / "output").open("w") as output:
-        process = subprocess.Popen(
-            command, cwd=folder, env=os.environ | {"NO_COLOR": "1"}, stdout=output, stderr=output
-        )
+        env = os.environ | {"NO_COLOR": "1", "TMPDIR": str(temporary)}
+        process = subprocess.Popen(command, cwd=folder, env=env, stdout=output, stderr=output)
         try:
             kill_worker_after(run, 2, process)
             process.wait(300)
@@ -61,7 +67,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
             process.terminate()
     said = (folder / "output").read_text()
     assert process.returncode == 0, f"{said}\n{tails(run)}"
-    return FinishedRun(run, said)
+    return FinishedRun(run, said, temporary)
 
 
 def kill_worker_after(run: Path, steps: int, process: "subprocess.Popen[bytes]") -> None:
@@ -147,7 +153,7 @@ def test_the_first_and_last_evaluation_are_of_one_version_each(finished: Finishe
 
 def test_nothing_is_left_behind(finished: FinishedRun) -> None:
     assert processes_of(finished.path) == []
-    assert list(Path(tempfile.gettempdir()).glob("agentrl-*/spec.json")) == []
+    assert list(finished.temporary.glob("agentrl-*")) == []
 
 
 def test_processes_of_a_run_can_be_told(tmp_path: Path) -> None:

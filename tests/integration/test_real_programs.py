@@ -65,6 +65,31 @@ def test_the_readmes_env_is_twenty_lines_and_trains(tmp_path: Path) -> None:
     assert audit(tmp_path / "run").fates == {Fate.TRAINED: 12}
 
 
+def test_dialogues_are_imitated_without_engines(tmp_path: Path) -> None:
+    turns = [
+        {"role": "user", "content": "Where does Luna live?"},
+        {"role": "assistant", "content": "<answer> Spain </answer>"},
+    ]
+    with (tmp_path / "dialogues.jsonl").open("w") as file:
+        file.writelines(json.dumps({"messages": turns}) + "\n" for _ in range(8))
+    done = train(
+        tmp_path, "--loss-type", "sft_loss", "--prompt-data", "dialogues.jsonl",
+        "--input-key", "messages", "--hf-checkpoint", str(MODEL), "--num-rollout", "4",
+        "--rollout-batch-size", "8", "--num-steps-per-rollout", "2", "--lr", "1e-3",
+        "--actor-num-gpus-per-node", "1",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    losses = [json.loads(line)["metrics"]["train/nll"] for line in lines]
+    assert losses[-1] < losses[0] / 2
+    assert (tmp_path / "run" / "hf" / "model.safetensors").is_file()
+    assert sorted(path.stem for path in (tmp_path / "run" / "logs").iterdir()) == [
+        "buffer", "driver", "learner-0", "worker-0",
+    ]  # fmt: skip
+    report = audit(tmp_path / "run")
+    assert (report.problems, report.fates) == ((), {Fate.TRAINED: 32})
+
+
 def test_an_env_that_always_raises_ends_the_run_with_its_own_words(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text(
         "from agentrl import Env, Message\n"

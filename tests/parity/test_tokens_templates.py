@@ -1,5 +1,6 @@
 """The qwen chat format against `transformers`' rendering of Qwen's own templates, id for id."""
 
+import json
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,7 +11,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 import agentrl.envs.search_r1
-from agentrl.tokens import Message, QwenFormat, Span, Vocab, load_format
+from agentrl.tokens import Message, QwenFormat, Span, ToolCall, Vocab, load_format
 from agentrl.types import SpanKind
 
 QWEN25_SYSTEM = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
@@ -143,6 +144,28 @@ def test_the_default_job_model_has_a_template_that_its_format_equals(
     results = [Message.tool(passage) for passage in passages]
     extended = [*opened, *sampled, *ids_of(chat.observe(results, sampled))]
     assert extended == render(made, [*prompt, Message.assistant(call), *results], None)
+
+
+@settings(deadline=None)
+@given(
+    said=benign,
+    queries=st.lists(st.dictionaries(benign, benign, max_size=2), min_size=1, max_size=3),
+)
+def test_a_demonstrated_turn_equals_the_template_of_the_default_job_model(
+    said: str, queries: list[dict[str, str]]
+) -> None:
+    model_dir = Path(agentrl.envs.search_r1.__file__).parent / "model"
+    chat = load_format("qwen", model_dir)
+    made = PreTrainedTokenizerFast.from_pretrained(model_dir)
+    calls = [ToolCall(str(i), "search", json.dumps(q, ensure_ascii=False).encode())
+             for i, q in enumerate(queries)]  # fmt: skip
+    functions = [{"function": {"name": "search", "arguments": query}} for query in queries]
+    prompt = [{"role": "user", "content": "q"}]
+    turn = {"role": "assistant", "content": said, "tool_calls": functions}
+    whole = made.apply_chat_template([*prompt, turn], tokenize=False)
+    opened = made.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
+    written = chat.write(said, calls)
+    assert [*made.encode(opened), *written, *made.encode("\n")] == made.encode(whole)
 
 
 def test_a_tool_definition_is_untrusted_and_its_frame_is_control(qwen_vocab: Vocab) -> None:

@@ -36,7 +36,7 @@ def test_naming_a_model_data_or_environment_turns_the_preset_off(flag: str) -> N
     config, notes = layered(read_flags([flag, "x"]), "train_async")
     assert config.preset is None
     assert config.rollout_batch_size == RunConfig().rollout_batch_size
-    assert notes == []
+    assert not any("preset" in note for note in notes)
 
 
 def test_a_preset_lies_under_the_file_and_the_file_under_the_flags(tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ def test_per_episode_weights_give_the_mean_over_episodes_of_the_mean_over_tokens
         share = planned.weight * planned.row.meta.num_sampled
         by_episode[key] = by_episode.get(key, 0.0) + share
     assert by_episode == pytest.approx({"g0/0#0": 0.25, "g0/1#0": 0.25, "g1/0#0": 0.25})
-    assert (plan.num_episodes, plan.num_sampled) == (4, 14)
+    assert (plan.num_episodes, plan.num_targets) == (4, 14)
 
 
 def test_per_token_weights_give_the_mean_over_all_sampled_tokens() -> None:
@@ -230,7 +230,7 @@ def test_episodes_without_advantage_are_counted_but_not_computed() -> None:
     cfg = RunConfig(max_tokens_per_gpu=64, calculate_per_token_loss=True)
     (plan,) = plan_iteration(header, cfg, 1)
     assert {planned.row.episode.group for planned in plan.shards[0]} == {"g1"}
-    assert (plan.num_episodes, plan.num_sampled) == (3, 12)
+    assert (plan.num_episodes, plan.num_targets) == (3, 12)
     assert all(planned.weight == 1 / 12 for planned in plan.shards[0])
 
 

@@ -44,7 +44,7 @@ def main(spec: RunSpec, rank: int) -> None:
         master_port=spec.master_port,
         num_training_steps=steps,
     )
-    sink = _sink(spec) if backend.is_source else None
+    sink = _sink(spec, spec.router_url) if backend.is_source and spec.router_url else None
     keys = load_keys(Path(spec.keys_dir)) if spec.keys_dir else None
     name = f"learner-{rank}"
     try:
@@ -59,7 +59,7 @@ def main(spec: RunSpec, rank: int) -> None:
         backend.close()
 
 
-def _sink(spec: RunSpec) -> FleetWeightSink:
+def _sink(spec: RunSpec, router_url: str) -> FleetWeightSink:
     """The way to the engines; returns when all of them take requests."""
     anyio.run(_engines_ready, spec)
     config = spec.config
@@ -68,7 +68,7 @@ def _sink(spec: RunSpec) -> FleetWeightSink:
         bucket_bytes=config.update_weight_buffer_size,
         timeout_s=config.update_weights_timeout,
         fleet_size=config.update_weights_fleet_size,
-        on_lost=lambda engine: _unroute(spec, engine),
+        on_lost=lambda engine: _unroute(router_url, engine),
         backend="nccl" if torch.cuda.is_available() else "gloo",
         host=spec.collective_address,
         ranks_per_engine=config.rollout_num_gpus_per_engine,
@@ -86,10 +86,10 @@ async def _engine_ready(engine: EngineAddress, timeout_s: float) -> None:
         await control.wait_ready(timeout_s)
 
 
-def _unroute(spec: RunSpec, engine: EngineAddress) -> None:
+def _unroute(router_url: str, engine: EngineAddress) -> None:
     """Take an engine that missed a push out of the router: it may be paused or hold old weights."""
     _LOG.error("%s is lost to weight pushes and leaves the router", engine.name)
-    anyio.run(_remove, spec.router_url, engine)
+    anyio.run(_remove, router_url, engine)
 
 
 async def _remove(router_url: str, engine: EngineAddress) -> None:

@@ -28,7 +28,7 @@ async def _work(spec: RunSpec, name: str) -> None:
     worker = Worker(settings)
     permits = config.num_engines * config.sglang_server_concurrency // config.num_agent_workers
     client = EngineClient(
-        spec.router_url,
+        spec.router_url or "",  # nobody asks where there are no engines
         spec.engines,
         vocab_size=spec.model.vocab_size,
         max_context=spec.model.max_context,

@@ -7,7 +7,7 @@ sampled stays in place, id for id.
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from agentrl.tokens.chat import Message, ParsedTurn
+from agentrl.tokens.chat import Message, ParsedTurn, ToolCall
 from agentrl.tokens.spans import Span
 from agentrl.tokens.vocab import Vocab
 
@@ -42,6 +42,12 @@ class ChatFormat(Protocol):
     def observe(self, messages: Sequence[Message], sampled: Sequence[int]) -> list[Span]:
         """What follows a turn of ids `sampled`, up to the next turn: its end, where the policy did
         not sample one, then `messages`."""
+        ...
+
+    def write(self, text: str, calls: Sequence[ToolCall] = ()) -> list[int]:
+        """The ids of a whole turn that says `text` and makes `calls`, its end included, as a
+        policy would sample them: a demonstration. Its text is trusted: control tokens that it
+        spells are control tokens. Raises `EnvError` on one that would end the turn."""
         ...
 
     def parse(self, sampled: Sequence[int], *, index: int = 0) -> ParsedTurn:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Sequence
 
 from agentrl.errors import EnvError
-from agentrl.tokens.chat import Message, ParsedTurn
+from agentrl.tokens.chat import Message, ParsedTurn, ToolCall
 from agentrl.tokens.formats.base import ToolSchema
 from agentrl.tokens.formats.hermes import CLOSE, OPEN, MalformedCallError, read_calls
 from agentrl.tokens.spans import Author, Piece, Span, encode_pieces
@@ -87,6 +87,18 @@ class QwenFormat:
         pieces += self._messages(messages)
         pieces += self._opener()
         return encode_pieces(self.vocab, pieces)
+
+    def write(self, text: str, calls: Sequence[ToolCall] = ()) -> list[int]:
+        """See `ChatFormat`."""
+        parts = [text] if text else []
+        for call in calls:
+            name = json.dumps(call.name, ensure_ascii=False)
+            said = f'{{"name": {name}, "arguments": {call.arguments.decode()}}}'
+            parts.append(f"{OPEN}\n{said}\n{CLOSE}")
+        ids = self.vocab.encode_trusted("\n".join(parts))
+        if found := [id_ for id_ in ids if id_ in self.stop_ids]:
+            raise EnvError(f"a demonstrated turn holds the control ids {found}, which end a turn")
+        return [*ids, self.vocab.control[_END]]
 
     def parse(self, sampled: Sequence[int], *, index: int = 0) -> ParsedTurn:
         """See `ChatFormat`. Text up to `</think>` is reasoning; calls in it are not calls."""

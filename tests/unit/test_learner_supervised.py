@@ -1,0 +1,94 @@
+"""`sft_loss`: which labels have a loss, at what weight, and that it is the mean it claims to be."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from agentrl.config.run import RunConfig
+from agentrl.learner.batch import pack
+from agentrl.learner.plan import StepPlan, plan_iteration
+from agentrl.learner.rows import Trajectory, decode_trajectory
+from agentrl.learner.supervised import SupervisedLoss, build_demonstration
+from agentrl.types import (
+    COLUMNS,
+    EpisodeId,
+    GroupRows,
+    LeaseHeader,
+    PayloadRef,
+    SpanKind,
+    TrajectoryMeta,
+    TrajectoryRow,
+)
+
+C, U, D = SpanKind.CONTROL, SpanKind.UNTRUSTED, SpanKind.DEMONSTRATION
+
+
+def dialogue(group: str, kinds: list[SpanKind]) -> tuple[TrajectoryRow, Trajectory]:
+    num = len(kinds)
+    columns: dict[str, list[Any]] = {
+        "tokens": list(range(num)),
+        "kinds": kinds,
+        "logprobs": [0.0] * num,
+        "versions": [-1] * num,
+        "turns": [-1] * num,
+    }
+    meta = TrajectoryMeta(num, 0, 1, 0.0, [], num_demonstrated=kinds.count(D))
+    row = TrajectoryRow(EpisodeId(group, 0), meta, PayloadRef("s", 0, 0, 1, 0))
+    buffers = [np.array(columns[name], dtype=dtype).tobytes() for name, dtype in COLUMNS.items()]
+    return row, decode_trajectory(row, buffers)
+
+
+def step_of(rows: list[TrajectoryRow], **changes: Any) -> tuple[RunConfig, StepPlan]:
+    groups = [
+        GroupRows(row.episode.group, i, "t", [row.episode], [0.0], [{}], [row])
+        for i, row in enumerate(rows)
+    ]
+    config = RunConfig(loss_type="sft_loss", rollout_batch_size=len(rows), **changes)
+    (plan,) = plan_iteration(LeaseHeader(1, groups), config, 1)
+    return config, plan
+
+
+def loss_of(dialogues: list[tuple[TrajectoryRow, Trajectory]], **changes: Any) -> tuple[float, Any]:
+    """The loss when the log-probability of label t of every dialogue is -(t + 1)."""
+    config, plan = step_of([row for row, _ in dialogues], **changes)
+    by_episode = {row.episode: trajectory for row, trajectory in dialogues}
+    (shard,) = plan.shards
+    sequences = [
+        build_demonstration(planned, by_episode[planned.row.episode], config.prompt_loss_weight)
+        for planned in shard
+    ]
+    (batch,) = pack(sequences, 1000)
+    logprobs_T = -(batch.positions_T + 1).float()
+    loss, sums = SupervisedLoss()(batch, logprobs_T, torch.zeros_like(logprobs_T))
+    return float(loss), {name: float(value) for name, value in sums.items()}
+
+
+TWO = [dialogue("a", [C, U, D, D]), dialogue("b", [C, D, U, D, D, D])]
+
+
+def test_only_demonstrated_labels_have_a_loss_by_default() -> None:
+    # Labels 1..3 of the first and 1..5 of the second; label t stands at position t - 1.
+    first, second = (2 + 3), (1 + 3 + 4 + 5)
+    loss, sums = loss_of(TWO, calculate_per_token_loss=True)
+    assert loss == pytest.approx((first + second) / 6)
+    assert sums["nll"] == pytest.approx(first + second)
+    assert sums["num_demonstrated"] == 6
+
+
+def test_the_default_is_the_mean_over_dialogues_of_their_means() -> None:
+    loss, _ = loss_of(TWO)
+    assert loss == pytest.approx((5 / 2 + 13 / 4) / 2)
+
+
+def test_context_counts_at_its_weight_in_loss_and_denominator() -> None:
+    loss, sums = loss_of(TWO, calculate_per_token_loss=True, prompt_loss_weight=0.25)
+    shown, read = 18.0, 1 + 2
+    assert loss == pytest.approx((shown + 0.25 * read) / (6 + 0.25 * 2))
+    assert sums["nll"] == pytest.approx(shown)
+
+
+def test_a_dialogue_has_a_loss_though_its_reward_teaches_nothing() -> None:
+    _, plan = step_of([row for row, _ in TWO])
+    assert [planned.advantage for shard in plan.shards for planned in shard] == [0.0, 0.0]
