@@ -4,10 +4,10 @@ BIN := $(VENV)/bin
 export AGENTRL_VENV := $(VENV)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-runtime train test check bench lock flags clean
+.PHONY: help setup setup-runtime train test check warmstart bench lock flags clean
 
 help:  ## list these targets
-	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup:  ## make .venv ready to train, test and check (instant when it is)
 	@scripts/setup.sh dev
@@ -26,6 +26,11 @@ check: setup  ## lint, format check, types, import contracts
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+warmstart: setup  ## make the model that the default job starts from, in build/warmstart
+	$(BIN)/python scripts/default_job/build_tokenizer.py --output build/warmstart/tokenizer
+	$(BIN)/python scripts/default_job/warmstart.py --tokenizer build/warmstart/tokenizer --output build/warmstart
+	$(BIN)/python scripts/default_job/evaluate.py --model build/warmstart/hf --json build/warmstart/hf/scores.json
 
 bench: setup  ## run a benchmark: make bench NAME=startup
 	$(BIN)/python -m benchmarks.$(or $(NAME),startup)

@@ -6,14 +6,15 @@ The framework owns the budgets (turns, tool calls, context, time) and the tokens
 alone. How it ended is always said: an exception of user code is the outcome `env_error`, one of the
 engines `engine_error`; neither is ever a zero reward. A budget that runs out is a truncation: the
 episode is `done`, with its StopReason, and keeps the reward it has earned. Time that runs out
-before the first token is none: in `reset` that is `env_error`, later `engine_error`.
+before the first token is none: in `reset` that is `env_error`, later `engine_error`. A reward that
+its text does not explain is an `env_error` too, where the Env says that it must (`rescore.py`).
 """
 
 import logging
 import math
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import anyio
 import msgspec
@@ -21,6 +22,7 @@ import msgspec
 from agentrl.actors.boundary import Boundary, describe
 from agentrl.actors.limits import Budget, Limits
 from agentrl.actors.report import PlayedEpisode, failed_episode, require_sendable
+from agentrl.actors.rescore import RewardAudit
 from agentrl.envs.env import Env
 from agentrl.envs.messages import AssistantTurn, Step
 from agentrl.errors import EngineError, EnvError, InfrastructureError
@@ -63,7 +65,8 @@ class _TruncatedError(Exception):
 
 
 class EpisodePlayer:
-    """Plays episodes of one kind of Env in one chat format; keeps nothing of any of them."""
+    """Plays episodes of one kind of Env in one chat format. Of what they were it keeps only how
+    many rewards it has checked."""
 
     def __init__(
         self,
@@ -79,19 +82,24 @@ class EpisodePlayer:
         self._now = now
         self._close_timeout_s = close_timeout_s
         self._seen: set[str] = set()
+        self._audit = RewardAudit(make_env, self._close)
 
     async def play(self, assignment: EpisodeAssignment, client: TurnClient) -> PlayedEpisode:
         """Play to the end; raises nothing but a cancellation of the task that runs it."""
         started = self._now()
         boundary = Boundary()
         episode = _Episode(assignment, self._chat, self._limits, client)
+        row = None
         try:
             with anyio.move_on_after(self._limits.episode_timeout_s) as deadline:
-                await self._play(episode, assignment.id, boundary)
+                row = await self._play(episode, assignment, boundary)
             if deadline.cancelled_caught:
                 episode.run_out_of_time()
-            played = episode.finished(self._now() - started)
+            played = episode.finished(self._now() - started, self._audit.metrics())
             require_sendable(played)
+            if row is not None and episode.final_text is not None:
+                text, reward = episode.final_text, played.report.reward
+                await self._audit.check(assignment, row, text, reward, boundary)
             return played
         except BaseException as failure:
             await boundary.take(failure)
@@ -107,12 +115,17 @@ class EpisodePlayer:
         self._seen.add(error)
         _LOG.warning("episode %s: %s: %s", id_, outcome, error, exc_info=failure if first else None)
 
-    async def _play(self, episode: "_Episode", id_: EpisodeId, boundary: Boundary) -> None:
+    async def _play(
+        self, episode: "_Episode", assignment: EpisodeAssignment, boundary: Boundary
+    ) -> dict[str, Any] | None:
+        """Returns the task's row as it was, when the reward is to be checked."""
         env = self._make_env()
         try:
+            row = self._audit.keep_task(env, assignment)
             await episode.run(env)
         finally:
-            await self._close(env, id_, boundary)
+            await self._close(env, assignment.id, boundary)
+        return row
 
     async def _close(self, env: Env, id_: EpisodeId, boundary: Boundary) -> None:
         """Close `env`. What goes wrong is logged: the episode's result stands."""
@@ -128,7 +141,7 @@ class EpisodePlayer:
 
 
 class _Episode:
-    """The state of one episode."""
+    """The state of one episode. `final_text`: of the turn with which the task ended, if it did."""
 
     def __init__(
         self,
@@ -146,10 +159,13 @@ class _Episode:
         self._metrics = {"tool_calls": 0.0, "tool_errors": 0.0, "retractions": 0.0}
         self._reward = 0.0
         self.reason = StopReason.ERROR
+        self.final_text: str | None = None
 
     async def run(self, env: Env) -> None:
         assignment = self._assignment
         messages = await env.reset(seed=assignment.seed, task=assignment.task.row)
+        if env.tools:
+            self._metrics["tool_use"] = 0.0
         tools = [tool.spec.to_openai() for tool in env.tools.values()]
         self._stream.extend(self._chat.open_prompt(messages, tools))
         if len(self._stream) > self._limits.max_prompt:
@@ -180,6 +196,8 @@ class _Episode:
             index,
             parsed.reasoning,
         )
+        if "tool_use" in self._metrics and (turn.tool_calls or turn.parse_error is not None):
+            self._metrics["tool_use"] = 1.0
         if not self._budget.take_calls(len(turn.tool_calls)):
             raise _TruncatedError(StopReason.TOOL_CALL_LIMIT)
         step = await self._step(env, turn)
@@ -187,6 +205,7 @@ class _Episode:
             raise _TruncatedError(StopReason.RESPONSE_LIMIT)
         if step.terminated or step.truncated:
             self.reason = StopReason.TERMINATED if step.terminated else StopReason.ENV_TRUNCATED
+            self.final_text = turn.text if step.terminated else None
             return True
         if index + 1 >= self._limits.max_turns:
             raise _TruncatedError(StopReason.TURN_LIMIT)
@@ -243,8 +262,9 @@ class _Episode:
             raise EngineError(f"the first turn was not sampled {limit}")
         raise EnvError(f"reset did not return {limit}")
 
-    def finished(self, wall_s: float) -> PlayedEpisode:
-        """The report of an episode that came to an end, with its trajectory.
+    def finished(self, wall_s: float, metrics: dict[str, float]) -> PlayedEpisode:
+        """The report of an episode that came to an end, with its trajectory. `metrics`: the
+        worker's, to go with the episode's own.
 
         Raises EnvError when nothing was sampled or the reward has overflown, TokenError when the
         tokens break an invariant.
@@ -260,7 +280,7 @@ class _Episode:
             stop_reason=self.reason,
             trajectories=[self._stream.meta(self._reward)],
             reward=self._reward,
-            metrics=self._metrics | {"truncated": truncated},
+            metrics=self._metrics | {"truncated": truncated} | metrics,
             wall_s=wall_s,
         )
         return PlayedEpisode(report, self._stream.columns())

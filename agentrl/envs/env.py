@@ -21,6 +21,9 @@ from agentrl.types import Task, TaskSource
 
 __all__ = ["Env", "ServiceSpec"]
 
+#: Methods that make an Env's reward.
+_REWARDING = frozenset({"score", "step", "run_tools"})
+
 
 class ServiceSpec(msgspec.Struct, frozen=True):
     """A process that an Env needs beside it, started by the cluster once per run.
@@ -50,6 +53,11 @@ class Env:
     tool_timeout_s: float = 60.0
     #: Calls of one turn that the default `step` runs; the others are answered with an error.
     max_calls_per_turn: int = 16
+    #: The episode's reward is `score` of the final turn's text and nothing else: whatever the tools
+    #: did, a fresh Env with the same seed and task gives that text the same. The framework verifies
+    #: it on the first rewarded episodes and stops a run in which it is not so. A class with a
+    #: `score`, `step` or `run_tools` of its own does not inherit the declaration.
+    reward_reads_text_only: bool = False
 
     def __init__(self, **env_args: Any) -> None:
         if env_args:
@@ -59,6 +67,8 @@ class Env:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.tools = MappingProxyType(collect_tools(cls))
+        if "reward_reads_text_only" not in vars(cls) and not _REWARDING.isdisjoint(vars(cls)):
+            cls.reward_reads_text_only = False
 
     @classmethod
     def service_specs(cls, args: Mapping[str, Any]) -> dict[str, ServiceSpec]:

@@ -20,6 +20,8 @@ class SingleTurnEnv(Env):
     `content`. `label_key` names the label; numbers are compared as JSON writes them.
     """
 
+    reward_reads_text_only = True
+
     def __init__(self, *, input_key: str = "input", label_key: str = "label") -> None:
         super().__init__()
         self._input_key = input_key
@@ -28,9 +30,9 @@ class SingleTurnEnv(Env):
 
     async def reset(self, *, seed: int, task: dict[str, Any]) -> list[Message]:
         del seed
-        label = self._value(task, self._label_key)
+        label = self._value(task, self._label_key, "--label-key")
         self._label = label if isinstance(label, str) else msgspec.json.encode(label).decode()
-        prompt = self._value(task, self._input_key)
+        prompt = self._value(task, self._input_key, "--input-key")
         if isinstance(prompt, str):
             return [Message.user(prompt)]
         try:
@@ -42,7 +44,9 @@ class SingleTurnEnv(Env):
         return float(text.strip() == self._label.strip())
 
     @staticmethod
-    def _value(task: dict[str, Any], key: str) -> Any:
+    def _value(task: dict[str, Any], key: str, flag: str) -> Any:
         if key not in task:
-            raise EnvError(f"the task has no {key!r}; its keys are {sorted(task)}")
+            raise EnvError(
+                f"the task has no {key!r}; its keys are {sorted(task)}; name one with {flag}"
+            )
         return task[key]

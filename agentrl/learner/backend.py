@@ -23,7 +23,9 @@ class MicroBatch:
     tokens_T: int64 token ids. labels_T: int64, the next token of the same sequence; 0 at the last
     position of a sequence (whose log-probability means nothing). positions_T: int64 position in
     its own sequence. cu_seqlens: int32 [num_sequences + 1], starts of the sequences and T.
-    columns: tensors of length T aligned with `labels_T`, by name; only the loss reads them.
+    columns: tensors of length T aligned with `labels_T`, by name. Only the loss reads them, but for
+    `scored` (bool): where it is false the loss will not read log-probability and entropy, and a
+    backend may give 0. Without it all are scored.
     """
 
     tokens_T: Tensor

@@ -28,12 +28,14 @@ ScalarT = TypeVar("ScalarT", bound=np.generic)
 
 @dataclass(frozen=True, slots=True)
 class BatchRules:
-    """What decides which sampled tokens are trained in iteration `number`."""
+    """What decides which sampled tokens are trained in iteration `number`. `score_all`: the loss
+    may read the log-probability of any label, not only of sampled ones."""
 
     number: int
     lineage: Lineage
     max_staleness: int
     mask_off_policy_turns: bool = False
+    score_all: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class TrainSequence:
 def build_sequence(planned: PlannedRow, trajectory: Trajectory, rules: BatchRules) -> TrainSequence:
     """Columns of a trajectory, aligned with its labels:
 
-    mask: bool, trained. sampled: bool, sampled (before masking). mu: float32, the engine's
+    mask: bool, trained. scored, sampled: bool, sampled (before masking). mu: float32, the engine's
     log-probability of the label. advantages, weights: float32. ages: int32, -1 if not sampled.
     turns: int16, -1 in the prompt.
     """
@@ -90,6 +92,7 @@ def build_sequence(planned: PlannedRow, trajectory: Trajectory, rules: BatchRule
     columns = {
         "mask": shift(trained_L, False),
         "sampled": shift(sampled_L, False),
+        "scored": shift(sampled_L | rules.score_all, False),
         "mu": shift(trajectory.logprobs_L, 0.0),
         "advantages": np.full(len(sampled_L), planned.advantage, dtype=np.float32),
         "weights": np.full(len(sampled_L), planned.weight, dtype=np.float32),

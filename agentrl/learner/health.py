@@ -1,16 +1,255 @@
-"""The check that engine and learner hold the same model, made on the first iteration.
+"""`Health`: checks that run by themselves in every iteration and stop a run that cannot be sound.
 
-Tokens of age 0 were sampled by exactly the weights that the learner still holds, so the engine's
-log-probability of such a token and the learner's must agree up to numerics.
+    engine      engine and learner give on-policy tokens the same probabilities    once
+    reference   the first step's KL to the reference model is 0                    once
+    reward      no worker found a reward that the sampled text does not explain    always
+    advantages  some episode has one                                               over a streak
+    tools       some episode of an Env with tools calls one                        over a streak
+    entropy     the policy has not narrowed to one answer while its reward fell    over a streak
+
+A false alarm is worse than a missed one. What a sound run may pass through is a warning, said once:
+whatever a run has shown once (an advantage, a tool call, a reward), it may lose again. A metric
+that is absent is not judged; nor is a supervised run. Pure, but for the warnings.
 """
 
-from agentrl.errors import HealthError
+import logging
+import statistics
+from collections import deque
+from collections.abc import Mapping
 
-__all__ = ["MAX_LOGPROB_DIFF", "check_logprobs"]
+from agentrl.config.run import RunConfig
+from agentrl.errors import HealthError
+from agentrl.learner.metrics import LogprobDiff
+
+__all__ = [
+    "COLLAPSED_REWARD",
+    "MAX_LOGPROB_DIFF",
+    "MAX_MISMATCH_KL",
+    "MAX_START_KL",
+    "MIN_ENTROPY",
+    "MIN_EPISODES",
+    "PATIENCE",
+    "Health",
+    "check_logprobs",
+]
+
+logger = logging.getLogger(__name__)
 
 #: Largest mean |engine - learner| log-probability of on-policy tokens. In float32 a sound pair
 #: stays below 1e-4, in bfloat16 below 1e-2.
 MAX_LOGPROB_DIFF = 1e-2
+#: Largest mismatch KL of on-policy tokens, in nats. Rounding that passes MAX_LOGPROB_DIFF gives
+#: some 1e-4; this takes whole tokens that the engine calls improbable and the learner does not.
+MAX_MISMATCH_KL = 0.05
+#: Largest |KL| to the reference model before the first update, in nats: the same weights in the
+#: same program, so no more than MAX_LOGPROB_DIFF grants two different programs.
+MAX_START_KL = 1e-2
+#: Iterations in a row that make a streak: one or two without a signal are common.
+PATIENCE = 8
+#: Episodes in a streak, so that small iterations wait longer: what one episode in 100 does is
+#: missing from 512 of them once in 170 runs.
+MIN_EPISODES = 512
+#: Mean policy entropy of a trained token, in nats, below which a policy counts as collapsed. A
+#: sound small agent ends near 0.04.
+MIN_ENTROPY = 0.005
+#: A collapsed policy that earns less than this share of its best reward is not learning.
+COLLAPSED_REWARD = 0.5
+
+
+class Health:
+    """The checks of one run and what they remember of it. One on each learner rank: all of them see
+    the same numbers, so all stop together."""
+
+    def __init__(self, cfg: RunConfig) -> None:
+        self._cfg = cfg
+        self._is_new = True
+        self._engine_is_checked = False
+        self._idle, self._toolless, self._narrow = _Streak(), _Streak(), _Streak()
+        self._had_signal = self._had_tools = False
+        self._rewards: deque[float] = deque(maxlen=PATIENCE)
+        self._best_reward = 0.0
+        self._warned: set[str] = set()
+
+    def check(self, number: int, metrics: Mapping[str, float], on_policy: LogprobDiff) -> None:
+        """Take in iteration `number`: `rollout/*` and `train/*` together, and the log-probability
+        difference of its on-policy tokens. Raises HealthError."""
+        if self._cfg.is_supervised:
+            return
+        if self._is_new:
+            # A learner that came back does not know what the run has shown before.
+            self._had_signal = self._had_tools = number > 1
+            self._is_new = False
+        self._check_reward_source(number, metrics)
+        self._check_engine(number, metrics, on_policy)
+        self._check_reference(number, metrics)
+        num_episodes = int(metrics.get("rollout/num_episodes", 0))
+        if num_episodes:
+            self._check_advantages(number, metrics, num_episodes)
+            self._check_tools(number, metrics, num_episodes)
+            self._check_entropy(number, metrics, num_episodes)
+
+    def _check_reward_source(self, number: int, metrics: Mapping[str, float]) -> None:
+        found = metrics.get("rollout/reward_mismatch", 0.0)
+        if found > 0:
+            raise HealthError(
+                f"rewards from outside the sampled text, seen in iteration {number}: the Env "
+                "declares reward_reads_text_only, but a fresh Env gave the same final text another "
+                f"reward ({found:.3g} times in a worker). Likely causes: `score` reads what a tool "
+                "returned or left in the Env, the Env keeps state between episodes, or its reward "
+                "is random. The episodes are named in the workers' logs. Let `score` read its "
+                "`text` alone, or take the declaration back if the reward is meant to see more"
+            )
+
+    def _check_engine(
+        self, number: int, metrics: Mapping[str, float], on_policy: LogprobDiff
+    ) -> None:
+        """Once, on the first iteration with tokens that the learner's own weights sampled."""
+        if self._engine_is_checked or on_policy.num_tokens == 0:
+            return
+        self._engine_is_checked = True
+        check_logprobs(number, on_policy.mean, on_policy.maximum, on_policy.num_tokens)
+        kl = metrics.get("train/mismatch_kl/age_0", 0.0)
+        if not kl <= MAX_MISMATCH_KL:
+            raise HealthError(
+                f"engine and learner disagree in iteration {number}: the KL between them is "
+                f"{kl:.3g} nats for trained on-policy tokens (limit {MAX_MISMATCH_KL:g}), though "
+                f"log-probabilities differ by {on_policy.mean:.3g} in the mean: few tokens differ "
+                f"much, by {on_policy.maximum:.3g} at most. Likely causes: special or stop tokens "
+                "that one side masks, or a penalty or filter of the engine's sampling. Compare one "
+                "prompt on both sides, token by token"
+            )
+
+    def _check_reference(self, number: int, metrics: Mapping[str, float]) -> None:
+        """In iteration 1, whose first step still has the weights that the run began with."""
+        kl = metrics.get("train/kl_first")
+        if number != 1 or kl is None or abs(kl) <= MAX_START_KL:
+            return
+        raise HealthError(
+            f"the KL to the reference model is {kl:.3g} nats at the first optimizer step of "
+            f"iteration {number} (limit {MAX_START_KL:g}), before any update. Policy and reference "
+            "must be the same weights then. Likely causes: the reference was loaded from another "
+            "checkpoint or in another precision, dropout is on, or the two passes differ in "
+            "temperature, packing or positions. Run without --use-kl-loss, or mend that first"
+        )
+
+    def _check_advantages(
+        self, number: int, metrics: Mapping[str, float], num_episodes: int
+    ) -> None:
+        """From the start: a stop. Later, or where every episode earns the same: a warning."""
+        mean = metrics.get("rollout/reward_mean", 0.0)
+        is_idle = self._is_idle(metrics)
+        if not is_idle or (mean > 0 and metrics.get("rollout/reward_std") == 0):
+            self._had_signal = True
+        if not self._idle.goes_on(is_idle, num_episodes):
+            return
+        facts = (
+            f"no episode had an advantage for {self._idle} up to iteration {number}: rewards were "
+            f"equal within every group (last mean reward {mean:.3g})"
+        )
+        if self._had_signal:
+            self._warn(
+                "advantages", f"{facts}. Nothing is learnt now: are all tasks solved, or too hard?"
+            )
+            return
+        cut = metrics.get("rollout/truncated", 0.0)
+        raise HealthError(
+            f"{facts}, since the run began, so no weight has moved. {cut:.0%} of the last episodes "
+            "were cut by a limit. Likely causes: the Env never gives a reward (wrong label, wrong "
+            "key, an answer format that the prompt does not ask for), the episodes of a group are "
+            "copies (temperature), limits cut the answer off, or the tasks are too hard. Score one "
+            "right answer with the Env by hand, then try easier tasks or more "
+            f"--n-samples-per-prompt ({self._cfg.n_samples_per_prompt} now)"
+        )
+
+    def _is_idle(self, metrics: Mapping[str, float]) -> bool:
+        """Whether no episode had an advantage: nothing was worth computing, or, under a loss with
+        other terms, every episode earned the same (0, where rewards are the advantages)."""
+        # A token that was planned and then masked or lost leaves a masked share behind.
+        if metrics.get("train/num_tokens") == 0 and "train/masked_token_share" not in metrics:
+            return True
+        is_policy = self._cfg.loss_type == "policy_loss"
+        is_constant = is_policy and metrics.get("rollout/reward_std") == 0
+        mean = metrics.get("rollout/reward_mean", 0.0)
+        return is_constant and not (self._cfg.disable_rewards_normalization and mean != 0)
+
+    def _check_tools(self, number: int, metrics: Mapping[str, float], num_episodes: int) -> None:
+        """From the start, and with nothing that answered the model: a stop. Else a warning."""
+        unused = self._cfg.max_tool_calls == 0 or self._cfg.max_turns == 1
+        if unused or "rollout/tool_use" not in metrics:
+            return
+        names = ("rollout/tool_use", "rollout/tool_calls", "rollout/tool_errors")
+        is_toolless = all(metrics.get(name, 0.0) == 0 for name in names)
+        self._had_tools |= not is_toolless
+        if not self._toolless.goes_on(is_toolless, num_episodes):
+            return
+        facts = (
+            f"the Env has tools and no episode tried to call one for {self._toolless} up to "
+            f"iteration {number}"
+        )
+        # More turns than one without a call: the Env's own `step` talks to the model.
+        turns = metrics.get("rollout/turns_mean", 1.0)
+        if self._had_tools or turns > 1:
+            self._warn("tools", f"{facts} ({turns:.3g} turns an episode)")
+            return
+        raise HealthError(
+            f"{facts}, since the run began. What is never sampled is never reinforced. Likely "
+            "causes: the model writes calls in another format than --chat-format "
+            f"{self._cfg.chat_format}, or was never taught to call tools, or neither the prompt "
+            "nor the tools' descriptions say that they are there. Read a few trajectories; change "
+            "the prompt, the chat format or the model. For a run without tools give the Env none, "
+            "or --max-tool-calls 0"
+        )
+
+    def _check_entropy(self, number: int, metrics: Mapping[str, float], num_episodes: int) -> None:
+        """Iterations that trained nothing tell no entropy: they neither count nor end a streak."""
+        if "rollout/reward_mean" not in metrics:
+            return
+        self._rewards.append(metrics["rollout/reward_mean"])
+        reward = statistics.fmean(self._rewards)
+        if len(self._rewards) == PATIENCE:
+            self._best_reward = max(self._best_reward, reward)
+        entropy = metrics.get("train/entropy")
+        if entropy is None or not self._narrow.goes_on(entropy < MIN_ENTROPY, num_episodes):
+            return
+        facts = (
+            f"the policy's entropy was below {MIN_ENTROPY:g} nats a token for {self._narrow} up to "
+            f"iteration {number} (last {entropy:.2g}); mean reward of {PATIENCE} iterations "
+            f"{reward:.3g}, best {self._best_reward:.3g}"
+        )
+        if self._best_reward <= 0 or reward >= COLLAPSED_REWARD * self._best_reward:
+            self._warn("entropy", f"{facts}. Little is left to explore")
+            return
+        raise HealthError(
+            f"{facts}. The policy has collapsed to one answer, and a worse one. Likely causes: a "
+            "learning rate that is too high, too many optimizer steps on the same episodes, old "
+            "tokens without correction (--use-tis, --max-staleness), or a reward that bad text can "
+            "win. Begin again with a lower --lr, a higher --eps-clip-high, an --entropy-coef or a "
+            "KL penalty (--use-kl-loss)"
+        )
+
+    def _warn(self, check: str, text: str) -> None:
+        if check not in self._warned:
+            self._warned.add(check)
+            logger.warning("%s", text)
+
+
+class _Streak:
+    """Consecutive iterations of which something is true."""
+
+    def __init__(self) -> None:
+        self._num_iterations = self._num_episodes = 0
+
+    def __str__(self) -> str:
+        return f"{self._num_iterations} iterations ({self._num_episodes} episodes)"
+
+    def goes_on(self, is_true: bool, num_episodes: int) -> bool:
+        """Take in one more iteration; whether the streak is long enough to mean something."""
+        if not is_true:
+            self._num_iterations = self._num_episodes = 0
+            return False
+        self._num_iterations += 1
+        self._num_episodes += num_episodes
+        return self._num_iterations >= PATIENCE and self._num_episodes >= MIN_EPISODES
 
 
 def check_logprobs(number: int, mean: float, maximum: float, num_tokens: int) -> None:

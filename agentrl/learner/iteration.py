@@ -57,6 +57,7 @@ def train_lease(
         lineage=lineage,
         max_staleness=cfg.staleness_bound,
         mask_off_policy_turns=cfg.mask_offpolicy_in_partial_rollout,
+        score_all=cfg.loss_type == "custom_loss",
     )
     counts = BatchCounts()
     max_age = -1

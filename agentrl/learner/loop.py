@@ -19,7 +19,7 @@ from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.learner.backend import TrainBackend
 from agentrl.learner.exchange import LearnerPeer, LeaseClient, RowClient, StopRequested
-from agentrl.learner.health import check_logprobs
+from agentrl.learner.health import Health
 from agentrl.learner.iteration import train_lease
 from agentrl.learner.loss import age_buckets
 from agentrl.learner.metrics import lease_metrics, train_metrics
@@ -88,7 +88,7 @@ class _Learner:
         self._rows = RowClient(peer, clock)
         self._lineage = Lineage()
         self._num_skipped = 0
-        self._checked = False
+        self._health = Health(cfg)
 
     def run(self, start_version: int) -> LearnerOutcome:
         directory = _hf_directory(self._cfg)
@@ -116,9 +116,8 @@ class _Learner:
         metrics, on_policy = train_metrics(
             result, self._backend.data_parallel_size, age_buckets(self._cfg.staleness_bound)
         )
-        if on_policy.num_tokens and not result.skipped and not self._checked:
-            check_logprobs(header.number, on_policy.mean, on_policy.maximum, on_policy.num_tokens)
-            self._checked = True
+        metrics = {**lease_metrics(header, ages), **metrics}
+        self._health.check(header.number, metrics, on_policy)
         self._num_skipped += result.skipped
         self._deliver(
             Stepped(
@@ -128,7 +127,6 @@ class _Learner:
                 wait_s=wait_s,
                 iteration_s=iteration_s,
                 metrics={
-                    **lease_metrics(header, ages),
                     **metrics,
                     "perf/lease_wait_s": wait_s,
                     "perf/iteration_s": iteration_s,

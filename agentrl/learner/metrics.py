@@ -25,6 +25,7 @@ METRIC_NAMES = (
     "train/loss",
     "train/pg_loss",
     "train/kl_loss",
+    "train/kl_first",
     "train/nll",
     "train/entropy",
     "train/pg_clipfrac",
@@ -91,6 +92,9 @@ def train_metrics(
         metrics["train/age_max_trained"] = result.max_trained_age
     if taken:
         metrics |= _step_means(taken, sums)
+    first = result.steps[0] if result.steps else None
+    if first is not None and not first.skipped and "kl_loss" in first.metrics:
+        metrics["train/kl_first"] = first.metrics["kl_loss"]
     if sums.get("num_demonstrated"):
         metrics["train/nll"] = sums["nll"] / sums["num_demonstrated"]
     if _total(sums, "trained@", range(num_buckets)) > 0:

@@ -23,7 +23,7 @@ def build_demonstration(
 ) -> TrainSequence:
     """Columns of a dialogue, aligned with its labels:
 
-    mask: bool, has a loss. demonstrated: bool. weights: float32, c / D of the label.
+    mask, scored: bool, has a loss. demonstrated: bool. weights: float32, c / D of the label.
     """
     demonstrated_L = trajectory.demonstrated_L
     weights_L = np.where(demonstrated_L, 1.0, context_weight).astype(np.float32)
@@ -33,6 +33,7 @@ def build_demonstration(
         tokens_L=trajectory.tokens_L,
         columns={
             "mask": mask_L,
+            "scored": mask_L,
             "demonstrated": shift(demonstrated_L, False),
             "weights": weights_L,
         },

@@ -81,12 +81,15 @@ _DECLARED = (
     Metric("rollout/turns_mean", "turns", "turns of an episode"),
     Metric("rollout/tool_calls", "calls", "tool calls of an episode that ran"),
     Metric("rollout/tool_errors", "calls", "tool calls of an episode that failed or could not run"),
+    Metric("rollout/tool_use", "share", "episodes that tried a tool call, where the Env has tools"),
+    Metric("rollout/reward_mismatch", "episodes", "rewards not found again from the sampled text"),
     Metric("rollout/retractions", "retractions", "weight pushes that an episode's turns survived"),
     Metric("rollout/truncated", "share", "episodes that a limit ended, not their task"),
     # ---- train: the optimizer steps of an iteration ----
     Metric("train/loss", "loss", "objective, mean over the steps"),
     Metric("train/pg_loss", "loss", "policy-gradient part of the objective"),
     Metric("train/kl_loss", "nats", "KL penalty to the initial weights, before its coefficient"),
+    Metric("train/kl_first", "nats", "KL penalty at the first step of the iteration"),
     Metric("train/nll", "nats", "negative log-likelihood of a demonstrated token"),
     Metric("train/custom_*", "any", "what a custom loss sums, mean over the steps"),
     Metric(

@@ -486,3 +486,14 @@ def test_a_learner_without_a_place_to_save_is_refused_before_it_publishes() -> N
     with pytest.raises(ConfigError, match="--save-hf or --run-id"):
         learn(world, save_hf=None)
     assert not world.delivered
+
+
+def test_another_reference_model_stops_the_first_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
+    class OtherReference(ToyBackend):
+        def __init__(self, group: ToyGroup, rank: int, lr: float = 10.0) -> None:
+            super().__init__(group, rank, lr)
+            self._initial[:, GOAL] += 1.0
+
+    monkeypatch.setitem(globals(), "ToyBackend", OtherReference)
+    with pytest.raises(HealthError, match=r"reference model is .* first optimizer step"):
+        learn(World([2]), num_ranks=2, num_steps_per_rollout=2, use_kl_loss=True, kl_loss_coef=0.1)

@@ -234,6 +234,18 @@ async def test_hostile_passages_do_not_change_the_reward(
     await env.close()
 
 
+async def test_what_the_env_declares_of_its_reward_is_true(hostile: str) -> None:
+    assert SearchR1Env.reward_reads_text_only
+    text = "<answer> Paris </answer>"
+    searched_first, fresh = SearchR1Env(), SearchR1Env()
+    for env in (searched_first, fresh):
+        env.services = {RETRIEVER: hostile}
+        await env.reset(seed=0, task=TASK)
+    await searched_first.step(turn(query="capital of France"))
+    assert (await searched_first.step(turn(text))).reward == await fresh.score(text) == 1.0
+    await searched_first.close()
+
+
 async def test_hostile_passages_become_no_control_token(hostile: str) -> None:
     chat = load_format("qwen", MODEL_DIR)
     step = await searched(hostile, 0, "capital of France")

@@ -88,11 +88,12 @@ def _is_free(port: int) -> bool:
 
 
 def batches(lengths: Sequence[Sequence[int]], seed: int) -> list[MicroBatch]:
-    """Micro-batches of random sequences of the given lengths, with the columns `pg` reads."""
-    return [_packed(each, seed + index) for index, each in enumerate(lengths)]
+    """Micro-batches of random sequences of the given lengths, with the columns `pg` reads. Only
+    what it reads is scored."""
+    return [_packed(each, seed + index, masked=0.5) for index, each in enumerate(lengths)]
 
 
-def _packed(lengths: Sequence[int], seed: int) -> MicroBatch:
+def _packed(lengths: Sequence[int], seed: int, masked: float = 0.0) -> MicroBatch:
     generator = torch.Generator().manual_seed(seed)
     total = sum(lengths)
     tokens = torch.randint(0, VOCAB, (total,), generator=generator)
@@ -101,6 +102,7 @@ def _packed(lengths: Sequence[int], seed: int) -> MicroBatch:
     labels[cu[1:] - 1] = 0
     mask = torch.ones(total)
     mask[cu[1:] - 1] = 0.0
+    mask *= torch.rand(total, generator=generator) >= masked
     return MicroBatch(
         tokens_T=tokens,
         labels_T=labels,
@@ -111,6 +113,7 @@ def _packed(lengths: Sequence[int], seed: int) -> MicroBatch:
             "mask": mask,
             "advantages": torch.randn(total, generator=generator),
             "mu": -4.0 + 0.3 * torch.randn(total, generator=generator),
+            **({"scored": mask.bool()} if masked else {}),
         },
     )
 
@@ -144,7 +147,7 @@ STEPS: list[list[list[list[int]]]] = [
 
 def play(backend: TrainBackend, target: Path) -> None:
     """Take this rank's part of `STEPS` and of a step that cannot be taken; write to `target`-RANK.*
-    the log-probabilities of the first step, the last weights and everything else seen."""
+    the first step's log-probabilities that are read, the last weights and everything else seen."""
     seen: dict[str, Any] = {"results": []}
     logprobs: dict[str, Tensor] = {}
     for step, shares in enumerate(STEPS):
@@ -155,7 +158,8 @@ def play(backend: TrainBackend, target: Path) -> None:
             if share % backend.data_parallel_size == backend.data_parallel_rank
         }
         found = backend.logprobs(list(own.values()))
-        logprobs |= zip(own, found, strict=True)
+        masks = [batch.columns["mask"] for batch in own.values()]
+        logprobs |= {k: f * mask for k, f, mask in zip(own, found, masks, strict=True)}
         result = backend.step(list(own.values()), pg)
         seen["results"].append([result.skipped, result.grad_norm, result.metrics])
     seen["nan_skipped"] = backend.step(list(own.values()), nan_pg).skipped
@@ -177,7 +181,7 @@ def play_job() -> Callable[[TrainBackend, Path], None]:
 
 
 @pytest.fixture(scope="session")
-def packed() -> Callable[[Sequence[int], int], MicroBatch]:
+def packed() -> Callable[..., MicroBatch]:
     """Makes one micro-batch from lengths and a seed."""
     return _packed
 

@@ -154,6 +154,24 @@ def test_two_steps_equal_torch_adamw_on_the_transformers_model(
     assert worst(hf_weights(model), wanted) > 1e-3
 
 
+@pytest.mark.parametrize("name", ["Qwen3", "Qwen3-tied"])
+def test_logits_of_scored_labels_alone_give_the_same_step(
+    name: str, hf_model: Any, packed: Any, pg_loss: LossFn, hf_scores: Any, open_backend: Open
+) -> None:
+    model, directory = hf_model(name)
+    steps = [[packed([30, 7], 1, 0.7), packed([19], 2, 0.7)], [packed([2, 3], 3, 1.0)]]
+    wanted, norms = torch_steps(model, steps, pg_loss, hf_scores)
+    backend = open_backend(directory)
+    (first, *_) = backend.logprobs(steps[0])
+    scored = steps[0][0].columns["scored"]
+    assert 0 < int(scored.sum()) < len(scored)
+    assert float((first - hf_scores(model, steps[0][0])[0]).abs()[scored].max()) < 1e-4
+    assert first[~scored].abs().max() == 0
+    results = [backend.step(batches, pg_loss) for batches in steps]
+    assert [result.grad_norm for result in results] == pytest.approx(norms, abs=1e-4)
+    assert worst(dict(backend.hf_tensors()), wanted) < 1e-4
+
+
 def test_tied_weights_are_trained_as_one(
     hf_model: Any, packed: Any, pg_loss: LossFn, hf_scores: Any, open_backend: Open
 ) -> None:

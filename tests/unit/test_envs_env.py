@@ -3,6 +3,7 @@ import sys
 from fractions import Fraction
 from typing import Any
 
+import anyio
 import numpy as np
 import pytest
 
@@ -98,6 +99,25 @@ def test_tools_are_collected_over_the_bases() -> None:
     assert dict(Env.tools) == {}
 
 
+def test_a_declared_reward_is_not_inherited_by_a_class_that_makes_its_own() -> None:
+    class Same(SingleTurnEnv):
+        async def reset(self, *, seed: int, task: dict[str, Any]) -> list[Message]:
+            return await super().reset(seed=seed, task=task)
+
+    class Other(Same):
+        async def score(self, text: str) -> float:
+            return 0.5
+
+    class Declared(Other):
+        reward_reads_text_only = True
+
+        async def score(self, text: str) -> float:
+            return 0.25
+
+    assert [cls.reward_reads_text_only for cls in (Env, CapitalEnv, Other)] == [False] * 3
+    assert [cls.reward_reads_text_only for cls in (SingleTurnEnv, Same, Declared)] == [True] * 3
+
+
 def test_only_the_policy_writes_assistant_messages() -> None:
     with pytest.raises(EnvError, match="only the policy"):
         Step(messages=[Message.assistant("I would say so")])
@@ -125,6 +145,16 @@ def test_what_is_no_number_is_refused_by_name(value: Any) -> None:
         Step(reward=value)
     with pytest.raises(EnvError, match=r"hits = .* it must be a number"):
         Step(metrics={"hits": value})
+
+
+def test_a_reward_that_is_nothing_or_was_not_awaited_says_so() -> None:
+    nothing: Any = None
+    with pytest.raises(EnvError, match="it must be a number: what score returns, on every path"):
+        Step(reward=nothing)
+    waiting: Any = anyio.sleep_forever()
+    with pytest.raises(EnvError, match=r"\(coroutine\); it must be a number; was it awaited"):
+        Step(metrics={"hits": waiting})
+    waiting.close()
 
 
 def test_the_messages_of_a_step_may_come_from_any_iterable() -> None:
@@ -167,8 +197,8 @@ async def test_single_turn_takes_a_prompt_of_messages() -> None:
 @pytest.mark.parametrize(
     ("task", "message"),
     [
-        ({"input": "x"}, "the task has no 'label'; its keys are"),
-        ({"label": "x"}, "the task has no 'input'"),
+        ({"input": "x"}, r"the task has no 'label'; its keys are .*; name one with --label-key"),
+        ({"label": "x"}, "the task has no 'input'; .*; name one with --input-key"),
         ({"label": "x", "input": 5}, "'input' is no list of messages"),
         ({"label": "x", "input": [{"role": "boss", "content": ""}]}, "'input' is no list"),
     ],

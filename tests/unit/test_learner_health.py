@@ -1,9 +1,123 @@
-"""The check that engine and learner hold the same model."""
+"""Each check stops the run it is meant for, says why, and leaves sound runs alone."""
+
+from collections.abc import Iterable, Mapping
 
 import pytest
 
+from agentrl.config.run import RunConfig
 from agentrl.errors import HealthError
-from agentrl.learner.health import MAX_LOGPROB_DIFF, check_logprobs
+from agentrl.learner.health import (
+    MAX_LOGPROB_DIFF,
+    MAX_MISMATCH_KL,
+    MAX_START_KL,
+    MIN_ENTROPY,
+    MIN_EPISODES,
+    PATIENCE,
+    Health,
+    check_logprobs,
+)
+from agentrl.learner.metrics import LogprobDiff
+
+CFG = RunConfig(n_samples_per_prompt=8, rollout_batch_size=16)
+NO_TOKENS = LogprobDiff(0.0, 0.0, 0)
+#: An iteration of the default job, in the middle of it.
+SOUND = {
+    "rollout/num_groups": 16,
+    "rollout/num_episodes": 128,
+    "rollout/reward_mean": 0.4,
+    "rollout/reward_std": 0.49,
+    "rollout/zero_std_group_share": 0.56,
+    "rollout/turns_mean": 1.8,
+    "rollout/tool_use": 0.6,
+    "rollout/tool_calls": 0.8,
+    "rollout/tool_errors": 0.0,
+    "rollout/truncated": 0.0,
+    "train/num_steps": 2,
+    "train/num_tokens": 1500,
+    "train/masked_token_share": 0.0,
+    "train/entropy": 0.16,
+    "train/mismatch_kl/age_0": -1.6e-9,
+}
+#: Groups of equal rewards: nothing is computed, so there is nothing to tell of it.
+IDLE = {
+    "rollout/reward_mean": 0.0,
+    "rollout/reward_std": 0.0,
+    "rollout/zero_std_group_share": 1.0,
+    "train/num_tokens": 0,
+    "train/masked_token_share": None,
+    "train/entropy": None,
+}
+NO_CALL = {"rollout/tool_use": 0.0, "rollout/tool_calls": 0.0, "rollout/turns_mean": 1.0}
+
+
+def sound(changes: Mapping[str, float | None] = {}) -> dict[str, float]:
+    """The metrics of a sound iteration, changed; None leaves one out."""
+    return {name: value for name, value in {**SOUND, **changes}.items() if value is not None}
+
+
+def play(
+    iterations: Iterable[Mapping[str, float]],
+    cfg: RunConfig = CFG,
+    *,
+    first: int = 1,
+    on_policy: LogprobDiff = NO_TOKENS,
+) -> Health:
+    """A run's health after these iterations."""
+    health = Health(cfg)
+    for number, metrics in enumerate(iterations, first):
+        health.check(number, metrics, on_policy)
+    return health
+
+
+# ---- sound runs ---------------------------------------------------------------------------------
+
+
+def test_the_curves_of_the_default_job_trip_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    def at(share: float) -> dict[str, float]:
+        return sound(
+            {
+                "train/entropy": 0.16 - 0.12 * share,
+                "rollout/reward_mean": 0.35 + 0.42 * share,
+                "rollout/zero_std_group_share": 0.52 + 0.14 * share,
+                "rollout/tool_calls": 0.6 + 0.6 * share,
+            }
+        )
+
+    play((at(i / 100) for i in range(100)), on_policy=LogprobDiff(3e-7, 2e-6, 700))
+    assert caplog.records == []
+
+
+def test_a_tiny_run_may_pass_its_iterations_without_any_signal(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    tiny = {"rollout/num_episodes": 32, "train/entropy": 1e-4}
+    play([sound(IDLE | NO_CALL | tiny)] * 6)
+    play([sound(tiny)] * 6)
+    assert caplog.records == []
+
+
+def test_single_episodes_with_plain_rewards_trip_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    cfg = RunConfig(disable_rewards_normalization=True)
+    single = {"rollout/zero_std_group_share": 1.0, "rollout/num_episodes": 64}
+    play([sound(single)] * 30, cfg)
+    # every reward is 1, and so is every advantage
+    play([sound(single | {"rollout/reward_mean": 1.0, "rollout/reward_std": 0.0})] * 30, cfg)
+    assert caplog.records == []
+
+
+def test_metrics_that_are_absent_are_not_judged(caplog: pytest.LogCaptureFixture) -> None:
+    play([{}] * 30)
+    play([{"train/num_tokens": 10.0, "train/entropy": 0.0}] * 30)
+    assert caplog.records == []
+
+
+def test_a_supervised_run_is_not_judged(caplog: pytest.LogCaptureFixture) -> None:
+    supervised = {"rollout/num_episodes": 256, "rollout/turns_mean": 1.0, "train/num_tokens": 0}
+    play([sound(IDLE | NO_CALL | supervised)] * 30, RunConfig(loss_type="sft_loss"))
+    assert caplog.records == []
+
+
+# ---- engine and learner -------------------------------------------------------------------------
 
 
 def test_sound_numerics_pass_and_so_does_an_iteration_without_on_policy_tokens() -> None:
@@ -12,7 +126,233 @@ def test_sound_numerics_pass_and_so_does_an_iteration_without_on_policy_tokens()
 
 
 def test_a_disagreement_stops_the_run_with_its_numbers_and_likely_causes() -> None:
-    with pytest.raises(
-        HealthError, match=r"iteration 1: .* 64 on-policy .* 0\.25 .* 1\.5 .*causes"
-    ):
+    pattern = r"iteration 1: .* 64 on-policy .* 0\.25 .* 1\.5 .*causes"
+    with pytest.raises(HealthError, match=pattern):
         check_logprobs(1, 0.25, 1.5, 64)
+    with pytest.raises(HealthError, match=pattern):
+        play([sound()], on_policy=LogprobDiff(0.25, 1.5, 64))
+
+
+def test_the_engine_is_checked_on_the_first_iteration_with_on_policy_tokens_only() -> None:
+    health = play([sound()] * 2)
+    health.check(3, sound(), LogprobDiff(1e-3, 0.1, 10))
+    health.check(4, sound(), LogprobDiff(0.25, 1.5, 64))
+    with pytest.raises(HealthError, match="in iteration 3"):
+        play([sound()] * 2).check(3, sound(), LogprobDiff(0.25, 1.5, 64))
+
+
+def test_few_tokens_that_differ_much_stop_the_run() -> None:
+    on_policy = LogprobDiff(MAX_LOGPROB_DIFF, 6.0, 9000)
+    with pytest.raises(HealthError, match=r"iteration 1: the KL .* 0\.2 nats .* by 6 at most"):
+        play([sound({"train/mismatch_kl/age_0": 0.2})], on_policy=on_policy)
+    play([sound({"train/mismatch_kl/age_0": MAX_MISMATCH_KL})], on_policy=on_policy)
+    play([sound({"train/mismatch_kl/age_0": None})], on_policy=on_policy)
+    # off-policy tokens are meant to differ
+    play([sound({"train/mismatch_kl": 3.0, "train/mismatch_kl/age_2": 4.0})], on_policy=on_policy)
+
+
+def test_a_difference_that_is_no_number_stops_the_run() -> None:
+    nan = float("nan")
+    with pytest.raises(HealthError, match="is nan in the mean"):
+        play([sound()], on_policy=LogprobDiff(nan, nan, 5))
+    with pytest.raises(HealthError, match="is nan nats"):
+        play([sound({"train/mismatch_kl/age_0": nan})], on_policy=LogprobDiff(0.0, 0.0, 5))
+
+
+# ---- reference model ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kl", [0.3, -0.3, float("nan")])
+def test_another_reference_than_the_first_weights_stops_the_run(kl: float) -> None:
+    pattern = rf"reference model is {kl:g} nats .* iteration 1 .*causes.*--use-kl-loss"
+    with pytest.raises(HealthError, match=pattern):
+        play([sound({"train/kl_first": kl})])
+
+
+def test_the_reference_may_round_and_later_differ() -> None:
+    play([sound({"train/kl_first": MAX_START_KL, "train/kl_loss": 0.3})])
+    play([sound({"train/kl_first": 0.0}), sound({"train/kl_first": 0.3})])
+    # a learner that came back trains other weights than the run began with
+    play([sound({"train/kl_first": 0.3})], first=7)
+
+
+# ---- where rewards come from --------------------------------------------------------------------
+
+
+def test_a_reward_from_outside_the_sampled_text_stops_the_run_at_once() -> None:
+    pattern = r"outside the sampled text, seen in iteration 2: .*\(3 times.*`score`"
+    with pytest.raises(HealthError, match=pattern):
+        play([sound({"rollout/reward_mismatch": 0.0}), sound({"rollout/reward_mismatch": 3.0})])
+
+
+# ---- advantages ---------------------------------------------------------------------------------
+
+
+def test_a_run_that_never_has_an_advantage_is_stopped() -> None:
+    idle = sound(IDLE | {"rollout/truncated": 0.25})
+    play([idle] * (PATIENCE - 1))
+    pattern = (
+        r"no episode had an advantage for 8 iterations \(1024 episodes\) up to iteration 8"
+        r".*mean reward 0\).*25% .*causes.*--n-samples-per-prompt \(8 now\)"
+    )
+    with pytest.raises(HealthError, match=pattern):
+        play([idle] * PATIENCE)
+
+
+def test_small_iterations_are_given_more_of_them() -> None:
+    idle = sound(IDLE | {"rollout/num_episodes": 32})
+    play([idle] * (MIN_EPISODES // 32 - 1))
+    with pytest.raises(HealthError, match=r"16 iterations \(512 episodes\)"):
+        play([idle] * (MIN_EPISODES // 32))
+
+
+def test_rewards_that_differ_between_tasks_alone_are_no_signal() -> None:
+    with pytest.raises(HealthError, match="equal within every group"):
+        play([sound(IDLE | {"rollout/reward_mean": 0.5, "rollout/reward_std": 0.5})] * PATIENCE)
+
+
+def test_equal_rewards_are_no_signal_under_a_loss_with_a_kl_term() -> None:
+    cfg = RunConfig(n_samples_per_prompt=8, use_kl_loss=True, kl_loss_coef=0.001)
+    computed = {"train/num_tokens": 1500, "train/masked_token_share": 0.0, "train/entropy": 0.2}
+    with pytest.raises(HealthError, match="no episode had an advantage"):
+        play([sound(IDLE | computed)] * PATIENCE, cfg)
+
+
+def test_plain_rewards_that_are_all_zero_are_no_signal() -> None:
+    cfg = RunConfig(disable_rewards_normalization=True)
+    with pytest.raises(HealthError, match="no episode had an advantage"):
+        play([sound(IDLE)] * PATIENCE, cfg)
+
+
+def test_a_loss_of_the_users_needs_no_rewards(caplog: pytest.LogCaptureFixture) -> None:
+    computed = {"train/num_tokens": 1500, "train/masked_token_share": 0.0}
+    play([sound(IDLE | computed)] * 30, RunConfig(loss_type="custom_loss"))
+    assert caplog.records == []
+
+
+def test_tokens_that_are_all_masked_or_lost_had_an_advantage(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    play([sound({"train/num_tokens": 0, "train/masked_token_share": 1.0})] * 30)
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("seen", [{}, IDLE | {"rollout/reward_mean": 1.0}])
+def test_a_run_that_has_shown_a_signal_or_solved_its_tasks_is_warned_once(
+    seen: dict[str, float | None], caplog: pytest.LogCaptureFixture
+) -> None:
+    play([sound(seen), *[sound(IDLE)] * 30])
+    assert len(caplog.records) == 1
+    assert "no episode had an advantage" in caplog.records[0].getMessage()
+
+
+def test_tasks_that_are_all_solved_from_the_start_do_not_stop_a_run(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    play([sound(IDLE | {"rollout/reward_mean": 1.0})] * 30)
+    assert len(caplog.records) == 1
+
+
+def test_one_advantage_in_between_begins_the_count_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    play([*[sound(IDLE)] * (PATIENCE - 1), sound(), *[sound(IDLE)] * (PATIENCE - 1)])
+    assert caplog.records == []
+
+
+def test_a_learner_that_came_back_is_warned_of_what_it_may_have_seen_before(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    play([sound(IDLE | NO_CALL)] * 30, first=40)
+    assert len(caplog.records) == 2
+
+
+# ---- tools --------------------------------------------------------------------------------------
+
+
+def test_a_model_that_never_calls_a_tool_is_stopped() -> None:
+    play([sound(NO_CALL)] * (PATIENCE - 1))
+    pattern = (
+        r"has tools and no episode tried to call one for 8 iterations \(1024 episodes\) up to "
+        r"iteration 8.*causes.*--chat-format qwen.*--max-tool-calls 0"
+    )
+    with pytest.raises(HealthError, match=pattern):
+        play([sound(NO_CALL)] * PATIENCE)
+
+
+@pytest.mark.parametrize(
+    "tried", [{"rollout/tool_use": 0.01}, {"rollout/tool_errors": 0.1}, {"rollout/tool_calls": 0.1}]
+)
+def test_an_attempt_counts_as_a_call(
+    tried: dict[str, float], caplog: pytest.LogCaptureFixture
+) -> None:
+    play([sound(NO_CALL | tried)] * 30)
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    "cfg", [RunConfig(max_tool_calls=0), RunConfig(max_turns=1)], ids=["calls", "turns"]
+)
+def test_a_run_that_may_not_use_its_tools_is_not_asked_for_them(
+    cfg: RunConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    play([sound(NO_CALL)] * 30, cfg)
+    assert caplog.records == []
+
+
+def test_an_env_without_tools_is_not_asked_for_them(caplog: pytest.LogCaptureFixture) -> None:
+    play([sound(NO_CALL | {"rollout/tool_use": None})] * 30)
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("first", [{}, NO_CALL | {"rollout/turns_mean": 3.0}])
+def test_calls_that_vanish_and_an_env_that_talks_without_them_are_a_warning(
+    first: dict[str, float], caplog: pytest.LogCaptureFixture
+) -> None:
+    rest = first if first else NO_CALL
+    play([sound(first), *[sound(rest)] * 30])
+    assert len(caplog.records) == 1
+    assert "no episode tried to call one" in caplog.records[0].getMessage()
+
+
+# ---- entropy ------------------------------------------------------------------------------------
+
+NARROW = {"train/entropy": MIN_ENTROPY / 2}
+
+
+def test_a_policy_that_narrowed_while_its_reward_fell_is_stopped() -> None:
+    fallen = [sound(NARROW | {"rollout/reward_mean": 0.1})] * PATIENCE
+    play([*[sound()] * PATIENCE, *fallen[1:]])
+    pattern = (
+        r"below 0\.005 nats a token for 8 iterations .* up to iteration 16 \(last 0\.0025\).*"
+        r"8 iterations 0\.1, best 0\.4\. .*causes.*--lr"
+    )
+    with pytest.raises(HealthError, match=pattern):
+        play([*[sound()] * PATIENCE, *fallen])
+
+
+def test_a_policy_that_narrowed_and_earns_well_is_warned_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    play([*[sound()] * PATIENCE, *[sound(NARROW | {"rollout/reward_mean": 0.3})] * 30])
+    assert len(caplog.records) == 1
+    assert "entropy" in caplog.records[0].getMessage()
+
+
+def test_a_reward_that_fell_alone_is_no_collapse(caplog: pytest.LogCaptureFixture) -> None:
+    lower = {"rollout/reward_mean": 0.01, "train/entropy": MIN_ENTROPY}
+    play([*[sound()] * PATIENCE, *[sound(lower)] * 30])
+    assert caplog.records == []
+
+
+def test_rewards_that_were_never_positive_have_no_best_to_fall_from() -> None:
+    play([sound(NARROW | {"rollout/reward_mean": -1.0})] * 30)
+
+
+def test_iterations_without_entropy_neither_count_nor_end_a_streak() -> None:
+    narrow = sound(NARROW | {"rollout/reward_mean": 0.01})
+    untrained = sound(IDLE | {"rollout/reward_mean": 0.01, "rollout/reward_std": 0.1})
+    start = [sound()] * PATIENCE
+    play([*start, *[narrow, untrained] * (PATIENCE - 1)])
+    with pytest.raises(HealthError, match=r"for 8 iterations .* up to iteration 23"):
+        play([*start, *[narrow, untrained] * PATIENCE])

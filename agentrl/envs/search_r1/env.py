@@ -32,6 +32,8 @@ RETRIEVER = "retriever"
 class SearchR1Env(Env):
     """One question. `--env-args` may set `topk`, the passages a search returns (1..20)."""
 
+    reward_reads_text_only = True
+
     def __init__(self, *, topk: int = 3) -> None:
         super().__init__()
         if not 1 <= topk <= 20:

@@ -5,10 +5,14 @@ model here: on the device, padded where parallelism needs equal shares, cut for 
 what the loss sees is again exactly the loop's T tokens. Padding is never seen by a real token: it
 lies behind a sequence (causal attention) or is a sequence of its own.
 
-T = packed tokens of the loop's micro-batch, P = with padding, L = of them on this rank.
+Logits are made for the labels that the loss will read (column `scored`) alone: in RL a small
+part, and the vocabulary is most of a small model's work and of a large one's memory.
+
+T = packed tokens of the loop's micro-batch, P = with padding, L = of them on this rank, R = scored.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +20,7 @@ import torch
 from megatron.core import parallel_state
 from megatron.core.packed_seq_params import PackedSeqParams
 from megatron.core.pipeline_parallel import get_forward_backward_func
+from megatron.core.utils import unwrap_model
 from torch import Tensor
 
 from agentrl.learner.backend import LossFn, MicroBatch
@@ -44,12 +49,14 @@ class Layout:
 @dataclass(frozen=True, slots=True)
 class _Input:
     """A micro-batch as the model takes it. `order_T` finds the loop's tokens in what all
-    context-parallel ranks return, one after the other; None when they are already the same."""
+    context-parallel ranks return, one after the other; None when they are already the same.
+    `rows_R`: positions whose label is scored; None: all."""
 
     source: MicroBatch
     tokens_1L: Tensor
     labels_L: Tensor
     positions_1L: Tensor
+    rows_R: Tensor | None
     packed: PackedSeqParams
     order_T: Tensor | None
 
@@ -108,7 +115,10 @@ def _run(
 ) -> list[Any]:
     def forward(inputs: Iterator[_Input], model: Any) -> tuple[Tensor, Callable[..., Any]]:
         batch = next(inputs)
-        logits = model(batch.tokens_1L, batch.positions_1L, None, packed_seq_params=batch.packed)
+        with _only_rows(model, batch.rows_R):
+            logits = model(
+                batch.tokens_1L, batch.positions_1L, None, packed_seq_params=batch.packed
+            )
         return logits, lambda output, **kwargs: finish(batch, output, **kwargs)
 
     results: list[Any] = get_forward_backward_func()(
@@ -124,14 +134,43 @@ def _run(
     return results
 
 
-def _score(batch: _Input, logits_1LV: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+@contextmanager
+def _only_rows(model: Any, rows_R: Tensor | None) -> Iterator[None]:
+    """Let the output layer see those rows of the hidden states alone."""
+    layer = getattr(unwrap_model(model), "output_layer", None)
+    if rows_R is None or layer is None:
+        yield
+        return
+
+    def select(_: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        hidden_L1H, *rest = args
+        return (hidden_L1H[rows_R], *rest)
+
+    hook = layer.register_forward_pre_hook(select)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def _score(batch: _Input, logits_1RV: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """Log-probability and entropy of the T labels, 0 where they were not asked for."""
     group = parallel_state.get_tensor_model_parallel_group()
-    logits_LV = logits_1LV[0] if temperature == 1.0 else logits_1LV[0] / temperature
-    scores = logprobs_and_entropy(logits_LV, batch.labels_L, group)
+    logits_RV = logits_1RV[0] if temperature == 1.0 else logits_1RV[0] / temperature
+    rows_R = batch.rows_R
+    labels_R = batch.labels_L if rows_R is None else batch.labels_L[rows_R]
+    scores = logprobs_and_entropy(logits_RV, labels_R, group)
+    if rows_R is not None:
+        length = len(batch.labels_L)
+        scores = (_spread(scores[0], rows_R, length), _spread(scores[1], rows_R, length))
     if batch.order_T is None:
         return scores
     logprobs_T, entropy_T = (gather_context(score)[batch.order_T] for score in scores)
     return logprobs_T, entropy_T
+
+
+def _spread(values_R: Tensor, rows_R: Tensor, length: int) -> Tensor:
+    return values_R.new_zeros(length).index_copy(0, rows_R, values_R)
 
 
 def _no_tokens() -> MicroBatch:
@@ -171,7 +210,11 @@ def _lay_out(batch: MicroBatch, layout: Layout) -> _Input:
         max_seqlen_kv=max(padded),
     )
     tokens_L, labels_L, positions_L = map(fill, (batch.tokens_T, batch.labels_T, batch.positions_T))
-    return _Input(source, tokens_L[None], labels_L, positions_L[None], packed, order_T)
+    rows_R = None
+    # Under sequence parallelism the output layer gathers its rows from all ranks by itself.
+    if "scored" in batch.columns and layout.multiple == 1:
+        rows_R = fill(batch.columns["scored"]).nonzero()[:, 0]
+    return _Input(source, tokens_L[None], labels_L, positions_L[None], rows_R, packed, order_T)
 
 
 def _pad(lengths: list[int], layout: Layout) -> tuple[list[int], Tensor]:
