@@ -30,7 +30,9 @@ check: setup  ## lint, format check, types, import contracts
 warmstart: setup  ## make the model that the default job starts from, in build/warmstart
 	$(BIN)/python scripts/default_job/build_tokenizer.py --output build/warmstart/tokenizer
 	$(BIN)/python scripts/default_job/warmstart.py --tokenizer build/warmstart/tokenizer --output build/warmstart
-	$(BIN)/python scripts/default_job/evaluate.py --model build/warmstart/hf --json build/warmstart/hf/scores.json
+	OMP_NUM_THREADS=1 $(BIN)/python scripts/default_job/evaluate.py --model build/warmstart/hf \
+		--force-search --json build/warmstart/hf/scores.json
+	$(BIN)/python scripts/default_job/model_card.py --model build/warmstart/hf
 
 bench: setup  ## run a benchmark: make bench NAME=startup
 	$(BIN)/python -m benchmarks.$(or $(NAME),startup)

@@ -1,11 +1,15 @@
 """Scores a model of the default job without a server: held-out exact match and RL signal.
 
-    OMP_NUM_THREADS=1 python scripts/default_job/evaluate.py [--model DIR] [--json FILE]
+    OMP_NUM_THREADS=1 python scripts/default_job/evaluate.py [--model DIR] [--sets SET ...]
+        [--force-search] [--limit N] [--json FILE] [--rewards FILE]
 
-Episodes are played by the job's own Env and chat format; only the engine (transformers' `generate`,
-in batches) and the retriever (in this process) differ. Prints, for each question set and
-temperature, exact match and how the model used its tool, and for questions of the RL split the
-share of groups of 8 whose rewards differ: where there is no difference, GRPO learns nothing.
+Prints, for each question set and temperature, exact match with its 95 % interval (Wilson) and how
+the model used its tool, and for questions of the RL split the share of groups of 8 whose rewards
+differ: where there is no difference, GRPO learns nothing.
+
+With `--force-search` each evaluation set is played once more, greedily, with a first turn that must
+be a search: what the model can do when it searches, apart from whether it does. Of a two-hop
+question only that first search is forced.
 """
 
 import argparse
@@ -18,53 +22,33 @@ from typing import Any
 import anyio
 import msgspec
 import torch
-from transformers import Qwen3ForCausalLM
+from intervals import wilson
+from offline import MODEL_DIR, Played, Policy, play
 
-from agentrl.envs.messages import AssistantTurn
-from agentrl.envs.search_r1 import SearchR1Env, SearchR1Source, eval_tasks
-from agentrl.envs.search_r1.facts import passages
-from agentrl.envs.search_r1.retriever import Index
-from agentrl.tokens.formats.base import ChatFormat
-from agentrl.tokens.formats.load import load_format
+from agentrl.envs.search_r1 import SearchR1Source, eval_tasks
+from agentrl.envs.search_r1.questions import EVAL_SETS
 from agentrl.types import Task
 
-MODEL_DIR = Path(__file__).parents[2] / "agentrl" / "envs" / "search_r1" / "model"
-MAX_TURNS = 3
-MAX_NEW_TOKENS = 56
-BATCH = 64
 GROUP = 8
-
-
-class OfflineEnv(SearchR1Env):
-    """The job's Env with the index in this process."""
-
-    index: Index
-
-    async def retrieve(self, query: str) -> list[str]:
-        (hits,) = self.index.search([query], self._topk)
-        return [hit.document.contents for hit in hits]
-
-
-class Played(msgspec.Struct):
-    """One episode: its state while it is played, its outcome after."""
-
-    task: Task
-    env: OfflineEnv
-    ids: list[int]
-    reward: float = 0.0
-    searches: int = 0
-    malformed: int = 0
-    finished: bool = False
+#: The set of RL questions, played in groups.
+TRAIN = "train"
+#: Temperatures at which a set is played; greedily where it is not named.
+TEMPERATURES = {"heldout": (0.0, 1.0), TRAIN: (1.0,)}
 
 
 class Score(msgspec.Struct, frozen=True):
-    """Means over the episodes of a question set. `malformed`: a call that cannot be read or run, or
-    a last turn without an answer; `unfinished`: still searching after the last turn."""
+    """Means over the episodes of a question set; `low` and `high` bound exact match at 95 %.
+
+    `malformed`: a call that cannot be read or run, or a last turn without an answer; `unfinished`:
+    still searching after the last turn.
+    """
 
     questions: str
     temperature: float
     episodes: int
     exact_match: float
+    low: float
+    high: float
     one_hop: float
     two_hop: float
     searched: float
@@ -73,78 +57,17 @@ class Score(msgspec.Struct, frozen=True):
     unfinished: float
 
 
-@torch.no_grad()
-def generate(
-    model: Qwen3ForCausalLM, prompts: Sequence[list[int]], temperature: float, stop: Sequence[int]
-) -> list[list[int]]:
-    """One turn for each prompt; ends with a stop id unless it was cut."""
-    longest = max(map(len, prompts))
-    tokens = torch.zeros(len(prompts), longest, dtype=torch.long)
-    mask = torch.zeros_like(tokens)
-    for row, ids in enumerate(prompts):
-        tokens[row, longest - len(ids) :] = torch.tensor(ids)
-        mask[row, longest - len(ids) :] = 1
-    sampling: dict[str, Any] = {"do_sample": False}
-    if temperature > 0:
-        sampling = {"do_sample": True, "temperature": temperature, "top_k": 0}
-    output = model.generate(
-        tokens,
-        attention_mask=mask,
-        max_new_tokens=MAX_NEW_TOKENS,
-        eos_token_id=list(stop),
-        pad_token_id=0,
-        **sampling,
-    )
-    turns: list[list[int]] = output[:, longest:].tolist()
-    for turn in turns:
-        ends = [at for at, token in enumerate(turn) if token in stop]
-        del turn[ends[0] + 1 if ends else len(turn) :]
-    return turns
-
-
-async def play(
-    model: Qwen3ForCausalLM, chat: ChatFormat, tasks: Sequence[Task], temperature: float
-) -> list[Played]:
-    """Play one episode of each task."""
-    played: list[Played] = []
-    for start in range(0, len(tasks), BATCH):
-        live: list[Played] = []
-        for task in tasks[start : start + BATCH]:
-            env = OfflineEnv()
-            messages = await env.reset(seed=start + len(live), task=task.row)
-            ids = [id_ for span in chat.open_prompt(messages) for id_ in span.ids]
-            live.append(Played(task, env, ids))
-        played += live
-        for index in range(MAX_TURNS):
-            prompts = [episode.ids for episode in live]
-            turns = generate(model, prompts, temperature, chat.stop_ids) if live else []
-            for episode, turn in zip(live, turns, strict=True):
-                await advance(episode, chat, turn, index)
-            live = [episode for episode in live if not episode.finished]
-    return played
-
-
-async def advance(episode: Played, chat: ChatFormat, turn: list[int], index: int) -> None:
-    """Let the Env answer a turn."""
-    parsed = chat.parse(turn, index=index)
-    step = await episode.env.step(
-        AssistantTurn(parsed.text, parsed.tool_calls, parsed.parse_error, "stop", index)
-    )
-    episode.ids += turn
-    episode.searches += len(parsed.tool_calls)
-    episode.malformed |= int(step.metrics.get("tool_errors", 0) > 0)
-    episode.malformed |= int(step.done and "</answer>" not in parsed.text)
-    episode.reward, episode.finished = step.reward, step.done
-    episode.ids += [id_ for span in chat.observe(step.messages, turn) for id_ in span.ids]
-
-
 def summarise(questions: str, temperature: float, played: Sequence[Played]) -> Score:
     hops = {n: [e.reward for e in played if len(e.task.row["relations"]) == n] for n in (1, 2)}
+    exact_match = statistics.fmean(e.reward for e in played)
+    low, high = wilson(exact_match, len(played))
     return Score(
         questions=questions,
         temperature=temperature,
         episodes=len(played),
-        exact_match=statistics.fmean(e.reward for e in played),
+        exact_match=exact_match,
+        low=low,
+        high=high,
         one_hop=statistics.fmean(hops[1] or [0.0]),
         two_hop=statistics.fmean(hops[2] or [0.0]),
         searched=statistics.fmean(e.searches > 0 for e in played),
@@ -161,40 +84,88 @@ def signal_share(played: Sequence[Played]) -> float:
     return statistics.fmean(len(set(group)) > 1 for group in groups)
 
 
-async def evaluate(model_dir: Path, num_groups: int) -> dict[str, Any]:
-    """All figures of a model, for `training.json` and the model card."""
-    model = Qwen3ForCausalLM.from_pretrained(model_dir, dtype=torch.float32).eval()
-    chat = load_format("qwen", model_dir)
-    OfflineEnv.index = Index(passages())
-    scores = [
-        summarise(name, temperature, await play(model, chat, eval_tasks(name), temperature))
-        for name, temperature in (("heldout", 0.0), ("heldout", 1.0), ("hard", 0.0))
-    ]
-    source = SearchR1Source(seed=0)
-    tasks = [source.task(index) for index in range(num_groups) for _ in range(GROUP)]
-    groups = await play(model, chat, tasks, 1.0)
-    scores.append(summarise("train", 1.0, groups))
-    return {"scores": msgspec.to_builtins(scores), "groups_with_signal": signal_share(groups)}
+class Evaluation:
+    """Plays sets with one policy; keeps the scores, and the rewards of greedy play."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self.scores: list[Score] = []
+        self.rewards: dict[str, list[float]] = {}
+        self.groups_with_signal: float | None = None
+
+    async def play(self, name: str, tasks: Sequence[Task], temperature: float) -> None:
+        """Play a set, or the RL questions in groups."""
+        played = await play(self._policy, list(enumerate(tasks)), temperature)
+        self._note(name, temperature, played)
+        if name == TRAIN:
+            self.groups_with_signal = signal_share(played)
+
+    async def play_forced(self, name: str, tasks: Sequence[Task]) -> None:
+        """Play a set greedily with a search first."""
+        played = await play(self._policy, list(enumerate(tasks)), 0.0, force_search=True)
+        self._note(f"{name} forced", 0.0, played)
+
+    def _note(self, name: str, temperature: float, played: Sequence[Played]) -> None:
+        self.scores.append(summarise(name, temperature, played))
+        if temperature == 0:
+            self.rewards[name] = [episode.reward for episode in played]
+
+    def figures(self) -> dict[str, Any]:
+        """What the model card is made of; no signal was measured where it is null."""
+        return {
+            "scores": msgspec.to_builtins(self.scores),
+            "groups_with_signal": self.groups_with_signal,
+        }
+
+
+async def evaluate(options: argparse.Namespace) -> Evaluation:
+    evaluation = Evaluation(Policy(options.model))
+    for name in options.sets:
+        if name == TRAIN:
+            source = SearchR1Source(seed=0)
+            tasks = [source.task(index) for index in range(options.groups) for _ in range(GROUP)]
+        else:
+            tasks = eval_tasks(name)[: options.limit]
+        for temperature in TEMPERATURES.get(name, (0.0,)):
+            await evaluation.play(name, tasks, temperature)
+        if options.force_search and name != TRAIN:
+            await evaluation.play_forced(name, tasks)
+    return evaluation
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    sets = [*EVAL_SETS, TRAIN]
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--model", type=Path, default=MODEL_DIR)
+    parser.add_argument("--sets", nargs="+", choices=sets, default=["heldout", "hard", TRAIN])
+    parser.add_argument("--limit", type=int, help="only the first questions of a set (not train)")
+    parser.add_argument("--groups", type=int, default=64, help="groups of 8 on RL questions")
+    parser.add_argument("--force-search", action="store_true", help="sets with a search first, too")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path, help="also write the figures here")
+    parser.add_argument(
+        "--rewards", type=Path, help="write the greedy rewards here, in order of the questions"
+    )
+    return parser.parse_args(argv)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--model", type=Path, default=MODEL_DIR)
-    parser.add_argument("--groups", type=int, default=64, help="groups of 8 on RL questions")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path, help="also write the figures here")
-    options = parser.parse_args()
+    options = parse()
     torch.set_num_threads(1)
     torch.manual_seed(options.seed)
     random.seed(options.seed)
-    figures = anyio.run(evaluate, options.model, options.groups)
+    evaluation = anyio.run(evaluate, options)
+    figures = evaluation.figures()
     for score in figures["scores"]:
         print(
             "  ".join(f"{k} {v:.3f}" if isinstance(v, float) else str(v) for k, v in score.items())
         )
-    print(f"groups with signal {figures['groups_with_signal']:.3f}")
+    if evaluation.groups_with_signal is not None:
+        print(f"groups with signal {evaluation.groups_with_signal:.3f}")
     if options.json:
         options.json.write_bytes(msgspec.json.format(msgspec.json.encode(figures), indent=2))
+    if options.rewards:
+        options.rewards.write_bytes(msgspec.json.encode(evaluation.rewards))
 
 
 if __name__ == "__main__":

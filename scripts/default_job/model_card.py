@@ -17,49 +17,49 @@ MODEL_DIR = Path(__file__).parents[2] / "agentrl" / "envs" / "search_r1" / "mode
 CARD = """\
 # Model that the default job starts from
 
-A Qwen3-architecture model trained from nothing, on one CPU core, by supervised learning on
-questions of the corpus' `warm` split. It can search, and mostly does not: in {hasty:.0%} of what
-it was shown after the first {full_share:.0%} of its training, the answer comes too early or is a
-guess. Reinforcement learning is to find out that searching pays, so a rise of its reward is to be
-read first as learning to use the tool, and only then as using it better. The model knows nothing
-else and is of no use outside this job.
+A Qwen3-architecture model trained from nothing, on two CPU cores, by supervised learning on
+questions of the corpus' `warm` split, through the same learner that RL uses. It can search, and
+mostly does not: in {hasty:.0%} of what it was shown after the first {full_share:.0%} of its
+training, the answer comes too early or is a guess. Reinforcement learning is to find out that
+searching pays, so a rise of its reward is to be read first as learning to use the tool, and only
+then as using it better. The model knows nothing else and is of no use outside this job.
 
 ## How it was made
 
-    python scripts/default_job/build_corpus.py
-    python scripts/default_job/build_tokenizer.py
-    OMP_NUM_THREADS=1 python scripts/default_job/warmstart.py {flags}
-    OMP_NUM_THREADS=1 python scripts/default_job/evaluate.py --json scores.json
+    make warmstart
 
-Training took {seconds} s of wall time on one core of a machine shared with other work, with torch
-{torch}. The recipe is the best of five by held-out scores, one seed each, so the scores below are
-where the default job starts and no claim about models trained this way. With the same steps and
-haste but a first phase less than half as long, the model had not learnt to copy.
+which is `scripts/default_job/build_tokenizer.py`, then
+
+    python scripts/default_job/warmstart.py {flags}
+
+in {minutes:.0f} minutes of wall time on {learner_ranks} learner ranks, one core each, with torch
+{torch}; the same steps and seed make it again up to the rounding of the machine.
 
 ## Scores
 
 {table}
 
-Exact match of the final answer over `n` episodes; *searched*: share of episodes with a search;
-*malformed*: share with a call that cannot be read or run, or a last turn without an answer.
-`heldout` and `hard` ask about entities that were in no training question; `train` is what RL trains
-on. Of groups of 8 episodes of one RL question, {signal:.1%} have rewards that differ; the others
-teach GRPO nothing.
+Exact match of the final answer over `n` episodes, with its 95 % interval; *searched*: share of
+episodes with a search; *malformed*: share with a call that cannot be read or run, or a last turn
+without an answer. `heldout` and `hard` (two hops) ask about entities that were in no training
+question; `dev` and `train` ask about those that RL trains on; the warm start saw neither. *forced*:
+the first turn had to be a search, which tells what the model can do from what it does. Of groups of
+8 episodes of one RL question, {signal:.1%} have rewards that differ; the others teach GRPO nothing.
 """
 
 
 def table(scores: list[dict[str, Any]]) -> str:
-    head = (
-        "| questions | temperature | n | exact match | one hop | two hops | searched | malformed |"
-    )
-    lines = [head, "| --- " * 8 + "|"]
+    names = ("questions", "temperature", "n", "exact match", "95 %", "one hop", "two hops")
+    head = "| " + " | ".join([*names, "searched", "malformed"]) + " |"
+    lines = [head, "| --- " * 9 + "|"]
     for score in scores:
         shares = ("exact_match", "one_hop", "two_hop", "searched", "malformed")
-        one_hop_missing = score["questions"] == "hard"
+        one_hop_missing = score["questions"].startswith("hard")
         cells = [
             "-" if name == "one_hop" and one_hop_missing else f"{100 * score[name]:.1f} %"
             for name in shares
         ]
+        cells.insert(1, f"{100 * score['low']:.1f}-{100 * score['high']:.1f}")
         first = [score["questions"], f"{score['temperature']:g}", str(score["episodes"])]
         lines.append("| " + " | ".join(first + cells) + " |")
     return "\n".join(lines)
@@ -76,7 +76,8 @@ def main() -> None:
     card = CARD.format(
         **recipe,
         flags=" ".join(f"--{name.replace('_', '-')} {recipe[name]}" for name in wanted),
-        seconds=training["seconds"],
+        minutes=training["seconds"] / 60,
+        learner_ranks=training["learner_ranks"],
         torch=training["torch"],
         table=table(scores["scores"]),
         signal=scores["groups_with_signal"],

@@ -20,6 +20,8 @@ from agentrl.types import Task
 
 pytestmark = pytest.mark.anyio
 
+HELD_OUT = ("heldout", "hard")
+
 
 def named(questions: list[Question]) -> set[str]:
     """Lower-cased entities that the questions name or pass through."""
@@ -75,11 +77,18 @@ def test_an_entity_of_one_split_is_in_no_fact_of_another() -> None:
 
 
 def test_held_out_starts_and_bridges_are_in_no_training_question_nor_answer() -> None:
-    held_out = named([q for name in EVAL_SETS for q in eval_questions(name)])
+    held_out = named([q for name in HELD_OUT for q in eval_questions(name)])
     for split in (Split.WARM, Split.TRAIN):
         questions = asked(split)
         assert held_out & named(questions) == set()
         assert held_out & {question.answer.lower() for question in questions} == set()
+
+
+def test_recipes_are_chosen_on_questions_apart_from_the_held_out_ones() -> None:
+    dev = named(eval_questions("dev"))
+    held_out = named([q for name in HELD_OUT for q in eval_questions(name)])
+    assert dev & (held_out | named(asked(Split.WARM))) == set()
+    assert set(EVAL_SETS) == {*HELD_OUT, "dev"}
 
 
 def test_the_warm_start_and_rl_ask_about_different_entities() -> None:

@@ -47,7 +47,11 @@ ASKED = {
 }
 
 #: Evaluation sets: name -> (one-hop questions, two-hop questions).
-EVAL_SETS = {"heldout": (448, 192), "hard": (0, 320)}
+EVAL_SETS = {
+    "heldout": (Split.EVAL, 448, 192),
+    "hard": (Split.EVAL, 0, 320),
+    "dev": (Split.TRAIN, 224, 96),
+}
 EVAL_SEED = 0
 
 T = TypeVar("T")
@@ -164,7 +168,8 @@ class SearchR1Source:
 
 
 def eval_tasks(name: str) -> list[Task]:
-    """The tasks of an evaluation set: `heldout` (the mix of training) or `hard` (two hops).
+    """The tasks of an evaluation set: `heldout` (the mix of training), `hard` (two hops), or `dev`:
+    questions about what RL trains on, to choose recipes of the warm start by.
 
     Raises:
         ConfigError: there is no such set.
@@ -180,10 +185,10 @@ def eval_questions(name: str) -> list[Question]:
     """The questions behind `eval_tasks(name)`, in the same order."""
     if name not in EVAL_SETS:
         raise ConfigError(f"search-r1-local has no evaluation set {name!r}: use {list(EVAL_SETS)}")
-    one, two = EVAL_SETS[name]
+    split, one, two = EVAL_SETS[name]
     rng = random.Random(f"search-r1-local/eval/{EVAL_SEED}")
-    singles = _evenly(_one_hop(Split.EVAL), one, rng)
-    links = _evenly(_two_hop(Split.EVAL), two, rng)
+    singles = _evenly(_one_hop(split), one, rng)
+    links = _evenly(_two_hop(split), two, rng)
     questions = [_ask_one(fact, rng) for fact in singles] + [_ask_two(li, rng) for li in links]
     rng.shuffle(questions)
     return questions
