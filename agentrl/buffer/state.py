@@ -25,7 +25,7 @@ from agentrl.buffer.rows import (
     SegmentUse,
 )
 from agentrl.buffer.settings import BufferSettings
-from agentrl.buffer.staleness import Lineage
+from agentrl.lineage import Lineage
 from agentrl.types import EpisodeId, Fate, GroupState, Outcome, PayloadRef
 from agentrl.wire.messages import Event, Message
 

@@ -19,7 +19,13 @@ from agentrl.learner.backend import MicroBatch
 from agentrl.learner.packing import first_fit_decreasing
 from agentrl.learner.plan import PlannedRow
 from agentrl.learner.rows import Trajectory
-from agentrl.learner.staleness import Excluded, Lineage, excluded_reasons, off_policy_turns
+from agentrl.learner.staleness import (
+    Excluded,
+    excluded_reasons,
+    off_policy_turns,
+    token_ages,
+)
+from agentrl.lineage import Lineage
 
 __all__ = ["BatchCounts", "BatchRules", "TrainSequence", "build_sequence", "pack", "shift"]
 
@@ -79,9 +85,8 @@ def build_sequence(planned: PlannedRow, trajectory: Trajectory, rules: BatchRule
     turns: int16, -1 in the prompt.
     """
     sampled_L = trajectory.sampled_L
-    ages_L = rules.lineage.ages(
-        np.where(sampled_L, trajectory.versions_L, -1).astype(np.int32), rules.number
-    )
+    versions_L = np.where(sampled_L, trajectory.versions_L, -1).astype(np.int32)
+    ages_L = token_ages(rules.lineage, versions_L, rules.number)
     off_policy_L = (
         off_policy_turns(trajectory.versions_L, trajectory.turns_L, sampled_L)
         if rules.mask_off_policy_turns

@@ -17,8 +17,8 @@ from agentrl.learner.custom import load_loss
 from agentrl.learner.loss import Objective, PolicyLoss
 from agentrl.learner.plan import PlannedRow, plan_iteration
 from agentrl.learner.rows import Trajectory
-from agentrl.learner.staleness import Lineage
 from agentrl.learner.supervised import SupervisedLoss, build_demonstration
+from agentrl.lineage import Lineage
 from agentrl.types import LeaseHeader, TrajectoryRow
 
 __all__ = ["IterationResult", "train_lease"]
@@ -49,7 +49,7 @@ def train_lease(
     lineage: Lineage,
     fetch: FetchRows,
 ) -> IterationResult:
-    """Train on a lease. Collective. Raises as `plan_iteration`, `fetch` and `Lineage.age`."""
+    """Train on a lease. Collective. Raises as `plan_iteration`, `fetch`, `Lineage.checked_age`."""
     plans = plan_iteration(header, cfg, backend.data_parallel_size)
     shards = [plan.shards[backend.data_parallel_rank] for plan in plans]
     rules = BatchRules(

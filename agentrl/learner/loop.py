@@ -24,7 +24,8 @@ from agentrl.learner.iteration import train_lease
 from agentrl.learner.loss import age_buckets
 from agentrl.learner.metrics import lease_metrics, train_metrics
 from agentrl.learner.publish import publish_weights
-from agentrl.learner.staleness import Lineage, age_histogram
+from agentrl.learner.staleness import age_histogram
+from agentrl.lineage import Lineage
 from agentrl.types import LeaseHeader, VersionRow, WeightSink
 from agentrl.wire.messages import Lease, Message, NoMoreLeases, Published, Retire, Stepped
 
@@ -180,7 +181,7 @@ class _Learner:
 
     @property
     def _newest(self) -> VersionRow:
-        newest = self._lineage.newest
+        newest = self._lineage.tip
         assert newest is not None
         return newest
 

@@ -12,10 +12,10 @@ from enum import IntFlag
 import numpy as np
 import numpy.typing as npt
 
-from agentrl.errors import DataError
-from agentrl.types import LeaseHeader, VersionRow
+from agentrl.lineage import Lineage
+from agentrl.types import LeaseHeader
 
-__all__ = ["Excluded", "Lineage", "age_histogram", "excluded_reasons", "off_policy_turns"]
+__all__ = ["Excluded", "age_histogram", "excluded_reasons", "off_policy_turns", "token_ages"]
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -32,56 +32,12 @@ class Excluded(IntFlag):
     OFF_POLICY_TURN = 2
 
 
-class Lineage:
-    """The published versions of this run and how many iterations each contains."""
-
-    def __init__(self) -> None:
-        self._iterations: dict[int, int] = {}
-        self._newest: VersionRow | None = None
-
-    @property
-    def newest(self) -> VersionRow | None:
-        """The last published version."""
-        return self._newest
-
-    def add(self, row: VersionRow) -> None:
-        """Record a published version. Versions grow and each continues the one before."""
-        last = self._newest
-        if last is not None and (
-            row.version <= last.version
-            or row.parent != last.version
-            or row.iteration < last.iteration
-        ):
-            raise DataError(
-                f"version {row.version} (parent {row.parent}, iteration {row.iteration}) cannot "
-                f"follow version {last.version} (iteration {last.iteration})"
-            )
-        self._iterations[row.version] = row.iteration
-        self._newest = row
-
-    def age(self, version: int, number: int) -> int:
-        """Iterations completed before iteration `number`, minus those `version` contains.
-
-        Raises DataError for a version that was never published or is newer than the weights.
-        """
-        iteration = self._iterations.get(version)
-        if iteration is None:
-            raise DataError(
-                f"unknown version {version} in lease {number}: published are "
-                f"{sorted(self._iterations)}; the buffer must refuse such tokens at ingestion"
-            )
-        if iteration > number - 1:
-            raise DataError(
-                f"version {version} holds {iteration} iterations but lease {number} follows "
-                f"iteration {number - 1}: leases are out of order"
-            )
-        return number - 1 - iteration
-
-    def ages(self, versions_L: npt.NDArray[np.int32], number: int) -> IntArray:
-        """Age of each token; -1 where `versions_L` is -1 (not sampled). Raises as `age`."""
-        versions, inverse_L = np.unique(versions_L, return_inverse=True)
-        by_version = [self.age(int(v), number) if v >= 0 else -1 for v in versions]
-        return np.asarray(by_version, dtype=np.int64)[inverse_L]
+def token_ages(lineage: Lineage, versions_L: npt.NDArray[np.int32], number: int) -> IntArray:
+    """Age of each token in lease `number`; -1 where `versions_L` is -1 (not sampled). Raises as
+    `Lineage.checked_age`."""
+    versions, inverse_L = np.unique(versions_L, return_inverse=True)
+    by_version = [lineage.checked_age(int(v), number) if v >= 0 else -1 for v in versions]
+    return np.asarray(by_version, dtype=np.int64)[inverse_L]
 
 
 def off_policy_turns(
@@ -115,6 +71,6 @@ def age_histogram(header: LeaseHeader, lineage: Lineage) -> list[int]:
     for group in header.groups:
         for row in group.trajectories:
             for version, num_tokens in row.meta.versions:
-                age = lineage.age(version, header.number)
+                age = lineage.checked_age(version, header.number)
                 counts[age] = counts.get(age, 0) + num_tokens
     return [counts.get(age, 0) for age in range(max(counts, default=-1) + 1)]

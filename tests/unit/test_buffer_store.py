@@ -12,9 +12,9 @@ from agentrl.buffer import audit
 from agentrl.buffer.ledger import Ledger, LedgerReader, refuse_network_file_system
 from agentrl.buffer.payloads import defect, select
 from agentrl.buffer.rows import EpisodeRow, GroupRow, LeaseRow, Mark, Row, StoredTrajectory
-from agentrl.buffer.staleness import Lineage
 from agentrl.buffer.store import PayloadStore
 from agentrl.errors import EnvironmentSetupError, StoreError
+from agentrl.lineage import Lineage
 from agentrl.types import (
     COLUMNS,
     TOKEN_BYTES,

@@ -8,8 +8,8 @@ import pytest
 from agentrl.buffer.admission import Pacer
 from agentrl.buffer.rows import PacingRow
 from agentrl.buffer.settings import BufferSettings
-from agentrl.buffer.staleness import Lineage
 from agentrl.config.run import RunConfig
+from agentrl.lineage import Lineage
 from agentrl.types import PermitStats, VersionRow
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "async.md"

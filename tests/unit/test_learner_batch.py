@@ -12,7 +12,7 @@ from agentrl.learner.advantage import group_advantages
 from agentrl.learner.batch import BatchCounts, BatchRules, TrainSequence, build_sequence, pack
 from agentrl.learner.plan import PlannedRow, plan_iteration
 from agentrl.learner.rows import decode_trajectory
-from agentrl.learner.staleness import Lineage
+from agentrl.lineage import Lineage
 from agentrl.types import (
     COLUMNS,
     EpisodeId,

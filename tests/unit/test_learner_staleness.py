@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 
 from agentrl.errors import DataError
-from agentrl.learner.staleness import Excluded, Lineage, excluded_reasons, off_policy_turns
+from agentrl.learner.staleness import (
+    Excluded,
+    excluded_reasons,
+    off_policy_turns,
+    token_ages,
+)
+from agentrl.lineage import Lineage
 from agentrl.types import VersionRow
 
 
@@ -23,28 +29,24 @@ def test_age_counts_iterations_and_not_versions() -> None:
 
 
 def test_ages_of_a_column_leave_unsampled_tokens_at_minus_one() -> None:
-    ages = lineage_of(0, 1, 2).ages(np.array([-1, 2, 0, -1, 1], dtype=np.int32), 3)
+    ages = token_ages(lineage_of(0, 1, 2), np.array([-1, 2, 0, -1, 1], dtype=np.int32), 3)
     assert ages.tolist() == [-1, 0, 2, -1, 1]
 
 
 def test_a_version_that_was_never_published_is_refused_by_name() -> None:
     with pytest.raises(DataError, match="unknown version 7 in lease 3"):
-        lineage_of(0, 1, 2).age(7, 3)
+        lineage_of(0, 1, 2).checked_age(7, 3)
 
 
 def test_a_version_with_more_iterations_than_the_weights_is_refused() -> None:
     with pytest.raises(DataError, match="out of order"):
-        lineage_of(0, 1, 2).age(2, 2)
+        lineage_of(0, 1, 2).checked_age(2, 2)
 
 
-@pytest.mark.parametrize(
-    "row",
-    [VersionRow(1, 0, 1), VersionRow(2, 0, 2), VersionRow(2, 1, 0)],
-    ids=["reused", "wrong parent", "goes back"],
-)
-def test_a_version_that_does_not_follow_the_newest_is_refused(row: VersionRow) -> None:
-    with pytest.raises(DataError, match="cannot follow"):
-        lineage_of(0, 1).add(row)
+def test_a_token_of_weights_that_a_recovery_undid_is_as_old_as_what_was_undone() -> None:
+    lineage = lineage_of(0, 1, 2, 3)
+    lineage.add(VersionRow(4, 1, 1))
+    assert [lineage.checked_age(version, 2) for version in (1, 2, 3, 4)] == [0, 2, 2, 0]
 
 
 def test_exactly_the_sampled_tokens_beyond_the_bound_are_stale() -> None:

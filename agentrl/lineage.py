@@ -3,11 +3,13 @@
     age(v, lease k) = (k - 1) - iteration(v)        k - 1 iterations were complete before lease k
 
 After a recovery to an older checkpoint the versions published since are no ancestors of the current
-weights. Their tokens count as at least as old as the iterations that the recovery undid.
+weights. Their tokens count as at least as old as the iterations that the recovery undid. Buffer and
+learner judge by the same table.
 """
 
 from collections.abc import Iterable, Iterator
 
+from agentrl.errors import DataError
 from agentrl.types import VersionRow
 
 __all__ = ["Lineage"]
@@ -50,6 +52,22 @@ class Lineage:
         """Age in iterations of a token of `version` in the batch of `lease`; never negative."""
         plain = (lease - 1) - self.rows[version].iteration
         return max(0, plain, self._undone.get(version, 0))
+
+    def checked_age(self, version: int, lease: int) -> int:
+        """`age`; raises DataError for a version that was never published, or that holds more than
+        the iterations before `lease`."""
+        if version not in self.rows:
+            raise DataError(
+                f"unknown version {version} in lease {lease}: published are {sorted(self.rows)}; "
+                "the buffer must refuse such tokens at ingestion"
+            )
+        iteration = self.rows[version].iteration
+        if iteration > lease - 1 and version not in self._undone:
+            raise DataError(
+                f"version {version} holds {iteration} iterations but lease {lease} follows "
+                f"iteration {lease - 1}: leases are out of order"
+            )
+        return self.age(version, lease)
 
     def old_share(self, counts: Iterable[tuple[int, int]], lease: int, bound: int) -> float:
         """Share of tokens older than `bound`; `counts` holds (version, tokens) pairs."""
