@@ -4,6 +4,9 @@ The router keeps the requests of one routing key on one engine. Every attempt ha
 id; one that is cancelled or misses its deadline is aborted on the engines themselves, because
 nothing else stops it from taking capacity.
 
+An engine may die and come back within a turn: what failed is sent again, from the same prompt,
+until the turn's deadline. Nothing of a failed attempt is kept, so no token is counted twice.
+
 Refused here, before anything is sent: token ids outside the vocabulary and empty prompts (either
 kills the whole engine process) and prompts that fill the context.
 """
@@ -28,6 +31,20 @@ ROUTING_HEADER = "X-SMG-Routing-Key"
 #: An abort is a courtesy to the engine: it must not hold up whoever gave the turn up.
 _ABORT_TIMEOUT_S = 5.0
 _FINISHED = ("stop", "length", "abort")
+#: Pauses in seconds before a turn is sent again: doubling from the first to the last.
+_FIRST_PAUSE_S, _LAST_PAUSE_S = 0.25, 4.0
+#: Answers that mean that no engine is there: they are waited out.
+_NOBODY_THERE = (502, 503, 504)
+#: Other failures of one turn after which it is given up, so that what no engine can serve ends.
+_MAX_FAILURES = 4
+
+
+class _FailedError(Exception):
+    """An attempt failed; `is_absence`: nobody was there to take it."""
+
+    def __init__(self, reason: str, *, is_absence: bool) -> None:
+        super().__init__(reason)
+        self.is_absence = is_absence
 
 
 class _Span(msgspec.Struct):
@@ -118,24 +135,55 @@ class EngineClient:
         aborts on the engine ends with finish reason "abort" and what it had sampled.
 
         Raises TokenError for a prompt that must not be sent or that the engine refuses, EngineError
-        when the engine or the router fails, answers nonsense, or misses the deadline.
+        when engines keep failing, answer nonsense, or none answers before the deadline.
         """
         ids = self._checked(input_ids, routing_key)
-        request = secrets.token_hex(16)
-        body = self._body(request, ids, sampling)
         async with self._permits.hold(priority):
-            answered = False
-            try:
-                status, content = await self._send(body, request, routing_key)
-                answered = True
-            finally:
-                if not answered:
-                    await self._abort(request)
-        if status != 200:
-            text = content[:500].decode(errors="replace")
-            kind = TokenError if 400 <= status < 500 and status not in (408, 429) else EngineError
-            raise kind(f"turn {request} of {routing_key}: /generate answered {status}: {text}")
-        return _generation(content, f"turn {request} of {routing_key}")
+            return await self._persist(ids, sampling, routing_key)
+
+    async def _persist(
+        self, ids: list[int], sampling: SamplingParams, routing_key: str
+    ) -> Generation:
+        """Attempts, one after the other, until one is answered."""
+        trouble, failures, pause_s = "", 0, _FIRST_PAUSE_S
+        with anyio.move_on_after(self._turn_timeout_s):
+            while True:
+                try:
+                    return await self._attempt(ids, sampling, routing_key)
+                except _FailedError as error:
+                    trouble = str(error)
+                    failures += not error.is_absence
+                if failures == _MAX_FAILURES:
+                    raise EngineError(f"{trouble} ({failures} attempts)")
+                await anyio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _LAST_PAUSE_S)
+        raise EngineError(
+            f"a turn of {routing_key} missed its deadline of {self._turn_timeout_s:g} s and was "
+            "aborted" + (f"; before: {trouble}" if trouble else "")
+        )
+
+    async def _attempt(
+        self, ids: list[int], sampling: SamplingParams, routing_key: str
+    ) -> Generation:
+        request = secrets.token_hex(16)
+        turn = f"turn {request} of {routing_key}"
+        answered = False
+        try:
+            status, content = await self._send(self._body(request, ids, sampling), routing_key)
+            answered = True
+        except (aiohttp.ClientError, OSError) as error:
+            # A router that cannot be reached has taken nothing; else the turn was on its way.
+            absent = isinstance(error, aiohttp.ClientConnectorError)
+            raise _FailedError(f"{turn} failed: {error!r}", is_absence=absent) from error
+        finally:
+            if not answered:
+                await self._abort(request)
+        if status == 200:
+            return _generation(content, turn)
+        reason = f"{turn}: /generate answered {status}: {content[:500].decode(errors='replace')}"
+        if 400 <= status < 500 and status not in (408, 429):
+            raise TokenError(reason)
+        raise _FailedError(reason, is_absence=status in _NOBODY_THERE)
 
     def _checked(self, input_ids: Sequence[int], routing_key: str) -> list[int]:
         ids = [int(token) for token in input_ids]
@@ -166,21 +214,11 @@ class EngineClient:
             {"rid": request, "input_ids": ids, "sampling_params": params, "return_logprob": True}
         )
 
-    async def _send(self, body: bytes, request: str, routing_key: str) -> tuple[int, bytes]:
+    async def _send(self, body: bytes, routing_key: str) -> tuple[int, bytes]:
         headers = {ROUTING_HEADER: routing_key, "Content-Type": "application/json"}
-        try:
-            with anyio.fail_after(self._turn_timeout_s):
-                async with self._session.post(
-                    self._generate_url, data=body, headers=headers
-                ) as answer:
-                    return answer.status, await answer.read()
-        except TimeoutError as error:
-            raise EngineError(
-                f"turn {request} of {routing_key} missed its deadline of"
-                f" {self._turn_timeout_s:g} s and was aborted"
-            ) from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise EngineError(f"turn {request} of {routing_key} failed: {error!r}") from error
+        url = self._generate_url
+        async with self._session.post(url, data=body, headers=headers) as answer:
+            return answer.status, await answer.read()
 
     async def _abort(self, request: str) -> None:
         """Only the router knows which engine has it: tell all; an unknown id is no error."""
