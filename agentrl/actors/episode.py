@@ -163,7 +163,10 @@ class _Episode:
 
     async def run(self, env: Env) -> None:
         assignment = self._assignment
-        messages = await env.reset(seed=assignment.seed, task=assignment.task.row)
+        messages: object = await env.reset(seed=assignment.seed, task=assignment.task.row)
+        if not isinstance(messages, list):
+            found = type(messages).__name__
+            raise EnvError(f"{type(env).__name__}.reset returned {found}, not a list of Message")
         if env.tools:
             self._metrics["tool_use"] = 0.0
         tools = [tool.spec.to_openai() for tool in env.tools.values()]

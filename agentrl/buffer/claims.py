@@ -11,6 +11,7 @@ has announced yet waits for the announcement, unacknowledged.
 import msgspec
 
 from agentrl.buffer import groups
+from agentrl.buffer.attempts import Attempts
 from agentrl.buffer.episodes import EpisodeQueue
 from agentrl.buffer.evaluations import Evaluations, is_evaluation
 from agentrl.buffer.events import Stored
@@ -33,7 +34,8 @@ class ClaimDesk:
         self._state = state
         self._peers = peers
         self.queue = EpisodeQueue(state)
-        self.evaluations = Evaluations()
+        self.attempts = Attempts()
+        self.evaluations = Evaluations(self.attempts)
         self.judges = JudgeDesk(state)
         self.sampled_tokens = 0
         self._parked: dict[EpisodeId, tuple[Stored, float]] = {}
@@ -104,6 +106,10 @@ class ClaimDesk:
             pairs = zip(report.trajectories, payloads, strict=True)
             stored = tuple(StoredTrajectory(meta, payload) for meta, payload in pairs)
         ended = groups.record(self._state, row, report, stored)
+        if report.outcome is Outcome.DONE:
+            self.attempts.done(before=row.num_failures)
+        else:
+            self._count(worker, row, report.outcome, report.error, again=not ended)
         self._after(row, ended)
         return refusal
 
@@ -165,8 +171,17 @@ class ClaimDesk:
             return
         row = self._state.find_episode(id)
         if row is not None and row.worker == worker.name:
-            again = groups.retry(self._state, row, f"worker {worker.name} was lost")
+            error = f"worker {worker.name} was lost"
+            again = groups.retry(self._state, row, error)
+            self._count(worker, row, Outcome.ENGINE_ERROR, error, again=again)
             self._after(row, ended=not again)
+
+    def _count(
+        self, worker: Peer, row: EpisodeRow, outcome: Outcome, error: str | None, *, again: bool
+    ) -> None:
+        id = self._state.episode_id(row)
+        before = row.num_failures
+        self.attempts.fail(id, worker.name, outcome, error, before=before, again=again)
 
     def _after(self, row: EpisodeRow, ended: bool) -> None:
         if not ended:

@@ -6,8 +6,8 @@ What the rules are is said in `groups`, `episodes`, `claims`, `leases`, `minting
 what the driver hears of it all in `news`;
 here is who may say what, and what happens after each event:
 
-    judge orders -> lease -> fates, freed segments -> mint -> assign -> credit -> no more leases
-        -> stuck, drained
+    judge orders -> lease -> failures, fates, freed segments -> mint -> assign -> credit
+        -> no more leases -> stuck, drained
 """
 
 from agentrl.buffer import admission
@@ -82,7 +82,7 @@ class BufferCore:
         self.minter = Minter(self.state)
         self.reception = Reception(self.state, self.peers, self.claims, self.leases, self.minter)
         self.draining: str | None = None
-        self.news = News(self.state)
+        self.news = News(self.state, self.claims.attempts)
         self._drained_due = False
 
     def handle(self, event: Input, now: float) -> list[Effect]:
@@ -143,6 +143,7 @@ class BufferCore:
             "store_bytes": state.store_bytes,
             "sampled_tokens": self.claims.sampled_tokens,
             "workers": len(workers),
+            **self.claims.attempts.figures(),
         }
 
     # ---- messages ----
@@ -241,12 +242,14 @@ class BufferCore:
         return self.claims.finished(peer, report, (), None)
 
     def _evaluate(self, message: Evaluate) -> str | None:
-        if self.draining is not None:
-            return f"evaluation {message.id} comes too late: {self.draining}"
-        if self.claims.evaluations.num_running >= MAX_EVALUATIONS:
+        evaluations = self.claims.evaluations
+        if evaluations.num_running >= MAX_EVALUATIONS:
             return f"{MAX_EVALUATIONS} evaluations are running: wait for one to end"
-        result = self.claims.evaluations.request(message)
-        if result is not None:
+        ended = evaluations.request(message)
+        results = [ended] if ended is not None else []
+        if self.draining is not None:  # whoever waits for it is answered, not refused
+            results += evaluations.cancel()
+        for result in results:
             self.state.notify("evaluation", **result)
         return None
 
@@ -318,6 +321,7 @@ class BufferCore:
         lease = self.leases.fill(now, minting_ended, self.stats) if waiting else None
         if waiting is not None and lease is not None:
             self._push(waiting.learner, lease)
+        self.news.failures()
         if self.news.fates():
             state.sweep_segments()
         self.news.store()

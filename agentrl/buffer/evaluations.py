@@ -10,6 +10,7 @@ import statistics
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
+from agentrl.buffer.attempts import Attempts
 from agentrl.buffer.groups import ENGINE_ATTEMPTS, ENV_ATTEMPTS
 from agentrl.buffer.ids import episode_seed
 from agentrl.types import EpisodeAssignment, EpisodeId, EpisodeReport, Outcome
@@ -37,6 +38,10 @@ class _Episode:
     worker: str | None = None
 
     @property
+    def num_failures(self) -> int:
+        return self.engine_failures + self.env_failures
+
+    @property
     def id(self) -> EpisodeId:
         group = f"{_PREFIX}{self.request.id}-{self.task}"
         return EpisodeId(group, self.index, self.attempt)
@@ -53,7 +58,8 @@ class _Evaluation:
 class Evaluations:
     """Running evaluations, their queue, and the last results."""
 
-    def __init__(self) -> None:
+    def __init__(self, attempts: Attempts) -> None:
+        self._attempts = attempts
         self._running: dict[str, _Evaluation] = {}
         self._queue: deque[_Episode] = deque()
         self._claimed: dict[EpisodeId, _Episode] = {}
@@ -115,7 +121,8 @@ class Evaluations:
         evaluation = self._running[episode.request.id]
         if report.outcome is Outcome.DONE:
             evaluation.done.append(report)
-        elif self._retries(episode, report.outcome):
+            self._attempts.done(before=episode.num_failures)
+        elif self._retries(episode, report.outcome, report.error):
             return None
         else:
             evaluation.failed += 1
@@ -125,7 +132,10 @@ class Evaluations:
     def lost(self, id: EpisodeId) -> dict[str, object] | None:
         """The worker that held `id` is gone."""
         episode = self._claimed.pop(id, None)
-        if episode is None or self._retries(episode, Outcome.ENGINE_ERROR):
+        if episode is None:
+            return None
+        error = f"worker {episode.worker} was lost"
+        if self._retries(episode, Outcome.ENGINE_ERROR, error):
             return None
         evaluation = self._running[episode.request.id]
         evaluation.failed += 1
@@ -139,35 +149,38 @@ class Evaluations:
             self._queue_again(episode)
 
     def cancel(self) -> list[dict[str, object]]:
-        """End all of them with what is in; what was not played counts as failed."""
+        """End all of them with what is in; what was not played counts as failed, and the result
+        says `cancelled`: it is no score of the set."""
         self._queue.clear()
         self._claimed.clear()
         results = []
         for id, evaluation in list(self._running.items()):
             evaluation.failed += evaluation.pending
-            results.append(self._finish(id))
+            results.append(self._finish(id, cancelled=True))
         return results
 
-    def _retries(self, episode: _Episode, outcome: Outcome) -> bool:
-        if outcome is Outcome.POISON:
-            return False
-        if outcome is Outcome.ENV_ERROR:
-            episode.env_failures += 1
-        else:
-            episode.engine_failures += 1
-        if episode.env_failures >= ENV_ATTEMPTS or episode.engine_failures >= ENGINE_ATTEMPTS:
-            return False
-        self._queue_again(episode)
-        return True
+    def _retries(self, episode: _Episode, outcome: Outcome, error: str | None) -> bool:
+        before = episode.num_failures
+        episode.env_failures += outcome is Outcome.ENV_ERROR
+        episode.engine_failures += outcome not in (Outcome.ENV_ERROR, Outcome.POISON)
+        again = (
+            outcome is not Outcome.POISON
+            and episode.env_failures < ENV_ATTEMPTS
+            and episode.engine_failures < ENGINE_ATTEMPTS
+        )
+        self._attempts.fail(episode.id, episode.worker, outcome, error, before=before, again=again)
+        if again:
+            self._queue_again(episode)
+        return again
 
     def _queue_again(self, episode: _Episode) -> None:
         episode.attempt += 1
         episode.worker = None
         self._queue.appendleft(episode)
 
-    def _finish(self, id: str) -> dict[str, object]:
+    def _finish(self, id: str, *, cancelled: bool = False) -> dict[str, object]:
         evaluation = self._running.pop(id)
-        self.results[id] = _summary(evaluation)
+        self.results[id] = _summary(evaluation) | ({"cancelled": True} if cancelled else {})
         while len(self.results) > MAX_RESULTS:
             self.results.popitem(last=False)
         return self.results[id]

@@ -1,5 +1,7 @@
-"""What the driver hears of the buffer as a whole: fates, a full store, a dead end, a drain done."""
+"""What the driver hears of the buffer as a whole: failed attempts, fates, a full store, a dead end,
+a drain done."""
 
+from agentrl.buffer.attempts import Attempts
 from agentrl.buffer.state import State
 
 __all__ = ["News"]
@@ -8,11 +10,18 @@ __all__ = ["News"]
 class News:
     """Tells each thing when it has changed; what was told is in memory only."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, attempts: Attempts) -> None:
         self._state = state
+        self._attempts = attempts
+        self._failed_told = 0
         self._fates_told = state.fates.total()
         self._full_told = False
         self._stuck_told = False
+
+    def failures(self) -> None:
+        """Attempts that failed, when there are new ones: counts, and the first of each outcome."""
+        if self._attempts.failed.total() != self._failed_told:
+            self._tell_failures()
 
     def fates(self) -> bool:
         """The fates so far. True: they have changed since the last time."""
@@ -52,7 +61,21 @@ class News:
 
     def drained(self) -> None:
         """Closes what a Drain began: its cancellations and fates are committed with this."""
+        if self._failed_told:
+            self._tell_failures()  # once more, beside all the episodes that went well since
         self._state.notify("drained", counts=self._counts(), open=len(self._state.groups))
+
+    def _tell_failures(self) -> None:
+        attempts = self._attempts
+        self._failed_told = attempts.failed.total()
+        self._state.notify(
+            "failures",
+            counts={str(outcome): count for outcome, count in sorted(attempts.failed.items())},
+            first={str(outcome): dict(facts) for outcome, facts in attempts.first.items()},
+            played=attempts.played,
+            retried=attempts.retried,
+            lost=attempts.lost,
+        )
 
     def _counts(self) -> dict[str, int]:
         return {str(fate): count for fate, count in sorted(self._state.fates.items())}

@@ -70,6 +70,11 @@ class EpisodeRow(msgspec.Struct, frozen=True):
     error: str | None = None
     trajectories: tuple[StoredTrajectory, ...] = ()
 
+    @property
+    def num_failures(self) -> int:
+        """Attempts that failed so far, poison aside."""
+        return self.engine_failures + self.env_failures
+
 
 class LeaseRow(msgspec.Struct, frozen=True):
     """A lease and its groups in order; `stepped_by`: epoch of the learner that stepped it, or 0."""

@@ -3,28 +3,62 @@
     agentrl audit RUN     check the ledger of a finished run; exit 1 when it contradicts itself
     agentrl doctor        what this host has of what a run needs; exit 3 when something is missing
 
-A sub-command imports what it needs when it is called.
+A sub-command imports what it needs when it is called. Its help says what its exit codes mean.
 """
 
 import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from agentrl.errors import AgentRLError
 
 __all__ = ["main"]
 
+_ABOUT = (
+    """Work on runs and hosts. Training starts with `python train_async.py` (see its --help)."""
+)
+_AUDIT = """\
+Checks what a run left in RUN against what the buffer promises: every group has exactly one fate or
+is open, nothing is trained twice, and the stored trajectories of open groups are whole. Reads only;
+a run that is still going on cannot be audited.
+
+exit codes:
+  0    clean
+  1    the ledger contradicts itself; each problem is a line that begins with PROBLEM
+  2    the command line is wrong
+  3    the ledger is in use: the run has not ended
+  65   there is no ledger, or it cannot be read
+"""
+_DOCTOR = """\
+Looks for Python, packages, devices, ports, disk and memory, and measures an fsync where runs would
+be written. Changes nothing. A line that begins with BAD says what to do.
+
+exit codes:
+  0    this host has what a run needs
+  2    the command line is wrong
+  3    something is missing
+"""
+
 
 def main(argv: list[str] | None = None) -> int:
     """Run one sub-command; returns its exit code."""
-    parser = argparse.ArgumentParser(prog="agentrl", description="Work on runs and hosts.")
+    parser = argparse.ArgumentParser(
+        prog="agentrl", description=_ABOUT, epilog="agentrl SUB-COMMAND --help says more."
+    )
     commands = parser.add_subparsers(metavar="SUB-COMMAND", required=True)
-    audit = commands.add_parser("audit", help="check the ledger of a finished run")
-    audit.add_argument("run", type=Path, help="run directory, such as runs/ID")
+    audit = _add(commands, "audit", "check the ledger of a finished run", _AUDIT)
+    audit.add_argument("run", metavar="RUN", type=Path, help="run directory, such as runs/ID")
     audit.set_defaults(command=_audit)
-    doctor = commands.add_parser("doctor", help="what this host has of what a run needs")
-    doctor.add_argument("--run-dir", type=Path, default=Path("runs"), help="where runs would go")
+    doctor = _add(commands, "doctor", "what this host has of what a run needs", _DOCTOR)
+    doctor.add_argument(
+        "--run-dir",
+        metavar="DIR",
+        type=Path,
+        default=Path("runs"),
+        help="folder that would hold the runs [default: runs]",
+    )
     doctor.set_defaults(command=_doctor)
     arguments = parser.parse_args(argv)
     command: Callable[[argparse.Namespace], int] = arguments.command
@@ -33,6 +67,18 @@ def main(argv: list[str] | None = None) -> int:
     except AgentRLError as error:
         sys.stderr.write(f"agentrl: {error}\n")
         return error.exit_code
+
+
+def _add(commands: Any, name: str, brief: str, about: str) -> argparse.ArgumentParser:
+    about, _, codes = about.partition("exit codes:")
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=brief,
+        description=about,
+        epilog=f"exit codes:{codes}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    return parser
 
 
 def _audit(arguments: argparse.Namespace) -> int:

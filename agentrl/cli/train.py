@@ -28,11 +28,9 @@ def _main(argv: list[str], program: Program, origin: float) -> int:
         sys.stdout.write(page)
         return 0
     resolved = parse(argv, program)
-    for note in resolved.notes:
-        sys.stdout.write(f"{note}\n")
-    sys.stdout.flush()
+    _say(resolved.notes)
     if resolved.dry_run or not _is_default(resolved.config):
-        _check_rooms(resolved.config)
+        _say(_check_rooms(resolved.config))
     if resolved.dry_run:
         from agentrl.config.plan import describe
 
@@ -43,28 +41,38 @@ def _main(argv: list[str], program: Program, origin: float) -> int:
     return launch(resolved.config, origin)
 
 
+def _say(notes: list[str]) -> None:
+    for note in notes:
+        sys.stdout.write(f"{note}\n")
+    sys.stdout.flush()
+
+
 def _is_default(config: RunConfig) -> bool:
-    """Whether model, user code and passed-through flags are those that the project ships."""
-    names = ("preset", "env", "hf_checkpoint", "dynamic_sampling_filter_path")
+    """Whether model, data, user code and passed-through flags are those that the project ships."""
+    names = ("preset", "env", "hf_checkpoint", "dynamic_sampling_filter_path", "prompt_data")
     ours = {name: getattr(config, name) for name in names}
     values = {"preset": DEFAULT} | PRESETS[DEFAULT].values
     shipped = {name: values.get(name) for name in names}
-    return ours == shipped and not (config.megatron or config.sglang or config.router)
+    more = (config.env_args, config.eval_prompt_data)
+    return ours == shipped and not any((*more, config.megatron, config.sglang, config.router))
 
 
-def _check_rooms(config: RunConfig) -> None:
-    """What only the rooms can judge: the Env's and the filter's names, the model, Megatron's
-    layout, refused flags.
+def _check_rooms(config: RunConfig) -> list[str]:
+    """What only the rooms can judge: the Env and its tasks, the filter's name, the model, refused
+    flags, Megatron's layout. Returns notes for the user.
 
-    Raises ConfigError. Costs some seconds of imports, which the default job need not wait for.
+    Raises ConfigError, and DataError for a malformed row. Costs some seconds of imports, which the
+    default job need not wait for.
     """
+    from agentrl.envs.preflight import preflight
+
+    notes = preflight(config)
+    # Torch comes with these; nobody waits for it to hear of a mistake in an Env.
     from agentrl.actors.judge import load_filter
-    from agentrl.envs.registry import load_env
     from agentrl.learner.megatron.architecture import Architecture
     from agentrl.learner.megatron.settings import MegatronSettings
     from agentrl.serving.launch import engine_command, router_command
 
-    load_env(config.env or "single-turn")
     load_filter(config.dynamic_sampling_filter_path)
     model = str(config.hf_checkpoint)
     Architecture.from_checkpoint(Path(model)).check(MegatronSettings.from_config(config))
@@ -75,3 +83,4 @@ def _check_rooms(config: RunConfig) -> None:
     router_command(
         port=0, prometheus_port=0, turn_timeout_s=config.turn_timeout_s, extra=config.router
     )
+    return notes

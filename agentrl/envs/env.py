@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from agentrl.envs.messages import AssistantTurn, Message, Step
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, EnvError
 from agentrl.tools.run import run_call
 from agentrl.tools.tool import Tool, collect_tools
 from agentrl.types import Task, TaskSource
@@ -105,7 +105,13 @@ class Env:
             observation = Message.tool(f"error: {turn.parse_error}")
             return Step(messages=[observation], metrics={"tool_errors": 1.0})
         if not turn.tool_calls:
-            return Step(reward=await self.score(turn.text), terminated=True)
+            reward = await self.score(turn.text)
+            try:
+                return Step(reward=reward, terminated=True)
+            except EnvError as error:
+                raise EnvError(
+                    f"{type(self).__name__}.score returned {reward!r:.100}; return a finite number"
+                ) from error
         return await self.run_tools(turn)
 
     async def run_tools(self, turn: AssistantTurn) -> Step:

@@ -1,5 +1,6 @@
 """What passes between the framework and an Env: a sampled turn in, a `Step` out."""
 
+import inspect
 import math
 
 import msgspec
@@ -61,7 +62,10 @@ def _number(name: str, value: object) -> float:
         number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError) as error:
         found = f"{value!r:.100} ({type(value).__name__})"
-        raise EnvError(f"a Step has {name} = {found}; it must be a number") from error
+        advice = "; was it awaited?" if inspect.isawaitable(value) else ""
+        if value is None and name == "reward":
+            advice = ": what score returns, on every path"
+        raise EnvError(f"a Step has {name} = {found}; it must be a number{advice}") from error
     if not math.isfinite(number):
         raise EnvError(f"a Step has {name} = {number}; it must be a finite number")
     return number

@@ -3,7 +3,7 @@
 A name belongs to a class registered with `@register` in this process, to agentrl itself, or to an
 installed package that announces it under the entry point group `agentrl.envs`. Claims of different
 classes on one name refuse each other, whatever was imported first; `--env pkg.module:Class` or
-`--env path/to/file.py:Class` says which.
+`--env path/to/file.py:Class` says which. A file that defines one Env needs no `:Class`.
 """
 
 import difflib
@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
 
+from agentrl.envs.blame import words_of
 from agentrl.envs.env import Env
 from agentrl.errors import ConfigError
 
@@ -56,11 +57,13 @@ def register(name: str) -> Callable[[type[E]], type[E]]:
 
 
 def load_env(spec: str) -> type[Env]:
-    """The Env class for a name, `pkg.module:Class` or `path/to/file.py:Class`.
+    """The Env class for a name, `pkg.module:Class`, `path/to/file.py:Class` or `path/to/file.py`.
 
     Raises `ConfigError` when there is none, when it cannot be imported, or when the name is claimed
     twice. Only the environment asked for is imported.
     """
+    if spec.endswith(".py"):
+        return _only_class(spec)
     if ":" in spec:
         return _load_class(spec)
     registered = _registered.get(spec)
@@ -69,7 +72,10 @@ def load_env(spec: str) -> type[Env]:
         raise _claimed_twice(spec, claims)
     if not claims:
         if registered is None:
-            raise ConfigError(f"there is no environment {spec!r}{_hint(spec, known_envs())}")
+            file = f"{spec}.py"
+            hint = f"; did you mean {file!r}?" if Path(file).is_file() else ""
+            hint = hint or _hint(spec, known_envs())
+            raise ConfigError(f"there is no environment {spec!r}{hint}")
         return registered
     ((owner, target),) = claims.items()
     try:
@@ -109,10 +115,31 @@ def _load_class(target: str) -> type[Env]:
     return env
 
 
+def _only_class(path: str) -> type[Env]:
+    """The one Env that the file itself defines."""
+    module = _load_file(Path(path))
+    defined: list[type[Env]] = [
+        value
+        for value in vars(module).values()
+        if _is_env(value) and value.__module__ == module.__name__
+    ]
+    found = {cls.__name__: cls for cls in defined}
+    if len(found) == 1:
+        (only,) = found.values()
+        return only
+    if not found:
+        raise ConfigError(f"{path} defines no subclass of agentrl.Env; write `class Name(Env):`")
+    names = ", ".join(found)
+    first = next(iter(found))
+    raise ConfigError(
+        f"{path} defines {len(found)} environments, {names}; say which: --env {path}:{first}"
+    )
+
+
 def _load_module(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(_import_failed(name, error)) from error
 
 
@@ -131,7 +158,7 @@ def _load_file(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise ConfigError(_import_failed(str(path), error)) from error
     return module
@@ -152,8 +179,8 @@ def _owner(cls: type[Env]) -> str:
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
-def _import_failed(what: str, error: Exception) -> str:
-    return f"cannot import {what}: {type(error).__name__}: {error}"
+def _import_failed(what: str, error: BaseException) -> str:
+    return f"cannot import {what}: {words_of(error)}"
 
 
 def _hint(asked: str, known: Iterable[str]) -> str:

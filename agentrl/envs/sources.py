@@ -21,6 +21,14 @@ from agentrl.types import Task
 
 __all__ = ["JsonlSource"]
 
+_MISTAKEN = {
+    b"[": "the file looks like one JSON array: write one object a line instead",
+    b"{\n": "the file looks like one object over many lines: each line must be a whole object",
+    b"{\r\n": "the file looks like one object over many lines: each line must be a whole object",
+    b"\xef\xbb\xbf": "the file begins with a byte order mark: save it as UTF-8 without one",
+    b"\x1f\x8b": "the file is compressed: unpack it first",
+    b"PAR1": "the file is Parquet: write its rows as JSON, one object a line",
+}
 _SLICE = re.compile(r"(?P<path>.+)@\[(?P<start>-?\d+)?:(?P<stop>-?\d+)?\]")
 
 
@@ -54,6 +62,12 @@ class JsonlSource:
         """Tasks of one epoch."""
         return len(self._offsets)
 
+    def check(self, limit: int) -> None:
+        """Read the first `limit` rows. Raises `DataError` as `tasks` does."""
+        with self.path.open("rb") as file:
+            for index in range(min(limit, len(self))):
+                self._read(file, index)
+
     async def tasks(self, cursor: int = 0) -> AsyncIterator[Task]:
         """Tasks from position `cursor` on, counted over all epochs.
 
@@ -84,12 +98,25 @@ class JsonlSource:
             row = msgspec.json.decode(file.readline(), type=dict[str, Any])
         # msgspec reports bad UTF-8 and deep nesting with errors of their own.
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise DataError(f"{self.path} line {line} is not a JSON object: {error}") from error
+            advice = _advice(file)
+            raise DataError(
+                f"{self.path} line {line} is not a JSON object: {error}{advice}"
+            ) from error
         if missing := self._required_keys - row.keys():
             raise DataError(
                 f"{self.path} line {line} lacks {sorted(missing)}; it has {sorted(row)}"
             )
         return Task(id=f"{self.path.stem}:{line}", row=row)
+
+
+def _advice(file: BufferedReader) -> str:
+    """What to do about a file that is no JSONL, as its first bytes tell."""
+    file.seek(0)
+    head = file.read(64).lstrip()
+    for start, advice in _MISTAKEN.items():
+        if head.startswith(start):
+            return f"; {advice}"
+    return ""
 
 
 def _split_slice(path: str) -> tuple[Path, slice]:

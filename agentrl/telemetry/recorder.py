@@ -1,10 +1,12 @@
 """`Recorder`: the buffer's events become metrics, a summary and a progress line.
 
 The driver hands over every event it gets. A step event carries the learner's metrics and the
-buffer's figures; the cost of the last push and the fates so far are added to it.
+buffer's figures; the cost of the last push and the fates so far are added to it. Of episodes that
+failed the person who watches hears twice: when the Env raises for the first time, and at the end.
 """
 
 import sys
+from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +19,11 @@ from agentrl.telemetry.sinks import MetricsWriter, StepEvent
 from agentrl.telemetry.summary import SummaryBuilder, write_summary
 
 __all__ = ["Recorder"]
+
+#: Iterations over which the engines' throughput is averaged: episodes end in bursts.
+_WINDOW = 5
+#: Characters of an Env's error that the console shows; the worker's log has all of it.
+_ERROR_CHARS = 300
 
 
 class _RunConfig(Protocol):
@@ -38,12 +45,14 @@ class Recorder:
         stream: TextIO | None = None,
         registry: Registry = REGISTRY,
     ) -> None:
-        self._path = run_dir / "summary.json"
+        self._run_dir = run_dir
         self._clock = clock
         self._summary = SummaryBuilder(run_dir.name, clock)
         self._writer = MetricsWriter(run_dir, registry=registry)
         self._progress = Progress(stream or sys.stdout, config.num_rollout, clock)
-        self._sampled: tuple[float, int] | None = None
+        self._sampled: deque[tuple[float, int]] = deque(maxlen=_WINDOW + 1)
+        self._failures: Mapping[str, Any] | None = None
+        self._env_error_told = False
         self._latest: dict[str, float] = {}
 
     def __enter__(self) -> Self:
@@ -70,12 +79,21 @@ class Recorder:
                 self._latest |= data["metrics"]
             case "store" if data.get("full"):
                 self.note("the store is full (--buffer-disk-limit): minting waits")
+            case "failures":
+                self._failures = data
+                self._tell_first_env_error(data["first"])
             case "fates":
                 self._summary.fates(data["counts"])
                 self._latest |= {f"buffer/fates/{k}": n for k, n in data["counts"].items()}
 
     def evaluation(self, step: int, data: Mapping[str, Any]) -> None:
-        """An evaluation ended after iteration `step`; `data` is its event."""
+        """An evaluation ended after iteration `step`; `data` is its event. One that the end of the
+        run cut off has no score."""
+        if data.get("cancelled"):
+            total = data["n"] + data["failed"]
+            said = f"{data['n']} of {total} episodes were done when the run was stopped"
+            self.note(f"evaluation {data['name']}: {said}")
+            return
         score = self._summary.evaluation(step, data)
         name = data["name"]
         numbers = {
@@ -107,14 +125,37 @@ class Recorder:
 
     def finish(self, status: str, error: str | None = None) -> None:
         """The run has ended: `complete`, `interrupted` or `failed`."""
-        write_summary(self._path, self._summary.build(status, error), durable=True)
+        write_summary(self._summary_path, self._summary.build(status, error), durable=True)
+        if self._failures is not None:
+            self._tell_failures(self._failures)
 
     def _step(self, data: Mapping[str, Any]) -> None:
         event = self._step_event(data)
         self._writer.step(event)
         self._summary.step(event["step"], event["metrics"])
         self._progress.step(event)
-        write_summary(self._path, self._summary.build("running"), durable=False)
+        write_summary(self._summary_path, self._summary.build("running"), durable=False)
+
+    @property
+    def _summary_path(self) -> Path:
+        return self._run_dir / "summary.json"
+
+    def _tell_first_env_error(self, first: Mapping[str, Mapping[str, str]]) -> None:
+        failure = first.get("env_error")
+        if failure is None or self._env_error_told:
+            return
+        self._env_error_told = True
+        log = self._run_dir / "logs" / f"{failure['worker']}.log"
+        self.note(
+            f"note: an episode failed (env_error: {_one_line(failure['error'])}); it is played "
+            f"again on a fresh Env; see {log}"
+        )
+
+    def _tell_failures(self, data: Mapping[str, Any]) -> None:
+        attempts = ", ".join(f"{count} {outcome}" for outcome, count in data["counts"].items())
+        words = [f"{data['retried']} of {data['played']} episodes failed and were played again"]
+        words += [f"{data['lost']} failed for good"] if data["lost"] else []
+        self.note(f"{', '.join(words)} ({attempts}); see {self._run_dir / 'logs'}")
 
     def _step_event(self, data: Mapping[str, Any]) -> StepEvent:
         metrics: dict[str, float] = dict(self._latest)
@@ -129,11 +170,19 @@ class Recorder:
         return {"step": data["number"], "metrics": metrics, "histograms": histograms}
 
     def _throughput(self, buffer: Mapping[str, Any]) -> dict[str, float]:
-        """What engines sampled since the last step; a buffer that restarted counts from 0 again."""
-        before, self._sampled = self._sampled, (self._clock.now(), buffer["sampled_tokens"])
-        if before is None:
-            return {}
-        seconds, tokens = self._sampled[0] - before[0], self._sampled[1] - before[1]
-        if seconds <= 0 or tokens < 0:
-            return {}
-        return {"perf/engine_tokens_per_s": tokens / seconds}
+        """What engines sampled in the last iterations; a buffer that restarted counts from 0 again,
+        and so does the window."""
+        now, tokens = self._clock.now(), buffer["sampled_tokens"]
+        if self._sampled and tokens < self._sampled[-1][1]:
+            self._sampled.clear()
+        self._sampled.append((now, tokens))
+        since, before = self._sampled[0]
+        return (
+            {"perf/engine_tokens_per_s": (tokens - before) / (now - since)} if now > since else {}
+        )
+
+
+def _one_line(error: str) -> str:
+    """An error's text for a terminal: it may hold what the model said, so nothing but print."""
+    text = " ".join("".join(c if c.isprintable() else " " for c in error).split())
+    return text if len(text) <= _ERROR_CHARS else f"{text[: _ERROR_CHARS - 3]}..."

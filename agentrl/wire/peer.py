@@ -236,7 +236,7 @@ class BufferPeer:
     def _lose(self, why: str) -> None:
         if not self._welcomed or self._failure is not None:
             return
-        logger.warning("%s: lost the buffer (%s), saying hello again", self.name, why)
+        logger.info("%s: no word from the buffer (%s): saying hello again", self.name, why)
         self._welcomed = False
         self._lost_at = self._hello_at = self._clock.now()
         self._notify()

@@ -18,6 +18,7 @@ from agentrl.buffer.events import (
     Tick,
     Unreadable,
 )
+from agentrl.telemetry.metrics import REGISTRY
 from agentrl.types import (
     EpisodeAssignment,
     EpisodeId,
@@ -654,6 +655,26 @@ def test_old_tokens_of_a_lease_move_the_average_that_paces_minting(bench: Any) -
 # ---- drain and evaluation ------------------------------------------------------------------------
 
 
+def test_an_evaluation_that_a_drain_cuts_off_says_so(bench: Any) -> None:
+    b = bench()
+    b.say("driver.1", Evaluate("heldout", "e1", [Task("a", {})] * 3, 1, SamplingParams()))
+    first, *_ = b.assigned("w0.1")
+    b.finish("w0.1", first.id, reward=0.5)
+    b.say("driver.1", Drain("interrupted"))
+    (told,) = b.told("evaluation")
+    assert (told["n"], told["failed"], told["cancelled"]) == (1, 2, True)
+
+
+def test_an_evaluation_that_is_asked_for_after_a_drain_is_answered_not_refused(bench: Any) -> None:
+    b = bench()
+    b.say("driver.1", Drain("interrupted"))
+    b.say("driver.1", Evaluate("hard", "e2", [Task("a", {})], 2, SamplingParams()))
+    assert b.take("driver.1", Refused) == []
+    (told,) = b.told("evaluation")
+    assert (told["name"], told["n"], told["failed"], told["cancelled"]) == ("hard", 0, 2, True)
+    assert b.assigned("w0.1") == []
+
+
 def test_drain_cancels_what_is_not_leased_and_keeps_what_is(bench: Any) -> None:
     b = bench()
     b.offer(2)
@@ -786,6 +807,103 @@ def test_what_cannot_be_read_settles_nothing_for_those_it_does_not_belong_to(ben
     b.join("w0", "worker", "2")
     b.garble("w0.1", episode=mine.id)
     assert b.take("w0.1", Refused)[-1].fatal
+
+
+def test_every_figure_of_the_buffer_is_a_declared_metric(bench: Any) -> None:
+    assert [n for n in bench().core.stats() if REGISTRY.find(f"buffer/{n}") is None] == []
+
+
+# ---- attempts that failed ------------------------------------------------------------------------
+
+
+def test_a_failed_attempt_is_counted_and_told_with_its_error_at_once(bench: Any) -> None:
+    b = bench()
+    b.offer(1)
+    first, second = b.assigned("w0.1")
+    b.finish("w0.1", first.id, outcome=Outcome.ENV_ERROR)
+    (told,) = b.told("failures")
+    assert told["counts"] == {"env_error": 1}
+    assert told["first"] == {
+        "env_error": {"episode": "00000001/0#0", "worker": "w0", "error": "why"}
+    }
+    assert (told["played"], told["retried"], told["lost"]) == (1, 1, 0)
+    b.finish("w0.1", second.id)
+    (again,) = b.assigned("w0.1")
+    b.finish("w0.1", again.id)
+    assert len(b.told("failures")) == 1
+    figures = b.core.stats()
+    assert figures["played_episodes"] == 2
+    assert figures["retried_episodes"] == 1
+    assert figures["failed_episodes"] == 0
+    assert figures["failed_attempts/env_error"] == 1
+    assert figures["failed_attempts/engine_error"] == figures["failed_attempts/poison"] == 0
+
+
+def test_an_episode_is_counted_once_however_often_it_fails_and_attempts_by_outcome(
+    bench: Any,
+) -> None:
+    b = bench(n_samples_per_prompt=1)
+    b.offer(1)
+    for outcome in (Outcome.ENGINE_ERROR, Outcome.ENV_ERROR, Outcome.ENV_ERROR):
+        (episode,) = b.assigned("w0.1")
+        b.finish("w0.1", episode.id, outcome=outcome)
+        b.finish("w0.1", episode.id, outcome=outcome)
+    told = b.told("failures")[-1]
+    assert told["counts"] == {"engine_error": 1, "env_error": 2}
+    assert (told["played"], told["retried"], told["lost"]) == (1, 1, 1)
+    assert told["first"]["env_error"]["episode"] == "00000001/0#1"
+    kinds = [kind for kind, _ in b.events]
+    assert kinds.index("failures") < kinds.index("fates"), "the error is told before the run ends"
+
+
+def test_what_a_lost_worker_held_and_what_was_refused_are_failed_attempts(bench: Any) -> None:
+    b = bench(workers=("w0", "w1"), capacity=1)
+    b.offer(1)
+    (mine,) = b.assigned("w0.1")
+    (other,) = b.assigned("w1.1")
+    b.finish("w1.1", other.id, defect="513 logprobs")
+    b.say("driver.1", PeerLost("w0"))
+    told = b.told("failures")[-1]
+    assert told["counts"] == {"engine_error": 1, "poison": 1}
+    assert told["first"]["engine_error"]["error"] == "worker w0 was lost"
+    assert told["first"]["engine_error"]["episode"] == str(mine.id)
+    assert "refused: 513 logprobs" in told["first"]["poison"]["error"]
+    assert (told["played"], told["retried"], told["lost"]) == (2, 1, 1)
+
+
+def test_an_evaluations_failed_attempts_are_counted_too(bench: Any) -> None:
+    b = bench()
+    b.say("driver.1", Evaluate("heldout", "e1", [Task("a", {})] * 2, 1, SamplingParams()))
+    first, _ = b.assigned("w0.1")
+    b.finish("w0.1", first.id, outcome=Outcome.ENV_ERROR)
+    assert b.told("failures")[-1]["first"]["env_error"]["episode"] == str(first.id)
+    b.say("driver.1", PeerLost("w0"))
+    told = b.told("failures")[-1]
+    assert told["counts"] == {"engine_error": 2, "env_error": 1}
+    assert told["first"]["engine_error"]["worker"] == "w0"
+    assert (told["played"], told["retried"], told["lost"]) == (2, 2, 0)
+
+
+def test_what_never_reached_its_worker_is_no_failure(bench: Any) -> None:
+    b = bench()
+    b.offer(1)
+    b.assigned("w0.1")
+    b.join("w0", "worker", "1", [])
+    assert b.told("failures") == []
+
+
+def test_the_end_of_a_drain_tells_the_failures_once_more_with_all_that_was_played(
+    bench: Any,
+) -> None:
+    b = bench()
+    b.offer(2)
+    first, *others = b.assigned("w0.1")
+    b.finish("w0.1", first.id, outcome=Outcome.ENV_ERROR)
+    for episode in others:
+        b.finish("w0.1", episode.id)
+    b.say("driver.1", Drain("enough"))
+    assert [data["played"] for data in b.told("failures")] == [1, 4]
+    assert [kind for kind, _ in b.events][-2:] == ["failures", "drained"]
 
 
 # ---- sampled tokens ------------------------------------------------------------------------------

@@ -149,7 +149,13 @@ def test_a_registered_env_clashes_with_an_announced_one(plugin: Plugin) -> None:
         ("{dir}/env.py:MyEmv", "has no 'MyEmv'; did you mean 'MyEnv'"),
         ("{dir}/env.py:NOT_AN_ENV", "not a subclass of agentrl.Env"),
         ("{dir}/env.py:Env", "not a subclass of agentrl.Env"),
-        ("{dir}/broken.py:MyEnv", "cannot import .*NameError"),
+        ("{dir}/broken.py:MyEnv", r"cannot import .*NameError: .* \(\S*broken.py:1\)"),
+        ("{dir}/exits.py", r"cannot import .*SystemExit: 3 \(\S*exits.py:2\)"),
+        (
+            "{dir}/two.py",
+            r"two.py defines 2 environments, First, Second; say which: --env .*:First",
+        ),
+        ("{dir}/importer.py", "importer.py defines no subclass of agentrl.Env; write `class Name"),
         ("no.such.module:MyEnv", "cannot import no.such.module: ModuleNotFoundError"),
         (":MyEnv", "cannot import"),
         ("agentrl.envs:", "has no ''"),
@@ -158,5 +164,28 @@ def test_a_registered_env_clashes_with_an_announced_one(plugin: Plugin) -> None:
 def test_what_cannot_be_loaded_is_a_config_error(tmp_path: Path, spec: str, message: str) -> None:
     (tmp_path / "env.py").write_text(ENV_SOURCE, encoding="utf-8")
     (tmp_path / "broken.py").write_text("nonsense\n", encoding="utf-8")
+    (tmp_path / "exits.py").write_text("import sys\nsys.exit(3)\n", encoding="utf-8")
+    two = "from agentrl import Env\nclass First(Env): ...\nclass Second(First): ...\n"
+    (tmp_path / "two.py").write_text(two, encoding="utf-8")
+    importer = "from agentrl import Env\nfrom agentrl.envs.single_turn import SingleTurnEnv\n"
+    (tmp_path / "importer.py").write_text(importer, encoding="utf-8")
     with pytest.raises(ConfigError, match=message):
         load_env(spec.format(dir=tmp_path))
+
+
+def test_a_file_that_defines_one_env_needs_no_class(tmp_path: Path) -> None:
+    path = tmp_path / "my_env.py"
+    imported = "from agentrl.envs.single_turn import SingleTurnEnv\n"
+    path.write_text(f"{imported}{ENV_SOURCE}Alias = MyEnv\n", encoding="utf-8")
+    cls = load_env(str(path))
+    assert cls.__name__ == "MyEnv"
+    assert load_env(f"{path}:MyEnv") is cls
+
+
+def test_a_name_without_its_suffix_is_pointed_to_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "calc.py").write_text(ENV_SOURCE, encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"no environment 'calc'; did you mean 'calc.py'\?"):
+        load_env("calc")

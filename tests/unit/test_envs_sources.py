@@ -122,3 +122,32 @@ def test_a_file_that_cannot_give_tasks_is_refused_at_once(tmp_path: Path, path: 
         JsonlSource(empty)
     with pytest.raises(ConfigError, match="malformed slice"):
         JsonlSource(f"{path}@[1]")
+
+
+@pytest.mark.parametrize(
+    ("content", "advice"),
+    [
+        (b'[{"n": 1},\n{"n": 2}]', "looks like one JSON array: write one object a line"),
+        (b'{\n  "n": 1\n}\n', "looks like one object over many lines"),
+        (b'\xef\xbb\xbf{"n": 1}\n', "begins with a byte order mark"),
+        (b"\x1f\x8b\x08\x00rest", "is compressed"),
+        (b"PAR1\x15\x04rest", "is Parquet"),
+    ],
+)
+def test_a_file_of_another_format_is_recognised(
+    tmp_path: Path, content: bytes, advice: str
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=rf"rows.jsonl line 1 is not a JSON object: .*{advice}"):
+        JsonlSource(path).check(1)
+
+
+def test_a_check_reads_the_rows_of_the_slice_and_no_more(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('oops\n{"n": 1}\n{"n": 2}\noops\n')
+    JsonlSource(f"{path}@[1:]").check(2)
+    with pytest.raises(DataError, match="line 4"):
+        JsonlSource(f"{path}@[1:]").check(3)
+    with pytest.raises(DataError, match="line 1"):
+        JsonlSource(path).check(1)

@@ -9,6 +9,7 @@ import re
 import pytest
 
 from agentrl.clock import ManualClock
+from agentrl.telemetry import progress as progress_module
 from agentrl.telemetry.progress import Progress, duration, sparkline
 from agentrl.telemetry.sinks import StepEvent
 
@@ -18,12 +19,14 @@ def event(step: int, reward: float = 0.5) -> StepEvent:
         "step": step,
         "metrics": {
             "rollout/reward_mean": reward,
+            "train/age_max_trained": 3.0,
+            "train/masked_token_share": 0.012,
             "buffer/ready": 6.0,
             "buffer/charged": 30.0,
             "perf/engine_tokens_per_s": 812.4,
             "perf/push_s": 0.0412,
         },
-        "histograms": {"train/age_histogram": ([0, 1, 2, 3, 4], [10, 80, 5, 0])},
+        "histograms": {"train/age_histogram": ([0, 1, 2, 3, 4, 5], [10, 80, 5, 0, 9])},
     }
 
 
@@ -36,12 +39,33 @@ def test_each_iteration_is_a_plain_line_in_a_file() -> None:
         progress.note("evaluation nq: 0.400")
     lines = stream.getvalue().splitlines()
     assert lines[0] == (
-        "iteration 1/40  reward 0.000 ▁  age 1/2  ready 6/30  812 tok/s  push 41 ms"
+        "iteration 1/40  reward 0.000 ▁  max age 3  masked 1.2 %  ready 6/30  812 tok/s  push 41 ms"
     )
     assert lines[2] == (
-        "iteration 3/40  ETA 6m10s  reward 1.000 ▁▅█  age 1/2  ready 6/30  812 tok/s  push 41 ms"
+        "iteration 3/40  ETA 6m10s  reward 1.000 ▁▅█  max age 3  masked 1.2 %  "
+        "ready 6/30  812 tok/s  push 41 ms"
     )
     assert lines[3] == "evaluation nq: 0.400"
+
+
+def test_the_line_in_the_modules_docstring_is_a_real_one() -> None:
+    assert progress_module.__doc__ is not None
+    (shown,) = re.findall(r"\n\n    (iteration .*\n .*)\n\n", progress_module.__doc__)
+    stream, clock = io.StringIO(), ManualClock()
+    with Progress(stream, 9, clock) as progress:
+        for step, reward in ((1, 0.37), (2, 0.39), (3, 0.41)):
+            progress.step(event(step, reward))
+            clock.advance(10)
+    assert stream.getvalue().splitlines()[2] == re.sub(r"\n +", "  ", shown)
+
+
+def test_nothing_masked_and_nothing_sampled_are_not_worth_a_word() -> None:
+    stream = io.StringIO()
+    idle = {"train/age_max_trained": 0.0, "train/masked_token_share": 0.0}
+    idle |= {"perf/engine_tokens_per_s": 0.0, "perf/push_s": 0.0}
+    with Progress(stream, None, ManualClock()) as progress:
+        progress.step({"step": 4, "metrics": idle})
+    assert stream.getvalue() == "iteration 4  max age 0  push 0 ms\n"
 
 
 def test_what_is_unknown_is_left_out() -> None:

@@ -153,6 +153,18 @@ def test_a_buffer_that_counts_from_zero_again_gives_no_rate(run_dir: Path) -> No
     assert rates == [None, None, 100.0]
 
 
+def test_the_engines_rate_is_that_of_the_last_five_iterations(run_dir: Path) -> None:
+    clock = ManualClock()
+    config = SimpleNamespace(num_rollout=None)
+    sampled = [0, 1000, 1000, 1000, 1000, 1000, 1000, 1200]
+    with Recorder(run_dir, config, clock, stream=io.StringIO(), registry=STRICT) as recorder:
+        for number, count in enumerate(sampled, start=1):
+            recorder.event("step", step_data(number, sampled=count))
+            clock.advance(2)
+    rates = [line["metrics"].get("perf/engine_tokens_per_s") for line in lines(run_dir)]
+    assert rates == [None, 500.0, 250.0, pytest.approx(500 / 3), 125.0, 100.0, 0.0, 20.0]
+
+
 def test_only_the_last_summary_waits_for_the_disk(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,3 +247,89 @@ with MetricsWriter({str(run_dir)!r}) as writer:
 assert "torch" not in sys.modules and "tensorflow" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+# ---- episodes that failed ------------------------------------------------------------------------
+
+
+def failures(env_errors: int, error: str, **counts: int) -> dict[str, Any]:
+    """A `failures` event as the buffer sends it."""
+    found = {"env_error": env_errors} if env_errors else {}
+    first = {name: {"episode": "00000001/0#0", "worker": "w-7", "error": error} for name in found}
+    facts = {"counts": found, "first": first, "played": 480, "retried": env_errors, "lost": 0}
+    return facts | counts
+
+
+def console_of(run_dir: Path, *events: dict[str, Any]) -> list[str]:
+    stream = io.StringIO()
+    config = SimpleNamespace(num_rollout=None)
+    with Recorder(run_dir, config, ManualClock(), stream=stream, registry=STRICT) as recorder:
+        for data in events:
+            recorder.event("failures", data)
+        recorder.finish("complete")
+    return stream.getvalue().splitlines()
+
+
+def test_the_first_env_error_is_told_with_its_words_and_all_of_them_once_more_at_the_end(
+    run_dir: Path,
+) -> None:
+    told = console_of(
+        run_dir,
+        failures(1, "ValueError: no gold\n  for Luna"),
+        failures(2, "ValueError: no gold\n  for Luna"),
+        failures(3, "ValueError: no gold\n  for Luna"),
+    )
+    assert told == [
+        (
+            "note: an episode failed (env_error: ValueError: no gold for Luna); it is played again "
+            f"on a fresh Env; see {run_dir}/logs/w-7.log"
+        ),
+        f"3 of 480 episodes failed and were played again (3 env_error); see {run_dir}/logs",
+    ]
+
+
+def test_a_lost_worker_is_no_error_of_the_env_and_is_told_at_the_end_only(run_dir: Path) -> None:
+    lost = failures(0, "", retried=2, lost=1) | {"counts": {"engine_error": 4, "poison": 1}}
+    assert console_of(run_dir, lost) == [
+        (
+            "2 of 480 episodes failed and were played again, 1 failed for good "
+            f"(4 engine_error, 1 poison); see {run_dir}/logs"
+        )
+    ]
+
+
+def test_a_run_without_failures_says_nothing_of_them(run_dir: Path) -> None:
+    assert console_of(run_dir) == []
+
+
+def test_an_error_can_neither_fill_nor_drive_the_terminal(run_dir: Path) -> None:
+    first, _ = console_of(run_dir, failures(1, "KeyError: \x1b[2J\x07\udce4" + "x" * 2000))
+    assert first.isprintable()
+    assert "KeyError: [2J xxx" in first
+    assert "xxx...); it is played again" in first
+    assert len(first) < 600
+
+
+def test_the_counts_of_failures_are_in_every_step(run_dir: Path) -> None:
+    data = step_data(1)
+    counts = {"played_episodes": 9, "retried_episodes": 2, "failed_episodes": 0}
+    data["buffer"] |= counts | {"failed_attempts/env_error": 2, "failed_attempts/poison": 0}
+    config = SimpleNamespace(num_rollout=None)
+    with Recorder(run_dir, config, ManualClock(), stream=io.StringIO(), registry=STRICT) as r:
+        r.event("step", data)
+    (line,) = lines(run_dir)
+    assert line["metrics"]["buffer/retried_episodes"] == 2
+    assert line["metrics"]["buffer/failed_attempts/env_error"] == 2
+
+
+def test_an_evaluation_that_was_cut_off_is_no_score(run_dir: Path) -> None:
+    stream = io.StringIO()
+    config = SimpleNamespace(num_rollout=None)
+    with Recorder(run_dir, config, ManualClock(), stream=stream, registry=STRICT) as recorder:
+        recorder.evaluation(0, evaluation(0.9, 0, 3) | {"failed": 5, "cancelled": True})
+        recorder.finish("interrupted")
+    assert stream.getvalue() == (
+        "evaluation nq: 3 of 8 episodes were done when the run was stopped\n"
+    )
+    assert lines(run_dir) == []
+    assert json.loads((run_dir / "summary.json").read_text())["eval"] == {}

@@ -1,0 +1,60 @@
+"""How attempts at episodes ended, so that what is played again is seen.
+
+An episode whose Env fails on some calls is played again on a fresh one. Its group then trains on an
+attempt that avoided the failing call: a bias that no fate tells.
+"""
+
+from collections import Counter
+
+from agentrl.types import EpisodeId, Outcome
+
+__all__ = ["Attempts"]
+
+_FAILED = (Outcome.ENV_ERROR, Outcome.ENGINE_ERROR, Outcome.POISON)
+
+
+class Attempts:
+    """Counts since this process began, evaluation included.
+
+    `played`: episodes of which an attempt has ended; `retried`: those of them that failed and were
+    queued again; `lost`: those that failed for good; `failed`: attempts that failed, by outcome;
+    `first`: by outcome, the first of these: its episode, worker and error.
+    """
+
+    def __init__(self) -> None:
+        self.played = self.retried = self.lost = 0
+        self.failed: Counter[Outcome] = Counter()
+        self.first: dict[Outcome, dict[str, str]] = {}
+
+    def done(self, *, before: int) -> None:
+        """An episode is done; `before` attempts at it had failed."""
+        self.played += before == 0
+
+    def fail(
+        self,
+        id: EpisodeId,
+        worker: str | None,
+        outcome: Outcome,
+        error: str | None,
+        *,
+        before: int,
+        again: bool,
+    ) -> None:
+        """An attempt failed after `before` others; `again`: the episode is queued once more."""
+        if outcome not in _FAILED:
+            outcome = Outcome.ENGINE_ERROR
+        self.played += before == 0
+        self.retried += again and before == 0
+        self.lost += not again
+        self.failed[outcome] += 1
+        facts = {"episode": str(id), "worker": worker or "", "error": error or ""}
+        self.first.setdefault(outcome, facts)
+
+    def figures(self) -> dict[str, float]:
+        """The counts by name, each outcome's too when it is 0."""
+        return {
+            "played_episodes": self.played,
+            "retried_episodes": self.retried,
+            "failed_episodes": self.lost,
+            **{f"failed_attempts/{outcome}": self.failed[outcome] for outcome in _FAILED},
+        }

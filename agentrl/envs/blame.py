@@ -1,0 +1,39 @@
+"""Where in user code an error was raised, and its words on one line."""
+
+import os
+import sysconfig
+import traceback
+from pathlib import Path
+
+__all__ = ["place_of", "shown_path", "words_of"]
+
+#: Code that no user of agentrl wrote.
+_OTHERS = (
+    "<",
+    str(Path(__file__).resolve().parent.parent) + os.sep,
+    sysconfig.get_path("stdlib") + os.sep,
+    sysconfig.get_path("purelib") + os.sep,
+)
+_MAX_CHARS = 500
+
+
+def words_of(error: BaseException) -> str:
+    """Class, message and place of `error`, as in `KeyError: 'x' (calc.py:14)`."""
+    text = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+    place = place_of(error)
+    return text[:_MAX_CHARS] + (f" ({place})" if place else "")
+
+
+def place_of(error: BaseException) -> str | None:
+    """`file.py:12`: the innermost line that is neither agentrl's nor an installed package's; None
+    where there is none."""
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [frame for frame in frames if not frame.filename.startswith(_OTHERS)]
+    return f"{shown_path(theirs[-1].filename)}:{theirs[-1].lineno}" if theirs else None
+
+
+def shown_path(path: str | Path) -> str:
+    """`path` as seen from the current directory, if it lies in it."""
+    path = Path(path)
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)

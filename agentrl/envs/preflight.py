@@ -1,0 +1,119 @@
+"""What can be known of an environment and its tasks before anything starts.
+
+    import -> look at the class -> rows of --prompt-data -> make -> services, evaluation sets
+        -> first task -> reset once, if the Env needs no service
+
+Each mistake is a ConfigError (a malformed row: DataError) that names the class, the method and the
+line to write. Nothing of it outlives the check: the run makes its own instances.
+"""
+
+from collections.abc import Iterator
+
+from agentrl.config.run import RunConfig
+from agentrl.envs.blame import words_of
+from agentrl.envs.env import Env, ServiceSpec
+from agentrl.envs.inspection import check_class
+from agentrl.envs.registry import load_env
+from agentrl.envs.rehearsal import discard, first_task, make_env, rehearse
+from agentrl.envs.single_turn import SingleTurnEnv
+from agentrl.envs.sources import JsonlSource
+from agentrl.envs.tasks import open_eval_sets, open_source
+from agentrl.errors import AgentRLError, ConfigError
+from agentrl.types import Task, TaskSource
+
+__all__ = ["ROWS", "preflight"]
+
+#: Rows of --prompt-data that are read; a later malformed one ends the run when it is reached.
+ROWS = 1000
+
+
+def preflight(config: RunConfig) -> list[str]:
+    """Check what `config` says of its environment and tasks; returns notes for the user.
+
+    Raises ConfigError, or DataError with file and line.
+    """
+    cls = load_env(config.env or "single-turn")
+    if config.is_supervised:
+        _rows(open_source(config, cls))
+        return []
+    check_class(cls)
+    _rows(source := _source(config, cls))
+    env = make_env(cls, config.env_args)
+    services = _services(config, cls)
+    _check_eval_sets(config, cls)
+    task = first_task(source)
+    notes = [_tools(cls)] if cls is not SingleTurnEnv else []
+    if services or task is None:
+        discard(env)
+        return notes
+    env.tool_timeout_s = config.tool_timeout_s
+    note = rehearse(env, task, seed=config.rollout_seed)
+    return [*notes, note] if note else notes
+
+
+def _rows(source: TaskSource) -> None:
+    if isinstance(source, JsonlSource):
+        source.check(ROWS)
+
+
+def _source(config: RunConfig, cls: type[Env]) -> TaskSource:
+    try:
+        source = open_source(config, cls)
+    except AgentRLError:
+        raise
+    except Exception as error:
+        raise _raised(cls, "train_tasks", error) from error
+    if not callable(getattr(source, "tasks", None)):
+        raise ConfigError(
+            f"{cls.__qualname__}.train_tasks returned {type(source).__name__}; return a source "
+            "with `async def tasks(self, cursor=0)`, or write the tasks to a JSONL file and give "
+            "it as --prompt-data"
+        )
+    return source
+
+
+def _services(config: RunConfig, cls: type[Env]) -> dict[str, ServiceSpec]:
+    try:
+        services: object = cls.service_specs(config.env_args)
+    except AgentRLError:
+        raise
+    except Exception as error:
+        raise _raised(cls, "service_specs", error) from error
+    if isinstance(services, dict) and all(isinstance(s, ServiceSpec) for s in services.values()):
+        return services
+    raise ConfigError(
+        f"{cls.__qualname__}.service_specs returned {services!r:.80}; return a dict of ServiceSpec "
+        "by name"
+    )
+
+
+def _check_eval_sets(config: RunConfig, cls: type[Env]) -> None:
+    try:
+        sets: object = open_eval_sets(config, cls)
+    except AgentRLError:
+        raise
+    except Exception as error:
+        raise _raised(cls, "eval_tasks", error) from error
+    good = isinstance(sets, dict) and all(
+        isinstance(tasks, list) and all(isinstance(task, Task) for task in tasks)
+        for tasks in sets.values()
+    )
+    if not good:
+        raise ConfigError(
+            f"{cls.__qualname__}.eval_tasks returned {sets!r:.80}; return lists of Task by name"
+        )
+
+
+def _raised(cls: type[Env], name: str, error: Exception) -> ConfigError:
+    return ConfigError(f"{cls.__qualname__}.{name} raised {words_of(error)}")
+
+
+def _tools(cls: type[Env]) -> str:
+    """What the model may call: a forgotten `@tool` shows here and nowhere else."""
+    tools = ", ".join(_signatures(cls)) or "none (`@tool` above a method makes it one)"
+    return f"environment {cls.__qualname__}; tools of the model: {tools}"
+
+
+def _signatures(cls: type[Env]) -> Iterator[str]:
+    for name, tool in cls.tools.items():
+        yield f"{name}({', '.join(tool.spec.parameters.get('properties', ()))})"

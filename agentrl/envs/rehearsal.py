@@ -1,0 +1,199 @@
+"""One reset before anything starts: a throwaway Env meets the first task of the run.
+
+    make -> reset(first task) -> close -> look at the prompt
+
+Only what is certainly wrong is refused, with the words of what to do: an Env that cannot be made, a
+`reset` or `close` that raises or holds the event loop, a prompt that is none. A `reset` that is
+merely slow, or finds a service away, is a note.
+"""
+
+import asyncio
+import copy
+import inspect
+import signal
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, TypeVar, TypeVarTuple, Unpack
+
+import anyio
+
+from agentrl.envs.blame import place_of, words_of
+from agentrl.envs.env import Env
+from agentrl.envs.messages import Message
+from agentrl.errors import AgentRLError, ConfigError, InfrastructureError
+from agentrl.types import Task, TaskSource
+
+__all__ = ["LIMIT_S", "discard", "first_task", "make_env", "rehearse"]
+
+#: Seconds that the first task, `reset` and `close` may take, each.
+LIMIT_S = 10.0
+#: What user code may raise; in a run each of these is an error of the episode.
+_ERRORS = (Exception, SystemExit, asyncio.CancelledError)
+
+Args = TypeVarTuple("Args")
+T = TypeVar("T")
+
+
+class _BlockedError(BaseException):
+    """The event loop has not come back in time; its text says from where."""
+
+
+def make_env(cls: type[Env], args: Mapping[str, Any]) -> Env:
+    """An Env made with `--env-args`. Raises ConfigError when there is none to be had."""
+    try:
+        return cls(**args)
+    except ConfigError:
+        raise
+    except _ERRORS as error:
+        raise ConfigError(
+            f"{cls.__qualname__} cannot be made with --env-args {dict(args)}: "
+            f"{words_of(error)}; it takes {inspect.signature(cls)}"
+        ) from error
+
+
+def first_task(source: TaskSource, limit_s: float = LIMIT_S) -> Task | None:
+    """The first task of the run, or None when it did not come in time.
+
+    Raises ConfigError for a source that raises or gives no Task, DataError for a malformed row.
+    """
+    return _run(type(source), _first, source, limit_s)
+
+
+def rehearse(env: Env, task: Task, *, seed: int, limit_s: float = LIMIT_S) -> str | None:
+    """Reset `env` on `task` and close it. Raises ConfigError; returns a note where the prompt could
+    not be looked at."""
+    return _run(type(env), _rehearse, env, task, seed, limit_s)
+
+
+def discard(env: Env) -> None:
+    """Close an Env that was made for nothing, whatever that says."""
+    _run(type(env), _close, env, LIMIT_S)
+
+
+async def _first(source: TaskSource, limit_s: float) -> Task | None:
+    cls = type(source)
+    tasks: object = source.tasks(0)
+    if not isinstance(tasks, AsyncIterator):
+        raise ConfigError(
+            f"{cls.__qualname__}.tasks returned {_shown(tasks)}; it must be an async generator: "
+            "`async def tasks(self, cursor=0):` with `yield Task(id, row)`"
+        )
+    task: object = None
+    deadline = anyio.move_on_after(limit_s)
+    try:
+        with _alarm("tasks", limit_s), deadline:
+            task = await anext(tasks, None)
+        if isinstance(tasks, AsyncGenerator):
+            await tasks.aclose()
+    except AgentRLError:
+        raise
+    except _ERRORS as error:
+        raise ConfigError(f"{cls.__qualname__}.tasks raised {words_of(error)}") from error
+    if isinstance(task, Task) and isinstance(task.row, dict):
+        return task
+    if deadline.cancelled_caught:
+        return None
+    given = "no task" if task is None else _shown(task)
+    raise ConfigError(f"{cls.__qualname__}.tasks gave {given}; it must `yield Task(id, row)`")
+
+
+async def _rehearse(env: Env, task: Task, seed: int, limit_s: float) -> str | None:
+    cls = type(env)
+    prompt: object = None
+    failure: BaseException | None = None
+    deadline = anyio.move_on_after(limit_s)
+    try:
+        with _alarm("reset", limit_s), deadline:
+            prompt = await env.reset(seed=seed, task=copy.deepcopy(task.row))
+    except _ERRORS as error:
+        failure = error
+    closing = await _close(env, limit_s)
+    if isinstance(failure, InfrastructureError):
+        return f"{cls.__qualname__}.reset could not be tried: {words_of(failure)}"
+    if failure is not None:
+        keys = sorted(map(str, task.row))
+        row = "" if isinstance(failure, AgentRLError) else f", whose keys are {keys}"
+        raise ConfigError(
+            f"{cls.__qualname__}.reset raised {words_of(failure)} on the first task, {task.id}{row}"
+        ) from failure
+    if deadline.cancelled_caught:
+        return f"{cls.__qualname__}.reset took more than {limit_s:g} s: its prompt is unchecked"
+    _check_prompt(prompt, cls)
+    if closing is not None:
+        raise ConfigError(
+            f"{cls.__qualname__}.close raised {words_of(closing)} after a reset on "
+            f"{task.id}; it is called at the end of every episode"
+        ) from closing
+    return None
+
+
+async def _close(env: Env, limit_s: float) -> BaseException | None:
+    try:
+        with _alarm("close", limit_s), anyio.move_on_after(limit_s):
+            await env.close()
+    except _ERRORS as error:
+        return error
+    return None
+
+
+def _check_prompt(prompt: object, cls: type[Env]) -> None:
+    name = f"{cls.__qualname__}.reset"
+    advice = "return a list of messages, as in `return [Message.user(text)]`"
+    if not isinstance(prompt, list | tuple):
+        raise ConfigError(f"{name} returned {_shown(prompt)}; {advice}")
+    if not prompt:
+        raise ConfigError(f"{name} returned an empty list; a prompt needs at least one message")
+    for position, message in enumerate(prompt):
+        if isinstance(message, dict) and isinstance(message.get("role"), str):
+            advice = f"write `Message({message['role']!r}, ...)` in place of the dict"
+        if not isinstance(message, Message):
+            where = f"message {position} of the prompt that {name} returned"
+            raise ConfigError(f"{where} is {_shown(message)}; {advice}")
+
+
+def _shown(value: object) -> str:
+    """What came back, and where one was forgotten, an await."""
+    if inspect.iscoroutine(value):
+        value.close()
+        return f"a coroutine ({value.__qualname__}) that nobody awaited: say `await` before it"
+    return "nothing" if value is None else f"{type(value).__name__} {value!r:.80}"
+
+
+# ---- time ---------------------------------------------------------------------------------------
+
+
+def _run(cls: type, function: Callable[[Unpack[Args]], Awaitable[T]], *args: *Args) -> T:
+    """Run a coroutine in a loop of its own; one that holds the loop is a ConfigError."""
+    try:
+        return anyio.run(function, *args)
+    except _BlockedError as error:
+        place = place_of(error)
+        raise ConfigError(
+            f"{cls.__qualname__}.{error}{f' ({place})' if place else ''}: all episodes of a worker "
+            "would stand still and it would be taken for lost; await an async library, or put what "
+            "blocks into `await anyio.to_thread.run_sync(...)`"
+        ) from None
+
+
+@contextmanager
+def _alarm(method: str, limit_s: float) -> Iterator[None]:
+    """Interrupt what has not come back a second after `limit_s`, even where it awaits nothing.
+
+    Only the main thread can be interrupted; elsewhere nothing is.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ring(number: int, frame: FrameType | None) -> None:
+        raise _BlockedError(f"{method} held the event loop for more than {limit_s:g} s")
+
+    handler = signal.signal(signal.SIGALRM, ring)
+    left_s, interval_s = signal.setitimer(signal.ITIMER_REAL, limit_s + 1)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, left_s, interval_s)
+        signal.signal(signal.SIGALRM, handler)
