@@ -60,7 +60,9 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     rollout_seed: Annotated[int, _help("seed of task order and episodes", "data", ge=0)] = 42
     env: Annotated[
         str | None,
-        _help("environment: a registered name, pkg.module:Class, path/to/file.py:Class or path/to/file.py", "data"),
+        _help(
+            "environment: a registered name, pkg.module:Class or path/to/file.py[:Class]", "data"
+        ),
     ] = None
     env_args: Annotated[dict[str, Any], _help("keyword arguments of the Env as JSON", "data")] = {}
     chat_format: Annotated[

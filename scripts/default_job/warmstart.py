@@ -122,7 +122,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=2, help="learner ranks, one a core")
     parser.add_argument("--steps", type=int, default=4800)
     parser.add_argument("--full-share", type=float, default=0.6)
-    parser.add_argument("--hasty", type=float, default=0.65)
+    parser.add_argument("--hasty", type=float, default=0.75)
     parser.add_argument("--renamed", type=float, default=0.7)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--batch-size", type=int, default=16)
