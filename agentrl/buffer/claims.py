@@ -150,11 +150,14 @@ class ClaimDesk:
             self._state.send(worker.connection, Cancel(sorted(missing | unknown)))
         self.judges.repeat(worker)
 
-    def cancel_all(self, reason: str) -> None:
-        """Every group that is not leased gets the fate cancelled; nothing is played any more."""
+    def close_all(self, reason: str) -> None:
+        """Every group that is not leased gets the fate cancelled."""
         for mint in sorted(self._state.unleased):
             groups.close(self._state, mint, Fate.CANCELLED, reason)
             self.judges.settle(mint, self._peers)
+
+    def stop_playing(self) -> None:
+        """Nothing is played any more, evaluations neither."""
         for result in self.evaluations.cancel():
             self._tell(result)
         self._parked.clear()

@@ -82,6 +82,7 @@ class BufferCore:
         self.minter = Minter(self.state)
         self.reception = Reception(self.state, self.peers, self.claims, self.leases, self.minter)
         self.draining: str | None = None
+        self.is_pausing = False
         self.news = News(self.state, self.claims.attempts)
         self._drained_due = False
 
@@ -205,7 +206,10 @@ class BufferCore:
             case Drain():
                 if self.draining is None:
                     self.draining = message.reason
-                    self.claims.cancel_all(message.reason)
+                    self.is_pausing = message.resumable
+                    if not message.resumable:
+                        self.claims.close_all(message.reason)
+                    self.claims.stop_playing()
                 self._drained_due = True
         return None
 
@@ -317,7 +321,8 @@ class BufferCore:
         state = self.state
         self.claims.judges.order(self.peers)
         minting_ended = self.draining is not None or self.minter.exhausted
-        waiting = self.leases.waiting
+        # A run that will be continued gives no short lease, and does not say that it was the last.
+        waiting = None if self.is_pausing else self.leases.waiting
         lease = self.leases.fill(now, minting_ended, self.stats) if waiting else None
         if waiting is not None and lease is not None:
             self._push(waiting.learner, lease)
@@ -356,7 +361,7 @@ class BufferCore:
             self.state.send(driver, credit)
 
     def _end(self, minting_ended: bool) -> None:
-        waiting = self.leases.waiting
+        waiting = None if self.is_pausing else self.leases.waiting
         reason = self.leases.ended(minting_ended) if waiting is not None else None
         if waiting is None or reason is None:
             return

@@ -92,6 +92,7 @@ class Reception:
             heartbeat_s=state.settings.heartbeat_s,
             versions=list(state.lineage.rows.values()),
             next_lease=min(open_leases, default=state.last_lease + 1),
+            last_lease=state.last_lease,
             cursor=state.cursor,
         )
 

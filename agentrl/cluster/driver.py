@@ -29,7 +29,13 @@ from agentrl.cluster.services import wait_ready
 from agentrl.cluster.signals import InterruptedRunError
 from agentrl.cluster.spec import RunSpec
 from agentrl.cluster.supervision import Consequence, Supervision, exit_error
-from agentrl.errors import AgentRLError, EnvironmentSetupError, HealthError, InfrastructureError
+from agentrl.errors import (
+    AgentRLError,
+    EngineError,
+    EnvironmentSetupError,
+    HealthError,
+    InfrastructureError,
+)
 from agentrl.serving.control import RouterControl
 from agentrl.telemetry.recorder import Recorder
 from agentrl.types import SamplingParams, Task, TaskSource
@@ -80,6 +86,7 @@ class Driver:
         self._evaluating: Evaluate | None = None
         self._failures = FailureStreak(_FAILED_BATCHES * spec.config.rollout_batch_size)
         self._supervision = Supervision(spec.config.num_learner_ranks)
+        self._tasks: anyio.abc.TaskGroup
         self.state = RunState()
 
     async def run(self) -> None:
@@ -89,6 +96,7 @@ class Driver:
         otherwise. The caller stops the processes.
         """
         async with anyio.create_task_group() as group:
+            self._tasks = group
             group.start_soon(self._signals)
             for order in self._orders.values():
                 await self._start(order)
@@ -97,6 +105,7 @@ class Driver:
             for slot in self._cluster.slots():
                 group.start_soon(self._watch, slot)
             async with self._peer, anyio.create_task_group() as conversation:
+                self.state.continue_from(self._peer.welcome)
                 conversation.start_soon(self._receive)
                 conversation.start_soon(self._feeder.run)
                 await self._conduct()
@@ -111,9 +120,9 @@ class Driver:
         await self._first_push(config.start_timeout_s)
         ready_s = self._phases.mark("first_push")
         if self._spec.router_url is not None:
-            self._recorder.note(f"engines serve version 0 after {ready_s:.0f} s")
-            await self._route_engines(self._spec.router_url)
-        if not config.skip_eval_before_train:
+            self._recorder.note(f"engines serve version {self.state.version} after {ready_s:.0f} s")
+        is_new = config.resume == "never"
+        if is_new and not config.skip_eval_before_train:
             await self._evaluate()
         self._feeder.open()
         async with anyio.create_task_group() as group:
@@ -139,11 +148,6 @@ class Driver:
             f"(--start-timeout-s); its log {self._run.log('learner-0')} ends:\n"
             f"{self._run.log_tail('learner-0')}"
         )
-
-    async def _route_engines(self, router_url: str) -> None:
-        async with RouterControl(router_url, timeout_s=30.0) as router:
-            for engine in self._spec.engines:
-                await router.add(engine, deadline_s=60.0)
 
     async def _evaluate_beside(self, interval: int) -> None:
         """Evaluate every `interval` iterations while training goes on; one that takes longer delays
@@ -174,8 +178,8 @@ class Driver:
             self._evaluating = None
             self._recorder.evaluation(step, self.state.evaluations[key])
 
-    async def _drain(self, reason: str) -> None:
-        await self._peer.deliver(Drain(reason))
+    async def _drain(self, reason: str, *, resumable: bool = False) -> None:
+        await self._peer.deliver(Drain(reason, resumable))
         with anyio.move_on_after(_DRAIN_S):
             await self.state.wait(lambda s: s.drained)
 
@@ -228,7 +232,7 @@ class Driver:
 
     async def _interrupt(self, name: str) -> None:
         if self.state.version is not None:
-            await self._drain(f"interrupted by {name}")
+            await self._drain(f"interrupted by {name}", resumable=True)
 
     async def _start(self, order: ProcessOrder) -> None:
         marked = msgspec.structs.replace(order, env={**order.env, RUN_MARK: str(self._run.path)})
@@ -243,15 +247,47 @@ class Driver:
 
     async def _ended(self, notice: ExitNotice) -> None:
         _LOG.info("%s (pid %s) ended with %s", notice.name, notice.pid, notice.returncode)
-        match self._supervision.ended(notice):
-            case Consequence.LEARNER_DONE:
-                self.state.learner_done = True
-                self.state.notify()
-            case Consequence.RESTART:
-                await self._peer.deliver(PeerLost(notice.name))
-                await self._start(self._orders[notice.name])
-            case Consequence.FAIL:
-                raise self._exit_error(notice)
+        consequence = self._supervision.ended(notice)
+        if consequence is Consequence.LEARNER_DONE:
+            self.state.learner_done = True
+            self.state.notify()
+        elif consequence is Consequence.FAIL:
+            raise self._exit_error(notice)
+        elif consequence is not Consequence.NOTHING:
+            self._recorder.note(
+                f"{notice.name} ended with {notice.returncode}: it is started again; see "
+                f"{self._run.log(notice.name)}"
+            )
+            self._tasks.start_soon(self._restart, notice.name, consequence)
+
+    async def _restart(self, name: str, consequence: Consequence) -> None:
+        match consequence:
+            case Consequence.RESTART_LEARNER:
+                ranks = [rank for rank in self._orders if rank.startswith("learner-")]
+                await _in_thread(self._cluster.stop, ranks, 0.0)
+                for rank in ranks:
+                    await self._start(self._orders[rank])
+            case Consequence.RESTART_ENGINE | Consequence.RESTART_ROUTER:
+                if consequence is Consequence.RESTART_ENGINE:
+                    await self._unroute(name)
+                await self._start(self._orders[name])
+                await wait_ready({name: self._ready_urls[name]}, self._spec.config.start_timeout_s)
+                # The learner gives late engines the weights, and routes whoever has them.
+                await _in_thread(self._cluster.signal, "learner-0", signal.SIGUSR1)
+            case _:
+                if name.startswith("worker-"):
+                    await self._peer.deliver(PeerLost(name))
+                await self._start(self._orders[name])
+
+    async def _unroute(self, name: str) -> None:
+        """Requests must not go where nobody is."""
+        (engine,) = [engine for engine in self._spec.engines if engine.name == name]
+        assert self._spec.router_url is not None
+        try:
+            async with RouterControl(self._spec.router_url, timeout_s=5.0) as router:
+                await router.remove(engine, deadline_s=10.0)
+        except EngineError as error:
+            _LOG.warning("%s could not be unrouted: %s", name, error)
 
     def _exit_error(self, notice: ExitNotice) -> AgentRLError:
         return exit_error(notice.returncode)(

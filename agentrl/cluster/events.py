@@ -5,7 +5,7 @@ from typing import Any
 
 import anyio
 
-from agentrl.wire.messages import Event
+from agentrl.wire.messages import Event, Welcome
 
 __all__ = ["RunState"]
 
@@ -23,6 +23,11 @@ class RunState:
         self.learner_done = False
         self.drained = False
         self._changed = anyio.Event()
+
+    def continue_from(self, welcome: Welcome) -> None:
+        """Take over what the ledger of a continued run already holds. The version is the learner's
+        to say: until it has published, engines hold nothing."""
+        self.leases = welcome.last_lease
 
     def apply(self, event: Event) -> None:
         """Take in an event."""
@@ -44,8 +49,8 @@ class RunState:
 
     @property
     def is_settled(self) -> bool:
-        """Every lease that was given has been stepped, and published."""
-        return self.leases == self.steps == max(self.published_through, 0)
+        """Every lease that was given is contained in published weights."""
+        return self.leases == max(self.published_through, 0)
 
     def notify(self) -> None:
         """Wake every waiter."""

@@ -45,7 +45,8 @@ def launch(config: RunConfig, origin: float, clock: Clock | None = None) -> int:
     clock = clock or MonotonicClock()
     with SignalGate() as gate, RunDir(config) as run:
         # The file can be run again: it says what to train, not under which name.
-        write_config(run.path / "config.toml", msgspec.structs.replace(config, run_id=None))
+        told = msgspec.structs.replace(config, run_id=None, resume="never")
+        write_config(run.path / "config.toml", told)
         config = msgspec.structs.replace(config, run_id=run.id, run_dir=str(run.path.parent))
         setup_logging("INFO", name="driver", path=run.path / "logs" / "driver.log")
         phases = Phases(run.path / "phases.json", clock, origin)

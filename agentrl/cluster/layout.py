@@ -13,10 +13,27 @@ from agentrl.cluster.host import ProcessOrder
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, EnvironmentSetupError
 
-__all__ = ["RUN_MARK", "RunDir", "role_order"]
+__all__ = ["RUN_MARK", "RunDir", "processes_of", "role_order"]
 
 #: Environment variable of every process of a run: its run directory.
 RUN_MARK = "AGENTRL_RUN"
+
+
+#: Seconds that the processes of a killed driver have to end.
+PREDECESSORS_S = 15.0
+
+
+def processes_of(run: Path) -> list[int]:
+    """Processes of the run at `run` on this node, by the mark that each of them bears."""
+    mark = f"{RUN_MARK}={run}".encode()
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if mark in path.read_bytes().split(b"\0"):
+                found.append(int(path.parent.name))
+        except OSError:  # it has ended, or is another user's
+            continue
+    return found
 
 
 class RunDir:
@@ -29,22 +46,38 @@ class RunDir:
     def __init__(self, config: RunConfig) -> None:
         stamp = time.strftime("%Y%m%d-%H%M%S")
         self.id = config.run_id or f"{stamp}-{secrets.token_hex(2)}"
+        self._is_resumed = config.resume != "never"
         self.path = Path(config.run_dir).resolve() / self.id
         self.private = Path(tempfile.gettempdir())
 
     def __enter__(self) -> "RunDir":
         try:
-            self.path.mkdir(parents=True)
-            (self.path / "logs").mkdir()
+            self.path.mkdir(parents=True, exist_ok=self._is_resumed)
+            (self.path / "logs").mkdir(exist_ok=self._is_resumed)
         except FileExistsError as error:
-            raise ConfigError(f"{self.path} exists; choose another --run-id") from error
+            raise ConfigError(
+                f"{self.path} exists; choose another --run-id, or continue it: --resume {self.path}"
+            ) from error
         except OSError as error:
             raise EnvironmentSetupError(
                 f"cannot make the run directory {self.path}: {error.strerror}; choose another "
                 "--run-dir"
             ) from error
+        if self._is_resumed:
+            self._await_predecessors()
         self.private = Path(tempfile.mkdtemp(prefix="agentrl-"))
         return self
+
+    def _await_predecessors(self) -> None:
+        """Processes of a driver that was killed end with it, but not in the same moment."""
+        deadline = time.monotonic() + PREDECESSORS_S
+        while left := processes_of(self.path):
+            if time.monotonic() > deadline:
+                raise EnvironmentSetupError(
+                    f"{self.path} is still being worked on by {len(left)} processes (pids "
+                    f"{', '.join(map(str, left[:8]))}): stop that run first"
+                )
+            time.sleep(0.1)
 
     def __exit__(
         self,

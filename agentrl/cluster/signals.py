@@ -7,7 +7,7 @@ from typing import Any
 
 import anyio
 
-__all__ = ["InterruptedRunError", "SignalGate", "until_sigterm"]
+__all__ = ["Flag", "InterruptedRunError", "SignalGate", "until_sigterm"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -18,6 +18,22 @@ class InterruptedRunError(Exception):
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
         self.number = number
+
+
+class Flag:
+    """Something that a signal handler sets and one reader takes back."""
+
+    def __init__(self) -> None:
+        self._is_set = False
+
+    def set(self) -> None:
+        """Set it; again changes nothing."""
+        self._is_set = True
+
+    def take(self) -> bool:
+        """Whether it was set since the last time."""
+        was_set, self._is_set = self._is_set, False
+        return was_set
 
 
 class SignalGate:

@@ -1,10 +1,14 @@
 """What the end, or the silence, of a process means for the run. Pure.
 
-learner rank exits 0      done once every rank has
-worker dies               started again, at most MAX_RESTARTS times between two iterations
-worker falls silent       killed (its event loop is blocked), then started again
-exit 2, 3, 4 or 65        nothing that a restart could mend: the run ends with that error
-anything else             the run ends
+    learner rank exits 0        done once every rank has
+    learner rank dies           all ranks are started again: they go on from the newest checkpoint
+    engine dies                 unrouted, started again, given the weights, routed
+    router dies                 started again; engines are routed anew
+    buffer, worker or service   started again
+    worker falls silent         killed (its event loop is blocked), then started again
+    exit 2, 3, 4 or 65          nothing that a restart could mend: the run ends with that error
+
+A process is started again at most MAX_RESTARTS times between two iterations.
 """
 
 from enum import Enum, auto
@@ -37,15 +41,26 @@ class Consequence(Enum):
 
     NOTHING = auto()
     RESTART = auto()
+    RESTART_ENGINE = auto()
+    RESTART_ROUTER = auto()
+    RESTART_LEARNER = auto()
     LEARNER_DONE = auto()
     FAIL = auto()
+
+
+_RESTARTS = {
+    "engine": Consequence.RESTART_ENGINE,
+    "router": Consequence.RESTART_ROUTER,
+    "learner": Consequence.RESTART_LEARNER,
+}
 
 
 class Supervision:
     """Restart budgets and who is connected, by process name."""
 
     def __init__(self, num_learners: int) -> None:
-        self._learners_left = num_learners
+        self._num_learners = num_learners
+        self._done: set[str] = set()
         self._restarts: dict[str, int] = {}
         self._connected: set[str] = set()
 
@@ -54,14 +69,19 @@ class Supervision:
         self._connected.discard(notice.name)
         if notice.expected:
             return Consequence.NOTHING
-        if notice.name.startswith("learner-") and notice.returncode == 0:
-            self._learners_left -= 1
-            return Consequence.NOTHING if self._learners_left else Consequence.LEARNER_DONE
-        restartable = notice.name.startswith("worker-") and notice.returncode not in _ERRORS
-        if not restartable or self._restarts.get(notice.name, 0) >= MAX_RESTARTS:
+        kind = notice.name.partition("-")[0]
+        if kind == "learner" and notice.returncode == 0:
+            self._done.add(notice.name)
+            is_last = len(self._done) == self._num_learners
+            return Consequence.LEARNER_DONE if is_last else Consequence.NOTHING
+        # The ranks of a learner live and die together.
+        account = kind if kind == "learner" else notice.name
+        if notice.returncode in _ERRORS or self._restarts.get(account, 0) >= MAX_RESTARTS:
             return Consequence.FAIL
-        self._restarts[notice.name] = self._restarts.get(notice.name, 0) + 1
-        return Consequence.RESTART
+        self._restarts[account] = self._restarts.get(account, 0) + 1
+        if kind == "learner":
+            self._done.clear()
+        return _RESTARTS.get(kind, Consequence.RESTART)
 
     def peer(self, name: str, state: str) -> bool:
         """A peer of the buffer joined, came back or was lost. Whether its process must be killed:

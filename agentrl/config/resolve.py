@@ -20,6 +20,7 @@ from agentrl.config.flags import GivenFlags, Program, read_flags
 from agentrl.config.nearest import nearest
 from agentrl.config.passthrough import FAMILIES, Family
 from agentrl.config.presets import DEFAULT, STARTERS, preset
+from agentrl.config.resume import find_run, refuse_changes
 from agentrl.config.run import RunConfig
 from agentrl.config.validate import validate
 from agentrl.errors import ConfigError
@@ -54,11 +55,33 @@ def layered(given: GivenFlags, program: Program) -> tuple[RunConfig, list[str]]:
     """The merged configuration, each value within its own bounds; nothing is compared yet."""
     flags = _converted(given.own | given.families)
     file = _read(Path(given.config)) if given.config is not None else {}
-    values, notes = _with_preset(_merged(file, flags))
+    values = _merged(file, flags)
+    run = find_run(
+        *(values.get(n, own_fields()[n].default) for n in ("resume", "run_dir", "run_id"))
+    )
+    if run is not None:
+        return _continued(run, values, program)
+    values, notes = _with_preset(values | {"resume": "never"})
     if program == "train":
         values = _synchronous(values)
     values, advice = _with_ranks(values)
     return RunConfig(**_with_row_keys(values)), notes + advice
+
+
+def _continued(run: Path, given: Layer, program: Program) -> tuple[RunConfig, list[str]]:
+    """The configuration of `run` under what is given now."""
+    before = _read(run / "config.toml")
+    place = {
+        "resume": str(run),
+        "run_dir": str(run.absolute().parent),
+        "run_id": run.absolute().name,
+    }
+    values = _merged(before, given) | place
+    if program == "train":
+        values = _synchronous(values)
+    config = RunConfig(**_with_row_keys(values))
+    refuse_changes(RunConfig(**before), config, run)
+    return config, [f"continuing {run}"]
 
 
 def _with_preset(values: Layer) -> tuple[Layer, list[str]]:

@@ -37,6 +37,9 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     run_id: Annotated[
         str | None, _help("name of this run (default: time and a short random id)", "run")
     ] = None
+    resume: Annotated[
+        str, _help("continue a run: its directory, or auto (an unfinished one); never", "run")
+    ] = "never"
     num_rollout: Annotated[
         Count | None, _help("iterations to train (default: until the tasks end)", "run")
     ] = None
@@ -141,6 +144,20 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     hf_checkpoint: Annotated[
         str | None,
         _help("Hugging Face model directory: architecture, weights, tokenizer", "learner"),
+    ] = None
+    save: Annotated[
+        str | None,
+        _help("folder of the checkpoints (default: runs/ID/recovery)", "learner"),
+    ] = None
+    save_interval: Annotated[
+        int, _help("iterations between checkpoints; the two newest are kept", "learner", ge=1)
+    ] = 10
+    load: Annotated[
+        str | None,
+        _help(
+            "folder of checkpoints whose newest gives weights and optimizer to begin with",
+            "learner",
+        ),
     ] = None
     save_hf: Annotated[
         str | None,

@@ -90,6 +90,20 @@ class TrainBackend(Protocol):
         checkpoint's configuration, tokenizer and generation files."""
         ...
 
+    def save_state(self, directory: Path) -> None:
+        """Write into `directory`, which is there and empty, all that the next step depends on:
+        weights, optimizer, position in the schedule, random generators. Durable on return. What
+        fails on one rank is raised on all, InfrastructureError for a disk. On several nodes
+        `directory` must lie on a file system that all of them share."""
+        ...
+
+    def load_state(self, directory: Path) -> None:
+        """Take over what `save_state` wrote: the next step is then bit-equal to the one of the
+        process that saved. Another layout of ranks gets the same weights and moments, shared out
+        anew, and keeps its own random generators. ConfigError, on all ranks and with nothing
+        changed, when the model is another one; the reference stays the initial weights."""
+        ...
+
     def broadcast_bytes(self, data: bytes | None) -> bytes:
         """`data` of the source rank, on every rank."""
         ...

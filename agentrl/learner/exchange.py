@@ -33,7 +33,7 @@ from agentrl.wire.messages import (
     Welcome,
 )
 
-__all__ = ["LearnerPeer", "LeaseClient", "RowClient", "StopRequested"]
+__all__ = ["LearnerPeer", "LeaseClient", "Republish", "RowClient", "StopRequested"]
 
 logger = logging.getLogger(__name__)
 
@@ -52,11 +52,20 @@ class StopRequested(msgspec.Struct, frozen=True, tag_field="t", tag="stop_reques
     """The source rank was asked to stop: all ranks end here."""
 
 
-_Decision = Lease | NoMoreLeases | StopRequested | Heartbeat
+class Republish(msgspec.Struct, frozen=True, tag_field="t", tag="republish"):
+    """An engine lacks the newest weights: all ranks publish, then wait on."""
+
+
+_Decision = Lease | NoMoreLeases | StopRequested | Republish | Heartbeat
 
 
 class LearnerPeer(Protocol):
     """A connection to the buffer, used from one thread (`agentrl.wire.blocking.BlockingPeer`)."""
+
+    @property
+    def welcome(self) -> Welcome:
+        """The buffer's last Welcome."""
+        ...
 
     def send(self, message: Message, /) -> None:
         """Send once, without asking for an Ack."""
@@ -83,16 +92,19 @@ class LeaseClient:
         peer: LearnerPeer,
         backend: TrainBackend,
         should_stop: Callable[[], bool],
+        should_republish: Callable[[], bool],
         clock: Clock,
     ) -> None:
         self._peer = peer
         self._backend = backend
         self._should_stop = should_stop
+        self._should_republish = should_republish
         self._clock = clock
         self._ask_at = 0.0
 
-    def next(self, number: int) -> Lease | NoMoreLeases | StopRequested:
-        """Lease `number`, or why none will come. Collective: every rank gets the same answer.
+    def next(self, number: int) -> Lease | NoMoreLeases | StopRequested | Republish:
+        """Lease `number`, or why none will come, or what to do before. Collective: every rank gets
+        the same answer.
 
         Raises DataError for a lease out of order, and what the connection raises when the buffer
         is gone.
@@ -111,6 +123,8 @@ class LeaseClient:
     def _wait_once(self, number: int) -> _Decision:
         if self._should_stop():
             return StopRequested()
+        if self._should_republish():
+            return Republish()
         if self._clock.now() >= self._ask_at:
             self._peer.send(LeaseRequest(number))
             self._ask_at = self._clock.now() + LEASE_RESEND_S

@@ -1,10 +1,12 @@
 """The learner's loop: lease, iterate, publish, retire.
 
-    PUBLISHING(v) -> WAITING(k) -> TRAINING(k) -> [PUBLISHING(v + 1)] -> WAITING(k + 1)
-                     WAITING(k) -> SAVING -> RETIRED -> DONE
+    RESTORING -> PUBLISHING(v) -> WAITING(k) -> TRAINING(k) -> [PUBLISHING(v + 1)] -> [SAVING] -+
+                                     ^  |                                                      |
+                                     |  +--> SAVING -> RETIRED -> DONE                         |
+                                     +----------------------------- k + 1 ---------------------+
 
 Owns the order of what the buffer hears: Published(start), then for each lease Stepped(k) and, every
-I iterations and at the end, Published; then, once the final weights are on disk, Retire. All ranks
+I iterations and at the end, Published; and, once a checkpoint is on disk, Retire. All ranks
 run the same loop in step; only the source speaks, and whether to go on is its word alone. A request
 to stop is honoured between iterations: the last weights are saved, not published.
 """
@@ -18,7 +20,14 @@ from agentrl.clock import Clock
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.learner.backend import TrainBackend
-from agentrl.learner.exchange import LearnerPeer, LeaseClient, RowClient, StopRequested
+from agentrl.learner.beginning import Checkpoints, agree, first_row
+from agentrl.learner.exchange import (
+    LearnerPeer,
+    LeaseClient,
+    Republish,
+    RowClient,
+    StopRequested,
+)
 from agentrl.learner.health import Health
 from agentrl.learner.iteration import train_lease
 from agentrl.learner.loss import age_buckets
@@ -55,17 +64,21 @@ def run_learner(
     sink: WeightSink | None,
     *,
     clock: Clock,
-    start_version: int = 0,
     should_stop: Callable[[], bool] = lambda: False,
+    should_republish: Callable[[], bool] = lambda: False,
 ) -> LearnerOutcome:
-    """Train until no lease is left or `should_stop` (read on the source rank) says so.
+    """Train until no lease is left or `should_stop` (read on the source rank) says so; a run that
+    has checkpoints goes on after the newest.
 
     Run it on every rank, each with its own `peer`; `sink` is needed on the source only, and not by
-    a run without engines (`sft_loss`), whose versions are numbers alone. The caller
-    closes all three. Raises HealthError when engine and learner hold different models, PushError,
-    PeerLostError, FencedError, and ConfigError or DataError for a lease that cannot be trained.
+    a run without engines (`sft_loss`), whose versions are numbers alone. `should_republish` (read
+    on the source rank, true once for each time): an engine has come that lacks the newest weights,
+    and may not wait for the next push. The caller closes all three.
+
+    Raises HealthError for a run that cannot be sound, PushError, PeerLostError, FencedError, and
+    ConfigError or DataError for a lease that cannot be trained.
     """
-    return _Learner(cfg, backend, peer, sink, clock, should_stop).run(start_version)
+    return _Learner(cfg, backend, peer, sink, clock, should_stop, should_republish).run()
 
 
 class _Learner:
@@ -79,25 +92,29 @@ class _Learner:
         sink: WeightSink | None,
         clock: Clock,
         should_stop: Callable[[], bool],
+        should_republish: Callable[[], bool],
     ) -> None:
         self._cfg = cfg
         self._backend = backend
         self._peer = peer
         self._sink = sink
         self._clock = clock
-        self._leases = LeaseClient(peer, backend, should_stop, clock)
+        self._leases = LeaseClient(peer, backend, should_stop, should_republish, clock)
         self._rows = RowClient(peer, clock)
         self._lineage = Lineage()
         self._num_skipped = 0
         self._health = Health(cfg)
+        self._checkpoints = Checkpoints(cfg, backend)
 
-    def run(self, start_version: int) -> LearnerOutcome:
+    def run(self) -> LearnerOutcome:
         directory = _hf_directory(self._cfg)
-        self._publish(VersionRow(start_version, None, 0))
-        number = 0
+        number = self._begin()
+        asked_at = self._clock.now()
         while True:
-            asked_at = self._clock.now()
             answer = self._leases.next(number + 1)
+            if isinstance(answer, Republish):
+                self._republish(number)
+                continue
             if not isinstance(answer, Lease):
                 return self._finish(number, answer, directory)
             number += 1
@@ -107,6 +124,26 @@ class _Learner:
             if answer.header.last:
                 end = NoMoreLeases(after=number, reason="the last lease is trained")
                 return self._finish(number, end, directory)
+            if self._checkpoints.is_due(number):
+                self._save(number)
+            asked_at = self._clock.now()
+
+    def _begin(self) -> int:
+        """Take up the run where its newest checkpoint left it; returns the iterations done."""
+        checkpoint = self._checkpoints.restore()
+        versions = agree(self._backend, self._peer.welcome.versions)
+        for row in versions:
+            self._lineage.add(row)
+        first = first_row(versions, checkpoint)
+        if versions:
+            logger.info("going on after iteration %d as version %d", first.iteration, first.version)
+        self._publish(first)
+        return first.iteration
+
+    def _save(self, number: int) -> None:
+        through = self._checkpoints.save(number, self._newest.version)
+        if through:
+            self._deliver(Retire(through=through))
 
     def _iterate(self, header: LeaseHeader, asked_at: float) -> None:
         """Train on one lease and report it."""
@@ -147,6 +184,14 @@ class _Learner:
         version = self._newest.version
         self._publish(VersionRow(version + 1, parent=version, iteration=number))
 
+    def _republish(self, number: int) -> None:
+        """Give engines that came late the newest weights. What was trained since the last publish
+        is another version; what was not goes out again under its own number."""
+        if self._newest.iteration < number:
+            self._publish_next(number)
+        elif self._cfg.num_engines:
+            self._push(self._newest.version)
+
     def _publish(self, row: VersionRow) -> None:
         costs = self._push(row.version) if self._cfg.num_engines else {}
         self._lineage.add(row)
@@ -173,6 +218,8 @@ class _Learner:
         logger.info("learner ends after iteration %d: %s", number, reason)
         if isinstance(end, NoMoreLeases) and self._newest.iteration < number:
             self._publish_next(number)
+        if number:
+            self._checkpoints.save(number, self._newest.version)
         self._backend.save_hf(directory)
         self._deliver(Retire(through=number))
         if self._backend.is_source:

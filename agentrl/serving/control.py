@@ -133,17 +133,22 @@ class EngineControl(_HttpControl):
         """Until the engine takes requests. `alive` tells whether its process still runs."""
         await self._wait_for("/ready", deadline_s, alive, clock or MonotonicClock())
 
-    async def ready(self) -> bool:
-        """Whether the engine takes requests now; False also when it cannot be reached."""
+    async def wait_alive(self, deadline_s: float, clock: Clock | None = None) -> None:
+        """Until the engine can be given weights. One that a sender left paused when it died can,
+        though it takes no requests."""
+        await self._wait_for("/model_info", deadline_s, lambda: True, clock or MonotonicClock())
+
+    async def is_alive(self) -> bool:
+        """Whether the engine can be given weights now."""
         try:
-            await self.require_ready()
+            await self.require_alive()
         except EngineError:
             return False
         return True
 
-    async def require_ready(self) -> None:
-        """Raise EngineError unless the engine takes requests now."""
-        await self._call("GET", "/ready")
+    async def require_alive(self) -> None:
+        """Raise EngineError unless the engine can be given weights now."""
+        await self._call("GET", "/model_info")
 
     async def pause(self) -> None:
         """Put running requests back into the queue, free their cache, and hold all generation."""

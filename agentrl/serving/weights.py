@@ -7,14 +7,15 @@ bucket, so an engine never calls half-new weights by a new version. Requests in 
 by the pause and go on under the new weights. If the source of the tensors raises, the engines stay
 paused: they hold a mixture, which the next publish replaces.
 
-A member that is lost is reported once (`on_lost`) and forgotten; its fleet's collective is rebuilt
-and gets all buckets again, while the other fleets wait. Calls come from one thread; HTTP runs in an
-event loop of the sink's own thread.
+A member that is lost is reported (`on_lost`); its fleet's collective is rebuilt and gets all
+buckets again, while the other fleets wait. It takes part again in the first publish that finds it
+ready. Calls come from one thread; HTTP runs in an event loop of the sink's own thread.
 """
 
 import itertools
 import logging
 import secrets
+import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 
@@ -33,6 +34,14 @@ from agentrl.types import EngineAddress, PushReport
 __all__ = ["FleetWeightSink"]
 
 logger = logging.getLogger(__name__)
+
+#: Seconds between looks for an engine that has come back, when there is none at all.
+_RECALL_S = 0.5
+
+
+class NoEngineError(PushError):
+    """Every engine was lost on the way."""
+
 
 NamedTensors = Iterable[tuple[str, torch.Tensor]]
 
@@ -78,6 +87,7 @@ class FleetWeightSink:
         self._resources = ExitStack()
         self._portal = self._resources.enter_context(start_blocking_portal("asyncio"))
         self._fleets: list[Fleet] = []
+        self._lost: list[EngineControl] = []
         for engine in engines:
             self._enlist(self._control(engine))
 
@@ -93,12 +103,22 @@ class FleetWeightSink:
     def publish(self, version: int, tensors: NamedTensors) -> PushReport:
         """Send `tensors` (HF name, tensor) as `version` to every engine.
 
-        Returns when the engines generate again. Raises PushError when no engine is left, or when
-        the sender itself fails; engines then stay paused until a publish succeeds.
+        Returns when the engines generate again. When none is left it waits for one to come back, up
+        to the deadline. Raises PushError when none has, or when the sender itself fails; engines
+        then stay paused until a publish succeeds.
         """
-        report = self._push(self._fleets, version, tensors)
-        self._fleets = [fleet for fleet in self._fleets if fleet.members]
-        return report
+        buckets = BucketStream(tensors, self._bucket_bytes, self._skip)
+        deadline = self._clock.now() + self._timeout_s
+        while True:
+            self._recall()
+            try:
+                return self._push(self._fleets, version, buckets)
+            except NoEngineError:
+                if self._clock.now() >= deadline:
+                    raise
+            finally:
+                self._fleets = [fleet for fleet in self._fleets if fleet.members]
+            time.sleep(_RECALL_S)
 
     def join(self, engine: EngineAddress, version: int, tensors: NamedTensors) -> PushReport:
         """Give a new engine the current weights; it then takes part in every publish.
@@ -109,7 +129,8 @@ class FleetWeightSink:
         member = self._control(engine)
         alone = self._fleet([member])
         try:
-            report = self._push([alone], version, tensors)
+            buckets = BucketStream(tensors, self._bucket_bytes, self._skip)
+            report = self._push([alone], version, buckets)
             self._require_equal([member, *itertools.islice(self._members(), 1)])
         finally:
             alone.dissolve()
@@ -148,14 +169,13 @@ class FleetWeightSink:
 
     # ---- one push ----------------------------------------------------------------------------
 
-    def _push(self, fleets: list[Fleet], version: int, tensors: NamedTensors) -> PushReport:
+    def _push(self, fleets: list[Fleet], version: int, buckets: BucketStream) -> PushReport:
         started = self._clock.now()
-        buckets = BucketStream(tensors, self._bucket_bytes, self._skip)
         first_pass = iter(buckets)
         head = next(first_pass, None)  # gathered before anyone is paused
         if head is None:
             raise PushError(f"version {version} has no tensors to send")
-        self._each(fleets, EngineControl.require_ready)
+        self._each(fleets, EngineControl.require_alive)
         for fleet in fleets:
             self._restore(fleet)
         paused = self._clock.now()
@@ -166,7 +186,7 @@ class FleetWeightSink:
         self._each(fleets, EngineControl.resume)
         names = tuple(member.name for fleet in fleets for member in fleet.members)
         if not names:
-            raise PushError(f"version {version} reached no engine: all of them are lost")
+            raise NoEngineError(f"version {version} reached no engine: all of them are lost")
         now = self._clock.now()
         return PushReport(version, now - paused, now - started, num_bytes, names)
 
@@ -254,7 +274,18 @@ class FleetWeightSink:
                 return
         self._fleets.append(self._fleet([member]))
 
+    def _recall(self) -> None:
+        """Let those that fell out earlier take part again if they answer."""
+        members, self._lost = self._lost, []
+        for member in members:
+            if self._portal.call(member.is_alive):
+                logger.info("%s is back for weight pushes", member.name)
+                self._enlist(member)
+            else:
+                self._lost.append(member)
+
     def _lose(self, member: EngineControl, reason: Exception) -> None:
+        self._lost.append(member)
         logger.error("%s fell out of a weight push: %s", member.name, reason)
         self._on_lost(EngineAddress(member.name, member.url))
 

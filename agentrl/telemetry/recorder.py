@@ -16,7 +16,7 @@ from agentrl.clock import Clock
 from agentrl.telemetry.metrics import REGISTRY, Registry
 from agentrl.telemetry.progress import Progress, duration
 from agentrl.telemetry.sinks import MetricsWriter, StepEvent
-from agentrl.telemetry.summary import SummaryBuilder, write_summary
+from agentrl.telemetry.summary import SummaryBuilder, read_summary, write_summary
 
 __all__ = ["Recorder"]
 
@@ -48,6 +48,8 @@ class Recorder:
         self._run_dir = run_dir
         self._clock = clock
         self._summary = SummaryBuilder(run_dir.name, clock)
+        if (before := read_summary(run_dir / "summary.json")) is not None:
+            self._summary.continue_from(before)
         self._writer = MetricsWriter(run_dir, registry=registry)
         self._progress = Progress(stream or sys.stdout, config.num_rollout, clock)
         self._sampled: deque[tuple[float, int]] = deque(maxlen=_WINDOW + 1)

@@ -13,7 +13,7 @@ import msgspec
 
 from agentrl.clock import Clock
 
-__all__ = ["EvalScore", "RunSummary", "SummaryBuilder", "write_summary"]
+__all__ = ["EvalScore", "RunSummary", "SummaryBuilder", "read_summary", "write_summary"]
 
 
 class EvalScore(msgspec.Struct, frozen=True):
@@ -56,6 +56,15 @@ class SummaryBuilder:
         self._push_ms: list[float] = []
         self._fates: dict[str, int] = {}
         self._eval: dict[str, list[EvalScore]] = {}
+
+    def continue_from(self, before: RunSummary) -> None:
+        """Take over the scores and counts of the run that is continued. Shares and medians are of
+        the new program alone."""
+        self._start -= before.wall_s
+        self._steps = before.steps
+        self._max_age = before.max_trained_age
+        self._fates = dict(before.fates)
+        self._eval = {name: list(scores) for name, scores in before.eval.items()}
 
     def step(self, number: int, metrics: Mapping[str, float]) -> None:
         """Iteration `number` is done. A repetition after a recovery does not count twice."""
@@ -109,3 +118,11 @@ def write_summary(path: Path, summary: RunSummary, *, durable: bool) -> None:
             file.flush()
             os.fsync(file.fileno())
     temporary.replace(path)
+
+
+def read_summary(path: Path) -> RunSummary | None:
+    """The summary at `path`; None when there is none that can be read."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=RunSummary)
+    except (OSError, msgspec.DecodeError):
+        return None

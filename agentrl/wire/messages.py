@@ -107,9 +107,11 @@ class PeerLost(_Message, frozen=True, tag="peer_lost"):
 
 
 class Drain(_Message, frozen=True, tag="drain"):
-    """Stop minting and cancel what is in flight; every open group gets its fate."""
+    """Stop minting and cancel what is in flight. Every open group gets its fate, unless the run is
+    `resumable`: then all stays as it is, for the program that continues it."""
 
     reason: str
+    resumable: bool = False
 
 
 class LeaseRequest(_Message, frozen=True, tag="lease_request"):
@@ -162,6 +164,7 @@ class Welcome(_Message, frozen=True, tag="welcome"):
     heartbeat_s: float
     versions: list[VersionRow] = []
     next_lease: int = 1
+    last_lease: int = 0
     cursor: int = 0
 
 

@@ -6,6 +6,7 @@ bigram model under plain autograd, with collectives between threads when there a
 """
 
 import math
+import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from agentrl.clock import ManualClock
 from agentrl.config.run import RunConfig
-from agentrl.errors import ConfigError, DataError, HealthError
+from agentrl.errors import ConfigError, DataError, HealthError, PeerLostError
 from agentrl.learner.backend import LossFn, MicroBatch, StepResult
 from agentrl.learner.exchange import LearnerPeer
 from agentrl.learner.loop import LearnerOutcome, run_learner
@@ -48,6 +49,7 @@ from agentrl.wire.messages import (
     Retire,
     Rows,
     Stepped,
+    Welcome,
 )
 
 VOCABULARY, GOAL, GROUP_SIZE = 8, 5, 4
@@ -123,6 +125,16 @@ class ToyBackend:
     def save_hf(self, directory: Path) -> None:
         self.on_save(directory)
 
+    def save_state(self, directory: Path) -> None:
+        if self.is_source:
+            (directory / "table").write_bytes(self.table.detach().numpy().tobytes())
+        self._group.gather(self.data_parallel_rank, None)
+
+    def load_state(self, directory: Path) -> None:
+        data = bytearray((directory / "table").read_bytes())
+        with torch.no_grad():
+            self.table.copy_(torch.frombuffer(data, dtype=self.table.dtype).view_as(self.table))
+
     def broadcast_bytes(self, data: bytes | None) -> bytes:
         found = self._group.gather(self.data_parallel_rank, data)[0]
         assert isinstance(found, bytes)
@@ -145,7 +157,9 @@ class World:
 
     lease_sizes: groups of each lease. lag: how many versions behind the newest it samples. shift:
     added to every engine log-probability. claim: the version it reports instead of the true one.
-    `delivered` holds what the learner delivered, and the path of a save in its place.
+    `delivered` holds what the learner delivered, and the path of a save in its place. A lease that
+    was given once is given again as it was. `dies_after`: iteration whose report never leaves the
+    learner.
     """
 
     def __init__(
@@ -159,9 +173,12 @@ class World:
         seed: int = 0,
     ) -> None:
         self.tables: dict[int, Tensor] = {}
+        self.pushes: list[int] = []
         self.delivered: list[Message | Path] = []
         self.damaged: set[str] = set()
         self.num_flushes = 0
+        self.dies_after: int | None = None
+        self._given: dict[int, Lease] = {}
         self._lease_sizes = lease_sizes
         self._lag = lag
         self._shift = shift
@@ -176,6 +193,7 @@ class World:
     # ---- WeightSink ----
 
     def publish(self, version: int, tensors: Iterable[tuple[str, Tensor]]) -> PushReport:
+        self.pushes.append(version)
         self.tables[version] = dict(tensors)["table"]
         return PushReport(version, pause_s=0.1, total_s=0.2, num_bytes=256, engines=("e",))
 
@@ -190,9 +208,20 @@ class World:
     def lease(self, number: int) -> Lease | NoMoreLeases:
         if number > len(self._lease_sizes):
             return NoMoreLeases(after=number - 1, reason="tasks exhausted")
-        groups = [self._group(f"{number}-{g}") for g in range(self._lease_sizes[number - 1])]
-        last = self._mark_last and number == len(self._lease_sizes)
-        return Lease(LeaseHeader(number, groups, last=last))
+        if number not in self._given:
+            groups = [self._group(f"{number}-{g}") for g in range(self._lease_sizes[number - 1])]
+            last = self._mark_last and number == len(self._lease_sizes)
+            self._given[number] = Lease(LeaseHeader(number, groups, last=last))
+        return self._given[number]
+
+    def take(self, message: Message) -> None:
+        if isinstance(message, Stepped) and message.number == self.dies_after:
+            raise PeerLostError("killed")
+        self.delivered.append(message)
+
+    @property
+    def welcome(self) -> Welcome:
+        return Welcome(1, 1.0, [message.row for message in self.of(Published)])
 
     def rows(self, fetch: Fetch) -> tuple[Rows, list[bytes]]:
         columns: list[bytes] = []
@@ -264,8 +293,12 @@ class WorldPeer:
             assert isinstance(message, Fetch)
             self._answers.append(self._world.rows(message))
 
+    @property
+    def welcome(self) -> Welcome:
+        return self._world.welcome
+
     def deliver(self, message: Message, /) -> None:
-        self._world.delivered.append(message)
+        self._world.take(message)
 
     def receive(self, timeout_s: float, /) -> tuple[Message, Sequence[Any]]:
         if not self._answers:
@@ -282,11 +315,24 @@ def learn(
     *,
     num_ranks: int = 1,
     should_stop: Callable[[], bool] = lambda: False,
+    should_republish: Callable[[], bool] = lambda: False,
     not_finite_at: Iterable[int] = (),
     **flags: Any,
 ) -> tuple[LearnerOutcome, list[ToyBackend]]:
-    defaults: dict[str, Any] = {"save_hf": "out", "max_tokens_per_gpu": 32, "max_staleness": 8}
-    cfg = RunConfig(**(defaults | flags))
+    with tempfile.TemporaryDirectory() as folder:
+        defaults = {"save": folder, "save_hf": "out", "max_tokens_per_gpu": 32, "max_staleness": 8}
+        cfg = RunConfig(**(defaults | flags))
+        return learn_as(cfg, world, num_ranks, should_stop, should_republish, not_finite_at)
+
+
+def learn_as(
+    cfg: RunConfig,
+    world: World,
+    num_ranks: int,
+    should_stop: Callable[[], bool],
+    should_republish: Callable[[], bool],
+    not_finite_at: Iterable[int],
+) -> tuple[LearnerOutcome, list[ToyBackend]]:
     group = ToyGroup(num_ranks)
     backends = [ToyBackend(group, rank) for rank in range(num_ranks)]
 
@@ -297,7 +343,15 @@ def learn(
         clock = ManualClock()
         sink = world if backend.is_source else None
         peer = WorldPeer(world, clock)
-        return run_learner(cfg, backend, peer, sink, clock=clock, should_stop=should_stop)
+        return run_learner(
+            cfg,
+            backend,
+            peer,
+            sink,
+            clock=clock,
+            should_stop=should_stop,
+            should_republish=should_republish,
+        )
 
     with ThreadPoolExecutor(num_ranks) as threads:
         outcomes = list(threads.map(run, backends))
@@ -497,3 +551,53 @@ def test_another_reference_model_stops_the_first_iteration(monkeypatch: pytest.M
     monkeypatch.setitem(globals(), "ToyBackend", OtherReference)
     with pytest.raises(HealthError, match=r"reference model is .* first optimizer step"):
         learn(World([2]), num_ranks=2, num_steps_per_rollout=2, use_kl_loss=True, kl_loss_coef=0.1)
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2])
+@pytest.mark.parametrize("save_interval", [1, 3])
+@pytest.mark.parametrize("dies_after", [1, 2, 5, 7])
+def test_a_learner_that_died_goes_on_as_if_nothing_had_happened(
+    tmp_path: Path, dies_after: int, save_interval: int, num_ranks: int
+) -> None:
+    _, unharmed = learn(World([2] * 7), num_ranks=num_ranks)
+    world = World([2] * 7)
+    world.dies_after = dies_after
+    flags = {"save": str(tmp_path), "save_interval": save_interval, "num_ranks": num_ranks}
+    if num_ranks == 1:  # the other rank of two would wait for the dead one
+        with pytest.raises(PeerLostError):
+            learn(world, **flags)
+    else:
+        world.dies_after = None
+        stops = iter([False] * dies_after)
+        learn(world, should_stop=lambda: next(stops, True), **flags)
+    world.dies_after = None
+    restored = (dies_after - 1) // save_interval * save_interval if num_ranks == 1 else dies_after
+    versions = len(world.of(Published))
+    outcome, resumed = learn(world, **flags)
+    assert torch.equal(resumed[0].table, unharmed[0].table)
+    assert outcome.num_iterations == 7
+    again = world.of(Published)[versions].row
+    assert (again.version, again.iteration) == (versions, restored)
+    assert torch.equal(world.tables[again.version], world.tables[restored])
+
+
+def test_the_buffer_may_forget_what_the_checkpoint_before_the_last_covers() -> None:
+    world = World([2] * 7)
+    learn(world, save_interval=2)
+    assert [message.through for message in world.of(Retire)] == [2, 4, 7]
+
+
+def test_an_engine_that_came_late_gets_the_newest_weights_under_their_own_number() -> None:
+    world = World([2] * 3)
+    asked = iter([True, False])
+    learn(world, should_republish=lambda: next(asked, False))
+    assert world.pushes == [0, 0, 1, 2, 3]
+    assert [message.row.version for message in world.of(Published)] == [0, 1, 2, 3]
+
+
+def test_weights_that_moved_on_reach_a_late_engine_as_another_version() -> None:
+    world = World([2] * 4)
+    asked = iter([False, True, False])
+    learn(world, update_weights_interval=4, should_republish=lambda: next(asked, False))
+    rows = [message.row for message in world.of(Published)]
+    assert [(row.version, row.iteration) for row in rows] == [(0, 0), (1, 1), (2, 4)]

@@ -2,8 +2,13 @@
 job over them that any number of ranks can play (worker processes load this file by its path)."""
 
 import json
+import os
 import socket
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +17,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from agentrl.errors import InfrastructureError
 from agentrl.learner.backend import LossFn, MicroBatch, TrainBackend
 
 VOCAB = 96
@@ -39,7 +45,8 @@ class HFModel(NamedTuple):
 
 @pytest.fixture(scope="session")
 def hf_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], HFModel]:
-    """Makes `Qwen3`, `Qwen3-tied`, `Qwen2` or `Llama`, each once."""
+    """Makes `Qwen3`, `Qwen2` or `Llama`, each once. With `-tied` the embedding is the head; with
+    `-odd` two data-parallel ranks of a distributed optimizer share a row of a tied model."""
     made: dict[str, HFModel] = {}
 
     def make(name: str) -> HFModel:
@@ -53,9 +60,10 @@ def hf_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], HFMode
 def _make(name: str, directory: Path) -> HFModel:
     import transformers
 
-    family, _, tied = name.partition("-")
+    family, *variants = name.split("-")
+    odd = {"hidden_size": 40, "intermediate_size": 56} if "odd" in variants else {}
     config = getattr(transformers, f"{family}Config")(
-        **DIMS, tie_word_embeddings=bool(tied), rope_theta=50_000.0
+        **DIMS | odd, tie_word_embeddings="tied" in variants, rope_theta=50_000.0
     )
     torch.manual_seed(7)
     model = getattr(transformers, f"{family}ForCausalLM")(config).float().eval()
@@ -172,6 +180,82 @@ def play(backend: TrainBackend, target: Path) -> None:
     save_file(logprobs, f"{target}-{rank}.logprobs")
     Path(f"{target}-{rank}.json").write_text(json.dumps(seen))
     backend.save_hf(Path(f"{target}-saved"))
+
+
+def follow(backend: TrainBackend, script: Sequence[Sequence[str]]) -> None:
+    """Do what each [verb, argument] says: `step` NUMBER, `save` or `load` DIRECTORY, `export` the
+    weights to FILE-RANK, or `fail` to save where rank 1 cannot write, its error to FILE-RANK."""
+    rank = torch.distributed.get_rank()
+    for verb, argument in script:
+        match verb:
+            case "step":
+                number = int(argument)
+                own = [
+                    batch
+                    for share, lengths in enumerate(STEPS[number % len(STEPS)])
+                    for batch in batches(lengths, 1000 + 100 * number + 10 * share)
+                    if share % backend.data_parallel_size == backend.data_parallel_rank
+                ]
+                assert not backend.step(own, pg).skipped
+            case "save":
+                Path(argument).mkdir(parents=True, exist_ok=True)
+                backend.save_state(Path(argument))
+            case "load":
+                backend.load_state(Path(argument))
+            case "export":
+                weights = {name: tensor.clone() for name, tensor in backend.hf_tensors()}
+                save_file(weights, f"{argument}-{rank}")
+            case "fail":
+                Path(argument).mkdir(parents=True, exist_ok=True)
+                (Path(argument) / "__1_0.distcp").touch()
+                try:
+                    backend.save_state(Path(argument))
+                except InfrastructureError as error:
+                    Path(f"{argument}-{rank}").write_text(str(error))
+            case _:
+                raise ValueError(verb)
+
+
+@pytest.fixture(scope="session")
+def follow_script() -> Callable[[TrainBackend, Sequence[Sequence[str]]], None]:
+    """`follow` for this process."""
+    return follow
+
+
+@pytest.fixture(scope="session")
+def run_ranks() -> Callable[[Path, int, list[dict[str, Any]]], None]:
+    """Plays jobs (`worker.py`) on real processes, which share their slow start; raises with what
+    they said when one fails."""
+
+    def run(home: Path, size: int, jobs: list[dict[str, Any]]) -> None:
+        worker = Path(__file__).with_name("worker.py")
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+        logs = [home / f"rank-{rank}-of-{size}.log" for rank in range(size)]
+        with ExitStack() as files:
+            processes = [
+                subprocess.Popen(
+                    [sys.executable, str(worker), str(rank), json.dumps(jobs)],
+                    env=environment,
+                    stdout=files.enter_context(logs[rank].open("w")),
+                    stderr=subprocess.STDOUT,
+                )
+                for rank in range(size)
+            ]
+        deadline = time.monotonic() + 240
+        try:
+            while any(process.poll() is None for process in processes):
+                said = "\n".join(log.read_text()[-3000:] for log in logs)
+                assert all(process.poll() in (None, 0) for process in processes), said
+                assert time.monotonic() < deadline, said
+                time.sleep(0.05)
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+        for process, log in zip(processes, logs, strict=True):
+            assert process.returncode == 0, log.read_text()[-4000:]
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -1,12 +1,8 @@
 """Two and four real processes over gloo do what one process does, in every layout."""
 
 import json
-import os
-import subprocess
-import sys
-import time
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -42,52 +38,6 @@ CASES: dict[str, tuple[int, str, dict[str, Any]]] = {
     "tp2-sequence-cp2": (4, "Qwen3", SEQUENCE | CONTEXT | DISTRIBUTED),
     "dp2-pp2": (4, "Qwen3", PIPELINE | DISTRIBUTED),
 }
-
-WORKER = """
-import importlib.util
-import json
-import socket
-import sys
-import time
-from pathlib import Path
-
-from agentrl.config.run import RunConfig
-from agentrl.learner.megatron import MegatronBackend
-
-spec = importlib.util.spec_from_file_location("fixtures", sys.argv[1])
-fixtures = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(fixtures)
-
-
-def agreed_port(target, rank):
-    # Chosen just before it is used: a port reserved earlier may have gone to a collective's own
-    # connection meanwhile.
-    path = Path(f"{target}.port")
-    if rank == 0:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        path.with_suffix(".new").write_text(str(port))
-        path.with_suffix(".new").rename(path)
-    while not path.exists():
-        time.sleep(0.01)
-    return int(path.read_text())
-
-
-for job in json.loads(sys.argv[3]):
-    cfg = RunConfig(**job["config"])
-    backend = MegatronBackend(
-        cfg,
-        Path(job["model_dir"]),
-        rank=int(sys.argv[2]),
-        world_size=cfg.num_learner_ranks,
-        master_address="127.0.0.1",
-        master_port=agreed_port(job["target"], int(sys.argv[2])),
-        num_training_steps=None,
-    )
-    fixtures.play(backend, Path(job["target"]))
-    backend.close()
-"""
 
 
 def config(ranks: int, megatron: dict[str, Any]) -> RunConfig:
@@ -125,7 +75,9 @@ def one_rank(
 
 
 @pytest.fixture(scope="module")
-def played(hf_model: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def played(
+    hf_model: Any, run_ranks: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Path]:
     """What the ranks of a case make of its model. Cases of one size share their processes, whose
     start takes longer than the work."""
     home = tmp_path_factory.mktemp("ranks")
@@ -146,37 +98,6 @@ def played(hf_model: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[
         return home / case
 
     return find
-
-
-def run_ranks(home: Path, size: int, jobs: list[dict[str, Any]]) -> None:
-    script = home / "worker.py"
-    script.write_text(WORKER)
-    fixtures = Path(__file__).with_name("conftest.py")
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-    logs = [home / f"rank-{rank}-of-{size}.log" for rank in range(size)]
-    with ExitStack() as files:
-        processes = [
-            subprocess.Popen(
-                [sys.executable, str(script), str(fixtures), str(rank), json.dumps(jobs)],
-                env=environment,
-                stdout=files.enter_context(logs[rank].open("w")),
-                stderr=subprocess.STDOUT,
-            )
-            for rank in range(size)
-        ]
-    deadline = time.monotonic() + 240
-    try:
-        while any(process.poll() is None for process in processes):
-            said = "\n".join(log.read_text()[-3000:] for log in logs)
-            assert all(process.poll() in (None, 0) for process in processes), said
-            assert time.monotonic() < deadline, said
-            time.sleep(0.05)
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    for process, log in zip(processes, logs, strict=True):
-        assert process.returncode == 0, log.read_text()[-4000:]
 
 
 def seen(prefix: Path, rank: int) -> dict[str, Any]:

@@ -39,9 +39,38 @@ def test_what_a_restart_cannot_mend_ends_the_run(code: int) -> None:
     assert exit_error(code).exit_code == code
 
 
-def test_an_engine_or_a_crashed_learner_ends_the_run() -> None:
-    assert Supervision(1).ended(exit_of("engine-0", 0)) is Consequence.FAIL
-    assert Supervision(1).ended(exit_of("learner-0", -11)) is Consequence.FAIL
+@pytest.mark.parametrize(
+    ("name", "consequence"),
+    [
+        ("engine-0", Consequence.RESTART_ENGINE),
+        ("router", Consequence.RESTART_ROUTER),
+        ("learner-1", Consequence.RESTART_LEARNER),
+        ("buffer", Consequence.RESTART),
+        ("retriever", Consequence.RESTART),
+    ],
+)
+@pytest.mark.parametrize("code", [-9, -11, 70])
+def test_every_part_of_a_run_is_started_again(
+    name: str, consequence: Consequence, code: int
+) -> None:
+    assert Supervision(2).ended(exit_of(name, code)) is consequence
+
+
+def test_an_engine_that_ends_by_itself_is_missed_though_it_says_all_is_well() -> None:
+    assert Supervision(1).ended(exit_of("engine-0", 0)) is Consequence.RESTART_ENGINE
+
+
+def test_the_ranks_of_a_learner_share_a_budget_and_are_done_together() -> None:
+    watch = Supervision(2)
+    watch.ended(exit_of("learner-0", 0))
+    for rank in (0, 1, 0, 1, 0):
+        assert watch.ended(exit_of(f"learner-{rank}", -9)) is Consequence.RESTART_LEARNER
+    assert watch.ended(exit_of("learner-1", -9)) is Consequence.FAIL
+    assert watch.ended(exit_of("learner-1", 0)) is Consequence.NOTHING
+    assert watch.ended(exit_of("learner-0", 0)) is Consequence.LEARNER_DONE
+
+
+def test_what_a_process_meant_by_its_exit_code_is_told() -> None:
     assert exit_error(-11) is InfrastructureError
     assert exit_error(65) is DataError
 

@@ -37,6 +37,10 @@ class ScriptedPeer:
         self._clock = clock
         self._answers = deque(answers)
 
+    @property
+    def welcome(self) -> Welcome:
+        return Welcome(1, 1.0)
+
     def send(self, message: Message, /) -> None:
         self.sent.append(message)
 
@@ -82,6 +86,12 @@ class OneRank:
     def save_hf(self, directory: Path) -> None:
         raise NotImplementedError
 
+    def save_state(self, directory: Path) -> None:
+        raise NotImplementedError
+
+    def load_state(self, directory: Path) -> None:
+        raise NotImplementedError
+
     def all_reduce_sum(self, values: Sequence[float]) -> list[float]:
         return list(values)
 
@@ -97,7 +107,9 @@ def ask(
 ) -> tuple[object, ScriptedPeer, OneRank]:
     clock, backend = ManualClock(), OneRank()
     peer = ScriptedPeer(clock, answers)
-    client = LeaseClient(peer, backend, lambda: len(peer.timeouts) >= stop_after, clock)
+    client = LeaseClient(
+        peer, backend, lambda: len(peer.timeouts) >= stop_after, lambda: False, clock
+    )
     return client.next(number), peer, backend
 
 

@@ -3,6 +3,7 @@
 import logging
 import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
@@ -10,10 +11,12 @@ import anyio
 import torch
 
 from agentrl.clock import MonotonicClock
+from agentrl.cluster.signals import Flag
 from agentrl.cluster.spec import RunSpec
 from agentrl.learner.loop import run_learner
 from agentrl.learner.megatron import MegatronBackend
-from agentrl.serving.control import EngineControl, RouterControl
+from agentrl.serving.control import EngineControl
+from agentrl.serving.routing import RoutedWeightSink
 from agentrl.serving.weights import FleetWeightSink
 from agentrl.types import EngineAddress
 from agentrl.wire.blocking import BlockingPeer
@@ -31,6 +34,9 @@ def main(spec: RunSpec, rank: int) -> None:
     def on_sigterm(number: int, frame: FrameType | None) -> None:
         stop.set()
 
+    # The driver's word that an engine or the router has come back.
+    news = Flag()
+    signal.signal(signal.SIGUSR1, lambda number, frame: news.set())
     signal.signal(signal.SIGTERM, on_sigterm)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     config = spec.config
@@ -50,7 +56,13 @@ def main(spec: RunSpec, rank: int) -> None:
     try:
         with BlockingPeer(spec.buffer_address, role="learner", name=name, keys=keys) as peer:
             outcome = run_learner(
-                config, backend, peer, sink, clock=MonotonicClock(), should_stop=stop.is_set
+                config,
+                backend,
+                peer,
+                sink,
+                clock=MonotonicClock(),
+                should_stop=stop.is_set,
+                should_republish=news.take,
             )
         _LOG.info("%s ended: %s", name, outcome)
     finally:
@@ -59,20 +71,24 @@ def main(spec: RunSpec, rank: int) -> None:
         backend.close()
 
 
-def _sink(spec: RunSpec, router_url: str) -> FleetWeightSink:
-    """The way to the engines; returns when all of them take requests."""
+def _sink(spec: RunSpec, router_url: str) -> RoutedWeightSink:
+    """The way to the engines; returns when all of them are there."""
     anyio.run(_engines_ready, spec)
     config = spec.config
-    return FleetWeightSink(
-        spec.engines,
-        bucket_bytes=config.update_weight_buffer_size,
-        timeout_s=config.update_weights_timeout,
-        fleet_size=config.update_weights_fleet_size,
-        on_lost=lambda engine: _unroute(router_url, engine),
-        backend="nccl" if torch.cuda.is_available() else "gloo",
-        host=spec.collective_address,
-        ranks_per_engine=config.rollout_num_gpus_per_engine,
-    )
+
+    def open_sink(on_lost: Callable[[EngineAddress], None]) -> FleetWeightSink:
+        return FleetWeightSink(
+            spec.engines,
+            bucket_bytes=config.update_weight_buffer_size,
+            timeout_s=config.update_weights_timeout,
+            fleet_size=config.update_weights_fleet_size,
+            on_lost=on_lost,
+            backend="nccl" if torch.cuda.is_available() else "gloo",
+            host=spec.collective_address,
+            ranks_per_engine=config.rollout_num_gpus_per_engine,
+        )
+
+    return RoutedWeightSink(router_url, spec.engines, open_sink)
 
 
 async def _engines_ready(spec: RunSpec) -> None:
@@ -83,15 +99,4 @@ async def _engines_ready(spec: RunSpec) -> None:
 
 async def _engine_ready(engine: EngineAddress, timeout_s: float) -> None:
     async with EngineControl(engine, timeout_s=10.0) as control:
-        await control.wait_ready(timeout_s)
-
-
-def _unroute(router_url: str, engine: EngineAddress) -> None:
-    """Take an engine that missed a push out of the router: it may be paused or hold old weights."""
-    _LOG.error("%s is lost to weight pushes and leaves the router", engine.name)
-    anyio.run(_remove, router_url, engine)
-
-
-async def _remove(router_url: str, engine: EngineAddress) -> None:
-    async with RouterControl(router_url, timeout_s=10.0) as router:
-        await router.remove(engine, deadline_s=10.0)
+        await control.wait_alive(timeout_s)

@@ -21,7 +21,7 @@ from torch import Tensor
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.learner.backend import LossFn, MicroBatch, StepResult
-from agentrl.learner.megatron import checkpoint, compat, parallel, weights
+from agentrl.learner.megatron import checkpoint, compat, parallel, state, weights
 from agentrl.learner.megatron.architecture import Architecture
 from agentrl.learner.megatron.model import build_model, parameter_dtype, transformer_config
 from agentrl.learner.megatron.optimizer import Optimizer, wrap_model
@@ -139,8 +139,7 @@ class MegatronBackend:
 
     def hf_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """See `TrainBackend.hf_tensors`."""
-        if self._settings.overlap_param_gather:
-            self._model.start_param_sync(force_sync=True)
+        self._finish_gathering()
         return weights.export(self._model.module, self._architecture)
 
     def save_hf(self, directory: Path) -> None:
@@ -153,6 +152,16 @@ class MegatronBackend:
                 pass
         dist.barrier()
 
+    def save_state(self, directory: Path) -> None:
+        """See `TrainBackend.save_state`."""
+        self._finish_gathering()
+        state.save(directory, self._model.module, self._optimizer)
+
+    def load_state(self, directory: Path) -> None:
+        """See `TrainBackend.load_state`."""
+        self._finish_gathering()
+        state.load(directory, self._model.module, self._optimizer)
+
     def broadcast_bytes(self, data: bytes | None) -> bytes:
         """See `TrainBackend.broadcast_bytes`."""
         return parallel.broadcast_bytes(data)
@@ -164,6 +173,11 @@ class MegatronBackend:
     def close(self) -> None:
         """Leave the process groups; again does nothing."""
         parallel.close_groups()
+
+    def _finish_gathering(self) -> None:
+        """With --overlap-param-gather the weights of other ranks come only with the next pass."""
+        if self._settings.overlap_param_gather:
+            self._model.start_param_sync(force_sync=True)
 
 
 def _sum_gradients(model: Any, _num_tokens: Any, **kwargs: Any) -> None:

@@ -8,6 +8,7 @@ A skipped step changes neither weights nor moments nor the learning-rate schedul
 import logging
 import math
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
@@ -16,6 +17,7 @@ from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
 
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
+from agentrl.learner.megatron import moments
 from agentrl.learner.megatron.model import parameter_dtype
 from agentrl.learner.megatron.schedule import learning_rate
 from agentrl.learner.megatron.settings import MegatronSettings
@@ -81,6 +83,15 @@ class Optimizer:
             warmup_steps=self._cfg.lr_warmup_iters,
             total_steps=self._total_steps,
         )
+
+    def held(self) -> Iterator[moments.Held]:
+        """What this rank keeps beside the weights."""
+        return moments.held(self._optimizer)
+
+    def resume(self, completed_steps: int) -> None:
+        """Go on after so many steps, with the moments that were put into `held`."""
+        self.completed_steps = completed_steps
+        moments.set_steps(self._optimizer, completed_steps)
 
     def zero_grad(self) -> None:
         """Forget all gradients."""

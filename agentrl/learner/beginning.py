@@ -1,0 +1,92 @@
+"""Where a learner begins: at the run's first weights, or after its newest whole checkpoint.
+
+    no versions yet     version 0, iteration 0            the run begins
+    a checkpoint of c   next version, iteration c         what came after c is trained again
+    versions, none      next version, iteration 0         it died before its first checkpoint
+
+The restored weights are always published anew, under a number that no weights ever had, before
+anything is generated: whatever engines hold was trained by a process that is gone.
+"""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from agentrl.config.run import RunConfig
+from agentrl.errors import ConfigError
+from agentrl.learner.backend import TrainBackend
+from agentrl.learner.checkpointing import CheckpointWriter, restore_newest
+from agentrl.learner.checkpoints import Checkpoint
+from agentrl.types import VersionRow
+
+__all__ = ["Checkpoints", "agree", "first_row"]
+
+logger = logging.getLogger(__name__)
+
+#: Checkpoints of a run that are kept: the newest, and one to fall back to.
+KEPT = 2
+
+
+def first_row(versions: Sequence[VersionRow], checkpoint: Checkpoint | None) -> VersionRow:
+    """The version under which a learner publishes the weights that it begins with. `versions`: all
+    that the run has published, in order."""
+    if not versions:
+        return VersionRow(0, None, 0)
+    version = max(row.version for row in versions) + 1
+    if checkpoint is None:
+        return VersionRow(version, versions[0].version, 0)
+    return VersionRow(version, checkpoint.version, checkpoint.iteration)
+
+
+def agree(backend: TrainBackend, versions: Sequence[VersionRow]) -> list[VersionRow]:
+    """`versions` of the source rank, on every rank."""
+    data = msgspec.msgpack.encode(versions) if backend.is_source else None
+    return msgspec.msgpack.decode(backend.broadcast_bytes(data), type=list[VersionRow])
+
+
+class Checkpoints:
+    """The checkpoints of a run. Every call is collective."""
+
+    def __init__(self, cfg: RunConfig, backend: TrainBackend) -> None:
+        self._cfg = cfg
+        self._backend = backend
+        self._root = _root(cfg)
+        self._writer = CheckpointWriter(self._root, backend, run_id=cfg.run_id or "", keep=KEPT)
+        self._covered = 0
+        self._newest = 0
+
+    def restore(self) -> Checkpoint | None:
+        """Load the run's newest whole checkpoint, else what `--load` names; None when the run has
+        none of its own. Raises ConfigError when `--load` names nothing."""
+        found = restore_newest(self._root, self._backend)
+        if found is None and self._cfg.load is not None:
+            first = restore_newest(Path(self._cfg.load), self._backend)
+            if first is None:
+                raise ConfigError(f"--load {self._cfg.load}: there is no checkpoint")
+            logger.info("the first weights are those of %s", first.directory)
+        self._writer.begin(found)
+        if found is not None:
+            self._newest = found.iteration
+        return found
+
+    def is_due(self, iteration: int) -> bool:
+        """Whether `--save-interval` asks for one after `iteration`."""
+        return iteration % self._cfg.save_interval == 0
+
+    def save(self, iteration: int, version: int) -> int:
+        """Write one; returns through which lease the buffer may forget: what the one before covers,
+        so that a run can fall back to that one."""
+        self._writer.save(iteration, version)
+        if iteration > self._newest:
+            self._covered, self._newest = self._newest, iteration
+        return self._covered
+
+
+def _root(cfg: RunConfig) -> Path:
+    if cfg.save is not None:
+        return Path(cfg.save)
+    if cfg.run_id is None:
+        raise ConfigError("the learner needs --save or --run-id to know where checkpoints go")
+    return Path(cfg.run_dir) / cfg.run_id / "recovery"

@@ -1,0 +1,166 @@
+"""All ranks write a checkpoint together, or find and load one; the source rank decides.
+
+    save:     create (source) -> save_state (all) -> seal, keep (source)
+    restore:  newest valid (source) -> load_state (all)
+
+Between the steps the source's word is broadcast, its failure too, so every call ends alike on all
+ranks and nobody waits for a rank that has given up. On several nodes the root must lie on a file
+system that all of them share.
+"""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from agentrl.errors import ConfigError, InfrastructureError
+from agentrl.learner import checkpoints
+from agentrl.learner.agreement import Failure, attempt, failure_of, retold
+from agentrl.learner.checkpoints import Checkpoint
+
+__all__ = ["CheckpointWriter", "Stateful", "restore_newest"]
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Stateful(Protocol):
+    """What is needed of a `TrainBackend` here."""
+
+    is_source: bool
+
+    def save_state(self, directory: Path) -> None: ...
+
+    def load_state(self, directory: Path) -> None: ...
+
+    def broadcast_bytes(self, data: bytes | None) -> bytes: ...
+
+
+def restore_newest(root: Path, backend: Stateful) -> Checkpoint | None:
+    """Load the newest checkpoint in `root` that verifies; None when `root` has none. Collective.
+
+    Nothing changes on disk. Raises DataError when all are damaged, and ConfigError when the newest
+    whole one is of another model; the run then cannot go on.
+    """
+    found = _by_source(backend, lambda: checkpoints.newest_valid(root), Checkpoint | None)
+    if found is not None:
+        backend.load_state(found.state)
+        log.info("continuing from %s, version %d", found.directory, found.version)
+    return found
+
+
+class CheckpointWriter:
+    """Writes the checkpoints of one run into `root` and keeps the `keep` newest.
+
+    NEW -> OPEN (`begin`) -> OPEN (`save`, again and again)
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        backend: Stateful,
+        *,
+        run_id: str,
+        keep: int = 2,
+        config_digest: str = "",
+    ) -> None:
+        if keep < 1:
+            raise ValueError(f"{keep} checkpoints cannot be kept; at least 1")
+        self._root = root
+        self._backend = backend
+        self._run_id = run_id
+        self._keep = keep
+        self._config_digest = config_digest
+        self._newest: Checkpoint | None = None
+
+    def begin(self, after: Checkpoint | None) -> None:
+        """Make `root` ready for a run that continues from `after`, or from nothing. Collective.
+
+        What is newer than `after` was found damaged, and is set aside. ConfigError when `root` has
+        checkpoints that this run does not continue.
+        """
+        is_elsewhere = (
+            after is not None and after.directory.parent.resolve() != self._root.resolve()
+        )
+        self._newest = None if is_elsewhere else after
+        _by_source(self._backend, self._prepare, None)
+
+    def save(self, iteration: int, version: int) -> Checkpoint:
+        """Write the state after `iteration`, when `version` is the newest published. Collective.
+
+        On return it is durable. An iteration is written once; asked again, the one that is there is
+        the answer. Raises on all ranks what failed on any, InfrastructureError for a disk: then
+        the checkpoints from before are as they were.
+        """
+        if self._newest is not None and self._newest.iteration == iteration:
+            return self._newest
+        try:
+            self._newest = self._write(iteration, version)
+        except InfrastructureError as error:
+            raise InfrastructureError(
+                f"no checkpoint of iteration {iteration} in {self._root}: {error}; those from"
+                " before are as they were"
+            ) from error
+        if self._backend.is_source:
+            checkpoints.keep(self._root, self._keep)
+        return self._newest
+
+    def _write(self, iteration: int, version: int) -> Checkpoint:
+        partial = _by_source(self._backend, lambda: checkpoints.create(self._root, iteration), Path)
+        try:
+            self._backend.save_state(partial / "state")
+            return _by_source(
+                self._backend, lambda: self._seal(partial, iteration, version), Checkpoint
+            )
+        finally:
+            if self._backend.is_source and partial.exists():
+                checkpoints.discard(partial)
+
+    def _prepare(self) -> None:
+        if self._newest is not None:
+            checkpoints.set_aside_after(self._root, self._newest.iteration)
+        elif present := checkpoints.iterations(self._root):
+            raise ConfigError(
+                f"{self._root} holds {len(present)} checkpoints that this run does not continue,"
+                f" the newest of iteration {max(present)}: continue from there, or save elsewhere"
+            )
+
+    def _seal(self, partial: Path, iteration: int, version: int) -> Checkpoint:
+        return checkpoints.seal(
+            partial,
+            iteration=iteration,
+            version=version,
+            run_id=self._run_id,
+            config_digest=self._config_digest,
+        )
+
+
+class _Word(msgspec.Struct, frozen=True):
+    """What the source tells the other ranks."""
+
+    failure: Failure | None
+    answer: msgspec.Raw
+
+
+def _by_source(backend: Stateful, action: Callable[[], T], kind: Any) -> T:
+    """What `action` returns on the source rank, of type `kind`, on every rank; or its error."""
+    data: bytes | None = None
+    error: Exception | None = None
+    if backend.is_source:
+        answer, error = attempt(action)
+        encoded = msgspec.Raw(msgspec.msgpack.encode(answer, enc_hook=str))
+        data = msgspec.msgpack.encode(_Word(failure_of(error), encoded))
+    word = msgspec.msgpack.decode(backend.broadcast_bytes(data), type=_Word)
+    if error is not None:
+        raise error
+    if word.failure is not None:
+        raise retold(0, word.failure)
+    found: T = msgspec.msgpack.decode(word.answer, type=kind, dec_hook=_to_path)
+    return found
+
+
+def _to_path(_kind: Any, text: str) -> Path:
+    return Path(text)

@@ -1,0 +1,165 @@
+"""Checkpoint directories: each one whole and verified, or not there at all.
+
+    ROOT/.iteration_0000012.*   being written, set aside or being removed; never read
+    ROOT/iteration_0000012/     whole: state/..., and manifest.json that names every file
+
+    PARTIAL (`create`) -> WHOLE (`seal`: all is fsynced, then one rename) -> SET ASIDE | REMOVED
+
+The newest is found by looking, so there is no pointer that can lie; and what is found is verified
+before it is believed. Nothing here is collective: one process works on a root.
+"""
+
+import logging
+import re
+import shutil
+import uuid
+from pathlib import Path
+
+import msgspec
+
+from agentrl.errors import DataError
+from agentrl.learner.manifest import Manifest, describe, read_verified, sync
+
+__all__ = [
+    "Checkpoint",
+    "create",
+    "discard",
+    "iterations",
+    "keep",
+    "newest_valid",
+    "seal",
+    "set_aside_after",
+]
+
+log = logging.getLogger(__name__)
+
+_STATE = "state"
+_NAME = re.compile(r"iteration_(\d{7,})")
+
+
+class Checkpoint(msgspec.Struct, frozen=True):
+    """A checkpoint that was whole when it was last looked at."""
+
+    directory: Path
+    manifest: Manifest
+
+    @property
+    def iteration(self) -> int:
+        """The last lease that its weights were trained on."""
+        return self.manifest.iteration
+
+    @property
+    def version(self) -> int:
+        """The newest version that was published when it was written."""
+        return self.manifest.version
+
+    @property
+    def state(self) -> Path:
+        """What the backend wrote."""
+        return self.directory / _STATE
+
+
+def iterations(root: Path) -> dict[int, Path]:
+    """Directories that bear a checkpoint's name, oldest first; nothing is verified."""
+    if not root.is_dir():
+        return {}
+    named = ((_NAME.fullmatch(path.name), path) for path in root.iterdir())
+    return dict(sorted((int(match[1]), path) for match, path in named if match))
+
+
+def newest_valid(root: Path) -> Checkpoint | None:
+    """The newest checkpoint that verifies; None when `root` holds none.
+
+    A damaged one is logged, and the one before is tried. DataError when there are some and all are
+    damaged: to begin from nothing then is for a person to say.
+    """
+    directories = iterations(root)
+    for iteration, directory in reversed(directories.items()):
+        try:
+            manifest = read_verified(directory)
+            if manifest.iteration != iteration:
+                raise DataError(f"{directory}: its manifest is of iteration {manifest.iteration}")
+            return Checkpoint(directory, manifest)
+        except (DataError, OSError) as error:
+            log.warning("checkpoint skipped: %s", error)
+    if directories:
+        raise DataError(
+            f"none of the {len(directories)} checkpoints in {root} is whole (the log says what each"
+            " lacks): bring one back from a copy, or start a run that does not continue from there"
+        )
+    return None
+
+
+def create(root: Path, iteration: int) -> Path:
+    """A new directory to write a checkpoint into, with an empty `state` in it."""
+    if not root.is_dir():
+        root.mkdir(parents=True, exist_ok=True)
+        sync(root.parent)
+    partial = _hidden(_directory(root, iteration), "partial")
+    (partial / _STATE).mkdir(parents=True)
+    return partial
+
+
+def seal(
+    partial: Path, *, iteration: int, version: int, run_id: str, config_digest: str
+) -> Checkpoint:
+    """Describe what was written, make it durable and give it its name.
+
+    OSError leaves it without one. DataError when the name is taken.
+    """
+    directory = _directory(partial.parent, iteration)
+    if directory.exists():
+        raise DataError(f"{directory} is there already; a checkpoint is never replaced")
+    manifest = describe(
+        partial, iteration=iteration, version=version, run_id=run_id, config_digest=config_digest
+    )
+    partial.rename(directory)
+    try:
+        sync(directory.parent)
+    except OSError:
+        directory.rename(partial)
+        raise
+    return Checkpoint(directory, manifest)
+
+
+def discard(partial: Path) -> None:
+    """Remove what was not sealed. What cannot be removed is logged; `keep` tries again."""
+    shutil.rmtree(partial, onerror=_log_failure)
+
+
+def keep(root: Path, num: int) -> None:
+    """Remove all but the `num` newest checkpoints, and what interrupted writes left behind. What
+    cannot be removed is logged."""
+    if num < 1:
+        raise ValueError(f"{num} checkpoints cannot be kept; at least 1")
+    for directory in list(iterations(root).values())[:-num]:
+        try:
+            directory.rename(_hidden(directory, "removed"))
+        except OSError as error:
+            log.warning("checkpoint %s could not be removed: %s", directory, error)
+    for path in root.glob(".iteration_*"):
+        discard(path)
+
+
+def set_aside_after(root: Path, iteration: int) -> None:
+    """Take checkpoints newer than `iteration` out of sight, durably. The run goes on without them:
+    should one become readable again, it is not of the run's lineage. The next `keep` removes
+    them."""
+    newer = [path for number, path in iterations(root).items() if number > iteration]
+    for path in newer:
+        log.warning("checkpoint %s is set aside: the run goes on from %d", path, iteration)
+        path.rename(_hidden(path, "aside"))
+    if newer:
+        sync(root)
+
+
+def _directory(root: Path, iteration: int) -> Path:
+    return root / f"iteration_{iteration:07d}"
+
+
+def _hidden(directory: Path, why: str) -> Path:
+    return directory.with_name(f".{directory.name}.{uuid.uuid4().hex[:12]}.{why}")
+
+
+def _log_failure(_function: object, path: str, error: object) -> None:
+    log.warning("%s could not be removed: %s", path, error)

@@ -1,0 +1,147 @@
+"""The manifest of a checkpoint: what the directory holds, file by file, and proof of it.
+
+A directory is whole when manifest.json matches its own checksum and every file that it names is
+there with the size and the xxh3 that it says. Anything else is refused in words that name the
+directory and the file. Files that it does not name mean nothing.
+"""
+
+import os
+from pathlib import Path
+
+import msgspec
+import xxhash
+
+from agentrl.errors import DataError
+
+__all__ = ["FORMAT", "FileFacts", "Manifest", "describe", "read_verified", "sync"]
+
+#: Layout of the directory and of its manifest. Another number is refused.
+FORMAT = 1
+
+_NAME = "manifest.json"
+_BLOCK_BYTES = 1 << 22
+
+
+class FileFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Size in bytes and xxh3_64 (hexadecimal) of a file."""
+
+    num_bytes: int
+    xxh3_64: str
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a checkpoint holds.
+
+    iteration: the last lease that its weights were trained on. version: the newest version that was
+    published when it was written. config_digest: of the run's configuration, for a person to
+    compare. files: by path relative to the directory, the manifest apart.
+    """
+
+    iteration: int
+    version: int
+    run_id: str
+    config_digest: str
+    files: dict[str, FileFacts]
+
+
+class _Header(msgspec.Struct, frozen=True):
+    format: int
+
+
+class _Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """manifest.json. The checksum covers the bytes of `manifest` as they stand in the file."""
+
+    format: int
+    xxh3_64: str
+    manifest: msgspec.Raw
+
+
+def describe(
+    directory: Path, *, iteration: int, version: int, run_id: str, config_digest: str
+) -> Manifest:
+    """Write the manifest of `directory` as it is now, and make all of it durable."""
+    files = _files(directory)
+    manifest = Manifest(
+        iteration=iteration,
+        version=version,
+        run_id=run_id,
+        config_digest=config_digest,
+        files={name: _facts(path) for name, path in files.items()},
+    )
+    body = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
+    envelope = _Envelope(FORMAT, xxhash.xxh3_64_hexdigest(body), msgspec.Raw(body))
+    (directory / _NAME).write_bytes(msgspec.json.encode(envelope))
+    for path in (*files.values(), directory / _NAME):
+        sync(path)
+    for folder, _, _ in os.walk(directory, topdown=False):
+        sync(Path(folder))
+    return manifest
+
+
+def read_verified(directory: Path) -> Manifest:
+    """The manifest of a directory that is whole. DataError says what is not; OSError when it cannot
+    be read at all."""
+    manifest = _read(directory)
+    present = _files(directory)
+    for name, wanted in manifest.files.items():
+        if name not in present:
+            raise DataError(f"{directory}: {name} is missing")
+        size = present[name].stat().st_size
+        if size != wanted.num_bytes:
+            raise DataError(f"{directory}: {name} has {size} bytes, not {wanted.num_bytes}")
+        found = _facts(present[name])
+        if found != wanted:
+            raise DataError(
+                f"{directory}: {name} is damaged: its xxh3_64 is {found.xxh3_64},"
+                f" {_NAME} says {wanted.xxh3_64}"
+            )
+    return manifest
+
+
+def sync(path: Path) -> None:
+    """Make a file or a directory durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _read(directory: Path) -> Manifest:
+    try:
+        data = (directory / _NAME).read_bytes()
+        found = msgspec.json.decode(data, type=_Header).format
+        if found != FORMAT:
+            raise DataError(
+                f"{directory}: {_NAME} is of format {found}, this program reads format {FORMAT}"
+            )
+        envelope = msgspec.json.decode(data, type=_Envelope)
+        body = bytes(envelope.manifest)
+        if xxhash.xxh3_64_hexdigest(body) != envelope.xxh3_64:
+            raise DataError(f"{directory}: {_NAME} does not match its own checksum")
+        return msgspec.json.decode(body, type=Manifest)
+    except FileNotFoundError:
+        raise DataError(f"{directory}: {_NAME} is missing") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise DataError(f"{directory}: {_NAME} cannot be read: {error}") from None
+
+
+def _files(directory: Path) -> dict[str, Path]:
+    """Regular files by relative path, the manifest apart; links are not followed."""
+    found = {
+        path.relative_to(directory).as_posix(): path
+        for path in sorted(directory.rglob("*"))
+        if path.is_file() and not path.is_symlink()
+    }
+    found.pop(_NAME, None)
+    return found
+
+
+def _facts(path: Path) -> FileFacts:
+    digest = xxhash.xxh3_64()
+    num_bytes = 0
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK_BYTES):
+            digest.update(block)
+            num_bytes += len(block)
+    return FileFacts(num_bytes, digest.hexdigest())

@@ -1,0 +1,194 @@
+"""Shards of tensors on disk, in torch's distributed format (Megatron's "torch_dist").
+
+    __RANK_0.distcp   what a rank wrote: tensors one after the other, each by `torch.save`
+    index.json        every whole tensor: type, shape, and which box lies where
+    .metadata, metadata.json, common.pt     the same for the loaders of torch and Megatron
+
+Written in the calling thread: megatron-core's own writer starts a manager process and forks for
+each save, which takes seconds and is no good beside the threads of gloo. `.metadata` is a pickle,
+so it is written for other programs and never read here; tensors are read with weights_only.
+"""
+
+import io
+import os
+import pickle
+from collections.abc import Iterable, Sequence
+from math import prod
+from pathlib import Path
+
+import msgspec
+import torch
+from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_config
+from torch import Tensor
+from torch.distributed.checkpoint import metadata as torch_format
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+
+from agentrl.errors import ConfigError, DataError
+from agentrl.learner.megatron.boxes import overlap
+from agentrl.learner.megatron.placement import CONTENT, Shard
+
+__all__ = ["Chunk", "Index", "read", "read_index", "require", "write", "write_index"]
+
+_INDEX = "index.json"
+
+
+class Chunk(msgspec.Struct, frozen=True):
+    """A box of a whole tensor: where it lies in the whole, and in which bytes of which file."""
+
+    offset: tuple[int, ...]
+    sizes: tuple[int, ...]
+    file: str
+    start: int
+    num_bytes: int
+
+
+class Whole(msgspec.Struct, frozen=True):
+    """A whole tensor: the name of its torch type, its shape, its boxes without gaps or overlap."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    chunks: list[Chunk]
+
+
+Index = dict[str, Whole]
+
+
+def write(directory: Path, rank: int, shards: Iterable[Shard]) -> Index:
+    """Write this rank's shards durably; returns the part of the index that they make. One tensor
+    at a time is copied to the host."""
+    index: Index = {}
+    name = f"__{rank}_0.distcp"
+    written = [shard for shard in shards if shard.written]
+    if not written:
+        return index
+    with (directory / name).open("xb") as file:
+        for shard in written:
+            start = file.tell()
+            block = io.BytesIO()
+            # A copy, because of a view torch would save all that it is a view of.
+            torch.save(shard.tensor.detach().to("cpu", copy=True), block)
+            file.write(block.getbuffer())
+            whole = index.setdefault(
+                shard.key, Whole(_name(shard.tensor.dtype), shard.whole, chunks=[])
+            )
+            sizes = tuple(shard.tensor.shape)
+            whole.chunks.append(Chunk(shard.offset, sizes, name, start, file.tell() - start))
+        _sync(file)
+    return index
+
+
+def write_index(directory: Path, parts: Sequence[Index]) -> None:
+    """Join the parts of all ranks and describe the whole, for us and for others. DataError when a
+    file is not as its rank says, which a file system that is not shared would cause."""
+    index: Index = {}
+    for part in parts:
+        for key, whole in part.items():
+            known = index.setdefault(key, Whole(whole.dtype, whole.shape, chunks=[]))
+            known.chunks.extend(whole.chunks)
+    _check_files(directory, index)
+    for key, whole in index.items():
+        assert sum(prod(chunk.sizes) for chunk in whole.chunks) == prod(whole.shape), key
+    (directory / _INDEX).write_bytes(msgspec.json.encode(index))
+    (directory / ".metadata").write_bytes(pickle.dumps(_for_torch(index)))
+    torch.save({"content_metadata": CONTENT}, directory / "common.pt")
+    save_config(CheckpointingConfig("torch_dist", 1), str(directory))
+
+
+def read_index(directory: Path) -> Index:
+    """The index of a checkpoint; DataError when there is none."""
+    path = directory / _INDEX
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Index)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} is not an index of tensors: {error}") from None
+
+
+def require(directory: Path, index: Index, shards: Sequence[Shard]) -> None:
+    """ConfigError unless `index` has what `shards` need, in their shapes and types."""
+    for shard in shards:
+        wanted = f"{shard.key} of shape {shard.whole} in {_name(shard.tensor.dtype)}"
+        whole = index.get(shard.key)
+        if whole is None:
+            raise ConfigError(f"{directory} is of another model: it lacks {wanted}")
+        if (whole.shape, whole.dtype) != (shard.whole, _name(shard.tensor.dtype)):
+            raise ConfigError(
+                f"{directory} is of another model or type: the run has {wanted}, the checkpoint"
+                f" shape {whole.shape} in {whole.dtype}"
+            )
+
+
+@torch.no_grad()
+def read(directory: Path, index: Index, shards: Iterable[Shard]) -> None:
+    """Fill the memory of `shards`. DataError when a file does not hold what the index says."""
+    for shard in shards:
+        filled = 0
+        for chunk in index[shard.key].chunks:
+            common = overlap((shard.offset, tuple(shard.tensor.shape)), (chunk.offset, chunk.sizes))
+            if common is None:
+                continue
+            ours, theirs = common
+            target = shard.tensor[ours]
+            target.copy_(_tensor(directory, chunk)[theirs])
+            filled += target.numel()
+        if filled != shard.tensor.numel():
+            raise DataError(
+                f"{directory}: {shard.key} has {filled} of the {shard.tensor.numel()} elements at"
+                f" {shard.offset}"
+            )
+
+
+def _tensor(directory: Path, chunk: Chunk) -> Tensor:
+    path = directory / chunk.file
+    with path.open("rb") as file:
+        file.seek(chunk.start)
+        data = file.read(chunk.num_bytes)
+    try:
+        tensor = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        raise DataError(f"{path}: no tensor at byte {chunk.start}: {error}") from error
+    if not isinstance(tensor, Tensor) or tuple(tensor.shape) != chunk.sizes:
+        raise DataError(f"{path}: no tensor of shape {chunk.sizes} at byte {chunk.start}")
+    return tensor
+
+
+def _check_files(directory: Path, index: Index) -> None:
+    ends: dict[str, int] = {}
+    for whole in index.values():
+        for chunk in whole.chunks:
+            ends[chunk.file] = max(ends.get(chunk.file, 0), chunk.start + chunk.num_bytes)
+    for name, end in ends.items():
+        path = directory / name
+        size = path.stat().st_size if path.exists() else 0
+        if size != end:
+            raise DataError(
+                f"{path} has {size} bytes here and {end} on the rank that wrote it: on several"
+                " nodes checkpoints need a file system that all of them share"
+            )
+
+
+def _for_torch(index: Index) -> torch_format.Metadata:
+    """The index in the words of torch.distributed.checkpoint."""
+    tensors: dict[str, torch_format.STORAGE_TYPES] = {}
+    places = {}
+    for key, whole in index.items():
+        tensors[key] = torch_format.TensorStorageMetadata(
+            torch_format.TensorProperties(dtype=getattr(torch, whole.dtype)),
+            torch.Size(whole.shape),
+            [
+                torch_format.ChunkStorageMetadata(torch.Size(c.offset), torch.Size(c.sizes))
+                for c in whole.chunks
+            ],
+        )
+        for chunk in whole.chunks:
+            at = torch_format.MetadataIndex(key, chunk.offset)
+            places[at] = _StorageInfo(chunk.file, chunk.start, chunk.num_bytes)
+    return torch_format.Metadata(tensors, planner_data={}, storage_data=places)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _sync(file: io.BufferedWriter) -> None:
+    file.flush()
+    os.fsync(file.fileno())

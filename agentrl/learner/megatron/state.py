@@ -1,0 +1,159 @@
+"""All that the next step of a rank depends on: to disk and back.
+
+    __RANK_0.distcp, index.json, ...   weights and moments (`shards`)
+    progress.json                      completed steps, and the layout they were taken in
+    rng_RANK.msgpack                   random generators of a rank
+
+In the layout that saved, the next step is bit-equal to the one that would have followed. In another
+one the same weights and moments are shared out anew, and each rank keeps the generators that it
+was opened with. All ranks come here together, and all of them raise or none (`agreement`).
+"""
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch.distributed as dist
+from megatron.core import parallel_state
+
+from agentrl.errors import DataError, EnvironmentSetupError
+from agentrl.learner.agreement import Failure, attempt, failure_of, retold
+from agentrl.learner.megatron import parallel, placement, rng, shards
+from agentrl.learner.megatron.optimizer import Optimizer
+from agentrl.learner.megatron.placement import Shard
+
+__all__ = ["load", "save"]
+
+log = logging.getLogger(__name__)
+
+_PROGRESS = "progress.json"
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """Sizes of the learner's groups; with equal ones a rank has the same part in both runs."""
+
+    ranks: int
+    tensor: int
+    pipeline: int
+    context: int
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """Optimizer steps taken, which is the position in the schedule too."""
+
+    completed_steps: int
+    layout: Layout
+
+
+def save(directory: Path, model: Any, optimizer: Optimizer) -> None:
+    """Write the state into `directory`, which is there and empty. Collective; durable on return."""
+    rank = dist.get_rank()
+
+    def write() -> shards.Index:
+        if not directory.is_dir():
+            raise EnvironmentSetupError(
+                f"rank {rank} sees no {directory}: on several nodes checkpoints need a file system"
+                " that all of them share"
+            )
+        _write(_rng_file(directory, rank), msgspec.msgpack.encode(rng.capture()))
+        return shards.write(directory, rank, _shards(model, optimizer))
+
+    parts = _together(write)
+
+    def describe() -> None:
+        if rank == 0:
+            shards.write_index(directory, msgspec.convert(parts, list[shards.Index]))
+            progress = Progress(optimizer.completed_steps, _layout())
+            _write(directory / _PROGRESS, msgspec.json.encode(progress))
+
+    _together(describe)
+
+
+def load(directory: Path, model: Any, optimizer: Optimizer) -> None:
+    """Take the state from `directory`. Collective.
+
+    Raises ConfigError, with nothing changed, when model or types are not those of the checkpoint.
+    After any other error the weights are neither the old nor the new ones.
+    """
+    wanted = list(_shards(model, optimizer))
+    index: shards.Index = {}
+
+    def look() -> None:
+        index.update(shards.read_index(directory))
+        shards.require(directory, index, wanted)
+
+    def take() -> None:
+        shards.read(directory, index, wanted)
+        progress = msgspec.json.decode(_read(directory / _PROGRESS), type=Progress)
+        optimizer.resume(progress.completed_steps)
+        _restore_generators(directory, progress.layout)
+
+    _together(look)
+    _together(take)
+
+
+def _shards(model: Any, optimizer: Optimizer) -> Iterator[Shard]:
+    """All that this rank holds: weights, then what the optimizer keeps for them."""
+    parts = placement.parts(model)
+    for parameter, made_of in parts.items():
+        yield from placement.shards(made_of, parameter.detach().view(-1), 0)
+    for held in optimizer.held():
+        for name, memory in held.tensors.items():
+            yield from placement.shards(
+                parts[held.parameter],
+                memory,
+                held.start,
+                prefix=f"optimizer.state.{name}.",
+                is_cut=held.is_cut,
+            )
+
+
+def _restore_generators(directory: Path, layout: Layout) -> None:
+    rank = dist.get_rank()
+    if layout == _layout():
+        data = _read(_rng_file(directory, rank))
+        rng.restore(msgspec.msgpack.decode(data, type=rng.Generators))
+    elif rank == 0:
+        log.info("saved by %s, loaded by %s: random generators are new", layout, _layout())
+
+
+def _layout() -> Layout:
+    return Layout(
+        ranks=dist.get_world_size(),
+        tensor=parallel_state.get_tensor_model_parallel_world_size(),
+        pipeline=parallel_state.get_pipeline_model_parallel_world_size(),
+        context=parallel_state.get_context_parallel_world_size(),
+    )
+
+
+def _together(action: Callable[[], Any]) -> list[Any]:
+    """What `action` returned on each rank, as builtins; or the error of a rank, on all."""
+    answer, error = attempt(action)
+    everyone = parallel.all_gather_msgpack([failure_of(error), answer])
+    if error is not None:
+        raise error
+    for rank, (failure, _) in enumerate(everyone):
+        if failure is not None:
+            raise retold(rank, msgspec.convert(failure, Failure))
+    return [each for _, each in everyone]
+
+
+def _rng_file(directory: Path, rank: int) -> Path:
+    return directory / f"rng_{rank:05d}.msgpack"
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise DataError(f"{path.parent}: {path.name} is missing") from None
+
+
+def _write(path: Path, data: bytes) -> None:
+    with path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,80 @@
+"""`RoutedWeightSink`: an engine is in the router exactly while it holds published weights.
+
+    weights arrived everywhere -> engines that the router lacks are added
+    an engine fell out         -> it is removed
+
+So an engine that came back, and a router that came back without engines, are served by the next
+push, and nobody else has to know which of them have which weights.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import anyio
+
+from agentrl.errors import EngineError
+from agentrl.serving.control import RouterControl
+from agentrl.serving.weights import FleetWeightSink
+from agentrl.types import EngineAddress, PushReport
+
+__all__ = ["RoutedWeightSink"]
+
+logger = logging.getLogger(__name__)
+
+#: Deadline of the router's answers.
+ROUTER_TIMEOUT_S = 30.0
+
+
+class RoutedWeightSink:
+    """A `WeightSink`. `open_sink` makes the sink below, told what to do with an engine that is
+    lost."""
+
+    def __init__(
+        self,
+        router_url: str,
+        engines: Iterable[EngineAddress],
+        open_sink: Callable[[Callable[[EngineAddress], None]], FleetWeightSink],
+    ) -> None:
+        self._router_url = router_url
+        self._engines = {engine.name: engine for engine in engines}
+        self._sink = open_sink(self._unroute)
+
+    def publish(self, version: int, tensors: Iterable[tuple[str, Any]]) -> PushReport:
+        """See `WeightSink`. A router that is away is logged: the driver brings it back and asks
+        for the weights again."""
+        report = self._sink.publish(version, tensors)
+        try:
+            anyio.run(self._route, report.engines)
+        except EngineError as error:
+            logger.warning("the router could not be told of the engines: %s", error)
+        return report
+
+    def verify(self, tensors: Iterable[tuple[str, Any]]) -> None:
+        """See `WeightSink`."""
+        self._sink.verify(tensors)
+
+    def close(self) -> None:
+        """See `WeightSink`."""
+        self._sink.close()
+
+    async def _route(self, names: Iterable[str]) -> None:
+        async with RouterControl(self._router_url, timeout_s=ROUTER_TIMEOUT_S) as router:
+            routed = await router.workers()
+            for name in names:
+                engine = self._engines[name]
+                if engine.url not in routed:
+                    await router.add(engine, deadline_s=2 * ROUTER_TIMEOUT_S)
+                    logger.info("%s is routed", name)
+
+    def _unroute(self, engine: EngineAddress) -> None:
+        """It may be paused or hold old weights."""
+        logger.error("%s is lost to weight pushes and leaves the router", engine.name)
+        try:
+            anyio.run(self._remove, engine)
+        except EngineError as error:
+            logger.warning("the router could not be told: %s", error)
+
+    async def _remove(self, engine: EngineAddress) -> None:
+        async with RouterControl(self._router_url, timeout_s=ROUTER_TIMEOUT_S) as router:
+            await router.remove(engine, deadline_s=ROUTER_TIMEOUT_S)

@@ -1,0 +1,391 @@
+"""A state that was saved goes on as if nothing had happened, in the same layout and in others."""
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import psutil
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.state_dict_loader import load as load_by_torch
+
+from agentrl.config.run import RunConfig
+from agentrl.errors import AgentRLError, ConfigError
+from agentrl.learner.checkpointing import CheckpointWriter, restore_newest
+from agentrl.learner.megatron import MegatronBackend
+
+pytestmark = pytest.mark.timeout(300)
+
+DISTRIBUTED = {"use_distributed_optimizer": True}
+OVERLAP = DISTRIBUTED | {"overlap_grad_reduce": True, "overlap_param_gather": True}
+TENSOR = {"tensor_model_parallel_size": 2}
+PIPELINE = {"pipeline_model_parallel_size": 2}
+CONTEXT = {"context_parallel_size": 2}
+ODD = "Qwen3-tied-odd"
+
+Tensors = dict[str, Tensor]
+Open = Callable[..., MegatronBackend]
+Script = list[tuple[str, str]]
+
+
+def config(ranks: int, megatron: dict[str, Any], **flags: Any) -> RunConfig:
+    settings = {"lr": 1e-3, "weight_decay": 0.1, "clip_grad": 0.5, "lr_warmup_iters": 3} | flags
+    return RunConfig(actor_num_gpus_per_node=ranks, megatron=megatron, **settings)
+
+
+@pytest.fixture
+def opened(hf_model: Any, free_ports: Callable[[int], int]) -> Iterator[Open]:
+    """Opens a single-rank backend; the one before is closed, as there can be only one."""
+    backends: list[MegatronBackend] = []
+
+    def make(megatron: dict[str, Any], model: str = "Qwen3", **flags: Any) -> MegatronBackend:
+        for backend in backends:
+            backend.close()
+        backends.append(
+            MegatronBackend(
+                config(1, megatron, **flags),
+                hf_model(model).directory,
+                rank=0,
+                world_size=1,
+                master_address="127.0.0.1",
+                master_port=free_ports(1),
+                num_training_steps=6,
+            )
+        )
+        return backends[-1]
+
+    yield make
+    for backend in backends:
+        backend.close()
+
+
+def weights(backend: MegatronBackend) -> Tensors:
+    return {name: tensor.clone() for name, tensor in backend.hf_tensors()}
+
+
+def wholes(directory: Path) -> Tensors:
+    """Every whole tensor of a state, by torch's own loader."""
+    reader = FileSystemReader(directory)
+    stored: dict[str, Any] = dict(reader.read_metadata().state_dict_metadata)
+    found = {
+        key: torch.empty(facts.size, dtype=facts.properties.dtype) for key, facts in stored.items()
+    }
+    load_by_torch(dict(found), storage_reader=reader, no_dist=True)
+    return found
+
+
+def are_equal(one: Tensors, other: Tensors) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
+
+
+def apart(one: Tensors, other: Tensors) -> float:
+    assert one.keys() == other.keys()
+    return max(float((one[name] - other[name]).abs().max()) for name in one)
+
+
+# ---- one rank -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_steps", [0, 2])
+@pytest.mark.parametrize("schedule", ["constant", "cosine"])
+@pytest.mark.parametrize(
+    "megatron",
+    [{}, DISTRIBUTED, {"bf16": True}, {"bf16": True} | DISTRIBUTED],
+    ids=["plain", "distributed", "bf16", "bf16-distributed"],
+)
+def test_steps_after_loading_equal_steps_never_interrupted(
+    megatron: dict[str, Any],
+    schedule: str,
+    num_steps: int,
+    opened: Open,
+    follow_script: Any,
+    tmp_path: Path,
+) -> None:
+    before: Script = [("step", str(number)) for number in range(num_steps)]
+    after: Script = [("step", str(number)) for number in range(num_steps, num_steps + 2)]
+    backend = opened(megatron, lr_decay_style=schedule)
+    follow_script(backend, [*before, ("save", str(tmp_path))])
+    saved = weights(backend)
+    follow_script(backend, after)
+    wanted = weights(backend)
+
+    again = opened(megatron, lr_decay_style=schedule)
+    follow_script(again, [("load", str(tmp_path))])
+    assert are_equal(weights(again), saved)
+    follow_script(again, after)
+    assert are_equal(weights(again), wanted)
+    assert not are_equal(saved, wanted)
+
+
+@pytest.mark.parametrize(
+    ("writes", "reads"), [({}, DISTRIBUTED), (DISTRIBUTED, {})], ids=["to-distributed", "to-plain"]
+)
+@pytest.mark.parametrize("bf16", [False, True])
+def test_what_one_optimizer_writes_the_other_reads(
+    writes: dict[str, Any],
+    reads: dict[str, Any],
+    bf16: bool,
+    opened: Open,
+    follow_script: Any,
+    tmp_path: Path,
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    backend = opened(writes | {"bf16": bf16})
+    follow_script(backend, [("step", "0"), ("step", "1"), ("save", str(first)), ("step", "2")])
+    wanted = weights(backend)
+    again = opened(reads | {"bf16": bf16})
+    follow_script(again, [("load", str(first)), ("save", str(second)), ("step", "2")])
+    assert are_equal(wholes(first), wholes(second))
+    assert apart(weights(again), wanted) < 1e-5
+
+
+def test_random_generators_go_on_where_they_were(
+    opened: Open, follow_script: Any, tmp_path: Path
+) -> None:
+    def draw() -> list[float]:
+        return [
+            random.random(),
+            random.gauss(),
+            float(np.random.random()),
+            float(np.random.normal()),
+            float(torch.rand(1)),
+        ]
+
+    backend = opened({})
+    draw()
+    follow_script(backend, [("save", str(tmp_path))])
+    wanted = draw()
+    follow_script(opened({}), [("load", str(tmp_path))])
+    assert draw() == wanted
+
+
+def test_a_state_of_another_model_or_type_is_refused_and_nothing_changes(
+    opened: Open, follow_script: Any, tmp_path: Path
+) -> None:
+    follow_script(opened({}), [("step", "0"), ("save", str(tmp_path))])
+    for model, megatron, words in (
+        ("Qwen2", {}, r"lacks decoder\.layers\.0\.self_attention\.linear_qkv\.bias"),
+        ("Qwen3", {"bf16": True}, r"in bfloat16, the checkpoint.*in float32"),
+    ):
+        other = opened(megatron, model)
+        before = weights(other)
+        with pytest.raises(ConfigError, match=words):
+            other.load_state(tmp_path)
+        assert are_equal(weights(other), before)
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda shard: shard.unlink(), "__0_0.distcp"),
+        (lambda shard: shard.write_bytes(shard.read_bytes()[:-2000]), "__0_0.distcp: no tensor"),
+        (lambda shard: (shard.parent / "index.json").write_text("{]"), "index.json is not an"),
+        (lambda shard: (shard.parent / "progress.json").unlink(), "progress.json is missing"),
+    ],
+    ids=["missing", "truncated", "index", "progress"],
+)
+def test_a_damaged_state_is_refused_by_the_name_of_its_file(
+    damage: Callable[[Path], object], words: str, opened: Open, follow_script: Any, tmp_path: Path
+) -> None:
+    backend = opened({})
+    follow_script(backend, [("save", str(tmp_path))])
+    damage(tmp_path / "__0_0.distcp")
+    with pytest.raises(AgentRLError, match=words):
+        backend.load_state(tmp_path)
+
+
+def test_megatrons_own_loader_reads_the_weights(
+    opened: Open, follow_script: Any, tmp_path: Path
+) -> None:
+    backend = opened({})
+    follow_script(backend, [("step", "0"), ("save", str(tmp_path))])
+    wanted = weights(backend)
+    again = opened({})
+    from megatron.core import dist_checkpointing
+
+    content = dist_checkpointing.load_content_metadata(str(tmp_path))
+    model = again._model.module
+    # Of layers that have no extra state it wants to read that none is there.
+    found = dist_checkpointing.load(
+        {"model": model.sharded_state_dict(metadata=content)}, str(tmp_path), strict="log_all"
+    )
+    model.load_state_dict(found["model"])
+    assert not are_equal(wanted, load_file(again._model_dir / "model.safetensors"))
+    assert are_equal(weights(again), wanted)
+
+
+def test_a_damaged_checkpoint_falls_back_to_the_weights_before(
+    opened: Open, follow_script: Any, tmp_path: Path
+) -> None:
+    backend = opened({})
+    writer = CheckpointWriter(tmp_path, backend, run_id="run")
+    writer.begin(None)
+    follow_script(backend, [("step", "0")])
+    writer.save(1, version=1)
+    wanted = weights(backend)
+    follow_script(backend, [("step", "1")])
+    newest = writer.save(2, version=2)
+    shard = newest.state / "__0_0.distcp"
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+
+    again = opened({})
+    found = restore_newest(tmp_path, again)
+    assert found is not None
+    assert found.iteration == 1
+    assert are_equal(weights(again), wanted)
+
+
+def test_saving_starts_no_process_and_leaves_no_file_open(
+    opened: Open, follow_script: Any, tmp_path: Path
+) -> None:
+    backend = opened({})
+    me = psutil.Process()
+    before = set(me.children(recursive=True))
+    follow_script(backend, [("save", str(tmp_path)), ("load", str(tmp_path))])
+    assert set(me.children(recursive=True)) <= before
+    assert [file.path for file in me.open_files() if Path(file.path).is_relative_to(tmp_path)] == []
+
+
+# ---- several ranks -------------------------------------------------------------------------------
+
+#: Name -> model, Megatron settings, script. In order: most load what the one before has saved.
+TWO_RANKS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "dp2": (ODD, DISTRIBUTED, "step 0, step 1, save dp2, step 2, export dp2-after"),
+    "dp2-again": (ODD, DISTRIBUTED, "load dp2, step 2, export dp2-again-after"),
+    "tp2": (ODD, TENSOR, "load dp2, save tp2, fail full"),
+    "pp2": (ODD, PIPELINE | DISTRIBUTED, "load tp2, save pp2, step 2, export pp2-after"),
+    "cp2": (ODD, CONTEXT | DISTRIBUTED, "load pp2, save cp2, step 2, export cp2-after"),
+    "overlap": (ODD, OVERLAP, "load cp2, step 2, save overlap, export overlap-after"),
+    "untied-pp2": ("Qwen3", PIPELINE, "step 0, save untied-pp2, step 1, export untied-pp2-after"),
+    "untied-dp2": (
+        "Qwen3",
+        DISTRIBUTED,
+        "load untied-pp2, save untied-dp2, step 1, export untied-dp2-after",
+    ),
+}
+FOUR_RANKS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "tp2-dp2": (
+        ODD,
+        TENSOR | {"sequence_parallel": True} | DISTRIBUTED,
+        "load dp2, save tp2-dp2, step 2, export tp2-dp2-after",
+    )
+}
+
+
+@pytest.fixture(scope="module")
+def home(hf_model: Any, run_ranks: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where all jobs left their states and exports."""
+    home = tmp_path_factory.mktemp("states")
+
+    def job(ranks: int, name: str, model: str, megatron: dict[str, Any], text: str) -> Any:
+        script = [line.split(" ") for line in text.split(", ")]
+        return {
+            "config": msgspec.to_builtins(config(ranks, megatron)),
+            "model_dir": str(hf_model(model).directory),
+            "target": str(home / f"{name}-job"),
+            "script": [
+                (verb, argument if verb == "step" else str(home / argument))
+                for verb, argument in script
+            ],
+        }
+
+    for ranks, jobs in ((2, TWO_RANKS), (4, FOUR_RANKS)):
+        run_ranks(home, ranks, [job(ranks, name, *what) for name, what in jobs.items()])
+    return home
+
+
+def exported(home: Path, name: str) -> Tensors:
+    """Weights that all ranks exported alike."""
+    first: Tensors = load_file(home / f"{name}-0")
+    assert all(are_equal(first, load_file(path)) for path in home.glob(f"{name}-[123]"))
+    return first
+
+
+def test_two_ranks_go_on_bit_equal_in_the_layout_that_saved(home: Path) -> None:
+    assert are_equal(exported(home, "dp2-again-after"), exported(home, "dp2-after"))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("dp2", "tp2"),
+        ("tp2", "pp2"),
+        ("pp2", "cp2"),
+        ("untied-pp2", "untied-dp2"),
+        ("dp2", "tp2-dp2"),
+    ],
+)
+def test_every_layout_holds_the_same_weights_and_moments(one: str, other: str, home: Path) -> None:
+    found = wholes(home / one)
+    assert are_equal(found, wholes(home / other))
+    moments = [tensor for key, tensor in found.items() if key.startswith("optimizer.state.exp_avg")]
+    assert len(moments) == 2 * (len(found) - len(moments))
+    assert all(tensor.abs().max() > 0 for tensor in moments)
+
+
+@pytest.mark.parametrize(
+    ("after", "wanted"),
+    [
+        ("pp2-after", "dp2-after"),
+        ("cp2-after", "dp2-after"),
+        ("overlap-after", "dp2-after"),
+        ("tp2-dp2-after", "dp2-after"),
+        ("untied-dp2-after", "untied-pp2-after"),
+    ],
+)
+def test_every_layout_takes_the_same_next_step(after: str, wanted: str, home: Path) -> None:
+    assert apart(exported(home, after), exported(home, wanted)) < 1e-5
+
+
+@pytest.mark.parametrize("megatron", [{}, DISTRIBUTED], ids=["plain", "distributed"])
+def test_one_rank_goes_on_from_two(
+    megatron: dict[str, Any], home: Path, opened: Open, follow_script: Any, tmp_path: Path
+) -> None:
+    backend = opened(megatron, ODD)
+    torch.manual_seed(5)
+    wanted = torch.rand(1, generator=torch.Generator().manual_seed(5))
+    follow_script(backend, [("load", str(home / "dp2")), ("save", str(tmp_path))])
+    assert torch.equal(torch.rand(1), wanted), "generators of another layout were taken over"
+    assert are_equal(wholes(tmp_path), wholes(home / "dp2"))
+    follow_script(backend, [("step", "2")])
+    assert apart(weights(backend), exported(home, "dp2-after")) < 1e-5
+
+
+def test_what_other_ranks_still_gather_is_waited_for(
+    home: Path, opened: Open, follow_script: Any
+) -> None:
+    backend = opened({}, ODD)
+    follow_script(backend, [("load", str(home / "overlap"))])
+    assert are_equal(weights(backend), exported(home, "overlap-after"))
+
+
+@pytest.mark.parametrize("name", ["dp2", "tp2", "pp2", "overlap"])
+def test_a_state_is_as_large_as_what_it_holds(name: str, home: Path) -> None:
+    """Weights are views of large buffers, of which torch would save all."""
+    held = sum(tensor.nbytes for tensor in wholes(home / name).values())
+    num_chunks = (home / name / "index.json").read_text().count('"num_bytes"')
+    on_disk = sum(path.stat().st_size for path in (home / name).glob("*.distcp"))
+    assert held < on_disk < held + 2000 * num_chunks
+
+
+def test_parameters_are_cut_within_a_row(home: Path) -> None:
+    """Else the tests above would not see how torn rows are put together."""
+    stored: dict[str, Any] = dict(
+        FileSystemReader(home / "dp2").read_metadata().state_dict_metadata
+    )
+    chunks = [chunk for facts in stored.values() for chunk in facts.chunks]
+    assert any(len(chunk.offsets) == 2 and chunk.offsets[1] > 0 for chunk in chunks)
+
+
+def test_a_disk_that_fails_one_rank_fails_all_of_them(home: Path) -> None:
+    said = [(home / f"full-{rank}").read_text() for rank in (0, 1)]
+    assert "__1_0.distcp" in said[1]
+    assert said[0] == f"learner rank 1: {said[1]}"
