@@ -320,8 +320,8 @@ def learn(
     **flags: Any,
 ) -> tuple[LearnerOutcome, list[ToyBackend]]:
     with tempfile.TemporaryDirectory() as folder:
-        defaults = {"save": folder, "save_hf": "out", "max_tokens_per_gpu": 32, "max_staleness": 8}
-        cfg = RunConfig(**(defaults | flags))
+        defaults: dict[str, Any] = {"save": folder, "save_hf": "out", "max_staleness": 8}
+        cfg = RunConfig(**({"max_tokens_per_gpu": 32} | defaults | flags))
         return learn_as(cfg, world, num_ranks, should_stop, should_republish, not_finite_at)
 
 
@@ -562,7 +562,11 @@ def test_a_learner_that_died_goes_on_as_if_nothing_had_happened(
     _, unharmed = learn(World([2] * 7), num_ranks=num_ranks)
     world = World([2] * 7)
     world.dies_after = dies_after
-    flags = {"save": str(tmp_path), "save_interval": save_interval, "num_ranks": num_ranks}
+    flags: dict[str, Any] = {
+        "save": str(tmp_path),
+        "save_interval": save_interval,
+        "num_ranks": num_ranks,
+    }
     if num_ranks == 1:  # the other rank of two would wait for the dead one
         with pytest.raises(PeerLostError):
             learn(world, **flags)

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from agentrl.buffer.audit import audit
-from agentrl.cluster.layout import RUN_MARK
+from agentrl.cluster.layout import RUN_MARK, processes_of
 from agentrl.types import Fate
 
 ROOT = Path(__file__).parents[2]
@@ -165,17 +165,3 @@ def test_processes_of_a_run_can_be_told(tmp_path: Path) -> None:
         assert process.stdout.readline() == b"up\n"
         assert process.pid in processes_of(tmp_path)
         process.kill()
-
-
-def processes_of(run: Path) -> list[int]:
-    """Living processes that were started for the run."""
-    mark = f"{RUN_MARK}={run}".encode()
-    found = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            marked = mark in path.read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if marked:
-            found.append(int(path.parent.name))
-    return found

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.buffer.audit import audit
-from agentrl.cluster.layout import RUN_MARK
+from agentrl.cluster.layout import processes_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,18 +21,6 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
 def reached(run: Path, phase: str) -> bool:
     path = run / "phases.json"
     return path.exists() and f'"{phase}"' in path.read_text()
-
-
-def processes_of(run: Path) -> list[str]:
-    mark = f"{RUN_MARK}={run}".encode()
-    found = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if mark in path.read_bytes().split(b"\0"):
-                found.append(path.with_name("cmdline").read_text())
-        except OSError:
-            continue
-    return found
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,128 @@
+"""SIGKILL of every part of a run on the real stack: it goes on or is continued; nothing is lost."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentrl.buffer.audit import audit
+from agentrl.cluster.layout import processes_of
+from agentrl.types import Fate
+
+ROOT = Path(__file__).parents[2]
+GROUPS = 4
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
+
+
+class Run:
+    """A run of the default job, small, that a test may hurt."""
+
+    def __init__(self, folder: Path, num_rollout: int) -> None:
+        self.path = folder / "run"
+        self._folder = folder
+        (folder / "eval.jsonl").write_text('{"question": "Where?", "answer": "here"}\n')
+        self.start(
+            "--async-buffer-size", "4", "--rollout-batch-size", str(GROUPS),
+            "--num-rollout", str(num_rollout), "--save-interval", "4", "--run-dir", str(folder),
+            "--run-id", "run", "--skip-eval-before-train",
+            "--eval-prompt-data", "one", str(folder / "eval.jsonl"),
+        )  # fmt: skip
+
+    def start(self, *flags: str) -> None:
+        command = [sys.executable, str(ROOT / "train_async.py"), *flags]
+        with (self._folder / "output").open("a") as output:
+            self.process = subprocess.Popen(
+                command,
+                cwd=self._folder,
+                env=os.environ | {"NO_COLOR": "1"},
+                stdout=output,
+                stderr=output,
+            )
+
+    @property
+    def said(self) -> str:
+        return (self._folder / "output").read_text()
+
+    @property
+    def num_steps(self) -> int:
+        """Iterations told of so far, repeated ones too."""
+        path = self.path / "metrics.jsonl"
+        return path.read_text().count('"metrics":') if path.exists() else 0
+
+    def wait_for_steps(self, number: int) -> None:
+        deadline = time.monotonic() + 300
+        while self.num_steps < number:
+            assert self.process.poll() is None, self.said
+            assert time.monotonic() < deadline, self.said
+            time.sleep(0.05)
+
+    def kill(self, name: str) -> None:
+        log = (self.path / "logs" / "driver.log").read_text()
+        os.kill(int(re.findall(rf"started {name} \(pid (\d+)\)", log)[-1]), signal.SIGKILL)
+
+    def finish(self) -> dict[str, Any]:
+        assert self.process.wait(400) == 0, self.said
+        summary: dict[str, Any] = json.loads((self.path / "summary.json").read_text())
+        return summary
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Any]:
+    """Starts a run; whatever is left of it at the end is killed."""
+    runs: list[Run] = []
+
+    def make(num_rollout: int) -> Run:
+        runs.append(Run(tmp_path, num_rollout))
+        return runs[-1]
+
+    yield make
+    for run in runs:
+        run.process.kill()
+
+
+def test_a_run_goes_on_when_any_of_its_parts_is_killed(start: Any) -> None:
+    run = start(18)
+    for name in ("router", "engine-0", "buffer", "learner-0", "worker-0", "retriever"):
+        before = run.num_steps
+        run.wait_for_steps(before + 2)
+        run.kill(name)
+    summary = run.finish()
+    assert (summary["status"], summary["steps"]) == ("complete", 18)
+    for name in ("router", "engine-0", "buffer", "learner-0", "worker-0", "retriever"):
+        assert f"{name} ended with -9: it is started again" in run.said
+    report = audit(run.path)
+    assert report.problems == ()
+    assert report.fates == {Fate.TRAINED: 18 * GROUPS}
+    assert processes_of(run.path) == []
+
+
+def test_a_killed_driver_takes_all_with_it_and_another_continues_the_run(start: Any) -> None:
+    run = start(8)
+    run.wait_for_steps(6)
+    run.process.kill()
+    run.process.wait()
+    deadline = time.monotonic() + 15  # ten are promised; a shared machine may need some more
+    while processes_of(run.path):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert audit(run.path).problems == ()
+    run.start("--resume", str(run.path))
+    summary = run.finish()
+    assert (summary["status"], summary["steps"]) == ("complete", 8)
+    steps = [json.loads(line) for line in (run.path / "metrics.jsonl").open()]
+    told = [(s["step"], s["metrics"]["rollout/reward_mean"]) for s in steps if "metrics" in s]
+    numbers = [number for number, _ in told]
+    assert numbers[6:] == [5, 6, 7, 8]  # after the checkpoint of iteration 4
+    assert told[6] == told[4]  # the same rows
+    report = audit(run.path)
+    assert report.problems == ()
+    assert report.fates == {Fate.TRAINED: 8 * GROUPS}
