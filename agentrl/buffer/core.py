@@ -27,6 +27,7 @@ from agentrl.wire.messages import (
     Ack,
     Capacity,
     Drain,
+    Echo,
     Evaluate,
     Fetch,
     Finished,
@@ -63,6 +64,7 @@ _SENDER: dict[type, Role | None] = {
     Tasks: "driver",
     Evaluate: "driver",
     PeerLost: "driver",
+    Echo: "driver",
     Drain: "driver",
 }
 
@@ -203,6 +205,8 @@ class BufferCore:
                 return self._evaluate(message)
             case PeerLost():
                 self.reception.ended(message.name)
+            case Echo():
+                self.state.notify("echo", id=message.id)
             case Drain():
                 if self.draining is None:
                     self.draining = message.reason

@@ -42,6 +42,7 @@ from agentrl.types import SamplingParams, Task, TaskSource
 from agentrl.wire.keys import load_keys
 from agentrl.wire.messages import (
     Drain,
+    Echo,
     Evaluate,
     Event,
     PeerLost,
@@ -83,7 +84,7 @@ class Driver:
         keys = load_keys(Path(spec.keys_dir)) if spec.keys_dir else None
         self._peer = BufferPeer(spec.buffer_address, role="driver", name="driver", keys=keys)
         self._feeder = Feeder(source, self._peer)
-        self._evaluating: Evaluate | None = None
+        self._awaited: dict[str, Evaluate | Echo] = {}
         self._failures = FailureStreak(_FAILED_BATCHES * spec.config.rollout_batch_size)
         self._supervision = Supervision(spec.config.num_learner_ranks)
         self._tasks: anyio.abc.TaskGroup
@@ -132,8 +133,9 @@ class Driver:
             self._phases.mark("first_lease")
             await self.state.wait(lambda s: s.steps >= 1 or s.learner_done)
             self._phases.mark("first_step")
-            # The learner's exit is no event of the buffer: its last words may be on their way.
-            await self.state.wait(lambda s: s.learner_done and s.is_settled)
+            await self.state.wait(lambda s: s.learner_done)
+            # Its exit is no event of the buffer: what it said last may still be on its way.
+            await self._catch_up()
             self._phases.mark("trained")
         if self.state.steps == 0 and (reason := self._failures.reason(self.state.fates)):
             raise self._failure(f"no iteration was made: {reason}")
@@ -172,11 +174,18 @@ class Driver:
             )
             if kind == "pinned":
                 self._recorder.note(f"evaluating {name}: {len(tasks)} tasks")
-            self._evaluating = order
+            self._awaited[key] = order
             await self._peer.deliver(order)
             await self.state.wait(lambda s, key=key: key in s.evaluations)  # type: ignore[misc]
-            self._evaluating = None
+            del self._awaited[key]
             self._recorder.evaluation(step, self.state.evaluations[key])
+
+    async def _catch_up(self) -> None:
+        """Wait until every event of the buffer up to now is in."""
+        self._awaited["trained"] = echo = Echo("trained")
+        await self._peer.deliver(echo)
+        await self.state.wait(lambda s: echo.id in s.echoes)
+        del self._awaited["trained"]
 
     async def _drain(self, reason: str, *, resumable: bool = False) -> None:
         await self._peer.deliver(Drain(reason, resumable))
@@ -193,9 +202,10 @@ class Driver:
                     self.state.apply(message)
                     self._recorder.event(message.kind, message.data)
                     await self._react(message)
-                case Welcome() if self._evaluating is not None:
-                    # A buffer that restarted has forgotten the evaluation it was playing.
-                    await self._peer.deliver(self._evaluating)
+                case Welcome():
+                    # A buffer that restarted has forgotten what it owes an answer to.
+                    for request in list(self._awaited.values()):
+                        await self._peer.deliver(request)
                 case Refused(reason):
                     raise InfrastructureError(f"the buffer refused the driver: {reason}")
                 case _:

@@ -15,11 +15,11 @@ class RunState:
 
     def __init__(self) -> None:
         self.version: int | None = None
-        self.published_through = -1
         self.leases = 0
         self.steps = 0
         self.evaluations: dict[str, dict[str, Any]] = {}
         self.fates: dict[str, int] = {}
+        self.echoes: set[str] = set()
         self.learner_done = False
         self.drained = False
         self._changed = anyio.Event()
@@ -34,23 +34,19 @@ class RunState:
         match event.kind:
             case "published":
                 self.version = int(event.data["version"])
-                self.published_through = int(event.data["through"])
             case "lease":
                 self.leases = int(event.data["number"])
             case "step":
                 self.steps = int(event.data["number"])
             case "evaluation":
                 self.evaluations[str(event.data["id"])] = event.data
+            case "echo":
+                self.echoes.add(str(event.data["id"]))
             case "drained":
                 self.drained = True
             case "fates":
                 self.fates = {str(k): int(v) for k, v in event.data["counts"].items()}
         self.notify()
-
-    @property
-    def is_settled(self) -> bool:
-        """Every lease that was given is contained in published weights."""
-        return self.leases == max(self.published_through, 0)
 
     def notify(self) -> None:
         """Wake every waiter."""

@@ -8,7 +8,7 @@ rules are idempotent, so a message that arrives twice changes nothing.
              gets  Assign, Judge, Cancel
     learner  sends Hello, LeaseRequest, Fetch, Stepped, Published, Retire
              gets  Lease, Rows+columns, NoMoreLeases
-    driver   sends Hello, Tasks, Evaluate, PeerLost, Drain
+    driver   sends Hello, Tasks, Evaluate, PeerLost, Echo, Drain
              gets  TaskCredit, Event
     all      send  Heartbeat
              get   Welcome, Ack, Refused
@@ -104,6 +104,12 @@ class PeerLost(_Message, frozen=True, tag="peer_lost"):
     """The driver saw this process end: requeue what it held, now."""
 
     name: str
+
+
+class Echo(_Message, frozen=True, tag="echo"):
+    """Tell this back as an event: whoever hears it has heard of everything before."""
+
+    id: str
 
 
 class Drain(_Message, frozen=True, tag="drain"):
@@ -246,6 +252,7 @@ Message = (
     | Tasks
     | Evaluate
     | PeerLost
+    | Echo
     | Drain
     | LeaseRequest
     | Fetch
