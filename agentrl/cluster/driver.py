@@ -123,8 +123,10 @@ class Driver:
         if self._spec.router_url is not None:
             self._recorder.note(f"engines serve version {self.state.version} after {ready_s:.0f} s")
         is_new = config.resume == "never"
-        if is_new and not config.skip_eval_before_train:
+        if config.eval_only or (is_new and not config.skip_eval_before_train):
             await self._evaluate()
+        if config.eval_only:
+            return
         self._feeder.open()
         async with anyio.create_task_group() as group:
             if config.eval_interval is not None:

@@ -21,7 +21,7 @@ from agentrl.config.toml import write_config
 from agentrl.envs.env import ServiceSpec
 from agentrl.envs.registry import load_env
 from agentrl.envs.tasks import open_eval_sets, open_source
-from agentrl.errors import AgentRLError
+from agentrl.errors import AgentRLError, ConfigError
 from agentrl.serving.launch import Device, engine_command, router_command
 from agentrl.telemetry.logging import setup_logging
 from agentrl.telemetry.recorder import Recorder
@@ -81,6 +81,11 @@ def _launch(
     env_class = load_env(config.env or "single-turn")
     source = open_source(config, env_class)
     eval_sets = open_eval_sets(config, env_class)
+    if config.eval_only and not eval_sets:
+        raise ConfigError(
+            f"--eval-only: --env {config.env} brings no evaluation sets; name some with "
+            "--eval-prompt-data NAME PATH"
+        )
     services = env_class.service_specs(config.env_args)
     phases.mark("parsed")
     with Cluster(config.ray_address) as cluster:

@@ -218,9 +218,9 @@ class _Learner:
         logger.info("learner ends after iteration %d: %s", number, reason)
         if isinstance(end, NoMoreLeases) and self._newest.iteration < number:
             self._publish_next(number)
-        if number:
+        if number:  # else nothing was learnt
             self._checkpoints.save(number, self._newest.version)
-        self._backend.save_hf(directory)
+            self._backend.save_hf(directory)
         self._deliver(Retire(through=number))
         if self._backend.is_source:
             self._peer.flush(FLUSH_TIMEOUT_S)
