@@ -18,6 +18,8 @@ from agentrl.tools.tool import ToolError
 __all__ = ["Retriever"]
 
 MAX_CONNECTIONS = 32
+#: Seconds between requests to a server that cannot be reached.
+RETRY_S = 0.5
 
 
 class _Document(msgspec.Struct, frozen=True):
@@ -51,12 +53,15 @@ class Retriever:
 
     Args:
         url: where the server listens.
-        timeout_s: deadline of one search.
+        timeout_s: deadline of one request.
+        patience_s: how long a search asks again while the server cannot be reached: one that died
+            is started again.
     """
 
-    def __init__(self, url: str, timeout_s: float = 10.0) -> None:
+    def __init__(self, url: str, timeout_s: float = 10.0, patience_s: float = 60.0) -> None:
         self._url = url.rstrip("/") + "/retrieve"
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+        self._patience_s = patience_s
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __aenter__(self) -> Self:
@@ -95,18 +100,7 @@ class Retriever:
         """
         if self._loop is None:
             raise RuntimeError("open the Retriever before searching")
-        body = msgspec.json.encode(_Request([query], topk))
-        headers = {"Content-Type": "application/json"}
-        try:
-            async with _shared[self._loop].session.post(
-                self._url, data=body, headers=headers, timeout=self._timeout
-            ) as answer:
-                text = await answer.read()
-                status = answer.status
-        except (aiohttp.ClientError, TimeoutError) as error:
-            raise InfrastructureError(
-                f"the retriever at {self._url} failed: {error!r}; is its process alive?"
-            ) from error
+        status, text = await self._post(msgspec.json.encode(_Request([query], topk)))
         if status in (400, 413, 422):
             raise ToolError(f"the search was refused: {text[:200].decode(errors='replace')}")
         if status != 200:
@@ -118,3 +112,26 @@ class Retriever:
                 f"the retriever at {self._url} does not speak Search-R1's protocol: {error}"
             ) from error
         return [hit.document.contents for hit in hits]
+
+    async def _post(self, body: bytes) -> tuple[int, bytes]:
+        """Status and text of the first answer; a search may be repeated."""
+        assert self._loop is not None
+        session, headers = _shared[self._loop].session, {"Content-Type": "application/json"}
+        give_up_at = self._loop.time() + self._patience_s
+        while True:
+            try:
+                async with session.post(
+                    self._url, data=body, headers=headers, timeout=self._timeout
+                ) as answer:
+                    return answer.status, await answer.read()
+            except aiohttp.ClientConnectionError as error:
+                if self._loop.time() >= give_up_at:
+                    raise self._failure(error) from error
+            except (aiohttp.ClientError, TimeoutError) as error:
+                raise self._failure(error) from error
+            await asyncio.sleep(RETRY_S)
+
+    def _failure(self, error: Exception) -> InfrastructureError:
+        return InfrastructureError(
+            f"the retriever at {self._url} failed: {error!r}; is its process alive?"
+        )

@@ -84,6 +84,7 @@ def settings(tmp_path: Path) -> BufferSettings:
         heartbeat_s=0.2,
         liveness_s=20.0,
         segment_bytes=2000,
+        keep_trajectories=0,
     )
 
 

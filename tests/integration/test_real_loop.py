@@ -165,3 +165,19 @@ def test_processes_of_a_run_can_be_told(tmp_path: Path) -> None:
         assert process.stdout.readline() == b"up\n"
         assert process.pid in processes_of(tmp_path)
         process.kill()
+
+
+def test_the_trained_model_scores_the_same_when_it_is_evaluated_alone(
+    finished: FinishedRun, tmp_path: Path
+) -> None:
+    command = [str(Path(sys.executable).with_name("agentrl")), "eval", str(finished.path)]
+    flags = ["--run-dir", str(tmp_path), "--run-id", "alone"]
+    done = subprocess.run([*command, *flags], cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    alone = json.loads((tmp_path / "alone" / "summary.json").read_text())
+    (score,) = alone["eval"]["heldout"]
+    assert alone["steps"] == 0
+    assert score["score"] == pytest.approx(
+        finished.summary["eval"]["heldout"][-1]["score"], abs=0.01
+    )
+    assert not (tmp_path / "alone" / "hf").exists()

@@ -101,12 +101,14 @@ def test_a_run_goes_on_when_any_of_its_parts_is_killed(start: Any) -> None:
         assert f"{name} ended with -9: it is started again" in run.said
     report = audit(run.path)
     assert report.problems == ()
-    assert report.fates == {Fate.TRAINED: 18 * GROUPS}
+    # A group may be hit by three kills; it then has that fate, and another takes its place.
+    assert report.fates.keys() <= {Fate.TRAINED, Fate.ENGINE_ERROR}
+    assert report.fates[Fate.TRAINED] == 18 * GROUPS
     assert processes_of(run.path) == []
 
 
 def test_a_killed_driver_takes_all_with_it_and_another_continues_the_run(start: Any) -> None:
-    run = start(8)
+    run = start(12)
     run.wait_for_steps(6)
     run.process.kill()
     run.process.wait()
@@ -115,14 +117,20 @@ def test_a_killed_driver_takes_all_with_it_and_another_continues_the_run(start: 
         assert time.monotonic() < deadline
         time.sleep(0.1)
     assert audit(run.path).problems == ()
+    num_before = run.num_steps
     run.start("--resume", str(run.path))
     summary = run.finish()
-    assert (summary["status"], summary["steps"]) == ("complete", 8)
+    assert (summary["status"], summary["steps"]) == ("complete", 12)
+    log = (run.path / "logs" / "learner-0.log").read_text()
+    (restored,) = map(int, re.findall(r"going on after iteration (\d+)", log))
+    assert restored % 4 == 0
+    assert 4 <= restored <= num_before
     steps = [json.loads(line) for line in (run.path / "metrics.jsonl").open()]
     told = [(s["step"], s["metrics"]["rollout/reward_mean"]) for s in steps if "metrics" in s]
-    numbers = [number for number, _ in told]
-    assert numbers[6:] == [5, 6, 7, 8]  # after the checkpoint of iteration 4
-    assert told[6] == told[4]  # the same rows
+    again = told[num_before:]
+    assert [number for number, _ in again] == list(range(restored + 1, 13))
+    repeated = num_before - restored
+    assert again[:repeated] == told[restored:num_before]  # the same rows
     report = audit(run.path)
     assert report.problems == ()
-    assert report.fates == {Fate.TRAINED: 8 * GROUPS}
+    assert report.fates == {Fate.TRAINED: 12 * GROUPS}

@@ -266,8 +266,9 @@ async def test_a_failing_retriever_is_an_infrastructure_failure(status: int) -> 
 
 
 async def test_a_retriever_that_is_gone_or_talks_nonsense_is_an_infrastructure_failure() -> None:
-    with pytest.raises(InfrastructureError, match="is its process alive"):
-        await searched(f"http://127.0.0.1:{free_port()}", 0, "capital of France")
+    async with Retriever(f"http://127.0.0.1:{free_port()}", patience_s=0.0) as client:
+        with pytest.raises(InfrastructureError, match="is its process alive"):
+            await client.search("capital of France")
 
     async def nonsense(_: web.Request) -> web.Response:
         return web.json_response({"result": []})
@@ -275,6 +276,29 @@ async def test_a_retriever_that_is_gone_or_talks_nonsense_is_an_infrastructure_f
     async for url in served(nonsense):
         with pytest.raises(InfrastructureError, match="protocol"):
             await searched(url, 0, "capital of France")
+
+
+async def test_a_search_waits_for_a_retriever_that_is_started_again() -> None:
+    port = free_port()
+    found: list[str] = []
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.json_response({"result": [[{"document": {"contents": "x"}}]]})
+
+    async def search() -> None:
+        async with Retriever(f"http://127.0.0.1:{port}") as client:
+            found.extend(await client.search("x"))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(search)
+        await anyio.wait_all_tasks_blocked()
+        app = web.Application()
+        app.router.add_post("/retrieve", answer)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", port).start()
+    await runner.cleanup()
+    assert found == ["x"]
 
 
 async def test_a_slow_retriever_is_an_infrastructure_failure() -> None:

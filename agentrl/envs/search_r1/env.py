@@ -70,7 +70,7 @@ class SearchR1Env(Env):
         self._gold = task["answer"]
         return [Message.user(task["question"])]
 
-    @tool(timeout_s=15, max_output_bytes=4096)
+    @tool(timeout_s=90, max_output_bytes=4096)
     async def search(self, query: Annotated[str, Meta(min_length=1, max_length=200)]) -> str:
         """Search the corpus for passages, one a line, in no particular order.
 
