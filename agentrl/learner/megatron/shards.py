@@ -10,7 +10,6 @@ so it is written for other programs and never read here; tensors are read with w
 """
 
 import io
-import os
 import pickle
 from collections.abc import Iterable, Sequence
 from math import prod
@@ -23,7 +22,8 @@ from torch import Tensor
 from torch.distributed.checkpoint import metadata as torch_format
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 
-from agentrl.errors import ConfigError, DataError
+from agentrl.errors import ConfigError, DataError, EnvironmentSetupError
+from agentrl.learner.manifest import sync
 from agentrl.learner.megatron.boxes import overlap
 from agentrl.learner.megatron.placement import CONTENT, Shard
 
@@ -73,13 +73,13 @@ def write(directory: Path, rank: int, shards: Iterable[Shard]) -> Index:
             )
             sizes = tuple(shard.tensor.shape)
             whole.chunks.append(Chunk(shard.offset, sizes, name, start, file.tell() - start))
-        _sync(file)
+    sync(directory / name)
     return index
 
 
 def write_index(directory: Path, parts: Sequence[Index]) -> None:
-    """Join the parts of all ranks and describe the whole, for us and for others. DataError when a
-    file is not as its rank says, which a file system that is not shared would cause."""
+    """Join the parts of all ranks and describe the whole durably, for us and for others.
+    EnvironmentSetupError when a file is not here as its rank wrote it."""
     index: Index = {}
     for part in parts:
         for key, whole in part.items():
@@ -92,6 +92,8 @@ def write_index(directory: Path, parts: Sequence[Index]) -> None:
     (directory / ".metadata").write_bytes(pickle.dumps(_for_torch(index)))
     torch.save({"content_metadata": CONTENT}, directory / "common.pt")
     save_config(CheckpointingConfig("torch_dist", 1), str(directory))
+    for name in (_INDEX, ".metadata", "common.pt", "metadata.json"):
+        sync(directory / name)
 
 
 def read_index(directory: Path) -> Index:
@@ -160,7 +162,7 @@ def _check_files(directory: Path, index: Index) -> None:
         path = directory / name
         size = path.stat().st_size if path.exists() else 0
         if size != end:
-            raise DataError(
+            raise EnvironmentSetupError(
                 f"{path} has {size} bytes here and {end} on the rank that wrote it: on several"
                 " nodes checkpoints need a file system that all of them share"
             )
@@ -187,8 +189,3 @@ def _for_torch(index: Index) -> torch_format.Metadata:
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def _sync(file: io.BufferedWriter) -> None:
-    file.flush()
-    os.fsync(file.fileno())

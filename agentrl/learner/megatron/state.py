@@ -10,8 +10,8 @@ was opened with. All ranks come here together, and all of them raise or none (`a
 """
 
 import logging
-import os
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,9 @@ import msgspec
 import torch.distributed as dist
 from megatron.core import parallel_state
 
-from agentrl.errors import DataError, EnvironmentSetupError
+from agentrl.errors import ConfigError, DataError, EnvironmentSetupError
 from agentrl.learner.agreement import Failure, attempt, failure_of, retold
+from agentrl.learner.manifest import sync
 from agentrl.learner.megatron import parallel, placement, rng, shards
 from agentrl.learner.megatron.optimizer import Optimizer
 from agentrl.learner.megatron.placement import Shard
@@ -81,9 +82,10 @@ def load(directory: Path, model: Any, optimizer: Optimizer) -> None:
     wanted = list(_shards(model, optimizer))
     index: shards.Index = {}
 
-    def look() -> None:
+    def look() -> list[str]:
         index.update(shards.read_index(directory))
         shards.require(directory, index, wanted)
+        return sorted({shard.key for shard in wanted})
 
     def take() -> None:
         shards.read(directory, index, wanted)
@@ -91,7 +93,12 @@ def load(directory: Path, model: Any, optimizer: Optimizer) -> None:
         optimizer.resume(progress.completed_steps)
         _restore_generators(directory, progress.layout)
 
-    _together(look)
+    known = set(chain.from_iterable(_together(look)))
+    if unknown := sorted(index.keys() - known):
+        raise ConfigError(
+            f"{directory} is of another model: it has {len(unknown)} tensors that the run does not"
+            f" know, such as {unknown[0]}"
+        )
     _together(take)
 
 
@@ -153,7 +160,5 @@ def _read(path: Path) -> bytes:
 
 
 def _write(path: Path, data: bytes) -> None:
-    with path.open("xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    path.write_bytes(data)
+    sync(path)
