@@ -3,8 +3,7 @@
 megatron-core names the device "cuda" literally in some forty places. On a host without CUDA,
 `install()` answers for it: a torch function mode rewrites the device of every torch call of the
 calling thread, and four functions of torch.cuda and megatron-core get their CPU meaning.
-On a host with CUDA nothing is replaced but what is wrong there too: one unbound name, and the
-distributed optimizer's checkpoints (`optimizer_fixes`).
+On a host with CUDA nothing is replaced but what is wrong there too: one unbound name.
 
 The mode belongs to a thread: the thread that called `install()` is the one that trains.
 Refused: any megatron-core but `MCORE_VERSION`, because every line here was checked against it.
@@ -24,7 +23,6 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from agentrl.errors import EnvironmentSetupError
-from agentrl.learner.megatron import optimizer_fixes
 
 __all__ = ["MCORE_VERSION", "install"]
 
@@ -48,7 +46,6 @@ def install() -> None:
         _import_without_compiler()
     moe_utils = importlib.import_module("megatron.core.transformer.moe.moe_utils")
     vars(moe_utils).setdefault("te_general_gemm", None)
-    optimizer_fixes.install()
     if on_cpu:
         _answer_for_cuda()
         _CudaMeansCpu().__enter__()  # type: ignore[no-untyped-call]
