@@ -93,7 +93,7 @@ class ReadRows(msgspec.Struct, frozen=True):
 
 
 class DropSegments(msgspec.Struct, frozen=True):
-    """No group needs a payload of these segments any more."""
+    """No open group needs a payload of these segments, and they are not kept for reading."""
 
     segments: tuple[int, ...]
 

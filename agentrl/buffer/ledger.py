@@ -71,7 +71,7 @@ _OPEN_GROUPS = "WHERE state <> 'retired' ORDER BY mint"
 _OF_OPEN_GROUPS = "WHERE mint IN (SELECT mint FROM groups WHERE state <> 'retired')"
 _SEGMENTS = """
 SELECT segment, sum(bytes), sum(state <> 'retired') AS live
-FROM trajectories JOIN groups USING(mint) GROUP BY segment HAVING live > 0
+FROM trajectories JOIN groups USING(mint) GROUP BY segment
 """
 _to_json = msgspec.json.Encoder().encode
 T = TypeVar("T")

@@ -4,6 +4,8 @@ The core holds these rows and nothing else that must survive; `Persist(row)` wri
 (the last write of a key wins), and `LedgerState` is what a restart reads back.
 """
 
+from collections.abc import Collection
+
 import msgspec
 
 from agentrl.types import (
@@ -114,14 +116,19 @@ Row = GroupRow | EpisodeRow | LeaseRow | PacingRow | PeerRow | Mark | VersionRow
 
 
 class SegmentUse(msgspec.Struct, frozen=True):
-    """Bytes accepted into a segment and how many of its payloads are still needed."""
+    """Bytes accepted into a segment and how many of its payloads are still needed: with none, it is
+    kept for reading only."""
 
     num_bytes: int = 0
     live: int = 0
 
 
 class LedgerState(msgspec.Struct, frozen=True):
-    """What a restart needs: open groups with their episodes and leases, and the small tables."""
+    """What a restart needs: open groups with their episodes and leases, and the small tables.
+
+    `segments` are all that a payload was ever acknowledged in, let go or not: a number is not used
+    twice.
+    """
 
     groups: tuple[GroupRow, ...] = ()
     episodes: tuple[EpisodeRow, ...] = ()
@@ -135,3 +142,8 @@ class LedgerState(msgspec.Struct, frozen=True):
     cursor: int = 0
     last_lease: int = 0
     segments: dict[int, SegmentUse] = {}
+
+    def without_lost_segments(self, on_disk: Collection[int]) -> "LedgerState":
+        """The same without segments that nothing needs and that are not there any more."""
+        found = {n: use for n, use in self.segments.items() if use.live or n in on_disk}
+        return msgspec.structs.replace(self, segments=found)

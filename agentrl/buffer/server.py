@@ -74,13 +74,14 @@ async def run_buffer(
     clock = clock or MonotonicClock()
     with Ledger(run_dir / "ledger.db") as ledger:
         state = await to_thread.run_sync(ledger.load)
-        core = BufferCore(settings, state, clock.now())
         with PayloadStore(
             run_dir / "payload",
             segment_bytes=settings.segment_bytes,
             first=max(state.segments, default=0) + 1,
         ) as store:
-            store.drop(set(store.numbers()) - set(state.segments))
+            on_disk = set(store.numbers())
+            core = BufferCore(settings, state.without_lost_segments(on_disk), clock.now())
+            store.drop(on_disk - set(core.state.segments))
             async with RouterSocket(settings.address, keys=keys) as socket:
                 shell = _Shell(core, ledger, store, socket, clock)
                 logger.info("buffer serves on %s", socket.address)

@@ -15,7 +15,8 @@ class BufferSettings(msgspec.Struct, frozen=True, kw_only=True):
     `num_rollout` None: until the task source ends. `min_group_size` None: all episodes of a group.
     A trajectory of a version that is not announced yet waits `publish_grace_s` for it: engines
     serve new weights a moment before the learner can say so.
-    `buffer_disk_limit` and `segment_bytes` are bytes; a segment is closed once it is that long.
+    `buffer_disk_limit`, `keep_trajectories` and `segment_bytes` are bytes; a segment is closed once
+    it is that long. Kept trajectories do not count against `buffer_disk_limit`.
     """
 
     address: str
@@ -27,6 +28,7 @@ class BufferSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_staleness: int = 2  # S
     num_rollout: int | None = None
     buffer_disk_limit: int = 64 * 1024**3
+    keep_trajectories: int = 256 * 1024**2
     heartbeat_s: float = 1.0
     liveness_s: float = 10.0
     publish_grace_s: float = 600.0
@@ -61,6 +63,7 @@ class BufferSettings(msgspec.Struct, frozen=True, kw_only=True):
             max_staleness=config.staleness_bound,
             num_rollout=config.num_rollout,
             buffer_disk_limit=config.buffer_disk_limit,
+            keep_trajectories=config.keep_trajectories,
             publish_grace_s=2 * config.update_weights_timeout,
             sampling=sampling,
             rollout_seed=config.rollout_seed,

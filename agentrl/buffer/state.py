@@ -5,6 +5,7 @@ the indices true, so what a restart reads back equals what was here.
 
     group    MINTED -> READY -> LEASED -> STEPPED -> RETIRED       (any open state -> RETIRED)
     episode  queued -> claimed -> finished(outcome)                (claimed -> queued on a retry)
+    segment  needed -> kept for reading -> let go                  (kept -> needed when written to)
 
 RETIRED groups leave memory; their rows stay in the ledger.
 """
@@ -55,6 +56,7 @@ class State:
             self._index_group(group)
         for episode in ledger.episodes:
             self.episodes[episode.mint, episode.index] = episode
+        self._let_go()
 
     # ---- effects ----
 
@@ -120,7 +122,8 @@ class State:
 
     @property
     def store_bytes(self) -> int:
-        return sum(use.num_bytes for use in self.segments.values())
+        """Bytes of needed segments. Kept ones are left out: they never stop minting."""
+        return sum(use.num_bytes for use in self.segments.values() if use.live)
 
     def group_episodes(self, mint: int) -> Iterator[EpisodeRow]:
         """The episodes of an open group, by index."""
@@ -150,12 +153,21 @@ class State:
         return self.segments.get(segment, SegmentUse()).live > 0
 
     def sweep_segments(self) -> None:
-        """Let go of segments in which nothing is needed any more."""
-        empty = tuple(number for number, use in self.segments.items() if use.live == 0)
-        for number in empty:
-            del self.segments[number]
-        if empty:
-            self.emit(DropSegments(empty))
+        """Let go of segments that nothing needs, the oldest first, down to `keep_trajectories`."""
+        gone = self._let_go()
+        if gone:
+            self.emit(DropSegments(gone))
+
+    def _let_go(self) -> tuple[int, ...]:
+        kept = sorted(number for number, use in self.segments.items() if use.live == 0)
+        excess = sum(self.segments[n].num_bytes for n in kept) - self.settings.keep_trajectories
+        gone = []
+        for number in kept:
+            if excess <= 0:
+                break
+            excess -= self.segments.pop(number).num_bytes
+            gone.append(number)
+        return tuple(gone)
 
     def _use(self, payload: PayloadRef, *, num_bytes: int, live: int) -> None:
         use = self.segments.get(payload.segment, SegmentUse())

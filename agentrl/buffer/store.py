@@ -19,7 +19,7 @@ from typing_extensions import Buffer
 from agentrl.errors import StoreError
 from agentrl.types import PayloadRef
 
-__all__ = ["PayloadStore", "read_payload"]
+__all__ = ["PayloadStore", "read_payload", "segments_in"]
 
 _SUFFIX = ".seg"
 
@@ -51,7 +51,7 @@ class PayloadStore:
 
     def numbers(self) -> list[int]:
         """Numbers of the segments on disk."""
-        return sorted(int(path.stem) for path in self.folder.glob(f"*{_SUFFIX}"))
+        return segments_in(self.folder)
 
     def append(self, columns: Sequence[Buffer]) -> PayloadRef:
         """Write one payload; it is durable only after `sync`."""
@@ -97,6 +97,11 @@ class PayloadStore:
             self.sync()
             self._file.close()
             self._file = None
+
+
+def segments_in(folder: Path) -> list[int]:
+    """Numbers of the segments in the folder of a store, in order."""
+    return sorted(int(path.stem) for path in folder.glob(f"*{_SUFFIX}"))
 
 
 def read_payload(folder: Path, ref: PayloadRef) -> bytes:

@@ -1,6 +1,8 @@
 """`agentrl SUB-COMMAND`: work on runs and hosts. Training starts with train_async.py.
 
     agentrl audit RUN     check the ledger of a finished run; exit 1 when it contradicts itself
+    agentrl view RUN      episodes of a run as conversations, or as one page with --html FILE
+    agentrl eval MODEL    score a model on the evaluation sets of an Env; nothing is trained
     agentrl doctor        what this host has of what a run needs; exit 3 when something is missing
 
 A sub-command imports what it needs when it is called. Its help says what its exit codes mean.
@@ -12,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from agentrl.cli import view
 from agentrl.errors import AgentRLError
 
 __all__ = ["main"]
@@ -30,6 +33,16 @@ exit codes:
   2    the command line is wrong
   3    the ledger is in use: the run has not ended
   65   there is no ledger, or it cannot be read
+"""
+_EVAL = """\
+Plays the evaluation sets once with MODEL on the real stack and ends. MODEL is a Hugging Face
+directory, or a run directory: then its own configuration is used, and the model that it saved.
+Scores are on the console and in the summary.json of a new run directory.
+
+    agentrl eval runs/ID
+    agentrl eval MODEL --env NAME [any flag of train_async.py]
+
+exit codes: those of train_async.py, 0 when every set was played
 """
 _DOCTOR = """\
 Looks for Python, packages, devices, ports, disk and memory, and measures an fsync where runs would
@@ -51,6 +64,15 @@ def main(argv: list[str] | None = None) -> int:
     audit = _add(commands, "audit", "check the ledger of a finished run", _AUDIT)
     audit.add_argument("run", metavar="RUN", type=Path, help="run directory, such as runs/ID")
     audit.set_defaults(command=_audit)
+    shown = _add(commands, "view", "show episodes of a run as conversations", view.ABOUT)
+    view.add_arguments(shown)
+    shown.set_defaults(command=view.view)
+    evaluation = _add(commands, "eval", "score a model; nothing is trained", _EVAL)
+    evaluation.add_argument("model", metavar="MODEL", type=Path, help="model or run directory")
+    evaluation.add_argument(
+        "flags", metavar="FLAG", nargs=argparse.REMAINDER, help="flags of train_async.py"
+    )
+    evaluation.set_defaults(command=_eval)
     doctor = _add(commands, "doctor", "what this host has of what a run needs", _DOCTOR)
     doctor.add_argument(
         "--run-dir",
@@ -94,6 +116,12 @@ def _audit(arguments: argparse.Namespace) -> int:
         sys.stdout.write(f"PROBLEM: {problem}\n")
     sys.stdout.write("clean\n" if report.clean else f"{len(report.problems)} problems\n")
     return 0 if report.clean else 1
+
+
+def _eval(arguments: argparse.Namespace) -> int:
+    from agentrl.cli.evaluate import evaluate
+
+    return evaluate(arguments.model, arguments.flags)
 
 
 def _doctor(arguments: argparse.Namespace) -> int:

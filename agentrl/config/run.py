@@ -139,6 +139,15 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     buffer_disk_limit: Annotated[
         int, _help("bytes of stored trajectories; minting stops while full", "async", ge=1)
     ] = 64 * 1024**3
+    keep_trajectories: Annotated[
+        int,
+        _help(
+            "bytes of trajectories kept for reading after they are trained; the oldest go first; "
+            "0 keeps none",
+            "async",
+            ge=0,
+        ),
+    ] = 256 * 1024**2
 
     # ---- model and learner ----
     hf_checkpoint: Annotated[
@@ -285,6 +294,9 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             "evaluation",
         ),
     ] = None
+    eval_only: Annotated[
+        bool, _help("evaluate once, train nothing, and end", "evaluation")
+    ] = False
     n_samples_per_eval_prompt: Annotated[
         int, _help("episodes of each evaluation task", "evaluation", ge=1)
     ] = 1

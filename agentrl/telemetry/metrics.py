@@ -127,7 +127,7 @@ _DECLARED = (
     Metric("buffer/queued", "episodes", "episodes that wait for a worker"),
     Metric("buffer/cap", "groups", "adaptive cap on charged groups"),
     Metric("buffer/old_share", "share", "sampled tokens older than the bound, smoothed"),
-    Metric("buffer/store_bytes", "bytes", "stored trajectories"),
+    Metric("buffer/store_bytes", "bytes", "stored trajectories that are still needed"),
     Metric(
         "buffer/sampled_tokens",
         "tokens",

@@ -106,6 +106,7 @@ class BufferMachine(RuleBasedStateMachine):
             async_buffer_size=ahead,
             max_staleness=staleness,
             update_weights_interval=interval,
+            keep_trajectories=0,
         )
         self.core = BufferCore(self.settings)
         self.join("driver", "driver")

@@ -83,6 +83,7 @@ class Bench:
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.dropped: list[int] = []
         self.offset = 0
+        self.segment = 1
         self.seq = 0
 
     def do(self, event: FromPeer | Stored | Unreadable | Tick) -> list[Effect]:
@@ -151,7 +152,7 @@ class Bench:
         sampled = sum(count for _, count in versions)
         meta = TrajectoryMeta(6, sampled, 1, reward, list(versions))
         report = EpisodeReport(id, outcome, StopReason.TERMINATED, [meta], reward)
-        payload = PayloadRef("buffer", 1, self.offset, 90, 7)
+        payload = PayloadRef("buffer", self.segment, self.offset, 90, 7)
         self.offset += 90
         event = (worker, self.epochs[worker], self.seq, Finished(report))
         payloads = () if defect is not None else (payload,)
@@ -260,7 +261,7 @@ def test_only_what_num_rollout_still_needs_is_minted(bench: Any) -> None:
 
 
 def test_a_full_disk_stops_minting_until_segments_are_dropped(bench: Any) -> None:
-    b = bench(buffer_disk_limit=100, async_buffer_size=0, max_staleness=0)
+    b = bench(buffer_disk_limit=100, keep_trajectories=0, async_buffer_size=0, max_staleness=0)
     b.offer(2)
     b.play_all("w0.1")
     assert b.take("driver.1", TaskCredit) == []
@@ -769,6 +770,39 @@ def test_a_full_store_is_no_dead_end_while_a_lease_is_trained(bench: Any) -> Non
     assert b.told("stuck") == []
     b.step(1)
     assert len(b.told("stuck")) == 1
+
+
+# ---- trajectories kept for reading ---------------------------------------------------------------
+
+
+def train_one(b: Bench, number: int) -> None:
+    """One lease of 360 bytes, in a segment of its own, from its tasks to its retirement."""
+    b.segment = number
+    b.offer(2)
+    b.play_all("w0.1")
+    b.lease(number)
+    b.step(number)
+    b.publish(number + 1, number, number)
+    b.say("learner.1", Retire(number))
+
+
+def test_trained_trajectories_are_kept_up_to_the_bound_and_the_oldest_go_first(bench: Any) -> None:
+    b = bench(keep_trajectories=720, async_buffer_size=0, max_staleness=0)
+    gone = []
+    for number in (1, 2, 3, 4):
+        train_one(b, number)
+        gone.append(list(b.dropped))
+    assert gone == [[], [], [1], [1, 2]]
+    assert sorted(b.core.state.segments) == [3, 4]
+
+
+def test_kept_trajectories_never_fill_the_store(bench: Any) -> None:
+    b = bench(buffer_disk_limit=360, async_buffer_size=0, max_staleness=0)
+    train_one(b, 1)
+    train_one(b, 2)
+    assert b.dropped == []
+    assert b.core.state.store_bytes == 0
+    assert [data["full"] for data in b.told("store")] == [True, False, True, False]
 
 
 # ---- messages that cannot be read ----------------------------------------------------------------

@@ -2,17 +2,20 @@
 
 import shutil
 import sqlite3
+from functools import partial
 from pathlib import Path
 
+import anyio
 import msgspec
 import numpy as np
 import pytest
 
-from agentrl.buffer import audit
+from agentrl.buffer import BufferSettings, audit
 from agentrl.buffer.ledger import Ledger, LedgerReader, refuse_network_file_system
 from agentrl.buffer.payloads import defect, select
 from agentrl.buffer.rows import EpisodeRow, GroupRow, LeaseRow, Mark, Row, StoredTrajectory
-from agentrl.buffer.store import PayloadStore
+from agentrl.buffer.server import run_buffer
+from agentrl.buffer.store import PayloadStore, segments_in
 from agentrl.errors import EnvironmentSetupError, StoreError
 from agentrl.lineage import Lineage
 from agentrl.types import (
@@ -226,6 +229,66 @@ def trained_run(folder: Path) -> None:
         rows += [GroupRow(3, Task("3", {}), 1, 3), EpisodeRow(3, 0)]
         store.sync()
         ledger.commit(rows)
+
+
+def retired_run(folder: Path, segments: int) -> None:
+    """Groups 1, 2, ... of one token each, all trained, each in a segment of its own."""
+    with (
+        Ledger(folder / "ledger.db") as ledger,
+        PayloadStore(folder / "payload", segment_bytes=1, first=1) as store,
+    ):
+        rows: list[Row] = [VersionRow(1, None, 0)]
+        for mint in range(1, segments + 1):
+            meta = TrajectoryMeta(1, 1, 1, 0.0, [(1, 1)])
+            line = StoredTrajectory(meta, store.append([b"x" * TOKEN_BYTES]))
+            state, fate = GroupState.RETIRED, Fate.TRAINED
+            group = GroupRow(mint, Task(str(mint), {}), 1, mint, state, fate, mint, (0.0,))
+            episode = EpisodeRow(mint, 0, outcome=Outcome.DONE, trajectories=(line,))
+            rows += [group, episode, LeaseRow(mint, (mint,), stepped_by=1)]
+        rows += [Mark("retired_through", segments), Mark("published_through", segments)]
+        store.sync()
+        ledger.commit(rows)
+
+
+def restart(folder: Path, keep: int) -> list[int]:
+    """Serve a moment on `folder`; the segments that lie there afterwards."""
+    address = f"ipc://{folder / 'socket'}"
+    settings = BufferSettings(address=address, rollout_batch_size=1, keep_trajectories=keep)
+
+    async def serve() -> None:
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(partial(run_buffer, settings, folder))
+            tasks.cancel_scope.cancel()
+
+    anyio.run(serve)
+    return segments_in(folder / "payload")
+
+
+def test_a_restarted_buffer_keeps_what_is_kept_and_still_bounds_it(tmp_path: Path) -> None:
+    retired_run(tmp_path, segments=4)
+    assert restart(tmp_path, keep=4 * TOKEN_BYTES) == [1, 2, 3, 4]
+    assert restart(tmp_path, keep=3 * TOKEN_BYTES - 1) == [3, 4]
+    assert restart(tmp_path, keep=4 * TOKEN_BYTES) == [3, 4]
+    assert restart(tmp_path, keep=0) == []
+
+
+def test_a_restarted_buffer_that_keeps_nothing_keeps_what_an_open_group_needs(
+    tmp_path: Path,
+) -> None:
+    trained_run(tmp_path)
+    assert restart(tmp_path, keep=0) == [1]
+
+
+def test_segments_that_are_gone_take_no_room_from_kept_ones_and_give_no_number_away(
+    tmp_path: Path,
+) -> None:
+    retired_run(tmp_path, segments=4)
+    (tmp_path / "payload" / "00000004.seg").unlink()
+    with LedgerReader(tmp_path / "ledger.db") as ledger:
+        state = ledger.load()
+    assert max(state.segments) == 4
+    assert sorted(state.without_lost_segments([1, 2, 3]).segments) == [1, 2, 3]
+    assert restart(tmp_path, keep=2 * TOKEN_BYTES) == [2, 3]
 
 
 def test_the_audit_of_a_sound_run_is_clean(tmp_path: Path) -> None:

@@ -98,7 +98,12 @@ def test_arguments_of_the_default_jobs_env_are_checked(
 
 
 @pytest.mark.parametrize(
-    ("command", "codes"), [("audit", ["0", "1", "2", "3", "65"]), ("doctor", ["0", "2", "3"])]
+    ("command", "codes"),
+    [
+        ("audit", ["0", "1", "2", "3", "65"]),
+        ("view", ["0", "2", "3", "65"]),
+        ("doctor", ["0", "2", "3"]),
+    ],
 )
 def test_the_help_of_a_sub_command_says_what_its_exit_codes_mean(
     command: str, codes: list[str], capsys: pytest.CaptureFixture[str]
@@ -111,7 +116,16 @@ def test_the_help_of_a_sub_command_says_what_its_exit_codes_mean(
 
 
 @pytest.mark.parametrize(
-    "argv", [[], ["audit"], ["audit", "a", "b"], ["doctor", "--run", "x", "y"], ["adit"]]
+    "argv",
+    [
+        [],
+        ["audit"],
+        ["audit", "a", "b"],
+        ["doctor", "--run", "x", "y"],
+        ["adit"],
+        ["view", "a", "--best", "0"],
+        ["view", "a", "--best", "1", "--last", "1"],
+    ],
 )
 def test_a_wrong_command_line_is_the_exit_code_that_help_says(argv: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:

@@ -1,0 +1,91 @@
+"""`agentrl view`: its flags, and where what it finds goes."""
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from agentrl.errors import EnvironmentSetupError
+
+__all__ = ["ABOUT", "add_arguments", "view"]
+
+ABOUT = """\
+Shows episodes of the run in RUN as conversations, with tools, reward and weight versions. Without
+a choice: the three best and the three worst episodes of the newest lease. Trajectories are kept
+after training up to --keep-trajectories bytes; of older ones only the ledger's facts are left.
+Reads only; a run that is still going on cannot be shown.
+
+exit codes:
+  0    shown
+  2    the command line is wrong
+  3    the run has not ended, its tokenizer is missing, or FILE cannot be written
+  65   there is no ledger, it cannot be read, or nothing that was asked for is kept
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of `agentrl view`."""
+    parser.add_argument("run", metavar="RUN", type=Path, help="run directory, such as runs/ID")
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument("--group", metavar="ID", help="all episodes of a group, such as 00000007")
+    choice.add_argument("--lease", metavar="K", type=_count, help="all episodes of lease K")
+    choice.add_argument("--last", metavar="N", type=_count, help="the N last kept episodes")
+    choice.add_argument("--best", metavar="N", type=_count, help="N kept ones of highest reward")
+    choice.add_argument("--worst", metavar="N", type=_count, help="N kept ones of lowest reward")
+    parser.add_argument(
+        "--tokens", action="store_true", help="every token with kind, version, age and logprob"
+    )
+    parser.add_argument("--html", metavar="FILE", type=Path, help="write one page to FILE instead")
+
+
+def view(arguments: argparse.Namespace) -> int:
+    """Show what was asked for. Raises StoreError or EnvironmentSetupError, see `ABOUT`."""
+    from agentrl.view.choice import Choice
+    from agentrl.view.episodes import read_episodes
+    from agentrl.view.html import page
+    from agentrl.view.text import print_episodes
+    from agentrl.view.tokenizer import load_vocab
+
+    choice = Choice(
+        group=arguments.group,
+        lease=arguments.lease,
+        last=arguments.last,
+        best=arguments.best,
+        worst=arguments.worst,
+    )
+    episodes = read_episodes(arguments.run, choice)
+    vocab = load_vocab(arguments.run)
+    if arguments.html is None:
+        with _until_the_reader_leaves():
+            print_episodes(sys.stdout, episodes, vocab, tokens=arguments.tokens)
+            sys.stdout.flush()
+        return 0
+    title = f"agentrl run {arguments.run.resolve().name}"
+    text = page(title, episodes, vocab, tokens=arguments.tokens)
+    try:
+        arguments.html.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise EnvironmentSetupError(
+            f"--html {arguments.html} cannot be written: {error.strerror}"
+        ) from error
+    sys.stdout.write(f"{len(episodes)} episodes in {arguments.html}\n")
+    return 0
+
+
+@contextmanager
+def _until_the_reader_leaves() -> Iterator[None]:
+    """`head` closes the pipe when it has seen enough; what is still buffered then goes nowhere."""
+    try:
+        yield
+    except BrokenPipeError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
+    return int(text)

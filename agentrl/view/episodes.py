@@ -1,0 +1,129 @@
+"""Episodes of a run as plain structs: ledger rows beside the columns that are still kept.
+
+Only reads. The buffer of a running run lets nobody else in: it is refused, as for the audit.
+Columns are read for the episodes that were asked for and for no others.
+"""
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from agentrl.buffer import payloads
+from agentrl.buffer.ids import group_id
+from agentrl.buffer.ledger import LedgerReader
+from agentrl.buffer.rows import EpisodeRow, GroupRow, LedgerState, StoredTrajectory
+from agentrl.buffer.store import read_payload, segments_in
+from agentrl.errors import StoreError
+from agentrl.lineage import Lineage
+from agentrl.types import COLUMNS, Outcome, SpanKind, TrajectoryMeta
+from agentrl.view.choice import Choice, Key, Line, choose
+
+__all__ = ["Episode", "Trajectory", "read_episodes"]
+
+Columns = dict[str, npt.NDArray[np.generic]]
+
+
+class Trajectory(msgspec.Struct, frozen=True):
+    """A trajectory of T tokens. `columns`: name in `COLUMNS` -> array of shape (T,). `ages`: int64
+    of shape (T,), in iterations of the lease that trained it, -1 where there is none. Both are
+    None, and `missing` says why, when its bytes are not there."""
+
+    meta: TrajectoryMeta
+    columns: Columns | None
+    ages: npt.NDArray[np.int64] | None
+    missing: str = ""
+
+
+class Episode(msgspec.Struct, frozen=True):
+    """An episode and its group. `judged`: the reward that was trained, None before the verdict or
+    when it is not done."""
+
+    group: GroupRow
+    row: EpisodeRow
+    judged: float | None
+    trajectories: tuple[Trajectory, ...]
+
+    @property
+    def name(self) -> str:
+        """Group, index and attempt, as logs name it."""
+        return f"{group_id(self.row.mint)}/{self.row.index}#{self.row.attempt}"
+
+    @property
+    def reward(self) -> float:
+        """The judged reward, or else the Env's own."""
+        return self.row.reward if self.judged is None else self.judged
+
+
+def read_episodes(run_dir: Path, choice: Choice) -> list[Episode]:
+    """The chosen episodes of the run in `run_dir`, at least one.
+
+    Raises StoreError when there is no readable ledger, or nothing kept to choose from, and says
+    why; EnvironmentSetupError while the run's buffer runs.
+    """
+    path = run_dir / "ledger.db"
+    if not path.exists():
+        raise StoreError(
+            f"{run_dir} has no ledger.db: it is no run directory, or its run ended while it started"
+        )
+    with LedgerReader(path) as ledger:
+        state = ledger.load_all()
+    folder = run_dir / "payload"
+    on_disk = set(segments_in(folder))
+    bare = _episodes(state)
+    chosen = choose(choice, [_line(episode, on_disk) for episode in bare.values()], run_dir)
+    lineage = Lineage(state.versions)
+    return [_with_columns(bare[key], folder, on_disk, lineage) for key in chosen]
+
+
+def _line(episode: Episode, on_disk: set[int]) -> Line:
+    row, stored = episode.row, episode.row.trajectories
+    kept = bool(stored) and all(line.payload.segment in on_disk for line in stored)
+    return Line((row.mint, row.index), episode.group.lease, episode.reward, bool(stored), kept)
+
+
+def _episodes(state: LedgerState) -> dict[Key, Episode]:
+    groups = {group.mint: group for group in state.groups}
+    judged = {group.mint: iter(group.rewards or ()) for group in state.groups}
+    return {
+        (row.mint, row.index): Episode(
+            groups[row.mint],
+            row,
+            next(judged[row.mint], None) if row.outcome is Outcome.DONE else None,
+            (),
+        )
+        for row in state.episodes
+    }
+
+
+def _with_columns(episode: Episode, folder: Path, on_disk: set[int], lineage: Lineage) -> Episode:
+    lease = episode.group.lease
+    read = tuple(_read(line, folder, on_disk, lineage, lease) for line in episode.row.trajectories)
+    return msgspec.structs.replace(episode, trajectories=read)
+
+
+def _read(
+    line: StoredTrajectory, folder: Path, on_disk: set[int], lineage: Lineage, lease: int | None
+) -> Trajectory:
+    if line.payload.segment not in on_disk:
+        why = f"segment {line.payload.segment} was let go to stay within --keep-trajectories"
+        return Trajectory(line.meta, None, None, why)
+    try:
+        payload = read_payload(folder, line.payload)
+    except StoreError as error:
+        return Trajectory(line.meta, None, None, str(error))
+    views = payloads.split(payload)
+    columns: Columns = {n: np.frombuffer(views[n], dtype=dtype) for n, dtype in COLUMNS.items()}
+    return Trajectory(line.meta, columns, _ages(columns, lineage, lease))
+
+
+def _ages(columns: Columns, lineage: Lineage, lease: int | None) -> npt.NDArray[np.int64]:
+    versions = columns["versions"]
+    ages = np.full(versions.shape, -1, dtype=np.int64)
+    if lease is not None:
+        sampled = columns["kinds"] == SpanKind.SAMPLED
+        for version in np.unique(versions[sampled]).tolist():
+            if version in lineage:
+                ages[sampled & (versions == version)] = lineage.age(version, lease)
+    return ages
