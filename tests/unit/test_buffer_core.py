@@ -40,6 +40,7 @@ from agentrl.wire.messages import (
     Cancel,
     Capacity,
     Drain,
+    Echo,
     Evaluate,
     Fetch,
     Finished,
@@ -1008,3 +1009,32 @@ def test_a_fetch_is_answered_to_the_connection_that_asked(bench: Any) -> None:
     b = bench()
     effects = b.do(FromPeer("learner.1", b.epochs["learner.1"], 0, Fetch(1, [])))
     assert [type(effect).__name__ for effect in effects] == ["ReadRows"]
+
+
+def test_an_interrupted_run_keeps_its_groups_for_the_program_that_continues_it(bench: Any) -> None:
+    b = bench()
+    b.offer(3)
+    b.say("learner.1", LeaseRequest(1))
+    held = {assignment.id for assignment in b.assigned("w0.1")}
+    b.say("driver.1", Drain("interrupted", resumable=True))
+    cancelled = {id for message in b.take("w0.1", Cancel) for id in message.episodes}
+    assert held
+    assert cancelled == held
+    assert b.told("drained")
+    assert b.told("fates") == []
+    assert b.take("learner.1", Lease) == b.take("learner.1", NoMoreLeases) == []
+
+
+def test_an_interrupted_run_gives_no_short_lease_in_haste(bench: Any) -> None:
+    b = bench()
+    b.offer(1)
+    b.play_all("w0.1")
+    b.say("learner.1", LeaseRequest(1))
+    b.say("driver.1", Drain("interrupted", resumable=True))
+    assert b.take("learner.1", Lease) == []
+
+
+def test_an_echo_comes_back_after_all_that_was_told_before(bench: Any) -> None:
+    b = bench()
+    b.say("driver.1", Echo("now"))
+    assert b.told("echo") == [{"id": "now"}]

@@ -1,0 +1,78 @@
+"""Which run a program continues, and what it may not change about it."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from agentrl.config.flags import read_flags
+from agentrl.config.resolve import layered
+from agentrl.config.resume import find_run
+from agentrl.config.run import RunConfig
+from agentrl.config.toml import write_config
+from agentrl.errors import ConfigError
+
+
+def leave_run(root: Path, name: str, *, status: str | None, age_s: int) -> Path:
+    """What a run leaves behind, last written `age_s` seconds ago."""
+    path = root / name
+    path.mkdir()
+    write_config(path / "config.toml", RunConfig(env="x.py:X", hf_checkpoint="m", lr=0.5))
+    (path / "ledger.db").touch()
+    os.utime(path / "ledger.db", (1e9 - age_s, 1e9 - age_s))
+    if status is not None:
+        (path / "summary.json").write_text(json.dumps({"status": status}))
+    return path
+
+
+def test_auto_takes_the_newest_run_that_is_not_complete(tmp_path: Path) -> None:
+    leave_run(tmp_path, "done", status="complete", age_s=0)
+    wanted = leave_run(tmp_path, "killed", status="running", age_s=1)
+    leave_run(tmp_path, "older", status=None, age_s=2)
+    (tmp_path / "no-run").mkdir()
+    assert find_run("auto", str(tmp_path), None) == wanted
+
+
+def test_auto_begins_a_new_run_when_there_is_none_to_continue(tmp_path: Path) -> None:
+    leave_run(tmp_path, "done", status="complete", age_s=0)
+    assert find_run("auto", str(tmp_path), None) is None
+    assert find_run("auto", str(tmp_path / "nowhere"), None) is None
+    assert find_run("auto", str(tmp_path), "other") is None
+
+
+def test_a_named_run_is_taken_whatever_its_status(tmp_path: Path) -> None:
+    run = leave_run(tmp_path, "done", status="complete", age_s=0)
+    assert find_run(str(run), "elsewhere", None) == run
+    assert find_run("auto", str(tmp_path), "done") == run
+    assert find_run("never", str(tmp_path), "done") is None
+
+
+def test_a_directory_without_a_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no config\.toml and ledger\.db"):
+        find_run(str(tmp_path), "runs", None)
+
+
+def test_the_runs_own_configuration_lies_under_the_flags(tmp_path: Path) -> None:
+    run = leave_run(tmp_path, "r", status="interrupted", age_s=0)
+    flags = read_flags(["--resume", str(run), "--num-rollout", "9"])
+    config, notes = layered(flags, "train_async")
+    assert (config.lr, config.env, config.num_rollout) == (0.5, "x.py:X", 9)
+    assert (config.run_dir, config.run_id) == (str(tmp_path), "r")
+    assert notes == [f"continuing {run}"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--rollout-batch-size", "7"], "--rollout-batch-size 7, but"),
+        (["--env", "y.py:Y"], "--env y.py:Y, but"),
+        (["--rollout-seed", "1"], "was begun with 42"),
+    ],
+)
+def test_what_the_groups_were_made_from_must_stay(
+    tmp_path: Path, flags: list[str], said: str
+) -> None:
+    run = leave_run(tmp_path, "r", status="interrupted", age_s=0)
+    with pytest.raises(ConfigError, match=said):
+        layered(read_flags(["--resume", str(run), *flags]), "train_async")
