@@ -23,6 +23,10 @@ __all__ = ["EngineChecksum", "EngineControl", "EngineInfo", "EngineRefusedError"
 _START_INTERVAL_S = 0.2
 
 
+#: Deadline of a look at an engine that nobody counts on.
+_PROBE_TIMEOUT_S = 2.0
+
+
 class EngineRefusedError(EngineError):
     """The engine answered and refused: it is alive, its HTTP status is `status`."""
 
@@ -139,9 +143,9 @@ class EngineControl(_HttpControl):
         await self._wait_for("/model_info", deadline_s, lambda: True, clock or MonotonicClock())
 
     async def is_alive(self) -> bool:
-        """Whether the engine can be given weights now."""
+        """Whether the engine can be given weights now; one that is slow to say so cannot."""
         try:
-            await self.require_alive()
+            await self._call("GET", "/model_info", timeout_s=_PROBE_TIMEOUT_S)
         except EngineError:
             return False
         return True

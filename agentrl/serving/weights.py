@@ -120,23 +120,6 @@ class FleetWeightSink:
                 self._fleets = [fleet for fleet in self._fleets if fleet.members]
             time.sleep(_RECALL_S)
 
-    def join(self, engine: EngineAddress, version: int, tensors: NamedTensors) -> PushReport:
-        """Give a new engine the current weights; it then takes part in every publish.
-
-        Call it before the engine is routed. Raises PushError when the engine is lost on the way or
-        its weights differ from those of the others.
-        """
-        member = self._control(engine)
-        alone = self._fleet([member])
-        try:
-            buckets = BucketStream(tensors, self._bucket_bytes, self._skip)
-            report = self._push([alone], version, buckets)
-            self._require_equal([member, *itertools.islice(self._members(), 1)])
-        finally:
-            alone.dissolve()
-        self._enlist(member)
-        return report
-
     def verify(self, tensors: NamedTensors) -> None:
         """Check, tensor by tensor, that every engine holds exactly `tensors`.
 
@@ -288,12 +271,6 @@ class FleetWeightSink:
         self._lost.append(member)
         logger.error("%s fell out of a weight push: %s", member.name, reason)
         self._on_lost(EngineAddress(member.name, member.url))
-
-    def _require_equal(self, members: Sequence[EngineControl]) -> None:
-        first, *others = [(member.name, self._checksum(member).engine) for member in members]
-        for name, checksum in others:
-            if checksum != first[1]:
-                raise PushError(f"{first[0]} and {name} hold different weights after a push")
 
     def _checksum(self, member: EngineControl) -> EngineChecksum:
         return self._portal.call(member.checksum)

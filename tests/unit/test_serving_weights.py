@@ -291,40 +291,30 @@ def test_an_engine_that_hangs_is_lost_at_the_deadline(cluster: Cluster) -> None:
     cluster.assert_serving(2, weights, "e0")
 
 
-def test_a_new_engine_gets_the_current_weights_alone_and_takes_part_in_the_next_push(
-    cluster: Cluster,
-) -> None:
+def test_an_engine_that_was_lost_takes_part_again_once_it_answers(cluster: Cluster) -> None:
+    sink = cluster.sink("e0", "e1")
+    cluster.engines["e1"].die()
+    assert sink.publish(1, some_weights(1).items()).engines == ("e0",)
+    assert sink.publish(2, some_weights(2).items()).engines == ("e0",)
+    assert cluster.lost == ["e1"]
+    cluster.engines["e1"].dead.clear()
+    report = sink.publish(3, some_weights(3).items())
+    assert sorted(report.engines) == ["e0", "e1"]
+    cluster.assert_serving(3, some_weights(3), "e0", "e1")
+
+
+def test_a_push_without_any_engine_waits_for_one_to_come_back(cluster: Cluster) -> None:
     sink = cluster.sink("e0")
-    sink.publish(1, some_weights(1).items())
-    before = list(cluster.engines["e0"].calls)
-    sink.join(cluster.addresses["e1"], 1, some_weights(1).items())
-    cluster.assert_serving(1, some_weights(1), "e1")
-    assert cluster.engines["e0"].calls == before
-    report = sink.publish(2, some_weights(2).items())
-    assert report.engines == ("e0", "e1")
-    cluster.assert_serving(2, some_weights(2), "e0", "e1")
+    cluster.engines["e0"].die()
+    revival = threading.Timer(0.5, cluster.engines["e0"].dead.clear)
+    revival.start()
+    sink.publish(1, iter(list(some_weights(1).items())))
+    revival.join()
+    cluster.assert_serving(1, some_weights(1), "e0")
 
 
-def test_a_new_engine_with_other_weights_than_the_rest_is_not_taken(cluster: Cluster) -> None:
-    sink = cluster.sink("e0")
-    sink.publish(1, some_weights(1).items())
-    with pytest.raises(PushError, match="e1 and e0 hold different weights"):
-        sink.join(cluster.addresses["e1"], 1, some_weights(2).items())
-    assert [engine.name for engine in sink.engines] == ["e0"]
-
-
-def test_a_new_engine_that_dies_on_the_way_is_a_push_error(cluster: Cluster) -> None:
-    sink = cluster.sink("e0")
-    sink.publish(1, some_weights(1).items())
-    cluster.engines["e1"].on_bucket = cluster.engines["e1"].die
-    with pytest.raises(PushError, match="reached no engine"):
-        sink.join(cluster.addresses["e1"], 1, some_weights(1).items())
-    sink.publish(2, some_weights(2).items())
-    cluster.assert_serving(2, some_weights(2), "e0")
-
-
-def test_a_push_without_any_engine_left_fails(cluster: Cluster) -> None:
-    sink = cluster.sink("e0")
+def test_a_push_without_any_engine_left_fails_at_the_deadline(cluster: Cluster) -> None:
+    sink = cluster.sink("e0", timeout_s=0.1)
     cluster.engines["e0"].die()
     with pytest.raises(PushError, match="reached no engine"):
         sink.publish(1, some_weights(1).items())
