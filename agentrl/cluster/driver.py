@@ -10,33 +10,29 @@ name, exit code and last log lines.
 import logging
 import signal
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import anyio
-import msgspec
 
 from agentrl.clock import Clock
 from agentrl.cluster.events import RunState
 from agentrl.cluster.failures import FailureStreak
 from agentrl.cluster.feeder import Feeder
 from agentrl.cluster.host import ExitNotice, ProcessOrder
-from agentrl.cluster.layout import RUN_MARK, RunDir
+from agentrl.cluster.layout import RunDir
 from agentrl.cluster.phases import Phases
 from agentrl.cluster.placement import Cluster
+from agentrl.cluster.restarts import Processes, in_thread
 from agentrl.cluster.services import wait_ready
 from agentrl.cluster.signals import InterruptedRunError
 from agentrl.cluster.spec import RunSpec
 from agentrl.cluster.supervision import Consequence, Supervision, exit_error
 from agentrl.errors import (
     AgentRLError,
-    EngineError,
     EnvironmentSetupError,
     HealthError,
     InfrastructureError,
 )
-from agentrl.serving.control import RouterControl
 from agentrl.telemetry.recorder import Recorder
 from agentrl.types import SamplingParams, Task, TaskSource
 from agentrl.wire.keys import load_keys
@@ -45,7 +41,6 @@ from agentrl.wire.messages import (
     Echo,
     Evaluate,
     Event,
-    PeerLost,
     Refused,
     TaskCredit,
     Welcome,
@@ -77,12 +72,12 @@ class Driver:
         clock: Clock,
     ) -> None:
         self._run, self._spec, self._cluster = run, spec, cluster
-        self._orders = {order.name: order for order in orders}
         self._ready_urls = ready_urls
         self._eval_sets = eval_sets
         self._recorder, self._phases, self._clock = recorder, phases, clock
         keys = load_keys(Path(spec.keys_dir)) if spec.keys_dir else None
         self._peer = BufferPeer(spec.buffer_address, role="driver", name="driver", keys=keys)
+        self._processes = Processes(cluster, spec, orders, ready_urls, self._peer)
         self._feeder = Feeder(source, self._peer)
         self._awaited: dict[str, Evaluate | Echo] = {}
         self._failures = FailureStreak(_FAILED_BATCHES * spec.config.rollout_batch_size)
@@ -99,10 +94,11 @@ class Driver:
         async with anyio.create_task_group() as group:
             self._tasks = group
             group.start_soon(self._signals)
-            for order in self._orders.values():
-                await self._start(order)
+            for name in self._processes.names:
+                await self._processes.start(name)
             self._phases.mark("processes_started")
-            self._recorder.note(f"started {', '.join(self._orders)}; waiting until they are ready")
+            started = ", ".join(self._processes.names)
+            self._recorder.note(f"started {started}; waiting until they are ready")
             for slot in self._cluster.slots():
                 group.start_soon(self._watch, slot)
             async with self._peer, anyio.create_task_group() as conversation:
@@ -227,7 +223,7 @@ class Driver:
             case "peer" if self._supervision.peer(event.data["name"], event.data["state"]):
                 name = event.data["name"]
                 _LOG.error("%s does not answer: it is killed and started again", name)
-                await _in_thread(self._cluster.signal, name, signal.SIGKILL)
+                await self._processes.kill(name)
 
     def _failure(self, reason: str) -> HealthError:
         return HealthError(
@@ -246,14 +242,9 @@ class Driver:
         if self.state.version is not None:
             await self._drain(f"interrupted by {name}", resumable=True)
 
-    async def _start(self, order: ProcessOrder) -> None:
-        marked = msgspec.structs.replace(order, env={**order.env, RUN_MARK: str(self._run.path)})
-        pid = await _in_thread(self._cluster.start, marked)
-        _LOG.info("started %s (pid %s)", order.name, pid)
-
     async def _watch(self, slot: str) -> None:
         while True:
-            notices = await _in_thread(partial(self._cluster.next_exits, slot, 5.0))
+            notices = await in_thread(self._cluster.next_exits, slot, 5.0)
             for notice in notices:
                 await self._ended(notice)
 
@@ -270,43 +261,10 @@ class Driver:
                 f"{notice.name} ended with {notice.returncode}: it is started again; see "
                 f"{self._run.log(notice.name)}"
             )
-            self._tasks.start_soon(self._restart, notice.name, consequence)
-
-    async def _restart(self, name: str, consequence: Consequence) -> None:
-        match consequence:
-            case Consequence.RESTART_LEARNER:
-                ranks = [rank for rank in self._orders if rank.startswith("learner-")]
-                await _in_thread(self._cluster.stop, ranks, 0.0)
-                for rank in ranks:
-                    await self._start(self._orders[rank])
-            case Consequence.RESTART_ENGINE | Consequence.RESTART_ROUTER:
-                if consequence is Consequence.RESTART_ENGINE:
-                    await self._unroute(name)
-                await self._start(self._orders[name])
-                await wait_ready({name: self._ready_urls[name]}, self._spec.config.start_timeout_s)
-                # The learner gives late engines the weights, and routes whoever has them.
-                await _in_thread(self._cluster.signal, "learner-0", signal.SIGUSR1)
-            case _:
-                if name.startswith("worker-"):
-                    await self._peer.deliver(PeerLost(name))
-                await self._start(self._orders[name])
-
-    async def _unroute(self, name: str) -> None:
-        """Requests must not go where nobody is."""
-        (engine,) = [engine for engine in self._spec.engines if engine.name == name]
-        assert self._spec.router_url is not None
-        try:
-            async with RouterControl(self._spec.router_url, timeout_s=5.0) as router:
-                await router.remove(engine, deadline_s=10.0)
-        except EngineError as error:
-            _LOG.warning("%s could not be unrouted: %s", name, error)
+            self._tasks.start_soon(self._processes.restart, notice, consequence)
 
     def _exit_error(self, notice: ExitNotice) -> AgentRLError:
         return exit_error(notice.returncode)(
             f"{notice.name} (pid {notice.pid}) ended with {notice.returncode}; its log "
             f"{self._run.log(notice.name)} ends:\n{self._run.log_tail(notice.name)}"
         )
-
-
-async def _in_thread(function: Any, *args: Any) -> Any:
-    return await anyio.to_thread.run_sync(function, *args, abandon_on_cancel=True)
