@@ -8,6 +8,7 @@ neither a fate nor are open, `trained twice` is what the audit says of leases an
 """
 
 import argparse
+import contextlib
 import os
 import re
 import signal
@@ -69,7 +70,8 @@ class Victim:
         begin = time.monotonic()
         victims = processes_of(self.path) if at_once else []
         for pid in [self._driver.pid, *victims]:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # its parent was killed a moment before
+                os.kill(pid, signal.SIGKILL)
         self._driver.wait()
         while processes_of(self.path):
             time.sleep(0.05)
