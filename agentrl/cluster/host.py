@@ -10,6 +10,7 @@ leader of its own session (a signal reaches all it started) and dies with the ho
 import contextlib
 import os
 import queue
+import random
 import signal
 import socket
 import subprocess
@@ -55,6 +56,7 @@ class ProcessHost:
 
     def __init__(self) -> None:
         self._children: dict[str, _Child] = {}
+        self._reserved: set[int] = set()
         self._exits: queue.Queue[ExitNotice] = queue.Queue()
         self._orders: queue.Queue[Callable[[], None]] = queue.Queue()
         # The kernel ties a child to the thread that forked it, so one thread forks them all.
@@ -65,13 +67,18 @@ class ProcessHost:
         return _address(), os.getpid()
 
     def reserve_ports(self, count: int) -> list[int]:
-        """`count` TCP ports that were free a moment ago."""
-        sockets = [socket.socket() for _ in range(count)]
-        for sock in sockets:
-            sock.bind(("", 0))
-        ports = [sock.getsockname()[1] for sock in sockets]
-        for sock in sockets:
-            sock.close()
+        """`count` TCP ports that were free a moment ago, each given once by this host.
+
+        None of them is of the range from which the kernel takes ports for outgoing connections:
+        such a port may be gone before its process listens, or when it is started again.
+        """
+        low = _first_ephemeral_port()
+        ports: list[int] = []
+        while len(ports) < count:
+            port = random.randrange(low // 2, low)
+            if port not in self._reserved and _is_free(port):
+                self._reserved.add(port)
+                ports.append(port)
         return ports
 
     def write_file(self, path: str, data: bytes) -> None:
@@ -163,6 +170,23 @@ class ProcessHost:
         _signal_session(child.process.pid, signal.SIGKILL)
         child.done.set()
         self._exits.put(ExitNotice(child.order.name, child.process.pid, code, child.expected))
+
+
+def _first_ephemeral_port() -> int:
+    try:
+        low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        low = 32768
+    return low if low >= 4096 else 32768
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True
 
 
 def _signal_session(pid: int, number: int) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -84,3 +85,13 @@ def test_children_die_with_a_host_that_is_killed(tmp_path: Path) -> None:
 def test_a_private_file_is_readable_by_its_owner_alone(tmp_path: Path) -> None:
     ProcessHost().write_file(str(tmp_path / "private" / "key"), b"secret")
     assert (tmp_path / "private" / "key").stat().st_mode & 0o777 == 0o600
+
+
+def test_reserved_ports_are_none_that_an_outgoing_connection_may_take() -> None:
+    low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    host = ProcessHost()
+    ports = [port for _ in range(20) for port in host.reserve_ports(5)]
+    assert len(set(ports)) == len(ports)
+    assert [port for port in ports if low <= port <= high] == []
+    with socket.create_server(("127.0.0.1", ports[0])):
+        pass
