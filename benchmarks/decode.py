@@ -9,7 +9,6 @@ else the machine does falls on both; each number is the median of the rounds.
 
 import os
 import random
-import socket
 import statistics
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from typing import Any
 
 import anyio
 
+from agentrl.cluster.host import free_ports
 from agentrl.serving.client import EngineClient
 from agentrl.serving.control import EngineControl
 from agentrl.serving.cpu import ATTENTION_BACKEND
@@ -41,18 +41,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def free_port() -> int:
-    with socket.socket() as holder:
-        holder.bind(("127.0.0.1", 0))
-        return int(holder.getsockname()[1])
-
-
 @contextmanager
 def running_engine(
     name: str, extra: Mapping[str, Any], folder: Path
 ) -> Iterator[tuple[EngineAddress, subprocess.Popen[bytes]]]:
     """An engine process that serves the default job's model."""
-    port = free_port()
+    port = free_ports(1)[0]
     spec = engine_command(
         model_path=str(MODEL),
         port=port,

@@ -17,12 +17,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from pathlib import Path
 
 import msgspec
 
-__all__ = ["ExitNotice", "ProcessHost", "ProcessOrder"]
+__all__ = ["ExitNotice", "ProcessHost", "ProcessOrder", "free_ports"]
 
 
 class ProcessOrder(msgspec.Struct, frozen=True):
@@ -67,18 +67,9 @@ class ProcessHost:
         return _address(), os.getpid()
 
     def reserve_ports(self, count: int) -> list[int]:
-        """`count` TCP ports that were free a moment ago, each given once by this host.
-
-        None of them is of the range from which the kernel takes ports for outgoing connections:
-        such a port may be gone before its process listens, or when it is started again.
-        """
-        low = _first_ephemeral_port()
-        ports: list[int] = []
-        while len(ports) < count:
-            port = random.randrange(low // 2, low)
-            if port not in self._reserved and _is_free(port):
-                self._reserved.add(port)
-                ports.append(port)
+        """`count` TCP ports that were free a moment ago, each given once by this host."""
+        ports = free_ports(count, self._reserved)
+        self._reserved.update(ports)
         return ports
 
     def write_file(self, path: str, data: bytes) -> None:
@@ -170,6 +161,21 @@ class ProcessHost:
         _signal_session(child.process.pid, signal.SIGKILL)
         child.done.set()
         self._exits.put(ExitNotice(child.order.name, child.process.pid, code, child.expected))
+
+
+def free_ports(count: int, taken: Container[int] = ()) -> list[int]:
+    """`count` different TCP ports that are free now and not among `taken`.
+
+    None is of the range from which the kernel takes ports for outgoing connections: such a port may
+    be gone before its process listens, or when it is started again.
+    """
+    low = _first_ephemeral_port()
+    ports: list[int] = []
+    while len(ports) < count:
+        port = random.randrange(low // 2, low)
+        if port not in taken and port not in ports and _is_free(port):
+            ports.append(port)
+    return ports
 
 
 def _first_ephemeral_port() -> int:

@@ -15,6 +15,7 @@ import anyio
 import pytest
 from aiohttp import web
 
+from agentrl.cluster.host import free_ports
 from agentrl.cluster.services import service_command
 from agentrl.envs.messages import AssistantTurn, Step
 from agentrl.envs.registry import load_env
@@ -34,17 +35,10 @@ MODEL_DIR = Path(str(files("agentrl.envs.search_r1") / "model"))
 TASK = {"question": "What is the capital of France?", "answer": "Paris"}
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 @pytest.fixture(scope="module")
 def retriever() -> Iterator[str]:
     """Address of a retriever started exactly as the service specification says."""
-    port = free_port()
+    port = free_ports(1)[0]
     spec = SearchR1Env.service_specs({})[RETRIEVER]
     url = f"http://127.0.0.1:{port}"
     process = subprocess.Popen(service_command(spec, "127.0.0.1", port))
@@ -266,7 +260,7 @@ async def test_a_failing_retriever_is_an_infrastructure_failure(status: int) -> 
 
 
 async def test_a_retriever_that_is_gone_or_talks_nonsense_is_an_infrastructure_failure() -> None:
-    async with Retriever(f"http://127.0.0.1:{free_port()}", patience_s=0.0) as client:
+    async with Retriever(f"http://127.0.0.1:{free_ports(1)[0]}", patience_s=0.0) as client:
         with pytest.raises(InfrastructureError, match="is its process alive"):
             await client.search("capital of France")
 
@@ -279,7 +273,7 @@ async def test_a_retriever_that_is_gone_or_talks_nonsense_is_an_infrastructure_f
 
 
 async def test_a_search_waits_for_a_retriever_that_is_started_again() -> None:
-    port = free_port()
+    port = free_ports(1)[0]
     found: list[str] = []
 
     async def answer(_: web.Request) -> web.Response:

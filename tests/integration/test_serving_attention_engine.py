@@ -2,7 +2,6 @@
 
 import os
 import random
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from agentrl.cluster.host import free_ports
 from agentrl.serving.client import EngineClient
 from agentrl.serving.control import EngineControl
 from agentrl.serving.cpu import ATTENTION_BACKEND
@@ -22,12 +22,6 @@ from agentrl.types import EngineAddress, Generation, SamplingParams
 pytestmark = [pytest.mark.anyio, pytest.mark.real]
 
 VOCAB_SIZE, MAX_CONTEXT, NUM_REQUESTS, NUM_NEW = 500, 1024, 16, 24
-
-
-def free_port() -> int:
-    with socket.socket() as holder:
-        holder.bind(("127.0.0.1", 0))
-        return int(holder.getsockname()[1])
 
 
 def make_model() -> Qwen3ForCausalLM:
@@ -87,7 +81,7 @@ async def generate(engine: EngineAddress, rounds: int) -> list[list[Generation]]
 
 @contextmanager
 def running_engine(folder: Path) -> Iterator[tuple[EngineAddress, subprocess.Popen[bytes]]]:
-    port = free_port()
+    port = free_ports(1)[0]
     spec = engine_command(
         model_path=str(folder / "model"),
         port=port,

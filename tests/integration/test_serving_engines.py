@@ -6,7 +6,6 @@ random Qwen3 whose vocabulary needs padding and whose embeddings are tied.
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from agentrl.cluster.host import free_ports
 from agentrl.errors import EngineError
 from agentrl.serving.client import EngineClient
 from agentrl.serving.control import EngineControl, EngineRefusedError, RouterControl
@@ -92,12 +92,6 @@ def make_model(seed: int) -> Qwen3ForCausalLM:
 
 def weights_of(seed: int) -> Weights:
     return {name: tensor.detach() for name, tensor in make_model(seed).named_parameters()}
-
-
-def free_ports(count: int) -> list[int]:
-    with ExitStack() as sockets:
-        held = [sockets.enter_context(socket.create_server(("", 0))) for _ in range(count)]
-        return [sock.getsockname()[1] for sock in held]
 
 
 @contextmanager
