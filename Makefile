@@ -27,7 +27,7 @@ check: setup  ## lint, format check, types, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-warmstart: setup  ## make the model that the default job starts from, in build/warmstart
+warmstart: setup  ## make a model like the one that the default job starts from, in build/warmstart
 	$(BIN)/python scripts/default_job/build_tokenizer.py --output build/warmstart/tokenizer
 	$(BIN)/python scripts/default_job/warmstart.py --tokenizer build/warmstart/tokenizer --output build/warmstart
 	OMP_NUM_THREADS=1 $(BIN)/python scripts/default_job/evaluate.py --model build/warmstart/hf \
