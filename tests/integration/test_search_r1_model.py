@@ -70,8 +70,8 @@ def test_the_model_card_agrees_with_the_record_of_its_training() -> None:
     record = json.loads((MODEL_DIR / "training.json").read_text(encoding="utf-8"))
     scores = json.loads((MODEL_DIR / "scores.json").read_text(encoding="utf-8"))
     card = (MODEL_DIR / "README.md").read_text(encoding="utf-8")
-    assert f"--seed {record['recipe']['seed']}" in card
-    assert f"--steps {record['recipe']['steps']}" in card
+    assert f"seed {record['recipe']['seed']}" in card
+    assert f"{record['recipe']['steps']:,} steps" in card
     assert f"{record['seconds']} s" in card
     for score in scores["scores"]:
         assert f"{100 * score['exact_match']:.1f} %" in card
