@@ -294,7 +294,9 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             "evaluation",
         ),
     ] = None
-    eval_only: Annotated[bool, _help("evaluate once, train nothing, and end", "evaluation")] = False
+    eval_only: Annotated[
+        bool, _help("evaluate --hf-checkpoint once, train nothing, and end", "evaluation")
+    ] = False
     n_samples_per_eval_prompt: Annotated[
         int, _help("episodes of each evaluation task", "evaluation", ge=1)
     ] = 1

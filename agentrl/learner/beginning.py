@@ -59,9 +59,15 @@ class Checkpoints:
 
     def restore(self) -> Checkpoint | None:
         """Load the run's newest whole checkpoint, else what `--load` names; None when the run has
-        none of its own. Raises ConfigError when `--load` names nothing."""
+        none of its own. Raises ConfigError when `--load` names nothing, and when the folder holds
+        another run's: their leases are in no ledger of this one."""
         found = restore_newest(self._root, self._backend)
-        if found is None and self._cfg.load is not None:
+        if found is not None and found.manifest.run_id != (self._cfg.run_id or ""):
+            raise ConfigError(
+                f"--save {self._root} holds checkpoints of the run {found.manifest.run_id}, not of "
+                f"{self._cfg.run_id}: save elsewhere, and take the weights along with --load"
+            )
+        if found is None and self._cfg.load is not None and not self._cfg.eval_only:
             first = restore_newest(Path(self._cfg.load), self._backend)
             if first is None:
                 raise ConfigError(f"--load {self._cfg.load}: there is no checkpoint")
@@ -85,7 +91,7 @@ class Checkpoints:
 
 
 def _root(cfg: RunConfig) -> Path:
-    if cfg.save is not None:
+    if cfg.save is not None and not cfg.eval_only:  # it may be the folder of the run that is scored
         return Path(cfg.save)
     if cfg.run_id is None:
         raise ConfigError("the learner needs --save or --run-id to know where checkpoints go")

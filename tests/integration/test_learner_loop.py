@@ -605,3 +605,28 @@ def test_weights_that_moved_on_reach_a_late_engine_as_another_version() -> None:
     learn(world, update_weights_interval=4, should_republish=lambda: next(asked, False))
     rows = [message.row for message in world.of(Published)]
     assert [(row.version, row.iteration) for row in rows] == [(0, 0), (1, 1), (2, 4)]
+
+
+def test_another_runs_checkpoints_are_not_continued(tmp_path: Path) -> None:
+    learn(World([2] * 2), save=str(tmp_path), run_id="first")
+    world = World([2] * 2)
+    with pytest.raises(ConfigError, match="of the run first, not of second"):
+        learn(world, save=str(tmp_path), run_id="second")
+    assert world.delivered == []
+
+
+def test_the_weights_of_another_run_may_be_taken_along(tmp_path: Path) -> None:
+    _, first = learn(World([2] * 2), save=str(tmp_path / "a"), run_id="first")
+    world = World([2])
+    learn(world, save=str(tmp_path / "b"), load=str(tmp_path / "a"), run_id="second")
+    assert torch.equal(world.tables[0], first[0].table)
+    assert world.of(Published)[0].row == VersionRow(0, None, 0)
+
+
+def test_an_evaluation_is_of_its_model_whatever_checkpoints_its_run_names(tmp_path: Path) -> None:
+    folder = str(tmp_path / "a")
+    learn(World([2] * 2), save=folder, run_id="first")
+    world = World([2])
+    alone = {"run_dir": str(tmp_path), "run_id": "alone", "eval_only": True}
+    learn(world, save=folder, load=folder, **alone)
+    assert not world.tables[0].any()
