@@ -627,6 +627,6 @@ def test_an_evaluation_is_of_its_model_whatever_checkpoints_its_run_names(tmp_pa
     folder = str(tmp_path / "a")
     learn(World([2] * 2), save=folder, run_id="first")
     world = World([2])
-    alone = {"run_dir": str(tmp_path), "run_id": "alone", "eval_only": True}
+    alone: dict[str, Any] = {"run_dir": str(tmp_path), "run_id": "alone", "eval_only": True}
     learn(world, save=folder, load=folder, **alone)
     assert not world.tables[0].any()
