@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 export AGENTRL_VENV := $(VENV)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-runtime train test check warmstart bench lock flags clean
+.PHONY: help setup setup-runtime train test faults check warmstart bench lock flags clean
 
 help:  ## list these targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,6 +20,11 @@ train: setup-runtime  ## train the default job: a search agent, on this machine
 
 test: setup  ## run all tests
 	$(BIN)/python -m pytest
+
+faults: setup  ## end the processes of many runs in every way, thousands of times; hours
+	rm -f build/faults.jsonl
+	AGENTRL_FAULTS=$(or $(AGENTRL_FAULTS),full) $(BIN)/python -m pytest tests/faults; \
+		result=$$?; $(BIN)/python -m tests.faults.results && exit $$result
 
 check: setup  ## lint, format check, types, import contracts
 	$(BIN)/ruff check

@@ -13,33 +13,46 @@ if TYPE_CHECKING:
     from agentrl.envs.env import Env, ServiceSpec
     from agentrl.envs.messages import AssistantTurn, Message, Step, ToolCall
     from agentrl.envs.registry import load_env, register
+    from agentrl.envs.rollout import Chat, Rollout, rollout
+    from agentrl.errors import ChatError
     from agentrl.tools.tool import ToolError, tool
+    from agentrl.types import Task
 
 __all__ = [
     "AssistantTurn",
+    "Chat",
+    "ChatError",
     "Env",
     "Message",
     "Meta",
+    "Rollout",
     "ServiceSpec",
     "Step",
+    "Task",
     "ToolCall",
     "ToolError",
     "load_env",
     "register",
+    "rollout",
     "tool",
 ]
 
 _HOMES = {
     "AssistantTurn": "agentrl.envs.messages",
+    "Chat": "agentrl.envs.rollout",
+    "ChatError": "agentrl.errors",
     "Env": "agentrl.envs.env",
     "Message": "agentrl.tokens.chat",
     "Meta": "msgspec",
+    "Rollout": "agentrl.envs.rollout",
     "ServiceSpec": "agentrl.envs.env",
     "Step": "agentrl.envs.messages",
+    "Task": "agentrl.types",
     "ToolCall": "agentrl.tokens.chat",
     "ToolError": "agentrl.tools.tool",
     "load_env": "agentrl.envs.registry",
     "register": "agentrl.envs.registry",
+    "rollout": "agentrl.envs.rollout",
     "tool": "agentrl.tools.tool",
 }
 

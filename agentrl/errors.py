@@ -8,6 +8,7 @@
     │   │   └── ProtocolVersionError         a whole frame of another protocol version
     │   ├── StoreError                       a stored payload or ledger row fails its checksum
     │   ├── EnvError                         user code (Env, tool, judge) raised
+    │   ├── ChatError                        an agent's call to its model was refused
     │   └── TokenError                       tokens that break an invariant of TokenStream
     ├── InfrastructureError (RuntimeError)   a process or network failed: retryable
     │   ├── EngineError                      an engine or the router failed or missed a deadline
@@ -24,6 +25,7 @@ from typing import ClassVar
 
 __all__ = [
     "AgentRLError",
+    "ChatError",
     "ConfigError",
     "DataError",
     "EngineError",
@@ -80,6 +82,22 @@ class StoreError(DataError):
 
 class EnvError(DataError):
     """User code (Env, tool, judge, filter) raised."""
+
+
+class ChatError(DataError):
+    """A call of an agent to its model that was refused: malformed, beyond a budget, or too late.
+
+    `status` is the HTTP status of the refusal, `code` the word for programs, `param` the field of
+    the request that is at fault, if one is.
+    """
+
+    def __init__(
+        self, message: str, *, status: int = 400, code: str | None = None, param: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.param = param
 
 
 class TokenError(DataError):

@@ -2,9 +2,10 @@
 
     age(v, lease k) = (k - 1) - iteration(v)        k - 1 iterations were complete before lease k
 
-After a recovery to an older checkpoint the versions published since are no ancestors of the current
-weights. Their tokens count as at least as old as the iterations that the recovery undid. Buffer and
-learner judge by the same table.
+A version is in the table before an engine can hold it, so that no number stands for two sets of
+weights. After a recovery to an older checkpoint the versions since then are no ancestors of the
+current weights, whether their push ended or not. Their tokens count as at least as old as the
+iterations that the recovery undid. Buffer and learner judge by the same table.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,7 +17,7 @@ __all__ = ["Lineage"]
 
 
 class Lineage:
-    """The table of published versions. Rows come in order of version; no number is used twice."""
+    """The table of versions. Rows come in order of version; no number is used twice."""
 
     def __init__(self, rows: Iterable[VersionRow] = ()) -> None:
         self.rows: dict[int, VersionRow] = {}
@@ -30,19 +31,19 @@ class Lineage:
 
     @property
     def newest(self) -> int:
-        """The largest version published so far, or -1."""
+        """The largest version so far, or -1."""
         return self.tip.version if self.tip is not None else -1
 
     def refusal(self, row: VersionRow) -> str | None:
         """Why `row` cannot be the next version, or None."""
         if row.version <= self.newest:
-            return f"version {row.version} does not grow: version {self.newest} is published"
+            return f"version {row.version} does not grow: version {self.newest} is taken"
         if row.parent is not None and row.parent not in self.rows:
             return f"version {row.version} names the unknown parent {row.parent}"
         return None
 
     def add(self, row: VersionRow) -> None:
-        """Make `row` the current weights; forks every version between its parent and the tip."""
+        """Make `row` the current weights; what is not among its ancestors is undone."""
         if self.tip is not None and row.parent != self.tip.version:
             self._fork(row, self.tip)
         self.rows[row.version] = row
@@ -58,7 +59,7 @@ class Lineage:
         the iterations before `lease`."""
         if version not in self.rows:
             raise DataError(
-                f"unknown version {version} in lease {lease}: published are {sorted(self.rows)}; "
+                f"unknown version {version} in lease {lease}: known are {sorted(self.rows)}; "
                 "the buffer must refuse such tokens at ingestion"
             )
         iteration = self.rows[version].iteration
@@ -80,12 +81,11 @@ class Lineage:
     def _fork(self, row: VersionRow, tip: VersionRow) -> None:
         gap = max(0, tip.iteration - row.iteration)
         ancestors = {ancestor.version for ancestor in self._chain(row.parent)}
-        for branch in self._chain(tip.version):
-            if branch.version in ancestors:
-                break
-            self._undone[branch.version] = max(gap, self._undone.get(branch.version, 0))
-        for version in ancestors:
-            self._undone.pop(version, None)
+        for version in self.rows:
+            if version in ancestors:
+                self._undone.pop(version, None)
+            else:
+                self._undone[version] = max(gap, self._undone.get(version, 0))
 
     def _chain(self, version: int | None) -> Iterator[VersionRow]:
         while version is not None:

@@ -15,6 +15,8 @@ import msgspec
 
 __all__ = [
     "COLUMNS",
+    "MAX_SNAPSHOT_BYTES",
+    "RESAMPLES",
     "TOKEN_BYTES",
     "EngineAddress",
     "EpisodeAssignment",
@@ -160,7 +162,9 @@ class EpisodeAssignment(msgspec.Struct, frozen=True, omit_defaults=True):
 class TrajectoryMeta(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is known of a trajectory without its columns.
 
-    `versions` counts sampled tokens by weight version, in order of version.
+    `versions` counts sampled tokens by weight version, in order of version. `segment` numbers the
+    trajectories of one role whose episode rewrote its history; one that is not 0 begins with a
+    prompt that repeats what was said before, as the chat format remembers it.
     """
 
     num_tokens: int
@@ -170,11 +174,13 @@ class TrajectoryMeta(msgspec.Struct, frozen=True, omit_defaults=True):
     versions: list[tuple[int, int]]
     role: str = "policy"
     num_demonstrated: int = 0
+    segment: int = 0
 
 
 class EpisodeReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a worker says of a finished episode. The columns of trajectory i are columns
-    [i * len(COLUMNS), (i + 1) * len(COLUMNS)) of the message, in the order of `COLUMNS`."""
+    [i * len(COLUMNS), (i + 1) * len(COLUMNS)) of the message, in the order of `COLUMNS`.
+    `answer`: the text of the last turn, for an Env that scores groups."""
 
     id: EpisodeId
     outcome: Outcome
@@ -184,16 +190,18 @@ class EpisodeReport(msgspec.Struct, frozen=True, omit_defaults=True):
     metrics: dict[str, float] = {}
     error: str | None = None
     wall_s: float = 0.0
+    answer: str = ""
 
 
 class EpisodeSummary(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the judge sees of one episode of a group."""
+    """What the judge sees of one episode of a group. `answer` as in its report."""
 
     index: int
     outcome: Outcome
     stop_reason: StopReason
     reward: float
     metrics: dict[str, float]
+    answer: str = ""
 
 
 class PayloadRef(msgspec.Struct, frozen=True, array_like=True):
@@ -240,7 +248,8 @@ class LeaseHeader(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class VersionRow(msgspec.Struct, frozen=True, array_like=True):
-    """A published set of weights: what it grew from and how many iterations it contains."""
+    """A set of weights that engines may hold: what it grew from and how many iterations it
+    contains."""
 
     version: int
     parent: int | None
@@ -280,11 +289,21 @@ class NamedTensor(Protocol):
     def __getitem__(self, index: int, /) -> Any: ...
 
 
+#: Bytes of what is saved of an episode between two turns; a larger one is not kept.
+MAX_SNAPSHOT_BYTES = 8 * 1024**2
+
+#: Times that a turn is given up for a push under `--no-partial-rollout`; the next try goes on
+#: through pushes.
+RESAMPLES = 2
+
+
 class Generation(msgspec.Struct, frozen=True):
     """What an engine sampled in one turn: ids with one log-probability (of the distribution that
     was sampled from, in nats) and one weight version each.
 
     `finish_reason`: stop, length or abort. `matched`: the stop id, where one ended the turn.
+    `num_retractions`: pushes that it went on through; `num_resamples`: times that the turn was
+    given up for a push before, and sampled again.
     """
 
     output_ids: list[int]
@@ -293,6 +312,7 @@ class Generation(msgspec.Struct, frozen=True):
     finish_reason: str
     matched: int | None = None
     num_retractions: int = 0
+    num_resamples: int = 0
     latency_s: float = 0.0
 
 
@@ -312,6 +332,10 @@ class TurnClient(Protocol):
         Raises EngineError (retryable) when no engine answered in time, TokenError for ids that no
         engine may be sent.
         """
+        ...
+
+    def new_weights(self) -> None:
+        """Engines serve new weights now: what must not go on under them is sampled again."""
         ...
 
     def permit_stats(self) -> PermitStats:

@@ -11,14 +11,16 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-__all__ = ["Row", "commit", "machine", "report"]
+__all__ = ["RESULTS", "ROOT", "Row", "commit", "machine", "report", "table"]
 
 ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -46,12 +48,13 @@ def commit() -> str:
     """What was measured."""
     git = ("git", "-C", str(ROOT))
     head = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True)
-    changed = subprocess.run([*git, "status", "--porcelain", "--", "agentrl"], capture_output=True)
+    code = ("agentrl", "scripts", "benchmarks/*.py", "train*.py")
+    changed = subprocess.run([*git, "status", "--porcelain", "--", *code], capture_output=True)
     return head.stdout.strip() + ("+" if changed.stdout else "")
 
 
-def report(name: str, rows: list[Row], command: str | None = None) -> None:
-    """Write the results, print the table, then the JSON object as the last line."""
+def report(name: str, rows: list[Row], command: str | None = None) -> dict[str, Any]:
+    """Write the results, print the table, then the JSON object as the last line; returns it."""
     print(f"{name} on {machine()}")
     for row in rows:
         against = f"   (against {row.against})" if row.against else ""
@@ -60,10 +63,17 @@ def report(name: str, rows: list[Row], command: str | None = None) -> None:
         "name": name,
         "machine": machine(),
         "commit": commit(),
-        "command": command or " ".join([Path(sys.executable).name, *sys.argv]),
+        "command": command or " ".join(["python -m", f"benchmarks.{name}", *sys.argv[1:]]),
         "rows": [msgspec.structs.asdict(row) for row in rows],
     }
-    path = ROOT / "benchmarks" / "results" / f"{name}.json"
+    path = RESULTS / f"{name}.json"
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result))
+    return result
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

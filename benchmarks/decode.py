@@ -21,7 +21,7 @@ from typing import Any
 
 import anyio
 
-from agentrl.cluster.host import free_ports
+from agentrl.cluster.ports import free_ports
 from agentrl.serving.client import EngineClient
 from agentrl.serving.control import EngineControl
 from agentrl.serving.cpu import ATTENTION_BACKEND

@@ -14,9 +14,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks import Row, report
+from benchmarks import ROOT, Row, report
 
-ROOT = Path(__file__).resolve().parent.parent
 ARGUMENTS = ("--async-buffer-size", "4", "--num-rollout", "1", "--skip-eval-before-train")
 LIMIT_S = 600
 HELP_RUNS = 5

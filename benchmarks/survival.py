@@ -1,14 +1,19 @@
 """What a run of the default job loses when its parts are killed, and how long it takes to go on.
 
-`KILLS` times each: SIGKILL of router, engine, buffer, learner, agent worker and retriever in one
+`--kills` times each: SIGKILL of router, engine, buffer, learner, agent worker and retriever in one
 run on the real stack; then of the driver, and of every process at once, each followed by
 `--resume`. Seconds count from the kill to the second iteration after it that the run tells of: the
-first may have been on its way. At the end the ledger is audited: `lost` groups are minted and have
-neither a fate nor are open, `trained twice` is what the audit says of leases and lineage.
+first may have been on its way. A part of which a run goes on too late, or not at all, counts as
+hung, and the run is continued for the next kill.
+
+At the end the run is continued for three iterations more and ends by itself, so that no group is
+open any more. `lost`: groups that were minted and have no fate; `trained twice`: groups in more
+than one lease; the audit reads the whole ledger and every payload that is still owed.
 """
 
 import argparse
 import contextlib
+import json
 import os
 import re
 import signal
@@ -17,21 +22,25 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from agentrl.buffer.audit import audit
+from agentrl.buffer.ledger import LedgerReader
 from agentrl.cluster.layout import processes_of
-from benchmarks import Row, report
+from benchmarks import RESULTS, ROOT, Row, report, table
 
-ROOT = Path(__file__).resolve().parent.parent
 PARTS = ("router", "engine-0", "buffer", "learner-0", "worker-0", "retriever")
-FLAGS = (
-    "--async-buffer-size", "4", "--rollout-batch-size", "4", "--save-interval", "5",
-    "--skip-eval-before-train", "--num-rollout", "2000",
-)  # fmt: skip
+WHOLE = ("driver", "all at once")
+FLAGS = ("--async-buffer-size", "4", "--skip-eval-before-train", "--num-rollout", "5000")
 #: Seconds after which a run that tells of no iteration counts as hung.
 HUNG_S = 240.0
+#: Seconds that processes may take to be gone after their driver.
+GONE_S = 30.0
+MORE_ITERATIONS = 3
+PAGE = ROOT / "docs" / "results" / "survival.md"
 
 
 class Victim:
@@ -40,73 +49,86 @@ class Victim:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.path = folder / "run"
-        self.start("--run-dir", str(folder), "--run-id", "run", *FLAGS)
+        self._start("--run-dir", str(folder), "--run-id", "run", *FLAGS)
 
-    def start(self, *flags: str) -> None:
+    def _start(self, *flags: str) -> None:
         argv = [sys.executable, str(ROOT / "train_async.py"), *flags]
         with (self._folder / "output").open("a") as output:
             self._driver = subprocess.Popen(argv, cwd=ROOT, stdout=output, stderr=output)
 
-    @property
-    def num_steps(self) -> int:
+    def _told(self) -> list[int]:
+        """Iterations that the run told of, one made again as often as it was."""
         path = self.path / "metrics.jsonl"
-        return path.read_text().count('"metrics":') if path.exists() else 0
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [json.loads(line)["step"] for line in lines if '"metrics":' in line]
+
+    @property
+    def is_running(self) -> bool:
+        return self._driver.poll() is None
 
     def steps(self, more: int) -> float | None:
         """Seconds until so many more iterations; None when the run hangs or has ended."""
-        begin, goal = time.monotonic(), self.num_steps + more
-        while self.num_steps < goal:
-            if time.monotonic() - begin > HUNG_S or self._driver.poll() is not None:
-                return None
-            time.sleep(0.05)
-        return time.monotonic() - begin
+        goal = len(self._told()) + more
+        return _seconds_until(lambda: len(self._told()) >= goal, HUNG_S, lambda: self.is_running)
 
     def kill(self, name: str) -> None:
         log = (self.path / "logs" / "driver.log").read_text()
         os.kill(int(re.findall(rf"started {name} \(pid (\d+)\)", log)[-1]), signal.SIGKILL)
 
-    def kill_whole(self, *, at_once: bool) -> float:
-        """Kill the driver, and with `at_once` every process; seconds until none is left."""
-        begin = time.monotonic()
+    def kill_whole(self, *, at_once: bool) -> None:
+        """Kill the driver, and with `at_once` every process; wait until none is left."""
         victims = processes_of(self.path) if at_once else []
         for pid in [self._driver.pid, *victims]:
             with contextlib.suppress(ProcessLookupError):  # its parent was killed a moment before
                 os.kill(pid, signal.SIGKILL)
         self._driver.wait()
-        while processes_of(self.path):
-            time.sleep(0.05)
-        return time.monotonic() - begin
+        if _seconds_until(lambda: not processes_of(self.path), GONE_S) is None:
+            raise SystemExit(f"processes {processes_of(self.path)} outlive their driver")
 
-    def resume(self) -> None:
-        self.start("--resume", str(self.path))
+    def resume(self, *flags: str) -> None:
+        self._start("--resume", str(self.path), *flags)
 
-    def end(self) -> None:
-        self._driver.send_signal(signal.SIGTERM)
-        self._driver.wait()
+    def finish(self) -> int:
+        """Continue to an end of its own; returns the exit code."""
+        self.kill_whole(at_once=False)
+        self.resume("--num-rollout", str(max(self._told()) + MORE_ITERATIONS))
+        return self._driver.wait(HUNG_S)
+
+
+def _seconds_until(
+    condition: Callable[[], bool], limit_s: float, goes_on: Callable[[], bool] = lambda: True
+) -> float | None:
+    begin = time.monotonic()
+    while not condition():
+        if time.monotonic() - begin > limit_s or not goes_on():
+            return None
+        time.sleep(0.05)
+    return time.monotonic() - begin
 
 
 def hurt(victim: Victim, kills: int) -> dict[str, list[float | None]]:
     """Seconds to go on after each kill, by part."""
     found: dict[str, list[float | None]] = defaultdict(list)
-    victim.steps(2)
-    for _ in range(kills):
-        for part in PARTS:
-            victim.kill(part)
-            found[part].append(victim.steps(2))
-            print(part, found[part][-1], flush=True)
-    for name in ("driver", "all at once"):
-        for _ in range(kills):
-            begin = time.monotonic()
+    if victim.steps(2) is None:
+        raise SystemExit(f"the run did not begin: {victim.path.parent / 'output'}")
+    for name in [*PARTS * kills, *WHOLE * kills]:
+        begin = time.monotonic()
+        if name in PARTS:
+            victim.kill(name)
+        else:
             victim.kill_whole(at_once=name != "driver")
             victim.resume()
-            went_on = victim.steps(2)
-            found[name].append(None if went_on is None else time.monotonic() - begin)
-            print(name, found[name][-1], flush=True)
-    victim.end()
+        went_on = victim.steps(2)
+        found[name].append(None if went_on is None else time.monotonic() - begin)
+        print(name, found[name][-1], flush=True)
+        if went_on is None:
+            victim.kill_whole(at_once=True)
+            victim.resume()
+            victim.steps(2)
     return found
 
 
-def rows_of(found: dict[str, list[float | None]], path: Path) -> list[Row]:
+def rows_of(found: dict[str, list[float | None]], code: int, path: Path) -> list[Row]:
     rows = []
     for name, all_seconds in found.items():
         seconds = [s for s in all_seconds if s is not None]
@@ -116,12 +138,56 @@ def rows_of(found: dict[str, list[float | None]], path: Path) -> list[Row]:
             rows.append(Row(f"{name}: median", round(statistics.median(seconds), 1), "s"))
             rows.append(Row(f"{name}: longest", round(max(seconds), 1), "s"))
     result = audit(path)
-    lost = result.minted - result.open - sum(result.fates.values())
+    with LedgerReader(path / "ledger.db") as ledger:
+        leases = Counter(mint for lease in ledger.load_all().leases for mint in lease.mints)
+    rows.append(Row("exit code", code, "", "0"))
     rows.append(Row("groups minted", result.minted, "groups"))
     rows += [Row(f"groups {fate}", count, "groups") for fate, count in result.fates.items()]
+    lost = result.minted - sum(result.fates.values())
     rows.append(Row("groups lost", lost, "groups", "0"))
+    twice = sum(count > 1 for count in leases.values())
+    rows.append(Row("groups trained twice", twice, "groups", "0"))
     rows.append(Row("contradictions in the ledger", len(result.problems), "problems", "0"))
     return rows
+
+
+def page(result: Mapping[str, Any], interrupted: Mapping[str, Any]) -> str:
+    """`docs/results/survival.md` of what `report` wrote here and in `interrupts`."""
+    values = {row["metric"]: row["value"] for row in result["rows"]}
+    parts = [name.removesuffix(": kills") for name in values if name.endswith(": kills")]
+    figures = ("kills", "hung", "median", "longest")
+    rows = [[part, *(f"{values[f'{part}: {figure}']:g}" for figure in figures)] for part in parts]
+    head = ["killed", "times", "hung", "median, s", "longest, s"]
+    ends = [[name, f"{value:g}"] for name, value in values.items() if ": " not in name]
+    about = [["machine", result["machine"]], ["commit", result["commit"]]]
+    moments = [[row["metric"], f"{row['value']:g} {row['unit']}"] for row in interrupted["rows"]]
+    return f"""# What a run loses when its parts are killed
+
+    make bench NAME=survival
+
+{table(["", ""], about)}
+
+SIGKILL of every part of one run of the default job, on the real stack, one after the other; then
+of the driver, and of every process at once, each followed by `--resume`. Seconds count from the
+kill to the second iteration after it that the run tells of, so an iteration or two of training are
+in them; with `--resume`, the start of the program and of SGLang as well.
+
+{table(head, rows)}
+
+Then the run was continued once more and ended by itself. *Lost*: minted and without a fate.
+*Trained twice*: in more than one lease. What contradicts itself is found by `agentrl audit`.
+
+{table(["at the end", ""], ends)}
+
+## Ctrl-C
+
+    make bench NAME=interrupts
+
+sends SIGINT to runs of the default job at random moments, half of them while they start (commit
+{interrupted["commit"]}). *Left behind*: processes, sockets, shared memory, folders.
+
+{table(["", ""], moments)}
+"""
 
 
 def main() -> None:
@@ -130,8 +196,15 @@ def main() -> None:
     kills = parser.parse_args().kills
     with tempfile.TemporaryDirectory() as folder:
         victim = Victim(Path(folder))
-        rows = rows_of(hurt(victim, kills), victim.path)
-    report("survival", rows, f"python train_async.py {' '.join(FLAGS)}, {kills} kills of each part")
+        try:
+            found = hurt(victim, kills)
+            rows = rows_of(found, victim.finish(), victim.path)
+        finally:
+            if victim.is_running:
+                victim.kill_whole(at_once=True)
+    result = report("survival", rows, f"python -m benchmarks.survival --kills {kills}")
+    interrupted = json.loads((RESULTS / "interrupts.json").read_text())
+    PAGE.write_text(page(result, interrupted), encoding="utf-8")
 
 
 if __name__ == "__main__":

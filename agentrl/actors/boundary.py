@@ -53,8 +53,8 @@ def describe(failure: BaseException) -> str:
         return f"{name} (its message cannot be read)"
 
 
-def sendable_text(text: str) -> str:
-    """`text` as valid UTF-8 (a lone surrogate becomes `?`), cut to `MAX_ERROR_CHARS`."""
-    if len(text) > MAX_ERROR_CHARS:
-        text = f"{text[: MAX_ERROR_CHARS - 3]}..."
+def sendable_text(text: str, max_chars: int = MAX_ERROR_CHARS) -> str:
+    """`text` as valid UTF-8 (a lone surrogate becomes `?`), cut to `max_chars`."""
+    if len(text) > max_chars:
+        text = f"{text[: max_chars - 3]}..."
     return text.encode("utf-8", "replace").decode("utf-8")

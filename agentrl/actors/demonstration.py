@@ -16,6 +16,7 @@ import msgspec
 from agentrl.actors.boundary import describe
 from agentrl.actors.limits import Limits
 from agentrl.actors.report import PlayedEpisode, failed_episode, require_sendable
+from agentrl.actors.snapshots import Save
 from agentrl.errors import AgentRLError, EnvError
 from agentrl.tokens.chat import Message, ToolCall
 from agentrl.tokens.formats.base import ChatFormat
@@ -67,9 +68,15 @@ class DemonstrationPlayer:
         self._key = key
         self._now = now
 
-    async def play(self, assignment: EpisodeAssignment, client: TurnClient) -> PlayedEpisode:
-        """The episode's report and tokens. No engine is asked."""
-        del client
+    async def play(
+        self,
+        assignment: EpisodeAssignment,
+        client: TurnClient,
+        saved: bytes | None = None,
+        save: Save | None = None,
+    ) -> PlayedEpisode:
+        """The episode's report and tokens. No engine is asked, and nothing saved."""
+        del client, saved, save
         started = self._now()
         try:
             stream = self._write(assignment.task.row)

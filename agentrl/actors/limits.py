@@ -16,11 +16,16 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Budget:
-    """What one episode has left."""
+    """What one episode has left. `calls_left`: tool calls; None: any number."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._calls_left = limits.max_tool_calls
+        self.calls_left = limits.max_tool_calls
+
+    def restore(self, calls_left: int | None) -> None:
+        """Have spent what an earlier attempt has, of today's limit."""
+        if calls_left is not None and self.calls_left is not None:
+            self.calls_left = min(calls_left, self.calls_left)
 
     def room(self, num_tokens: int, max_new_tokens: int) -> int:
         """Tokens that the next turn may sample after `num_tokens` of context; < 1 means none.
@@ -31,9 +36,9 @@ class Budget:
 
     def take_calls(self, count: int) -> bool:
         """Spend `count` tool calls; False when that is more than what is left."""
-        if self._calls_left is None:
+        if self.calls_left is None:
             return True
-        if count > self._calls_left:
+        if count > self.calls_left:
             return False
-        self._calls_left -= count
+        self.calls_left -= count
         return True

@@ -3,35 +3,64 @@
     Assign -> playing -> Finished in the outbox -> Ack (stored, fsynced)
 
 An episode counts against the announced capacity until its report has been handed to the outbox.
-What the buffer cancels is stopped at its next await; nothing it produced is sent. Groups are judged
-one at a time, beside the episodes. No episode and no judgement can end the worker: only the buffer,
-or whoever cancels it.
+What the buffer cancels is stopped at its next await; nothing it produced is sent. Groups are
+filtered one at a time, beside the episodes. No episode and no judgement can end the worker: only
+the buffer, or whoever cancels it.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import msgspec
 
-from agentrl.actors.boundary import describe
+from agentrl.actors.boundary import describe, sendable_text
 from agentrl.actors.demonstration import DemonstrationPlayer
+from agentrl.actors.endpoint.server import Endpoint
 from agentrl.actors.episode import EpisodePlayer
 from agentrl.actors.judge import judge_group, load_filter
 from agentrl.actors.limits import Limits
 from agentrl.actors.report import PlayedEpisode, failed_episode
+from agentrl.actors.rollouts import RolloutPlayer
+from agentrl.actors.scoring import scored
+from agentrl.actors.snapshots import Save
 from agentrl.config.run import RunConfig
 from agentrl.envs.env import Env
 from agentrl.envs.registry import load_env
+from agentrl.envs.rollout import Rollout
+from agentrl.errors import EnvError
+from agentrl.tokens.formats.base import ChatFormat
 from agentrl.tokens.formats.load import load_format
-from agentrl.types import EpisodeAssignment, EpisodeId, Outcome, TurnClient
-from agentrl.wire.messages import Assign, Cancel, Capacity, Finished, Judge, Refused, Welcome
+from agentrl.types import (
+    MAX_SNAPSHOT_BYTES,
+    EpisodeAssignment,
+    EpisodeId,
+    Outcome,
+    TurnClient,
+)
+from agentrl.wire.messages import (
+    Assign,
+    Cancel,
+    Capacity,
+    Finished,
+    Judge,
+    NewWeights,
+    Refused,
+    Snapshot,
+    Verdict,
+    Welcome,
+)
 from agentrl.wire.peer import BufferPeer
 
 __all__ = ["Worker", "WorkerSettings"]
 
+Player = EpisodePlayer | RolloutPlayer | DemonstrationPlayer
+
+#: Groups that an Env compares at once (`score_group`).
+MAX_SCORERS = 16
 _LOG = logging.getLogger(__name__)
 
 
@@ -47,6 +76,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits
     tool_timeout_s: float
     max_concurrent_episodes: int
+    allow_unsafe_sandbox: bool = False
     filter_path: str | None = None
     demonstration_key: str | None = None
 
@@ -70,6 +100,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
             ),
             tool_timeout_s=config.tool_timeout_s,
             max_concurrent_episodes=config.max_concurrent_episodes,
+            allow_unsafe_sandbox=config.allow_unsafe_sandbox,
             filter_path=config.dynamic_sampling_filter_path,
             demonstration_key=config.input_key if config.is_supervised else None,
         )
@@ -82,38 +113,48 @@ class Worker:
         self._settings = settings
         self._env_class = load_env(settings.env)
         chat = load_format(settings.chat_format, settings.model_dir)
-        self._player: EpisodePlayer | DemonstrationPlayer = (
-            EpisodePlayer(self._make_env, chat, settings.limits)
-            if settings.demonstration_key is None
-            else DemonstrationPlayer(chat, settings.limits, key=settings.demonstration_key)
-        )
+        self._endpoint = Endpoint()
+        self._player = self._make_player(chat)
         self._filter = load_filter(settings.filter_path)
         self._scopes: dict[EpisodeId, anyio.CancelScope] = {}
         self._judging: set[str] = set()
         self._one_judge = anyio.Lock()
+        self._scorers = anyio.Semaphore(MAX_SCORERS)
 
     def running(self) -> list[EpisodeId]:
         """Episodes being played now."""
         return list(self._scopes)
 
+    def _make_player(self, chat: ChatFormat) -> Player:
+        settings = self._settings
+        if settings.demonstration_key is not None:
+            return DemonstrationPlayer(chat, settings.limits, key=settings.demonstration_key)
+        if issubclass(self._env_class, Rollout):
+            return RolloutPlayer(self._make_env, chat, settings.limits, self._endpoint)
+        return EpisodePlayer(self._make_env, chat, settings.limits)
+
     def _make_env(self) -> Env:
         env = self._env_class(**self._settings.env_args)
         env.services = self._settings.services
         env.tool_timeout_s = self._settings.tool_timeout_s
+        env.allow_unsafe_sandbox = self._settings.allow_unsafe_sandbox
         return env
 
     async def run(self, peer: BufferPeer, client: TurnClient) -> None:
         """Serve `peer` until cancelled or fenced."""
-        async with anyio.create_task_group() as group:
+        async with self._endpoint, anyio.create_task_group() as group:
             await self._announce(peer, client)
             while True:
-                message, _ = await peer.receive()
+                message, columns = await peer.receive()
                 match message:
-                    case Assign(episodes):
-                        for assignment in episodes:
-                            self._accept(group, assignment, peer, client)
+                    case Assign(episodes, places):
+                        # Fewer columns than places: those without one begin anew.
+                        saved = dict(zip(places, map(bytes, columns), strict=False))
+                        await self._accept(group, episodes, saved, peer, client)
                     case Cancel(episodes):
                         self._cancel(episodes)
+                    case NewWeights():
+                        client.new_weights()
                     case Judge():
                         self._order(group, message, peer)
                     case Welcome():
@@ -123,27 +164,43 @@ class Worker:
                     case _:
                         _LOG.warning("unexpected %s", type(message).__name__)
 
-    def _accept(
+    async def _accept(
         self,
         group: anyio.abc.TaskGroup,
-        assignment: EpisodeAssignment,
+        episodes: Sequence[EpisodeAssignment],
+        saved: Mapping[int, bytes],
         peer: BufferPeer,
         client: TurnClient,
     ) -> None:
-        if assignment.id in self._scopes:
-            return
-        scope = self._scopes[assignment.id] = anyio.CancelScope()
-        group.start_soon(self._episode, assignment, scope, peer, client)
+        """Count all as running, then start one in each pass of the loop: thousands that begin in
+        one pass would hold up everything else, heartbeats too, for seconds."""
+        new = {
+            each.id: (place, each)
+            for place, each in enumerate(episodes)
+            if each.id not in self._scopes
+        }
+        self._scopes |= {id_: anyio.CancelScope() for id_ in new}
+        for place, each in new.values():
+            group.start_soon(self._episode, each, saved.get(place), peer, client)
+            await anyio.lowlevel.checkpoint()
 
     async def _episode(
         self,
         assignment: EpisodeAssignment,
-        scope: anyio.CancelScope,
+        saved: bytes | None,
         peer: BufferPeer,
         client: TurnClient,
     ) -> None:
+        async def save(state: bytes) -> None:
+            if len(state) > MAX_SNAPSHOT_BYTES:
+                size = f"{len(state)} bytes, at most {MAX_SNAPSHOT_BYTES} are kept"
+                _LOG.warning("episode %s is not saved: it has %s", assignment.id, size)
+            else:
+                peer.offer(Snapshot(assignment.id), [state])
+
         try:
-            played = await self._play(assignment, scope, client)
+            keeps = save if assignment.evaluation is None else None
+            played = await self._play(assignment, client, saved, keeps)
         finally:
             del self._scopes[assignment.id]
         if played is not None:
@@ -151,15 +208,20 @@ class Worker:
         await self._announce(peer, client)
 
     async def _play(
-        self, assignment: EpisodeAssignment, scope: anyio.CancelScope, client: TurnClient
+        self,
+        assignment: EpisodeAssignment,
+        client: TurnClient,
+        saved: bytes | None,
+        save: Save | None,
     ) -> PlayedEpisode | None:
         """The episode, or None when the buffer cancelled it."""
+        scope = self._scopes[assignment.id]
         played: PlayedEpisode | None = None
         error = "the Env cancelled the task that it runs in"
 
         async def play() -> None:
             nonlocal played
-            played = await self._player.play(assignment, client)
+            played = await self._player.play(assignment, client, saved, save)
 
         try:
             with scope:
@@ -181,11 +243,19 @@ class Worker:
 
     async def _judge(self, order: Judge, peer: BufferPeer) -> None:
         try:
-            async with self._one_judge:
-                verdict = await judge_group(order, self._filter)
-            await peer.deliver(verdict)
+            await peer.deliver(await self._verdict(order))
         finally:
             self._judging.discard(order.group)
+
+    async def _verdict(self, order: Judge) -> Verdict:
+        if self._env_class.scores_groups and self._settings.demonstration_key is None:
+            try:
+                async with self._scorers:
+                    order = await scored(order, self._make_env, self._settings.limits)
+            except EnvError as failure:
+                return Verdict(order.group, keep=False, error=sendable_text(str(failure)))
+        async with self._one_judge:
+            return await judge_group(order, self._filter)
 
     def _cancel(self, episodes: Sequence[EpisodeId]) -> None:
         for episode in episodes:

@@ -3,13 +3,16 @@
 A group is *charged* from minting until the weights trained on it are published, or until it has
 another fate. With A = min(B, S):
 
-    never mint while charged >= (A + I) * N                         invariant I6
-    never mint while charged >= ceil(C)                             pacing, C in [I*N, (A+I)*N]
+    never mint while charged >= (A + I) * N                  invariant I6
+    never mint while charged >= ceil(C)                      pacing, C in [(I-1)*N + Q, (A+I)*N]
+
+Q = --over-sampling-batch-size, or N without it.
 
 Pacing steers C by the measured share of old tokens, because signals such as learner wait or
-ready groups alone run to the maximum when tools are slow. C starts at min((I+2)*N, (A+I)*N).
+ready groups alone run to the maximum when tools are slow. C starts at (I+2)*N, within its range.
 
-    at each lease   x = share of its sampled tokens with age > S, before any masking
+    at each lease   x = share of its sampled tokens with age > S, before any masking; those of
+                    groups dropped since the last lease count as such tokens, all of them
                     e += ALPHA * (x - e)
     at the last lease of each publish interval, with d = clip((P - e) / P, -3, 1)
         e > P                                                       C *= 1 + GAIN * d
@@ -17,7 +20,8 @@ ready groups alone run to the maximum when tools are slow. C starts at min((I+2)
         else least number ready left after a lease >= N / 2         C *= 1 - GAIN
 
 C below I*N would deadlock: while the learner waits, up to (I-1)*N groups are trained but
-unpublished, so C >= I*N always leaves N for it to lease.
+unpublished, so C >= (I-1)*N + Q always leaves Q in the making for its next lease. A group that a
+filter drops returns its charge, and one other is minted for it.
 """
 
 import math
@@ -52,13 +56,13 @@ class Interval(msgspec.Struct, frozen=True):
 
 
 def _bounds(settings: BufferSettings) -> tuple[float, float]:
-    least = settings.update_weights_interval * settings.rollout_batch_size
-    return float(least), float(settings.charged_limit)
+    return float(settings.charged_least), float(settings.charged_limit)
 
 
 def _initial(settings: BufferSettings) -> PacingRow:
+    least, most = _bounds(settings)
     ahead = (settings.update_weights_interval + 2) * settings.rollout_batch_size
-    return PacingRow(cap=float(min(ahead, settings.charged_limit)))
+    return PacingRow(cap=max(least, min(most, float(ahead))))
 
 
 def _next_cap(row: PacingRow, seen: Interval, settings: BufferSettings) -> float:
@@ -77,6 +81,7 @@ class Pacer:
 
     def __init__(self, settings: BufferSettings, row: PacingRow | None) -> None:
         self._settings = settings
+        self._bounds = _bounds(settings)
         self.row = row or _initial(settings)
         self.interval = Interval()
         self._leased_at: float | None = None
@@ -84,7 +89,7 @@ class Pacer:
     @property
     def cap(self) -> int:
         """Charged groups at which minting stops, by pacing alone."""
-        least, most = _bounds(self._settings)
+        least, most = self._bounds
         return math.ceil(max(least, min(most, self.row.cap)))
 
     def permits(self, stats: PermitStats) -> None:
@@ -95,12 +100,18 @@ class Pacer:
             permits_s=self.interval.permits_s + stats.window_s,
         )
 
+    def dropped(self, num_tokens: int) -> PacingRow:
+        """Account the sampled tokens of a group that became stale; returns the row to persist."""
+        total = self.row.dropped_tokens + num_tokens
+        self.row = msgspec.structs.replace(self.row, dropped_tokens=total)
+        return self.row
+
     def leased(
         self, number: int, old_share: float, wait_s: float, ready_left: int, now: float
     ) -> PacingRow:
         """Account lease `number`; returns the row to persist."""
         average = self.row.old_share + ALPHA * (old_share - self.row.old_share)
-        row = msgspec.structs.replace(self.row, old_share=average)
+        row = msgspec.structs.replace(self.row, old_share=average, dropped_tokens=0)
         first = self._leased_at is None
         if self._leased_at is not None:
             seen = self.interval

@@ -1,6 +1,7 @@
 """Check a run's ledger and payloads offline, against the promises that the buffer makes.
 
     every minted group has exactly one fate or is open          minted = sum(final fates) + open
+    a task is minted once, and again after a stale group only
     no group is in two leases, no payload in two episodes       nothing is trained twice
     leases are numbered 1, 2, 3, ...                            stepped in that order
     payloads of open groups are what was stored                 nothing acknowledged is lost
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from agentrl.buffer.groups import REPEATS
 from agentrl.buffer.ids import group_id
 from agentrl.buffer.ledger import LedgerReader
 from agentrl.buffer.rows import EpisodeRow, GroupRow, LedgerState
@@ -75,20 +77,27 @@ def audit(run_dir: Path) -> AuditReport:
 
 
 def _group_problems(state: LedgerState) -> Iterator[str]:
-    cursor = 0
+    latest: dict[int, GroupRow] = {}
     for number, group in enumerate(state.groups, start=1):
         name = f"group {group_id(group.mint)}"
         if group.mint != number:
             yield f"{name} is the {number}-th one: mint numbers have a gap"
             return
-        if group.cursor <= cursor:
-            yield f"{name}: its task was minted before (cursor {group.cursor} after {cursor})"
-        cursor = group.cursor
+        if not _may_follow(group, latest.get(group.cursor), max(latest, default=0)):
+            yield f"{name}: its task was minted before (cursor {group.cursor})"
+        latest[group.cursor] = group
         if (group.state is GroupState.RETIRED) != (group.fate is not None):
             yield f"{name} is {group.state} with fate {group.fate}"
         leased = group.state in _LEASED or group.fate in _CONSUMED
         if leased != (group.lease is not None):
             yield f"{name} is {group.state} with fate {group.fate} and lease {group.lease}"
+
+
+def _may_follow(group: GroupRow, before: GroupRow | None, cursor: int) -> bool:
+    """Whether a group may be minted: of the next task, or of one whose group `before` was stale."""
+    if before is None:
+        return group.cursor > cursor and group.repeat == 0
+    return before.fate is Fate.STALE and group.repeat == before.repeat + 1 <= REPEATS
 
 
 def _conservation_problems(state: LedgerState) -> Iterator[str]:

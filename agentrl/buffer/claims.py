@@ -2,7 +2,8 @@
 
     queued -> claimed(worker, attempt) -> finished
                  |  worker lost, infrastructure failed: attempt + 1, queued again
-                 |  never reached the worker: attempt + 1, nothing counted against it
+                 |  never reached the worker, or the run is interrupted: attempt + 1, nothing
+                 |  counted against it
 
 A report counts only from the worker that holds this very attempt. One that names a version nobody
 has announced yet waits for the announcement, unacknowledged.
@@ -13,7 +14,7 @@ import msgspec
 from agentrl.buffer import groups
 from agentrl.buffer.attempts import Attempts
 from agentrl.buffer.episodes import EpisodeQueue
-from agentrl.buffer.evaluations import Evaluations, is_evaluation
+from agentrl.buffer.evaluations import MAX_EVALUATIONS, Evaluations, is_evaluation
 from agentrl.buffer.events import Stored
 from agentrl.buffer.ids import mint_of
 from agentrl.buffer.judging import JudgeDesk
@@ -21,7 +22,7 @@ from agentrl.buffer.peers import Peer, Peers
 from agentrl.buffer.rows import EpisodeRow, StoredTrajectory
 from agentrl.buffer.state import State
 from agentrl.types import EpisodeId, EpisodeReport, Fate, Outcome, PayloadRef
-from agentrl.wire.messages import Cancel, Verdict
+from agentrl.wire.messages import Cancel, Evaluate, Verdict
 
 __all__ = ["ClaimDesk"]
 
@@ -50,6 +51,11 @@ class ClaimDesk:
         """Whether this report is the one the ledger waits for."""
         row = self._state.find_episode(id)
         return row is not None and row.worker == worker.name and id not in self._parked
+
+    @property
+    def num_parked(self) -> int:
+        """Reports that wait for the announcement of a version."""
+        return len(self._parked)
 
     def is_parked(self, id: EpisodeId) -> bool:
         return id in self._parked
@@ -120,6 +126,16 @@ class ClaimDesk:
             groups.take_verdict(self._state, mint, verdict)
             self.judges.settle(mint, self._peers)
 
+    def evaluate(self, message: Evaluate, *, is_draining: bool) -> str | None:
+        """Begin an evaluation; returns why it was refused, or None. In a run that drains, whoever
+        waits for it is answered and not refused."""
+        if self.evaluations.num_running >= MAX_EVALUATIONS:
+            return f"{MAX_EVALUATIONS} evaluations are running: wait for one to end"
+        self._tell(self.evaluations.request(message))
+        for result in self.evaluations.cancel() if is_draining else []:
+            self._tell(result)
+        return None
+
     # ---- workers come and go ----
 
     def lose(self, worker: Peer) -> None:
@@ -140,12 +156,10 @@ class ClaimDesk:
         worker.held -= missing
         for id in sorted(missing):
             self._parked.pop(id, None)
-            row = self._state.find_episode(id)
             if is_evaluation(id):
                 self.evaluations.unplaced(id)
-            elif row is not None and row.worker == worker.name:
-                groups.unplaced(self._state, row)
-                self._after(row, ended=False)
+            else:
+                self._unplace(worker, id)
         if missing or unknown:
             self._state.send(worker.connection, Cancel(sorted(missing | unknown)))
         self.judges.repeat(worker)
@@ -157,16 +171,25 @@ class ClaimDesk:
             self.judges.settle(mint, self._peers)
 
     def stop_playing(self) -> None:
-        """Nothing is played any more, evaluations neither."""
+        """Nothing is played any more, evaluations neither. That is no failure of an episode whose
+        group is still open: another program plays it."""
         for result in self.evaluations.cancel():
             self._tell(result)
         self._parked.clear()
         for worker in self._peers:
             if worker.held:
                 self._state.send(worker.connection, Cancel(sorted(worker.held)))
+                for id in sorted(worker.held):
+                    self._unplace(worker, id)
                 worker.held.clear()
 
     # ---- inside ----
+
+    def _unplace(self, worker: Peer, id: EpisodeId) -> None:
+        row = self._state.find_episode(id)
+        if row is not None and row.worker == worker.name:
+            groups.unplaced(self._state, row)
+            self._after(row, ended=False)
 
     def _lose_one(self, worker: Peer, id: EpisodeId) -> None:
         if is_evaluation(id):

@@ -2,7 +2,14 @@
 
 Training episodes wait in the order (mint, index), so that old groups finish first; each goes to
 the worker with most free capacity, siblings anywhere. Evaluation episodes may use a quarter of the
-workers' capacity while training episodes wait, and whatever is free when none does.
+workers' capacity while training episodes wait. Beside training they are never more than a quarter
+of the permits, for each may hold one; but while pushes wait for them and training is at rest
+(nothing is played, nothing can be minted) they may use whatever is free.
+
+    queued -> given to a worker -> failed -> (its last attempt is next: pausing) -> queued
+
+The pause is there so that a service, or one worker after the other, that is away for some seconds
+does not use up every attempt: what failed is being started again.
 """
 
 import heapq
@@ -11,6 +18,7 @@ from collections import defaultdict
 import msgspec
 
 from agentrl.buffer.evaluations import Evaluations
+from agentrl.buffer.groups import ENGINE_ATTEMPTS
 from agentrl.buffer.ids import episode_seed
 from agentrl.buffer.peers import Peer, Peers
 from agentrl.buffer.state import State
@@ -23,15 +31,35 @@ EVALUATION_SHARE = 0.25
 
 
 class EpisodeQueue:
-    """Episodes that wait for a worker. An entry whose row moved on is skipped when it comes up."""
+    """Episodes that wait for a worker. An entry whose row moved on is skipped when it comes up.
+
+    What pauses follows from the rows, so that a restarted buffer lets the same episodes wait, each
+    for a whole pause.
+    """
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._heap = [key for key in state.episodes if self._waits(key)]
-        heapq.heapify(self._heap)
+        self._heap: list[tuple[int, int]] = []
+        self._beginning: list[tuple[int, int]] = []
+        self._pausing: list[tuple[float, tuple[int, int]]] = []
+        for mint, index in filter(self._waits, state.episodes):
+            self.push(mint, index)
 
     def push(self, mint: int, index: int) -> None:
-        heapq.heappush(self._heap, (mint, index))
+        """Queue an episode; one that is down to its last attempt pauses first."""
+        if self._state.episodes[mint, index].engine_failures == ENGINE_ATTEMPTS - 1:
+            self._beginning.append((mint, index))
+        else:
+            heapq.heappush(self._heap, (mint, index))
+
+    def wake(self, now: float) -> None:
+        """Begin the pauses of what was pushed since the last call, and end those that are over."""
+        end = now + self._state.settings.retry_pause_s
+        for key in self._beginning:
+            heapq.heappush(self._pausing, (end, key))
+        self._beginning.clear()
+        while self._pausing and self._pausing[0][0] <= now:
+            heapq.heappush(self._heap, heapq.heappop(self._pausing)[1])
 
     def peek(self) -> tuple[int, int] | None:
         """The first waiting episode; forgets stale entries before it."""
@@ -43,19 +71,26 @@ class EpisodeQueue:
         heapq.heappop(self._heap)
 
     def __len__(self) -> int:
-        return sum(self._waits(key) for key in self._heap)
+        keys = (*self._heap, *self._beginning, *(key for _, key in self._pausing))
+        return sum(map(self._waits, keys))
 
     def _waits(self, key: tuple[int, int]) -> bool:
         row = self._state.episodes.get(key)
         return row is not None and row.worker is None and row.outcome is None
 
 
-def assign(state: State, queue: EpisodeQueue, evaluations: Evaluations, peers: Peers) -> None:
-    """Give waiting episodes to workers until no worker or no episode is left."""
+def assign(
+    state: State, queue: EpisodeQueue, evaluations: Evaluations, peers: Peers, is_at_rest: bool
+) -> None:
+    """Give waiting episodes to workers until no worker or no episode is left. `is_at_rest`: no
+    training episode is played or can be minted."""
+    if queue.peek() is None and evaluations.waiting is None:
+        return
     workers = peers.workers()
+    share = _evaluation_share(state, workers)
     given: defaultdict[str, list[EpisodeAssignment]] = defaultdict(list)
     while (worker := _roomiest(workers)) is not None:
-        episode = _next_episode(state, queue, evaluations, workers, worker)
+        episode = _next_episode(state, queue, evaluations, worker, share, is_at_rest)
         if episode is None:
             break
         worker.held.add(episode.id)
@@ -74,12 +109,13 @@ def _next_episode(
     state: State,
     queue: EpisodeQueue,
     evaluations: Evaluations,
-    workers: list[Peer],
     worker: Peer,
+    share: int,
+    is_at_rest: bool,
 ) -> EpisodeAssignment | None:
-    waiting = queue.peek()
-    share = max(1, int(EVALUATION_SHARE * sum(peer.capacity for peer in workers)))
-    if waiting is None or evaluations.num_claimed < share:
+    waiting, wanted = queue.peek(), evaluations.waiting
+    is_alone = wanted is not None and (not wanted.beside or (wanted.pinned and is_at_rest))
+    if evaluations.num_claimed < share or (waiting is None and is_alone):
         evaluation = evaluations.claim(worker.name, state.minted + 1)
         if evaluation is not None:
             return evaluation
@@ -87,6 +123,13 @@ def _next_episode(
         return None
     queue.pop()
     return _claim(state, waiting, worker.name)
+
+
+def _evaluation_share(state: State, workers: list[Peer]) -> int:
+    """Evaluation episodes that may be played beside training: each may hold a permit."""
+    room = sum(peer.capacity for peer in workers)
+    permits = state.settings.num_permits
+    return max(1, int(EVALUATION_SHARE * (room if permits is None else min(room, permits))))
 
 
 def _claim(state: State, key: tuple[int, int], worker: str) -> EpisodeAssignment:

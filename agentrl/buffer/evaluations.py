@@ -4,10 +4,14 @@
 
 A restarted buffer has forgotten them; the driver asks again (an id that is known is not played
 twice, and the result of one that has ended is told again).
+
+All tokens of a pinned evaluation are of one version, the newest that it has met. Pushes wait for it
+(`pushes`), but one that mends the run does not: what older weights had sampled is played again.
 """
 
 import statistics
 from collections import OrderedDict, deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from agentrl.buffer.attempts import Attempts
@@ -16,10 +20,11 @@ from agentrl.buffer.ids import episode_seed
 from agentrl.types import EpisodeAssignment, EpisodeId, EpisodeReport, Outcome
 from agentrl.wire.messages import Evaluate
 
-__all__ = ["Evaluations", "is_evaluation"]
+__all__ = ["MAX_EVALUATIONS", "Evaluations", "is_evaluation"]
 
 _PREFIX = "eval-"
-MAX_RESULTS = 16
+#: Evaluations that may run at once, and results that are remembered.
+MAX_EVALUATIONS = 64
 
 
 def is_evaluation(id: EpisodeId) -> bool:
@@ -49,10 +54,13 @@ class _Episode:
 
 @dataclass(slots=True, eq=False)
 class _Evaluation:
+    """`version`: the newest that sampled a token of a done episode."""
+
     request: Evaluate
     pending: int
-    done: list[EpisodeReport] = field(default_factory=list)
+    done: list[tuple[_Episode, EpisodeReport]] = field(default_factory=list)
     failed: int = 0
+    version: int = -1
 
 
 class Evaluations:
@@ -64,6 +72,7 @@ class Evaluations:
         self._queue: deque[_Episode] = deque()
         self._claimed: dict[EpisodeId, _Episode] = {}
         self.results: OrderedDict[str, dict[str, object]] = OrderedDict()
+        self.num_reported = 0
 
     @property
     def num_claimed(self) -> int:
@@ -73,6 +82,16 @@ class Evaluations:
     def num_running(self) -> int:
         """Evaluations that have not ended."""
         return len(self._running)
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether one of them is."""
+        return any(evaluation.request.pinned for evaluation in self._running.values())
+
+    @property
+    def waiting(self) -> Evaluate | None:
+        """The evaluation whose episode is claimed next."""
+        return self._queue[0].request if self._queue else None
 
     def request(self, message: Evaluate) -> dict[str, object] | None:
         """Begin an evaluation; returns its result when it has already ended."""
@@ -99,7 +118,7 @@ class Evaluations:
         return EpisodeAssignment(
             id=episode.id,
             mint=mint,
-            seed=_seed(request, episode),
+            seed=episode_seed(request.seed, episode.task, episode.index),
             task=request.tasks[episode.task],
             sampling=request.sampling,
             evaluation=request.name,
@@ -118,10 +137,14 @@ class Evaluations:
         if episode is None or episode.worker != worker:
             return None
         del self._claimed[report.id]
+        self.num_reported += 1
         evaluation = self._running[episode.request.id]
         if report.outcome is Outcome.DONE:
-            evaluation.done.append(report)
             self._attempts.done(before=episode.num_failures)
+            if evaluation.request.pinned and not self._is_of_newest(evaluation, report):
+                self._queue_again(episode)
+                return None
+            evaluation.done.append((episode, report))
         elif self._retries(episode, report.outcome, report.error):
             return None
         else:
@@ -159,6 +182,18 @@ class Evaluations:
             results.append(self._finish(id, cancelled=True))
         return results
 
+    def _is_of_newest(self, evaluation: _Evaluation, report: EpisodeReport) -> bool:
+        """Whether no weights but the newest that were met sampled it. When it is the first of newer
+        ones, all that is done is played again."""
+        versions = _versions([report])
+        if (newest := max(versions, default=-1)) > evaluation.version:
+            evaluation.version = newest
+            old, evaluation.done = evaluation.done, []
+            evaluation.pending += len(old)
+            for earlier, _ in old:
+                self._queue_again(earlier)
+        return versions <= {evaluation.version}
+
     def _retries(self, episode: _Episode, outcome: Outcome, error: str | None) -> bool:
         before = episode.num_failures
         episode.env_failures += outcome is Outcome.ENV_ERROR
@@ -181,15 +216,15 @@ class Evaluations:
     def _finish(self, id: str, *, cancelled: bool = False) -> dict[str, object]:
         evaluation = self._running.pop(id)
         self.results[id] = _summary(evaluation) | ({"cancelled": True} if cancelled else {})
-        while len(self.results) > MAX_RESULTS:
+        while len(self.results) > MAX_EVALUATIONS:
             self.results.popitem(last=False)
         return self.results[id]
 
 
 def _summary(evaluation: _Evaluation) -> dict[str, object]:
-    done = evaluation.done
+    done = [report for _, report in evaluation.done]
     trajectories = [meta for report in done for meta in report.trajectories]
-    versions = [version for meta in trajectories for version, _ in meta.versions]
+    versions = _versions(done)
     summary: dict[str, object] = {
         "name": evaluation.request.name,
         "id": evaluation.request.id,
@@ -211,5 +246,5 @@ def _summary(evaluation: _Evaluation) -> dict[str, object]:
     return summary
 
 
-def _seed(request: Evaluate, episode: _Episode) -> int:
-    return episode_seed(request.seed, episode.task, episode.index)
+def _versions(reports: Iterable[EpisodeReport]) -> set[int]:
+    return {version for r in reports for meta in r.trajectories for version, _ in meta.versions}

@@ -8,7 +8,7 @@ import msgspec
 
 from agentrl.buffer.rows import Row
 from agentrl.types import EpisodeId, PayloadRef
-from agentrl.wire.messages import Event, Fetch, Finished, Message
+from agentrl.wire.messages import Ack, Event, Fetch, Finished, Message
 
 __all__ = [
     "DropSegments",
@@ -22,6 +22,7 @@ __all__ = [
     "Stored",
     "Tick",
     "Unreadable",
+    "with_joined_acks",
 ]
 
 
@@ -99,3 +100,19 @@ class DropSegments(msgspec.Struct, frozen=True):
 
 
 Effect = Persist | Send | Notify | ReadRows | DropSegments
+
+
+def with_joined_acks(effects: list[Effect]) -> list[Effect]:
+    """The same effects with one Ack for each peer, in the place of its last one."""
+    joined: dict[str, list[int]] = {}
+    kept: list[Effect] = []
+    for effect in reversed(effects):
+        if isinstance(effect, Send) and isinstance(effect.message, Ack):
+            known = joined.get(effect.peer)
+            if known is not None:
+                known[:0] = effect.message.seqs
+                continue
+            joined[effect.peer] = seqs = list(effect.message.seqs)
+            effect = msgspec.structs.replace(effect, message=Ack(seqs))
+        kept.append(effect)
+    return kept[::-1]

@@ -26,6 +26,8 @@ from agentrl.types import (
 from agentrl.wire.messages import Judge, Verdict
 
 __all__ = [
+    "REPEATS",
+    "account",
     "close",
     "conclude",
     "judge_order",
@@ -39,6 +41,8 @@ __all__ = [
 
 ENGINE_ATTEMPTS = 3
 ENV_ATTEMPTS = 2
+#: Times that a task is minted again when its group has become stale.
+REPEATS = 2
 
 _FATE_OF = {
     Outcome.ENV_ERROR: Fate.ENV_ERROR,
@@ -48,11 +52,11 @@ _FATE_OF = {
 }
 
 
-def mint(state: State, task: Task, cursor: int) -> int:
+def mint(state: State, task: Task, cursor: int, repeat: int = 0) -> int:
     """Mint the next group with its episodes; returns its number."""
     number = state.minted + 1
     size = state.settings.n_samples_per_prompt
-    state.put(GroupRow(mint=number, task=task, size=size, cursor=cursor))
+    state.put(GroupRow(mint=number, task=task, size=size, cursor=cursor, repeat=repeat))
     for index in range(size):
         state.put(EpisodeRow(mint=number, index=index))
     return number
@@ -80,7 +84,9 @@ def record(
             stop_reason=report.stop_reason,
             reward=report.reward,
             metrics=report.metrics,
+            answer=report.answer,
             error=report.error,
+            wall_s=report.wall_s if math.isfinite(report.wall_s) else 0.0,
             trajectories=trajectories,
         )
     )
@@ -142,6 +148,7 @@ def judge_order(state: State, number: int) -> Judge:
             stop_reason=row.stop_reason or StopReason.TERMINATED,
             reward=row.reward,
             metrics=row.metrics,
+            answer=row.answer,
         )
         for row in state.done_episodes(number)
     ]
@@ -164,12 +171,20 @@ def take_verdict(state: State, number: int, verdict: Verdict) -> None:
 def close(state: State, number: int, fate: Fate, reason: str) -> None:
     """The group's final fate: its charge and its payloads are free from here on."""
     group = state.groups[number]
+    if fate not in (Fate.FILTERED, Fate.CANCELLED):
+        account(state, number, trained=0)
     for row in state.group_episodes(number):
         if row.outcome is None:
             state.put(msgspec.structs.replace(row, worker=None, outcome=Outcome.CANCELLED))
     state.put(
         msgspec.structs.replace(group, state=GroupState.RETIRED, fate=fate, reason=reason[:500])
     )
+
+
+def account(state: State, number: int, trained: int) -> None:
+    """Count a group, of which so many tokens are trained, for what is told of starvation."""
+    slowest = max(row.wall_s for row in state.group_episodes(number))
+    state.starvation.account(slowest, state.sampled_tokens(number).total(), trained)
 
 
 def _defect(verdict: Verdict, num_done: int) -> str | None:

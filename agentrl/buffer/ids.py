@@ -4,6 +4,9 @@ import hashlib
 
 __all__ = ["episode_seed", "group_id", "mint_of"]
 
+#: Digits of a name that is read at all; no run mints so many groups.
+_MAX_DIGITS = 18
+
 
 def group_id(mint: int) -> str:
     """The name of a minted group: its mint number, zero-padded so that names sort."""
@@ -12,7 +15,8 @@ def group_id(mint: int) -> str:
 
 def mint_of(group: str) -> int | None:
     """The mint number of a group's name, or None for a name the buffer never gave."""
-    return int(group) if group.isascii() and group.isdigit() else None
+    is_name = group.isascii() and group.isdigit() and len(group) <= _MAX_DIGITS
+    return int(group) if is_name else None
 
 
 def episode_seed(seed: int, group: int, index: int) -> int:

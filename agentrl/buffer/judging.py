@@ -25,6 +25,11 @@ class JudgeDesk:
         self._waiting = {mint for mint in state.groups if groups.needs_judge(state, mint)}
         self._lost: Counter[int] = Counter()
 
+    @property
+    def num_waiting(self) -> int:
+        """Groups that no worker was asked for yet."""
+        return len(self._waiting)
+
     def add(self, mint: int) -> None:
         """A group whose episodes all have an outcome."""
         self._waiting.add(mint)

@@ -8,17 +8,17 @@ A lease that exists is sent again as it was: same rows, same order. On recovery 
 one asked for on are open again and their groups charged again.
 """
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
 
+from agentrl.buffer import groups
 from agentrl.buffer.ids import group_id
 from agentrl.buffer.peers import Peer
 from agentrl.buffer.rows import EpisodeRow, LeaseRow
 from agentrl.buffer.state import State
-from agentrl.types import Fate, GroupRows, GroupState, LeaseHeader, TrajectoryRow
+from agentrl.types import Fate, GroupRows, GroupState, LeaseHeader, TrajectoryRow, VersionRow
 from agentrl.wire.messages import Published, Stepped
 
 __all__ = ["LeaseDesk", "header"]
@@ -131,18 +131,30 @@ class LeaseDesk:
         self._mark_stepped(number, epoch, message.skipped)
         return True
 
-    def publish(self, message: Published) -> bool | str:
-        """New weights. True: news; False: known; a string: refused."""
-        state, row = self._state, message.row
+    def announce(self, row: VersionRow) -> str | None:
+        """Weights that an engine may hold from now on. Should their push never end, they are a
+        branch that the next learner's first version leaves behind. Returns a refusal, or None."""
+        state = self._state
         if state.lineage.rows.get(row.version) == row:
-            return False
+            return None
         refusal = state.lineage.refusal(row)
-        if refusal is not None:
-            return refusal
+        if refusal is None:
+            state.put(row)
+            state.lineage.add(row)
+        return refusal
+
+    def publish(self, message: Published) -> bool | str:
+        """New weights; a version that no engine holds needs no announcement. True: news; False:
+        known; a string: refused."""
+        state, row = self._state, message.row
+        if row.version <= state.published_version and state.lineage.rows.get(row.version) == row:
+            return False
         if message.through > state.last_lease:
             return f"version {row.version} contains lease {message.through}, which was never given"
-        state.put(row)
-        state.lineage.add(row)
+        refusal = self.announce(row)
+        if refusal is not None:
+            return refusal
+        state.mark("published_version", row.version)
         state.mark("published_through", message.through)
         state.forget_leases()
         return True
@@ -174,13 +186,15 @@ class LeaseDesk:
 
     def _pace(self, number: int, mints: tuple[int, ...], wait_s: float, now: float) -> None:
         state = self._state
-        counts: Counter[int] = Counter()
+        bound = state.settings.max_staleness
+        old = total = state.pacer.row.dropped_tokens
         for mint in mints:
-            for row in state.done_episodes(mint):
-                for stored in row.trajectories:
-                    for version, tokens in stored.meta.versions:
-                        counts[version] += tokens
-        share = state.lineage.old_share(counts.items(), number, state.settings.max_staleness)
+            counts = state.sampled_tokens(mint)
+            too_old = sum(n for v, n in counts.items() if state.lineage.age(v, number) > bound)
+            groups.account(state, mint, trained=counts.total() - too_old)
+            old += too_old
+            total += counts.total()
+        share = old / total if total else 0.0
         ready_left = len(state.ready) - len(mints)
         state.put(state.pacer.leased(number, share, wait_s, ready_left, now))
 
@@ -208,8 +222,8 @@ class LeaseDesk:
 def header(state: State, number: int) -> LeaseHeader:
     """The header of a lease that exists; always the same for the same number."""
     lease = state.leases[number]
-    groups = [_group_rows(state, mint) for mint in lease.mints]
-    return LeaseHeader(number=number, groups=groups, last=lease.last, stats=lease.stats)
+    rows = [_group_rows(state, mint) for mint in lease.mints]
+    return LeaseHeader(number=number, groups=rows, last=lease.last, stats=lease.stats)
 
 
 def _group_rows(state: State, mint: int) -> GroupRows:

@@ -73,6 +73,11 @@ _SEGMENTS = """
 SELECT segment, sum(bytes), sum(state <> 'retired') AS live
 FROM trajectories JOIN groups USING(mint) GROUP BY segment
 """
+#: The last group of each task (a cursor names one), where it became stale.
+_STALE = """
+SELECT row FROM (SELECT row, fate, max(mint) AS mint FROM groups GROUP BY cursor)
+WHERE fate = 'stale' ORDER BY mint
+"""
 _to_json = msgspec.json.Encoder().encode
 T = TypeVar("T")
 
@@ -151,6 +156,7 @@ class LedgerReader:
             cursor=cursor or 0,
             last_lease=last_lease or 0,
             segments=self._segments(),
+            stale=tuple(self._decoded(GroupRow, _STALE)),
         )
 
     def load_all(self) -> LedgerState:
@@ -209,11 +215,15 @@ class LedgerReader:
 
     def _rows(self, kind: type[T], clause: str = "") -> Iterator[T]:
         table, _ = _TABLES[kind]  # type: ignore[index]
+        return self._decoded(kind, f"SELECT row FROM {table} {clause}")  # noqa: S608
+
+    def _decoded(self, kind: type[T], query: str) -> Iterator[T]:
         decode = msgspec.json.Decoder(kind).decode
-        for (text,) in self._db.execute(f"SELECT row FROM {table} {clause}"):  # noqa: S608
+        for (text,) in self._db.execute(query):
             try:
                 yield decode(text)
             except msgspec.MsgspecError as error:
+                table, _ = _TABLES[kind]  # type: ignore[index]
                 raise StoreError(
                     f"a row of {table} in {self.path} cannot be read: {error}"
                 ) from error

@@ -40,6 +40,11 @@ class News:
             self._full_told = full
             self._state.notify("store", full=full, store_bytes=num_bytes, limit_bytes=limit)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the store was at its limit when that was told last."""
+        return self._full_told
+
     def stuck(self, room_but_for_the_disk: int) -> None:
         """A dead end, while the learner waits for a lease: the store is full, only new groups could
         fill the lease, and only a later checkpoint could free the store. Told once."""

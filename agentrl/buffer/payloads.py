@@ -7,8 +7,10 @@ trajectory whose columns contradict its report never reaches the learner.
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 from typing_extensions import Buffer
 
 from agentrl.types import COLUMNS, TOKEN_BYTES, EpisodeReport, SpanKind, TrajectoryMeta
@@ -16,6 +18,9 @@ from agentrl.types import COLUMNS, TOKEN_BYTES, EpisodeReport, SpanKind, Traject
 __all__ = ["columns_of", "defect", "select", "split"]
 
 _ITEM_BYTES = {name: np.dtype(dtype).itemsize for name, dtype in COLUMNS.items()}
+#: Plain numbers: numpy compares an array with an enum's member one by one.
+_SAMPLED, _DEMONSTRATION = int(SpanKind.SAMPLED), int(SpanKind.DEMONSTRATION)
+_LAST_KIND = int(max(SpanKind))
 
 
 def split(payload: Buffer) -> dict[str, memoryview]:
@@ -85,18 +90,31 @@ def _column_defect(meta: TrajectoryMeta, columns: Sequence[memoryview]) -> str |
         name: np.frombuffer(column, dtype=dtype)
         for (name, dtype), column in zip(COLUMNS.items(), columns, strict=True)
     }
-    if arrays["kinds"].max() > max(SpanKind):
+    if arrays["kinds"].max() > _LAST_KIND:
         return f"column kinds holds {arrays['kinds'].max()}, which is no span kind"
-    sampled = arrays["kinds"] == SpanKind.SAMPLED
-    if int(sampled.sum()) != meta.num_sampled:
-        return f"{int(sampled.sum())} tokens are sampled, the report says {meta.num_sampled}"
-    shown = int((arrays["kinds"] == SpanKind.DEMONSTRATION).sum())
+    sampled = arrays["kinds"] == _SAMPLED
+    num_sampled = int(np.count_nonzero(sampled))
+    if num_sampled != meta.num_sampled:
+        return f"{num_sampled} tokens are sampled, the report says {meta.num_sampled}"
+    shown = int(np.count_nonzero(arrays["kinds"] == _DEMONSTRATION))
     if shown != meta.num_demonstrated:
         return f"{shown} tokens are demonstrated, the report says {meta.num_demonstrated}"
     if not np.isfinite(arrays["logprobs"]).all():
         return "a logprob is not finite"
-    versions, counts = np.unique(arrays["versions"][sampled], return_counts=True)
-    found = list(zip(versions.tolist(), counts.tolist(), strict=True))
+    found = _counted(arrays["versions"][sampled])
     if found != [(version, count) for version, count in meta.versions if count]:
         return f"its sampled tokens are of versions {found}, the report says {meta.versions}"
     return None
+
+
+def _counted(versions: npt.NDArray[np.int32]) -> list[tuple[int, int]]:
+    """Each version with the number of its tokens, in rising order. Neighbours are mostly equal, so
+    only where they differ is looked at one by one."""
+    if len(versions) == 0:
+        return []
+    starts = [0, *(np.flatnonzero(versions[1:] != versions[:-1]) + 1).tolist()]
+    counts: dict[int, int] = {}
+    for start, end in pairwise([*starts, len(versions)]):
+        version = int(versions[start])
+        counts[version] = counts.get(version, 0) + end - start
+    return sorted(counts.items())

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from agentrl.buffer.rows import PeerRow
-from agentrl.types import EpisodeId
+from agentrl.types import EpisodeId, PermitStats
 from agentrl.wire.messages import Hello
 
 __all__ = ["Peer", "Peers"]
@@ -18,13 +18,15 @@ __all__ = ["Peer", "Peers"]
 
 @dataclass(slots=True, eq=False)
 class Peer:
-    """The current incarnation of a name. `held` and `judging` are what a worker was given."""
+    """The current incarnation of a name. `held` and `judging` are what a worker was given;
+    `permits` is what it last said of its own."""
 
     row: PeerRow
     last_seen: float
     connection: str | None = None
     alive: bool = True
     capacity: int = 0
+    permits: PermitStats = field(default_factory=PermitStats)
     held: set[EpisodeId] = field(default_factory=set)
     judging: set[int] = field(default_factory=set)
 

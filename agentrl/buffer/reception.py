@@ -3,6 +3,9 @@
 Hello of a new incarnation     a new epoch; the old process is fenced, what it held is queued
 Hello of the same incarnation  the same epoch; a worker keeps what it says it still plays
 silence, or PeerLost           what it held is queued at once
+
+Silence is theirs alone: while this process itself stood still, for a slow disk or a SIGSTOP, what
+they said waits in the socket, and that time does not count.
 """
 
 from agentrl.buffer.claims import ClaimDesk
@@ -19,13 +22,30 @@ class Reception:
     """The rules of peers over the desks that must hear of them."""
 
     def __init__(
-        self, state: State, peers: Peers, claims: ClaimDesk, leases: LeaseDesk, minter: Minter
+        self,
+        state: State,
+        peers: Peers,
+        claims: ClaimDesk,
+        leases: LeaseDesk,
+        minter: Minter,
+        now: float,
     ) -> None:
         self._state = state
         self._peers = peers
         self._claims = claims
         self._leases = leases
         self._minter = minter
+        self._awake_at = now
+
+    def awake(self, now: float) -> None:
+        """An event is about to be handled. After a gap in which nobody was heard, for there are
+        ticks without a word of anyone, patience with everybody goes on where it was."""
+        gap, settings = now - self._awake_at, self._state.settings
+        self._awake_at = now
+        two_beats = 2 * settings.heartbeat_s
+        if gap > max(two_beats, settings.liveness_s - two_beats):
+            for peer in self._peers:
+                peer.last_seen += gap
 
     def hello(self, connection: str, hello: Hello, now: float) -> None:
         """Admit, readmit or fence."""
@@ -60,11 +80,11 @@ class Reception:
         self._state.send(connection, Refused(reason, seq, fatal=True))
         return True
 
-    def ended(self, name: str) -> None:
-        """The driver saw a process of this name end. If its successor has said Hello already, that
-        one loses what it was given and speaks on."""
+    def ended(self, name: str, incarnation: str) -> None:
+        """The driver saw this process end. A successor that has said Hello already is not meant: it
+        has taken the place, and with it all that was held."""
         peer = self._peers.named(name)
-        if peer is not None:
+        if peer is not None and incarnation in ("", peer.row.incarnation):
             self._lose(peer, "its process ended")
 
     def lose_silent(self, now: float) -> None:
@@ -93,7 +113,11 @@ class Reception:
             versions=list(state.lineage.rows.values()),
             next_lease=min(open_leases, default=state.last_lease + 1),
             last_lease=state.last_lease,
+            retired_through=state.retired_through,
             cursor=state.cursor,
+            published_version=state.published_version,
+            stepped=state.stepped,
+            fates={str(fate): count for fate, count in sorted(state.fates.items())},
         )
 
     def _replace(self, old: Peer | None, connection: str) -> None:
@@ -112,4 +136,6 @@ class Reception:
             self._tell(peer, "lost", reason=why)
 
     def _tell(self, peer: Peer, state: str, **more: str) -> None:
-        self._state.notify("peer", name=peer.name, role=peer.row.role, state=state, **more)
+        row = peer.row
+        about = {"name": row.name, "role": row.role, "incarnation": row.incarnation}
+        self._state.notify("peer", **about, state=state, **more)

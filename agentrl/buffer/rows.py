@@ -36,7 +36,8 @@ __all__ = [
 
 class GroupRow(msgspec.Struct, frozen=True):
     """A group. `rewards` (judged) align with its `done` episodes in order of index. `cursor` is the
-    source position after its task: the largest one says where to ask for tasks again."""
+    source position after its task: the largest one says where to ask for tasks again. `repeat`: how
+    often its task was minted before, each time in a group that became stale."""
 
     mint: int
     task: Task
@@ -47,6 +48,7 @@ class GroupRow(msgspec.Struct, frozen=True):
     lease: int | None = None
     rewards: tuple[float, ...] | None = None
     reason: str = ""
+    repeat: int = 0
 
 
 class StoredTrajectory(msgspec.Struct, frozen=True):
@@ -57,7 +59,8 @@ class StoredTrajectory(msgspec.Struct, frozen=True):
 
 
 class EpisodeRow(msgspec.Struct, frozen=True):
-    """An episode: queued (no worker, no outcome), claimed (worker), finished (outcome)."""
+    """An episode: queued (no worker, no outcome), claimed (worker), finished (outcome). `wall_s`:
+    how long the attempt took that gave it its outcome."""
 
     mint: int
     index: int
@@ -70,6 +73,8 @@ class EpisodeRow(msgspec.Struct, frozen=True):
     reward: float = 0.0
     metrics: dict[str, float] = {}
     error: str | None = None
+    wall_s: float = 0.0
+    answer: str = ""
     trajectories: tuple[StoredTrajectory, ...] = ()
 
     @property
@@ -90,10 +95,12 @@ class LeaseRow(msgspec.Struct, frozen=True):
 
 
 class PacingRow(msgspec.Struct, frozen=True):
-    """The adaptive cap C on charged groups and e, the averaged share of old tokens."""
+    """The adaptive cap C on charged groups and e, the averaged share of old tokens.
+    `dropped_tokens`: sampled tokens of the groups that became stale since the last lease."""
 
     cap: float
     old_share: float = 0.0
+    dropped_tokens: int = 0
 
 
 class PeerRow(msgspec.Struct, frozen=True):
@@ -106,7 +113,8 @@ class PeerRow(msgspec.Struct, frozen=True):
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """A number with a name: published_through, retired_through, requested_lease."""
+    """A number with a name: published_version, published_through, retired_through,
+    requested_lease, requested_by."""
 
     key: str
     value: int
@@ -127,7 +135,7 @@ class LedgerState(msgspec.Struct, frozen=True):
     """What a restart needs: open groups with their episodes and leases, and the small tables.
 
     `segments` are all that a payload was ever acknowledged in, let go or not: a number is not used
-    twice.
+    twice. `stale` are the groups that became stale and whose task no later group has.
     """
 
     groups: tuple[GroupRow, ...] = ()
@@ -142,6 +150,7 @@ class LedgerState(msgspec.Struct, frozen=True):
     cursor: int = 0
     last_lease: int = 0
     segments: dict[int, SegmentUse] = {}
+    stale: tuple[GroupRow, ...] = ()
 
     def without_lost_segments(self, on_disk: Collection[int]) -> "LedgerState":
         """The same without segments that nothing needs and that are not there any more."""

@@ -33,16 +33,20 @@ from agentrl.buffer.events import (
     Stored,
     Tick,
     Unreadable,
+    with_joined_acks,
 )
 from agentrl.buffer.ledger import Ledger
+from agentrl.buffer.quarantine import Quarantine
+from agentrl.buffer.rows import Row
 from agentrl.buffer.settings import BufferSettings
+from agentrl.buffer.snapshots import Snapshots
 from agentrl.buffer.store import PayloadStore
 from agentrl.clock import Clock, MonotonicClock
 from agentrl.errors import FrameError, ProtocolVersionError, StoreError
 from agentrl.types import PayloadRef
-from agentrl.wire.frames import decode, encode, salvage
+from agentrl.wire.frames import Column, decode, encode, salvage
 from agentrl.wire.keys import CurveKeys
-from agentrl.wire.messages import Ack, Envelope, Fetch, Finished, Message, Refused, Rows
+from agentrl.wire.messages import Assign, Envelope, Fetch, Finished, Message, Refused, Rows
 from agentrl.wire.transport import RouterSocket
 
 __all__ = ["run_buffer"]
@@ -83,7 +87,10 @@ async def run_buffer(
             core = BufferCore(settings, state.without_lost_segments(on_disk), clock.now())
             store.drop(on_disk - set(core.state.segments))
             async with RouterSocket(settings.address, keys=keys) as socket:
-                shell = _Shell(core, ledger, store, socket, clock)
+                snapshots = Snapshots(run_dir / "snapshots")
+                snapshots.prune(core.state.episodes)
+                quarantine = Quarantine(run_dir / "quarantine")
+                shell = _Shell(core, ledger, store, socket, snapshots, quarantine, clock)
                 logger.info("buffer serves on %s", socket.address)
                 task_status.started(socket.address)
                 await shell.serve()
@@ -98,12 +105,17 @@ class _Shell:
         ledger: Ledger,
         store: PayloadStore,
         socket: RouterSocket,
+        snapshots: Snapshots,
+        quarantine: Quarantine,
         clock: Clock,
     ) -> None:
         self._core = core
         self._ledger = ledger
         self._store = store
         self._socket = socket
+        self._snapshots = snapshots
+        self._quarantine = quarantine
+        self._refused: list[tuple[str, str, _Frames]] = []
         self._clock = clock
         self._one_batch = anyio.Lock()
         self._events = DriverEvents()
@@ -124,6 +136,8 @@ class _Shell:
             arrived = [self._decoded(peer, frames) for peer, frames in (first, *waiting)]
             async with self._one_batch:
                 await self._batch([message for message in arrived if message is not None])
+            if self._refused:
+                await to_thread.run_sync(self._keep_refused)
 
     async def _tick(self) -> None:
         while True:
@@ -147,6 +161,10 @@ class _Shell:
         )
 
     async def _stored(self, arrived: list[Arrived]) -> list[Input]:
+        for event, columns in arrived:
+            episode = self._core.snapshot_of(event) if isinstance(event, FromPeer) else None
+            if episode is not None and columns:
+                await to_thread.run_sync(self._snapshots.keep, episode, columns[0])
         wanted = [isinstance(e, FromPeer) and self._core.wants(e) for e, _ in arrived]
         if not any(wanted):
             return [event for event, _ in arrived]
@@ -165,6 +183,7 @@ class _Shell:
         place = (event.peer, event.epoch, event.seq, event.message)
         defect = payloads.defect(report, columns)
         if defect is not None:
+            self._quarantine.keep(defect, event.peer, columns, str(report.id))
             return Stored(*place, defect=defect)
         refs = [
             self._store.append(payloads.columns_of(columns, position))
@@ -175,9 +194,12 @@ class _Shell:
     async def _carry_out(self, effects: list[Effect]) -> None:
         rows = [effect.row for effect in effects if isinstance(effect, Persist)]
         if rows:
-            await to_thread.run_sync(self._ledger.commit, rows)
-        for effect in _with_joined_acks(effects):
+            # In this thread: the batch waits for it anyway, and two hops cost more than a commit.
+            self._commit(rows)
+        for effect in with_joined_acks(effects):
             match effect:
+                case Send(peer, Assign() as message) if self._snapshots.has_any_of(message):
+                    self._send(peer, *await to_thread.run_sync(self._snapshots.attach, message))
                 case Send(peer, message):
                     self._send(peer, message)
                 case Notify(event):
@@ -188,6 +210,11 @@ class _Shell:
                     unused = [n for n in segments if not self._core.state.needs_segment(n)]
                     await to_thread.run_sync(self._store.drop, unused)
         self._tell_driver()
+
+    def _commit(self, rows: list[Row]) -> None:
+        self._ledger.commit(rows)
+        for row in rows:
+            self._snapshots.follow(row)
 
     # ---- in ----
 
@@ -202,15 +229,21 @@ class _Shell:
         except FrameError as error:
             remains = salvage(frames)
             logger.warning("a message of %r cannot be read: %s", identity, error)
+            self._refused.append((str(error), peer, frames))
             if remains is None:
                 return None
             facts = msgspec.structs.asdict(remains)
             return Unreadable(peer, reason=f"the buffer cannot read it: {error}", **facts), []
         return FromPeer(peer, envelope.epoch, envelope.seq, envelope.body), columns
 
+    def _keep_refused(self) -> None:
+        for reason, peer, frames in self._refused:
+            self._quarantine.keep(reason, peer, frames)
+        self._refused.clear()
+
     # ---- out ----
 
-    def _send(self, peer: str, message: Message, columns: Sequence[memoryview] = ()) -> bool:
+    def _send(self, peer: str, message: Message, columns: Sequence[Column] = ()) -> bool:
         """False: it could not be queued. What is not an event is dropped then: its peer says Hello,
         or sends again."""
         try:
@@ -243,19 +276,3 @@ class _Shell:
         except StoreError as error:
             logger.error("a payload cannot be served: %s", error)
             return None
-
-
-def _with_joined_acks(effects: list[Effect]) -> list[Effect]:
-    """The same effects with one Ack for each peer, in the place of its last one."""
-    joined: dict[str, list[int]] = {}
-    kept: list[Effect] = []
-    for effect in reversed(effects):
-        if isinstance(effect, Send) and isinstance(effect.message, Ack):
-            known = joined.get(effect.peer)
-            if known is not None:
-                known[:0] = effect.message.seqs
-                continue
-            joined[effect.peer] = seqs = list(effect.message.seqs)
-            effect = msgspec.structs.replace(effect, message=Ack(seqs))
-        kept.append(effect)
-    return kept[::-1]

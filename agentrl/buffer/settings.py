@@ -2,19 +2,28 @@
 
 import msgspec
 
-from agentrl.config.run import RunConfig
+from agentrl.config.run import RunConfig, StalenessPolicy
 from agentrl.errors import ConfigError
 from agentrl.types import SamplingParams
 
 __all__ = ["BufferSettings"]
+
+#: What took two attempts at an episode is being started again, which takes 10 to 30 s.
+RETRY_PAUSE_S = 30.0
 
 
 class BufferSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Sizes and bounds. Names in brackets are those of the design's formulas.
 
     `num_rollout` None: until the task source ends. `min_group_size` None: all episodes of a group.
-    A trajectory of a version that is not announced yet waits `publish_grace_s` for it: engines
-    serve new weights a moment before the learner can say so.
+    `staleness_policy`: a group with a token older than S is leased, and the learner masks the token
+    (mask), or it is dropped before and its task minted again (drop). Without `partial_rollout`
+    workers hear of new weights.
+    A trajectory of a version that is not announced yet waits `publish_grace_s` for it, then it is
+    poison: a version is announced before an engine holds it, so this one's learner died in between.
+    The last attempt at an episode begins `retry_pause_s` after the one before it failed.
+    `num_permits`: turns that engines take at once (None: no bound but the workers' room). An
+    evaluation of which no episode ends for `hold_patience_s` holds pushes back no longer.
     `buffer_disk_limit`, `keep_trajectories` and `segment_bytes` are bytes; a segment is closed once
     it is that long. Kept trajectories do not count against `buffer_disk_limit`.
     """
@@ -26,12 +35,18 @@ class BufferSettings(msgspec.Struct, frozen=True, kw_only=True):
     async_buffer_size: int = 2  # B
     update_weights_interval: int = 1  # I
     max_staleness: int = 2  # S
+    staleness_policy: StalenessPolicy = "mask"
+    partial_rollout: bool = True
+    over_sampling_batch_size: int | None = None  # Q; None: N
     num_rollout: int | None = None
     buffer_disk_limit: int = 64 * 1024**3
     keep_trajectories: int = 256 * 1024**2
     heartbeat_s: float = 1.0
     liveness_s: float = 10.0
     publish_grace_s: float = 600.0
+    retry_pause_s: float = 0.0
+    num_permits: int | None = None
+    hold_patience_s: float = 7200.0
     sampling: SamplingParams = SamplingParams()
     rollout_seed: int = 42
     segment_bytes: int = 64 * 1024**2
@@ -41,6 +56,12 @@ class BufferSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(
                 f"--min-group-size {self.min_group_size} exceeds --n-samples-per-prompt"
                 f" {self.n_samples_per_prompt}: no group could ever be trained"
+            )
+        if not self.charged_least <= self.charged_limit:
+            raise ConfigError(
+                f"--over-sampling-batch-size {self.over_sampling_batch_size} makes"
+                f" {self.charged_least} groups the least that is charged, and at most"
+                f" {self.charged_limit} may be"
             )
         if self.liveness_s <= self.heartbeat_s:
             raise ConfigError(
@@ -61,10 +82,16 @@ class BufferSettings(msgspec.Struct, frozen=True, kw_only=True):
             async_buffer_size=config.async_buffer_size,
             update_weights_interval=config.update_weights_interval,
             max_staleness=config.staleness_bound,
+            staleness_policy=config.staleness_policy,
+            partial_rollout=config.partial_rollout,
+            over_sampling_batch_size=config.over_sampling_batch_size,
             num_rollout=config.num_rollout,
             buffer_disk_limit=config.buffer_disk_limit,
             keep_trajectories=config.keep_trajectories,
             publish_grace_s=2 * config.update_weights_timeout,
+            retry_pause_s=RETRY_PAUSE_S,
+            num_permits=config.num_engines * config.sglang_server_concurrency,
+            hold_patience_s=2 * config.episode_timeout_s,
             sampling=sampling,
             rollout_seed=config.rollout_seed,
         )
@@ -75,6 +102,13 @@ class BufferSettings(msgspec.Struct, frozen=True, kw_only=True):
         if self.min_group_size is not None:
             return self.min_group_size
         return self.n_samples_per_prompt
+
+    @property
+    def charged_least(self) -> int:
+        """(I - 1) * N + Q: so many may be charged always, of which the learner holds (I - 1) * N at
+        most while it waits."""
+        wanted = self.over_sampling_batch_size or self.rollout_batch_size
+        return (self.update_weights_interval - 1) * self.rollout_batch_size + wanted
 
     @property
     def charged_limit(self) -> int:

@@ -26,6 +26,7 @@ from agentrl.buffer.rows import (
     SegmentUse,
 )
 from agentrl.buffer.settings import BufferSettings
+from agentrl.buffer.starvation import Starvation
 from agentrl.lineage import Lineage
 from agentrl.types import EpisodeId, Fate, GroupState, Outcome, PayloadRef
 from agentrl.wire.messages import Event, Message
@@ -43,9 +44,11 @@ class State:
         self.leases: dict[int, LeaseRow] = {row.number: row for row in ledger.leases}
         self.lineage = Lineage(ledger.versions)
         self.pacer = Pacer(settings, ledger.pacing)
+        self.starvation = Starvation(settings.rollout_batch_size)
         self.marks: dict[str, int] = {mark.key: mark.value for mark in ledger.marks}
         self.fates: Counter[Fate] = Counter(ledger.fates)
         self.segments: dict[int, SegmentUse] = dict(ledger.segments)
+        self._needed_bytes = sum(map(_needed, self.segments.values()))
         self.minted = ledger.minted
         self.cursor = ledger.cursor
         self.last_lease = ledger.last_lease
@@ -104,6 +107,11 @@ class State:
     # ---- facts ----
 
     @property
+    def published_version(self) -> int:
+        """The newest version whose push has ended, or -1."""
+        return self.marks.get("published_version", -1)
+
+    @property
     def published_through(self) -> int:
         """Leases up to this one are contained in published weights."""
         return self.marks.get("published_through", 0)
@@ -112,6 +120,12 @@ class State:
     def retired_through(self) -> int:
         """Leases up to this one are covered by a durable checkpoint."""
         return self.marks.get("retired_through", 0)
+
+    @property
+    def stepped(self) -> int:
+        """The last lease that an iteration consumed, and no learner since has begun before."""
+        numbers = [row.number for row in self.leases.values() if row.stepped_by]
+        return max(numbers, default=self.retired_through)
 
     @property
     def charged(self) -> int:
@@ -123,7 +137,7 @@ class State:
     @property
     def store_bytes(self) -> int:
         """Bytes of needed segments. Kept ones are left out: they never stop minting."""
-        return sum(use.num_bytes for use in self.segments.values() if use.live)
+        return self._needed_bytes
 
     def group_episodes(self, mint: int) -> Iterator[EpisodeRow]:
         """The episodes of an open group, by index."""
@@ -132,6 +146,16 @@ class State:
 
     def done_episodes(self, mint: int) -> list[EpisodeRow]:
         return [row for row in self.group_episodes(mint) if row.outcome is Outcome.DONE]
+
+    def sampled_tokens(self, mint: int) -> Counter[int]:
+        """Sampled tokens of the `done` episodes of an open group, by weight version; no version
+        without any."""
+        counts: Counter[int] = Counter()
+        for row in self.done_episodes(mint):
+            for stored in row.trajectories:
+                for version, tokens in stored.meta.versions:
+                    counts[version] += tokens
+        return +counts
 
     def episode_id(self, row: EpisodeRow) -> EpisodeId:
         return EpisodeId(group_id(row.mint), row.index, row.attempt)
@@ -171,7 +195,9 @@ class State:
 
     def _use(self, payload: PayloadRef, *, num_bytes: int, live: int) -> None:
         use = self.segments.get(payload.segment, SegmentUse())
-        self.segments[payload.segment] = SegmentUse(use.num_bytes + num_bytes, use.live + live)
+        used = SegmentUse(use.num_bytes + num_bytes, use.live + live)
+        self.segments[payload.segment] = used
+        self._needed_bytes += _needed(used) - _needed(use)
 
     # ---- indices ----
 
@@ -197,3 +223,7 @@ class State:
             (self.ready, row.state is GroupState.READY),
         ):
             index.add(row.mint) if members else index.discard(row.mint)
+
+
+def _needed(use: SegmentUse) -> int:
+    return use.num_bytes if use.live else 0

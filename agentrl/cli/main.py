@@ -3,6 +3,8 @@
     agentrl audit RUN     check the ledger of a finished run; exit 1 when it contradicts itself
     agentrl view RUN      episodes of a run as conversations, or as one page with --html FILE
     agentrl eval MODEL    score a model on the evaluation sets of an Env; nothing is trained
+    agentrl env WHAT      environments: list, check, play by hand, begin a new one
+    agentrl simulate      what a GPU split, buffer size and bound give, under virtual time
     agentrl doctor        what this host has of what a run needs; exit 3 when something is missing
 
 A sub-command imports what it needs when it is called. Its help says what its exit codes mean.
@@ -14,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from agentrl.cli import view
+from agentrl.cli import env, simulate, view
 from agentrl.errors import AgentRLError
 
 __all__ = ["main"]
@@ -36,8 +38,9 @@ exit codes:
 """
 _EVAL = """\
 Plays the evaluation sets once with MODEL on the real stack and ends. MODEL is a Hugging Face
-directory, or a run directory: then its own configuration is used, and the model that it saved.
-Scores are on the console and in the summary.json of a new run directory.
+directory; or a run directory: then its own configuration is used, and the model that it saved, else
+its newest checkpoint; or one of its checkpoints. Scores are on the console and in the summary.json
+of a new run directory.
 
     agentrl eval runs/ID
     agentrl eval MODEL --env NAME [any flag of train_async.py]
@@ -73,6 +76,10 @@ def main(argv: list[str] | None = None) -> int:
         "flags", metavar="FLAG", nargs=argparse.REMAINDER, help="flags of train_async.py"
     )
     evaluation.set_defaults(command=_eval)
+    env.add_commands(_add(commands, "env", "list, check, play or begin an environment", env.ABOUT))
+    simulation = _add(commands, "simulate", "try schedules under virtual time", simulate.ABOUT)
+    simulate.add_arguments(simulation)
+    simulation.set_defaults(command=simulate.simulate)
     doctor = _add(commands, "doctor", "what this host has of what a run needs", _DOCTOR)
     doctor.add_argument(
         "--run-dir",
@@ -110,7 +117,7 @@ def _audit(arguments: argparse.Namespace) -> int:
     fates = ", ".join(f"{fate} {count}" for fate, count in sorted(report.fates.items())) or "none"
     sys.stdout.write(
         f"minted {report.minted} = open {report.open} + final fates ({fates})\n"
-        f"{report.leases} leases, {report.payloads_checked} payloads checked\n"
+        f"{report.leases} leases; of open groups {report.payloads_checked} payloads, all read\n"
     )
     for problem in report.problems:
         sys.stdout.write(f"PROBLEM: {problem}\n")

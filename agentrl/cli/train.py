@@ -49,7 +49,8 @@ def _say(notes: list[str]) -> None:
 
 def _is_default(config: RunConfig) -> bool:
     """Whether model, data, user code and passed-through flags are those that the project ships."""
-    names = ("preset", "env", "hf_checkpoint", "dynamic_sampling_filter_path", "prompt_data")
+    code = ("env", "custom_loss_function_path", "dynamic_sampling_filter_path")
+    names = ("preset", "hf_checkpoint", "prompt_data", *code)
     ours = {name: getattr(config, name) for name in names}
     values = {"preset": DEFAULT} | PRESETS[DEFAULT].values
     shipped = {name: values.get(name) for name in names}
@@ -58,8 +59,8 @@ def _is_default(config: RunConfig) -> bool:
 
 
 def _check_rooms(config: RunConfig) -> list[str]:
-    """What only the rooms can judge: the Env and its tasks, the filter's name, the model, refused
-    flags, Megatron's layout. Returns notes for the user.
+    """What only the rooms can judge: the Env and its tasks, the filter's and the loss's name, the
+    model, refused flags, Megatron's layout. Returns notes for the user.
 
     Raises ConfigError, and DataError for a malformed row. Costs some seconds of imports, which the
     default job need not wait for.
@@ -69,11 +70,14 @@ def _check_rooms(config: RunConfig) -> list[str]:
     notes = preflight(config)
     # Torch comes with these; nobody waits for it to hear of a mistake in an Env.
     from agentrl.actors.judge import load_filter
+    from agentrl.learner.custom import load_loss
     from agentrl.learner.megatron.architecture import Architecture
     from agentrl.learner.megatron.settings import MegatronSettings
     from agentrl.serving.launch import engine_command, router_command
 
     load_filter(config.dynamic_sampling_filter_path)
+    if config.loss_type == "custom_loss":
+        load_loss(config.custom_loss_function_path)
     model = str(config.hf_checkpoint)
     Architecture.from_checkpoint(Path(model)).check(MegatronSettings.from_config(config))
     # Commands are pure functions: making one without ports checks its settings.

@@ -12,10 +12,10 @@ from agentrl.errors import EnvironmentSetupError
 __all__ = ["ABOUT", "add_arguments", "view"]
 
 ABOUT = """\
-Shows episodes of the run in RUN as conversations, with tools, reward and weight versions. Without
-a choice: the three best and the three worst episodes of the newest lease. Trajectories are kept
-after training up to --keep-trajectories bytes; of older ones only the ledger's facts are left.
-Reads only; a run that is still going on cannot be shown.
+Shows episodes of the run in RUN as conversations, with tools, reward, advantage and weight
+versions. Without a choice: the three best and the three worst episodes of the newest lease.
+Trajectories are kept after training up to --keep-trajectories bytes; of older ones only the
+ledger's facts are left. Reads only; a run that is still going on cannot be shown.
 
 exit codes:
   0    shown
@@ -35,7 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     choice.add_argument("--best", metavar="N", type=_count, help="N kept ones of highest reward")
     choice.add_argument("--worst", metavar="N", type=_count, help="N kept ones of lowest reward")
     parser.add_argument(
-        "--tokens", action="store_true", help="every token with kind, version, age and logprob"
+        "--tokens",
+        action="store_true",
+        help="every token with kind, version, age, logprob and advantage",
     )
     parser.add_argument("--html", metavar="FILE", type=Path, help="write one page to FILE instead")
 

@@ -2,44 +2,40 @@
 
     STARTING -> SERVING(version 0 routed) -> TRAINING -> EVALUATING -> DRAINED
 
-Everything it learns comes as events: exits from the hosts, the rest from the buffer. What an exit
-or a silence means is `supervision.py`'s to say; a run that must end does so with the process's
-name, exit code and last log lines.
+What it learns comes as the buffer's events. Processes that end or fall silent meanwhile are the
+business of `watch.py`.
 """
 
 import logging
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import anyio
+from anyio.abc import TaskStatus
 
 from agentrl.clock import Clock
+from agentrl.cluster.evaluator import Evaluator
 from agentrl.cluster.events import RunState
 from agentrl.cluster.failures import FailureStreak
 from agentrl.cluster.feeder import Feeder
-from agentrl.cluster.host import ExitNotice, ProcessOrder
+from agentrl.cluster.host import ProcessOrder
 from agentrl.cluster.layout import RunDir
 from agentrl.cluster.phases import Phases
 from agentrl.cluster.placement import Cluster
-from agentrl.cluster.restarts import Processes, in_thread
+from agentrl.cluster.restarts import Processes
 from agentrl.cluster.services import wait_ready
 from agentrl.cluster.signals import InterruptedRunError
 from agentrl.cluster.spec import RunSpec
-from agentrl.cluster.supervision import Consequence, Supervision, exit_error
-from agentrl.errors import (
-    AgentRLError,
-    EnvironmentSetupError,
-    HealthError,
-    InfrastructureError,
-)
+from agentrl.cluster.supervision import Supervision
+from agentrl.cluster.watch import Watch
+from agentrl.errors import EnvironmentSetupError, HealthError, InfrastructureError
 from agentrl.telemetry.recorder import Recorder
-from agentrl.types import SamplingParams, Task, TaskSource
+from agentrl.types import Task, TaskSource
 from agentrl.wire.keys import load_keys
 from agentrl.wire.messages import (
     Drain,
     Echo,
-    Evaluate,
     Event,
     Refused,
     TaskCredit,
@@ -73,42 +69,51 @@ class Driver:
     ) -> None:
         self._run, self._spec, self._cluster = run, spec, cluster
         self._ready_urls = ready_urls
-        self._eval_sets = eval_sets
         self._recorder, self._phases, self._clock = recorder, phases, clock
         keys = load_keys(Path(spec.keys_dir)) if spec.keys_dir else None
         self._peer = BufferPeer(spec.buffer_address, role="driver", name="driver", keys=keys)
-        self._processes = Processes(cluster, spec, orders, ready_urls, self._peer)
-        self._feeder = Feeder(source, self._peer)
-        self._awaited: dict[str, Evaluate | Echo] = {}
-        self._failures = FailureStreak(_FAILED_BATCHES * spec.config.rollout_batch_size)
-        self._supervision = Supervision(spec.config.num_learner_ranks)
-        self._tasks: anyio.abc.TaskGroup
         self.state = RunState()
+        self._processes = Processes(cluster, spec, orders, ready_urls, self._peer, self.state)
+        self._feeder = Feeder(source, self._peer)
+        self._awaited: dict[str, Echo] = {}
+        self._failures = FailureStreak(_FAILED_BATCHES * spec.config.rollout_batch_size)
+        supervision = Supervision(spec.config.num_learner_ranks)
+        self._watch = Watch(run, cluster, self._processes, supervision, self.state, recorder)
+        self._evaluator = Evaluator(spec.config, eval_sets, self._peer, self.state, recorder)
 
-    async def run(self) -> None:
-        """Conduct the run; returns when it is complete.
+    async def run(self, check: Callable[[], None] = lambda: None) -> None:
+        """Conduct the run; returns when it is complete. `check` raises for a signal that came
+        before this listens for signals itself.
 
         Raises InterruptedRunError on SIGINT or SIGTERM, and the AgentRLError that ended it
         otherwise. The caller stops the processes.
         """
         async with anyio.create_task_group() as group:
-            self._tasks = group
-            group.start_soon(self._signals)
+            await group.start(self._signals)
+            check()
             for name in self._processes.names:
                 await self._processes.start(name)
             self._phases.mark("processes_started")
             started = ", ".join(self._processes.names)
             self._recorder.note(f"started {started}; waiting until they are ready")
-            for slot in self._cluster.slots():
-                group.start_soon(self._watch, slot)
+            group.start_soon(self._watch.run)
             async with self._peer, anyio.create_task_group() as conversation:
-                self.state.continue_from(self._peer.welcome)
+                self._begin(self._peer.welcome)
                 conversation.start_soon(self._receive)
                 conversation.start_soon(self._feeder.run)
                 await self._conduct()
                 await self._drain("the run is complete")
                 conversation.cancel_scope.cancel()
             group.cancel_scope.cancel()
+
+    def _begin(self, welcome: Welcome) -> None:
+        """Take up the run where its ledger left it."""
+        if not self._spec.config.is_continued:
+            self._reconcile(welcome)
+            return
+        self.state.continue_from(welcome)
+        self._failures.begin(welcome.fates)
+        self._watch.stepped(welcome.stepped)
 
     async def _conduct(self) -> None:
         config = self._spec.config
@@ -118,15 +123,15 @@ class Driver:
         ready_s = self._phases.mark("first_push")
         if self._spec.router_url is not None:
             self._recorder.note(f"engines serve version {self.state.version} after {ready_s:.0f} s")
-        is_new = config.resume == "never"
+        is_new = not config.is_continued
         if config.eval_only or (is_new and not config.skip_eval_before_train):
-            await self._evaluate()
+            await self._evaluator.evaluate()
         if config.eval_only:
             return
         self._feeder.open()
         async with anyio.create_task_group() as group:
             if config.eval_interval is not None:
-                group.start_soon(self._evaluate_beside, config.eval_interval)
+                group.start_soon(self._evaluator.evaluate_beside, config.eval_interval)
             await self.state.wait(lambda s: s.leases >= 1 or s.learner_done)
             self._phases.mark("first_lease")
             await self.state.wait(lambda s: s.steps >= 1 or s.learner_done)
@@ -137,7 +142,9 @@ class Driver:
             self._phases.mark("trained")
         if self.state.steps == 0 and (reason := self._failures.reason(self.state.fates)):
             raise self._failure(f"no iteration was made: {reason}")
-        await self._evaluate()
+        await self._evaluator.evaluate()
+        # One that was started again for the sake of an engine ends its work in peace.
+        await self.state.wait(lambda s: s.learner_done)
 
     async def _first_push(self, timeout_s: float) -> None:
         with anyio.move_on_after(timeout_s):
@@ -148,35 +155,6 @@ class Driver:
             f"(--start-timeout-s); its log {self._run.log('learner-0')} ends:\n"
             f"{self._run.log_tail('learner-0')}"
         )
-
-    async def _evaluate_beside(self, interval: int) -> None:
-        """Evaluate every `interval` iterations while training goes on; one that takes longer delays
-        the next. Ends with the learner."""
-        due = interval
-        while True:
-            await self.state.wait(lambda s, due=due: s.steps >= due or s.learner_done)  # type: ignore[misc]
-            if self.state.learner_done:
-                return
-            await self._evaluate("beside")
-            due = (self.state.steps // interval + 1) * interval
-
-    async def _evaluate(self, kind: str = "pinned") -> None:
-        config, step = self._spec.config, self.state.steps
-        sampling = SamplingParams(
-            temperature=config.eval_temperature, max_new_tokens=config.rollout_max_response_len
-        )
-        for name, tasks in self._eval_sets.items():
-            key = f"{name}@{step}-{kind}"
-            order = Evaluate(
-                name, key, tasks, config.n_samples_per_eval_prompt, sampling, config.rollout_seed
-            )
-            if kind == "pinned":
-                self._recorder.note(f"evaluating {name}: {len(tasks)} tasks")
-            self._awaited[key] = order
-            await self._peer.deliver(order)
-            await self.state.wait(lambda s, key=key: key in s.evaluations)  # type: ignore[misc]
-            del self._awaited[key]
-            self._recorder.evaluation(step, self.state.evaluations[key])
 
     async def _catch_up(self) -> None:
         """Wait until every event of the buffer up to now is in."""
@@ -201,29 +179,42 @@ class Driver:
                     self._recorder.event(message.kind, message.data)
                     await self._react(message)
                 case Welcome():
+                    self._reconcile(message)
                     # A buffer that restarted has forgotten what it owes an answer to.
-                    for request in list(self._awaited.values()):
-                        await self._peer.deliver(request)
+                    await self._evaluator.ask_again()
+                    for echo in list(self._awaited.values()):
+                        await self._peer.deliver(echo)
                 case Refused(reason):
                     raise InfrastructureError(f"the buffer refused the driver: {reason}")
                 case _:
                     pass
+
+    def _reconcile(self, welcome: Welcome) -> None:
+        """A buffer that died took along the events that it had not told yet; its ledger has not."""
+        missed = self.state.reconcile(welcome)
+        self._recorder.event("fates", {"counts": welcome.fates})
+        reason = self._failures.fates(welcome.fates)
+        if missed:
+            _LOG.warning("the buffer's ledger has %s iterations that no event told of", missed)
+            self._failures.stepped()
+            self._watch.stepped(self.state.steps)
+        elif reason is not None:
+            raise self._failure(reason)
 
     async def _react(self, event: Event) -> None:
         """What the run does about an event, beside noting it."""
         match event.kind:
             case "step":
                 self._failures.stepped()
-                self._supervision.stepped()
+                self._watch.stepped(event.data["number"])
             case "fates":
                 if reason := self._failures.fates(event.data["counts"]):
                     raise self._failure(reason)
             case "stuck":
                 raise HealthError(str(event.data["reason"]))
-            case "peer" if self._supervision.peer(event.data["name"], event.data["state"]):
-                name = event.data["name"]
-                _LOG.error("%s does not answer: it is killed and started again", name)
-                await self._processes.kill(name)
+            case "peer":
+                data = event.data
+                await self._watch.heard_of(data["name"], data["state"], data["incarnation"])
 
     def _failure(self, reason: str) -> HealthError:
         return HealthError(
@@ -231,8 +222,9 @@ class Driver:
             f"{self._run.log_tail('worker-0', 4)}"
         )
 
-    async def _signals(self) -> None:
+    async def _signals(self, *, task_status: TaskStatus[None]) -> None:
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            task_status.started()
             async for number in signals:
                 with anyio.move_on_after(2.0, shield=True):
                     await self._interrupt(signal.Signals(number).name)
@@ -241,30 +233,3 @@ class Driver:
     async def _interrupt(self, name: str) -> None:
         if self.state.version is not None:
             await self._drain(f"interrupted by {name}", resumable=True)
-
-    async def _watch(self, slot: str) -> None:
-        while True:
-            notices = await in_thread(self._cluster.next_exits, slot, 5.0)
-            for notice in notices:
-                await self._ended(notice)
-
-    async def _ended(self, notice: ExitNotice) -> None:
-        _LOG.info("%s (pid %s) ended with %s", notice.name, notice.pid, notice.returncode)
-        consequence = self._supervision.ended(notice)
-        if consequence is Consequence.LEARNER_DONE:
-            self.state.learner_done = True
-            self.state.notify()
-        elif consequence is Consequence.FAIL:
-            raise self._exit_error(notice)
-        elif consequence is not Consequence.NOTHING:
-            self._recorder.note(
-                f"{notice.name} ended with {notice.returncode}: it is started again; see "
-                f"{self._run.log(notice.name)}"
-            )
-            self._tasks.start_soon(self._processes.restart, notice, consequence)
-
-    def _exit_error(self, notice: ExitNotice) -> AgentRLError:
-        return exit_error(notice.returncode)(
-            f"{notice.name} (pid {notice.pid}) ended with {notice.returncode}; its log "
-            f"{self._run.log(notice.name)} ends:\n{self._run.log_tail(notice.name)}"
-        )

@@ -11,31 +11,53 @@ __all__ = ["RunState"]
 
 
 class RunState:
-    """The latest facts of a run; `wait` returns when a condition on them holds."""
+    """The latest facts of a run; `wait` returns when a condition on them holds. `iteration`: how
+    many the published weights contain; `last_lease`: the number of the run's last, once it is made.
+    """
 
     def __init__(self) -> None:
         self.version: int | None = None
+        self.iteration = 0
         self.leases = 0
+        self.last_lease: int | None = None
         self.steps = 0
         self.evaluations: dict[str, dict[str, Any]] = {}
         self.fates: dict[str, int] = {}
         self.echoes: set[str] = set()
         self.learner_done = False
         self.drained = False
+        self._published_before = -1
         self._changed = anyio.Event()
 
     def continue_from(self, welcome: Welcome) -> None:
         """Take over what the ledger of a continued run already holds. The version is the learner's
         to say: until it has published, engines hold nothing."""
-        self.leases = welcome.last_lease
+        self._published_before = welcome.published_version
+        self.reconcile(welcome)
+
+    def reconcile(self, welcome: Welcome) -> int:
+        """Learn from the ledger what a buffer that died had still to tell; returns how many
+        iterations nothing else is known of."""
+        missed = max(0, welcome.stepped - self.steps)
+        self.leases, self.fates = welcome.last_lease, dict(welcome.fates)
+        self.steps += missed
+        if welcome.published_version > self._published_before:
+            self.version = welcome.published_version
+            iterations = {row.version: row.iteration for row in welcome.versions}
+            self.iteration = iterations.get(self.version, self.iteration)
+        self.notify()
+        return missed
 
     def apply(self, event: Event) -> None:
         """Take in an event."""
         match event.kind:
             case "published":
                 self.version = int(event.data["version"])
+                # A learner that begins again says so: what came later will be made again.
+                self.steps = self.iteration = int(event.data["iteration"])
             case "lease":
                 self.leases = int(event.data["number"])
+                self.last_lease = self.leases if event.data["last"] else None
             case "step":
                 self.steps = int(event.data["number"])
             case "evaluation":

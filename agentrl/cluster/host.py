@@ -5,33 +5,47 @@ plain children, so that no data and no Python object ever travels through Ray. E
 leader of its own session (a signal reaches all it started) and dies with the host.
 
     STARTED -> RUNNING -> EXITED(returncode)
+
+A child keeps its number until `_watch` has reaped it; only until then is it signalled, because the
+number may be another's afterwards.
 """
 
 import contextlib
 import os
 import queue
-import random
+import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
 
-__all__ = ["ExitNotice", "ProcessHost", "ProcessOrder", "free_ports"]
+from agentrl.cluster.ports import free_ports
+from agentrl.errors import InfrastructureError
+
+__all__ = ["ExitNotice", "ProcessHost", "ProcessOrder"]
 
 
 class ProcessOrder(msgspec.Struct, frozen=True):
-    """A process to start: its name in the run, command, extra environment and log file."""
+    """A process to start: its name in the run, command, extra environment and log file.
+
+    `scratch`: a folder for its temporary files and sockets, made anew for it (0700) and removed
+    when it has ended, however it ended. Empty: the system's, which nobody cleans.
+    """
 
     name: str
     argv: tuple[str, ...]
     env: dict[str, str] = {}
     log: str = ""
+    scratch: str = ""
+
+    def remove_scratch(self) -> None:
+        if self.scratch:
+            shutil.rmtree(self.scratch, ignore_errors=True)
 
 
 class ExitNotice(msgspec.Struct, frozen=True):
@@ -49,12 +63,28 @@ class _Child:
         self.process = process
         self.expected = False
         self.done = threading.Event()
+        self.reaping = threading.Lock()
+
+    def signal(self, number: int, send: Callable[[int, int], None]) -> bool:
+        """Send a signal, unless it has ended. Whether it was sent."""
+        with self.reaping:
+            if self.done.is_set():
+                return False
+            with contextlib.suppress(ProcessLookupError):
+                send(self.process.pid, number)
+            return True
 
 
 class ProcessHost:
-    """Children of one slot. Methods may be called from any thread."""
+    """Children of one slot. Methods may be called from any thread.
 
-    def __init__(self) -> None:
+    `kill_s`: seconds that a process may take to end after SIGKILL.
+    """
+
+    def __init__(self, kill_s: float = 10.0) -> None:
+        self._kill_s = kill_s
+        self._written: list[Path] = []
+        self._made: list[Path] = []
         self._children: dict[str, _Child] = {}
         self._reserved: set[int] = set()
         self._exits: queue.Queue[ExitNotice] = queue.Queue()
@@ -73,9 +103,14 @@ class ProcessHost:
         return ports
 
     def write_file(self, path: str, data: bytes) -> None:
-        """Write a private file (0600) on this node, for specifications and keys."""
+        """Write a private file (0600) on this node, for specifications and keys; it ends with the
+        last process (`stop`), and the folders that were made for it."""
         target = Path(path)
-        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for folder in reversed(target.parents):
+            if not folder.is_dir():
+                folder.mkdir(mode=0o700)
+                self._made.append(folder)
+        self._written.append(target)
         handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(handle, "wb") as file:
             file.write(data)
@@ -110,27 +145,46 @@ class ProcessHost:
         return notices
 
     def stop(self, names: list[str] | None = None, grace_s: float = 5.0) -> dict[str, int]:
-        """SIGTERM, then SIGKILL after `grace_s`, to the sessions of `names` (default: all).
+        """SIGTERM, then SIGKILL after `grace_s`, to the sessions of `names` (default: all, and what
+        was written for them is removed).
 
-        Returns the return code of each. Returns only when every one of them has ended.
+        Returns the return code of each, when every one of them has ended. Raises
+        InfrastructureError that names those that SIGKILL did not end either.
         """
         chosen = [c for n, c in self._children.items() if names is None or n in names]
         for child in chosen:
             child.expected = True
-            _signal_session(child.process.pid, signal.SIGTERM)
-        deadline = time.monotonic() + grace_s
+            child.signal(signal.SIGTERM, os.killpg)
+        _await(chosen, grace_s)
         for child in chosen:
-            if not child.done.wait(max(0.0, deadline - time.monotonic())):
-                _signal_session(child.process.pid, signal.SIGKILL)
-        for child in chosen:
-            child.done.wait(5.0)
+            child.signal(signal.SIGKILL, os.killpg)
+        _await(chosen, self._kill_s)
+        if names is None:
+            self._remove_files()
+        if left := [c for c in chosen if not c.done.is_set()]:
+            told = ", ".join(f"{c.order.name} (pid {c.process.pid})" for c in left)
+            raise InfrastructureError(
+                f"{told} did not end within {self._kill_s:g} s of SIGKILL: the kernel waits for a "
+                "disk or a device on its behalf"
+            )
         return {c.order.name: c.process.returncode for c in chosen}
 
-    def signal(self, name: str, number: int) -> None:
-        """Send a signal to one process (not to its session)."""
+    def signal(self, name: str, number: int, pid: int | None = None) -> bool:
+        """Send a signal to one process (not to its session); not to a successor of the one with
+        `pid`. Whether it was sent: the process had not ended."""
         child = self._children[name]
-        if not child.done.is_set():
-            child.process.send_signal(number)
+        if pid not in (None, child.process.pid):
+            return False
+        return child.signal(number, os.kill)
+
+    def _remove_files(self) -> None:
+        for file in self._written:
+            file.unlink(missing_ok=True)
+        for folder in reversed(self._made):
+            with contextlib.suppress(OSError):  # somebody else's files are in it, or it is gone
+                folder.rmdir()
+        self._written.clear()
+        self._made.clear()
 
     def _spawn_forever(self) -> None:
         while True:
@@ -138,6 +192,10 @@ class ProcessHost:
 
     def _fork(self, order: ProcessOrder) -> int:
         env = os.environ | order.env
+        if order.scratch:
+            order.remove_scratch()
+            Path(order.scratch).mkdir(mode=0o700, parents=True)
+            env["TMPDIR"] = order.scratch
         argv = [sys.executable, "-m", "agentrl.cluster.child", str(os.getpid()), *order.argv]
         log = order.log or os.devnull
         Path(log).parent.mkdir(parents=True, exist_ok=True)
@@ -156,48 +214,21 @@ class ProcessHost:
         return process.pid
 
     def _watch(self, child: _Child) -> None:
-        code = child.process.wait()
+        os.waitid(os.P_PID, child.process.pid, os.WEXITED | os.WNOWAIT)
         # Whatever it had started must not outlive it: its place may be taken by a successor.
-        _signal_session(child.process.pid, signal.SIGKILL)
-        child.done.set()
+        child.signal(signal.SIGKILL, os.killpg)
+        child.order.remove_scratch()
+        with child.reaping:
+            code = child.process.wait()
+            child.done.set()
         self._exits.put(ExitNotice(child.order.name, child.process.pid, code, child.expected))
 
 
-def free_ports(count: int, taken: Container[int] = ()) -> list[int]:
-    """`count` different TCP ports that are free now and not among `taken`.
-
-    None is of the range from which the kernel takes ports for outgoing connections: such a port may
-    be gone before its process listens, or when it is started again.
-    """
-    low = _first_ephemeral_port()
-    ports: list[int] = []
-    while len(ports) < count:
-        port = random.randrange(low // 2, low)
-        if port not in taken and port not in ports and _is_free(port):
-            ports.append(port)
-    return ports
-
-
-def _first_ephemeral_port() -> int:
-    try:
-        low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    except (OSError, ValueError, IndexError):
-        low = 32768
-    return low if low >= 4096 else 32768
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("", port))
-        except OSError:
-            return False
-    return True
-
-
-def _signal_session(pid: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(pid, number)
+def _await(children: Iterable[_Child], timeout_s: float) -> None:
+    """Wait until all have ended, at most so long."""
+    deadline = time.monotonic() + timeout_s
+    for child in children:
+        child.done.wait(max(0.0, deadline - time.monotonic()))
 
 
 def _address() -> str:

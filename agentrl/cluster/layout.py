@@ -1,26 +1,38 @@
 """Names and places of a run: its directory, log files, private socket folder and process orders."""
 
+import contextlib
+import fcntl
+import os
 import secrets
 import shutil
+import stat
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 
+import msgspec
+
 from agentrl.cluster.host import ProcessOrder
+from agentrl.cluster.signals import in_turns
+from agentrl.config.record import RunRecord, read_record, write_record
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, EnvironmentSetupError
 
-__all__ = ["RUN_MARK", "RunDir", "processes_of", "role_order"]
+__all__ = ["INCARNATION", "RUN_MARK", "RunDir", "processes_of", "role_order", "with_run"]
 
-#: Environment variable of every process of a run: its run directory.
-RUN_MARK = "AGENTRL_RUN"
+#: Environment variables of every process of a run: its run directory, and which process of its name
+#: it is.
+RUN_MARK, INCARNATION = "AGENTRL_RUN", "AGENTRL_INCARNATION"
 
+_PRIVATE = "agentrl-"
 
 #: Seconds that the processes of a killed driver have to end.
 PREDECESSORS_S = 15.0
+#: Bytes at the end of a log in which its last lines are looked for: an engine's has no bound.
+_TAIL_BYTES = 64 * 1024
 
 
 def processes_of(run: Path) -> list[int]:
@@ -40,44 +52,30 @@ class RunDir:
     """`runs/ID` and a private folder (0700) for sockets and the specification, removed at the end.
 
     The private folder lies in the system's temporary directory, because a socket path may have at
-    most about 100 characters.
+    most about 100 characters. The run directory notes which it is, so that the program that
+    continues the run can remove what a killed one left. One program at a time works on a run.
+
+    `check` is called while it waits for those of a killed program, and may raise.
     """
 
-    def __init__(self, config: RunConfig) -> None:
+    def __init__(self, config: RunConfig, check: Callable[[], None] = lambda: None) -> None:
         stamp = time.strftime("%Y%m%d-%H%M%S")
         self.id = config.run_id or f"{stamp}-{secrets.token_hex(2)}"
-        self._is_resumed = config.resume != "never"
-        self.path = Path(config.run_dir).resolve() / self.id
-        self.private = Path(tempfile.gettempdir())
+        self._resume = config.resume
+        self._is_continued = config.is_continued
+        place = Path(config.resume) if config.is_continued else Path(config.run_dir) / self.id
+        self.path = place.resolve()
+        self.private = Path(tempfile.gettempdir()) / f"{_PRIVATE}{secrets.token_hex(6)}"
+        self._lock: int | None = None
+        self._check = check
 
     def __enter__(self) -> "RunDir":
         try:
-            self.path.mkdir(parents=True, exist_ok=self._is_resumed)
-            (self.path / "logs").mkdir(exist_ok=self._is_resumed)
-        except FileExistsError as error:
-            raise ConfigError(
-                f"{self.path} exists; choose another --run-id, or continue it: --resume {self.path}"
-            ) from error
-        except OSError as error:
-            raise EnvironmentSetupError(
-                f"cannot make the run directory {self.path}: {error.strerror}; choose another "
-                "--run-dir"
-            ) from error
-        if self._is_resumed:
-            self._await_predecessors()
-        self.private = Path(tempfile.mkdtemp(prefix="agentrl-"))
+            self._enter()
+        except BaseException:
+            self._unlock()
+            raise
         return self
-
-    def _await_predecessors(self) -> None:
-        """Processes of a driver that was killed end with it, but not in the same moment."""
-        deadline = time.monotonic() + PREDECESSORS_S
-        while left := processes_of(self.path):
-            if time.monotonic() > deadline:
-                raise EnvironmentSetupError(
-                    f"{self.path} is still being worked on by {len(left)} processes (pids "
-                    f"{', '.join(map(str, left[:8]))}): stop that run first"
-                )
-            time.sleep(0.1)
 
     def __exit__(
         self,
@@ -86,6 +84,84 @@ class RunDir:
         trace: TracebackType | None,
     ) -> None:
         shutil.rmtree(self.private, ignore_errors=True)
+        with contextlib.suppress(OSError):  # what ended the run is what must be heard
+            write_record(self.path, RunRecord(self.id))
+        self._unlock()
+
+    @property
+    def ray(self) -> Path:
+        """Folder of a Ray cluster that is the run's own."""
+        return self.private / "ray"
+
+    def keep_ray_logs(self) -> None:
+        """Copy them to `logs/ray`: they may say what ended the run."""
+        for logs in self.ray.glob("session_2*/logs"):
+            with contextlib.suppress(OSError, shutil.Error):
+                shutil.copytree(logs, self.path / "logs" / "ray", dirs_exist_ok=True)
+
+    def _enter(self) -> None:
+        try:
+            self._make()
+            (self.path / "logs").mkdir(exist_ok=True)
+            self._lock_out_others()
+            self._await_predecessors()
+            _remove_private(read_record(self.path))
+            # Noted before it is there: a program killed in between leaves nothing unknown.
+            write_record(self.path, RunRecord(self.id, str(self.private)))
+            self.private.mkdir(mode=0o700)
+        except OSError as error:
+            raise EnvironmentSetupError(
+                f"cannot make the run directory {self.path}: {error}; choose another --run-dir"
+            ) from error
+
+    def _make(self) -> None:
+        """A new directory, or one that this program was told to go on with."""
+        try:
+            self.path.mkdir(parents=True)
+            return
+        except FileExistsError:
+            has_begun = (self.path / "ledger.db").exists()
+        if self._is_continued or (self._resume == "auto" and not has_begun):
+            return
+        raise ConfigError(
+            f"{self.path} exists; choose another --run-id, or continue it: --resume {self.path}"
+            if has_begun
+            else f"{self.path} exists and ended before it began; begin it: --resume auto with this "
+            "--run-id, or choose another"
+        )
+
+    def _lock_out_others(self) -> None:
+        """The kernel lets go of the lock when this program ends, however it ends."""
+        self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise EnvironmentSetupError(
+                f"another program works on {self.path}: stop it first, or choose another --run-id"
+            ) from None
+        except OSError:
+            pass  # a file system without locks; the ledger still has one writer
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _await_predecessors(self) -> None:
+        """Processes of a driver that was killed end with it, but not in the same moment."""
+
+        def are_gone(turn_s: float) -> bool:
+            if not processes_of(self.path):
+                return True
+            time.sleep(turn_s)
+            return False
+
+        waited = in_turns(are_gone, PREDECESSORS_S, self._check)
+        if not waited and (left := processes_of(self.path)):
+            raise EnvironmentSetupError(
+                f"{self.path} is still being worked on by {len(left)} processes (pids "
+                f"{', '.join(map(str, left[:8]))}): stop that run first"
+            )
 
     @property
     def spec(self) -> Path:
@@ -99,10 +175,38 @@ class RunDir:
     def log_tail(self, process: str, num_lines: int = 12) -> str:
         """Last lines of a process's log, for an error message."""
         try:
-            lines = Path(self.log(process)).read_text(errors="replace").splitlines()
+            with Path(self.log(process)).open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+                lines = file.read(_TAIL_BYTES).decode(errors="replace").splitlines()
         except OSError:
             return "(no log)"
         return "\n".join(f"    {line}" for line in lines[-num_lines:])
+
+
+def with_run(config: RunConfig, run: RunDir) -> RunConfig:
+    """What the processes of `run` are told: its id, and places that follow its folder."""
+    return msgspec.structs.replace(
+        config,
+        run_id=run.id,
+        run_dir=str(run.path.parent),
+        save=config.save or str(run.path / "recovery"),
+        save_hf=config.save_hf or str(run.path / "hf"),
+    )
+
+
+def _remove_private(record: RunRecord | None) -> None:
+    """Remove the private folder that a killed program left: nothing but a folder of this user's
+    that only he may enter, under a name that is ours."""
+    if record is None or not record.private:
+        return
+    path = Path(record.private)
+    try:
+        status = path.lstat()
+    except OSError:
+        return
+    is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+    if is_ours and stat.S_IMODE(status.st_mode) == 0o700 and path.name.startswith(_PRIVATE):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def role_order(run: RunDir, name: str, env: Mapping[str, str] | None = None) -> ProcessOrder:

@@ -8,21 +8,25 @@ Ray chooses nodes and devices (a host actor asks for what its slot needs) and no
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import msgspec
 
 from agentrl.cluster.host import ExitNotice, ProcessHost, ProcessOrder
+from agentrl.cluster.signals import in_turns
 from agentrl.config.run import RunConfig
-from agentrl.errors import EnvironmentSetupError
+from agentrl.errors import EnvironmentSetupError, InfrastructureError
 
-__all__ = ["Cluster", "Slot", "plan_slots"]
+__all__ = ["Cluster", "Slot", "plan_slots", "ray_options"]
 
 _LOG = logging.getLogger(__name__)
 _PLACE_S = 60.0
 _OBJECT_STORE_BYTES = 80 * 1024**2
+#: Characters of a folder that leave room for the paths of Ray's sockets; a longer one is not used.
+_MAX_FOLDER = 107 - len("/session_2026-01-01_00-00-00_000000_1000000/sockets/plasma_store")
 
 
 class Slot(msgspec.Struct, frozen=True):
@@ -54,11 +58,29 @@ def plan_slots(config: RunConfig, num_gpus: int, services: Sequence[str]) -> lis
     return slots
 
 
-class Cluster:
-    """A Ray cluster with one host per slot; a local one is started when no address is given."""
+def ray_options(address: str | None, folder: Path) -> dict[str, Any]:
+    """What Ray is told: the cluster at `address`, or one of the run's own with its sockets and logs
+    in `folder`. RAY_ADDRESS in the environment may be meant for other programs: it counts only for
+    the address `auto`."""
+    if address is not None:
+        return {"address": address}
+    options = {
+        "address": "local",
+        "include_dashboard": False,
+        "object_store_memory": _OBJECT_STORE_BYTES,
+    }
+    if len(str(folder)) <= _MAX_FOLDER:
+        options["_temp_dir"] = str(folder)
+    return options
 
-    def __init__(self, address: str | None) -> None:
+
+class Cluster:
+    """A Ray cluster with one host per slot; a local one is started when no address is given, with
+    its sockets and logs in `folder`."""
+
+    def __init__(self, address: str | None, folder: Path) -> None:
         self._address = address
+        self._folder = folder
         self._hosts: dict[str, Any] = {}
         self._slot_of: dict[str, str] = {}
 
@@ -68,16 +90,12 @@ class Cluster:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         import ray
 
-        local: dict[str, Any] = {}
-        if self._address is None:
-            local = {"include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
         try:
             ray.init(
-                address=self._address,
                 log_to_driver=False,
                 logging_level=logging.ERROR,
                 configure_logging=False,
-                **local,
+                **ray_options(self._address, self._folder),
             )
         except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
             where = self._address or "this machine"
@@ -102,8 +120,9 @@ class Cluster:
 
         return int(ray.cluster_resources().get("GPU", 0))
 
-    def place(self, slots: Sequence[Slot]) -> None:
-        """Create the hosts; waits until Ray has given each its place (at most 60 s)."""
+    def place(self, slots: Sequence[Slot], check: Callable[[], None]) -> None:
+        """Create the hosts; waits until Ray has given each its place (at most 60 s). `check` is
+        called meanwhile, and may raise."""
         import ray
 
         actor = ray.remote(ProcessHost)
@@ -113,14 +132,19 @@ class Cluster:
             ).remote()
             self._hosts[slot.name] = host
             self._slot_of |= dict.fromkeys(slot.processes, slot.name)
+        nodes = [host.node.remote() for host in self._hosts.values()]
+
+        def are_there(turn_s: float) -> bool:
+            return not ray.wait(nodes, num_returns=len(nodes), timeout=turn_s)[1]
+
         try:
-            nodes = ray.get([h.node.remote() for h in self._hosts.values()], timeout=_PLACE_S)
+            found = ray.get(nodes, timeout=_PLACE_S if in_turns(are_there, _PLACE_S, check) else 0)
         except ray.exceptions.RayError as error:
             raise EnvironmentSetupError(
                 f"Ray found no place for {', '.join(slot.name for slot in slots)} within "
                 f"{_PLACE_S:g} s: {error}"
             ) from error
-        for slot, (address, pid) in zip(slots, nodes, strict=True):
+        for slot, (address, pid) in zip(slots, found, strict=True):
             _LOG.info("slot %s on %s (pid %s): %s", slot.name, address, pid, slot.processes)
 
     def address_of(self, process: str) -> str:
@@ -142,20 +166,26 @@ class Cluster:
         """Start a process on its slot; returns its pid."""
         return int(self._call(self._host(order.name).start.remote(order)))
 
-    def signal(self, process: str, number: int) -> None:
-        """Send a signal to a process."""
-        self._call(self._host(process).signal.remote(process, number))
+    def signal(self, process: str, number: int, pid: int | None = None) -> bool:
+        """Send a signal to a process, with `pid` to none but that one. Whether it was sent."""
+        return bool(self._call(self._host(process).signal.remote(process, number, pid)))
 
     def stop(self, processes: Sequence[str] | None, grace_s: float) -> None:
-        """Stop processes (None: all) and wait until they have ended."""
+        """Stop processes (None: all) and wait until they have ended. Raises InfrastructureError
+        that names those that did not; the others have."""
         names = None if processes is None else list(processes)
         stops = {slot: host.stop.remote(names, grace_s) for slot, host in self._hosts.items()}
+        left = []
         for slot, stop in stops.items():
             try:
                 self._call(stop, grace_s + 15)
+            except InfrastructureError as error:
+                left.append(str(getattr(error, "cause", error)))  # without Ray's own words
             except Exception:
                 # The processes of a host that is gone went with it; the others must still end.
                 _LOG.exception("slot %s could not be stopped", slot)
+        if left:
+            raise InfrastructureError("; ".join(left))
 
     def slots(self) -> list[str]:
         """Names of the placed slots."""

@@ -2,23 +2,27 @@
 
     learner rank       all ranks end and start together
     engine, router     started; once it answers, the learner is told, which gives late engines the
-                       weights and routes whoever has them
+                       weights and routes whoever has them; a learner that has ended meanwhile is
+                       started again, for the first thing that it does is just that
     worker             the buffer is told first, so that its episodes are queued again
     buffer, service    started; whoever spoke to it asks again
 
-Of a process that was replaced meanwhile nothing more needs to be done.
+Of a process that was replaced meanwhile nothing more needs to be done. A name is not enough to say
+which is meant: each process is told an incarnation of its own, and a worker says it to the buffer.
 """
 
 import logging
 import signal
+import uuid
 from collections.abc import Sequence
 from typing import Any
 
 import anyio
 import msgspec
 
+from agentrl.cluster.events import RunState
 from agentrl.cluster.host import ExitNotice, ProcessOrder
-from agentrl.cluster.layout import RUN_MARK
+from agentrl.cluster.layout import INCARNATION, RUN_MARK
 from agentrl.cluster.placement import Cluster
 from agentrl.cluster.services import wait_ready
 from agentrl.cluster.spec import RunSpec
@@ -32,6 +36,17 @@ __all__ = ["Processes", "in_thread"]
 
 _LOG = logging.getLogger(__name__)
 
+#: The rank that speaks to the engines.
+_TOLD = "learner-0"
+
+
+class _Life(msgspec.Struct, frozen=True):
+    """The process that bears a name now. `learner`: in which life of the learner it was started."""
+
+    pid: int
+    incarnation: str
+    learner: int
+
 
 class Processes:
     """The processes of a run, by name. `ready_urls`: what answers once a process is ready."""
@@ -43,13 +58,18 @@ class Processes:
         orders: Sequence[ProcessOrder],
         ready_urls: dict[str, str],
         peer: BufferPeer,
+        state: RunState,
     ) -> None:
         self._cluster = cluster
         self._spec = spec
         self._orders = {order.name: order for order in orders}
         self._ready_urls = ready_urls
         self._peer = peer
-        self._pids: dict[str, int] = {}
+        self._state = state
+        self._lives: dict[str, _Life] = {}
+        self._learner_life = 1
+        #: What came back since the learner was started, and may lack weights or a route.
+        self._late: set[str] = set()
         self._one_at_a_time = anyio.Lock()
 
     @property
@@ -59,19 +79,32 @@ class Processes:
 
     async def start(self, name: str) -> None:
         """Start a process that is not running."""
-        order = self._orders[name]
-        marked = msgspec.structs.replace(order, env={**order.env, RUN_MARK: self._spec.run_dir})
-        self._pids[name] = await in_thread(self._cluster.start, marked)
-        _LOG.info("started %s (pid %s)", name, self._pids[name])
+        order, incarnation = self._orders[name], uuid.uuid4().hex
+        marks = {RUN_MARK: self._spec.run_dir, INCARNATION: incarnation}
+        marked = msgspec.structs.replace(order, env=order.env | marks)
+        pid = await in_thread(self._cluster.start, marked)
+        self._lives[name] = _Life(pid, incarnation, self._learner_life)
+        _LOG.info("started %s (pid %s)", name, pid)
 
-    async def kill(self, name: str) -> None:
-        """End a process that does not answer."""
-        await in_thread(self._cluster.signal, name, signal.SIGKILL)
+    def learner_life(self, notice: ExitNotice) -> int | None:
+        """In which life of the learner, counted from 1, this process was started; None when another
+        has taken its place."""
+        life = self._lives.get(notice.name)
+        return life.learner if life is not None and life.pid == notice.pid else None
+
+    async def kill(self, name: str, incarnation: str) -> bool:
+        """End a process that does not answer, and none that has taken its place. Whether it was
+        there."""
+        life = self._lives.get(name)
+        if life is None or life.incarnation != incarnation:
+            return False
+        return bool(await in_thread(self._cluster.signal, name, signal.SIGKILL, life.pid))
 
     async def restart(self, notice: ExitNotice, consequence: Consequence) -> None:
         """Start again what `notice` tells of."""
         async with self._one_at_a_time:
-            if self._pids.get(notice.name) != notice.pid:
+            life = self._lives.get(notice.name)
+            if life is None or life.pid != notice.pid:
                 return
             match consequence:
                 case Consequence.RESTART_LEARNER:
@@ -81,30 +114,66 @@ class Processes:
                     await self.start(notice.name)
                 case _:
                     if notice.name.startswith("worker-"):
-                        await self._peer.deliver(PeerLost(notice.name))
+                        await self._peer.deliver(PeerLost(notice.name, life.incarnation))
                     await self.start(notice.name)
         if consequence in (Consequence.RESTART_ENGINE, Consequence.RESTART_ROUTER):
             url = {notice.name: self._ready_urls[notice.name]}
             await wait_ready(url, self._spec.config.start_timeout_s)
-            await in_thread(self._cluster.signal, "learner-0", signal.SIGUSR1)
+            await self._ask_for_weights(notice.name)
+
+    async def learner_ended(self) -> None:
+        """The learner has done its work. What it was told last it may not have heeded any more: if
+        the router lacks an engine that came back, the learner is started again for it."""
+        learner, late = self._lives[_TOLD], self._late
+        if late and await self._lacks(late):
+            await self._begin_again(learner)
+
+    async def _ask_for_weights(self, name: str) -> None:
+        self._late.add(name)
+        learner = self._lives[_TOLD]
+        if not await in_thread(self._cluster.signal, _TOLD, signal.SIGUSR1, learner.pid):
+            await self._begin_again(learner)
+
+    async def _lacks(self, late: set[str]) -> bool:
+        """Whether the router lacks one of these engines, or any when it was away itself."""
+        wanted = {e.url for e in self._spec.engines if e.name in late or "router" in late}
+        try:
+            async with self._router() as router:
+                return bool(wanted - (await router.workers()).keys())
+        except EngineError as error:
+            _LOG.warning("the router cannot say which engines it has: %s", error)
+            return True
+
+    async def _begin_again(self, learner: _Life) -> None:
+        """Start the learner again that has ended, unless somebody has done so."""
+        async with self._one_at_a_time:
+            if self._lives[_TOLD] == learner:
+                _LOG.info("the learner has ended: it is started again to hand out the weights")
+                await self._restart_learner()
 
     async def _restart_learner(self) -> None:
         ranks = [name for name in self._orders if name.startswith("learner-")]
         await in_thread(self._cluster.stop, ranks, 0.0)
+        self._learner_life += 1
+        self._state.learner_done = False
+        self._late = set()
         for rank in ranks:
             await self.start(rank)
 
     async def _unroute(self, name: str) -> None:
         """Requests must not go where nobody is."""
         (engine,) = [engine for engine in self._spec.engines if engine.name == name]
-        assert self._spec.router_url is not None
         try:
-            async with RouterControl(self._spec.router_url, timeout_s=5.0) as router:
+            async with self._router() as router:
                 await router.remove(engine, deadline_s=10.0)
         except EngineError as error:
             _LOG.warning("%s could not be unrouted: %s", name, error)
 
+    def _router(self) -> RouterControl:
+        assert self._spec.router_url is not None
+        return RouterControl(self._spec.router_url, timeout_s=5.0)
 
-async def in_thread(function: Any, *args: Any) -> Any:
+
+async def in_thread(function: Any, *args: Any, limiter: anyio.CapacityLimiter | None = None) -> Any:
     """Call something that waits, beside the event loop."""
-    return await anyio.to_thread.run_sync(function, *args, abandon_on_cancel=True)
+    return await anyio.to_thread.run_sync(function, *args, abandon_on_cancel=True, limiter=limiter)

@@ -1,15 +1,37 @@
-"""SIGINT and SIGTERM: a cancellation for the processes of a run, an error for its driver."""
+"""SIGINT and SIGTERM: a cancellation for the processes of a run, an error for its driver; and the
+end of a process that has been replaced."""
 
+import logging
+import os
 import signal
-from collections.abc import Awaitable, Callable
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
 import anyio
 
-__all__ = ["Flag", "InterruptedRunError", "SignalGate", "until_sigterm"]
+from agentrl.errors import FencedError
+
+__all__ = [
+    "Flag",
+    "InterruptedRunError",
+    "SignalGate",
+    "exit_at_once",
+    "in_turns",
+    "until_sigterm",
+]
+
+logger = logging.getLogger(__name__)
+
+#: Seconds that a last word may take.
+_LAST_WORD_S = 1.0
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+#: Seconds that a long wait goes on before it looks whether a signal has come.
+_TURN_S = 0.2
 
 
 class InterruptedRunError(Exception):
@@ -18,6 +40,16 @@ class InterruptedRunError(Exception):
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
         self.number = number
+
+
+def exit_at_once(error: FencedError) -> None:
+    """End this process as SIGKILL would, whatever its threads are in the midst of: another has its
+    place, and a push that it went on with would be taken for that other's. What it says of it may
+    be lost: a thread that stands in a write to the log holds up nobody else's end."""
+    word = threading.Thread(target=logger.error, args=("%s", error), daemon=True)
+    word.start()
+    word.join(_LAST_WORD_S)
+    os._exit(error.exit_code)
 
 
 class Flag:
@@ -37,7 +69,8 @@ class Flag:
 
 
 class SignalGate:
-    """Remembers a signal while nothing may be interrupted; `check` raises it where it may.
+    """Remembers a signal while nothing may be interrupted; `check` raises it where it may, and
+    user code is interrupted as Python does it.
 
     Used by the driver from its first moment: an exception in the middle of Ray's start would crash
     Ray and leave its processes behind.
@@ -45,6 +78,7 @@ class SignalGate:
 
     def __init__(self) -> None:
         self._number: int | None = None
+        self._interrupts = False
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> "SignalGate":
@@ -71,8 +105,36 @@ class SignalGate:
         if self._number is not None:
             raise InterruptedRunError(self._number)
 
+    @contextmanager
+    def interrupting(self) -> Iterator[None]:
+        """Within, a signal raises KeyboardInterrupt in whatever runs, each signal again. What is
+        heard outside is InterruptedRunError, whatever the code made of it."""
+        try:
+            self._interrupts = True
+            self.check()
+            yield
+        finally:
+            self._interrupts = False
+            self.arm()
+            self.check()
+
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._number = self._number or number
+        if self._interrupts:
+            raise KeyboardInterrupt
+
+
+def in_turns(is_done: Callable[[float], bool], timeout_s: float, check: Callable[[], None]) -> bool:
+    """Wait with `is_done`, which waits so many seconds and says whether it is; `check` before each
+    turn may raise. Returns False after `timeout_s`."""
+    end = time.monotonic() + timeout_s
+    while True:
+        check()
+        left_s = end - time.monotonic()
+        if is_done(max(0.0, min(_TURN_S, left_s))):
+            return True
+        if left_s <= 0:
+            return False
 
 
 async def until_sigterm(work: Callable[[], Awaitable[object]]) -> None:

@@ -1,16 +1,20 @@
 """What the end, or the silence, of a process means for the run. Pure.
 
-    learner rank exits 0        done once every rank has
+    learner rank exits 0        done once every rank of its life has
     learner rank dies           all ranks are started again: they go on from the newest checkpoint
     engine dies                 unrouted, started again, given the weights, routed
     router dies                 started again; engines are routed anew
     buffer, worker or service   started again
     worker falls silent         killed (its event loop is blocked), then started again
-    exit 2, 3, 4 or 65          nothing that a restart could mend: the run ends with that error
+    exit 2, 3, 4 or 65          of a learner rank, worker or buffer: nothing that a restart could
+                                mend, the run ends with that error; others mean other things by it
 
-A process is started again at most MAX_RESTARTS times between two iterations.
+A process is started again at most MAX_RESTARTS times without a new iteration. One that is made
+again after a recovery is none: else a death that always comes back would never end the run. The
+ranks of a learner live and die together: however many of a life die, it is one death.
 """
 
+import re
 from enum import Enum, auto
 
 from agentrl.cluster.host import ExitNotice
@@ -23,17 +27,22 @@ from agentrl.errors import (
     InfrastructureError,
 )
 
-__all__ = ["MAX_RESTARTS", "Consequence", "Supervision", "exit_error"]
+__all__ = ["MAX_RESTARTS", "Consequence", "Supervision", "exit_error", "must_be_killed"]
 
 MAX_RESTARTS = 5
 _ERRORS: dict[int, type[AgentRLError]] = {
     kind.exit_code: kind for kind in (ConfigError, EnvironmentSetupError, HealthError, DataError)
 }
+#: Names of processes that are no service of the user's, and those that are agentrl's own programs.
+_NAME = re.compile(r"(learner|worker|engine)-\d+|buffer|router")
+_OWN = ("learner", "worker", "buffer")
 
 
-def exit_error(returncode: int) -> type[AgentRLError]:
+def exit_error(notice: ExitNotice) -> type[AgentRLError]:
     """The error that a process meant by its return code; InfrastructureError when it meant none."""
-    return _ERRORS.get(returncode, InfrastructureError)
+    if _kind(notice.name) not in _OWN:
+        return InfrastructureError
+    return _ERRORS.get(notice.returncode, InfrastructureError)
 
 
 class Consequence(Enum):
@@ -48,51 +57,61 @@ class Consequence(Enum):
     FAIL = auto()
 
 
-_RESTARTS = {
-    "engine": Consequence.RESTART_ENGINE,
-    "router": Consequence.RESTART_ROUTER,
-    "learner": Consequence.RESTART_LEARNER,
-}
+_RESTARTS = {"engine": Consequence.RESTART_ENGINE, "router": Consequence.RESTART_ROUTER}
+
+
+def must_be_killed(name: str, state: str) -> bool:
+    """Whether a peer that the buffer says is `state` stands still: a worker whose event loop is
+    blocked. A learner that trains is silent at times."""
+    return state == "lost" and name.startswith("worker-")
 
 
 class Supervision:
-    """Restart budgets and who is connected, by process name."""
+    """Restart budgets by process name, and which learner ranks are done."""
 
     def __init__(self, num_learners: int) -> None:
         self._num_learners = num_learners
-        self._done: set[str] = set()
+        self._done: dict[int, set[str]] = {}
+        self._fallen = 0
         self._restarts: dict[str, int] = {}
-        self._connected: set[str] = set()
+        self._newest = 0
 
-    def ended(self, notice: ExitNotice) -> Consequence:
-        """A process ended."""
-        self._connected.discard(notice.name)
+    def ended(self, notice: ExitNotice, life: int | None = None) -> Consequence:
+        """A process ended. `life`: of a learner rank, which life of the learner it belonged to,
+        counted from 1; None when the learner has begun another since."""
         if notice.expected:
             return Consequence.NOTHING
-        kind = notice.name.partition("-")[0]
-        if kind == "learner" and notice.returncode == 0:
-            self._done.add(notice.name)
-            is_last = len(self._done) == self._num_learners
+        if exit_error(notice) is not InfrastructureError:
+            return Consequence.FAIL
+        kind = _kind(notice.name)
+        if kind != "learner":
+            return self._charge(notice.name, _RESTARTS.get(kind, Consequence.RESTART))
+        if life is None or life <= self._fallen:
+            return Consequence.NOTHING
+        if notice.returncode == 0:
+            done = self._done.setdefault(life, set())
+            done.add(notice.name)
+            is_last = len(done) == self._num_learners
             return Consequence.LEARNER_DONE if is_last else Consequence.NOTHING
-        # The ranks of a learner live and die together.
-        account = kind if kind == "learner" else notice.name
-        if notice.returncode in _ERRORS or self._restarts.get(account, 0) >= MAX_RESTARTS:
+        self._fallen = life
+        return self._charge(kind, Consequence.RESTART_LEARNER)
+
+    def stepped(self, number: int) -> None:
+        """Iteration `number` was made. If none so late was made before, restart budgets begin
+        again."""
+        if number > self._newest:
+            self._newest = number
+            self._restarts.clear()
+
+    def _charge(self, account: str, restart: Consequence) -> Consequence:
+        """`restart`, as long as the budget lasts."""
+        if self._restarts.get(account, 0) >= MAX_RESTARTS:
             return Consequence.FAIL
         self._restarts[account] = self._restarts.get(account, 0) + 1
-        if kind == "learner":
-            self._done.clear()
-        return _RESTARTS.get(kind, Consequence.RESTART)
+        return restart
 
-    def peer(self, name: str, state: str) -> bool:
-        """A peer of the buffer joined, came back or was lost. Whether its process must be killed:
-        it had said hello since it started, and is silent now."""
-        if state != "lost":
-            self._connected.add(name)
-            return False
-        silent = name in self._connected and name.startswith("worker-")
-        self._connected.discard(name)
-        return silent
 
-    def stepped(self) -> None:
-        """An iteration was made: restart budgets begin again."""
-        self._restarts.clear()
+def _kind(name: str) -> str:
+    """What a process is; a service is of no kind."""
+    match = _NAME.fullmatch(name)
+    return (match[1] or match[0]) if match else ""

@@ -5,6 +5,34 @@ from agentrl.errors import ConfigError
 
 __all__ = ["check_objective"]
 
+#: Fields that only acting, scoring or a policy's loss reads.
+_NOT_SUPERVISED = (
+    "env",
+    "env_args",
+    "eval_prompt_data",
+    "eval_interval",
+    "eval_mode",
+    "eval_only",
+    "skip_eval_before_train",
+    "dynamic_sampling_filter_path",
+    "over_sampling_batch_size",
+    "allow_unsafe_sandbox",
+    "staleness_policy",
+    "partial_rollout",
+    "mask_offpolicy_in_partial_rollout",
+    "disable_grpo_std_normalization",
+    "disable_rewards_normalization",
+    "eps_clip",
+    "eps_clip_high",
+    "eps_clip_c",
+    "use_tis",
+    "tis_clip",
+    "tis_clip_low",
+    "entropy_coef",
+    "use_kl_loss",
+    "check_weight_update_equal",
+)
+
 
 def check_objective(config: RunConfig) -> None:
     """Raise ConfigError for loss flags that contradict each other, with the numbers."""
@@ -51,14 +79,12 @@ def _check_supervised(config: RunConfig) -> None:
             f"--n-samples-per-prompt {config.n_samples_per_prompt} with --loss-type sft_loss: a "
             "demonstration is one dialogue; leave it at 1"
         )
-    unused = {
-        "--env": config.env is not None,
-        "--eval-prompt-data": bool(config.eval_prompt_data),
-        "--dynamic-sampling-filter-path": config.dynamic_sampling_filter_path is not None,
-        "--use-kl-loss": config.use_kl_loss,
-    }
-    if given := [flag for flag, is_given in unused.items() if is_given]:
+    default = RunConfig()
+    given = [name for name in _NOT_SUPERVISED if getattr(config, name) != getattr(default, name)]
+    given += [f"{family}-*" for family in ("sglang", "router") if getattr(config, family)]
+    if given:
+        flags = ", ".join("--" + name.replace("_", "-") for name in given)
         raise ConfigError(
-            f"{', '.join(given)}: --loss-type sft_loss imitates dialogues, without engines, "
-            "environment or rewards; leave this out"
+            f"{flags}: --loss-type sft_loss imitates dialogues, without engines, environment or "
+            "rewards; leave this out"
         )

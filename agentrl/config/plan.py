@@ -34,8 +34,7 @@ class Capacity(msgspec.Struct, frozen=True):
 
 def capacity(config: RunConfig, model: ModelSummary) -> Capacity:
     """The sizes that follow from `config` for `model`."""
-    ahead = min(config.async_buffer_size, config.staleness_bound)
-    groups = (ahead + config.update_weights_interval) * config.rollout_batch_size
+    groups = (config.num_ahead + config.update_weights_interval) * config.rollout_batch_size
     episodes = groups * config.n_samples_per_prompt
     lengths = [n for n in (config.rollout_max_context_len, model.max_context) if n is not None]
     context = min(lengths) if lengths else None
@@ -88,6 +87,10 @@ def _asynchrony(config: RunConfig) -> Iterator[str]:
     interval = config.update_weights_interval
     yield f"I = {interval} iterations from push to push (--update-weights-interval)"
     yield f"S = {config.staleness_bound} iterations: oldest trained token (--max-staleness)"
+    if config.staleness_policy == "drop":
+        yield "    a group with an older one is dropped, its task minted again twice at the most"
+    if not config.partial_rollout:
+        yield "    a turn that a push has met is sampled again, twice at the most"
 
 
 def _capacity(config: RunConfig, sizes: Capacity) -> Iterator[str]:
@@ -100,6 +103,11 @@ def _capacity(config: RunConfig, sizes: Capacity) -> Iterator[str]:
     )
     yield f"episodes  workers hold {sizes.held_episodes} at once"
     yield f"turns     engines take {sizes.permits} at once (permits)"
+    if config.over_sampling_batch_size is not None:
+        yield (
+            f"          at least {config.over_sampling_batch_size} groups are in the making for "
+            "the next iteration (--over-sampling-batch-size)"
+        )
     if sizes.charged_episodes < sizes.permits:
         yield (
             f"          only {sizes.charged_episodes} episodes may be open: "

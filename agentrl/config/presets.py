@@ -32,7 +32,7 @@ PRESETS: dict[str, Preset] = {
         {
             "env": "search-r1-local",
             "hf_checkpoint": str(_PACKAGE / "envs" / "search_r1" / "model"),
-            "num_rollout": 30,
+            "num_rollout": 40,
             "rollout_batch_size": 16,
             "n_samples_per_prompt": 8,
             "max_turns": 3,
@@ -43,7 +43,7 @@ PRESETS: dict[str, Preset] = {
             "calculate_per_token_loss": True,
             "eps_clip": 0.2,
             "eps_clip_high": 0.28,
-            "lr": 5e-4,
+            "lr": 2e-4,
             "lr_warmup_iters": 5,
             "weight_decay": 0.0,
             "adam_beta2": 0.95,

@@ -15,11 +15,14 @@ from typing import Any
 import msgspec
 
 from agentrl.config import fields, passthrough, spellings
+from agentrl.config.evaluation import without_training
 from agentrl.config.fields import own_fields
 from agentrl.config.flags import GivenFlags, Program, read_flags
 from agentrl.config.nearest import nearest
 from agentrl.config.passthrough import FAMILIES, Family
+from agentrl.config.places import with_places
 from agentrl.config.presets import DEFAULT, STARTERS, preset
+from agentrl.config.record import read_record
 from agentrl.config.resume import find_run, refuse_changes
 from agentrl.config.run import RunConfig
 from agentrl.config.validate import validate
@@ -30,8 +33,10 @@ __all__ = ["Resolved", "layered", "parse"]
 #: What makes asynchronous training synchronous; train.py takes no other values.
 _SYNCHRONOUS = {"async_buffer_size": 0, "max_staleness": 0, "update_weights_interval": 1}
 
-#: The environment for rows of a prompt and a label.
-_ROW_ENV = "single-turn"
+#: The environments for rows of a prompt and a label, that of a run which names none first, and the
+#: flags that are arguments of theirs.
+_ROW_ENVS = ("single-turn", "tools")
+_ROW_KEYS = {"input_key": "input_key", "label_key": "label_key", "custom_rm_path": "reward"}
 
 Layer = dict[str, Any]
 
@@ -55,32 +60,37 @@ def layered(given: GivenFlags, program: Program) -> tuple[RunConfig, list[str]]:
     """The merged configuration, each value within its own bounds; nothing is compared yet."""
     flags = _converted(given.own | given.families)
     file = _read(Path(given.config)) if given.config is not None else {}
-    values = _merged(file, flags)
+    if flags.get("eval_only"):
+        file = without_training(file)
+    values = _merged(_without_keys(file, flags), flags)
     run = find_run(
-        *(values.get(n, own_fields()[n].default) for n in ("resume", "run_dir", "run_id"))
+        *(values.get(n, own_fields()[n].default) for n in ("resume", "run_dir", "run_id")),
+        eval_only=values.get("eval_only", False),
     )
     if run is not None:
-        return _continued(run, values, program)
-    values, notes = _with_preset(values | {"resume": "never"})
+        return _continued(run.resolve(), values, program)
+    values, notes = _with_preset(values)
     if program == "train":
         values = _synchronous(values)
     values, advice = _with_ranks(values)
-    return RunConfig(**_with_row_keys(values)), notes + advice
+    return RunConfig(**with_places(_with_row_keys(values))), notes + advice
 
 
 def _continued(run: Path, given: Layer, program: Program) -> tuple[RunConfig, list[str]]:
-    """The configuration of `run` under what is given now."""
+    """The configuration of `run` under what is given now. Its id is that of its beginning: the
+    folder may have been renamed since."""
     before = _read(run / "config.toml")
+    record = read_record(run)
     place = {
         "resume": str(run),
-        "run_dir": str(run.absolute().parent),
-        "run_id": run.absolute().name,
+        "run_dir": str(run.parent),
+        "run_id": run.name if record is None else record.id,
     }
     values = _merged(before, given) | place
     if program == "train":
         values = _synchronous(values)
-    config = RunConfig(**_with_row_keys(values))
-    refuse_changes(RunConfig(**before), config, run)
+    config = RunConfig(**with_places(_with_row_keys(values)))
+    refuse_changes(RunConfig(**with_places(before)), config, run)
     return config, [f"continuing {run}"]
 
 
@@ -120,24 +130,38 @@ def _with_ranks(values: Layer) -> tuple[Layer, list[str]]:
 
 
 def _with_row_keys(values: Layer) -> Layer:
-    """`--input-key` and `--label-key` are arguments of the environment `single-turn`, which a run
-    with data and no other environment has; demonstrations have none."""
+    """`--input-key`, `--label-key` and `--custom-rm-path` are arguments of the environments for
+    rows, of which a run with data and no other environment has the first; demonstrations have
+    none."""
     if values.get("loss_type") == "sft_loss":
         return values
-    names = ("input_key", "label_key")
-    given = {name: values[name] for name in names if name in values}
+    # The defaults are those of the environment too: a file that spells them out says nothing more.
+    given = {
+        argument: values[name]
+        for name, argument in _ROW_KEYS.items()
+        if values.get(name, own_fields()[name].default) != own_fields()[name].default
+    }
     env = values.get("env")
     if env is None and "prompt_data" in values:
-        env = _ROW_ENV
-    if env == _ROW_ENV:
+        env = _ROW_ENVS[0]
+    if env in _ROW_ENVS:
         return values | {"env": env, "env_args": given | values.get("env_args", {})}
-    for name, value in given.items():
-        if value != own_fields()[name].default:
-            raise ConfigError(
-                f"{own_fields()[name].flag} {value} is read by --env {_ROW_ENV} alone; tell "
-                f"{env or 'your environment'} about its rows with --env-args"
-            )
+    flags = {argument: own_fields()[name].flag for name, argument in _ROW_KEYS.items()}
+    for argument, value in given.items():
+        raise ConfigError(
+            f"{flags[argument]} {value} is read by --env {' and '.join(_ROW_ENVS)} alone; tell "
+            f"{env or 'your environment'} about its rows with --env-args"
+        )
     return values
+
+
+def _without_keys(file: Layer, flags: Layer) -> Layer:
+    """A file's `env_args` may hold keys of rows; one that is given as a flag now is not its say."""
+    if "env_args" not in file:
+        return file
+    said = {argument for name, argument in _ROW_KEYS.items() if name in flags}
+    left = {name: value for name, value in file["env_args"].items() if name not in said}
+    return file | {"env_args": left}
 
 
 def _merged(low: Mapping[str, Any], high: Mapping[str, Any]) -> Layer:

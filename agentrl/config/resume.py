@@ -1,13 +1,18 @@
 """`--resume auto|never|PATH`: which run a program continues, and what may change when it does.
 
     PATH    that run directory
-    auto    --run-id if that run is there, else the newest run in --run-dir that is not complete,
-            else a new run
+    auto    --run-id if that run is there, else the newest run in --run-dir that is neither complete
+            nor failed, else a new run; one that only evaluates is continued by another such one
     never   a new run
+
+A run has failed when what it was given or learnt would fail again: bad data, a health check. Only
+its own name continues it. One that lost a process or its host has crashed, which ends nothing.
 
 The run's own config.toml lies under the flags given now. What its ledger was written for must stay.
 """
 
+import logging
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +23,17 @@ from agentrl.errors import ConfigError
 
 __all__ = ["FIXED", "find_run", "refuse_changes"]
 
-#: Fields that the groups, leases and tasks of a run were made from.
+_LOG = logging.getLogger(__name__)
+
+#: Fields that the groups, leases and tasks of a run were made from, and where it saves.
 FIXED = (
+    "custom_rm_path",
     "env",
     "env_args",
+    "eval_only",
     "hf_checkpoint",
+    "input_key",
+    "label_key",
     "loss_type",
     "n_samples_per_prompt",
     "num_epoch",
@@ -30,6 +41,7 @@ FIXED = (
     "rollout_batch_size",
     "rollout_seed",
     "rollout_shuffle",
+    "save",
 )
 
 
@@ -37,7 +49,9 @@ class _Summary(msgspec.Struct):
     status: str
 
 
-def find_run(resume: str, run_dir: str, run_id: str | None) -> Path | None:
+def find_run(
+    resume: str, run_dir: str, run_id: str | None, *, eval_only: bool = False
+) -> Path | None:
     """The run directory to continue, or None for a new run. Raises ConfigError when the one that
     is named cannot be continued."""
     if resume == "never":
@@ -45,23 +59,32 @@ def find_run(resume: str, run_dir: str, run_id: str | None) -> Path | None:
     if resume != "auto":
         path = Path(resume)
         if not _has_begun(path):
+            place = path.absolute()
+            advice = (
+                f"it ended before it began; --run-dir {place.parent} --run-id {place.name} "
+                "--resume auto begins it"
+                if (place / "config.toml").is_file()
+                else "name a run directory"
+            )
             raise ConfigError(
-                f"--resume {resume}: there is no config.toml and ledger.db in {path.absolute()}; "
-                "name a run directory"
+                f"--resume {resume}: there is no config.toml and ledger.db in {place}; {advice}"
             )
         return path
     if run_id is not None:
         path = Path(run_dir) / run_id
         return path if _has_begun(path) else None
     root = Path(run_dir)
-    found = [path for path in root.iterdir() if _is_unfinished(path)] if root.is_dir() else []
-    return max(found, key=lambda path: (path / "ledger.db").stat().st_mtime, default=None)
+    begun = [path for path in root.iterdir() if _has_begun(path)] if root.is_dir() else []
+    kind = [path for path in begun if _only_evaluates(path) == eval_only]
+    return _newest_unfinished(kind)
 
 
 def refuse_changes(before: RunConfig, now: RunConfig, run: Path) -> None:
     """Raise ConfigError when `now` differs from the run's own configuration in what must stay."""
     for name in FIXED:
         old, new = getattr(before, name), getattr(now, name)
+        if name == "save":
+            old, new = (value or str(run / "recovery") for value in (old, new))
         if old != new:
             flag = "--" + name.replace("_", "-")
             raise ConfigError(
@@ -78,11 +101,44 @@ def _has_begun(path: Path) -> bool:
     return (path / "config.toml").is_file() and (path / "ledger.db").is_file()
 
 
-def _is_unfinished(path: Path) -> bool:
-    if not _has_begun(path):
-        return False
+def _last_written(path: Path) -> float:
+    """When the ledger was; between checkpoints only its journal is."""
+    files = (path / "ledger.db", path / "ledger.db-wal")
+    return max(file.stat().st_mtime for file in files if file.exists())
+
+
+def _only_evaluates(path: Path) -> bool:
+    try:
+        return bool(tomllib.loads((path / "config.toml").read_text()).get("eval_only"))
+    except (OSError, ValueError):
+        return False  # whoever continues it hears what is wrong with the file
+
+
+def _newest_unfinished(runs: list[Path]) -> Path | None:
+    """What is passed over for having failed, somebody may have meant: that is said."""
+    failed: list[Path] = []
+    unfinished = None
+    for run in sorted(runs, key=_last_written, reverse=True):
+        status = _status(run)
+        if status == "failed":
+            failed.append(run)
+        elif status != "complete":
+            unfinished = run
+            break
+    if failed:
+        _LOG.warning(
+            "--resume auto passes over %s: it failed, and as it is it would fail again; mend what "
+            "its summary.json says, then --resume %s continues it",
+            f"{len(failed)} runs, the newest {failed[0]}" if len(failed) > 1 else failed[0],
+            failed[0],
+        )
+    return unfinished
+
+
+def _status(path: Path) -> str | None:
+    """None when the run died before it had anything to say."""
     try:
         data = (path / "summary.json").read_bytes()
-        return msgspec.json.decode(data, type=_Summary).status != "complete"
+        return msgspec.json.decode(data, type=_Summary).status
     except (OSError, msgspec.DecodeError):
-        return True  # it died before it had anything to say
+        return None

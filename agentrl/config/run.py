@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-__all__ = ["RunConfig"]
+__all__ = ["RunConfig", "StalenessPolicy"]
 
 # A bound belongs to the number, not to its absence.
 Natural = Annotated[int, Meta(ge=0)]
@@ -20,6 +20,7 @@ Count = Annotated[int, Meta(ge=1)]
 AtLeastTwo = Annotated[int, Meta(ge=2)]
 NonNegative = Annotated[float, Meta(ge=0)]
 OverOne = Annotated[float, Meta(gt=1)]
+StalenessPolicy = Literal["mask", "drop"]
 
 
 def _help(text: str, group: str, **bounds: Any) -> Meta:
@@ -57,6 +58,14 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         str, _help("key of the prompt in a row (used by --env single-turn)", "data")
     ] = "input"
     label_key: Annotated[str | None, _help("key of the label in a row", "data")] = None
+    custom_rm_path: Annotated[
+        str | None,
+        _help(
+            "reward of --env single-turn and tools: a name that a package brings, pkg.module:fn or "
+            "path/to/file.py:fn, called as fn(text, label, task)",
+            "data",
+        ),
+    ] = None
     rollout_shuffle: Annotated[
         bool, _help("shuffle the tasks of each epoch by --rollout-seed", "data")
     ] = False
@@ -69,7 +78,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     ] = None
     env_args: Annotated[dict[str, Any], _help("keyword arguments of the Env as JSON", "data")] = {}
     chat_format: Annotated[
-        Literal["qwen"], _help("how turns and tool calls are written as tokens", "data")
+        Literal["qwen", "qwen3", "qwen3-stripped", "tags"],
+        _help("how turns and tool calls are written as tokens", "data"),
     ] = "qwen"
 
     # ---- rollout ----
@@ -82,7 +92,13 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         ),
     ] = None
     rollout_temperature: Annotated[
-        float, _help("sampling temperature of training turns", "rollout", gt=0)
+        float,
+        _help(
+            "sampling temperature of training turns; 0 takes the likeliest token, and the learner "
+            "scores it at 1, as the engine does",
+            "rollout",
+            ge=0,
+        ),
     ] = 1.0
     rollout_top_p: Annotated[
         float, _help("nucleus; training refuses less than 1", "rollout", gt=0, le=1)
@@ -114,8 +130,22 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     episode_timeout_s: Annotated[
         float, _help("deadline of an episode; then it is truncated", "rollout", gt=0)
     ] = 3600.0
+    allow_unsafe_sandbox: Annotated[
+        bool,
+        _help(
+            "where bubblewrap is missing, run the model's code with your rights on files", "rollout"
+        ),
+    ] = False
     dynamic_sampling_filter_path: Annotated[
         str | None, _help("function that keeps or drops a judged group, pkg.module:fn", "rollout")
+    ] = None
+    over_sampling_batch_size: Annotated[
+        Count | None,
+        _help(
+            "groups kept in the making for the next iteration, so that a filter leaves enough of "
+            "them (default: --rollout-batch-size); what is left over waits for the one after",
+            "rollout",
+        ),
     ] = None
     num_agent_workers: Annotated[int, _help("agent worker processes", "rollout", ge=1)] = 1
     max_concurrent_episodes: Annotated[
@@ -133,6 +163,22 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         Natural | None,
         _help("S: greatest age of a trained token in iterations (default: B + I - 1)", "async"),
     ] = None
+    staleness_policy: Annotated[
+        StalenessPolicy,
+        _help(
+            "a token older than S: mask leaves it out of the loss; drop gives up its whole group "
+            "before it is leased, and mints the task again, at most twice",
+            "async",
+        ),
+    ] = "mask"
+    partial_rollout: Annotated[
+        bool,
+        _help(
+            "a turn goes on through weight pushes; without, it is sampled again from its prompt, "
+            "at most twice, so that it has one version",
+            "async",
+        ),
+    ] = True
     mask_offpolicy_in_partial_rollout: Annotated[
         bool, _help("train only the tokens of a turn that its newest weights sampled", "async")
     ] = False
@@ -164,13 +210,18 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     load: Annotated[
         str | None,
         _help(
-            "folder of checkpoints whose newest gives weights and optimizer to begin with",
+            "a run or a folder of checkpoints, whose newest gives weights and optimizer to begin "
+            "with, or one checkpoint",
             "learner",
         ),
     ] = None
     save_hf: Annotated[
         str | None,
-        _help("where the final weights go in Hugging Face format (default: runs/ID/hf)", "learner"),
+        _help(
+            "where the final weights go in Hugging Face format (default: runs/ID/hf); with "
+            "{rollout_id} in it, a model goes there with every checkpoint",
+            "learner",
+        ),
     ] = None
     num_steps_per_rollout: Annotated[
         int, _help("M: optimizer steps in an iteration", "learner", ge=1)
@@ -294,6 +345,14 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             "evaluation",
         ),
     ] = None
+    eval_mode: Annotated[
+        Literal["beside", "pinned"],
+        _help(
+            "evaluations of --eval-interval: beside lets pushes go on, so a score may mix "
+            "versions; pinned holds pushes back until a set is done",
+            "evaluation",
+        ),
+    ] = "beside"
     eval_only: Annotated[
         bool, _help("evaluate --hf-checkpoint once, train nothing, and end", "evaluation")
     ] = False
@@ -322,9 +381,32 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return self.async_buffer_size + self.update_weights_interval - 1
 
     @property
+    def num_ahead(self) -> int:
+        """A = min(B, S): iterations that generation may really run ahead."""
+        return min(self.async_buffer_size, self.staleness_bound)
+
+    @property
+    def masks_off_policy_turns(self) -> bool:
+        """Whether only the newest version's tokens of a turn are trained. Without partial rollout
+        the one turn of several versions is that which was given up too often."""
+        return self.mask_offpolicy_in_partial_rollout or not self.partial_rollout
+
+    @property
+    def is_continued(self) -> bool:
+        """Whether the run goes on with what an earlier program left in the directory `resume`. An
+        `auto` that found no run is a new one."""
+        return self.resume not in ("never", "auto")
+
+    @property
     def is_supervised(self) -> bool:
         """Whether the run imitates demonstrations: no engines, no Env, no rewards."""
         return self.loss_type == "sft_loss"
+
+    @property
+    def scoring_temperature(self) -> float:
+        """What the learner divides logits by: the temperature at which the engine reports
+        log-probabilities of what it sampled."""
+        return 1.0 if self.is_supervised else self.rollout_temperature or 1.0
 
     @property
     def num_engines(self) -> int:

@@ -12,7 +12,10 @@ _BUFFER = "--async-buffer-size (iterations that generation may run ahead)"
 _BY_STEPS = (
     "a step takes rollout-batch-size / num-steps-per-rollout groups; set --num-steps-per-rollout"
 )
-_ENV_REWARDS = "the environment scores its episodes; choose or write one with --env"
+_ENV_REWARDS = (
+    "the environment scores its episodes; choose or write one with --env, or name a reward of "
+    "single answers with --custom-rm-path"
+)
 _ALWAYS_PACKED = "micro-batches are always packed up to --max-tokens-per-gpu; leave the flag out"
 
 _RENAMED = {
@@ -33,6 +36,8 @@ _RENAMED = {
     "staleness-threshold": _MAX_STALENESS,
     "target-offpolicy-steps": _MAX_STALENESS,
     "async-data-buffer-capacity-factor": _BUFFER,
+    "async-unused-samples-handler": "--staleness-policy (mask or drop)",
+    "pause-generation-mode": "--partial-rollout (a turn goes on through pushes, or is cut)",
     "async-max-concurrent-samples": "--max-concurrent-episodes (episodes of one agent worker)",
     "generate-max-turns": "--max-turns",
     "num-data-workers": "--num-agent-workers",
@@ -51,12 +56,10 @@ _OTHERWISE = {
     "colocate": "engines and learner have devices of their own: set --actor-num-gpus-per-node and "
     "--rollout-num-gpus",
     "custom-generate-function-path": "write an Env and give it with --env pkg.module:Class",
-    "custom-rm-path": _ENV_REWARDS,
     "fully-async": "train_async.py always is; --async-buffer-size says how far ahead",
     "global-batch-size": _BY_STEPS,
     "group-rm": _ENV_REWARDS,
     "micro-batch-size": _ALWAYS_PACKED,
-    "partial-rollout": "generation always survives a weight push; leave the flag out",
     "reward-key": _ENV_REWARDS,
     "rm-type": _ENV_REWARDS,
     "rm-url": _ENV_REWARDS,

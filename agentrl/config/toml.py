@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from agentrl.config.files import replace_file
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 
@@ -17,8 +18,9 @@ __all__ = ["dump_config", "write_config"]
 
 
 def write_config(path: Path, config: RunConfig) -> None:
-    """Write `config` to `path`; `--config PATH` then gives an equal configuration."""
-    path.write_text(dump_config(config), encoding="utf-8")
+    """Replace `path` by `config`; `--config PATH` then gives an equal configuration. Raises
+    OSError; then the file is as it was."""
+    replace_file(path, dump_config(config).encode())
 
 
 def dump_config(config: RunConfig) -> str:

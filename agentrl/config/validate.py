@@ -7,6 +7,8 @@ what to do. What the rooms alone can judge (an Env's arguments, a Megatron layou
 import re
 from pathlib import Path
 
+from agentrl.config.asynchrony import check_asynchrony, notes_on_asynchrony
+from agentrl.config.evaluation import check_evaluation
 from agentrl.config.model import ModelSummary, read_model
 from agentrl.config.objective import check_objective
 from agentrl.config.run import RunConfig
@@ -25,8 +27,9 @@ def validate(config: RunConfig) -> list[str]:
 
     Raises ConfigError. Reads the model's config.json and looks for the named files.
     """
+    check_evaluation(config)
     _check_batch(config)
-    _check_asynchrony(config)
+    check_asynchrony(config)
     _check_sampling(config)
     check_objective(config)
     _check_devices(config)
@@ -54,22 +57,13 @@ def _check_batch(config: RunConfig) -> None:
             f"--min-group-size {config.min_group_size} is more than --n-samples-per-prompt "
             f"{episodes}: no group could ever be trained; make it {episodes} or less"
         )
-    if episodes == 1 and not (config.disable_rewards_normalization or config.is_supervised):
+    if config.eval_only or config.is_supervised:
+        return
+    if episodes == 1 and not config.disable_rewards_normalization:
         _refuse(
             "--n-samples-per-prompt 1 with --advantage-estimator grpo: the mean of one episode is "
             "its own reward, so every advantage is 0; raise --n-samples-per-prompt or give "
             "--disable-rewards-normalization"
-        )
-
-
-def _check_asynchrony(config: RunConfig) -> None:
-    staleness, interval = config.staleness_bound, config.update_weights_interval
-    if staleness < interval - 1:
-        _refuse(
-            f"--max-staleness {staleness} with --update-weights-interval {interval}: just before a "
-            f"push the newest weights are {interval - 1} iterations old, so nothing could be "
-            f"trained; raise --max-staleness to {interval - 1} or lower --update-weights-interval "
-            f"to {staleness + 1}"
         )
 
 
@@ -221,10 +215,4 @@ def _notes(config: RunConfig) -> list[str]:
             f"agent workers hold at most {held} episodes and engines have room for {permits} "
             "turns: raise --max-concurrent-episodes or --num-agent-workers to use all of it"
         )
-    ahead = min(config.async_buffer_size, config.staleness_bound)
-    if ahead < config.async_buffer_size:
-        notes.append(
-            f"--max-staleness {config.staleness_bound} lets generation run {ahead} iterations "
-            f"ahead, not --async-buffer-size {config.async_buffer_size}"
-        )
-    return notes
+    return notes + notes_on_asynchrony(config)

@@ -1,13 +1,14 @@
 """`Env`: one episode of a task, written by users. Never sees a token id.
 
     NEW -> reset -> step* -> close            close always runs, also after a failed reset
+    NEW -> restore -> step* -> close          where an earlier attempt left a snapshot
 
 An instance is used once. Its methods are never called concurrently. Any exception that leaves it
 is an `EnvError` to the framework, unless it is one of agentrl's own errors, which keep their class
 (a retriever that is gone may raise `InfrastructureError` to have the episode tried again).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -15,9 +16,9 @@ import msgspec
 
 from agentrl.envs.messages import AssistantTurn, Message, Step
 from agentrl.errors import ConfigError, EnvError
-from agentrl.tools.run import run_call
+from agentrl.tools.run import run_calls
 from agentrl.tools.tool import Tool, collect_tools
-from agentrl.types import Task, TaskSource
+from agentrl.types import EpisodeSummary, Task, TaskSource
 
 __all__ = ["Env", "ServiceSpec"]
 
@@ -42,7 +43,7 @@ class Env:
     """Subclass it: `reset`, tools, and `score` or `step`.
 
     Constructed with `--env-args` as keyword arguments. The framework sets `services` (addresses by
-    service name) and `tool_timeout_s` before `reset`.
+    service name), `tool_timeout_s` and `allow_unsafe_sandbox` before `reset`.
     """
 
     #: Tools by name: every `@tool` of the class and its bases; `collect_tools` has the rule.
@@ -51,13 +52,21 @@ class Env:
     services: Mapping[str, str] = MappingProxyType({})
     #: Deadline in seconds of a tool call whose tool declares none.
     tool_timeout_s: float = 60.0
+    #: A tool that runs the model's code may do so where there is no bubblewrap.
+    allow_unsafe_sandbox: bool = False
     #: Calls of one turn that the default `step` runs; the others are answered with an error.
     max_calls_per_turn: int = 16
+    #: The class defines `snapshot` and `restore`.
+    can_be_saved: bool = False
+    #: The class defines `score_group`.
+    scores_groups: bool = False
     #: The episode's reward is `score` of the final turn's text and nothing else: whatever the tools
     #: did, a fresh Env with the same seed and task gives that text the same. The framework verifies
-    #: it on the first rewarded episodes and stops a run in which it is not so. A class with a
-    #: `score`, `step` or `run_tools` of its own does not inherit the declaration.
-    reward_reads_text_only: bool = False
+    #: it on the first rewarded episodes and stops a run in which it is not so. False, for a reward
+    #: that also reads what the tools have done, or that differs each time: nothing is verified.
+    #: None: not said; nothing is verified, and the user is told how to have it. A class with a
+    #: `score`, `step` or `run_tools` of its own does not inherit what a base has said.
+    reward_reads_text_only: bool | None = None
 
     def __init__(self, **env_args: Any) -> None:
         if env_args:
@@ -67,8 +76,16 @@ class Env:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.tools = MappingProxyType(collect_tools(cls))
+        saving = [getattr(cls, name) is not getattr(Env, name) for name in ("snapshot", "restore")]
+        if any(saving) and not all(saving):
+            one, other = ("snapshot", "restore") if saving[0] else ("restore", "snapshot")
+            raise ConfigError(
+                f"{cls.__name__} defines {one} without {other}: define both, or neither"
+            )
+        cls.can_be_saved = all(saving)
+        cls.scores_groups = cls.score_group is not Env.score_group
         if "reward_reads_text_only" not in vars(cls) and not _REWARDING.isdisjoint(vars(cls)):
-            cls.reward_reads_text_only = False
+            cls.reward_reads_text_only = None
 
     @classmethod
     def service_specs(cls, args: Mapping[str, Any]) -> dict[str, ServiceSpec]:
@@ -96,8 +113,8 @@ class Env:
         raise NotImplementedError(f"{type(self).__name__} does not define reset")
 
     async def step(self, turn: AssistantTurn) -> Step:
-        """Answer a turn. By default: a parse error is an observation, tool calls run in order and
-        their results and errors are tool messages, a turn without a call is scored and ends it.
+        """Answer a turn. By default: a parse error is an observation, tool calls are run and their
+        results and errors are tool messages, a turn without a call is scored and ends it.
 
         Counts the metrics `tool_calls` and `tool_errors`.
         """
@@ -115,14 +132,13 @@ class Env:
         return await self.run_tools(turn)
 
     async def run_tools(self, turn: AssistantTurn) -> Step:
-        """Run the turn's calls in order; one tool message each."""
-        messages: list[Message] = []
-        num_errors = 0
-        for call in turn.tool_calls[: self.max_calls_per_turn]:
-            result = await run_call(self, call, self.tool_timeout_s)
-            num_errors += result.is_error
-            messages.append(Message.tool(result.text, call.id))
-        num_run = len(messages)
+        """Run the turn's calls; one tool message each, in their order. Neighbours whose tools are
+        `parallel` run at once."""
+        calls = turn.tool_calls[: self.max_calls_per_turn]
+        results = await run_calls(self, calls, self.tool_timeout_s)
+        pairs = zip(results, calls, strict=True)
+        messages = [Message.tool(result.text, call.id) for result, call in pairs]
+        num_run, num_errors = len(calls), sum(result.is_error for result in results)
         for call in turn.tool_calls[num_run:]:
             refusal = f"error: only the first {num_run} calls of a turn are run"
             num_errors += 1
@@ -132,7 +148,34 @@ class Env:
 
     async def score(self, text: str) -> float:
         """Reward of the final turn. `text` is the model's own words in it, nothing else."""
+        if self.scores_groups:
+            return 0.0
         raise NotImplementedError(f"{type(self).__name__} defines neither score nor step")
+
+    async def score_group(
+        self, task: dict[str, Any], episodes: Sequence[EpisodeSummary]
+    ) -> Sequence[float]:
+        """Rewards of the finished episodes of a group, seen together: one each, in their order.
+        Optional; each has its own `reward` otherwise.
+
+        Called on a fresh Env that is not reset. `episodes` hold what each came to: its `answer`
+        (text of the last turn, cut at 65,536 characters), `reward`, `stop_reason` and `metrics`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define score_group")
+
+    async def snapshot(self) -> bytes:
+        """All that the episode has become, between two turns. Optional; `restore` goes with it.
+
+        With both, an episode whose worker or engine was lost goes on from its last turn instead of
+        beginning anew. Called after each turn but the last.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define snapshot")
+
+    async def restore(self, state: bytes, *, seed: int, task: dict[str, Any]) -> None:
+        """Become, in place of `reset`, what `snapshot` of another instance has given as `state`;
+        `seed` and `task` as for its `reset`. An error here is an `env_error`, after which the
+        episode begins anew."""
+        raise NotImplementedError(f"{type(self).__name__} does not define restore")
 
     async def close(self) -> None:
         """Release what the episode holds. Called once or more, after any failure too."""

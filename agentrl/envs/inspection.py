@@ -3,7 +3,7 @@
 Refused, each with the class, the method, its line and what to write instead: a method that is no
 `async def`, or is a tool, or a generator; one that cannot be called as the framework calls it; one
 that returns what can never be right (nothing at all, a tuple from `step`); a class without `reset`,
-or with neither `score` nor `step`.
+or with neither `score` nor `step`. Of a `Rollout` only `solve`, `close` and `score_group` count.
 
 What a function returns is read from its source; without source that check is left out. Beside a
 `step` of its own, a class's `score` is its own business.
@@ -12,11 +12,12 @@ What a function returns is read from its source; without source that check is le
 import ast
 import inspect
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 from agentrl.envs.blame import shown_path
 from agentrl.envs.env import Env
+from agentrl.envs.rollout import Rollout
 from agentrl.errors import ConfigError
 from agentrl.tools.tool import Tool
 
@@ -28,6 +29,10 @@ _FIRST_LINE = {
     "step": "async def step(self, turn):",
     "score": "async def score(self, text):",
     "close": "async def close(self):",
+    "score_group": "async def score_group(self, task, episodes):",
+    "snapshot": "async def snapshot(self):",
+    "restore": "async def restore(self, state, *, seed, task):",
+    "solve": "async def solve(self, task, chat):",
 }
 #: How the framework calls each of them.
 _CALLS: dict[str, tuple[tuple[object, ...], dict[str, object]]] = {
@@ -35,20 +40,32 @@ _CALLS: dict[str, tuple[tuple[object, ...], dict[str, object]]] = {
     "step": ((None,), {}),
     "score": (("",), {}),
     "close": ((), {}),
+    "score_group": (({}, []), {}),
+    "snapshot": ((), {}),
+    "restore": ((b"",), {"seed": 0, "task": {}}),
+    "solve": (({}, None), {}),
 }
 _RETURN = {
     "reset": "return a list of messages, as in `return [Message.user(text)]`",
     "step": "return a Step, as in `return Step(messages=[...], reward=0.0, terminated=False)`",
     "score": "return a number",
 }
+#: The methods of a Rollout; those of any other Env are all but `solve`.
+_OF_ROLLOUTS = ("solve", "close", "score_group")
 _CLASS_METHODS = ("service_specs", "train_tasks", "eval_tasks")
 _NEVER = (ast.Dict, ast.Set, ast.JoinedStr)
 
 
 def check_class(cls: type[Env]) -> None:
     """Raise ConfigError for the first thing that cannot work."""
-    _check_completeness(cls)
-    for name in _FIRST_LINE:
+    names: Sequence[str] = [name for name in _FIRST_LINE if name != "solve"]
+    if not issubclass(cls, Rollout):
+        _check_completeness(cls)
+    elif cls.solve is Rollout.solve:
+        raise ConfigError(f"{cls.__qualname__} has no solve; write `{_FIRST_LINE['solve']}`")
+    else:
+        names = _OF_ROLLOUTS
+    for name in names:
         if name != "score" or cls.step is Env.step:
             _check_kind(cls, name)
             _check_signature(cls, name)
@@ -98,7 +115,7 @@ def _check_completeness(cls: type[Env]) -> None:
             f"{name} has no reset, which begins an episode (it has {own}); write "
             f"`{_FIRST_LINE['reset']}` and {_RETURN['reset']}"
         )
-    if cls.score is Env.score and cls.step is Env.step:
+    if cls.score is Env.score and cls.step is Env.step and not cls.scores_groups:
         raise ConfigError(
             f"{name} has neither score nor step, so nothing would ever be rewarded (it has {own}); "
             f"write `{_FIRST_LINE['score']}` and {_RETURN['score']}"
@@ -114,7 +131,7 @@ def _own_functions(cls: type[Env]) -> Iterator[str]:
 
 def _check_returns(cls: type[Env], name: str) -> None:
     method = getattr(cls, name)
-    if method is getattr(Env, name) or name not in _RETURN:
+    if name not in _RETURN or method is getattr(Env, name):
         return
     body = _body(_plain(method))
     if not body:

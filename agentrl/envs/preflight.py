@@ -1,7 +1,7 @@
 """What can be known of an environment and its tasks before anything starts.
 
     import -> look at the class -> rows of --prompt-data -> make -> services, evaluation sets
-        -> first task -> reset once, if the Env needs no service
+        -> first task -> reset once, if the Env needs no service and does not own its loop
 
 Each mistake is a ConfigError (a malformed row: DataError) that names the class, the method and the
 line to write. Nothing of it outlives the check: the run makes its own instances.
@@ -15,6 +15,7 @@ from agentrl.envs.env import Env, ServiceSpec
 from agentrl.envs.inspection import check_class
 from agentrl.envs.registry import load_env
 from agentrl.envs.rehearsal import discard, first_task, make_env, rehearse
+from agentrl.envs.rollout import Rollout
 from agentrl.envs.single_turn import SingleTurnEnv
 from agentrl.envs.sources import JsonlSource
 from agentrl.envs.tasks import open_eval_sets, open_source
@@ -42,11 +43,13 @@ def preflight(config: RunConfig) -> list[str]:
     services = _services(config, cls)
     _check_eval_sets(config, cls)
     task = first_task(source)
-    notes = [_tools(cls)] if cls is not SingleTurnEnv else []
-    if services or task is None:
+    is_rollout = issubclass(cls, Rollout)
+    notes = [_tools(env), *_unverified(cls)] if cls is not SingleTurnEnv and not is_rollout else []
+    if services or task is None or is_rollout:
         discard(env)
         return notes
     env.tool_timeout_s = config.tool_timeout_s
+    env.allow_unsafe_sandbox = config.allow_unsafe_sandbox
     note = rehearse(env, task, seed=config.rollout_seed)
     return [*notes, note] if note else notes
 
@@ -108,12 +111,23 @@ def _raised(cls: type[Env], name: str, error: Exception) -> ConfigError:
     return ConfigError(f"{cls.__qualname__}.{name} raised {words_of(error)}")
 
 
-def _tools(cls: type[Env]) -> str:
+def _tools(env: Env) -> str:
     """What the model may call: a forgotten `@tool` shows here and nowhere else."""
-    tools = ", ".join(_signatures(cls)) or "none (`@tool` above a method makes it one)"
-    return f"environment {cls.__qualname__}; tools of the model: {tools}"
+    tools = ", ".join(_signatures(env)) or "none (`@tool` above a method makes it one)"
+    return f"environment {type(env).__qualname__}; tools of the model: {tools}"
 
 
-def _signatures(cls: type[Env]) -> Iterator[str]:
-    for name, tool in cls.tools.items():
+def _unverified(cls: type[Env]) -> Iterator[str]:
+    """Only its author knows what `score` reads: tools may have changed what it looks at."""
+    rewards_text = cls.step is Env.step and cls.run_tools is Env.run_tools
+    if rewards_text and cls.reward_reads_text_only is None:
+        yield (
+            f"nothing verifies where the rewards of {cls.__qualname__} come from; if its score "
+            "reads its text and what reset has set, and nothing that a tool did, write "
+            "`reward_reads_text_only = True` in the class (False ends this note)"
+        )
+
+
+def _signatures(env: Env) -> Iterator[str]:
+    for name, tool in env.tools.items():
         yield f"{name}({', '.join(tool.spec.parameters.get('properties', ()))})"

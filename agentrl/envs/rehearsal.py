@@ -4,24 +4,20 @@
 
 Only what is certainly wrong is refused, with the words of what to do: an Env that cannot be made, a
 `reset` or `close` that raises or holds the event loop, a prompt that is none. A `reset` that is
-merely slow, or finds a service away, is a note.
+merely slow, waits in a thread, or finds a service away, is a note.
 """
 
 import asyncio
 import copy
 import inspect
-import signal
-import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
-from types import FrameType
-from typing import Any, TypeVar, TypeVarTuple, Unpack
-
-import anyio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import suppress
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from agentrl.envs.blame import place_of, words_of
 from agentrl.envs.env import Env
 from agentrl.envs.messages import Message
+from agentrl.envs.watch import BlockedError, OverdueError, Watch, run_watched
 from agentrl.errors import AgentRLError, ConfigError, InfrastructureError
 from agentrl.types import Task, TaskSource
 
@@ -32,12 +28,8 @@ LIMIT_S = 10.0
 #: What user code may raise; in a run each of these is an error of the episode.
 _ERRORS = (Exception, SystemExit, asyncio.CancelledError)
 
-Args = TypeVarTuple("Args")
+P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class _BlockedError(BaseException):
-    """The event loop has not come back in time; its text says from where."""
 
 
 def make_env(cls: type[Env], args: Mapping[str, Any]) -> Env:
@@ -58,21 +50,32 @@ def first_task(source: TaskSource, limit_s: float = LIMIT_S) -> Task | None:
 
     Raises ConfigError for a source that raises or gives no Task, DataError for a malformed row.
     """
-    return _run(type(source), _first, source, limit_s)
+    try:
+        return _run(type(source), _first, source, limit_s)
+    except OverdueError:
+        return None
 
 
 def rehearse(env: Env, task: Task, *, seed: int, limit_s: float = LIMIT_S) -> str | None:
     """Reset `env` on `task` and close it. Raises ConfigError; returns a note where the prompt could
     not be looked at."""
-    return _run(type(env), _rehearse, env, task, seed, limit_s)
+    try:
+        return _run(type(env), _rehearse, env, task, seed, limit_s)
+    except OverdueError as error:
+        return _late(type(env), error.method, limit_s)
 
 
 def discard(env: Env) -> None:
     """Close an Env that was made for nothing, whatever that says."""
-    _run(type(env), _close, env, LIMIT_S)
+    with suppress(OverdueError):
+        _run(type(env), _close, env, LIMIT_S)
 
 
-async def _first(source: TaskSource, limit_s: float) -> Task | None:
+def _late(cls: type[Env], method: str, limit_s: float) -> str:
+    return f"{cls.__qualname__}.{method} took more than {limit_s:g} s: its prompt is unchecked"
+
+
+async def _first(watch: Watch, source: TaskSource, limit_s: float) -> Task | None:
     cls = type(source)
     tasks: object = source.tasks(0)
     if not isinstance(tasks, AsyncIterator):
@@ -81,9 +84,8 @@ async def _first(source: TaskSource, limit_s: float) -> Task | None:
             "`async def tasks(self, cursor=0):` with `yield Task(id, row)`"
         )
     task: object = None
-    deadline = anyio.move_on_after(limit_s)
     try:
-        with _alarm("tasks", limit_s), deadline:
+        with watch.phase("tasks", limit_s) as deadline:
             task = await anext(tasks, None)
         if isinstance(tasks, AsyncGenerator):
             await tasks.aclose()
@@ -99,17 +101,19 @@ async def _first(source: TaskSource, limit_s: float) -> Task | None:
     raise ConfigError(f"{cls.__qualname__}.tasks gave {given}; it must `yield Task(id, row)`")
 
 
-async def _rehearse(env: Env, task: Task, seed: int, limit_s: float) -> str | None:
+async def _rehearse(watch: Watch, env: Env, task: Task, seed: int, limit_s: float) -> str | None:
     cls = type(env)
     prompt: object = None
     failure: BaseException | None = None
-    deadline = anyio.move_on_after(limit_s)
+    is_late = False
     try:
-        with _alarm("reset", limit_s), deadline:
+        with watch.phase("reset", limit_s) as deadline:
             prompt = await env.reset(seed=seed, task=copy.deepcopy(task.row))
     except _ERRORS as error:
         failure = error
-    closing = await _close(env, limit_s)
+    else:
+        is_late = deadline.cancelled_caught
+    closing = await _close(watch, env, limit_s)
     if isinstance(failure, InfrastructureError):
         return f"{cls.__qualname__}.reset could not be tried: {words_of(failure)}"
     if failure is not None:
@@ -118,8 +122,8 @@ async def _rehearse(env: Env, task: Task, seed: int, limit_s: float) -> str | No
         raise ConfigError(
             f"{cls.__qualname__}.reset raised {words_of(failure)} on the first task, {task.id}{row}"
         ) from failure
-    if deadline.cancelled_caught:
-        return f"{cls.__qualname__}.reset took more than {limit_s:g} s: its prompt is unchecked"
+    if is_late:
+        return _late(cls, "reset", limit_s)
     _check_prompt(prompt, cls)
     if closing is not None:
         raise ConfigError(
@@ -129,9 +133,9 @@ async def _rehearse(env: Env, task: Task, seed: int, limit_s: float) -> str | No
     return None
 
 
-async def _close(env: Env, limit_s: float) -> BaseException | None:
+async def _close(watch: Watch, env: Env, limit_s: float) -> BaseException | None:
     try:
-        with _alarm("close", limit_s), anyio.move_on_after(limit_s):
+        with watch.phase("close", limit_s):
             await env.close()
     except _ERRORS as error:
         return error
@@ -161,39 +165,19 @@ def _shown(value: object) -> str:
     return "nothing" if value is None else f"{type(value).__name__} {value!r:.80}"
 
 
-# ---- time ---------------------------------------------------------------------------------------
-
-
-def _run(cls: type, function: Callable[[Unpack[Args]], Awaitable[T]], *args: *Args) -> T:
-    """Run a coroutine in a loop of its own; one that holds the loop is a ConfigError."""
+def _run(
+    cls: type,
+    function: Callable[Concatenate[Watch, P], Coroutine[Any, Any, T]],
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> T:
+    """Try user code of `cls`; what holds the event loop is a ConfigError. Raises OverdueError."""
     try:
-        return anyio.run(function, *args)
-    except _BlockedError as error:
+        return run_watched(function, *args, **kwargs)
+    except BlockedError as error:
         place = place_of(error)
         raise ConfigError(
             f"{cls.__qualname__}.{error}{f' ({place})' if place else ''}: all episodes of a worker "
             "would stand still and it would be taken for lost; await an async library, or put what "
             "blocks into `await anyio.to_thread.run_sync(...)`"
         ) from None
-
-
-@contextmanager
-def _alarm(method: str, limit_s: float) -> Iterator[None]:
-    """Interrupt what has not come back a second after `limit_s`, even where it awaits nothing.
-
-    Only the main thread can be interrupted; elsewhere nothing is.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def ring(number: int, frame: FrameType | None) -> None:
-        raise _BlockedError(f"{method} held the event loop for more than {limit_s:g} s")
-
-    handler = signal.signal(signal.SIGALRM, ring)
-    left_s, interval_s = signal.setitimer(signal.ITIMER_REAL, limit_s + 1)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, left_s, interval_s)
-        signal.signal(signal.SIGALRM, handler)

@@ -1,5 +1,7 @@
 """Which tasks a run trains on and is evaluated with, from its flags and its Env."""
 
+from collections.abc import AsyncIterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 import anyio
@@ -13,8 +15,20 @@ from agentrl.types import Task, TaskSource
 __all__ = ["open_eval_sets", "open_source"]
 
 
+class _Listed:
+    """A `types.TaskSource` of tasks that are there already."""
+
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        self._tasks = tasks
+
+    async def tasks(self, cursor: int = 0) -> AsyncIterator[Task]:
+        for task in self._tasks[cursor:]:
+            yield task
+
+
 def open_source(config: RunConfig, env_class: type[Env]) -> TaskSource:
-    """The training tasks: `--prompt-data`, or else the Env's own.
+    """The training tasks: `--prompt-data`, or else the Env's own; where nothing is trained and
+    there are none, those to be scored.
 
     Raises ConfigError when there are none.
     """
@@ -28,16 +42,28 @@ def open_source(config: RunConfig, env_class: type[Env]) -> TaskSource:
             required_keys=[config.input_key] if config.is_supervised else [],
         )
     source = env_class.train_tasks(config.env_args, seed=config.rollout_seed)
+    if source is None and config.eval_only:
+        return _Listed(list(chain(*open_eval_sets(config, env_class).values())))
     if source is None:
         raise ConfigError(f"--env {config.env} brings no tasks of its own; give it --prompt-data")
     return source
 
 
 def open_eval_sets(config: RunConfig, env_class: type[Env]) -> dict[str, list[Task]]:
-    """Evaluation sets by name: `--eval-prompt-data NAME PATH ...`, or else the Env's own."""
+    """Evaluation sets by name: `--eval-prompt-data NAME PATH ...`, or else the Env's own.
+
+    Raises ConfigError when there are none, and evaluations are asked for.
+    """
     words = config.eval_prompt_data
     if not words:
-        return {} if config.prompt_data else env_class.eval_tasks(config.env_args)
+        sets = {} if config.prompt_data else env_class.eval_tasks(config.env_args)
+        if not sets and (config.eval_only or config.eval_interval is not None):
+            flag = "--eval-only" if config.eval_only else f"--eval-interval {config.eval_interval}"
+            raise ConfigError(
+                f"{flag}: there are no evaluation sets; name some with --eval-prompt-data NAME "
+                "PATH, or an --env that brings its own, without --prompt-data"
+            )
+        return sets
     if len(words) % 2:
         raise ConfigError(f"--eval-prompt-data wants pairs NAME PATH, not {len(words)} words")
     pairs = zip(words[::2], words[1::2], strict=True)

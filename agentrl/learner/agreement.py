@@ -5,16 +5,25 @@ on one rank is attempted, its error is told to the others as data, and all raise
 """
 
 from collections.abc import Callable
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
 from agentrl import errors
 from agentrl.errors import AgentRLError, InfrastructureError
 
-__all__ = ["Failure", "attempt", "failure_of", "retold"]
+__all__ = ["Failure", "Rank", "attempt", "by_source", "failure_of", "retold"]
 
 T = TypeVar("T")
+
+
+class Rank(Protocol):
+    """What is needed of a `TrainBackend` here."""
+
+    is_source: bool
+
+    def broadcast_bytes(self, data: bytes | None) -> bytes: ...
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -47,3 +56,32 @@ def retold(rank: int, failure: Failure) -> AgentRLError:
     if isinstance(kind, type) and issubclass(kind, AgentRLError):
         return kind(f"learner rank {rank}: {failure.text}")
     return AgentRLError(f"learner rank {rank}: {failure.kind}: {failure.text}")
+
+
+def by_source(rank: Rank, action: Callable[[], T], kind: Any) -> T:
+    """What `action` returns on the source rank, of type `kind`, on every rank; or its error.
+    Collective."""
+    data: bytes | None = None
+    error: Exception | None = None
+    if rank.is_source:
+        answer, error = attempt(action)
+        encoded = msgspec.Raw(msgspec.msgpack.encode(answer, enc_hook=str))
+        data = msgspec.msgpack.encode(_Word(failure_of(error), encoded))
+    word = msgspec.msgpack.decode(rank.broadcast_bytes(data), type=_Word)
+    if error is not None:
+        raise error
+    if word.failure is not None:
+        raise retold(0, word.failure)
+    found: T = msgspec.msgpack.decode(word.answer, type=kind, dec_hook=_to_path)
+    return found
+
+
+class _Word(msgspec.Struct, frozen=True):
+    """What the source tells the other ranks."""
+
+    failure: Failure | None
+    answer: msgspec.Raw
+
+
+def _to_path(_kind: Any, text: str) -> Path:
+    return Path(text)

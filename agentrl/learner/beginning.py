@@ -5,7 +5,9 @@
     versions, none      next version, iteration 0         it died before its first checkpoint
 
 The restored weights are always published anew, under a number that no weights ever had, before
-anything is generated: whatever engines hold was trained by a process that is gone.
+anything is generated: whatever engines hold was trained by a process that is gone. A number that
+was announced is used, whether its push ended or not. Refused is a checkpoint that does not fit the
+ledger: older than what the buffer has let go, or resting on a version that the ledger lacks.
 """
 
 import logging
@@ -15,13 +17,14 @@ from pathlib import Path
 import msgspec
 
 from agentrl.config.run import RunConfig
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, DataError
 from agentrl.learner.backend import TrainBackend
 from agentrl.learner.checkpointing import CheckpointWriter, restore_newest
 from agentrl.learner.checkpoints import Checkpoint
 from agentrl.types import VersionRow
+from agentrl.wire.messages import Welcome
 
-__all__ = ["Checkpoints", "agree", "first_row"]
+__all__ = ["Checkpoints", "agree", "first_row", "hf_directory", "keeps_models"]
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +34,7 @@ KEPT = 2
 
 def first_row(versions: Sequence[VersionRow], checkpoint: Checkpoint | None) -> VersionRow:
     """The version under which a learner publishes the weights that it begins with. `versions`: all
-    that the run has published, in order."""
+    that the run has announced or published, in order."""
     if not versions:
         return VersionRow(0, None, 0)
     version = max(row.version for row in versions) + 1
@@ -40,10 +43,10 @@ def first_row(versions: Sequence[VersionRow], checkpoint: Checkpoint | None) -> 
     return VersionRow(version, checkpoint.version, checkpoint.iteration)
 
 
-def agree(backend: TrainBackend, versions: Sequence[VersionRow]) -> list[VersionRow]:
-    """`versions` of the source rank, on every rank."""
-    data = msgspec.msgpack.encode(versions) if backend.is_source else None
-    return msgspec.msgpack.decode(backend.broadcast_bytes(data), type=list[VersionRow])
+def agree(backend: TrainBackend, welcome: Welcome) -> Welcome:
+    """`welcome` of the source rank, on every rank."""
+    data = msgspec.msgpack.encode(welcome) if backend.is_source else None
+    return msgspec.msgpack.decode(backend.broadcast_bytes(data), type=Welcome)
 
 
 class Checkpoints:
@@ -57,17 +60,22 @@ class Checkpoints:
         self._covered = 0
         self._newest = 0
 
-    def restore(self) -> Checkpoint | None:
+    def restore(self, welcome: Welcome) -> Checkpoint | None:
         """Load the run's newest whole checkpoint, else what `--load` names; None when the run has
-        none of its own. Raises ConfigError when `--load` names nothing, and when the folder holds
-        another run's: their leases are in no ledger of this one."""
+        none of its own. `welcome`: what the ledger holds.
+
+        Raises ConfigError when `--load` names nothing, when the folder holds another run's (their
+        leases are in no ledger of this one) and when it has none that covers the retired leases;
+        DataError for one whose version is in no row of the ledger.
+        """
         found = restore_newest(self._root, self._backend)
         if found is not None and found.manifest.run_id != (self._cfg.run_id or ""):
             raise ConfigError(
                 f"--save {self._root} holds checkpoints of the run {found.manifest.run_id}, not of "
                 f"{self._cfg.run_id}: save elsewhere, and take the weights along with --load"
             )
-        if found is None and self._cfg.load is not None and not self._cfg.eval_only:
+        self._refuse_gap(found, welcome)
+        if found is None and self._cfg.load is not None:
             first = restore_newest(Path(self._cfg.load), self._backend)
             if first is None:
                 raise ConfigError(f"--load {self._cfg.load}: there is no checkpoint")
@@ -76,6 +84,23 @@ class Checkpoints:
         if found is not None:
             self._newest = found.iteration
         return found
+
+    def _refuse_gap(self, found: Checkpoint | None, welcome: Welcome) -> None:
+        """What the buffer has let go can be trained by nobody again."""
+        retired = welcome.retired_through
+        if retired > (found.iteration if found is not None else 0):
+            has = "no checkpoint" if found is None else f"none newer than {found.directory.name}"
+            raise ConfigError(
+                f"--save {self._root} has {has}, and this run's leases up to {retired} are retired:"
+                f" their trajectories are gone, only a checkpoint of iteration {retired} or later"
+                " goes on. Name the folder that the run saved to with --save"
+            )
+        if found is not None and all(row.version != found.version for row in welcome.versions):
+            raise DataError(
+                f"{found.directory} rests on version {found.version}, which the ledger lacks: it is"
+                " older than the checkpoint. Bring the right ledger.db back, or move the checkpoint"
+                " away to go on from the one before"
+            )
 
     def is_due(self, iteration: int) -> bool:
         """Whether `--save-interval` asks for one after `iteration`."""
@@ -88,6 +113,24 @@ class Checkpoints:
         if iteration > self._newest:
             self._covered, self._newest = self._newest, iteration
         return self._covered
+
+
+#: Stands in `--save-hf` for the number of iterations that a model has learnt for.
+_ROLLOUT_ID = "{rollout_id}"
+
+
+def keeps_models(cfg: RunConfig) -> bool:
+    """Whether a model is written beside every checkpoint, and not at the end alone."""
+    return cfg.save_hf is not None and _ROLLOUT_ID in cfg.save_hf
+
+
+def hf_directory(cfg: RunConfig, iteration: int) -> Path:
+    """Where the model goes that is trained for so many iterations."""
+    if cfg.save_hf is not None:
+        return Path(cfg.save_hf.replace(_ROLLOUT_ID, str(iteration)))
+    if cfg.run_id is None:
+        raise ConfigError("the learner needs --save-hf or --run-id to know where weights are saved")
+    return Path(cfg.run_dir) / cfg.run_id / "hf"
 
 
 def _root(cfg: RunConfig) -> Path:

@@ -9,34 +9,25 @@ system that all of them share.
 """
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
-
-import msgspec
+from typing import Protocol
 
 from agentrl.errors import ConfigError, InfrastructureError
 from agentrl.learner import checkpoints
-from agentrl.learner.agreement import Failure, attempt, failure_of, retold
+from agentrl.learner.agreement import Rank, by_source
 from agentrl.learner.checkpoints import Checkpoint
 
 __all__ = ["CheckpointWriter", "Stateful", "restore_newest"]
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
 
-
-class Stateful(Protocol):
+class Stateful(Rank, Protocol):
     """What is needed of a `TrainBackend` here."""
-
-    is_source: bool
 
     def save_state(self, directory: Path) -> None: ...
 
     def load_state(self, directory: Path) -> None: ...
-
-    def broadcast_bytes(self, data: bytes | None) -> bytes: ...
 
 
 def restore_newest(root: Path, backend: Stateful) -> Checkpoint | None:
@@ -45,7 +36,7 @@ def restore_newest(root: Path, backend: Stateful) -> Checkpoint | None:
     Nothing changes on disk. Raises DataError when all are damaged, and ConfigError when the newest
     whole one is of another model; the run then cannot go on.
     """
-    found = _by_source(backend, lambda: checkpoints.newest_valid(root), Checkpoint | None)
+    found = by_source(backend, lambda: checkpoints.newest_valid(root), Checkpoint | None)
     if found is not None:
         backend.load_state(found.state)
         log.info("continuing from %s, version %d", found.directory, found.version)
@@ -58,35 +49,25 @@ class CheckpointWriter:
     NEW -> OPEN (`begin`) -> OPEN (`save`, again and again)
     """
 
-    def __init__(
-        self,
-        root: Path,
-        backend: Stateful,
-        *,
-        run_id: str,
-        keep: int = 2,
-        config_digest: str = "",
-    ) -> None:
+    def __init__(self, root: Path, backend: Stateful, *, run_id: str, keep: int = 2) -> None:
         if keep < 1:
             raise ValueError(f"{keep} checkpoints cannot be kept; at least 1")
         self._root = root
         self._backend = backend
         self._run_id = run_id
         self._keep = keep
-        self._config_digest = config_digest
         self._newest: Checkpoint | None = None
 
     def begin(self, after: Checkpoint | None) -> None:
-        """Make `root` ready for a run that continues from `after`, or from nothing. Collective.
+        """Make `root` ready for a run that continues from `after`, one of its own, or from nothing.
+        Collective.
 
+        What saves that were cut off have left behind is removed: it takes the room of the next.
         What is newer than `after` was found damaged, and is set aside. ConfigError when `root` has
         checkpoints that this run does not continue.
         """
-        is_elsewhere = (
-            after is not None and after.directory.parent.resolve() != self._root.resolve()
-        )
-        self._newest = None if is_elsewhere else after
-        _by_source(self._backend, self._prepare, None)
+        self._newest = after
+        by_source(self._backend, self._prepare, None)
 
     def save(self, iteration: int, version: int) -> Checkpoint:
         """Write the state after `iteration`, when `version` is the newest published. Collective.
@@ -109,10 +90,10 @@ class CheckpointWriter:
         return self._newest
 
     def _write(self, iteration: int, version: int) -> Checkpoint:
-        partial = _by_source(self._backend, lambda: checkpoints.create(self._root, iteration), Path)
+        partial = by_source(self._backend, lambda: checkpoints.create(self._root, iteration), Path)
         try:
             self._backend.save_state(partial / "state")
-            return _by_source(
+            return by_source(
                 self._backend, lambda: self._seal(partial, iteration, version), Checkpoint
             )
         finally:
@@ -120,47 +101,15 @@ class CheckpointWriter:
                 checkpoints.discard(partial)
 
     def _prepare(self) -> None:
-        if self._newest is not None:
-            checkpoints.set_aside_after(self._root, self._newest.iteration)
-        elif present := checkpoints.iterations(self._root):
+        present = checkpoints.iterations(self._root)
+        if self._newest is None and present:
             raise ConfigError(
                 f"{self._root} holds {len(present)} checkpoints that this run does not continue,"
                 f" the newest of iteration {max(present)}: continue from there, or save elsewhere"
             )
+        checkpoints.sweep(self._root)
+        if self._newest is not None:
+            checkpoints.set_aside_after(self._root, self._newest.iteration)
 
     def _seal(self, partial: Path, iteration: int, version: int) -> Checkpoint:
-        return checkpoints.seal(
-            partial,
-            iteration=iteration,
-            version=version,
-            run_id=self._run_id,
-            config_digest=self._config_digest,
-        )
-
-
-class _Word(msgspec.Struct, frozen=True):
-    """What the source tells the other ranks."""
-
-    failure: Failure | None
-    answer: msgspec.Raw
-
-
-def _by_source(backend: Stateful, action: Callable[[], T], kind: Any) -> T:
-    """What `action` returns on the source rank, of type `kind`, on every rank; or its error."""
-    data: bytes | None = None
-    error: Exception | None = None
-    if backend.is_source:
-        answer, error = attempt(action)
-        encoded = msgspec.Raw(msgspec.msgpack.encode(answer, enc_hook=str))
-        data = msgspec.msgpack.encode(_Word(failure_of(error), encoded))
-    word = msgspec.msgpack.decode(backend.broadcast_bytes(data), type=_Word)
-    if error is not None:
-        raise error
-    if word.failure is not None:
-        raise retold(0, word.failure)
-    found: T = msgspec.msgpack.decode(word.answer, type=kind, dec_hook=_to_path)
-    return found
-
-
-def _to_path(_kind: Any, text: str) -> Path:
-    return Path(text)
+        return checkpoints.seal(partial, iteration=iteration, version=version, run_id=self._run_id)

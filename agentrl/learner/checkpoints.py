@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from agentrl.errors import DataError
+from agentrl.errors import DataError, InfrastructureError
 from agentrl.learner.manifest import Manifest, describe, read_verified, sync
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "newest_valid",
     "seal",
     "set_aside_after",
+    "sweep",
 ]
 
 log = logging.getLogger(__name__)
@@ -60,9 +61,12 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
 
 def iterations(root: Path) -> dict[int, Path]:
-    """Directories that bear a checkpoint's name, oldest first; nothing is verified."""
+    """Directories that bear a checkpoint's name, oldest first, or `root` alone if it bears one;
+    nothing is verified."""
     if not root.is_dir():
         return {}
+    if match := _NAME.fullmatch(root.name):
+        return {int(match[1]): root}
     named = ((_NAME.fullmatch(path.name), path) for path in root.iterdir())
     return dict(sorted((int(match[1]), path) for match, path in named if match))
 
@@ -71,7 +75,8 @@ def newest_valid(root: Path) -> Checkpoint | None:
     """The newest checkpoint that verifies; None when `root` holds none.
 
     A damaged one is logged, and the one before is tried. DataError when there are some and all are
-    damaged: to begin from nothing then is for a person to say.
+    damaged: to begin from nothing then is for a person to say. InfrastructureError for one that
+    cannot be read: it may be whole, and to pass it over would be to give it up.
     """
     directories = iterations(root)
     for iteration, directory in reversed(directories.items()):
@@ -80,8 +85,13 @@ def newest_valid(root: Path) -> Checkpoint | None:
             if manifest.iteration != iteration:
                 raise DataError(f"{directory}: its manifest is of iteration {manifest.iteration}")
             return Checkpoint(directory, manifest)
-        except (DataError, OSError) as error:
+        except DataError as error:
             log.warning("checkpoint skipped: %s", error)
+        except OSError as error:
+            raise InfrastructureError(
+                f"checkpoint {directory} cannot be read: {error}; nothing says that it is damaged,"
+                " so none older is taken: mend the disk, or move it away"
+            ) from error
     if directories:
         raise DataError(
             f"none of the {len(directories)} checkpoints in {root} is whole (the log says what each"
@@ -100,9 +110,7 @@ def create(root: Path, iteration: int) -> Path:
     return partial
 
 
-def seal(
-    partial: Path, *, iteration: int, version: int, run_id: str, config_digest: str
-) -> Checkpoint:
+def seal(partial: Path, *, iteration: int, version: int, run_id: str) -> Checkpoint:
     """Describe what was written, make it durable and give it its name.
 
     OSError leaves it without one. DataError when the name is taken.
@@ -110,9 +118,7 @@ def seal(
     directory = _directory(partial.parent, iteration)
     if directory.exists():
         raise DataError(f"{directory} is there already; a checkpoint is never replaced")
-    manifest = describe(
-        partial, iteration=iteration, version=version, run_id=run_id, config_digest=config_digest
-    )
+    manifest = describe(partial, iteration=iteration, version=version, run_id=run_id)
     partial.rename(directory)
     try:
         sync(directory.parent)
@@ -123,7 +129,7 @@ def seal(
 
 
 def discard(partial: Path) -> None:
-    """Remove what was not sealed. What cannot be removed is logged; `keep` tries again."""
+    """Remove what was not sealed. What cannot be removed is logged; `sweep` tries again."""
     shutil.rmtree(partial, onerror=_log_failure)
 
 
@@ -137,6 +143,11 @@ def keep(root: Path, num: int) -> None:
             directory.rename(_hidden(directory, "removed"))
         except OSError as error:
             log.warning("checkpoint %s could not be removed: %s", directory, error)
+    sweep(root)
+
+
+def sweep(root: Path) -> None:
+    """Remove what interrupted writes and removals left behind, and what was set aside."""
     for path in root.glob(".iteration_*"):
         discard(path)
 

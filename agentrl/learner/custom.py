@@ -16,7 +16,7 @@ def load_loss(path: str | None) -> LossFn:
     must carry its denominator, which `columns["weights"]` has. `sums` holds `loss`, and names that
     begin with `custom_`: summed over micro-batches and ranks, averaged over steps, they become the
     metrics `train/custom_...`.
-    Raises ConfigError when there is no such function.
+    Raises ConfigError when there is no such function, or what is there is none.
     """
     if path is None:
         raise ConfigError("--loss-type custom_loss needs --custom-loss-function-path")
@@ -27,4 +27,9 @@ def load_loss(path: str | None) -> LossFn:
         loss: LossFn = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"--custom-loss-function-path {path}: {error}") from error
+    if not callable(loss):
+        raise ConfigError(
+            f"--custom-loss-function-path {path}: it is {type(loss).__name__} {loss!r:.80}, not a "
+            "function"
+        )
     return loss

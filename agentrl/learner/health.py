@@ -1,7 +1,7 @@
 """`Health`: checks that run by themselves in every iteration and stop a run that cannot be sound.
 
     engine      engine and learner give on-policy tokens the same probabilities    once
-    reference   the first step's KL to the reference model is 0                    once
+    reference   the first step's KL to the reference model is 0                    once, no --load
     reward      no worker found a reward that the sampled text does not explain    always
     advantages  some episode has one                                               over a streak
     tools       some episode of an Env with tools calls one                        over a streak
@@ -120,9 +120,10 @@ class Health:
             )
 
     def _check_reference(self, number: int, metrics: Mapping[str, float]) -> None:
-        """In iteration 1, whose first step still has the weights that the run began with."""
+        """In iteration 1, whose first step still has the weights that the run began with. Under
+        --load those are not the reference's, which are --hf-checkpoint."""
         kl = metrics.get("train/kl_first")
-        if number != 1 or kl is None or abs(kl) <= MAX_START_KL:
+        if self._cfg.load is not None or number != 1 or kl is None or abs(kl) <= MAX_START_KL:
             return
         raise HealthError(
             f"the KL to the reference model is {kl:.3g} nats at the first optimizer step of "

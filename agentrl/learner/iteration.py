@@ -56,7 +56,7 @@ def train_lease(
         number=header.number,
         lineage=lineage,
         max_staleness=cfg.staleness_bound,
-        mask_off_policy_turns=cfg.mask_offpolicy_in_partial_rollout,
+        mask_off_policy_turns=cfg.masks_off_policy_turns,
         score_all=cfg.loss_type == "custom_loss",
     )
     counts = BatchCounts()

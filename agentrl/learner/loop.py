@@ -5,10 +5,11 @@
                                      |  +--> SAVING -> RETIRED -> DONE                         |
                                      +----------------------------- k + 1 ---------------------+
 
-Owns the order of what the buffer hears: Published(start), then for each lease Stepped(k) and, every
-I iterations and at the end, Published; and, once a checkpoint is on disk, Retire. All ranks
-run the same loop in step; only the source speaks, and whether to go on is its word alone. A request
-to stop is honoured between iterations: the last weights are saved, not published.
+Owns the order of what the buffer hears: a version, then for each lease Stepped(k) and, every I
+iterations and at the end, another version; and, once a checkpoint is on disk, Retire. A version is
+Publishing, the push, Published. What a push or a checkpoint rests on is committed before it begins.
+All ranks run the same loop in step; only the source speaks, and whether to go on is its word alone.
+A request to stop is honoured between iterations: the last weights are saved, not published.
 """
 
 import logging
@@ -18,32 +19,31 @@ from pathlib import Path
 
 from agentrl.clock import Clock
 from agentrl.config.run import RunConfig
-from agentrl.errors import ConfigError
+from agentrl.learner.asking import Asking, LearnerPeer, Republish, StopRequested
 from agentrl.learner.backend import TrainBackend
-from agentrl.learner.beginning import Checkpoints, agree, first_row
-from agentrl.learner.exchange import (
-    LearnerPeer,
-    LeaseClient,
-    Republish,
-    RowClient,
-    StopRequested,
-)
+from agentrl.learner.beginning import Checkpoints, agree, first_row, hf_directory, keeps_models
+from agentrl.learner.exchange import LeaseClient, RowClient
 from agentrl.learner.health import Health
 from agentrl.learner.iteration import train_lease
 from agentrl.learner.loss import age_buckets
 from agentrl.learner.metrics import lease_metrics, train_metrics
-from agentrl.learner.publish import publish_weights
+from agentrl.learner.publish import PushGate, publish_weights, settle
 from agentrl.learner.staleness import age_histogram
 from agentrl.lineage import Lineage
 from agentrl.types import LeaseHeader, VersionRow, WeightSink
-from agentrl.wire.messages import Lease, Message, NoMoreLeases, Published, Retire, Stepped
+from agentrl.wire.messages import (
+    Lease,
+    Message,
+    NoMoreLeases,
+    Published,
+    Publishing,
+    Retire,
+    Stepped,
+)
 
 __all__ = ["LearnerOutcome", "run_learner"]
 
 logger = logging.getLogger(__name__)
-
-#: Deadline for the buffer to commit the last messages of a run.
-FLUSH_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,9 @@ class _Learner:
         self._peer = peer
         self._sink = sink
         self._clock = clock
-        self._leases = LeaseClient(peer, backend, should_stop, should_republish, clock)
+        asking = Asking(peer, backend, should_stop, should_republish, clock)
+        self._leases = LeaseClient(asking)
+        self._gate = PushGate(cfg, asking, clock)
         self._rows = RowClient(peer, clock)
         self._lineage = Lineage()
         self._num_skipped = 0
@@ -107,7 +109,7 @@ class _Learner:
         self._checkpoints = Checkpoints(cfg, backend)
 
     def run(self) -> LearnerOutcome:
-        directory = _hf_directory(self._cfg)
+        hf_directory(self._cfg, 0)  # a run that cannot say where does not begin
         number = self._begin()
         asked_at = self._clock.now()
         while True:
@@ -116,32 +118,38 @@ class _Learner:
                 self._republish(number)
                 continue
             if not isinstance(answer, Lease):
-                return self._finish(number, answer, directory)
+                return self._finish(number, answer)
             number += 1
             self._iterate(answer.header, asked_at)
             if number % self._cfg.update_weights_interval == 0:
-                self._publish_next(number)
+                self._publish_in_turn(number)
             if answer.header.last:
                 end = NoMoreLeases(after=number, reason="the last lease is trained")
-                return self._finish(number, end, directory)
+                return self._finish(number, end)
             if self._checkpoints.is_due(number):
-                self._save(number)
+                self._retire(self._save(number))
+                if keeps_models(self._cfg):
+                    self._backend.save_hf(hf_directory(self._cfg, number))
             asked_at = self._clock.now()
 
     def _begin(self) -> int:
         """Take up the run where its newest checkpoint left it; returns the iterations done."""
-        checkpoint = self._checkpoints.restore()
-        versions = agree(self._backend, self._peer.welcome.versions)
-        for row in versions:
+        welcome = agree(self._backend, self._peer.welcome)
+        checkpoint = self._checkpoints.restore(welcome)
+        for row in welcome.versions:
             self._lineage.add(row)
-        first = first_row(versions, checkpoint)
-        if versions:
+        first = first_row(welcome.versions, checkpoint)
+        if welcome.versions:
             logger.info("going on after iteration %d as version %d", first.iteration, first.version)
         self._publish(first)
         return first.iteration
 
-    def _save(self, number: int) -> None:
-        through = self._checkpoints.save(number, self._newest.version)
+    def _save(self, number: int) -> int:
+        """Save; returns through which lease the buffer may forget while the run goes on."""
+        settle(self._backend, self._peer)
+        return self._checkpoints.save(number, self._newest.version)
+
+    def _retire(self, through: int) -> None:
         if through:
             self._deliver(Retire(through=through))
 
@@ -179,10 +187,18 @@ class _Learner:
                 len(result.steps),
             )
 
-    def _publish_next(self, number: int) -> None:
+    def _publish_in_turn(self, number: int) -> bool:
+        """As `_publish_next`, once no evaluation minds; False after a request to stop. What mends
+        the run (its first push, and one for a late engine) waits for nothing."""
+        held_s = self._gate.wait(self._newest.version + 1)
+        if held_s is not None:
+            self._publish_next(number, held_s)
+        return held_s is not None
+
+    def _publish_next(self, number: int, held_s: float = 0.0) -> None:
         """Publish the weights after iteration `number` as the next version."""
         version = self._newest.version
-        self._publish(VersionRow(version + 1, parent=version, iteration=number))
+        self._publish(VersionRow(version + 1, parent=version, iteration=number), held_s)
 
     def _republish(self, number: int) -> None:
         """Give engines that came late the newest weights. What was trained since the last publish
@@ -192,38 +208,36 @@ class _Learner:
         elif self._cfg.num_engines:
             self._push(self._newest.version)
 
-    def _publish(self, row: VersionRow) -> None:
-        costs = self._push(row.version) if self._cfg.num_engines else {}
+    def _publish(self, row: VersionRow, held_s: float = 0.0) -> None:
+        """Give the engines these weights, under a number that is theirs alone even if this process
+        dies in the push. Where no engine holds weights, the number is all there is."""
+        costs: dict[str, float] = {}
+        if self._cfg.num_engines:
+            self._deliver(Publishing(row))
+            settle(self._backend, self._peer)
+            costs = self._push(row.version) | {"perf/eval_hold_s": held_s}
         self._lineage.add(row)
         self._deliver(Published(row, through=row.iteration, metrics=costs))
 
     def _push(self, version: int) -> dict[str, float]:
-        """Send the weights to the engines; returns what it cost, on the source."""
         verify = self._cfg.check_weight_update_equal
-        report = publish_weights(self._backend, self._sink, version, verify=verify)
-        if report is None:
-            return {}
-        return {
-            "perf/push_s": report.total_s,
-            "perf/push_pause_s": report.pause_s,
-            "perf/push_bytes": float(report.num_bytes),
-        }
+        return publish_weights(self._backend, self._sink, version, verify=verify)
 
-    def _finish(
-        self, number: int, end: NoMoreLeases | StopRequested, directory: Path
-    ) -> LearnerOutcome:
-        """Publish what is trained but unpublished (not after a request to stop: the engines may be
-        ending too), save, and let the buffer forget."""
+    def _finish(self, number: int, end: NoMoreLeases | StopRequested) -> LearnerOutcome:
+        """Publish what is trained but unpublished, save, and let the buffer forget. After a request
+        to stop the engines may be ending too, so nothing is published; and the run may go on one
+        day, so it keeps a checkpoint to fall back to."""
+        is_unpublished = isinstance(end, NoMoreLeases) and self._newest.iteration < number
+        if is_unpublished and not self._publish_in_turn(number):
+            end = StopRequested()
         reason = end.reason if isinstance(end, NoMoreLeases) else "the learner was asked to stop"
         logger.info("learner ends after iteration %d: %s", number, reason)
-        if isinstance(end, NoMoreLeases) and self._newest.iteration < number:
-            self._publish_next(number)
+        directory = hf_directory(self._cfg, number)
         if number:  # else nothing was learnt
-            self._checkpoints.save(number, self._newest.version)
+            covered = self._save(number)
             self._backend.save_hf(directory)
-        self._deliver(Retire(through=number))
-        if self._backend.is_source:
-            self._peer.flush(FLUSH_TIMEOUT_S)
+            self._retire(number if isinstance(end, NoMoreLeases) else covered)
+        settle(self._backend, self._peer)
         return LearnerOutcome(number, self._num_skipped, self._newest.version, reason, directory)
 
     @property
@@ -235,14 +249,6 @@ class _Learner:
     def _deliver(self, message: Message) -> None:
         if self._backend.is_source:
             self._peer.deliver(message)
-
-
-def _hf_directory(cfg: RunConfig) -> Path:
-    if cfg.save_hf is not None:
-        return Path(cfg.save_hf)
-    if cfg.run_id is None:
-        raise ConfigError("the learner needs --save-hf or --run-id to know where weights are saved")
-    return Path(cfg.run_dir) / cfg.run_id / "hf"
 
 
 def _share_above(ages: list[int], bound: int) -> float:

@@ -7,6 +7,7 @@ directory and the file. Files that it does not name mean nothing.
 
 import os
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 import xxhash
@@ -29,18 +30,16 @@ class FileFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     xxh3_64: str
 
 
-class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a checkpoint holds.
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a checkpoint holds. A field that is not known here means nothing.
 
     iteration: the last lease that its weights were trained on. version: the newest version that was
-    published when it was written. config_digest: of the run's configuration, for a person to
-    compare. files: by path relative to the directory, the manifest apart.
+    published when it was written. files: by path relative to the directory, the manifest apart.
     """
 
     iteration: int
     version: int
     run_id: str
-    config_digest: str
     files: dict[str, FileFacts]
 
 
@@ -56,16 +55,13 @@ class _Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     manifest: msgspec.Raw
 
 
-def describe(
-    directory: Path, *, iteration: int, version: int, run_id: str, config_digest: str
-) -> Manifest:
+def describe(directory: Path, *, iteration: int, version: int, run_id: str) -> Manifest:
     """Write the manifest of `directory` as it is now, and make all of it durable."""
     files = _files(directory)
     manifest = Manifest(
         iteration=iteration,
         version=version,
         run_id=run_id,
-        config_digest=config_digest,
         files={name: _facts(path) for name, path in files.items()},
     )
     body = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
@@ -79,8 +75,8 @@ def describe(
 
 
 def read_verified(directory: Path) -> Manifest:
-    """The manifest of a directory that is whole. DataError says what is not; OSError when it cannot
-    be read at all."""
+    """The manifest of a directory that is whole. DataError says what is not; OSError when something
+    cannot be read, which says nothing of what it holds."""
     manifest = _read(directory)
     present = _files(directory)
     for name, wanted in manifest.files.items():
@@ -120,21 +116,28 @@ def _read(directory: Path) -> Manifest:
         if xxhash.xxh3_64_hexdigest(body) != envelope.xxh3_64:
             raise DataError(f"{directory}: {_NAME} does not match its own checksum")
         return msgspec.json.decode(body, type=Manifest)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         raise DataError(f"{directory}: {_NAME} is missing") from None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise DataError(f"{directory}: {_NAME} cannot be read: {error}") from None
 
 
 def _files(directory: Path) -> dict[str, Path]:
-    """Regular files by relative path, the manifest apart; links are not followed."""
+    """Regular files by relative path, the manifest apart; links are not followed. OSError for a
+    folder that cannot be read."""
+    walk = os.walk(directory, onerror=_raise)
+    paths = sorted(Path(folder, name) for folder, _, names in walk for name in names)
     found = {
         path.relative_to(directory).as_posix(): path
-        for path in sorted(directory.rglob("*"))
+        for path in paths
         if path.is_file() and not path.is_symlink()
     }
     found.pop(_NAME, None)
     return found
+
+
+def _raise(error: OSError) -> NoReturn:
+    raise error
 
 
 def _facts(path: Path) -> FileFacts:

@@ -62,6 +62,7 @@ METRIC_NAMES = (
     "perf/push_s",
     "perf/push_pause_s",
     "perf/push_bytes",
+    "perf/eval_hold_s",
 )
 
 AGE_METRICS = ("train/ess", "train/mismatch_kl")

@@ -25,7 +25,7 @@ class Excluded(IntFlag):
     """Why a sampled token is not trained; a token may have several reasons.
 
     STALE: older than `--max-staleness`. OFF_POLICY_TURN: sampled by an older version than the
-    newest of its turn, under `--mask-offpolicy-in-partial-rollout`.
+    newest of its turn, under `--mask-offpolicy-in-partial-rollout` or `--no-partial-rollout`.
     """
 
     STALE = 1

@@ -12,7 +12,8 @@ kills the whole engine process) and prompts that fill the context.
 """
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -23,6 +24,7 @@ import msgspec
 from agentrl.clock import Clock, MonotonicClock
 from agentrl.errors import EngineError, TokenError
 from agentrl.serving.permits import Permits
+from agentrl.serving.whole_turns import WholeTurns
 from agentrl.types import EngineAddress, Generation, PermitStats, SamplingParams
 
 __all__ = ["EngineClient"]
@@ -79,6 +81,8 @@ class EngineClient:
     max_context     tokens of prompt and response together
     num_permits     turns in flight at once, over all engines
     turn_timeout_s  deadline of one generation, counted from the moment it holds a permit
+    partial_rollout a turn goes on through pushes; without, it is sampled again (`whole_turns`)
+    unpublished     engines serve weights that no learner published: all tokens are of version 0
     """
 
     def __init__(
@@ -90,6 +94,8 @@ class EngineClient:
         max_context: int,
         num_permits: int,
         turn_timeout_s: float,
+        partial_rollout: bool = True,
+        unpublished: bool = False,
         clock: Clock | None = None,
     ) -> None:
         self._generate_url = router_url.rstrip("/") + "/generate"
@@ -97,6 +103,8 @@ class EngineClient:
         self._vocab_size = vocab_size
         self._max_context = max_context
         self._turn_timeout_s = turn_timeout_s
+        self._whole_turns = None if partial_rollout else WholeTurns()
+        self._versions = _no_versions if unpublished else _versions
         self._permits = Permits(num_permits, clock or MonotonicClock())
         self._session: aiohttp.ClientSession
 
@@ -115,6 +123,12 @@ class EngineClient:
     ) -> None:
         with anyio.CancelScope(shield=True):
             await self._session.close()
+
+    def new_weights(self) -> None:
+        """Engines serve new weights now. Without partial rollout turns in flight are aborted and
+        sampled again, under their permits."""
+        if self._whole_turns is not None:
+            self._whole_turns.new_weights()
 
     def permit_stats(self) -> PermitStats:
         """Use of the permits since the last call."""
@@ -138,8 +152,11 @@ class EngineClient:
         when engines keep failing, answer nonsense, or none answers before the deadline.
         """
         ids = self._checked(input_ids, routing_key)
+        sample = partial(self._persist, ids, sampling, routing_key)
         async with self._permits.hold(priority):
-            return await self._persist(ids, sampling, routing_key)
+            if self._whole_turns is None:
+                return await sample()
+            return await self._whole_turns.take(sample)
 
     async def _persist(
         self, ids: list[int], sampling: SamplingParams, routing_key: str
@@ -179,7 +196,7 @@ class EngineClient:
             if not answered:
                 await self._abort(request)
         if status == 200:
-            return _generation(content, turn)
+            return _generation(content, turn, self._versions)
         reason = f"{turn}: /generate answered {status}: {content[:500].decode(errors='replace')}"
         if 400 <= status < 500 and status not in (408, 429):
             raise TokenError(reason)
@@ -236,7 +253,10 @@ class EngineClient:
             return  # an engine that is gone runs nothing
 
 
-def _generation(content: bytes, turn: str) -> Generation:
+_Versions = Callable[[list[_Span], int, str], list[int]]
+
+
+def _generation(content: bytes, turn: str, versions: _Versions) -> Generation:
     """The reply as agentrl's own words. Raises EngineError when it does not add up."""
     try:
         reply = msgspec.json.decode(content, type=_Reply)
@@ -254,7 +274,7 @@ def _generation(content: bytes, turn: str) -> Generation:
     return Generation(
         output_ids=ids,
         logprobs=logprobs,
-        versions=_versions(meta.weight_versions, len(ids), turn),
+        versions=versions(meta.weight_versions, len(ids), turn),
         finish_reason=meta.finish_reason.type,
         matched=matched if isinstance(matched, int) else None,
         num_retractions=meta.num_retractions,
@@ -275,3 +295,8 @@ def _versions(spans: list[_Span], num_tokens: int, turn: str) -> list[int]:
     if len(versions) != num_tokens:
         raise EngineError(f"{turn}: versions of {len(versions)} of {num_tokens} tokens are known")
     return versions
+
+
+def _no_versions(spans: list[_Span], num_tokens: int, turn: str) -> list[int]:
+    del spans, turn
+    return [0] * num_tokens

@@ -18,6 +18,7 @@ from torch.distributed.distributed_c10d import (
     GroupName,
     PrefixStore,
     _new_process_group_helper,
+    _set_pg_timeout,
     _world,
 )
 
@@ -27,16 +28,20 @@ __all__ = ["SenderGroup"]
 class SenderGroup:
     """Rank 0 of the group `name`. Its store listens on `port` as soon as it exists.
 
-    `timeout_s` bounds the rendezvous and each broadcast.
+    `connect_s` bounds the rendezvous, `timeout_s` each broadcast.
     """
 
-    def __init__(self, name: str, *, host: str, backend: str, timeout_s: float) -> None:
+    def __init__(
+        self, name: str, *, host: str, backend: str, timeout_s: float, connect_s: float
+    ) -> None:
         self.name = name
         self.host = host
         self.backend = backend
+        self.connect_s = connect_s
         self._timeout = timedelta(seconds=timeout_s)
+        self._connect_timeout = timedelta(seconds=connect_s)
         self._store: TCPStore | None = TCPStore(
-            host, 0, is_master=True, timeout=self._timeout, wait_for_workers=False
+            host, 0, is_master=True, timeout=self._connect_timeout, wait_for_workers=False
         )
         self.port: int = self._store.port
         self._group: dist.ProcessGroup | None = None
@@ -54,9 +59,10 @@ class SenderGroup:
             dist.Backend(self.backend),
             PrefixStore(self.name, self._store),
             group_name=GroupName(self.name),
-            timeout=self._timeout,
+            timeout=self._connect_timeout,
         )
         _world.pg_group_ranks[self._group] = {rank: rank for rank in range(world_size)}
+        _set_pg_timeout(self._timeout, self._group)
 
     def broadcast(self, tensor: torch.Tensor) -> dist.Work:
         """Start sending `tensor`; wait on the answer. Raises RuntimeError when a peer is gone."""

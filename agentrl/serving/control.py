@@ -36,11 +36,13 @@ class EngineRefusedError(EngineError):
 
 
 class EngineInfo(msgspec.Struct, frozen=True):
-    """What an engine says of itself: limits in tokens, and the label of its weights."""
+    """What an engine says of itself: limits in tokens, the label of its weights, and the model
+    directory that it began with."""
 
     max_input_tokens: int
     context_tokens: int
     weight_version: str
+    model_path: str
 
 
 class EngineChecksum(msgspec.Struct, frozen=True):
@@ -175,11 +177,20 @@ class EngineControl(_HttpControl):
         await self._post("/end_weight_update")
 
     async def init_group(
-        self, *, group: str, host: str, port: int, rank: int, world_size: int, backend: str
+        self,
+        *,
+        group: str,
+        host: str,
+        port: int,
+        rank: int,
+        world_size: int,
+        backend: str,
+        timeout_s: float,
     ) -> None:
         """Join the sender's collective as ranks `rank`, `rank` + 1, ... (one each TP rank)."""
         await self._post(
             "/init_weights_update_group",
+            timeout_s,
             master_address=host,
             master_port=port,
             rank_offset=rank,
@@ -234,12 +245,13 @@ class EngineControl(_HttpControl):
         await self._post("/abort_request", rid=request)
 
     async def info(self) -> EngineInfo:
-        """Limits and weight version."""
+        """Limits, weight version and model."""
         server, model = await self._get("/server_info"), await self._get("/model_info")
         return EngineInfo(
             max_input_tokens=server["max_req_input_len"],
             context_tokens=server["context_length"] or server["max_req_input_len"],
             weight_version=model["weight_version"],
+            model_path=model["model_path"],
         )
 
 

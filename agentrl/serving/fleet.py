@@ -4,8 +4,9 @@
 
 A collective cannot lose a rank and go on. When a call fails the fleet is no longer connected;
 `repair` closes the collective on both sides, which also frees engines that still wait inside a
-broadcast, and finds the members that no longer answer. All calls come from the thread that
-publishes; HTTP runs in the portal's event loop, beside the broadcast.
+broadcast, and finds the members that no longer answer. A sender that died closed nothing on the
+engines' side, so a member leaves the collective of this name before it joins. All calls come from
+the thread that publishes; HTTP runs in the portal's event loop, beside the broadcast.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -23,6 +24,9 @@ from agentrl.serving.control import EngineControl, EngineRefusedError
 __all__ = ["Fleet", "failures_of", "start_calls"]
 
 Outcome = Future[EngineError | None]
+
+#: Seconds that an engine may take to say that a rendezvous has failed.
+_MARGIN_S = 10.0
 
 
 async def _outcome_of(call: Callable[[], Awaitable[None]]) -> EngineError | None:
@@ -55,17 +59,19 @@ def failures_of(
 
 class Fleet:
     """`members` in rank order, each with `ranks_per_engine` ranks. `open_group` makes the sender's
-    side of a new collective."""
+    side of a new collective, given its `name`."""
 
     def __init__(
         self,
         members: Iterable[EngineControl],
         *,
+        name: str,
         portal: BlockingPortal,
-        open_group: Callable[[], SenderGroup],
+        open_group: Callable[[str], SenderGroup],
         ranks_per_engine: int,
     ) -> None:
         self.members = list(members)
+        self.name = name
         self._portal = portal
         self._open_group = open_group
         self._ranks = ranks_per_engine
@@ -88,7 +94,7 @@ class Fleet:
 
     def connect(self) -> None:
         """Build the collective with all members. Look at `connected` for the result."""
-        group = self._group = self._open_group()
+        group = self._group = self._open_group(self.name)
         calls = [
             self._init_call(member, group, 1 + index * self._ranks)
             for index, member in enumerate(self.members)
@@ -98,7 +104,8 @@ class Fleet:
         try:
             group.connect(1 + len(self.members) * self._ranks)
         except RuntimeError as error:
-            trouble = error
+            trouble = error.with_traceback(None)  # its frames would keep the store open
+            group.close()  # an engine that still waits for the rendezvous sees it fail
         self._settle(outcomes, trouble)
 
     def start(self, bucket: Bucket, payload: torch.Tensor, label: str | None) -> None:
@@ -169,14 +176,19 @@ class Fleet:
     def _init_call(
         self, member: EngineControl, group: SenderGroup, rank: int
     ) -> Callable[[], Awaitable[None]]:
-        return lambda: member.init_group(
-            group=group.name,
-            host=group.host,
-            port=group.port,
-            rank=rank,
-            world_size=1 + len(self.members) * self._ranks,
-            backend=group.backend,
-        )
+        async def join() -> None:
+            await member.destroy_group(group.name)
+            await member.init_group(
+                group=group.name,
+                host=group.host,
+                port=group.port,
+                rank=rank,
+                world_size=1 + len(self.members) * self._ranks,
+                backend=group.backend,
+                timeout_s=group.connect_s + _MARGIN_S,
+            )
+
+        return join
 
     @staticmethod
     def _leave_call(member: EngineControl, name: str) -> Callable[[], Awaitable[None]]:

@@ -17,6 +17,7 @@ import msgspec
 
 from agentrl.errors import ConfigError
 from agentrl.serving.cpu import ATTENTION_BACKEND, PLUGIN_NAME
+from agentrl.serving.engine_files import ENGINE_MARK
 
 __all__ = [
     "ENGINE_DEFAULTS",
@@ -233,6 +234,7 @@ def _engine_env(device: Device, tp_size: int, environ: Mapping[str, str]) -> dic
     env = {
         "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false",
         "SGLANG_TIMEOUT_KEEP_ALIVE": "3600",
+        ENGINE_MARK: "1",
     }
     if device != "cpu":
         return env

@@ -9,12 +9,12 @@ paused: they hold a mixture, which the next publish replaces.
 
 A member that is lost is reported (`on_lost`); its fleet's collective is rebuilt and gets all
 buckets again, while the other fleets wait. It takes part again in the first publish that finds it
-ready. Calls come from one thread; HTTP runs in an event loop of the sink's own thread.
+ready. A fleet's collective has the same name in every life of the learner. Calls come from one
+thread; HTTP runs in an event loop of the sink's own thread.
 """
 
 import itertools
 import logging
-import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -53,6 +53,8 @@ class FleetWeightSink:
     host              address at which engines reach this process
     bucket_bytes      --update-weight-buffer-size
     timeout_s         --update-weights-timeout: deadline of each call and each broadcast
+    connect_s         deadline of a fleet's rendezvous, where that is sooner: it takes less than a
+                      second, so one that does not come about is tried again
     fleet_size        --update-weights-fleet-size: engines in one collective
     ranks_per_engine  devices of one engine (its tensor-parallel size)
     tied_embeddings   the model has no output layer of its own: `lm_head.weight` is not sent
@@ -71,10 +73,12 @@ class FleetWeightSink:
         host: str = "127.0.0.1",
         ranks_per_engine: int = 1,
         tied_embeddings: bool = False,
+        connect_s: float = 60.0,
         clock: Clock | None = None,
     ) -> None:
         self._bucket_bytes = bucket_bytes
         self._timeout_s = timeout_s
+        self._connect_s = min(connect_s, timeout_s)
         self._fleet_size = fleet_size
         self._on_lost = on_lost
         self._backend = backend
@@ -83,7 +87,6 @@ class FleetWeightSink:
         self._skip = frozenset({"lm_head.weight"}) if tied_embeddings else frozenset[str]()
         self._clock = clock or MonotonicClock()
         self._device = torch.device("cuda" if backend == "nccl" else "cpu")
-        self._group_names = (f"agentrl-{secrets.token_hex(4)}-{n}" for n in itertools.count())
         self._resources = ExitStack()
         self._portal = self._resources.enter_context(start_blocking_portal("asyncio"))
         self._fleets: list[Fleet] = []
@@ -235,19 +238,23 @@ class FleetWeightSink:
         return self._resources.enter_context(self._portal.wrap_async_context_manager(control))
 
     def _fleet(self, members: list[EngineControl]) -> Fleet:
+        taken = {fleet.name for fleet in self._fleets}
+        names = (f"agentrl-fleet-{number}" for number in itertools.count())
         return Fleet(
             members,
+            name=next(name for name in names if name not in taken),
             portal=self._portal,
             open_group=self._open_group,
             ranks_per_engine=self._ranks,
         )
 
-    def _open_group(self) -> SenderGroup:
+    def _open_group(self, name: str) -> SenderGroup:
         return SenderGroup(
-            next(self._group_names),
+            name,
             host=self._host,
             backend=self._backend,
             timeout_s=self._timeout_s,
+            connect_s=self._connect_s,
         )
 
     def _enlist(self, member: EngineControl) -> None:

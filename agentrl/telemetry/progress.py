@@ -1,6 +1,7 @@
 """The line a person watches while a run goes on; the only place of the library that prints.
 
-On a terminal one line is redrawn (here it is broken):
+On a terminal one line is redrawn (here it is broken). A narrow one has fewer bars first, and then
+fewer of the last words:
 
     iteration 3/9  ETA 1m00s  reward 0.410 ▁▅█  max age 3  masked 1.2 %  ready 6/30
         812 tok/s  push 41 ms
@@ -28,6 +29,7 @@ __all__ = ["Progress", "duration", "sparkline"]
 
 _BARS = "▁▂▃▄▅▆▇█"
 _HISTORY = 16
+_GAP = "  "
 
 
 class Progress:
@@ -64,11 +66,17 @@ class Progress:
         reward = event["metrics"].get("rollout/reward_mean")
         if reward is not None and math.isfinite(reward):
             self._rewards.append(reward)
-        words = self._words(event)
+        words = self._words(event, _HISTORY)
         if self._live is None:
-            self._print("  ".join(words))
-        else:
-            self._live.update(self._styled(words), refresh=True)
+            self._print(_GAP.join(words))
+            return
+        width = self._live.console.width
+        surplus = len(_GAP.join(words)) - width
+        if surplus > 0:
+            words = self._words(event, max(1, _HISTORY - surplus))
+        while len(_GAP.join(words)) > width and len(words) > 1:
+            words.pop()
+        self._live.update(self._styled(words), refresh=True)
 
     def note(self, text: str) -> None:
         """Show a line of its own, above the live one: a phase of the start, an evaluation."""
@@ -77,20 +85,26 @@ class Progress:
         else:
             self._live.console.print(Text(text))
 
+    def end(self, text: str) -> None:
+        """Show the last line: below all others, the last iteration too."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+        self._print(text)
+
     def _print(self, line: str) -> None:
         self._stream.write(line + "\n")
         self._stream.flush()
 
-    def _words(self, event: StepEvent) -> list[str]:
+    def _words(self, event: StepEvent, num_bars: int) -> list[str]:
         step, metrics = event["step"], event["metrics"]
         left_s = self._left_s(step)
         words = [f"iteration {step}" + (f"/{self._total}" if self._total else "")]
         if left_s is not None:
             words.append(f"ETA {duration(left_s)}")
         if "rollout/reward_mean" in metrics:
-            words.append(
-                f"reward {metrics['rollout/reward_mean']:.3f} {sparkline(self._rewards)}".rstrip()
-            )
+            bars = sparkline(list(self._rewards)[-num_bars:])
+            words.append(f"reward {metrics['rollout/reward_mean']:.3f} {bars}".rstrip())
         words += [
             form.format(*(metrics[name] * scale for name in names))
             for form, scale, names in _PARTS
@@ -107,7 +121,7 @@ class Progress:
     def _styled(self, words: Sequence[str]) -> Text:
         text = Text(no_wrap=True, overflow="ellipsis")
         for number, word in enumerate(words):
-            text.append(word + "  ", style="bold" if number == 0 else "")
+            text.append(_GAP * (number > 0) + word, style="bold" if number == 0 else "")
         return text
 
 

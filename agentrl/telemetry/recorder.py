@@ -34,7 +34,8 @@ class _RunConfig(Protocol):
 
 
 class Recorder:
-    """`with Recorder(run_dir, config, clock) as recorder`. `run_dir` names the run."""
+    """`with Recorder(run_dir, config, clock) as recorder`. `run_id`: the run's id; without it, the
+    name of the folder, which may have been changed since the run began."""
 
     def __init__(
         self,
@@ -42,12 +43,13 @@ class Recorder:
         config: _RunConfig,
         clock: Clock,
         *,
+        run_id: str | None = None,
         stream: TextIO | None = None,
         registry: Registry = REGISTRY,
     ) -> None:
         self._run_dir = run_dir
         self._clock = clock
-        self._summary = SummaryBuilder(run_dir.name, clock)
+        self._summary = SummaryBuilder(run_id or run_dir.name, clock)
         if (before := read_summary(run_dir / "summary.json")) is not None:
             self._summary.continue_from(before)
         self._writer = MetricsWriter(run_dir, registry=registry)
@@ -114,6 +116,10 @@ class Recorder:
         """Tell the person who watches."""
         self._progress.note(text)
 
+    def end(self, text: str) -> None:
+        """Tell the person who watches the last thing there is to tell."""
+        self._progress.end(text)
+
     def epitaph(self, status: str) -> str:
         """The run in one line: `complete: 30 iterations in 1m34s, heldout 0.345 -> 0.728`."""
         summary = self._summary.build(status)
@@ -126,7 +132,8 @@ class Recorder:
         return ", ".join(word for word in words if word)
 
     def finish(self, status: str, error: str | None = None) -> None:
-        """The run has ended: `complete`, `interrupted` or `failed`."""
+        """The run has ended: `complete`, `interrupted` by a signal, `crashed`, or `failed`: as it
+        is, it would fail again."""
         write_summary(self._summary_path, self._summary.build(status, error), durable=True)
         if self._failures is not None:
             self._tell_failures(self._failures)

@@ -9,7 +9,7 @@ import msgspec
 
 from agentrl.errors import EnvError
 
-__all__ = ["ROLES", "Message", "ParsedTurn", "ToolCall"]
+__all__ = ["ROLES", "CallMessage", "Message", "ParsedTurn", "ToolCall"]
 
 #: Roles a message may have.
 ROLES = frozenset({"system", "user", "assistant", "tool"})
@@ -61,6 +61,13 @@ class ToolCall(msgspec.Struct, frozen=True):
     id: str
     name: str
     arguments: bytes
+
+
+class CallMessage(Message, frozen=True, omit_defaults=True):
+    """An assistant message inside a prompt that made calls: context, never trained. The arguments
+    of its calls are JSON."""
+
+    calls: tuple[ToolCall, ...] = ()
 
 
 class ParsedTurn(msgspec.Struct, frozen=True, omit_defaults=True):

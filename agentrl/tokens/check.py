@@ -16,7 +16,7 @@ from typing import Any
 from agentrl.errors import TokenError
 from agentrl.types import COLUMNS, SpanKind
 
-__all__ = ["TYPECODES", "check_columns"]
+__all__ = ["TYPECODES", "check_columns", "runs"]
 
 #: `array.array` typecode of each column, in the order of `COLUMNS`.
 TYPECODES = dict(zip(COLUMNS, "iBfih", strict=True))
@@ -34,7 +34,7 @@ def check_columns(
         raise TokenError(f"columns differ in length: {lengths}")
     turn = -1
     position = 0
-    for kind, start, stop in _runs(columns["kinds"]):
+    for kind, start, stop in runs(columns["kinds"]):
         if start != position:
             break
         position = stop
@@ -48,7 +48,8 @@ def check_columns(
     _check_openers(columns, opener, num_turns=turn + 1)
 
 
-def _runs(kinds: "array[int]") -> Iterator[tuple[SpanKind, int, int]]:
+def runs(kinds: "array[int]") -> Iterator[tuple[SpanKind, int, int]]:
+    """Each run of one kind, with its half-open range; it ends at an unknown kind."""
     raw = kinds.tobytes()
     for match in _RUNS.finditer(raw):
         yield SpanKind(raw[match.start()]), match.start(), match.end()

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from agentrl.errors import TokenError
-from agentrl.tokens.check import TYPECODES, check_columns
+from agentrl.tokens.check import TYPECODES, check_columns, runs
 from agentrl.tokens.spans import Span
 from agentrl.tokens.vocab import Vocab
 from agentrl.types import COLUMNS, SpanKind, TrajectoryMeta
@@ -121,7 +121,12 @@ class TokenStream:
         at_turn = bool(kinds) and kinds[-1] in (SpanKind.SAMPLED, SpanKind.DEMONSTRATION)
         return tokens[self._turn_start :].tolist() if at_turn else []
 
-    def meta(self, reward: float, *, role: str = "policy") -> TrajectoryMeta:
+    def spans(self) -> list[Span]:
+        """All tokens so far, as spans in order; each turn is one."""
+        tokens = self._columns["tokens"]
+        return [Span(kind, tokens[a:b].tolist()) for kind, a, b in runs(self._columns["kinds"])]
+
+    def meta(self, reward: float, *, role: str = "policy", segment: int = 0) -> TrajectoryMeta:
         """The trajectory's facts."""
         versions = Counter(version for version in self._columns["versions"] if version >= 0)
         return TrajectoryMeta(
@@ -131,6 +136,7 @@ class TokenStream:
             reward=reward,
             versions=sorted(versions.items()),
             role=role,
+            segment=segment,
             num_demonstrated=self._columns["kinds"].count(SpanKind.DEMONSTRATION),
         )
 
@@ -138,6 +144,22 @@ class TokenStream:
         """Copies of the columns, in the order of `COLUMNS`, after `validate`."""
         self.validate()
         return [self._columns[name][:] for name in COLUMNS]
+
+    def restore(self, columns: Sequence[bytes]) -> None:
+        """Become, while still empty, the stream whose `columns()` have these bytes. Raises
+        `TokenError` for bytes that are not those of a stream with a turn."""
+        if len(self) or len(columns) != len(COLUMNS):
+            raise TokenError(f"{len(columns)} columns for a stream of {len(self)} tokens")
+        fresh: dict[str, array[Any]] = {name: array(TYPECODES[name]) for name in COLUMNS}
+        try:
+            for name, column in zip(COLUMNS, columns, strict=True):
+                fresh[name].frombytes(column)
+        except ValueError as error:
+            raise TokenError(f"column {name} holds no whole number of items: {error}") from error
+        check_columns(fresh, control_ids=self._vocab.control_ids, opener=self._opener)
+        self._columns = fresh
+        self._turn = max(fresh["turns"], default=-1)
+        self._turn_start = fresh["turns"].index(self._turn) if self._turn >= 0 else 0
 
     def validate(self) -> None:
         """Check the columns as a whole; see `check_columns`."""

@@ -4,6 +4,9 @@
 
 All clients of an event loop share one HTTP session, so that hundreds of episodes reuse a few
 connections; the session lives as long as any of them is open.
+
+A server may answer hits with scores (`{"document": {"contents": ..}, "score": ..}`) or bare
+documents (`{"contents": ..}`). What it answers is read up to `MAX_REPLY_BYTES`.
 """
 
 import asyncio
@@ -18,8 +21,11 @@ from agentrl.tools.tool import ToolError
 __all__ = ["Retriever"]
 
 MAX_CONNECTIONS = 32
-#: Seconds between requests to a server that cannot be reached.
+MAX_REPLY_BYTES = 4 * 1024 * 1024
+#: Seconds between requests to a server that cannot be reached, or has no time.
 RETRY_S = 0.5
+#: Statuses of a server, or of what stands before it, that may have time a little later.
+BUSY = (429, 502, 503, 504)
 
 
 class _Document(msgspec.Struct, frozen=True):
@@ -27,7 +33,17 @@ class _Document(msgspec.Struct, frozen=True):
 
 
 class _Hit(msgspec.Struct, frozen=True):
-    document: _Document
+    """A document with its score beside it, or the document itself."""
+
+    document: _Document | None = None
+    contents: str | None = None
+
+    @property
+    def text(self) -> str:
+        contents = self.contents if self.document is None else self.document.contents
+        if contents is None:
+            raise ValueError("a hit has neither `document` nor `contents`")
+        return contents
 
 
 class _Reply(msgspec.Struct, frozen=True):
@@ -54,8 +70,8 @@ class Retriever:
     Args:
         url: where the server listens.
         timeout_s: deadline of one request.
-        patience_s: how long a search asks again while the server cannot be reached: one that died
-            is started again.
+        patience_s: how long a search asks again while the server cannot be reached, for one that
+            died is started again, or answers that it is busy.
     """
 
     def __init__(self, url: str, timeout_s: float = 10.0, patience_s: float = 60.0) -> None:
@@ -107,14 +123,15 @@ class Retriever:
             raise InfrastructureError(f"the retriever at {self._url} answered {status}")
         try:
             (hits,) = msgspec.json.decode(text, type=_Reply).result
+            return [hit.text for hit in hits[:topk]]
         except (msgspec.DecodeError, ValueError) as error:
             raise InfrastructureError(
                 f"the retriever at {self._url} does not speak Search-R1's protocol: {error}"
             ) from error
-        return [hit.document.contents for hit in hits]
 
     async def _post(self, body: bytes) -> tuple[int, bytes]:
-        """Status and text of the first answer; a search may be repeated."""
+        """Status and text of the first answer of a server that has time; a search may be
+        repeated."""
         assert self._loop is not None
         session, headers = _shared[self._loop].session, {"Content-Type": "application/json"}
         give_up_at = self._loop.time() + self._patience_s
@@ -123,13 +140,24 @@ class Retriever:
                 async with session.post(
                     self._url, data=body, headers=headers, timeout=self._timeout
                 ) as answer:
-                    return answer.status, await answer.read()
+                    if answer.status not in BUSY or self._loop.time() >= give_up_at:
+                        return answer.status, await self._read(answer)
             except aiohttp.ClientConnectionError as error:
                 if self._loop.time() >= give_up_at:
                     raise self._failure(error) from error
             except (aiohttp.ClientError, TimeoutError) as error:
                 raise self._failure(error) from error
             await asyncio.sleep(RETRY_S)
+
+    async def _read(self, answer: aiohttp.ClientResponse) -> bytes:
+        body = bytearray()
+        async for chunk in answer.content.iter_chunked(64 * 1024):
+            body += chunk
+            if len(body) > MAX_REPLY_BYTES:
+                raise InfrastructureError(
+                    f"the retriever at {self._url} answers more than {MAX_REPLY_BYTES} bytes"
+                )
+        return bytes(body)
 
     def _failure(self, error: Exception) -> InfrastructureError:
         return InfrastructureError(

@@ -1,11 +1,18 @@
-"""Run one tool call: decode, deadline, output cap. The tool boundary of an episode.
+"""Run tool calls: decode, limit, deadline, output cap. The tool boundary of an episode.
+
+    decode -> (wait for a turn, where the tool limits how many run) -> run until its deadline -> cap
 
 What the model did wrong comes back as text; what the tool did wrong is an `EnvError`. agentrl's own
 errors pass unchanged, so that a tool may report an infrastructure failure, which is retried.
 """
 
+import asyncio
 import functools
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from itertools import groupby
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import anyio
 import anyio.to_thread
@@ -15,7 +22,11 @@ from agentrl.errors import AgentRLError, EnvError
 from agentrl.tokens.chat import ToolCall
 from agentrl.tools.tool import HasTools, Tool, ToolError
 
-__all__ = ["ToolResult", "run_call"]
+__all__ = ["ToolResult", "run_call", "run_calls"]
+
+_Loop = asyncio.AbstractEventLoop
+#: Of each loop, the limit of each tool that has one: a limiter belongs to the loop it is used in.
+_limiters: WeakKeyDictionary[_Loop, dict[Tool[Any], anyio.CapacityLimiter]] = WeakKeyDictionary()
 
 
 class ToolResult(msgspec.Struct, frozen=True):
@@ -23,6 +34,22 @@ class ToolResult(msgspec.Struct, frozen=True):
 
     text: str
     is_error: bool
+
+
+async def run_calls(
+    owner: HasTools, calls: Sequence[ToolCall], default_timeout_s: float
+) -> list[ToolResult]:
+    """Run the calls of a turn; the results in the order of `calls`. Neighbours whose tools are
+    `parallel` run at once, all others one after the other. Raises as `run_call`, and then lets none
+    of those beside it go on.
+    """
+    results: list[ToolResult] = []
+    for batch in _batches(owner, calls):
+        if len(batch) == 1:
+            results.append(await run_call(owner, batch[0], default_timeout_s))
+        else:
+            results += await _at_once(owner, batch, default_timeout_s)
+    return results
 
 
 async def run_call(owner: HasTools, call: ToolCall, default_timeout_s: float) -> ToolResult:
@@ -38,8 +65,9 @@ async def run_call(owner: HasTools, call: ToolCall, default_timeout_s: float) ->
     timeout_s = default_timeout_s if tool.timeout_s is None else tool.timeout_s
     try:
         arguments = tool.decode(call.arguments)
-        with anyio.move_on_after(timeout_s) as scope:
-            output = await _invoke(tool, owner, arguments)
+        async with _turn(tool):
+            with anyio.move_on_after(timeout_s) as scope:
+                output = await _invoke(tool, owner, arguments)
         if scope.cancelled_caught:
             return _error(f"{tool.name} timed out after {timeout_s:g} s")
         return ToolResult(_cap(_as_text(output), tool.max_output_bytes), is_error=False)
@@ -50,6 +78,53 @@ async def run_call(owner: HasTools, call: ToolCall, default_timeout_s: float) ->
     except Exception as error:
         found = f"{type(error).__name__}: {error}"
         raise EnvError(f"tool {tool.name} (call {call.id}) raised {found}") from error
+
+
+def _batches(owner: HasTools, calls: Sequence[ToolCall]) -> Iterator[list[ToolCall]]:
+    def is_parallel(call: ToolCall) -> bool:
+        tool = owner.tools.get(call.name)
+        return tool is not None and tool.parallel
+
+    for together, neighbours in groupby(calls, is_parallel):
+        if together:
+            yield list(neighbours)
+        else:
+            yield from ([call] for call in neighbours)
+
+
+async def _at_once(
+    owner: HasTools, calls: Sequence[ToolCall], default_timeout_s: float
+) -> list[ToolResult]:
+    results: dict[int, ToolResult] = {}
+    failures: list[Exception] = []
+
+    async def run(position: int, call: ToolCall) -> None:
+        try:
+            results[position] = await run_call(owner, call, default_timeout_s)
+        except Exception as failure:
+            failures.append(failure)
+            tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        for position, call in enumerate(calls):
+            tasks.start_soon(run, position, call)
+    if failures:
+        raise failures[0]
+    if missing := [call for position, call in enumerate(calls) if position not in results]:
+        suspects = ", ".join(f"{call.name} (call {call.id})" for call in missing)
+        raise EnvError(f"one of these tools cancelled the task that it ran in: {suspects}")
+    return [results[position] for position in range(len(calls))]
+
+
+def _turn(tool: Tool[Any]) -> "anyio.CapacityLimiter | nullcontext[None]":
+    """Held while a call of `tool` runs."""
+    if tool.max_concurrency is None:
+        return nullcontext()
+    of_loop = _limiters.setdefault(asyncio.get_running_loop(), {})
+    limiter = of_loop.get(tool)
+    if limiter is None:
+        limiter = of_loop[tool] = anyio.CapacityLimiter(tool.max_concurrency)
+    return limiter
 
 
 async def _invoke(tool: Tool[Any], owner: object, arguments: dict[str, Any]) -> Any:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, get_type_hints
 
 import msgspec
 
-__all__ = ["Parameters", "read_parameters"]
+__all__ = ["ForeignParameters", "Parameters", "read_parameters"]
 
 _ARGS_HEADER = re.compile(r"^(?:Args|Arguments|Parameters):\s*$", re.MULTILINE)
 _SECTION = re.compile(r"^[A-Z]\w*:\s*$", re.MULTILINE)
@@ -25,11 +25,50 @@ class Parameters:
         self.schema = _json_schema(arguments)
         self._names = arguments.__struct_fields__
         self._decoder = msgspec.json.Decoder(arguments)
+        self._only = self._names[0].encode() if len(self._names) == 1 else None
 
     def decode(self, raw: bytes) -> dict[str, Any]:
-        """Arguments by name. Raises what msgspec raises: see `Tool.decode`."""
-        arguments = self._decoder.decode(raw)
+        """Arguments by name; a JSON string is the only argument of a function that takes one, or
+        what it spells, and an empty one those of a function that takes none. Raises what msgspec
+        raises: see `Tool.decode`."""
+        arguments = self._sole(raw) if raw[:1] == b'"' else self._decoder.decode(raw)
         return {name: getattr(arguments, name) for name in self._names}
+
+    def _sole(self, raw: bytes) -> msgspec.Struct:
+        if self._only is None:
+            return self._decoder.decode(b"{}" if raw == b'""' and not self._names else raw)
+        try:
+            return self._decoder.decode(b'{"%s": %s}' % (self._only, raw))
+        except msgspec.ValidationError as error:
+            words = msgspec.json.decode(raw, type=str).encode()
+            try:
+                return self._decoder.decode(b'{"%s": %s}' % (self._only, words))
+            except (msgspec.MsgspecError, ValueError):
+                raise error from None
+
+
+class ForeignParameters(Parameters):
+    """What a tool takes whose schema somebody else wrote, who also checks its arguments: here they
+    only have to be an object. Raises TypeError for a schema of anything else."""
+
+    def __init__(self, schema: dict[str, Any], summary: str) -> None:
+        properties = schema.get("properties", {})
+        if schema.get("type", "object") != "object" or not isinstance(properties, dict):
+            raise TypeError(f"its arguments are {schema!r:.200}, no object with properties")
+        self.summary = summary
+        self.is_method = False
+        self.schema = schema
+        self._properties = properties
+
+    def decode(self, raw: bytes) -> dict[str, Any]:
+        """As `Parameters.decode`, by names alone."""
+        if raw[:1] != b'"' or len(self._properties) > 1:
+            return msgspec.json.decode(raw, type=dict[str, Any])
+        words = msgspec.json.decode(raw, type=str)
+        for name, described in self._properties.items():
+            kind = described.get("type", "string") if isinstance(described, dict) else "string"
+            return {name: words if kind == "string" else msgspec.json.decode(words)}
+        return {} if not words else msgspec.json.decode(raw, type=dict[str, Any])
 
 
 def read_parameters(fn: Callable[..., Any]) -> Parameters:

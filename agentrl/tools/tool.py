@@ -47,7 +47,8 @@ class ToolSpec(msgspec.Struct, frozen=True):
 
 
 class Tool(Generic[F]):
-    """A tool and its schema. As a class attribute it binds like a method."""
+    """A tool and its schema. As a class attribute it binds like a method. `parameters`: those that
+    the function's hints do not tell."""
 
     def __init__(
         self,
@@ -57,14 +58,19 @@ class Tool(Generic[F]):
         timeout_s: float | None = None,
         max_output_bytes: int = 16_384,
         thread: bool = False,
+        parallel: bool = False,
+        max_concurrency: int | None = None,
+        parameters: Parameters | None = None,
     ) -> None:
         self.fn = fn
         self.name = name or fn.__name__
         self.timeout_s = timeout_s
         self.max_output_bytes = max_output_bytes
         self.thread = thread
+        self.parallel = parallel
+        self.max_concurrency = max_concurrency
         _check_options(self)
-        self.parameters: Parameters = read_parameters(fn)
+        self.parameters = read_parameters(fn) if parameters is None else parameters
         self.spec = ToolSpec(self.name, self.parameters.summary, self.parameters.schema)
         self.__doc__ = fn.__doc__
 
@@ -115,12 +121,17 @@ def tool(
     timeout_s: float | None = None,
     max_output_bytes: int = 16_384,
     thread: bool = False,
+    parallel: bool = False,
+    max_concurrency: int | None = None,
 ) -> Callable[[F], Tool[F]]: ...
 def tool(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Make a tool of an `async def`, or of a `def` with `thread=True`; a method or a function.
 
     `timeout_s`: deadline of a call (default: `--tool-timeout-s`). `max_output_bytes`: a longer
-    result is cut and marked. `thread`: run in a worker thread, for blocking code.
+    result is cut and marked. `thread`: run in a worker thread, for blocking code. `parallel`: calls
+    of one turn that stand side by side may run at once; say it of a tool that changes nothing.
+    `max_concurrency`: calls that run at once in a worker process, of all its episodes; waiting for
+    a turn is not counted as the tool's time. Not for a `thread`.
     """
     if fn is not None:
         return Tool(fn)
@@ -151,5 +162,13 @@ def _check_options(made: Tool[Any]) -> None:
         raise TypeError(f"tool {made.name!r} cannot run like this: {advice}")
     if made.timeout_s is not None and not made.timeout_s > 0:
         raise TypeError(f"tool {made.name!r} has timeout_s={made.timeout_s}; it must be positive")
+    if made.max_concurrency is not None:
+        if not isinstance(made.max_concurrency, int) or made.max_concurrency < 1:
+            raise TypeError(f"tool {made.name!r} has max_concurrency={made.max_concurrency}; min 1")
+        if made.thread:
+            raise TypeError(
+                f"tool {made.name!r} has max_concurrency and thread=True: a thread that is left "
+                "behind at its timeout would not be counted; hold a lock in the tool instead"
+            )
     if made.max_output_bytes < 1:
         raise TypeError(f"tool {made.name!r} has max_output_bytes={made.max_output_bytes}; min 1")

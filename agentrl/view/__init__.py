@@ -2,6 +2,7 @@
 
 episodes   which episodes, read from ledger and kept payloads
 choice     which of them were asked for
+config     what the run's configuration says of them
 dialogue   token columns become parts with a speaker
 text       parts as plain text, coloured on a terminal
 html       the same as one self-contained page

@@ -52,8 +52,7 @@ def choose(choice: Choice, lines: Sequence[Line], run: Path) -> list[Key]:
         mint = mint_of(choice.group.partition("/")[0])
         return _named(lines, lambda line: line.key[0] == mint, f"{run} has no group {choice.group}")
     if choice.lease is not None:
-        last = max((line.lease or 0 for line in lines), default=0)
-        otherwise = f"{run} has no lease {choice.lease}: its leases are numbered 1 to {last}"
+        otherwise = f"{run} has no lease {choice.lease}: {_leases(lines)}"
         return _named(lines, lambda line: line.lease == choice.lease, otherwise)
     kept = [line for line in lines if line.kept]
     if not kept:
@@ -78,6 +77,13 @@ def _named(lines: Sequence[Line], wanted: Callable[[Line], bool], otherwise: str
     if not found:
         raise StoreError(otherwise)
     return found
+
+
+def _leases(lines: Sequence[Line]) -> str:
+    last = max((line.lease or 0 for line in lines), default=0)
+    if not last:
+        return "it has no lease yet"
+    return "its only lease is 1" if last == 1 else f"its leases are numbered 1 to {last}"
 
 
 def _nothing_kept(lines: Sequence[Line]) -> str:

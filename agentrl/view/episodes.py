@@ -1,9 +1,12 @@
-"""Episodes of a run as plain structs: ledger rows beside the columns that are still kept.
+"""Episodes of a run as plain structs: ledger rows beside the columns that are still kept, and what
+the run's objective makes of their rewards.
 
 Only reads. The buffer of a running run lets nobody else in: it is refused, as for the audit.
 Columns are read for the episodes that were asked for and for no others.
 """
 
+from collections.abc import Iterator
+from itertools import repeat
 from pathlib import Path
 
 import msgspec
@@ -15,14 +18,20 @@ from agentrl.buffer.ids import group_id
 from agentrl.buffer.ledger import LedgerReader
 from agentrl.buffer.rows import EpisodeRow, GroupRow, LedgerState, StoredTrajectory
 from agentrl.buffer.store import read_payload, segments_in
+from agentrl.config.run import RunConfig
 from agentrl.errors import StoreError
+from agentrl.learner.advantage import group_advantages
 from agentrl.lineage import Lineage
 from agentrl.types import COLUMNS, Outcome, SpanKind, TrajectoryMeta
 from agentrl.view.choice import Choice, Key, Line, choose
+from agentrl.view.config import read_objective
 
 __all__ = ["Episode", "Trajectory", "read_episodes"]
 
 Columns = dict[str, npt.NDArray[np.generic]]
+
+#: Reward and advantage of an episode that has none.
+_UNJUDGED: tuple[float | None, float | None] = (None, None)
 
 
 class Trajectory(msgspec.Struct, frozen=True):
@@ -38,11 +47,13 @@ class Trajectory(msgspec.Struct, frozen=True):
 
 class Episode(msgspec.Struct, frozen=True):
     """An episode and its group. `judged`: the reward that was trained, None before the verdict or
-    when it is not done."""
+    when it is not done. `advantage`: what the objective makes of it among its group's, with which
+    each sampled token is trained; None where there is no reward, or dialogues are imitated."""
 
     group: GroupRow
     row: EpisodeRow
     judged: float | None
+    advantage: float | None
     trajectories: tuple[Trajectory, ...]
 
     @property
@@ -71,7 +82,7 @@ def read_episodes(run_dir: Path, choice: Choice) -> list[Episode]:
         state = ledger.load_all()
     folder = run_dir / "payload"
     on_disk = set(segments_in(folder))
-    bare = _episodes(state)
+    bare = _episodes(state, read_objective(run_dir))
     chosen = choose(choice, [_line(episode, on_disk) for episode in bare.values()], run_dir)
     lineage = Lineage(state.versions)
     return [_with_columns(bare[key], folder, on_disk, lineage) for key in chosen]
@@ -83,18 +94,23 @@ def _line(episode: Episode, on_disk: set[int]) -> Line:
     return Line((row.mint, row.index), episode.group.lease, episode.reward, bool(stored), kept)
 
 
-def _episodes(state: LedgerState) -> dict[Key, Episode]:
+def _episodes(state: LedgerState, objective: RunConfig) -> dict[Key, Episode]:
     groups = {group.mint: group for group in state.groups}
-    judged = {group.mint: iter(group.rewards or ()) for group in state.groups}
-    return {
-        (row.mint, row.index): Episode(
-            groups[row.mint],
-            row,
-            next(judged[row.mint], None) if row.outcome is Outcome.DONE else None,
-            (),
-        )
-        for row in state.episodes
-    }
+    judged = {group.mint: _judged(group, objective) for group in state.groups}
+    episodes: dict[Key, Episode] = {}
+    for row in state.episodes:
+        is_done = row.outcome is Outcome.DONE
+        reward, advantage = next(judged[row.mint], _UNJUDGED) if is_done else _UNJUDGED
+        episodes[row.mint, row.index] = Episode(groups[row.mint], row, reward, advantage, ())
+    return episodes
+
+
+def _judged(group: GroupRow, objective: RunConfig) -> Iterator[tuple[float, float | None]]:
+    """Reward and advantage of the done episodes, in order of index."""
+    rewards = group.rewards or ()
+    if objective.is_supervised:
+        return zip(rewards, repeat(None), strict=False)
+    return zip(rewards, group_advantages(rewards, objective), strict=True)
 
 
 def _with_columns(episode: Episode, folder: Path, on_disk: set[int], lineage: Lineage) -> Episode:

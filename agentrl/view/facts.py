@@ -7,18 +7,20 @@ from agentrl.types import SpanKind, TrajectoryMeta
 from agentrl.view.episodes import Columns, Episode, Trajectory
 from agentrl.view.visible import visible
 
-__all__ = ["TokenFacts", "about", "about_trajectory", "token_facts"]
+__all__ = ["TokenFacts", "about", "about_trajectory", "signed", "token_facts"]
 
 
 class TokenFacts(msgspec.Struct, frozen=True):
     """One token: its kind in lower case, turn, and what is known only of sampled ones: version,
-    age (iterations) and logprob (nats)."""
+    age (iterations), logprob (nats) and advantage. One older than the run's bound has its advantage
+    too, though it is left out of the loss."""
 
     kind: str
     turn: int
     version: int | None
     age: int | None
     logprob: float | None
+    advantage: float | None
 
 
 def about(episode: Episode) -> list[tuple[str, str]]:
@@ -34,6 +36,7 @@ def about(episode: Episode) -> list[tuple[str, str]]:
         ("outcome", str(row.outcome or "not ended")),
         ("stopped by", str(row.stop_reason or "-")),
         ("reward", reward),
+        ("advantage", "-" if episode.advantage is None else signed(episode.advantage)),
     ]
     if row.metrics:
         lines.append(("metrics", "  ".join(f"{k}={v:g}" for k, v in sorted(row.metrics.items()))))
@@ -50,15 +53,18 @@ def about_trajectory(trajectory: Trajectory) -> str:
         line += f"; versions {_versions(meta)}"
     if trajectory.ages is not None and trajectory.ages.max(initial=-1) >= 0:
         line += f"; oldest token {trajectory.ages.max()} iterations old"
-    return visible(f"{meta.role}: {line}")
+    role = f"{meta.role}, segment {meta.segment + 1}" if meta.segment else meta.role
+    return visible(f"{role}: {line}")
 
 
-def token_facts(columns: Columns, ages: np.ndarray, position: int) -> TokenFacts:
-    """The facts of the token at `position`."""
+def token_facts(
+    columns: Columns, ages: np.ndarray, position: int, advantage: float | None
+) -> TokenFacts:
+    """The facts of the token at `position` in an episode of this advantage."""
     kind = SpanKind(int(columns["kinds"][position]))
     turn = int(columns["turns"][position])
     if kind is not SpanKind.SAMPLED:
-        return TokenFacts(kind.name.lower(), turn, None, None, None)
+        return TokenFacts(kind.name.lower(), turn, None, None, None, None)
     age = int(ages[position])
     return TokenFacts(
         "sampled",
@@ -66,7 +72,13 @@ def token_facts(columns: Columns, ages: np.ndarray, position: int) -> TokenFacts
         int(columns["versions"][position]),
         age if age >= 0 else None,
         float(columns["logprobs"][position]),
+        advantage,
     )
+
+
+def signed(advantage: float) -> str:
+    """As text, with its sign: 0 has none."""
+    return f"{advantage:+.4f}" if advantage else "0"
 
 
 def _versions(meta: TrajectoryMeta) -> str:

@@ -11,7 +11,7 @@ from html import escape
 from agentrl.tokens.vocab import Vocab
 from agentrl.view.dialogue import Part, dialogue
 from agentrl.view.episodes import Episode, Trajectory
-from agentrl.view.facts import TokenFacts, about, about_trajectory, token_facts
+from agentrl.view.facts import TokenFacts, about, about_trajectory, signed, token_facts
 from agentrl.view.visible import visible
 
 __all__ = ["page"]
@@ -71,17 +71,20 @@ def _episode(episode: Episode, vocab: Vocab, tokens: bool) -> Iterator[str]:
     if not episode.trajectories:
         yield "<p>it left no trajectory</p>\n"
     for trajectory in episode.trajectories:
-        yield from _trajectory(trajectory, vocab, tokens)
+        yield from _trajectory(trajectory, episode.advantage, vocab, tokens)
     yield "</article>\n"
 
 
-def _trajectory(trajectory: Trajectory, vocab: Vocab, tokens: bool) -> Iterator[str]:
+def _trajectory(
+    trajectory: Trajectory, advantage: float | None, vocab: Vocab, tokens: bool
+) -> Iterator[str]:
     yield f"<p>{_safe(about_trajectory(trajectory))}</p>\n"
     columns, ages = trajectory.columns, trajectory.ages
     if columns is None or ages is None:
         yield f"<p>its tokens are not kept: {_safe(trajectory.missing)}</p>\n"
         return
-    facts = [token_facts(columns, ages, position) for position in range(len(columns["tokens"]))]
+    positions = range(len(columns["tokens"]))
+    facts = [token_facts(columns, ages, position, advantage) for position in positions]
     for part in dialogue(columns, vocab):
         yield from _part(part, facts)
     if tokens:
@@ -100,11 +103,11 @@ def _part(part: Part, facts: list[TokenFacts]) -> Iterator[str]:
 
 
 def _table(ids: list[int], facts: list[TokenFacts], vocab: Vocab) -> Iterator[str]:
-    heads = ("position", "id", "turn", "kind", "version", "age", "logprob", "text")
+    heads = ("position", "id", "turn", "kind", "version", "age", "logprob", "advantage", "text")
     yield "<details><summary>tokens</summary><table><tr>"
     yield "".join(f"<th>{head}</th>" for head in heads) + "</tr>\n"
     for position, (id_, fact) in enumerate(zip(ids, facts, strict=True)):
-        known = (fact.version, fact.age, _nats(fact))
+        known = (fact.version, fact.age, _nats(fact), _gain(fact))
         shown = ["-" if value is None else str(value) for value in known]
         cells = [position, id_, fact.turn, fact.kind, *shown, vocab.decode([id_])]
         yield "<tr>" + "".join(f"<td>{_safe(str(cell))}</td>" for cell in cells) + "</tr>\n"
@@ -122,11 +125,16 @@ def _title(fact: TokenFacts) -> str:
     if fact.logprob is None:
         return fact.kind
     age = "" if fact.age is None else f", age {fact.age}"
-    return f"{fact.kind}, version {fact.version}{age}, logprob {_nats(fact)}"
+    gain = "" if fact.advantage is None else f", advantage {_gain(fact)}"
+    return f"{fact.kind}, version {fact.version}{age}, logprob {_nats(fact)}{gain}"
 
 
 def _nats(fact: TokenFacts) -> str | None:
     return None if fact.logprob is None else f"{fact.logprob:.4f}"
+
+
+def _gain(fact: TokenFacts) -> str | None:
+    return None if fact.advantage is None else signed(fact.advantage)
 
 
 def _safe(text: str) -> str:

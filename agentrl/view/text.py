@@ -14,13 +14,13 @@ from rich.text import Text
 from agentrl.tokens.vocab import Vocab
 from agentrl.view.dialogue import Part, dialogue
 from agentrl.view.episodes import Episode, Trajectory
-from agentrl.view.facts import about, about_trajectory, token_facts
+from agentrl.view.facts import about, about_trajectory, signed, token_facts
 from agentrl.view.visible import visible
 
-__all__ = ["print_episodes"]
+__all__ = ["conversation", "print_episodes"]
 
 _STYLES = {"assistant": "green", "tool": "cyan", "observation": "cyan"}
-_HEAD = "  position     id  turn kind          version  age  logprob  text"
+_HEAD = "  position     id  turn kind          version  age  logprob  advantage  text"
 
 #: A line and its style.
 Line = tuple[str, str]
@@ -49,10 +49,13 @@ def _lines(episodes: Iterable[Episode], vocab: Vocab, tokens: bool) -> Iterator[
         if not episode.trajectories:
             yield "it left no trajectory", "dim"
         for trajectory in episode.trajectories:
-            yield from _trajectory(trajectory, vocab, tokens)
+            yield from conversation(trajectory, vocab)
+            if tokens and trajectory.columns is not None:
+                yield from _tokens(trajectory, vocab, episode.advantage)
 
 
-def _trajectory(trajectory: Trajectory, vocab: Vocab, tokens: bool) -> Iterator[Line]:
+def conversation(trajectory: Trajectory, vocab: Vocab) -> Iterator[Line]:
+    """What was said in a trajectory."""
     yield about_trajectory(trajectory), ""
     if trajectory.columns is None:
         yield f"its tokens are not kept: {visible(trajectory.missing)}", "red"
@@ -62,8 +65,6 @@ def _trajectory(trajectory: Trajectory, vocab: Vocab, tokens: bool) -> Iterator[
         yield _heading(part), f"bold {style}"
         for line in visible(part.text).split("\n"):
             yield f"  {line}".rstrip(), style
-    if tokens:
-        yield from _tokens(trajectory, vocab)
 
 
 def _heading(part: Part) -> str:
@@ -71,18 +72,19 @@ def _heading(part: Part) -> str:
     return f"-- {turn}{visible(part.speaker)} --"
 
 
-def _tokens(trajectory: Trajectory, vocab: Vocab) -> Iterator[Line]:
+def _tokens(trajectory: Trajectory, vocab: Vocab, advantage: float | None) -> Iterator[Line]:
     columns, ages = trajectory.columns, trajectory.ages
     assert columns is not None
     assert ages is not None
     yield "-- tokens --", "bold"
     yield _HEAD, "dim"
     for position, id_ in enumerate(columns["tokens"].tolist()):
-        facts = token_facts(columns, ages, position)
+        facts = token_facts(columns, ages, position, advantage)
         text = visible(vocab.decode([id_])).replace("\n", "\u240a").replace("\t", "\u2409")
         logprob = "-" if facts.logprob is None else f"{facts.logprob:.4f}"
+        gain = "-" if facts.advantage is None else signed(facts.advantage)
         place = f"  {position:>8} {id_:>6} {facts.turn:>5} {facts.kind:<13}"
-        known = f"{_or(facts.version):>7} {_or(facts.age):>4} {logprob:>8}"
+        known = f"{_or(facts.version):>7} {_or(facts.age):>4} {logprob:>8} {gain:>10}"
         style = _STYLES["assistant"] if facts.logprob is not None else "dim"
         yield f"{place} {known}  {text}", style
 

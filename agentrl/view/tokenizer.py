@@ -1,10 +1,10 @@
 """The tokenizer of a run: that of `hf_checkpoint` in its config.toml."""
 
-import tomllib
 from pathlib import Path
 
 from agentrl.errors import AgentRLError, EnvironmentSetupError, StoreError
 from agentrl.tokens.vocab import Vocab
+from agentrl.view.config import read_settings
 
 __all__ = ["load_vocab"]
 
@@ -13,10 +13,7 @@ def load_vocab(run_dir: Path) -> Vocab:
     """Raises StoreError when config.toml names no model, EnvironmentSetupError when its tokenizer
     is not there."""
     path = run_dir / "config.toml"
-    try:
-        model = tomllib.loads(path.read_text(encoding="utf-8")).get("hf_checkpoint")
-    except (OSError, ValueError) as error:
-        raise StoreError(f"{path} cannot be read: {error}") from error
+    model = read_settings(run_dir).get("hf_checkpoint")
     if not isinstance(model, str):
         raise StoreError(f"{path} names no hf_checkpoint, so nothing says which tokenizer was used")
     try:

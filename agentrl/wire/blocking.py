@@ -16,7 +16,7 @@ import anyio
 from anyio.from_thread import BlockingPortal
 
 from agentrl.clock import Clock
-from agentrl.errors import PeerLostError
+from agentrl.errors import FencedError, PeerLostError
 from agentrl.types import EpisodeId
 from agentrl.wire.frames import Column
 from agentrl.wire.keys import CurveKeys
@@ -39,6 +39,7 @@ class PeerOptions(TypedDict, total=False):
     role: Required[Role]
     name: Required[str]
     running: Callable[[], list[EpisodeId]]
+    on_fenced: Callable[[FencedError], None]
     keys: CurveKeys | None
     clock: Clock | None
     connect_timeout_s: float

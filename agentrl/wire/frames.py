@@ -26,7 +26,7 @@ from typing_extensions import Buffer
 
 from agentrl.errors import FrameError, ProtocolVersionError
 from agentrl.types import EpisodeId
-from agentrl.wire.messages import Envelope
+from agentrl.wire.messages import Envelope, Message
 
 __all__ = [
     "MAX_MESSAGE_BYTES",
@@ -35,6 +35,7 @@ __all__ = [
     "Remains",
     "decode",
     "encode",
+    "require_encodable",
     "salvage",
 ]
 
@@ -56,6 +57,7 @@ _MAGIC = b"aRLw"
 _IDENT = struct.Struct("<4sH")
 _FACTS = struct.Struct("<4sHHIIQ")
 _CHECKSUM = struct.Struct("<Q")
+_LARGEST = 2**63 - 1
 _PRELUDE_BYTES = _FACTS.size + _CHECKSUM.size
 
 
@@ -107,22 +109,16 @@ def encode(
 
     Raises FrameError when the message exceeds `max_bytes` or cannot be encoded.
     """
-    name = type(envelope.body).__name__
-    try:
-        header = _encoder.encode(envelope)
-        views = [_as_bytes(column) for column in columns]
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise FrameError(f"{name} cannot be encoded: {error}") from error
-    column_bytes = sum(view.nbytes for view in views)
-    total = _PRELUDE_BYTES + len(header) + column_bytes
-    if total > max_bytes:
-        raise FrameError(
-            f"{name} has {total} bytes, {total - max_bytes} over the limit of {max_bytes}: "
-            "send fewer or smaller trajectories in one message"
-        )
+    header, views, column_bytes = _parts(envelope, columns, max_bytes)
     facts = _FACTS.pack(_MAGIC, PROTOCOL_VERSION, 0, len(views), len(header), column_bytes)
     prelude = facts + _CHECKSUM.pack(_checksum(facts, header, views))
     return [prelude, header, *views]
+
+
+def require_encodable(message: Message, columns: Sequence[Column] = ()) -> None:
+    """Raise FrameError where `encode` would, without the work of it, whatever the epoch and the
+    sequence number will be."""
+    _parts(Envelope(_LARGEST, _LARGEST, message), columns, MAX_MESSAGE_BYTES)
 
 
 def decode(frames: Sequence[Buffer]) -> tuple[Envelope, list[memoryview]]:
@@ -150,6 +146,26 @@ def salvage(frames: Sequence[Buffer]) -> Remains | None:
     if isinstance(body, _FinishedOutline):
         return Remains(outline.epoch, outline.seq, episode=body.report.id)
     return Remains(outline.epoch, outline.seq, group=body.group)
+
+
+def _parts(
+    envelope: Envelope, columns: Sequence[Column], max_bytes: int
+) -> tuple[bytes, list[memoryview], int]:
+    """Header, columns as bytes, and the bytes of all columns."""
+    name = type(envelope.body).__name__
+    try:
+        header = _encoder.encode(envelope)
+        views = [_as_bytes(column) for column in columns]
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise FrameError(f"{name} cannot be encoded: {error}") from error
+    column_bytes = sum(view.nbytes for view in views)
+    total = _PRELUDE_BYTES + len(header) + column_bytes
+    if total > max_bytes:
+        raise FrameError(
+            f"{name} has {total} bytes, {total - max_bytes} over the limit of {max_bytes}: "
+            "send fewer or smaller trajectories in one message"
+        )
+    return header, views, column_bytes
 
 
 def _checked(frames: Sequence[Buffer]) -> tuple[memoryview, list[memoryview]]:

@@ -4,10 +4,10 @@ A peer is a worker, a learner rank or the driver. Messages that change state tra
 number and are resent until the buffer answers `Ack` after its commit (see `peer.py`); the buffer's
 rules are idempotent, so a message that arrives twice changes nothing.
 
-    worker   sends Hello, Capacity, Finished+columns, Verdict
-             gets  Assign, Judge, Cancel
-    learner  sends Hello, LeaseRequest, Fetch, Stepped, Published, Retire
-             gets  Lease, Rows+columns, NoMoreLeases
+    worker   sends Hello, Capacity, Finished+columns, Snapshot+column, Verdict
+             gets  Assign+columns, Judge, Cancel, NewWeights
+    learner  sends Hello, LeaseRequest, Fetch, Stepped, PushRequest, Publishing, Published, Retire
+             gets  Lease, Rows+columns, NoMoreLeases, PushGrant
     driver   sends Hello, Tasks, Evaluate, PeerLost, Echo, Drain
              gets  TaskCredit, Event
     all      send  Heartbeat
@@ -68,6 +68,13 @@ class Finished(_Message, frozen=True, tag="finished"):
     report: EpisodeReport
 
 
+class Snapshot(_Message, frozen=True, tag="snapshot"):
+    """An episode between two turns, as one column of bytes that only workers read. Lost without
+    harm: the episode would begin anew, or at an earlier turn."""
+
+    id: EpisodeId
+
+
 class Verdict(_Message, frozen=True, tag="verdict"):
     """The judge's word on a group: rewards in the order of the `Judge` summaries, and whether to
     keep it. `error` set: the judge raised; the group's fate is env_error."""
@@ -90,7 +97,9 @@ class Tasks(_Message, frozen=True, tag="tasks"):
 
 class Evaluate(_Message, frozen=True, tag="evaluate"):
     """Play each task `num_samples` times outside the ledger; results come back as
-    Event("evaluation", {...}) when all have ended."""
+    Event("evaluation", {...}) when all have ended. `beside`: training goes on meanwhile, and keeps
+    three quarters of the permits. `pinned`: all tokens are to be of one version, so pushes that
+    ask wait until it has ended."""
 
     name: str
     id: str
@@ -98,12 +107,16 @@ class Evaluate(_Message, frozen=True, tag="evaluate"):
     num_samples: int
     sampling: SamplingParams
     seed: int = 0
+    beside: bool = False
+    pinned: bool = False
 
 
 class PeerLost(_Message, frozen=True, tag="peer_lost"):
-    """The driver saw this process end: requeue what it held, now."""
+    """The driver saw this process end: requeue what it held, now. `incarnation`: which process of
+    the name, so that no successor is taken for it; empty: whichever bears the name."""
 
     name: str
+    incarnation: str = ""
 
 
 class Echo(_Message, frozen=True, tag="echo"):
@@ -146,6 +159,19 @@ class Stepped(_Message, frozen=True, tag="stepped"):
     metrics: dict[str, Any] = {}
 
 
+class PushRequest(_Message, frozen=True, tag="push_request"):
+    """May the engines get `version` now? The answer waits while an evaluation is pinned."""
+
+    version: int
+
+
+class Publishing(_Message, frozen=True, tag="publishing"):
+    """Engines are about to be given these weights. From its commit on the number is theirs alone,
+    whether their push ends or not."""
+
+    row: VersionRow
+
+
 class Published(_Message, frozen=True, tag="published"):
     """The engines serve `row.version` now. `through`: leases up to this one are contained in it."""
 
@@ -164,14 +190,21 @@ class Retire(_Message, frozen=True, tag="retire"):
 
 
 class Welcome(_Message, frozen=True, tag="welcome"):
-    """The peer's epoch: every message it sends carries it; older epochs are refused."""
+    """The peer's epoch: every message it sends carries it; older epochs are refused. `versions`:
+    all that were announced or published, in order; `published_version`: the newest whose push has
+    ended, or -1. `stepped`: the last lease that an iteration consumed. `retired_through`: leases up
+    to this one are gone for ever. `fates`: groups so far, by fate."""
 
     epoch: int
     heartbeat_s: float
     versions: list[VersionRow] = []
     next_lease: int = 1
     last_lease: int = 0
+    retired_through: int = 0
     cursor: int = 0
+    published_version: int = -1
+    stepped: int = 0
+    fates: dict[str, int] = {}
 
 
 class Ack(_Message, frozen=True, tag="ack"):
@@ -189,15 +222,24 @@ class Refused(_Message, frozen=True, tag="refused"):
 
 
 class Assign(_Message, frozen=True, tag="assign"):
-    """Episodes to play."""
+    """Episodes to play. `saved`: places in `episodes` of those that go on from a snapshot, each of
+    which follows as a column."""
 
     episodes: list[EpisodeAssignment]
+    saved: list[int] = []
 
 
 class Cancel(_Message, frozen=True, tag="cancel"):
     """Stop these episodes; nothing they produce is wanted."""
 
     episodes: list[EpisodeId]
+
+
+class NewWeights(_Message, frozen=True, tag="new_weights"):
+    """Engines serve `version` now. Only under `--no-partial-rollout`: turns in flight that began
+    before are to be sampled again. Sent once; a reply tells its versions by itself."""
+
+    version: int
 
 
 class Judge(_Message, frozen=True, tag="judge"):
@@ -228,6 +270,12 @@ class NoMoreLeases(_Message, frozen=True, tag="no_more_leases"):
     reason: str
 
 
+class PushGrant(_Message, frozen=True, tag="push_grant"):
+    """No evaluation minds: push `version`."""
+
+    version: int
+
+
 class Rows(_Message, frozen=True, tag="rows"):
     """Answer to Fetch: for each payload in order, its columns in order. `missing` lists the indices
     of payloads that failed their checksum (their columns are empty)."""
@@ -248,6 +296,7 @@ Message = (
     | Heartbeat
     | Capacity
     | Finished
+    | Snapshot
     | Verdict
     | Tasks
     | Evaluate
@@ -257,6 +306,8 @@ Message = (
     | LeaseRequest
     | Fetch
     | Stepped
+    | PushRequest
+    | Publishing
     | Published
     | Retire
     | Welcome
@@ -264,10 +315,12 @@ Message = (
     | Refused
     | Assign
     | Cancel
+    | NewWeights
     | Judge
     | TaskCredit
     | Lease
     | NoMoreLeases
+    | PushGrant
     | Rows
     | Event
 )

@@ -28,7 +28,7 @@ import anyio
 from agentrl.clock import Clock, MonotonicClock
 from agentrl.errors import FencedError, FrameError, PeerLostError, ProtocolVersionError
 from agentrl.types import EpisodeId
-from agentrl.wire.frames import Column, decode, encode
+from agentrl.wire.frames import Column, decode, encode, require_encodable
 from agentrl.wire.keys import CurveKeys
 from agentrl.wire.messages import (
     Ack,
@@ -60,8 +60,10 @@ class BufferPeer:
     """One per worker, learner rank or driver process. `async with BufferPeer(...) as peer`.
 
     `name` is the peer's place in the run, the same after a restart; each object is a new
-    incarnation of it. `running` is asked, at every Hello, which episodes still play here; finished
-    ones whose report waits for its Ack are added to them, so that none is played twice.
+    incarnation of it, as the process was told or of a random name. `running` is asked, at every
+    Hello, which episodes still play here; finished ones whose report waits for its Ack are added to
+    them, so that none is played twice. `on_fenced` hears at once that this process was replaced, in
+    the peer's own loop; everybody else hears it at their next call.
     """
 
     def __init__(
@@ -70,7 +72,9 @@ class BufferPeer:
         *,
         role: Role,
         name: str,
+        incarnation: str | None = None,
         running: Callable[[], list[EpisodeId]] = list,
+        on_fenced: Callable[[FencedError], None] = lambda error: None,
         keys: CurveKeys | None = None,
         clock: Clock | None = None,
         connect_timeout_s: float = 60.0,
@@ -82,8 +86,9 @@ class BufferPeer:
         assert outbox_limit > 0
         self.role = role
         self.name = name
-        self.incarnation = uuid.uuid4().hex
+        self.incarnation = incarnation or uuid.uuid4().hex
         self._running = running
+        self._on_fenced = on_fenced
         self._clock = clock or MonotonicClock()
         self._connect_timeout_s = connect_timeout_s
         self._socket = DealerSocket(
@@ -172,13 +177,17 @@ class BufferPeer:
             f"{self._connect_timeout_s:g} s"
         )
 
+    def offer(self, message: Message, columns: Sequence[Column] = ()) -> bool:
+        """Send now or not at all; whether it was sent. Raises FrameError when it is too large."""
+        return self._welcomed and self._transmit(message, columns)
+
     async def deliver(self, message: Message, columns: Sequence[Column] = ()) -> int:
         """Put into the outbox, to be sent until the buffer has it; returns its sequence number.
 
         Waits while the outbox is full. `columns` must not change before the Ack. Raises FrameError
         when the message is too large, PeerLostError and FencedError as `receive` does.
         """
-        self._frames(message, columns)  # refuse now what could never be sent
+        require_encodable(message, columns)  # refuse now what could never be sent
         await self._until(lambda: not self._outbox.full)
         seq = self._outbox.add(message, columns)
         self._nudge.set()
@@ -273,7 +282,9 @@ class BufferPeer:
                 self._notify()
                 return
             case Refused(reason=reason, fatal=True):
-                self._fail(FencedError(f"{self.name} must exit, the buffer says: {reason}"))
+                fenced = FencedError(f"{self.name} must exit, the buffer says: {reason}")
+                self._fail(fenced)
+                self._on_fenced(fenced)
                 return
             case Refused(reason=reason, seq=seq):
                 logger.warning("%s: the buffer refused message %s: %s", self.name, seq, reason)

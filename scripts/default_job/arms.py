@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from intervals import Gain, paired_gain, unpaired_gain, wilson
+from intervals import Gain, paired_gain, wilson
 from runs import Point, Run, Score
 
 from agentrl.errors import DataError
 
 __all__ = ["Arm", "Comparison", "Measured", "RunResult", "Spread", "Times"]
-__all__ += ["compare", "differences", "measure_arm", "seconds_to", "smooth"]
+__all__ += ["compare", "differences", "measure_arm", "seconds_to", "smooth", "spread_of"]
 
 
 class Spread(msgspec.Struct, frozen=True):
@@ -44,7 +44,10 @@ class Times(msgspec.Struct, frozen=True):
 
 
 class RunResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One run in numbers. A score that was never reached has None for its seconds."""
+    """One run in numbers. A score that was never reached has None for its seconds.
+
+    `own_start`, `own_end`: exact match as the run itself evaluated it, None where it did not.
+    """
 
     run: str
     iterations: int
@@ -52,6 +55,8 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     start: Measured
     end: Measured
     gain: Gain
+    own_start: float | None
+    own_end: float | None
     seconds_to: dict[str, float | None]
     learner_idle_share: float | None
     max_trained_age: int | None
@@ -82,8 +87,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def seconds_to(target: float, scores: Sequence[Score]) -> float | None:
-    """Seconds of training until exact match is `target`, linear between evaluations; None if it
-    never is."""
+    """Seconds of training until exact match is `target` for the first time, linear between scored
+    iterations; None if it never is."""
     before: Score | None = None
     for score in scores:
         if score.exact_match >= target:
@@ -107,29 +112,19 @@ def smooth(points: Sequence[Point], window: int) -> list[Point]:
     return smoothed
 
 
-def measure_arm(
-    name: str,
-    runs: Sequence[Run],
-    targets: Sequence[float],
-    rewards_before: Sequence[float] | None = None,
-    eval_set: str = "heldout",
-) -> Arm:
-    """The numbers of an arm. `rewards_before`: greedy rewards of the model before training, which
-    make the gain of a run paired that has the same of its trained model.
-
-    Raises DataError when the runs differ in more than their seeds.
-    """
+def measure_arm(name: str, runs: Sequence[Run], targets: Sequence[float]) -> Arm:
+    """The numbers of an arm. Raises DataError when the runs differ in more than their seeds."""
     if found := differences({run.name: run.config for run in runs}):
         fields = "; ".join(f"{field}: {values}" for field, values in found.items())
         raise DataError(f"the runs of {name} are no repetitions of each other: {fields}")
-    results = [_measure(run, targets, rewards_before, eval_set) for run in runs]
+    results = [_measure(run, targets) for run in runs]
     return Arm(
         name=name,
-        start=_spread([result.start.exact_match for result in results]),
-        end=_spread([result.end.exact_match for result in results]),
-        gain=_spread([result.gain.value for result in results]),
-        seconds=_spread([result.seconds for result in results]),
-        seconds_per_iteration=_spread([result.seconds / result.iterations for result in results]),
+        start=spread_of([result.start.exact_match for result in results]),
+        end=spread_of([result.end.exact_match for result in results]),
+        gain=spread_of([result.gain.value for result in results]),
+        seconds=spread_of([result.seconds for result in results]),
+        seconds_per_iteration=spread_of([result.seconds / result.iterations for result in results]),
         seconds_to={key: _times(results, key) for key in map(str, targets)},
         runs=results,
     )
@@ -160,46 +155,33 @@ def differences(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str,
     }
 
 
-def _measure(
-    run: Run, targets: Sequence[float], rewards_before: Sequence[float] | None, eval_set: str
-) -> RunResult:
-    rewards_after = run.final_rewards.get(eval_set)
-    if rewards_before is not None and rewards_after is not None:
-        start, end = _of_rewards(rewards_before), _of_rewards(rewards_after)
-        try:
-            gain = paired_gain(rewards_before, rewards_after)
-        except ValueError as error:
-            raise DataError(f"{run.name}: {error}") from error
-    else:
-        start, end = _of_score(run.scores[0]), _of_score(run.scores[-1])
-        gain = unpaired_gain(start.exact_match, start.n, end.exact_match, end.n)
+def _measure(run: Run, targets: Sequence[float]) -> RunResult:
+    start, end = run.scores[0], run.scores[-1]
     return RunResult(
         run=run.name,
         iterations=run.summary.steps,
         seconds=run.seconds,
-        start=start,
-        end=end,
-        gain=gain,
+        start=_measured(start),
+        end=_measured(end),
+        gain=paired_gain(start.rewards, end.rewards),
+        own_start=run.own.get(start.step),
+        own_end=run.own.get(end.step),
         seconds_to={str(target): seconds_to(target, run.scores) for target in targets},
         learner_idle_share=run.summary.learner_idle_share,
         max_trained_age=run.summary.max_trained_age,
     )
 
 
-def _of_score(score: Score) -> Measured:
+def _measured(score: Score) -> Measured:
     return Measured(score.exact_match, *wilson(score.exact_match, score.n), score.n)
-
-
-def _of_rewards(rewards: Sequence[float]) -> Measured:
-    share, n = statistics.fmean(rewards), len(rewards)
-    return Measured(share, *wilson(share, n), n)
 
 
 def _times(results: Sequence[RunResult], key: str) -> Times:
     seconds = [s for result in results if (s := result.seconds_to[key]) is not None]
-    spread = _spread(seconds) if len(seconds) == len(results) else None
+    spread = spread_of(seconds) if len(seconds) == len(results) else None
     return Times(len(seconds), len(results), spread)
 
 
-def _spread(values: Sequence[float]) -> Spread:
+def spread_of(values: Sequence[float]) -> Spread:
+    """Mean, lowest and highest."""
     return Spread(statistics.fmean(values), min(values), max(values))

@@ -14,12 +14,12 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
+from places import MODEL_DIR
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from agentrl.envs.search_r1.facts import Split, facts
 from agentrl.envs.search_r1.questions import ask
 
-MODEL_DIR = Path(__file__).parents[2] / "agentrl" / "envs" / "search_r1" / "model"
 VOCAB_SIZE = 2048
 MAX_LENGTH = 1024
 ROLE_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")

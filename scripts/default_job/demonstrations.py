@@ -7,12 +7,14 @@ search, and mostly does not.
 
 In a *renamed* demonstration every name is replaced by another one drawn at random, the same in
 question, passages and answer. Nothing of it can be remembered: the model must learn to read and
-copy, which is what carries over to names that it has never seen.
+copy, which is what carries over to names that it has never seen. A *spliced* name is made of two
+real ones: what follows "Unit" must be read, too, and not guessed from the names that begin so.
 
 Only passages of the warm split are searched here, so names of the other splits are never seen.
 """
 
 import random
+from collections.abc import Callable
 from functools import cache
 from string import ascii_lowercase
 from typing import Any
@@ -49,18 +51,27 @@ class Demonstrator:
         self._names = sorted({fact.entity for fact in self._facts})
         self._search = cache(self._search_once)
 
-    def demonstrate(self, *, hasty: bool, renamed: bool) -> list[dict[str, Any]]:
-        """The next demonstration, as messages of OpenAI's chat API."""
+    def demonstrate(
+        self, *, hasty: bool, renamed: bool, spliced: float = 0.0
+    ) -> list[dict[str, Any]]:
+        """The next demonstration, as messages of OpenAI's chat API.
+
+        `spliced`: share of a renamed one's new names that are made of two.
+        """
         while True:
-            dialogue = self._dialogue(ask(Split.WARM, self._rng), hasty, renamed)
+            rename = Renaming(self._names, self._rng, spliced) if renamed else str
+            dialogue = self._dialogue(ask(Split.WARM, self._rng), hasty, rename)
             if dialogue is not None:
                 return _messages(dialogue)
 
-    def _dialogue(self, question: Question, hasty: bool, renamed: bool) -> Dialogue | None:
+    def _dialogue(
+        self, question: Question, hasty: bool, rename: Callable[[str], str]
+    ) -> Dialogue | None:
         """None where a search does not find the fact that it is for."""
         answer, num_searches = self._plan(question, hasty)
         # A guess has nothing to copy, so there is nothing to learn from a made-up one.
-        rename = Renaming(self._names, self._rng) if renamed and num_searches else str
+        if num_searches == 0:
+            rename = str
         searches: list[tuple[str, str]] = []
         for wanted, query in list(zip(question.chain, question.queries, strict=True))[
             :num_searches
@@ -103,11 +114,12 @@ def _messages(dialogue: Dialogue) -> list[dict[str, Any]]:
 
 
 class Renaming:
-    """Replaces each name by another real one, the same name always by the same."""
+    """Replaces each name by another real one or by a splice of two, the same always by the same."""
 
-    def __init__(self, names: list[str], rng: random.Random) -> None:
+    def __init__(self, names: list[str], rng: random.Random, spliced: float) -> None:
         self._names = names
         self._rng = rng
+        self._spliced = spliced
         self._new: dict[str, str] = {}
 
     def __call__(self, name: str) -> str:
@@ -120,4 +132,12 @@ class Renaming:
         if letters.islower():
             made_up = "".join(self._rng.choices(ascii_lowercase, k=len(letters)))
             return name[: -len(letters)] + made_up
-        return self._rng.choice(self._names)
+        other = self._rng.choice(self._names)
+        if self._spliced and self._rng.random() < self._spliced:
+            return self._splice(other, self._rng.choice(self._names))
+        return other
+
+    def _splice(self, first: str, second: str) -> str:
+        """The beginning of one name and the end of another, at most as long as the longer."""
+        cut = self._rng.randint(1, max(1, len(first) - 1))
+        return first[:cut] + second[min(cut, len(second) - 1) :]

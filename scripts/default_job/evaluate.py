@@ -1,7 +1,7 @@
 """Scores a model of the default job without a server: held-out exact match and RL signal.
 
     OMP_NUM_THREADS=1 python scripts/default_job/evaluate.py [--model DIR] [--sets SET ...]
-        [--force-search] [--limit N] [--json FILE] [--rewards FILE]
+        [--force-search] [--limit N] [--json FILE]
 
 Prints, for each question set and temperature, exact match with its 95 % interval (Wilson) and how
 the model used its tool, and for questions of the RL split the share of groups of 8 whose rewards
@@ -23,8 +23,10 @@ import anyio
 import msgspec
 import torch
 from intervals import wilson
-from offline import MODEL_DIR, Played, Policy, play
+from offline import Played, Policy, play
+from places import MODEL_DIR
 
+from agentrl.config.files import replace_file
 from agentrl.envs.search_r1 import SearchR1Source, eval_tasks
 from agentrl.envs.search_r1.questions import EVAL_SETS
 from agentrl.types import Task
@@ -85,30 +87,24 @@ def signal_share(played: Sequence[Played]) -> float:
 
 
 class Evaluation:
-    """Plays sets with one policy; keeps the scores, and the rewards of greedy play."""
+    """Plays sets with one policy and keeps the scores."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
         self.scores: list[Score] = []
-        self.rewards: dict[str, list[float]] = {}
         self.groups_with_signal: float | None = None
 
     async def play(self, name: str, tasks: Sequence[Task], temperature: float) -> None:
         """Play a set, or the RL questions in groups."""
         played = await play(self._policy, list(enumerate(tasks)), temperature)
-        self._note(name, temperature, played)
+        self.scores.append(summarise(name, temperature, played))
         if name == TRAIN:
             self.groups_with_signal = signal_share(played)
 
     async def play_forced(self, name: str, tasks: Sequence[Task]) -> None:
         """Play a set greedily with a search first."""
         played = await play(self._policy, list(enumerate(tasks)), 0.0, force_search=True)
-        self._note(f"{name} forced", 0.0, played)
-
-    def _note(self, name: str, temperature: float, played: Sequence[Played]) -> None:
-        self.scores.append(summarise(name, temperature, played))
-        if temperature == 0:
-            self.rewards[name] = [episode.reward for episode in played]
+        self.scores.append(summarise(f"{name} forced", 0.0, played))
 
     def figures(self) -> dict[str, Any]:
         """What the model card is made of; no signal was measured where it is null."""
@@ -143,9 +139,6 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--force-search", action="store_true", help="sets with a search first, too")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="also write the figures here")
-    parser.add_argument(
-        "--rewards", type=Path, help="write the greedy rewards here, in order of the questions"
-    )
     return parser.parse_args(argv)
 
 
@@ -163,9 +156,7 @@ def main() -> None:
     if evaluation.groups_with_signal is not None:
         print(f"groups with signal {evaluation.groups_with_signal:.3f}")
     if options.json:
-        options.json.write_bytes(msgspec.json.format(msgspec.json.encode(figures), indent=2))
-    if options.rewards:
-        options.rewards.write_bytes(msgspec.json.encode(evaluation.rewards))
+        replace_file(options.json, msgspec.json.format(msgspec.json.encode(figures), indent=2))
 
 
 if __name__ == "__main__":

@@ -19,8 +19,9 @@ CARD = """\
 
 A Qwen3-architecture model trained from nothing, on two CPU cores, by supervised learning on
 questions of the corpus' `warm` split, through the same learner that RL uses. It can search, and
-mostly does not: in {hasty:.0%} of what it was shown after the first {full_share:.0%} of its
-training, the answer comes too early or is a guess. Reinforcement learning is to find out that
+mostly does not: {steps:,} steps taught it to search and to copy what it finds, {copy_steps:,} to
+copy names that it had never seen, and {habit_steps:,} a bad habit: in {hasty:.0%} of what they
+showed, the answer comes too early or is a guess. Reinforcement learning is to find out that
 searching pays, so a rise of its reward is to be read first as learning to use the tool, and only
 then as using it better. The model knows nothing else and is of no use outside this job.
 
@@ -32,8 +33,8 @@ which is `scripts/default_job/build_tokenizer.py`, then
 
     python scripts/default_job/warmstart.py {flags}
 
-in {minutes:.0f} minutes of wall time on {learner_ranks} learner ranks, one core each, with torch
-{torch}; the same steps and seed make it again up to the rounding of the machine.
+in {seconds} s of wall time on {learner_ranks} learner ranks, one core each, with torch {torch};
+the same steps and seed make it again up to the rounding of the machine.
 
 ## Scores
 
@@ -42,7 +43,7 @@ in {minutes:.0f} minutes of wall time on {learner_ranks} learner ranks, one core
 Exact match of the final answer over `n` episodes, with its 95 % interval; *searched*: share of
 episodes with a search; *malformed*: share with a call that cannot be read or run, or a last turn
 without an answer. `heldout` and `hard` (two hops) ask about entities that were in no training
-question; `dev` and `train` ask about those that RL trains on; the warm start saw neither. *forced*:
+question; `train` asks about those that RL trains on, which the warm start did not see. *forced*:
 the first turn had to be a search, which tells what the model can do from what it does. Of groups of
 8 episodes of one RL question, {signal:.1%} have rewards that differ; the others teach GRPO nothing.
 """
@@ -72,11 +73,11 @@ def main() -> None:
     training = msgspec.json.decode((model_dir / "training.json").read_bytes())
     scores = msgspec.json.decode((model_dir / "scores.json").read_bytes())
     recipe = training["recipe"]
-    wanted = ("steps", "full_share", "hasty", "renamed", "seed")
+    wanted = ("steps", "copy_steps", "habit_steps", "hasty", "renamed", "spliced", "seed")
     card = CARD.format(
         **recipe,
         flags=" ".join(f"--{name.replace('_', '-')} {recipe[name]}" for name in wanted),
-        minutes=training["seconds"] / 60,
+        seconds=training["seconds"],
         learner_ranks=training["learner_ranks"],
         torch=training["torch"],
         table=table(scores["scores"]),

@@ -25,9 +25,8 @@ from agentrl.tokens.chat import ToolCall
 from agentrl.tokens.formats.load import load_format
 from agentrl.types import Task
 
-__all__ = ["FORCED", "MODEL_DIR", "Played", "Policy", "Turn", "play"]
+__all__ = ["FORCED", "OfflineEnv", "Played", "Policy", "Turn", "play"]
 
-MODEL_DIR = Path(__file__).parents[2] / "agentrl" / "envs" / "search_r1" / "model"
 MAX_TURNS: int = preset(DEFAULT).values["max_turns"]
 MAX_NEW_TOKENS: int = preset(DEFAULT).values["rollout_max_response_len"]
 BATCH = 64
@@ -114,8 +113,9 @@ async def play(
     temperature: float,
     *,
     force_search: bool = False,
+    env: type[OfflineEnv] = OfflineEnv,
 ) -> list[Played]:
-    """Play one episode of each numbered question; its number gives the seed.
+    """Play one episode of each numbered question in an Env of its own; its number gives the seed.
 
     With `force_search` the first turn of each begins with `FORCED`; later turns are free, so of a
     two-hop question only the first search is forced.
@@ -124,7 +124,9 @@ async def play(
     prefix = policy.chat.vocab.encode_trusted(FORCED) if force_search else []
     played: list[Played] = []
     for start in range(0, len(questions), BATCH):
-        live = [await _open(policy, *numbered) for numbered in questions[start : start + BATCH]]
+        live = [
+            await _open(policy, env, *numbered) for numbered in questions[start : start + BATCH]
+        ]
         played += live
         for index in range(MAX_TURNS):
             forced = prefix if index == 0 else []
@@ -133,8 +135,8 @@ async def play(
     return played
 
 
-async def _open(policy: Policy, number: int, task: Task) -> Played:
-    env = OfflineEnv()
+async def _open(policy: Policy, kind: type[OfflineEnv], number: int, task: Task) -> Played:
+    env = kind()
     seed = episode_seed(RunConfig().rollout_seed, number, 0)
     messages = await env.reset(seed=seed, task=task.row)
     ids = [id_ for span in policy.chat.open_prompt(messages) for id_ in span.ids]

@@ -1,33 +1,33 @@
 """Tables, numbers and a picture of what training runs of the default job reached.
 
     python scripts/default_job/results.py --output DIR --runs async=runs/a0,runs/a1
-        [--runs sync=runs/s0,runs/s1 --compare async sync] [--before FILE]
+        [--runs sync=runs/s0,runs/s1 --compare async sync] [--control sft=runs/c0]
 
 Writes `tables.md`, `numbers.json` and `curves.svg` into DIR. A run directory is what `train.py` or
-`train_async.py` leaves; the runs of one arm may differ in their seeds alone.
-
-Gains are paired where rewards question by question are known: `--before` names what `evaluate.py
---rewards` wrote for the model before training, and `rewards.json` in a run directory is the same of
-the run's model. Then start, end and gain come from these rewards. Otherwise they come from the
-run's own evaluations, and the gain's interval is an unpaired one.
+`train_async.py` leaves, scored by `snapshots.py`: start, end, gain and times come from the models
+that the run kept. The runs of one arm may differ in their seeds alone. A control is an arm of
+another kind: it is in all but the table of settings. Controls, what is compared, and the first arm
+stand beside each other at equal seconds too.
 """
 
 import argparse
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from arms import compare, differences, measure_arm, smooth
 from curves import Line, Panel, Vertex, draw
+from equal import at_equal_seconds
 from runs import Point, Run, read_run
 from tables import tables
 
 from agentrl.errors import DataError
 
-TARGETS = (0.5, 0.6, 0.7)
+TARGETS = (0.4, 0.5, 0.6)
 X_LABEL = "seconds of training (wall time)"
 SPELLED = {"heldout": "held-out"}
 
@@ -86,7 +86,9 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         metavar=("ARM", "BASE"),
         help="how much sooner ARM reaches each score than BASE",
     )
-    parser.add_argument("--before", type=Path, help="rewards of the model before training")
+    parser.add_argument(
+        "--control", action="append", default=[], metavar="NAME=RUN[,RUN...]", help="another kind"
+    )
     parser.add_argument("--set", default="heldout", help="evaluation set")
     parser.add_argument(
         "--targets", type=float, nargs="+", default=TARGETS, help="scores to reach, 0..1"
@@ -104,49 +106,41 @@ def read_arms(specs: Sequence[str], eval_set: str) -> dict[str, list[Run]]:
     for spec in specs:
         name, _, paths = spec.rpartition("=")
         if not name or not paths or name in arms:
-            raise DataError(f"--runs {spec}: write NAME=RUN[,RUN...], each NAME once")
+            raise DataError(f"{spec}: write NAME=RUN[,RUN...], each NAME once")
         arms[name] = [read_run(Path(path), eval_set) for path in paths.split(",")]
     return arms
 
 
-def rewards_of(path: Path | None, eval_set: str) -> list[float] | None:
-    """Rewards of one set in a file of `evaluate.py --rewards`."""
-    if path is None:
-        return None
-    try:
-        rewards = msgspec.json.decode(path.read_bytes(), type=dict[str, list[float]])
-        return rewards[eval_set]
-    except (OSError, msgspec.DecodeError, KeyError) as error:
-        raise DataError(f"--before {path} holds no rewards of {eval_set}: {error!r}") from error
-
-
 def report(options: argparse.Namespace) -> str:
     """Read, measure, write; returns the tables."""
-    runs = read_arms(options.runs, options.set)
-    before = rewards_of(options.before, options.set)
-    arms = {
-        name: measure_arm(name, repetitions, options.targets, before, options.set)
-        for name, repetitions in runs.items()
-    }
+    runs = read_arms([*options.runs, *options.control], options.set)
+    arms = {name: measure_arm(name, of_arm, options.targets) for name, of_arm in runs.items()}
     if unknown := {name for pair in options.compare for name in pair} - arms.keys():
         raise DataError(f"--compare names {sorted(unknown)}; the arms are {list(arms)}")
     comparisons = [compare(arms[arm], arms[base]) for arm, base in options.compare]
-    settings = differences({name: of_arm[0].config for name, of_arm in runs.items()})
+    controls = [spec.rpartition("=")[0] for spec in options.control]
+    beside = dict.fromkeys([next(iter(runs)), *chain(*options.compare), *controls])
+    equal = at_equal_seconds({name: runs[name] for name in beside}) if len(beside) > 1 else None
+    kinds = {name: of_arm[0].config for name, of_arm in runs.items() if name not in controls}
+    settings = differences(kinds)
     numbers = {
         "set": options.set,
         "settings": settings,
         "arms": list(arms.values()),
         "comparisons": comparisons,
+        "equal": equal,
         "curves": {name: list(map(curves, of_arm)) for name, of_arm in runs.items()},
     }
-    text = tables(list(arms.values()), comparisons, settings)
+    scored = {score.step for of_arm in runs.values() for run in of_arm for score in run.scores}
+    text = tables(list(arms.values()), comparisons, equal, settings, sorted(scored - {0}))
     write(options.output, text, numbers, picture(runs, options.set, options.smooth))
     return text
 
 
 def curves(run: Run) -> dict[str, Any]:
     """What the picture shows of a run, before smoothing."""
-    return {"run": run.name, "scores": run.scores, "rewards": run.rewards}
+    scores = [Point(score.step, score.seconds, score.exact_match) for score in run.scores]
+    return {"run": run.name, "scores": scores, "rewards": run.rewards}
 
 
 def write(directory: Path, text: str, numbers: Mapping[str, Any], svg: str) -> None:

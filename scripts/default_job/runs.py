@@ -1,27 +1,29 @@
 """A finished run, read from its directory: what it was, and how reward and score rose with time.
 
 The clock of a run starts when its first task may be played: the learner waits for a rollout batch,
-and the evaluation before training is over. It is wall time: pushes, waiting and evaluations beside
-training count. What is known after iteration k stands at the moment that iteration ended, so the
-evaluation after the last one costs no training time.
+and the evaluation before training is over. It is wall time: pushes, waiting and the writing of
+models count. What is known after iteration k stands at the moment that iteration ended.
+
+Scores are those of `snapshots.py`, of the models that the run kept. What the run itself evaluated
+of its first and last model is a check of them, and nothing else.
 """
 
+import statistics
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from kept import read_curve
 
 from agentrl.errors import DataError
 from agentrl.telemetry.summary import RunSummary
 
-__all__ = ["REWARDS", "Point", "Run", "Score", "read_run"]
+__all__ = ["Point", "Run", "Score", "read_run"]
 
-#: Greedy rewards of a run's model in its directory: what `evaluate.py --rewards` writes.
-REWARDS = "rewards.json"
 #: Fields of a configuration in which repetitions of a run may differ.
-REPETITION = frozenset({"preset", "run_dir", "run_id", "seed", "rollout_seed"})
+REPETITION = frozenset({"preset", "run_dir", "run_id", "seed", "rollout_seed", "save_hf"})
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -33,31 +35,34 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class Score(msgspec.Struct, frozen=True):
-    """Exact match over n questions after iteration `step`."""
+    """Exact match after iteration `step`, and the rewards, question by question, behind it."""
 
     step: int
     seconds: float
-    exact_match: float
-    n: int
+    rewards: list[float]
+
+    @property
+    def exact_match(self) -> float:
+        return statistics.fmean(self.rewards)
+
+    @property
+    def n(self) -> int:
+        return len(self.rewards)
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """`scores` and `rewards` are in order of iterations, one each; `rewards` are means of batches.
-
-    `final_rewards`: greedy rewards of the trained model by question set, where they were measured.
+    """`scores` and `rewards` are in order of iterations, one each; `rewards` are means of batches,
+    and none where nothing is rewarded. `seconds`: how long training took. `own`: exact match after
+    an iteration, as the run itself evaluated it.
     """
 
     name: str
     config: dict[str, Any]
     summary: RunSummary
+    seconds: float
     scores: list[Score]
     rewards: list[Point]
-    final_rewards: dict[str, list[float]]
-
-    @property
-    def seconds(self) -> float:
-        """How long training took."""
-        return self.rewards[-1].seconds
+    own: dict[int, float]
 
 
 class _Line(msgspec.Struct):
@@ -71,39 +76,35 @@ class _Line(msgspec.Struct):
 
 def read_run(path: Path, eval_set: str = "heldout") -> Run:
     """Read a run directory. Raises DataError when the run is not complete or lacks a file, a step,
-    or an evaluation of `eval_set` at both ends."""
+    or a score on `eval_set` at both ends."""
     try:
         summary = msgspec.json.decode((path / "summary.json").read_bytes(), type=RunSummary)
         config = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
         text = (path / "metrics.jsonl").read_bytes()
         lines = [msgspec.json.decode(line, type=_Line) for line in text.splitlines()]
-        final_rewards = _final_rewards(path / REWARDS)
     except (OSError, msgspec.DecodeError, tomllib.TOMLDecodeError) as error:
         raise DataError(f"{path} is no run directory: {error}") from error
     if summary.status != "complete":
         raise DataError(f"{path}: the run is {summary.status}, not complete; leave it out")
     seconds = _seconds(path, lines)
-    scores = _scores(lines, seconds, eval_set)
-    if not {0, summary.steps} <= {score.step for score in scores}:
-        found = [score.step for score in scores]
-        raise DataError(
-            f"{path}: {eval_set} was evaluated after the iterations {found}; the ends, 0 and "
-            f"{summary.steps}, must be among them"
-        )
     return Run(
         name=path.name,
-        config={key: value for key, value in config.items() if key not in REPETITION},
+        config=_settings(config),
         summary=summary,
-        scores=scores,
+        seconds=max(seconds.values()),
+        scores=_scores(path, seconds, eval_set, summary.steps),
         rewards=_rewards(lines, seconds),
-        final_rewards=final_rewards,
+        own=_own(lines, eval_set),
     )
 
 
-def _final_rewards(path: Path) -> dict[str, list[float]]:
-    if not path.exists():
-        return {}
-    return msgspec.json.decode(path.read_bytes(), type=dict[str, list[float]])
+def _settings(config: dict[str, Any]) -> dict[str, Any]:
+    """What repetitions must share; of the file of demonstrations, which each seed writes for
+    itself, the name."""
+    found = {key: value for key, value in config.items() if key not in REPETITION}
+    if "prompt_data" in found:
+        found["prompt_data"] = Path(found["prompt_data"]).name
+    return found
 
 
 def _seconds(path: Path, lines: Sequence[_Line]) -> dict[int, float]:
@@ -120,15 +121,26 @@ def _seconds(path: Path, lines: Sequence[_Line]) -> dict[int, float]:
     return {0: 0.0} | {step: time - start for step, time in ends.items()}
 
 
-def _scores(lines: Sequence[_Line], seconds: dict[int, float], eval_set: str) -> list[Score]:
-    """The last evaluation after each iteration."""
-    scores: dict[int, Score] = {}
-    for line in lines:
-        figures = line.eval.get(eval_set, {})
-        score, n = figures.get("score"), figures.get("n")
-        if score is not None and n and line.step in seconds:
-            scores[line.step] = Score(line.step, seconds[line.step], score, int(n))
-    return [scores[step] for step in sorted(scores)]
+def _scores(path: Path, seconds: dict[int, float], eval_set: str, last: int) -> list[Score]:
+    """The run's curve, in order."""
+    curve = read_curve(path)
+    if curve is None or curve.questions != eval_set or not {0, last} <= curve.rewards.keys():
+        found = [] if curve is None else [curve.questions, *sorted(curve.rewards)]
+        raise DataError(
+            f"{path}: scored was {found or 'nothing'}; wanted is {eval_set} after the iterations 0 "
+            f"and {last} at least: run snapshots.py on it"
+        )
+    if unknown := curve.rewards.keys() - seconds.keys():
+        raise DataError(f"{path}: metrics.jsonl lacks the scored iterations {sorted(unknown)}")
+    if len({len(rewards) for rewards in curve.rewards.values()}) != 1:
+        raise DataError(f"{path}: its scores are not of the same questions; remove its curve.json")
+    return [Score(step, seconds[step], curve.rewards[step]) for step in sorted(curve.rewards)]
+
+
+def _own(lines: Sequence[_Line], eval_set: str) -> dict[int, float]:
+    """The run's last evaluation of its own after each iteration."""
+    found = {line.step: line.eval.get(eval_set, {}).get("score") for line in lines if line.eval}
+    return {step: score for step, score in found.items() if score is not None}
 
 
 def _rewards(lines: Sequence[_Line], seconds: dict[int, float]) -> list[Point]:

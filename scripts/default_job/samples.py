@@ -16,7 +16,8 @@ from pathlib import Path
 
 import anyio
 import torch
-from offline import MODEL_DIR, Played, Policy, Turn, play
+from offline import Played, Policy, Turn, play
+from places import MODEL_DIR
 
 from agentrl.envs.search_r1 import eval_tasks
 from agentrl.envs.search_r1.answer import final_answer

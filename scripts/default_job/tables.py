@@ -4,35 +4,47 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from arms import Arm, Comparison, Measured, RunResult, Spread, Times
+from equal import AtEqualSeconds
 
-__all__ = ["tables"]
+__all__ = ["spread", "table", "tables"]
 
 NOTES = """\
-*Start*, *end*: exact match, in brackets its 95 % interval (Wilson). *Gain*: end minus start, in
-brackets its 95 % interval: *paired* over the questions, or *unpaired*, from the two shares alone,
-which is wider. These intervals are for the choice of questions, not of the seed. *To x %*: seconds
-of training until exact match is x %, linear between evaluations; training starts when its first
-task may be played."""
+*Start*, *end*: exact match before training and of the last model, in brackets its 95 % interval
+(Wilson). *Gain*: end minus start, in brackets its 95 % interval, paired over the questions. These
+intervals are for the choice of questions, not of the seed. *To x %*: seconds of training until
+exact match is x % for the first time, linear between the scored iterations {scored}; training
+starts when its first task may be played."""
+OWN = """\
+*Own start*, *own end*: the run's evaluations of the same two models, by its own engine and with the
+passages of a search in another order. They differ from the scores beside them by {points:.1f}
+points at most; no other figure comes from them."""
 
 
 def tables(
     arms: Sequence[Arm],
     comparisons: Sequence[Comparison],
+    equal: AtEqualSeconds | None,
     settings: Mapping[str, Mapping[str, Any]],
+    scored: Sequence[int],
 ) -> str:
-    """Arms, comparisons, what is set differently, and every run."""
+    """Arms, comparisons, arms at equal seconds, what is set differently, and every run. `scored`:
+    the iterations that have a score."""
     targets = list(arms[0].seconds_to)
     parts = ["Over seeds: mean (lowest to highest).", _arms(arms, targets)]
     if comparisons:
         parts.append(_comparisons(comparisons, targets))
+    if equal is not None:
+        parts.append(_equal(equal))
     if settings:
-        head = ["setting", *(arm.name for arm in arms)]
+        names = list(next(iter(settings.values())))
         rows = [
-            [f"`{name}`", *(_setting(values[arm.name]) for arm in arms)]
-            for name, values in settings.items()
+            [f"`{field}`", *map(_setting, values.values())] for field, values in settings.items()
         ]
-        parts.append(_table(head, rows))
-    parts += ["Each run.", _runs(arms, targets), NOTES]
+        parts.append(table(["setting", *names], rows))
+    parts += ["Each run.", _runs(arms, targets)]
+    parts.append(NOTES.format(scored=", ".join(map(str, scored))))
+    if checks := [gap for arm in arms for run in arm.runs for gap in _gaps(run)]:
+        parts.append(OWN.format(points=100 * max(checks)))
     return "\n\n".join(parts) + "\n"
 
 
@@ -42,15 +54,15 @@ def _arms(arms: Sequence[Arm], targets: Sequence[str]) -> str:
         [
             arm.name,
             str(len(arm.runs)),
-            _spread(arm.start, 100, 1, " %"),
-            _spread(arm.end, 100, 1, " %"),
-            _spread(arm.gain, 100, 1),
+            spread(arm.start, 100, 1, " %"),
+            spread(arm.end, 100, 1, " %"),
+            spread(arm.gain, 100, 1),
             *(_times(arm.seconds_to[target]) for target in targets),
-            _spread(arm.seconds_per_iteration, 1, 2),
+            spread(arm.seconds_per_iteration, 1, 2),
         ]
         for arm in arms
     ]
-    return _table(head, rows)
+    return table(head, rows)
 
 
 def _comparisons(comparisons: Sequence[Comparison], targets: Sequence[str]) -> str:
@@ -58,23 +70,34 @@ def _comparisons(comparisons: Sequence[Comparison], targets: Sequence[str]) -> s
     rows = []
     for comparison in comparisons:
         found = [comparison.times_sooner.get(target) for target in targets]
-        cells = ["-" if spread is None else _spread(spread, 1, 2) for spread in found]
+        cells = ["-" if ratio is None else spread(ratio, 1, 2) for ratio in found]
         rows.append([f"{comparison.arm} than {comparison.base}", *cells])
     note = "The ratio of mean seconds, in brackets the least and greatest ratio of any two seeds."
-    return f"{_table(head, rows)}\n\n{note}"
+    return f"{table(head, rows)}\n\n{note}"
+
+
+def _equal(equal: AtEqualSeconds) -> str:
+    head = ["at equal seconds", *(f"after {seconds:.0f} s" for seconds in equal.seconds)]
+    rows = [
+        [name, *(spread(over, 100, 1, " %") for over in found)]
+        for name, found in equal.exact_match.items()
+    ]
+    note = (
+        "Exact match, linear between scored iterations; the last column is the shortest run's end."
+    )
+    return f"{table(head, rows)}\n\n{note}"
 
 
 def _runs(arms: Sequence[Arm], targets: Sequence[str]) -> str:
     head = ["arm", "run", "iterations", "s", "start", "end", "gain, points", *map(_to, targets)]
-    head += ["learner idle", "greatest age"]
+    head += ["own start", "own end", "learner idle", "greatest age"]
     rows = [_run(arm.name, run, targets) for arm in arms for run in arm.runs]
-    return _table(head, rows)
+    return table(head, rows)
 
 
 def _run(arm: str, run: RunResult, targets: Sequence[str]) -> list[str]:
     gain = run.gain
-    kind = "paired" if gain.is_paired else "unpaired"
-    span = f"({100 * gain.low:.1f} to {100 * gain.high:.1f}, {kind})"
+    span = f"({100 * gain.low:.1f} to {100 * gain.high:.1f})"
     idle, age = run.learner_idle_share, run.max_trained_age
     return [
         arm,
@@ -85,9 +108,16 @@ def _run(arm: str, run: RunResult, targets: Sequence[str]) -> list[str]:
         _measured(run.end),
         f"{100 * gain.value:+.1f} {span}",
         *("-" if (s := run.seconds_to[target]) is None else f"{s:.0f}" for target in targets),
+        *("-" if own is None else f"{100 * own:.1f} %" for own in (run.own_start, run.own_end)),
         "-" if idle is None else f"{100 * idle:.0f} %",
         "-" if age is None else str(age),
     ]
+
+
+def _gaps(run: RunResult) -> list[float]:
+    """How far the run's own evaluations are from the scores of the same models."""
+    pairs = ((run.own_start, run.start), (run.own_end, run.end))
+    return [abs(own - score.exact_match) for own, score in pairs if own is not None]
 
 
 def _to(target: str) -> str:
@@ -97,11 +127,12 @@ def _to(target: str) -> str:
 def _times(times: Times) -> str:
     if times.seconds is None:
         return f"{times.reached} of {times.runs} seeds" if times.reached else "-"
-    return _spread(times.seconds, 1, 0)
+    return spread(times.seconds, 1, 0)
 
 
-def _spread(spread: Spread, scale: float, digits: int, unit: str = "") -> str:
-    mean, low, high = (f"{scale * v:.{digits}f}" for v in (spread.mean, spread.low, spread.high))
+def spread(over: Spread, scale: float, digits: int, unit: str = "") -> str:
+    """Mean, and lowest to highest where they differ."""
+    mean, low, high = (f"{scale * value:.{digits}f}" for value in (over.mean, over.low, over.high))
     return f"{mean}{unit}" if low == high else f"{mean}{unit} ({low} to {high})"
 
 
@@ -114,6 +145,7 @@ def _setting(value: Any) -> str:
     return "-" if value is None else f"`{value}`"
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A markdown table."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,11 +1,13 @@
 """Trains the model that the default job starts from, from nothing, by the project's own SFT path.
 
-    python scripts/default_job/warmstart.py --output DIR [--steps 4800] [--ranks 2]
+    python scripts/default_job/warmstart.py --output DIR [--ranks 2]
 
-Writes random weights and the demonstrations of `demonstrations.py` as a JSONL file, and runs
-`train_async.py --loss-type sft_loss` on them: the learner, optimizer and buffer are those of RL.
-`--full-share` of the steps shows nothing but full demonstrations (the model learns to search and to
-copy), the rest mixes in `--hasty` of the hasty ones (it learns to do so rarely).
+Writes random weights, and teaches them three lessons of `demonstrations.py`, each by a run of
+`train_async.py --loss-type sft_loss`: the learner, optimizer and buffer are those of RL.
+
+    skill   `--steps` optimizer steps on full demonstrations: to search, and to copy names
+    copy    `--copy-steps` more, `--spliced` of their new names made up: to copy what it never saw
+    habit   `--habit-steps` more, `--hasty` of them hasty: to search rarely
 
 The same recipe and seed make the same model up to the rounding of the machine. `training.json`
 beside the weights records what was run and how long it took.
@@ -18,15 +20,15 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 import torch
 from demonstrations import Demonstrator
+from places import MODEL_DIR, ROOT
 from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 
-ROOT = Path(__file__).parents[2]
-MODEL_DIR = ROOT / "agentrl" / "envs" / "search_r1" / "model"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 #: Optimizer steps of one iteration of the learner: what one rollout batch is shared by.
 STEPS_PER_ROLLOUT = 16
@@ -38,14 +40,31 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     """What the training depends on, apart from the machine."""
 
     steps: int
-    full_share: float
+    copy_steps: int
+    habit_steps: int
     hasty: float
     renamed: float
+    spliced: float
     seed: int
     batch_size: int
     lr: float
+    copy_lr: float
+    habit_lr: float
     weight_decay: float
     prompt_loss_weight: float
+
+
+class Lesson(msgspec.Struct, frozen=True):
+    """A run of supervised learning. `hasty`, `renamed`: shares of its demonstrations; `spliced`: of
+    the new names."""
+
+    name: str
+    steps: int
+    hasty: float
+    renamed: float
+    spliced: float
+    lr: float
+    seed: int
 
 
 def write_model(directory: Path, tokenizer: Path, seed: int) -> int:
@@ -74,42 +93,77 @@ def write_model(directory: Path, tokenizer: Path, seed: int) -> int:
     return int(model.num_parameters())
 
 
-def write_demonstrations(path: Path, recipe: Recipe) -> None:
+def read_recipe(model: Path) -> Recipe:
+    """The recipe of a model that this program made."""
+    record = msgspec.json.decode((model / "training.json").read_bytes())
+    return msgspec.convert(record["recipe"], Recipe)
+
+
+def lessons(recipe: Recipe) -> list[Lesson]:
+    """What is learnt, in order."""
+    renamed, spliced, seed = recipe.renamed, recipe.spliced, recipe.seed
+    return [
+        Lesson("skill", recipe.steps, 0.0, renamed, 0.0, recipe.lr, seed),
+        Lesson("copy", recipe.copy_steps, 0.0, renamed, spliced, recipe.copy_lr, seed + 1),
+        Lesson(
+            "habit", recipe.habit_steps, recipe.hasty, renamed, spliced, recipe.habit_lr, seed + 2
+        ),
+    ]
+
+
+def write_demonstrations(path: Path, lesson: Lesson, recipe: Recipe) -> None:
     """The rows of `train_async.py --loss-type sft_loss`, in the order in which they are learnt."""
-    demonstrator, rng = Demonstrator(recipe.seed), random.Random(recipe.seed)
-    total = recipe.steps * recipe.batch_size
+    demonstrator, rng = Demonstrator(lesson.seed), random.Random(lesson.seed)
     with path.open("wb") as file:
-        for index in range(total):
-            hasty = recipe.hasty if index >= recipe.full_share * total else 0.0
+        for _ in range(lesson.steps * recipe.batch_size):
             messages = demonstrator.demonstrate(
-                hasty=rng.random() < hasty, renamed=rng.random() < recipe.renamed
+                hasty=rng.random() < lesson.hasty,
+                renamed=rng.random() < lesson.renamed,
+                spliced=lesson.spliced,
             )
             file.write(msgspec.json.encode({"messages": messages}) + b"\n")
 
 
-def train(work: Path, recipe: Recipe, ranks: int) -> None:
-    """Run the learner over the demonstrations; the model lands in `work/hf`."""
-    flags = {
+def lesson_flags(
+    model: Path, lesson: Lesson, recipe: Recipe, work: Path, ranks: int
+) -> dict[str, object]:
+    """Flags of the run that teaches a lesson; its demonstrations lie in `work`."""
+    return {
         "loss-type": "sft_loss",
         "prompt-data": work / "demonstrations.jsonl",
         "input-key": "messages",
-        "hf-checkpoint": work / "initial",
+        "hf-checkpoint": model,
         "save-hf": work / "hf",
         "run-dir": work / "runs",
         "rollout-batch-size": recipe.batch_size * STEPS_PER_ROLLOUT,
         "num-steps-per-rollout": STEPS_PER_ROLLOUT,
-        "num-rollout": recipe.steps // STEPS_PER_ROLLOUT,
+        "num-rollout": lesson.steps // STEPS_PER_ROLLOUT,
         "rollout-max-context-len": 512,
         "prompt-loss-weight": recipe.prompt_loss_weight,
-        "lr": recipe.lr,
-        "min-lr": recipe.lr / 20,
+        "lr": lesson.lr,
+        "min-lr": lesson.lr / 20,
         "lr-decay-style": "cosine",
         "lr-warmup-iters": 50,
         "weight-decay": recipe.weight_decay,
         "adam-beta2": 0.95,
         "actor-num-gpus-per-node": ranks,
-        "seed": recipe.seed,
+        "seed": lesson.seed,
     }
+
+
+def teach(
+    model: Path,
+    lesson: Lesson,
+    recipe: Recipe,
+    work: Path,
+    ranks: int,
+    more: Mapping[str, object] | None = None,
+) -> None:
+    """Run the learner over the demonstrations of a lesson. The model lands in `work/hf` unless
+    `more`, flags that win over the lesson's own, says otherwise."""
+    work.mkdir(parents=True, exist_ok=True)
+    write_demonstrations(work / "demonstrations.jsonl", lesson, recipe)
+    flags = {**lesson_flags(model, lesson, recipe, work, ranks), **(more or {})}
     words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
     command = [sys.executable, str(ROOT / "train_async.py"), *words, "--calculate-per-token-loss"]
     subprocess.run(command, check=True)
@@ -120,13 +174,17 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--tokenizer", type=Path, default=MODEL_DIR)
     parser.add_argument("--ranks", type=int, default=2, help="learner ranks, one a core")
-    parser.add_argument("--steps", type=int, default=4800)
-    parser.add_argument("--full-share", type=float, default=0.6)
-    parser.add_argument("--hasty", type=float, default=0.75)
+    parser.add_argument("--steps", type=int, default=6400)
+    parser.add_argument("--copy-steps", type=int, default=1600)
+    parser.add_argument("--habit-steps", type=int, default=800)
+    parser.add_argument("--hasty", type=float, default=0.93)
     parser.add_argument("--renamed", type=float, default=0.7)
+    parser.add_argument("--spliced", type=float, default=0.7)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--lr", type=float, default=4e-3)
+    parser.add_argument("--copy-lr", type=float, default=2e-3)
+    parser.add_argument("--habit-lr", type=float, default=1e-3)
     parser.add_argument("--weight-decay", type=float, default=0.1)
     parser.add_argument("--prompt-loss-weight", type=float, default=0.3)
     options = vars(parser.parse_args())
@@ -134,11 +192,13 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     recipe = Recipe(**options)
     start = time.monotonic()
-    output.mkdir(parents=True, exist_ok=True)
     num_parameters = write_model(output / "initial", tokenizer, recipe.seed)
-    write_demonstrations(output / "demonstrations.jsonl", recipe)
-    _LOG.info("%s parameters; demonstrations written; %s", num_parameters, recipe)
-    train(output, recipe, ranks)
+    _LOG.info("%s parameters; %s", num_parameters, recipe)
+    model = output / "initial"
+    for lesson in lessons(recipe):
+        teach(model, lesson, recipe, output / lesson.name, ranks)
+        model = output / lesson.name / "hf"
+    shutil.copytree(model, output / "hf")
     record = {
         "recipe": recipe,
         "learner_ranks": ranks,

@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 
 import agentrl.envs.search_r1
-from agentrl.actors.limits import Limits
 from agentrl.actors.worker import Worker, WorkerSettings
+from agentrl.config.run import RunConfig
 from agentrl.envs.env import Env
 from agentrl.envs.messages import AssistantTurn, Message, Step
+from agentrl.errors import InfrastructureError
 from agentrl.tokens.formats.load import load_format
 from agentrl.types import (
     EpisodeAssignment,
@@ -63,6 +65,9 @@ class Client:
     ) -> Generation:
         return Generation(ANSWER, [-0.5] * len(ANSWER), [1] * len(ANSWER), "stop")
 
+    def new_weights(self) -> None:
+        pass
+
     def permit_stats(self) -> PermitStats:
         return PermitStats()
 
@@ -97,6 +102,27 @@ class Unruly(Env):
 
 
 _end_of_test = threading.Event()
+
+
+class Compared(Unruly):
+    """Doubles the rewards of a group, but for a task that it knows not how to compare."""
+
+    async def score_group(
+        self, task: dict[str, Any], episodes: Sequence[EpisodeSummary]
+    ) -> list[float]:
+        if task:
+            raise InfrastructureError("the judge is away")
+        return [2 * each.reward for each in episodes]
+
+
+class Told(Env):
+    """Rewards with what the framework has told it."""
+
+    async def reset(self, *, seed: int, task: dict[str, Any]) -> list[Message]:
+        return [Message.user("?")]
+
+    async def score(self, text: str) -> float:
+        return self.tool_timeout_s + self.allow_unsafe_sandbox
 
 
 def slow_filter(rewards: Sequence[float], task: Task) -> bool:
@@ -153,22 +179,20 @@ class ScriptedBuffer:
 
 @asynccontextmanager
 async def at_work(
-    tmp_path: Path, filter_path: str | None = None
+    tmp_path: Path, filter_path: str | None = None, env: str = "Unruly"
 ) -> AsyncIterator[tuple[ScriptedBuffer, Worker, Callable[[], None], anyio.Event]]:
     """A buffer, its worker, how to cancel that, and whether it has ended."""
-    settings = WorkerSettings(
-        env=f"{__file__}:Unruly",
-        env_args={},
-        services={},
-        model_dir=str(MODEL),
-        chat_format="qwen",
-        limits=Limits(
-            max_context=512, max_prompt=400, max_turns=4, max_tool_calls=None, episode_timeout_s=30
-        ),
+    config = RunConfig(
+        env=f"{__file__}:{env}",
+        rollout_max_prompt_len=400,
+        max_turns=4,
+        episode_timeout_s=30,
         tool_timeout_s=5.0,
+        allow_unsafe_sandbox=True,
         max_concurrent_episodes=8,
-        filter_path=filter_path,
+        dynamic_sampling_filter_path=filter_path,
     )
+    settings = WorkerSettings.from_config(config, MODEL, 512, {})
     address = f"ipc://{tmp_path}/b.sock"
     worker = Worker(settings)
     scope = anyio.CancelScope()
@@ -207,6 +231,14 @@ async def test_a_worker_outlives_its_episodes(tmp_path: Path, act: str) -> None:
         buffer.say(Assign([assignment(1, "answer")]))
         await buffer.until(lambda: 1 in buffer.finished)
         assert buffer.finished[1].report.outcome is Outcome.DONE
+
+
+async def test_an_env_is_told_what_the_flags_say(tmp_path: Path) -> None:
+    async with at_work(tmp_path, env="Told") as (buffer, *_):
+        buffer.say(Assign([assignment(0, "answer")]))
+        await buffer.until(lambda: 0 in buffer.finished)
+        (trajectory,) = buffer.finished[0].report.trajectories
+        assert trajectory.reward == 6.0
 
 
 async def test_what_the_buffer_cancels_is_stopped_and_not_reported(tmp_path: Path) -> None:
@@ -250,3 +282,14 @@ async def test_episodes_go_on_while_a_filter_thinks(tmp_path: Path) -> None:
             assert all(verdict.error is None for verdict in buffer.verdicts.values())
     finally:
         _end_of_test.set()
+
+
+async def test_an_env_that_compares_a_group_gives_its_rewards(tmp_path: Path) -> None:
+    async with at_work(tmp_path, env="Compared") as (buffer, *_):
+        first, other = judge("00000001", "t"), judge("00000002", "t")
+        buffer.say(first)
+        buffer.say(msgspec.structs.replace(other, task=Task("t", {"hard": True})))
+        await buffer.until(lambda: len(buffer.verdicts) == 2)
+    assert buffer.verdicts["00000001"] == Verdict("00000001", [2.0])
+    assert not buffer.verdicts["00000002"].keep
+    assert "the judge is away" in str(buffer.verdicts["00000002"].error)

@@ -5,12 +5,15 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
-from agentrl.cluster.host import ProcessHost, ProcessOrder
+from agentrl.cluster.host import ProcessHost, ProcessOrder, _Child
+from agentrl.errors import InfrastructureError
 
 
 def order(name: str, script: str, tmp_path: Path) -> ProcessOrder:
@@ -95,3 +98,87 @@ def test_reserved_ports_are_none_that_an_outgoing_connection_may_take() -> None:
     assert [port for port in ports if low <= port <= high] == []
     with socket.create_server(("127.0.0.1", ports[0])):
         pass
+
+
+def test_a_process_that_ended_long_ago_is_not_signalled_again(tmp_path: Path) -> None:
+    """Its number may be another's by now."""
+    host = ProcessHost()
+    host.start(order("a", "exit 0", tmp_path))
+    host.next_exits(10.0)
+    stranger = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    try:
+        host._children["a"].process.pid = stranger.pid
+        assert host.stop(grace_s=0.1) == {"a": 0}
+        assert host.signal("a", signal.SIGKILL) is False
+        assert is_alive(stranger.pid)
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+def test_a_signal_for_a_process_reaches_that_one_and_not_its_successor(tmp_path: Path) -> None:
+    host = ProcessHost()
+    first = host.start(order("a", "exit 0", tmp_path))
+    host.next_exits(10.0)
+    second = host.start(order("a", "exec sleep 1000", tmp_path))
+    assert host.signal("a", signal.SIGKILL, first) is False
+    assert is_alive(second)
+    assert host.signal("a", signal.SIGKILL, second) is True
+    wait_dead([second])
+
+
+class Immortal:
+    """A process that even SIGKILL does not end, as one that waits for a disk or a device."""
+
+    pid = 2**22 + 1  # more than the kernel gives
+
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+        self.returncode: int | None = None
+
+    def wait(self) -> int:
+        self.ended.wait()
+        return -9
+
+
+def test_a_process_that_does_not_end_is_named_and_the_others_have_ended(tmp_path: Path) -> None:
+    host = ProcessHost(kill_s=0.1)
+    mortal = host.start(order("a", "exec sleep 1000", tmp_path))
+    host.start(order("b", "exit 0", tmp_path))
+    host.next_exits(10.0)
+    immortal = Immortal()
+    host._children["b"] = _Child(order("b", "", tmp_path), cast(Any, immortal))
+    with pytest.raises(InfrastructureError, match=rf"b \(pid {immortal.pid}\) .*SIGKILL"):
+        host.stop(grace_s=0.1)
+    assert not is_alive(mortal)
+
+
+def test_private_files_end_with_the_last_process_and_not_before(tmp_path: Path) -> None:
+    host = ProcessHost()
+    key = tmp_path / "agentrl-1" / "keys" / "key"
+    host.write_file(str(key), b"secret")
+    host.write_file(str(tmp_path / "agentrl-1" / "spec.json"), b"{}")
+    host.start(order("a", "exec sleep 1000", tmp_path))
+    host.stop(["a"], grace_s=1.0)
+    assert key.exists()
+    (tmp_path / "agentrl-1" / "other").touch()
+    host.stop(grace_s=1.0)
+    assert [str(p.relative_to(tmp_path)) for p in tmp_path.rglob("agentrl-1/*")] == [
+        "agentrl-1/other"
+    ]
+    host.write_file(str(tmp_path / "agentrl-2" / "keys" / "key"), b"secret")
+    host.stop()
+    assert [path.name for path in tmp_path.glob("agentrl-*")] == ["agentrl-1"]
+
+
+def test_a_scratch_folder_is_a_process_s_own_and_ends_with_it(tmp_path: Path) -> None:
+    host, scratch = ProcessHost(), tmp_path / "scratch"
+    kept = tmp_path / "kept"
+    (scratch / "of a predecessor").mkdir(parents=True)
+    look = f'(ls -A "$TMPDIR"; stat -c %a "$TMPDIR") > {kept}'
+    argv = ("sh", "-c", f'{look}; touch "$TMPDIR/left"; kill -9 $$')
+    host.start(ProcessOrder("a", argv, scratch=str(scratch)))
+    (notice,) = host.next_exits(10.0)
+    assert notice.returncode == -signal.SIGKILL
+    assert kept.read_text() == "700\n"
+    assert not scratch.exists()

@@ -158,9 +158,10 @@ def test_nothing_is_left_behind(finished: FinishedRun) -> None:
 
 def test_processes_of_a_run_can_be_told(tmp_path: Path) -> None:
     """Guards the guard: a process that carries the mark is found."""
-    command = ["sh", "-c", "echo up; exec sleep 60"]
+    command = ["sh", "-c", "echo up; read line"]  # no exec: in that moment there is no environ
     env = os.environ | {RUN_MARK: str(tmp_path)}
-    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=env, stdin=pipe, stdout=pipe) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"up\n"
         assert process.pid in processes_of(tmp_path)

@@ -1,5 +1,6 @@
 """SIGKILL of every part of a run on the real stack: it goes on or is continued; nothing is lost."""
 
+import contextlib
 import json
 import os
 import re
@@ -7,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +27,15 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 class Run:
     """A run of the default job, small, that a test may hurt."""
 
-    def __init__(self, folder: Path, num_rollout: int) -> None:
+    def __init__(self, folder: Path, num_rollout: int, num_questions: int) -> None:
         self.path = folder / "run"
         self._folder = folder
-        (folder / "eval.jsonl").write_text('{"question": "Where?", "answer": "here"}\n')
+        row = '{"question": "Where?", "answer": "here"}\n'
+        (folder / "eval.jsonl").write_text(num_questions * row)
         self.start(
             "--async-buffer-size", "4", "--rollout-batch-size", str(GROUPS),
             "--num-rollout", str(num_rollout), "--save-interval", "4", "--run-dir", str(folder),
-            "--run-id", "run", "--skip-eval-before-train",
+            "--run-id", "run", "--skip-eval-before-train", "--update-weights-timeout", "120",
             "--eval-prompt-data", "one", str(folder / "eval.jsonl"),
         )  # fmt: skip
 
@@ -59,15 +61,22 @@ class Run:
         return path.read_text().count('"metrics":') if path.exists() else 0
 
     def wait_for_steps(self, number: int) -> None:
+        self.wait_until(lambda: self.num_steps >= number)
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 300
-        while self.num_steps < number:
+        while not condition():
             assert self.process.poll() is None, self.said
             assert time.monotonic() < deadline, self.said
             time.sleep(0.05)
 
+    @property
+    def log(self) -> str:
+        return (self.path / "logs" / "driver.log").read_text()
+
     def kill(self, name: str) -> None:
-        log = (self.path / "logs" / "driver.log").read_text()
-        os.kill(int(re.findall(rf"started {name} \(pid (\d+)\)", log)[-1]), signal.SIGKILL)
+        pid = re.findall(rf"started {name} \(pid (\d+)\)", self.log)[-1]
+        os.kill(int(pid), signal.SIGKILL)
 
     def finish(self) -> dict[str, Any]:
         assert self.process.wait(400) == 0, self.said
@@ -80,8 +89,8 @@ def start(tmp_path: Path) -> Iterator[Any]:
     """Starts a run; whatever is left of it at the end is killed."""
     runs: list[Run] = []
 
-    def make(num_rollout: int) -> Run:
-        runs.append(Run(tmp_path, num_rollout))
+    def make(num_rollout: int, num_questions: int = 1) -> Run:
+        runs.append(Run(tmp_path, num_rollout, num_questions))
         return runs[-1]
 
     yield make
@@ -133,3 +142,24 @@ def test_a_killed_driver_takes_all_with_it_and_another_continues_the_run(start: 
     report = audit(run.path)
     assert report.problems == ()
     assert report.fates == {Fate.TRAINED: 12 * GROUPS}
+
+
+def test_all_at_once_and_an_engine_in_the_last_evaluation(start: Any) -> None:
+    run = start(6, num_questions=400)
+    run.wait_for_steps(4)
+    for pid in [run.process.pid, *processes_of(run.path)]:
+        with contextlib.suppress(ProcessLookupError):  # its parent was killed a moment before
+            os.kill(pid, signal.SIGKILL)
+    run.process.wait()
+    run.start("--resume", "auto", "--run-dir", str(run.path.parent))
+    run.wait_until(lambda: re.search(r"learner-0 \(pid \d+\) ended with 0", run.log) is not None)
+    run.kill("engine-0")
+    summary = run.finish()
+    assert "engine-0 ended with -9: it is started again" in run.said
+    assert (summary["status"], summary["steps"]) == ("complete", 6)
+    score = summary["eval"]["one"][-1]
+    assert (score["step"], score["n"]) == (6, 400)
+    report = audit(run.path)
+    assert report.problems == ()
+    assert report.fates == {Fate.TRAINED: 6 * GROUPS}
+    assert processes_of(run.path) == []

@@ -15,7 +15,7 @@ import anyio
 import pytest
 from aiohttp import web
 
-from agentrl.cluster.host import free_ports
+from agentrl.cluster.ports import free_ports
 from agentrl.cluster.services import service_command
 from agentrl.envs.messages import AssistantTurn, Step
 from agentrl.envs.registry import load_env
@@ -249,7 +249,7 @@ async def test_hostile_passages_become_no_control_token(hostile: str) -> None:
     assert "<answer> Paris </answer>" in chat.vocab.decode(foreign)
 
 
-@pytest.mark.parametrize("status", [500, 503])
+@pytest.mark.parametrize("status", [404, 500])
 async def test_a_failing_retriever_is_an_infrastructure_failure(status: int) -> None:
     async def fail(_: web.Request) -> web.Response:
         return web.Response(status=status)

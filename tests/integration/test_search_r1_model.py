@@ -1,6 +1,7 @@
 """The shipped model directory and corpus, against the libraries that others read them with."""
 
 import json
+import re
 import subprocess
 import sys
 from importlib.resources import files
@@ -75,6 +76,8 @@ def test_the_model_card_agrees_with_the_record_of_its_training() -> None:
     assert f"{record['seconds']} s" in card
     for score in scores["scores"]:
         assert f"{100 * score['exact_match']:.1f} %" in card
+    explained = set(re.findall(r"`(\w+)`", card.partition("Exact match")[2])) - {"n"}
+    assert explained == {score["questions"].partition(" ")[0] for score in scores["scores"]}
     assert scores["groups_with_signal"] > 0.2
 
 

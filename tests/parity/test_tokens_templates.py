@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 import agentrl.envs.search_r1
 from agentrl.tokens import Message, QwenFormat, Span, ToolCall, Vocab, load_format
+from agentrl.tokens.chat import CallMessage
 from agentrl.types import SpanKind
 
 QWEN25_SYSTEM = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
@@ -49,7 +50,15 @@ TEMPLATE = r"""
             {{- '<|im_end|>\n' }}
         {%- endif %}
     {%- elif message.role != 'system' %}
-        {{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}
+        {{- '<|im_start|>' + message.role + '\n' + message.content }}
+        {%- for call in message.tool_calls or [] %}
+            {%- if message.content or not loop.first %}
+                {{- '\n' }}
+            {%- endif %}
+            {{- '<tool_call>\n{"name": "' + call.function.name + '", "arguments": ' }}
+            {{- (call.function.arguments | tojson) + '}\n</tool_call>' }}
+        {%- endfor %}
+        {{- '<|im_end|>\n' }}
     {%- endif %}
 {%- endfor %}
 {%- if add_generation_prompt %}
@@ -86,6 +95,24 @@ def render(made: Any, messages: list[Message], tools: list[dict[str, Any]] | Non
     text = made.apply_chat_template(plain, tools=tools, tokenize=False, add_generation_prompt=True)
     ids: list[int] = made.encode(text, add_special_tokens=False)
     return ids
+
+
+@settings(deadline=None)
+@given(said=benign, name=st.text("abc_", min_size=1), arguments=st.dictionaries(benign, benign))
+def test_the_calls_of_a_prompt_equal_the_rendered_template(
+    qwen_tokenizer_json: str, qwen_vocab: Vocab, said: str, name: str, arguments: dict[str, str]
+) -> None:
+    made = reference(qwen_tokenizer_json, None)
+    raw = json.dumps(arguments, ensure_ascii=False).encode()
+    message = CallMessage("assistant", said, calls=(ToolCall("", name, raw),) * 2)
+    call = {"function": {"name": name, "arguments": arguments}}
+    plain = [
+        {"role": "user", "content": "?"},
+        {"role": "assistant", "content": said, "tool_calls": [call, call]},
+    ]
+    text = made.apply_chat_template(plain, tokenize=False, add_generation_prompt=True)
+    opened = QwenFormat(qwen_vocab).open_prompt([Message.user("?"), message])
+    assert ids_of(opened) == made.encode(text, add_special_tokens=False)
 
 
 def ids_of(spans: list[Span]) -> list[int]:

@@ -19,12 +19,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from agentrl.buffer import BufferCore, BufferSettings, audit
 from agentrl.buffer.events import FromPeer, Persist, Send, Stored, Tick
 from agentrl.buffer.ledger import Ledger
+from agentrl.buffer.rows import GroupRow
 from agentrl.buffer.store import PayloadStore
+from agentrl.config.run import StalenessPolicy
 from agentrl.types import (
     EpisodeId,
     EpisodeReport,
+    Fate,
     GroupState,
-    LeaseHeader,
     Outcome,
     StopReason,
     Task,
@@ -32,14 +34,10 @@ from agentrl.types import (
     VersionRow,
 )
 from agentrl.wire.messages import (
-    Assign,
-    Cancel,
     Capacity,
     Finished,
     Heartbeat,
     Hello,
-    Judge,
-    Lease,
     LeaseRequest,
     Message,
     PeerLost,
@@ -47,23 +45,35 @@ from agentrl.wire.messages import (
     Refused,
     Retire,
     Stepped,
-    TaskCredit,
     Tasks,
     Verdict,
-    Welcome,
 )
+from tests.property.buffer_model import WORKERS, Model, Worker
 
-WORKERS = ("w0", "w1", "w2")
 OUTCOMES = [Outcome.DONE] * 6 + [Outcome.ENGINE_ERROR, Outcome.ENV_ERROR, Outcome.POISON]
 
 
-class Worker:
-    """What a worker process knows."""
+def two_tokens(version: int) -> TrajectoryMeta:
+    return TrajectoryMeta(2, 2, 1, 0.0, [(version, 2)])
 
-    def __init__(self) -> None:
-        self.playing: set[EpisodeId] = set()
-        self.reported: list[EpisodeReport] = []
-        self.orders: dict[str, int] = {}
+
+def facts(core: BufferCore) -> dict[str, Any]:
+    """All that a restart must find again."""
+    state = core.state
+    return {
+        "groups": state.groups,
+        "episodes": state.episodes,
+        "leases": state.leases,
+        "versions": state.lineage.rows,
+        "pacing": state.pacer.row,
+        "marks": state.marks,
+        "fates": dict(state.fates),
+        "segments": {number: use.live for number, use in state.segments.items()},
+        "counts": (state.minted, state.cursor, state.last_lease, state.charged),
+        "ready": (state.ready, state.unleased),
+        "again": core.minter.waiting_again,
+        "peers": {peer.name: peer.row for peer in core.peers},
+    }
 
 
 class BufferMachine(RuleBasedStateMachine):
@@ -74,18 +84,9 @@ class BufferMachine(RuleBasedStateMachine):
         self.store = PayloadStore(self.folder / "payload", segment_bytes=64, first=1)
         self.now = 0.0
         self.incarnation: Counter[str] = Counter()
-        self.epoch: dict[str, int] = {}
-        self.workers = {name: Worker() for name in WORKERS}
-        self.credit: TaskCredit | None = None
-        self.leases: dict[int, list[int]] = {}
-        self.received = 0
         self.stepped = 0
         self.checkpoint = 0
-        self.through = 0
-        self.versions: list[VersionRow] = []
         self.recoveries = 0
-        self.old_share = 0.0
-        self.holder: dict[tuple[str, int], tuple[int, str]] = {}
 
     @initialize(
         batch=st.integers(1, 3),
@@ -94,10 +95,21 @@ class BufferMachine(RuleBasedStateMachine):
         staleness=st.integers(0, 3),
         interval=st.integers(1, 3),
         spare=st.integers(0, 1),
+        policy=st.sampled_from(["mask", "drop"]),
+        over=st.integers(0, 2),
     )
     def begin(
-        self, batch: int, group: int, ahead: int, staleness: int, interval: int, spare: int
+        self,
+        batch: int,
+        group: int,
+        ahead: int,
+        staleness: int,
+        interval: int,
+        spare: int,
+        policy: StalenessPolicy,
+        over: int,
     ) -> None:
+        staleness = max(staleness, interval - 1)
         self.settings = BufferSettings(
             address="ipc:///tmp/none",
             rollout_batch_size=batch,
@@ -105,10 +117,13 @@ class BufferMachine(RuleBasedStateMachine):
             min_group_size=max(1, group - spare),
             async_buffer_size=ahead,
             max_staleness=staleness,
+            staleness_policy=policy,
             update_weights_interval=interval,
+            over_sampling_batch_size=min(batch + over, (min(ahead, staleness) + 1) * batch),
             keep_trajectories=0,
         )
         self.core = BufferCore(self.settings)
+        self.model = Model(self.settings)
         self.join("driver", "driver")
         self.join("learner", "learner")
         self.publish(None, 0, 0)
@@ -122,7 +137,7 @@ class BufferMachine(RuleBasedStateMachine):
         return f"{name}.{self.incarnation[name]}"
 
     def say(self, name: str, message: Message) -> list[Message]:
-        event = FromPeer(self.peer(name), self.epoch[self.peer(name)], 1, message)
+        event = FromPeer(self.peer(name), self.model.epoch[self.peer(name)], 1, message)
         return self.do(event)
 
     def join(self, name: str, role: Any, running: list[EpisodeId] | None = None) -> None:
@@ -133,77 +148,28 @@ class BufferMachine(RuleBasedStateMachine):
         minted = self.core.state.minted
         effects = self.core.handle(event, self.now)
         self.ledger.commit([effect.row for effect in effects if isinstance(effect, Persist)])
+        if self.settings.staleness_policy == "drop":
+            next_lease = self.core.state.last_lease + 1
+            self.model.read(self.ledger.load_all(), next_lease, recovered=self.recoveries > 0)
         for effect in effects:
             if isinstance(effect, Send):
-                self.arrive(effect.peer, effect.message)
+                self.model.hear(effect.peer, effect.message)
         if self.core.state.minted > minted:
-            room = min(self.limit(), math.ceil(self.core.state.pacer.row.cap))
-            assert self.charged() <= room, "minted beyond the bound"
+            room = min(self.model.limit(), math.ceil(self.core.state.pacer.row.cap))
+            charged = self.model.charged(self.ledger.load_all().groups)
+            assert charged <= room, "minted beyond the bound"
         return [effect.message for effect in effects if isinstance(effect, Send)]
-
-    def arrive(self, peer: str, message: Message) -> None:
-        name = peer.partition(".")[0]
-        match message:
-            case Welcome():
-                self.epoch[peer] = message.epoch
-            case TaskCredit():
-                self.credit = message
-            case Assign():
-                for episode in message.episodes:
-                    key = (episode.id.group, episode.id.index)
-                    before = self.holder.get(key, (-1, ""))
-                    assert episode.id.attempt > before[0], "an attempt was given twice"
-                    self.holder[key] = (episode.id.attempt, name)
-                    self.workers[name].playing.add(episode.id)
-            case Cancel():
-                self.workers[name].playing -= set(message.episodes)
-            case Judge():
-                self.workers[name].orders[message.group] = len(message.episodes)
-            case Lease(header):
-                mints = [group.mint for group in header.groups]
-                if header.number not in self.leases:
-                    self.average(header)
-                known = self.leases.setdefault(header.number, mints)
-                assert known == mints, "a lease changed"
-                self.received = header.number
-                for group in header.groups:
-                    assert len(group.rewards) == len(group.episodes) == len(group.trajectories)
-                    assert len(group.rewards) >= self.settings.least_done
-
-    # ---- the model's own counts ----
-
-    def average(self, header: LeaseHeader) -> None:
-        iteration = {row.version: row.iteration for row in self.versions}
-        old = total = 0
-        for group in header.groups:
-            for trajectory in group.trajectories:
-                for version, count in trajectory.meta.versions:
-                    total += count
-                    if header.number - 1 - iteration[version] > self.settings.max_staleness:
-                        old += count
-        self.old_share = 0.9 * self.old_share + 0.1 * old / total
-
-    def limit(self) -> int:
-        s = self.settings
-        ahead = min(s.async_buffer_size, s.max_staleness)
-        return (ahead + s.update_weights_interval) * s.rollout_batch_size
-
-    def charged(self) -> int:
-        groups = self.ledger.load_all().groups
-        unleased = sum(group.lease is None and group.fate is None for group in groups)
-        unpublished = [group.lease for group in groups if (group.lease or 0) > self.through]
-        return unleased + len(unpublished)
 
     # ---- the driver ----
 
-    @precondition(lambda self: self.credit is not None)
+    @precondition(lambda self: self.model.credit is not None)
     @rule(data=st.data())
     def offer(self, data: st.DataObject) -> None:
-        credit = self.credit
+        credit = self.model.credit
         assert credit is not None
         count = data.draw(st.integers(1, credit.num_tasks))
         tasks = [Task(str(credit.cursor + i), {}) for i in range(count)]
-        self.credit = None
+        self.model.credit = None
         message = Tasks(tasks, credit.cursor + count)
         self.say("driver", message)
         if data.draw(st.booleans()):
@@ -217,49 +183,48 @@ class BufferMachine(RuleBasedStateMachine):
 
     def report(self, name: str, report: EpisodeReport) -> None:
         peer = self.peer(name)
-        event = FromPeer(peer, self.epoch[peer], 1, Finished(report))
+        event = FromPeer(peer, self.model.epoch[peer], 1, Finished(report))
         if not self.core.wants(event):
             self.do(event)
             return
         refs = tuple(self.store.append([b"p" * 30]) for _ in report.trajectories)
         self.store.sync()
-        self.do(Stored(peer, self.epoch[peer], 1, Finished(report), refs))
+        self.do(Stored(peer, self.model.epoch[peer], 1, Finished(report), refs))
 
     @rule(name=st.sampled_from(WORKERS), data=st.data())
     def finish(self, name: str, data: st.DataObject) -> None:
-        worker = self.workers[name]
+        worker = self.model.workers[name]
         if not worker.playing:
             return
         id = data.draw(st.sampled_from(sorted(worker.playing)))
         outcome = data.draw(st.sampled_from(OUTCOMES))
         worker.playing.discard(id)
-        report = EpisodeReport(id, outcome, StopReason.TERMINATED, [])
+        trajectories = []
         if outcome is Outcome.DONE:
-            version = data.draw(st.sampled_from(self.versions)).version
-            meta = TrajectoryMeta(2, 2, 1, 0.0, [(version, 2)])
-            report = EpisodeReport(id, outcome, StopReason.TERMINATED, [meta])
+            trajectories = [two_tokens(data.draw(st.sampled_from(self.model.versions)).version)]
+        report = EpisodeReport(id, outcome, StopReason.TERMINATED, trajectories)
         worker.reported.append(report)
         self.report(name, report)
 
     @rule(name=st.sampled_from(WORKERS), data=st.data())
     def repeat_a_report(self, name: str, data: st.DataObject) -> None:
-        if self.workers[name].reported:
-            self.report(name, data.draw(st.sampled_from(self.workers[name].reported)))
+        if self.model.workers[name].reported:
+            self.report(name, data.draw(st.sampled_from(self.model.workers[name].reported)))
 
     @rule(name=st.sampled_from(WORKERS), keep=st.sampled_from([True, True, True, False]))
     def judge(self, name: str, keep: bool) -> None:
         self.say_verdicts(name, keep=keep)
 
     def say_verdicts(self, name: str, *, keep: bool) -> None:
-        for group, size in list(self.workers[name].orders.items()):
+        for group, size in list(self.model.workers[name].orders.items()):
             self.say(name, Verdict(group, [0.5] * size, keep))
-        self.workers[name].orders.clear()
+        self.model.workers[name].orders.clear()
 
     @rule(name=st.sampled_from(WORKERS), told=st.sampled_from(["never", "before", "after"]))
     def worker_dies(self, name: str, told: str) -> None:
         if told == "before":
             self.say("driver", PeerLost(name))
-        self.workers[name] = Worker()
+        self.model.workers[name] = Worker()
         self.incarnation[name] += 1
         self.join(name, "worker")
         self.say(name, Capacity(4))
@@ -269,9 +234,9 @@ class BufferMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(WORKERS), data=st.data())
     def worker_reconnects(self, name: str, data: st.DataObject) -> None:
-        playing = sorted(self.workers[name].playing)
+        playing = sorted(self.model.workers[name].playing)
         kept = [id for id in playing if data.draw(st.booleans())]
-        self.workers[name].playing = set(kept)
+        self.model.workers[name].playing = set(kept)
         self.join(name, "worker", kept)
 
     @rule(seconds=st.floats(0.5, 8.0), silent=st.sampled_from([None, *WORKERS]))
@@ -289,11 +254,11 @@ class BufferMachine(RuleBasedStateMachine):
         self.work()
 
     def work(self) -> None:
-        if self.received == self.stepped + 1:
+        if self.model.received == self.stepped + 1:
             self.stepped += 1
             self.say("learner", Stepped(self.stepped, self.stepped % 5 == 0, 0.0, 0.0, 1.0))
             if self.stepped % self.settings.update_weights_interval == 0:
-                self.publish(self.versions[-1].version, self.stepped, self.stepped)
+                self.publish(self.model.versions[-1].version, self.stepped, self.stepped)
         self.say("learner", LeaseRequest(self.stepped + 1))
 
     @rule()
@@ -307,42 +272,25 @@ class BufferMachine(RuleBasedStateMachine):
         self.join("learner", "learner")
         if self.stepped > self.checkpoint:
             self.recoveries += 1
-        held = [row for row in self.versions if row.iteration <= self.checkpoint]
-        self.stepped = self.received = self.checkpoint
+        held = [row for row in self.model.versions if row.iteration <= self.checkpoint]
+        self.stepped = self.model.received = self.checkpoint
         self.publish(max(row.version for row in held), self.checkpoint, self.checkpoint)
         self.say("learner", LeaseRequest(self.stepped + 1))
 
     def publish(self, parent: int | None, iteration: int, through: int) -> None:
-        version = len(self.versions) + 1
+        version = len(self.model.versions) + 1
         row = VersionRow(version, parent, iteration)
-        self.versions.append(row)
-        self.through = through
+        self.model.published(row, through)
         sent = self.say("learner", Published(row, through))
         assert not any(isinstance(message, Refused) for message in sent)
 
     # ---- the buffer ----
 
-    def facts(self, core: BufferCore) -> dict[str, Any]:
-        state = core.state
-        return {
-            "groups": state.groups,
-            "episodes": state.episodes,
-            "leases": state.leases,
-            "versions": state.lineage.rows,
-            "pacing": state.pacer.row,
-            "marks": state.marks,
-            "fates": dict(state.fates),
-            "segments": {number: use.live for number, use in state.segments.items()},
-            "counts": (state.minted, state.cursor, state.last_lease, state.charged),
-            "ready": (state.ready, state.unleased),
-            "peers": {peer.name: peer.row for peer in core.peers},
-        }
-
     @rule()
     def buffer_dies(self) -> None:
         self.core = BufferCore(self.settings, self.ledger.load(), self.now)
-        self.credit = None
-        for name, worker in self.workers.items():
+        self.model.credit = None
+        for name, worker in self.model.workers.items():
             worker.orders.clear()
             self.join(name, "worker", sorted(worker.playing))
             self.say(name, Capacity(4))
@@ -351,14 +299,14 @@ class BufferMachine(RuleBasedStateMachine):
 
     @invariant()
     def a_restart_would_find_what_is_here(self) -> None:
-        if hasattr(self, "core"):
-            restored = BufferCore(self.settings, self.ledger.load(), self.now)
-            assert self.facts(restored) == self.facts(self.core)
+        restored = BufferCore(self.settings, self.ledger.load(), self.now)
+        assert facts(restored) == facts(self.core)
 
     @invariant()
     def the_average_of_old_tokens_is_that_of_the_leases(self) -> None:
-        if hasattr(self, "core") and self.recoveries == 0:
-            assert math.isclose(self.core.state.pacer.row.old_share, self.old_share, abs_tol=1e-9)
+        if self.recoveries == 0:
+            share = self.core.state.pacer.row.old_share
+            assert math.isclose(share, self.model.old_share, abs_tol=1e-9)
 
     @invariant()
     def every_group_has_one_fate_or_is_open(self) -> None:
@@ -366,17 +314,29 @@ class BufferMachine(RuleBasedStateMachine):
         assert [group.mint for group in groups] == list(range(1, len(groups) + 1))
         for group in groups:
             assert (group.fate is not None) == (group.state is GroupState.RETIRED)
-        tasks = [group.task.id for group in groups]
+            assert group.fate is not Fate.STALE or self.settings.staleness_policy == "drop"
+        tasks = [group.task.id for group in groups if group.repeat == 0]
         assert tasks == [str(position) for position in range(len(tasks))]
 
     @invariant()
+    def a_task_is_minted_again_after_a_stale_group_only_and_twice_at_the_most(self) -> None:
+        before: dict[str, GroupRow] = {}
+        for group in self.ledger.load_all().groups:
+            if group.repeat:
+                assert group.repeat == before[group.task.id].repeat + 1 <= 2
+                assert before[group.task.id].fate is Fate.STALE
+            before[group.task.id] = group
+        stale = [group for group in before.values() if group.fate is Fate.STALE]
+        waiting = [group.mint for group in stale if group.repeat < 2]
+        assert sorted(self.core.minter.waiting_again) == sorted(waiting)
+
+    @invariant()
     def no_group_is_in_two_leases(self) -> None:
-        leased = [mint for mints in self.leases.values() for mint in mints]
+        leased = [mint for mints in self.model.leases.values() for mint in mints]
         assert len(leased) == len(set(leased))
-        assert sorted(self.leases) == list(range(1, len(self.leases) + 1))
-        if hasattr(self, "settings"):
-            sizes = {len(mints) for mints in self.leases.values()}
-            assert sizes <= {self.settings.rollout_batch_size}
+        assert sorted(self.model.leases) == list(range(1, len(self.model.leases) + 1))
+        sizes = {len(mints) for mints in self.model.leases.values()}
+        assert sizes <= {self.settings.rollout_batch_size}
 
     def teardown(self) -> None:
         try:
@@ -405,14 +365,14 @@ class BufferMachine(RuleBasedStateMachine):
             self.all_work()
 
     def all_work(self) -> None:
-        if self.credit is not None:
-            credit, self.credit = self.credit, None
+        if self.model.credit is not None:
+            credit, self.model.credit = self.model.credit, None
             tasks = [Task(str(credit.cursor + i), {}) for i in range(credit.num_tasks)]
             self.say("driver", Tasks(tasks, credit.cursor + credit.num_tasks))
-        for name, worker in self.workers.items():
+        for name, worker in self.model.workers.items():
             for id in sorted(worker.playing):
                 worker.playing.discard(id)
-                meta = TrajectoryMeta(2, 2, 1, 0.0, [(self.versions[-1].version, 2)])
+                meta = two_tokens(self.model.versions[-1].version)
                 done = EpisodeReport(id, Outcome.DONE, StopReason.TERMINATED, [meta])
                 self.report(name, done)
             self.say_verdicts(name, keep=True)

@@ -39,6 +39,9 @@ class NoEngine:
     async def generate(self, *args: Any, **kwargs: Any) -> Any:
         raise AssertionError("an engine was asked")
 
+    def new_weights(self) -> None:
+        pass
+
     def permit_stats(self) -> PermitStats:
         return PermitStats()
 

@@ -17,6 +17,7 @@ from agentrl.envs.env import Env
 from agentrl.envs.messages import AssistantTurn, Message, Step
 from agentrl.errors import EngineError
 from agentrl.tokens.formats.load import load_format
+from agentrl.tokens.vocab import Vocab
 from agentrl.tools.tool import tool
 from agentrl.types import (
     COLUMNS,
@@ -52,7 +53,10 @@ ASSIGNMENT = EpisodeAssignment(
 class ScriptedClient:
     """A TurnClient that samples given texts, one version later at each turn."""
 
-    def __init__(self, *turns: str | Exception, finish: str = "stop") -> None:
+    def __init__(
+        self, *turns: str | Exception, finish: str = "stop", vocab: Vocab = CHAT.vocab
+    ) -> None:
+        self.vocab = vocab
         self.turns = list(turns)
         self.finish = finish
         self.prompts: list[list[int]] = []
@@ -71,7 +75,7 @@ class ScriptedClient:
         turn = self.turns.pop(0)
         if isinstance(turn, Exception):
             raise turn
-        ids = CHAT.vocab.encode_trusted(turn)[: sampling.max_new_tokens]
+        ids = self.vocab.encode_trusted(turn)[: sampling.max_new_tokens]
         version = len(self.prompts)
         return Generation(
             output_ids=ids,
@@ -79,6 +83,9 @@ class ScriptedClient:
             versions=[version] * len(ids),
             finish_reason=self.finish,
         )
+
+    def new_weights(self) -> None:
+        pass
 
     def permit_stats(self) -> PermitStats:
         return PermitStats()
@@ -262,7 +269,8 @@ async def test_time_that_runs_out_in_reset_is_an_env_error() -> None:
 
     played = await play(Hung, ScriptedClient(), SHORT)
     assert played.report.outcome is Outcome.ENV_ERROR
-    assert "reset did not return within 0.1 s (--episode-timeout-s)" in str(played.report.error)
+    error = str(played.report.error)
+    assert "reset (or restore) did not return within 0.1 s (--episode-timeout-s)" in error
 
 
 async def test_time_that_runs_out_before_the_first_token_is_an_engine_error() -> None:

@@ -38,7 +38,7 @@ def test_a_dry_run_of_the_default_job_says_first_what_it_is(
         ("--tensor-model-parallel-size 2", "1 learner ranks cannot hold whole replicas of 2"),
         ("--sglang-port 30000", "--sglang-port is refused"),
         ("--router-request-timeout-secs 3", "use --turn-timeout-s"),
-        ("--env search-r1", "there is no environment 'search-r1'"),
+        ("--env search-r9", "there is no environment 'search-r9'"),
     ],
 )
 def test_what_only_a_room_can_judge_is_refused_before_anything_starts(

@@ -3,7 +3,13 @@
 import pytest
 
 from agentrl.cluster.host import ExitNotice
-from agentrl.cluster.supervision import MAX_RESTARTS, Consequence, Supervision, exit_error
+from agentrl.cluster.supervision import (
+    MAX_RESTARTS,
+    Consequence,
+    Supervision,
+    exit_error,
+    must_be_killed,
+)
 from agentrl.errors import DataError, InfrastructureError
 
 
@@ -13,8 +19,8 @@ def exit_of(name: str, code: int, expected: bool = False) -> ExitNotice:
 
 def test_the_learner_is_done_when_its_last_rank_is() -> None:
     watch = Supervision(num_learners=2)
-    assert watch.ended(exit_of("learner-1", 0)) is Consequence.NOTHING
-    assert watch.ended(exit_of("learner-0", 0)) is Consequence.LEARNER_DONE
+    assert watch.ended(exit_of("learner-1", 0), 1) is Consequence.NOTHING
+    assert watch.ended(exit_of("learner-0", 0), 1) is Consequence.LEARNER_DONE
 
 
 def test_a_killed_worker_is_started_again_until_its_budget_is_spent() -> None:
@@ -29,14 +35,67 @@ def test_an_iteration_renews_the_budget() -> None:
     watch = Supervision(1)
     for _ in range(MAX_RESTARTS):
         watch.ended(exit_of("worker-0", -9))
-    watch.stepped()
+    watch.stepped(1)
     assert watch.ended(exit_of("worker-0", -9)) is Consequence.RESTART
 
 
+def test_an_iteration_that_is_made_again_renews_nothing() -> None:
+    """The checkpoint is of 10, and iteration 15 kills the learner each time."""
+    watch = Supervision(1)
+    for life in range(1, MAX_RESTARTS + 1):
+        for number in (11, 12, 13, 14):
+            watch.stepped(number)
+        assert watch.ended(exit_of("learner-0", -9), life) is Consequence.RESTART_LEARNER
+    for number in (11, 12, 13, 14):
+        watch.stepped(number)
+    assert watch.ended(exit_of("learner-0", -9), MAX_RESTARTS + 1) is Consequence.FAIL
+    watch.stepped(15)
+    assert watch.ended(exit_of("learner-0", -9), 99) is Consequence.RESTART_LEARNER
+
+
+def test_iterations_of_a_program_before_renew_nothing_when_they_are_made_again() -> None:
+    watch = Supervision(1)
+    watch.stepped(14)
+    for life in range(1, MAX_RESTARTS + 1):
+        assert watch.ended(exit_of("learner-0", -9), life) is Consequence.RESTART_LEARNER
+        watch.stepped(14)
+    assert watch.ended(exit_of("learner-0", -9), MAX_RESTARTS + 1) is Consequence.FAIL
+
+
+@pytest.mark.parametrize("name", ["worker-0", "learner-0", "buffer"])
 @pytest.mark.parametrize("code", [2, 3, 4, 65])
-def test_what_a_restart_cannot_mend_ends_the_run(code: int) -> None:
-    assert Supervision(1).ended(exit_of("worker-0", code)) is Consequence.FAIL
-    assert exit_error(code).exit_code == code
+def test_what_a_restart_cannot_mend_ends_the_run(name: str, code: int) -> None:
+    assert Supervision(1).ended(exit_of(name, code), 1) is Consequence.FAIL
+    assert exit_error(exit_of(name, code)).exit_code == code
+
+
+def test_the_error_of_any_rank_ends_the_run_however_late_it_is_heard_of() -> None:
+    """What one rank found wrong, the others saw as a broken collective."""
+    watch = Supervision(2)
+    watch.ended(exit_of("learner-1", 70), 1)
+    assert watch.ended(exit_of("learner-0", 4), 1) is Consequence.FAIL
+    assert watch.ended(exit_of("learner-0", 4), None) is Consequence.FAIL
+
+
+@pytest.mark.parametrize(
+    ("name", "consequence"),
+    [
+        ("engine-0", Consequence.RESTART_ENGINE),
+        ("router", Consequence.RESTART_ROUTER),
+        ("retriever", Consequence.RESTART),
+        ("worker-pool", Consequence.RESTART),
+        ("engine-room", Consequence.RESTART),
+    ],
+)
+@pytest.mark.parametrize("code", [2, 3, 4, 65])
+def test_foreign_programs_mean_other_things_by_the_same_codes(
+    name: str, consequence: Consequence, code: int
+) -> None:
+    watch = Supervision(1)
+    for _ in range(MAX_RESTARTS):
+        assert watch.ended(exit_of(name, code)) is consequence
+    assert watch.ended(exit_of(name, code)) is Consequence.FAIL
+    assert exit_error(exit_of(name, code)) is InfrastructureError
 
 
 @pytest.mark.parametrize(
@@ -53,47 +112,58 @@ def test_what_a_restart_cannot_mend_ends_the_run(code: int) -> None:
 def test_every_part_of_a_run_is_started_again(
     name: str, consequence: Consequence, code: int
 ) -> None:
-    assert Supervision(2).ended(exit_of(name, code)) is consequence
+    assert Supervision(2).ended(exit_of(name, code), 1) is consequence
 
 
 def test_an_engine_that_ends_by_itself_is_missed_though_it_says_all_is_well() -> None:
     assert Supervision(1).ended(exit_of("engine-0", 0)) is Consequence.RESTART_ENGINE
 
 
-def test_the_ranks_of_a_learner_share_a_budget_and_are_done_together() -> None:
+def test_a_learner_of_many_ranks_may_die_as_often_as_any_process() -> None:
+    """One broken collective ends all of its ranks, each by itself."""
+    watch = Supervision(8)
+    for life in range(1, MAX_RESTARTS + 1):
+        said = [watch.ended(exit_of(f"learner-{rank}", 70), life) for rank in range(8)]
+        assert said == [Consequence.RESTART_LEARNER] + [Consequence.NOTHING] * 7
+    assert watch.ended(exit_of("learner-3", 70), MAX_RESTARTS + 1) is Consequence.FAIL
+
+
+def test_a_rank_of_a_life_that_is_over_means_nothing() -> None:
     watch = Supervision(2)
-    watch.ended(exit_of("learner-0", 0))
-    for rank in (0, 1, 0, 1, 0):
-        assert watch.ended(exit_of(f"learner-{rank}", -9)) is Consequence.RESTART_LEARNER
-    assert watch.ended(exit_of("learner-1", -9)) is Consequence.FAIL
-    assert watch.ended(exit_of("learner-1", 0)) is Consequence.NOTHING
-    assert watch.ended(exit_of("learner-0", 0)) is Consequence.LEARNER_DONE
+    watch.ended(exit_of("learner-1", -9), 1)
+    assert watch.ended(exit_of("learner-0", 0), 1) is Consequence.NOTHING
+    assert watch.ended(exit_of("learner-0", -9), None) is Consequence.NOTHING
+
+
+def test_the_ranks_of_a_learner_are_done_together_in_each_life_anew() -> None:
+    watch = Supervision(2)
+    watch.ended(exit_of("learner-0", 0), 1)
+    assert watch.ended(exit_of("learner-1", -9), 1) is Consequence.RESTART_LEARNER
+    for life in (2, 3):  # the third for the sake of an engine
+        assert watch.ended(exit_of("learner-1", 0), life) is Consequence.NOTHING
+        assert watch.ended(exit_of("learner-0", 0), life) is Consequence.LEARNER_DONE
 
 
 def test_what_a_process_meant_by_its_exit_code_is_told() -> None:
-    assert exit_error(-11) is InfrastructureError
-    assert exit_error(65) is DataError
+    assert exit_error(exit_of("worker-0", -11)) is InfrastructureError
+    assert exit_error(exit_of("worker-0", 65)) is DataError
 
 
 def test_an_exit_that_was_ordered_is_nothing() -> None:
     assert Supervision(1).ended(exit_of("engine-0", -15, expected=True)) is Consequence.NOTHING
 
 
-def test_a_worker_that_fell_silent_is_killed_once() -> None:
-    watch = Supervision(1)
-    watch.peer("worker-0", "joined")
-    assert watch.peer("worker-0", "lost")
-    assert not watch.peer("worker-0", "lost")
-
-
-def test_a_worker_whose_end_is_known_is_not_killed_in_its_next_life() -> None:
-    watch = Supervision(1)
-    watch.peer("worker-0", "joined")
-    watch.ended(exit_of("worker-0", -9))
-    assert not watch.peer("worker-0", "lost")
-
-
-def test_a_silent_learner_is_not_killed() -> None:
-    watch = Supervision(1)
-    watch.peer("learner-0", "joined")
-    assert not watch.peer("learner-0", "lost")
+@pytest.mark.parametrize(
+    ("name", "state", "killed"),
+    [
+        ("worker-0", "lost", True),
+        ("worker-0", "joined", False),
+        ("worker-0", "back", False),
+        ("learner-0", "lost", False),
+        ("driver", "lost", False),
+    ],
+)
+def test_a_worker_that_falls_silent_is_killed_and_nobody_else(
+    name: str, state: str, killed: bool
+) -> None:
+    assert must_be_killed(name, state) is killed

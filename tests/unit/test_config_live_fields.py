@@ -12,10 +12,12 @@ READ_AS = {
     "preset": None,  # its values
     "input_key": "env_args",
     "label_key": "env_args",
+    "custom_rm_path": "env_args",
     "actor_num_nodes": "num_learner_ranks",
     "actor_num_gpus_per_node": "num_learner_ranks",
     "rollout_num_gpus": "num_engines",
     "max_staleness": "staleness_bound",
+    "mask_offpolicy_in_partial_rollout": "masks_off_policy_turns",
 }
 
 

@@ -130,8 +130,10 @@ def test_row_keys_reach_the_environment_that_reads_them() -> None:
     config = resolve("--prompt-data", "x.jsonl", "--input-key", "question", "--label-key", "answer")
     assert config.env == "single-turn"
     assert config.env_args == {"input_key": "question", "label_key": "answer"}
+    config = resolve("--env", "tools", "--prompt-data", "x.jsonl", "--custom-rm-path", "mine:judge")
+    assert config.env_args == {"reward": "mine:judge"}
     with pytest.raises(
-        ConfigError, match="--input-key question is read by --env single-turn alone"
+        ConfigError, match="--input-key question is read by --env single-turn and tools alone"
     ):
         resolve("--prompt-data", "x.jsonl", "--env", "mine:Env", "--input-key", "question")
 

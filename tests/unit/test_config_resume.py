@@ -34,6 +34,36 @@ def test_auto_takes_the_newest_run_that_is_not_complete(tmp_path: Path) -> None:
     assert find_run("auto", str(tmp_path), None) == wanted
 
 
+def test_auto_goes_on_with_what_crashed_and_passes_over_what_failed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    leave_run(tmp_path, "bad-data", status="failed", age_s=0)
+    leave_run(tmp_path, "unhealthy", status="failed", age_s=1)
+    leave_run(tmp_path, "done", status="complete", age_s=2)
+    wanted = leave_run(tmp_path, "lost-engine", status="crashed", age_s=3)
+    leave_run(tmp_path, "older", status="interrupted", age_s=4)
+    assert find_run("auto", str(tmp_path), None) == wanted
+    (said,) = caplog.messages
+    assert f"passes over 2 runs, the newest {tmp_path}/bad-data" in said
+    assert f"--resume {tmp_path}/bad-data continues it" in said
+
+
+def test_a_failed_run_that_is_older_is_not_spoken_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    wanted = leave_run(tmp_path, "stopped", status="interrupted", age_s=0)
+    leave_run(tmp_path, "bad-data", status="failed", age_s=1)
+    assert find_run("auto", str(tmp_path), None) == wanted
+    assert caplog.messages == []
+
+
+def test_a_failed_run_is_continued_by_its_name(tmp_path: Path) -> None:
+    run = leave_run(tmp_path, "bad-data", status="failed", age_s=0)
+    assert find_run("auto", str(tmp_path), None) is None
+    assert find_run("auto", str(tmp_path), "bad-data") == run
+    assert find_run(str(run), "elsewhere", None) == run
+
+
 def test_auto_begins_a_new_run_when_there_is_none_to_continue(tmp_path: Path) -> None:
     leave_run(tmp_path, "done", status="complete", age_s=0)
     assert find_run("auto", str(tmp_path), None) is None

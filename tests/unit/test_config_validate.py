@@ -56,6 +56,11 @@ def test_a_sound_configuration_passes_without_a_note(good: RunConfig) -> None:
         ({"min_group_size": 5}, "--min-group-size 5 is more than --n-samples-per-prompt 4"),
         ({"n_samples_per_prompt": 1}, "every advantage is 0"),
         ({"update_weights_interval": 4, "max_staleness": 2}, "raise --max-staleness to 3"),
+        ({"over_sampling_batch_size": 7}, "is less than --rollout-batch-size 8"),
+        (
+            {"over_sampling_batch_size": 25},
+            "raise --async-buffer-size to 3 and --max-staleness to 3, or make it 24",
+        ),
         ({"rollout_top_p": 0.9}, "--rollout-top-p 0.9"),
         ({"rollout_top_k": 50}, "--rollout-top-k 50"),
         ({"turn_timeout_s": 10.0, "episode_timeout_s": 5.0}, "--turn-timeout-s 10"),
@@ -141,6 +146,38 @@ def test_every_combination_of_buffer_and_interval_has_a_bound_that_passes(good: 
                 good, async_buffer_size=ahead, update_weights_interval=interval
             )
             validate(config)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"max_staleness": 1}, "lets generation run 1 iterations ahead, not --async-buffer-size 2"),
+        ({"over_sampling_batch_size": 16}, "without --dynamic-sampling-filter-path"),
+        (
+            {"partial_rollout": False, "mask_offpolicy_in_partial_rollout": True},
+            "adds nothing to --no-partial-rollout",
+        ),
+    ],
+)
+def test_knobs_that_do_less_than_they_seem_to_are_noted(
+    good: RunConfig, changes: dict[str, Any], said: str
+) -> None:
+    (note,) = validate(msgspec.structs.replace(good, **changes))
+    assert said in note
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"staleness_policy": "drop"},
+        {"partial_rollout": False},
+        {"over_sampling_batch_size": 16, "dynamic_sampling_filter_path": "a:b"},
+    ],
+)
+def test_knobs_that_mean_something_pass_without_a_note(
+    good: RunConfig, changes: dict[str, Any]
+) -> None:
+    assert validate(msgspec.structs.replace(good, **changes)) == []
 
 
 def test_workers_that_cannot_fill_the_engines_are_noted(good: RunConfig) -> None:

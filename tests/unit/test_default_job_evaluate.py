@@ -17,8 +17,9 @@ FOLDER = Path(__file__).parents[2] / "scripts" / "default_job"
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(FOLDER)
     offline, evaluate, samples = map(import_module, ("offline", "evaluate", "samples"))
+    places, snapshots = map(import_module, ("places", "snapshots"))
 
-CHAT = load_format("qwen", offline.MODEL_DIR)
+CHAT = load_format("qwen", places.MODEL_DIR)
 CALL = offline.FORCED + 'capital of France"}}\n</tool_call>'
 ANSWER = "<answer> Paris </answer>"
 END = "<|im_end|>"
@@ -86,6 +87,14 @@ async def test_a_turn_that_was_cut_ends_the_episode_as_in_the_job() -> None:
     assert len(policy.asked) == 1
 
 
+async def test_without_its_tool_a_call_is_told_an_error_and_finds_nothing() -> None:
+    policy = ScriptedPolicy(CALL + END, ANSWER + END)
+    (played,) = await play(policy, question(), env=snapshots.OfflineWithoutSearch)
+    assert (played.reward, played.searches, played.malformed) == (1.0, 1, True)
+    assert "search" in "".join(played.turns[0].told)
+    assert "capital of France is" not in "".join(played.turns[0].told)
+
+
 async def test_an_episode_that_searches_for_ever_is_unfinished() -> None:
     policy = ScriptedPolicy(*[CALL + END] * offline.MAX_TURNS)
     (played,) = await play(policy, question())
@@ -101,7 +110,7 @@ async def test_a_score_has_means_by_hops_and_an_interval() -> None:
     assert (score.low, score.high) == pytest.approx((0.2307, 0.8824), abs=1e-4)
 
 
-async def test_forced_play_is_a_row_of_its_own_and_its_rewards_are_kept_apart() -> None:
+async def test_forced_play_is_a_row_of_its_own() -> None:
     query = 'capital of France"}}\n</tool_call>' + END
     policy = ScriptedPolicy(ANSWER + END, query, ANSWER + END)
     evaluation = evaluate.Evaluation(policy)
@@ -111,14 +120,8 @@ async def test_forced_play_is_a_row_of_its_own_and_its_rewards_are_kept_apart() 
         ("heldout", 0.0),
         ("heldout forced", 1.0),
     ]
-    assert evaluation.rewards == {"heldout": [1.0], "heldout forced": [0.0]}
+    assert [score.exact_match for score in evaluation.scores] == [1.0, 0.0]
     assert evaluation.figures()["groups_with_signal"] is None
-
-
-async def test_rewards_of_sampled_play_are_not_kept() -> None:
-    evaluation = evaluate.Evaluation(ScriptedPolicy(ANSWER + END))
-    await evaluation.play("heldout", [question()], 1.0)
-    assert evaluation.rewards == {}
 
 
 async def test_the_signal_is_the_share_of_groups_whose_rewards_differ() -> None:
@@ -156,7 +159,7 @@ async def test_a_sample_shows_what_was_asked_searched_read_and_answered() -> Non
 
 
 async def test_the_shipped_model_plays_and_searches_when_it_is_forced() -> None:
-    policy = offline.Policy(offline.MODEL_DIR)
+    policy = offline.Policy(places.MODEL_DIR)
     tasks = eval_tasks("heldout")
     numbered = [(number, tasks[number]) for number in samples.QUESTIONS]
     played = await offline.play(policy, numbered, 0.0, force_search=True)

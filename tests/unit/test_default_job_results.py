@@ -14,57 +14,15 @@ from agentrl.config.run import RunConfig
 from agentrl.config.toml import write_config
 from agentrl.errors import DataError
 from agentrl.telemetry.recorder import Recorder
+from tests.unit.default_job_runs import START_S, write_curve, write_run
 
 FOLDER = Path(__file__).parents[2] / "scripts" / "default_job"
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(FOLDER)
-    intervals, runs, arms = map(import_module, ("intervals", "runs", "arms"))
+    intervals, runs, arms, equal = map(import_module, ("intervals", "runs", "arms", "equal"))
     results = import_module("results")
 
 TARGETS = (0.5, 0.6, 0.7, 0.9)
-START_S = 1000.0
-
-
-def write_run(
-    path: Path,
-    *,
-    iteration_s: float = 10.0,
-    scores: tuple[float, ...] = (0.4, 0.6, 0.8),
-    n: int = 100,
-    seed: int = 1,
-    status: str = "complete",
-    **config: Any,
-) -> Path:
-    """A run of two iterations for each score after the first, evaluated after every second.
-
-    The evaluation before training ends at START_S, and each later one takes 5 s beside training.
-    """
-    lines = [evaluation(0, START_S, scores[0], n)]
-    num_steps = 2 * (len(scores) - 1)
-    for step in range(1, num_steps + 1):
-        now = START_S + step * iteration_s
-        # the learner has waited 40 s for its first batch while the model was evaluated
-        lasted = iteration_s + 40 if step == 1 else iteration_s
-        metrics = {"rollout/reward_mean": step / 10, "perf/iteration_s": lasted}
-        lines.append({"step": step, "metrics": metrics, "histograms": {}, "time": now})
-        if step % 2 == 0:
-            lines.append(evaluation(step, now + 5, scores[step // 2], n))
-    path.mkdir(parents=True)
-    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    summary: dict[str, Any] = {
-        "run_id": path.name, "status": status, "error": None, "steps": num_steps, "wall_s": 1.0,
-        "eval": {}, "fates": {}, "max_trained_age": 3, "learner_idle_share": 0.25,
-        "push_ms_p50": None,
-    }  # fmt: skip
-    (path / "summary.json").write_text(json.dumps(summary))
-    settings = {"seed": seed, "run_dir": f'"{path}"', **config}
-    (path / "config.toml").write_text("".join(f"{k} = {v}\n" for k, v in settings.items()))
-    return path
-
-
-def evaluation(step: int, time: float, score: float, n: int) -> dict[str, Any]:
-    figures = {"n": n, "failed": 0, "score": score, "version_min": step, "version_max": step}
-    return {"step": step, "eval": {"heldout": figures}, "time": time}
 
 
 def write_arm(folder: Path, name: str, *, times: float, **config: Any) -> list[Path]:
@@ -108,18 +66,10 @@ def test_a_share_that_cannot_be_is_refused(share: float, n: int) -> None:
         intervals.wilson(share, n)
 
 
-def test_an_unpaired_gain_adds_the_variances_of_both_shares() -> None:
-    gain = intervals.unpaired_gain(0.4, 100, 0.8, 100)
-    # 1.959964 * sqrt(0.24 / 100 + 0.16 / 100) = 0.123959
-    assert (gain.value, gain.low, gain.high) == pytest.approx((0.4, 0.276041, 0.523959), abs=1e-6)
-    assert not gain.is_paired
-
-
 def test_a_paired_gain_counts_only_the_questions_that_changed() -> None:
     gain = intervals.paired_gain([0, 0, 1, 1], [1, 0, 1, 1])
     # changes 1, 0, 0, 0: variance 3 / 16; 1.959964 * sqrt(3 / 64) = 0.424345
     assert (gain.value, gain.low, gain.high) == pytest.approx((0.25, -0.174345, 0.674345), abs=1e-6)
-    assert gain.is_paired
     same = intervals.paired_gain([0, 1], [0, 1])
     assert (same.low, same.high) == (0, 0)
 
@@ -138,6 +88,15 @@ def test_the_clock_starts_when_the_evaluation_before_training_is_over(tmp_path: 
         (1, 10.0, 0.1), (2, 20.0, 0.2), (3, 30.0, 0.3), (4, 40.0, 0.4),
     ]  # fmt: skip
     assert run.seconds == 40.0
+    assert run.own == {0: 0.38, 4: 0.81}
+
+
+def test_a_run_that_is_not_rewarded_has_its_clock_and_its_scores(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "r", own=None, is_rewarded=False, prompt_data='"/far/rows.jsonl"')
+    run = runs.read_run(path)
+    assert [(s.step, s.seconds) for s in run.scores] == [(0, 0.0), (2, 20.0), (4, 40.0)]
+    assert (run.seconds, run.rewards, run.own) == (40.0, [], {})
+    assert run.config == {"prompt_data": "rows.jsonl"}
 
 
 def test_the_clock_starts_no_earlier_than_the_learner_waits(tmp_path: Path) -> None:
@@ -153,12 +112,11 @@ def test_the_clock_starts_no_earlier_than_the_learner_waits(tmp_path: Path) -> N
 def test_an_iteration_repeated_after_a_recovery_counts_as_it_was_last(tmp_path: Path) -> None:
     path = write_run(tmp_path / "r")
     lines = (path / "metrics.jsonl").read_text().splitlines()
-    again = json.loads(lines[4]) | {"time": START_S + 50}
+    again = json.loads(lines[3]) | {"time": START_S + 50}
     again["metrics"]["rollout/reward_mean"] = 0.9
-    at_the_end = [json.loads(line) | {"time": START_S + 60} for line in lines[5:6]]
-    (path / "metrics.jsonl").write_text(
-        "\n".join([*lines[:5], json.dumps(again), *map(json.dumps, at_the_end), *lines[6:]])
-    )
+    late = json.loads(lines[4]) | {"time": START_S + 60}
+    both = [json.dumps(again), json.dumps(late)]
+    (path / "metrics.jsonl").write_text("\n".join([*lines[:4], *both, *lines[5:]]))
     rewards = runs.read_run(path).rewards
     assert [(p.step, p.seconds) for p in rewards] == [(1, 10), (2, 20), (3, 50), (4, 60)]
     assert rewards[2].value == 0.9
@@ -176,8 +134,10 @@ def test_what_the_recorder_writes_can_be_read(tmp_path: Path) -> None:
         recorder.event("step", {"number": 1, "metrics": metrics, "buffer": buffer})
         recorder.evaluation(1, scored | {"score": 0.75})
         recorder.finish("complete")
+    write_curve(path, {0: 0.5, 1: 0.75}, 8)
     run = runs.read_run(path)
-    assert [(s.step, s.exact_match, s.n) for s in run.scores] == [(0, 0.25, 8), (1, 0.75, 8)]
+    assert [(s.step, s.exact_match, s.n) for s in run.scores] == [(0, 0.5, 8), (1, 0.75, 8)]
+    assert run.own == {0: 0.25, 1: 0.75}
     assert [(p.step, p.value) for p in run.rewards] == [(1, 0.5)]
     assert run.config["async_buffer_size"] == 4
     assert run.summary.steps == 1
@@ -189,11 +149,36 @@ def test_a_run_that_is_not_complete_is_refused(tmp_path: Path, status: str) -> N
         runs.read_run(write_run(tmp_path / "r", status=status))
 
 
-def test_a_run_without_an_evaluation_at_both_ends_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("scores", "said"),
+    [
+        ({0: 0.4, 2: 0.5}, r"scored was \['heldout', 0, 2\]; wanted is heldout .* 0 and 4"),
+        ({2: 0.4, 4: 0.5}, r"scored was \['heldout', 2, 4\]"),
+        ({0: 0.4, 4: 0.5, 6: 0.5}, r"metrics.jsonl lacks the scored iterations \[6\]"),
+    ],
+)
+def test_a_run_that_is_not_scored_at_both_ends_is_refused(
+    tmp_path: Path, scores: dict[int, float], said: str
+) -> None:
     path = write_run(tmp_path / "r")
-    lines = (path / "metrics.jsonl").read_text().splitlines()
-    (path / "metrics.jsonl").write_text("\n".join(lines[:-1]))
-    with pytest.raises(DataError, match=r"after the iterations \[0, 2\]; the ends, 0 and 4"):
+    write_curve(path, scores, 100)
+    with pytest.raises(DataError, match=said):
+        runs.read_run(path)
+
+
+def test_a_run_that_was_never_scored_is_refused(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "r")
+    (path / "curve.json").unlink()
+    with pytest.raises(DataError, match=r"scored was nothing; .* run snapshots.py"):
+        runs.read_run(path)
+
+
+def test_scores_of_different_questions_make_no_curve(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "r")
+    curve = json.loads((path / "curve.json").read_bytes())
+    curve["rewards"]["2"].pop()
+    (path / "curve.json").write_text(json.dumps(curve))
+    with pytest.raises(DataError, match="not of the same questions"):
         runs.read_run(path)
 
 
@@ -205,7 +190,7 @@ def test_a_folder_that_is_no_run_is_refused_by_its_name(tmp_path: Path) -> None:
 # ---- arms ---------------------------------------------------------------------------------------
 
 
-def test_the_time_to_a_score_is_linear_between_evaluations(tmp_path: Path) -> None:
+def test_the_time_to_a_score_is_linear_between_scored_iterations(tmp_path: Path) -> None:
     scores = runs.read_run(write_run(tmp_path / "r")).scores
     assert arms.seconds_to(0.5, scores) == pytest.approx(10)
     assert arms.seconds_to(0.6, scores) == pytest.approx(20)
@@ -242,8 +227,9 @@ def test_an_arm_is_the_mean_and_the_range_of_its_seeds(tmp_path: Path) -> None:
     half = arm.seconds_to["0.5"].seconds
     assert (half.mean, half.low, half.high) == pytest.approx((10, 5, 15))
     assert (arm.seconds_to["0.9"].reached, arm.seconds_to["0.9"].seconds) == (0, None)
-    assert [run.gain.is_paired for run in arm.runs] == [False] * 3
-    assert arm.runs[0].gain.low == pytest.approx(0.276041, abs=1e-6)
+    # 40 of 100 changed to right, none to wrong: 1.959964 * sqrt(0.4 * 0.6 / 100) = 0.096018
+    assert arm.runs[0].gain.low == pytest.approx(0.303982, abs=1e-6)
+    assert (arm.runs[0].own_start, arm.runs[0].own_end) == (0.38, 0.81)
 
 
 def test_a_time_has_no_mean_unless_every_seed_got_there(tmp_path: Path) -> None:
@@ -252,19 +238,6 @@ def test_a_time_has_no_mean_unless_every_seed_got_there(tmp_path: Path) -> None:
     times = arms.measure_arm("async", [good, bad], TARGETS).seconds_to
     assert times["0.5"].seconds is not None
     assert (times["0.6"].reached, times["0.6"].runs, times["0.6"].seconds) == (1, 2, None)
-
-
-def test_rewards_question_by_question_make_a_gain_paired(tmp_path: Path) -> None:
-    path = write_run(tmp_path / "r", n=4)
-    (path / "rewards.json").write_text('{"heldout": [1, 0, 1, 1], "heldout forced": [1]}')
-    (run,) = arms.measure_arm("a", [runs.read_run(path)], TARGETS, [0, 0, 1, 1]).runs
-    assert run.gain.is_paired
-    assert (run.start.exact_match, run.end.exact_match, run.end.n) == (0.5, 0.75, 4)
-    assert run.gain.low == pytest.approx(-0.174345, abs=1e-6)
-    (unpaired,) = arms.measure_arm("a", [runs.read_run(path)], TARGETS).runs
-    assert not unpaired.gain.is_paired
-    with pytest.raises(DataError, match="3 rewards before and 4 after make no pairs"):
-        arms.measure_arm("a", [runs.read_run(path)], TARGETS, [0, 0, 1])
 
 
 def test_runs_that_differ_in_more_than_their_seeds_are_no_arm(tmp_path: Path) -> None:
@@ -290,12 +263,35 @@ def test_an_arm_that_is_twice_as_fast_is_said_to_be_so(tmp_path: Path) -> None:
     assert (ratio.mean, ratio.low, ratio.high) == pytest.approx((2, 2 / 3, 6))
 
 
+def test_a_score_at_a_time_is_linear_between_scored_iterations(tmp_path: Path) -> None:
+    scores = runs.read_run(write_run(tmp_path / "r")).scores
+    assert [equal.score_at(at, scores) for at in (0, 10, 20, 35, 40)] == pytest.approx(
+        [0.4, 0.5, 0.6, 0.75, 0.8]
+    )
+    with pytest.raises(ValueError, match="41 s lie outside"):
+        equal.score_at(41, scores)
+
+
+def test_arms_are_compared_until_the_shortest_run_ends(tmp_path: Path) -> None:
+    both = {
+        name: [runs.read_run(path) for path in write_arm(tmp_path, name, times=times)]
+        for name, times in (("a", 1), ("s", 2))
+    }
+    found = equal.at_equal_seconds(both)
+    assert found.seconds == [5, 10, 20]  # seed 1 of a: four iterations of 5 s
+    lows = {name: over[-1].low for name, over in found.exact_match.items()}
+    highs = {name: over[-1].high for name, over in found.exact_match.items()}
+    # after 20 s the seeds of a are in iterations 4, 2 and 4 / 3, those of s in 2, 1 and 2 / 3
+    assert lows == pytest.approx({"a": 0.4 + 0.4 / 3, "s": 0.4 + 0.2 / 3})
+    assert highs == pytest.approx({"a": 0.8, "s": 0.6})
+
+
 # ---- the whole tool -----------------------------------------------------------------------------
 
 
 def test_the_tool_writes_tables_numbers_and_a_picture(two_arms: list[str], tmp_path: Path) -> None:
     output = tmp_path / "out"
-    argv = ["--output", str(output), "--compare", "B=4", "B=0"]
+    argv = ["--output", str(output), "--compare", "B=4", "B=0", "--targets", "0.5", "0.6", "0.7"]
     for spec in two_arms:
         argv += ["--runs", spec]
     said = results.report(results.parse(argv))
@@ -304,7 +300,10 @@ def test_the_tool_writes_tables_numbers_and_a_picture(two_arms: list[str], tmp_p
     assert "| 3 | 40.0 % | 80.0 % | 40.0 | 10 (5 to 15) | 20 (10 to 30) |" in rows["B=4"]
     assert "| 2.00 (0.67 to 6.00) |" in rows["B=4 than B=0"]
     assert rows["`async_buffer_size`"] == "| `async_buffer_size` | `4` | `0` |"
-    assert "+40.0 (27.6 to 52.4, unpaired)" in said
+    assert "+40.0 (30.4 to 49.6)" in said
+
+    assert "differ from the scores beside them by 2.0\npoints at most" in said
+    assert "between the scored iterations 2, 4;" in said.replace("\n", " ")
 
     numbers = json.loads((output / "numbers.json").read_bytes())
     assert [arm["name"] for arm in numbers["arms"]] == ["B=4", "B=0"]
@@ -313,6 +312,24 @@ def test_the_tool_writes_tables_numbers_and_a_picture(two_arms: list[str], tmp_p
 
     svg = ElementTree.fromstring((output / "curves.svg").read_text())
     assert len(list(svg.iter("{http://www.w3.org/2000/svg}polyline"))) == 2 * 2  # arms, panels
+
+
+def test_a_control_is_in_all_but_the_table_of_settings(two_arms: list[str], tmp_path: Path) -> None:
+    control = write_run(tmp_path / "c", own=None, is_rewarded=False, loss_type='"sft_loss"')
+    output = tmp_path / "out"
+    argv = ["--output", str(output), "--control", f"sft={control}"]
+    for spec in two_arms:
+        argv += ["--runs", spec]
+    said = results.report(results.parse(argv))
+    assert "loss_type" not in said
+    assert "| setting | B=4 | B=0 |" in said
+    assert "| at equal seconds | after 5 s | after 10 s | after 20 s |" in said
+    assert "| sft | 45.0 % | 50.0 % | 60.0 % |" in said
+    numbers = json.loads((output / "numbers.json").read_bytes())
+    assert list(numbers["equal"]["exact_match"]) == ["B=4", "sft"]
+    svg = ElementTree.fromstring((output / "curves.svg").read_text())
+    lines = list(svg.iter("{http://www.w3.org/2000/svg}polyline"))
+    assert len(lines) == 3 + 2  # the control has a score and no reward
 
 
 def test_a_curve_is_the_mean_of_its_seeds_after_the_same_iteration() -> None:

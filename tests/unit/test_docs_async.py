@@ -3,14 +3,19 @@
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from agentrl.buffer.admission import Pacer
+from agentrl.buffer.groups import REPEATS
 from agentrl.buffer.rows import PacingRow
 from agentrl.buffer.settings import BufferSettings
+from agentrl.buffer.starvation import WINDOW
+from agentrl.config.asynchrony import check_asynchrony
 from agentrl.config.run import RunConfig
+from agentrl.errors import ConfigError
 from agentrl.lineage import Lineage
-from agentrl.types import PermitStats, VersionRow
+from agentrl.types import RESAMPLES, PermitStats, VersionRow
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "async.md"
 
@@ -33,7 +38,7 @@ def settings(b: int, i: int, s: int, n: int) -> BufferSettings:
     )
 
 
-@pytest.mark.parametrize("row", rows("B | I | S | N"))
+@pytest.mark.parametrize("row", rows("B | I | S | N | least C"))
 def test_the_caps_of_the_table_are_those_of_the_rule(row: list[str]) -> None:
     b, i, s, n, least, start, bound = map(int, row)
     run = settings(b, i, s, n)
@@ -41,6 +46,29 @@ def test_the_caps_of_the_table_are_those_of_the_rule(row: list[str]) -> None:
     assert Pacer(run, None).row.cap == start
     assert Pacer(run, PacingRow(cap=0.0)).cap == least
     assert Pacer(run, PacingRow(cap=1e9)).cap == bound
+
+
+@pytest.mark.parametrize("row", rows("B | I | S | N | Q"))
+def test_the_over_sampling_of_the_page_is_that_of_the_rules(row: list[str]) -> None:
+    b, i, s, n, m, least, greatest = map(int, row)
+    run = msgspec.structs.replace(settings(b, i, s, n), over_sampling_batch_size=m)
+    assert Pacer(run, PacingRow(cap=0.0)).cap == least
+    config = RunConfig(
+        rollout_batch_size=n,
+        async_buffer_size=b,
+        update_weights_interval=i,
+        max_staleness=s,
+        over_sampling_batch_size=greatest,
+    )
+    check_asynchrony(config)
+    with pytest.raises(ConfigError, match=f"= {greatest} groups"):
+        check_asynchrony(msgspec.structs.replace(config, over_sampling_batch_size=greatest + 1))
+
+
+def test_the_page_says_of_starvation_what_is_looked_at() -> None:
+    assert f"slowest tenth of the last {WINDOW} N" in " ".join(PAGE.read_text().split())
+    assert f"is minted again, at most {['', 'once', 'twice'][REPEATS]}" in PAGE.read_text()
+    assert RESAMPLES == 2
 
 
 @pytest.mark.parametrize("row", rows("I | lease k"))

@@ -114,7 +114,7 @@ def test_a_declared_reward_is_not_inherited_by_a_class_that_makes_its_own() -> N
         async def score(self, text: str) -> float:
             return 0.25
 
-    assert [cls.reward_reads_text_only for cls in (Env, CapitalEnv, Other)] == [False] * 3
+    assert [cls.reward_reads_text_only for cls in (Env, CapitalEnv, Other)] == [None] * 3
     assert [cls.reward_reads_text_only for cls in (SingleTurnEnv, Same, Declared)] == [True] * 3
 
 

@@ -11,8 +11,9 @@ from torch import Tensor
 from agentrl.clock import ManualClock
 from agentrl.errors import DataError, FencedError, PeerLostError
 from agentrl.learner import exchange
+from agentrl.learner.asking import RESEND_S, TURN_S, Asking, StopRequested
 from agentrl.learner.backend import LossFn, MicroBatch, StepResult
-from agentrl.learner.exchange import LeaseClient, RowClient, StopRequested
+from agentrl.learner.exchange import LeaseClient, RowClient
 from agentrl.types import EpisodeId, LeaseHeader, PayloadRef, TrajectoryMeta, TrajectoryRow
 from agentrl.wire.messages import (
     Fetch,
@@ -66,10 +67,12 @@ class OneRank:
 
     def __init__(self) -> None:
         self.num_broadcasts = 0
+        self.last_broadcast = b""
 
     def broadcast_bytes(self, data: bytes | None) -> bytes:
         assert data is not None
         self.num_broadcasts += 1
+        self.last_broadcast = data
         return data
 
     def logprobs(
@@ -107,9 +110,11 @@ def ask(
 ) -> tuple[object, ScriptedPeer, OneRank]:
     clock, backend = ManualClock(), OneRank()
     peer = ScriptedPeer(clock, answers)
-    client = LeaseClient(
-        peer, backend, lambda: len(peer.timeouts) >= stop_after, lambda: False, clock
-    )
+
+    def stop() -> bool:
+        return len(peer.timeouts) >= stop_after
+
+    client = LeaseClient(Asking(peer, backend, stop, lambda: False, clock))
     return client.next(number), peer, backend
 
 
@@ -118,16 +123,49 @@ def row(index: int, num_bytes: int = 100) -> TrajectoryRow:
     return TrajectoryRow(EpisodeId("g", index), meta, PayloadRef("s", 0, index, num_bytes, 0))
 
 
+class Listener(OneRank):
+    """A rank that is not the source and hears what another one said."""
+
+    is_source = False
+
+    def __init__(self, source: OneRank) -> None:
+        super().__init__()
+        self._source = source
+
+    def broadcast_bytes(self, data: bytes | None) -> bytes:
+        assert data is None
+        return self._source.last_broadcast
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (Refused("replaced", fatal=True), FencedError),
+        (Refused("never given", 5), DataError),
+        (lease(3), DataError),
+    ],
+)
+def test_what_goes_wrong_on_the_source_is_raised_on_every_rank(
+    answer: Message, error: type[Exception]
+) -> None:
+    clock, source = ManualClock(), OneRank()
+    for rank in (source, Listener(source)):
+        peer = ScriptedPeer(clock, [answer])
+        client = LeaseClient(Asking(peer, rank, lambda: False, lambda: False, clock))
+        with pytest.raises(error):
+            client.next(2)
+
+
 def test_a_long_wait_is_many_short_ones_with_a_broadcast_each() -> None:
     answer, peer, backend = ask(1, [None, None, None, lease(1)])
     assert answer == lease(1)
     assert backend.num_broadcasts == 4
-    assert set(peer.timeouts) == {exchange.LEASE_WAIT_S}
+    assert set(peer.timeouts) == {TURN_S}
     assert peer.sent == [LeaseRequest(1)]
 
 
 def test_an_unanswered_request_is_sent_again_after_its_time_and_after_a_reconnect() -> None:
-    silent = int(exchange.LEASE_RESEND_S / exchange.LEASE_WAIT_S)
+    silent = int(RESEND_S / TURN_S)
     _, peer, _ = ask(2, [None] * silent + [None, lease(2)])
     assert peer.sent == [LeaseRequest(2)] * 2
     _, peer, _ = ask(2, [Welcome(epoch=2, heartbeat_s=1.0), lease(2)])

@@ -176,6 +176,10 @@ def test_the_reference_may_round_and_later_differ() -> None:
     play([sound({"train/kl_first": 0.3})], first=7)
 
 
+def test_another_runs_weights_may_lie_far_from_the_reference() -> None:
+    play([sound({"train/kl_first": 0.3})], RunConfig(load="runs/other/recovery"))
+
+
 # ---- where rewards come from --------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from agentrl.config.run import RunConfig
 from agentrl.errors import DataError
 from agentrl.learner.staleness import (
     Excluded,
@@ -67,3 +68,14 @@ def test_reasons_add_up() -> None:
     sampled = np.array([True, True])
     reasons = excluded_reasons(np.array([5, 0]), sampled, np.array([True, False]), 1)
     assert reasons.tolist() == [Excluded.STALE | Excluded.OFF_POLICY_TURN, 0]
+
+
+@pytest.mark.parametrize(
+    ("partial", "mask", "newest_only"),
+    [(True, False, False), (True, True, True), (False, False, True), (False, True, True)],
+)
+def test_a_turn_of_several_versions_is_trained_whole_only_by_plain_partial_rollout(
+    partial: bool, mask: bool, newest_only: bool
+) -> None:
+    config = RunConfig(partial_rollout=partial, mask_offpolicy_in_partial_rollout=mask)
+    assert config.masks_off_policy_turns is newest_only

@@ -70,7 +70,11 @@ class Server:
 
 @asynccontextmanager
 async def serving(
-    answer: Answer, *, turn_timeout_s: float = 30, num_permits: int = 4
+    answer: Answer,
+    *,
+    turn_timeout_s: float = 30,
+    num_permits: int = 4,
+    partial_rollout: bool = True,
 ) -> AsyncIterator[tuple[EngineClient, Server]]:
     server = Server(answer)
     app = web.Application()
@@ -90,6 +94,7 @@ async def serving(
             max_context=10,
             num_permits=num_permits,
             turn_timeout_s=turn_timeout_s,
+            partial_rollout=partial_rollout,
         ) as client:
             yield client, server
     finally:
@@ -281,3 +286,44 @@ async def test_the_oldest_turn_gets_the_next_permit() -> None:
             group.start_soon(turn, client, priority)
             await anyio.lowlevel.checkpoint()
     assert [body["input_ids"][0] for body in server.requests] == [50, 5, 30, 40]
+
+
+async def test_without_partial_rollout_a_turn_is_asked_for_again_from_its_prompt() -> None:
+    spans = iter([[("3", 0, 1), ("4", 1, 2)], [("4", 0, 2)]])
+
+    async def answer(body: dict[str, Any]) -> web.Response:
+        return reply([7, 8], versions=next(spans))
+
+    async with serving(answer, partial_rollout=False) as (client, server):
+        turn = await client.generate([1, 2], SAMPLING, routing_key="e", priority=0)
+    assert (turn.versions, turn.num_resamples) == ([4, 4], 1)
+    first, second = server.requests
+    assert first["rid"] != second["rid"]
+    assert {**first, "rid": ""} == {**second, "rid": ""}
+
+
+async def test_new_weights_abort_turns_on_engines_and_leave_those_that_wait_in_place() -> None:
+    arrived = anyio.Event()
+
+    async def answer(body: dict[str, Any]) -> web.Response:
+        if arrived.is_set():
+            return reply([7])
+        arrived.set()
+        await anyio.sleep(30)
+        return reply([9])
+
+    taken: list[tuple[int, int]] = []
+
+    async def turn(client: EngineClient, token: int) -> None:
+        turn = await client.generate([token], SAMPLING, routing_key="e", priority=token)
+        taken.append((token, turn.num_resamples))
+
+    async with serving(answer, partial_rollout=False, num_permits=1) as (client, server):
+        async with anyio.create_task_group() as group:
+            group.start_soon(turn, client, 1)
+            await arrived.wait()
+            group.start_soon(turn, client, 2)
+            await anyio.wait_all_tasks_blocked()
+            client.new_weights()
+        assert server.aborted == [server.requests[0]["rid"]]
+    assert taken == [(1, 1), (2, 0)]

@@ -46,6 +46,7 @@ class ScriptedEngine:
         self.paused = False
         self.session_open = False
         self.refused_buckets: Container[int] = ()
+        self.missed_meetings = 0
         self.on_bucket: Callable[[], None] = lambda: None
         self.dead = threading.Event()
         self.hung = threading.Event()
@@ -78,10 +79,12 @@ class ScriptedEngine:
     def _join(self, body: dict[str, Any]) -> None:
         name, size = body["group_name"], body["world_size"]
         store = TCPStore(body["master_address"], body["master_port"], size, is_master=False)
-        prefixed = PrefixStore("cpu/", PrefixStore(f"{name}/", PrefixStore(name, store)))
-        self._groups[name] = dist.ProcessGroupGloo(
-            prefixed, body["rank_offset"], size, timedelta(seconds=20)
-        )
+        where, patience = name, timedelta(seconds=20)
+        if self.missed_meetings:
+            self.missed_meetings -= 1
+            where, patience = "elsewhere", timedelta(seconds=10_000)
+        prefixed = PrefixStore("cpu/", PrefixStore(f"{where}/", PrefixStore(where, store)))
+        self._groups[name] = dist.ProcessGroupGloo(prefixed, body["rank_offset"], size, patience)
 
     def _receive(self, body: dict[str, Any]) -> str | None:
         self._num_buckets += 1
@@ -159,13 +162,16 @@ class Cluster:
         self.addresses = {name: self._start(self.engines[name]) for name in names}
         self.lost: list[str] = []
 
-    def sink(self, *names: str, fleet_size: int = 16, timeout_s: float = 20) -> FleetWeightSink:
+    def sink(
+        self, *names: str, fleet_size: int = 16, timeout_s: float = 20, connect_s: float = 20
+    ) -> FleetWeightSink:
         return self._resources.enter_context(
             FleetWeightSink(
                 [self.addresses[name] for name in names],
                 bucket_bytes=400,
                 timeout_s=timeout_s,
                 fleet_size=fleet_size,
+                connect_s=connect_s,
                 on_lost=lambda engine: self.lost.append(engine.name),
             )
         )
@@ -208,6 +214,7 @@ def test_every_engine_gets_all_tensors_and_the_version_comes_with_the_last(
     assert report.engines == ("e0", "e1")
     calls = [call for call in cluster.engines["e0"].calls if call != "/model_info"]
     assert calls == [
+        "/destroy_weights_update_group",
         "/init_weights_update_group",
         "/pause_generation",
         "/begin_weight_update",
@@ -277,9 +284,9 @@ def test_one_refusal_alone_costs_no_engine(cluster: Cluster) -> None:
     sink.publish(2, weights.items())
     cluster.assert_serving(2, weights, "e0", "e1")
     assert cluster.lost == []
-    # It left the collective at once, so that nobody waited for it until the deadline, and again
-    # when the collective was rebuilt.
-    assert cluster.engines["e1"].calls.count("/destroy_weights_update_group") == 2
+    # It left the collective at once, so that nobody waited for it until the deadline, again when
+    # the collective was dissolved, and before it joined, each time.
+    assert cluster.engines["e1"].calls.count("/destroy_weights_update_group") == 4
 
 
 def test_an_engine_that_hangs_is_lost_at_the_deadline(cluster: Cluster) -> None:

@@ -100,6 +100,31 @@ def test_a_terminal_gets_one_line_redrawn_unless_it_asks_for_plain_ones(
     assert "push 41 ms" in plain
 
 
+@pytest.mark.parametrize(
+    ("width", "num_bars", "last"),
+    [(60, 1, "max age 3"), (110, 9, "push 41 ms"), (200, 16, "push 41 ms")],
+)
+def test_a_narrow_terminal_has_fewer_bars_and_then_fewer_words(
+    width: int, num_bars: int, last: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", str(width))
+    master, slave = pty.openpty()
+    clock = ManualClock()
+    with os.fdopen(slave, "w") as stream, Progress(stream, 40, clock) as progress:
+        for step in range(1, 20):
+            progress.step(event(step, reward=step / 20))
+            clock.advance(4)
+        progress.end("complete: 19 iterations")
+    seen = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", read_all(master)).replace("\r", "\n")
+    lines = [line.rstrip() for line in seen.splitlines() if line.strip()]
+    assert lines[-1] == "complete: 19 iterations"
+    assert lines[-2].startswith("iteration 19/40")
+    assert lines[-2].endswith(last)
+    assert len(re.findall("[▁-█]+", lines[-2])[0]) == num_bars
+
+
 def read_all(terminal: int) -> str:
     """What came to a terminal whose other end is closed (reading past the end is an error)."""
     chunks = []

@@ -40,13 +40,21 @@ def main(argv: list[str]) -> int:
     logging.getLogger("megatron").setLevel(logging.WARNING)
     try:
         _run(name, read_spec(Path(path)))
-    except AgentRLError as error:
-        _LOG.error("%s stopped: %s", name, error, exc_info=True)
-        return error.exit_code
-    except Exception:
-        _LOG.exception("%s stopped by a bug", name)
-        return 70
+    except Exception as error:
+        meant = _meant(error)
+        if meant is None:
+            _LOG.exception("%s stopped by a bug", name)
+            return 70
+        _LOG.error("%s stopped: %s", name, meant, exc_info=True)
+        return meant.exit_code
     return 0
+
+
+def _meant(error: BaseException) -> AgentRLError | None:
+    """The error of agentrl's own that ended the process; a task group wraps what ends it."""
+    if isinstance(error, BaseExceptionGroup):
+        return next(filter(None, map(_meant, error.exceptions)), None)
+    return error if isinstance(error, AgentRLError) else None
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import anyio
 import torch
 
 from agentrl.clock import MonotonicClock
-from agentrl.cluster.signals import Flag
+from agentrl.cluster.signals import Flag, exit_at_once
 from agentrl.cluster.spec import RunSpec
 from agentrl.learner.loop import run_learner
 from agentrl.learner.megatron import MegatronBackend
@@ -53,8 +53,11 @@ def main(spec: RunSpec, rank: int) -> None:
     sink = _sink(spec, spec.router_url) if backend.is_source and spec.router_url else None
     keys = load_keys(Path(spec.keys_dir)) if spec.keys_dir else None
     name = f"learner-{rank}"
+    connection = BlockingPeer(
+        spec.buffer_address, role="learner", name=name, keys=keys, on_fenced=exit_at_once
+    )
     try:
-        with BlockingPeer(spec.buffer_address, role="learner", name=name, keys=keys) as peer:
+        with connection as peer:
             outcome = run_learner(
                 config,
                 backend,

@@ -1,11 +1,13 @@
 """An agent worker process."""
 
+import os
 from pathlib import Path
 
 import anyio
 
 from agentrl.actors.worker import Worker, WorkerSettings
 from agentrl.clock import MonotonicClock
+from agentrl.cluster.layout import INCARNATION
 from agentrl.cluster.signals import until_sigterm
 from agentrl.cluster.spec import RunSpec
 from agentrl.serving.client import EngineClient
@@ -34,12 +36,14 @@ async def _work(spec: RunSpec, name: str) -> None:
         max_context=spec.model.max_context,
         num_permits=max(1, permits),
         turn_timeout_s=config.turn_timeout_s,
+        partial_rollout=config.partial_rollout,
         clock=MonotonicClock(),
     )
     peer = BufferPeer(
         spec.buffer_address,
         role="worker",
         name=name,
+        incarnation=os.environ.get(INCARNATION),
         running=worker.running,
         keys=load_keys(Path(spec.keys_dir)) if spec.keys_dir else None,
     )

@@ -1,15 +1,19 @@
-"""The reward of the default job: exact match of the final answer.
+"""What a final answer is worth: exact match, F1 of its words, and whether it is well formed.
 
-Normalisation as in SQuAD's evaluation (Rajpurkar et al. 2016), which Search-R1 uses too: lower
-case, no punctuation, no English articles, single spaces.
+Normalisation and F1 as in SQuAD's evaluation (Rajpurkar et al. 2016), which Search-R1 uses too:
+lower case, no punctuation, no English articles, single spaces. Where a question has several right
+answers the best match counts. An empty answer matches nothing.
 """
 
 import re
 import string
+from collections import Counter
+from collections.abc import Sequence
 
-__all__ = ["exact_match", "final_answer", "normalise"]
+__all__ = ["exact_match", "f1", "final_answer", "is_well_formed", "normalise"]
 
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+_TAG = re.compile(r"</?answer>")
 _ARTICLE = re.compile(r"\b(?:a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -25,7 +29,29 @@ def normalise(answer: str) -> str:
     return " ".join(_ARTICLE.sub(" ", answer.lower().translate(_PUNCTUATION)).split())
 
 
-def exact_match(text: str, gold: str) -> bool:
-    """Whether the final answer of `text` is `gold`. An empty answer never is."""
-    answer = final_answer(text)
-    return answer is not None and normalise(answer) == normalise(gold) != ""
+def exact_match(text: str, *golds: str) -> bool:
+    """Whether the final answer of `text` is one of `golds`. An empty answer never is."""
+    answer = normalise(final_answer(text) or "")
+    return answer != "" and answer in map(normalise, golds)
+
+
+def f1(text: str, *golds: str) -> float:
+    """Harmonic mean of precision and recall of the final answer's words, 0..1: the best of
+    `golds`."""
+    words = normalise(final_answer(text) or "").split()
+    return max((_overlap(words, normalise(gold).split()) for gold in golds), default=0.0)
+
+
+def is_well_formed(text: str) -> bool:
+    """Whether `text` ends with an answer that says something, and has no other tag of answers."""
+    text = text.rstrip()
+    return (
+        _TAG.findall(text) == ["<answer>", "</answer>"]
+        and text.endswith("</answer>")
+        and bool(final_answer(text))
+    )
+
+
+def _overlap(words: Sequence[str], gold: Sequence[str]) -> float:
+    shared = (Counter(words) & Counter(gold)).total()
+    return 2 * shared / (len(words) + len(gold)) if shared else 0.0

@@ -9,12 +9,12 @@ cursor is the whole state. Evaluation sets are fixed lists without repeats.
 """
 
 import random
-from collections.abc import AsyncIterator
 from functools import cache
 from typing import TypeVar
 
 import msgspec
 
+from agentrl.envs.made import MadeSource
 from agentrl.envs.search_r1.facts import Fact, Split, facts, lookup
 from agentrl.errors import ConfigError
 from agentrl.types import Task
@@ -140,31 +140,14 @@ def ask(split: Split, rng: random.Random, two_hop_share: float = TWO_HOP_SHARE) 
     return _ask_one(rng.choice(pool[rng.choice(sorted(pool))]), rng)
 
 
-class SearchR1Source:
-    """Training tasks of the default job: endless, or the first `num_tasks`.
-
-    Args:
-        seed: fixes every task.
-        num_tasks: how many tasks the source has; None for no end.
-    """
-
-    def __init__(self, seed: int, num_tasks: int | None = None) -> None:
-        if num_tasks is not None and num_tasks < 1:
-            raise ConfigError(f"a task source needs at least 1 task, not {num_tasks}")
-        self._seed = seed
-        self._num_tasks = num_tasks
+class SearchR1Source(MadeSource):
+    """Training tasks of the default job."""
 
     def task(self, index: int) -> Task:
-        """Task number `index`, whatever came before it."""
-        rng = random.Random(f"search-r1-local/{self._seed}/{index}")
+        """See `MadeSource`."""
+        rng = random.Random(f"search-r1-local/{self.seed}/{index}")
         question = ask(Split.TRAIN, rng)
-        return Task(id=f"search-r1-local/train/{self._seed}/{index}", row=question.row())
-
-    async def tasks(self, cursor: int = 0) -> AsyncIterator[Task]:
-        """Tasks from number `cursor` on."""
-        while self._num_tasks is None or cursor < self._num_tasks:
-            yield self.task(cursor)
-            cursor += 1
+        return Task(id=f"search-r1-local/train/{self.seed}/{index}", row=question.row())
 
 
 def eval_tasks(name: str) -> list[Task]:

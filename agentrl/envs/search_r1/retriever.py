@@ -1,6 +1,7 @@
-"""The retriever of the default job: BM25 over the bundled passages, behind HTTP.
+"""The retriever of the default job: the bundled passages behind HTTP, by words or by meaning.
 
     python -m agentrl.envs.search_r1.retriever --port PORT [--host HOST]
+        [--index bm25|dense] [--cache DIR]
 
     POST /retrieve {"queries": [str, ...], "topk": 3}
       -> {"result": [[{"document": {"id": "17", "contents": str}, "score": float}, ...], ...]}
@@ -8,13 +9,15 @@
 
 Request and answer are those of Search-R1's retrieval server, so either can stand in for the other.
 One thread searches; a request beyond `MAX_WAITING` is refused with 503, a malformed or oversized
-one with 400 or 413 and a message. A passage that shares no word with the query is not returned.
+one with 400 or 413 and a message. BM25 does not return a passage that shares no word with the
+query; dense retrieval (`dense.py`) always returns the nearest ones.
 """
 
 import argparse
 import logging
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Annotated
 
 import anyio
@@ -24,28 +27,15 @@ import msgspec
 from aiohttp import web
 
 from agentrl.envs.search_r1.facts import passages
+from agentrl.envs.search_r1.indexes import INDEXES, Document, Searchable, SearchHit
 from agentrl.errors import EnvironmentSetupError
 
-__all__ = ["Index", "SearchHit", "create_app"]
+__all__ = ["Index", "SearchHit", "create_app", "open_index"]
 
 MAX_BODY_BYTES = 64 * 1024
 MAX_WAITING = 256
 
 _LOG = logging.getLogger(__name__)
-
-
-class Document(msgspec.Struct, frozen=True):
-    """A passage and its line in the corpus."""
-
-    id: str
-    contents: str
-
-
-class SearchHit(msgspec.Struct, frozen=True):
-    """A document and its BM25 score."""
-
-    document: Document
-    score: float
 
 
 class RetrieveRequest(msgspec.Struct, frozen=True):
@@ -91,7 +81,16 @@ class Index:
         ]
 
 
-def create_app(index: Index) -> web.Application:
+def open_index(name: str, cache: Path | None = None) -> Searchable:
+    """The bundled passages, to be searched as one of `INDEXES` does."""
+    if name == "bm25":
+        return Index(passages())
+    from agentrl.envs.search_r1.dense import DenseIndex, default_cache
+
+    return DenseIndex(passages(), cache or default_cache())
+
+
+def create_app(index: Searchable) -> web.Application:
     """The service over `index`."""
     one_search = anyio.CapacityLimiter(1)
     waiting = 0
@@ -146,9 +145,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--port", type=int, required=True, help="port to listen on")
+    parser.add_argument("--index", choices=INDEXES, default=INDEXES[0], help="how to search")
+    parser.add_argument("--cache", type=Path, help="where vectors of the dense index are kept")
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    index = Index(passages())
+    try:
+        index = open_index(options.index, options.cache)
+    except EnvironmentSetupError as error:
+        _LOG.error("%s", error)
+        sys.exit(error.exit_code)
     _LOG.info("%s passages indexed; listening on %s:%s", len(index), options.host, options.port)
     try:
         web.run_app(

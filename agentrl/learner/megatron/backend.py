@@ -90,7 +90,7 @@ class MegatronBackend:
                 if self._settings.uses_sequence_parallel
                 else 1
             ),
-            temperature=1.0 if cfg.is_supervised else cfg.rollout_temperature,
+            temperature=cfg.scoring_temperature,
         )
         model = self._loaded_model(device)
         self._reference: Any = None

@@ -39,7 +39,11 @@ def wrap_model(model: Any, config: Any, settings: MegatronSettings) -> Any:
 
 
 class Optimizer:
-    """AdamW over a wrapped model. Norms and biases have no weight decay."""
+    """AdamW over a wrapped model. Norms and biases have no weight decay.
+
+    The learning rate follows the steps of this run alone: `schedule_start` of the `completed_steps`
+    were another run's, whose moments it goes on with.
+    """
 
     def __init__(
         self, cfg: RunConfig, settings: MegatronSettings, model: Any, total_steps: int | None
@@ -52,6 +56,7 @@ class Optimizer:
         self._model = model
         self._total_steps = total_steps
         self.completed_steps = 0
+        self.schedule_start = 0
         config = OptimizerConfig(
             optimizer=settings.optimizer,
             lr=cfg.lr,
@@ -73,10 +78,15 @@ class Optimizer:
         for group in self._optimizer.param_groups:
             group["weight_decay"] = cfg.weight_decay * group["wd_mult"]
 
+    @property
+    def run_id(self) -> str | None:
+        """Whose schedule it is."""
+        return self._cfg.run_id
+
     def next_lr(self) -> float:
         """Learning rate of the coming step."""
         return learning_rate(
-            self.completed_steps,
+            self.completed_steps - self.schedule_start,
             lr=self._cfg.lr,
             min_lr=self._cfg.min_lr,
             style=self._cfg.lr_decay_style,
@@ -88,9 +98,10 @@ class Optimizer:
         """What this rank keeps beside the weights."""
         return moments.held(self._optimizer)
 
-    def resume(self, completed_steps: int) -> None:
+    def resume(self, completed_steps: int, schedule_start: int) -> None:
         """Go on after so many steps, with the moments that were put into `held`."""
         self.completed_steps = completed_steps
+        self.schedule_start = schedule_start
         moments.set_steps(self._optimizer, completed_steps)
 
     def zero_grad(self) -> None:

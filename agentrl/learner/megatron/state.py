@@ -1,7 +1,7 @@
 """All that the next step of a rank depends on: to disk and back.
 
     __RANK_0.distcp, index.json, ...   weights and moments (`shards`)
-    progress.json                      completed steps, and the layout they were taken in
+    progress.json                      completed steps, their schedule, and their layout
     rng_RANK.msgpack                   random generators of a rank
 
 In the layout that saved, the next step is bit-equal to the one that would have followed. In another
@@ -43,10 +43,13 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """Optimizer steps taken, which is the position in the schedule too."""
+    """Optimizer steps taken, how many of them before the schedule began, and whose schedule it is;
+    None: of the run that loads it, as earlier programs did not say."""
 
     completed_steps: int
     layout: Layout
+    schedule_start: int = 0
+    run_id: str | None = None
 
 
 def save(directory: Path, model: Any, optimizer: Optimizer) -> None:
@@ -67,14 +70,17 @@ def save(directory: Path, model: Any, optimizer: Optimizer) -> None:
     def describe() -> None:
         if rank == 0:
             shards.write_index(directory, msgspec.convert(parts, list[shards.Index]))
-            progress = Progress(optimizer.completed_steps, _layout())
+            progress = Progress(
+                optimizer.completed_steps, _layout(), optimizer.schedule_start, optimizer.run_id
+            )
             _write(directory / _PROGRESS, msgspec.json.encode(progress))
 
     _together(describe)
 
 
 def load(directory: Path, model: Any, optimizer: Optimizer) -> None:
-    """Take the state from `directory`. Collective.
+    """Take the state from `directory`. Collective. Of another run it is weights and moments: the
+    schedule begins anew.
 
     Raises ConfigError, with nothing changed, when model or types are not those of the checkpoint.
     After any other error the weights are neither the old nor the new ones.
@@ -90,7 +96,9 @@ def load(directory: Path, model: Any, optimizer: Optimizer) -> None:
     def take() -> None:
         shards.read(directory, index, wanted)
         progress = msgspec.json.decode(_read(directory / _PROGRESS), type=Progress)
-        optimizer.resume(progress.completed_steps)
+        is_ours = progress.run_id in (None, optimizer.run_id)
+        start = progress.schedule_start if is_ours else progress.completed_steps
+        optimizer.resume(progress.completed_steps, start)
         _restore_generators(directory, progress.layout)
 
     known = set(chain.from_iterable(_together(look)))

@@ -1,10 +1,11 @@
 """What a chat format is: how messages become spans, and how sampled ids become a turn.
 
 A format never re-renders: a prompt is opened once and then only extended, so what the engine
-sampled stays in place, id for id.
+sampled stays in place, id for id. One that has earlier turns read otherwise than they were sampled
+(`remembered`) has the episode go on in a new segment, whose prompt they are.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from agentrl.tokens.chat import Message, ParsedTurn, ToolCall
@@ -44,12 +45,21 @@ class ChatFormat(Protocol):
         not sample one, then `messages`."""
         ...
 
+    def remembered(self, messages: Sequence[Message], sampled: Sequence[int]) -> list[Span] | None:
+        """How a turn of ids `sampled` is read once `messages` have answered it or a later turn;
+        None: as it was sampled. What is remembered otherwise begins a new segment of the episode,
+        for a stream is never rewritten."""
+        ...
+
     def write(self, text: str, calls: Sequence[ToolCall] = ()) -> list[int]:
         """The ids of a whole turn that says `text` and makes `calls`, its end included, as a
         policy would sample them: a demonstration. Its text is trusted: control tokens that it
         spells are control tokens. Raises `EnvError` on one that would end the turn."""
         ...
 
-    def parse(self, sampled: Sequence[int], *, index: int = 0) -> ParsedTurn:
-        """Read turn number `index` in its ids. Never raises on what a policy may sample."""
+    def parse(
+        self, sampled: Sequence[int], *, index: int = 0, tools: Collection[str] = ()
+    ) -> ParsedTurn:
+        """Read turn number `index` in its ids; `tools` are the names of those that the Env has, for
+        a format whose calls look like any other text. Never raises on what a policy may sample."""
         ...

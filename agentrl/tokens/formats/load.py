@@ -8,10 +8,18 @@ from typing import Any
 from agentrl.errors import ConfigError
 from agentrl.tokens.formats.base import ChatFormat
 from agentrl.tokens.formats.qwen import QwenFormat
+from agentrl.tokens.formats.qwen3 import Qwen3Format, StrippedQwen3Format
+from agentrl.tokens.formats.tags import TagsFormat
 from agentrl.tokens.vocab import Vocab
 
-__all__ = ["load_format"]
+__all__ = ["FORMATS", "load_format"]
 
+FORMATS: dict[str, type[QwenFormat | TagsFormat]] = {
+    "qwen": QwenFormat,
+    "qwen3": Qwen3Format,
+    "qwen3-stripped": StrippedQwen3Format,
+    "tags": TagsFormat,
+}
 #: Default system messages of Qwen's templates, the longer one first.
 _DEFAULT_SYSTEMS = (
     "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
@@ -28,13 +36,13 @@ def load_format(name: str, model_dir: str | Path) -> ChatFormat:
     another format.
     """
     model_dir = Path(model_dir)
-    if name != "qwen":
-        raise ConfigError(f"there is no chat format {name!r}; use --chat-format qwen")
+    if name not in FORMATS:
+        raise ConfigError(f"there is no chat format {name!r}; there are {', '.join(FORMATS)}")
     vocab = Vocab.from_file(model_dir)
     template = _read_template(model_dir)
     if "<|im_start|>" not in template:
         raise ConfigError(f"the chat template of {model_dir} is not of the chat format {name}")
-    return QwenFormat(
+    return FORMATS[name](
         vocab,
         tools_in_prompt=re.search(r"\btools\b", template) is not None,
         default_system=next((text for text in _DEFAULT_SYSTEMS if text in template), None),

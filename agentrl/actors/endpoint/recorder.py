@@ -1,0 +1,244 @@
+"""`Recorder`: the calls of one episode to its model, answered under its budgets and recorded.
+
+    OPEN -> CLOSED       with the episode; a call in flight ends there, a later one is refused
+
+Nothing of a call is kept before its answer is there: one that fails, or that the agent gave up,
+leaves no trace and may be made again. A budget that has run out refuses the call and is remembered
+as the episode's stop reason; what the agent makes of that is its own. What fails for another reason
+(an engine that is lost, tokens that cannot be right) is `failure`, and ends the episode.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import anyio
+import anyio.to_thread
+
+from agentrl.actors.endpoint.answers import Answer
+from agentrl.actors.endpoint.calls import Call, CallTree, Segment
+from agentrl.actors.endpoint.history import history_key, num_answered
+from agentrl.actors.endpoint.reading import cut_at_stop, read_turn
+from agentrl.actors.endpoint.requests import ChatRequest
+from agentrl.actors.limits import Budget, Limits
+from agentrl.actors.sampling import sample_turn
+from agentrl.errors import ChatError, EnvError
+from agentrl.tokens.formats.base import ChatFormat
+from agentrl.tokens.spans import Span
+from agentrl.types import TOKEN_BYTES, EpisodeAssignment, Generation, StopReason, TurnClient
+from agentrl.wire.frames import MAX_MESSAGE_BYTES
+
+__all__ = ["Recorder"]
+
+#: Characters of a request's messages that are too many to make tokens of between two events.
+_LONG_CHARS = 32 * 1024
+#: Tokens of an episode's segments that one report can carry, with room for the report itself.
+MAX_TOKENS = (MAX_MESSAGE_BYTES - 2**20) // TOKEN_BYTES
+_COUNTED = (
+    "tool_calls",
+    "malformed_calls",
+    "refused_calls",
+    "ignored_settings",
+    "retractions",
+    "resampled_turns",
+)
+
+
+class Recorder:
+    """Answers the calls of one episode. `on_failure` is called once, when the episode cannot go on.
+
+    `refused`: the budget that refused a call, if no later one was answered. `num_asked`: calls that
+    reached for the engine. `last_text`: of the newest answer. `writers`: threads for long prompts,
+    which no agent that blocks can take.
+    """
+
+    def __init__(
+        self,
+        assignment: EpisodeAssignment,
+        chat: ChatFormat,
+        limits: Limits,
+        client: TurnClient,
+        on_failure: Callable[[], None] = lambda: None,
+        writers: anyio.CapacityLimiter | None = None,
+    ) -> None:
+        self.assignment = assignment
+        self.on_failure = on_failure
+        self.failure: Exception | None = None
+        self.refused: StopReason | None = None
+        self.num_asked = 0
+        self.last_text = ""
+        self.metrics = dict.fromkeys(_COUNTED, 0.0)
+        self._chat = chat
+        self._limits = limits
+        self._client = client
+        self._writers = writers or anyio.CapacityLimiter(1)
+        self._budget = Budget(limits)
+        self._tree = CallTree(chat)
+        self._known: dict[bytes, list[Call]] = defaultdict(list)
+        self._in_flight: set[anyio.CancelScope] = set()
+        self._is_open = True
+
+    @property
+    def num_calls(self) -> int:
+        """Calls that were answered."""
+        return len(self._tree)
+
+    def close(self) -> None:
+        """End the calls in flight, and refuse all that come later."""
+        self._is_open = False
+        for scope in self._in_flight:
+            scope.cancel()
+
+    def segments(self) -> list[Segment]:
+        """The trajectories of what was recorded. Raises TokenError."""
+        return self._tree.segments()
+
+    async def answer(self, request: ChatRequest) -> Answer:
+        """Sample the answer to `request`. Raises ChatError."""
+        with self._while_open():
+            try:
+                return await self._answer(request)
+            except ChatError:
+                raise
+            except Exception as failure:
+                raise self._fail(failure) from failure
+
+    async def _answer(self, request: ChatRequest) -> Answer:
+        self.metrics["ignored_settings"] += bool(request.ignored)
+        parent, opened = await self._written(self._parent(request), request)
+        prompt = self._tree.prompt(parent, opened)
+        generation = await self._generate(prompt, self._room(len(prompt), request))
+        generation = cut_at_stop(self._chat, generation, request.stop)
+        index = len(self._tree)
+        self.refused = None  # the agent found a way to go on
+        call = self._tree.add(parent, opened, prompt, generation, request.role)
+        message, parsed = read_turn(self._chat, generation.output_ids, index, request)
+        said = (*request.messages, message)
+        self._known[history_key(request.role, request.tools, said)].append(call)
+        self.last_text = message.content
+        self.metrics["malformed_calls"] += parsed.parse_error is not None
+        self._take_calls(len(message.calls))
+        return Answer(
+            id=f"chatcmpl-{self.assignment.id}-{index}",
+            message=message,
+            reasoning=parsed.reasoning,
+            finish_reason="tool_calls" if message.calls else generation.finish_reason,
+            num_prompt=len(prompt),
+            num_sampled=len(generation.output_ids),
+        )
+
+    # ---- where a call stands ----
+
+    def _parent(self, request: ChatRequest) -> Call | None:
+        """The call whose answer is the last in the request's history, if the whole history up to
+        there is this episode's. Of several that say the same, one that nothing continues yet."""
+        seen = num_answered(request.messages)
+        key = history_key(request.role, request.tools, request.messages[:seen])
+        known = self._known.get(key, [])
+        free = [call for call in known if not self._tree.is_continued(call)]
+        return next(reversed(free or known), None) if seen else None
+
+    async def _written(
+        self, parent: Call | None, request: ChatRequest
+    ) -> tuple[Call | None, list[Span]]:
+        """A long text becomes tokens in a thread, for other episodes share the loop."""
+        if request.num_chars < _LONG_CHARS:
+            return self._opened(parent, request)
+        return await anyio.to_thread.run_sync(self._opened, parent, request, limiter=self._writers)
+
+    def _opened(self, parent: Call | None, request: ChatRequest) -> tuple[Call | None, list[Span]]:
+        """Which call goes on, and by what. None does where the chat format remembers one of them
+        otherwise than it was sampled: then a prompt holds them as they are remembered."""
+        try:
+            if parent is None:
+                return None, self._chat.open_prompt(request.messages, request.tools)
+            new = request.messages[num_answered(request.messages) :]
+            observed = self._chat.observe(new, parent.generation.output_ids)
+            history = self._tree.remembered(parent, new)
+            return (parent, observed) if history is None else (None, [*history, *observed])
+        except EnvError as error:
+            raise ChatError(f"the messages cannot be written: {error}", param="messages") from error
+
+    # ---- budgets ----
+
+    def _room(self, num_prompt: int, request: ChatRequest) -> int:
+        """Tokens that the answer may have."""
+        limits = self._limits
+        if not self._tree and num_prompt > limits.max_prompt:
+            raise self._fail(
+                EnvError(
+                    f"the first prompt of task {self.assignment.task.id} has {num_prompt} tokens; "
+                    f"at most {limits.max_prompt} fit (--rollout-max-prompt-len)"
+                )
+            )
+        num_turns = len(self._tree) + len(self._in_flight)
+        if num_turns > limits.max_turns:
+            words = f"the episode has had its {limits.max_turns} turns (--max-turns)"
+            raise self._refuse(StopReason.TURN_LIMIT, words)
+        most = self.assignment.sampling.max_new_tokens
+        room = self._budget.room(num_prompt, min(most, request.max_tokens or most))
+        if room < 1:
+            raise self._refuse(
+                StopReason.CONTEXT_LIMIT,
+                f"the messages have {num_prompt} tokens, and the context of {limits.max_context} "
+                "leaves none to answer (--rollout-max-context-len); send fewer or shorter ones",
+            )
+        if self._tree.num_tokens + len(self._in_flight) * (num_prompt + room) > MAX_TOKENS:
+            raise self._refuse(
+                StopReason.CONTEXT_LIMIT,
+                f"its segments hold {self._tree.num_tokens} tokens, each with what it has read; "
+                f"{MAX_TOKENS} can be reported: branch off less often",
+            )
+        return room
+
+    def _take_calls(self, count: int) -> None:
+        self.metrics["tool_calls"] += count
+        if not self._budget.take_calls(count):
+            limit = self._limits.max_tool_calls
+            words = f"the answer makes {count} calls, over the episode's {limit} (--max-tool-calls)"
+            raise self._refuse(StopReason.TOOL_CALL_LIMIT, words)
+
+    def _refuse(self, reason: StopReason, words: str) -> ChatError:
+        self.refused = self.refused or reason
+        self.metrics["refused_calls"] += 1
+        too_long = reason is StopReason.CONTEXT_LIMIT
+        return ChatError(
+            f"episode {self.assignment.id}: {words}",
+            code="context_length_exceeded" if too_long else reason.value,
+        )
+
+    # ---- the engine ----
+
+    async def _generate(self, prompt: list[int], room: int) -> Generation:
+        self.num_asked += 1
+        generation = await sample_turn(
+            self._client, self._chat, self.assignment, prompt, room=room, turn=len(self._tree)
+        )
+        self.metrics["retractions"] += generation.num_retractions
+        self.metrics["resampled_turns"] += generation.num_resamples
+        return generation
+
+    def _fail(self, failure: Exception) -> ChatError:
+        if self.failure is None:
+            self.failure = failure
+            self.on_failure()
+        words = f"episode {self.assignment.id} cannot go on: {failure}"
+        return ChatError(words, status=503, code="episode_failed")
+
+    @contextmanager
+    def _while_open(self) -> Iterator[None]:
+        over = ChatError(
+            f"episode {self.assignment.id} has ended; its model answers no more",
+            status=410,
+            code="episode_ended",
+        )
+        if not self._is_open:
+            raise over
+        with anyio.CancelScope() as scope:
+            self._in_flight.add(scope)
+            try:
+                yield
+            finally:
+                self._in_flight.discard(scope)
+        if scope.cancelled_caught:
+            raise over

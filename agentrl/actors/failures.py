@@ -1,0 +1,37 @@
+"""`Failures`: how a failed episode is reported and logged, the same for every player."""
+
+import logging
+
+from agentrl.actors.boundary import describe
+from agentrl.actors.report import PlayedEpisode, failed_episode
+from agentrl.errors import InfrastructureError
+from agentrl.types import EpisodeAssignment, Outcome
+
+__all__ = ["Failures"]
+
+_LOG = logging.getLogger(__name__)
+
+#: Different errors that are logged with their traceback.
+_MAX_SEEN = 100
+
+
+class Failures:
+    """The failures of one player; of what they were it keeps only which it has seen."""
+
+    def __init__(self) -> None:
+        self._seen: set[str] = set()
+
+    def report(
+        self, assignment: EpisodeAssignment, failure: BaseException, wall_s: float
+    ) -> PlayedEpisode:
+        """The report of an episode that `failure` has ended. Logged, with its traceback the first
+        time that this error is seen."""
+        lost = isinstance(failure, InfrastructureError)
+        outcome = Outcome.ENGINE_ERROR if lost else Outcome.ENV_ERROR
+        error = describe(failure)
+        shown = None
+        if error not in self._seen and len(self._seen) < _MAX_SEEN:
+            self._seen.add(error)
+            shown = failure
+        _LOG.warning("episode %s: %s: %s", assignment.id, outcome, error, exc_info=shown)
+        return failed_episode(assignment, outcome, error, wall_s)

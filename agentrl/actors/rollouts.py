@@ -1,0 +1,205 @@
+"""`RolloutPlayer`: one episode of an agent that owns its loop, from assignment to report.
+
+    solve, which calls its model as it likes -> close
+
+The calls go through a `Recorder`, by HTTP or in this process. How the episode ended is said as for
+every other: what `solve` raises is an `env_error`, what failed below it an `engine_error`, and
+neither is a zero reward. Where a budget has refused a call, or time is up, the episode is done all
+the same: with the reward that `solve` returns, or with none earned when it raises.
+"""
+
+import logging
+import time
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import anyio
+
+from agentrl.actors.boundary import Boundary, describe, sendable_text
+from agentrl.actors.closing import CLOSE_TIMEOUT_S, close_env
+from agentrl.actors.endpoint.answers import MODEL, message_of
+from agentrl.actors.endpoint.recorder import Recorder
+from agentrl.actors.endpoint.requests import read_request
+from agentrl.actors.endpoint.server import Endpoint
+from agentrl.actors.failures import Failures
+from agentrl.actors.limits import Limits
+from agentrl.actors.report import PlayedEpisode, require_sendable
+from agentrl.actors.snapshots import Save
+from agentrl.actors.turns import MAX_ANSWER_CHARS
+from agentrl.envs.env import Env
+from agentrl.envs.messages import Step
+from agentrl.envs.rollout import Rollout, outcome_of
+from agentrl.errors import EngineError, EnvError, InfrastructureError
+from agentrl.tokens.formats.base import ChatFormat
+from agentrl.types import (
+    EpisodeAssignment,
+    EpisodeReport,
+    Outcome,
+    StopReason,
+    TurnClient,
+)
+
+__all__ = ["EpisodeChat", "RolloutPlayer"]
+
+_LOG = logging.getLogger(__name__)
+
+#: Long prompts of a worker that become tokens at once.
+MAX_WRITERS = 4
+
+
+class EpisodeChat:
+    """A `Chat`; see there."""
+
+    model = MODEL
+
+    def __init__(
+        self, recorder: Recorder, base_url: str, api_key: str, services: Mapping[str, str]
+    ) -> None:
+        self._recorder = recorder
+        self.base_url = base_url
+        self.api_key = api_key
+        self.services = services
+        self.seed = recorder.assignment.seed
+
+    async def complete(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **options: Any,
+    ) -> dict[str, Any]:
+        """See `Chat`."""
+        asked = {"messages": messages, "tools": tools, **options}
+        request = read_request(asked, self._recorder.assignment.sampling)
+        return message_of(await self._recorder.answer(request))
+
+
+class RolloutPlayer:
+    """Plays episodes of one kind of `Rollout` in one chat format, over `endpoint`."""
+
+    def __init__(
+        self,
+        make_env: Callable[[], Env],
+        chat: ChatFormat,
+        limits: Limits,
+        endpoint: Endpoint,
+        now: Callable[[], float] = time.monotonic,
+        close_timeout_s: float = CLOSE_TIMEOUT_S,
+    ) -> None:
+        self._make_env = make_env
+        self._chat = chat
+        self._limits = limits
+        self._endpoint = endpoint
+        self._now = now
+        self._close_timeout_s = close_timeout_s
+        self._failures = Failures()
+        self._writers = anyio.CapacityLimiter(MAX_WRITERS)
+
+    async def play(
+        self,
+        assignment: EpisodeAssignment,
+        client: TurnClient,
+        saved: bytes | None = None,
+        save: Save | None = None,
+    ) -> PlayedEpisode:
+        """Play to the end; raises nothing but a cancellation of the task that runs it. Nothing is
+        saved on the way: nobody but the agent knows where it stands."""
+        del saved, save
+        started = self._now()
+        boundary = Boundary()
+        recorder = Recorder(assignment, self._chat, self._limits, client, writers=self._writers)
+        try:
+            step, reason, answers = await self._play(recorder, boundary)
+            played = _report(recorder, step, reason, answers, self._now() - started)
+            require_sendable(played)
+            return played
+        except BaseException as failure:
+            await boundary.take(failure)
+            return self._failures.report(assignment, failure, self._now() - started)
+
+    async def _play(self, recorder: Recorder, boundary: Boundary) -> tuple[Step, StopReason, bool]:
+        """What came of it, why it stopped, and whether its last text is to be reported."""
+        env = cast(Rollout, self._make_env())
+        token = self._endpoint.open(recorder)
+        try:
+            chat = EpisodeChat(recorder, await self._endpoint.url(), token, env.services)
+            step, reason = await self._solve(env, recorder, chat, boundary)
+        finally:
+            self._endpoint.close(token)
+            whose = f"episode {recorder.assignment.id}"
+            await close_env(env, whose, boundary, self._close_timeout_s)
+        return step, reason, env.scores_groups
+
+    async def _solve(
+        self, env: Rollout, recorder: Recorder, chat: EpisodeChat, boundary: Boundary
+    ) -> tuple[Step, StopReason]:
+        returned: object = None
+        failure: BaseException | None = None
+        with anyio.move_on_after(self._limits.episode_timeout_s) as deadline:
+            async with anyio.create_task_group() as group:
+                recorder.on_failure = group.cancel_scope.cancel
+                group.start_soon(_close_when_cancelled, recorder)
+                try:
+                    returned = await env.solve(recorder.assignment.task.row, chat)
+                except BaseException as error:
+                    await boundary.take(error)
+                    failure = error
+                group.cancel_scope.cancel()
+        if recorder.failure is not None:
+            raise recorder.failure
+        if deadline.cancelled_caught:
+            return self._out_of_time(recorder), StopReason.TIME_LIMIT
+        if failure is None:
+            step = outcome_of(returned, type(env).solve.__qualname__)
+            ended = StopReason.ENV_TRUNCATED if step.truncated else StopReason.TERMINATED
+            # what waits in a thread comes back when its time is up, with a reward all the same
+            late = StopReason.TIME_LIMIT if deadline.cancel_called else None
+            return step, recorder.refused or late or ended
+        if recorder.refused is None or isinstance(failure, InfrastructureError):
+            raise failure
+        words = describe(failure)
+        _LOG.info("episode %s: %s; %s", recorder.assignment.id, recorder.refused, words)
+        return Step(), recorder.refused
+
+    def _out_of_time(self, recorder: Recorder) -> Step:
+        """As for an Env: a truncation, if anything was sampled."""
+        if recorder.num_calls:
+            return Step()
+        limit = f"within {self._limits.episode_timeout_s:g} s (--episode-timeout-s)"
+        if recorder.num_asked:
+            raise EngineError(f"the first call was not answered {limit}")
+        raise EnvError(f"solve made no call {limit}")
+
+
+async def _close_when_cancelled(recorder: Recorder) -> None:
+    """A `solve` that waits in a thread, or in another process, for an answer, would wait on."""
+    try:
+        await anyio.sleep_forever()
+    finally:
+        recorder.close()
+
+
+def _report(
+    recorder: Recorder, step: Step, reason: StopReason, answers: bool, wall_s: float
+) -> PlayedEpisode:
+    """Raises EnvError when nothing was sampled, TokenError when tokens break an invariant."""
+    if recorder.num_calls == 0:
+        raise EnvError(f"the agent made no call that was answered ({reason}); there is no turn")
+    segments = recorder.segments()
+    columns: list[array[Any]] = [column for one in segments for column in one.stream.columns()]
+    truncated = float(reason is not StopReason.TERMINATED)
+    metrics = recorder.metrics | {"segments": float(len(segments)), "truncated": truncated}
+    report = EpisodeReport(
+        id=recorder.assignment.id,
+        outcome=Outcome.DONE,
+        stop_reason=reason,
+        trajectories=[
+            one.stream.meta(step.reward, segment=number, role=one.role)
+            for number, one in enumerate(segments)
+        ],
+        reward=step.reward,
+        metrics=metrics | step.metrics,
+        wall_s=wall_s,
+        answer=sendable_text(recorder.last_text, MAX_ANSWER_CHARS) if answers else "",
+    )
+    return PlayedEpisode(report, columns)

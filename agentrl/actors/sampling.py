@@ -1,0 +1,42 @@
+"""One turn of the policy as an episode asks for it, whoever owns the episode's loop."""
+
+from collections.abc import Sequence
+
+from agentrl.errors import EngineError
+from agentrl.tokens.formats.base import ChatFormat
+from agentrl.types import EpisodeAssignment, Generation, SamplingParams, TurnClient
+
+__all__ = ["sample_turn"]
+
+
+async def sample_turn(
+    client: TurnClient,
+    chat: ChatFormat,
+    assignment: EpisodeAssignment,
+    prompt: Sequence[int],
+    *,
+    room: int,
+    turn: int,
+) -> Generation:
+    """Sample turn number `turn` after `prompt`, of at most `room` tokens and at least one.
+
+    Raises EngineError when somebody aborted it or nothing came back, and what `generate` raises.
+    """
+    sampling = assignment.sampling
+    generation = await client.generate(
+        prompt,
+        SamplingParams(
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            max_new_tokens=room,
+            stop_token_ids=(*chat.stop_ids, *sampling.stop_token_ids),
+        ),
+        routing_key=str(assignment.id),
+        priority=assignment.mint,
+    )
+    if generation.finish_reason == "abort":
+        raise EngineError(f"turn {turn} was aborted on its engine")
+    if not generation.output_ids:
+        raise EngineError(f"turn {turn} came back without a token")
+    return generation

@@ -1,0 +1,97 @@
+"""Rewards that an Env gives to the episodes of a group together (`Env.score_group`).
+
+    order with each episode's own reward -> a fresh Env sees all of them -> order with its rewards
+
+An error of the Env, a missed deadline or an answer that is no list of rewards is the group's fate.
+An infrastructure error is tried again, ATTEMPTS times in all: the episodes have been played, and a
+judge that is away for a moment may not cost them.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable
+
+import anyio
+import msgspec
+
+from agentrl.actors.boundary import Boundary, describe
+from agentrl.actors.closing import close_env
+from agentrl.actors.limits import Limits
+from agentrl.envs.env import Env
+from agentrl.errors import EnvError, InfrastructureError
+from agentrl.wire.messages import Judge
+
+__all__ = ["ATTEMPTS", "PAUSE_S", "scored"]
+
+_LOG = logging.getLogger(__name__)
+
+#: Times that a group is shown to an Env whose infrastructure fails, and seconds between two.
+ATTEMPTS, PAUSE_S = 3, 10.0
+
+
+async def scored(
+    order: Judge, make_env: Callable[[], Env], limits: Limits, pause_s: float = PAUSE_S
+) -> Judge:
+    """The same order with the group's rewards. Raises EnvError in words for a report."""
+    for _ in range(ATTEMPTS - 1):
+        try:
+            return await _alone(order, make_env, limits.episode_timeout_s)
+        except InfrastructureError as failure:
+            _LOG.warning("group %s is scored again: %s", order.group, describe(failure))
+            await anyio.sleep(pause_s)
+    try:
+        return await _alone(order, make_env, limits.episode_timeout_s)
+    except InfrastructureError as failure:
+        raise EnvError(f"score_group failed {ATTEMPTS} times: {describe(failure)}") from failure
+
+
+async def _alone(order: Judge, make_env: Callable[[], Env], timeout_s: float) -> Judge:
+    """In a task of its own: an Env that cancels it hurts no other."""
+    found: Judge | Exception = EnvError("score_group cancelled the task that it runs in")
+
+    async def score() -> None:
+        nonlocal found
+        try:
+            found = await _scored(order, make_env, timeout_s)
+        except (EnvError, InfrastructureError) as failure:
+            found = failure
+
+    async with anyio.create_task_group() as alone:
+        alone.start_soon(score)
+    if isinstance(found, Exception):
+        raise found
+    return found
+
+
+async def _scored(order: Judge, make_env: Callable[[], Env], timeout_s: float) -> Judge:
+    boundary = Boundary()
+    try:
+        env = make_env()
+        try:
+            with anyio.move_on_after(timeout_s) as deadline:
+                rewards: object = await env.score_group(order.task.row, order.episodes)
+        finally:
+            await close_env(env, f"group {order.group}", boundary)
+        if deadline.cancelled_caught:
+            raise EnvError(f"{type(env).__name__}.score_group took more than {timeout_s:g} s")
+        return _with_rewards(order, rewards, type(env).__name__)
+    except (Exception, SystemExit, asyncio.CancelledError) as failure:
+        await boundary.take(failure)
+        if isinstance(failure, EnvError | InfrastructureError):
+            raise
+        raise EnvError(f"score_group failed: {describe(failure)}") from failure
+
+
+def _with_rewards(order: Judge, rewards: object, name: str) -> Judge:
+    num = len(order.episodes)
+    advice = f"return {num} finite numbers, in the order of the episodes"
+    try:
+        numbers = [float(reward) for reward in rewards]  # type: ignore[attr-defined]
+    except (TypeError, ValueError, OverflowError) as error:
+        raise EnvError(f"{name}.score_group returned {rewards!r:.100}; {advice}") from error
+    if len(numbers) != num or not all(map(math.isfinite, numbers)):
+        raise EnvError(f"{name}.score_group returned {numbers!r:.100}; {advice}")
+    pairs = zip(order.episodes, numbers, strict=True)
+    episodes = [msgspec.structs.replace(each, reward=reward) for each, reward in pairs]
+    return msgspec.structs.replace(order, episodes=episodes)

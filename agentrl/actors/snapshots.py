@@ -1,0 +1,40 @@
+"""What is saved of an episode between two turns, so that another attempt goes on from there.
+
+An Env offers it by defining `snapshot` and `restore`. The buffer keeps the newest of each episode
+and hands it out with the next assignment; to the buffer it is bytes.
+"""
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from agentrl.errors import EnvError
+
+__all__ = ["EpisodeSnapshot", "Save"]
+
+Save = Callable[[bytes], Awaitable[None]]
+
+
+class EpisodeSnapshot(msgspec.Struct, frozen=True):
+    """An episode that waits for its next turn. `env`: what its Env made of itself; `columns`: of
+    its tokens, in the order of `COLUMNS`; reward and metrics as earned so far; `played_s`: seconds
+    of its time that are spent."""
+
+    env: bytes
+    columns: list[bytes]
+    reward: float
+    metrics: dict[str, float]
+    calls_left: int | None
+    played_s: float
+
+    def encode(self) -> bytes:
+        """As bytes."""
+        return msgspec.msgpack.encode(self)
+
+    @classmethod
+    def decode(cls, data: bytes) -> "EpisodeSnapshot":
+        """Raises EnvError for what this version of agentrl did not encode."""
+        try:
+            return msgspec.msgpack.decode(data, type=cls)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise EnvError(f"a saved episode cannot be read: {error}") from error

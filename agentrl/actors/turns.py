@@ -1,0 +1,229 @@
+"""`Episode`: the turns of one episode, its tokens, its reward and its budgets.
+
+    begin -> [generate -> parse -> step -> observe]* -> finished        or resume -> ...
+
+Between two turns it can be saved (`snapshot`), if its Env can; another attempt at it then begins
+with `resume` in place of `begin`, and samples no turn again.
+"""
+
+import math
+from collections.abc import Callable
+
+import msgspec
+
+from agentrl.actors.boundary import sendable_text
+from agentrl.actors.limits import Budget, Limits
+from agentrl.actors.report import PlayedEpisode
+from agentrl.actors.sampling import sample_turn
+from agentrl.actors.snapshots import EpisodeSnapshot, Save
+from agentrl.envs.env import Env
+from agentrl.envs.messages import AssistantTurn, Step
+from agentrl.errors import EngineError, EnvError, InfrastructureError
+from agentrl.tokens.formats.base import ChatFormat
+from agentrl.tokens.transcript import Transcript
+from agentrl.types import (
+    EpisodeAssignment,
+    EpisodeReport,
+    Outcome,
+    StopReason,
+    TurnClient,
+)
+
+__all__ = ["MAX_ANSWER_CHARS", "Episode"]
+
+#: Characters of an answer that `score_group` is shown.
+MAX_ANSWER_CHARS = 64 * 1024
+
+
+class _TruncatedError(Exception):
+    """A budget ran out."""
+
+    def __init__(self, reason: StopReason) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Episode:
+    """The state of one episode. `final_text`: of the turn with which the task ended, if it did.
+    `played_s` tells the seconds that it has been played, earlier attempts included."""
+
+    def __init__(
+        self,
+        assignment: EpisodeAssignment,
+        chat: ChatFormat,
+        limits: Limits,
+        client: TurnClient,
+        played_s: Callable[[], float],
+    ) -> None:
+        self._played_s = played_s
+        self._assignment = assignment
+        self._chat = chat
+        self._limits = limits
+        self._client = client
+        self._transcript = Transcript(chat)
+        self._budget = Budget(limits)
+        counted = ("tool_calls", "tool_errors", "retractions", "resampled_turns")
+        self._metrics = dict.fromkeys(counted, 0.0)
+        self._reward = 0.0
+        self.reason = StopReason.ERROR
+        self._answer: str | None = None
+        self.final_text: str | None = None
+
+    async def begin(self, env: Env) -> None:
+        """Have the prompt from `env`, a fresh one."""
+        assignment = self._assignment
+        messages: object = await env.reset(seed=assignment.seed, task=assignment.task.row)
+        if not isinstance(messages, list):
+            found = type(messages).__name__
+            raise EnvError(f"{type(env).__name__}.reset returned {found}, not a list of Message")
+        if env.tools:
+            self._metrics["tool_use"] = 0.0
+        tools = [tool.spec.to_openai() for tool in env.tools.values()]
+        self._transcript.open(messages, tools)
+        if len(self._transcript) > self._limits.max_prompt:
+            raise EnvError(
+                f"the prompt of task {assignment.task.id} has {len(self._transcript)} tokens; at "
+                f"most {self._limits.max_prompt} fit (--rollout-max-prompt-len)"
+            )
+
+    async def resume(self, env: Env, saved: EpisodeSnapshot) -> None:
+        """Go on from where an earlier attempt was saved, with `env`, a fresh one."""
+        assignment = self._assignment
+        try:
+            await env.restore(saved.env, seed=assignment.seed, task=assignment.task.row)
+        except InfrastructureError as failure:
+            # What was saved may hold what is gone for ever: the next attempt begins anew.
+            raise EnvError(f"{type(env).__name__}.restore: {failure}") from failure
+        self._transcript.restore(saved.columns)
+        self._budget.restore(saved.calls_left)
+        self._reward = saved.reward
+        self._metrics = saved.metrics | {"resumed_turns": float(self._transcript.num_turns)}
+
+    async def run(self, env: Env, save: Save | None) -> None:
+        """Play the turns, after `begin` or `resume`. `save` gets the episode's snapshot after each
+        but the last."""
+        self._answer = "" if env.scores_groups else None
+        try:
+            while not await self._turn(env):
+                if save is not None:
+                    await save((await self._snapshot(env)).encode())
+        except _TruncatedError as truncation:
+            self.reason = truncation.reason
+
+    async def _snapshot(self, env: Env) -> EpisodeSnapshot:
+        state: object = await env.snapshot()
+        if not isinstance(state, bytes):
+            found = type(state).__name__
+            raise EnvError(f"{type(env).__name__}.snapshot returned {found}, not bytes")
+        return EpisodeSnapshot(
+            env=state,
+            columns=self._transcript.save(),
+            reward=self._reward,
+            metrics=dict(self._metrics),
+            calls_left=self._budget.calls_left,
+            played_s=self._played_s(),
+        )
+
+    async def _turn(self, env: Env) -> bool:
+        """Play one turn; whether it was the last."""
+        room = self._budget.room(len(self._transcript), self._assignment.sampling.max_new_tokens)
+        if room < 1:
+            raise _TruncatedError(StopReason.CONTEXT_LIMIT)
+        finish_reason = await self._generate(room)
+        index = self._transcript.num_turns - 1
+        parsed = self._chat.parse(self._transcript.turn_ids(), index=index, tools=env.tools.keys())
+        turn = AssistantTurn(
+            parsed.text,
+            parsed.tool_calls,
+            parsed.parse_error,
+            finish_reason,
+            index,
+            parsed.reasoning,
+        )
+        if self._answer is not None:
+            self._answer = sendable_text(turn.text, MAX_ANSWER_CHARS)
+        if "tool_use" in self._metrics and (turn.tool_calls or turn.parse_error is not None):
+            self._metrics["tool_use"] = 1.0
+        if not self._budget.take_calls(len(turn.tool_calls)):
+            raise _TruncatedError(StopReason.TOOL_CALL_LIMIT)
+        step = await self._step(env, turn)
+        if finish_reason == "length":
+            raise _TruncatedError(StopReason.RESPONSE_LIMIT)
+        if step.terminated or step.truncated:
+            self.reason = StopReason.TERMINATED if step.terminated else StopReason.ENV_TRUNCATED
+            self.final_text = turn.text if step.terminated else None
+            return True
+        if index + 1 >= self._limits.max_turns:
+            raise _TruncatedError(StopReason.TURN_LIMIT)
+        self._transcript.observe(step.messages)
+        return False
+
+    async def _generate(self, room: int) -> str:
+        """Sample one turn of at most `room` tokens; returns the engine's finish reason."""
+        generation = await sample_turn(
+            self._client,
+            self._chat,
+            self._assignment,
+            self._transcript.prompt_ids(),
+            room=room,
+            turn=self._transcript.num_turns,
+        )
+        self._transcript.sampled(generation.output_ids, generation.logprobs, generation.versions)
+        self._count(
+            {
+                "retractions": float(generation.num_retractions),
+                "resampled_turns": float(generation.num_resamples),
+            }
+        )
+        return generation.finish_reason
+
+    async def _step(self, env: Env, turn: AssistantTurn) -> Step:
+        step = await env.step(turn)
+        if not isinstance(step, Step):
+            raise EnvError(f"{type(env).__name__}.step returned {type(step).__name__}, not a Step")
+        # a copy is checked anew: user code may have changed the Step since it was made
+        step = msgspec.structs.replace(step)
+        self._reward += step.reward
+        self._count(step.metrics)
+        return step
+
+    def _count(self, metrics: dict[str, float]) -> None:
+        for name, value in metrics.items():
+            self._metrics[name] = self._metrics.get(name, 0.0) + value
+
+    def run_out_of_time(self) -> None:
+        """The deadline has cut it: a truncation, if anything was sampled.
+
+        Raises EngineError when it still waited for its first turn, EnvError when for `reset`.
+        """
+        self.reason = StopReason.TIME_LIMIT
+        if self._transcript.num_sampled > 0:
+            return
+        limit = f"within {self._limits.episode_timeout_s:g} s (--episode-timeout-s)"
+        if len(self._transcript) > 0:
+            raise EngineError(f"the first turn was not sampled {limit}")
+        raise EnvError(f"reset (or restore) did not return {limit}")
+
+    def finished(self, wall_s: float, metrics: dict[str, float]) -> PlayedEpisode:
+        """The report of an episode that came to an end, with its trajectory. `metrics`: the
+        worker's, to go with the episode's own.
+
+        Raises EnvError when nothing was sampled or the reward has overflown, TokenError when the
+        tokens break an invariant.
+        """
+        if self._transcript.num_sampled == 0:
+            raise EnvError(f"nothing was sampled before the episode ended ({self.reason})")
+        if not math.isfinite(self._reward):
+            raise EnvError(f"the rewards of its steps add up to {self._reward}")
+        truncated = float(self.reason is not StopReason.TERMINATED)
+        report = EpisodeReport(
+            id=self._assignment.id,
+            outcome=Outcome.DONE,
+            stop_reason=self.reason,
+            trajectories=self._transcript.metas(self._reward),
+            reward=self._reward,
+            metrics=self._metrics | {"truncated": truncated} | metrics,
+            wall_s=wall_s,
+            answer=self._answer or "",
+        )
+        return PlayedEpisode(report, self._transcript.columns())

@@ -1,0 +1,98 @@
+"""What follows from every event, in this order:
+
+judge orders -> drop -> lease -> failures, fates, freed segments -> mint -> assign -> push
+    -> credit -> no more leases -> stuck, drained
+"""
+
+from agentrl.buffer.desks import Desks
+from agentrl.buffer.episodes import assign
+from agentrl.buffer.leases import Waiting
+from agentrl.wire.messages import Lease, Message, NoMoreLeases
+
+__all__ = ["pump"]
+
+
+def pump(desks: Desks, now: float) -> None:
+    """Do all that can be done now."""
+    desks.claims.judges.order(desks.peers)
+    _drop(desks)
+    _lease(desks, now)
+    desks.news.failures()
+    if desks.news.fates():
+        desks.state.sweep_segments()
+    desks.news.store()
+    room = _mint(desks)
+    desks.claims.queue.wake(now)
+    _assign(desks, room)
+    desks.pushes.grant(now)
+    _give_credit(desks, room)
+    _end(desks)
+    if desks.news.is_full and desks.leases.waiting is not None and not desks.has_minted_all:
+        desks.news.stuck(desks.room(store_bytes=0))
+    if desks.drained_due:
+        desks.drained_due = False
+        desks.news.drained()
+
+
+def _drop(desks: Desks) -> None:
+    if desks.draining is None:
+        desks.dropping.drop()
+
+
+def _lease(desks: Desks, now: float) -> None:
+    """A run that will be continued gives no short lease, and does not say that it was the last."""
+    waiting = None if desks.is_pausing else desks.leases.waiting
+    if waiting is None:
+        return
+    lease = desks.leases.fill(now, desks.has_minted_all, desks.figures.now)
+    if lease is None:
+        return
+    _tell(desks, waiting, Lease(lease))
+    desks.state.notify(
+        "lease",
+        number=lease.number,
+        groups=len(lease.groups),
+        last=lease.last,
+        stats=lease.stats,
+    )
+    _drop(desks)
+
+
+def _mint(desks: Desks) -> int:
+    """Returns how many groups more could be minted, had they tasks."""
+    room = desks.room()
+    for mint in desks.minter.mint(room):
+        room -= 1
+        for index in range(desks.settings.n_samples_per_prompt):
+            desks.claims.queue.push(mint, index)
+    return room
+
+
+def _assign(desks: Desks, room: int) -> None:
+    if desks.draining is not None:
+        return
+    state, claims = desks.state, desks.claims
+    is_minted = desks.minter.exhausted or room == 0
+    is_at_rest = is_minted and len(state.ready) == len(state.unleased)
+    assign(state, claims.queue, claims.evaluations, desks.peers, is_at_rest)
+
+
+def _give_credit(desks: Desks, room: int) -> None:
+    driver = desks.driver()
+    credit = desks.minter.credit(room) if driver is not None else None
+    if credit is not None:
+        desks.state.send(driver, credit)
+
+
+def _end(desks: Desks) -> None:
+    waiting = None if desks.is_pausing else desks.leases.waiting
+    reason = desks.leases.ended(desks.has_minted_all) if waiting is not None else None
+    if waiting is None or reason is None:
+        return
+    _tell(desks, waiting, NoMoreLeases(desks.state.last_lease, desks.draining or reason))
+    desks.leases.waiting = None
+
+
+def _tell(desks: Desks, waiting: Waiting, message: Message) -> None:
+    peer = desks.peers.named(waiting.learner)
+    desks.state.send(None if peer is None else peer.connection, message)

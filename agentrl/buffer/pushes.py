@@ -1,0 +1,58 @@
+"""Pushes that ask whether they may go: weights stay as they are while an evaluation is pinned.
+
+    asked -> (a pinned evaluation runs, its driver is there, its episodes end) -> granted
+
+An evaluation needs no mint and no new weights, so it ends, however many groups are charged. Nothing
+is durable: a restarted buffer holds nothing, its learner asks again, and so does its driver.
+"""
+
+import msgspec
+
+from agentrl.buffer.evaluations import Evaluations
+from agentrl.buffer.peers import Peer, Peers
+from agentrl.buffer.state import State
+from agentrl.wire.messages import PushGrant
+
+__all__ = ["PushDesk"]
+
+
+class _Waiting(msgspec.Struct, frozen=True):
+    """A push that waits for its grant, and the epoch of the learner that asked."""
+
+    epoch: int
+    version: int
+
+
+class PushDesk:
+    """The push that waits, and how long nothing has moved that it waits for."""
+
+    def __init__(self, state: State, evaluations: Evaluations, peers: Peers) -> None:
+        self._state = state
+        self._evaluations = evaluations
+        self._peers = peers
+        self._waiting: _Waiting | None = None
+        self._num_reported = 0
+        self._moved_at = 0.0
+
+    def request(self, learner: Peer, version: int, now: float) -> None:
+        """A learner asks for its next push; only the last question counts."""
+        if self._waiting is None:
+            self._moved_at = now
+        self._waiting = _Waiting(learner.row.epoch, version)
+
+    def grant(self, now: float) -> None:
+        """Answer the push that waits, unless it must wait on."""
+        waiting = self._waiting
+        if waiting is None or self._is_held(now):
+            return
+        self._waiting = None
+        learner = self._peers.sender(waiting.epoch)
+        if learner is not None:
+            self._state.send(learner.connection, PushGrant(waiting.version))
+
+    def _is_held(self, now: float) -> bool:
+        evaluations = self._evaluations
+        if evaluations.num_reported != self._num_reported:
+            self._num_reported, self._moved_at = evaluations.num_reported, now
+        is_moving = now - self._moved_at < self._state.settings.hold_patience_s
+        return evaluations.is_pinned and self._peers.driver() is not None and is_moving

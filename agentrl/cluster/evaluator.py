@@ -1,0 +1,91 @@
+"""`Evaluator`: when a run's evaluation sets are played, and as what.
+
+    alone    before the first iteration and after the last: nothing else runs
+    beside   while training goes on, every `--eval-interval` iterations; `--eval-mode` says whether
+             pushes go on as well
+
+All sets of one evaluation are asked for at once, so pushes that wait do so once for all of them.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from agentrl.cluster.events import RunState
+from agentrl.config.run import RunConfig
+from agentrl.telemetry.recorder import Recorder
+from agentrl.types import SamplingParams, Task
+from agentrl.wire.messages import Evaluate
+from agentrl.wire.peer import BufferPeer
+
+__all__ = ["Evaluator"]
+
+
+class Evaluator:
+    """Asks the buffer for evaluations and hands their scores to the recorder."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        sets: Mapping[str, Sequence[Task]],
+        peer: BufferPeer,
+        state: RunState,
+        recorder: Recorder,
+    ) -> None:
+        self._config = config
+        self._sets = sets
+        self._peer = peer
+        self._state = state
+        self._recorder = recorder
+        self._awaited: dict[str, Evaluate] = {}
+
+    async def evaluate(self, *, beside: bool = False) -> None:
+        """Play every set once; returns when all scores are recorded, as those of the weights that
+        were the newest at the beginning."""
+        step = self._state.iteration
+        orders = [self._order(name, step, beside=beside) for name in self._sets]
+        for order in orders:
+            if not beside:
+                self._recorder.note(f"evaluating {order.name}: {len(order.tasks)} tasks")
+            self._awaited[order.id] = order
+            await self._peer.deliver(order)
+        for id in [order.id for order in orders]:
+            await self._state.wait(lambda s, id=id: id in s.evaluations)  # type: ignore[misc]
+            del self._awaited[id]
+            self._recorder.evaluation(step, self._state.evaluations[id])
+
+    async def evaluate_beside(self, interval: int) -> None:
+        """Evaluate the first weights that are published after every `interval` iterations; what
+        comes due meanwhile follows at once. The run's last weights are not for here. Ends with the
+        learner."""
+        state = self._state
+        due = _next(interval, state.iteration)
+        while True:
+            await state.wait(lambda s, due=due: s.iteration >= due or s.learner_done)  # type: ignore[misc]
+            if state.learner_done or state.iteration == state.last_lease:
+                return
+            due = _next(interval, state.iteration)
+            await self.evaluate(beside=True)
+
+    async def ask_again(self) -> None:
+        """Ask for what is still owed: a buffer that restarted has forgotten it."""
+        for order in list(self._awaited.values()):
+            await self._peer.deliver(order)
+
+    def _order(self, name: str, step: int, *, beside: bool) -> Evaluate:
+        config = self._config
+        return Evaluate(
+            name=name,
+            id=f"{name}@{step}-{'beside' if beside else 'pinned'}",
+            tasks=list(self._sets[name]),
+            num_samples=config.n_samples_per_eval_prompt,
+            sampling=SamplingParams(
+                temperature=config.eval_temperature, max_new_tokens=config.rollout_max_response_len
+            ),
+            seed=config.rollout_seed,
+            beside=beside,
+            pinned=not beside or config.eval_mode == "pinned",
+        )
+
+
+def _next(interval: int, iteration: int) -> int:
+    """The first multiple of `interval` after `iteration`."""
+    return (iteration // interval + 1) * interval

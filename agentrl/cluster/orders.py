@@ -1,0 +1,119 @@
+"""The processes of a run before any is started: addresses, commands, and their order."""
+
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from agentrl.cluster.host import ProcessOrder
+from agentrl.cluster.layout import RunDir, role_order
+from agentrl.cluster.placement import Cluster
+from agentrl.cluster.services import service_command
+from agentrl.cluster.spec import RunSpec, read_model_facts
+from agentrl.config.run import RunConfig
+from agentrl.envs.env import ServiceSpec
+from agentrl.serving.launch import Device, engine_command, router_command
+from agentrl.types import EngineAddress
+from agentrl.wire.keys import make_keys
+
+__all__ = ["plan_processes"]
+
+_CPU_ENV = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+
+def plan_processes(
+    config: RunConfig,
+    run: RunDir,
+    cluster: Cluster,
+    services: dict[str, ServiceSpec],
+    device: Device,
+) -> tuple[RunSpec, list[ProcessOrder], dict[str, str]]:
+    """What every process is told, their orders as they are to be started, and the URLs that must
+    answer before training, by process. On more than one slot this writes keys."""
+    model_dir = Path(str(config.hf_checkpoint)).resolve()
+    facts = read_model_facts(model_dir, config.rollout_max_context_len)
+    names = [f"engine-{i}" for i in range(config.num_engines)]
+    engines = [EngineAddress(name, _url(cluster, name)) for name in names]
+    ports = {name: cluster.reserve_port(name) for name in services}
+    keys_dir = None
+    address = f"ipc://{run.private}/buffer.sock"
+    if len(cluster.slots()) > 1:
+        keys_dir = run.private / "keys"
+        make_keys(keys_dir)
+        port = cluster.reserve_port("buffer")
+        address = f"tcp://{cluster.address_of('buffer')}:{port}"
+    spec = RunSpec(
+        config=config,
+        run_dir=str(run.path),
+        model_dir=str(model_dir),
+        model=facts,
+        buffer_address=address,
+        router_url=_url(cluster, "router") if engines else None,
+        engines=engines,
+        services={n: f"http://{cluster.address_of(n)}:{p}" for n, p in ports.items()},
+        master_address=cluster.address_of("learner-0"),
+        master_port=cluster.reserve_port("learner-0"),
+        collective_address=cluster.address_of("learner-0"),
+        keys_dir=str(keys_dir) if keys_dir else None,
+    )
+    env = _CPU_ENV if device == "cpu" else {}
+    orders = [_engine_order(config, run, spec, engine, device) for engine in engines]
+    orders += [role_order(run, f"learner-{r}", env) for r in range(config.num_learner_ranks)]
+    orders += [role_order(run, "buffer", env)]
+    orders += [
+        ProcessOrder(
+            n, service_command(s, cluster.address_of(n), ports[n]), dict(_CPU_ENV), run.log(n)
+        )
+        for n, s in services.items()
+    ]
+    orders += [role_order(run, f"worker-{i}", env) for i in range(config.num_agent_workers)]
+    ready = {e.name: f"{e.url}/health" for e in engines}
+    ready |= {n: spec.services[n] + s.ready_path for n, s in services.items()}
+    if spec.router_url is not None:
+        orders += [_router_order(config, run, cluster, spec.router_url)]
+        ready["router"] = f"{spec.router_url}/liveness"
+    return spec, orders, ready
+
+
+def _url(cluster: Cluster, name: str) -> str:
+    return f"http://{cluster.address_of(name)}:{cluster.reserve_port(name)}"
+
+
+def _engine_order(
+    config: RunConfig, run: RunDir, spec: RunSpec, engine: EngineAddress, device: Device
+) -> ProcessOrder:
+    command = engine_command(
+        model_path=spec.model_dir,
+        host=_host(engine.url),
+        port=_port(engine.url),
+        name=engine.name,
+        device=device,
+        dtype="float32" if device == "cpu" else "auto",
+        extra={"tp_size": config.rollout_num_gpus_per_engine, **config.sglang},
+    )
+    return ProcessOrder(
+        command.name,
+        command.argv,
+        command.env,
+        run.log(command.name),
+        scratch=str(run.private / command.name),
+    )
+
+
+def _router_order(config: RunConfig, run: RunDir, cluster: Cluster, url: str) -> ProcessOrder:
+    command = router_command(
+        host=_host(url),
+        port=_port(url),
+        prometheus_port=cluster.reserve_port("router"),
+        turn_timeout_s=config.turn_timeout_s,
+        extra=config.router,
+    )
+    return ProcessOrder(command.name, command.argv, command.env, run.log(command.name))
+
+
+def _host(url: str) -> str:
+    return str(urlsplit(url).hostname)
+
+
+def _port(url: str) -> int:
+    port = urlsplit(url).port
+    assert port is not None
+    return port

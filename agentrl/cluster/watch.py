@@ -1,0 +1,89 @@
+"""`Watch`: what the driver does when a process of the run ends, or falls silent.
+
+    next_exits of each slot -> Supervision says what it means -> noted | started again | an error
+
+A run that must end does so with the process's name, exit code and last log lines.
+"""
+
+import logging
+
+import anyio
+import anyio.abc
+
+from agentrl.cluster.events import RunState
+from agentrl.cluster.host import ExitNotice
+from agentrl.cluster.layout import RunDir
+from agentrl.cluster.placement import Cluster
+from agentrl.cluster.restarts import Processes, in_thread
+from agentrl.cluster.supervision import Consequence, Supervision, exit_error, must_be_killed
+from agentrl.errors import AgentRLError
+from agentrl.telemetry.recorder import Recorder
+
+__all__ = ["Watch"]
+
+_LOG = logging.getLogger(__name__)
+#: Seconds of one call that waits for exits.
+_WAIT_S = 5.0
+
+
+class Watch:
+    """Watches the processes of a run and keeps it going."""
+
+    def __init__(
+        self,
+        run: RunDir,
+        cluster: Cluster,
+        processes: Processes,
+        supervision: Supervision,
+        state: RunState,
+        recorder: Recorder,
+    ) -> None:
+        self._run, self._cluster, self._processes = run, cluster, processes
+        self._supervision, self._state, self._recorder = supervision, state, recorder
+
+    async def run(self) -> None:
+        """Watch until cancelled. Raises the AgentRLError that an exit means."""
+        slots = self._cluster.slots()
+        # A thread waits for each slot; what starts and kills processes must not queue behind them.
+        waits = anyio.CapacityLimiter(len(slots))
+        async with anyio.create_task_group() as tasks:
+            for slot in slots:
+                tasks.start_soon(self._watch, slot, waits, tasks)
+
+    def stepped(self, number: int) -> None:
+        """Iteration `number` was made."""
+        self._supervision.stepped(number)
+
+    async def heard_of(self, name: str, state: str, incarnation: str) -> None:
+        """The buffer says that one of its peers is `state`: kill it if it stands still."""
+        if must_be_killed(name, state) and await self._processes.kill(name, incarnation):
+            _LOG.error("%s did not answer: it is killed and started again", name)
+
+    async def _watch(
+        self, slot: str, waits: anyio.CapacityLimiter, tasks: anyio.abc.TaskGroup
+    ) -> None:
+        while True:
+            for notice in await in_thread(self._cluster.next_exits, slot, _WAIT_S, limiter=waits):
+                self._ended(notice, tasks)
+
+    def _ended(self, notice: ExitNotice, tasks: anyio.abc.TaskGroup) -> None:
+        _LOG.info("%s (pid %s) ended with %s", notice.name, notice.pid, notice.returncode)
+        consequence = self._supervision.ended(notice, self._processes.learner_life(notice))
+        if consequence is Consequence.LEARNER_DONE:
+            self._state.learner_done = True
+            self._state.notify()
+            tasks.start_soon(self._processes.learner_ended)
+        elif consequence is Consequence.FAIL:
+            raise self._error(notice)
+        elif consequence is not Consequence.NOTHING:
+            self._recorder.note(
+                f"{notice.name} ended with {notice.returncode}: it is started again; see "
+                f"{self._run.log(notice.name)}"
+            )
+            tasks.start_soon(self._processes.restart, notice, consequence)
+
+    def _error(self, notice: ExitNotice) -> AgentRLError:
+        return exit_error(notice)(
+            f"{notice.name} (pid {notice.pid}) ended with {notice.returncode}; its log "
+            f"{self._run.log(notice.name)} ends:\n{self._run.log_tail(notice.name)}"
+        )

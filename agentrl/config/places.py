@@ -1,0 +1,31 @@
+"""Folders that a configuration names: absolute, so that they are the same ones from anywhere."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+__all__ = ["checkpoints_of", "with_places"]
+
+_PLACES = ("save", "save_hf", "load")
+_CHECKPOINT = re.compile(r"iteration_\d+")
+
+
+def with_places(values: dict[str, Any]) -> dict[str, Any]:
+    """`values` with absolute folders; a run that `--load` names becomes its checkpoints."""
+    named = {name: Path(values[name]).absolute() for name in _PLACES if values.get(name)}
+    if "load" in named:
+        named["load"] = checkpoints_of(named["load"])
+    return values | {name: str(path) for name, path in named.items()}
+
+
+def checkpoints_of(path: Path) -> Path:
+    """Where the checkpoints of the run at `path` lie; `path` itself when it holds checkpoints, or
+    is no run."""
+    if path.is_dir() and any(_CHECKPOINT.fullmatch(entry.name) for entry in path.iterdir()):
+        return path
+    default = path / "recovery"
+    try:
+        return Path(tomllib.loads((path / "config.toml").read_text()).get("save", default))
+    except (OSError, ValueError):
+        return default if default.is_dir() else path

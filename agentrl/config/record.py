@@ -1,0 +1,33 @@
+"""`run.json`: what a run says of itself to the program that continues it.
+
+Its folder may be renamed, or reached by a link; its checkpoints know it by this id.
+"""
+
+from pathlib import Path
+
+import msgspec
+
+from agentrl.config.files import replace_file
+
+__all__ = ["RunRecord", "read_record", "write_record"]
+
+
+class RunRecord(msgspec.Struct, frozen=True):
+    """`private`: the folder of the sockets and secrets of the program that works on it; empty when
+    none does."""
+
+    id: str
+    private: str = ""
+
+
+def read_record(run: Path) -> RunRecord | None:
+    """The record in the run directory `run`; None when there is none that can be read."""
+    try:
+        return msgspec.json.decode((run / "run.json").read_bytes(), type=RunRecord)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def write_record(run: Path, record: RunRecord) -> None:
+    """Replace the record of `run`. Raises OSError."""
+    replace_file(run / "run.json", msgspec.json.encode(record) + b"\n")

@@ -1,0 +1,99 @@
+"""An agent worker: it plays what the buffer assigns, and judges.
+
+The model of `agentrl.actors.worker`. A worker that dies takes its episodes along; the buffer hears
+of it from the driver, or by its silence.
+"""
+
+from agentrl.sim.episode import Episode
+from agentrl.sim.peer import Peer
+from agentrl.sim.permits import Permits
+from agentrl.sim.world import World
+from agentrl.types import EpisodeAssignment, EpisodeId, EpisodeReport
+from agentrl.wire.messages import (
+    Assign,
+    Cancel,
+    Capacity,
+    Finished,
+    Judge,
+    Message,
+    NewWeights,
+    Verdict,
+    Welcome,
+)
+
+__all__ = ["Worker"]
+
+#: Least seconds between two reports of room and permits. A real worker tells them with every
+#: episode, which the buffer adds up to the same.
+ANNOUNCE_S = 10.0
+
+
+class Worker:
+    """One incarnation of a worker process."""
+
+    def __init__(self, world: World, name: str, incarnation: int) -> None:
+        scenario = world.scenario
+        self._world = world
+        self._playing: dict[EpisodeId, Episode] = {}
+        self._announced_at = 0.0
+        self.permits = Permits(scenario.permits_per_worker, world.timeline)
+        self.peer = Peer(world.shell, "worker", name, incarnation, self._take, self.running)
+
+    def die(self) -> None:
+        """The process ends; engines drop its turns."""
+        for episode in list(self._playing.values()):
+            episode.stop()
+        self._world.left(len(self._playing))
+        self._playing.clear()
+        self._world.shell.leave(self.peer)
+
+    def running(self) -> list[EpisodeId]:
+        """Episodes being played."""
+        return list(self._playing)
+
+    def _take(self, message: Message) -> None:
+        match message:
+            case Welcome():
+                self._announce()
+            case Assign(episodes):
+                for assignment in episodes:
+                    if assignment.id not in self._playing:
+                        self._begin(assignment)
+            case Cancel(episodes):
+                for id in episodes:
+                    episode = self._playing.pop(id, None)
+                    if episode is not None:
+                        episode.stop()
+                        self._world.left(1)
+            case NewWeights():
+                for episode in self._playing.values():
+                    episode.new_weights()
+            case Judge():
+                judge_s = self._world.scenario.judge_s
+                self._world.timeline.after(judge_s, lambda: self._judge(message))
+
+    def _begin(self, assignment: EpisodeAssignment) -> None:
+        plan = self._world.plan(assignment.task, assignment.id.index)
+        episode = Episode(self._world, self.permits, assignment, plan, self._ended)
+        self._playing[assignment.id] = episode
+        self._world.entered()
+        episode.begin()
+
+    def _ended(self, report: EpisodeReport) -> None:
+        del self._playing[report.id]
+        self.peer.deliver(Finished(report))
+        if self._world.timeline.now >= self._announced_at + ANNOUNCE_S:
+            self._announce()
+        self._world.left(1)
+
+    def _announce(self) -> None:
+        self._announced_at = self._world.timeline.now
+        self.peer.send(Capacity(self._world.scenario.max_concurrent_episodes, self.permits.stats()))
+
+    def _judge(self, order: Judge) -> None:
+        if self.peer.gone:
+            return
+        share = self._world.scenario.faults.filtered_share
+        keep = not self._world.befalls(share, f"filter {order.group}")
+        rewards = [summary.reward for summary in order.episodes]
+        self.peer.deliver(Verdict(order.group, rewards, keep, "" if keep else "filtered"))

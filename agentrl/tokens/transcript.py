@@ -1,0 +1,120 @@
+"""`Transcript`: the tokens of one episode in one role, as one or more streams.
+
+    prompt -> [ask -> sampled -> observe]*          observe may begin the next segment
+
+A chat format that remembers earlier turns otherwise than they were sampled cannot go on in the same
+stream, for that only grows. The episode then goes on in a new segment: its prompt is what has been
+said, as it is remembered, and of that nothing is trained again. Each sampled token is SAMPLED in
+exactly one segment.
+"""
+
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+from agentrl.errors import TokenError
+from agentrl.tokens.chat import Message
+from agentrl.tokens.formats.base import ChatFormat, ToolSchema
+from agentrl.tokens.spans import Span, context_spans
+from agentrl.tokens.stream import TokenStream
+from agentrl.types import COLUMNS, SpanKind, TrajectoryMeta
+
+__all__ = ["Transcript"]
+
+
+class Transcript:
+    """The segments of an episode, in order. Only the last one grows; `len` counts its tokens."""
+
+    def __init__(self, chat: ChatFormat) -> None:
+        self._chat = chat
+        self._segments = [self._empty()]
+
+    def __len__(self) -> int:
+        return len(self._last)
+
+    @property
+    def num_turns(self) -> int:
+        """Turns begun in all segments."""
+        return sum(segment.num_turns for segment in self._segments)
+
+    @property
+    def num_sampled(self) -> int:
+        """SAMPLED tokens of all segments."""
+        return sum(segment.num_sampled for segment in self._segments)
+
+    def open(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> None:
+        """Write the prompt. Raises as `ChatFormat.open_prompt`."""
+        self._last.extend(self._chat.open_prompt(messages, tools))
+
+    def prompt_ids(self) -> list[int]:
+        """What the engine is to go on from; see `TokenStream.prompt_ids`."""
+        return self._last.prompt_ids()
+
+    def sampled(
+        self, ids: Sequence[int], logprobs: Sequence[float], versions: Sequence[int]
+    ) -> None:
+        """Append what the engine sampled; see `TokenStream.sampled`."""
+        self._last.sampled(ids, logprobs, versions)
+
+    def turn_ids(self) -> list[int]:
+        """Ids of the turn that was sampled last; see `TokenStream.turn_ids`."""
+        return self._last.turn_ids()
+
+    def observe(self, messages: Sequence[Message]) -> None:
+        """Append what answers the last turn, up to the next: in this segment, or after what the
+        format remembers of it in a new one."""
+        answer = self._chat.observe(messages, self.turn_ids())
+        history = self._remembered(messages)
+        if history is not None:
+            self._segments.append(self._empty())
+            self._last.extend(history)
+        self._last.extend(answer)
+
+    def metas(self, reward: float) -> list[TrajectoryMeta]:
+        """The facts of each segment; the episode's reward is that of all."""
+        kept = self._trained()
+        return [segment.meta(reward, segment=number) for number, segment in enumerate(kept)]
+
+    def columns(self) -> list["array[Any]"]:
+        """Columns of each segment of `metas`, one segment after the other."""
+        return [column for segment in self._trained() for column in segment.columns()]
+
+    def save(self) -> list[bytes]:
+        """Columns of every segment as bytes, for `restore`."""
+        return [column.tobytes() for segment in self._segments for column in segment.columns()]
+
+    def restore(self, columns: Sequence[bytes]) -> None:
+        """Become, while still empty, what another has saved. Raises `TokenError` for bytes that are
+        not those of segments."""
+        width = len(COLUMNS)
+        if len(self) or not columns or len(columns) % width:
+            raise TokenError(f"{len(columns)} columns for a transcript of {len(self)} tokens")
+        segments = []
+        for start in range(0, len(columns), width):
+            segments.append(self._empty())
+            segments[-1].restore(columns[start : start + width])
+        self._segments = segments
+
+    @property
+    def _last(self) -> TokenStream:
+        return self._segments[-1]
+
+    def _empty(self) -> TokenStream:
+        return TokenStream(self._chat.vocab, opener=self._chat.assistant_opener)
+
+    def _trained(self) -> list[TokenStream]:
+        """The last segment may have begun and never been sampled in."""
+        return [segment for segment in self._segments if segment.num_sampled]
+
+    def _remembered(self, messages: Sequence[Message]) -> list[Span] | None:
+        """The last segment as context; None where it is remembered as it stands."""
+        spans: list[Span] = []
+        is_other = False
+        for span in self._last.spans():
+            if span.kind is not SpanKind.SAMPLED:
+                spans.append(span)
+                continue
+            remembered = self._chat.remembered(messages, span.ids)
+            is_other |= remembered is not None
+            spans += context_spans(self._chat.vocab, span.ids) if remembered is None else remembered
+        return spans if is_other else None

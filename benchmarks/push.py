@@ -1,0 +1,137 @@
+"""What a weight push costs: the learner, and the turns that it goes through. On the real stack.
+
+The default job, with one engine and with two, a short run of each. A push takes from the end of an
+iteration until the learner goes on, with every engine generating under the new weights: the time
+between the ends of two iterations that the later one does not account for. It holds the commit of
+the version's number, the gathering of the weights, all calls to the engines, and the wait for them.
+`push_calls` is the push alone, from the first call to the last, and `push_pause` what of it the
+engines stood still, as the run reports them. What turns notice of it is said in
+`benchmarks/probes.py`.
+"""
+
+import argparse
+import itertools
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import anyio
+import msgspec
+
+from benchmarks import ROOT, Row, buffer_page, report
+from benchmarks.async_vs_sync import SPARE, Iteration, follow, stop
+from benchmarks.probes import Turn, added_seconds, probe
+from benchmarks.stand import quantile
+
+#: Iterations before the clock starts: the first ones wait for generation to fill the buffer.
+WARMUP = 3
+FLAGS = ("--preset", "search-r1-local", "--async-buffer-size", "4", "--skip-eval-before-train")
+ENGINES = (1, 2)
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """One run from the end of iteration `WARMUP` on, in seconds; a number for each push."""
+
+    pushes: list[float]
+    calls: list[float]
+    pauses: list[float]
+    total_s: float
+    added: list[float]
+
+
+def measured(found: Sequence[Iteration], turns: Sequence[Turn], last: int) -> Measured:
+    """What the iterations `WARMUP`..`last` and the turns of the probes meanwhile say.
+
+    Raises ValueError when iterations are missing, or when turns are too few to tell.
+    """
+    chosen = [line for line in found if WARMUP <= line.step <= last]
+    if last <= WARMUP or [line.step for line in chosen] != [*range(WARMUP, last + 1)]:
+        raise ValueError(f"iterations {[line.step for line in chosen]} are not {WARMUP}..{last}")
+    pairs = list(itertools.pairwise(chosen))
+    begin, end = chosen[0].time, chosen[-1].time
+    return Measured(
+        pushes=[
+            after.time - before.time - after.get("perf/iteration_s") for before, after in pairs
+        ],
+        calls=[after.get("perf/push_s") for _, after in pairs],
+        pauses=[after.get("perf/push_pause_s") for _, after in pairs],
+        total_s=end - begin,
+        added=added_seconds([turn for turn in turns if begin <= turn.began <= end]),
+    )
+
+
+def rows_of(runs: dict[int, Measured]) -> list[Row]:
+    """Rows of each run by its number of engines; those of one engine have the plain names."""
+    rows = []
+    for engines, run in runs.items():
+        suffix = "" if engines == 1 else f"_{engines}_engines"
+        for name, seconds in (("push", run.pushes), ("added_turn_latency", run.added)):
+            for share, label in ((0.5, "p50"), (0.99, "p99")):
+                value = round(1000 * quantile(seconds, share), 2)
+                rows.append(Row(f"{name}_{label}_ms{suffix}", value, "ms"))
+        share_of = round(sum(run.pushes) / run.total_s, 4)
+        rows.append(Row(f"share_of_iteration{suffix}", share_of, "share"))
+        for name, seconds in (("push_calls", run.calls), ("push_pause", run.pauses)):
+            value = round(1000 * statistics.median(seconds), 2)
+            rows.append(Row(f"{name}_p50_ms{suffix}", value, "ms"))
+        rows.append(Row(f"turns_through_a_push{suffix}", len(run.added), "turns"))
+    return rows
+
+
+def command(engines: int, last: int) -> list[str]:
+    """Flags of a run that is measured until iteration `last`, and saves nothing before its end."""
+    end = str(last + SPARE)
+    return [
+        *FLAGS,
+        "--rollout-num-gpus",
+        str(engines),
+        "--num-rollout",
+        end,
+        "--save-interval",
+        end,
+    ]
+
+
+def measure(engines: int, last: int) -> Measured:
+    """Run the job until the end of iteration `last`, with probes on its engines."""
+    print(f"{engines} engines: {' '.join(command(engines, last))}", flush=True)
+    turns: list[Turn] = []
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        argv = [sys.executable, "train_async.py", *command(engines, last)]
+        place = ["--run-dir", name, "--run-id", "run"]
+        with (Path(name) / "output").open("w") as output:
+            process = subprocess.Popen([*argv, *place], cwd=ROOT, stdout=output, stderr=output)
+        try:
+            found = anyio.run(watch, process, Path(name) / "run", last, turns)
+        finally:
+            stop(process)
+    return measured(found, turns, last)
+
+
+async def watch(
+    process: "subprocess.Popen[bytes]", run: Path, last: int, turns: list[Turn]
+) -> list[Iteration]:
+    """The iterations of a run once it has made `last`; probes add to `turns` meanwhile."""
+    async with anyio.create_task_group() as group:
+        group.start_soon(probe, run, turns)
+        found = await anyio.to_thread.run_sync(follow, process, run, last)
+        group.cancel_scope.cancel()
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--iterations", type=int, default=30, help="measured iterations of a run")
+    given = parser.parse_args()
+    if given.iterations < 1:
+        parser.error(f"--iterations is {given.iterations}; measure 1 or more")
+    last = WARMUP + given.iterations
+    report("push", rows_of({engines: measure(engines, last) for engines in ENGINES}))
+    buffer_page.write()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""What asynchrony buys over synchronous training on the same GPUs, under virtual time.
+
+    python -m benchmarks.schedules [--seeds 1 2 3 4 5] [--output runs/schedules]
+
+Three setups (`agentrl.sim.setups`) on 16 GPUs, each with the production buffer at B = S = 4, I = 1:
+iterations after a warm-up, the mean of the seeds; none of these was used to choose the constants of
+the pacing rule. A speedup is over colocated synchronous training, which plays the same tasks on all
+16 GPUs: equal samples, seconds compared. One-step-off and a push that waits for all episodes stand
+beside it. A trained token older than S would end the benchmark with an error.
+
+Starvation is that of the bar, of groups: a masked token counts as long as its group is trained.
+`starvation_unmasked` counts what contributes to a gradient: masking takes from slow tasks.
+
+What one simulation found lands in `OUTPUT/SETUP-SCHEDULE-SEED.json`. A file that is there is left
+as it is, so that the seeds can be played in parts; remove OUTPUT after a change of the code. At the
+end `docs/results/schedules.md` is written from all of them.
+"""
+
+import argparse
+import os
+import statistics
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import msgspec
+
+from agentrl.sim import (
+    SETUPS,
+    Result,
+    Scenario,
+    colocated_sync,
+    drain_before_push,
+    one_step_off,
+    setup,
+    simulate,
+)
+from benchmarks import ROOT, Row, commit, machine, report
+
+SEEDS = [1, 2, 3, 4, 5]
+#: What is asked: least speedups, most masked tokens, least starvation ratio, most age.
+SPEEDUP_BARS = {"single_turn": 3.0, "agent": 3.4, "slow_tools": 5.5}
+MASKED_BAR, STARVATION_BAR, AGE_BAR = 0.03, 0.9, 4
+BASE, MAIN = "sync", "async"
+PAGE = ROOT / "docs" / "results" / "schedules.md"
+#: Speedup of one character of the picture.
+CHARACTER = 0.125
+
+#: By name: the schedule, how many iterations are played, how many of them are not measured.
+SCHEDULES: dict[str, tuple[Callable[[Scenario], Scenario], int, int]] = {
+    "sync": (colocated_sync, 100, 0),
+    "one_step_off": (one_step_off, 60, 10),
+    "drain_before_push": (drain_before_push, 60, 10),
+    "async": (lambda scenario: scenario, 220, 20),
+}
+
+Found = dict[tuple[str, str], list[Result]]
+
+
+class Job(msgspec.Struct, frozen=True):
+    """One setup with one seed under one schedule, and where its result lands."""
+
+    setup: str
+    schedule: str
+    seed: int
+    output: Path
+
+    @property
+    def path(self) -> Path:
+        return self.output / f"{self.setup}-{self.schedule}-{self.seed}.json"
+
+
+def play(job: Job) -> Result:
+    """The result of a job, played unless it is there."""
+    if not job.path.exists():
+        change, iterations, warm_up = SCHEDULES[job.schedule]
+        scenario = change(setup(job.setup, seed=job.seed, iterations=iterations))
+        result = simulate(scenario, warm_up)
+        partial = job.path.with_suffix(".partial")
+        partial.write_bytes(msgspec.json.encode(result) + b"\n")
+        partial.rename(job.path)
+    return msgspec.json.decode(job.path.read_bytes(), type=Result)
+
+
+def play_all(seeds: Sequence[int], output: Path) -> Found:
+    """Every job, on all cores, in order of the seeds; a line for each as it ends."""
+    output.mkdir(parents=True, exist_ok=True)
+    jobs = [Job(name, way, seed, output) for seed in seeds for way in SCHEDULES for name in SETUPS]
+    found: Found = {}
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        for job, result in zip(jobs, pool.map(play, jobs), strict=True):
+            words = f"{job.setup} {job.schedule} seed {job.seed}"
+            print(f"{words}: {result.iteration_s:.1f} s/iteration", flush=True)
+            found.setdefault((job.setup, job.schedule), []).append(result)
+    return found
+
+
+# ---- numbers ----
+
+
+def speedups(found: Found, name: str, schedule: str) -> list[float]:
+    """Seed by seed, over colocated synchronous training of the same seed."""
+    pairs = zip(found[name, BASE], found[name, schedule], strict=True)
+    return [base.iteration_s / result.iteration_s for base, result in pairs]
+
+
+def mean(results: Sequence[Result], field: str) -> float:
+    return statistics.fmean(getattr(result, field) for result in results)
+
+
+def rows_of(found: Found) -> list[Row]:
+    rows = []
+    for name in SETUPS:
+        ratios = speedups(found, name, MAIN)
+        bar = f">= {SPEEDUP_BARS[name]}"
+        rows.append(Row(f"{name}_speedup", round(statistics.fmean(ratios), 3), "x", bar))
+        rows.append(Row(f"{name}_speedup_worst_seed", round(min(ratios), 3), "x"))
+        for other in ("one_step_off", "drain_before_push"):
+            value = round(statistics.fmean(speedups(found, name, other)), 3)
+            rows.append(Row(f"{name}_speedup_{other}", value, "x"))
+    for name in SETUPS:
+        runs = found[name, MAIN]
+        age = max(run.max_trained_age for run in runs)
+        masked, starvation = mean(runs, "masked_share"), mean(runs, "starvation")
+        unmasked = mean(runs, "starvation_unmasked")
+        rows += [
+            Row(f"masked_share_{name}", round(masked, 5), "share", f"<= {MASKED_BAR}"),
+            Row(f"starvation_{name}", round(starvation, 3), "ratio", f">= {STARVATION_BAR}"),
+            Row(f"starvation_unmasked_{name}", round(unmasked, 3), "ratio"),
+            Row(f"max_trained_age_{name}", age, "iterations", f"<= {AGE_BAR}"),
+            Row(f"learner_idle_{name}", round(mean(runs, "learner_idle"), 3), "share"),
+            Row(f"engine_idle_{name}", round(mean(runs, "engine_idle"), 3), "share"),
+        ]
+    return rows
+
+
+# ---- page ----
+
+
+def picture(found: Found) -> str:
+    """A bar for every schedule of every setup, as long as its speedup."""
+    lines = []
+    for name in SETUPS:
+        for schedule in SCHEDULES:
+            ratio = statistics.fmean(speedups(found, name, schedule))
+            label = name.replace("_", " ") if schedule == BASE else ""
+            bar = "#" * max(1, round(ratio / CHARACTER))
+            lines.append(f"{label:<12}{schedule.replace('_', ' '):<18}{bar} {ratio:.2f}x")
+        lines.append("")
+    return "\n".join(f"    {line}".rstrip() for line in lines).rstrip()
+
+
+def table(found: Found) -> str:
+    """All schedules of all setups in numbers."""
+    head = [
+        *("setup", "schedule", "s / iteration", "speedup", "masked tokens", "oldest trained"),
+        *("mean age", "slow tenth, groups", "slow tenth, tokens", "learner idle", "engine idle"),
+    ]
+    lines = [head, ["---"] * len(head)]
+    for name in SETUPS:
+        lines += [_cells(found, name, schedule) for schedule in SCHEDULES]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _cells(found: Found, name: str, schedule: str) -> list[str]:
+    runs, ratios = found[name, schedule], speedups(found, name, schedule)
+    spread = f" ({min(ratios):.2f} to {max(ratios):.2f})" if schedule != BASE else ""
+    return [
+        name.replace("_", " "),
+        schedule.replace("_", " "),
+        f"{mean(runs, 'iteration_s'):.1f}",
+        f"{statistics.fmean(ratios):.2f}x{spread}",
+        f"{mean(runs, 'masked_share'):.2%}",
+        f"{max(run.max_trained_age for run in runs)}",
+        f"{mean(runs, 'mean_age'):.2f}",
+        f"{mean(runs, 'starvation'):.2f}",
+        f"{mean(runs, 'starvation_unmasked'):.2f}",
+        f"{mean(runs, 'learner_idle'):.0%}",
+        f"{mean(runs, 'engine_idle'):.0%}",
+    ]
+
+
+def write_page(found: Found, seeds: Sequence[int], command: str) -> None:
+    template = Path(__file__).with_suffix(".md.in").read_text(encoding="utf-8")
+    facts = {
+        "command": command,
+        "machine": machine(),
+        "commit": commit(),
+        "seeds": ", ".join(map(str, seeds)),
+        "picture": picture(found),
+        "table": table(found),
+    }
+    PAGE.write_text(template.format(**facts), encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
+    parser.add_argument("--output", type=Path, default=ROOT / "runs" / "schedules")
+    options = parser.parse_args()
+    found = play_all(options.seeds, options.output.absolute())
+    command = f"python -m benchmarks.schedules --seeds {' '.join(map(str, options.seeds))}"
+    write_page(found, options.seeds, command)
+    report("schedules", rows_of(found), command)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,372 @@
+"""The driver between a scripted buffer and processes that exist on paper: what it makes of news, of
+a ledger that is older than itself, and of a buffer that dies before it has told everything."""
+
+import queue
+import signal
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+import anyio.to_thread
+import pytest
+from aiohttp import web
+
+from agentrl.clock import MonotonicClock
+from agentrl.cluster.driver import Driver
+from agentrl.cluster.host import ExitNotice, ProcessOrder
+from agentrl.cluster.layout import INCARNATION, RunDir
+from agentrl.cluster.phases import Phases
+from agentrl.cluster.placement import Cluster
+from agentrl.cluster.spec import ModelFacts, RunSpec
+from agentrl.config.run import RunConfig
+from agentrl.errors import HealthError
+from agentrl.telemetry.recorder import Recorder
+from agentrl.telemetry.summary import RunSummary, read_summary
+from agentrl.types import EngineAddress, Task
+from agentrl.wire.messages import (
+    Drain,
+    Echo,
+    Envelope,
+    Evaluate,
+    Event,
+    Hello,
+    PeerLost,
+    Welcome,
+)
+from tests.integration.scripted_buffer import ScriptedBuffer
+
+
+class PaperCluster:
+    """Processes end when the test says so, all of them in the first of the slots. In the others
+    nothing happens, and whoever waits for that waits."""
+
+    def __init__(self, num_slots: int = 1) -> None:
+        self._slots = [f"slot-{index}" for index in range(num_slots)]
+        self.over = threading.Event()
+        self.incarnations: dict[int, str] = {}
+        self.pids: dict[str, int] = {}
+        self.killed: list[int] = []
+        self._starts: queue.Queue[int] = queue.Queue()
+        self._exits: queue.Queue[ExitNotice] = queue.Queue()
+        self._ended: set[int] = set()
+
+    def slots(self) -> list[str]:
+        return self._slots
+
+    def start(self, order: ProcessOrder) -> int:
+        pid = 100 + len(self.incarnations)
+        self.incarnations[pid] = order.env[INCARNATION]
+        self.pids[order.name] = pid
+        self._starts.put(pid)
+        return pid
+
+    async def next_start(self) -> int:
+        """The pid of the next process that is started."""
+        return await anyio.to_thread.run_sync(partial(self._starts.get, timeout=30))
+
+    def signal(self, name: str, number: int, pid: int | None = None) -> bool:
+        if self.pids[name] != pid or pid in self._ended:
+            return False
+        assert number == signal.SIGKILL
+        self.killed.append(pid)
+        self.end(name, -number)
+        return True
+
+    def stop(self, names: list[str], grace_s: float) -> None:
+        self._ended |= {self.pids[name] for name in names}
+
+    def next_exits(self, slot: str, timeout_s: float) -> list[ExitNotice]:
+        if slot != self._slots[0]:
+            self.over.wait()
+        try:
+            return [self._exits.get(timeout=0.02)]
+        except queue.Empty:
+            return []
+
+    def end(self, name: str, code: int) -> None:
+        self._ended.add(self.pids[name])
+        self._exits.put(ExitNotice(name, self.pids[name], code, False))
+
+
+class GreetedBuffer(ScriptedBuffer):
+    """Says when the driver has said Hello."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
+        self.greeted = anyio.Event()
+
+    async def _answer(self, identity: bytes, envelope: Envelope, columns: list[memoryview]) -> None:
+        await super()._answer(identity, envelope, columns)
+        if isinstance(envelope.body, Hello):
+            self.greeted.set()
+
+
+class Play:
+    """A driver in the making, and what the test says to it."""
+
+    def __init__(self, folder: Path, buffer: GreetedBuffer, cluster: PaperCluster) -> None:
+        self.buffer, self.cluster = buffer, cluster
+        self.engine_url: str | None = None
+        self.path = folder / "r"
+        self.summary: RunSummary | None = None
+        self.failure: BaseException | None = None
+        self.ended = anyio.Event()
+
+    @property
+    def names(self) -> list[str]:
+        return ["learner-0", "worker-0", *(["engine-0"] if self.engine_url else [])]
+
+    def welcome(self, **facts: Any) -> None:
+        """What the buffer says to a Hello from now on."""
+        self.buffer.answers[Hello] = Welcome(1, 5.0, **facts)
+
+    async def tell(self, kind: str, **data: Any) -> None:
+        await self.buffer.say(Event(kind, data))
+
+    async def published(self, version: int, iteration: int) -> None:
+        about: dict[str, Any] = {
+            "parent": None,
+            "iteration": iteration,
+            "through": iteration,
+            "metrics": {},
+        }
+        await self.tell("published", version=version, **about)
+
+    async def learner_ends(self) -> None:
+        self.cluster.end("learner-0", 0)
+        await self.ended.wait()
+
+    async def conduct(self, config: RunConfig, eval_sets: dict[str, list[Task]]) -> None:
+        clock = MonotonicClock()
+        spec = RunSpec(
+            config=config,
+            run_dir=str(self.path),
+            model_dir="m",
+            model=ModelFacts(9, 9),
+            buffer_address=self.buffer.address,
+            router_url=self.engine_url,
+            engines=[EngineAddress("engine-0", self.engine_url)] if self.engine_url else [],
+            services={},
+            master_address="",
+            master_port=0,
+            collective_address="",
+        )
+        with RunDir(config) as run, Recorder(run.path, config, clock) as recorder:
+            driver = Driver(
+                run=run,
+                spec=spec,
+                cluster=cast(Cluster, self.cluster),
+                orders=[ProcessOrder(name, ("x",)) for name in self.names],
+                ready_urls={"engine-0": f"{self.engine_url}/health"} if self.engine_url else {},
+                source=cast(Any, None),
+                eval_sets=eval_sets,
+                recorder=recorder,
+                phases=Phases(run.path / "phases.json", clock, clock.now()),
+                clock=clock,
+            )
+            try:
+                await driver.run()
+            except BaseExceptionGroup as group:
+                self.failure = _leaf(group)
+            recorder.finish("complete")
+        self.summary = read_summary(self.path / "summary.json")
+        self.ended.set()
+
+
+def _leaf(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+@asynccontextmanager
+async def playing(
+    folder: Path,
+    *,
+    continued: bool = False,
+    eval_sets: dict[str, list[Task]] | None = None,
+    num_slots: int = 1,
+) -> AsyncIterator[tuple[Play, Callable[[], Awaitable[None]]]]:
+    """A scripted buffer, and what starts the driver once its Welcome is chosen."""
+    resume = "never"
+    if continued:
+        (folder / "r").mkdir()
+        resume = str(folder / "r")
+    config = RunConfig(
+        run_dir=str(folder), run_id="r", resume=resume, rollout_batch_size=16,
+        loss_type="sft_loss", skip_eval_before_train=True, actor_num_gpus_per_node=1,
+    )  # fmt: skip
+    async with GreetedBuffer(f"ipc://{folder}/b.sock") as buffer:
+        buffer.answers = {
+            Echo: Event("echo", {"id": "trained"}),
+            Drain: Event("drained", {"counts": {}, "open": 0}),
+        }
+        play = Play(folder, buffer, PaperCluster(num_slots))
+        play.welcome()
+        with anyio.fail_after(30):
+            async with anyio.create_task_group() as group:
+
+                async def start() -> None:
+                    group.start_soon(play.conduct, config, eval_sets or {})
+                    for _ in play.names:
+                        await play.cluster.next_start()
+                    await buffer.greeted.wait()
+
+                try:
+                    yield play, start
+                finally:
+                    play.cluster.over.set()
+
+
+def test_a_first_push_whose_event_died_with_the_buffer_is_not_waited_for(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with playing(tmp_path) as (play, start):
+            await start()
+            play.welcome(published_version=0, fates={"trained": 3})
+            await play.buffer.die()
+            await play.buffer.live()
+            await play.learner_ends()
+            assert play.failure is None
+            assert play.summary is not None
+            assert play.summary.fates == {"trained": 3}
+
+    anyio.run(main)
+
+
+def test_failures_of_long_ago_do_not_end_a_run_that_is_continued(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with playing(tmp_path, continued=True) as (play, start):
+            play.welcome(fates={"env_error": 40}, stepped=9, last_lease=9)
+            await start()
+            await play.published(8, 9)
+            await play.tell("fates", counts={"env_error": 41})
+            await play.learner_ends()
+            assert play.failure is None
+
+    anyio.run(main)
+
+
+def test_failures_that_a_buffer_could_not_tell_of_end_the_run_all_the_same(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with playing(tmp_path) as (play, start):
+            await start()
+            play.welcome(fates={"env_error": 32})
+            await play.buffer.die()
+            await play.buffer.live()
+            await play.ended.wait()
+            assert isinstance(play.failure, HealthError)
+
+    anyio.run(main)
+
+
+def test_a_last_score_is_of_the_iterations_that_were_made_before_the_driver_was(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        sets = {"held": [Task("1", {})]}
+        async with playing(tmp_path, continued=True, eval_sets=sets) as (play, start):
+            data = {"id": "held@20-pinned", "name": "held", "n": 1, "failed": 0, "score": 0.5}
+            play.buffer.answers[Evaluate] = Event(
+                "evaluation", data | {"version_min": 21, "version_max": 21}
+            )
+            play.welcome(stepped=20, last_lease=20, fates={"poison": 1, "trained": 320})
+            await start()
+            await play.published(21, 20)
+            await play.learner_ends()
+            assert play.failure is None
+            assert play.summary is not None
+            assert [score.step for score in play.summary.eval["held"]] == [20]
+
+    anyio.run(main)
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_a_worker_is_killed_for_its_own_silence_alone(tmp_path: Path, fresh: bool) -> None:
+    """It died with the buffer, which heard of its successor first and then of its end."""
+
+    async def main() -> None:
+        async with playing(tmp_path) as (play, start):
+            await start()
+            cluster, buffer = play.cluster, play.buffer
+            old = cluster.pids["worker-0"]
+            cluster.end("worker-0", -9)
+            await buffer.until_heard(PeerLost)
+            new = await cluster.next_start()
+            told = [message for message in buffer.said if isinstance(message, PeerLost)]
+            assert told[0] == PeerLost("worker-0", cluster.incarnations[old])
+            meant = cluster.incarnations[new if fresh else old]
+            about = {"name": "worker-0", "role": "worker", "incarnation": meant}
+            await play.tell("peer", **about, state="lost")
+            await play.published(0, 0)
+            await play.learner_ends()
+            assert cluster.killed == ([new] if fresh else [])
+
+    anyio.run(main)
+
+
+@pytest.mark.anyio
+async def test_processes_are_started_again_however_many_slots_are_waited_for(
+    tmp_path: Path,
+) -> None:
+    async with playing(tmp_path, num_slots=50) as (play, start):
+        await start()
+        play.cluster.end("worker-0", -9)
+        await play.cluster.next_start()
+        await play.published(0, 0)
+        await play.learner_ends()
+        assert play.failure is None
+
+
+@asynccontextmanager
+async def answering() -> AsyncIterator[str]:
+    """A router without engines, and an engine that is well."""
+    app = web.Application()
+
+    async def workers(request: web.Request) -> web.Response:
+        return web.json_response({"workers": []})
+
+    async def health(request: web.Request) -> web.Response:
+        return web.Response()
+
+    app.router.add_get("/workers", workers)
+    app.router.add_get("/health", health)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.anyio
+async def test_an_engine_that_dies_in_the_last_evaluation_is_given_the_weights_again(
+    tmp_path: Path,
+) -> None:
+    sets = {"held": [Task("1", {})]}
+    async with answering() as url, playing(tmp_path, eval_sets=sets) as (play, start):
+        play.engine_url, cluster = url, play.cluster
+        await start()
+        await play.published(1, 1)
+        cluster.end("learner-0", 0)
+        await play.buffer.until_heard(Evaluate)
+        first = cluster.pids["learner-0"]
+        cluster.end("engine-0", -9)
+        assert await cluster.next_start() == cluster.pids["engine-0"]
+        assert await cluster.next_start() == cluster.pids["learner-0"] != first
+        await play.published(2, 1)
+        scored = {"id": "held@1-pinned", "name": "held", "n": 1, "failed": 0, "score": 0.5}
+        await play.tell("evaluation", **scored, version_min=2, version_max=2)
+        about = {"name": "worker-0", "role": "worker", "state": "lost"}
+        await play.tell("peer", **about, incarnation=cluster.incarnations[cluster.pids["worker-0"]])
+        await play.buffer.until_heard(PeerLost)
+        # All is heard, and nothing ends: the learner has not ended again yet.
+        assert not any(isinstance(message, Drain) for message in play.buffer.said)
+        await play.learner_ends()
+        assert play.failure is None
+        assert play.summary is not None
+        assert [score.version_min for score in play.summary.eval["held"]] == [2]

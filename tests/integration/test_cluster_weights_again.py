@@ -1,0 +1,213 @@
+"""An engine or the router comes back, and the learner that has the weights may have ended: whoever
+trains on has them handed out, whoever has ended is started again to do it. Over real sockets."""
+
+import signal
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import anyio
+import pytest
+from aiohttp import web
+
+from agentrl.cluster.events import RunState
+from agentrl.cluster.host import ExitNotice, ProcessOrder
+from agentrl.cluster.placement import Cluster
+from agentrl.cluster.restarts import Processes
+from agentrl.cluster.spec import ModelFacts, RunSpec
+from agentrl.cluster.supervision import Consequence
+from agentrl.config.run import RunConfig
+from agentrl.types import EngineAddress
+from agentrl.wire.peer import BufferPeer
+
+pytestmark = pytest.mark.anyio
+
+RANKS = ("learner-0", "learner-1")
+
+
+class Site:
+    """Processes on paper, and one address where a router and its engines answer."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.routed: set[str] = set()
+        self.router_answers = True
+        self.running: dict[str, int] = {}
+        self.started: list[str] = []
+        self.told: list[int] = []
+        self.askers: threading.Barrier | None = None
+        self.state = RunState()
+
+    # ---- the cluster ----
+
+    def start(self, order: ProcessOrder) -> int:
+        self.started.append(order.name)
+        self.running[order.name] = 100 + len(self.started)
+        return self.running[order.name]
+
+    def stop(self, names: list[str], grace_s: float) -> None:
+        for name in names:
+            self.running.pop(name, None)
+
+    def signal(self, name: str, number: int, pid: int) -> bool:
+        assert number == signal.SIGUSR1
+        if self.askers is not None:
+            self.askers.wait(10)
+        if self.running.get(name) != pid:
+            return False
+        self.told.append(pid)
+        return True
+
+    # ---- the router ----
+
+    async def workers(self, request: web.Request) -> web.Response:
+        if not self.router_answers:
+            return web.Response(status=503)
+        known = [{"id": url, "url": url, "is_healthy": True} for url in sorted(self.routed)]
+        return web.json_response({"workers": known})
+
+    async def remove(self, request: web.Request) -> web.Response:
+        self.routed.discard(request.match_info["url"])
+        return web.json_response({})
+
+    async def alive(self, request: web.Request) -> web.Response:
+        return web.Response()
+
+    def engine(self, index: int) -> str:
+        return f"{self.url}/engine-{index}"
+
+    # ---- what happens ----
+
+    async def all_start(self, processes: Processes) -> None:
+        for name in processes.names:
+            await processes.start(name)
+        self.routed = {self.engine(0), self.engine(1)}
+        self.started.clear()
+
+    def learner_ends(self) -> None:
+        for rank in RANKS:
+            del self.running[rank]
+        self.state.learner_done = True
+
+    async def dies(self, processes: Processes, name: str) -> None:
+        """It ends, and is started again."""
+        kind = Consequence.RESTART_ROUTER if name == "router" else Consequence.RESTART_ENGINE
+        if name == "router":
+            self.routed = set()
+        await processes.restart(ExitNotice(name, self.running.pop(name), -9, False), kind)
+
+
+@asynccontextmanager
+async def site() -> AsyncIterator[tuple[Site, Processes]]:
+    """Two engines and a learner of two ranks, all running."""
+    there = Site()
+    app = web.Application()
+    app.router.add_get("/workers", there.workers)
+    app.router.add_delete("/workers/{url:.*}", there.remove)
+    app.router.add_get("/alive", there.alive)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    listener = web.TCPSite(runner, "127.0.0.1", 0)
+    await listener.start()
+    there.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    spec = RunSpec(
+        config=RunConfig(),
+        run_dir="/runs/r",
+        model_dir="m",
+        model=ModelFacts(9, 9),
+        buffer_address="ipc://b",
+        router_url=there.url,
+        engines=[EngineAddress(f"engine-{i}", there.engine(i)) for i in range(2)],
+        services={},
+        master_address="",
+        master_port=0,
+        collective_address="",
+    )
+    names = ("engine-0", "engine-1", *RANKS, "router")
+    processes = Processes(
+        cast(Cluster, there),
+        spec,
+        [ProcessOrder(name, (name,)) for name in names],
+        dict.fromkeys(("engine-0", "engine-1", "router"), f"{there.url}/alive"),
+        cast(BufferPeer, cast(Any, None)),
+        there.state,
+    )
+    try:
+        with anyio.fail_after(30):
+            await there.all_start(processes)
+            yield there, processes
+    finally:
+        await runner.cleanup()
+
+
+async def test_a_learner_that_trains_is_told_and_left_alone() -> None:
+    async with site() as (there, processes):
+        await there.dies(processes, "engine-0")
+        assert there.engine(0) not in there.routed
+        assert there.started == ["engine-0"]
+        assert there.told == [there.running["learner-0"]]
+
+
+@pytest.mark.parametrize("name", ["engine-0", "router"])
+async def test_a_learner_that_has_ended_is_started_again_for_whoever_comes_back(name: str) -> None:
+    async with site() as (there, processes):
+        there.learner_ends()
+        await there.dies(processes, name)
+        assert there.started == [name, *RANKS]
+        assert not there.state.learner_done
+        assert there.told == []
+
+
+async def test_one_start_is_enough_for_two_that_come_back_at_once() -> None:
+    async with site() as (there, processes):
+        there.learner_ends()
+        there.askers = threading.Barrier(2)
+        async with anyio.create_task_group() as both:
+            both.start_soon(there.dies, processes, "engine-0")
+            both.start_soon(there.dies, processes, "engine-1")
+        assert there.started.count("learner-0") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "routed", "answers", "begins_again"),
+    [
+        ("engine-0", (0, 1), True, False),
+        ("engine-0", (1,), True, True),
+        ("engine-0", (0,), True, False),  # the other fell out of a push, and has been given up
+        ("router", (0, 1), True, False),
+        ("router", (0,), True, True),
+        ("engine-0", (0, 1), False, True),
+    ],
+)
+async def test_what_a_learner_was_told_on_its_last_breath_is_not_forgotten(
+    name: str, routed: tuple[int, ...], answers: bool, begins_again: bool
+) -> None:
+    async with site() as (there, processes):
+        await there.dies(processes, name)
+        there.started.clear()
+        there.routed = {there.engine(i) for i in routed}
+        there.router_answers = answers
+        there.learner_ends()
+        await processes.learner_ended()
+        assert there.started == ([*RANKS] if begins_again else [])
+        assert there.state.learner_done is not begins_again
+
+
+async def test_the_end_of_a_learner_that_owes_nothing_starts_nothing() -> None:
+    async with site() as (there, processes):
+        there.routed = set()
+        there.learner_ends()
+        await processes.learner_ended()
+        assert there.started == []
+
+
+async def test_a_rank_of_an_earlier_life_is_known_as_such() -> None:
+    async with site() as (there, processes):
+        first = ExitNotice("learner-1", there.running["learner-1"], 0, False)
+        assert processes.learner_life(first) == 1
+        there.learner_ends()
+        await there.dies(processes, "engine-0")
+        assert processes.learner_life(first) is None
+        second = ExitNotice("learner-1", there.running["learner-1"], 0, False)
+        assert processes.learner_life(second) == 2

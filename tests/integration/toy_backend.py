@@ -1,0 +1,113 @@
+"""A complete `TrainBackend` without a model: a bigram table under plain autograd, with collectives
+between threads when there are several ranks.
+"""
+
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from agentrl.learner.backend import LossFn, MicroBatch, StepResult
+
+VOCABULARY = 8
+
+
+class ToyGroup:
+    """Collectives between the threads of several ranks."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._slots: list[Any] = [None] * size
+        self._barrier = threading.Barrier(size, timeout=30)
+
+    def gather(self, rank: int, value: Any) -> list[Any]:
+        self._slots[rank] = value
+        self._barrier.wait()
+        values = list(self._slots)
+        self._barrier.wait()
+        return values
+
+
+class ToyBackend:
+    """A bigram table trained by SGD."""
+
+    def __init__(self, group: ToyGroup, rank: int, lr: float = 10.0) -> None:
+        self.data_parallel_rank, self.data_parallel_size = rank, group.size
+        self.is_source = rank == 0
+        self.table = torch.zeros(VOCABULARY, VOCABULARY, requires_grad=True)
+        self.num_passes = self.num_steps = 0
+        self.not_finite_at: set[int] = set()
+        self.on_save: Callable[[Path], None] = lambda _: None
+        self._initial = self.table.detach().clone()
+        self._group = group
+        self._lr = lr
+
+    def _scores(self, table: Tensor, batch: MicroBatch) -> tuple[Tensor, Tensor]:
+        logprobs_TV = torch.log_softmax(table[batch.tokens_T], dim=-1)
+        entropy_T = -(logprobs_TV.exp() * logprobs_TV).sum(-1)
+        return logprobs_TV.gather(1, batch.labels_T[:, None]).squeeze(1), entropy_T
+
+    def logprobs(
+        self, micro_batches: Sequence[MicroBatch], *, reference: bool = False
+    ) -> list[Tensor]:
+        self.num_passes += 1
+        table = self._initial if reference else self.table.detach()
+        return [self._scores(table, batch)[0] for batch in micro_batches]
+
+    def step(self, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:
+        gradient = torch.zeros_like(self.table)
+        metrics: dict[str, float] = {}
+        for batch in micro_batches:
+            loss, sums = loss_fn(batch, *self._scores(self.table, batch))
+            if self.num_steps in self.not_finite_at:
+                loss = loss * math.nan
+            gradient += torch.autograd.grad(loss, self.table)[0]
+            _accumulate(metrics, sums)
+        self.num_steps += 1
+        gathered = self._group.gather(self.data_parallel_rank, (gradient, metrics))
+        gradient = torch.stack([rank_gradient for rank_gradient, _ in gathered]).sum(0)
+        total: dict[str, float] = {}
+        for _, rank_metrics in gathered:
+            _accumulate(total, rank_metrics)
+        norm = float(gradient.norm())
+        if math.isfinite(norm):
+            with torch.no_grad():
+                self.table -= self._lr * gradient
+        return StepResult(not math.isfinite(norm), norm, self._lr, total)
+
+    def hf_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        self._group.gather(self.data_parallel_rank, None)
+        yield "table", self.table.detach().clone()
+
+    def save_hf(self, directory: Path) -> None:
+        self.on_save(directory)
+
+    def save_state(self, directory: Path) -> None:
+        if self.is_source:
+            (directory / "table").write_bytes(self.table.detach().numpy().tobytes())
+        self._group.gather(self.data_parallel_rank, None)
+
+    def load_state(self, directory: Path) -> None:
+        data = bytearray((directory / "table").read_bytes())
+        with torch.no_grad():
+            self.table.copy_(torch.frombuffer(data, dtype=self.table.dtype).view_as(self.table))
+
+    def broadcast_bytes(self, data: bytes | None) -> bytes:
+        found = self._group.gather(self.data_parallel_rank, data)[0]
+        assert isinstance(found, bytes)
+        return found
+
+    def all_reduce_sum(self, values: Sequence[float]) -> list[float]:
+        gathered = self._group.gather(self.data_parallel_rank, list(values))
+        return [math.fsum(column) for column in zip(*gathered, strict=True)]
+
+    def close(self) -> None: ...
+
+
+def _accumulate(total: dict[str, float], sums: dict[str, Tensor] | dict[str, float]) -> None:
+    for name, value in sums.items():
+        total[name] = total.get(name, 0.0) + float(value)

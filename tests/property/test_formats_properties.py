@@ -1,0 +1,136 @@
+"""What holds for every chat format: calls are read back as they were written, and no sampled ids
+are beyond reading."""
+
+import json
+import unicodedata
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentrl import tool
+from agentrl.tokens import Message, QwenFormat, ToolCall, Vocab
+from agentrl.tokens.formats.base import ChatFormat
+from agentrl.tokens.formats.qwen3 import Qwen3Format, StrippedQwen3Format
+from agentrl.tokens.formats.tags import TagsFormat
+from agentrl.tools.tool import Tool
+from agentrl.types import SpanKind
+
+Make = Callable[[Vocab], ChatFormat]
+FORMATS: list[Make] = [QwenFormat, Qwen3Format, StrippedQwen3Format, TagsFormat]
+of_each_format = pytest.mark.parametrize("make", FORMATS)
+
+
+@tool
+async def search(query: str) -> str:
+    """Search."""
+    return query
+
+
+@tool
+async def add(a: int, b: float = 0.5, why: str = "") -> float:
+    """Add."""
+    return a + b
+
+
+@tool
+async def now() -> str:
+    """Tell the time."""
+    return "noon"
+
+
+TOOLS: dict[str, Tool[Any]] = {made.name: made for made in (search, add, now)}
+#: Text whose tokens decode to itself: NFC, without lone surrogates.
+texts = st.text(max_size=20).map(lambda text: unicodedata.normalize("NFC", text))
+plain = texts.filter(lambda text: "<" not in text)
+arguments: st.SearchStrategy[tuple[str, dict[str, Any]]] = st.one_of(
+    st.tuples(st.just("search"), st.fixed_dictionaries({"query": plain})),
+    st.tuples(
+        st.just("add"),
+        st.fixed_dictionaries(
+            {"a": st.integers(-(2**53), 2**53)},
+            optional={"b": st.floats(allow_nan=False, allow_infinity=False), "why": plain},
+        ),
+    ),
+    st.tuples(st.just("now"), st.just({})),
+)
+calls = st.lists(arguments, min_size=1, max_size=3)
+
+
+def as_calls(wanted: list[tuple[str, dict[str, Any]]]) -> list[ToolCall]:
+    return [ToolCall("", name, msgspec.json.encode(values)) for name, values in wanted]
+
+
+@of_each_format
+@settings(deadline=None)
+@given(wanted=calls, words=plain)
+def test_written_calls_are_read_back(
+    qwen_vocab: Vocab, make: Make, wanted: list[tuple[str, dict[str, Any]]], words: str
+) -> None:
+    chat = make(qwen_vocab)
+    turn = chat.parse(chat.write(words, as_calls(wanted)), index=4, tools=TOOLS)
+    assert turn.parse_error is None
+    assert [call.id for call in turn.tool_calls] == [f"call_4_{i}" for i in range(len(wanted))]
+    read = [(call.name, TOOLS[call.name].decode(call.arguments)) for call in turn.tool_calls]
+    meant = [(name, TOOLS[name].decode(msgspec.json.encode(values))) for name, values in wanted]
+    assert read == meant
+    assert turn.text.strip() == words.strip()
+
+
+@settings(deadline=None)
+@given(query=texts | st.sampled_from(["</search>", "{x", " a ", "<search>", "{}"]))
+def test_tags_write_an_argument_that_looks_like_their_own_as_json(
+    qwen_vocab: Vocab, query: str
+) -> None:
+    chat = TagsFormat(qwen_vocab)
+    written = chat.write("", as_calls([("search", {"query": query})]))
+    (call,) = chat.parse(written, tools=TOOLS).tool_calls
+    assert search.decode(call.arguments) == {"query": query}
+
+
+#: What a turn may be made of; each part is a token or words that are none.
+PARTS = [
+    *["<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "<|im_start|>"],
+    *["<|endoftext|>", "<search>", "</search>", "<information>", "</information>", "\n", "\n\n"],
+    *["hm", " so", "{", '{"name": "search", "arguments": {"query": "x"}}', "<think", "/think>"],
+]
+turns = st.lists(st.sampled_from(PARTS), max_size=12)
+
+
+@of_each_format
+@settings(deadline=None)
+@given(parts=turns, ids=st.lists(st.integers(0, 720), max_size=20), ends=st.booleans())
+def test_whatever_is_sampled_is_read_and_can_be_answered(
+    qwen_vocab: Vocab, make: Make, parts: list[str], ids: list[int], ends: bool
+) -> None:
+    chat = make(qwen_vocab)
+    for sampled in (qwen_vocab.encode_trusted("".join(parts)), ids):
+        turn_ids = [*sampled, *([qwen_vocab.control["<|im_end|>"]] if ends else [])]
+        turn = chat.parse(turn_ids, tools=TOOLS)
+        assert turn.parse_error is None or not turn.tool_calls
+        for messages in ([], [Message.user("x")], [Message.tool("x")]):
+            answer = chat.observe(messages, turn_ids)
+            assert tuple(answer[-1].ids[-len(chat.assistant_opener) :]) == chat.assistant_opener
+            for span in chat.remembered(messages, turn_ids) or []:
+                is_control = qwen_vocab.control_ids.issuperset(span.ids)
+                assert is_control == (span.kind is SpanKind.CONTROL)
+
+
+@pytest.mark.parametrize("make", FORMATS[:3])
+@settings(deadline=None)
+@given(parts=turns)
+def test_what_is_said_stands_between_the_last_thought_and_the_next(
+    qwen_vocab: Vocab, make: Make, parts: list[str]
+) -> None:
+    """Read in ids, and here in the text; calls aside, which are no text."""
+    shown = [part for part in parts if not part.startswith(("<tool", "</tool", "<|"))]
+    whole = "".join(shown)
+    turn = make(qwen_vocab).parse(qwen_vocab.encode_trusted(whole))
+    said = whole.rpartition("</think>")[2].partition("<think>")[0]
+    assert turn.text.lstrip("\n") == said.lstrip("\n")
+    thought = json.dumps(turn.reasoning)
+    assert "<think>" not in thought
+    assert "</think>" not in thought

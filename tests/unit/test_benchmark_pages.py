@@ -1,0 +1,106 @@
+"""Pages of measurements are made of the numbers beside them, and these are what was promised."""
+
+import json
+import re
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+from benchmarks import RESULTS, ROOT, async_vs_sync, buffer_page, survival
+
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(ROOT / "scripts" / "default_job")
+    patch.syspath_prepend(ROOT / "scripts" / "guess")
+    guess_page = import_module("guess_page")
+
+
+def result(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
+    return found
+
+
+def values(name: str) -> dict[str, float]:
+    return {row["metric"]: row["value"] for row in result(name)["rows"]}
+
+
+def test_pages_are_what_the_committed_numbers_make() -> None:
+    made = async_vs_sync.page(result("async_vs_sync"))
+    assert async_vs_sync.PAGE.read_text(encoding="utf-8") == made
+    made = survival.page(result("survival"), result("interrupts"))
+    assert survival.PAGE.read_text(encoding="utf-8") == made
+    made = guess_page.page(result("guess_job"))
+    assert guess_page.PAGE.read_text(encoding="utf-8") == made
+    made = guess_page.picture(result("guess_job"))
+    assert guess_page.PICTURE.read_text(encoding="utf-8") == made
+    made = buffer_page.page({name: result(name) for name in buffer_page.NAMES})
+    assert buffer_page.PAGE.read_text(encoding="utf-8") == made
+
+
+def test_a_number_that_misses_its_bar_is_bold() -> None:
+    row = {"metric": "m", "unit": "ms", "value": 2.5}
+    about = {"machine": "m", "commit": "c", "command": "x"}
+    rows = [row | {"against": bar} for bar in ("< 2", "<= 2.5", ">= 3", "> 2", "0", "2.5", None)]
+    made = buffer_page.page({name: about | {"rows": rows} for name in buffer_page.NAMES})
+    shown = re.findall(r"^\| m \| (\S+) ", made, re.MULTILINE)
+    bold, plain = "**2.5**", "2.5"
+    assert shown[:7] == [bold, plain, bold, plain, bold, plain, plain]
+
+
+def test_every_interrupted_run_ended_in_time_and_left_nothing() -> None:
+    found = values("interrupts")
+    assert found["interrupted runs"] >= 10
+    assert 3 <= found["of these had trained"] < found["interrupted runs"]
+    assert found["longest"] <= 10
+    assert found["left behind"] == found["later than the limit"] == found["contradictions"] == 0
+
+
+def test_every_part_was_killed_and_nothing_was_lost() -> None:
+    found = values("survival")
+    killed = [name for name in found if name.endswith(": kills")]
+    assert len(killed) == 8
+    assert all(found[name] >= 5 for name in killed)
+    assert all(found[name] == 0 for name in found if name.endswith(": hung"))
+    assert found["groups lost"] == found["groups trained twice"] == 0
+    assert found["contradictions in the ledger"] == found["exit code"] == 0
+
+
+def test_with_a_slow_tool_asynchrony_is_twice_as_fast() -> None:
+    assert values("async_vs_sync")["speedup"] >= 2.0
+
+
+def test_guess_is_learnt() -> None:
+    for series, seeds in guess_page.numbers_of(result("guess_job")).items():
+        for points in seeds.values():
+            before, after = points[min(points)], points[max(points)]
+            if series.what == "reward":
+                assert after - before > 0.05
+            elif series.what == "unheeded":
+                assert after < before / 2
+
+
+def test_the_readme_says_of_its_environment_what_was_measured() -> None:
+    found = values("readme_env")
+    first = [found[name] for name in found if name.endswith("reward, first 3")]
+    last = [found[name] for name in found if name.endswith("reward, last 3")]
+    assert len(first) == len(last) == 3
+    assert max(first) < 0.1
+    assert min(last) >= 0.45
+    assert max(found[name] for name in found if name.endswith("whole program")) < 65
+
+
+def test_the_readme_counts_kills_and_speed_as_measured() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    found = values("survival")
+    kills = sum(found[name] for name in found if name.endswith(": kills"))
+    assert f"[{kills:.0f} kills, nothing lost" in text
+    assert f"[{values('async_vs_sync')['speedup']:.1f} times as fast]" in text
+
+
+def test_the_readme_says_what_the_default_job_learns_and_how_long_it_takes() -> None:
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    found = values("default_job")
+    (said,) = re.findall(r"from 0\.(\d\d) to about 0\.(\d\d)", text)
+    start, end = map(int, said)
+    assert abs(found["end_async"] - end) < 1.5
+    assert abs(found["end_async"] - found["gain_async"] - start) < 0.5

@@ -1,0 +1,127 @@
+"""The audit: finds every planted damage in what a run left, and changes no byte of it."""
+
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from agentrl.buffer import audit
+from agentrl.buffer.ledger import Ledger, LedgerReader
+from agentrl.buffer.rows import Mark
+from agentrl.errors import EnvironmentSetupError, StoreError
+from agentrl.types import Fate
+from tests.unit.buffer_runs import trained_run
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_audit_of_a_sound_run_is_clean(tmp_path: Path) -> None:
+    trained_run(tmp_path)
+    report = audit(tmp_path)
+    assert report.problems == ()
+    assert (report.minted, report.open, report.fates) == (3, 2, {Fate.TRAINED: 1})
+    assert report.payloads_checked == 1
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        ("DELETE FROM groups WHERE mint = 2", "mint numbers have a gap"),
+        ("DELETE FROM leases WHERE number = 1", "lease numbers have a gap"),
+        ("UPDATE groups SET fate = 'stale' WHERE mint = 2", "columns contradict its row"),
+        ("UPDATE groups SET fate = NULL, row = json_set(row, '$.fate', NULL)", "with fate None"),
+        ("UPDATE leases SET row = json_set(row, '$.mints', json('[1]'))", "is in lease 1 and in"),
+        ("UPDATE groups SET row = json_set(row, '$.rewards', json('[]'))", "0 rewards for 1"),
+        ("UPDATE groups SET cursor = 1, row = json_set(row, '$.cursor', 1)", "was minted before"),
+        (
+            "UPDATE groups SET row = json_set(row, '$.repeat', 1) WHERE mint = 3",
+            "was minted before",
+        ),
+        ("DELETE FROM episodes WHERE mint = 3", "has 0 episodes of 1"),
+        ("DELETE FROM versions", "names unknown versions [1]"),
+        ("DELETE FROM trajectories", "is done and has no trajectory"),
+        (
+            "UPDATE trajectories SET row = json_set(row, '$.payload[2]', 0)",
+            "share bytes of segment 1",
+        ),
+        (
+            "UPDATE trajectories SET row = json_set(row, '$.payload[4]', 1) WHERE mint = 2",
+            "is damaged",
+        ),
+    ],
+)
+def test_the_audit_finds_planted_damage(tmp_path: Path, damage: str, problem: str) -> None:
+    trained_run(tmp_path)
+    db = sqlite3.connect(tmp_path / "ledger.db")
+    db.execute(damage)
+    db.commit()
+    db.close()
+    assert any(problem in found for found in audit(tmp_path).problems)
+
+
+def test_the_audit_finds_a_missing_segment_and_a_missing_ledger(tmp_path: Path) -> None:
+    trained_run(tmp_path)
+    (tmp_path / "payload" / "00000001.seg").unlink()
+    assert any("cannot be read" in found for found in audit(tmp_path).problems)
+    with pytest.raises(StoreError, match=r"has no ledger\.db"):
+        audit(tmp_path / "nowhere")
+
+
+def test_a_ledger_that_lacks_a_table_is_a_store_error(tmp_path: Path) -> None:
+    trained_run(tmp_path)
+    db = sqlite3.connect(tmp_path / "ledger.db")
+    db.execute("DROP TABLE marks")
+    db.commit()
+    db.close()
+    with pytest.raises(StoreError, match="no such table: marks"):
+        audit(tmp_path)
+
+
+def test_a_row_that_cannot_be_read_is_a_store_error(tmp_path: Path) -> None:
+    trained_run(tmp_path)
+    db = sqlite3.connect(tmp_path / "ledger.db")
+    db.execute("UPDATE groups SET row = '{'")
+    db.commit()
+    db.close()
+    with pytest.raises(StoreError, match="cannot be read"):
+        audit(tmp_path)
+
+
+def test_the_audit_of_an_empty_file_is_refused_and_leaves_it_empty(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    path.touch()
+    with pytest.raises(StoreError, match="holds no ledger"):
+        audit(tmp_path)
+    assert files(tmp_path) == {str(path): b""}
+
+
+def test_an_audit_changes_no_byte_and_leaves_no_file(tmp_path: Path) -> None:
+    trained_run(tmp_path)
+    before = files(tmp_path)
+    assert audit(tmp_path).clean
+    assert files(tmp_path) == before
+
+
+def test_an_audit_reads_what_a_killed_buffer_left_in_its_log(tmp_path: Path) -> None:
+    trained_run(tmp_path / "run")
+    with Ledger(tmp_path / "run" / "ledger.db") as ledger:
+        ledger.commit([Mark("late", 1)])
+        shutil.copytree(tmp_path / "run", tmp_path / "killed")
+    before = files(tmp_path / "killed")
+    assert any(name.endswith("-wal") and content for name, content in before.items())
+    with LedgerReader(tmp_path / "killed" / "ledger.db") as reader:
+        assert Mark("late", 1) in reader.load_all().marks
+    assert audit(tmp_path / "killed").clean
+    assert files(tmp_path / "killed") == before
+
+
+def test_an_audit_beside_a_running_buffer_says_so(tmp_path: Path) -> None:
+    trained_run(tmp_path)
+    with Ledger(tmp_path / "ledger.db") as ledger:
+        ledger.commit([Mark("a", 1)])
+        with pytest.raises(EnvironmentSetupError, match="in use by another buffer: wait"):
+            audit(tmp_path)
+        ledger.commit([Mark("a", 2)])

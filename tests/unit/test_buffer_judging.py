@@ -1,0 +1,91 @@
+"""Judging: what a group is judged on, and what verdicts, lost judges and filters make of it."""
+
+import pytest
+
+from agentrl.types import Fate, Outcome
+from agentrl.wire.messages import Judge, PeerLost, Refused, TaskCredit, Verdict
+from tests.unit.buffer_bench import bench
+
+
+def test_a_group_with_enough_done_episodes_is_judged_on_those_alone() -> None:
+    b = bench(n_samples_per_prompt=3, min_group_size=2, rollout_batch_size=1)
+    b.offer(1)
+    for episode in b.assigned("w0.1"):
+        outcome = Outcome.POISON if episode.id.index == 1 else Outcome.DONE
+        b.finish("w0.1", episode.id, outcome=outcome)
+    (order,) = b.take("w0.1", Judge)
+    assert [summary.index for summary in order.episodes] == [0, 2]
+    b.say("w0.1", Verdict(order.group, [0.5, 1.5]))
+    (group,) = b.lease(1).groups
+    assert [id.index for id in group.episodes] == [0, 2]
+    assert group.rewards == [0.5, 1.5]
+
+
+def test_a_group_with_too_few_done_episodes_ends_in_its_commonest_failure() -> None:
+    b = bench(n_samples_per_prompt=3)
+    b.offer(1)
+    for episode in b.assigned("w0.1"):
+        outcome = Outcome.DONE if episode.id.index == 1 else Outcome.POISON
+        b.finish("w0.1", episode.id, outcome=outcome)
+    assert b.core.state.fates == {Fate.POISON: 1}
+
+
+def test_a_judge_is_asked_elsewhere_when_its_worker_is_lost() -> None:
+    b = bench(workers=("w0", "w1"), capacity=2, rollout_batch_size=1)
+    b.offer(1)
+    for worker in ("w0.1", "w1.1"):
+        for episode in b.assigned(worker):
+            b.finish(worker, episode.id)
+    asked = "w0.1" if b.take("w0.1", Judge) else "w1.1"
+    other = "w1.1" if asked == "w0.1" else "w0.1"
+    b.say("driver.1", PeerLost(asked.removesuffix(".1")))
+    assert len(b.take(other, Judge)) == 1
+
+
+def test_a_judge_that_takes_three_workers_down_ends_the_group() -> None:
+    b = bench(n_samples_per_prompt=1)
+    b.offer(1)
+    (episode,) = b.assigned("w0.1")
+    b.finish("w0.1", episode.id)
+    for incarnation in ("2", "3", "4"):
+        b.join("w0", "worker", incarnation)
+    assert b.core.state.fates == {Fate.ENGINE_ERROR: 1}
+
+
+@pytest.mark.parametrize(
+    "verdict",
+    [
+        Verdict("00000001", error="the judge raised"),
+        Verdict("00000001", [1.0]),
+        Verdict("00000001", [1.0, float("nan")]),
+    ],
+)
+def test_a_verdict_that_cannot_be_used_is_an_environment_error(verdict: Verdict) -> None:
+    b = bench()
+    b.offer(1)
+    for episode in b.assigned("w0.1"):
+        b.finish("w0.1", episode.id)
+    b.say("w0.1", verdict)
+    assert b.core.state.fates == {Fate.ENV_ERROR: 1}
+
+
+def test_a_verdict_that_cannot_be_read_ends_its_group_as_a_failed_judge_would() -> None:
+    b = bench()
+    b.offer(1)
+    for episode in b.assigned("w0.1"):
+        b.finish("w0.1", episode.id)
+    (order,) = b.take("w0.1", Judge)
+    seq = b.garble("w0.1", group=order.group)
+    assert b.take("w0.1", Refused) == [Refused("cannot be read", seq)]
+    assert b.core.state.fates == {Fate.ENV_ERROR: 1}
+
+
+def test_a_filtered_group_returns_its_charge_at_once() -> None:
+    b = bench()
+    b.offer(4)
+    for episode in b.assigned("w0.1"):
+        b.finish("w0.1", episode.id)
+    b.take("driver.1", TaskCredit)
+    b.judge_all("w0.1", keep=False)
+    assert b.core.state.charged == 0
+    assert b.core.state.fates == {Fate.FILTERED: 4}

@@ -1,0 +1,59 @@
+"""The ledger file: whole commits of one buffer, and what it refuses to open."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from agentrl.buffer.ledger import Ledger, refuse_network_file_system
+from agentrl.buffer.rows import EpisodeRow, GroupRow, Mark, StoredTrajectory
+from agentrl.errors import EnvironmentSetupError, StoreError
+from agentrl.types import Outcome, PayloadRef, Task, TrajectoryMeta
+
+
+def test_a_commit_that_fails_leaves_nothing_of_its_batch(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "ledger.db") as ledger:
+        bad = GroupRow(mint=2, task=Task("b", {"x": object()}), size=1, cursor=2)
+        with pytest.raises(TypeError):
+            ledger.commit([GroupRow(mint=1, task=Task("a", {}), size=1, cursor=1), bad])
+        assert ledger.load().minted == 0
+
+
+def test_a_second_buffer_on_the_same_ledger_is_refused(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "ledger.db") as ledger:
+        ledger.commit([Mark("a", 1)])
+        with pytest.raises(EnvironmentSetupError, match="in use by another buffer"):
+            Ledger(tmp_path / "ledger.db")
+
+
+def test_a_ledger_of_another_schema_or_no_ledger_at_all_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    with Ledger(path):
+        pass
+    db = sqlite3.connect(path)
+    db.execute("PRAGMA user_version=99")
+    db.close()
+    with pytest.raises(StoreError, match="schema 99"):
+        Ledger(path)
+    path.write_bytes(b"not a database, but long enough to look at" * 100)
+    with pytest.raises(StoreError, match="no readable ledger"):
+        Ledger(path)
+
+
+@pytest.mark.parametrize("kind", ["nfs4", "lustre", "fuse.sshfs"])
+def test_a_network_file_system_is_refused_by_name(tmp_path: Path, kind: str) -> None:
+    mounts = f"/dev/sda / ext4 rw 0 0\nserver:/x {tmp_path} {kind} rw 0 0\n"
+    with pytest.raises(EnvironmentSetupError, match=kind):
+        refuse_network_file_system(tmp_path / "run" / "ledger.db", mounts)
+    refuse_network_file_system(Path("/elsewhere/ledger.db"), mounts)
+
+
+def test_payload_refs_survive_the_ledger_bit_for_bit(tmp_path: Path) -> None:
+    ref = PayloadRef("buffer", 7, 2**40, 15, 2**64 - 1)
+    line = StoredTrajectory(TrajectoryMeta(1, 1, 1, 0.5, [(1, 1)]), ref)
+    group = GroupRow(1, Task("a", {"q": ["x", 1]}), 1, 1)
+    episode = EpisodeRow(1, 0, outcome=Outcome.DONE, trajectories=(line,))
+    with Ledger(tmp_path / "ledger.db") as ledger:
+        ledger.commit([group, episode])
+        state = ledger.load()
+    assert (state.groups, state.episodes) == ((group,), (episode,))

@@ -1,0 +1,126 @@
+"""What `agentrl eval` scores, what it refuses, and what it then says to do."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from agentrl.cli import train
+from agentrl.cli.evaluate import model_flags
+from agentrl.config.presets import DEFAULT, PRESETS
+from agentrl.config.resolve import parse
+from agentrl.config.run import RunConfig
+from agentrl.config.toml import write_config
+from agentrl.envs.registry import load_env
+from agentrl.envs.tasks import open_eval_sets
+from agentrl.errors import ConfigError
+from tests.unit.env_modules import RESET, SCORE, env_source
+
+MODEL = ["--hf-checkpoint", str(PRESETS[DEFAULT].values["hf_checkpoint"])]
+MODEL += ["--rollout-max-context-len", "64", "--rollout-max-response-len", "16"]
+
+Write = Callable[[str], None]
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
+    """Writes calc.py, and rows to score on, into the current directory."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "held.jsonl").write_text('{"q": "1 + 1"}\n')
+
+    def calc(source: str) -> None:
+        (tmp_path / "calc.py").write_text(source)
+
+    return calc
+
+
+def dry(*argv: str) -> int:
+    fixed = ["--env", "calc.py", "--eval-only", "--dry-run"]
+    return train.main([*MODEL, *fixed, *argv], "train_async")
+
+
+def test_an_environment_without_tasks_of_its_own_is_scored_on_the_given_sets(
+    write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(env_source(RESET, SCORE))
+    assert dry("--eval-prompt-data", "held", "held.jsonl") == 0
+    assert "environment Calc" in capsys.readouterr().out
+
+
+def test_the_environment_is_tried_on_what_it_will_be_scored_on(
+    write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(env_source(RESET.replace('"q"', '"question"'), SCORE))
+    assert dry("--eval-prompt-data", "held", "held.jsonl") == 2
+    assert "Calc.reset raised KeyError: 'question'" in capsys.readouterr().err
+
+
+def test_an_evaluation_of_nothing_is_refused(
+    write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(env_source(RESET, SCORE))
+    assert dry() == 2
+    assert "--eval-only: there are no evaluation sets" in capsys.readouterr().err
+
+
+def test_an_interval_between_evaluations_of_nothing_is_refused() -> None:
+    config = RunConfig(env="single-turn", eval_interval=3)
+    with pytest.raises(ConfigError, match="--eval-interval 3: there are no evaluation sets; name"):
+        open_eval_sets(config, load_env("single-turn"))
+    assert open_eval_sets(RunConfig(), load_env("single-turn")) == {}
+
+
+def test_of_the_models_of_a_run_the_newest_is_scored(tmp_path: Path) -> None:
+    place = str(tmp_path / "model [{rollout_id}]" / "hf")
+    write_config(tmp_path / "config.toml", RunConfig(save_hf=place))
+    with pytest.raises(ConfigError, match=r"no model: there is no .*\{rollout_id}"):
+        model_flags(tmp_path)
+    for iteration in ("9", "10", "of-another"):
+        folder = Path(place.replace("{rollout_id}", iteration))
+        folder.mkdir(parents=True)
+        (folder / "config.json").touch()
+    assert model_flags(tmp_path)[-1] == place.replace("{rollout_id}", "10")
+
+
+# ---- a run that was killed ----------------------------------------------------------------------
+
+
+def killed(root: Path, *argv: str, checkpoints: str = "recovery") -> Path:
+    """What a run leaves that was killed after its checkpoints of iterations 10 and 20."""
+    run = root / "run"
+    for iteration in (10, 20):
+        (run / checkpoints / f"iteration_{iteration:07d}").mkdir(parents=True)
+    config = parse(["--preset", DEFAULT, *argv], "train_async").config
+    write_config(run / "config.toml", config)
+    return run
+
+
+@pytest.mark.parametrize("place", ["", "recovery", "recovery/iteration_0000010"])
+def test_checkpoints_are_scored_where_there_is_no_model(place: str, tmp_path: Path) -> None:
+    run = killed(tmp_path)
+    config = parse([*model_flags(run / place), "--eval-only"], "train_async").config
+    assert config.load == str(run / (place or "recovery"))
+    assert config.hf_checkpoint == PRESETS[DEFAULT].values["hf_checkpoint"]
+
+
+def test_a_model_goes_before_the_checkpoints_of_its_run(tmp_path: Path) -> None:
+    run = killed(tmp_path)
+    (run / "hf").mkdir()
+    (run / "hf" / "config.json").touch()
+    assert model_flags(run)[-2:] == ["--hf-checkpoint", str(run / "hf")]
+    assert model_flags(run / "recovery")[-2:] == ["--load", str(run / "recovery")]
+
+
+def test_a_run_that_left_nothing_to_score_is_told_so(tmp_path: Path) -> None:
+    write_config(tmp_path / "config.toml", RunConfig())
+    with pytest.raises(ConfigError, match=r"no model: there is no .*hf/config.json, and no check"):
+        model_flags(tmp_path)
+
+
+def test_checkpoints_whose_run_is_elsewhere_are_told_apart_from_nothing(tmp_path: Path) -> None:
+    (tmp_path / "kept" / "iteration_0000010").mkdir(parents=True)
+    for place in ("kept", "kept/iteration_0000010"):
+        with pytest.raises(ConfigError, match=r"holds checkpoints, and there is no config\.toml"):
+            model_flags(tmp_path / place)
+    with pytest.raises(ConfigError, match="neither a Hugging Face model"):
+        model_flags(tmp_path)

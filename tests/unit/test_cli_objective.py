@@ -1,0 +1,45 @@
+"""A loss of the user's is found, or found missing, before anything starts."""
+
+from pathlib import Path
+
+import pytest
+
+from agentrl.cli import train
+from agentrl.config.resolve import parse
+
+LOSSES = "def good(batch, logprobs, entropy):\n    return logprobs.sum(), {}\nvalue = 3\n"
+
+
+@pytest.mark.parametrize(
+    ("loss", "code", "said"),
+    [
+        ("my_losses:absent", 2, "has no attribute 'absent'"),
+        ("nowhere:loss", 2, "No module named 'nowhere'"),
+        ("my_losses:value", 2, "it is int 3, not a function"),
+        ("my_losses:good", 0, ""),
+    ],
+)
+def test_a_loss_that_is_none_is_refused(
+    loss: str,
+    code: int,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "my_losses.py").write_text(LOSSES)
+    argv = ["--loss-type", "custom_loss", "--custom-loss-function-path", loss]
+    # One more thing is wrong with each, so that nothing can start where this goes unnoticed.
+    wrong = ["--router-request-timeout-secs", "3"] if code else ["--dry-run"]
+    assert train.main([*argv, *wrong], "train_async") == code
+    heard = capsys.readouterr()
+    assert said in heard.err
+    assert "--turn-timeout-s" not in heard.err
+
+
+def test_a_loss_of_ones_own_makes_a_run_ones_own_although_all_else_is_the_default() -> None:
+    """The default job is not looked at before it starts."""
+    assert train._is_default(parse([], "train_async").config)
+    argv = ["--loss-type", "custom_loss", "--custom-loss-function-path", "my:loss"]
+    assert not train._is_default(parse(argv, "train_async").config)

@@ -1,0 +1,151 @@
+"""When evaluations are due, what is asked for, and under which step a score goes."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from agentrl.cluster.evaluator import Evaluator
+from agentrl.cluster.events import RunState
+from agentrl.config.run import RunConfig
+from agentrl.types import Task
+from agentrl.wire.messages import Evaluate, Event
+
+pytestmark = pytest.mark.anyio
+
+SETS = {"heldout": [Task("a", {}), Task("b", {})], "hard": [Task("c", {})]}
+
+
+class Site:
+    """A buffer that notes what it is asked and a recorder that notes what it is told."""
+
+    def __init__(self, **flags: Any) -> None:
+        self.state = RunState()
+        self.asked: list[Evaluate] = []
+        self.scores: list[tuple[int, str]] = []
+        config = RunConfig(**flags)
+        self.evaluator = Evaluator(config, SETS, cast(Any, self), self.state, cast(Any, self))
+
+    async def deliver(self, order: Evaluate) -> None:
+        self.asked.append(order)
+
+    def note(self, text: str) -> None: ...
+
+    def evaluation(self, step: int, data: dict[str, Any]) -> None:
+        self.scores.append((step, data["id"]))
+
+    @property
+    def ids(self) -> list[str]:
+        """Of the orders since the last look."""
+        ids = [order.id for order in self.asked]
+        self.asked.clear()
+        return ids
+
+    async def publish(self, iteration: int) -> None:
+        data = {"version": 100 + iteration, "iteration": iteration}
+        self.state.apply(Event("published", data))
+        await anyio.lowlevel.checkpoint()
+        await anyio.lowlevel.checkpoint()
+
+    async def answer(self, *ids: str) -> None:
+        for id in ids:
+            self.state.apply(Event("evaluation", {"id": id}))
+        await anyio.lowlevel.checkpoint()
+        await anyio.lowlevel.checkpoint()
+
+    @asynccontextmanager
+    async def training(self, interval: int) -> AsyncIterator[anyio.abc.TaskGroup]:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self.evaluator.evaluate_beside, interval)
+            await anyio.lowlevel.checkpoint()
+            yield tasks
+            tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    ("mode", "beside", "pinned"),
+    [("beside", False, True), ("beside", True, False), ("pinned", True, True)],
+)
+async def test_an_order_says_what_it_is_played_beside_and_whether_pushes_wait(
+    mode: str, beside: bool, pinned: bool
+) -> None:
+    site = Site(eval_mode=mode, n_samples_per_eval_prompt=3, eval_temperature=0.5)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: site.evaluator.evaluate(beside=beside))
+        await anyio.lowlevel.checkpoint()
+        tasks.cancel_scope.cancel()
+    order = site.asked[0]
+    assert (order.beside, order.pinned) == (beside, pinned)
+    assert (order.name, order.tasks, order.num_samples) == ("heldout", SETS["heldout"], 3)
+    assert order.sampling.temperature == 0.5
+
+
+async def test_all_sets_are_asked_for_before_the_first_has_ended() -> None:
+    site = Site()
+    async with site.training(2):
+        await site.publish(2)
+        assert site.ids == ["heldout@2-beside", "hard@2-beside"]
+        await site.answer("hard@2-beside")
+        assert site.scores == []
+        await site.answer("heldout@2-beside")
+        assert site.scores == [(2, "heldout@2-beside"), (2, "hard@2-beside")]
+
+
+async def test_the_first_push_after_each_interval_is_evaluated() -> None:
+    """Pushes come every third iteration, evaluations every fourth."""
+    site, due = Site(), list[int]()
+    async with site.training(4):
+        for iteration in range(0, 22, 3):
+            await site.publish(iteration)
+            if ids := site.ids:
+                due.append(iteration)
+                await site.answer(*ids)
+    assert due == [6, 9, 12, 18, 21]
+
+
+async def test_what_comes_due_while_another_is_played_follows_at_once() -> None:
+    site = Site()
+    async with site.training(1):
+        await site.publish(1)
+        first = site.ids
+        await site.publish(2)
+        await site.publish(3)
+        assert site.ids == []
+        await site.answer(*first)
+        assert site.ids == ["heldout@3-beside", "hard@3-beside"]
+
+
+async def test_a_run_that_goes_on_begins_where_it_was() -> None:
+    site = Site()
+    await site.publish(6)
+    async with site.training(4):
+        await site.publish(7)
+        assert site.ids == []
+        await site.publish(8)
+        assert site.ids == ["heldout@8-beside", "hard@8-beside"]
+
+
+async def test_the_last_weights_are_left_to_the_evaluation_that_nothing_is_beside() -> None:
+    site = Site()
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(site.evaluator.evaluate_beside, 1)
+            site.state.apply(Event("lease", {"number": 4, "last": False}))
+            await site.publish(4)
+            await site.answer(*site.ids)
+            site.state.apply(Event("lease", {"number": 5, "last": True}))
+            await site.publish(5)
+    assert site.asked == []
+
+
+async def test_a_buffer_that_restarted_is_asked_again_for_what_it_owes() -> None:
+    site = Site()
+    async with site.training(1):
+        await site.publish(1)
+        await site.answer("heldout@1-beside")
+        site.asked.clear()
+        await site.evaluator.ask_again()
+        assert site.ids == ["hard@1-beside"]

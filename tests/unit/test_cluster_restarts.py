@@ -1,0 +1,137 @@
+"""Which process is meant: one that is gone and its successor bear the same name."""
+
+import signal
+from typing import Any, cast
+
+import anyio
+
+from agentrl.cluster.events import RunState
+from agentrl.cluster.host import ExitNotice, ProcessOrder
+from agentrl.cluster.layout import INCARNATION, RUN_MARK
+from agentrl.cluster.placement import Cluster
+from agentrl.cluster.restarts import Processes
+from agentrl.cluster.spec import ModelFacts, RunSpec
+from agentrl.cluster.supervision import Consequence
+from agentrl.config.run import RunConfig
+from agentrl.wire.messages import Message, PeerLost
+from agentrl.wire.peer import BufferPeer
+
+SPEC = RunSpec(
+    config=RunConfig(),
+    run_dir="/runs/r",
+    model_dir="m",
+    model=ModelFacts(9, 9),
+    buffer_address="ipc://b",
+    router_url=None,
+    engines=[],
+    services={},
+    master_address="",
+    master_port=0,
+    collective_address="",
+)
+
+
+class PaperCluster:
+    """Starts nothing; remembers what it was told, and who would be running."""
+
+    def __init__(self) -> None:
+        self.started: list[ProcessOrder] = []
+        self.killed: list[int] = []
+        self.running: dict[str, int] = {}
+
+    def start(self, order: ProcessOrder) -> int:
+        self.started.append(order)
+        self.running[order.name] = 100 + len(self.started)
+        return self.running[order.name]
+
+    def signal(self, name: str, number: int, pid: int | None = None) -> bool:
+        if self.running.get(name) != pid:
+            return False
+        assert number == signal.SIGKILL
+        self.killed.append(self.running.pop(name))
+        return True
+
+
+class Told:
+    """The way to the buffer, as far as it is used."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+
+    async def deliver(self, message: Message) -> int:
+        self.messages.append(message)
+        return len(self.messages)
+
+
+def processes() -> tuple[Processes, PaperCluster, Told]:
+    cluster, peer = PaperCluster(), Told()
+    orders = [ProcessOrder("worker-0", ("w",), {"A": "1"}), ProcessOrder("buffer", ("b",))]
+    made = Processes(cast(Cluster, cluster), SPEC, orders, {}, cast(BufferPeer, peer), RunState())
+    return made, cluster, peer
+
+
+def told_of(cluster: PaperCluster, start: int) -> str:
+    return cluster.started[start].env[INCARNATION]
+
+
+async def end(made: Processes, cluster: PaperCluster, name: str) -> None:
+    """The process ends, and is started again."""
+    pid = cluster.running.pop(name)
+    await made.restart(ExitNotice(name, pid, -9, False), Consequence.RESTART)
+
+
+def test_every_process_is_told_of_its_run_and_which_one_of_its_name_it_is() -> None:
+    made, cluster, _ = processes()
+
+    async def run() -> None:
+        for _ in range(2):
+            await made.start("worker-0")
+
+    anyio.run(run)
+    assert [order.env.keys() for order in cluster.started] == [{"A", RUN_MARK, INCARNATION}] * 2
+    assert told_of(cluster, 0) != told_of(cluster, 1)
+
+
+def test_the_buffer_hears_which_process_has_ended() -> None:
+    made, cluster, peer = processes()
+
+    async def run() -> None:
+        await made.start("worker-0")
+        await end(made, cluster, "worker-0")
+
+    anyio.run(run)
+    assert peer.messages == [PeerLost("worker-0", told_of(cluster, 0))]
+
+
+def test_a_process_that_was_replaced_is_not_missed_in_its_successor() -> None:
+    """The buffer died with it, and heard of the successor first: it says that the name is lost."""
+    made, cluster, _ = processes()
+
+    async def run() -> list[Any]:
+        await made.start("worker-0")
+        await end(made, cluster, "worker-0")
+        first, second = told_of(cluster, 0), told_of(cluster, 1)
+        return [
+            await made.kill("worker-0", first),
+            dict(cluster.running),
+            await made.kill("worker-0", second),
+            await made.kill("worker-0", second),
+            await made.kill("stranger", first),
+        ]
+
+    alive = {"worker-0": 102}
+    assert anyio.run(run) == [False, alive, True, False, False]
+    assert cluster.killed == [102]
+
+
+def test_the_news_of_an_end_that_was_dealt_with_starts_nothing() -> None:
+    made, cluster, peer = processes()
+
+    async def run() -> None:
+        await made.start("worker-0")
+        await made.start("worker-0")
+        await made.restart(ExitNotice("worker-0", 101, -9, False), Consequence.RESTART)
+
+    anyio.run(run)
+    assert len(cluster.started) == 2
+    assert peer.messages == []

@@ -1,0 +1,41 @@
+"""What a process of a run says by its exit code."""
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from agentrl.cluster.roles import __main__ as roles
+from agentrl.errors import AgentRLError, ConfigError, EnvironmentSetupError, FencedError
+
+
+def exit_code_of(error: Exception, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Of a process whose loop was ended by `error` in a task of a task."""
+
+    async def fail() -> None:
+        raise error
+
+    async def work() -> None:
+        async with anyio.create_task_group() as outer, anyio.create_task_group() as inner:
+            outer.start_soon(anyio.sleep_forever)
+            inner.start_soon(fail)
+
+    monkeypatch.setattr(roles, "setup_logging", lambda *_, **__: None)
+    monkeypatch.setattr(roles, "read_spec", lambda path: None)
+    monkeypatch.setattr(roles, "_run", lambda name, spec: anyio.run(work))
+    return roles.main(["worker-0", str(Path("spec.json"))])
+
+
+@pytest.mark.parametrize("kind", [ConfigError, EnvironmentSetupError, FencedError])
+def test_an_error_keeps_its_exit_code_in_a_task_group(
+    kind: type[AgentRLError], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert exit_code_of(kind("a reason"), monkeypatch) == kind.exit_code
+    assert "worker-0 stopped: a reason" in caplog.text
+
+
+def test_any_other_error_is_a_bug(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert exit_code_of(KeyError("x"), monkeypatch) == 70
+    assert "worker-0 stopped by a bug" in caplog.text

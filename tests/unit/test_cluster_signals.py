@@ -1,0 +1,149 @@
+"""A signal before a run has begun: noted where nothing may be interrupted, raised where it may."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from agentrl.cluster.signals import InterruptedRunError, SignalGate, in_turns
+from agentrl.errors import FencedError
+
+
+@pytest.fixture
+def gate() -> Iterator[SignalGate]:
+    with SignalGate() as gate:
+        yield gate
+
+
+def send(number: signal.Signals) -> None:
+    os.kill(os.getpid(), number)
+
+
+def test_a_signal_is_raised_where_it_is_asked_for_and_nowhere_else(gate: SignalGate) -> None:
+    gate.check()
+    send(signal.SIGTERM)
+    send(signal.SIGINT)
+    with pytest.raises(InterruptedRunError) as caught:
+        gate.check()
+    assert caught.value.number == signal.SIGTERM
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_user_code_is_interrupted_as_python_does_it(
+    gate: SignalGate, number: signal.Signals
+) -> None:
+    passed_by = []
+
+    def user_code() -> None:
+        try:
+            send(number)
+            passed_by.append("the next line")
+        except Exception:
+            passed_by.append("a broad except")
+
+    with pytest.raises(InterruptedRunError) as caught, gate.interrupting():
+        user_code()
+    assert passed_by == []
+    assert caught.value.number == number
+
+
+def test_user_code_that_swallows_a_signal_is_interrupted_by_the_next(gate: SignalGate) -> None:
+    swallowed = []
+
+    def user_code() -> None:
+        for _ in range(3):
+            with contextlib.suppress(KeyboardInterrupt):
+                send(signal.SIGINT)
+                return
+            swallowed.append(1)
+
+    with pytest.raises(InterruptedRunError), gate.interrupting():
+        user_code()
+    assert len(swallowed) == 3
+
+
+def test_whatever_user_code_makes_of_a_signal_the_run_was_interrupted(gate: SignalGate) -> None:
+    def user_code() -> None:
+        try:
+            send(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise ValueError("no tasks") from None
+
+    with pytest.raises(InterruptedRunError), gate.interrupting():
+        user_code()
+
+
+def test_an_error_without_a_signal_is_an_error(gate: SignalGate) -> None:
+    with pytest.raises(ValueError, match="no tasks"), gate.interrupting():
+        raise ValueError("no tasks")
+
+
+def test_a_signal_from_before_keeps_user_code_from_beginning(gate: SignalGate) -> None:
+    send(signal.SIGINT)
+    with pytest.raises(InterruptedRunError), gate.interrupting():
+        raise AssertionError("it began")
+
+
+def test_handlers_that_user_code_installs_do_not_stay(gate: SignalGate) -> None:
+    with gate.interrupting():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    send(signal.SIGINT)
+    with pytest.raises(InterruptedRunError):
+        gate.check()
+
+
+def test_a_long_wait_ends_between_two_turns(gate: SignalGate) -> None:
+    turns: list[float] = []
+
+    def never(turn_s: float) -> bool:
+        turns.append(turn_s)
+        if len(turns) == 3:
+            send(signal.SIGINT)
+        return False
+
+    with pytest.raises(InterruptedRunError):
+        in_turns(never, 60.0, gate.check)
+    assert len(turns) == 3
+    assert all(0 < turn_s < 1 for turn_s in turns)
+
+
+def test_a_wait_ends_when_it_is_over_or_too_late(gate: SignalGate) -> None:
+    assert in_turns(lambda turn_s: True, 60.0, gate.check)
+    assert not in_turns(lambda turn_s: False, 0.0, gate.check)
+
+
+def test_a_process_that_was_replaced_ends_whatever_its_threads_are_doing() -> None:
+    program = """
+import logging, threading
+from agentrl.cluster.signals import exit_at_once
+from agentrl.errors import FencedError
+logging.basicConfig()
+threading.Thread(target=lambda: exit_at_once(FencedError("another has its place"))).start()
+try:
+    threading.Event().wait()
+finally:
+    print("still here")
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == FencedError.exit_code
+    assert (ended.stdout, "another has its place" in ended.stderr) == ("", True)
+
+
+def test_a_log_that_cannot_be_written_does_not_keep_a_replaced_process() -> None:
+    program = """
+import logging, threading
+from agentrl.cluster.signals import exit_at_once
+from agentrl.errors import FencedError
+logging.basicConfig()
+with logging.getLogger().handlers[0].lock:  # as of a thread whose write does not return
+    threading.Thread(target=lambda: exit_at_once(FencedError("another has its place"))).start()
+    threading.Event().wait()
+"""
+    ended = subprocess.run([sys.executable, "-c", program], timeout=60, check=False)
+    assert ended.returncode == FencedError.exit_code

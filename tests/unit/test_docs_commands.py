@@ -1,0 +1,395 @@
+"""What the pages show runs: every command and every piece of Python in their code blocks.
+
+A page is played from top to bottom in a folder that looks like a clone with one run in `runs/ID`.
+What would start a run gets `--dry-run` and `make` gets `-n`; all else is done. A snippet that this
+test does not know how to check is a failure: give it a way in `CHECKS`.
+"""
+
+import ast
+import io
+import os
+import re
+import runpy
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+import pytest
+
+import agentrl.envs.search_r1
+from agentrl.buffer.ledger import Ledger
+from agentrl.buffer.rows import EpisodeRow, GroupRow, LeaseRow, Mark, StoredTrajectory
+from agentrl.buffer.store import PayloadStore
+from agentrl.cli.main import main as agentrl_program
+from agentrl.clock import ManualClock
+from agentrl.config.resolve import parse
+from agentrl.config.toml import write_config
+from agentrl.telemetry.recorder import Recorder
+from agentrl.tokens.chat import Message, ToolCall
+from agentrl.tokens.formats.load import load_format
+from agentrl.tokens.stream import TokenStream
+from agentrl.types import Fate, GroupState, Outcome, StopReason, Task, VersionRow
+
+ROOT = Path(__file__).resolve().parents[2]
+MODEL = Path(agentrl.envs.search_r1.__file__).parent / "model"
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+#: A task for each Env that no command of its page plays.
+TASKS = {
+    "Cart": '{"seed": 1}',
+    "Echo": '{"word": "hello"}',
+    "Guess": '{"most": 10}',
+    "Shop": '{"wanted": "tea"}',
+}
+
+
+class Snippet(NamedTuple):
+    """A command, or a block of any other language; `name`: what a block is to be saved as."""
+
+    line: int
+    language: str
+    text: str = ""
+    name: str = ""
+
+
+# ---- reading a page ------------------------------------------------------------------------------
+
+
+def snippets(page: str) -> Iterator[Snippet]:
+    """Blocks, those of bash as their commands, and inline `agentrl SUB-COMMAND ARGUMENTS`."""
+    begun: Snippet | None = None
+    body: list[str] = []
+    ticks = name = ""
+    for number, line in enumerate(page.splitlines(), start=1):
+        fence = re.match(r"\s*(```+|~~~)(.*)", line)
+        if begun is not None:
+            if line == ticks:
+                yield from unpacked(begun._replace(text="\n".join(body) + "\n"))
+                begun, name = None, ""
+            body.append(line)
+        elif fence is not None:
+            ticks, language = fence.groups()
+            if not line.startswith("```"):
+                language = "a fence that is set in, or is not ```"
+            begun, body = Snippet(number, language, name=name or f"block_{number}.py"), []
+        else:
+            name = (re.findall(r"[Ss]ave \w+ as `(\w+\.py)`", line) or [name])[-1]
+            commands = re.findall(r"`(agentrl [a-z]+ [^`]+)`", line)
+            for command in commands + re.findall(r"^ {4}(?=make|python|agentrl|\.venv)(.+)", line):
+                yield Snippet(number, "command", re.sub(r"\b(RUN|MODEL)\b", "runs/ID", command))
+    if begun is not None:
+        yield begun._replace(language="a fence that nothing closes")
+
+
+def unpacked(block: Snippet) -> Iterator[Snippet]:
+    """A block of bash as its commands. A drawing or an output is nothing to check."""
+    if block.language != "bash":
+        yield from [] if block.language in ("", "text") else [block]
+        return
+    whole, start = "", 0
+    for number, line in enumerate(block.text.splitlines(), start=block.line + 1):
+        start = start if whole else number
+        whole += line.removesuffix("\\")
+        if not line.endswith("\\"):
+            if words_of(whole):
+                yield Snippet(start, "command", whole)
+            whole = ""
+
+
+def words_of(command: str) -> list[str]:
+    """Its words, operators of the shell apart; a comment goes to the end of the line."""
+    code = re.sub(r"(^|\s)#[^'\"]*$", "", command)
+    lexer = shlex.shlex(code, posix=True, punctuation_chars=True)
+    lexer.commenters, lexer.whitespace_split = "", True
+    return list(lexer)
+
+
+# ---- checking a snippet --------------------------------------------------------------------------
+
+
+def require(holds: object, said: str) -> None:
+    if not holds:
+        raise AssertionError(said)
+
+
+def called(main: Callable[[], object]) -> tuple[int, str]:
+    """Exit code and output of a program that is called in this process."""
+    said = io.StringIO()
+    with redirect_stdout(said), redirect_stderr(said):
+        try:
+            code = main()
+        except SystemExit as ended:
+            code = ended.code
+    return code if isinstance(code, int) else 1, said.getvalue()
+
+
+def started(clone: Path, *argv: str) -> tuple[int, str]:
+    """Exit code and output of a program that is started, as if no make had started us."""
+    env = {name: os.environ[name] for name in os.environ if not name.startswith(("MAKE", "MFLAGS"))}
+    done = subprocess.run(argv, cwd=clone, env=env, capture_output=True, text=True, timeout=100)
+    return done.returncode, done.stdout + done.stderr
+
+
+def check_shell(clone: Path, line: str, words: list[str]) -> None:
+    """Done, but that make only says what it would do."""
+    code, said = started(clone, "bash", "-euc", f'make() {{ command make -n "$@"; }}\n{line}')
+    require(code == 0, said)
+
+
+def check_python(clone: Path, line: str, words: list[str]) -> None:
+    match words[1:]:
+        case ["train_async.py" | "train.py" as program, *argv]:
+            dry_run(program, argv)
+        case ["-m", "pytest", *argv]:
+            check_pytest(clone, argv)
+        case _:
+            raise AssertionError(f"no test knows how to check `{line}`")
+
+
+def dry_run(program: str, argv: list[str]) -> str:
+    with mock.patch.object(sys, "argv", [program, *argv, "--dry-run"]):
+        code, said = called(lambda: runpy.run_path(program, run_name="__main__"))
+    require(code == 0, said)
+    require(said.endswith("nothing was started (--dry-run)\n"), said)
+    require("--resume" not in argv or re.search(r"^continuing .*/ID$", said, re.M), said)
+    return said
+
+
+def check_pytest(clone: Path, argv: list[str]) -> None:
+    """The files are there, the flags are pytest's, the marks of -m are declared."""
+    for word in argv:
+        require("/" not in word or (ROOT / word.split("::")[0]).exists(), f"there is no {word}")
+    code, said = started(clone, sys.executable, "-m", "pytest", "--noconftest", "--markers", *argv)
+    require(code == 0, said)
+    expression = argv[argv.index("-m") + 1] if "-m" in argv else ""
+    for mark in set(re.findall(r"\w+", expression)) - {"not", "and", "or"}:
+        require(f"@pytest.mark.{mark}:" in said, f"there is no mark {mark!r}")
+
+
+def check_agentrl(clone: Path, line: str, words: list[str]) -> None:
+    sub_command = words[1:2]
+    argv = words[1:] + (["--dry-run"] if sub_command == ["eval"] else [])
+    code, said = called(lambda: agentrl_program(argv))
+    # What the doctor thinks of this machine is not asked here.
+    require(code == 0 or (code == 3 and sub_command == ["doctor"]), said)
+
+
+def check_tensorboard(clone: Path, line: str, words: list[str]) -> None:
+    program = str(Path(sys.executable).with_name("tensorboard"))
+    code, said = started(clone, program, *words[1:], "--inspect")
+    require(code == 0 and "rollout/reward_mean" in said, said)
+
+
+CHECKS: dict[str, Callable[[Path, str, list[str]], None]] = {
+    "make": check_shell,
+    "source": check_shell,
+    "printf": check_shell,
+    "python": check_python,
+    ".venv/bin/python": check_python,
+    "agentrl": check_agentrl,
+    "tensorboard": check_tensorboard,
+}
+
+
+def check_command(clone: Path, line: str) -> None:
+    words = words_of(line)
+    check = CHECKS.get(words[0])
+    operators = [word for word in words if set(word) <= set("|&;<>()")]
+    if check is None or (operators and (words[0], operators) != ("printf", [">"])):
+        raise AssertionError(f"no test knows how to check `{line}`")
+    check(clone, line, words)
+
+
+def check_block(clone: Path, block: Snippet, shown: str) -> None:
+    """Save a block of Python. Its Envs (every class but a chat format, and a function under
+    `@rollout`) are played by what is `shown`, the commands of the page, or else by a dry run with a
+    task from here; a block without any is run."""
+    require(not (clone / block.name).exists(), f"{block.name} is there already")
+    (clone / block.name).write_text(block.text)
+    if f"--env {block.name} " in shown and "@rollout(" in block.text:
+        return
+    classes = [
+        node.name
+        for node in ast.parse(block.text).body
+        if isinstance(node, ast.ClassDef) and "ChatML" not in map(ast.unparse, node.bases)
+    ]
+    for name in classes:
+        env = f"{block.name}:{name}"
+        if f"--env {env}" in shown:
+            continue
+        require(name in TASKS, f"no test has a task for {name}: add one to TASKS")
+        (clone / "task.jsonl").write_text(TASKS[name])
+        flags = ["--preset", "search-r1-local", "--env", env, "--prompt-data", "task.jsonl"]
+        # In a process of its own, because a block may register its Env.
+        code, said = started(clone, sys.executable, "train_async.py", *flags, "--dry-run")
+        require(code == 0, said)
+    if not classes:
+        runpy.run_path(block.name)
+
+
+def check_snippet(clone: Path, snippet: Snippet, shown: str) -> None:
+    match snippet.language:
+        case "command":
+            check_command(clone, snippet.text)
+        case "python":
+            check_block(clone, snippet, shown)
+        case other:
+            raise AssertionError(f"no test knows how to check {other}")
+
+
+def play(page: str, clone: Path) -> list[str]:
+    """Check the text `page` in `clone`, the current directory; what failed, with its line."""
+    failures = []
+    found = list(snippets(page))
+    shown = "\n".join(snippet.text for snippet in found if snippet.language == "command")
+    for snippet in found:
+        try:
+            check_snippet(clone, snippet, shown)
+        except Exception as failure:
+            failures.append(f"line {snippet.line}: {failure}")
+    return failures
+
+
+# ---- a clone with a run --------------------------------------------------------------------------
+
+
+def conversation(version: int) -> TokenStream:
+    """The episode that the quickstart shows, as an engine of `version` would have sampled it."""
+    chat = load_format("qwen", MODEL)
+    stream = TokenStream(chat.vocab, opener=chat.assistant_opener)
+    arguments = b'{"query": "continent of Azerbaijan"}'
+    turns = [chat.write("", [ToolCall("0", "search", arguments)])]
+    turns += [chat.write("<answer> Asia </answer>")]
+    found = "The currency of Azerbaijan is Manat.\nThe continent of Azerbaijan is Asia."
+    stream.extend(chat.open_prompt([Message.user("What is the continent of Azerbaijan?")]))
+    for turn in turns:
+        stream.prompt_ids()
+        stream.sampled(turn, [-0.1] * len(turn), [version] * len(turn))
+        if turn is not turns[-1]:
+            stream.extend(chat.observe([Message.tool(found)], turn))
+    return stream
+
+
+def write_ledger(run: Path) -> None:
+    """One group of one episode, trained and saved."""
+    stream = conversation(version=0)
+    with (
+        Ledger(run / "ledger.db") as ledger,
+        PayloadStore(run / "payload", segment_bytes=10**6, first=1) as store,
+    ):
+        stored = StoredTrajectory(stream.meta(1.0), store.append(stream.columns()))
+        store.sync()
+        task = Task("search-r1-local/train/42/464", {"answer": "Asia"})
+        ends: dict[str, Any] = {"outcome": Outcome.DONE, "stop_reason": StopReason.TERMINATED}
+        ledger.commit(
+            [
+                VersionRow(0, None, 0),
+                GroupRow(1, task, 1, 1, GroupState.RETIRED, Fate.TRAINED, 1, (1.0,)),
+                EpisodeRow(1, 0, reward=1.0, trajectories=(stored,), **ends),
+                LeaseRow(1, (1,), stepped_by=1),
+                Mark("retired_through", 1),
+            ]
+        )
+
+
+def record(run: Path) -> str:
+    """Two iterations and two evaluations; returns what the person who watches is told."""
+    stream, clock = io.StringIO(), ManualClock()
+    config = parse(["--async-buffer-size", "4"], "train_async").config
+    write_config(run / "config.toml", config)
+    with Recorder(run, config, clock, stream=stream) as recorder:
+        scored = {"name": "heldout", "n": 640, "failed": 0, "version_min": 0, "version_max": 0}
+        recorder.evaluation(0, scored | {"score": 0.25})
+        for number in (1, 2):
+            clock.advance(2.0)
+            metrics = {"rollout/reward_mean": number / 4, "train/age_max_trained": number}
+            figures = {"ready": 9, "charged": 80, "sampled_tokens": 5000 * number}
+            recorder.event("published", {"metrics": {"perf/push_s": 0.04}})
+            recorder.event("step", {"number": number, "metrics": metrics, "buffer": figures})
+        recorder.evaluation(2, scored | {"score": 0.5})
+        recorder.finish("interrupted")
+        recorder.note(f"{recorder.epitaph('complete')}; see {run}")
+    return stream.getvalue()
+
+
+def leave_run(run: Path) -> str:
+    """`run` as Ctrl-C leaves it; returns what it said."""
+    run.mkdir()
+    write_ledger(run)
+    (run / "hf").symlink_to(MODEL)
+    return record(run)
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("runs") / "ID"
+    leave_run(run)
+    return run
+
+
+@pytest.fixture
+def clone(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What a newcomer has in front of them, as the current directory. Files are copies; what one
+    has saved already, as a page says, is left out."""
+    saved = {snippet.name for page in PAGES for snippet in snippets(page.read_text())}
+    for path in ROOT.iterdir():
+        if path.name in saved:
+            continue
+        if path.is_file():
+            shutil.copy(path, tmp_path)
+        elif not path.name.startswith(".") and path.name != "runs":
+            (tmp_path / path.name).symlink_to(path)
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "ID").symlink_to(run)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+# ---- the pages -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_snippet_of_a_page_runs(page: Path, clone: Path) -> None:
+    failures = play(page.read_text(), clone)
+    assert not failures, "\n".join(f"{page.relative_to(ROOT)}, {said}" for said in failures)
+
+
+#: A page with an Env, and a command that plays it.
+BLOCK = "Save this as `e.py`:\n```python\nfrom agentrl import Env\n{}\n```\n"
+USE = "```bash\npython train_async.py --preset search-r1-local --env e.py:E\n```\n"
+
+#: A page, and what is said of it.
+MISTAKES = [
+    ("```bash\npython train.py --lr 1 \\\n    --lrr 2\n```", "line 2: train: unknown flag"),
+    ("```bash\n# once\nmake trian   # all\n```", "line 3: make: *** No rule to make target"),
+    ("```bash\nagentrl veiw runs/ID\n```", "invalid choice: 'veiw'"),
+    ("see\n`agentrl view RUN --bset 1`", "line 2: usage: agentrl"),
+    ("```bash\nagentrl view runs/ID --group 9\n```", "has no group 9"),
+    ("```bash\nagentrl eval runs/ID --lrr 2\n```", "unknown flag --lrr"),
+    ("```bash\nsource venv/bin/activate\n```", "venv/bin/activate: No such file"),
+    ("```bash\nprintf x > no/where\n```", "no/where"),
+    ("```bash\ncurl x | sh\n```", "line 2: no test knows how to check `curl x | sh`"),
+    ("```bash\nmake train && rm -r runs\n```", "no test knows how to check `make train && "),
+    ("```bash\npython setup.py\n```", "no test knows how to check `python setup.py`"),
+    ("```bash\npython -m pytest tests/test_no.py\n```", "there is no tests/test_no.py"),
+    ("```bash\npython -m pytest -m 'not slow'\n```", "there is no mark 'slow'"),
+    ("```console\n$ make\n```", "line 1: no test knows how to check console"),
+    ("1. So:\n   ```bash\n   make trian\n   ```", "line 2: no test knows how to check a fence"),
+    ("1. So:\n\n    make trian\n", "line 3: make: *** No rule to make target"),
+    ("```bash\nmake train", "line 1: no test knows how to check a fence that nothing closes"),
+    ("```python\nimport no_such_module\n```", "line 1: No module named 'no_such_module'"),
+    (BLOCK.format("class E(Env): ...") + "Then `--env e.py:E`.", "no test has a task for E"),
+    (BLOCK.format("class E(Env):\n    x = 1") + USE, "E has no reset"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("page", "said"), MISTAKES, ids=[said for _, said in MISTAKES])
+def test_a_snippet_that_does_not_work_is_found(page: str, said: str, clone: Path) -> None:
+    assert said in "\n".join(play(page, clone))

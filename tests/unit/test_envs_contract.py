@@ -1,0 +1,185 @@
+"""The contract checker: a sound Env keeps every promise, and each planted fault is named."""
+
+import asyncio
+import random
+import time
+from typing import Any
+
+import anyio
+import pytest
+
+from agentrl.envs import contract
+from agentrl.envs.contract import PROMISES, Ground, check_contract
+from agentrl.envs.env import Env
+from agentrl.envs.messages import AssistantTurn, Message, Step
+from agentrl.errors import ConfigError, InfrastructureError
+from agentrl.tools.tool import tool
+from agentrl.types import MAX_SNAPSHOT_BYTES, Task
+
+TASK = Task("t", {"question": "Double 21."})
+
+
+class Sound(Env):
+    """Keeps all promises, a snapshot's too."""
+
+    drawn = 0
+
+    async def reset(self, *, seed: int, task: dict[str, Any]) -> list[Message]:
+        self.drawn = random.Random(seed).randrange(10**9)
+        return [Message.user(f"{task['question']} {self.drawn}")]
+
+    @tool
+    async def double(self, number: int) -> int:
+        """Double a number.
+
+        Args:
+            number: what to double
+        """
+        return 2 * number
+
+    async def score(self, text: str) -> float:
+        return float(text.strip() == "42") + self.drawn % 2
+
+    async def snapshot(self) -> bytes:
+        return str(self.drawn).encode()
+
+    async def restore(self, state: bytes, *, seed: int, task: dict[str, Any]) -> None:
+        self.drawn = int(state)
+
+
+class OtherPrompt(Sound):
+    async def reset(self, *, seed: int, task: dict[str, Any]) -> list[Message]:
+        return [Message.user(str(random.random()))]
+
+
+class OtherAnswers(Sound):
+    async def score(self, text: str) -> float:
+        return random.random()
+
+
+class Fragile(Sound):
+    async def score(self, text: str) -> float:
+        return float(text)
+
+
+class Closed(Sound):
+    handle: list[int] | None = None
+
+    async def reset(self, *, seed: int, task: dict[str, Any]) -> list[Message]:
+        await anyio.sleep(0.01)
+        self.handle = [1]
+        return await super().reset(seed=seed, task=task)
+
+    async def close(self) -> None:
+        assert self.handle is not None
+        self.handle.clear()
+
+
+class Selfish(Sound):
+    async def step(self, turn: AssistantTurn) -> Step:
+        time.sleep(0.06)  # noqa: ASYNC251
+        return await super().step(turn)
+
+
+class Forgetful(Sound):
+    """Knows its task again, and not what it has heard."""
+
+    heard = 0
+
+    async def step(self, turn: AssistantTurn) -> Step:
+        self.heard += 1
+        return Step(messages=[Message.user(f"{self.heard}")], terminated=turn.text == "42")
+
+
+class Heavy(Sound):
+    async def snapshot(self) -> bytes:
+        return b"1" * (MAX_SNAPSHOT_BYTES + 1)
+
+
+def broken(cls: type[Env]) -> dict[str, str]:
+    """Promises that are not kept, and why."""
+    found = {f.promise: f.problem for f in check_contract(Ground(cls, {}, TASK))}
+    assert list(found) == list(PROMISES)
+    return {promise: problem for promise, problem in found.items() if problem is not None}
+
+
+def test_a_sound_env_keeps_every_promise() -> None:
+    assert broken(Sound) == {}
+
+
+@pytest.mark.parametrize(
+    ("cls", "promise", "said"),
+    [
+        (OtherPrompt, "the same prompt", "draw from random.Random(seed) alone"),
+        (OtherAnswers, "the same answers", "an answer differently the second time (its reward)"),
+        (Fragile, "is answered", "Fragile.step raised ValueError: could not convert"),
+        (Closed, "closed at any moment", "Closed.close raised AssertionError"),
+        (Selfish, "leaves the event loop", "Selfish.step, on an answer, held the event loop"),
+        (Forgetful, "what is restored", "answers differently when it was restored, after"),
+        (Heavy, "what is restored", "over 8388608 none is kept"),
+    ],
+)
+def test_a_broken_promise_is_named_with_what_breaks_it(
+    cls: type[Env], promise: str, said: str
+) -> None:
+    found = [problem for name, problem in broken(cls).items() if promise in name]
+    assert len(found) == 1, found
+    assert said in found[0]
+
+
+def test_a_loop_that_is_held_once_by_a_busy_machine_is_no_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Once(Sound):
+        num_resets = 0
+
+        async def reset(self, *, seed: int, task: dict[str, Any]) -> list[Message]:
+            type(self).num_resets += 1
+            if type(self).num_resets == 1:
+                time.sleep(0.06)  # noqa: ASYNC251
+            return await super().reset(seed=seed, task=task)
+
+    only = {"it leaves the event loop to the others": contract._leaves_the_loop}
+    monkeypatch.setattr(contract, "PROMISES", only)
+    monkeypatch.setattr(contract, "rehearse", lambda *_, **__: None)
+    assert [finding.problem for finding in check_contract(Ground(Once, {}, TASK))] == [None]
+    assert Once.num_resets > 1
+
+
+def test_an_env_that_hangs_is_left_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Hung(Sound):
+        async def step(self, turn: AssistantTurn) -> Step:
+            await anyio.sleep_forever()
+            raise AssertionError
+
+    monkeypatch.setattr(contract, "LIMIT_S", 0.2)
+    assert "it took more than 0.2 s" in broken(Hung).values()
+
+
+def test_what_goes_on_after_close_is_seen() -> None:
+    class Busy(Sound):
+        async def reset(self, *, seed: int, task: dict[str, Any]) -> list[Message]:
+            self.work = asyncio.create_task(asyncio.sleep(60), name="watcher")
+            return await super().reset(seed=seed, task=task)
+
+    (problem,) = broken(Busy).values()
+    assert "tasks go on after" in problem
+    assert problem.endswith("Busy.close: watcher, watcher")
+
+
+def test_a_service_that_is_away_is_no_broken_promise() -> None:
+    class Away(Sound):
+        async def step(self, turn: AssistantTurn) -> Step:
+            raise InfrastructureError("the retriever is away")
+
+    with pytest.raises(InfrastructureError, match="away"):
+        broken(Away)
+
+
+def test_an_env_without_a_prompt_cannot_be_tried() -> None:
+    class Promptless(Sound):
+        async def reset(self, *, seed: int, task: dict[str, Any]) -> list[Message]:
+            return []
+
+    with pytest.raises(ConfigError, match="an empty list"):
+        broken(Promptless)

@@ -1,0 +1,150 @@
+"""Tasks are looked at before anything starts: what a class brings, its source, the first rows."""
+
+import textwrap
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from agentrl.envs.preflight import ROWS, preflight
+from agentrl.envs.rehearsal import first_task
+from agentrl.errors import ConfigError, DataError
+from agentrl.types import Task
+from tests.unit.env_modules import RESET, SCORE, Write, env_source, refusal, write_run
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
+    """`write_run` into the current directory."""
+    monkeypatch.chdir(tmp_path)
+    return partial(write_run, tmp_path)
+
+
+OWN_SOURCE = """
+@classmethod
+def train_tasks(cls, args, *, seed):
+    from agentrl.types import Task
+    class Source:
+        async def tasks(self, cursor=0):
+            yield Task("a", {"q": "2"})
+    return Source()
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        (
+            "def train_tasks(cls, args, *, seed):\n    return [1]",
+            "Calc.train_tasks returned list; return a source with `async def tasks(self, cursor",
+        ),
+        (
+            "def train_tasks(cls, args, *, seed):\n    return args['split']",
+            "Calc.train_tasks raised KeyError: 'split' (calc.py:12)",
+        ),
+        (
+            "def eval_tasks(cls, args):\n    return [1]",
+            "Calc.eval_tasks returned [1]; return lists",
+        ),
+        (
+            "def eval_tasks(cls, args):\n    return {'a': [{'q': 1}]}",
+            "Calc.eval_tasks returned {'a': [{'q': 1}]}; return lists of Task by name",
+        ),
+        ("def eval_tasks(cls, args):\n    return 1 / 0", "raised ZeroDivisionError"),
+        (
+            "def service_specs(cls, args):\n    return ['db']",
+            "Calc.service_specs returned ['db']; return a dict of ServiceSpec by name",
+        ),
+        ("def service_specs(cls, args):\n    return 1 / 0", "raised ZeroDivisionError"),
+        ("def train_tasks(cls, args, *, seed):\n    return None", "brings no tasks of its own"),
+    ],
+)
+def test_what_a_class_brings_is_checked(write: Write, method: str, message: str) -> None:
+    source = env_source(RESET, SCORE, f"@classmethod\n{method}")
+    if "train_tasks" not in method:
+        source += textwrap.indent(OWN_SOURCE, "    ")
+    assert message in refusal(write(source, rows=None))
+
+
+class ListSource:
+    async def tasks(self, cursor: int = 0) -> list[Task]:
+        return [Task("a", {})]
+
+
+class RowSource:
+    async def tasks(self, cursor: int = 0) -> Any:
+        yield {"q": 1}
+
+
+class RowlessSource:
+    async def tasks(self, cursor: int = 0) -> Any:
+        row: Any = ["q"]
+        yield Task("a", row)
+
+
+class EmptySource:
+    async def tasks(self, cursor: int = 0) -> Any:
+        for task in list[Task]():
+            yield task
+
+
+class BrokenSource:
+    async def tasks(self, cursor: int = 0) -> Any:
+        yield 1 / 0
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (ListSource(), "ListSource.tasks returned a coroutine .* it must be an async generator"),
+        (RowSource(), r"RowSource.tasks gave dict \{'q': 1\}; it must `yield Task\(id, row\)`"),
+        (RowlessSource(), r"RowlessSource.tasks gave Task .*; it must `yield Task\(id, row\)`"),
+        (EmptySource(), "EmptySource.tasks gave no task"),
+        (BrokenSource(), r"BrokenSource.tasks raised ZeroDivisionError: .* \(\S+\.py:\d+\)"),
+    ],
+)
+def test_a_task_source_that_gives_no_task_is_refused(source: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        first_task(source)
+
+
+def test_a_task_that_does_not_come_in_time_is_no_mistake() -> None:
+    class Slow:
+        async def tasks(self, cursor: int = 0) -> Any:
+            await anyio.sleep_forever()
+            yield Task("a", {})
+
+    assert first_task(Slow(), limit_s=0.01) is None
+
+
+@pytest.mark.parametrize("number", [2, ROWS])
+def test_a_malformed_row_is_named_before_anything_starts(write: Write, number: int) -> None:
+    rows = ['{"q": "x"}'] * (ROWS + 5)
+    rows[number - 1] = '{"q": oops}'
+    config = write(env_source(RESET, SCORE), rows="\n".join(rows), rollout_shuffle=True)
+    with pytest.raises(DataError, match=rf"rows.jsonl line {number} is not a JSON object"):
+        preflight(config)
+
+
+def test_only_the_first_rows_are_read(write: Write) -> None:
+    rows = ['{"q": "x"}'] * (ROWS + 5)
+    rows[ROWS] = "oops"
+    assert len(preflight(write(env_source(RESET, SCORE), rows="\n".join(rows)))) == 1
+
+
+def test_rows_for_single_turn_that_lack_the_label_name_the_flag(write: Write) -> None:
+    said = refusal(write(env_source(RESET, SCORE), env="single-turn", rows='{"input": "x"}\n'))
+    assert "the task has no 'label'; its keys are ['input']; name one with --label-key" in said
+
+
+def test_a_run_of_demonstrations_checks_its_rows_and_plays_no_env(write: Write) -> None:
+    rows = '{"messages": []}\n{"text": "x"}\n'
+    config = write(
+        env_source(), env="single-turn", rows=rows, loss_type="sft_loss", input_key="messages"
+    )
+    with pytest.raises(DataError, match=r"line 2 lacks \['messages'\]"):
+        preflight(config)
+    Path("rows.jsonl").write_text('{"messages": []}\n')
+    assert preflight(config) == []

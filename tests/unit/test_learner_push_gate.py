@@ -1,0 +1,79 @@
+"""Whether a push may go, over a scripted connection: asking, waiting, and what ends the wait."""
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from agentrl.clock import ManualClock
+from agentrl.config.run import RunConfig
+from agentrl.errors import DataError, FencedError
+from agentrl.learner.asking import RESEND_S, TURN_S, Asking
+from agentrl.learner.publish import PushGate
+from agentrl.types import LeaseHeader
+from agentrl.wire.messages import Lease, PushGrant, PushRequest, Refused, Welcome
+from tests.unit.test_learner_exchange import Answer, OneRank, ScriptedPeer
+
+PINNED = RunConfig(eval_mode="pinned", eval_interval=1)
+
+
+class Ask:
+    """One question about version 7, its answer, and what was said meanwhile."""
+
+    def __init__(
+        self,
+        answers: Sequence[Answer],
+        *,
+        cfg: RunConfig = PINNED,
+        stops_after: int = 10**6,
+        republishes_after: int = 10**6,
+    ) -> None:
+        clock, self.backend = ManualClock(), OneRank()
+        self.peer = ScriptedPeer(clock, answers)
+
+        def after(count: int) -> Callable[[], bool]:
+            return lambda: len(self.peer.timeouts) >= count
+
+        stop, republish = after(stops_after), after(republishes_after)
+        gate = PushGate(cfg, Asking(self.peer, self.backend, stop, republish, clock), clock)
+        self.held_s = gate.wait(7)
+
+
+def test_without_pinned_evaluations_nobody_is_asked() -> None:
+    asked = Ask([], cfg=RunConfig(eval_interval=1))
+    assert asked.held_s == 0.0
+    assert asked.peer.sent == []
+    assert asked.backend.num_broadcasts == 0
+
+
+def test_the_wait_ends_with_the_grant_and_its_seconds_are_counted() -> None:
+    asked = Ask([None, None, PushGrant(7)])
+    assert asked.held_s == 2 * TURN_S
+    assert asked.peer.sent == [PushRequest(7)]
+    assert set(asked.peer.timeouts) == {TURN_S}, "no wait on the buffer is without a deadline"
+    assert asked.backend.num_broadcasts == 3, "the other ranks hear of every turn"
+
+
+def test_the_grant_of_another_push_and_what_is_left_over_from_before_are_passed_by() -> None:
+    asked = Ask([PushGrant(6), Lease(LeaseHeader(3, [])), None, PushGrant(7)])
+    assert asked.held_s == TURN_S
+
+
+def test_a_new_connection_and_a_long_silence_are_asked_again() -> None:
+    assert Ask([Welcome(2, 1.0), PushGrant(7)]).peer.sent == [PushRequest(7)] * 2
+    silence: list[Answer] = [None] * int(RESEND_S / TURN_S)
+    assert Ask([*silence, PushGrant(7)]).peer.sent == [PushRequest(7)] * 2
+
+
+def test_a_request_to_stop_ends_the_wait_without_a_push() -> None:
+    assert Ask([], stops_after=3).held_s is None
+
+
+def test_an_engine_without_weights_ends_the_wait_with_the_push() -> None:
+    assert Ask([], republishes_after=3).held_s == 3 * TURN_S
+
+
+def test_what_the_buffer_refuses_meanwhile_is_not_lost() -> None:
+    with pytest.raises(DataError, match="refused message 5 of the learner: lease 3 was"):
+        Ask([Refused("lease 3 was never given", 5)])
+    with pytest.raises(FencedError, match="replaced"):
+        Ask([Refused("it has been replaced", fatal=True)])
