@@ -68,6 +68,7 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["http"]:
         config = uvicorn.Config(server.streamable_http_app(), port=0, log_level="critical")
         listening = config.bind_socket()
+        listening.listen()  # before its port is told: a client may be quicker than uvicorn
         sys.stdout.write(f"{listening.getsockname()[1]}\n")
         sys.stdout.flush()
         uvicorn.Server(config).run(sockets=[listening])

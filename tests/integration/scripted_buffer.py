@@ -13,7 +13,7 @@ from agentrl.wire.messages import Ack, Envelope, Heartbeat, Hello, Message, Welc
 from agentrl.wire.peer import BufferPeer
 from agentrl.wire.transport import RouterSocket
 
-BEAT_S = 0.1
+BEAT_S = 0.4
 
 
 class ScriptedBuffer:

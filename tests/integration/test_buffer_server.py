@@ -56,7 +56,7 @@ async def listen(peer: BufferPeer) -> None:
 
 
 async def receive_one(peer: BufferPeer, kind: type[M]) -> M:
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         while True:
             message, _ = await peer.receive()
             if isinstance(message, kind):
@@ -83,7 +83,7 @@ async def test_a_replaced_process_is_told_to_exit(settings: BufferSettings, tmp_
         BufferPeer(settings.address, role="worker", name="w0") as new,
     ):
         assert new.welcome.epoch == 2
-        with anyio.fail_after(10), pytest.raises(FencedError, match="replaced"):
+        with anyio.fail_after(60), pytest.raises(FencedError, match="replaced"):
             await listen(old)
 
 
@@ -136,11 +136,11 @@ async def test_a_report_with_false_columns_is_refused_over_the_wire(
             meta = TrajectoryMeta(5, 4, 1, 0.0, [(1, 4)])
             report = EpisodeReport(id, Outcome.DONE, StopReason.TERMINATED, [meta])
             await worker.deliver(Finished(report), columns_of(id, 5, 1))
-            with anyio.fail_after(10):
+            with anyio.fail_after(60):
                 while not isinstance(message, Refused):
                     message, _ = await worker.receive()
             assert "5 tokens are sampled, the report says 4" in message.reason
-            await worker.flush(10)
+            await worker.flush(60)
             tasks.cancel_scope.cancel()
 
 
@@ -157,7 +157,7 @@ async def test_messages_that_cannot_be_read_are_refused_once_and_their_groups_en
         anyio.create_task_group() as tasks,
     ):
         await learner.deliver(Published(VersionRow(1, None, 0), 0))
-        await learner.flush(10)
+        await learner.flush(60)
         await worker.send(Capacity(2))
         tasks.start_soon(feed, driver, [])
         first, second = [e.id for e in (await receive_one(worker, Assign)).episodes]
@@ -171,7 +171,7 @@ async def test_messages_that_cannot_be_read_are_refused_once_and_their_groups_en
         order = await receive_one(worker, Judge)
         await worker.deliver(Verdict(order.group, rewards=wrong))
         assert "cannot read it" in (await receive_one(worker, Refused)).reason
-        await worker.flush(10)
+        await worker.flush(60)
         tasks.cancel_scope.cancel()
     assert audit(tmp_path).fates == {Fate.POISON: 1, Fate.ENV_ERROR: 1}
 
@@ -186,7 +186,7 @@ async def test_a_peer_of_another_protocol_version_is_told_to_exit_at_once(
         serving(settings, tmp_path),
         DealerSocket(settings.address, identity=b"w0") as socket,
     ):
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             await socket.send([bytes(other), *rest])
             envelope, _ = decode(await socket.recv())
     assert isinstance(envelope.body, Refused)

@@ -41,9 +41,9 @@ async def test_a_thread_without_a_loop_speaks_to_the_buffer(buffer: ScriptedBuff
             with pytest.raises(TimeoutError):
                 peer.receive(0.1)
             peer.send(LeaseRequest(1))
-            assert peer.receive(10) == (NoMoreLeases(0, "drained"), [])
+            assert peer.receive(60) == (NoMoreLeases(0, "drained"), [])
             assert peer.deliver(Retire(0), [np.ones(3, dtype="<f4")]) == 1
-            peer.flush(10)
+            peer.flush(60)
 
     buffer.answers[LeaseRequest] = NoMoreLeases(0, "drained")
     async with buffer:
@@ -60,14 +60,14 @@ async def test_a_computing_thread_keeps_its_place_and_survives_the_buffers_death
     def train() -> None:
         with learner(buffer) as peer:
             computing.set()
-            assert computed.wait(20)
-            assert peer.receive(10)[0] == Welcome(1, BEAT_S)
+            assert computed.wait(60)
+            assert peer.receive(60)[0] == Welcome(1, BEAT_S)
             peer.deliver(Retire(1))
-            peer.flush(10)
+            peer.flush(60)
 
     async with buffer, anyio.create_task_group() as tasks:
         tasks.start_soon(anyio.to_thread.run_sync, train)
-        await anyio.to_thread.run_sync(computing.wait, 20)
+        await anyio.to_thread.run_sync(computing.wait, 60)
         await anyio.sleep(5 * BEAT_S)
         assert len(buffer.hellos) == 1
         await buffer.die()
@@ -82,7 +82,7 @@ async def test_errors_of_the_loop_surface_in_the_calling_thread(buffer: Scripted
         with learner(buffer) as peer:
             peer.deliver(Retire(1))
             with pytest.raises(FencedError, match="older"):
-                peer.receive(10)
+                peer.receive(60)
             with pytest.raises(FencedError, match="older"):
                 peer.send(LeaseRequest(1))
 

@@ -51,7 +51,7 @@ async def test_columns_arrive_whole_in_both_directions(buffer: ScriptedBuffer) -
     tokens = np.arange(300_000, dtype="<i4")
     async with buffer, worker(buffer) as peer:
         assert await peer.deliver(Retire(4), [tokens, b"tail"]) == 1
-        await peer.flush(10)
+        await peer.flush(60)
         assert buffer.columns == {1: [tokens.tobytes(), b"tail"]}
 
         await buffer.say(Event("rows"), [tokens.tobytes(), b""])
@@ -72,9 +72,9 @@ async def test_deliver_waits_while_the_outbox_is_full(buffer: ScriptedBuffer) ->
         assert peer.unacked == 8
 
         buffer.acking = True
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             assert await peer.deliver(Retire(99)) == 9
-        await peer.flush(10)
+        await peer.flush(60)
         assert buffer.committed == list(range(1, 10))
 
 
@@ -90,11 +90,11 @@ async def test_an_unsettled_message_is_sent_again_until_its_ack(buffer: Scripted
     buffer.acking = False
     async with buffer, worker(buffer, resend_s=0.05) as peer:
         await peer.deliver(Retire(1))
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             while buffer.num_repeated < 3:
                 await buffer.heard.wait()
         buffer.acking = True
-        await peer.flush(10)
+        await peer.flush(60)
         assert buffer.committed == [1]
 
 

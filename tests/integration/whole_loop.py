@@ -194,7 +194,7 @@ def learn(
         lambda on_lost: FleetWeightSink(
             engines,
             bucket_bytes=config.update_weight_buffer_size,
-            timeout_s=30.0,
+            timeout_s=60.0,
             fleet_size=1,
             on_lost=on_lost,
         ),

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.anyio
 CHAT = load_format("qwen", Path(agentrl.envs.search_r1.__file__).parent / "model")
 CALL = '<tool_call>\n{"name": "wait", "arguments": {}}\n</tool_call><|im_end|>'
 LIMITS = Limits(
-    max_context=512, max_prompt=400, max_turns=4, max_tool_calls=None, episode_timeout_s=30.0
+    max_context=512, max_prompt=400, max_turns=4, max_tool_calls=None, episode_timeout_s=300.0
 )
 
 

@@ -80,7 +80,7 @@ class Engine:
 
 def worker() -> Worker:
     limits = Limits(
-        max_context=512, max_prompt=400, max_turns=4, max_tool_calls=None, episode_timeout_s=30.0
+        max_context=512, max_prompt=400, max_turns=4, max_tool_calls=None, episode_timeout_s=300.0
     )
     settings = WorkerSettings(
         env="single-turn",
