@@ -238,7 +238,7 @@ async def test_an_env_is_told_what_the_flags_say(tmp_path: Path) -> None:
         buffer.say(Assign([assignment(0, "answer")]))
         await buffer.until(lambda: 0 in buffer.finished)
         (trajectory,) = buffer.finished[0].report.trajectories
-        assert trajectory.reward == 6.0
+        assert trajectory.reward == 61.0
 
 
 async def test_what_the_buffer_cancels_is_stopped_and_not_reported(tmp_path: Path) -> None:
