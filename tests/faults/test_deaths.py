@@ -19,7 +19,8 @@ WORKERS = ("worker-0", "worker-1")
 def test_d1_no_group_is_lost_or_trained_twice_when_workers_die(lab: MakeLab, seed: int) -> None:
     chance = random.Random(seed)
     num_faults = count(20, 200)
-    one = lab(num_rollout=2 * num_faults + 10, rollout_batch_size=8)
+    num_rollout = 4 * num_faults + 10  # iterations pass, too, until a fault has come about
+    one = lab(num_rollout=num_rollout, rollout_batch_size=8)
     with one:
         for _ in range(num_faults):
             one.steps_more(2)
@@ -33,13 +34,13 @@ def test_d1_no_group_is_lost_or_trained_twice_when_workers_die(lab: MakeLab, see
         one.finish()
     findings = settled(one, "D1")
     assert one.num_faults == num_faults
-    assert findings.fates[Fate.TRAINED] == 8 * (2 * num_faults + 10)
+    assert findings.fates[Fate.TRAINED] == 8 * num_rollout
 
 
 def test_d1_an_env_that_can_be_saved_goes_on_from_its_last_turn(lab: MakeLab, seed: int) -> None:
     chance = random.Random(seed)
     num_faults = count(6, 60)
-    num_rollout = 2 * num_faults + 6
+    num_rollout = 4 * num_faults + 6
     one = lab(num_rollout=num_rollout, env="tests.faults.env:SavedEnv")
     with one:
         for number in range(num_faults):
@@ -65,7 +66,7 @@ def test_d2_nothing_acknowledged_is_lost_when_the_buffer_dies(lab: MakeLab, seed
     chance = random.Random(seed)
     num_faults = count(15, 150)
     points = ["appended", "synced", "committing", "committed", "at once"]
-    one = lab(num_rollout=2 * num_faults + 8)
+    one = lab(num_rollout=4 * num_faults + 8)
     with one:
         for number in range(num_faults):
             one.steps_more(chance.choice([1, 2]))

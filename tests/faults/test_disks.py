@@ -33,7 +33,7 @@ def test_k1_a_buffer_whose_disk_is_full_ends_and_goes_on_when_there_is_room(
 ) -> None:
     chance = random.Random(seed)
     points = ["appended", "synced", "committed"] * count(2, 14)
-    one = lab(num_rollout=2 * len(points) + 8)
+    one = lab(num_rollout=4 * len(points) + 8)
     with one:
         for point in points:
             one.steps_more(chance.choice([1, 2]))

@@ -25,7 +25,7 @@ def test_d4_no_episode_is_lost_when_an_engine_dies(lab: MakeLab, seed: int) -> N
     chance = random.Random(seed)
     num_faults = count(10, 100)
     points = [("mid_turn", "idle", "mid_turn", "bucket")[i % 4] for i in range(num_faults)]
-    one = lab(num_rollout=3 * num_faults + 8)
+    one = lab(num_rollout=5 * num_faults + 8)
     deaths = []
     with one:
         for point in points:
@@ -48,7 +48,7 @@ def test_d4_no_episode_is_lost_when_an_engine_dies(lab: MakeLab, seed: int) -> N
 
 def test_d5_no_episode_is_lost_when_the_router_dies(lab: MakeLab, seed: int) -> None:
     num_faults = count(10, 50)
-    one = lab(num_rollout=2 * num_faults + 8)
+    one = lab(num_rollout=4 * num_faults + 8)
     with one:
         for _ in range(num_faults):
             one.steps_more(1)
