@@ -109,6 +109,7 @@ class LabPeer:
         self._peer = peer
         self._backend = backend
         self._leases: dict[int, tuple[Lease, str]] = {}
+        self._last_trained = -1
 
     @property
     def welcome(self) -> Welcome:
@@ -136,12 +137,14 @@ class LabPeer:
 
     def _begin(self, lease: Lease) -> None:
         """A lease that comes again, late, begins nothing."""
-        if lease.header.number not in self._leases:
-            self._leases[lease.header.number] = lease, self._backend.digest
+        number = lease.header.number
+        if number > self._last_trained and number not in self._leases:
+            self._leases[number] = lease, self._backend.digest
             self._backend.inputs = hashlib.blake2b(digest_size=8)
 
     def _trained(self, number: int) -> None:
-        lease, before = self._leases[number]
+        lease, before = self._leases.pop(number)
+        self._last_trained = number
         header = lease.header
         mints = [group.mint for group in header.groups]
         self._backend.consumed.append((number, mints))
