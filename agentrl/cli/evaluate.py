@@ -11,7 +11,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from agentrl.cli.train import main as train
+from agentrl.cli import train
 from agentrl.config.places import checkpoints_of
 from agentrl.errors import ConfigError
 
@@ -24,9 +24,16 @@ def evaluate(model: Path, flags: list[str]) -> int:
     """Evaluate a Hugging Face directory; or the model or a checkpoint of a run, with the run's own
     configuration under `flags`. Returns the exit code of the program.
 
-    Raises ConfigError when `model` is neither.
+    Raises ConfigError when `model` is neither, and AgentRLError for what cannot be evaluated.
     """
-    return train([*model_flags(model), *flags, "--eval-only"], program="train_async")
+    named = model_flags(model)
+    try:
+        return train.run([*named, *flags, "--eval-only"], "train_async")
+    except ConfigError as error:
+        if "--config" not in named:
+            raise
+        file = named[named.index("--config") + 1]
+        raise ConfigError(f"{error}\n  (a flag that you did not give is that of {file})") from error
 
 
 def model_flags(model: Path) -> list[str]:

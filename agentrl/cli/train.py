@@ -10,20 +10,21 @@ from agentrl.config.resolve import parse
 from agentrl.config.run import RunConfig
 from agentrl.errors import AgentRLError
 
-__all__ = ["main"]
+__all__ = ["main", "run"]
 
 
 def main(argv: list[str], program: Program) -> int:
     """Run the program; returns its exit code (see `agentrl.cluster.launch.launch`)."""
-    origin = time.monotonic()
     try:
-        return _main(argv, program, origin)
+        return run(argv, program)
     except AgentRLError as error:
         sys.stderr.write(f"{program}: {error}\n")
         return error.exit_code
 
 
-def _main(argv: list[str], program: Program, origin: float) -> int:
+def run(argv: list[str], program: Program) -> int:
+    """As `main`; raises AgentRLError for what is wrong before anything starts."""
+    origin = time.monotonic()
     if (page := help_page(argv, program)) is not None:
         sys.stdout.write(page)
         return 0

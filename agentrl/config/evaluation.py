@@ -46,7 +46,7 @@ def check_evaluation(config: RunConfig) -> None:
     ]
     if given:
         raise ConfigError(
-            f"{', '.join(given)}: --eval-only scores --hf-checkpoint, or --load with its "
+            f"{', '.join(given)}: an evaluation scores --hf-checkpoint, or --load with its "
             "architecture, and trains nothing; leave this out"
         )
 

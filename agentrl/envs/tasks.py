@@ -58,16 +58,27 @@ def open_eval_sets(config: RunConfig, env_class: type[Env]) -> dict[str, list[Ta
     if not words:
         sets = {} if config.prompt_data else env_class.eval_tasks(config.env_args)
         if not sets and (config.eval_only or config.eval_interval is not None):
-            flag = "--eval-only" if config.eval_only else f"--eval-interval {config.eval_interval}"
-            raise ConfigError(
-                f"{flag}: there are no evaluation sets; name some with --eval-prompt-data NAME "
-                "PATH, or an --env that brings its own, without --prompt-data"
-            )
+            raise ConfigError(_no_sets(config, env_class))
         return sets
     if len(words) % 2:
         raise ConfigError(f"--eval-prompt-data wants pairs NAME PATH, not {len(words)} words")
     pairs = zip(words[::2], words[1::2], strict=True)
     return {name: anyio.run(_read_all, Path(path)) for name, path in pairs}
+
+
+def _no_sets(config: RunConfig, env_class: type[Env]) -> str:
+    """Why there is nothing to score on. Names no flag that may not have been given: `agentrl eval`
+    evaluates without `--eval-only`, and takes other flags from a run."""
+    asked = "" if config.eval_only else f"--eval-interval {config.eval_interval}: "
+    name = env_class.__qualname__
+    why = f"{name} brings none"
+    author = next(cls for cls in env_class.__mro__ if "eval_tasks" in vars(cls))
+    if config.prompt_data and author is not Env:
+        why = f"those of {name} go with its own tasks, not with the rows of {config.prompt_data}"
+    return (
+        f"{asked}there are no evaluation sets: {why}; name rows to score on with "
+        "--eval-prompt-data NAME FILE"
+    )
 
 
 async def _read_all(path: Path) -> list[Task]:

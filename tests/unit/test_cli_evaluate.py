@@ -1,10 +1,12 @@
 """What `agentrl eval` scores, what it refuses, and what it then says to do."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from agentrl.cli import main as cli
 from agentrl.cli import train
 from agentrl.cli.evaluate import model_flags
 from agentrl.config.presets import DEFAULT, PRESETS
@@ -60,12 +62,12 @@ def test_an_evaluation_of_nothing_is_refused(
 ) -> None:
     write(env_source(RESET, SCORE))
     assert dry() == 2
-    assert "--eval-only: there are no evaluation sets" in capsys.readouterr().err
+    assert "train_async: there are no evaluation sets: Calc brings none" in capsys.readouterr().err
 
 
 def test_an_interval_between_evaluations_of_nothing_is_refused() -> None:
     config = RunConfig(env="single-turn", eval_interval=3)
-    with pytest.raises(ConfigError, match="--eval-interval 3: there are no evaluation sets; name"):
+    with pytest.raises(ConfigError, match="--eval-interval 3: there are no evaluation sets"):
         open_eval_sets(config, load_env("single-turn"))
     assert open_eval_sets(RunConfig(), load_env("single-turn")) == {}
 
@@ -80,6 +82,78 @@ def test_of_the_models_of_a_run_the_newest_is_scored(tmp_path: Path) -> None:
         folder.mkdir(parents=True)
         (folder / "config.json").touch()
     assert model_flags(tmp_path)[-1] == place.replace("{rollout_id}", "10")
+
+
+# ---- a run of the user's own Env, scored without a flag -----------------------------------------
+
+SETS = """
+    @classmethod
+    def eval_tasks(cls, args):
+        from agentrl import Task
+
+        return {"own": [Task(id="1", row={"q": "1 + 1"})]}
+"""
+
+
+def trained(root: Path) -> Path:
+    """What a finished run of calc.py on held.jsonl leaves; `write` has made the files."""
+    flags = ["--env", "calc.py", "--prompt-data", "held.jsonl", "--n-samples-per-prompt", "2"]
+    config = parse([*MODEL, *flags], "train").config
+    run = root / "runs" / "A"
+    run.mkdir(parents=True)
+    write_config(run / "config.toml", config)
+    shutil.copytree(str(config.hf_checkpoint), run / "hf")
+    return run
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        (env_source(RESET, SCORE), "Calc brings none"),
+        (
+            env_source(RESET, SCORE) + SETS,
+            "those of Calc go with its own tasks, not with the rows of held.jsonl",
+        ),
+    ],
+)
+def test_a_run_without_evaluation_sets_is_told_of_by_what_was_typed(
+    source: str, why: str, write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(source)
+    run = trained(tmp_path)
+    assert cli.main(["eval", str(run), "--dry-run"]) == 2
+    said = capsys.readouterr().err
+    assert said == (
+        f"agentrl: there are no evaluation sets: {why}; name rows to score on with "
+        "--eval-prompt-data NAME FILE\n"
+        f"  (a flag that you did not give is that of {run / 'config.toml'})\n"
+    )
+    assert cli.main(["eval", str(run), "--eval-prompt-data", "x", "held.jsonl", "--dry-run"]) == 0
+
+
+def test_flags_that_a_run_brings_are_told_apart_from_those_that_were_typed(
+    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(env_source(RESET, SCORE))
+    run = trained(tmp_path)
+    (tmp_path / "held.jsonl").rename(tmp_path / "kept.jsonl")
+    sets = ["--eval-prompt-data", "x", "kept.jsonl"]
+    assert cli.main(["eval", str(run), *sets, "--dry-run"]) == 2
+    said = capsys.readouterr().err
+    assert "agentrl: --prompt-data held.jsonl: there is no file" in said
+    assert f"(a flag that you did not give is that of {run / 'config.toml'})" in said
+    assert cli.main(["eval", *MODEL[1:2], "--env", "calc.py", "--dry-run"]) == 2
+    assert "that you did not give" not in capsys.readouterr().err
+
+
+def test_a_flag_of_training_is_refused_without_a_word_of_flags_that_were_not_typed(
+    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(env_source(RESET, SCORE))
+    assert cli.main(["eval", str(trained(tmp_path)), "--save", "here"]) == 2
+    said = capsys.readouterr().err
+    assert "agentrl: --save: an evaluation scores" in said
+    assert "--eval-only" not in said
 
 
 # ---- a run that was killed ----------------------------------------------------------------------

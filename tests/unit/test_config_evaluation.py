@@ -87,9 +87,9 @@ def test_a_model_is_scored_although_one_sample_could_not_be_trained_on() -> None
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["--eval-interval", "3"], "--eval-interval: --eval-only"),
-        (["--save", "x", "--save-hf", "y"], "--save, --save-hf: --eval-only"),
-        (["--skip-eval-before-train"], "--skip-eval-before-train: --eval-only"),
+        (["--eval-interval", "3"], "--eval-interval: an evaluation"),
+        (["--save", "x", "--save-hf", "y"], "--save, --save-hf: an evaluation"),
+        (["--skip-eval-before-train"], "--skip-eval-before-train: an evaluation"),
     ],
 )
 def test_flags_of_training_are_refused(argv: list[str], said: str) -> None:
