@@ -35,6 +35,9 @@ class ProcessOrder(msgspec.Struct, frozen=True):
 
     `scratch`: a folder for its temporary files and sockets, made anew for it (0700) and removed
     when it has ended, however it ended. Empty: the system's, which nobody cleans.
+
+    `expendable`: it has nothing to save, so it is stopped by SIGKILL, and when the others that are
+    stopped with it, and may still ask it something, have ended.
     """
 
     name: str
@@ -42,6 +45,7 @@ class ProcessOrder(msgspec.Struct, frozen=True):
     env: dict[str, str] = {}
     log: str = ""
     scratch: str = ""
+    expendable: bool = False
 
     def remove_scratch(self) -> None:
         if self.scratch:
@@ -146,16 +150,18 @@ class ProcessHost:
 
     def stop(self, names: list[str] | None = None, grace_s: float = 5.0) -> dict[str, int]:
         """SIGTERM, then SIGKILL after `grace_s`, to the sessions of `names` (default: all, and what
-        was written for them is removed).
+        was written for them is removed). Expendable ones get the second alone.
 
         Returns the return code of each, when every one of them has ended. Raises
         InfrastructureError that names those that SIGKILL did not end either.
         """
         chosen = [c for n, c in self._children.items() if names is None or n in names]
+        asked = [child for child in chosen if not child.order.expendable]
         for child in chosen:
             child.expected = True
+        for child in asked:
             child.signal(signal.SIGTERM, os.killpg)
-        _await(chosen, grace_s)
+        _await(asked, grace_s)
         for child in chosen:
             child.signal(signal.SIGKILL, os.killpg)
         _await(chosen, self._kill_s)

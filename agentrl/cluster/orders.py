@@ -95,6 +95,8 @@ def _engine_order(
         command.env,
         run.log(command.name),
         scratch=str(run.private / command.name),
+        # SIGTERM reaches its children too: SGLang calls that a crash and waits for diagnostics.
+        expendable=True,
     )
 
 

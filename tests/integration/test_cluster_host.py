@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from agentrl.cluster.host import ProcessHost, ProcessOrder, _Child
@@ -54,6 +55,37 @@ def test_stop_ends_a_process_that_ignores_sigterm_and_what_it_started(tmp_path: 
     wait_dead([pid, int(pid_file.read_text())])
     (notice,) = host.next_exits(5.0)
     assert notice.expected
+
+
+def test_an_expendable_process_is_killed_when_those_beside_it_have_ended(tmp_path: Path) -> None:
+    """What SGLang makes of SIGTERM to its children is told in its log as a crash."""
+    host = ProcessHost()
+    script = f"trap 'echo crashed' TERM; touch {tmp_path}/engine-up; while :; do sleep 0.01; done"
+    engine = order("engine", script, tmp_path)
+    pid = host.start(msgspec.structs.replace(engine, expendable=True))
+    script = (
+        f"trap 'sleep 0.5; kill -0 {pid} && echo there; exit 0' TERM; "
+        f"touch {tmp_path}/worker-up; while :; do sleep 0.01; done"
+    )
+    host.start(order("worker", script, tmp_path))
+    while not all((tmp_path / f"{name}-up").exists() for name in ("engine", "worker")):
+        time.sleep(0.01)
+    assert host.stop(grace_s=30.0) == {"engine": -signal.SIGKILL, "worker": 0}
+    wait_dead([pid])
+    assert "there" in (tmp_path / "worker.log").read_text().splitlines()
+    assert "crashed" not in (tmp_path / "engine.log").read_text()
+    assert all(notice.expected for notice in host.next_exits(5.0))
+
+
+def test_nothing_is_waited_for_where_only_expendable_processes_are_stopped(tmp_path: Path) -> None:
+    host = ProcessHost()
+    ignores = order("engine", f"trap '' TERM; touch {tmp_path}/up; sleep 1000", tmp_path)
+    host.start(msgspec.structs.replace(ignores, expendable=True))
+    while not (tmp_path / "up").exists():
+        time.sleep(0.01)
+    before = time.monotonic()
+    assert host.stop(grace_s=100.0) == {"engine": -signal.SIGKILL}
+    assert time.monotonic() - before < 90.0
 
 
 def test_a_name_cannot_run_twice_but_can_run_again(tmp_path: Path) -> None:

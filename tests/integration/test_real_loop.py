@@ -114,6 +114,12 @@ def test_the_learner_trains_on_the_ids_that_the_engine_sampled(finished: Finishe
     assert "train/logprob_diff_on_policy_max" in finished.steps[0]["metrics"]
 
 
+def test_the_log_of_an_engine_that_was_stopped_tells_of_no_crash(finished: FinishedRun) -> None:
+    log = (finished.path / "logs" / "engine-0.log").read_text()
+    assert "ready to roll" in log
+    assert "crash" not in log.lower()
+
+
 def test_no_trained_token_is_older_than_the_bound(finished: FinishedRun) -> None:
     assert 0 <= finished.summary["max_trained_age"] <= 4
 
