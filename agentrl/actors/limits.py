@@ -2,17 +2,25 @@
 
 import msgspec
 
-__all__ = ["Budget", "Limits"]
+from agentrl.types import TOKEN_BYTES
+from agentrl.wire.frames import MAX_MESSAGE_BYTES
+
+__all__ = ["MAX_TOKENS", "Budget", "Limits"]
+
+#: Tokens that one report can carry, with room for the report itself.
+MAX_TOKENS = (MAX_MESSAGE_BYTES - 2**20) // TOKEN_BYTES
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """`max_context` counts prompt and response tokens together, `max_prompt` the first prompt."""
+    """`max_context` counts prompt and response tokens together, `max_prompt` the first prompt;
+    `max_tokens` all trajectories of an episode, each with its context."""
 
     max_context: int
     max_prompt: int
     max_turns: int
     max_tool_calls: int | None
     episode_timeout_s: float
+    max_tokens: int = MAX_TOKENS
 
 
 class Budget:

@@ -127,7 +127,7 @@ class Episode:
     async def _turn(self, env: Env) -> bool:
         """Play one turn; whether it was the last."""
         room = self._budget.room(len(self._transcript), self._assignment.sampling.max_new_tokens)
-        if room < 1:
+        if room < 1 or self._transcript.num_tokens + room > self._limits.max_tokens:
             raise _TruncatedError(StopReason.CONTEXT_LIMIT)
         finish_reason = await self._generate(room)
         index = self._transcript.num_turns - 1
@@ -155,7 +155,8 @@ class Episode:
             return True
         if index + 1 >= self._limits.max_turns:
             raise _TruncatedError(StopReason.TURN_LIMIT)
-        self._transcript.observe(step.messages)
+        if not self._transcript.observe(step.messages, self._limits.max_context):
+            raise _TruncatedError(StopReason.CONTEXT_LIMIT)
         return False
 
     async def _generate(self, room: int) -> str:

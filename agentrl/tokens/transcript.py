@@ -33,6 +33,11 @@ class Transcript:
         return len(self._last)
 
     @property
+    def num_tokens(self) -> int:
+        """Tokens of all segments, each with its context."""
+        return sum(map(len, self._segments))
+
+    @property
     def num_turns(self) -> int:
         """Turns begun in all segments."""
         return sum(segment.num_turns for segment in self._segments)
@@ -60,15 +65,20 @@ class Transcript:
         """Ids of the turn that was sampled last; see `TokenStream.turn_ids`."""
         return self._last.turn_ids()
 
-    def observe(self, messages: Sequence[Message]) -> None:
+    def observe(self, messages: Sequence[Message], max_context: int) -> bool:
         """Append what answers the last turn, up to the next: in this segment, or after what the
-        format remembers of it in a new one."""
+        format remembers of it in a new one. False, and nothing is appended, where that would be
+        more than `max_context` tokens: no turn could answer it."""
         answer = self._chat.observe(messages, self.turn_ids())
         history = self._remembered(messages)
+        context = len(self) if history is None else _size(history)
+        if context + _size(answer) > max_context:
+            return False
         if history is not None:
             self._segments.append(self._empty())
             self._last.extend(history)
         self._last.extend(answer)
+        return True
 
     def metas(self, reward: float) -> list[TrajectoryMeta]:
         """The facts of each segment; the episode's reward is that of all."""
@@ -118,3 +128,7 @@ class Transcript:
             is_other |= remembered is not None
             spans += context_spans(self._chat.vocab, span.ids) if remembered is None else remembered
         return spans if is_other else None
+
+
+def _size(spans: Sequence[Span]) -> int:
+    return sum(len(span.ids) for span in spans)

@@ -190,16 +190,14 @@ async def test_agents_that_block_in_all_threads_are_answered_all_the_same() -> N
     assert played.report.outcome is Outcome.DONE
 
 
-async def test_segments_beyond_what_a_report_can_carry_are_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_segments_beyond_what_a_report_can_carry_are_refused() -> None:
     async def solve(task: dict[str, Any], chat: Chat) -> float:
         while True:
             await chat.complete([{"role": "user", "content": "word " * 40}])
 
-    monkeypatch.setattr("agentrl.actors.endpoint.recorder.MAX_TOKENS", 800)
+    limits = msgspec.structs.replace(LIMITS, max_tokens=800)
     policy = Policy(lambda prompt: "42<|im_end|>")
-    played = await play(made_of(solve), policy)
+    played = await play(made_of(solve), policy, limits=limits)
     assert played.report.stop_reason is StopReason.CONTEXT_LIMIT
     sizes = [meta.num_tokens for meta in played.report.trajectories]
     assert len(sizes) > 1

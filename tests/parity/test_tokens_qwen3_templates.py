@@ -14,6 +14,8 @@ from agentrl.tokens import Message, ToolCall, Vocab
 from agentrl.tokens.formats.qwen3 import Qwen3Format, StrippedQwen3Format
 from agentrl.tokens.transcript import Transcript
 
+MAX_CONTEXT = 100_000
+
 #: A turn's thought is shown after the last user message alone, and there unless it is empty and
 #: other turns follow; a thought may be in the content or beside it.
 TEMPLATE = r"""
@@ -134,7 +136,7 @@ def play(chat: Qwen3Format, turns: list[Said], reference: Any, *, asks: bool) ->
         messages = [Message.tool(result) for result in turn.results]
         if asks and turn.question is not None:
             messages.append(Message.user(turn.question))
-        transcript.observe(messages)
+        transcript.observe(messages, MAX_CONTEXT)
         whole += [{"role": message.role, "content": message.content} for message in messages]
     assert transcript.prompt_ids() == render(reference, whole)
     return len(transcript.metas(0.0))

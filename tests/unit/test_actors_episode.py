@@ -256,6 +256,20 @@ async def test_generation_never_exceeds_the_context() -> None:
         assert len(prompt) + sampling.max_new_tokens < 160
 
 
+async def test_an_answer_that_does_not_fit_the_context_is_in_no_trajectory() -> None:
+    """One longer than the context would fit no micro-batch, and end the run."""
+
+    class Talker(Doubler):
+        async def step(self, turn: AssistantTurn) -> Step:
+            return Step(messages=[Message.user("word " * LIMITS.max_context)], reward=1.0)
+
+    played = await play(Talker, ScriptedClient(CALL))
+    assert played.report.stop_reason is StopReason.CONTEXT_LIMIT
+    (meta,) = played.report.trajectories
+    assert meta.num_tokens <= LIMITS.max_context
+    assert (meta.num_turns, meta.reward) == (1, 1.0)
+
+
 async def test_a_turn_without_a_token_is_the_engines_failure() -> None:
     played = await play(Doubler, ScriptedClient(""))
     assert played.report.outcome is Outcome.ENGINE_ERROR

@@ -11,7 +11,7 @@ from agentrl.envs.messages import AssistantTurn, Message, Step
 from agentrl.errors import EngineError
 from agentrl.tokens import Vocab
 from agentrl.tokens.formats.qwen3 import StrippedQwen3Format
-from agentrl.types import COLUMNS, Outcome, StopReason
+from agentrl.types import COLUMNS, EpisodeReport, Outcome, StopReason
 from tests.unit.test_actors_episode import ASSIGNMENT, LIMITS, ScriptedClient
 
 pytestmark = pytest.mark.anyio
@@ -63,6 +63,23 @@ async def test_turns_of_all_segments_count_against_the_limit(qwen_vocab: Vocab) 
     played = await player.play(ASSIGNMENT, ScriptedClient(*TURNS, vocab=qwen_vocab))
     assert played.report.stop_reason is StopReason.TURN_LIMIT
     assert len(played.report.trajectories) == 2
+
+
+async def test_segments_beyond_what_a_report_can_carry_end_the_episode_with_its_reward(
+    qwen_vocab: Vocab,
+) -> None:
+    async def play(max_tokens: int) -> EpisodeReport:
+        limits = msgspec.structs.replace(LIMITS, max_tokens=max_tokens)
+        player = EpisodePlayer(Asker, StrippedQwen3Format(qwen_vocab), limits)
+        return (await player.play(ASSIGNMENT, ScriptedClient(*TURNS, vocab=qwen_vocab))).report
+
+    sizes = [meta.num_tokens for meta in (await play(LIMITS.max_tokens)).trajectories]
+    room = ASSIGNMENT.sampling.max_new_tokens
+    for num in (1, 2):
+        report = await play(sum(sizes[:num]) + room)
+        assert (report.outcome, report.stop_reason) == (Outcome.DONE, StopReason.CONTEXT_LIMIT)
+        assert [meta.num_tokens for meta in report.trajectories] == sizes[:num]
+        assert (report.reward, report.metrics["truncated"]) == (num, 1.0)
 
 
 async def test_a_saved_episode_goes_on_in_its_segment(qwen_vocab: Vocab) -> None:

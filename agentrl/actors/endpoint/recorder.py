@@ -25,15 +25,12 @@ from agentrl.actors.sampling import sample_turn
 from agentrl.errors import ChatError, EnvError
 from agentrl.tokens.formats.base import ChatFormat
 from agentrl.tokens.spans import Span
-from agentrl.types import TOKEN_BYTES, EpisodeAssignment, Generation, StopReason, TurnClient
-from agentrl.wire.frames import MAX_MESSAGE_BYTES
+from agentrl.types import EpisodeAssignment, Generation, StopReason, TurnClient
 
 __all__ = ["Recorder"]
 
 #: Characters of a request's messages that are too many to make tokens of between two events.
 _LONG_CHARS = 32 * 1024
-#: Tokens of an episode's segments that one report can carry, with room for the report itself.
-MAX_TOKENS = (MAX_MESSAGE_BYTES - 2**20) // TOKEN_BYTES
 _COUNTED = (
     "tool_calls",
     "malformed_calls",
@@ -183,11 +180,11 @@ class Recorder:
                 f"the messages have {num_prompt} tokens, and the context of {limits.max_context} "
                 "leaves none to answer (--rollout-max-context-len); send fewer or shorter ones",
             )
-        if self._tree.num_tokens + len(self._in_flight) * (num_prompt + room) > MAX_TOKENS:
+        if self._tree.num_tokens + len(self._in_flight) * (num_prompt + room) > limits.max_tokens:
             raise self._refuse(
                 StopReason.CONTEXT_LIMIT,
                 f"its segments hold {self._tree.num_tokens} tokens, each with what it has read; "
-                f"{MAX_TOKENS} can be reported: branch off less often",
+                f"{limits.max_tokens} can be reported: branch off less often",
             )
         return room
 
