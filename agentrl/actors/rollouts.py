@@ -136,6 +136,7 @@ class RolloutPlayer:
         returned: object = None
         failure: BaseException | None = None
         with anyio.move_on_after(self._limits.episode_timeout_s) as deadline:
+            recorder.time = deadline
             async with anyio.create_task_group() as group:
                 recorder.on_failure = group.cancel_scope.cancel
                 group.start_soon(_close_when_cancelled, recorder)

@@ -2,14 +2,16 @@
 
     OPEN -> CLOSED       with the episode; a call in flight ends there, a later one is refused
 
-Nothing of a call is kept before its answer is there: one that fails, or that the agent gave up,
-leaves no trace and may be made again. A budget that has run out refuses the call and is remembered
-as the episode's stop reason; what the agent makes of that is its own. What fails for another reason
-(an engine that is lost, tokens that cannot be right) is `failure`, and ends the episode.
+Nothing of a call is kept before its answer is there: one that fails leaves no trace, one that the
+agent gave up leaves a count, and either may be made again. A budget that has run out refuses the
+call and is remembered as the episode's stop reason; what the agent makes of that is its own. What
+fails for another reason (an engine that is lost, tokens that cannot be right) is `failure`, and
+ends the episode.
 """
 
+import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 import anyio
@@ -36,13 +38,15 @@ _COUNTED = (
     "malformed_calls",
     "refused_calls",
     "ignored_settings",
+    "abandoned_calls",
     "retractions",
     "resampled_turns",
 )
 
 
 class Recorder:
-    """Answers the calls of one episode. `on_failure` is called once, when the episode cannot go on.
+    """Answers the calls of one episode. `on_failure` is called once, when the episode cannot go on;
+    `time` is its time: what is cancelled when that is up, nobody has given up.
 
     `refused`: the budget that refused a call, if no later one was answered. `num_asked`: calls that
     reached for the engine. `last_text`: of the newest answer. `writers`: threads for long prompts,
@@ -60,6 +64,7 @@ class Recorder:
     ) -> None:
         self.assignment = assignment
         self.on_failure = on_failure
+        self.time: anyio.CancelScope | None = None
         self.failure: Exception | None = None
         self.refused: StopReason | None = None
         self.num_asked = 0
@@ -73,6 +78,7 @@ class Recorder:
         self._tree = CallTree(chat)
         self._known: dict[bytes, list[Call]] = defaultdict(list)
         self._in_flight: set[anyio.CancelScope] = set()
+        self._arriving: set[anyio.CancelScope] = set()
         self._is_open = True
 
     @property
@@ -83,8 +89,14 @@ class Recorder:
     def close(self) -> None:
         """End the calls in flight, and refuse all that come later."""
         self._is_open = False
-        for scope in self._in_flight:
+        for scope in (*self._in_flight, *self._arriving):
             scope.cancel()
+
+    async def arrived(self, read: Callable[[], Awaitable[bytes]]) -> bytes:
+        """The body of a call, which `read` waits for. Raises ChatError when the episode has ended
+        before it was there."""
+        with self._while_open(self._arriving):
+            return await read()
 
     def segments(self) -> list[Segment]:
         """The trajectories of what was recorded. Raises TokenError."""
@@ -92,10 +104,13 @@ class Recorder:
 
     async def answer(self, request: ChatRequest) -> Answer:
         """Sample the answer to `request`. Raises ChatError."""
-        with self._while_open():
+        with self._while_open(self._in_flight):
             try:
                 return await self._answer(request)
             except ChatError:
+                raise
+            except asyncio.CancelledError:
+                self.metrics["abandoned_calls"] += self._goes_on()
                 raise
             except Exception as failure:
                 raise self._fail(failure) from failure
@@ -222,8 +237,11 @@ class Recorder:
         words = f"episode {self.assignment.id} cannot go on: {failure}"
         return ChatError(words, status=503, code="episode_failed")
 
+    def _goes_on(self) -> bool:
+        return self._is_open and not (self.time is not None and self.time.cancel_called)
+
     @contextmanager
-    def _while_open(self) -> Iterator[None]:
+    def _while_open(self, scopes: set[anyio.CancelScope]) -> Iterator[None]:
         over = ChatError(
             f"episode {self.assignment.id} has ended; its model answers no more",
             status=410,
@@ -232,10 +250,10 @@ class Recorder:
         if not self._is_open:
             raise over
         with anyio.CancelScope() as scope:
-            self._in_flight.add(scope)
+            scopes.add(scope)
             try:
                 yield
             finally:
-                self._in_flight.discard(scope)
+                scopes.discard(scope)
         if scope.cancelled_caught:
             raise over

@@ -7,6 +7,13 @@ A bearer token is an episode: `open` makes it, `close` ends it. It is known here
 and appears in no log. Refused, in OpenAI's shape of an error: a call without a token or with one
 that nobody was given (401), that of an episode that has ended (410), a body of more than MAX_BODY
 bytes (413). No refusal asks the client to try again. Listens from the first `url` on.
+
+A slow client holds nothing but its connection:
+
+    no whole head, or idle     IDLE_S, then it is closed
+    the body of a request      READ_S, at most to the end of its episode; then refused (408, 410)
+    its answer                 until the episode ends (`Recorder`)
+    an answer that is not read WRITE_S, then it is closed; of the episode it holds nothing any more
 """
 
 import hashlib
@@ -37,6 +44,12 @@ _MAX_ENDED = 10_000
 _BACKLOG = 1024
 #: Seconds that an answer on its way has when the worker ends.
 _SHUTDOWN_S = 1.0
+#: Seconds that a connection may be without a whole head of a request. Clients keep an idle one for
+#: seconds; one that was closed as a call came would cost the call.
+IDLE_S = 120.0
+#: Seconds that the body of a request may take, and an answer to be read. This host's own clients
+#: need milliseconds, but an agent may hold its event loop.
+READ_S, WRITE_S = 60.0, 60.0
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -44,7 +57,12 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Endpoint:
     """Own it with `async with`."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, *, idle_s: float = IDLE_S, read_s: float = READ_S, write_s: float = WRITE_S
+    ) -> None:
+        self._idle_s = idle_s
+        self._read_s = read_s
+        self._write_s = write_s
         self._recorders: dict[bytes, Recorder] = {}
         self._ended: OrderedDict[bytes, None] = OrderedDict()
         self._runner: web.AppRunner | None = None
@@ -72,11 +90,17 @@ class Endpoint:
         return self._url
 
     async def _start(self) -> None:
-        app = web.Application(client_max_size=MAX_BODY, middlewares=[_in_openai_words])
+        app = web.Application(
+            client_max_size=MAX_BODY, middlewares=[self._in_time, _in_openai_words]
+        )
         app.router.add_post("/v1/chat/completions", self._complete)
         app.router.add_get("/v1/models", self._models)
         self._runner = web.AppRunner(
-            app, access_log=None, handler_cancellation=True, shutdown_timeout=_SHUTDOWN_S
+            app,
+            access_log=None,
+            handler_cancellation=True,
+            shutdown_timeout=_SHUTDOWN_S,
+            keepalive_timeout=self._idle_s,
         )
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0, backlog=_BACKLOG).start()
@@ -100,18 +124,32 @@ class Endpoint:
         self._recorder(request)
         return _body(models())
 
-    async def _complete(self, request: web.Request) -> web.StreamResponse:
+    async def _complete(self, request: web.Request) -> web.Response:
         recorder = self._recorder(request)
-        asked = decode_request(await request.read(), recorder.assignment.sampling)
+        body = await recorder.arrived(lambda: self._read(request))
+        asked = decode_request(body, recorder.assignment.sampling)
         answer = await recorder.answer(asked)
         if not asked.stream:
             return _body(completion(answer))
+        events = b"".join(chunks(answer, include_usage=asked.include_usage))
         headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
-        response = web.StreamResponse(headers=headers)
-        await response.prepare(request)
-        for chunk in chunks(answer, include_usage=asked.include_usage):
-            await response.write(chunk)
-        await response.write_eof()
+        return web.Response(body=events, headers=headers)
+
+    async def _read(self, request: web.Request) -> bytes:
+        with anyio.move_on_after(self._read_s):
+            return await request.read()
+        words = f"the request did not arrive within {self._read_s:g} s"
+        raise ChatError(words, status=408, code="request_timeout")
+
+    @web.middleware
+    async def _in_time(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        """Send what `handler` answers: when it does, it has let go of the episode."""
+        response = await handler(request)
+        with anyio.move_on_after(self._write_s) as deadline:
+            await response.prepare(request)
+            await response.write_eof()
+        if deadline.cancelled_caught and request.transport is not None:
+            request.transport.abort()
         return response
 
     def _recorder(self, request: web.Request) -> Recorder:
