@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from agentrl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from agentrl.envs.contract import Ground
+    from agentrl.envs.contract import Finding, Ground
     from agentrl.envs.env import Env
     from agentrl.types import Task
 
@@ -46,7 +46,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     listing = commands.add_parser("list", help="names of environments, and who brings each")
     listing.set_defaults(command=_list)
     for name, command, brief in (
-        ("check", _check, "try what an Env promises"),
+        ("check", _check, "try what an Env or a rollout promises"),
         ("play", _play, "play an episode: you are the policy, or a served model is"),
     ):
         made = commands.add_parser(name, help=brief)
@@ -94,11 +94,9 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from agentrl.envs.contract import check_contract
-
     num_broken = 0
     with _ground(arguments) as ground:
-        for finding in check_contract(ground):
+        for finding in _findings(ground):
             num_broken += finding.problem is not None
             sys.stdout.write(f"{'ok ' if finding.problem is None else 'BAD'} {finding.promise}\n")
             if finding.problem is not None:
@@ -109,10 +107,23 @@ def _check(arguments: argparse.Namespace) -> int:
     return 1 if num_broken else 0
 
 
+def _findings(ground: "Ground") -> "Iterator[Finding]":
+    from agentrl.envs.rollout import Rollout
+
+    if issubclass(ground.cls, Rollout):
+        from agentrl.actors.rollout_contract import check_rollout
+
+        return check_rollout(ground)
+    from agentrl.envs.contract import check_contract
+
+    return check_contract(ground)
+
+
 def _play(arguments: argparse.Namespace) -> int:
     import anyio
 
     with _ground(arguments) as ground:
+        _refuse_rollout(ground)
         if arguments.url is None:
             from agentrl.envs.by_hand import play
 
@@ -125,6 +136,16 @@ def _play(arguments: argparse.Namespace) -> int:
         )
         report = anyio.run(play_served, ground, policy, sys.stdout)
         return 1 if report.error else 0
+
+
+def _refuse_rollout(ground: "Ground") -> None:
+    from agentrl.envs.rollout import Rollout
+
+    if issubclass(ground.cls, Rollout):
+        raise ConfigError(
+            f"{ground.cls.__qualname__} owns its loop, so it has no turns to play here; `agentrl "
+            "env check` plays it with a model that says what a script has it say"
+        )
 
 
 def _new(arguments: argparse.Namespace) -> int:
@@ -142,15 +163,9 @@ def _ground(arguments: argparse.Namespace) -> "Iterator[Ground]":
     from agentrl.envs.contract import Ground
     from agentrl.envs.inspection import check_class
     from agentrl.envs.registry import load_env
-    from agentrl.envs.rollout import Rollout
 
     cls = load_env(arguments.env)
     check_class(cls)
-    if issubclass(cls, Rollout):
-        raise ConfigError(
-            f"{cls.__qualname__} owns its loop, so it has no turns to play here; test its `solve` "
-            "with a chat of your own, as docs/agents.md shows"
-        )
     task = _first_task(cls, arguments)
     with running(cls.service_specs(arguments.env_args), START_S) as services:
         yield Ground(

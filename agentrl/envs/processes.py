@@ -24,7 +24,7 @@ from anyio.abc import ByteReceiveStream, ByteSendStream, Process
 
 from agentrl.errors import EnvError
 
-__all__ = ["TAIL_BYTES", "Ended", "end_all", "run_program", "start_time"]
+__all__ = ["TAIL_BYTES", "Ended", "end_all", "find_all", "run_program", "start_time"]
 
 #: Bytes of what a program prints that are kept, the last ones.
 TAIL_BYTES = 64 * 1024
@@ -32,6 +32,8 @@ TAIL_BYTES = 64 * 1024
 _END_S = 10.0
 #: What the kernel says of a number that is no process any more.
 _GONE = {errno.ESRCH, errno.ENOENT, errno.EINVAL}
+#: The number of no session.
+_NO_SESSION = -1
 #: Threads of its own: what ends programs must not wait for the threads of users' code.
 _THREADS = anyio.CapacityLimiter(8)
 
@@ -116,6 +118,11 @@ def end_all(session: int, started: int | None, entry: bytes) -> None:
                 os.close(fd)
         if num_refused == len(found):
             return
+
+
+def find_all(entry: bytes) -> list[int]:
+    """The processes with `entry` in their environment, and their children."""
+    return sorted(_members(_NO_SESSION, None, entry))
 
 
 def start_time(pid: int) -> int | None:

@@ -87,14 +87,15 @@ def test_a_rollout_class_that_cannot_work_is_refused(tmp_path: Path, body: str, 
         check_class(load_env(str(path)))
 
 
-def test_env_check_and_play_say_that_a_rollout_has_no_turns(
+def test_env_play_says_that_a_rollout_has_no_turns(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "agent.py"
     path.write_text(SOLVE.replace("{name}", "test/cli"))
-    for command in ("check", "play"):
-        assert agentrl_program(["env", command, str(path)]) == 2
-        assert "owns its loop" in capsys.readouterr().err
+    (tmp_path / "rows.jsonl").write_text('{"a": 1}\n')
+    flags = ["--prompt-data", str(tmp_path / "rows.jsonl")]
+    assert agentrl_program(["env", "play", str(path), *flags]) == 2
+    assert "owns its loop" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

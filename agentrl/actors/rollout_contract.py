@@ -1,0 +1,247 @@
+"""What a rollout promises beyond its signature, tried: `agentrl env check` of an agent with a loop.
+
+    for each promise, in fresh instances: make -> solve, its calls answered by a script -> close
+
+The agent calls its model as in a run, by HTTP or in this process, through the recording endpoint;
+what the model says is `scripted`. What is found is said with class and line; an agent whose service
+is away is an InfrastructureError.
+"""
+
+import asyncio
+import os
+import secrets
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import anyio
+import anyio.to_thread
+
+from agentrl.actors.endpoint.server import Endpoint
+from agentrl.actors.limits import Limits
+from agentrl.actors.report import PlayedEpisode
+from agentrl.actors.rollouts import RolloutPlayer
+from agentrl.actors.scripted import ANSWER, LINES, Line, Scripted, shipped_format
+from agentrl.config.run import RunConfig
+from agentrl.envs.blame import words_of
+from agentrl.envs.contract import HOLD_S, Finding, Ground
+from agentrl.envs.env import Env
+from agentrl.envs.held import Held
+from agentrl.envs.processes import end_all, find_all
+from agentrl.envs.rehearsal import discard
+from agentrl.envs.rollout import Chat, Rollout
+from agentrl.envs.watch import BlockedError, OverdueError, Watch, run_watched
+from agentrl.errors import InfrastructureError
+from agentrl.types import EpisodeAssignment, EpisodeId, Outcome, SamplingParams, StopReason
+
+__all__ = ["PROMISES", "check_rollout"]
+
+#: Seconds that an episode may take, whose model answers at once.
+LIMIT_S = 30.0
+#: Times that an agent is played that holds the loop: at the first it imports, and a busy machine
+#: holds it too.
+TRIES = 8
+#: Tokens of prompt and response together; more than the script and most agents say.
+MAX_CONTEXT = 128 * 1024
+#: Seconds that a process has to be gone after its episode.
+GONE_S = 5.0
+#: Variable that tells what the agent has started from all other processes.
+MARK = "AGENTRL_CHECK"
+
+Problem = str | None
+
+
+class _Tried:
+    """Makes the rollout of an episode; knows what it raised, and how long it held the loop."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+        self.failure: BaseException | None = None
+        self.held_s = 0.0
+
+    def make(self) -> Env:
+        env = cast(Rollout, self._ground.make())
+        solve = env.solve
+
+        async def watched(task: dict[str, Any], chat: Chat) -> Any:
+            held = Held(solve(task, cast(Chat, _Apart(chat))))
+            try:
+                return await held
+            except BaseException as failure:
+                self.failure = failure
+                raise
+            finally:
+                self.held_s = held.longest_s
+
+        env.solve = watched  # type: ignore[method-assign]
+        return env
+
+
+class _Apart:
+    """A `Chat` whose `complete` runs in a task of its own: its work is not the agent's."""
+
+    def __init__(self, chat: Chat) -> None:
+        self._chat = chat
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._chat, name)
+
+    async def complete(self, *args: Any, **options: Any) -> dict[str, Any]:
+        return await asyncio.ensure_future(self._chat.complete(*args, **options))
+
+
+def check_rollout(ground: Ground) -> Iterator[Finding]:
+    """Try one promise after the other; what cannot be played, or not be ended, is tried no further.
+
+    Raises ConfigError for a rollout that cannot be made.
+    """
+    discard(ground.make())
+    for promise, keeps in PROMISES.items():
+        problem = _tried(keeps, ground)
+        yield Finding(promise, problem)
+        if problem is not None and keeps in (_plays, _ends):
+            return
+
+
+def _tried(keeps: Callable[[Ground], Coroutine[Any, Any, Problem]], ground: Ground) -> Problem:
+    name = f"{ground.cls.__qualname__}.solve"
+
+    async def watched(watch: Watch) -> Problem:
+        limit_s = (_EPISODES.get(keeps, 1) + 0.5) * LIMIT_S
+        with watch.phase(name, limit_s) as deadline:
+            problem = await keeps(ground)
+        return f"{name} took more than {limit_s:g} s" if deadline.cancelled_caught else problem
+
+    try:
+        return run_watched(watched)
+    except InfrastructureError:
+        raise
+    except OverdueError:
+        return f"{name} goes on when it is cancelled: let `CancelledError` pass"
+    except BlockedError as error:
+        return str(error)
+    except (Exception, SystemExit) as error:
+        return words_of(error)
+
+
+async def _play(ground: Ground, policy: Scripted, tried: _Tried) -> PlayedEpisode:
+    usual = RunConfig()
+    limits = Limits(
+        max_context=MAX_CONTEXT,
+        max_prompt=MAX_CONTEXT - 2,
+        max_turns=usual.max_turns,
+        max_tool_calls=usual.max_tool_calls,
+        episode_timeout_s=LIMIT_S,
+    )
+    sampling = SamplingParams(max_new_tokens=usual.rollout_max_response_len)
+    episode = EpisodeAssignment(EpisodeId("checked", 0), 1, ground.seed, ground.task, sampling)
+    async with Endpoint() as endpoint:
+        player = RolloutPlayer(tried.make, policy.chat, limits, endpoint)
+        return await player.play(episode, policy)
+
+
+async def _said(ground: Ground, what: str, line: Line) -> Problem:
+    """What became of an episode in which the policy said `line` first."""
+    tried = _Tried(ground)
+    name = f"{ground.cls.__qualname__}.solve"
+    report = (await _play(ground, Scripted(shipped_format(), line), tried)).report
+    if report.outcome is Outcome.ENGINE_ERROR:
+        raise InfrastructureError(f"{name}, on {what}: {report.error}")
+    if report.stop_reason is StopReason.TIME_LIMIT:
+        return f"{name} was not done {LIMIT_S:g} s after it began, on {what}"
+    if report.outcome is Outcome.DONE:
+        return None
+    if tried.failure is not None:
+        return f"{name} raised {words_of(tried.failure)} on {what}"
+    return f"{report.error}, on {what}"
+
+
+# ---- promises ------------------------------------------------------------------------------------
+
+
+async def _plays(ground: Ground) -> Problem:
+    return await _said(ground, "an answer", ANSWER)
+
+
+async def _any_turn(ground: Ground) -> Problem:
+    for what, line in LINES.items():
+        problem = await _said(ground, what, line)
+        if problem is not None:
+            return (
+                f"{problem}: what the policy did wrong is to be told to it, as a message, or to be "
+                "worth no reward"
+            )
+    return None
+
+
+async def _ends(ground: Ground) -> Problem:
+    """Cancelled as it waits for its model: a call that is never answered."""
+    policy = Scripted(shipped_format(), holds=True)
+    tried = _Tried(ground)
+    with anyio.move_on_after(LIMIT_S):
+        async with anyio.create_task_group() as group:
+            group.start_soon(_play, ground, policy, tried)
+            await policy.asked.wait()
+            group.cancel_scope.cancel()
+    return None
+
+
+async def _leaves_nothing(ground: Ground) -> Problem:
+    before = asyncio.all_tasks()
+    with _marked() as mark:
+        await _said(ground, "an answer", ANSWER)
+        await _ends(ground)
+        left = await _left(mark)
+        await anyio.to_thread.run_sync(end_all, -1, None, mark)
+    name = f"{ground.cls.__qualname__}.solve"
+    if left:
+        return f"processes go on after {name}: {', '.join(map(str, left[:3]))}; end them in `close`"
+    tasks = [task.get_name() for task in asyncio.all_tasks() - before if not task.done()]
+    return f"{len(tasks)} tasks go on after {name}: {', '.join(tasks[:3])}" if tasks else None
+
+
+@contextmanager
+def _marked() -> Iterator[bytes]:
+    """While this lasts, what is started bears the mark, an entry of its environment."""
+    value = secrets.token_hex(16)
+    os.environ[MARK] = value
+    try:
+        yield f"{MARK}={value}".encode()
+    finally:
+        del os.environ[MARK]
+
+
+async def _left(mark: bytes) -> list[int]:
+    """The processes with the mark that do not go by themselves."""
+    left: list[int] = []
+    with anyio.move_on_after(GONE_S):
+        while left := find_all(mark):  # noqa: ASYNC110 - nobody tells
+            await anyio.sleep(0.05)
+    return left
+
+
+async def _leaves_the_loop(ground: Ground) -> Problem:
+    held_s = []
+    for _ in range(TRIES):
+        tried = _Tried(ground)
+        await _play(ground, Scripted(shipped_format()), tried)
+        held_s.append(tried.held_s)
+        if tried.held_s <= HOLD_S:
+            return None
+    return (
+        f"{ground.cls.__qualname__}.solve held the event loop for {min(held_s) * 1000:.0f} ms; "
+        f"more than {HOLD_S * 1000:.0f} ms stall all episodes of a worker: await an async library, "
+        "or give the work to `anyio.to_thread.run_sync`"
+    )
+
+
+#: What is tried, in this order.
+PROMISES: dict[str, Callable[[Ground], Coroutine[Any, Any, Problem]]] = {
+    "a task is played to its end, for a finite reward": _plays,
+    "whatever the policy says ends in a reward": _any_turn,
+    "it ends when it is cancelled": _ends,
+    "it leaves no task and no process behind": _leaves_nothing,
+    "it leaves the event loop to the others": _leaves_the_loop,
+}
+#: Episodes of each, where it is not one.
+_EPISODES: dict[object, int] = {_any_turn: len(LINES), _leaves_nothing: 2, _leaves_the_loop: TRIES}
