@@ -135,6 +135,7 @@ class Lab:
         log = self.folder / f"{name}.log"
         birth = Birth(name, self._argv(name), env, str(log))
         self._pids[name] = self._nursery.start(birth)
+        self._left.discard(self._pids[name])
         self._incarnations[name] = incarnation
 
     def _argv(self, name: str) -> list[str]:

@@ -104,6 +104,8 @@ class Nursery:
             with self._news:
                 if "born" in told:
                     self._born[told["name"]] = told["born"]
+                    # the kernel may give the number of a process that has ended again
+                    self._codes.pop(told["born"], None)
                 else:
                     self._codes[told["died"]] = told["code"]
                 self._news.notify_all()

@@ -19,11 +19,13 @@ def num_turns(one: Lab) -> int:
 
 
 def test_b1_a_slow_learner_holds_minting_at_the_bound_and_drops_nothing(lab: MakeLab) -> None:
-    one = lab(num_rollout=16)
+    num_stops = count(2, 12)
+    num_rollout = 6 * num_stops + 4
+    one = lab(num_rollout=num_rollout)
     config = one.spec.config
     bound = (config.async_buffer_size + 1) * config.rollout_batch_size
     with one:
-        for _ in range(count(2, 12)):
+        for _ in range(num_stops):
             if one.learned():
                 break
             one.steps_more(2)
@@ -43,12 +45,12 @@ def test_b1_a_slow_learner_holds_minting_at_the_bound_and_drops_nothing(lab: Mak
             one.wake(one.pid("learner-0"))
         one.finish()
     findings = settled(one, "B1")
-    assert findings.fates == {Fate.TRAINED: 16 * config.rollout_batch_size}
+    assert findings.fates == {Fate.TRAINED: num_rollout * config.rollout_batch_size}
 
 
 def test_b3_a_tool_that_hangs_holds_its_own_slot_alone(lab: MakeLab) -> None:
     num_hung = count(5, 50)
-    one = lab(num_rollout=2 * num_hung + 12, episode_timeout_s=15.0)
+    one = lab(num_rollout=4 * num_hung + 12, episode_timeout_s=15.0)
     with one:
         for _ in range(num_hung):
             one.steps_more(1)
@@ -90,7 +92,8 @@ def test_l3_a_long_run_keeps_its_files_and_threads(lab: MakeLab) -> None:
         assert not one.learned()
         for name, process in watched.items():
             fds, threads = before[name]
-            assert abs(process.num_fds() - fds) <= 2, name
+            # connections to the router are as many as turns wait at once
+            assert abs(process.num_fds() - fds) <= 10, name
             assert abs(process.num_threads() - threads) <= 2, name
             assert process.memory_info().rss - memory[name] <= 16 * 1024**2, name
         one.finish()
