@@ -26,7 +26,7 @@ from agentrl.types import Fate
 ROOT = Path(__file__).parents[2]
 ITERATIONS, GROUPS = 6, 4
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 
 
 class FinishedRun:
@@ -62,7 +62,7 @@ def run_loop(folder: Path, temporary: Path) -> FinishedRun:
         process = subprocess.Popen(command, cwd=folder, env=env, stdout=output, stderr=output)
         try:
             kill_worker_after(run, 2, process)
-            process.wait(300)
+            process.wait(600)
         finally:
             process.terminate()
     said = (folder / "output").read_text()
@@ -108,10 +108,10 @@ def test_a_killed_worker_is_replaced_and_every_group_has_exactly_one_fate(
 def test_the_learner_trains_on_the_ids_that_the_engine_sampled(finished: FinishedRun) -> None:
     """Log-probabilities recomputed from the trained ids equal the engine's under the same weights;
     one other id anywhere before or at a token would change them."""
-    for step in finished.steps:
-        if "train/logprob_diff_on_policy_max" in step["metrics"]:
-            assert step["metrics"]["train/logprob_diff_on_policy_max"] < 1e-4
-    assert "train/logprob_diff_on_policy_max" in finished.steps[0]["metrics"]
+    name = "train/logprob_diff_on_policy_max"
+    differences = [step["metrics"][name] for step in finished.steps if name in step["metrics"]]
+    assert differences, "an iteration whose rewards differ in no group tells nothing; all did"
+    assert max(differences) < 1e-4
 
 
 def test_the_log_of_an_engine_that_was_stopped_tells_of_no_crash(finished: FinishedRun) -> None:
@@ -179,7 +179,7 @@ def test_the_trained_model_scores_the_same_when_it_is_evaluated_alone(
 ) -> None:
     command = [str(Path(sys.executable).with_name("agentrl")), "eval", str(finished.path)]
     flags = ["--run-dir", str(tmp_path), "--run-id", "alone"]
-    done = subprocess.run([*command, *flags], cwd=ROOT, capture_output=True, text=True, timeout=200)
+    done = subprocess.run([*command, *flags], cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     alone = json.loads((tmp_path / "alone" / "summary.json").read_text())
     (score,) = alone["eval"]["heldout"]

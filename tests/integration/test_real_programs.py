@@ -20,7 +20,7 @@ from agentrl.types import Fate
 ROOT = Path(__file__).parents[2]
 MODEL = Path(agentrl.envs.search_r1.__file__).parent / "model"
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 
 
 def readme_block(language: str, containing: str) -> str:
@@ -36,7 +36,7 @@ def train(folder: Path, *flags: str) -> "subprocess.CompletedProcess[str]":
         "--run-dir", str(folder), "--run-id", "run", *flags,
     ]  # fmt: skip
     env = os.environ | {"NO_COLOR": "1"}
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=280)
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=600)
 
 
 def small(*flags: str) -> list[str]:

@@ -21,7 +21,7 @@ from agentrl.types import Fate
 ROOT = Path(__file__).parents[2]
 GROUPS = 4
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 
 
 class Run:
@@ -64,7 +64,7 @@ class Run:
         self.wait_until(lambda: self.num_steps >= number)
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 300
+        deadline = time.monotonic() + 600
         while not condition():
             assert self.process.poll() is None, self.said
             assert time.monotonic() < deadline, self.said
