@@ -46,8 +46,8 @@ of the call. From there `train_async.py` trains on
 [`tools-python`](../../agentrl/envs/tools_python/README.md), on the four kinds of problems that were
 shown: `expression`, `shop` and `journey`, which take the calculator, and `digits`, which takes a
 program, run in bubblewrap. Held-out problems are in no training, neither of the warm start nor of
-RL. A rise is to be read first as learning to use tools with care: the model is tiny, and right calls
-of each kind were among its demonstrations.
+RL. A rise is to be read first as learning to use tools with care: the model is tiny, and right
+calls of each kind were among its demonstrations.
 
 ![Share of problems solved, and calls, against iterations]({PICTURE.name})
 
