@@ -59,9 +59,9 @@ def shown(recipe: Recipe) -> Iterator[list[dict[str, Any]]]:
 
 def main() -> None:
     parser = lesson.parser(__doc__.partition("\n")[0])
-    parser.add_argument("--steps", type=int, default=1600)
+    parser.add_argument("--steps", type=int, default=480)
     parser.add_argument("--lr", type=float, default=2e-3)
-    parser.add_argument("--habit-steps", type=int, default=192)
+    parser.add_argument("--habit-steps", type=int, default=96)
     parser.add_argument("--habit-lr", type=float, default=1e-3)
     parser.add_argument("--hasty", type=float, default=0.5, help="share of the habit, 0..1")
     parser.add_argument("--sloppy", type=float, default=0.25, help="share of the habit, 0..1")
