@@ -1,6 +1,6 @@
 """What `tools-python` teaches a model that is careless with its tools, on two cores.
 
-    python -m benchmarks.tools_python_job [--seeds 0] [--num-rollout 50]
+    python -m benchmarks.tools_python_job [--seeds 0] [--num-rollout 40]
         [--output runs/tools_python]
 
 `scripts/tools_python/sloppy.py` makes a model that can call the tools and seldom calls them right
@@ -31,13 +31,14 @@ JOB = SmallJob(
         "rollout-max-context-len": 512,
         "lr": 2e-4,
         "min-lr": 2e-5,
+        "eval-interval": 5,
     },
     sampled={
         "reward": "rollout/reward_mean",
         "calls": "rollout/tool_calls",
         "errors": "rollout/tool_errors",
     },
-    num_rollout=50,
+    num_rollout=40,
 )
 
 
