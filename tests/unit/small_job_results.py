@@ -29,7 +29,7 @@ def scored(step: int, score: float) -> dict[str, Any]:
 
 
 def result(job: SmallJob, *more: Row) -> dict[str, Any]:
-    """What the benchmark reports of seeds 0 and 10."""
-    rows = [row for seed in (0, 10) for row in job.rows_of(metrics(job, [0.3] * 12), seed)]
+    """What the benchmark reports of seeds 2 and 10."""
+    rows = [row for seed in (2, 10) for row in job.rows_of(metrics(job, [0.3] * 12), seed)]
     made = [msgspec.structs.asdict(row) for row in [*more, *rows]]
     return {"name": job.name, "machine": "a machine", "commit": "0123456789ab", "rows": made}

@@ -37,7 +37,7 @@ def test_the_flags_are_those_of_a_run(tmp_path: Path) -> None:
 
 def test_the_page_shows_every_seed_before_and_after() -> None:
     page = guess_page.page(result(guess_job.JOB, HALVING))
-    for seed in (0, 10):
+    for seed in (2, 10):
         assert f"| {seed} | Reward of held-out games, played greedily | 0.400 | 0.600 |" in page
     svg = ElementTree.fromstring(guess_page.picture(result(guess_job.JOB)))
     texts = ["".join(text.itertext()) for text in svg.iter("{http://www.w3.org/2000/svg}text")]
