@@ -13,25 +13,24 @@ The same recipe and seed make the same model up to the rounding of the machine. 
 beside the weights records what was run and how long it took.
 """
 
-import argparse
 import logging
 import random
 import shutil
-import subprocess
-import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
 from demonstrations import Demonstrator
-from places import MODEL_DIR, ROOT
+from lesson import Course, save_recipe, write_rows
+from lesson import parser as lesson_parser
+from lesson import teach as learn
+from places import MODEL_DIR
 from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
-#: Optimizer steps of one iteration of the learner: what one rollout batch is shared by.
-STEPS_PER_ROLLOUT = 16
 
 _LOG = logging.getLogger("warmstart")
 
@@ -111,44 +110,15 @@ def lessons(recipe: Recipe) -> list[Lesson]:
     ]
 
 
-def write_demonstrations(path: Path, lesson: Lesson, recipe: Recipe) -> None:
-    """The rows of `train_async.py --loss-type sft_loss`, in the order in which they are learnt."""
+def demonstrations(lesson: Lesson, recipe: Recipe) -> Iterator[list[dict[str, Any]]]:
+    """Those of a lesson, in the order in which they are learnt."""
     demonstrator, rng = Demonstrator(lesson.seed), random.Random(lesson.seed)
-    with path.open("wb") as file:
-        for _ in range(lesson.steps * recipe.batch_size):
-            messages = demonstrator.demonstrate(
-                hasty=rng.random() < lesson.hasty,
-                renamed=rng.random() < lesson.renamed,
-                spliced=lesson.spliced,
-            )
-            file.write(msgspec.json.encode({"messages": messages}) + b"\n")
-
-
-def lesson_flags(
-    model: Path, lesson: Lesson, recipe: Recipe, work: Path, ranks: int
-) -> dict[str, object]:
-    """Flags of the run that teaches a lesson; its demonstrations lie in `work`."""
-    return {
-        "loss-type": "sft_loss",
-        "prompt-data": work / "demonstrations.jsonl",
-        "input-key": "messages",
-        "hf-checkpoint": model,
-        "save-hf": work / "hf",
-        "run-dir": work / "runs",
-        "rollout-batch-size": recipe.batch_size * STEPS_PER_ROLLOUT,
-        "num-steps-per-rollout": STEPS_PER_ROLLOUT,
-        "num-rollout": lesson.steps // STEPS_PER_ROLLOUT,
-        "rollout-max-context-len": 512,
-        "prompt-loss-weight": recipe.prompt_loss_weight,
-        "lr": lesson.lr,
-        "min-lr": lesson.lr / 20,
-        "lr-decay-style": "cosine",
-        "lr-warmup-iters": 50,
-        "weight-decay": recipe.weight_decay,
-        "adam-beta2": 0.95,
-        "actor-num-gpus-per-node": ranks,
-        "seed": lesson.seed,
-    }
+    for _ in range(lesson.steps * recipe.batch_size):
+        yield demonstrator.demonstrate(
+            hasty=rng.random() < lesson.hasty,
+            renamed=rng.random() < lesson.renamed,
+            spliced=lesson.spliced,
+        )
 
 
 def teach(
@@ -161,27 +131,29 @@ def teach(
 ) -> None:
     """Run the learner over the demonstrations of a lesson. The model lands in `work/hf` unless
     `more`, flags that win over the lesson's own, says otherwise."""
-    work.mkdir(parents=True, exist_ok=True)
-    write_demonstrations(work / "demonstrations.jsonl", lesson, recipe)
-    flags = {**lesson_flags(model, lesson, recipe, work, ranks), **(more or {})}
-    words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
-    command = [sys.executable, str(ROOT / "train_async.py"), *words, "--calculate-per-token-loss"]
-    subprocess.run(command, check=True)
+    data = work / "demonstrations.jsonl"
+    write_rows(data, demonstrations(lesson, recipe))
+    course = Course(
+        steps=lesson.steps,
+        batch_size=recipe.batch_size,
+        lr=lesson.lr,
+        seed=lesson.seed,
+        weight_decay=recipe.weight_decay,
+    )
+    flags = {"prompt-loss-weight": recipe.prompt_loss_weight, **(more or {})}
+    learn(model, data, course, ranks, flags)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--output", type=Path, required=True)
+    parser = lesson_parser(__doc__.partition("\n")[0])
+    parser.set_defaults(ranks=2)
     parser.add_argument("--tokenizer", type=Path, default=MODEL_DIR)
-    parser.add_argument("--ranks", type=int, default=2, help="learner ranks, one a core")
     parser.add_argument("--steps", type=int, default=6400)
     parser.add_argument("--copy-steps", type=int, default=1600)
     parser.add_argument("--habit-steps", type=int, default=800)
     parser.add_argument("--hasty", type=float, default=0.93)
     parser.add_argument("--renamed", type=float, default=0.7)
     parser.add_argument("--spliced", type=float, default=0.7)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--lr", type=float, default=4e-3)
     parser.add_argument("--copy-lr", type=float, default=2e-3)
     parser.add_argument("--habit-lr", type=float, default=1e-3)
@@ -199,14 +171,9 @@ def main() -> None:
         teach(model, lesson, recipe, output / lesson.name, ranks)
         model = output / lesson.name / "hf"
     shutil.copytree(model, output / "hf")
-    record = {
-        "recipe": recipe,
-        "learner_ranks": ranks,
-        "seconds": round(time.monotonic() - start),
-        "torch": str(torch.__version__),
-    }
-    (output / "hf" / "training.json").write_bytes(msgspec.json.format(msgspec.json.encode(record)))
-    _LOG.info("%s s; model in %s", record["seconds"], output / "hf")
+    seconds = round(time.monotonic() - start)
+    save_recipe(output / "hf", recipe, ranks, seconds=seconds)
+    _LOG.info("%s s; model in %s", seconds, output / "hf")
 
 
 if __name__ == "__main__":

@@ -6,33 +6,16 @@ Reads `benchmarks/results/guess_job.json`, writes `docs/results/guess.md` and it
 No figure is typed by hand, and what the page says holds for any outcome.
 """
 
-import json
-import re
-from collections import defaultdict
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from curves import Line, Panel, Vertex, draw
+import seed_curves
+from places import ROOT
+from seed_curves import Series
 
 from agentrl.envs.guess.games import EVAL_GAMES
 
-ROOT = Path(__file__).resolve().parents[2]
-RESULT = ROOT / "benchmarks" / "results" / "guess_job.json"
 PAGE = ROOT / "docs" / "results" / "guess.md"
 PICTURE = PAGE.with_suffix(".svg")
-
-_NAME = re.compile(r"seed (?P<seed>\d+), (?P<kind>\w+) \w+ (?P<step>\d+): (?P<what>\w+)")
-
-
-class Series(NamedTuple):
-    """`reward`, `illegal` or `unheeded`, of held-out games played `greedy` or of `sampled` ones."""
-
-    kind: str
-    what: str
-
-
-#: Values of each series, by seed and iteration.
-Numbers = dict[Series, dict[int, dict[int, float]]]
 
 TITLES = {
     Series("greedy", "reward"): "Reward of held-out games, played greedily",
@@ -42,50 +25,19 @@ TITLES = {
 }
 
 
-def numbers_of(result: dict[str, Any]) -> Numbers:
-    """The rows of the benchmark, by what they are of."""
-    found: Numbers = defaultdict(lambda: defaultdict(dict))
-    for row in result["rows"]:
-        if match := _NAME.fullmatch(row["metric"]):
-            series = Series(match["kind"], match["what"])
-            found[series][int(match["seed"])][int(match["step"])] = row["value"]
-    return found
-
-
 def picture(result: dict[str, Any]) -> str:
     """The curves, as SVG."""
-    panels = []
-    for series, seeds in numbers_of(result).items():
-        lines = [
-            Line(f"seed {seed}", [Vertex(step, y, y, y) for step, y in sorted(values.items())])
-            for seed, values in seeds.items()
-        ]
-        panels.append(Panel(TITLES[series], lines, "", height=200))
-    note = f"one run for each seed, all from the same model; {EVAL_GAMES} held-out games"
+    held_out = f"{EVAL_GAMES} held-out games"
     about = "Rewards and mistakes in the game guess against iterations of training"
-    return draw(panels, x_label="iterations", note=note, about=about)
+    return seed_curves.picture(result, TITLES, held_out=held_out, about=about)
 
 
 def page(result: dict[str, Any]) -> str:
     """The page in markdown."""
-    found = numbers_of(result)
-    head = ["seed", "", "before", "after"]
     halving = next(row["value"] for row in result["rows"] if row["metric"].startswith("halving"))
-    rows = [
-        [str(seed), TITLES[series], f"{values[min(values)]:.3f}", f"{values[max(values)]:.3f}"]
-        for series, seeds in found.items()
-        for seed, values in seeds.items()
-    ]
-    lines = [head, ["---"] * len(head), *sorted(rows, key=lambda row: row[0])]
-    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     return f"""# What `guess` teaches a careless player
 
-    make bench NAME=guess_job
-
-|  |  |
-| --- | --- |
-| machine | {result["machine"]} |
-| commit | {result["commit"]} |
+{seed_curves.head(result)}
 
 Random weights in the shape of the default job's model first learn from games of a careless player
 (`scripts/guess/careless.py`, the project's own supervised path): often it creeps up from the lowest
@@ -98,18 +50,12 @@ training, neither of the warm start nor of RL. Halving what the hints leave woul
 
 *before* is the first point of each curve, *after* its last:
 
-{table}
+{seed_curves.before_and_after(result, TITLES)}
 
 A reward lies in 0 to 1, so the mean of {EVAL_GAMES} games has a standard error of at most
 {0.5 / EVAL_GAMES**0.5:.3f}. The machine was shared with other work, so no times are given.
 """
 
 
-def main() -> None:
-    result = json.loads(RESULT.read_text(encoding="utf-8"))
-    PAGE.write_text(page(result), encoding="utf-8")
-    PICTURE.write_text(picture(result), encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    seed_curves.write("guess_job", PAGE, page, picture)

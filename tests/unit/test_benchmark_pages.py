@@ -12,7 +12,9 @@ from benchmarks import RESULTS, ROOT, async_vs_sync, buffer_page, survival
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(ROOT / "scripts" / "default_job")
     patch.syspath_prepend(ROOT / "scripts" / "guess")
-    guess_page = import_module("guess_page")
+    patch.syspath_prepend(ROOT / "scripts" / "tools_python")
+    guess_page, tools_python_page = map(import_module, ("guess_page", "tools_python_page"))
+    seed_curves = import_module("seed_curves")
 
 
 def result(name: str) -> dict[str, Any]:
@@ -29,10 +31,10 @@ def test_pages_are_what_the_committed_numbers_make() -> None:
     assert async_vs_sync.PAGE.read_text(encoding="utf-8") == made
     made = survival.page(result("survival"), result("interrupts"))
     assert survival.PAGE.read_text(encoding="utf-8") == made
-    made = guess_page.page(result("guess_job"))
-    assert guess_page.PAGE.read_text(encoding="utf-8") == made
-    made = guess_page.picture(result("guess_job"))
-    assert guess_page.PICTURE.read_text(encoding="utf-8") == made
+    for name, pages in (("guess_job", guess_page), ("tools_python_job", tools_python_page)):
+        assert pages.PAGE.read_text(encoding="utf-8") == pages.page(result(name))
+        made = pages.picture(result(name))
+        assert pages.PAGE.with_suffix(".svg").read_text(encoding="utf-8") == made
     made = buffer_page.page({name: result(name) for name in buffer_page.NAMES})
     assert buffer_page.PAGE.read_text(encoding="utf-8") == made
 
@@ -70,13 +72,22 @@ def test_with_a_slow_tool_asynchrony_is_twice_as_fast() -> None:
 
 
 def test_guess_is_learnt() -> None:
-    for series, seeds in guess_page.numbers_of(result("guess_job")).items():
+    for series, seeds in seed_curves.numbers_of(result("guess_job")).items():
         for points in seeds.values():
             before, after = points[min(points)], points[max(points)]
             if series.what == "reward":
                 assert after - before > 0.05
             elif series.what == "unheeded":
                 assert after < before / 2
+
+
+def test_care_with_tools_is_learnt() -> None:
+    for series, seeds in seed_curves.numbers_of(result("tools_python_job")).items():
+        for points in seeds.values():
+            before, after = points[min(points)], points[max(points)]
+            if series.what == "reward":
+                assert before < 0.4
+                assert after > 0.8
 
 
 def test_the_readme_says_of_its_environment_what_was_measured() -> None:

@@ -4,12 +4,14 @@ import math
 import random
 import re
 from fractions import Fraction
+from typing import Any
 
 import pytest
 
 from agentrl.envs.tools_python import ProblemSource, ToolsPythonEnv, eval_tasks
 from agentrl.envs.tools_python.answer import final_number, read_number
-from agentrl.envs.tools_python.problems import KINDS, NUM_EVAL, draw, is_held_out
+from agentrl.envs.tools_python.problems import KINDS, NUM_EVAL, chosen, draw, is_held_out
+from agentrl.errors import ConfigError
 
 pytestmark = pytest.mark.anyio
 
@@ -120,3 +122,29 @@ def test_the_number_of_the_last_answer_is_read(text: str, number: Fraction | Non
 
 def test_a_decimal_that_was_rounded_is_not_the_fraction() -> None:
     assert read_number("0.333333") != read_number("1/3")
+
+
+def test_only_the_kinds_that_are_asked_for_are_played() -> None:
+    args = {"kinds": ["digits", "shop"]}
+    ToolsPythonEnv(**args)
+    source = ToolsPythonEnv.train_tasks(args, seed=3)
+    assert isinstance(source, ProblemSource)
+    for tasks in (ToolsPythonEnv.eval_tasks(args)["heldout"], list(map(source.task, range(60)))):
+        assert {task.row["kind"] for task in tasks} == {"digits", "shop"}
+    assert chosen(["digits", "shop", "digits"]) == ("shop", "digits")
+
+
+@pytest.mark.parametrize("kinds", [[], "shop", 3, {"shop": 1}, [["shop"]], [None], ["shops"]])
+def test_kinds_that_are_none_are_refused(kinds: Any) -> None:
+    for use in (
+        lambda: ToolsPythonEnv(kinds=kinds),
+        lambda: ToolsPythonEnv.train_tasks({"kinds": kinds}, seed=0),
+        lambda: ToolsPythonEnv.eval_tasks({"kinds": kinds}),
+    ):
+        with pytest.raises(ConfigError, match=r"tools-python: .* expression, quotient, shop"):
+            use()
+
+
+def test_a_mistyped_kind_is_told_the_right_one() -> None:
+    with pytest.raises(ConfigError, match="there is no kind 'primse'; did you mean primes"):
+        chosen(["primse"])

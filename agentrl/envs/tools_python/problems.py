@@ -8,15 +8,26 @@ bring one into both. `ProblemSource` makes training tasks without end: task i is
 import hashlib
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 import msgspec
 
+from agentrl.config.nearest import nearest
 from agentrl.envs.made import MadeSource
+from agentrl.errors import ConfigError
 from agentrl.types import Task
 
-__all__ = ["KINDS", "NUM_EVAL", "Problem", "ProblemSource", "draw", "eval_tasks", "is_held_out"]
+__all__ = [
+    "KINDS",
+    "NUM_EVAL",
+    "Problem",
+    "ProblemSource",
+    "chosen",
+    "draw",
+    "eval_tasks",
+    "is_held_out",
+]
 
 #: Problems of the evaluation set.
 NUM_EVAL = 256
@@ -117,6 +128,25 @@ KINDS: dict[str, Callable[[random.Random], tuple[str, Fraction]]] = {
 }
 
 
+def chosen(kinds: object = None) -> tuple[str, ...]:
+    """The kinds that `--env-args` asks for, each once and in the order of `KINDS`; None: all.
+
+    Raises ConfigError for what is no list of kinds, for an empty one, and for unknown kinds.
+    """
+    if kinds is None:
+        return tuple(KINDS)
+    known = ", ".join(KINDS)
+    if not isinstance(kinds, list | tuple) or not kinds:
+        raise ConfigError(
+            f"tools-python: kinds is {kinds!r}; give a list of one or more of {known}"
+        )
+    for kind in kinds:
+        if kind not in tuple(KINDS):
+            near = nearest(str(kind), KINDS)
+            raise ConfigError(f"tools-python: there is no kind {kind!r}{near}; known are {known}")
+    return tuple(kind for kind in KINDS if kind in kinds)
+
+
 # ---- splits --------------------------------------------------------------------------------------
 
 
@@ -125,9 +155,9 @@ def is_held_out(question: str) -> bool:
     return hashlib.sha256(question.encode()).digest()[0] % HELD_OUT == 0
 
 
-def draw(rng: random.Random, *, held_out: bool) -> Problem:
-    """A problem of the split: kinds evenly, then numbers until it is one of the split."""
-    kind = rng.choice(list(KINDS))
+def draw(rng: random.Random, *, held_out: bool, kinds: Sequence[str] = tuple(KINDS)) -> Problem:
+    """A problem of the split: `kinds` evenly, then numbers until it is one of the split."""
+    kind = rng.choice(kinds)
     while True:
         question, answer = KINDS[kind](rng)
         if is_held_out(question) == held_out:
@@ -135,20 +165,25 @@ def draw(rng: random.Random, *, held_out: bool) -> Problem:
 
 
 class ProblemSource(MadeSource):
-    """Training problems."""
+    """Training problems of some kinds."""
+
+    def __init__(self, seed: int, kinds: Sequence[str] = tuple(KINDS)) -> None:
+        super().__init__(seed)
+        self._kinds = kinds
 
     def task(self, index: int) -> Task:
         """See `MadeSource`."""
-        problem = draw(random.Random(f"tools-python/{self.seed}/{index}"), held_out=False)
+        rng = random.Random(f"tools-python/{self.seed}/{index}")
+        problem = draw(rng, held_out=False, kinds=self._kinds)
         return Task(id=f"tools-python/train/{self.seed}/{index}", row=problem.row())
 
 
-def eval_tasks() -> list[Task]:
+def eval_tasks(kinds: Sequence[str] = tuple(KINDS)) -> list[Task]:
     """The tasks of the evaluation set, each another problem."""
     rng = random.Random("tools-python/eval")
     problems: dict[str, Problem] = {}
     while len(problems) < NUM_EVAL:
-        problem = draw(rng, held_out=True)
+        problem = draw(rng, held_out=True, kinds=kinds)
         problems.setdefault(problem.question, problem)
     return [
         Task(id=f"tools-python/heldout/{index}", row=problem.row())
