@@ -1,6 +1,6 @@
 """What `tools-python` teaches a model that is careless with its tools, on two cores.
 
-    python -m benchmarks.tools_python_job [--seeds 0] [--num-rollout 40]
+    python -m benchmarks.tools_python_job [--seeds 0] [--num-rollout 30]
         [--output runs/tools_python]
 
 `scripts/tools_python/sloppy.py` makes a model that can call the tools and seldom calls them right
@@ -32,13 +32,15 @@ JOB = SmallJob(
         "lr": 2e-4,
         "min-lr": 2e-5,
         "eval-interval": 5,
+        # beside training a set takes many iterations on two cores, and its score mixes versions
+        "eval-mode": "pinned",
     },
     sampled={
         "reward": "rollout/reward_mean",
         "calls": "rollout/tool_calls",
         "errors": "rollout/tool_errors",
     },
-    num_rollout=40,
+    num_rollout=30,
 )
 
 
