@@ -65,15 +65,16 @@ def shown(recipe: Recipe, name: str, demonstrate: Demonstrate) -> Iterator[list[
         yield demonstrate(rng, care)
 
 
-def main(about: str, name: str, demonstrate: Demonstrate, *, steps: int, habit_steps: int) -> None:
-    """Teach as the command line says, from the model that the default job starts from."""
+def main(about: str, name: str, demonstrate: Demonstrate, **defaults: int) -> None:
+    """Teach as the command line says, or `defaults`, from the model of the default job."""
     parser = lesson.parser(about.partition("\n")[0])
-    parser.add_argument("--steps", type=int, default=steps)
+    parser.add_argument("--steps", type=int, default=480)
     parser.add_argument("--lr", type=float, default=2e-3)
-    parser.add_argument("--habit-steps", type=int, default=habit_steps)
+    parser.add_argument("--habit-steps", type=int, default=96)
     parser.add_argument("--habit-lr", type=float, default=1e-3)
     parser.add_argument("--hasty", type=float, default=0.5, help="share of the habit, 0..1")
     parser.add_argument("--sloppy", type=float, default=0.25, help="share of the habit, 0..1")
+    parser.set_defaults(**defaults)
     options = vars(parser.parse_args())
     output, ranks = options.pop("output"), options.pop("ranks")
     recipe, model = Recipe(**options), MODEL_DIR

@@ -17,4 +17,4 @@ __all__ = ["NAME"]
 NAME = "tools-python/sloppy"
 
 if __name__ == "__main__":
-    habit.main(__doc__, NAME, demonstrate, steps=480, habit_steps=96)
+    habit.main(__doc__, NAME, demonstrate)
