@@ -40,9 +40,9 @@ def question_of(messages: Messages) -> Any:
 
 
 def test_the_flags_are_those_of_a_run(tmp_path: Path) -> None:
-    words = units_job.JOB.flags_of(places.MODEL_DIR, 7, 20, tmp_path / "seed-7")
+    words = units_job.JOB.flags_of(places.MODEL_DIR, 7, 15, tmp_path / "seed-7")
     config = parse(words, "train_async").config
-    assert (config.num_rollout, config.seed) == (20, 7)
+    assert (config.num_rollout, config.seed) == (15, 7)
     assert config.env == f"{units.__name__}:{units.ConvertEnv.__name__}"
 
 
