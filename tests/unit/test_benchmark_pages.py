@@ -84,14 +84,20 @@ def test_guess_is_learnt() -> None:
                 assert after < before / 2
 
 
-@pytest.mark.parametrize("name", ["tools_python_job", "units_job"])
-def test_care_with_tools_is_learnt(name: str) -> None:
-    for series, seeds in seed_curves.numbers_of(result(name)).items():
+def test_care_with_tools_is_learnt() -> None:
+    for series, seeds in seed_curves.numbers_of(result("tools_python_job")).items():
         for points in seeds.values():
             before, after = points[min(points)], points[max(points)]
             if series.what == "reward":
                 assert before < 0.4
                 assert after > 0.8
+
+
+def test_to_convert_with_tools_and_not_by_a_guess_is_learnt() -> None:
+    numbers = seed_curves.numbers_of(result("units_job"))
+    for what, rise in (("reward", 0.2), ("calls", 1.0)):
+        for points in numbers[seed_curves.Series("sampled", what)].values():
+            assert points[max(points)] - points[min(points)] > rise
 
 
 def test_the_readme_says_of_its_environment_what_was_measured() -> None:
