@@ -155,10 +155,10 @@ def note(output: Path, name: str, part: str) -> None:
     replace_file(path, json.dumps(parts, indent=1).encode() + b"\n")
 
 
-def call(*command: str | Path, threads: int | None = None) -> None:
-    """Run a Python program; the hooks of the ablations are on its path."""
-    python_path = os.pathsep.join([str(SCRIPTS), os.environ.get("PYTHONPATH", "")])
-    environ = os.environ | {"PYTHONPATH": python_path}
+def call(*command: str | Path, threads: int | None = None, path: Sequence[Path] = ()) -> None:
+    """Run a Python program; on its path are the hooks of the ablations, and `path`."""
+    folders = [*map(str, (SCRIPTS, *path)), os.environ.get("PYTHONPATH", "")]
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join(folders)}
     if threads is not None:
         environ["OMP_NUM_THREADS"] = str(threads)
     subprocess.run([sys.executable, *map(str, command)], check=True, env=environ)

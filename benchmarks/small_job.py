@@ -51,6 +51,8 @@ class SmallJob(msgspec.Struct, frozen=True, kw_only=True):
         flags: of the runs, apart from `COMMON`, their model, their place and their seeds.
         sampled: what is told of sampled episodes, by the names that metrics.jsonl has for it.
         num_rollout: iterations of a run.
+        package: a folder to put on the path of all that is started, where the environment's package
+            lies; None for an environment that ships.
     """
 
     name: str
@@ -60,6 +62,7 @@ class SmallJob(msgspec.Struct, frozen=True, kw_only=True):
     flags: Mapping[str, Any]
     sampled: Mapping[str, str]
     num_rollout: int
+    package: Path | None = None
 
     def warm_start(self, output: Path) -> Path:
         """The model that the runs start from, made if it is not there."""
@@ -67,7 +70,7 @@ class SmallJob(msgspec.Struct, frozen=True, kw_only=True):
         model = folder / self.model
         if not (model / "training.json").exists():
             set_aside(folder)
-            call(self.warm, "--output", folder)
+            self.start(self.warm, "--output", folder)
         return model
 
     def train(self, model: Path, seed: int, num_rollout: int, output: Path) -> Path:
@@ -75,8 +78,12 @@ class SmallJob(msgspec.Struct, frozen=True, kw_only=True):
         run = output / f"seed-{seed}"
         if steps_of(run) is None:
             set_aside(run)
-            call(ROOT / "train_async.py", *self.flags_of(model, seed, num_rollout, run))
+            self.start(ROOT / "train_async.py", *self.flags_of(model, seed, num_rollout, run))
         return run
+
+    def start(self, program: Path, *words: str | Path) -> None:
+        """Run a Python program with what the job's programs import on its path."""
+        call(program, *words, path=() if self.package is None else (self.package,))
 
     def flags_of(self, model: Path, seed: int, num_rollout: int, run: Path) -> list[str]:
         """The command line of a seed's run."""
@@ -128,4 +135,4 @@ class SmallJob(msgspec.Struct, frozen=True, kw_only=True):
         given = parser.parse_args()
         rows = self.measure(given.seeds, given.num_rollout, given.output.resolve())
         report(self.name, [*more, *rows])
-        call(self.page)
+        self.start(self.page)

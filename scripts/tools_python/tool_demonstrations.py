@@ -8,27 +8,20 @@ two teach is for RL to unlearn.
 
 import random
 import re
-from enum import StrEnum, auto
 from typing import Any, NamedTuple
+
+from habit import Care
 
 from agentrl.envs.tools_python.env import asked
 from agentrl.envs.tools_python.problems import draw
 from agentrl.tools.calculator import evaluate, shown
 
-__all__ = ["CALLS", "NUMBER", "Call", "Care", "demonstrate"]
+__all__ = ["CALLS", "NUMBER", "Call", "demonstrate"]
 
 #: A number in the words of a question.
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 #: A program, around the calculation whose result's digits it adds.
 _BEFORE, _AFTER = "print(sum(map(int, str(", "))))"
-
-
-class Care(StrEnum):
-    """How a demonstration goes about its problem."""
-
-    FULL = auto()
-    SLOPPY = auto()
-    HASTY = auto()
 
 
 class Call(NamedTuple):

@@ -2,6 +2,7 @@
 
 import json
 from typing import Any
+from xml.etree import ElementTree
 
 import msgspec
 
@@ -33,3 +34,15 @@ def result(job: SmallJob, *more: Row) -> dict[str, Any]:
     rows = [row for seed in (2, 10) for row in job.rows_of(metrics(job, [0.3] * 12), seed)]
     made = [msgspec.structs.asdict(row) for row in [*more, *rows]]
     return {"name": job.name, "machine": "a machine", "commit": "0123456789ab", "rows": made}
+
+
+def shows_every_seed(page: Any, found: dict[str, Any], title: str) -> None:
+    """A `SmallPage` tells of both seeds in their order, and its picture of every curve; `title` is
+    that of the held-out score."""
+    text = page.markdown(found)
+    for seed in (2, 10):
+        assert f"| {seed} | {title} | 0.400 | 0.600 |" in text
+    assert text.index(f"| 2 | {title}") < text.index(f"| 10 | {title}")
+    svg = ElementTree.fromstring(page.picture(found))
+    texts = ["".join(text.itertext()) for text in svg.iter("{http://www.w3.org/2000/svg}text")]
+    assert all(title in texts for title in page.titles.values())

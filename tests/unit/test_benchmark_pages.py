@@ -13,7 +13,10 @@ with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(ROOT / "scripts" / "default_job")
     patch.syspath_prepend(ROOT / "scripts" / "guess")
     patch.syspath_prepend(ROOT / "scripts" / "tools_python")
-    guess_page, tools_python_page = map(import_module, ("guess_page", "tools_python_page"))
+    patch.syspath_prepend(ROOT / "scripts" / "units")
+    patch.syspath_prepend(ROOT / "envs_contrib" / "units")
+    names = ("guess_page", "tools_python_page", "units_page")
+    guess_page, tools_python_page, units_page = map(import_module, names)
     seed_curves = import_module("seed_curves")
 
 
@@ -31,10 +34,10 @@ def test_pages_are_what_the_committed_numbers_make() -> None:
     assert async_vs_sync.PAGE.read_text(encoding="utf-8") == made
     made = survival.page(result("survival"), result("interrupts"))
     assert survival.PAGE.read_text(encoding="utf-8") == made
-    for name, pages in (("guess_job", guess_page), ("tools_python_job", tools_python_page)):
-        assert pages.PAGE.read_text(encoding="utf-8") == pages.page(result(name))
-        made = pages.picture(result(name))
-        assert pages.PAGE.with_suffix(".svg").read_text(encoding="utf-8") == made
+    for small in (guess_page.PAGE, tools_python_page.PAGE, units_page.PAGE):
+        found, picture = result(small.name), small.place.with_suffix(".svg")
+        assert small.place.read_text(encoding="utf-8") == small.markdown(found)
+        assert picture.read_text(encoding="utf-8") == small.picture(found)
     made = buffer_page.page({name: result(name) for name in buffer_page.NAMES})
     assert buffer_page.PAGE.read_text(encoding="utf-8") == made
 
@@ -88,6 +91,13 @@ def test_care_with_tools_is_learnt() -> None:
             if series.what == "reward":
                 assert before < 0.4
                 assert after > 0.8
+
+
+def test_to_convert_with_tools_and_not_by_a_guess_is_learnt() -> None:
+    numbers = seed_curves.numbers_of(result("units_job"))
+    for what, rise in (("reward", 0.2), ("calls", 1.0)):
+        for points in numbers[seed_curves.Series("sampled", what)].values():
+            assert points[max(points)] - points[min(points)] > rise
 
 
 def test_the_readme_says_of_its_environment_what_was_measured() -> None:

@@ -6,7 +6,6 @@ import statistics
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 
@@ -16,7 +15,7 @@ from agentrl.envs.tools_python import ToolsPythonEnv
 from agentrl.envs.tools_python.answer import final_number
 from agentrl.envs.tools_python.problems import Problem, draw, is_held_out
 from agentrl.tokens.chat import ToolCall
-from tests.unit.small_job_results import result
+from tests.unit.small_job_results import result, shows_every_seed
 
 ROOT = Path(__file__).resolve().parents[2]
 with pytest.MonkeyPatch.context() as patch:
@@ -25,13 +24,10 @@ with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(ROOT / "scripts" / "tools_python")
     from benchmarks import tools_python_job
 
-    shows, sloppy, tools_python_page = map(
-        import_module, ("tool_demonstrations", "sloppy", "tools_python_page")
+    shows, places, tools_python_page = map(
+        import_module, ("tool_demonstrations", "places", "tools_python_page")
     )
 
-RECIPE = sloppy.Recipe(
-    steps=40, batch_size=4, lr=1.0, seed=5, habit_steps=100, habit_lr=0.5, hasty=0.5, sloppy=0.25
-)
 Messages = list[dict[str, Any]]
 
 
@@ -45,7 +41,7 @@ def demonstrated(care: str, number: int = 60) -> list[tuple[Problem, Messages]]:
 
 
 def test_the_flags_are_those_of_a_run_on_the_kinds_that_were_shown(tmp_path: Path) -> None:
-    words = tools_python_job.JOB.flags_of(sloppy.MODEL_DIR, 7, 30, tmp_path / "seed-7")
+    words = tools_python_job.JOB.flags_of(places.MODEL_DIR, 7, 30, tmp_path / "seed-7")
     config = parse(words, "train_async").config
     assert (config.env, config.num_rollout, config.seed) == ("tools-python", 30, 7)
     assert config.env_args == {"kinds": list(tools_python_job.KINDS)}
@@ -55,14 +51,8 @@ def test_the_flags_are_those_of_a_run_on_the_kinds_that_were_shown(tmp_path: Pat
 
 
 def test_the_page_shows_every_seed_before_and_after() -> None:
-    found = result(tools_python_job.JOB)
-    page = tools_python_page.page(found)
-    for seed in (2, 10):
-        assert f"| {seed} | Held-out problems solved, greedily | 0.400 | 0.600 |" in page
-    assert page.index("| 2 | Held-out") < page.index("| 10 | Held-out")
-    svg = ElementTree.fromstring(tools_python_page.picture(found))
-    texts = ["".join(text.itertext()) for text in svg.iter("{http://www.w3.org/2000/svg}text")]
-    assert all(title in texts for title in tools_python_page.TITLES.values())
+    title = "Held-out problems solved, greedily"
+    shows_every_seed(tools_python_page.PAGE, result(tools_python_job.JOB), title)
 
 
 @pytest.mark.anyio
@@ -95,31 +85,8 @@ def test_who_is_hasty_calls_nothing_and_is_nearly_always_wrong() -> None:
     assert statistics.fmean(right) < 0.1
 
 
-def test_the_habit_has_the_shares_that_were_asked_for_and_the_skill_is_all_care() -> None:
-    for course, shares in ((RECIPE.skill, (0.0, 1.0)), (RECIPE.habit, (0.5, 0.25))):
-        made = list(sloppy.shown(course))
-        assert len(made) == course.steps * 4
-        hasty = [messages for messages in made if len(messages) == 2]
-        right = [messages for messages in made if is_right(messages)]
-        for found, share in zip((hasty, right), shares, strict=True):
-            assert len(found) / len(made) == pytest.approx(share, abs=0.1)
-
-
-def is_right(messages: Messages) -> bool:
-    """Whether a demonstration gives the call its kind asks for."""
-    if len(messages) == 2:
-        return False
-    arguments = messages[1]["tool_calls"][0]["function"]["arguments"]
-    numbers = shows.NUMBER.findall(messages[0]["content"])
-    return any(
-        call.right.format(*numbers) == arguments.get(call.argument) for call in shows.CALLS.values()
-    )
-
-
-def test_no_evaluated_problem_is_shown_and_lessons_differ() -> None:
-    skill, habit = list(sloppy.shown(RECIPE.skill)), list(sloppy.shown(RECIPE.habit))
-    assert skill == list(sloppy.shown(RECIPE.skill))
-    assert skill[0][0] != habit[0][0]
-    for messages in skill + habit:
-        question = messages[0]["content"].partition(" End with")[0]
-        assert not is_held_out(question)
+def test_no_evaluated_problem_is_shown() -> None:
+    for care in shows.Care:
+        for _, messages in demonstrated(care):
+            question = messages[0]["content"].partition(" End with")[0]
+            assert not is_held_out(question)
