@@ -43,8 +43,15 @@ class LeaseDesk:
     # ---- requests ----
 
     def request(self, learner: Peer, number: int, now: float) -> LeaseHeader | str | None:
-        """Ask for lease `number`: the header if it exists, a refusal, or None: wait for it."""
+        """Ask for lease `number`: the header if it exists, a refusal, or None: wait for it.
+
+        A learner asks for one lease after the other, so a request behind its last one is an old
+        message that comes again.
+        """
         state = self._state
+        epoch = learner.row.epoch
+        if state.marks.get("requested_by") == epoch and number < state.marks["requested_lease"]:
+            return None
         if number <= state.retired_through:
             return (
                 f"lease {number} is covered by a durable checkpoint and its rows are gone:"
@@ -53,13 +60,13 @@ class LeaseDesk:
         if number > state.last_lease + 1:
             return f"lease {number} skips: ask for lease {state.last_lease + 1}"
         state.mark("requested_lease", number)
-        state.mark("requested_by", learner.row.epoch)
+        state.mark("requested_by", epoch)
         if number > state.last_lease:
             if self.waiting is None or self.waiting.number != number:
                 self.waiting = Waiting(learner.name, number, now)
             return None
         stepped_by = state.leases[number].stepped_by
-        if stepped_by == learner.row.epoch:
+        if stepped_by == epoch:
             return None
         if stepped_by:
             self._reopen(number)

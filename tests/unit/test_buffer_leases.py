@@ -39,8 +39,25 @@ def test_a_lease_that_exists_is_sent_again_as_it_was() -> None:
     b.offer(4)
     b.play_all("w0.1")
     first = b.lease(1)
-    b.lease(2)
     assert b.lease(1) == first
+
+
+def test_a_request_that_comes_again_late_is_no_request() -> None:
+    """A network may repeat a message when its learner has long gone on, even after the lease has
+    been retired."""
+    b = bench()
+    b.offer(6)
+    b.play_all("w0.1")
+    b.lease(1)
+    b.step(1)
+    b.publish(2, 1, 1)
+    b.lease(2)
+    b.say("learner.1", LeaseRequest(1))
+    b.say("learner.1", Retire(1))
+    b.say("learner.1", LeaseRequest(1))
+    assert b.take("learner.1", Refused) == []
+    assert b.take("learner.1", Lease) == []
+    assert b.core.state.marks["requested_lease"] == 2
 
 
 def test_the_last_short_batch_of_a_finite_source_is_leased_as_last() -> None:
