@@ -192,7 +192,7 @@ async def _leaves_nothing(ground: Ground) -> Problem:
         await _said(ground, "an answer", ANSWER)
         await _ends(ground)
         left = await _left(mark)
-        await anyio.to_thread.run_sync(end_all, -1, None, mark)
+        await anyio.to_thread.run_sync(end_all, None, None, mark)
     name = f"{ground.cls.__qualname__}.solve"
     if left:
         return f"processes go on after {name}: {', '.join(map(str, left[:3]))}; end them in `close`"
