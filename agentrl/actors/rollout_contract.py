@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 import anyio
-import anyio.to_thread
 
 from agentrl.actors.endpoint.server import Endpoint
 from agentrl.actors.limits import Limits
@@ -23,7 +22,7 @@ from agentrl.actors.report import PlayedEpisode
 from agentrl.actors.rollouts import RolloutPlayer
 from agentrl.actors.scripted import ANSWER, LINES, Line, Scripted, shipped_format
 from agentrl.config.run import RunConfig
-from agentrl.envs.blame import words_of
+from agentrl.envs.blame import place_of, words_of
 from agentrl.envs.contract import HOLD_S, Finding, Ground
 from agentrl.envs.env import Env
 from agentrl.envs.held import Held
@@ -47,6 +46,8 @@ MAX_CONTEXT = 128 * 1024
 GONE_S = 5.0
 #: Variable that tells what the agent has started from all other processes.
 MARK = "AGENTRL_CHECK"
+
+_ADVICE = "await an async library, or give the work to `anyio.to_thread.run_sync`"
 
 Problem = str | None
 
@@ -92,15 +93,17 @@ class _Apart:
 
 def check_rollout(ground: Ground) -> Iterator[Finding]:
     """Try one promise after the other; what cannot be played, or not be ended, is tried no further.
+    Processes that the agent has left are ended with the last.
 
     Raises ConfigError for a rollout that cannot be made.
     """
-    discard(ground.make())
-    for promise, keeps in PROMISES.items():
-        problem = _tried(keeps, ground)
-        yield Finding(promise, problem)
-        if problem is not None and keeps in (_plays, _ends):
-            return
+    with _marked():
+        discard(ground.make())
+        for promise, keeps in PROMISES.items():
+            problem = _tried(keeps, ground)
+            yield Finding(promise, problem)
+            if problem is not None and keeps in (_plays, _ends):
+                return
 
 
 def _tried(keeps: Callable[[Ground], Coroutine[Any, Any, Problem]], ground: Ground) -> Problem:
@@ -119,7 +122,8 @@ def _tried(keeps: Callable[[Ground], Coroutine[Any, Any, Problem]], ground: Grou
     except OverdueError:
         return f"{name} goes on when it is cancelled: let `CancelledError` pass"
     except BlockedError as error:
-        return str(error)
+        place = place_of(error)
+        return f"{error}{f' ({place})' if place else ''}: {_ADVICE}"
     except (Exception, SystemExit) as error:
         return words_of(error)
 
@@ -145,6 +149,8 @@ async def _said(ground: Ground, what: str, line: Line) -> Problem:
     tried = _Tried(ground)
     name = f"{ground.cls.__qualname__}.solve"
     report = (await _play(ground, Scripted(shipped_format(), line), tried)).report
+    if isinstance(tried.failure, BlockedError):
+        raise tried.failure
     if report.outcome is Outcome.ENGINE_ERROR:
         raise InfrastructureError(f"{name}, on {what}: {report.error}")
     if report.stop_reason is StopReason.TIME_LIMIT:
@@ -187,37 +193,40 @@ async def _ends(ground: Ground) -> Problem:
 
 
 async def _leaves_nothing(ground: Ground) -> Problem:
-    before = asyncio.all_tasks()
-    with _marked() as mark:
-        await _said(ground, "an answer", ANSWER)
-        await _ends(ground)
-        left = await _left(mark)
-        await anyio.to_thread.run_sync(end_all, -1, None, mark)
+    tasks_before, before = asyncio.all_tasks(), set(find_all(_mark()))
+    await _said(ground, "an answer", ANSWER)
+    await _ends(ground)
+    left = await _left(before)
     name = f"{ground.cls.__qualname__}.solve"
     if left:
         return f"processes go on after {name}: {', '.join(map(str, left[:3]))}; end them in `close`"
-    tasks = [task.get_name() for task in asyncio.all_tasks() - before if not task.done()]
+    tasks = [task.get_name() for task in asyncio.all_tasks() - tasks_before if not task.done()]
     return f"{len(tasks)} tasks go on after {name}: {', '.join(tasks[:3])}" if tasks else None
 
 
 @contextmanager
-def _marked() -> Iterator[bytes]:
-    """While this lasts, what is started bears the mark, an entry of its environment."""
-    value = secrets.token_hex(16)
-    os.environ[MARK] = value
+def _marked() -> Iterator[None]:
+    """While this lasts, what is started bears a mark in its environment; then it is ended."""
+    os.environ[MARK] = secrets.token_hex(16)
+    mark = _mark()
     try:
-        yield f"{MARK}={value}".encode()
+        yield
     finally:
-        del os.environ[MARK]
+        os.environ.pop(MARK, None)
+        end_all(None, None, mark)
 
 
-async def _left(mark: bytes) -> list[int]:
-    """The processes with the mark that do not go by themselves."""
-    left: list[int] = []
+def _mark() -> bytes:
+    return f"{MARK}={os.environ[MARK]}".encode()
+
+
+async def _left(before: set[int]) -> list[int]:
+    """The processes with the mark that do not go by themselves, but those `before`."""
+    left: set[int] = set()
     with anyio.move_on_after(GONE_S):
-        while left := find_all(mark):  # noqa: ASYNC110 - nobody tells
+        while left := set(find_all(_mark())) - before:  # noqa: ASYNC110 - nobody tells
             await anyio.sleep(0.05)
-    return left
+    return sorted(left)
 
 
 async def _leaves_the_loop(ground: Ground) -> Problem:
@@ -230,8 +239,7 @@ async def _leaves_the_loop(ground: Ground) -> Problem:
             return None
     return (
         f"{ground.cls.__qualname__}.solve held the event loop for {min(held_s) * 1000:.0f} ms; "
-        f"more than {HOLD_S * 1000:.0f} ms stall all episodes of a worker: await an async library, "
-        "or give the work to `anyio.to_thread.run_sync`"
+        f"more than {HOLD_S * 1000:.0f} ms stall all episodes of a worker: {_ADVICE}"
     )
 
 

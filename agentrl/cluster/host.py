@@ -36,8 +36,8 @@ class ProcessOrder(msgspec.Struct, frozen=True):
     `scratch`: a folder for its temporary files and sockets, made anew for it (0700) and removed
     when it has ended, however it ended. Empty: the system's, which nobody cleans.
 
-    `expendable`: it has nothing to save, so it is stopped by SIGKILL, and when the others that are
-    stopped with it, and may still ask it something, have ended.
+    `expendable`: it has nothing to save, so it is stopped by SIGKILL, and when the others of its
+    host that are stopped with it, and may still ask it something, have ended.
     """
 
     name: str

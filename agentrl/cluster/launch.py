@@ -127,9 +127,13 @@ def _launch(
 
 
 def _stop(cluster: Cluster, config: RunConfig) -> None:
-    """The learner first: it saves its weights and tells the buffer, which must still be there."""
+    """The learner first: it saves its weights and tells the buffer, which must still be there. The
+    engines last, wherever they run: a host knows only what is in its own slot."""
     learners = [f"learner-{rank}" for rank in range(config.num_learner_ranks)]
-    for names, grace_s in ((learners, _LEARNER_GRACE_S), (None, _STOP_GRACE_S)):
+    engines = {f"engine-{index}" for index in range(config.num_engines)}
+    others = [name for name in cluster.processes() if name not in engines]
+    stages = ((learners, _LEARNER_GRACE_S), (others, _STOP_GRACE_S), (None, _STOP_GRACE_S))
+    for names, grace_s in stages:
         try:
             cluster.stop(names, grace_s)
         except InfrastructureError as error:  # how the run ended is not decided here

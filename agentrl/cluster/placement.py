@@ -187,6 +187,10 @@ class Cluster:
         if left:
             raise InfrastructureError("; ".join(left))
 
+    def processes(self) -> list[str]:
+        """Names of the processes that belong to the placed slots, running or not."""
+        return list(self._slot_of)
+
     def slots(self) -> list[str]:
         """Names of the placed slots."""
         return list(self._hosts)

@@ -30,10 +30,9 @@ __all__ = ["TAIL_BYTES", "Ended", "end_all", "find_all", "run_program", "start_t
 TAIL_BYTES = 64 * 1024
 #: Seconds that the kernel has to end what was killed.
 _END_S = 10.0
+_PROC = Path("/proc")
 #: What the kernel says of a number that is no process any more.
 _GONE = {errno.ESRCH, errno.ENOENT, errno.EINVAL}
-#: The number of no session.
-_NO_SESSION = -1
 #: Threads of its own: what ends programs must not wait for the threads of users' code.
 _THREADS = anyio.CapacityLimiter(8)
 
@@ -100,10 +99,10 @@ async def _end_and_close(process: Process, started: int | None, entry: bytes) ->
             await process.aclose()
 
 
-def end_all(session: int, started: int | None, entry: bytes) -> None:
-    """Kill every process of `session`, or with `entry` (as in `NAME=value`) in its environment, and
-    their children, until there is none but those that may not be killed. Blocks until they are
-    gone.
+def end_all(session: int | None, started: int | None, entry: bytes) -> None:
+    """Kill every process of `session` (None: of none), or with `entry` (as in `NAME=value`) in its
+    environment, and their children, until there is none but those that may not be killed. Blocks
+    until they are gone.
 
     `started` is the `start_time` of the session's leader, None where it had gone before. Raises
     TimeoutError when a killed process does not end.
@@ -122,7 +121,7 @@ def end_all(session: int, started: int | None, entry: bytes) -> None:
 
 def find_all(entry: bytes) -> list[int]:
     """The processes with `entry` in their environment, and their children."""
-    return sorted(_members(_NO_SESSION, None, entry))
+    return sorted(_members(None, None, entry))
 
 
 def start_time(pid: int) -> int | None:
@@ -148,7 +147,7 @@ class _Stat(msgspec.Struct, frozen=True):
 
 def _stat(pid: int) -> _Stat | None:
     try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].split()
+        fields = (_PROC / f"{pid}/stat").read_bytes().rpartition(b") ")[2].split()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
     # the manual counts from 1, and the number and the name are gone
@@ -156,13 +155,15 @@ def _stat(pid: int) -> _Stat | None:
     return _Stat(fields[0], parent, session, num_threads, started)
 
 
-def _members(session: int, started: int | None, entry: bytes) -> dict[int, int]:
+def _members(session: int | None, started: int | None, entry: bytes) -> dict[int, int]:
     """The processes to end, each with the time of its start."""
-    pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+    pids = [int(path.name) for path in _PROC.iterdir() if path.name.isdigit()]
     stats = {pid: stat for pid in pids if (stat := _stat(pid)) is not None}
-    leader = stats.get(session)
+    leader = None if session is None else stats.get(session)
     # A number is not given again while its session has members: another leader means no member.
-    is_ours = leader is None or leader.started == started
+    # No number stands for no session: the kernel says 0 of what is not in this namespace, and -1 of
+    # a process that goes as it is looked at.
+    is_ours = session is not None and (leader is None or leader.started == started)
     running = {pid: stat for pid, stat in stats.items() if stat.runs}
     found = {
         pid
@@ -177,7 +178,7 @@ def _members(session: int, started: int | None, entry: bytes) -> dict[int, int]:
 
 
 def _environment(pid: int, stat: _Stat) -> list[bytes]:
-    folders = [Path(f"/proc/{pid}")]
+    folders = [_PROC / str(pid)]
     if stat.state == b"Z":
         # a first thread that has ended has none, the others still do
         with suppress(OSError):

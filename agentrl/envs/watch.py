@@ -49,6 +49,7 @@ class Watch:
     def __init__(self) -> None:
         self.method = ""
         self.overdue: OverdueError | None = None
+        self.blocked: BlockedError | None = None
         self._limit_s = self._end = math.inf
         self._turned = time.monotonic()
 
@@ -84,9 +85,9 @@ class Watch:
 
     def _ring(self, number: int, frame: FrameType | None) -> None:
         if time.monotonic() - self._turned > self._limit_s + GRACE_S:
-            raise BlockedError(
-                f"{self.method} held the event loop for more than {self._limit_s:g} s"
-            )
+            words = f"{self.method} held the event loop for more than {self._limit_s:g} s"
+            self.blocked = self.blocked or BlockedError(words)
+            raise self.blocked
 
 
 def run_watched(
@@ -111,11 +112,13 @@ async def _conduct(watch: Watch, begin: Callable[[], Coroutine[Any, Any, T]]) ->
     while not task.done():
         await asyncio.wait({task}, timeout=_TURN_S)
         if watch.turned() and not task.done():
-            watch.overdue = OverdueError(watch.method)
+            failure: BaseException | None = watch.blocked  # it could heed no cancellation
+            if failure is None:
+                failure = watch.overdue = OverdueError(watch.method)
             task.add_done_callback(lambda task: task.cancelled() or task.exception())
             task.cancel()
             await asyncio.wait({task}, timeout=GRACE_S)
-            raise watch.overdue
+            raise failure
     return task.result()
 
 

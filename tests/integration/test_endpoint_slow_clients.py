@@ -72,7 +72,7 @@ def recorder_of(policy: Policy, **limits: Any) -> Recorder:
 
 @pytest.mark.parametrize("sent", [b"", b"POST /v1/chat/comp", head("key")[:-2]])
 async def test_a_connection_without_a_whole_head_is_closed(sent: bytes) -> None:
-    async with Endpoint(idle_s=0.2) as endpoint:
+    async with Endpoint(idle_s=3.0) as endpoint:
         key = endpoint.open(recorder_of(Policy(lambda prompt: "42<|im_end|>")))
         async with connected(endpoint) as stream:
             if sent:
@@ -142,6 +142,57 @@ async def test_an_answer_that_is_not_read_holds_neither_its_episode_nor_the_othe
         policy.asked.clear()
         gc.collect()
         assert held() is None
+
+
+async def test_the_end_of_an_answer_that_is_not_read_holds_no_connection() -> None:
+    """The kernel has taken all but little of it, and the rest would be waited for without end."""
+    policy = Policy(lambda prompt: f"{'word ' * 3000}<|im_end|>")
+    recorder = Recorder(
+        LONG_ASSIGNMENT, CHAT, msgspec.structs.replace(LONG_LIMITS, max_turns=10**4), policy
+    )
+    async with Endpoint(write_s=5.0) as endpoint:
+        key = endpoint.open(recorder)
+        url = urlsplit(await endpoint.url())
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect((url.hostname, url.port))
+            client.setblocking(False)
+            held = 0
+            while not held:
+                num_calls = recorder.num_calls
+                await asyncio.get_running_loop().sock_sendall(client, head(key) + BODY)
+                while recorder.num_calls == num_calls:  # noqa: ASYNC110
+                    await anyio.sleep(0.01)
+                await anyio.sleep(0.01)
+                assert endpoint._runner is not None
+                assert endpoint._runner.server is not None
+                (connection,) = endpoint._runner.server.connections
+                assert connection.transport is not None
+                held = connection.transport.get_write_buffer_size()
+            assert held < 2**16, "more than asyncio lets go by"
+            with anyio.fail_after(30):
+                await left_alone(client)
+
+
+async def test_a_client_that_has_gone_as_its_answer_came_is_no_failure(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Gone(Policy):
+        """The connection is closing when the answer comes; asyncio tells only afterwards."""
+
+        async def generate(self, *args: Any, **kwargs: Any) -> Any:
+            generation = await super().generate(*args, **kwargs)
+            assert endpoint._runner is not None
+            assert endpoint._runner.server is not None
+            (connection,) = endpoint._runner.server.connections
+            assert connection.transport is not None
+            connection.transport.close()
+            return generation
+
+    async with Endpoint() as endpoint:
+        key = endpoint.open(recorder_of(Gone(lambda prompt: "42<|im_end|>")))
+        assert await asked(endpoint, key) == b""
+    assert not caplog.records
 
 
 async def left_alone(client: socket.socket) -> None:

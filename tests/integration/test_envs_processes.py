@@ -13,7 +13,7 @@ import anyio.to_thread
 import psutil
 import pytest
 
-from agentrl.envs.processes import end_all, run_program, start_time
+from agentrl.envs.processes import end_all, find_all, run_program, start_time
 from agentrl.errors import EnvError
 
 pytestmark = pytest.mark.anyio
@@ -213,3 +213,17 @@ async def test_a_program_that_cannot_be_ended_is_closed_and_said_so(
     await anyio.wait_all_tasks_blocked()
     # its child holds the other ends
     assert num_files() <= before
+
+
+@pytest.mark.parametrize("session", [-1, 0])
+def test_where_no_session_is_meant_none_that_the_kernel_can_name_is_taken(
+    session: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says -1 of a process that goes as it is looked at; its children are not ours to kill."""
+    monkeypatch.setattr("agentrl.envs.processes._PROC", tmp_path)
+    for pid, parent, entry in ((70, 1, b""), (60, 70, b""), (80, 1, b"NAME=ours"), (50, 80, b"")):
+        (tmp_path / str(pid)).mkdir()
+        fields = ["S", parent, pid, session, *[0] * 13, 1, 0, 9]
+        (tmp_path / f"{pid}/stat").write_text(f"{pid} (x) {' '.join(map(str, fields))}")
+        (tmp_path / f"{pid}/environ").write_bytes(entry + b"\0")
+    assert find_all(b"NAME=ours") == [50, 80]

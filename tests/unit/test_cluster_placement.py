@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from agentrl.cluster.placement import Cluster, Slot, ray_options
+from agentrl.cluster.launch import _stop
+from agentrl.cluster.placement import Cluster, Slot, plan_slots, ray_options
+from agentrl.config.run import RunConfig
 from agentrl.errors import EnvironmentSetupError
 
 
@@ -78,3 +80,57 @@ def test_a_wait_for_a_place_can_be_interrupted(monkeypatch: pytest.MonkeyPatch) 
 def test_hosts_without_a_place_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(EnvironmentSetupError, match="no place for host, learner-0 within"):
         place(monkeypatch, FullRay(3, fails=True))
+
+
+class StoppingRay:
+    """Ray whose hosts stop their processes; `stages`: those that were asked to end while none of
+    an earlier stage was still waited for."""
+
+    def __init__(self, slots: list[Slot]) -> None:
+        self._slots = iter(slots)
+        self._running = {name for slot in slots for name in slot.processes}
+        self._waited = 0
+        self.stages: list[set[str]] = []
+
+    def remote(self, actor: object) -> Any:
+        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=self._host))
+
+    def _host(self) -> Any:
+        slot = next(self._slots)
+
+        def stop(names: list[str] | None, grace_s: float) -> str:
+            if self._waited == 0:
+                self.stages.append(set())
+            self._waited += 1
+            chosen = set(slot.processes if names is None else names) & set(slot.processes)
+            self.stages[-1] |= chosen & self._running
+            self._running -= chosen
+            return "stop"
+
+        return SimpleNamespace(
+            node=SimpleNamespace(remote=lambda: "node"), stop=SimpleNamespace(remote=stop)
+        )
+
+    def wait(self, nodes: list[str], num_returns: int, timeout: float) -> tuple[Any, Any]:
+        return nodes, []
+
+    def get(self, asked: Any, timeout: float) -> Any:
+        if asked != "stop":
+            return [("10.0.0.1", 7) for _ in asked]
+        self._waited -= 1
+        return {}
+
+
+def test_engines_are_stopped_last_although_each_has_a_slot_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = RunConfig(actor_num_gpus_per_node=1, rollout_num_gpus=2)
+    slots = plan_slots(config, 8, ["search"])
+    ray = StoppingRay(slots)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    cluster = Cluster(None, Path("/r"))
+    cluster.place(slots, lambda: None)
+    _stop(cluster, config)
+    engines = {"engine-0", "engine-1"}
+    others = {name for slot in slots for name in slot.processes} - engines - {"learner-0"}
+    assert ray.stages == [{"learner-0"}, others, engines]

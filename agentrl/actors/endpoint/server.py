@@ -21,6 +21,7 @@ import logging
 import secrets
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -145,7 +146,11 @@ class Endpoint:
     async def _in_time(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         """Send what `handler` answers: when it does, it has let go of the episode."""
         response = await handler(request)
-        with anyio.move_on_after(self._write_s) as deadline:
+        if request.transport is not None:
+            # what waits here and not in the kernel would keep a connection from being closed
+            request.transport.set_write_buffer_limits(high=0)
+        # of a client that has gone meanwhile aiohttp learns when it finishes the response
+        with anyio.move_on_after(self._write_s) as deadline, suppress(ConnectionError):
             await response.prepare(request)
             await response.write_eof()
         if deadline.cancelled_caught and request.transport is not None:
