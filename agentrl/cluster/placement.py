@@ -97,10 +97,11 @@ class Cluster:
                 configure_logging=False,
                 **ray_options(self._address, self._folder),
             )
-        except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+        except Exception as error:  # Ray raises a bare one when a node of its own does not start
             where = self._address or "this machine"
             raise EnvironmentSetupError(
-                f"Ray cannot be used at {where} (--ray-address): {error}"
+                f"Ray cannot be used at {where} (--ray-address): {error}\n  A very busy machine "
+                "may be too slow for Ray's own deadlines: try again when it is less so"
             ) from error
         return self
 

@@ -115,7 +115,7 @@ def _only_class(path: str) -> type[Env]:
     if not found:
         raise ConfigError(
             f"{path} defines no subclass of agentrl.Env; write `class Name(Env):`, or "
-            "`@rollout(...)` above a function"
+            '`@rollout("name")`, with the name, above a function'
         )
     names = ", ".join(found)
     first = next(iter(found))

@@ -2,6 +2,7 @@
 
 import keyword
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,7 +52,7 @@ def write_template(name: str, folder: Path) -> Iterator[str]:
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or _is_taken(name) or _is_taken(title):
         raise ConfigError(
             f"{name!r} is no name for a module with an Env; use small letters, digits and _, and "
-            "no word of Python or agentrl"
+            "no word or module of Python or agentrl"
         )
     rows = "".join(
         f'{{"question": "What is {a} plus {b}?", "answer": "{a + b}"}}\n'
@@ -67,8 +68,9 @@ def write_template(name: str, folder: Path) -> Iterator[str]:
     data = f"{name}.py --prompt-data {name}.jsonl"
     yield f"agentrl env check {data}"
     yield f"agentrl env play {data}"
-    yield f"python train_async.py --hf-checkpoint MODEL --env {data}"
+    yield f"python train_async.py --hf-checkpoint MODEL --env {data} --n-samples-per-prompt 8"
 
 
 def _is_taken(word: str) -> bool:
-    return keyword.iskeyword(word) or word in ("Env", "Message")
+    known = ("Env", "Message", "agentrl", *sys.stdlib_module_names)
+    return keyword.iskeyword(word) or word in known

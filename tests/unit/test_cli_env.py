@@ -12,6 +12,7 @@ from anyio.from_thread import start_blocking_portal
 
 import agentrl.envs.search_r1
 from agentrl.cli.main import main
+from agentrl.cli.train import main as train
 from agentrl.envs.registry import known_envs
 from agentrl.tokens.formats.load import load_format
 
@@ -60,9 +61,13 @@ def test_a_new_env_keeps_every_promise_and_says_what_comes_next(
     out = capsys.readouterr().out
     assert "BAD" not in out
     assert out.endswith("MySums: every promise is kept\n")
+    model = Path(agentrl.envs.search_r1.__file__).parent / "model"
+    flags = said[4].replace("MODEL", str(model)).split()[2:]
+    assert train([*flags, "--rollout-max-response-len", "32", "--dry-run"], "train_async") == 0
+    capsys.readouterr()
     assert main(["env", "new", "my_sums"]) == 2
     assert "is there already" in capsys.readouterr().err
-    for name in ("My-Sums", "none", "class", "message"):
+    for name in ("My-Sums", "none", "class", "message", "json", "agentrl"):
         assert main(["env", "new", name]) == 2
         assert "no name for a module" in capsys.readouterr().err
 

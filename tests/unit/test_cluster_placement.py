@@ -51,6 +51,17 @@ class FullRay:
         return [("10.0.0.1", 7) for _ in nodes]
 
 
+def test_a_ray_that_does_not_start_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray raises a bare Exception when a node of its own misses a deadline."""
+
+    def init(**options: object) -> None:
+        raise Exception("The current node timed out during startup")
+
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(init=init))
+    with pytest.raises(EnvironmentSetupError, match=r"timed out during startup\n.*busy machine"):
+        Cluster(None, Path("/r")).__enter__()
+
+
 SLOTS = [Slot("host", 0, ("buffer",)), Slot("learner-0", 1, ("learner-0",))]
 
 
