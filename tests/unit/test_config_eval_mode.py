@@ -55,5 +55,5 @@ def test_a_model_is_scored_with_the_file_of_a_pinned_run_but_not_with_the_flag(
     file = tmp_path / "config.toml"
     file.write_text('eval_mode = "pinned"\neval_interval = 5\n')
     assert resolved("--config", str(file), "--eval-only").eval_mode == "beside"
-    with pytest.raises(ConfigError, match="--eval-mode: --eval-only scores"):
+    with pytest.raises(ConfigError, match="--eval-mode: an evaluation scores"):
         resolved("--eval-only", "--eval-mode", "pinned")
