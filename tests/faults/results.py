@@ -22,7 +22,8 @@ _HEAD = """# Faults
 `make faults` runs real processes (the buffer's and the workers' production programs, sglang-router,
 engines that speak SGLang's protocol, a toy model on the production loop of the learner), ends them
 in the ways below, and judges ledger, weights and history afterwards: see
-[tests/faults](../../tests/faults/README.md). Written by that command; not edited.
+[tests/faults](../../tests/faults/README.md). Written of the counts that each test leaves; when
+the full ones were taken, and what was mended on the way, is in the [lab book](../lab.md).
 
 """
 
