@@ -1,6 +1,6 @@
 """What `units/convert` teaches a model that is careless with its tools, on two cores.
 
-    python -m benchmarks.units_job [--seeds 0] [--num-rollout 15] [--output runs/units]
+    python -m benchmarks.units_job [--seeds 0] [--num-rollout 30] [--output runs/units]
 
 `scripts/units/rash.py` makes a model that can convert units with the tools and seldom does it right
 (`OUTPUT/warm`); then `train_async.py` trains from it, once for each seed (`OUTPUT/seed-N`), and
@@ -37,7 +37,7 @@ JOB = SmallJob(
         "calls": "rollout/tool_calls",
         "errors": "rollout/tool_errors",
     },
-    num_rollout=15,
+    num_rollout=30,
 )
 
 

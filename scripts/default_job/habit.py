@@ -65,7 +65,7 @@ def shown(recipe: Recipe, name: str, demonstrate: Demonstrate) -> Iterator[list[
         yield demonstrate(rng, care)
 
 
-def main(about: str, name: str, demonstrate: Demonstrate, **defaults: int) -> None:
+def main(about: str, name: str, demonstrate: Demonstrate, **defaults: float) -> None:
     """Teach as the command line says, or `defaults`, from the model of the default job."""
     parser = lesson.parser(about.partition("\n")[0])
     parser.add_argument("--steps", type=int, default=480)
