@@ -10,6 +10,8 @@ import asyncio
 import anyio
 import anyio.lowlevel
 
+from agentrl.envs.blame import place_of
+
 __all__ = ["MAX_ERROR_CHARS", "Boundary", "describe", "sendable_text"]
 
 #: Characters of an error text that are kept.
@@ -43,12 +45,13 @@ class Boundary:
 
 
 def describe(failure: BaseException) -> str:
-    """Class and message of an error that user code raised, fit for a report."""
+    """Class, message and line of an error that user code raised, fit for a report."""
     name = type(failure).__name__
     if isinstance(failure, asyncio.CancelledError):
         return f"{name}: cancelled from inside, e.g. by awaiting a task that was cancelled"
     try:
-        return sendable_text(f"{name}: {failure}")
+        place = place_of(failure)
+        return sendable_text(f"{name}: {failure}") + (f" ({place})" if place else "")
     except Exception:
         return f"{name} (its message cannot be read)"
 

@@ -26,7 +26,7 @@ from agentrl.envs.blame import place_of, words_of
 from agentrl.envs.contract import HOLD_S, Finding, Ground
 from agentrl.envs.env import Env
 from agentrl.envs.held import Held
-from agentrl.envs.processes import end_all, find_all
+from agentrl.envs.processes import children, end_all, end_children, find_all
 from agentrl.envs.rehearsal import discard
 from agentrl.envs.rollout import Chat, Rollout
 from agentrl.envs.watch import BlockedError, OverdueError, Watch, run_watched
@@ -183,24 +183,31 @@ async def _any_turn(ground: Ground) -> Problem:
 async def _ends(ground: Ground) -> Problem:
     """Cancelled as it waits for its model: a call that is never answered."""
     policy = Scripted(shipped_format(), holds=True)
-    tried = _Tried(ground)
     with anyio.move_on_after(LIMIT_S):
         async with anyio.create_task_group() as group:
-            group.start_soon(_play, ground, policy, tried)
+
+            async def play() -> None:
+                await _play(ground, policy, _Tried(ground))
+                policy.asked.set()  # it has ended without a call
+
+            group.start_soon(play)
             await policy.asked.wait()
             group.cancel_scope.cancel()
     return None
 
 
 async def _leaves_nothing(ground: Ground) -> Problem:
-    tasks_before, before = asyncio.all_tasks(), set(find_all(_mark()))
+    tasks_before, before = asyncio.all_tasks(), _started()
     await _said(ground, "an answer", ANSWER)
     await _ends(ground)
     left = await _left(before)
     name = f"{ground.cls.__qualname__}.solve"
     if left:
         return f"processes go on after {name}: {', '.join(map(str, left[:3]))}; end them in `close`"
-    tasks = [task.get_name() for task in asyncio.all_tasks() - tasks_before if not task.done()]
+    with anyio.move_on_after(GONE_S):  # some take a moment to end
+        while asyncio.all_tasks() - tasks_before:  # noqa: ASYNC110 - nobody tells
+            await anyio.sleep(0.05)
+    tasks = [task.get_name() for task in asyncio.all_tasks() - tasks_before]
     return f"{len(tasks)} tasks go on after {name}: {', '.join(tasks[:3])}" if tasks else None
 
 
@@ -208,23 +215,29 @@ async def _leaves_nothing(ground: Ground) -> Problem:
 def _marked() -> Iterator[None]:
     """While this lasts, what is started bears a mark in its environment; then it is ended."""
     os.environ[MARK] = secrets.token_hex(16)
-    mark = _mark()
+    mark, before = _mark(), children()
     try:
         yield
     finally:
         os.environ.pop(MARK, None)
         end_all(None, None, mark)
+        end_children(before)
 
 
 def _mark() -> bytes:
     return f"{MARK}={os.environ[MARK]}".encode()
 
 
+def _started() -> set[int]:
+    """The processes with the mark, and those that were forked here."""
+    return {*find_all(_mark()), *children()}
+
+
 async def _left(before: set[int]) -> list[int]:
-    """The processes with the mark that do not go by themselves, but those `before`."""
+    """The processes that were started and do not go by themselves, but those `before`."""
     left: set[int] = set()
     with anyio.move_on_after(GONE_S):
-        while left := set(find_all(_mark())) - before:  # noqa: ASYNC110 - nobody tells
+        while left := _started() - before:  # noqa: ASYNC110 - nobody tells
             await anyio.sleep(0.05)
     return sorted(left)
 

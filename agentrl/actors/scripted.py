@@ -6,9 +6,10 @@ A line may call the first tool that the agent offers. Nothing is learnt of a mod
 trying agents (`rollout_contract`).
 """
 
-import re
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -17,11 +18,13 @@ from agentrl.config.presets import DEFAULT, PRESETS
 from agentrl.envs.hostile import HOSTILE
 from agentrl.tokens.formats.load import load_format
 from agentrl.tokens.formats.qwen import QwenFormat
+from agentrl.tools.example import made_up
 from agentrl.types import Generation, PermitStats, SamplingParams
 
 __all__ = ["ANSWER", "LINES", "Line", "Scripted", "shipped_format"]
 
-_TOOL = re.compile(r'"function": \{"name": "([^"]+)"')
+#: How a line of a prompt begins that tells of a tool.
+_TOOL = '{"type": "function"'
 
 #: What a turn says: ids, of a chat format and the text of the prompt.
 Line = Callable[[QwenFormat, str], list[int]]
@@ -35,10 +38,14 @@ def _marked(text: str) -> Line:
     return lambda chat, prompt: [*chat.vocab.encode_trusted(text), *chat.stop_ids[:1]]
 
 
-def _call(arguments: str) -> Line:
+def _call(arguments: str | None) -> Line:
+    """Calls the first tool; None: with arguments made from its schema."""
+
     def line(chat: QwenFormat, prompt: str) -> list[int]:
-        names = _TOOL.findall(prompt)
-        body = f'{{"name": "{names[0] if names else "no_such_tool"}", "arguments": {arguments}}}'
+        told = next((line for line in prompt.splitlines() if line.startswith(_TOOL)), None)
+        tool: dict[str, Any] = json.loads(told)["function"] if told else {"name": "no_such_tool"}
+        given = arguments or made_up(tool.get("parameters", {}), odd="1")[0].decode()
+        body = f'{{"name": {json.dumps(tool["name"])}, "arguments": {given}}}'
         return _marked(f"<tool_call>\n{body}\n</tool_call>")(chat, prompt)
 
     return line
@@ -50,6 +57,7 @@ LINES: Mapping[str, Line] = {
     "an answer": ANSWER,
     "silence": _words(""),
     "half a call": _marked("<tool_call>\n{"),
+    "a call with arguments that fit": _call(None),
     "a call without arguments": _call("{}"),
     "a call with an argument too many": _call('{"no_such": [1]}'),
     "text that spells markers and orders": _words("\n".join(HOSTILE[:13])),

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -95,16 +96,28 @@ def _list(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace) -> int:
     num_broken = 0
-    with _ground(arguments) as ground:
+    with _unlogged(), _ground(arguments) as ground:
         for finding in _findings(ground):
             num_broken += finding.problem is not None
             sys.stdout.write(f"{'ok ' if finding.problem is None else 'BAD'} {finding.promise}\n")
-            if finding.problem is not None:
-                sys.stdout.write(f"    {finding.problem}\n")
+            for more in filter(None, (finding.problem, finding.note)):
+                sys.stdout.write(f"    {more}\n")
     broken = "1 promise is broken" if num_broken == 1 else f"{num_broken} promises are broken"
     words = broken if num_broken else "every promise is kept"
     sys.stdout.write(f"{ground.cls.__qualname__}: {words}\n")
     return 1 if num_broken else 0
+
+
+@contextmanager
+def _unlogged() -> "Iterator[None]":
+    """What an episode raises is in the findings; its traceback need not be on the screen too."""
+    logger = logging.getLogger("agentrl.actors")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def _findings(ground: "Ground") -> "Iterator[Finding]":
@@ -123,7 +136,6 @@ def _play(arguments: argparse.Namespace) -> int:
     import anyio
 
     with _ground(arguments) as ground:
-        _refuse_rollout(ground)
         if arguments.url is None:
             from agentrl.envs.by_hand import play
 
@@ -138,12 +150,12 @@ def _play(arguments: argparse.Namespace) -> int:
         return 1 if report.error else 0
 
 
-def _refuse_rollout(ground: "Ground") -> None:
+def _refuse_rollout(cls: "type[Env]") -> None:
     from agentrl.envs.rollout import Rollout
 
-    if issubclass(ground.cls, Rollout):
+    if issubclass(cls, Rollout):
         raise ConfigError(
-            f"{ground.cls.__qualname__} owns its loop, so it has no turns to play here; `agentrl "
+            f"{cls.__qualname__} owns its loop, so it has no turns to play here; `agentrl "
             "env check` plays it with a model that says what a script has it say"
         )
 
@@ -166,6 +178,8 @@ def _ground(arguments: argparse.Namespace) -> "Iterator[Ground]":
 
     cls = load_env(arguments.env)
     check_class(cls)
+    if arguments.command is _play:
+        _refuse_rollout(cls)
     task = _first_task(cls, arguments)
     with running(cls.service_specs(arguments.env_args), START_S) as services:
         yield Ground(

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.cli import env, simulate, view
+from agentrl.cli.parser import Parser
 from agentrl.errors import AgentRLError
 
 __all__ = ["main"]
@@ -60,7 +61,7 @@ exit codes:
 
 def main(argv: list[str] | None = None) -> int:
     """Run one sub-command; returns its exit code."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="agentrl", description=_ABOUT, epilog="agentrl SUB-COMMAND --help says more."
     )
     commands = parser.add_subparsers(metavar="SUB-COMMAND", required=True)

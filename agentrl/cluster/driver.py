@@ -140,8 +140,8 @@ class Driver:
             # Its exit is no event of the buffer: what it said last may still be on its way.
             await self._catch_up()
             self._phases.mark("trained")
-        if self.state.steps == 0 and (reason := self._failures.reason(self.state.fates)):
-            raise self._failure(f"no iteration was made: {reason}")
+        if self.state.steps == 0 and (reason := self._failures.reason()):
+            raise self._failure(reason)
         await self._evaluator.evaluate()
         # One that was started again for the sake of an engine ends its work in peace.
         await self.state.wait(lambda s: s.learner_done)

@@ -16,30 +16,35 @@ class FailureStreak:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._at_step = 0
-        self._failed = 0
+        self._before: dict[str, int] = {}
+        self._now: dict[str, int] = {}
 
     def begin(self, counts: Mapping[str, int]) -> None:
         """Begin with the fates of a run that is continued: they ended no program yet."""
-        self._at_step = self._failed = _failed(counts)
+        self._before = self._now = _failed(counts)
 
     def stepped(self) -> None:
         """An iteration was made: the streak begins again."""
-        self._at_step = self._failed
+        self._before = self._now
 
     def fates(self, counts: Mapping[str, int]) -> str | None:
         """Take in the run's fates so far; why the run must stop, or None."""
-        self._failed = _failed(counts)
-        streak = self._failed - self._at_step
-        if streak < self._limit:
+        self._now = _failed(counts)
+        return self.reason() if sum(self._streak.values()) >= self._limit else None
+
+    def reason(self) -> str | None:
+        """What has failed since the last iteration, in words; None: nothing."""
+        streak = self._streak
+        if not streak:
             return None
-        return f"{streak} groups failed since the last iteration ({self.reason(counts)} in all)"
+        fates = ", ".join(f"{count} {fate}" for fate, count in streak.items())
+        return f"groups fail and no iteration comes of them ({fates} since the last one)"
 
-    @staticmethod
-    def reason(counts: Mapping[str, int]) -> str:
-        """The failed groups by fate, or nothing."""
-        return ", ".join(f"{counts[fate]} {fate}" for fate in FAILED if counts.get(fate))
+    @property
+    def _streak(self) -> dict[str, int]:
+        since = {fate: count - self._before.get(fate, 0) for fate, count in self._now.items()}
+        return {fate: count for fate, count in since.items() if count}
 
 
-def _failed(counts: Mapping[str, int]) -> int:
-    return sum(counts.get(fate, 0) for fate in FAILED)
+def _failed(counts: Mapping[str, int]) -> dict[str, int]:
+    return {fate: counts[fate] for fate in FAILED if fate in counts}

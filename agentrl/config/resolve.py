@@ -70,6 +70,10 @@ def layered(given: GivenFlags, program: Program) -> tuple[RunConfig, list[str]]:
     if run is not None:
         return _continued(run.resolve(), values, program)
     values, notes = _with_preset(values)
+    if values.get("resume") == "auto":
+        where = Path(values.get("run_dir", own_fields()["run_dir"].default))
+        where /= values.get("run_id") or ""
+        notes.insert(0, f"--resume auto: there is nothing to continue in {where}; a new run begins")
     if program == "train":
         values = _synchronous(values)
     values, advice = _with_ranks(values)

@@ -25,11 +25,13 @@ def words_of(error: BaseException) -> str:
 
 
 def place_of(error: BaseException) -> str | None:
-    """`file.py:12`: the innermost line that is neither agentrl's nor an installed package's; None
-    where there is none."""
+    """`file.py:12`: the innermost line that is neither agentrl's nor an installed package's, of
+    `error` or else of what it was raised from; None where there is none."""
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [frame for frame in frames if not frame.filename.startswith(_OTHERS)]
-    return f"{shown_path(theirs[-1].filename)}:{theirs[-1].lineno}" if theirs else None
+    if theirs:
+        return f"{shown_path(theirs[-1].filename)}:{theirs[-1].lineno}"
+    return place_of(error.__cause__) if error.__cause__ is not None else None
 
 
 def shown_path(path: str | Path) -> str:

@@ -5,27 +5,49 @@ NAME {...}    a call of the tool NAME, with its arguments as JSON
 end of input  the episode is left
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TextIO
 
 import anyio.to_thread
 
+from agentrl.envs.blame import words_of
 from agentrl.envs.contract import Ground
 from agentrl.envs.env import Env
 from agentrl.envs.messages import AssistantTurn, Message, ToolCall
+from agentrl.errors import AgentRLError, ConfigError, EnvError
 
 __all__ = ["play", "read_turn"]
 
 
 async def play(ground: Ground, lines: TextIO, out: TextIO) -> float | None:
-    """Play one episode between `lines` and `out`; its reward, or None when it was left."""
+    """Play one episode between `lines` and `out`; its reward, or None when it was left.
+
+    Raises ConfigError, with the line, when the Env raises.
+    """
     env = ground.make()
     try:
-        for message in await ground.reset(env):
+        with _blaming(env, "reset"):
+            prompt = await ground.reset(env)
+        for message in prompt:
             _show(message, out)
         out.write(f"\n{_help(env)}\n")
         return await _turns(env, lines, out)
     finally:
-        await env.close()
+        with _blaming(env, "close"):
+            await env.close()
+
+
+@contextmanager
+def _blaming(env: Env, method: str) -> Iterator[None]:
+    """What the Env raises becomes a ConfigError with its line; agentrl's own errors stay, but an
+    EnvError, which is the Env's too."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, AgentRLError) and not isinstance(error, EnvError):
+            raise
+        raise ConfigError(f"{type(env).__qualname__}.{method} raised {words_of(error)}") from error
 
 
 async def _turns(env: Env, lines: TextIO, out: TextIO) -> float | None:
@@ -37,7 +59,11 @@ async def _turns(env: Env, lines: TextIO, out: TextIO) -> float | None:
         if not line:
             out.write("left before its end: no reward\n")
             return None
-        step = await env.step(read_turn(env, line.strip(), index))
+        if "<tool_call>" in line:
+            out.write("here a tool is called as it says above: its name, then its arguments\n")
+            continue
+        with _blaming(env, "step"):
+            step = await env.step(read_turn(env, line.strip(), index))
         index += 1
         reward += step.reward
         for message in step.messages:

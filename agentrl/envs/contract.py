@@ -2,9 +2,10 @@
 
     for each promise, in fresh instances: make -> reset -> a turn as a policy may sample it -> close
 
-Turns are the framework's own script: an answer, silence, what cannot be parsed, calls of tools that
-do not exist or with arguments that do not fit, text that spells markers and tool results. What is
-found is said with class, method and line; an Env whose service is away is an InfrastructureError.
+Turns are the framework's own script: an answer, silence, what cannot be parsed, calls of each tool
+with arguments made from its schema and with some that do not fit, calls of none that there is, text
+that spells markers and tool results. What is found is said with class, method and line; an Env
+whose service is away is an InfrastructureError.
 """
 
 import asyncio
@@ -23,6 +24,8 @@ from agentrl.envs.messages import AssistantTurn, Step, ToolCall
 from agentrl.envs.rehearsal import make_env, rehearse
 from agentrl.envs.watch import BlockedError, OverdueError, Watch, run_watched
 from agentrl.errors import InfrastructureError
+from agentrl.tools.example import arguments_for
+from agentrl.tools.tool import Tool
 from agentrl.types import MAX_SNAPSHOT_BYTES, Task
 
 __all__ = ["PROMISES", "Finding", "Ground", "check_contract"]
@@ -39,10 +42,15 @@ Problem = str | None
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """A promise, and how it is broken; None: it is kept."""
+    """A promise, and how it is broken; None: it is kept. `note`: what was left out of it, why."""
 
     promise: str
     problem: str | None
+    note: str | None = None
+
+
+class _UntriedError(Exception):
+    """Its text is a `note`; what could be tried has been."""
 
 
 class Ground(msgspec.Struct, frozen=True):
@@ -82,7 +90,12 @@ def check_contract(ground: Ground) -> Iterator[Finding]:
     """
     rehearse(ground.make(), ground.task, seed=ground.seed, limit_s=LIMIT_S)
     for promise, keeps in PROMISES.items():
-        yield Finding(promise, _tried(keeps, ground))
+        if keeps is _can_be_saved and not ground.cls.can_be_saved:
+            continue
+        try:
+            yield Finding(promise, _tried(keeps, ground))
+        except _UntriedError as left_out:
+            yield Finding(promise, None, str(left_out))
 
 
 def _tried(keeps: Callable[[Ground], Coroutine[Any, Any, Problem]], ground: Ground) -> Problem:
@@ -93,7 +106,7 @@ def _tried(keeps: Callable[[Ground], Coroutine[Any, Any, Problem]], ground: Grou
 
     try:
         return run_watched(watched)
-    except InfrastructureError:
+    except (InfrastructureError, _UntriedError):
         raise
     except OverdueError:
         return f"it goes on {LIMIT_S:g} s after it began, and heeds no cancellation"
@@ -106,14 +119,24 @@ def _tried(keeps: Callable[[Ground], Coroutine[Any, Any, Problem]], ground: Grou
 # ---- the script ----------------------------------------------------------------------------------
 
 
-def _script(env: Env) -> Iterator[tuple[str, AssistantTurn]]:
-    """Turns that any policy may sample, each with what it is."""
+async def _script(ground: Ground) -> list[tuple[str, AssistantTurn]]:
+    """Turns that any policy may sample, each with what it is, for the tools that `reset` leaves."""
+    env = await ground.begin()
+    try:
+        return list(_turns(env.tools))
+    finally:
+        await env.close()
+
+
+def _turns(tools: Mapping[str, Tool[Any]]) -> Iterator[tuple[str, AssistantTurn]]:
     yield "an answer", _turn("42")
     yield "silence", _turn("")
     yield "what cannot be parsed", _turn("<tool_call>", error="a tool call is never closed")
     yield "a call of a tool that is not there", _call("no_such_tool", b"{}")
     yield "a turn that was cut", _turn("I think that", finish="length")
-    for name in env.tools:
+    for name, tool in tools.items():
+        for arguments in arguments_for(tool, odd=HOSTILE[0]):
+            yield f"a call of {name} with {arguments.decode()}", _call(name, arguments)
         yield f"a call of {name} without arguments", _call(name, b"{}")
         yield f"a call of {name} whose arguments are no JSON", _call(name, b"{oops")
         yield f"a call of {name} with an argument too many", _call(name, b'{"no_such": 1}')
@@ -146,7 +169,7 @@ async def _same_prompt(ground: Ground) -> Problem:
 
 
 async def _same_answers(ground: Ground) -> Problem:
-    for what, turn in _script(ground.make()):
+    for what, turn in await _script(ground):
         steps = [await _answered(ground, turn) for _ in range(2)]
         if steps[0] != steps[1]:
             fields = [f for f in Step.__struct_fields__ if _differ(f, *steps)]
@@ -163,7 +186,7 @@ def _differ(field: str, one: Step, other: Step) -> bool:
 
 
 async def _any_turn(ground: Ground) -> Problem:
-    for what, turn in _script(ground.make()):
+    for what, turn in await _script(ground):
         try:
             step: object = await _answered(ground, turn)
         except InfrastructureError:
@@ -171,12 +194,26 @@ async def _any_turn(ground: Ground) -> Problem:
         except Exception as error:
             return (
                 f"{ground.cls.__qualname__}.step raised {words_of(error)} on {what}: what the "
-                "policy did wrong is to be told to it, as a message, or to be worth no reward"
+                "policy did wrong is to be told to it, as a message (by a tool: `raise ToolError("
+                "...)`), or to be worth no reward"
             )
         if not isinstance(step, Step):
             found = type(step).__name__
             return f"{ground.cls.__qualname__}.step returned {found}, not a Step, on {what}"
+    await _note_uncalled(ground)
     return None
+
+
+async def _note_uncalled(ground: Ground) -> None:
+    """Raise `_UntriedError` for tools that no arguments could be made for."""
+    env = await ground.begin()
+    await env.close()
+    uncalled = [name for name, tool in env.tools.items() if not [*arguments_for(tool, odd="1")]]
+    if uncalled:
+        raise _UntriedError(
+            f"no arguments could be made up that fit {', '.join(uncalled)}: give examples, as in "
+            '`Annotated[str, msgspec.Meta(pattern="^[A-Z]+$", examples=["ABC"])]`'
+        )
 
 
 async def _answered(ground: Ground, turn: AssistantTurn) -> Step:
@@ -228,13 +265,13 @@ async def _cancelled(work: Coroutine[Any, Any, object]) -> None:
 
 
 async def _leaves_the_loop(ground: Ground) -> Problem:
-    for what in ("reset", *(what for what, _ in _script(ground.make()))):
-        held_s = await _held_s(ground, what)
+    for what, turn in [("", None), *await _script(ground)]:
+        held_s = await _held_s(ground, turn)
         for _ in range(TRIES - 1):
             if held_s > HOLD_S:
-                held_s = min(held_s, await _held_s(ground, what))
+                held_s = min(held_s, await _held_s(ground, turn))
         if held_s > HOLD_S:
-            method = "reset" if what == "reset" else f"step, on {what},"
+            method = "reset" if turn is None else f"step, on {what},"
             return (
                 f"{ground.cls.__qualname__}.{method} held the event loop for {held_s * 1000:.0f} "
                 f"ms; more than {HOLD_S * 1000:.0f} ms stall all episodes of a worker: await an "
@@ -243,15 +280,14 @@ async def _leaves_the_loop(ground: Ground) -> Problem:
     return None
 
 
-async def _held_s(ground: Ground, what: str) -> float:
-    """The longest that `reset`, or `step` on a turn of the script, held the loop."""
+async def _held_s(ground: Ground, turn: AssistantTurn | None) -> float:
+    """The longest that `step` on a turn, or `reset`, held the loop."""
     env = ground.make()
     try:
         reset = Held(ground.reset(env))
         await reset
-        if what == "reset":
+        if turn is None:
             return reset.longest_s
-        turn = next(turn for name, turn in _script(env) if name == what)
         step = Held(env.step(turn))
         await step
         return step.longest_s
@@ -260,10 +296,8 @@ async def _held_s(ground: Ground, what: str) -> float:
 
 
 async def _can_be_saved(ground: Ground) -> Problem:
-    if not ground.cls.can_be_saved:
-        return None
-    turns = [(what, turn) for what, turn in _script(ground.make()) if turn.text not in HOSTILE]
-    for what, turn in turns:
+    turns = await _script(ground)
+    for what, turn in ((what, turn) for what, turn in turns if turn.text not in HOSTILE):
         env, again = await ground.begin(), ground.make()
         try:
             if not (await env.step(turn)).done:

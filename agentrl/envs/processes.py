@@ -24,7 +24,16 @@ from anyio.abc import ByteReceiveStream, ByteSendStream, Process
 
 from agentrl.errors import EnvError
 
-__all__ = ["TAIL_BYTES", "Ended", "end_all", "find_all", "run_program", "start_time"]
+__all__ = [
+    "TAIL_BYTES",
+    "Ended",
+    "children",
+    "end_all",
+    "end_children",
+    "find_all",
+    "run_program",
+    "start_time",
+]
 
 #: Bytes of what a program prints that are kept, the last ones.
 TAIL_BYTES = 64 * 1024
@@ -124,10 +133,34 @@ def find_all(entry: bytes) -> list[int]:
     return sorted(_members(None, None, entry))
 
 
+def children() -> dict[int, int]:
+    """The running processes that this one has started, each with its `start_time`; one that was
+    forked shows no mark that was set later than this one began."""
+    stats = {pid: stat for pid in _pids() if (stat := _stat(pid)) is not None}
+    own = os.getpid()
+    return {pid: stat.started for pid, stat in stats.items() if stat.parent == own and stat.runs}
+
+
+def end_children(but: Mapping[int, int]) -> None:
+    """Kill `children` that are none of `but`, and wait until they are gone; what they have started
+    in turn is left alone. Raises TimeoutError as `end_all`."""
+    fds: list[int] = []
+    try:
+        _kill_all(dict(children().items() - but.items()), fds)
+        _await_end(fds)
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
 def start_time(pid: int) -> int | None:
     """When the process was started, in clock ticks since the boot; None where there is none."""
     stat = _stat(pid)
     return None if stat is None else stat.started
+
+
+def _pids() -> list[int]:
+    return [int(path.name) for path in _PROC.iterdir() if path.name.isdigit()]
 
 
 class _Stat(msgspec.Struct, frozen=True):
@@ -157,8 +190,7 @@ def _stat(pid: int) -> _Stat | None:
 
 def _members(session: int | None, started: int | None, entry: bytes) -> dict[int, int]:
     """The processes to end, each with the time of its start."""
-    pids = [int(path.name) for path in _PROC.iterdir() if path.name.isdigit()]
-    stats = {pid: stat for pid in pids if (stat := _stat(pid)) is not None}
+    stats = {pid: stat for pid in _pids() if (stat := _stat(pid)) is not None}
     leader = None if session is None else stats.get(session)
     # A number is not given again while its session has members: another leader means no member.
     # No number stands for no session: the kernel says 0 of what is not in this namespace, and -1 of

@@ -25,7 +25,15 @@ from agentrl.envs.plugins import (
 )
 from agentrl.errors import ConfigError
 
-__all__ = ["GROUP", "MADE_ENV", "announced_envs", "known_envs", "load_env", "register"]
+__all__ = [
+    "GROUP",
+    "MADE_ENV",
+    "announced_envs",
+    "known_envs",
+    "load_env",
+    "refuse_bare",
+    "register",
+]
 
 #: Entry point group under which packages announce environments.
 GROUP = "agentrl.envs"
@@ -52,6 +60,7 @@ def register(name: str) -> Callable[[type[E]], type[E]]:
 
     Raises `ConfigError` on a malformed name and on one that another class holds, naming both.
     """
+    refuse_bare("register", name)
     if not _NAME.fullmatch(name):
         raise ConfigError(f"{name!r} is no environment name; use e.g. 'search' or 'lab/search-v2'")
 
@@ -67,6 +76,17 @@ def register(name: str) -> Callable[[type[E]], type[E]]:
         return cls
 
     return hold
+
+
+def refuse_bare(decorator: str, name: object) -> None:
+    """Raise ConfigError where `@decorator` stands without its parentheses, so that what is below it
+    came as its name."""
+    if not isinstance(name, str):
+        below = getattr(name, "__name__", repr(name))
+        raise ConfigError(
+            f"@{decorator} stands above {below} without a name; write "
+            f'`@{decorator}("{below.lower()}")`, or any other name'
+        )
 
 
 def load_env(spec: str) -> type[Env]:

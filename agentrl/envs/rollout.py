@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 from agentrl.envs.env import Env
 from agentrl.envs.messages import Step
-from agentrl.envs.registry import MADE_ENV, register
+from agentrl.envs.registry import MADE_ENV, refuse_bare, register
 from agentrl.errors import ConfigError, EnvError
 
 __all__ = ["Chat", "Rollout", "outcome_of", "rollout"]
@@ -67,6 +67,7 @@ def rollout(name: str) -> Callable[[Solve], Solve]:
 
     Raises ConfigError for what is no `async def` or cannot be called so, and as `register` does.
     """
+    refuse_bare("rollout", name)
 
     def hold(function: Solve) -> Solve:
         is_async: bool = inspect.iscoroutinefunction(function)

@@ -24,6 +24,8 @@ __all__ = ["Recorder"]
 _WINDOW = 5
 #: Characters of an Env's error that the console shows; the worker's log has all of it.
 _ERROR_CHARS = 300
+#: Iterations in a row of one and the same reward throughout after which that is remarked on.
+_FLAT = 3
 
 
 class _RunConfig(Protocol):
@@ -57,6 +59,7 @@ class Recorder:
         self._sampled: deque[tuple[float, int]] = deque(maxlen=_WINDOW + 1)
         self._failures: Mapping[str, Any] | None = None
         self._env_error_told = False
+        self._num_flat = 0
         self._latest: dict[str, float] = {}
 
     def __enter__(self) -> Self:
@@ -143,6 +146,7 @@ class Recorder:
         self._writer.step(event)
         self._summary.step(event["step"], event["metrics"])
         self._progress.step(event)
+        self._tell_flat(event["metrics"])
         write_summary(self._summary_path, self._summary.build("running"), durable=False)
 
     @property
@@ -159,6 +163,17 @@ class Recorder:
             f"note: an episode failed (env_error: {_one_line(failure['error'])}); it is played "
             f"again on a fresh Env; see {log}"
         )
+
+    def _tell_flat(self, metrics: Mapping[str, float]) -> None:
+        """Once in a row of iterations from which nothing could be learnt."""
+        is_flat = metrics.get("rollout/reward_std") == 0
+        self._num_flat = self._num_flat + 1 if is_flat else 0
+        if self._num_flat == _FLAT:
+            self.note(
+                f"note: all episodes of the last {_FLAT} iterations had the reward "
+                f"{metrics['rollout/reward_mean']:g}: where no episode is better than another, "
+                f"nothing is learnt; `agentrl view {self._run_dir}` shows what was said and scored"
+            )
 
     def _tell_failures(self, data: Mapping[str, Any]) -> None:
         attempts = ", ".join(f"{count} {outcome}" for outcome, count in data["counts"].items())

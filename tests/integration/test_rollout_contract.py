@@ -1,6 +1,8 @@
 """The checker of rollouts: sound agents keep every promise, and each planted fault is named."""
 
 import asyncio
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -211,6 +213,37 @@ def test_processes_and_tasks_that_are_left_are_named_and_ended() -> None:
     assert num_running == 0, "what it left under the check was not ended"
     assert "tasks go on after" in broken(made_of(forgetful))[LEAVES_NOTHING]
     assert not any("sleep" in child.name() for child in psutil.Process().children())
+
+
+def test_a_forked_process_is_named_and_ended_though_it_shows_no_mark() -> None:
+    async def forks(task: dict[str, Any], chat: Chat) -> float:
+        left.append(os.fork())
+        if left[-1] == 0:
+            time.sleep(1000)  # noqa: ASYNC251
+            os._exit(0)
+        await chat.complete(HELLO)
+        return 1.0
+
+    left: list[int] = []
+    try:
+        problem = broken(made_of(forks))[LEAVES_NOTHING]
+    finally:
+        running = [pid for pid in left if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+    assert "processes go on after" in problem
+    assert not running, "what it left under the check was not ended"
+
+
+def test_a_task_that_soon_ends_by_itself_is_no_fault() -> None:
+    async def brief(task: dict[str, Any], chat: Chat) -> float:
+        ending.append(asyncio.ensure_future(asyncio.sleep(0.2)))
+        await chat.complete(HELLO)
+        return 1.0
+
+    ending: list[Any] = []
+    assert broken(made_of(brief)) == {}
 
 
 def test_an_agent_that_holds_the_loop_is_named() -> None:

@@ -3,9 +3,11 @@
 import asyncio
 import random
 import time
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import anyio
+import msgspec
 import pytest
 
 from agentrl.envs import contract
@@ -16,6 +18,7 @@ from agentrl.errors import ConfigError, InfrastructureError
 from agentrl.tools.tool import tool
 from agentrl.types import MAX_SNAPSHOT_BYTES, Task
 
+ROOT = Path(__file__).resolve().parents[2]
 TASK = Task("t", {"question": "Double 21."})
 
 
@@ -91,6 +94,32 @@ class Forgetful(Sound):
         return Step(messages=[Message.user(f"{self.heard}")], terminated=turn.text == "42")
 
 
+class Wrong(Sound):
+    """Its tool is wrong whatever it is called with."""
+
+    @tool
+    async def halve(self, number: int) -> int:
+        """Halve a number."""
+        return len(str(number)) // 0
+
+
+class Shy(Sound):
+    """Its tool is wrong on what nobody thought of."""
+
+    @tool
+    async def first(self, words: str) -> str:
+        """The first word."""
+        return words.split()[0]
+
+
+class Slow(Sound):
+    @tool
+    async def wait(self, number: int) -> int:
+        """Wait."""
+        time.sleep(0.06)  # noqa: ASYNC251
+        return number
+
+
 class Heavy(Sound):
     async def snapshot(self) -> bytes:
         return b"1" * (MAX_SNAPSHOT_BYTES + 1)
@@ -115,16 +144,67 @@ def test_a_sound_env_keeps_every_promise() -> None:
         (Fragile, "is answered", "Fragile.step raised ValueError: could not convert"),
         (Closed, "closed at any moment", "Closed.close raised AssertionError"),
         (Selfish, "leaves the event loop", "Selfish.step, on an answer, held the event loop"),
+        (
+            Wrong,
+            "is answered",
+            "raised ZeroDivisionError: integer division or modulo by zero (tests/unit/test_envs_contract.py:",
+        ),
+        (Wrong, "is answered", 'on a call of halve with {"number":1}: what the policy did wrong'),
+        (Shy, "is answered", "raised IndexError: list index out of range (tests/unit/test_envs_"),
+        (Shy, "is answered", 'on a call of first with {"words":""}'),
+        (Slow, "leaves the event loop", 'Slow.step, on a call of wait with {"number":1}, held the'),
         (Forgetful, "what is restored", "answers differently when it was restored, after"),
         (Heavy, "what is restored", "over 8388608 none is kept"),
     ],
 )
 def test_a_broken_promise_is_named_with_what_breaks_it(
-    cls: type[Env], promise: str, said: str
+    cls: type[Env], promise: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(ROOT)
     found = [problem for name, problem in broken(cls).items() if promise in name]
     assert len(found) == 1, found
     assert said in found[0]
+
+
+def test_tools_that_an_env_finds_in_reset_are_tried_too() -> None:
+    class Late(Sound):
+        async def reset(self, *, seed: int, task: dict[str, Any]) -> list[Message]:
+            self.tools = Wrong.tools
+            return await super().reset(seed=seed, task=task)
+
+    problems = broken(Late).values()
+    assert any("a call of halve with" in problem for problem in problems)
+
+
+def test_a_tool_that_no_call_could_be_made_up_for_is_noted_and_an_example_helps() -> None:
+    class Patterned(Sound):
+        @tool
+        async def fly(self, to: Annotated[str, msgspec.Meta(pattern="^[A-Z]{3}$")]) -> str:
+            """Fly there."""
+            return {"OSL": "snow"}[to]
+
+    class Told(Sound):
+        @tool
+        async def fly(
+            self, to: Annotated[str, msgspec.Meta(pattern="^[A-Z]{3}$", examples=["LIS"])]
+        ) -> str:
+            """Fly there."""
+            return {"OSL": "snow"}[to]
+
+    assert broken(Patterned) == {}
+    (note,) = [f.note for f in check_contract(Ground(Patterned, {}, TASK)) if f.note]
+    assert note.startswith("no arguments could be made up that fit fly: give examples")
+    assert "raised KeyError: 'LIS'" in broken(Told)["whatever the policy says is answered"]
+
+
+def test_an_env_that_saves_nothing_is_not_praised_for_it() -> None:
+    class Unsaved(Env):
+        reset, score = Sound.reset, Sound.score
+        drawn = 0
+
+    found = [finding.promise for finding in check_contract(Ground(Unsaved, {}, TASK))]
+    assert found == list(PROMISES)[:-1]
+    assert "restored" in list(PROMISES)[-1]
 
 
 def test_a_loop_that_is_held_once_by_a_busy_machine_is_no_fault(
