@@ -1,6 +1,6 @@
 """What `units/convert` teaches a model that is careless with its tools, on two cores.
 
-    python -m benchmarks.units_job [--seeds 0] [--num-rollout 30] [--output runs/units]
+    python -m benchmarks.units_job [--seeds 0] [--num-rollout 40] [--output runs/units]
 
 `scripts/units/rash.py` makes a model that can convert units with the tools and seldom does it right
 (`OUTPUT/warm`); then `train_async.py` trains from it, once for each seed (`OUTPUT/seed-N`), and
@@ -23,12 +23,11 @@ JOB = SmallJob(
     flags={
         "env": "agentrl_units:ConvertEnv",
         "max-turns": 5,
-        "rollout-batch-size": 8,
         "rollout-max-response-len": 96,
         "rollout-max-context-len": 512,
-        "lr": 2e-4,
-        "min-lr": 2e-5,
-        "eval-interval": 5,
+        # with 2e-4 it settles on a wrong order of calculations before it has seen enough right ones
+        "lr": 1e-4,
+        "min-lr": 1e-5,
         # beside training a set takes many iterations on two cores, and its score mixes versions
         "eval-mode": "pinned",
     },
@@ -37,7 +36,7 @@ JOB = SmallJob(
         "calls": "rollout/tool_calls",
         "errors": "rollout/tool_errors",
     },
-    num_rollout=30,
+    num_rollout=40,
 )
 
 

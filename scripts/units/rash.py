@@ -77,4 +77,4 @@ def _answer(number: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    habit.main(__doc__, NAME, demonstrate, hasty=0.6)
+    habit.main(__doc__, NAME, demonstrate, hasty=0.6, sloppy=0.15)

@@ -237,7 +237,7 @@ async def test_sys_exit_in_an_env_is_an_env_error() -> None:
 
     played = await play(Leaving)
     assert played.report.outcome is Outcome.ENV_ERROR
-    assert re.fullmatch(r"SystemExit: 3 \(.*test_actors_boundary.py:\d+\)", played.report.error)
+    assert re.fullmatch(r"SystemExit: 3 \(.*_boundary.py:\d+\)", str(played.report.error))
 
 
 @pytest.mark.parametrize("turned_into", [None, ValueError("cleanup"), asyncio.CancelledError()])
