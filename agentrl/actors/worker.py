@@ -28,12 +28,12 @@ from agentrl.actors.rollouts import RolloutPlayer
 from agentrl.actors.scoring import scored
 from agentrl.actors.snapshots import Save
 from agentrl.config.run import RunConfig
+from agentrl.envs.chat_formats import open_chat_format
 from agentrl.envs.env import Env
 from agentrl.envs.registry import load_env
 from agentrl.envs.rollout import Rollout
 from agentrl.errors import EnvError
 from agentrl.tokens.formats.base import ChatFormat
-from agentrl.tokens.formats.load import load_format
 from agentrl.types import (
     MAX_SNAPSHOT_BYTES,
     EpisodeAssignment,
@@ -112,7 +112,7 @@ class Worker:
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings = settings
         self._env_class = load_env(settings.env)
-        chat = load_format(settings.chat_format, settings.model_dir)
+        chat = open_chat_format(settings.chat_format, settings.model_dir)
         self._endpoint = Endpoint()
         self._player = self._make_player(chat)
         self._filter = load_filter(settings.filter_path)

@@ -13,10 +13,10 @@ from agentrl.actors.episode import EpisodePlayer
 from agentrl.actors.limits import Limits
 from agentrl.cluster.spec import read_model_facts
 from agentrl.config.run import RunConfig
+from agentrl.envs.chat_formats import open_chat_format
 from agentrl.envs.contract import Ground
 from agentrl.serving.client import EngineClient
 from agentrl.serving.control import EngineControl
-from agentrl.tokens.formats.load import load_format
 from agentrl.types import (
     EngineAddress,
     EpisodeAssignment,
@@ -53,7 +53,7 @@ async def play_served(ground: Ground, policy: Policy, out: TextIO) -> EpisodeRep
         info = await control.info()
     model_dir = Path(policy.model_dir or info.model_path)
     facts = read_model_facts(model_dir, info.max_input_tokens)
-    chat = load_format(policy.chat_format, model_dir)
+    chat = open_chat_format(policy.chat_format, model_dir)
     defaults = RunConfig()
     limits = Limits(
         max_context=facts.max_context,

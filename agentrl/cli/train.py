@@ -50,10 +50,10 @@ def _say(notes: list[str]) -> None:
 
 def _is_default(config: RunConfig) -> bool:
     """Whether model, data, user code and passed-through flags are those that the project ships."""
-    code = ("env", "custom_loss_function_path", "dynamic_sampling_filter_path")
+    code = ("env", "chat_format", "custom_loss_function_path", "dynamic_sampling_filter_path")
     names = ("preset", "hf_checkpoint", "prompt_data", *code)
     ours = {name: getattr(config, name) for name in names}
-    values = {"preset": DEFAULT} | PRESETS[DEFAULT].values
+    values = {"preset": DEFAULT, "chat_format": RunConfig().chat_format} | PRESETS[DEFAULT].values
     shipped = {name: values.get(name) for name in names}
     more = (config.env_args, config.eval_prompt_data)
     return ours == shipped and not any((*more, config.megatron, config.sglang, config.router))
@@ -71,6 +71,7 @@ def _check_rooms(config: RunConfig) -> list[str]:
     notes = preflight(config)
     # Torch comes with these; nobody waits for it to hear of a mistake in an Env.
     from agentrl.actors.judge import load_filter
+    from agentrl.envs.chat_formats import open_chat_format
     from agentrl.learner.custom import load_loss
     from agentrl.learner.megatron.architecture import Architecture
     from agentrl.learner.megatron.settings import MegatronSettings
@@ -80,6 +81,7 @@ def _check_rooms(config: RunConfig) -> list[str]:
     if config.loss_type == "custom_loss":
         load_loss(config.custom_loss_function_path)
     model = str(config.hf_checkpoint)
+    open_chat_format(config.chat_format, model)
     Architecture.from_checkpoint(Path(model)).check(MegatronSettings.from_config(config))
     # Commands are pure functions: making one without ports checks its settings.
     engine_command(

@@ -78,8 +78,12 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     ] = None
     env_args: Annotated[dict[str, Any], _help("keyword arguments of the Env as JSON", "data")] = {}
     chat_format: Annotated[
-        Literal["qwen", "qwen3", "qwen3-stripped", "tags"],
-        _help("how turns and tool calls are written as tokens", "data"),
+        str,
+        _help(
+            "how turns and tool calls are written as tokens: qwen, qwen3, qwen3-stripped, tags, or "
+            "one of yours: pkg.module:Class or path/to/file.py:Class",
+            "data",
+        ),
     ] = "qwen"
 
     # ---- rollout ----

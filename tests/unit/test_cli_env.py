@@ -147,6 +147,74 @@ def test_a_model_that_nobody_serves_is_said(capsys: pytest.CaptureFixture[str]) 
     assert "the server http://127.0.0.1:9: GET /server_info failed" in capsys.readouterr().err
 
 
+def test_a_call_that_is_written_as_a_model_would_is_told_how_to_write_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main(["env", "new", "sums"])
+    monkeypatch.setattr("sys.stdin", io.StringIO('<tool_call>{"name": "add"}\n13\n'))
+    assert main(["env", "play", "sums.py", "--prompt-data", "sums.jsonl"]) == 0
+    out = capsys.readouterr().out
+    assert "here a tool is called as it says above" in out
+    assert out.endswith("terminated after 1 turns, reward 1\n")
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes", "line", "said"),
+    [
+        (
+            "return float(",
+            "return {}[text] + float(",
+            "13\n",
+            "KeyError: '13' (sums.py:",
+        ),
+        ("return a + b", "return a // 0", 'add {"a": 1, "b": 2}\n', "by zero (sums.py:"),
+        (
+            "self.answer = ",
+            "self.answer = self.none = 1 / 0 * ",
+            "",
+            "reset raised ZeroDiv",
+        ),
+    ],
+)
+def test_what_an_env_raises_as_it_is_played_is_told_with_its_line(
+    was: str,
+    becomes: str,
+    line: str,
+    said: str,
+    here: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    main(["env", "new", "sums"])
+    source = (here / "sums.py").read_text()
+    assert was in source
+    (here / "sums.py").write_text(source.replace(was, becomes))
+    monkeypatch.setattr("sys.stdin", io.StringIO(line))
+    assert main(["env", "play", "sums.py", "--prompt-data", "sums.jsonl"]) == 2
+    told = capsys.readouterr().err
+    assert said in told
+    assert "Traceback" not in told
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ("env chekc sums.py", "invalid choice: 'chekc'; did you mean check?"),
+        ("env check sums.py --envargs {}", "there is no --envargs; did you mean --env-args?"),
+        ("env play sums.py --seeed=3", "there is no --seeed; did you mean --seed?"),
+        ("envs", "invalid choice: 'envs'; did you mean env?"),
+        ("zzz", "invalid choice: 'zzz'; choose from audit, view, eval, env"),
+    ],
+)
+def test_a_mistyped_word_is_answered_with_the_nearest(
+    argv: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(argv.split())
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
 def test_a_broken_promise_is_exit_code_1(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["env", "new", "sums"])
     source = (here / "sums.py").read_text()

@@ -99,6 +99,8 @@ def test_a_link_to_a_run_is_that_run(tmp_path: Path) -> None:
 def test_an_attempt_that_ended_before_it_began_is_begun_by_auto(tmp_path: Path) -> None:
     (begin(tmp_path / "x", *ROWS) / "ledger.db").unlink()
     flags = [*ROWS, "--run-dir", str(tmp_path), "--run-id", "x"]
+    _, notes = layered(read_flags([*flags, "--resume", "auto"]), "train_async")
+    assert f"there is nothing to continue in {tmp_path / 'x'}; a new run begins" in notes[0]
     config = resolve(*flags, "--resume", "auto")
     assert (config.resume, config.is_continued) == ("auto", False)
     with pytest.raises(ConfigError, match="--run-id x --resume auto begins it"):

@@ -20,6 +20,7 @@ from agentrl.buffer.ledger import Ledger
 from agentrl.cli.main import main as sub_command
 from agentrl.config.flags import Program, known_flags
 from agentrl.config.resolve import parse
+from agentrl.envs.chat_formats import GROUP as FORMATS
 from agentrl.envs.named import REWARDS, TOOLS
 from agentrl.envs.registry import GROUP
 from agentrl.telemetry.metrics import REGISTRY
@@ -86,7 +87,7 @@ def test_every_path_exists(page: Path) -> None:
 
 @on_every_page
 def test_every_dotted_name_exists(page: Path) -> None:
-    named = set(DOTTED.findall(page.read_text())) - {GROUP, TOOLS, REWARDS}
+    named = set(DOTTED.findall(page.read_text())) - {GROUP, TOOLS, REWARDS, FORMATS}
     assert not {name for name in named if not resolves(name.replace(":", "."))}
 
 

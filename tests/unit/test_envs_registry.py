@@ -2,10 +2,11 @@ import importlib
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from agentrl import Env
+from agentrl import Env, rollout
 from agentrl.envs import known_envs, load_env, register
 from agentrl.envs import registry as registry_module
 from agentrl.envs.single_turn import SingleTurnEnv
@@ -189,3 +190,12 @@ def test_a_name_without_its_suffix_is_pointed_to_the_file(
     (tmp_path / "calc.py").write_text(ENV_SOURCE, encoding="utf-8")
     with pytest.raises(ConfigError, match=r"no environment 'calc'; did you mean 'calc.py'\?"):
         load_env("calc")
+
+
+@pytest.mark.parametrize("decorator", [register, rollout])
+def test_a_decorator_without_its_parentheses_says_so(decorator: Any) -> None:
+    with pytest.raises(ConfigError, match=r"stands above \w+ without a name; write `@\w+\("):
+
+        @decorator
+        class Searching(Env):
+            pass

@@ -322,6 +322,25 @@ def test_the_counts_of_failures_are_in_every_step(run_dir: Path) -> None:
     assert line["metrics"]["buffer/failed_attempts/env_error"] == 2
 
 
+def test_rewards_that_never_differ_are_remarked_on_once(run_dir: Path) -> None:
+    def step(number: int, std: float) -> dict[str, Any]:
+        data = step_data(number)
+        data["metrics"] |= {"rollout/reward_mean": 0.0, "rollout/reward_std": std}
+        return data
+
+    stream = io.StringIO()
+    config = SimpleNamespace(num_rollout=9)
+    with Recorder(run_dir, config, ManualClock(), stream=stream, registry=STRICT) as recorder:
+        for number, std in enumerate((0.0, 0.0, 0.1, 0.0, 0.0), start=1):
+            recorder.event("step", step(number, std))
+        assert "note" not in stream.getvalue()
+        for number in (6, 7):
+            recorder.event("step", step(number, 0.0))
+    (note,) = [line for line in stream.getvalue().splitlines() if line.startswith("note")]
+    assert note.startswith("note: all episodes of the last 3 iterations had the reward 0: where")
+    assert f"agentrl view {run_dir}" in note
+
+
 def test_an_evaluation_that_was_cut_off_is_no_score(run_dir: Path) -> None:
     stream = io.StringIO()
     config = SimpleNamespace(num_rollout=None)

@@ -3,16 +3,27 @@
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from agentrl.errors import ConfigError
 from agentrl.tokens.formats.base import ChatFormat
+from agentrl.tokens.formats.chatml import ChatML
 from agentrl.tokens.formats.qwen import QwenFormat
 from agentrl.tokens.formats.qwen3 import Qwen3Format, StrippedQwen3Format
 from agentrl.tokens.formats.tags import TagsFormat
 from agentrl.tokens.vocab import Vocab
 
-__all__ = ["FORMATS", "load_format"]
+__all__ = ["FORMATS", "MakesFormat", "load_format", "make_format"]
+
+
+class MakesFormat(Protocol):
+    """The class of a chat format. `default_system`: the system message that the model's template
+    has where a dialogue brings none."""
+
+    def __call__(
+        self, vocab: Vocab, *, tools_in_prompt: bool, default_system: str | None
+    ) -> ChatFormat: ...
+
 
 FORMATS: dict[str, type[QwenFormat | TagsFormat]] = {
     "qwen": QwenFormat,
@@ -28,7 +39,14 @@ _DEFAULT_SYSTEMS = (
 
 
 def load_format(name: str, model_dir: str | Path) -> ChatFormat:
-    """The chat format `name` (`--chat-format`) for the model at `model_dir`.
+    """agentrl's own chat format `name` for the model at `model_dir`. Raises as `make_format`."""
+    if name not in FORMATS:
+        raise ConfigError(f"there is no chat format {name!r}; there are {', '.join(FORMATS)}")
+    return make_format(FORMATS[name], name, model_dir)
+
+
+def make_format(made: MakesFormat, name: str, model_dir: str | Path) -> ChatFormat:
+    """A chat format for the model at `model_dir`; `name` is what messages call it.
 
     Reads `tokenizer.json` and the chat template (of `chat_template.jinja`, or else of
     `tokenizer_config.json`). A template that never mentions `tools` does not describe them to its
@@ -36,13 +54,12 @@ def load_format(name: str, model_dir: str | Path) -> ChatFormat:
     another format.
     """
     model_dir = Path(model_dir)
-    if name not in FORMATS:
-        raise ConfigError(f"there is no chat format {name!r}; there are {', '.join(FORMATS)}")
     vocab = Vocab.from_file(model_dir)
     template = _read_template(model_dir)
-    if "<|im_start|>" not in template:
+    is_chatml = isinstance(made, type) and issubclass(made, ChatML)
+    if is_chatml and "<|im_start|>" not in template:
         raise ConfigError(f"the chat template of {model_dir} is not of the chat format {name}")
-    return FORMATS[name](
+    return made(
         vocab,
         tools_in_prompt=re.search(r"\btools\b", template) is not None,
         default_system=next((text for text in _DEFAULT_SYSTEMS if text in template), None),

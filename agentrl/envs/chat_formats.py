@@ -1,0 +1,61 @@
+"""Chat formats by name, as environments have names: `plugins.py` has the rules.
+
+A format is a class that is made as `ChatML` is, and has the methods of `ChatFormat`. Packages
+announce theirs under `agentrl.formats`.
+"""
+
+from pathlib import Path
+from typing import cast
+
+from agentrl.envs.blame import words_of
+from agentrl.envs.plugins import Kind, load_named, load_place, unknown
+from agentrl.errors import AgentRLError, ConfigError
+from agentrl.tokens.formats.base import ChatFormat
+from agentrl.tokens.formats.load import FORMATS, MakesFormat, make_format
+
+__all__ = ["GROUP", "open_chat_format"]
+
+#: Entry point group under which packages announce chat formats.
+GROUP = "agentrl.formats"
+
+_METHODS = ("open_prompt", "observe", "remembered", "write", "parse")
+
+
+def open_chat_format(name: str, model_dir: str | Path) -> ChatFormat:
+    """The chat format of a name, `pkg.module:Class` or `path/to/file.py:Class` (`--chat-format`)
+    for the model at `model_dir`. Raises ConfigError when there is none, when it cannot be made, or
+    as `make_format`."""
+    made = load_place(_KIND, name) if ":" in name else _named(name)
+    try:
+        return make_format(made, name, model_dir)
+    except AgentRLError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"chat format {name} cannot be made: {words_of(error)}; it is called with the vocab, "
+            "tools_in_prompt= and default_system="
+        ) from error
+
+
+def _named(name: str) -> MakesFormat:
+    offered = load_named(_KIND, name)
+    if offered is None:
+        raise unknown(_KIND, name)
+    return offered[1]
+
+
+def _format_of(value: object) -> MakesFormat | None:
+    if not isinstance(value, type):
+        return None
+    lacks = [method for method in _METHODS if not callable(getattr(value, method, None))]
+    return None if lacks else cast("MakesFormat", value)
+
+
+_KIND: Kind[MakesFormat] = Kind(
+    group=GROUP,
+    noun="chat format",
+    must_be="a class with the methods of a ChatFormat (docs/formats.md)",
+    place="--chat-format pkg.module:Class",
+    take=_format_of,
+    builtin={name: f"{made.__module__}:{made.__qualname__}" for name, made in FORMATS.items()},
+)
