@@ -23,8 +23,9 @@ from agentrl.actors.rollouts import RolloutPlayer
 from agentrl.actors.scripted import ANSWER, LINES, Line, Scripted, shipped_format
 from agentrl.config.run import RunConfig
 from agentrl.envs.blame import place_of, words_of
-from agentrl.envs.contract import HOLD_S, Finding, Ground
+from agentrl.envs.contract import HOLD_S
 from agentrl.envs.env import Env
+from agentrl.envs.ground import Finding, Ground
 from agentrl.envs.held import Held
 from agentrl.envs.processes import children, end_all, end_children, find_all
 from agentrl.envs.rehearsal import discard

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from agentrl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from agentrl.envs.contract import Finding, Ground
     from agentrl.envs.env import Env
+    from agentrl.envs.ground import Finding, Ground
     from agentrl.types import Task
 
 __all__ = ["ABOUT", "add_commands"]
@@ -172,7 +172,7 @@ def _new(arguments: argparse.Namespace) -> int:
 def _ground(arguments: argparse.Namespace) -> "Iterator[Ground]":
     """What an Env is tried on: the first task, and its services, which end with this."""
     from agentrl.cli.services import running
-    from agentrl.envs.contract import Ground
+    from agentrl.envs.ground import Ground
     from agentrl.envs.inspection import check_class
     from agentrl.envs.registry import load_env
 

@@ -14,7 +14,7 @@ from agentrl.actors.limits import Limits
 from agentrl.cluster.spec import read_model_facts
 from agentrl.config.run import RunConfig
 from agentrl.envs.chat_formats import open_chat_format
-from agentrl.envs.contract import Ground
+from agentrl.envs.ground import Ground
 from agentrl.serving.client import EngineClient
 from agentrl.serving.control import EngineControl
 from agentrl.types import (

@@ -12,8 +12,8 @@ from typing import TextIO
 import anyio.to_thread
 
 from agentrl.envs.blame import words_of
-from agentrl.envs.contract import Ground
 from agentrl.envs.env import Env
+from agentrl.envs.ground import Ground
 from agentrl.envs.messages import AssistantTurn, Message, ToolCall
 from agentrl.errors import AgentRLError, ConfigError, EnvError
 

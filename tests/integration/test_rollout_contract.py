@@ -17,7 +17,7 @@ import pytest
 from agentrl.actors import rollout_contract
 from agentrl.actors.rollout_contract import PROMISES, check_rollout
 from agentrl.cli.main import main
-from agentrl.envs.contract import Ground
+from agentrl.envs.ground import Ground
 from agentrl.envs.program import Program
 from agentrl.envs.rollout import Chat, Rollout
 from agentrl.errors import ConfigError, InfrastructureError

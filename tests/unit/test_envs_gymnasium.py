@@ -12,7 +12,8 @@ import pytest
 
 from agentrl import AssistantTurn, load_env
 from agentrl.envs.adapters.gymnasium import GymnasiumEnv
-from agentrl.envs.contract import Ground, check_contract
+from agentrl.envs.contract import check_contract
+from agentrl.envs.ground import Ground
 from agentrl.errors import ConfigError, EnvError
 from agentrl.types import Task, TaskSource
 

@@ -1,0 +1,51 @@
+"""What a contract is tried on, and what is found: `contract`, and for agents `rollout_contract`."""
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from agentrl.envs.env import Env
+from agentrl.envs.rehearsal import make_env
+from agentrl.types import Task
+
+__all__ = ["Finding", "Ground"]
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """A promise, and how it is broken; None: it is kept. `note`: what was left out of it, why."""
+
+    promise: str
+    problem: str | None
+    note: str | None = None
+
+
+class Ground(msgspec.Struct, frozen=True):
+    """What a contract is tried on. `services`: addresses of the Env's services by name."""
+
+    cls: type[Env]
+    args: Mapping[str, Any]
+    task: Task
+    services: Mapping[str, str] = {}
+    seed: int = 0
+    tool_timeout_s: float = 60.0
+    allow_unsafe_sandbox: bool = False
+
+    def make(self) -> Env:
+        """A fresh Env."""
+        env = make_env(self.cls, self.args)
+        env.services = self.services
+        env.tool_timeout_s = self.tool_timeout_s
+        env.allow_unsafe_sandbox = self.allow_unsafe_sandbox
+        return env
+
+    async def begin(self) -> Env:
+        """A fresh Env that has been reset."""
+        env = self.make()
+        await self.reset(env)
+        return env
+
+    async def reset(self, env: Env) -> list[Any]:
+        """Reset on the task, of which an Env may write to a copy."""
+        return await env.reset(seed=self.seed, task=copy.deepcopy(self.task.row))
