@@ -32,8 +32,6 @@ JOB = SmallJob(
         "lr": 2e-4,
         "min-lr": 2e-5,
         "eval-interval": 5,
-        # beside training a set takes many iterations on two cores, and its score mixes versions
-        "eval-mode": "pinned",
     },
     sampled={
         "reward": "rollout/reward_mean",

@@ -28,8 +28,6 @@ JOB = SmallJob(
         # with 2e-4 it settles on a wrong order of calculations before it has seen enough right ones
         "lr": 1e-4,
         "min-lr": 1e-5,
-        # beside training a set takes many iterations on two cores, and its score mixes versions
-        "eval-mode": "pinned",
     },
     sampled={
         "reward": "rollout/reward_mean",
