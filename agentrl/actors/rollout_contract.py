@@ -25,7 +25,7 @@ from agentrl.config.run import RunConfig
 from agentrl.envs.blame import place_of, words_of
 from agentrl.envs.contract import HOLD_S
 from agentrl.envs.env import Env
-from agentrl.envs.ground import Finding, Ground
+from agentrl.envs.ground import Announce, Finding, Ground
 from agentrl.envs.held import Held
 from agentrl.envs.processes import children, end_all, end_children, find_all
 from agentrl.envs.rehearsal import discard
@@ -92,7 +92,7 @@ class _Apart:
         return await asyncio.ensure_future(self._chat.complete(*args, **options))
 
 
-def check_rollout(ground: Ground) -> Iterator[Finding]:
+def check_rollout(ground: Ground, announce: Announce = str) -> Iterator[Finding]:
     """Try one promise after the other; what cannot be played, or not be ended, is tried no further.
     Processes that the agent has left are ended with the last.
 
@@ -101,6 +101,7 @@ def check_rollout(ground: Ground) -> Iterator[Finding]:
     with _marked():
         discard(ground.make())
         for promise, keeps in PROMISES.items():
+            announce(promise)
             problem = _tried(keeps, ground)
             yield Finding(promise, problem)
             if problem is not None and keeps in (_plays, _ends):

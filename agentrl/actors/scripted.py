@@ -8,11 +8,13 @@ trying agents (`rollout_contract`).
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.lowlevel
+import msgspec
 
 from agentrl.config.presets import DEFAULT, PRESETS
 from agentrl.envs.hostile import HOSTILE
@@ -26,6 +28,18 @@ __all__ = ["ANSWER", "LINES", "Line", "Scripted", "shipped_format"]
 #: How a line of a prompt begins that tells of a tool.
 _TOOL = '{"type": "function"'
 
+
+class _Function(msgspec.Struct):
+    name: str
+    parameters: dict[str, Any] = {}
+
+
+class _Told(msgspec.Struct):
+    """A tool, as prompts tell of it."""
+
+    function: _Function
+
+
 #: What a turn says: ids, of a chat format and the text of the prompt.
 Line = Callable[[QwenFormat, str], list[int]]
 
@@ -38,14 +52,23 @@ def _marked(text: str) -> Line:
     return lambda chat, prompt: [*chat.vocab.encode_trusted(text), *chat.stop_ids[:1]]
 
 
+def _first_tool(prompt: str) -> tuple[str, dict[str, Any]]:
+    """Name and schema of the first tool of a prompt; what only looks like one is passed over."""
+    for line in prompt.splitlines():
+        if line.startswith(_TOOL):
+            with suppress(msgspec.MsgspecError):
+                told = msgspec.json.decode(line, type=_Told).function
+                return told.name, told.parameters
+    return "no_such_tool", {}
+
+
 def _call(arguments: str | None) -> Line:
     """Calls the first tool; None: with arguments made from its schema."""
 
     def line(chat: QwenFormat, prompt: str) -> list[int]:
-        told = next((line for line in prompt.splitlines() if line.startswith(_TOOL)), None)
-        tool: dict[str, Any] = json.loads(told)["function"] if told else {"name": "no_such_tool"}
-        given = arguments or made_up(tool.get("parameters", {}), odd="1")[0].decode()
-        body = f'{{"name": {json.dumps(tool["name"])}, "arguments": {given}}}'
+        name, parameters = _first_tool(prompt)
+        given = made_up(parameters).decode() if arguments is None else arguments
+        body = f'{{"name": {json.dumps(name)}, "arguments": {given}}}'
         return _marked(f"<tool_call>\n{body}\n</tool_call>")(chat, prompt)
 
     return line

@@ -23,6 +23,8 @@ Environments: those that are known here, what one promises and keeps, an episode
 a served model, and a new one to begin with. ENV is a name of the list, pkg.module:Class, or
 path/to/file.py.
 
+A check plays whole episodes, and calls every tool with arguments made from its schema, in earnest.
+
     agentrl env list
     agentrl env new double
     agentrl env check double.py --prompt-data double.jsonl
@@ -126,10 +128,17 @@ def _findings(ground: "Ground") -> "Iterator[Finding]":
     if issubclass(ground.cls, Rollout):
         from agentrl.actors.rollout_contract import check_rollout
 
-        return check_rollout(ground)
+        return check_rollout(ground, _announce)
     from agentrl.envs.contract import check_contract
 
-    return check_contract(ground)
+    return check_contract(ground, _announce)
+
+
+def _announce(promise: str) -> None:
+    """What is tried now, for a person who waits; its finding takes the place of the line."""
+    if sys.stdout.isatty():
+        sys.stdout.write(f".. {promise}\r")
+        sys.stdout.flush()
 
 
 def _play(arguments: argparse.Namespace) -> int:

@@ -20,7 +20,11 @@ class Parser(argparse.ArgumentParser):
         if left:
             flags = [flag for action in self._actions for flag in action.option_strings]
             word = left[0].partition("=")[0]
-            self.error(f"there is no {word}{nearest(word, flags)}")
+            if not word.startswith("-"):
+                self.error(f"{left[0]!r} is one word too many")
+            self.error(
+                f"there is no {word}{nearest(word, flags) or '; --help tells what there is'}"
+            )
         return found, left
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:

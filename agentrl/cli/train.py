@@ -66,12 +66,13 @@ def _check_rooms(config: RunConfig) -> list[str]:
     Raises ConfigError, and DataError for a malformed row. Costs some seconds of imports, which the
     default job need not wait for.
     """
+    from agentrl.envs.chat_formats import open_chat_format
     from agentrl.envs.preflight import preflight
 
     notes = preflight(config)
+    open_chat_format(config.chat_format, str(config.hf_checkpoint))
     # Torch comes with these; nobody waits for it to hear of a mistake in an Env.
     from agentrl.actors.judge import load_filter
-    from agentrl.envs.chat_formats import open_chat_format
     from agentrl.learner.custom import load_loss
     from agentrl.learner.megatron.architecture import Architecture
     from agentrl.learner.megatron.settings import MegatronSettings
@@ -81,7 +82,6 @@ def _check_rooms(config: RunConfig) -> list[str]:
     if config.loss_type == "custom_loss":
         load_loss(config.custom_loss_function_path)
     model = str(config.hf_checkpoint)
-    open_chat_format(config.chat_format, model)
     Architecture.from_checkpoint(Path(model)).check(MegatronSettings.from_config(config))
     # Commands are pure functions: making one without ports checks its settings.
     engine_command(

@@ -16,16 +16,19 @@ class FailureStreak:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
+        self._since = "the run began"
         self._before: dict[str, int] = {}
         self._now: dict[str, int] = {}
 
     def begin(self, counts: Mapping[str, int]) -> None:
         """Begin with the fates of a run that is continued: they ended no program yet."""
         self._before = self._now = _failed(counts)
+        self._since = "it was continued"
 
     def stepped(self) -> None:
         """An iteration was made: the streak begins again."""
         self._before = self._now
+        self._since = "the last one"
 
     def fates(self, counts: Mapping[str, int]) -> str | None:
         """Take in the run's fates so far; why the run must stop, or None."""
@@ -38,7 +41,7 @@ class FailureStreak:
         if not streak:
             return None
         fates = ", ".join(f"{count} {fate}" for fate, count in streak.items())
-        return f"groups fail and no iteration comes of them ({fates} since the last one)"
+        return f"groups fail and no iteration comes of them ({fates} since {self._since})"
 
     @property
     def _streak(self) -> dict[str, int]:

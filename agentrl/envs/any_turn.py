@@ -10,6 +10,9 @@ from agentrl.tools.tool import Tool
 
 __all__ = ["ANSWER", "turns"]
 
+#: Characters of arguments in a message.
+_MAX_SHOWN = 100
+
 
 def turns(tools: Mapping[str, Tool[Any]]) -> Iterator[tuple[str, AssistantTurn]]:
     """Each with what it is: an answer, silence, calls of each tool, and text that spells more."""
@@ -20,7 +23,9 @@ def turns(tools: Mapping[str, Tool[Any]]) -> Iterator[tuple[str, AssistantTurn]]
     yield "a turn that was cut", _turn("I think that", finish="length")
     for name, tool in tools.items():
         for arguments in arguments_for(tool, odd=HOSTILE[0]):
-            yield f"a call of {name} with {arguments.decode()}", _call(name, arguments)
+            shown = arguments.decode()
+            shown = shown if len(shown) <= _MAX_SHOWN else f"{shown[:_MAX_SHOWN]}..."
+            yield f"a call of {name} with {shown}", _call(name, arguments)
         yield f"a call of {name} without arguments", _call(name, b"{}")
         yield f"a call of {name} whose arguments are no JSON", _call(name, b"{oops")
         yield f"a call of {name} with an argument too many", _call(name, b'{"no_such": 1}')

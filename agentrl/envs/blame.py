@@ -24,18 +24,25 @@ def words_of(error: BaseException) -> str:
     return text[:_MAX_CHARS] + (f" ({place})" if place else "")
 
 
-def place_of(error: BaseException) -> str | None:
+def place_of(error: BaseException | None) -> str | None:
     """`file.py:12`: the innermost line that is neither agentrl's nor an installed package's, of
     `error` or else of what it was raised from; None where there is none."""
-    frames = traceback.extract_tb(error.__traceback__)
-    theirs = [frame for frame in frames if not frame.filename.startswith(_OTHERS)]
-    if theirs:
-        return f"{shown_path(theirs[-1].filename)}:{theirs[-1].lineno}"
-    return place_of(error.__cause__) if error.__cause__ is not None else None
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        frames = traceback.extract_tb(error.__traceback__)
+        theirs = [frame for frame in frames if not frame.filename.startswith(_OTHERS)]
+        if theirs:
+            return f"{shown_path(theirs[-1].filename)}:{theirs[-1].lineno}"
+        seen.add(id(error))
+        error = error.__cause__
+    return None
 
 
 def shown_path(path: str | Path) -> str:
     """`path` as seen from the current directory, if it lies in it."""
     path = Path(path)
-    here = Path.cwd()
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:  # it has been removed
+        return str(path)
     return str(path.relative_to(here) if path.is_relative_to(here) else path)

@@ -6,7 +6,7 @@ end of input  the episode is left
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TextIO
 
 import anyio.to_thread
@@ -32,10 +32,14 @@ async def play(ground: Ground, lines: TextIO, out: TextIO) -> float | None:
         for message in prompt:
             _show(message, out)
         out.write(f"\n{_help(env)}\n")
-        return await _turns(env, lines, out)
-    finally:
-        with _blaming(env, "close"):
+        reward = await _turns(env, lines, out)
+    except BaseException:
+        with suppress(Exception):  # what came first is what to mend first
             await env.close()
+        raise
+    with _blaming(env, "close"):
+        await env.close()
+    return reward
 
 
 @contextmanager
@@ -44,7 +48,7 @@ def _blaming(env: Env, method: str) -> Iterator[None]:
     EnvError, which is the Env's too."""
     try:
         yield
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if isinstance(error, AgentRLError) and not isinstance(error, EnvError):
             raise
         raise ConfigError(f"{type(env).__qualname__}.{method} raised {words_of(error)}") from error

@@ -19,6 +19,7 @@ __all__ = ["GROUP", "open_chat_format"]
 GROUP = "agentrl.formats"
 
 _METHODS = ("open_prompt", "observe", "remembered", "write", "parse")
+_ATTRIBUTES = ("vocab", "assistant_opener", "stop_ids")
 
 
 def open_chat_format(name: str, model_dir: str | Path) -> ChatFormat:
@@ -27,14 +28,18 @@ def open_chat_format(name: str, model_dir: str | Path) -> ChatFormat:
     as `make_format`."""
     made = load_place(_KIND, name) if ":" in name else _named(name)
     try:
-        return make_format(made, name, model_dir)
+        chat = make_format(made, name, model_dir)
+        lacks = [attribute for attribute in _ATTRIBUTES if not hasattr(chat, attribute)]
     except AgentRLError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(
             f"chat format {name} cannot be made: {words_of(error)}; it is called with the vocab, "
             "tools_in_prompt= and default_system="
         ) from error
+    if lacks:
+        raise ConfigError(f"chat format {name} has no {' and no '.join(lacks)} (docs/formats.md)")
+    return chat
 
 
 def _named(name: str) -> MakesFormat:

@@ -10,8 +10,8 @@ whose service is away is an InfrastructureError.
 
 import asyncio
 import copy
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import anyio
@@ -19,14 +19,14 @@ import anyio
 from agentrl.envs.any_turn import ANSWER, turns
 from agentrl.envs.blame import words_of
 from agentrl.envs.env import Env
-from agentrl.envs.ground import Finding, Ground
+from agentrl.envs.ground import Announce, Finding, Ground
 from agentrl.envs.held import Held
 from agentrl.envs.hostile import HOSTILE
 from agentrl.envs.messages import AssistantTurn, Step
 from agentrl.envs.rehearsal import rehearse
 from agentrl.envs.watch import BlockedError, OverdueError, Watch, run_watched
 from agentrl.errors import InfrastructureError
-from agentrl.tools.example import arguments_for
+from agentrl.tools.example import never_given
 from agentrl.tools.tool import Tool
 from agentrl.types import MAX_SNAPSHOT_BYTES
 
@@ -39,6 +39,9 @@ HOLD_S = 0.05
 #: Times that a method is tried whose first try held the loop: a busy machine does that too.
 TRIES = 3
 
+#: What user code may raise, and what is then said of it.
+_ERRORS = (Exception, SystemExit, asyncio.CancelledError)
+
 Problem = str | None
 
 
@@ -50,7 +53,7 @@ class _UntriedError(Exception):
     """Its text is a `note`; what could be tried has been."""
 
 
-def check_contract(ground: Ground) -> Iterator[Finding]:
+def check_contract(ground: Ground, announce: Announce = str) -> Iterator[Finding]:
     """Try one promise after the other; a prompt that cannot be had ends it.
 
     Raises ConfigError for an Env that cannot be played at all.
@@ -59,6 +62,7 @@ def check_contract(ground: Ground) -> Iterator[Finding]:
     for promise, keeps in PROMISES.items():
         if keeps is _can_be_saved and not ground.cls.can_be_saved:
             continue
+        announce(promise)
         try:
             yield Finding(promise, _tried(keeps, ground))
         except _UntriedError as left_out:
@@ -76,7 +80,7 @@ def _tried(keeps: "_Promise", ground: Ground) -> Problem:
         return f"{overdue.method} goes on {LIMIT_S:g} s after it began, and heeds no cancellation"
     except BlockedError as error:
         return str(error)
-    except (Exception, SystemExit) as error:
+    except _ERRORS as error:
         return words_of(error)
 
 
@@ -86,6 +90,7 @@ class _Trial:
     def __init__(self, ground: Ground, watch: Watch) -> None:
         self.ground = ground
         self.name = ground.cls.__qualname__
+        self.doing = ""
         self._watch = watch
 
     @contextmanager
@@ -93,15 +98,15 @@ class _Trial:
         """What is inside has `LIMIT_S`; then a `_LateError` names it. One at a time."""
         with self._watch.phase(f"{self.name}, on {what},", LIMIT_S) as deadline:
             yield
-        if deadline.cancelled_caught:
+        if deadline.cancel_called:  # whatever has become of the cancellation
             raise _LateError(f"{self.name} took more than {LIMIT_S:g} s on {what}")
 
     async def tools(self) -> Mapping[str, Tool[Any]]:
         """Those that `reset` leaves: it may have found some."""
         with self.within("a reset"):
-            env = await self.ground.begin()
-            await env.close()
-        return env.tools
+            async with self.begun() as env:
+                return dict(env.tools)
+        raise AssertionError  # `within` has raised
 
     async def script(self) -> list[tuple[str, AssistantTurn]]:
         """`turns` for the Env's tools."""
@@ -110,12 +115,23 @@ class _Trial:
     async def answered(self, what: str, turn: AssistantTurn) -> Step:
         """How a fresh Env answers `turn`, which is `what`."""
         with self.within(what):
-            env = await self.ground.begin()
-            try:
-                return await env.step(turn)
-            finally:
-                await env.close()
+            async with self.begun() as env:
+                self.doing = "step"
+                step = await env.step(turn)
+                self.doing = "close"
+                return step
         raise AssertionError  # `within` has raised
+
+    @asynccontextmanager
+    async def begun(self) -> AsyncIterator[Env]:
+        """A fresh Env that has been reset, and is closed whatever comes of it."""
+        env = self.ground.make()
+        try:
+            self.doing = "reset"
+            await self.ground.reset(env)
+            yield env
+        finally:
+            await env.close()
 
 
 _Promise = Callable[[_Trial], Coroutine[Any, Any, Problem]]
@@ -127,9 +143,11 @@ async def _same_prompt(trial: _Trial) -> Problem:
     ground = trial.ground
     with trial.within("two resets"):
         first, again = ground.make(), ground.make()
-        one, other = await ground.reset(first), await ground.reset(again)
-        await first.close()
-        await again.close()
+        try:
+            one, other = await ground.reset(first), await ground.reset(again)
+        finally:
+            await first.close()
+            await again.close()
     if one == other:
         return None
     return (
@@ -144,27 +162,28 @@ async def _any_turn(trial: _Trial) -> Problem:
             step: object = await trial.answered(what, turn)
         except (InfrastructureError, _LateError):
             raise
-        except Exception as error:
+        except _ERRORS as error:
+            said = f"{trial.name}.{trial.doing} raised {words_of(error)} on {what}"
+            if trial.doing != "step":
+                return said
             return (
-                f"{trial.name}.step raised {words_of(error)} on {what}: what the policy did wrong "
-                "is to be told to it, as a message (by a tool: `raise ToolError(...)`), or to be "
-                "worth no reward"
+                f"{said}: what the policy did wrong is to be told to it, as a message (by a tool: "
+                "`raise ToolError(...)`), or to be worth no reward"
             )
         if not isinstance(step, Step):
             return f"{trial.name}.step returned {type(step).__name__}, not a Step, on {what}"
-    uncalled = await _uncalled(trial)
-    if uncalled:
+    if left_out := await _left_out(trial):
         raise _UntriedError(
-            f"no arguments could be made up that fit {', '.join(uncalled)}: give examples, as in "
+            f"no value could be made up that fits {', '.join(left_out)}: give an example, as in "
             '`Annotated[str, msgspec.Meta(pattern="^[A-Z]+$", examples=["ABC"])]`'
         )
     return None
 
 
-async def _uncalled(trial: _Trial) -> list[str]:
-    """The tools that no arguments could be made for."""
-    tools = await trial.tools()
-    return [name for name, tool in tools.items() if not [*arguments_for(tool, odd="1")]]
+async def _left_out(trial: _Trial) -> list[str]:
+    """The tools with the parameters that no call of the script gives."""
+    unmade = {name: never_given(tool) for name, tool in (await trial.tools()).items()}
+    return [f"{name}({', '.join(names)})" for name, names in unmade.items() if names]
 
 
 async def _same_answers(trial: _Trial) -> Problem:
@@ -262,14 +281,14 @@ async def _can_be_saved(trial: _Trial) -> Problem:
     script = await trial.script()
     for what, turn in ((what, turn) for what, turn in script if turn.text not in HOSTILE):
         with trial.within(what):
-            env, again = await trial.ground.begin(), trial.ground.make()
+            again = trial.ground.make()
             try:
-                if not (await env.step(turn)).done:
-                    problem = await _goes_on(trial, env, again, [turn, ANSWER])
-                    if problem is not None:
-                        return f"{problem}, after {what}"
+                async with trial.begun() as env:
+                    if not (await env.step(turn)).done:
+                        problem = await _goes_on(trial, env, again, [turn, ANSWER])
+                        if problem is not None:
+                            return f"{problem}, after {what}"
             finally:
-                await env.close()
                 await again.close()
     return None
 

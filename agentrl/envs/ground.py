@@ -1,7 +1,7 @@
 """What a contract is tried on, and what is found: `contract`, and for agents `rollout_contract`."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -10,7 +10,10 @@ from agentrl.envs.env import Env
 from agentrl.envs.rehearsal import make_env
 from agentrl.types import Task
 
-__all__ = ["Finding", "Ground"]
+__all__ = ["Announce", "Finding", "Ground"]
+
+#: Is called with each promise before it is tried.
+Announce = Callable[[str], object]
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -38,12 +41,6 @@ class Ground(msgspec.Struct, frozen=True):
         env.services = self.services
         env.tool_timeout_s = self.tool_timeout_s
         env.allow_unsafe_sandbox = self.allow_unsafe_sandbox
-        return env
-
-    async def begin(self) -> Env:
-        """A fresh Env that has been reset."""
-        env = self.make()
-        await self.reset(env)
         return env
 
     async def reset(self, env: Env) -> list[Any]:

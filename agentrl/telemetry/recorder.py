@@ -166,13 +166,13 @@ class Recorder:
 
     def _tell_flat(self, metrics: Mapping[str, float]) -> None:
         """Once in a row of iterations from which nothing could be learnt."""
-        is_flat = metrics.get("rollout/reward_std") == 0
+        is_flat = metrics.get("rollout/reward_std") == 0 == metrics.get("train/grad_norm")
         self._num_flat = self._num_flat + 1 if is_flat else 0
         if self._num_flat == _FLAT:
             self.note(
-                f"note: all episodes of the last {_FLAT} iterations had the reward "
-                f"{metrics['rollout/reward_mean']:g}: where no episode is better than another, "
-                f"nothing is learnt; `agentrl view {self._run_dir}` shows what was said and scored"
+                f"note: in each of the last {_FLAT} iterations all episodes had the same reward "
+                f"({metrics['rollout/reward_mean']:g} in this one), so nothing was learnt of them; "
+                f"after the run `agentrl view {self._run_dir}` shows what was said and scored"
             )
 
     def _tell_failures(self, data: Mapping[str, Any]) -> None:

@@ -202,6 +202,8 @@ def test_what_an_env_raises_as_it_is_played_is_told_with_its_line(
         ("env chekc sums.py", "invalid choice: 'chekc'; did you mean check?"),
         ("env check sums.py --envargs {}", "there is no --envargs; did you mean --env-args?"),
         ("env play sums.py --seeed=3", "there is no --seeed; did you mean --seed?"),
+        ("env check one.py two.py", "'two.py' is one word too many"),
+        ("env check one.py --zzz", "there is no --zzz; --help tells what there is"),
         ("envs", "invalid choice: 'envs'; did you mean env?"),
         ("zzz", "invalid choice: 'zzz'; choose from audit, view, eval, env"),
     ],

@@ -8,7 +8,7 @@ def test_failures_in_a_row_end_the_run_and_are_counted_by_kind() -> None:
     assert streak.fates({"env_error": 3}) is None
     reason = streak.fates({"env_error": 3, "poison": 1, "trained": 9})
     assert reason == (
-        "groups fail and no iteration comes of them (3 env_error, 1 poison since the last one)"
+        "groups fail and no iteration comes of them (3 env_error, 1 poison since the run began)"
     )
 
 
@@ -20,7 +20,7 @@ def test_an_iteration_begins_the_count_again() -> None:
     assert streak.fates({"env_error": 6}) is None
     said = streak.fates({"env_error": 7})
     assert said is not None
-    assert "(4 env_error since" in said
+    assert "(4 env_error since the last one)" in said
 
 
 def test_what_failed_before_a_run_was_continued_is_not_counted() -> None:
@@ -28,7 +28,7 @@ def test_what_failed_before_a_run_was_continued_is_not_counted() -> None:
     streak.begin({"env_error": 9, "poison": 1})
     assert streak.reason() is None
     assert streak.fates({"env_error": 12, "poison": 1}) is None
-    assert "(3 env_error since" in str(streak.reason())
+    assert "(3 env_error since it was continued)" in str(streak.reason())
 
 
 def test_filtered_and_cancelled_groups_are_no_failures() -> None:

@@ -1,12 +1,15 @@
 """Chat formats by name and by place: found, and refused before anything starts."""
 
+import importlib.metadata
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import agentrl.envs.search_r1
 from agentrl.cli import train
-from agentrl.envs.chat_formats import open_chat_format
+from agentrl.envs.chat_formats import GROUP, open_chat_format
 from agentrl.errors import ConfigError
 from agentrl.tokens.formats.load import FORMATS
 from agentrl.tokens.formats.qwen import QwenFormat
@@ -27,6 +30,19 @@ class Eager(QwenFormat):
 class Half:
     def parse(self, sampled):
         return None
+
+class Leaving(QwenFormat):
+    def __init__(self, vocab, **more):
+        raise SystemExit(3)
+
+class Bare:
+    def __init__(self, vocab, *, tools_in_prompt, default_system):
+        self.vocab = vocab
+
+    open_prompt = observe = remembered = write = parse = lambda self: None
+
+class Whole(Bare):
+    assistant_opener, stop_ids = (), ()
 
 def function(vocab):
     return None
@@ -57,6 +73,27 @@ def test_one_of_ones_own_is_taken_where_it_lies(own: Path) -> None:
     assert train.main(["--chat-format", "own.py:Mine", "--dry-run"], "train_async") == 0
 
 
+def test_a_model_without_a_chat_template_has_the_format_that_it_is_given(
+    own: Path, tmp_path: Path
+) -> None:
+    shutil.copy(MODEL / "tokenizer.json", tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    assert type(open_chat_format("own.py:Whole", tmp_path)).__name__ == "Whole"
+    with pytest.raises(ConfigError, match="has no chat template"):
+        open_chat_format("own.py:Mine", tmp_path)
+
+
+def test_a_package_gives_its_format_a_name(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    point = importlib.metadata.EntryPoint("mine", "own:Mine", GROUP)
+
+    def entry_points(*, group: str, name: str | None = None) -> list[Any]:
+        return [point] if group == GROUP and name in (None, "mine") else []
+
+    monkeypatch.syspath_prepend(own.parent)
+    monkeypatch.setattr(importlib.metadata, "entry_points", entry_points)
+    assert type(open_chat_format("mine", MODEL)).__name__ == "Mine"
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [
@@ -65,6 +102,8 @@ def test_one_of_ones_own_is_taken_where_it_lies(own: Path) -> None:
         ("own.py:Half", "not a class with the methods of a ChatFormat"),
         ("own.py:function", "not a class with the methods of a ChatFormat"),
         ("own.py:Eager", r"cannot be made: RuntimeError: no time \(own.py:11\); it is called with"),
+        ("own.py:Leaving", "cannot be made: SystemExit: 3"),
+        ("own.py:Bare", "has no assistant_opener and no stop_ids"),
         ("no_such_package:Lines", "cannot import no_such_package"),
     ],
 )

@@ -3,6 +3,7 @@
 import asyncio
 import random
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -194,7 +195,7 @@ def test_a_tool_that_no_call_could_be_made_up_for_is_noted_and_an_example_helps(
 
     assert broken(Patterned) == {}
     (note,) = [f.note for f in check_contract(Ground(Patterned, {}, TASK)) if f.note]
-    assert note.startswith("no arguments could be made up that fit fly: give examples")
+    assert note.startswith("no value could be made up that fits fly(to): give an example")
     assert "raised KeyError: 'LIS'" in broken(Told)["whatever the policy says is answered"]
 
 
@@ -206,6 +207,79 @@ def test_an_env_that_saves_nothing_is_not_praised_for_it() -> None:
     found = [finding.promise for finding in check_contract(Ground(Unsaved, {}, TASK))]
     assert found == list(PROMISES)[:-1]
     assert "restored" in list(PROMISES)[-1]
+
+
+def test_tools_are_tried_that_are_gone_after_close() -> None:
+    class Tidy(Sound):
+        async def reset(self, *, seed: int, task: dict[str, Any]) -> list[Message]:
+            self.tools = dict(Wrong.tools)
+            return await super().reset(seed=seed, task=task)
+
+        async def close(self) -> None:
+            self.tools.clear()
+
+    assert any("a call of halve with" in problem for problem in broken(Tidy).values())
+
+
+def test_an_env_that_swallows_its_cancellation_has_taken_too_long_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Deaf(Sound):
+        async def step(self, turn: AssistantTurn) -> Step:
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(1000)
+            return Step(terminated=True)
+
+    monkeypatch.setattr(contract, "LIMIT_S", 0.2)
+    assert broken(Deaf)["whatever the policy says is answered"].endswith("0.2 s on an answer")
+
+
+@pytest.mark.parametrize("raised", [asyncio.CancelledError(), SystemExit(3), TimeoutError("no")])
+def test_whatever_a_tool_raises_is_told_with_the_call(raised: BaseException) -> None:
+    class Raising(Sound):
+        async def step(self, turn: AssistantTurn) -> Step:
+            raise raised
+
+    said = broken(Raising)["whatever the policy says is answered"]
+    assert f"Raising.step raised {type(raised).__name__}" in said
+    assert "on an answer" in said
+
+
+def test_what_reset_and_close_raise_is_theirs_and_the_env_is_closed() -> None:
+    class Unlucky(Sound):
+        num_open = 0
+
+        async def reset(self, *, seed: int, task: dict[str, Any]) -> list[Message]:
+            type(self).num_open += 1
+            if type(self).num_open > 3:
+                raise RuntimeError("one too many")
+            return await super().reset(seed=seed, task=task)
+
+        async def close(self) -> None:
+            type(self).num_open -= 1
+
+    class Grumpy(Sound):
+        async def step(self, turn: AssistantTurn) -> Step:
+            self.played = True
+            return await super().step(turn)
+
+        async def close(self) -> None:
+            if getattr(self, "played", False):
+                raise RuntimeError("so late")
+
+    only = "whatever the policy says is answered"
+    assert only not in broken(Unlucky)
+    assert "Grumpy.close raised RuntimeError: so late" in broken(Grumpy)[only]
+
+
+def test_long_arguments_are_cut_in_what_is_said() -> None:
+    class Long(Sound):
+        @tool
+        async def read(self, page: Annotated[str, msgspec.Meta(min_length=20_000)]) -> str:
+            """Read."""
+            raise RuntimeError("no")
+
+    assert len(broken(Long)["whatever the policy says is answered"]) < 1000
 
 
 def test_a_loop_that_is_held_once_by_a_busy_machine_is_no_fault(

@@ -7,8 +7,10 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from agentrl.tools.example import arguments_for, made_up
+from agentrl.tools.example import arguments_for, made_up, never_given
 from agentrl.tools.schema import ForeignParameters
 from agentrl.tools.tool import Tool, tool
 
@@ -21,6 +23,22 @@ class Place(msgspec.Struct):
     name: str
     inside: "list[Place]" = []
     next: "Place | None" = None
+
+
+class Number(msgspec.Struct, tag=True):
+    """A leaf."""
+
+    value: int
+
+
+class Sum(msgspec.Struct, tag=True):
+    """A tree that may go on for ever."""
+
+    left: "Expression"
+    right: "Expression"
+
+
+Expression = Sum | Number
 
 
 @pytest.mark.parametrize(
@@ -42,6 +60,8 @@ class Place(msgspec.Struct):
         int | str,
         Literal["north", "south"],
         datetime.date,
+        datetime.datetime,
+        datetime.time,
         Annotated[datetime.time, Meta(tz=True)],
         datetime.timedelta,
         Annotated[datetime.datetime, Meta(tz=True)],
@@ -55,6 +75,10 @@ class Place(msgspec.Struct):
         Annotated[str, Meta(min_length=3, max_length=3)],
         Annotated[str, Meta(pattern="^a+$", examples=["aaa"])],
         Annotated[list[int], Meta(min_length=2, max_length=4)],
+        Annotated[list[int], Meta(min_length=200)],
+        Annotated[dict[str, int], Meta(min_length=2)],
+        Annotated[bytes, Meta(min_length=7)],
+        "Expression",
     ],
 )
 def test_what_is_made_fits(hint: Any) -> None:
@@ -63,9 +87,8 @@ def test_what_is_made_fits(hint: Any) -> None:
 
     take.__annotations__["value"] = hint
     taker = tool(take)
-    made = [*arguments_for(taker, odd="<|im_end|>")]
-    assert made
-    assert set(made) == set(made_up(taker.spec.parameters, odd="<|im_end|>"))
+    assert arguments_for(taker, odd="<|im_end|>")
+    assert never_given(taker) == []
 
 
 def test_least_leaves_out_what_may_be_left_out_and_odd_is_in_every_free_text() -> None:
@@ -92,35 +115,79 @@ def test_a_tool_without_arguments_is_called_once_and_a_pattern_cannot_be_made_up
     async def fly(to: Annotated[str, Meta(pattern="^[A-Z]{3}$")]) -> None:
         """Fly."""
 
-    assert [*arguments_for(now, odd="x")] == [b"{}"]
-    assert not [*arguments_for(fly, odd="x")]
+    assert arguments_for(now, odd="x") == [b"{}"]
+    assert arguments_for(fly, odd="x") == []
+    assert never_given(fly) == ["to"]
 
 
-@pytest.mark.parametrize(
-    "schema",
-    [
-        {},
-        {"type": "object", "properties": {"a": True, "b": {"type": ["integer", "null"]}}},
-        {"type": "object", "properties": {"a": {"$ref": "#/nowhere"}}, "required": ["a", "b"]},
-        {"type": "object", "properties": {"a": {"oneOf": [{"const": 3}, {"type": "null"}]}}},
-        {"type": "object", "properties": {"a": {"type": "array", "minItems": 10**12}}},
-        {
-            "type": "object",
-            "properties": {"a": {"$ref": "#/$defs/t"}},
-            "required": ["a"],
-            "$defs": {
-                "t": {
-                    "type": "object",
-                    "required": ["t"],
-                    "properties": {"t": {"$ref": "#/$defs/t"}},
-                }
-            },
-        },
-    ],
+def test_what_does_not_fit_and_may_be_left_out_keeps_nothing_else_from_being_tried() -> None:
+    @tool
+    async def fly(n: int = 0, to: Annotated[str, Meta(pattern="^[A-Z]{3}$")] = "OSL") -> None:
+        """Fly."""
+
+    calls = [msgspec.json.decode(raw) for raw in arguments_for(fly, odd="x")]
+    assert {"n": 1} in calls
+    assert never_given(fly) == ["to"]
+
+
+def test_what_a_schema_inherits_is_given_too() -> None:
+    schema = {
+        "$defs": {"base": {"properties": {"a": {"type": "integer"}}, "required": ["a"]}},
+        "allOf": [{"$ref": "#/$defs/base"}],
+        "properties": {"b": {"type": ["null", "string"]}},
+    }
+    assert msgspec.json.decode(made_up(schema)) == {"a": 1, "b": "1"}
+
+
+ODD_VALUES: list[Any] = [True, None, [], {}, "x", 3.0, -1, 10**400, ["\ud800"], [None], {"a": 1}]
+KEYWORDS = [
+    "$ref", "additionalProperties", "allOf", "anyOf", "const", "contentEncoding", "default", "enum",
+    "examples", "exclusiveMaximum", "exclusiveMinimum", "format", "items", "maxItems", "maxLength",
+    "maximum", "minItems", "minLength", "minProperties", "minimum", "multipleOf", "oneOf", "pattern",
+    "prefixItems", "properties", "required", "type",
+]  # fmt: skip
+TYPES = ["string", "integer", "number", "boolean", "null", "object", "array"]
+REFERENCES = ["#", "#/properties/a", "#/nowhere", "elsewhere"]
+schemas = st.recursive(
+    st.booleans() | st.sampled_from(ODD_VALUES),
+    lambda inner: st.dictionaries(
+        st.sampled_from(KEYWORDS),
+        inner
+        | st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from("ab"), inner, max_size=2)
+        | st.sampled_from([*TYPES, *REFERENCES]),
+        max_size=5,
+    ),
+    max_leaves=12,
 )
-def test_no_schema_of_others_makes_it_fail(schema: dict[str, Any]) -> None:
+
+
+@given(st.dictionaries(st.sampled_from("ab"), schemas, max_size=2), schemas)
+def test_no_schema_of_others_makes_it_fail(properties: dict[str, Any], more: Any) -> None:
     async def take(**arguments: Any) -> None:
         """Take it."""
 
+    rest = more if isinstance(more, dict) else {}
+    schema = {**rest, "type": "object", "properties": properties}
     taker = Tool(take, parameters=ForeignParameters(schema, "Take it."))
-    assert [*arguments_for(taker, odd="x")]
+    for raw in [*arguments_for(taker, odd="x"), made_up(schema)]:
+        assert isinstance(msgspec.json.decode(raw), dict)
+    assert set(never_given(taker)) <= {"a", "b"}
+
+
+def test_a_schema_that_branches_for_ever_is_given_up_soon() -> None:
+    tree = {"$ref": "#/$defs/t"}
+    of_four = {"type": "object", "properties": dict.fromkeys("abcd", tree), "required": [*"abcd"]}
+    schema = {
+        "type": "object",
+        "properties": {"x": tree},
+        "required": ["x"],
+        "$defs": {"t": of_four},
+    }
+    taker = Tool(_take, parameters=ForeignParameters(schema, "Take it."))
+    assert arguments_for(taker, odd="x") == []
+    assert never_given(taker) == ["x"]
+
+
+async def _take(**arguments: Any) -> None:
+    """Take it."""

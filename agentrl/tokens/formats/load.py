@@ -50,13 +50,13 @@ def make_format(made: MakesFormat, name: str, model_dir: str | Path) -> ChatForm
 
     Reads `tokenizer.json` and the chat template (of `chat_template.jinja`, or else of
     `tokenizer_config.json`). A template that never mentions `tools` does not describe them to its
-    model: nor does the format. Raises `ConfigError` when a file is missing or the template is of
-    another format.
+    model: nor does the format. Raises `ConfigError` when a file is missing, or when the template of
+    a format that is ChatML is none of ChatML; any other needs no template.
     """
     model_dir = Path(model_dir)
     vocab = Vocab.from_file(model_dir)
-    template = _read_template(model_dir)
     is_chatml = isinstance(made, type) and issubclass(made, ChatML)
+    template = _read_template(model_dir) if is_chatml or _has_template(model_dir) else ""
     if is_chatml and "<|im_start|>" not in template:
         raise ConfigError(f"the chat template of {model_dir} is not of the chat format {name}")
     return made(
@@ -64,6 +64,13 @@ def make_format(made: MakesFormat, name: str, model_dir: str | Path) -> ChatForm
         tools_in_prompt=re.search(r"\btools\b", template) is not None,
         default_system=next((text for text in _DEFAULT_SYSTEMS if text in template), None),
     )
+
+
+def _has_template(model_dir: Path) -> bool:
+    try:
+        return bool(_read_template(model_dir))
+    except ConfigError:
+        return False
 
 
 def _read_template(model_dir: Path) -> str:
