@@ -33,5 +33,6 @@ class Failures:
         if error not in self._seen and len(self._seen) < _MAX_SEEN:
             self._seen.add(error)
             shown = failure
-        _LOG.warning("episode %s: %s: %s", assignment.id, outcome, error, exc_info=shown)
+        whose = f"episode {assignment.id} of task {assignment.task.id}"
+        _LOG.warning("%s: %s: %s", whose, outcome, error, exc_info=shown)
         return failed_episode(assignment, outcome, error, wall_s)

@@ -23,7 +23,7 @@ from agentrl.actors.rollouts import RolloutPlayer
 from agentrl.actors.scripted import ANSWER, LINES, Line, Scripted, shipped_format
 from agentrl.config.run import RunConfig
 from agentrl.envs.blame import place_of, words_of
-from agentrl.envs.contract import HOLD_S
+from agentrl.envs.contract import HOLD_S, name_of
 from agentrl.envs.env import Env
 from agentrl.envs.ground import Announce, Finding, Ground
 from agentrl.envs.held import Held
@@ -60,6 +60,7 @@ class _Tried:
         self._ground = ground
         self.failure: BaseException | None = None
         self.held_s = 0.0
+        self.returned = False
 
     def make(self) -> Env:
         env = cast(Rollout, self._ground.make())
@@ -68,7 +69,9 @@ class _Tried:
         async def watched(task: dict[str, Any], chat: Chat) -> Any:
             held = Held(solve(task, cast(Chat, _Apart(chat))))
             try:
-                return await held
+                reward = await held
+                self.returned = True
+                return reward
             except BaseException as failure:
                 self.failure = failure
                 raise
@@ -158,7 +161,9 @@ async def _said(ground: Ground, what: str, line: Line) -> Problem:
     if report.stop_reason is StopReason.TIME_LIMIT:
         return f"{name} was not done {LIMIT_S:g} s after it began, on {what}"
     if report.outcome is Outcome.DONE:
-        return None
+        if tried.returned:
+            return None
+        return f"{name} returned no reward, on {what}: it was ended by {report.stop_reason}"
     if tried.failure is not None:
         return f"{name} raised {words_of(tried.failure)} on {what}"
     return f"{report.error}, on {what}"
@@ -209,7 +214,7 @@ async def _leaves_nothing(ground: Ground) -> Problem:
     with anyio.move_on_after(GONE_S):  # some take a moment to end
         while asyncio.all_tasks() - tasks_before:  # noqa: ASYNC110 - nobody tells
             await anyio.sleep(0.05)
-    tasks = [task.get_name() for task in asyncio.all_tasks() - tasks_before]
+    tasks = [name_of(task) for task in asyncio.all_tasks() - tasks_before]
     return f"{len(tasks)} tasks go on after {name}: {', '.join(tasks[:3])}" if tasks else None
 
 

@@ -33,7 +33,8 @@ A check plays whole episodes, and calls every tool with arguments made from its 
 
 exit codes:
   0    done; for check: every promise is kept
-  1    check: a promise is broken; each is a line that begins with BAD
+  1    check: a promise is broken; each is a line that begins with BAD (one that begins with --
+       could not be tried in full)
        play: the episode of a served model failed
   2    the command line, the Env or its arguments are wrong
   3    a service of the Env could not be started
@@ -99,15 +100,30 @@ def _list(arguments: argparse.Namespace) -> int:
 def _check(arguments: argparse.Namespace) -> int:
     num_broken = 0
     with _unlogged(), _ground(arguments) as ground:
+        sys.stdout.write(f"{_tools_of(ground)}\n")
         for finding in _findings(ground):
             num_broken += finding.problem is not None
-            sys.stdout.write(f"{'ok ' if finding.problem is None else 'BAD'} {finding.promise}\n")
+            mark = "BAD" if finding.problem else "-- " if finding.note else "ok "
+            sys.stdout.write(f"{mark} {finding.promise}\n")
             for more in filter(None, (finding.problem, finding.note)):
                 sys.stdout.write(f"    {more}\n")
     broken = "1 promise is broken" if num_broken == 1 else f"{num_broken} promises are broken"
     words = broken if num_broken else "every promise is kept"
     sys.stdout.write(f"{ground.cls.__qualname__}: {words}\n")
     return 1 if num_broken else 0
+
+
+def _tools_of(ground: "Ground") -> str:
+    """What the model may call; a rollout says it to its model itself."""
+    from agentrl.envs.preflight import tools_of
+    from agentrl.envs.rehearsal import discard
+    from agentrl.envs.rollout import Rollout
+
+    if issubclass(ground.cls, Rollout):
+        return f"agent {ground.cls.__qualname__}"
+    env = ground.make()
+    discard(env)
+    return tools_of(env)
 
 
 @contextmanager
@@ -202,6 +218,7 @@ def _ground(arguments: argparse.Namespace) -> "Iterator[Ground]":
 
 
 def _first_task(cls: "type[Env]", arguments: argparse.Namespace) -> "Task":
+    from agentrl.envs.preflight import ROWS
     from agentrl.envs.rehearsal import LIMIT_S, first_task
     from agentrl.envs.sources import JsonlSource
 
@@ -212,6 +229,8 @@ def _first_task(cls: "type[Env]", arguments: argparse.Namespace) -> "Task":
     )
     if source is None:
         raise ConfigError(f"{arguments.env} brings no tasks of its own; give it --prompt-data")
+    if isinstance(source, JsonlSource):
+        source.check(ROWS)
     task = first_task(source)
     if task is None:
         raise ConfigError(f"{arguments.env} had no first task within {LIMIT_S:g} s")

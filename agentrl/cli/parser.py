@@ -22,9 +22,8 @@ class Parser(argparse.ArgumentParser):
             word = left[0].partition("=")[0]
             if not word.startswith("-"):
                 self.error(f"{left[0]!r} is one word too many")
-            self.error(
-                f"there is no {word}{nearest(word, flags) or '; --help tells what there is'}"
-            )
+            meant = nearest(word, flags) or "; --help tells what there is"
+            self.error(f"there is no {word}{meant}")
         return found, left
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:

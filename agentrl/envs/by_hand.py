@@ -5,6 +5,7 @@ NAME {...}    a call of the tool NAME, with its arguments as JSON
 end of input  the episode is left
 """
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TextIO
@@ -15,7 +16,9 @@ from agentrl.envs.blame import words_of
 from agentrl.envs.env import Env
 from agentrl.envs.ground import Ground
 from agentrl.envs.messages import AssistantTurn, Message, ToolCall
+from agentrl.envs.plugins import hint
 from agentrl.errors import AgentRLError, ConfigError, EnvError
+from agentrl.tools.example import made_up
 
 __all__ = ["play", "read_turn"]
 
@@ -66,6 +69,10 @@ async def _turns(env: Env, lines: TextIO, out: TextIO) -> float | None:
         if "<tool_call>" in line:
             out.write("here a tool is called as it says above: its name, then its arguments\n")
             continue
+        name = line.partition(" ")[0].strip()
+        if re.fullmatch(r"\w+ \{.*\}\s*", line) and name not in env.tools:
+            out.write(f"there is no tool {name!r}{hint(name, env.tools)}\n")
+            continue
         with _blaming(env, "step"):
             step = await env.step(read_turn(env, line.strip(), index))
         index += 1
@@ -94,9 +101,6 @@ def _show(message: Message, out: TextIO) -> None:
 
 
 def _help(env: Env) -> str:
-    calls = [
-        f"{name} {{{', '.join(map(repr, tool.spec.parameters.get('properties', ())))}: ...}}"
-        for name, tool in env.tools.items()
-    ]
-    tools = f"; a tool: {' or '.join(calls)}".replace("'", '"') if calls else ""
+    calls = [f"{name} {made_up(tool.spec.parameters).decode()}" for name, tool in env.tools.items()]
+    tools = f"; a tool, as in: {' or '.join(calls)}" if calls else ""
     return f"Write an answer{tools}. End of input leaves the episode."

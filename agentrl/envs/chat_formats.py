@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import cast
 
 from agentrl.envs.blame import words_of
+from agentrl.envs.format_trial import try_format
 from agentrl.envs.plugins import Kind, load_named, load_place, unknown
 from agentrl.errors import AgentRLError, ConfigError
 from agentrl.tokens.formats.base import ChatFormat
@@ -24,8 +25,8 @@ _ATTRIBUTES = ("vocab", "assistant_opener", "stop_ids")
 
 def open_chat_format(name: str, model_dir: str | Path) -> ChatFormat:
     """The chat format of a name, `pkg.module:Class` or `path/to/file.py:Class` (`--chat-format`)
-    for the model at `model_dir`. Raises ConfigError when there is none, when it cannot be made, or
-    as `make_format`."""
+    for the model at `model_dir`; one that is not agentrl's own is tried. Raises ConfigError when
+    there is none, when it cannot be made, and as `make_format` and `try_format`."""
     made = load_place(_KIND, name) if ":" in name else _named(name)
     try:
         chat = make_format(made, name, model_dir)
@@ -39,6 +40,8 @@ def open_chat_format(name: str, model_dir: str | Path) -> ChatFormat:
         ) from error
     if lacks:
         raise ConfigError(f"chat format {name} has no {' and no '.join(lacks)} (docs/formats.md)")
+    if name not in FORMATS:
+        try_format(chat, name)
     return chat
 
 

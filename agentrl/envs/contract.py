@@ -17,7 +17,7 @@ from typing import Any
 import anyio
 
 from agentrl.envs.any_turn import ANSWER, turns
-from agentrl.envs.blame import words_of
+from agentrl.envs.blame import place_of, words_of
 from agentrl.envs.env import Env
 from agentrl.envs.ground import Announce, Finding, Ground
 from agentrl.envs.held import Held
@@ -25,12 +25,12 @@ from agentrl.envs.hostile import HOSTILE
 from agentrl.envs.messages import AssistantTurn, Step
 from agentrl.envs.rehearsal import rehearse
 from agentrl.envs.watch import BlockedError, OverdueError, Watch, run_watched
-from agentrl.errors import InfrastructureError
+from agentrl.errors import EnvError, InfrastructureError
 from agentrl.tools.example import never_given
 from agentrl.tools.tool import Tool
 from agentrl.types import MAX_SNAPSHOT_BYTES
 
-__all__ = ["HOLD_S", "PROMISES", "check_contract"]
+__all__ = ["HOLD_S", "PROMISES", "check_contract", "name_of"]
 
 #: Seconds that each thing may take that is tried.
 LIMIT_S = 30.0
@@ -49,6 +49,10 @@ class _LateError(Exception):
     """Its text says what took too long."""
 
 
+class _RaisedError(Exception):
+    """Its text is what user code raised where another promise was tried."""
+
+
 class _UntriedError(Exception):
     """Its text is a `note`; what could be tried has been."""
 
@@ -59,14 +63,28 @@ def check_contract(ground: Ground, announce: Announce = str) -> Iterator[Finding
     Raises ConfigError for an Env that cannot be played at all.
     """
     rehearse(ground.make(), ground.task, seed=ground.seed, limit_s=LIMIT_S)
+    has_raised = False
     for promise, keeps in PROMISES.items():
-        if keeps is _can_be_saved and not ground.cls.can_be_saved:
+        if not _concerns(keeps, ground.cls):
             continue
         announce(promise)
         try:
-            yield Finding(promise, _tried(keeps, ground))
+            found = Finding(promise, _tried(keeps, ground))
         except _UntriedError as left_out:
-            yield Finding(promise, None, str(left_out))
+            found = Finding(promise, None, str(left_out))
+        except _RaisedError as raised:
+            again = "what is said above came in the way" if has_raised else None
+            found = Finding(promise, None if again else str(raised), again)
+            has_raised = True
+        has_raised |= keeps is _any_turn and found.problem is not None
+        yield found
+
+
+def _concerns(keeps: "_Promise", cls: type[Env]) -> bool:
+    """Whether the Env has given that promise."""
+    if keeps is _reads_text_only:
+        return bool(cls.reward_reads_text_only)
+    return keeps is not _can_be_saved or cls.can_be_saved
 
 
 def _tried(keeps: "_Promise", ground: Ground) -> Problem:
@@ -81,7 +99,7 @@ def _tried(keeps: "_Promise", ground: Ground) -> Problem:
     except BlockedError as error:
         return str(error)
     except _ERRORS as error:
-        return words_of(error)
+        raise _RaisedError(words_of(error)) from error
 
 
 class _Trial:
@@ -163,8 +181,12 @@ async def _any_turn(trial: _Trial) -> Problem:
         except (InfrastructureError, _LateError):
             raise
         except _ERRORS as error:
-            said = f"{trial.name}.{trial.doing} raised {words_of(error)} on {what}"
-            if trial.doing != "step":
+            if isinstance(error, EnvError) and trial.doing == "step":  # in words of its own
+                place = place_of(error)
+                said = f"{error}{f' ({place})' if place else ''}, on {what}"
+            else:
+                said = f"{trial.name}.{trial.doing} raised {words_of(error)} on {what}"
+            if trial.doing != "step" or "returned" in said:
                 return said
             return (
                 f"{said}: what the policy did wrong is to be told to it, as a message (by a tool: "
@@ -199,6 +221,25 @@ async def _same_answers(trial: _Trial) -> Problem:
     return None
 
 
+async def _reads_text_only(trial: _Trial) -> Problem:
+    """As in training: a fresh Env that ran no tool gives the same text the same reward."""
+    alone = (await trial.answered("an answer", ANSWER)).reward
+    for what, turn in await trial.script():
+        if not turn.tool_calls:
+            continue
+        with trial.within(what):
+            async with trial.begun() as env:
+                before = await env.step(turn)
+                after = None if before.done else await env.step(ANSWER)
+        if after is not None and after.terminated and before.reward + after.reward != alone:
+            return (
+                f"{trial.name} declares reward_reads_text_only, and gives the answer "
+                f"{ANSWER.text!r} {alone:g} at once, but {before.reward + after.reward:g} after "
+                f"{what}: let `score` read its text alone, or take the declaration back"
+            )
+    return None
+
+
 def _differ(field: str, one: Step, other: Step) -> bool:
     return bool(getattr(one, field) != getattr(other, field))
 
@@ -221,10 +262,16 @@ async def _closes(trial: _Trial) -> Problem:
                 raised = f"{trial.name}.close raised {words_of(error)}"
                 return f"{raised} {stage}; it is called at every end"
     await anyio.sleep(0.05)
-    left = [task.get_name() for task in asyncio.all_tasks() - before if not task.done()]
+    left = [name_of(task) for task in asyncio.all_tasks() - before if not task.done()]
     return (
         f"{len(left)} tasks go on after {trial.name}.close: {', '.join(left[:3])}" if left else None
     )
+
+
+def name_of(task: "asyncio.Task[Any]") -> str:
+    """What a task runs, or what it was named."""
+    name = task.get_name()
+    return getattr(task.get_coro(), "__qualname__", name) if name.startswith("Task-") else name
 
 
 async def _nothing(env: Env) -> None:
@@ -316,6 +363,7 @@ PROMISES: dict[str, _Promise] = {
     "the same seed and task give the same prompt": _same_prompt,
     "whatever the policy says is answered": _any_turn,
     "the same turns get the same answers": _same_answers,
+    "its reward reads nothing but the text, as it declares": _reads_text_only,
     "it can be closed at any moment, and leaves nothing behind": _closes,
     "it leaves the event loop to the others": _leaves_the_loop,
     "what is restored goes on as what was saved": _can_be_saved,

@@ -1,8 +1,9 @@
 """What user code brings, by name: found in agentrl itself, in installed packages, or where it lies.
 
-A `Kind` (environments, tools, rewards, chat formats) says under which entry point group packages announce theirs,
-and what a value must be. Nothing is imported that was not asked for. Claims of different owners on
-one name refuse each other; `pkg.module:attribute` and `path/to/file.py:attribute` need no name.
+A `Kind` (environments, tools, rewards, chat formats) says under which entry point group packages
+announce theirs, and what a value must be. Nothing is imported that was not asked for. Claims of
+different owners on one name refuse each other; `pkg.module:attribute` and
+`path/to/file.py:attribute` need no name.
 """
 
 import difflib

@@ -22,7 +22,7 @@ from agentrl.envs.tasks import open_eval_sets, open_source
 from agentrl.errors import AgentRLError, ConfigError
 from agentrl.types import Task, TaskSource
 
-__all__ = ["ROWS", "preflight"]
+__all__ = ["ROWS", "preflight", "tools_of"]
 
 #: Rows of --prompt-data that are read; a later malformed one ends the run when it is reached.
 ROWS = 1000
@@ -44,7 +44,9 @@ def preflight(config: RunConfig) -> list[str]:
     _check_eval_sets(config, cls)
     task = first_task(source)
     is_rollout = issubclass(cls, Rollout)
-    notes = [_tools(env), *_unverified(cls)] if cls is not SingleTurnEnv and not is_rollout else []
+    notes = (
+        [tools_of(env), *_unverified(cls)] if cls is not SingleTurnEnv and not is_rollout else []
+    )
     if services or task is None or is_rollout:
         discard(env)
         return notes
@@ -111,9 +113,10 @@ def _raised(cls: type[Env], name: str, error: Exception) -> ConfigError:
     return ConfigError(f"{cls.__qualname__}.{name} raised {words_of(error)}")
 
 
-def _tools(env: Env) -> str:
+def tools_of(env: Env) -> str:
     """What the model may call: a forgotten `@tool` shows here and nowhere else."""
-    tools = ", ".join(_signatures(env)) or "none (`@tool` above a method makes it one)"
+    nothing = "none before reset (`@tool` above a method makes it one)"
+    tools = ", ".join(_signatures(env)) or nothing
     return f"environment {type(env).__qualname__}; tools of the model: {tools}"
 
 

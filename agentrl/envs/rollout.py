@@ -76,6 +76,10 @@ def rollout(name: str) -> Callable[[Solve], Solve]:
                 f"@rollout({name!r}) stands above {function!r}; write "
                 "`async def solve(task, chat):`"
             )
+        if [*inspect.signature(function).parameters][:2] == ["chat", "task"]:
+            raise ConfigError(
+                f"{function.__qualname__} takes chat and task; it is called as (task, chat)"
+            )
         vars(function)[MADE_ENV] = register(name)(_made(function))
         return function
 

@@ -68,7 +68,8 @@ def write_template(name: str, folder: Path) -> Iterator[str]:
     data = f"{name}.py --prompt-data {name}.jsonl"
     yield f"agentrl env check {data}"
     yield f"agentrl env play {data}"
-    yield f"python train_async.py --hf-checkpoint MODEL --env {data} --n-samples-per-prompt 8"
+    flags = "--n-samples-per-prompt 8 --rollout-max-response-len 256"
+    yield f"python train_async.py --hf-checkpoint MODEL --env {data} {flags}"
 
 
 def _is_taken(word: str) -> bool:

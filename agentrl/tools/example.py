@@ -61,9 +61,19 @@ def arguments_for(tool: Tool[Any], odd: str) -> list[bytes]:
 
 
 def never_given(tool: Tool[Any]) -> list[str]:
-    """The parameters of `tool` that none of `arguments_for` gives."""
+    """The parameters of `tool` that none of `arguments_for` gives; one whose own example does not
+    fit, with that example."""
     given = {name for raw in arguments_for(tool, odd="1") for name in msgspec.json.decode(raw)}
-    return [name for name in _dict(tool.spec.parameters, "properties") if name not in given]
+    properties = _dict(tool.spec.parameters, "properties")
+    return [
+        f"{name} (its example {examples[0]!r:.40} may not fit)" if examples else name
+        for name, examples in ((name, _examples(properties[name])) for name in properties)
+        if name not in given
+    ]
+
+
+def _examples(schema: object) -> list[Any]:
+    return _list(schema, "examples") if isinstance(schema, Mapping) else []
 
 
 def made_up(schema: Schema) -> bytes:

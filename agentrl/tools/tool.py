@@ -11,6 +11,7 @@ a tight loop) cannot be cut and stalls every episode of the worker: give such a 
 A thread cannot be killed either: at its timeout it is abandoned and its result ignored.
 """
 
+import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from types import MethodType
@@ -23,6 +24,8 @@ from agentrl.tools.schema import Parameters, read_parameters
 __all__ = ["HasTools", "Tool", "ToolError", "ToolSpec", "collect_tools", "tool"]
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_OPTIONS = ("name", "timeout_s", "max_output_bytes", "thread", "parallel", "max_concurrency")
 
 
 class ToolError(Exception):
@@ -133,6 +136,12 @@ def tool(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     `max_concurrency`: calls that run at once in a worker process, of all its episodes; waiting for
     a turn is not counted as the tool's time. Not for a `thread`.
     """
+    if fn is not None and not callable(fn):
+        raise TypeError(f"@tool({fn!r}) has no function below it; write `@tool(name={fn!r})`")
+    if unknown := [option for option in options if option not in _OPTIONS]:
+        close = difflib.get_close_matches(unknown[0], _OPTIONS, n=1, cutoff=0.5)
+        meant = f"did you mean {close[0]}?" if close else f"there are {', '.join(_OPTIONS)}"
+        raise TypeError(f"@tool has no option {unknown[0]!r}; {meant}")
     if fn is not None:
         return Tool(fn)
     return lambda fn: Tool(fn, **options)

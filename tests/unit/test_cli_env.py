@@ -82,7 +82,7 @@ def test_an_episode_is_played_by_hand(
     assert main(flags) == 0
     out = capsys.readouterr().out
     assert "[user] What is 2 plus 11?" in out
-    assert 'a tool: add {"a", "b": ...}' in out
+    assert 'a tool, as in: add {"a":1,"b":1}' in out
     assert "[tool] 13" in out
     assert "[tool] error: the arguments of add are not valid JSON" in out
     assert out.endswith("terminated after 3 turns, reward 1\n")
@@ -147,14 +147,40 @@ def test_a_model_that_nobody_serves_is_said(capsys: pytest.CaptureFixture[str]) 
     assert "the server http://127.0.0.1:9: GET /server_info failed" in capsys.readouterr().err
 
 
+def test_a_check_says_first_what_the_model_may_call(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["env", "new", "sums"])
+    source = (here / "sums.py").read_text()
+    capsys.readouterr()
+    assert main(["env", "check", "sums.py", "--prompt-data", "sums.jsonl"]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first == "environment Sums; tools of the model: add(a, b)"
+    (here / "bare.py").write_text(source.replace("    @tool\n", ""))
+    main(["env", "check", "bare.py", "--prompt-data", "sums.jsonl"])
+    assert "tools of the model: none before reset (`@tool` above" in capsys.readouterr().out
+
+
+def test_a_row_that_is_malformed_is_found_wherever_it_stands(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["env", "new", "sums"])
+    with (here / "sums.jsonl").open("a") as file:
+        file.write('{"question": \n')
+    assert main(["env", "check", "sums.py", "--prompt-data", "sums.jsonl"]) == 65
+    assert "sums.jsonl" in capsys.readouterr().err
+
+
 def test_a_call_that_is_written_as_a_model_would_is_told_how_to_write_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     main(["env", "new", "sums"])
-    monkeypatch.setattr("sys.stdin", io.StringIO('<tool_call>{"name": "add"}\n13\n'))
+    lines = '<tool_call>{"name": "add"}\nadds {"a": 1}\n13\n'
+    monkeypatch.setattr("sys.stdin", io.StringIO(lines))
     assert main(["env", "play", "sums.py", "--prompt-data", "sums.jsonl"]) == 0
     out = capsys.readouterr().out
     assert "here a tool is called as it says above" in out
+    assert "there is no tool 'adds'; did you mean 'add'?" in out
     assert out.endswith("terminated after 1 turns, reward 1\n")
 
 

@@ -130,7 +130,8 @@ class Heavy(Sound):
 def broken(cls: type[Env]) -> dict[str, str]:
     """Promises that are not kept, and why."""
     found = {f.promise: f.problem for f in check_contract(Ground(cls, {}, TASK))}
-    assert list(found) == list(PROMISES)
+    declared = "its reward reads nothing but the text, as it declares"
+    assert {declared, *found} == {*PROMISES}
     return {promise: problem for promise, problem in found.items() if problem is not None}
 
 
@@ -205,8 +206,62 @@ def test_an_env_that_saves_nothing_is_not_praised_for_it() -> None:
         drawn = 0
 
     found = [finding.promise for finding in check_contract(Ground(Unsaved, {}, TASK))]
-    assert found == list(PROMISES)[:-1]
-    assert "restored" in list(PROMISES)[-1]
+    assert "what is restored goes on as what was saved" in PROMISES
+    assert "what is restored goes on as what was saved" not in found
+
+
+def test_an_example_that_does_not_fit_is_named() -> None:
+    class Mistaken(Sound):
+        @tool
+        async def fly(
+            self, to: Annotated[str, msgspec.Meta(pattern="^[A-Z]{3}$", examples=["Oslo"])]
+        ) -> str:
+            """Fly there."""
+            return to
+
+    (note,) = [f.note for f in check_contract(Ground(Mistaken, {}, TASK)) if f.note]
+    assert "fits fly(to (its example 'Oslo' may not fit))" in note
+
+
+def test_what_raises_is_told_once_and_in_the_name_of_the_tool() -> None:
+    problems = broken(Wrong)
+    assert len(problems) == 1
+    (said,) = problems.values()
+    assert said.startswith("tool halve (call call_0_0) raised ZeroDivisionError")
+    notes = [f.note for f in check_contract(Ground(Wrong, {}, TASK)) if f.note]
+    assert set(notes) == {"what is said above came in the way"}
+
+
+def test_a_score_that_is_no_number_is_told_without_advice_on_the_policy() -> None:
+    class Wordy(Sound):
+        async def score(self, text: str) -> float:
+            return "good"  # type: ignore[return-value]
+
+    said = broken(Wordy)["whatever the policy says is answered"]
+    assert said.endswith("Wordy.score returned 'good'; return a finite number, on an answer")
+
+
+def test_a_reward_that_reads_what_tools_did_breaks_the_word_of_its_env() -> None:
+    class Tempting(Sound):
+        reward_reads_text_only = True
+        num_calls = 0
+
+        @tool
+        async def cheat(self) -> str:
+            """Cheat."""
+            self.num_calls += 1
+            return "done"
+
+        async def score(self, text: str) -> float:
+            return float(self.num_calls)
+
+    class Honest(Tempting):
+        reward_reads_text_only = False
+
+    declared = "its reward reads nothing but the text, as it declares"
+    said = broken(Tempting)[declared]
+    assert "gives the answer '42' 0 at once, but 1 after a call of cheat with {}" in said
+    assert declared not in broken(Honest)
 
 
 def test_tools_are_tried_that_are_gone_after_close() -> None:
@@ -216,7 +271,7 @@ def test_tools_are_tried_that_are_gone_after_close() -> None:
             return await super().reset(seed=seed, task=task)
 
         async def close(self) -> None:
-            self.tools.clear()
+            vars(self)["tools"].clear()
 
     assert any("a call of halve with" in problem for problem in broken(Tidy).values())
 

@@ -28,7 +28,7 @@ def test_an_env_without_tools_is_told_so_since_a_forgotten_decorator_looks_like_
     write: Write,
 ) -> None:
     (note,) = preflight(write(env_source(RESET, SCORE)))
-    assert "none (`@tool` above a method makes it one)" in note
+    assert "none before reset (`@tool` above a method makes it one)" in note
 
 
 STEP = "async def step(self, turn):\n    return Step(reward=1.0, terminated=True)"

@@ -339,7 +339,7 @@ def test_rewards_that_never_differ_are_remarked_on_once(run_dir: Path) -> None:
             recorder.event("step", step(number, 0.0))
     (note,) = [line for line in stream.getvalue().splitlines() if line.startswith("note")]
     assert note.startswith(
-        "note: in each of the last 3 iterations all episodes had the same reward (0 in"
+        "note: in each of the last 3 iterations all episodes had the same reward (0"
     )
     assert f"agentrl view {run_dir}" in note
 

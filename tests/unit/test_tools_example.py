@@ -143,8 +143,8 @@ ODD_VALUES: list[Any] = [True, None, [], {}, "x", 3.0, -1, 10**400, ["\ud800"], 
 KEYWORDS = [
     "$ref", "additionalProperties", "allOf", "anyOf", "const", "contentEncoding", "default", "enum",
     "examples", "exclusiveMaximum", "exclusiveMinimum", "format", "items", "maxItems", "maxLength",
-    "maximum", "minItems", "minLength", "minProperties", "minimum", "multipleOf", "oneOf", "pattern",
-    "prefixItems", "properties", "required", "type",
+    "maximum", "minItems", "minLength", "minProperties", "minimum", "multipleOf", "oneOf",
+    "pattern", "prefixItems", "properties", "required", "type",
 ]  # fmt: skip
 TYPES = ["string", "integer", "number", "boolean", "null", "object", "array"]
 REFERENCES = ["#", "#/properties/a", "#/nowhere", "elsewhere"]
@@ -172,7 +172,7 @@ def test_no_schema_of_others_makes_it_fail(properties: dict[str, Any], more: Any
     taker = Tool(take, parameters=ForeignParameters(schema, "Take it."))
     for raw in [*arguments_for(taker, odd="x"), made_up(schema)]:
         assert isinstance(msgspec.json.decode(raw), dict)
-    assert set(never_given(taker)) <= {"a", "b"}
+    assert {name[0] for name in never_given(taker)} <= {"a", "b"}
 
 
 def test_a_schema_that_branches_for_ever_is_given_up_soon() -> None:
