@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import anyio
+import msgspec
 
 from agentrl.envs.any_turn import ANSWER, turns
 from agentrl.envs.blame import place_of, words_of
@@ -62,6 +63,8 @@ def check_contract(ground: Ground, announce: Announce = str) -> Iterator[Finding
 
     Raises ConfigError for an Env that cannot be played at all.
     """
+    tool_timeout_s = min(ground.tool_timeout_s, LIMIT_S / 3)  # in time to be told of
+    ground = msgspec.structs.replace(ground, tool_timeout_s=tool_timeout_s)
     rehearse(ground.make(), ground.task, seed=ground.seed, limit_s=LIMIT_S)
     has_raised = False
     for promise, keeps in PROMISES.items():

@@ -257,6 +257,16 @@ def test_an_agent_that_holds_the_loop_is_named() -> None:
     assert "selfish.solve held the event loop for" in problem.replace("<locals>.", "")
 
 
+def test_an_agent_that_calls_its_model_until_it_is_stopped_has_no_reward() -> None:
+    async def endless(task: dict[str, Any], chat: Chat) -> float:
+        while True:
+            await chat.complete(HELLO)
+
+    (problem,) = broken(made_of(endless)).values()
+    assert "endless.solve returned no reward, on an answer" in problem.replace("<locals>.", "")
+    assert problem.endswith("it was ended by turn_limit")
+
+
 def test_a_service_that_is_away_is_no_broken_promise() -> None:
     async def waits(task: dict[str, Any], chat: Chat) -> float:
         await chat.complete(HELLO)
@@ -283,6 +293,7 @@ def test_the_command_prints_the_table_of_promises(
     assert main(["env", "check", "agent.py", "--prompt-data", "rows.jsonl"]) == 1
     out = capsys.readouterr().out.splitlines()
     assert out == [
+        "agent solve",
         f"BAD {PLAYS}",
         "    solve.solve raised KeyError: 'no_such' (agent.py:6) on an answer",
         "solve: 1 promise is broken",

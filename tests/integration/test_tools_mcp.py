@@ -247,7 +247,11 @@ async def test_tools_of_one_name_and_bad_descriptions_are_refused(url: str) -> N
 
 async def test_it_keeps_what_an_env_promises(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that have to do with a server; `agentrl env check` tries all, and takes a minute."""
-    tried = dict(list(contract.PROMISES.items())[::3])
+    names = ("the same prompt", "closed at any moment")
+    tried = {
+        name: keeps for name, keeps in contract.PROMISES.items() if any(n in name for n in names)
+    }
+    assert len(tried) == len(names)
     monkeypatch.setattr(contract, "PROMISES", tried)
     ground = Ground(
         load_env("tools"), {"mcp": [{"url": url}]}, Task("t", {"input": "q", "label": "3"})

@@ -30,6 +30,7 @@ from agentrl.cli.main import main as agentrl_program
 from agentrl.clock import ManualClock
 from agentrl.config.resolve import parse
 from agentrl.config.toml import write_config
+from agentrl.envs import registry
 from agentrl.telemetry.recorder import Recorder
 from agentrl.tokens.chat import Message, ToolCall
 from agentrl.tokens.formats.load import load_format
@@ -230,7 +231,9 @@ def check_block(clone: Path, block: Snippet, shown: str) -> None:
         code, said = started(clone, sys.executable, "train_async.py", *flags, "--dry-run")
         require(code == 0, said)
     if not classes:
-        runpy.run_path(block.name)
+        with pytest.MonkeyPatch.context() as patch:  # commands load the file anew
+            patch.setattr(registry, "_registered", {})
+            runpy.run_path(block.name)
 
 
 def check_snippet(clone: Path, snippet: Snippet, shown: str) -> None:
