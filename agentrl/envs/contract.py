@@ -10,14 +10,13 @@ whose service is away is an InfrastructureError.
 
 import asyncio
 import copy
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
 import anyio
 import msgspec
 
-from agentrl.envs.any_turn import ANSWER, turns
+from agentrl.envs.any_turn import ANSWER
 from agentrl.envs.blame import place_of, words_of
 from agentrl.envs.env import Env
 from agentrl.envs.ground import Announce, Finding, Ground
@@ -25,10 +24,18 @@ from agentrl.envs.held import Held
 from agentrl.envs.hostile import HOSTILE
 from agentrl.envs.messages import AssistantTurn, Step
 from agentrl.envs.rehearsal import rehearse
-from agentrl.envs.watch import BlockedError, OverdueError, Watch, run_watched
+from agentrl.envs.trial import (
+    ERRORS,
+    LateError,
+    Problem,
+    Promise,
+    RaisedError,
+    Trial,
+    UntriedError,
+    tried,
+)
 from agentrl.errors import EnvError, InfrastructureError
 from agentrl.tools.example import never_given
-from agentrl.tools.tool import Tool
 from agentrl.types import MAX_SNAPSHOT_BYTES
 
 __all__ = ["HOLD_S", "PROMISES", "check_contract", "name_of"]
@@ -39,23 +46,6 @@ LIMIT_S = 30.0
 HOLD_S = 0.05
 #: Times that a method is tried whose first try held the loop: a busy machine does that too.
 TRIES = 3
-
-#: What user code may raise, and what is then said of it.
-_ERRORS = (Exception, SystemExit, asyncio.CancelledError)
-
-Problem = str | None
-
-
-class _LateError(Exception):
-    """Its text says what took too long."""
-
-
-class _RaisedError(Exception):
-    """Its text is what user code raised where another promise was tried."""
-
-
-class _UntriedError(Exception):
-    """Its text is a `note`; what could be tried has been."""
 
 
 def check_contract(ground: Ground, announce: Announce = str) -> Iterator[Finding]:
@@ -72,10 +62,10 @@ def check_contract(ground: Ground, announce: Announce = str) -> Iterator[Finding
             continue
         announce(promise)
         try:
-            found = Finding(promise, _tried(keeps, ground))
-        except _UntriedError as left_out:
+            found = Finding(promise, tried(keeps, ground, LIMIT_S))
+        except UntriedError as left_out:
             found = Finding(promise, None, str(left_out))
-        except _RaisedError as raised:
+        except RaisedError as raised:
             again = "what is said above came in the way" if has_raised else None
             found = Finding(promise, None if again else str(raised), again)
             has_raised = True
@@ -83,84 +73,17 @@ def check_contract(ground: Ground, announce: Announce = str) -> Iterator[Finding
         yield found
 
 
-def _concerns(keeps: "_Promise", cls: type[Env]) -> bool:
+def _concerns(keeps: "Promise", cls: type[Env]) -> bool:
     """Whether the Env has given that promise."""
     if keeps is _reads_text_only:
         return bool(cls.reward_reads_text_only)
     return keeps is not _can_be_saved or cls.can_be_saved
 
 
-def _tried(keeps: "_Promise", ground: Ground) -> Problem:
-    try:
-        return run_watched(lambda watch: keeps(_Trial(ground, watch)))
-    except (InfrastructureError, _UntriedError):
-        raise
-    except _LateError as late:
-        return str(late)
-    except OverdueError as overdue:
-        return f"{overdue.method} goes on {LIMIT_S:g} s after it began, and heeds no cancellation"
-    except BlockedError as error:
-        return str(error)
-    except _ERRORS as error:
-        raise _RaisedError(words_of(error)) from error
-
-
-class _Trial:
-    """A promise that is being tried: its ground, and a limit for each thing that is done on it."""
-
-    def __init__(self, ground: Ground, watch: Watch) -> None:
-        self.ground = ground
-        self.name = ground.cls.__qualname__
-        self.doing = ""
-        self._watch = watch
-
-    @contextmanager
-    def within(self, what: str) -> Iterator[None]:
-        """What is inside has `LIMIT_S`; then a `_LateError` names it. One at a time."""
-        with self._watch.phase(f"{self.name}, on {what},", LIMIT_S) as deadline:
-            yield
-        if deadline.cancel_called:  # whatever has become of the cancellation
-            raise _LateError(f"{self.name} took more than {LIMIT_S:g} s on {what}")
-
-    async def tools(self) -> Mapping[str, Tool[Any]]:
-        """Those that `reset` leaves: it may have found some."""
-        with self.within("a reset"):
-            async with self.begun() as env:
-                return dict(env.tools)
-        raise AssertionError  # `within` has raised
-
-    async def script(self) -> list[tuple[str, AssistantTurn]]:
-        """`turns` for the Env's tools."""
-        return list(turns(await self.tools()))
-
-    async def answered(self, what: str, turn: AssistantTurn) -> Step:
-        """How a fresh Env answers `turn`, which is `what`."""
-        with self.within(what):
-            async with self.begun() as env:
-                self.doing = "step"
-                step = await env.step(turn)
-                self.doing = "close"
-                return step
-        raise AssertionError  # `within` has raised
-
-    @asynccontextmanager
-    async def begun(self) -> AsyncIterator[Env]:
-        """A fresh Env that has been reset, and is closed whatever comes of it."""
-        env = self.ground.make()
-        try:
-            self.doing = "reset"
-            await self.ground.reset(env)
-            yield env
-        finally:
-            await env.close()
-
-
-_Promise = Callable[[_Trial], Coroutine[Any, Any, Problem]]
-
 # ---- promises ------------------------------------------------------------------------------------
 
 
-async def _same_prompt(trial: _Trial) -> Problem:
+async def _same_prompt(trial: Trial) -> Problem:
     ground = trial.ground
     with trial.within("two resets"):
         first, again = ground.make(), ground.make()
@@ -177,13 +100,13 @@ async def _same_prompt(trial: _Trial) -> Problem:
     )
 
 
-async def _any_turn(trial: _Trial) -> Problem:
+async def _any_turn(trial: Trial) -> Problem:
     for what, turn in await trial.script():
         try:
             step: object = await trial.answered(what, turn)
-        except (InfrastructureError, _LateError):
+        except (InfrastructureError, LateError):
             raise
-        except _ERRORS as error:
+        except ERRORS as error:
             if isinstance(error, EnvError) and trial.doing == "step":  # in words of its own
                 place = place_of(error)
                 said = f"{error}{f' ({place})' if place else ''}, on {what}"
@@ -198,20 +121,20 @@ async def _any_turn(trial: _Trial) -> Problem:
         if not isinstance(step, Step):
             return f"{trial.name}.step returned {type(step).__name__}, not a Step, on {what}"
     if left_out := await _left_out(trial):
-        raise _UntriedError(
+        raise UntriedError(
             f"no value could be made up that fits {', '.join(left_out)}: give an example, as in "
             '`Annotated[str, msgspec.Meta(pattern="^[A-Z]+$", examples=["ABC"])]`'
         )
     return None
 
 
-async def _left_out(trial: _Trial) -> list[str]:
+async def _left_out(trial: Trial) -> list[str]:
     """The tools with the parameters that no call of the script gives."""
     unmade = {name: never_given(tool) for name, tool in (await trial.tools()).items()}
     return [f"{name}({', '.join(names)})" for name, names in unmade.items() if names]
 
 
-async def _same_answers(trial: _Trial) -> Problem:
+async def _same_answers(trial: Trial) -> Problem:
     for what, turn in await trial.script():
         steps = [await trial.answered(what, turn) for _ in range(2)]
         if steps[0] != steps[1]:
@@ -224,7 +147,7 @@ async def _same_answers(trial: _Trial) -> Problem:
     return None
 
 
-async def _reads_text_only(trial: _Trial) -> Problem:
+async def _reads_text_only(trial: Trial) -> Problem:
     """As in training: a fresh Env that ran no tool gives the same text the same reward."""
     alone = (await trial.answered("an answer", ANSWER)).reward
     for what, turn in await trial.script():
@@ -247,7 +170,7 @@ def _differ(field: str, one: Step, other: Step) -> bool:
     return bool(getattr(one, field) != getattr(other, field))
 
 
-async def _closes(trial: _Trial) -> Problem:
+async def _closes(trial: Trial) -> Problem:
     before, ground = asyncio.all_tasks(), trial.ground
     stages: dict[str, Callable[[Env], Coroutine[Any, Any, object]]] = {
         "before any reset": _nothing,
@@ -296,7 +219,7 @@ async def _cancelled(work: Coroutine[Any, Any, object]) -> None:
         task.exception()  # what it raised is another promise's business
 
 
-async def _leaves_the_loop(trial: _Trial) -> Problem:
+async def _leaves_the_loop(trial: Trial) -> Problem:
     for what, turn in [("a reset", None), *await trial.script()]:
         held_s = await _held_s(trial, what, turn)
         for _ in range(TRIES - 1):
@@ -312,7 +235,7 @@ async def _leaves_the_loop(trial: _Trial) -> Problem:
     return None
 
 
-async def _held_s(trial: _Trial, what: str, turn: AssistantTurn | None) -> float:
+async def _held_s(trial: Trial, what: str, turn: AssistantTurn | None) -> float:
     """The longest that `step` on a turn, or `reset`, held the loop."""
     env = trial.ground.make()
     with trial.within(what):
@@ -327,7 +250,7 @@ async def _held_s(trial: _Trial, what: str, turn: AssistantTurn | None) -> float
     return held.longest_s
 
 
-async def _can_be_saved(trial: _Trial) -> Problem:
+async def _can_be_saved(trial: Trial) -> Problem:
     script = await trial.script()
     for what, turn in ((what, turn) for what, turn in script if turn.text not in HOSTILE):
         with trial.within(what):
@@ -343,7 +266,7 @@ async def _can_be_saved(trial: _Trial) -> Problem:
     return None
 
 
-async def _goes_on(trial: _Trial, env: Env, again: Env, script: Sequence[AssistantTurn]) -> Problem:
+async def _goes_on(trial: Trial, env: Env, again: Env, script: Sequence[AssistantTurn]) -> Problem:
     """Whether `again` goes on from here as `env` does."""
     ground, name = trial.ground, trial.name
     saved: object = await env.snapshot()
@@ -362,7 +285,7 @@ async def _goes_on(trial: _Trial, env: Env, again: Env, script: Sequence[Assista
 
 
 #: What is tried, in this order.
-PROMISES: dict[str, _Promise] = {
+PROMISES: dict[str, Promise] = {
     "the same seed and task give the same prompt": _same_prompt,
     "whatever the policy says is answered": _any_turn,
     "the same turns get the same answers": _same_answers,
