@@ -229,8 +229,8 @@ def _first_task(cls: "type[Env]", arguments: argparse.Namespace) -> "Task":
     )
     if source is None:
         raise ConfigError(f"{arguments.env} brings no tasks of its own; give it --prompt-data")
-    if isinstance(source, JsonlSource):
-        source.check(ROWS)
+    if isinstance(source, JsonlSource) and (note := source.check(ROWS)):
+        sys.stdout.write(f"{note}\n")
     task = first_task(source)
     if task is None:
         raise ConfigError(f"{arguments.env} had no first task within {LIMIT_S:g} s")

@@ -35,18 +35,16 @@ def preflight(config: RunConfig) -> list[str]:
     """
     cls = load_env(config.env or "single-turn")
     if config.is_supervised:
-        _rows(open_source(config, cls))
-        return []
+        return _rows(open_source(config, cls))
     check_class(cls)
-    _rows(source := _source(config, cls))
+    notes = _rows(source := _source(config, cls))
     env = make_env(cls, config.env_args)
     services = _services(config, cls)
     _check_eval_sets(config, cls)
     task = first_task(source)
     is_rollout = issubclass(cls, Rollout)
-    notes = (
-        [tools_of(env), *_unverified(cls)] if cls is not SingleTurnEnv and not is_rollout else []
-    )
+    if cls is not SingleTurnEnv and not is_rollout:
+        notes = [tools_of(env), *_unverified(cls), *notes]
     if services or task is None or is_rollout:
         discard(env)
         return notes
@@ -56,9 +54,9 @@ def preflight(config: RunConfig) -> list[str]:
     return [*notes, note] if note else notes
 
 
-def _rows(source: TaskSource) -> None:
-    if isinstance(source, JsonlSource):
-        source.check(ROWS)
+def _rows(source: TaskSource) -> list[str]:
+    note = source.check(ROWS) if isinstance(source, JsonlSource) else None
+    return [] if note is None else [note]
 
 
 def _source(config: RunConfig, cls: type[Env]) -> TaskSource:

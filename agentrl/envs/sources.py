@@ -62,11 +62,20 @@ class JsonlSource:
         """Tasks of one epoch."""
         return len(self._offsets)
 
-    def check(self, limit: int) -> None:
-        """Read the first `limit` rows. Raises `DataError` as `tasks` does."""
+    def check(self, limit: int) -> str | None:
+        """Read the first `limit` rows. Raises `DataError` as `tasks` does; returns a note where one
+        lacks what the first has, which an Env may mean or not."""
+        note = None
         with self.path.open("rb") as file:
-            for index in range(min(limit, len(self))):
-                self._read(file, index)
+            first = self._read(file, 0).row
+            for index in range(1, min(limit, len(self))):
+                lacks = sorted(first.keys() - self._read(file, index).row.keys())
+                if lacks and note is None:
+                    note = (
+                        f"{self.path} line {self._lines[index]} lacks {', '.join(lacks)}, which "
+                        f"line {self._lines[0]} has"
+                    )
+        return note
 
     async def tasks(self, cursor: int = 0) -> AsyncIterator[Task]:
         """Tasks from position `cursor` on, counted over all epochs.

@@ -151,3 +151,11 @@ def test_a_check_reads_the_rows_of_the_slice_and_no_more(tmp_path: Path) -> None
         JsonlSource(f"{path}@[1:]").check(3)
     with pytest.raises(DataError, match="line 1"):
         JsonlSource(path).check(1)
+
+
+def test_a_check_remarks_on_the_first_row_that_lacks_what_the_first_has(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"n": 1, "of": 2}\n{"of": 3, "n": 2, "more": 1}\n\n{"nn": 2}\n{}\n')
+    assert JsonlSource(path).check(2) is None
+    said = JsonlSource(path).check(9)
+    assert said == f"{path} line 4 lacks n, of, which line 1 has"
