@@ -275,6 +275,11 @@ class RouterControl(_HttpControl):
         answer = await self._get("/workers")
         return {worker["url"]: worker["is_healthy"] for worker in answer["workers"]}
 
+    async def wait_workers(self, deadline_s: float) -> dict[str, bool]:
+        """As `workers`, of a router that may be about to start."""
+        await self._wait_for("/workers", deadline_s, lambda: True, MonotonicClock())
+        return await self.workers()
+
     async def add(self, engine: EngineAddress, deadline_s: float) -> None:
         """Route to `engine`. Returns when the router sends it requests."""
         await self._post("/workers", url=engine.url)

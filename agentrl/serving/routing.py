@@ -22,7 +22,7 @@ __all__ = ["RoutedWeightSink"]
 
 logger = logging.getLogger(__name__)
 
-#: Deadline of the router's answers.
+#: Deadline of the router's answers, and of its coming up.
 ROUTER_TIMEOUT_S = 30.0
 
 
@@ -41,7 +41,7 @@ class RoutedWeightSink:
         self._sink = open_sink(self._unroute)
 
     def publish(self, version: int, tensors: Iterable[tuple[str, Any]]) -> PushReport:
-        """See `WeightSink`. A router that is away is logged: the driver brings it back and asks
+        """See `WeightSink`. A router that stays away is logged: the driver brings it back and asks
         for the weights again."""
         report = self._sink.publish(version, tensors)
         try:
@@ -60,7 +60,8 @@ class RoutedWeightSink:
 
     async def _route(self, names: Iterable[str]) -> None:
         async with RouterControl(self._router_url, timeout_s=ROUTER_TIMEOUT_S) as router:
-            routed = await router.workers()
+            # At the first push it may be about to start, and nobody would ask for another.
+            routed = await router.wait_workers(ROUTER_TIMEOUT_S)
             for name in names:
                 engine = self._engines[name]
                 if engine.url not in routed:
