@@ -51,7 +51,8 @@ def describe(failure: BaseException) -> str:
         return f"{name}: cancelled from inside, e.g. by awaiting a task that was cancelled"
     try:
         place = place_of(failure)
-        return sendable_text(f"{name}: {failure}") + (f" ({place})" if place else "")
+        where = sendable_text(f" ({place})") if place else ""
+        return sendable_text(f"{name}: {failure}", MAX_ERROR_CHARS - len(where)) + where
     except Exception:
         return f"{name} (its message cannot be read)"
 

@@ -73,8 +73,8 @@ def _check_rooms(config: RunConfig) -> list[str]:
     chat = open_chat_format(config.chat_format, str(config.hf_checkpoint))
     if getattr(chat, "tools_in_prompt", True) is False:
         notes.append(
-            f"the chat template of {config.hf_checkpoint} shows no tools, so the model is not told "
-            "of them: it has to know them already, or the prompt has to say what there is"
+            f"the chat template of {config.hf_checkpoint} shows no tools: a model is not told of "
+            "those of its Env, so it has to know them, or the prompt has to say what there is"
         )
     # Torch comes with these; nobody waits for it to hear of a mistake in an Env.
     from agentrl.actors.judge import load_filter

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import agentrl.envs.search_r1
+from agentrl.actors import boundary
 from agentrl.actors.boundary import MAX_ERROR_CHARS
 from agentrl.actors.episode import EpisodePlayer
 from agentrl.actors.limits import Limits
@@ -228,6 +229,15 @@ async def test_a_cancellation_from_inside_after_a_tool_timed_out_is_an_env_error
 
     played = await play(Late, Client(CALL))
     assert played.report.outcome is Outcome.ENV_ERROR
+
+
+def test_an_error_s_place_makes_it_neither_longer_nor_unsendable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(boundary, "place_of", lambda error: "a\ud800.py:3")
+    said = boundary.describe(ValueError("x" * 5000))
+    assert len(said.encode()) == boundary.MAX_ERROR_CHARS
+    assert said.endswith("... (a?.py:3)")
 
 
 async def test_sys_exit_in_an_env_is_an_env_error() -> None:

@@ -303,3 +303,26 @@ def test_arguments_that_are_no_object_are_a_wrong_command_line() -> None:
     with pytest.raises(SystemExit) as end:
         main(["env", "check", "single-turn", "--env-args", "[1]"])
     assert end.value.code == 2
+
+
+def test_a_check_that_left_something_out_does_not_say_that_all_is_well(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["env", "new", "sums"])
+    source = (here / "sums.py").read_text()
+    hint = "a: __import__('typing').Annotated[str, __import__('msgspec').Meta(pattern='^x$')]"
+    (here / "sums.py").write_text(source.replace("a: int", hint).replace("a + b", "b"))
+    capsys.readouterr()
+    assert main(["env", "check", "sums.py", "--prompt-data", "sums.jsonl"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "--  whatever the policy says is answered" in lines
+    assert lines[-1] == "Sums: what could be tried is kept"
+
+
+def test_a_model_whose_template_shows_no_tools_is_said(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    main(["env", "new", "sums"])
+    flags = ["--preset", "search-r1-local", "--env", "sums.py", "--prompt-data", "sums.jsonl"]
+    assert train([*flags, "--dry-run"], "train_async") == 0
+    assert "shows no tools: a model is not told of those of its Env" in capsys.readouterr().out

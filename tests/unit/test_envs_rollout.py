@@ -149,3 +149,11 @@ def test_preflight_takes_a_rollout_as_it_is_and_plays_nothing(write: Write) -> N
     assert preflight(write(source, file="agent.py", env="agent.py")) == []
     config = write(source, file="agent.py", env="agent.py", env_args={"width": 3})
     assert "width" in refusal(config)
+
+
+def test_arguments_in_the_wrong_order_are_refused() -> None:
+    async def solve(chat: Chat, task: dict[str, Any]) -> float:
+        return 1.0
+
+    with pytest.raises(ConfigError, match=r"is called as \(task, chat\)"):
+        rollout("test/turned")(solve)

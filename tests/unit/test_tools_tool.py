@@ -307,3 +307,12 @@ def test_what_cannot_be_a_tool_is_refused_when_it_is_declared(
 ) -> None:
     with pytest.raises(TypeError, match=message):
         tool(**options)(fn)
+
+
+def test_a_misused_decorator_says_what_to_write() -> None:
+    with pytest.raises(TypeError, match=r"has no function below it; write `@tool\(name='look'\)`"):
+        tool("look")  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="no option 'timeout'; did you mean timeout_s"):
+        tool(timeout=3)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="no option 'zzz'; there are name, timeout_s"):
+        tool(zzz=3)  # type: ignore[call-overload]
