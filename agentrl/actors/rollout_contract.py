@@ -161,7 +161,7 @@ async def _said(ground: Ground, what: str, line: Line) -> Problem:
     if report.stop_reason is StopReason.TIME_LIMIT:
         return f"{name} was not done {LIMIT_S:g} s after it began, on {what}"
     if report.outcome is Outcome.DONE:
-        if tried.returned:
+        if tried.returned or report.stop_reason is StopReason.POLICY_ERROR:
             return None
         return f"{name} returned no reward, on {what}: it was ended by {report.stop_reason}"
     if tried.failure is not None:
