@@ -8,8 +8,8 @@ is nothing else. The order is one JSON object on stdin. What goes wrong before b
 is the sandbox's; after it, everything on stdout and stderr is the code's.
 
 Walls are bubblewrap's, or for the plain sandbox namespaces of its own as far as the kernel allows:
-network, IPC, host name, a work folder in memory whose size is bounded, and no /proc. Capabilities go in each
-case, so that code of a worker that runs as root is not above the permissions of files.
+network, IPC, host name, a work folder in memory whose size is bounded, and no /proc. Capabilities
+go in each case, so that code of a worker that runs as root is not above the permissions of files.
 """
 
 import base64
