@@ -1,9 +1,11 @@
-"""Learner and engines meet in one NCCL communicator: both have the environment SGLang sets."""
+"""What processes are told because of the device: settings, and an environment for NCCL that is the
+same in learner and engines, which meet in one communicator."""
 
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,7 +15,9 @@ from agentrl.cluster.host import ProcessOrder, environment_of
 from agentrl.cluster.layout import RunDir
 from agentrl.cluster.orders import plan_processes
 from agentrl.cluster.placement import Cluster
+from agentrl.cluster.spec import RunSpec
 from agentrl.config.run import RunConfig
+from agentrl.learner.megatron.settings import MegatronSettings
 from agentrl.serving.launch import Device
 
 pytestmark = pytest.mark.timeout(300)
@@ -58,27 +62,49 @@ class OneNode:
         return ["host"]
 
 
+Planned = tuple[RunSpec, dict[str, ProcessOrder]]
+Plan = Callable[..., Planned]
+
+
 @pytest.fixture
-def orders(tmp_path: Path) -> Any:
-    """Orders of a run with one learner rank and one engine, by process."""
+def plan(tmp_path: Path) -> Plan:
+    """The specification of a run with one learner rank and one engine, and its orders."""
     model = {"vocab_size": 96, "max_position_embeddings": 64}
     (tmp_path / "config.json").write_text(json.dumps(model))
 
-    def plan(device: Device, **flags: Any) -> dict[str, ProcessOrder]:
+    def make(device: Device, **flags: Any) -> Planned:
         config = RunConfig(
             hf_checkpoint=str(tmp_path), run_dir=str(tmp_path), actor_num_gpus_per_node=1, **flags
         )
         cluster = cast(Cluster, OneNode())
-        _, found, _ = plan_processes(config, RunDir(config), cluster, {}, device)
-        return {order.name: order for order in found}
+        spec, found, _ = plan_processes(config, RunDir(config), cluster, {}, device)
+        return spec, {order.name: order for order in found}
 
-    return plan
+    return make
 
 
-def test_a_learner_has_the_nccl_settings_that_sglang_sets_in_its_engines(orders: Any) -> None:
+def test_a_run_on_gpus_is_told_to_train_and_to_sample_in_bf16(plan: Plan) -> None:
+    spec, orders = plan("cuda", megatron={"tensor_model_parallel_size": 1})
+    settings = MegatronSettings.from_config(spec.config)
+    assert settings.bf16
+    assert settings.use_distributed_optimizer
+    engine = orders["engine-0"].argv
+    assert engine[engine.index("--dtype") + 1] == "bfloat16"
+
+
+def test_a_run_on_a_cpu_is_told_to_train_and_to_sample_in_float32(plan: Plan) -> None:
+    spec, orders = plan("cpu")
+    settings = MegatronSettings.from_config(spec.config)
+    assert not settings.bf16
+    assert not settings.use_distributed_optimizer
+    engine = orders["engine-0"].argv
+    assert engine[engine.index("--dtype") + 1] == "float32"
+
+
+def test_a_learner_has_the_nccl_settings_that_sglang_sets_in_its_engines(plan: Plan) -> None:
     asked, ours = [], []
     for sglang, environ in CASES:
-        planned = orders("cuda", sglang=sglang)
+        _, planned = plan("cuda", sglang=sglang)
         asked.append([planned["engine-0"].argv[3:], environ])
         learner = environment_of(planned["learner-0"], environ)
         ours.append({k: v for k, v in learner.items() if k.startswith("NCCL_")})
@@ -105,14 +131,14 @@ def test_a_learner_has_the_nccl_settings_that_sglang_sets_in_its_engines(orders:
 
 
 def test_overlap_of_megatron_has_its_one_connection_unless_the_node_says_otherwise(
-    orders: Any,
+    plan: Plan,
 ) -> None:
-    learner = orders("cuda")["learner-0"]
+    learner = plan("cuda")[1]["learner-0"]
     assert environment_of(learner, {})["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"
     given = {"CUDA_DEVICE_MAX_CONNECTIONS": "8"}
     assert environment_of(learner, given)["CUDA_DEVICE_MAX_CONNECTIONS"] == "8"
 
 
-def test_a_learner_without_gpus_is_told_nothing_of_them(orders: Any) -> None:
-    names = environment_of(orders("cpu")["learner-0"], {}).keys()
+def test_a_learner_without_gpus_is_told_nothing_of_them(plan: Plan) -> None:
+    names = environment_of(plan("cpu")[1]["learner-0"], {}).keys()
     assert not [name for name in names if name.startswith(("NCCL_", "CUDA_"))]
