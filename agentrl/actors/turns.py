@@ -28,6 +28,7 @@ from agentrl.types import (
     StopReason,
     TurnClient,
 )
+from agentrl.visible import message_of
 
 __all__ = ["MAX_ANSWER_CHARS", "Episode"]
 
@@ -93,7 +94,7 @@ class Episode:
             await env.restore(saved.env, seed=assignment.seed, task=assignment.task.row)
         except InfrastructureError as failure:
             # What was saved may hold what is gone for ever: the next attempt begins anew.
-            raise EnvError(f"{type(env).__name__}.restore: {failure}") from failure
+            raise EnvError(f"{type(env).__name__}.restore: {message_of(failure)}") from failure
         self._transcript.restore(saved.columns)
         self._budget.restore(saved.calls_left)
         self._reward = saved.reward
