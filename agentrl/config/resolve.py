@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from agentrl.config import fields, passthrough, spellings
+from agentrl.config.edited import notes_on_edits
 from agentrl.config.evaluation import without_training
 from agentrl.config.fields import own_fields
 from agentrl.config.flags import GivenFlags, Program, read_flags
@@ -23,8 +24,9 @@ from agentrl.config.passthrough import FAMILIES, Family
 from agentrl.config.places import with_places
 from agentrl.config.presets import DEFAULT, STARTERS, preset
 from agentrl.config.record import read_record
-from agentrl.config.resume import find_run, refuse_changes
+from agentrl.config.resume import find_run
 from agentrl.config.run import RunConfig
+from agentrl.config.stored import refuse_changes
 from agentrl.config.validate import validate
 from agentrl.errors import ConfigError
 
@@ -95,7 +97,8 @@ def _continued(run: Path, given: Layer, program: Program) -> tuple[RunConfig, li
         values = _synchronous(values)
     config = RunConfig(**with_places(_with_row_keys(values)))
     refuse_changes(RunConfig(**with_places(before)), config, run)
-    return config, [f"continuing {run}"]
+    edits = [] if record is None else notes_on_edits(record.files, config)
+    return config, [f"continuing {run}", *edits]
 
 
 def _with_preset(values: Layer) -> tuple[Layer, list[str]]:
