@@ -10,6 +10,7 @@ SGLang with Megatron in bfloat16 on GPUs: 0.011 at step 0 of Qwen3-4B and 0.011 
 
 import msgspec
 
+from agentrl.config.device_defaults import engine_dtype
 from agentrl.config.run import RunConfig
 
 __all__ = ["BFLOAT16", "FLOAT32", "Tolerance", "tolerance_of"]
@@ -36,7 +37,6 @@ BFLOAT16 = Tolerance("16-bit floats", max_diff=0.1, note_diff=0.03, max_kl=0.05)
 
 def tolerance_of(config: RunConfig) -> Tolerance:
     """The tolerance of a run: that of the less exact of learner and engines."""
-    engine = config.sglang
-    is_exact = engine.get("dtype", "float32") in ("float32", "float")
-    is_exact &= not any(engine.get(name) for name in ("quantization", "kv_cache_dtype"))
+    is_exact = engine_dtype(config) == "float32"
+    is_exact &= not any(config.sglang.get(name) for name in ("quantization", "kv_cache_dtype"))
     return FLOAT32 if is_exact and not config.megatron.get("bf16") else BFLOAT16
