@@ -10,8 +10,9 @@ from typing import Any, Literal
 import msgspec
 
 from agentrl.config.run import RunConfig
+from agentrl.errors import ConfigError
 
-__all__ = ["defaults_for", "for_device", "notes_on_device"]
+__all__ = ["check_device", "defaults_for", "engine_dtype", "for_device", "notes_on_device"]
 
 _ON_CUDA = {"bf16": True, "use_distributed_optimizer": True}
 
@@ -33,6 +34,22 @@ def for_device(config: RunConfig, device: Literal["cpu", "cuda"]) -> RunConfig:
         megatron=defaults_for(device) | config.megatron,
         sglang=engines | config.sglang,
     )
+
+
+def engine_dtype(config: RunConfig) -> str:
+    """What the engines of a run that is resolved for its device compute in: float32, bfloat16,
+    float16 or auto."""
+    said = str(config.sglang.get("dtype", "float32"))
+    return {"float": "float32", "half": "float16"}.get(said, said)
+
+
+def check_device(config: RunConfig, device: Literal["cpu", "cuda"]) -> None:
+    """Raise ConfigError for what cannot run on `device`."""
+    if config.check_weight_update_equal and device == "cuda":
+        raise ConfigError(
+            "--check-weight-update-equal compares with SGLang's digests of weights in host memory; "
+            "on GPUs it makes others: leave it out there, or try the same run on the CPU"
+        )
 
 
 def notes_on_device(config: RunConfig, device: Literal["cpu", "cuda"]) -> list[str]:

@@ -25,6 +25,7 @@ class ModelSummary(msgspec.Struct, frozen=True):
     max_context: int | None
     num_parameters: int | None
     kv_values_per_token: int | None
+    vocab_size: int | None = None
 
 
 def read_model(directory: Path) -> ModelSummary:
@@ -46,6 +47,7 @@ def read_model(directory: Path) -> ModelSummary:
         max_context=_number(text, "max_position_embeddings"),
         num_parameters=_num_parameters(directory),
         kv_values_per_token=_kv_values(text),
+        vocab_size=_number(text, "vocab_size"),
     )
 
 

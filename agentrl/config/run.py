@@ -231,7 +231,13 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         int, _help("M: optimizer steps in an iteration", "learner", ge=1)
     ] = 1
     max_tokens_per_gpu: Annotated[
-        int, _help("tokens of a packed micro-batch on one rank", "learner", ge=1)
+        int,
+        _help(
+            "tokens of a packed micro-batch for each rank that shares it (context parallelism); a "
+            "longer trajectory is a micro-batch of its own",
+            "learner",
+            ge=1,
+        ),
     ] = 8192
     loss_type: Annotated[
         Literal["policy_loss", "sft_loss", "custom_loss"],
@@ -424,3 +430,13 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def num_learner_ranks(self) -> int:
         """Ranks of the learner over all nodes."""
         return self.actor_num_nodes * self.actor_num_gpus_per_node
+
+    @property
+    def context_parallel_size(self) -> int:
+        """Learner ranks that share each sequence (`--context-parallel-size`)."""
+        return int(self.megatron.get("context_parallel_size", 1))
+
+    @property
+    def micro_batch_tokens(self) -> int:
+        """Tokens of a packed micro-batch over all ranks that share it."""
+        return self.max_tokens_per_gpu * self.context_parallel_size

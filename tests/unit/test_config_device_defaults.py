@@ -4,8 +4,9 @@ from typing import Literal
 
 import pytest
 
-from agentrl.config.device_defaults import defaults_for, for_device, notes_on_device
+from agentrl.config.device_defaults import check_device, defaults_for, for_device, notes_on_device
 from agentrl.config.run import RunConfig
+from agentrl.errors import ConfigError
 from agentrl.learner.megatron.settings import MegatronSettings
 
 
@@ -48,3 +49,10 @@ def test_float32_on_a_gpu_runs_and_is_remarked_on() -> None:
 def test_the_defaults_of_a_device_are_not_shared_between_runs() -> None:
     defaults_for("cuda")["bf16"] = False
     assert defaults_for("cuda")["bf16"]
+
+
+def test_digests_of_weights_are_not_compared_on_gpus() -> None:
+    check = RunConfig(check_weight_update_equal=True)
+    check_device(check, "cpu")
+    with pytest.raises(ConfigError, match=r"--check-weight-update-equal .* host memory"):
+        check_device(check, "cuda")
