@@ -17,6 +17,8 @@ from pathlib import Path
 
 import msgspec
 
+from agentrl.config.device import choose_device, this_host
+
 __all__ = ["Finding", "examine"]
 
 _PACKAGES = ("torch", "sglang", "sglang-router", "megatron-core", "ray", "pyzmq", "transformers")
@@ -40,7 +42,7 @@ def examine(run_dir: Path) -> list[Finding]:
     return [
         _python(),
         *_packages(),
-        _devices(),
+        _device(),
         _loopback(),
         _fsync(place),
         _disk(place),
@@ -62,9 +64,11 @@ def _packages() -> Iterator[Finding]:
             yield Finding(name, False, "not installed: make setup")
 
 
-def _devices() -> Finding:
-    gpus = sorted(p.name for p in Path("/dev").glob("nvidia[0-9]*"))
-    return Finding("devices", True, f"{len(gpus)} GPUs, {len(os.sched_getaffinity(0))} CPU cores")
+def _device() -> Finding:
+    """What `--device auto` means here; either is good."""
+    choice = choose_device("auto", this_host())
+    cores = len(os.sched_getaffinity(0))
+    return Finding("device", True, f"{choice.device}: {choice.reason}; {cores} CPU cores")
 
 
 def _loopback() -> Finding:

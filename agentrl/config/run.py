@@ -45,6 +45,14 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         Count | None, _help("iterations to train (default: until the tasks end)", "run")
     ] = None
     num_epoch: Annotated[Count | None, _help("times to go through the task source", "run")] = None
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"],
+        _help(
+            "where the model runs: auto takes GPUs that are there if torch and SGLang can use "
+            "them; cpu hides them from the run",
+            "run",
+        ),
+    ] = "auto"
     seed: Annotated[
         int, _help("seed of the learner and of everything that has none of its own", "run", ge=0)
     ] = 1234
