@@ -3,6 +3,8 @@
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import msgspec
+
 from agentrl.cluster.host import ProcessOrder
 from agentrl.cluster.layout import RunDir, role_order
 from agentrl.cluster.placement import Cluster
@@ -17,6 +19,8 @@ from agentrl.wire.keys import make_keys
 __all__ = ["plan_processes"]
 
 _CPU_ENV = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+#: Gloo and NCCL would listen at the address that the host's name has, which others may reach.
+_COLLECTIVES_ON_LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
 
 def plan_processes(
@@ -57,6 +61,8 @@ def plan_processes(
     env = _CPU_ENV if device == "cpu" else {}
     orders = [_engine_order(config, run, spec, engine, device) for engine in engines]
     orders += [role_order(run, f"learner-{r}", env) for r in range(config.num_learner_ranks)]
+    if config.ray_address is None:
+        orders = [_on_loopback(order) for order in orders]
     orders += [role_order(run, "buffer", env)]
     orders += [
         ProcessOrder(
@@ -71,6 +77,10 @@ def plan_processes(
         orders += [_router_order(config, run, cluster, spec.router_url)]
         ready["router"] = f"{spec.router_url}/liveness"
     return spec, orders, ready
+
+
+def _on_loopback(order: ProcessOrder) -> ProcessOrder:
+    return msgspec.structs.replace(order, env=order.env | _COLLECTIVES_ON_LOOPBACK)
 
 
 def _url(cluster: Cluster, name: str) -> str:

@@ -77,12 +77,15 @@ ROUTER_DEFAULTS: dict[str, Any] = {
 }
 
 _PLACED = "agentrl places its engines itself"
+_MEETING = "an engine's ranks meet through a file of its own"
 _PUSHED = "SGLang takes no weight pushes over a collective with it"
 REFUSED_ENGINE: dict[str, str] = {
     "model_path": "use --hf-checkpoint",
     "model": "use --hf-checkpoint",
     "host": _PLACED,
     "port": _PLACED,
+    "dist_init_addr": _MEETING,
+    "nccl_port": _MEETING,
     "device": "it follows from the hosts that the run gets",
     "weight_version": "version labels are numbers that the learner publishes",
     "dp_size": f"{_PUSHED}; use more engines (--rollout-num-gpus)",
