@@ -26,6 +26,8 @@ _NO_GPUS = {"CUDA_VISIBLE_DEVICES": ""}
 _CPU_ENV = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 #: megatron-core overlaps communication with computation by the order of one queue of launches.
 _CUDA_LEARNER = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+#: Gloo and NCCL would listen at the address that the host's name has, which others may reach.
+_COLLECTIVES_ON_LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
 
 def plan_processes(
@@ -73,6 +75,8 @@ def plan_processes(
     orders += [
         _learner_order(config, run, rank, device) for rank in range(config.num_learner_ranks)
     ]
+    if config.ray_address is None:
+        orders = [_on_loopback(order) for order in orders]
     orders += [role_order(run, "buffer", env)]
     orders += [
         ProcessOrder(
@@ -89,6 +93,10 @@ def plan_processes(
     if device == "cpu":
         orders = [msgspec.structs.replace(order, env=order.env | _NO_GPUS) for order in orders]
     return spec, orders, ready
+
+
+def _on_loopback(order: ProcessOrder) -> ProcessOrder:
+    return msgspec.structs.replace(order, env=order.env | _COLLECTIVES_ON_LOOPBACK)
 
 
 def _url(cluster: Cluster, name: str) -> str:

@@ -8,7 +8,8 @@ Ray chooses nodes and devices (a host actor asks for what its slot needs) and no
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import msgspec
 
 from agentrl.cluster.host import ExitNotice, ProcessHost, ProcessOrder
+from agentrl.cluster.own_ray import join_ray, own_ray
 from agentrl.cluster.signals import in_turns
 from agentrl.config.device import LOOK_S, DeviceFacts, look
 from agentrl.config.run import RunConfig
@@ -84,11 +86,24 @@ class Cluster:
         self._folder = folder
         self._hosts: dict[str, Any] = {}
         self._slot_of: dict[str, str] = {}
+        self._resources = ExitStack()
+        self._environment: Mapping[str, str | None] = {}
 
     def __enter__(self) -> "Cluster":
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        if self._address is None:
+            self._environment = self._resources.enter_context(own_ray(self._folder))
+        else:
+            join_ray()
+        try:
+            self._connect()
+        except BaseException:
+            self._resources.close()
+            raise
+        return self
+
+    def _connect(self) -> None:
         import ray
 
         try:
@@ -104,7 +119,6 @@ class Cluster:
                 f"Ray cannot be used at {where} (--ray-address): {error}\n  A very busy machine "
                 "may be too slow for Ray's own deadlines: try again when it is less so"
             ) from error
-        return self
 
     def __exit__(
         self,
@@ -114,7 +128,10 @@ class Cluster:
     ) -> None:
         import ray
 
-        ray.shutdown()
+        try:
+            ray.shutdown()
+        finally:
+            self._resources.close()
 
     def num_gpus(self) -> int:
         """Devices of the whole cluster."""
@@ -149,7 +166,7 @@ class Cluster:
         for slot in slots:
             host = actor.options(
                 name=None, num_cpus=0, num_gpus=slot.num_gpus, max_concurrency=8, max_restarts=0
-            ).remote()
+            ).remote(self._environment)
             self._hosts[slot.name] = host
             self._slot_of |= dict.fromkeys(slot.processes, slot.name)
         nodes = [host.node.remote() for host in self._hosts.values()]

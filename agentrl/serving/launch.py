@@ -75,6 +75,7 @@ ROUTER_DEFAULTS: dict[str, Any] = {
 }
 
 _PLACED = "agentrl places its engines itself"
+_MEETING = "an engine's ranks meet through a file of its own"
 _PUSHED = "SGLang takes no weight pushes over a collective with it"
 REFUSED_ENGINE: dict[str, str] = {
     "model_path": "use --hf-checkpoint",
@@ -82,6 +83,8 @@ REFUSED_ENGINE: dict[str, str] = {
     "host": _PLACED,
     "port": _PLACED,
     "device": "use --device",
+    "dist_init_addr": _MEETING,
+    "nccl_port": _MEETING,
     "weight_version": "version labels are numbers that the learner publishes",
     "dp_size": f"{_PUSHED}; use more engines (--rollout-num-gpus)",
     "data_parallel_size": f"{_PUSHED}; use more engines (--rollout-num-gpus)",
