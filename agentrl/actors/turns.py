@@ -6,7 +6,6 @@ Between two turns it can be saved (`snapshot`), if its Env can; another attempt 
 with `resume` in place of `begin`, and samples no turn again.
 """
 
-import math
 from collections.abc import Callable
 
 import msgspec
@@ -16,6 +15,7 @@ from agentrl.actors.limits import Budget, Limits
 from agentrl.actors.report import PlayedEpisode
 from agentrl.actors.sampling import sample_turn
 from agentrl.actors.snapshots import EpisodeSnapshot, Save
+from agentrl.bounds import metric_defect, reward_defect
 from agentrl.envs.env import Env
 from agentrl.envs.messages import AssistantTurn, Step
 from agentrl.errors import EngineError, EnvError, InfrastructureError
@@ -28,6 +28,7 @@ from agentrl.types import (
     StopReason,
     TurnClient,
 )
+from agentrl.visible import message_of
 
 __all__ = ["MAX_ANSWER_CHARS", "Episode"]
 
@@ -93,7 +94,7 @@ class Episode:
             await env.restore(saved.env, seed=assignment.seed, task=assignment.task.row)
         except InfrastructureError as failure:
             # What was saved may hold what is gone for ever: the next attempt begins anew.
-            raise EnvError(f"{type(env).__name__}.restore: {failure}") from failure
+            raise EnvError(f"{type(env).__name__}.restore: {message_of(failure)}") from failure
         self._transcript.restore(saved.columns)
         self._budget.restore(saved.calls_left)
         self._reward = saved.reward
@@ -209,13 +210,16 @@ class Episode:
         """The report of an episode that came to an end, with its trajectory. `metrics`: the
         worker's, to go with the episode's own.
 
-        Raises EnvError when nothing was sampled or the reward has overflown, TokenError when the
-        tokens break an invariant.
+        Raises EnvError when nothing was sampled or a sum over its steps is beyond its bound,
+        TokenError when the tokens break an invariant.
         """
         if self._transcript.num_sampled == 0:
             raise EnvError(f"nothing was sampled before the episode ended ({self.reason})")
-        if not math.isfinite(self._reward):
-            raise EnvError(f"the rewards of its steps add up to {self._reward}")
+        if found := reward_defect(self._reward):
+            raise EnvError(f"the rewards of its steps add up to {found}")
+        for name, value in self._metrics.items():
+            if found := metric_defect(value):
+                raise EnvError(f"its metric {name} adds up to {found}")
         truncated = float(self.reason is not StopReason.TERMINATED)
         report = EpisodeReport(
             id=self._assignment.id,

@@ -5,13 +5,13 @@ a failure of the environment once more. A failed episode is never a zero reward:
 enough `done` episodes and trains on those, or its fate is its commonest failure.
 """
 
-import math
 from collections import Counter
 from typing import Any
 
 import msgspec
 
 from agentrl.buffer.ids import group_id
+from agentrl.buffer.numbers import rewards_defect
 from agentrl.buffer.rows import EpisodeRow, GroupRow, StoredTrajectory
 from agentrl.buffer.state import State
 from agentrl.types import (
@@ -86,7 +86,7 @@ def record(
             metrics=report.metrics,
             answer=report.answer,
             error=report.error,
-            wall_s=report.wall_s if math.isfinite(report.wall_s) else 0.0,
+            wall_s=report.wall_s,
             trajectories=trajectories,
         )
     )
@@ -190,9 +190,7 @@ def account(state: State, number: int, trained: int) -> None:
 def _defect(verdict: Verdict, num_done: int) -> str | None:
     if verdict.keep and len(verdict.rewards) != num_done:
         return f"the judge gave {len(verdict.rewards)} rewards for {num_done} done episodes"
-    if not all(math.isfinite(reward) for reward in verdict.rewards):
-        return f"the judge gave a reward that is not finite: {verdict.rewards}"
-    return None
+    return rewards_defect(verdict.rewards)
 
 
 def _queue_again(state: State, row: EpisodeRow, error: str | None, **counts: Any) -> None:

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -27,11 +27,13 @@ import msgspec
 from agentrl.cluster.ports import free_ports
 from agentrl.errors import InfrastructureError
 
-__all__ = ["ExitNotice", "ProcessHost", "ProcessOrder"]
+__all__ = ["ExitNotice", "ProcessHost", "ProcessOrder", "environment_of"]
 
 
 class ProcessOrder(msgspec.Struct, frozen=True):
     """A process to start: its name in the run, command, extra environment and log file.
+
+    `env_defaults`: variables for a node whose own environment does not have them.
 
     `scratch`: a folder for its temporary files and sockets, made anew for it (0700) and removed
     when it has ended, however it ended. Empty: the system's, which nobody cleans.
@@ -46,10 +48,16 @@ class ProcessOrder(msgspec.Struct, frozen=True):
     log: str = ""
     scratch: str = ""
     expendable: bool = False
+    env_defaults: dict[str, str] = {}
 
     def remove_scratch(self) -> None:
         if self.scratch:
             shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+def environment_of(order: ProcessOrder, node: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a process on a node whose own is `node`."""
+    return {**order.env_defaults, **node, **order.env}
 
 
 class ExitNotice(msgspec.Struct, frozen=True):
@@ -197,7 +205,7 @@ class ProcessHost:
             self._orders.get()()
 
     def _fork(self, order: ProcessOrder) -> int:
-        env = os.environ | order.env
+        env = environment_of(order, os.environ)
         if order.scratch:
             order.remove_scratch()
             Path(order.scratch).mkdir(mode=0o700, parents=True)

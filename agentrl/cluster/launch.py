@@ -13,6 +13,7 @@ from agentrl.cluster.orders import plan_processes
 from agentrl.cluster.phases import Phases
 from agentrl.cluster.placement import Cluster, plan_slots
 from agentrl.cluster.signals import InterruptedRunError, SignalGate
+from agentrl.config.device_defaults import notes_on_device
 from agentrl.config.run import RunConfig
 from agentrl.config.toml import write_config
 from agentrl.envs.registry import load_env
@@ -101,6 +102,8 @@ def _launch(
         cluster.place(plan_slots(config, num_gpus, list(services)), gate.check)
         phases.mark("placed")
         device: Device = "cuda" if num_gpus else "cpu"
+        for note in notes_on_device(config, device):
+            recorder.note(note)
         spec, orders, ready = plan_processes(config, run, cluster, services, device)
         cluster.write_file(str(run.spec), msgspec.json.encode(spec))
         for key in sorted(Path(spec.keys_dir).iterdir()) if spec.keys_dir else ():
