@@ -7,6 +7,7 @@ from pathlib import Path
 from agentrl.config.device import Device
 from agentrl.config.flags import Program, help_page
 from agentrl.config.presets import DEFAULT, PRESETS
+from agentrl.config.readiness import check_readiness
 from agentrl.config.resolve import parse
 from agentrl.config.run import RunConfig
 from agentrl.errors import AgentRLError
@@ -31,6 +32,7 @@ def run(argv: list[str], program: Program) -> int:
         return 0
     resolved = parse(argv, program)
     _say(resolved.notes)
+    _say(check_readiness(resolved.config, dry_run=resolved.dry_run))
     if resolved.dry_run or not _is_default(resolved.config):
         _say(_check_rooms(resolved.config))
     if resolved.dry_run:

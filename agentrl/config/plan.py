@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from agentrl.config.descriptors import open_files
 from agentrl.config.model import ModelSummary, read_model
 from agentrl.config.run import RunConfig
 from agentrl.config.toml import dump_config
@@ -123,6 +124,11 @@ def _capacity(config: RunConfig, sizes: Capacity) -> Iterator[str]:
             f"          only {sizes.charged_episodes} episodes may be open: "
             f"{sizes.permits - sizes.charged_episodes} permits stay free"
         )
+    files = open_files(config)
+    yield (
+        f"files     one process opens {files.least} at the least, {files.most} if every episode is "
+        "in a tool (ulimit -n)"
+    )
     if sizes.context is not None:
         yield f"context   {sizes.context} tokens, of which a turn samples at most " + str(
             config.rollout_max_response_len

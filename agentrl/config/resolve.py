@@ -22,7 +22,8 @@ from agentrl.config.fields import own_fields
 from agentrl.config.flags import GivenFlags, Program, read_flags
 from agentrl.config.nearest import nearest
 from agentrl.config.passthrough import FAMILIES, Family
-from agentrl.config.places import with_places
+from agentrl.config.paths import kind_of
+from agentrl.config.places import check_run_id, with_places
 from agentrl.config.presets import DEFAULT, STARTERS, preset
 from agentrl.config.record import read_record
 from agentrl.config.resume import find_run
@@ -197,6 +198,7 @@ def _converted(raw: Mapping[Any, Any]) -> Layer:
             values[name] = _family(name, value)
         else:
             values[name] = fields.convert(own_fields()[name], value)
+    check_run_id(values.get("run_id"))
     return values
 
 
@@ -214,6 +216,8 @@ def _read(path: Path) -> Layer:
     """The settings of a TOML or YAML file. Raises ConfigError for what is no setting."""
     if path.suffix not in (".toml", ".yaml", ".yml"):
         raise ConfigError(f"--config {path}: the name must end in .toml, .yaml or .yml")
+    if (kind := kind_of(path)) not in ("a file", "nothing"):
+        raise ConfigError(f"--config {path} is {kind}, not a file of settings")
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -36,7 +36,10 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     ] = None
     run_dir: Annotated[str, _help("folder that holds the run directories", "run")] = "runs"
     run_id: Annotated[
-        str | None, _help("name of this run (default: time and a short random id)", "run")
+        str | None,
+        _help(
+            "name of this run, [A-Za-z0-9._-]{1,80} (default: time and a short random id)", "run"
+        ),
     ] = None
     resume: Annotated[
         str, _help("continue a run: its directory, or auto (an unfinished one); never", "run")
