@@ -17,6 +17,8 @@ from pathlib import Path
 
 import msgspec
 
+from agentrl.disk import sync_file
+
 __all__ = ["Finding", "examine"]
 
 _PACKAGES = ("torch", "sglang", "sglang-router", "megatron-core", "ray", "pyzmq", "transformers")
@@ -83,9 +85,8 @@ def _fsync(place: Path) -> Finding:
         with tempfile.TemporaryFile(dir=place) as file:
             for _ in range(_FSYNCS):
                 file.write(b"x" * 4096)
-                file.flush()
                 start = time.monotonic()
-                os.fsync(file.fileno())
+                sync_file(file)
                 times.append(time.monotonic() - start)
     except OSError as error:
         return Finding("fsync", False, f"{place} cannot be written: {error}")
