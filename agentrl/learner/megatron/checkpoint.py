@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from agentrl import disk
@@ -156,8 +156,8 @@ def _write_weights(partial: Path, tensors: Iterable[tuple[str, Tensor]]) -> None
 
     def flush() -> None:
         nonlocal num_bytes
-        path = partial / f"shard-{len(shards)}"
-        save_file(shard, path, metadata={"format": "pt"})
+        # As bytes, which takes their memory once more: `save_file` lets nobody but the owner read.
+        disk.write_file(partial / f"shard-{len(shards)}", save(shard, metadata={"format": "pt"}))
         shards.append(list(shard))
         shard.clear()
         num_bytes = 0
