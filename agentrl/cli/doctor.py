@@ -20,6 +20,7 @@ import msgspec
 
 from agentrl.cluster.own_ray import users_token_file
 from agentrl.config.device import choose_device, this_host
+from agentrl.disk import sync_file
 
 __all__ = ["Finding", "examine"]
 
@@ -101,9 +102,8 @@ def _fsync(place: Path) -> Finding:
         with tempfile.TemporaryFile(dir=place) as file:
             for _ in range(_FSYNCS):
                 file.write(b"x" * 4096)
-                file.flush()
                 start = time.monotonic()
-                os.fsync(file.fileno())
+                sync_file(file)
                 times.append(time.monotonic() - start)
     except OSError as error:
         return Finding("fsync", False, f"{place} cannot be written: {error}")

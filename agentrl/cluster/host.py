@@ -25,6 +25,7 @@ from pathlib import Path
 import msgspec
 
 from agentrl.cluster.ports import free_ports
+from agentrl.disk import make_folder, narrow
 from agentrl.errors import InfrastructureError
 
 __all__ = ["ExitNotice", "ProcessHost", "ProcessOrder", "environment_of"]
@@ -218,8 +219,11 @@ class ProcessHost:
             env["TMPDIR"] = order.scratch
         argv = [sys.executable, "-m", "agentrl.cluster.child", str(os.getpid()), *order.argv]
         log = order.log or os.devnull
-        Path(log).parent.mkdir(parents=True, exist_ok=True)
+        if order.log:
+            make_folder(Path(log).parent, 0o700)
         with Path(log).open("ab") as stream:
+            if order.log:
+                narrow(Path(log))
             process = subprocess.Popen(  # noqa: S603 - our own commands, no shell
                 argv,
                 env=env,
