@@ -57,7 +57,7 @@ def read_model(directory: Path) -> ModelSummary:
         max_context=text.get("max_position_embeddings"),
         num_parameters=num_parameters(shapes),
         kv_values_per_token=_kv_values(text),
-        vocab_size=_number(text, "vocab_size"),
+        vocab_size=text.get("vocab_size"),
     )
 
 

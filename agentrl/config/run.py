@@ -126,7 +126,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         _help("tokens of prompt and response together (default: the model's)", "rollout"),
     ] = None
     rollout_max_prompt_len: Annotated[
-        Count | None, _help("longest prompt; a longer one is an env_error", "rollout")
+        Count | None,
+        _help("tokens of the first prompt; a group whose prompt has more is filtered", "rollout"),
     ] = None
     rollout_max_response_len: Annotated[
         int, _help("tokens sampled in one turn", "rollout", ge=1)
