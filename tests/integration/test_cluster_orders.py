@@ -16,9 +16,9 @@ from agentrl.cluster.layout import RunDir
 from agentrl.cluster.orders import plan_processes
 from agentrl.cluster.placement import Cluster
 from agentrl.cluster.spec import RunSpec
+from agentrl.config.device import Device
 from agentrl.config.run import RunConfig
 from agentrl.learner.megatron.settings import MegatronSettings
-from agentrl.serving.launch import Device
 
 pytestmark = pytest.mark.timeout(300)
 
