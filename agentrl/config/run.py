@@ -36,7 +36,10 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     ] = None
     run_dir: Annotated[str, _help("folder that holds the run directories", "run")] = "runs"
     run_id: Annotated[
-        str | None, _help("name of this run (default: time and a short random id)", "run")
+        str | None,
+        _help(
+            "name of this run, [A-Za-z0-9._-]{1,80} (default: time and a short random id)", "run"
+        ),
     ] = None
     resume: Annotated[
         str, _help("continue a run: its directory, or auto (an unfinished one); never", "run")
@@ -45,6 +48,14 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         Count | None, _help("iterations to train (default: until the tasks end)", "run")
     ] = None
     num_epoch: Annotated[Count | None, _help("times to go through the task source", "run")] = None
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"],
+        _help(
+            "where the model runs: auto takes GPUs that are there if torch and SGLang can use "
+            "them; cpu hides them from the run",
+            "run",
+        ),
+    ] = "auto"
     seed: Annotated[
         int, _help("seed of the learner and of everything that has none of its own", "run", ge=0)
     ] = 1234
@@ -115,7 +126,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         _help("tokens of prompt and response together (default: the model's)", "rollout"),
     ] = None
     rollout_max_prompt_len: Annotated[
-        Count | None, _help("longest prompt; a longer one is an env_error", "rollout")
+        Count | None,
+        _help("tokens of the first prompt; a group whose prompt has more is filtered", "rollout"),
     ] = None
     rollout_max_response_len: Annotated[
         int, _help("tokens sampled in one turn", "rollout", ge=1)

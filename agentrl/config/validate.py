@@ -4,6 +4,7 @@ A single value's bounds live at its field. Every refusal says what, by which fla
 what to do. What the rooms alone can judge (an Env's arguments, a Megatron layout) they refuse.
 """
 
+import os
 import re
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from agentrl.config.evaluation import check_evaluation
 from agentrl.config.lengths import notes_on_lengths
 from agentrl.config.model import ModelSummary, read_model
 from agentrl.config.objective import check_objective
+from agentrl.config.paths import kind_of
 from agentrl.config.run import RunConfig
 from agentrl.config.toml import dump_config
 from agentrl.errors import ConfigError
@@ -171,8 +173,13 @@ def _check_data(config: RunConfig) -> None:
 
 def _check_file(flag: str, path: str) -> None:
     file = Path(_SLICE.sub("", path))
-    if not file.is_file():
+    kind = kind_of(file)
+    if kind == "nothing":
         _refuse(f"{flag} {path}: there is no file {file.absolute()}")
+    if kind != "a file":
+        _refuse(f"{flag} {path}: {file.absolute()} is {kind}, not a file of rows")
+    if not os.access(file, os.R_OK):
+        _refuse(f"{flag} {path}: {file.absolute()} may not be read by you")
 
 
 def _check_lengths(config: RunConfig, model: ModelSummary) -> None:
