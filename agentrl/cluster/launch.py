@@ -14,7 +14,7 @@ from agentrl.cluster.phases import Phases
 from agentrl.cluster.placement import Cluster, plan_slots
 from agentrl.cluster.signals import InterruptedRunError, SignalGate
 from agentrl.config.device import Device, choose_device
-from agentrl.config.device_defaults import notes_on_device
+from agentrl.config.device_defaults import check_device, notes_on_device
 from agentrl.config.run import RunConfig
 from agentrl.config.toml import write_config
 from agentrl.envs.registry import load_env
@@ -103,8 +103,6 @@ def _launch(
         num_gpus = cluster.num_gpus() if device == "cuda" else 0
         cluster.place(plan_slots(config, num_gpus, list(services)), gate.check)
         phases.mark("placed")
-        for note in notes_on_device(config, device):
-            recorder.note(note)
         spec, orders, ready = plan_processes(config, run, cluster, services, device)
         cluster.write_file(str(run.spec), msgspec.json.encode(spec))
         for key in sorted(Path(spec.keys_dir).iterdir()) if spec.keys_dir else ():
@@ -139,7 +137,9 @@ def _device(config: RunConfig, recorder: Recorder, cluster: Cluster, gate: Signa
     if wanted == "cpu" or (wanted == "cuda" and config.ray_address is None):
         return wanted
     choice = choose_device(wanted, cluster.device_facts(gate.check))
-    recorder.note(str(choice))
+    check_device(config, choice.device)
+    for note in (str(choice), *notes_on_device(config, choice.device)):
+        recorder.note(note)
     return choice.device
 
 

@@ -16,6 +16,7 @@ import msgspec
 
 from agentrl.config import fields, passthrough, spellings
 from agentrl.config.device import choose_device, this_host
+from agentrl.config.device_defaults import check_device, for_device, notes_on_device
 from agentrl.config.edited import notes_on_edits
 from agentrl.config.evaluation import without_training
 from agentrl.config.fields import own_fields
@@ -64,8 +65,9 @@ def parse(argv: list[str], program: Program) -> Resolved:
     config, notes = layered(given, program)
     if config.ray_address is None or config.device == "cpu":
         choice = choose_device(config.device, this_host())
-        config = msgspec.structs.replace(config, device=choice.device)
-        notes.append(str(choice))
+        check_device(config, choice.device)
+        config = for_device(config, choice.device)
+        notes += [str(choice), *notes_on_device(config, choice.device)]
     return Resolved(config, notes + validate(config), given.dry_run)
 
 
