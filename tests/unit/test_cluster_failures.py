@@ -31,5 +31,13 @@ def test_what_failed_before_a_run_was_continued_is_not_counted() -> None:
     assert "(3 env_error since it was continued)" in str(streak.reason())
 
 
+def test_groups_that_were_given_up_with_their_lease_are_no_failures() -> None:
+    streak = FailureStreak(limit=4)
+    streak.fates({"poison": 1})
+    streak.given_up(8)
+    assert streak.fates({"poison": 9}) is None
+    assert "(4 poison since" in str(streak.fates({"poison": 12}))
+
+
 def test_filtered_and_cancelled_groups_are_no_failures() -> None:
     assert FailureStreak(limit=1).fates({"filtered": 100, "cancelled": 5, "trained": 3}) is None
