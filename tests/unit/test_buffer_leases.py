@@ -4,6 +4,7 @@ import pytest
 
 from agentrl.types import Fate, VersionRow
 from agentrl.wire.messages import (
+    Ack,
     Judge,
     Lease,
     LeaseRequest,
@@ -106,6 +107,21 @@ def test_a_step_and_its_metrics_are_told_once() -> None:
         b.say("learner.1", Stepped(1, False, 0.0, 0.0, 1.0, {"loss": 2.0}))
     (told,) = b.told("step")
     assert told["metrics"] == {"loss": 2.0}
+
+
+def test_a_step_that_comes_again_when_its_lease_is_retired_is_acknowledged_and_no_news() -> None:
+    b = bench()
+    b.offer(2)
+    b.play_all("w0.1")
+    b.lease(1)
+    b.step(1)
+    b.publish(2, 1, 1)
+    b.say("learner.1", Retire(1))
+    before = list(b.rows)
+    seq = b.say("learner.1", Stepped(1, False, 0.0, 0.0, 1.0))
+    assert seq in [seq for ack in b.take("learner.1", Ack) for seq in ack.seqs]
+    assert b.take("learner.1", Refused) == []
+    assert (len(b.told("step")), b.rows) == (1, before)
 
 
 def test_a_version_that_does_not_grow_is_refused_and_a_repeated_one_is_not() -> None:
