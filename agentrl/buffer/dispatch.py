@@ -126,7 +126,7 @@ class Dispatch:
             report = EpisodeReport(event.episode, outcome, stop, [], error=event.reason)
             self._claims.finished(peer, report, (), None)
         elif peer.row.role == "worker" and event.group is not None:
-            self._claims.verdict(Verdict(event.group, error=event.reason))
+            self._claims.verdict(peer.name, Verdict(event.group, error=event.reason))
         self._answer(event, event.reason)
 
     def unpark(self, now: float) -> None:
@@ -152,7 +152,7 @@ class Dispatch:
             case Snapshot():
                 pass  # kept by the shell, or not worth it
             case Verdict() as message:
-                self._claims.verdict(message)
+                self._claims.verdict(peer.name, message)
             case LeaseRequest() as message:
                 return self._lease_request(peer, message.number, now)
             case Fetch() as message:

@@ -162,8 +162,8 @@ def judge_order(state: State, number: int) -> Judge:
     return Judge(group_id(number), state.groups[number].task, summaries)
 
 
-def take_verdict(state: State, number: int, verdict: Verdict) -> None:
-    """READY, or a fate."""
+def take_verdict(state: State, number: int, verdict: Verdict) -> str | None:
+    """READY, or a fate. Returns why the verdict could not be used, or None."""
     group = state.groups[number]
     defect = verdict.error or _defect(verdict, len(state.done_episodes(number)))
     if defect is not None:
@@ -173,6 +173,7 @@ def take_verdict(state: State, number: int, verdict: Verdict) -> None:
     else:
         rewards = tuple(verdict.rewards)
         state.put(msgspec.structs.replace(group, state=GroupState.READY, rewards=rewards))
+    return defect
 
 
 def close(state: State, number: int, fate: Fate, reason: str) -> None:

@@ -114,6 +114,7 @@ class Driver:
             return
         self.state.continue_from(welcome)
         self._failures.begin(welcome.fates)
+        self._recorder.continue_from(welcome.fates)
         self._watch.stepped(welcome.stepped)
 
     async def _conduct(self) -> None:
@@ -212,7 +213,9 @@ class Driver:
                 self._failures.given_up(len(event.data["groups"]))
                 self._recorder.note(given_up(event.data))
             case "fates":
-                if reason := self._failures.fates(event.data["counts"], event.data["too_long"]):
+                if reason := self._failures.fates(
+                    event.data["counts"], event.data.get("too_long", 0)
+                ):
                     raise self._failure(reason)
             case "stuck":
                 raise HealthError(str(event.data["reason"]))
