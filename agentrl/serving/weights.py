@@ -59,6 +59,7 @@ class FleetWeightSink:
     ranks_per_engine  devices of one engine (its tensor-parallel size)
     tied_embeddings   the model has no output layer of its own: `lm_head.weight` is not sent
     on_lost           told of each engine that fell out of a push, in the calling thread
+    key               what engines want to be shown
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class FleetWeightSink:
         ranks_per_engine: int = 1,
         tied_embeddings: bool = False,
         connect_s: float = 60.0,
+        key: str | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._bucket_bytes = bucket_bytes
@@ -84,6 +86,7 @@ class FleetWeightSink:
         self._backend = backend
         self._host = host
         self._ranks = ranks_per_engine
+        self._key = key
         self._skip = frozenset({"lm_head.weight"}) if tied_embeddings else frozenset[str]()
         self._clock = clock or MonotonicClock()
         self._device = torch.device("cuda" if backend == "nccl" else "cpu")
@@ -234,7 +237,7 @@ class FleetWeightSink:
         return (member for fleet in self._fleets for member in fleet.members)
 
     def _control(self, engine: EngineAddress) -> EngineControl:
-        control = EngineControl(engine, timeout_s=self._timeout_s)
+        control = EngineControl(engine, timeout_s=self._timeout_s, key=self._key)
         return self._resources.enter_context(self._portal.wrap_async_context_manager(control))
 
     def _fleet(self, members: list[EngineControl]) -> Fleet:
