@@ -19,6 +19,8 @@ from pathlib import Path
 import msgspec
 
 from agentrl.cluster.own_ray import users_token_file
+from agentrl.config.device import choose_device, this_host
+from agentrl.disk import sync_file
 
 __all__ = ["Finding", "examine"]
 
@@ -43,7 +45,7 @@ def examine(run_dir: Path) -> list[Finding]:
     return [
         _python(),
         *_packages(),
-        _devices(),
+        _device(),
         _loopback(),
         _ray_token(users_token_file()),
         _fsync(place),
@@ -66,9 +68,11 @@ def _packages() -> Iterator[Finding]:
             yield Finding(name, False, "not installed: make setup")
 
 
-def _devices() -> Finding:
-    gpus = sorted(p.name for p in Path("/dev").glob("nvidia[0-9]*"))
-    return Finding("devices", True, f"{len(gpus)} GPUs, {len(os.sched_getaffinity(0))} CPU cores")
+def _device() -> Finding:
+    """What `--device auto` means here; either is good."""
+    choice = choose_device("auto", this_host())
+    cores = len(os.sched_getaffinity(0))
+    return Finding("device", True, f"{choice.device}: {choice.reason}; {cores} CPU cores")
 
 
 def _loopback() -> Finding:
@@ -98,9 +102,8 @@ def _fsync(place: Path) -> Finding:
         with tempfile.TemporaryFile(dir=place) as file:
             for _ in range(_FSYNCS):
                 file.write(b"x" * 4096)
-                file.flush()
                 start = time.monotonic()
-                os.fsync(file.fileno())
+                sync_file(file)
                 times.append(time.monotonic() - start)
     except OSError as error:
         return Finding("fsync", False, f"{place} cannot be written: {error}")

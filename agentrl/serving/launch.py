@@ -11,10 +11,11 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
+from agentrl.config.device import Device
 from agentrl.errors import ConfigError
 from agentrl.serving.cpu import ATTENTION_BACKEND, PLUGIN_NAME
 from agentrl.serving.engine_files import ENGINE_MARK
@@ -26,13 +27,10 @@ __all__ = [
     "REFUSED_ENGINE",
     "REFUSED_ROUTER",
     "ROUTER_DEFAULTS",
-    "Device",
     "ProcessSpec",
     "engine_command",
     "router_command",
 ]
-
-Device = Literal["cpu", "cuda"]
 
 
 class ProcessSpec(msgspec.Struct, frozen=True):
@@ -86,9 +84,9 @@ REFUSED_ENGINE: dict[str, str] = {
     "model": "use --hf-checkpoint",
     "host": _PLACED,
     "port": _PLACED,
+    "device": "use --device",
     "dist_init_addr": _MEETING,
     "nccl_port": _MEETING,
-    "device": "it follows from the hosts that the run gets",
     "weight_version": "version labels are numbers that the learner publishes",
     "dp_size": f"{_PUSHED}; use more engines (--rollout-num-gpus)",
     "data_parallel_size": f"{_PUSHED}; use more engines (--rollout-num-gpus)",
