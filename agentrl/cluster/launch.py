@@ -1,7 +1,6 @@
 """From a resolved configuration to an exit code: place, start, conduct, stop, summarise."""
 
 import logging
-from pathlib import Path
 
 import anyio
 import msgspec
@@ -13,6 +12,7 @@ from agentrl.cluster.orders import plan_processes
 from agentrl.cluster.phases import Phases
 from agentrl.cluster.placement import Cluster, plan_slots
 from agentrl.cluster.signals import InterruptedRunError, SignalGate
+from agentrl.cluster.spec import key_files
 from agentrl.config.device import Device, choose_device
 from agentrl.config.device_defaults import check_device, notes_on_device
 from agentrl.config.run import RunConfig
@@ -121,7 +121,7 @@ def _launch(
         phases.mark("placed")
         spec, orders, ready = plan_processes(config, run, cluster, services, device)
         cluster.write_file(str(run.spec), msgspec.json.encode(spec))
-        for key in sorted(Path(spec.keys_dir).iterdir()) if spec.keys_dir else ():
+        for key in key_files(spec):
             cluster.write_file(str(key), key.read_bytes())
         driver = Driver(
             run=run,

@@ -30,6 +30,7 @@ from agentrl.cluster.spec import RunSpec
 from agentrl.cluster.supervision import Consequence, died_by_itself
 from agentrl.errors import EngineError
 from agentrl.serving.control import RouterControl
+from agentrl.serving.key import read_key
 from agentrl.wire.messages import Echo, PeerLost
 from agentrl.wire.peer import BufferPeer
 
@@ -185,7 +186,8 @@ class Processes:
 
     def _router(self) -> RouterControl:
         assert self._spec.router_url is not None
-        return RouterControl(self._spec.router_url, timeout_s=5.0)
+        key = read_key(self._spec.engine_key_file)
+        return RouterControl(self._spec.router_url, timeout_s=5.0, key=key)
 
 
 async def in_thread(function: Any, *args: Any, limiter: anyio.CapacityLimiter | None = None) -> Any:

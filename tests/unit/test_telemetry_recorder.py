@@ -406,7 +406,8 @@ def test_the_first_error_of_a_judge_or_filter_is_told_with_its_log(run_dir: Path
     failed = ("judging_failed", {"group": "00000007", "worker": "w-7", "error": error})
     assert played(run_dir, failed, failed) == [
         (
-            f"note: a group was dropped, for its rewards or the filter failed (env_error: {error}); "
+            "note: a group was dropped, for its rewards or the filter failed "
+            f"(env_error: {error}); "
             f"see {run_dir}/logs/w-7.log"
         )
     ]
