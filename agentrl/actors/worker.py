@@ -113,7 +113,9 @@ class Worker:
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings = settings
         self._env_class = load_env(settings.env)
-        chat = open_chat_format(settings.chat_format, settings.model_dir)
+        chat = open_chat_format(
+            settings.chat_format, settings.model_dir, max_tokens=settings.limits.max_context
+        )
         self._endpoint = Endpoint()
         self._player = self._make_player(chat)
         self._filter = load_filter(settings.filter_path)

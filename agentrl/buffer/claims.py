@@ -120,6 +120,8 @@ class ClaimDesk:
         ended = groups.record(self._state, row, report, stored)
         if report.outcome is Outcome.DONE:
             self.attempts.done(before=row.num_failures)
+        elif report.outcome is Outcome.FILTERED:
+            self.attempts.filtered(before=row.num_failures)
         else:
             self._count(worker, row, report.outcome, report.error, again=not ended)
         self._after(row, ended)

@@ -2,7 +2,8 @@
 
 An engine failure or a lost worker sends an episode back to the queue, up to ENGINE_ATTEMPTS in all;
 a failure of the environment once more. A failed episode is never a zero reward: a group either has
-enough `done` episodes and trains on those, or its fate is its commonest failure.
+enough `done` episodes and trains on those, or its fate is its commonest failure. A group of which a
+first prompt does not fit is filtered: what is left of it would be another choice of its prompts.
 """
 
 from collections import Counter
@@ -49,6 +50,7 @@ _FATE_OF = {
     Outcome.ENGINE_ERROR: Fate.ENGINE_ERROR,
     Outcome.POISON: Fate.POISON,
     Outcome.CANCELLED: Fate.CANCELLED,
+    Outcome.FILTERED: Fate.FILTERED,
 }
 
 
@@ -124,9 +126,13 @@ def conclude(state: State, number: int) -> None:
     if any(row.outcome is None for row in rows):
         return
     outcomes = Counter(row.outcome for row in rows if row.outcome is not None)
-    if outcomes.pop(Outcome.DONE, 0) >= state.settings.least_done:
+    if outcomes[Outcome.FILTERED]:
+        commonest = Outcome.FILTERED
+        state.num_too_long += 1
+    elif outcomes.pop(Outcome.DONE, 0) >= state.settings.least_done:
         return
-    commonest = max(_FATE_OF, key=lambda outcome: outcomes[outcome])
+    else:
+        commonest = max(_FATE_OF, key=lambda outcome: outcomes[outcome])
     errors = [row.error for row in rows if row.outcome is commonest and row.error]
     close(state, number, _FATE_OF[commonest], errors[0] if errors else str(commonest))
 

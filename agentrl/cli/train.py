@@ -4,6 +4,7 @@ import sys
 import time
 from pathlib import Path
 
+from agentrl.config.device import Device
 from agentrl.config.flags import Program, help_page
 from agentrl.config.presets import DEFAULT, PRESETS
 from agentrl.config.readiness import check_readiness
@@ -91,8 +92,9 @@ def _check_rooms(config: RunConfig) -> list[str]:
     model = str(config.hf_checkpoint)
     Architecture.from_checkpoint(Path(model)).check(MegatronSettings.from_config(config))
     # Commands are pure functions: making one without ports checks its settings.
+    device: Device = "cpu" if config.device == "cpu" else "cuda"
     engine_command(
-        model_path=model, port=0, name="check", device="cuda", extra=config.sglang, dtype="auto"
+        model_path=model, port=0, name="check", device=device, extra=config.sglang, dtype="auto"
     )
     router_command(
         port=0, prometheus_port=0, turn_timeout_s=config.turn_timeout_s, extra=config.router

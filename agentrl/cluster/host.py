@@ -25,6 +25,7 @@ from pathlib import Path
 import msgspec
 
 from agentrl.cluster.ports import free_ports
+from agentrl.disk import make_folder, narrow
 from agentrl.errors import InfrastructureError
 
 __all__ = ["ExitNotice", "ProcessHost", "ProcessOrder", "environment_of"]
@@ -90,10 +91,14 @@ class _Child:
 class ProcessHost:
     """Children of one slot. Methods may be called from any thread.
 
-    `kill_s`: seconds that a process may take to end after SIGKILL.
+    `environment`: variables that this process has otherwise than its children are to have them
+    (None: not at all). `kill_s`: seconds that a process may take to end after SIGKILL.
     """
 
-    def __init__(self, kill_s: float = 10.0) -> None:
+    def __init__(
+        self, environment: Mapping[str, str | None] | None = None, kill_s: float = 10.0
+    ) -> None:
+        self._environment = dict(environment or {})
         self._kill_s = kill_s
         self._written: list[Path] = []
         self._made: list[Path] = []
@@ -205,15 +210,20 @@ class ProcessHost:
             self._orders.get()()
 
     def _fork(self, order: ProcessOrder) -> int:
-        env = environment_of(order, os.environ)
+        inherited = os.environ | self._environment
+        node = {name: value for name, value in inherited.items() if value is not None}
+        env = environment_of(order, node)
         if order.scratch:
             order.remove_scratch()
             Path(order.scratch).mkdir(mode=0o700, parents=True)
             env["TMPDIR"] = order.scratch
         argv = [sys.executable, "-m", "agentrl.cluster.child", str(os.getpid()), *order.argv]
         log = order.log or os.devnull
-        Path(log).parent.mkdir(parents=True, exist_ok=True)
+        if order.log:
+            make_folder(Path(log).parent, 0o700)
         with Path(log).open("ab") as stream:
+            if order.log:
+                narrow(Path(log))
             process = subprocess.Popen(  # noqa: S603 - our own commands, no shell
                 argv,
                 env=env,

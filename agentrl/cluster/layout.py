@@ -15,6 +15,7 @@ from types import TracebackType
 
 import msgspec
 
+from agentrl import disk
 from agentrl.cluster.host import ProcessOrder
 from agentrl.cluster.signals import in_turns
 from agentrl.config.edited import digests
@@ -100,11 +101,12 @@ class RunDir:
         for logs in self.ray.glob("session_2*/logs"):
             with contextlib.suppress(OSError, shutil.Error):
                 shutil.copytree(logs, self.path / "logs" / "ray", dirs_exist_ok=True)
+                disk.narrow_tree(self.path / "logs" / "ray")
 
     def _enter(self) -> None:
         try:
             self._make()
-            (self.path / "logs").mkdir(exist_ok=True)
+            disk.make_folder(self.path / "logs")
             self._lock_out_others()
             self._await_predecessors()
             _remove_private(read_record(self.path))
@@ -118,12 +120,14 @@ class RunDir:
 
     def _make(self) -> None:
         """A new directory, or one that this program was told to go on with."""
+        disk.make_folder(self.path.parent)
         try:
-            self.path.mkdir(parents=True)
+            disk.make_folder(self.path, 0o700, exist_ok=False)
             return
         except FileExistsError:
             has_begun = (self.path / "ledger.db").exists()
         if self._is_continued or (self._resume == "auto" and not has_begun):
+            self.path.chmod(0o700)
             return
         raise ConfigError(
             f"{self.path} exists; choose another --run-id, or continue it: --resume {self.path}"

@@ -33,6 +33,7 @@ class ModelSummary(msgspec.Struct, frozen=True):
     max_context: int | None
     num_parameters: int | None
     kv_values_per_token: int | None
+    vocab_size: int | None = None
 
 
 def read_model(directory: Path) -> ModelSummary:
@@ -56,6 +57,7 @@ def read_model(directory: Path) -> ModelSummary:
         max_context=text.get("max_position_embeddings"),
         num_parameters=num_parameters(shapes),
         kv_values_per_token=_kv_values(text),
+        vocab_size=text.get("vocab_size"),
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from agentrl.config.files import replace_file
+from agentrl.disk import replace_file
 
 __all__ = ["RunRecord", "read_record", "write_record"]
 

@@ -15,6 +15,8 @@ from typing import Any
 import msgspec
 
 from agentrl.config import fields, passthrough, spellings
+from agentrl.config.device import choose_device, this_host
+from agentrl.config.device_defaults import check_device, for_device, notes_on_device
 from agentrl.config.edited import notes_on_edits
 from agentrl.config.evaluation import without_training
 from agentrl.config.fields import own_fields
@@ -53,9 +55,19 @@ class Resolved(msgspec.Struct, frozen=True):
 
 
 def parse(argv: list[str], program: Program) -> Resolved:
-    """Read, merge and check. Raises ConfigError naming the flag, the numbers and what to do."""
+    """Read, merge and check. Raises ConfigError naming the flag, the numbers and what to do, and
+    EnvironmentSetupError for a device that this host cannot give.
+
+    The device is decided here, but for a run on a cluster (`--ray-address`): that one stays `auto`
+    until the cluster can be asked.
+    """
     given = read_flags(argv)
     config, notes = layered(given, program)
+    if config.ray_address is None or config.device == "cpu":
+        choice = choose_device(config.device, this_host())
+        check_device(config, choice.device)
+        config = for_device(config, choice.device)
+        notes += [str(choice), *notes_on_device(config, choice.device)]
     return Resolved(config, notes + validate(config), given.dry_run)
 
 
@@ -129,12 +141,13 @@ def _synchronous(values: Layer) -> Layer:
 
 
 def _with_ranks(values: Layer) -> tuple[Layer, list[str]]:
-    """A host without a GPU has one learner rank, unless it is told otherwise."""
-    name = "actor_num_gpus_per_node"
-    if name in values or "ray_address" in values or any(Path("/dev").glob("nvidia[0-9]*")):
+    """On the CPU of one host the learner has one rank, unless it is told otherwise."""
+    name, wanted = "actor_num_gpus_per_node", values.get("device", "auto")
+    if name in values or "ray_address" in values or wanted == "cuda":
         return values, []
-    note = f"no GPU on this host: the learner has 1 rank ({own_fields()[name].flag})"
-    return values | {name: 1}, [note]
+    if choose_device(wanted, this_host()).device == "cuda":
+        return values, []
+    return values | {name: 1}, [f"on the CPU the learner has 1 rank ({own_fields()[name].flag})"]
 
 
 def _with_row_keys(values: Layer) -> Layer:

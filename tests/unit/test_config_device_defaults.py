@@ -1,11 +1,11 @@
 """What follows from the device: precision and the sharding of the optimizer."""
 
-from typing import Literal
-
 import pytest
 
-from agentrl.config.device_defaults import defaults_for, for_device, notes_on_device
+from agentrl.config.device import Device
+from agentrl.config.device_defaults import check_device, defaults_for, for_device, notes_on_device
 from agentrl.config.run import RunConfig
+from agentrl.errors import ConfigError
 from agentrl.learner.megatron.settings import MegatronSettings
 
 
@@ -23,7 +23,7 @@ def test_a_learner_on_a_cpu_trains_in_float32_and_shards_nothing() -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_flags_of_the_user_win_over_the_device(device: Literal["cpu", "cuda"]) -> None:
+def test_flags_of_the_user_win_over_the_device(device: Device) -> None:
     given = {"bf16": device == "cpu", "use_distributed_optimizer": False, "num_layers": 2}
     config = RunConfig(megatron=given, sglang={"dtype": "float16"})
     found = for_device(config, device)
@@ -48,3 +48,10 @@ def test_float32_on_a_gpu_runs_and_is_remarked_on() -> None:
 def test_the_defaults_of_a_device_are_not_shared_between_runs() -> None:
     defaults_for("cuda")["bf16"] = False
     assert defaults_for("cuda")["bf16"]
+
+
+def test_digests_of_weights_are_not_compared_on_gpus() -> None:
+    check = RunConfig(check_weight_update_equal=True)
+    check_device(check, "cpu")
+    with pytest.raises(ConfigError, match=r"--check-weight-update-equal .* host memory"):
+        check_device(check, "cuda")

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl.config.files import replace_file
+from agentrl.disk import replace_file
 from agentrl.envs.search_r1.indexes import Document, SearchHit, find_model
 
 __all__ = ["DenseIndex", "Encoder", "default_cache"]
