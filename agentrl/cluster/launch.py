@@ -1,6 +1,7 @@
 """From a resolved configuration to an exit code: place, start, conduct, stop, summarise."""
 
 import logging
+from pathlib import Path
 
 import anyio
 import msgspec
