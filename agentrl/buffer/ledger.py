@@ -15,6 +15,7 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
+from agentrl import disk
 from agentrl.buffer.rows import (
     EpisodeRow,
     GroupRow,
@@ -268,7 +269,7 @@ class Ledger(LedgerReader):
 
     def _connect(self) -> sqlite3.Connection:
         refuse_network_file_system(self.path)
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        disk.make_folder(self.path.parent, 0o700)
         return sqlite3.connect(
             self.path, isolation_level=None, check_same_thread=False, timeout=1.0
         )

@@ -16,6 +16,7 @@ from typing import BinaryIO, Self
 import xxhash
 from typing_extensions import Buffer
 
+from agentrl import disk
 from agentrl.errors import StoreError
 from agentrl.types import PayloadRef
 
@@ -34,7 +35,7 @@ class PayloadStore:
         self.name = name
         self.folder = folder
         self._segment_bytes = segment_bytes
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        disk.make_folder(folder, 0o700)
         self._number = max([first - 1, *self.numbers()])
         self._file: BinaryIO | None = None
 
@@ -67,8 +68,7 @@ class PayloadStore:
     def sync(self) -> None:
         """Make everything appended so far durable."""
         if self._file is not None:
-            self._file.flush()
-            os.fdatasync(self._file.fileno())
+            disk.sync_file(self._file)
 
     def drop(self, segments: Iterable[int]) -> None:
         """Delete segments; the open one is closed first."""
@@ -88,8 +88,7 @@ class PayloadStore:
             self._close()
         if self._file is None:
             self._number += 1
-            self._file = _path(self.folder, self._number).open("xb")
-            _sync_folder(self.folder)
+            self._file = disk.create_file(_path(self.folder, self._number))
         return self._file
 
     def _close(self) -> None:
@@ -129,11 +128,3 @@ def read_payload(folder: Path, ref: PayloadRef) -> bytes:
 
 def _path(folder: Path, number: int) -> Path:
     return folder / f"{number:08d}{_SUFFIX}"
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
