@@ -79,6 +79,7 @@ class Outcome(StrEnum):
     ENGINE_ERROR = "engine_error"
     POISON = "poison"
     CANCELLED = "cancelled"
+    FILTERED = "filtered"
 
 
 class StopReason(StrEnum):

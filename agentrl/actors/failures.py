@@ -4,15 +4,22 @@ import logging
 
 from agentrl.actors.boundary import describe
 from agentrl.actors.report import PlayedEpisode, failed_episode
-from agentrl.errors import InfrastructureError
+from agentrl.errors import InfrastructureError, PromptTooLongError
 from agentrl.types import EpisodeAssignment, Outcome
 
-__all__ = ["Failures"]
+__all__ = ["Failures", "outcome_of_failure"]
 
 _LOG = logging.getLogger(__name__)
 
 #: Different errors that are logged with their traceback.
 _MAX_SEEN = 100
+
+
+def outcome_of_failure(failure: BaseException) -> Outcome:
+    """Whose fault it is: the infrastructure's, the data's, or else the Env's."""
+    if isinstance(failure, InfrastructureError):
+        return Outcome.ENGINE_ERROR
+    return Outcome.FILTERED if isinstance(failure, PromptTooLongError) else Outcome.ENV_ERROR
 
 
 class Failures:
@@ -26,11 +33,14 @@ class Failures:
     ) -> PlayedEpisode:
         """The report of an episode that `failure` has ended. Logged, with its traceback the first
         time that this error is seen."""
-        lost = isinstance(failure, InfrastructureError)
-        outcome = Outcome.ENGINE_ERROR if lost else Outcome.ENV_ERROR
+        outcome = outcome_of_failure(failure)
         error = describe(failure)
         shown = None
-        if error not in self._seen and len(self._seen) < _MAX_SEEN:
+        if (
+            outcome is not Outcome.FILTERED
+            and error not in self._seen
+            and len(self._seen) < _MAX_SEEN
+        ):
             self._seen.add(error)
             shown = failure
         whose = f"episode {assignment.id} of task {assignment.task.id}"

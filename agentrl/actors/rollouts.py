@@ -27,6 +27,7 @@ from agentrl.actors.limits import Limits
 from agentrl.actors.report import PlayedEpisode, require_sendable
 from agentrl.actors.snapshots import Save
 from agentrl.actors.turns import MAX_ANSWER_CHARS
+from agentrl.actors.writing import Writers
 from agentrl.envs.env import Env
 from agentrl.envs.messages import Step
 from agentrl.envs.rollout import Rollout, outcome_of
@@ -43,9 +44,6 @@ from agentrl.types import (
 __all__ = ["EpisodeChat", "RolloutPlayer"]
 
 _LOG = logging.getLogger(__name__)
-
-#: Long prompts of a worker that become tokens at once.
-MAX_WRITERS = 4
 
 
 class EpisodeChat:
@@ -93,7 +91,7 @@ class RolloutPlayer:
         self._now = now
         self._close_timeout_s = close_timeout_s
         self._failures = Failures()
-        self._writers = anyio.CapacityLimiter(MAX_WRITERS)
+        self._writers = Writers()
 
     async def play(
         self,

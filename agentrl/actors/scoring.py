@@ -7,9 +7,7 @@ An infrastructure error is tried again, ATTEMPTS times in all: the episodes have
 judge that is away for a moment may not cost them.
 """
 
-import asyncio
 import logging
-import math
 from collections.abc import Callable
 
 import anyio
@@ -18,6 +16,7 @@ import msgspec
 from agentrl.actors.boundary import Boundary, describe
 from agentrl.actors.closing import close_env
 from agentrl.actors.limits import Limits
+from agentrl.bounds import reward_defect
 from agentrl.envs.env import Env
 from agentrl.errors import EnvError, InfrastructureError
 from agentrl.wire.messages import Judge
@@ -57,8 +56,13 @@ async def _alone(order: Judge, make_env: Callable[[], Env], timeout_s: float) ->
         except (EnvError, InfrastructureError) as failure:
             found = failure
 
-    async with anyio.create_task_group() as alone:
-        alone.start_soon(score)
+    boundary = Boundary()
+    try:
+        async with anyio.create_task_group() as alone:
+            alone.start_soon(score)
+    except BaseException as failure:
+        await boundary.take(failure)
+        raise EnvError(f"score_group failed: {describe(failure)}") from failure
     if isinstance(found, Exception):
         raise found
     return found
@@ -76,7 +80,7 @@ async def _scored(order: Judge, make_env: Callable[[], Env], timeout_s: float) -
         if deadline.cancelled_caught:
             raise EnvError(f"{type(env).__name__}.score_group took more than {timeout_s:g} s")
         return _with_rewards(order, rewards, type(env).__name__)
-    except (Exception, SystemExit, asyncio.CancelledError) as failure:
+    except BaseException as failure:
         await boundary.take(failure)
         if isinstance(failure, EnvError | InfrastructureError):
             raise
@@ -90,8 +94,12 @@ def _with_rewards(order: Judge, rewards: object, name: str) -> Judge:
         numbers = [float(reward) for reward in rewards]  # type: ignore[attr-defined]
     except (TypeError, ValueError, OverflowError) as error:
         raise EnvError(f"{name}.score_group returned {rewards!r:.100}; {advice}") from error
-    if len(numbers) != num or not all(map(math.isfinite, numbers)):
+    if len(numbers) != num:
         raise EnvError(f"{name}.score_group returned {numbers!r:.100}; {advice}")
+    for place, number in enumerate(numbers):
+        if found := reward_defect(number):
+            said = f"{name}.score_group returned {numbers!r:.100}; {advice}"
+            raise EnvError(f"{said}: the reward in place {place} is {found}")
     pairs = zip(order.episodes, numbers, strict=True)
     episodes = [msgspec.structs.replace(each, reward=reward) for each, reward in pairs]
     return msgspec.structs.replace(order, episodes=episodes)

@@ -18,6 +18,7 @@ from agentrl.buffer.evaluations import MAX_EVALUATIONS, Evaluations, is_evaluati
 from agentrl.buffer.events import Stored
 from agentrl.buffer.ids import mint_of
 from agentrl.buffer.judging import JudgeDesk
+from agentrl.buffer.numbers import report_defect, with_time, without_numbers
 from agentrl.buffer.peers import Peer, Peers
 from agentrl.buffer.rows import EpisodeRow, StoredTrajectory
 from agentrl.buffer.state import State
@@ -92,7 +93,12 @@ class ClaimDesk:
     ) -> str | None:
         """Take a report; returns why it was refused, or None."""
         worker.held.discard(report.id)
+        report, numbers = with_time(report), report_defect(report)
+        if numbers is not None:
+            report = without_numbers(report)
         if is_evaluation(report.id):
+            if numbers is not None:
+                report = _poisoned(report, numbers)
             self.sampled_tokens += self.evaluations.num_sampled(worker.name, report)
             self._tell(self.evaluations.finished(worker.name, report))
             return None
@@ -101,10 +107,10 @@ class ClaimDesk:
             return None
         refusal = None
         if report.outcome is Outcome.DONE:
-            refusal = defect or self._version_defect(report)
+            refusal = defect or numbers or self._version_defect(report)
         if refusal is not None:
             refusal = f"episode {report.id} refused: {refusal}"
-            report = msgspec.structs.replace(report, outcome=Outcome.POISON, error=refusal)
+            report = _poisoned(report, refusal)
         else:
             self.sampled_tokens += sum(meta.num_sampled for meta in report.trajectories)
         stored: tuple[StoredTrajectory, ...] = ()
@@ -114,6 +120,8 @@ class ClaimDesk:
         ended = groups.record(self._state, row, report, stored)
         if report.outcome is Outcome.DONE:
             self.attempts.done(before=row.num_failures)
+        elif report.outcome is Outcome.FILTERED:
+            self.attempts.filtered(before=row.num_failures)
         else:
             self._count(worker, row, report.outcome, report.error, again=not ended)
         self._after(row, ended)
@@ -224,6 +232,10 @@ class ClaimDesk:
     def _tell(self, result: dict[str, object] | None) -> None:
         if result is not None:
             self._state.notify("evaluation", **result)
+
+
+def _poisoned(report: EpisodeReport, why: str) -> EpisodeReport:
+    return msgspec.structs.replace(without_numbers(report), outcome=Outcome.POISON, error=why)
 
 
 def _versions(report: EpisodeReport) -> set[int]:

@@ -6,6 +6,7 @@ names a version to come, or came without its columns.
 
 from agentrl.buffer.desks import Desks
 from agentrl.buffer.events import FromPeer, ReadRows, Stored, Unreadable
+from agentrl.buffer.numbers import permits_defect
 from agentrl.buffer.peers import Peer
 from agentrl.types import EpisodeReport, LeaseHeader, Outcome, StopReason
 from agentrl.wire.messages import (
@@ -140,6 +141,8 @@ class Dispatch:
             case Heartbeat():
                 self._state.send(peer.connection, Heartbeat())
             case Capacity() as message:
+                if refusal := permits_defect(message.permits):
+                    return refusal
                 peer.capacity, peer.permits = message.episodes, message.permits
                 self._state.pacer.permits(message.permits)
                 self._desks.figures.permits(message.permits)

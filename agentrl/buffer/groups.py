@@ -2,16 +2,17 @@
 
 An engine failure or a lost worker sends an episode back to the queue, up to ENGINE_ATTEMPTS in all;
 a failure of the environment once more. A failed episode is never a zero reward: a group either has
-enough `done` episodes and trains on those, or its fate is its commonest failure.
+enough `done` episodes and trains on those, or its fate is its commonest failure. A group of which a
+first prompt does not fit is filtered: what is left of it would be another choice of its prompts.
 """
 
-import math
 from collections import Counter
 from typing import Any
 
 import msgspec
 
 from agentrl.buffer.ids import group_id
+from agentrl.buffer.numbers import rewards_defect
 from agentrl.buffer.rows import EpisodeRow, GroupRow, StoredTrajectory
 from agentrl.buffer.state import State
 from agentrl.types import (
@@ -49,6 +50,7 @@ _FATE_OF = {
     Outcome.ENGINE_ERROR: Fate.ENGINE_ERROR,
     Outcome.POISON: Fate.POISON,
     Outcome.CANCELLED: Fate.CANCELLED,
+    Outcome.FILTERED: Fate.FILTERED,
 }
 
 
@@ -86,7 +88,7 @@ def record(
             metrics=report.metrics,
             answer=report.answer,
             error=report.error,
-            wall_s=report.wall_s if math.isfinite(report.wall_s) else 0.0,
+            wall_s=report.wall_s,
             trajectories=trajectories,
         )
     )
@@ -124,9 +126,13 @@ def conclude(state: State, number: int) -> None:
     if any(row.outcome is None for row in rows):
         return
     outcomes = Counter(row.outcome for row in rows if row.outcome is not None)
-    if outcomes.pop(Outcome.DONE, 0) >= state.settings.least_done:
+    if outcomes[Outcome.FILTERED]:
+        commonest = Outcome.FILTERED
+        state.num_too_long += 1
+    elif outcomes.pop(Outcome.DONE, 0) >= state.settings.least_done:
         return
-    commonest = max(_FATE_OF, key=lambda outcome: outcomes[outcome])
+    else:
+        commonest = max(_FATE_OF, key=lambda outcome: outcomes[outcome])
     errors = [row.error for row in rows if row.outcome is commonest and row.error]
     close(state, number, _FATE_OF[commonest], errors[0] if errors else str(commonest))
 
@@ -190,9 +196,7 @@ def account(state: State, number: int, trained: int) -> None:
 def _defect(verdict: Verdict, num_done: int) -> str | None:
     if verdict.keep and len(verdict.rewards) != num_done:
         return f"the judge gave {len(verdict.rewards)} rewards for {num_done} done episodes"
-    if not all(math.isfinite(reward) for reward in verdict.rewards):
-        return f"the judge gave a reward that is not finite: {verdict.rewards}"
-    return None
+    return rewards_defect(verdict.rewards)
 
 
 def _queue_again(state: State, row: EpisodeRow, error: str | None, **counts: Any) -> None:

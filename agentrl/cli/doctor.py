@@ -7,6 +7,7 @@ an fsync there.
 import os
 import shutil
 import socket
+import stat
 import statistics
 import sys
 import tempfile
@@ -17,6 +18,8 @@ from pathlib import Path
 
 import msgspec
 
+from agentrl.cluster.own_ray import users_token_file
+from agentrl.config.device import choose_device, this_host
 from agentrl.disk import sync_file
 
 __all__ = ["Finding", "examine"]
@@ -42,8 +45,9 @@ def examine(run_dir: Path) -> list[Finding]:
     return [
         _python(),
         *_packages(),
-        _devices(),
+        _device(),
         _loopback(),
+        _ray_token(users_token_file()),
         _fsync(place),
         _disk(place),
         _memory(),
@@ -64,9 +68,11 @@ def _packages() -> Iterator[Finding]:
             yield Finding(name, False, "not installed: make setup")
 
 
-def _devices() -> Finding:
-    gpus = sorted(p.name for p in Path("/dev").glob("nvidia[0-9]*"))
-    return Finding("devices", True, f"{len(gpus)} GPUs, {len(os.sched_getaffinity(0))} CPU cores")
+def _device() -> Finding:
+    """What `--device auto` means here; either is good."""
+    choice = choose_device("auto", this_host())
+    cores = len(os.sched_getaffinity(0))
+    return Finding("device", True, f"{choice.device}: {choice.reason}; {cores} CPU cores")
 
 
 def _loopback() -> Finding:
@@ -77,6 +83,17 @@ def _loopback() -> Finding:
                 return Finding("ports", True, f"127.0.0.1:{address[1]} could be bound and reached")
     except OSError as error:
         return Finding("ports", False, f"127.0.0.1 cannot be used: {error}")
+
+
+def _ray_token(path: Path) -> Finding:
+    """A run's own Ray has a token of its own; this one is for clusters that runs join."""
+    if not path.exists():
+        return Finding("ray token", True, "none of your own; a run on this machine makes its own")
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & 0o077:
+        text = f"{path} has mode {mode:04o}: who reads it may run code as you: chmod 600 {path}"
+        return Finding("ray token", False, text)
+    return Finding("ray token", True, f"{path}, for --ray-address")
 
 
 def _fsync(place: Path) -> Finding:

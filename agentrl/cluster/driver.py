@@ -208,7 +208,7 @@ class Driver:
                 self._failures.stepped()
                 self._watch.stepped(event.data["number"])
             case "fates":
-                if reason := self._failures.fates(event.data["counts"]):
+                if reason := self._failures.fates(event.data["counts"], event.data["too_long"]):
                     raise self._failure(reason)
             case "stuck":
                 raise HealthError(str(event.data["reason"]))

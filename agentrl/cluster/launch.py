@@ -13,12 +13,13 @@ from agentrl.cluster.orders import plan_processes
 from agentrl.cluster.phases import Phases
 from agentrl.cluster.placement import Cluster, plan_slots
 from agentrl.cluster.signals import InterruptedRunError, SignalGate
+from agentrl.config.device import Device, choose_device
+from agentrl.config.device_defaults import check_device, notes_on_device
 from agentrl.config.run import RunConfig
 from agentrl.config.toml import write_config
 from agentrl.envs.registry import load_env
 from agentrl.envs.tasks import open_eval_sets, open_source
 from agentrl.errors import AgentRLError, ConfigError, DataError, HealthError, InfrastructureError
-from agentrl.serving.launch import Device
 from agentrl.telemetry.logging import setup_logging
 from agentrl.telemetry.recorder import Recorder
 
@@ -97,10 +98,11 @@ def _launch(
     with Cluster(config.ray_address, run.ray) as cluster:
         gate.arm()
         gate.check()
-        num_gpus = cluster.num_gpus()
+        device = _device(config, recorder, cluster, gate)
+        config = msgspec.structs.replace(config, device=device)
+        num_gpus = cluster.num_gpus() if device == "cuda" else 0
         cluster.place(plan_slots(config, num_gpus, list(services)), gate.check)
         phases.mark("placed")
-        device: Device = "cuda" if num_gpus else "cpu"
         spec, orders, ready = plan_processes(config, run, cluster, services, device)
         cluster.write_file(str(run.spec), msgspec.json.encode(spec))
         for key in sorted(Path(spec.keys_dir).iterdir()) if spec.keys_dir else ():
@@ -124,6 +126,21 @@ def _launch(
             # From here on everything is ending; a further signal changes nothing.
             gate.arm()
             _stop(cluster, config)
+
+
+def _device(config: RunConfig, recorder: Recorder, cluster: Cluster, gate: SignalGate) -> Device:
+    """Where the model runs. `parse` has decided it, but for a cluster that had to be joined first.
+
+    Raises EnvironmentSetupError for CUDA where that cannot be.
+    """
+    wanted = config.device
+    if wanted == "cpu" or (wanted == "cuda" and config.ray_address is None):
+        return wanted
+    choice = choose_device(wanted, cluster.device_facts(gate.check))
+    check_device(config, choice.device)
+    for note in (str(choice), *notes_on_device(config, choice.device)):
+        recorder.note(note)
+    return choice.device
 
 
 def _stop(cluster: Cluster, config: RunConfig) -> None:

@@ -18,6 +18,7 @@ import msgspec
 from agentrl import disk
 from agentrl.cluster.host import ProcessOrder
 from agentrl.cluster.signals import in_turns
+from agentrl.config.edited import digests
 from agentrl.config.record import RunRecord, read_record, write_record
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, EnvironmentSetupError
@@ -64,6 +65,7 @@ class RunDir:
         self.id = config.run_id or f"{stamp}-{secrets.token_hex(2)}"
         self._resume = config.resume
         self._is_continued = config.is_continued
+        self._files = digests(config)
         place = Path(config.resume) if config.is_continued else Path(config.run_dir) / self.id
         self.path = place.resolve()
         self.private = Path(tempfile.gettempdir()) / f"{_PRIVATE}{secrets.token_hex(6)}"
@@ -86,7 +88,7 @@ class RunDir:
     ) -> None:
         shutil.rmtree(self.private, ignore_errors=True)
         with contextlib.suppress(OSError):  # what ended the run is what must be heard
-            write_record(self.path, RunRecord(self.id))
+            write_record(self.path, RunRecord(self.id, files=self._files))
         self._unlock()
 
     @property
@@ -109,7 +111,7 @@ class RunDir:
             self._await_predecessors()
             _remove_private(read_record(self.path))
             # Noted before it is there: a program killed in between leaves nothing unknown.
-            write_record(self.path, RunRecord(self.id, str(self.private)))
+            write_record(self.path, RunRecord(self.id, str(self.private), self._files))
             self.private.mkdir(mode=0o700)
         except OSError as error:
             raise EnvironmentSetupError(

@@ -11,10 +11,11 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
+from agentrl.config.device import Device
 from agentrl.errors import ConfigError
 from agentrl.serving.cpu import ATTENTION_BACKEND, PLUGIN_NAME
 from agentrl.serving.engine_files import ENGINE_MARK
@@ -25,13 +26,10 @@ __all__ = [
     "REFUSED_ENGINE",
     "REFUSED_ROUTER",
     "ROUTER_DEFAULTS",
-    "Device",
     "ProcessSpec",
     "engine_command",
     "router_command",
 ]
-
-Device = Literal["cpu", "cuda"]
 
 
 class ProcessSpec(msgspec.Struct, frozen=True):
@@ -77,13 +75,16 @@ ROUTER_DEFAULTS: dict[str, Any] = {
 }
 
 _PLACED = "agentrl places its engines itself"
+_MEETING = "an engine's ranks meet through a file of its own"
 _PUSHED = "SGLang takes no weight pushes over a collective with it"
 REFUSED_ENGINE: dict[str, str] = {
     "model_path": "use --hf-checkpoint",
     "model": "use --hf-checkpoint",
     "host": _PLACED,
     "port": _PLACED,
-    "device": "it follows from the hosts that the run gets",
+    "device": "use --device",
+    "dist_init_addr": _MEETING,
+    "nccl_port": _MEETING,
     "weight_version": "version labels are numbers that the learner publishes",
     "dp_size": f"{_PUSHED}; use more engines (--rollout-num-gpus)",
     "data_parallel_size": f"{_PUSHED}; use more engines (--rollout-num-gpus)",

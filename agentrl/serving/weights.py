@@ -57,6 +57,7 @@ class FleetWeightSink:
                       second, so one that does not come about is tried again
     fleet_size        --update-weights-fleet-size: engines in one collective
     ranks_per_engine  devices of one engine (its tensor-parallel size)
+    engine_dtype      what engines keep weights in, where `verify` is asked (None: what is sent)
     tied_embeddings   the model has no output layer of its own: `lm_head.weight` is not sent
     on_lost           told of each engine that fell out of a push, in the calling thread
     """
@@ -72,6 +73,7 @@ class FleetWeightSink:
         backend: str = "gloo",
         host: str = "127.0.0.1",
         ranks_per_engine: int = 1,
+        engine_dtype: torch.dtype | None = None,
         tied_embeddings: bool = False,
         connect_s: float = 60.0,
         clock: Clock | None = None,
@@ -84,6 +86,7 @@ class FleetWeightSink:
         self._backend = backend
         self._host = host
         self._ranks = ranks_per_engine
+        self._engine_dtype = engine_dtype
         self._skip = frozenset({"lm_head.weight"}) if tied_embeddings else frozenset[str]()
         self._clock = clock or MonotonicClock()
         self._device = torch.device("cuda" if backend == "nccl" else "cpu")
@@ -126,10 +129,11 @@ class FleetWeightSink:
     def verify(self, tensors: NamedTensors) -> None:
         """Check, tensor by tensor, that every engine holds exactly `tensors`.
 
-        For engines on a CPU host with one rank each: the digests are SGLang's for host memory.
+        For engines on a CPU host with one rank each: the digests are SGLang's for host memory, of
+        whole parameters. A configuration with others is refused before a run starts.
         Raises PushError that names the engine and the first tensors that differ.
         """
-        expected = expected_checksums(tensors)
+        expected = expected_checksums(tensors, self._engine_dtype)
         for member in self._members():
             actual = self._checksum(member).tensors
             wrong = sorted(n for n in actual if actual[n] != expected.get(n, actual[n]))

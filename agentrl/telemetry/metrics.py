@@ -176,6 +176,11 @@ _DECLARED = (
     ),
     Metric("buffer/given_up_tasks", "tasks", "whose third group became stale as well"),
     Metric("buffer/failed_episodes", "episodes", "of those: failed for good"),
+    Metric(
+        "buffer/too_long_prompts",
+        "episodes",
+        "of those: first prompt did not fit (--rollout-max-prompt-len), so their group is filtered",
+    ),
     Metric("buffer/failed_attempts/*", "attempts", "attempts that ended with this outcome"),
     Metric("buffer/fates/*", "groups", "groups of the run with this fate"),
     # ---- perf ----

@@ -171,8 +171,8 @@ class ScriptedBuffer:
     def say(self, message: WireMessage) -> None:
         assert self._router.send(self._identity, encode(Envelope(1, 0, message)))
 
-    async def until(self, ready: Callable[[], bool]) -> None:
-        with anyio.fail_after(30):
+    async def until(self, ready: Callable[[], bool], limit_s: float = 30) -> None:
+        with anyio.fail_after(limit_s):
             while not ready():
                 await self._heard.wait()
 

@@ -20,6 +20,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from agentrl.actors.endpoint.server import Endpoint
 from agentrl.actors.limits import Limits
 from agentrl.actors.rollouts import RolloutPlayer
+from agentrl.bounds import A_REWARD
 from agentrl.envs.messages import Step
 from agentrl.envs.program import Program
 from agentrl.envs.rollout import Chat, Rollout
@@ -85,9 +86,8 @@ async def test_what_is_no_reward_is_an_env_error(returned: Any) -> None:
         assert (report.outcome, report.reward) == (Outcome.DONE, 1.0)
     else:
         assert report.outcome is Outcome.ENV_ERROR
-        assert f"solve returned {returned!r}; return a finite number, or a Step" in str(
-            report.error
-        )
+        said = f"solve returned {returned!r}; return {A_REWARD}, or a Step"
+        assert said in str(report.error)
 
 
 async def test_a_rollout_that_never_calls_its_model_is_an_env_error() -> None:
@@ -132,7 +132,7 @@ async def test_what_fails_below_ends_the_episode_whatever_the_agent_makes_of_it(
 async def test_a_first_prompt_that_is_too_long_is_the_task_s_mistake() -> None:
     limits = msgspec.structs.replace(LIMITS, max_prompt=4)
     report = (await play(call_once, Policy(["42"]), limits=limits)).report
-    assert report.outcome is Outcome.ENV_ERROR
+    assert report.outcome is Outcome.FILTERED
     assert "--rollout-max-prompt-len" in str(report.error)
 
 

@@ -22,7 +22,7 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from agentrl.cluster.ports import free_ports
-from agentrl.errors import EngineError
+from agentrl.errors import EngineError, PushError
 from agentrl.serving.client import EngineClient
 from agentrl.serving.control import EngineControl, EngineRefusedError, RouterControl
 from agentrl.serving.launch import (
@@ -143,7 +143,11 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         yield Stack([engine for engine, _ in pairs], url, folder)
 
 
-def sink_to(engines: list[EngineAddress], lost: list[str] | None = None) -> FleetWeightSink:
+def sink_to(
+    engines: list[EngineAddress],
+    lost: list[str] | None = None,
+    engine_dtype: torch.dtype | None = None,
+) -> FleetWeightSink:
     reported = [] if lost is None else lost
     return FleetWeightSink(
         engines,
@@ -151,6 +155,7 @@ def sink_to(engines: list[EngineAddress], lost: list[str] | None = None) -> Flee
         timeout_s=30,
         fleet_size=16,
         tied_embeddings=True,
+        engine_dtype=engine_dtype,
         on_lost=lambda engine: reported.append(engine.name),
     )
 
@@ -276,6 +281,22 @@ async def test_a_push_reaches_turns_in_flight_and_every_token_knows_its_version(
     assert crossed
     assert all(turn.num_retractions == 1 for turn in crossed)
     assert stats.in_use == 0
+
+
+async def test_weights_in_bf16_are_verified_in_engines_that_compute_in_float32(
+    stack: Stack,
+) -> None:
+    weights = {name: tensor.bfloat16() for name, tensor in weights_of(10).items()}
+
+    def push() -> None:
+        with sink_to(stack.engines, engine_dtype=torch.float32) as sink:
+            sink.publish(6, weights.items())
+            sink.verify(weights.items())
+            weights["model.norm.weight"] += 1
+            with pytest.raises(PushError, match=r"1 tensors differ \(\['model\.norm\.weight'\]"):
+                sink.verify(weights.items())
+
+    await anyio.to_thread.run_sync(push)
 
 
 async def test_the_death_of_an_engine_in_a_push_leaves_the_rest_serving(

@@ -32,7 +32,9 @@ def model_dir(tmp_path: Path) -> Path:
             "b": {"dtype": "F32", "shape": [5], "data_offsets": [800, 820]},
         }
     ).encode()
-    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+    (tmp_path / "model.safetensors").write_bytes(
+        struct.pack("<Q", len(header)) + header + bytes(820)
+    )
     return tmp_path
 
 
@@ -43,8 +45,8 @@ def test_a_model_is_summed_up_from_its_headers(model_dir: Path) -> None:
     assert model.max_context == 1024
 
 
-def test_a_damaged_weight_file_leaves_the_count_open(model_dir: Path) -> None:
-    (model_dir / "model.safetensors").write_bytes(b"\xff" * 8 + b"{")
+def test_without_weights_the_count_is_open(model_dir: Path) -> None:
+    (model_dir / "model.safetensors").unlink()
     assert read_model(model_dir).num_parameters is None
 
 

@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS = ("runtime", "dev")
@@ -51,6 +52,15 @@ def test_what_the_project_declares_is_locked_or_torch() -> None:
     for requirement in project["dependencies"]:
         name = re.split(r"[><=]", requirement)[0]
         assert name in locked or name == "torch"
+
+
+def test_a_locked_version_lies_in_the_range_that_the_project_declares() -> None:
+    """What `make setup` installs, and the tests run with, is what `pip install .` may choose."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    locked = dict(entry.split(" ")[0].split("==") for entry in entries("runtime"))
+    for requirement in map(Requirement, project["dependencies"]):
+        if requirement.name != "torch":
+            assert locked[requirement.name] in requirement.specifier, requirement
 
 
 def test_a_set_up_environment_is_left_alone(tmp_path: Path) -> None:

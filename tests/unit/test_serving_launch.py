@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from agentrl.config.device import Device
 from agentrl.errors import ConfigError
-from agentrl.serving.launch import Device, ProcessSpec, engine_command, router_command
+from agentrl.serving.launch import ProcessSpec, engine_command, router_command
 
 STANDINS = Path(__file__).parents[2] / "agentrl" / "serving" / "standins"
 

@@ -13,6 +13,7 @@ import torch
 from agentrl.clock import MonotonicClock
 from agentrl.cluster.signals import Flag, exit_at_once
 from agentrl.cluster.spec import RunSpec
+from agentrl.config.device_defaults import engine_dtype
 from agentrl.learner.loop import run_learner
 from agentrl.learner.megatron import MegatronBackend
 from agentrl.serving.control import EngineControl
@@ -23,6 +24,13 @@ from agentrl.wire.blocking import BlockingPeer
 from agentrl.wire.keys import load_keys
 
 __all__ = ["main"]
+
+_TORCH_DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "auto": None,
+}
 
 _LOG = logging.getLogger(__name__)
 
@@ -89,6 +97,7 @@ def _sink(spec: RunSpec, router_url: str) -> RoutedWeightSink:
             backend="nccl" if torch.cuda.is_available() else "gloo",
             host=spec.collective_address,
             ranks_per_engine=config.rollout_num_gpus_per_engine,
+            engine_dtype=_TORCH_DTYPES[engine_dtype(config)],
         )
 
     return RoutedWeightSink(router_url, spec.engines, open_sink)

@@ -1,11 +1,13 @@
 """An agent worker process."""
 
+import functools
 import os
 from pathlib import Path
 
 import anyio
 
 from agentrl.actors.worker import Worker, WorkerSettings
+from agentrl.actors.worker_loop import WorkerLoop
 from agentrl.clock import MonotonicClock
 from agentrl.cluster.layout import INCARNATION
 from agentrl.cluster.signals import until_sigterm
@@ -19,7 +21,8 @@ __all__ = ["main"]
 
 def main(spec: RunSpec, name: str) -> None:
     """Play episodes until SIGTERM."""
-    anyio.run(until_sigterm, lambda: _work(spec, name))
+    work = functools.partial(_work, spec, name)
+    anyio.run(until_sigterm, work, backend_options={"loop_factory": WorkerLoop})
 
 
 async def _work(spec: RunSpec, name: str) -> None:

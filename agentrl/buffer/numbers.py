@@ -1,0 +1,54 @@
+"""Numbers that peers report, held to their bounds before a rule or a row rests on them. Pure.
+
+User code is bounded in the worker already, so what is found here is a worker's mistake, or not of a
+worker of ours. It costs its episode or group, never this process: a sum of such numbers may raise,
+and JSON, of which rows are made, has no word for not-a-number.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from agentrl.bounds import metric_defect, reward_defect
+from agentrl.types import EpisodeReport, PermitStats
+
+__all__ = ["permits_defect", "report_defect", "rewards_defect", "with_time", "without_numbers"]
+
+
+def report_defect(report: EpisodeReport) -> str | None:
+    """Why the numbers of a report cannot be taken, or None."""
+    for reward in (report.reward, *(meta.reward for meta in report.trajectories)):
+        if found := reward_defect(reward):
+            return f"its reward is {found}"
+    for name, value in report.metrics.items():
+        if found := metric_defect(value):
+            return f"its metric {name} is {found}"
+    return None
+
+
+def with_time(report: EpisodeReport) -> EpisodeReport:
+    """The report; a time that cannot be is none, and no reason to lose the episode."""
+    if report.wall_s >= 0 and not metric_defect(report.wall_s):
+        return report
+    return msgspec.structs.replace(report, wall_s=0.0)
+
+
+def without_numbers(report: EpisodeReport) -> EpisodeReport:
+    """The report of an attempt that failed, whose numbers count for nothing."""
+    return msgspec.structs.replace(report, reward=0.0, metrics={})
+
+
+def rewards_defect(rewards: Sequence[float]) -> str | None:
+    """Why these cannot be the rewards of a group, or None."""
+    for place, reward in enumerate(rewards):
+        if found := reward_defect(reward):
+            return f"the judge's reward in place {place} is {found}"
+    return None
+
+
+def permits_defect(stats: PermitStats) -> str | None:
+    """Why a worker's permits cannot be what it says, or None."""
+    is_share = 0.0 <= stats.free_share <= 1.0
+    if is_share and not metric_defect(stats.window_s) and stats.window_s >= 0:
+        return None
+    return f"a share of {stats.free_share:g} of the permits, free for {stats.window_s:g} s"
