@@ -92,8 +92,8 @@ class LedgerReader:
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises StoreError (no ledger, another schema), EnvironmentSetupError (in use) or, when the
-        disk fails, InfrastructureError."""
+        """Raises StoreError (no ledger, another schema), EnvironmentSetupError (in use), or
+        InfrastructureError for a disk that fails."""
         self.path = path
         with _explaining(path):
             self._db = self._connect()
