@@ -35,6 +35,10 @@ def run(argv: list[str], program: Program) -> int:
     _say(check_readiness(resolved.config, dry_run=resolved.dry_run))
     if resolved.dry_run or not _is_default(resolved.config):
         _say(_check_rooms(resolved.config))
+    if resolved.dry_run and resolved.config.is_continued:
+        from agentrl.cluster.remains import judge
+
+        judge(Path(resolved.config.resume), resolved.config)
     if resolved.dry_run:
         from agentrl.config.plan import describe
 
