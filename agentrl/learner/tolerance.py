@@ -2,10 +2,10 @@
 
 Both compute the same function of the same weights; what is left between them is rounding, in
 another order. `benchmarks/precision.py` measures it with an SGLang engine on the CPU (mean of
-|engine - learner|, in nats): up to 1.3e-5 in float32; in bfloat16 0.005 to 0.008 for the default job's
-three layers and up to 0.041 for 24. Published for SGLang with Megatron in bfloat16 on GPUs: 0.011 at the
-first step of Qwen3-4B and up to 0.036 later (vime issue 64), 0.041 for a mixture of experts (miles
-issue 2722). A person is told of more than any sound pair has shown.
+|engine - learner|, in nats): up to 1.3e-5 in float32; in bfloat16 0.005 to 0.008 for the three
+layers of the default job and up to 0.041 for 24. Published for SGLang with Megatron in bfloat16 on
+GPUs: 0.011 at the first step of Qwen3-4B and up to 0.036 later (vime issue 64), 0.041 for a mixture
+of experts (miles issue 2722). A person is told of more than any sound pair has shown.
 """
 
 import msgspec
