@@ -8,7 +8,6 @@ judge that is away for a moment may not cost them.
 """
 
 import logging
-import math
 from collections.abc import Callable
 
 import anyio
@@ -17,6 +16,7 @@ import msgspec
 from agentrl.actors.boundary import Boundary, describe
 from agentrl.actors.closing import close_env
 from agentrl.actors.limits import Limits
+from agentrl.bounds import reward_defect
 from agentrl.envs.env import Env
 from agentrl.errors import EnvError, InfrastructureError
 from agentrl.wire.messages import Judge
@@ -94,8 +94,12 @@ def _with_rewards(order: Judge, rewards: object, name: str) -> Judge:
         numbers = [float(reward) for reward in rewards]  # type: ignore[attr-defined]
     except (TypeError, ValueError, OverflowError) as error:
         raise EnvError(f"{name}.score_group returned {rewards!r:.100}; {advice}") from error
-    if len(numbers) != num or not all(map(math.isfinite, numbers)):
+    if len(numbers) != num:
         raise EnvError(f"{name}.score_group returned {numbers!r:.100}; {advice}")
+    for place, number in enumerate(numbers):
+        if found := reward_defect(number):
+            said = f"{name}.score_group returned {numbers!r:.100}; {advice}"
+            raise EnvError(f"{said}: the reward in place {place} is {found}")
     pairs = zip(order.episodes, numbers, strict=True)
     episodes = [msgspec.structs.replace(each, reward=reward) for each, reward in pairs]
     return msgspec.structs.replace(order, episodes=episodes)

@@ -6,7 +6,6 @@ Between two turns it can be saved (`snapshot`), if its Env can; another attempt 
 with `resume` in place of `begin`, and samples no turn again.
 """
 
-import math
 from collections.abc import Callable
 
 import msgspec
@@ -17,6 +16,7 @@ from agentrl.actors.report import PlayedEpisode
 from agentrl.actors.sampling import sample_turn
 from agentrl.actors.snapshots import EpisodeSnapshot, Save
 from agentrl.actors.writing import Writers, num_chars
+from agentrl.bounds import metric_defect, reward_defect
 from agentrl.envs.env import Env
 from agentrl.envs.messages import AssistantTurn, Step
 from agentrl.errors import EngineError, EnvError, InfrastructureError, TextTooLongError
@@ -218,13 +218,16 @@ class Episode:
         """The report of an episode that came to an end, with its trajectory. `metrics`: the
         worker's, to go with the episode's own.
 
-        Raises EnvError when nothing was sampled or the reward has overflown, TokenError when the
-        tokens break an invariant.
+        Raises EnvError when nothing was sampled or a sum over its steps is beyond its bound,
+        TokenError when the tokens break an invariant.
         """
         if self._transcript.num_sampled == 0:
             raise EnvError(f"nothing was sampled before the episode ended ({self.reason})")
-        if not math.isfinite(self._reward):
-            raise EnvError(f"the rewards of its steps add up to {self._reward}")
+        if found := reward_defect(self._reward):
+            raise EnvError(f"the rewards of its steps add up to {found}")
+        for name, value in self._metrics.items():
+            if found := metric_defect(value):
+                raise EnvError(f"its metric {name} adds up to {found}")
         truncated = float(self.reason is not StopReason.TERMINATED)
         report = EpisodeReport(
             id=self._assignment.id,

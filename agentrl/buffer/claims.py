@@ -1,7 +1,8 @@
 """What workers hold: their reports, their loss, their return.
 
     queued -> claimed(worker, attempt) -> finished
-                 |  worker lost, infrastructure failed: attempt + 1, queued again
+                 |  infrastructure failed: attempt + 1, queued again
+                 |  worker lost: the same, counted against the one episode that took it down
                  |  never reached the worker, or the run is interrupted: attempt + 1, nothing
                  |  counted against it
 
@@ -18,9 +19,11 @@ from agentrl.buffer.evaluations import MAX_EVALUATIONS, Evaluations, is_evaluati
 from agentrl.buffer.events import Stored
 from agentrl.buffer.ids import mint_of
 from agentrl.buffer.judging import JudgeDesk
+from agentrl.buffer.numbers import report_defect, with_time, without_numbers
 from agentrl.buffer.peers import Peer, Peers
 from agentrl.buffer.rows import EpisodeRow, StoredTrajectory
 from agentrl.buffer.state import State
+from agentrl.buffer.suspects import Suspects
 from agentrl.types import EpisodeId, EpisodeReport, Fate, Outcome, PayloadRef
 from agentrl.wire.messages import Cancel, Evaluate, Verdict
 
@@ -34,10 +37,11 @@ class ClaimDesk:
     def __init__(self, state: State, peers: Peers) -> None:
         self._state = state
         self._peers = peers
-        self.queue = EpisodeQueue(state)
+        self.suspects = Suspects()
+        self.queue = EpisodeQueue(state, self.suspects)
         self.attempts = Attempts()
         self.evaluations = Evaluations(self.attempts)
-        self.judges = JudgeDesk(state)
+        self.judges = JudgeDesk(state, self.suspects)
         self.sampled_tokens = 0
         self._parked: dict[EpisodeId, tuple[Stored, float]] = {}
         for row in state.episodes.values():
@@ -92,7 +96,13 @@ class ClaimDesk:
     ) -> str | None:
         """Take a report; returns why it was refused, or None."""
         worker.held.discard(report.id)
+        self.suspects.cleared(report.id)
+        report, numbers = with_time(report), report_defect(report)
+        if numbers is not None:
+            report = without_numbers(report)
         if is_evaluation(report.id):
+            if numbers is not None:
+                report = _poisoned(report, numbers)
             self.sampled_tokens += self.evaluations.num_sampled(worker.name, report)
             self._tell(self.evaluations.finished(worker.name, report))
             return None
@@ -101,10 +111,10 @@ class ClaimDesk:
             return None
         refusal = None
         if report.outcome is Outcome.DONE:
-            refusal = defect or self._version_defect(report)
+            refusal = defect or numbers or self._version_defect(report)
         if refusal is not None:
             refusal = f"episode {report.id} refused: {refusal}"
-            report = msgspec.structs.replace(report, outcome=Outcome.POISON, error=refusal)
+            report = _poisoned(report, refusal)
         else:
             self.sampled_tokens += sum(meta.num_sampled for meta in report.trajectories)
         stored: tuple[StoredTrajectory, ...] = ()
@@ -145,13 +155,21 @@ class ClaimDesk:
 
     # ---- workers come and go ----
 
+    def may_have(self, worker: Peer, id: EpisodeId) -> bool:
+        """Whether an episode may be given to this worker, in view of who is suspected."""
+        if id not in self.suspects:
+            return True
+        alone = not self.judges.is_suspected(worker)
+        return alone and self.suspects.may_join(id, worker.held)
+
     def lose(self, worker: Peer) -> None:
         """Take everything away from a worker and queue it again."""
         held = sorted(worker.held)
         worker.held.clear()
+        charges = self.suspects.lost(held)
         for id in held:
             self._parked.pop(id, None)
-            self._lose_one(worker, id)
+            self._lose_one(worker, id, charges.get(id, 0))
         if held:
             self._state.send(worker.connection, Cancel(held))
         self.judges.lose(worker)
@@ -198,16 +216,28 @@ class ClaimDesk:
             groups.unplaced(self._state, row)
             self._after(row, ended=False)
 
-    def _lose_one(self, worker: Peer, id: EpisodeId) -> None:
-        if is_evaluation(id):
-            self._tell(self.evaluations.lost(id))
-            return
+    def _lose_one(self, worker: Peer, id: EpisodeId, charge: int) -> None:
+        """`charge`: losses that this episode is taken to be the cause of."""
+        error = f"worker {worker.name} was lost"
+        again = True
         row = self._state.find_episode(id)
-        if row is not None and row.worker == worker.name:
-            error = f"worker {worker.name} was lost"
-            again = groups.retry(self._state, row, error)
+        if is_evaluation(id):
+            result, again = self.evaluations.lost(id, charge)
+            self._tell(result)
+        elif row is None or row.worker != worker.name:
+            return
+        elif charge:
+            error = f"{error} with episode {id}, and with no other that was suspected"
+            again = groups.retry(self._state, row, error, charge)
             self._count(worker, row, Outcome.ENGINE_ERROR, error, again=again)
             self._after(row, ended=not again)
+        else:
+            groups.unplaced(self._state, row, error)
+            self._after(row, ended=False)
+        if charge:
+            self.suspects.paid(id)
+        if not again:
+            self.suspects.forget()
 
     def _count(
         self, worker: Peer, row: EpisodeRow, outcome: Outcome, error: str | None, *, again: bool
@@ -231,6 +261,10 @@ class ClaimDesk:
     def _tell(self, result: dict[str, object] | None) -> None:
         if result is not None:
             self._state.notify("evaluation", **result)
+
+
+def _poisoned(report: EpisodeReport, why: str) -> EpisodeReport:
+    return msgspec.structs.replace(without_numbers(report), outcome=Outcome.POISON, error=why)
 
 
 def _versions(report: EpisodeReport) -> set[int]:

@@ -4,8 +4,11 @@ Every message of a peer is answered by Ack or Refused, but for reports that cann
 names a version to come, or came without its columns.
 """
 
+import msgspec
+
 from agentrl.buffer.desks import Desks
 from agentrl.buffer.events import FromPeer, ReadRows, Stored, Unreadable
+from agentrl.buffer.numbers import measured
 from agentrl.buffer.peers import Peer
 from agentrl.types import EpisodeReport, LeaseHeader, Outcome, StopReason
 from agentrl.wire.messages import (
@@ -140,9 +143,10 @@ class Dispatch:
             case Heartbeat():
                 self._state.send(peer.connection, Heartbeat())
             case Capacity() as message:
-                peer.capacity, peer.permits = message.episodes, message.permits
-                self._state.pacer.permits(message.permits)
-                self._desks.figures.permits(message.permits)
+                permits = measured(message.permits)
+                peer.capacity, peer.permits = message.episodes, permits
+                self._state.pacer.permits(permits)
+                self._desks.figures.permits(permits)
             case Finished():
                 return self._finished(peer, event)
             case Snapshot():
@@ -177,6 +181,8 @@ class Dispatch:
                 return self._claims.evaluate(message, is_draining=is_draining)
             case PeerLost():
                 self._desks.reception.ended(message.name, message.incarnation)
+                if message.failed:
+                    self._failed(message)
             case Echo():
                 self._state.notify("echo", id=message.id)
             case Drain():
@@ -227,6 +233,13 @@ class Dispatch:
             )
             self._desks.figures.stepped()
         return answer if isinstance(answer, str) else None
+
+    def _failed(self, lost: PeerLost) -> None:
+        """A process has ended by itself; where it is a learner, its lease may be why."""
+        epoch = self._peers.epoch_of(lost.name, lost.incarnation)
+        failed = None if epoch is None else self._leases.ended(epoch)
+        if failed is not None:
+            self._state.notify("lease_failed", **msgspec.structs.asdict(failed))
 
     def _published(self, message: Published, now: float) -> str | None:
         answer = self._leases.publish(message)

@@ -6,13 +6,13 @@ enough `done` episodes and trains on those, or its fate is its commonest failure
 first prompt does not fit is filtered: what is left of it would be another choice of its prompts.
 """
 
-import math
 from collections import Counter
 from typing import Any
 
 import msgspec
 
 from agentrl.buffer.ids import group_id
+from agentrl.buffer.numbers import rewards_defect
 from agentrl.buffer.rows import EpisodeRow, GroupRow, StoredTrajectory
 from agentrl.buffer.state import State
 from agentrl.types import (
@@ -35,6 +35,7 @@ __all__ = [
     "mint",
     "needs_judge",
     "record",
+    "retired",
     "retry",
     "take_verdict",
     "unplaced",
@@ -88,17 +89,17 @@ def record(
             metrics=report.metrics,
             answer=report.answer,
             error=report.error,
-            wall_s=report.wall_s if math.isfinite(report.wall_s) else 0.0,
+            wall_s=report.wall_s,
             trajectories=trajectories,
         )
     )
     return True
 
 
-def retry(state: State, row: EpisodeRow, error: str) -> bool:
-    """Account an infrastructure failure. True: queued again; False: out of attempts, its outcome
+def retry(state: State, row: EpisodeRow, error: str, times: int = 1) -> bool:
+    """Account infrastructure failures. True: queued again; False: out of attempts, its outcome
     is engine_error."""
-    failures = row.engine_failures + 1
+    failures = row.engine_failures + times
     if failures < ENGINE_ATTEMPTS:
         _queue_again(state, row, error, engine_failures=failures)
         return True
@@ -115,9 +116,10 @@ def retry(state: State, row: EpisodeRow, error: str) -> bool:
     return False
 
 
-def unplaced(state: State, row: EpisodeRow) -> None:
-    """Queue an episode again that never reached its worker: nothing failed."""
-    _queue_again(state, row, row.error)
+def unplaced(state: State, row: EpisodeRow, error: str | None = None) -> None:
+    """Queue an episode again that never reached its worker, or whose worker was lost for another's
+    fault: it did not fail."""
+    _queue_again(state, row, error or row.error)
 
 
 def conclude(state: State, number: int) -> None:
@@ -183,9 +185,12 @@ def close(state: State, number: int, fate: Fate, reason: str) -> None:
     for row in state.group_episodes(number):
         if row.outcome is None:
             state.put(msgspec.structs.replace(row, worker=None, outcome=Outcome.CANCELLED))
-    state.put(
-        msgspec.structs.replace(group, state=GroupState.RETIRED, fate=fate, reason=reason[:500])
-    )
+    state.put(retired(group, fate, reason))
+
+
+def retired(group: GroupRow, fate: Fate, reason: str) -> GroupRow:
+    """The last row of a group."""
+    return msgspec.structs.replace(group, state=GroupState.RETIRED, fate=fate, reason=reason[:500])
 
 
 def account(state: State, number: int, trained: int) -> None:
@@ -197,9 +202,7 @@ def account(state: State, number: int, trained: int) -> None:
 def _defect(verdict: Verdict, num_done: int) -> str | None:
     if verdict.keep and len(verdict.rewards) != num_done:
         return f"the judge gave {len(verdict.rewards)} rewards for {num_done} done episodes"
-    if not all(math.isfinite(reward) for reward in verdict.rewards):
-        return f"the judge gave a reward that is not finite: {verdict.rewards}"
-    return None
+    return rewards_defect(verdict.rewards)
 
 
 def _queue_again(state: State, row: EpisodeRow, error: str | None, **counts: Any) -> None:

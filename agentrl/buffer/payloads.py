@@ -5,7 +5,6 @@ each column lies and a `PayloadRef` needs nothing else. `defect` holds what inge
 trajectory whose columns contradict its report never reaches the learner.
 """
 
-import math
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -13,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Buffer
 
+from agentrl.buffer.numbers import report_defect
 from agentrl.types import COLUMNS, TOKEN_BYTES, EpisodeReport, SpanKind, TrajectoryMeta
 
 __all__ = ["columns_of", "defect", "select", "split"]
@@ -56,8 +56,8 @@ def defect(report: EpisodeReport, columns: Sequence[memoryview]) -> str | None:
         return (
             f"{len(columns)} columns came, {len(report.trajectories)} trajectories have {expected}"
         )
-    if not math.isfinite(report.reward):
-        return f"its reward is {report.reward}"
+    if found := report_defect(report):
+        return found
     for position, meta in enumerate(report.trajectories):
         found = _meta_defect(meta) or _column_defect(meta, columns_of(columns, position))
         if found is not None:
@@ -74,8 +74,6 @@ def _meta_defect(meta: TrajectoryMeta) -> str | None:
     total = sum(count for _, count in meta.versions)
     if total != meta.num_sampled:
         return f"its versions count {total} tokens, {meta.num_sampled} were sampled"
-    if not math.isfinite(meta.reward):
-        return f"its reward is {meta.reward}"
     return None
 
 

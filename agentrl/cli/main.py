@@ -36,7 +36,7 @@ exit codes:
   1    the ledger contradicts itself; each problem is a line that begins with PROBLEM
   2    the command line is wrong
   3    the ledger is in use: the run has not ended
-  65   there is no ledger, or it cannot be read
+  65   there is no ledger, or it is damaged: each damaged row is a line, with what is lost
 """
 _EVAL = """\
 Plays the evaluation sets once with MODEL on the real stack and ends. MODEL is a Hugging Face

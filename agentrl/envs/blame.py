@@ -5,7 +5,7 @@ import sysconfig
 import traceback
 from pathlib import Path
 
-__all__ = ["place_of", "shown_path", "words_of"]
+__all__ = ["is_users", "place_of", "shown_path", "words_of"]
 
 #: Code that no user of agentrl wrote.
 _OTHERS = (
@@ -30,12 +30,17 @@ def place_of(error: BaseException | None) -> str | None:
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         frames = traceback.extract_tb(error.__traceback__)
-        theirs = [frame for frame in frames if not frame.filename.startswith(_OTHERS)]
+        theirs = [frame for frame in frames if is_users(frame.filename)]
         if theirs:
             return f"{shown_path(theirs[-1].filename)}:{theirs[-1].lineno}"
         seen.add(id(error))
         error = error.__cause__
     return None
+
+
+def is_users(filename: str) -> bool:
+    """Whether the code of that file is neither agentrl's nor an installed package's."""
+    return not filename.startswith(_OTHERS)
 
 
 def shown_path(path: str | Path) -> str:

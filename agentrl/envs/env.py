@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from agentrl.bounds import A_REWARD
 from agentrl.envs.messages import AssistantTurn, Message, Step
 from agentrl.errors import ConfigError, EnvError
 from agentrl.tools.run import run_calls
@@ -127,7 +128,7 @@ class Env:
                 return Step(reward=reward, terminated=True)
             except EnvError as error:
                 raise EnvError(
-                    f"{type(self).__name__}.score returned {reward!r:.100}; return a finite number"
+                    f"{type(self).__name__}.score returned {reward!r:.100}; return {A_REWARD}"
                 ) from error
         return await self.run_tools(turn)
 

@@ -1,10 +1,11 @@
 """What passes between the framework and an Env: a sampled turn in, a `Step` out."""
 
 import inspect
-import math
+from collections.abc import Callable
 
 import msgspec
 
+from agentrl.bounds import metric_defect, reward_defect
 from agentrl.errors import EnvError
 from agentrl.tokens.chat import Message, ToolCall
 
@@ -34,7 +35,7 @@ class Step(msgspec.Struct, kw_only=True):
     writes that. `reward` and each of `metrics` add up over the steps of an episode; what converts
     to a float, such as a numpy scalar, is converted, and the names of metrics to str. `terminated`:
     the task ended; `truncated`: the Env's own budget ended it. Raises `EnvError` on an assistant
-    message and on a reward or metric that is no finite number.
+    message and on a reward or metric that is no number within its bound (`agentrl.bounds`).
     """
 
     messages: list[Message] = []
@@ -48,8 +49,10 @@ class Step(msgspec.Struct, kw_only=True):
         for message in self.messages:
             if message.role == "assistant":
                 raise EnvError("a Step holds an assistant message; only the policy writes those")
-        self.reward = _number("reward", self.reward)
-        self.metrics = {str(k): _number(str(k), value) for k, value in self.metrics.items()}
+        self.reward = _number("reward", self.reward, reward_defect)
+        self.metrics = {
+            str(k): _number(str(k), value, metric_defect) for k, value in self.metrics.items()
+        }
 
     @property
     def done(self) -> bool:
@@ -57,7 +60,7 @@ class Step(msgspec.Struct, kw_only=True):
         return self.terminated or self.truncated
 
 
-def _number(name: str, value: object) -> float:
+def _number(name: str, value: object, defect: Callable[[float], str | None]) -> float:
     try:
         number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError) as error:
@@ -66,6 +69,6 @@ def _number(name: str, value: object) -> float:
         if value is None and name == "reward":
             advice = ": what score returns, on every path"
         raise EnvError(f"a Step has {name} = {found}; it must be a number{advice}") from error
-    if not math.isfinite(number):
-        raise EnvError(f"a Step has {name} = {number}; it must be a finite number")
+    if refusal := defect(number):
+        raise EnvError(f"a Step has {name} = {refusal}")
     return number

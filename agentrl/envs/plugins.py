@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Generic, TypeVar
 
+from agentrl.config.paths import kind_of
 from agentrl.envs.blame import words_of
 from agentrl.errors import ConfigError
 
@@ -106,8 +107,9 @@ def claimed_twice(kind: Kind[T], name: str, owners: Iterable[str]) -> ConfigErro
 def load_file(path: Path) -> ModuleType:
     """The module in a file, one however often it is asked for. Raises ConfigError."""
     path = path.expanduser().resolve()
-    if not path.is_file():
-        raise ConfigError(f"there is no file {path}")
+    if (kind := kind_of(path)) != "a file":
+        lack = f"there is no file {path}" if kind == "nothing" else f"{path} is {kind}, not code"
+        raise ConfigError(lack)
     # sys.modules also serves type hints.
     name = f"agentrl_env_{path.stem}_{hashlib.sha256(bytes(path)).hexdigest()[:12]}"
     if name in sys.modules:

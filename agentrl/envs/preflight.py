@@ -23,7 +23,7 @@ from agentrl.envs.tasks import open_eval_sets, open_source
 from agentrl.errors import AgentRLError, ConfigError
 from agentrl.types import Task, TaskSource
 
-__all__ = ["ROWS", "preflight", "tools_of"]
+__all__ = ["ROWS", "check_eval_sets", "preflight", "services_of", "source_of", "tools_of"]
 
 #: Rows of --prompt-data that are read; a later malformed one ends the run when it is reached.
 ROWS = 1000
@@ -38,10 +38,10 @@ def preflight(config: RunConfig) -> list[str]:
     if config.is_supervised:
         return _rows(open_source(config, cls))
     check_class(cls)
-    notes = _rows(source := _source(config, cls))
+    notes = _rows(source := source_of(config, cls))
     env = make_env(cls, config.env_args)
-    services = _services(config, cls)
-    _check_eval_sets(config, cls)
+    services = services_of(config, cls)
+    check_eval_sets(config, cls)
     task = first_task(source)
     is_rollout = issubclass(cls, Rollout)
     if cls is not SingleTurnEnv and not is_rollout:
@@ -60,7 +60,8 @@ def _rows(source: TaskSource) -> list[str]:
     return [] if note is None else [note]
 
 
-def _source(config: RunConfig, cls: type[Env]) -> TaskSource:
+def source_of(config: RunConfig, cls: type[Env]) -> TaskSource:
+    """The training tasks. Raises ConfigError for what is no source, and for what raises."""
     try:
         source = open_source(config, cls)
     except AgentRLError:
@@ -76,7 +77,8 @@ def _source(config: RunConfig, cls: type[Env]) -> TaskSource:
     return source
 
 
-def _services(config: RunConfig, cls: type[Env]) -> dict[str, ServiceSpec]:
+def services_of(config: RunConfig, cls: type[Env]) -> dict[str, ServiceSpec]:
+    """The services by name. Raises ConfigError for what is none, and for what raises."""
     try:
         services: object = cls.service_specs(config.env_args)
     except AgentRLError:
@@ -91,7 +93,8 @@ def _services(config: RunConfig, cls: type[Env]) -> dict[str, ServiceSpec]:
     )
 
 
-def _check_eval_sets(config: RunConfig, cls: type[Env]) -> None:
+def check_eval_sets(config: RunConfig, cls: type[Env]) -> None:
+    """Raise ConfigError for evaluation sets that are none, and for what raises."""
     try:
         sets: object = open_eval_sets(config, cls)
     except AgentRLError:

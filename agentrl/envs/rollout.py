@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
+from agentrl.bounds import A_REWARD
 from agentrl.envs.env import Env
 from agentrl.envs.messages import Step
 from agentrl.envs.policy_failures import FailureKey, PolicyFailures
@@ -154,6 +155,6 @@ def outcome_of(returned: object, who: str) -> Step:
         return Step(reward=returned)  # type: ignore[arg-type]
     except EnvError as error:
         raise EnvError(
-            f"{who} returned {returned!r:.100}; return a finite number, or a Step with reward and "
+            f"{who} returned {returned!r:.100}; return {A_REWARD}, or a Step with reward and "
             "metrics"
         ) from error

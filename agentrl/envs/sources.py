@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from agentrl.config.paths import kind_of
 from agentrl.envs.depth import require_shallow
 from agentrl.errors import ConfigError, DataError
 from agentrl.types import Task
@@ -143,6 +144,8 @@ def _split_slice(path: str) -> tuple[Path, slice]:
 def _index(path: Path, rows: slice) -> tuple["array[int]", "array[int]", tuple[int, int]]:
     """Byte offset and line number (from 1) of every row of the slice, and the file's stamp."""
     offsets, lines = array("q"), array("q")
+    if (kind := kind_of(path)) not in ("a file", "nothing"):  # a FIFO would be waited for
+        raise ConfigError(f"cannot read the tasks of {path}: it is {kind}, not a file of rows")
     try:
         with path.open("rb") as file:
             stamp = _stamp(file)

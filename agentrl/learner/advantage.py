@@ -7,6 +7,7 @@ rank holds which row of the group.
 import math
 from collections.abc import Callable, Sequence
 
+from agentrl.bounds import reward_defect
 from agentrl.config.run import RunConfig
 from agentrl.errors import DataError
 
@@ -24,10 +25,11 @@ def has_zero_std(rewards: Sequence[float]) -> bool:
 def group_advantages(rewards: Sequence[float], cfg: RunConfig) -> list[float]:
     """One advantage for each episode of a group, by `--advantage-estimator`.
 
-    Raises DataError for a reward that is not finite.
+    Raises DataError for a reward that is not within the bound, beyond which sums may overflow.
     """
-    if not all(math.isfinite(reward) for reward in rewards):
-        raise DataError(f"rewards {list(rewards)} are not all finite: check the Env or the judge")
+    for reward in rewards:
+        if found := reward_defect(reward):
+            raise DataError(f"of the rewards {list(rewards)} one is {found}: check the judge")
     return ESTIMATORS[cfg.advantage_estimator](rewards, cfg)
 
 

@@ -20,11 +20,10 @@ from collections.abc import Mapping
 from agentrl.config.run import RunConfig
 from agentrl.errors import HealthError
 from agentrl.learner.metrics import LogprobDiff
+from agentrl.learner.tolerance import Tolerance, tolerance_of
 
 __all__ = [
     "COLLAPSED_REWARD",
-    "MAX_LOGPROB_DIFF",
-    "MAX_MISMATCH_KL",
     "MAX_START_KL",
     "MIN_ENTROPY",
     "MIN_EPISODES",
@@ -35,14 +34,8 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-#: Largest mean |engine - learner| log-probability of on-policy tokens. In float32 a sound pair
-#: stays below 1e-4, in bfloat16 below 1e-2.
-MAX_LOGPROB_DIFF = 1e-2
-#: Largest mismatch KL of on-policy tokens, in nats. Rounding that passes MAX_LOGPROB_DIFF gives
-#: some 1e-4; this takes whole tokens that the engine calls improbable and the learner does not.
-MAX_MISMATCH_KL = 0.05
 #: Largest |KL| to the reference model before the first update, in nats: the same weights in the
-#: same program, so no more than MAX_LOGPROB_DIFF grants two different programs.
+#: same program, so no difference but that of packing.
 MAX_START_KL = 1e-2
 #: Iterations in a row that make a streak: one or two without a signal are common.
 PATIENCE = 8
@@ -62,6 +55,7 @@ class Health:
 
     def __init__(self, cfg: RunConfig) -> None:
         self._cfg = cfg
+        self._tolerance = tolerance_of(cfg)
         self._is_new = True
         self._engine_is_checked = False
         self._idle, self._toolless, self._narrow = _Streak(), _Streak(), _Streak()
@@ -107,12 +101,13 @@ class Health:
         if self._engine_is_checked or on_policy.num_tokens == 0:
             return
         self._engine_is_checked = True
-        check_logprobs(number, on_policy.mean, on_policy.maximum, on_policy.num_tokens)
+        check_logprobs(number, on_policy, self._tolerance)
         kl = metrics.get("train/mismatch_kl/age_0", 0.0)
-        if not kl <= MAX_MISMATCH_KL:
+        if not kl <= self._tolerance.max_kl:
             raise HealthError(
                 f"engine and learner disagree in iteration {number}: the KL between them is "
-                f"{kl:.3g} nats for trained on-policy tokens (limit {MAX_MISMATCH_KL:g}), though "
+                f"{kl:.3g} nats for trained on-policy tokens (limit {self._tolerance.max_kl:g} in "
+                f"{self._tolerance.precision}), though "
                 f"log-probabilities differ by {on_policy.mean:.3g} in the mean: few tokens differ "
                 f"much, by {on_policy.maximum:.3g} at most. Likely causes: special or stop tokens "
                 "that one side masks, or a penalty or filter of the engine's sampling. Compare one "
@@ -253,15 +248,22 @@ class _Streak:
         return self._num_iterations >= PATIENCE and self._num_episodes >= MIN_EPISODES
 
 
-def check_logprobs(number: int, mean: float, maximum: float, num_tokens: int) -> None:
-    """Raise HealthError when the mean difference over `num_tokens` tokens is too large."""
-    if num_tokens == 0 or mean <= MAX_LOGPROB_DIFF:
+def check_logprobs(number: int, on_policy: LogprobDiff, tolerance: Tolerance) -> None:
+    """Raise HealthError when the mean difference is too large; warn when it is large."""
+    if on_policy.num_tokens == 0 or on_policy.mean <= tolerance.note_diff:
+        return
+    facts = (
+        f"in iteration {number}: |engine - learner| log-probability of {on_policy.num_tokens} "
+        f"on-policy tokens is {on_policy.mean:.3g} in the mean (limit {tolerance.max_diff:g} in "
+        f"{tolerance.precision}) and {on_policy.maximum:.3g} at most"
+    )
+    if on_policy.mean <= tolerance.max_diff:
+        logger.warning("engine and learner differ more than most %s", facts)
         return
     raise HealthError(
-        f"engine and learner disagree in iteration {number}: |engine - learner| log-probability of "
-        f"{num_tokens} on-policy tokens is {mean:.3g} in the mean (limit {MAX_LOGPROB_DIFF:g}) and "
-        f"{maximum:.3g} at most. Likely causes: the weights of the engine are not those of the "
-        "learner (weight names, layout or a partial push), another sampling temperature on the two "
-        "sides, another architecture setting (rope base, norm epsilon, tied embeddings), or a "
-        "different tokenization. Compare one prompt on both sides before training further"
+        f"engine and learner disagree {facts}. Likely causes: the weights of the engine are not "
+        "those of the learner (weight names, layout or a partial push), another sampling "
+        "temperature on the two sides, another architecture setting (rope base, norm epsilon, tied "
+        "embeddings), or a different tokenization. Compare one prompt on both sides before "
+        "training further"
     )

@@ -57,8 +57,10 @@ class FleetWeightSink:
                       second, so one that does not come about is tried again
     fleet_size        --update-weights-fleet-size: engines in one collective
     ranks_per_engine  devices of one engine (its tensor-parallel size)
+    engine_dtype      what engines keep weights in, where `verify` is asked (None: what is sent)
     tied_embeddings   the model has no output layer of its own: `lm_head.weight` is not sent
     on_lost           told of each engine that fell out of a push, in the calling thread
+    key               what engines want to be shown
     """
 
     def __init__(
@@ -72,8 +74,10 @@ class FleetWeightSink:
         backend: str = "gloo",
         host: str = "127.0.0.1",
         ranks_per_engine: int = 1,
+        engine_dtype: torch.dtype | None = None,
         tied_embeddings: bool = False,
         connect_s: float = 60.0,
+        key: str | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._bucket_bytes = bucket_bytes
@@ -84,6 +88,8 @@ class FleetWeightSink:
         self._backend = backend
         self._host = host
         self._ranks = ranks_per_engine
+        self._key = key
+        self._engine_dtype = engine_dtype
         self._skip = frozenset({"lm_head.weight"}) if tied_embeddings else frozenset[str]()
         self._clock = clock or MonotonicClock()
         self._device = torch.device("cuda" if backend == "nccl" else "cpu")
@@ -126,10 +132,11 @@ class FleetWeightSink:
     def verify(self, tensors: NamedTensors) -> None:
         """Check, tensor by tensor, that every engine holds exactly `tensors`.
 
-        For engines on a CPU host with one rank each: the digests are SGLang's for host memory.
+        For engines on a CPU host with one rank each: the digests are SGLang's for host memory, of
+        whole parameters. A configuration with others is refused before a run starts.
         Raises PushError that names the engine and the first tensors that differ.
         """
-        expected = expected_checksums(tensors)
+        expected = expected_checksums(tensors, self._engine_dtype)
         for member in self._members():
             actual = self._checksum(member).tensors
             wrong = sorted(n for n in actual if actual[n] != expected.get(n, actual[n]))
@@ -234,7 +241,7 @@ class FleetWeightSink:
         return (member for fleet in self._fleets for member in fleet.members)
 
     def _control(self, engine: EngineAddress) -> EngineControl:
-        control = EngineControl(engine, timeout_s=self._timeout_s)
+        control = EngineControl(engine, timeout_s=self._timeout_s, key=self._key)
         return self._resources.enter_context(self._portal.wrap_async_context_manager(control))
 
     def _fleet(self, members: list[EngineControl]) -> Fleet:

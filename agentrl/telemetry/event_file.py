@@ -12,6 +12,8 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
+from agentrl.disk import make_folder, narrow
+
 __all__ = ["EventFile"]
 
 
@@ -19,7 +21,10 @@ class EventFile:
     """A new event file in `directory`; each `write` is flushed."""
 
     def __init__(self, directory: Path) -> None:
+        make_folder(directory)
         self._writer = EventFileWriter(str(directory))
+        for file in directory.iterdir():
+            narrow(file)
 
     def write(
         self,

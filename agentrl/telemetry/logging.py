@@ -15,6 +15,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from agentrl.disk import make_folder, narrow
 from agentrl.visible import visible
 
 __all__ = ["setup_logging"]
@@ -34,9 +35,10 @@ def setup_logging(level: str, *, name: str = "main", path: Path | None = None) -
     stderr = logging.StreamHandler(sys.stderr)
     handlers: list[logging.Handler] = [stderr]
     if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         stderr.setLevel(logging.WARNING)
         handlers.append(logging.FileHandler(path, encoding="utf-8"))
+        narrow(path)
     for handler in handlers:
         handler.setFormatter(formatter)
     logging.basicConfig(level=level, handlers=handlers, force=True)

@@ -17,6 +17,7 @@ from typing import Any, NotRequired, Self, TypedDict
 
 import msgspec
 
+from agentrl.disk import make_folder, narrow
 from agentrl.telemetry.metrics import REGISTRY, Registry
 
 __all__ = ["Histogram", "MetricsWriter", "StepEvent"]
@@ -46,8 +47,9 @@ class MetricsWriter:
     def __enter__(self) -> Self:
         from agentrl.telemetry.event_file import EventFile  # tensorboard takes a second to load
 
-        self._run_dir.mkdir(parents=True, exist_ok=True)
+        make_folder(self._run_dir)
         self._lines = (self._run_dir / "metrics.jsonl").open("ab")
+        narrow(self._run_dir / "metrics.jsonl")
         self._events = EventFile(self._run_dir / "tensorboard")
         return self
 

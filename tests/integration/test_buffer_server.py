@@ -1,5 +1,8 @@
 """The buffer's shell: single conversations with a real buffer in this process."""
 
+import math
+import sqlite3
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,13 +13,25 @@ import msgspec
 import pytest
 
 from agentrl.buffer import BufferSettings, audit, run_buffer
-from agentrl.errors import FencedError
-from agentrl.types import EpisodeReport, Fate, Outcome, StopReason, TrajectoryMeta, VersionRow
+from agentrl.errors import FencedError, StoreError
+from agentrl.types import (
+    EpisodeId,
+    EpisodeReport,
+    Fate,
+    Outcome,
+    SamplingParams,
+    StopReason,
+    Task,
+    TrajectoryMeta,
+    VersionRow,
+)
 from agentrl.wire.frames import PROTOCOL_VERSION, decode, encode
 from agentrl.wire.messages import (
     Assign,
     Capacity,
     Envelope,
+    Evaluate,
+    Event,
     Fetch,
     Finished,
     Hello,
@@ -74,6 +89,29 @@ async def test_bytes_that_are_no_message_do_not_stop_the_buffer(
             assert peer.welcome.epoch == 1
     kept = sorted((tmp_path / "quarantine").glob("*.bin"))
     assert [file.read_bytes() for file in kept] == [b"junk", b"aRLw", b"\x00" * 40 + b"x"]
+
+
+@pytest.mark.parametrize("damage", ["cut", "row"])
+async def test_a_damaged_ledger_ends_the_buffer_as_bad_data(
+    settings: BufferSettings, tmp_path: Path, damage: str
+) -> None:
+    """Which is nothing that a restart could mend."""
+    async with (
+        serving(settings, tmp_path),
+        BufferPeer(settings.address, role="worker", name="w0"),
+    ):
+        pass
+    path = tmp_path / "ledger.db"
+    if damage == "cut":
+        path.write_bytes(path.read_bytes()[:20_000])
+    else:
+        db = sqlite3.connect(path)
+        db.execute("UPDATE peers SET epoch = 7")
+        db.commit()
+        db.close()
+    with pytest.raises(StoreError, match=r"damaged|no readable ledger") as error:
+        await run_buffer(settings, tmp_path)
+    assert error.value.exit_code == 65
 
 
 async def test_a_replaced_process_is_told_to_exit(settings: BufferSettings, tmp_path: Path) -> None:
@@ -192,3 +230,62 @@ async def test_a_peer_of_another_protocol_version_is_told_to_exit_at_once(
     assert isinstance(envelope.body, Refused)
     assert envelope.body.fatal
     assert f"protocol version {PROTOCOL_VERSION + 1}" in envelope.body.reason
+
+
+async def test_a_forged_number_costs_its_episode_and_nobody_elses(
+    settings: BufferSettings, tmp_path: Path
+) -> None:
+    """Reports, verdicts and scores of 1e308 and of not-a-number, in training and evaluation."""
+    settings = msgspec.structs.replace(settings, rollout_batch_size=1, n_samples_per_prompt=1)
+    events: list[Event] = []
+    async with serving(settings, tmp_path):
+        address = settings.address
+        async with (
+            BufferPeer(address, role="learner", name="learner") as learner,
+            BufferPeer(address, role="driver", name="driver") as driver,
+            BufferPeer(address, role="worker", name="w0") as worker,
+            anyio.create_task_group() as tasks,
+        ):
+            await learner.deliver(Published(VersionRow(1, None, 0), 0))
+            for name in ("huge", "unclear"):
+                tasks_of_set = [Task(f"{name}{i}", {}) for i in range(2)]
+                await driver.deliver(Evaluate(name, name, tasks_of_set, 1, SamplingParams()))
+            tasks.start_soon(feed, driver, events)
+            tasks.start_soon(forge, worker, [1e308, math.nan])
+            await learner.send(LeaseRequest(1))
+            lease = await receive_one(learner, Lease)
+            assert lease.header.groups[0].rewards == [1.0]
+            with anyio.fail_after(60):
+                while sum(e.kind == "evaluation" for e in events) < 2:  # noqa: ASYNC110 - `feed` hears
+                    await anyio.sleep(0.01)
+            tasks.cancel_scope.cancel()
+    assert [e.data["failed"] for e in events if e.kind == "evaluation"] == [2, 2]
+    report = audit(tmp_path)
+    assert report.problems == ()
+    assert (report.fates[Fate.POISON], report.fates[Fate.ENV_ERROR]) == (2, 2)
+    async with serving(settings, tmp_path):  # a restart can read every row
+        pass
+
+
+async def forge(worker: BufferPeer, numbers: list[float]) -> None:
+    """Report `numbers` as rewards, then judge by them, then work soundly; score by them always."""
+    rewards, verdicts = deque(numbers), deque(numbers)
+    await worker.send(Capacity(4))
+    while True:
+        message, _ = await worker.receive()
+        match message:
+            case Assign():
+                for each in message.episodes:
+                    is_scored = each.evaluation is not None
+                    reward = numbers[each.evaluation == "huge"] if is_scored else 1.0
+                    if not is_scored and rewards:
+                        reward = rewards.popleft()
+                    meta = TrajectoryMeta(3, 3, 1, 1.0, [(1, 3)])
+                    done, end = Outcome.DONE, StopReason.TERMINATED
+                    report = EpisodeReport(each.id, done, end, [meta], reward)
+                    group = "1" if is_scored else each.id.group
+                    columns = columns_of(EpisodeId(group, each.id.index), 3, 1)
+                    await worker.deliver(Finished(report), columns)
+            case Judge():
+                given = verdicts.popleft() if verdicts else 1.0
+                await worker.deliver(Verdict(message.group, [given]))

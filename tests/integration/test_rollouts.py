@@ -20,6 +20,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from agentrl.actors.endpoint.server import Endpoint
 from agentrl.actors.limits import Limits
 from agentrl.actors.rollouts import RolloutPlayer
+from agentrl.bounds import A_REWARD
 from agentrl.envs.messages import Step
 from agentrl.envs.program import Program
 from agentrl.envs.rollout import Chat, Rollout
@@ -85,9 +86,8 @@ async def test_what_is_no_reward_is_an_env_error(returned: Any) -> None:
         assert (report.outcome, report.reward) == (Outcome.DONE, 1.0)
     else:
         assert report.outcome is Outcome.ENV_ERROR
-        assert f"solve returned {returned!r}; return a finite number, or a Step" in str(
-            report.error
-        )
+        said = f"solve returned {returned!r}; return {A_REWARD}, or a Step"
+        assert said in str(report.error)
 
 
 async def test_a_rollout_that_never_calls_its_model_is_an_env_error() -> None:

@@ -137,14 +137,20 @@ class Bench:
         reward: float = 1.0,
         wall_s: float = 1.0,
     ) -> int:
-        self.seq += 1
         if outcome is not Outcome.DONE:
             report = EpisodeReport(id, outcome, StopReason.ERROR, [], error="why")
-            self.do(FromPeer(worker, self.epochs[worker], self.seq, Finished(report)))
-            return self.seq
+            return self.do_finish(worker, report)
         sampled = sum(count for _, count in versions)
         meta = TrajectoryMeta(6, sampled, 1, reward, list(versions))
         report = EpisodeReport(id, outcome, StopReason.TERMINATED, [meta], reward, wall_s=wall_s)
+        return self.do_finish(worker, report, defect=defect)
+
+    def do_finish(self, worker: str, report: EpisodeReport, defect: str | None = None) -> int:
+        """Hand in a report as it is; a `done` one has columns."""
+        self.seq += 1
+        if report.outcome is not Outcome.DONE:
+            self.do(FromPeer(worker, self.epochs[worker], self.seq, Finished(report)))
+            return self.seq
         payload = PayloadRef("buffer", self.segment, self.offset, 90, 7)
         self.offset += 90
         event = (worker, self.epochs[worker], self.seq, Finished(report))

@@ -16,6 +16,7 @@ from agentrl.actors.boundary import MAX_ERROR_CHARS
 from agentrl.actors.episode import EpisodePlayer
 from agentrl.actors.limits import Limits
 from agentrl.actors.report import PlayedEpisode, require_sendable
+from agentrl.bounds import MAX_REWARD
 from agentrl.envs.env import Env
 from agentrl.envs.messages import AssistantTurn, Message, Step
 from agentrl.errors import EngineError
@@ -111,7 +112,7 @@ async def test_numpy_rewards_and_metrics_of_any_name_reach_the_report() -> None:
     "step",
     [
         Step(metrics={"\udcff": 1.0}, terminated=True),
-        Step(reward=1e308, messages=[Message.user("on")]),
+        Step(reward=MAX_REWARD, messages=[Message.user("on")]),
     ],
 )
 async def test_a_report_that_the_buffer_could_not_take_is_an_env_error(step: Step) -> None:

@@ -22,5 +22,5 @@ def test_a_nearly_equal_group_is_not_blown_up_beyond_its_epsilon() -> None:
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_reward_that_is_not_finite_is_refused(bad: float) -> None:
-    with pytest.raises(DataError, match="not all finite"):
+    with pytest.raises(DataError, match="a reward must be a finite number"):
         group_advantages([0.0, bad], RunConfig())

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -168,14 +169,15 @@ def test_the_engines_rate_is_that_of_the_last_five_iterations(run_dir: Path) -> 
 def test_only_the_last_summary_waits_for_the_disk(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    synced: list[int] = []
-    monkeypatch.setattr(os, "fsync", synced.append)
+    synced: list[str] = []
     config = SimpleNamespace(num_rollout=None)
     with Recorder(run_dir, config, ManualClock(), stream=io.StringIO(), registry=STRICT) as r:
+        for name in ("fsync", "fdatasync"):
+            monkeypatch.setattr(os, name, partial(lambda name, _: synced.append(name), name))
         r.event("step", step_data(1))
         assert synced == []
         r.finish("complete")
-    assert len(synced) == 1
+    assert synced == ["fdatasync", "fsync"]  # the file, then its folder
 
 
 def test_tensorboard_reads_scalars_and_histograms_back(recorded: Path) -> None:

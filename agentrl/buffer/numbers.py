@@ -1,0 +1,55 @@
+"""Numbers that peers report, held to their bounds before a rule or a row rests on them. Pure.
+
+User code is bounded in the worker already, so what is found here is a worker's mistake, or not of a
+worker of ours. It costs its episode or group, never this process: a sum of such numbers may raise,
+and JSON, of which rows are made, has no word for not-a-number.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from agentrl.bounds import metric_defect, reward_defect
+from agentrl.types import EpisodeReport, PermitStats
+
+__all__ = ["measured", "report_defect", "rewards_defect", "with_time", "without_numbers"]
+
+
+def report_defect(report: EpisodeReport) -> str | None:
+    """Why the numbers of a report cannot be taken, or None."""
+    for reward in (report.reward, *(meta.reward for meta in report.trajectories)):
+        if found := reward_defect(reward):
+            return f"its reward is {found}"
+    for name, value in report.metrics.items():
+        if found := metric_defect(value):
+            return f"its metric {name} is {found}"
+    return None
+
+
+def with_time(report: EpisodeReport) -> EpisodeReport:
+    """The report; a time that cannot be is none, and no reason to lose the episode."""
+    if report.wall_s >= 0 and not metric_defect(report.wall_s):
+        return report
+    return msgspec.structs.replace(report, wall_s=0.0)
+
+
+def without_numbers(report: EpisodeReport) -> EpisodeReport:
+    """The report of an attempt that failed, whose numbers count for nothing."""
+    return msgspec.structs.replace(report, reward=0.0, metrics={})
+
+
+def rewards_defect(rewards: Sequence[float]) -> str | None:
+    """Why these cannot be the rewards of a group, or None."""
+    for place, reward in enumerate(rewards):
+        if found := reward_defect(reward):
+            return f"the judge's reward in place {place} is {found}"
+    return None
+
+
+def measured(stats: PermitStats) -> PermitStats:
+    """What a worker says of its permits; a measurement that cannot be is none, and a share that
+    rounding has carried out of 0..1 is moved back."""
+    if metric_defect(stats.free_share) or metric_defect(stats.window_s):
+        return msgspec.structs.replace(stats, free_share=0.0, window_s=0.0)
+    share = min(1.0, max(0.0, stats.free_share))
+    return msgspec.structs.replace(stats, free_share=share, window_s=max(0.0, stats.window_s))
