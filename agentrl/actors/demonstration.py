@@ -117,8 +117,8 @@ class DemonstrationPlayer:
 
     def _too_long(self, found: str) -> PromptTooLongError:
         return PromptTooLongError(
-            f"the dialogue is too long: {found}; at most {self._limits.max_context} tokens fit "
-            "(--rollout-max-context-len)"
+            f"the dialogue is too long: at most {self._limits.max_context} tokens fit "
+            f"(--rollout-max-context-len), and {found}"
         )
 
     def _written(self, said: list[_Said], row: dict[str, Any]) -> TokenStream:

@@ -7,6 +7,7 @@ from agentrl.actors.boundary import describe, sendable_text
 from agentrl.actors.report import PlayedEpisode, failed_episode
 from agentrl.errors import InfrastructureError, PromptTooLongError
 from agentrl.types import EpisodeAssignment, Outcome
+from agentrl.visible import message_of
 from agentrl.wire.messages import Verdict
 
 __all__ = ["Failures", "outcome_of_failure"]
@@ -36,9 +37,11 @@ class Failures:
         """The report of an episode that `failure` has ended. Logged, with its traceback the first
         time that this error is seen."""
         outcome = outcome_of_failure(failure)
-        error = describe(failure)
         whose = f"episode {assignment.id} of task {assignment.task.id}"
-        traced = None if outcome is Outcome.FILTERED else failure
+        if outcome is Outcome.FILTERED:  # nobody's code is to be looked at
+            error, traced = sendable_text(message_of(failure)), None
+        else:
+            error, traced = describe(failure), failure
         self._log(whose, outcome, error, traced)
         return failed_episode(assignment, outcome, error, wall_s)
 

@@ -29,8 +29,8 @@ def prompt_too_long(
 ) -> PromptTooLongError:
     """The first prompt does not fit; `found` says how long it is."""
     return PromptTooLongError(
-        f"the first prompt of task {assignment.task.id} is too long: {found}; at most "
-        f"{limits.max_prompt} tokens fit (--rollout-max-prompt-len)"
+        f"the first prompt of task {assignment.task.id} is too long: at most {limits.max_prompt} "
+        f"tokens fit (--rollout-max-prompt-len), and {found}"
     )
 
 

@@ -9,7 +9,7 @@ __all__ = ["Dropped", "DroppedGroups", "one_line"]
 #: Fates of groups that are not trained, but for those that the end of a run cancels.
 _FATES = ("env_error", "engine_error", "poison", "stale", "filtered")
 #: Characters of a cause in the line of an iteration.
-_CAUSE_CHARS = 60
+_CAUSE_CHARS = 140
 
 
 class Dropped(msgspec.Struct, frozen=True):

@@ -100,8 +100,8 @@ class Vocab:
         most, width = self._max_tokens, self._max_chars
         if most is not None and width is not None and len(text) > most * width:
             raise TextTooLongError(
-                f"a text has {len(text)} characters, and {most} tokens stand for {most * width} at "
-                "most"
+                f"a text has {len(text)} characters, more than {most} tokens can hold "
+                f"({most * width})"
             )
         encoding = tokenizer.encode(text, add_special_tokens=False)
         if most is not None and len(encoding) > most:

@@ -140,4 +140,4 @@ async def test_a_prompt_that_is_a_few_tokens_too_long_is_filtered_by_its_tokens(
     limits = msgspec.structs.replace(LIMITS, max_prompt=10)
     env: type[Env] = type("Made", (Asking,), {"prompt": "word " * 20})
     report = (await EpisodePlayer(env, CHAT, limits).play(ASSIGNMENT, Policy([]))).report
-    assert is_filtered(report, "of task t is too long: it has", "10 tokens fit")
+    assert is_filtered(report, "of task t is too long: at most 10 tokens fit", "and it has")
