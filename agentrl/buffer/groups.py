@@ -35,6 +35,7 @@ __all__ = [
     "mint",
     "needs_judge",
     "record",
+    "retired",
     "retry",
     "take_verdict",
     "unplaced",
@@ -161,8 +162,8 @@ def judge_order(state: State, number: int) -> Judge:
     return Judge(group_id(number), state.groups[number].task, summaries)
 
 
-def take_verdict(state: State, number: int, verdict: Verdict) -> None:
-    """READY, or a fate."""
+def take_verdict(state: State, number: int, verdict: Verdict) -> str | None:
+    """READY, or a fate. Returns why the verdict could not be used, or None."""
     group = state.groups[number]
     defect = verdict.error or _defect(verdict, len(state.done_episodes(number)))
     if defect is not None:
@@ -172,6 +173,7 @@ def take_verdict(state: State, number: int, verdict: Verdict) -> None:
     else:
         rewards = tuple(verdict.rewards)
         state.put(msgspec.structs.replace(group, state=GroupState.READY, rewards=rewards))
+    return defect
 
 
 def close(state: State, number: int, fate: Fate, reason: str) -> None:
@@ -182,9 +184,12 @@ def close(state: State, number: int, fate: Fate, reason: str) -> None:
     for row in state.group_episodes(number):
         if row.outcome is None:
             state.put(msgspec.structs.replace(row, worker=None, outcome=Outcome.CANCELLED))
-    state.put(
-        msgspec.structs.replace(group, state=GroupState.RETIRED, fate=fate, reason=reason[:500])
-    )
+    state.put(retired(group, fate, reason))
+
+
+def retired(group: GroupRow, fate: Fate, reason: str) -> GroupRow:
+    """The last row of a group."""
+    return msgspec.structs.replace(group, state=GroupState.RETIRED, fate=fate, reason=reason[:500])
 
 
 def account(state: State, number: int, trained: int) -> None:

@@ -86,7 +86,7 @@ def _give_credit(desks: Desks, room: int) -> None:
 
 def _end(desks: Desks) -> None:
     waiting = None if desks.is_pausing else desks.leases.waiting
-    reason = desks.leases.ended(desks.has_minted_all) if waiting is not None else None
+    reason = desks.leases.none_left(desks.has_minted_all) if waiting is not None else None
     if waiting is None or reason is None:
         return
     _tell(desks, waiting, NoMoreLeases(desks.state.last_lease, desks.draining or reason))
