@@ -31,4 +31,4 @@ def learner_bytes(config: RunConfig, num_parameters: int) -> int:
         shards = max(1, config.num_learner_ranks // parts)
     has_reference = config.use_kl_loss and config.kl_loss_coef != 0
     per_parameter = weight * (1 + has_reference) + gradient + optimizer / shards
-    return round(num_parameters * per_parameter / parts)
+    return int(num_parameters * per_parameter / parts)
