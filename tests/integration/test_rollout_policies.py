@@ -25,6 +25,7 @@ from tests.integration.test_rollout_contract import (
     HELLO,
     LEAVES_NOTHING,
     NEVER_STOPS,
+    PLAYS,
     TASK,
     sound,
 )
@@ -138,6 +139,27 @@ def test_an_agent_that_takes_its_limit_for_a_reward_is_sound() -> None:
             return 0.0
 
     assert [one.problem for one in tried(made_of(careful))] == [None] * len(PROMISES)
+
+
+@pytest.mark.parametrize("worth", [{"failures": {MaxTurnsExceeded: 0.0}}, {"policy_error": 0.0}])
+def test_an_agent_that_says_what_its_limit_is_worth_is_sound(worth: Any) -> None:
+    async def told(task: dict[str, Any], chat: Chat) -> float:
+        return await openai_agent(task, chat)
+
+    made = vars(rollout(f"test/told-{next(iter(worth))}", **worth)(told))[MADE_ENV]
+    assert tried(made) == [Finding(promise, None) for promise in PROMISES]
+
+
+def test_a_mistake_that_counts_as_the_policys_failure_is_noted() -> None:
+    async def hidden(task: dict[str, Any], chat: Chat) -> float:
+        await chat.complete(HELLO)
+        return float(task["no_such"])
+
+    made = vars(rollout("test/hidden", policy_error=0.0)(hidden))[MADE_ENV]
+    (found,) = tried(made, PLAYS)
+    assert found.problem is None
+    assert "test/hidden raised KeyError: 'no_such' (" in str(found.note)
+    assert "it hides a mistake" in str(found.note)
 
 
 def test_an_agent_without_a_limit_is_ended_by_a_budget_and_is_sound() -> None:
