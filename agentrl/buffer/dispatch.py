@@ -161,7 +161,7 @@ class Dispatch:
             case PushRequest() as message:
                 self._desks.pushes.request(peer, message.version, now)
             case Publishing() as message:
-                return self._leases.announce(message.row)
+                return self._publishing(message)
             case Published() as message:
                 return self._published(message, now)
             case Retire() as message:
@@ -230,6 +230,12 @@ class Dispatch:
             )
             self._desks.figures.stepped()
         return answer if isinstance(answer, str) else None
+
+    def _publishing(self, message: Publishing) -> str | None:
+        refusal = self._leases.announce(message.row)
+        if refusal is None:
+            self._state.notify("publishing", version=message.row.version)
+        return refusal
 
     def _published(self, message: Published, now: float) -> str | None:
         answer = self._leases.publish(message)

@@ -120,7 +120,7 @@ class Processes:
         if consequence in (Consequence.RESTART_ENGINE, Consequence.RESTART_ROUTER):
             url = {notice.name: self._ready_urls[notice.name]}
             await wait_ready(url, self._spec.config.start_timeout_s)
-            await self._ask_for_weights(notice.name)
+            await self.ask_for_weights(notice.name)
 
     async def learner_ended(self) -> None:
         """The learner has done its work. What it was told last it may not have heeded any more: if
@@ -129,7 +129,8 @@ class Processes:
         if late and await self._lacks(late):
             await self._begin_again(learner)
 
-    async def _ask_for_weights(self, name: str) -> None:
+    async def ask_for_weights(self, name: str) -> None:
+        """Have the learner give its weights to the engines: `name` may lack them."""
         self._late.add(name)
         learner = self._lives[_TOLD]
         if not await in_thread(self._cluster.signal, _TOLD, signal.SIGUSR1, learner.pid):
