@@ -19,6 +19,7 @@ from typing import Any
 from agentrl.cli import env, simulate, view
 from agentrl.cli.parser import Parser
 from agentrl.errors import AgentRLError
+from agentrl.visible import visible
 
 __all__ = ["main"]
 
@@ -95,7 +96,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         return command(arguments)
     except AgentRLError as error:
-        sys.stderr.write(f"agentrl: {error}\n")
+        sys.stderr.write(f"agentrl: {visible(str(error))}\n")
         return error.exit_code
 
 

@@ -14,13 +14,21 @@ from agentrl.cluster.phases import Phases
 from agentrl.cluster.placement import Cluster, plan_slots
 from agentrl.cluster.remains import judge
 from agentrl.cluster.signals import InterruptedRunError, SignalGate
+from agentrl.cluster.spec import key_files
 from agentrl.config.device import Device, choose_device
 from agentrl.config.device_defaults import check_device, notes_on_device
 from agentrl.config.run import RunConfig
 from agentrl.config.toml import write_config
 from agentrl.envs.registry import load_env
 from agentrl.envs.tasks import open_eval_sets, open_source
-from agentrl.errors import AgentRLError, ConfigError, DataError, HealthError, InfrastructureError
+from agentrl.errors import (
+    AgentRLError,
+    ConfigError,
+    DataError,
+    HealthError,
+    InfrastructureError,
+    RestartsSpentError,
+)
 from agentrl.telemetry.logging import setup_logging
 from agentrl.telemetry.recorder import Recorder
 
@@ -59,6 +67,7 @@ def _recorded(config: RunConfig, run: RunDir, origin: float, clock: Clock, gate:
     phases = Phases(run.path / "phases.json", clock, origin)
     with Recorder(run.path, config, clock, run_id=run.id) as recorder:
         status, code, error = "crashed", 70, None
+        spent: RestartsSpentError | None = None
         recorder.note(f"run directory {run.path}")
         try:
             _launch(config, run, recorder, phases, clock, gate)
@@ -68,6 +77,7 @@ def _recorded(config: RunConfig, run: RunDir, origin: float, clock: Clock, gate:
         except AgentRLError as failure:
             status = "failed" if isinstance(failure, _LASTING) else "crashed"
             code, error = failure.exit_code, str(failure)
+            spent = failure if isinstance(failure, RestartsSpentError) else None
             _LOG.error("%s", failure)
         except Exception as failure:
             error = f"{type(failure).__name__}: {failure}"
@@ -77,9 +87,16 @@ def _recorded(config: RunConfig, run: RunDir, origin: float, clock: Clock, gate:
                 run.keep_ray_logs()
             recorder.finish(status, error)
             may_go_on = status in ("interrupted", "crashed") and (run.path / "ledger.db").exists()
-            hint = f"; --resume {run.path} goes on" if may_go_on else ""
+            hint = _hint(run.path, spent) if may_go_on else ""
             recorder.end(f"{recorder.epitaph(status)}; see {run.path}{hint}")
     return code
+
+
+def _hint(run: Path, spent: RestartsSpentError | None) -> str:
+    """How a run goes on. One whose process died again and again may well end so once more."""
+    if spent is None:
+        return f"; --resume {run} goes on"
+    return f"; {spent.told}; --resume {run} goes on if what ended it is mended"
 
 
 def _launch(
@@ -108,7 +125,7 @@ def _launch(
         phases.mark("placed")
         spec, orders, ready = plan_processes(config, run, cluster, services, device)
         cluster.write_file(str(run.spec), msgspec.json.encode(spec))
-        for key in sorted(Path(spec.keys_dir).iterdir()) if spec.keys_dir else ():
+        for key in key_files(spec):
             cluster.write_file(str(key), key.read_bytes())
         driver = Driver(
             run=run,

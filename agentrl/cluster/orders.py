@@ -14,6 +14,7 @@ from agentrl.config.device import Device
 from agentrl.config.device_defaults import for_device
 from agentrl.config.run import RunConfig
 from agentrl.envs.env import ServiceSpec
+from agentrl.serving.key import make_key
 from agentrl.serving.launch import engine_command, router_command
 from agentrl.serving.nccl import nccl_environment
 from agentrl.types import EngineAddress
@@ -38,7 +39,8 @@ def plan_processes(
     device: Device,
 ) -> tuple[RunSpec, list[ProcessOrder], dict[str, str]]:
     """What every process is told, their orders as they are to be started, and the URLs that must
-    answer before training, by process. On more than one slot this writes keys."""
+    answer before training, by process. This writes the key of engines and router, and on more than
+    one slot those of peers."""
     config = for_device(config, device)
     model_dir = Path(str(config.hf_checkpoint)).resolve()
     facts = read_model_facts(model_dir, config.rollout_max_context_len)
@@ -52,6 +54,8 @@ def plan_processes(
         make_keys(keys_dir)
         port = cluster.reserve_port("buffer")
         address = f"tcp://{cluster.address_of('buffer')}:{port}"
+    engine_key_file = run.private / "engine.key"
+    make_key(engine_key_file)
     spec = RunSpec(
         config=config,
         run_dir=str(run.path),
@@ -65,6 +69,7 @@ def plan_processes(
         master_port=cluster.reserve_port("learner-0"),
         collective_address=cluster.address_of("learner-0"),
         keys_dir=str(keys_dir) if keys_dir else None,
+        engine_key_file=str(engine_key_file),
     )
     env = _CPU_ENV if device == "cpu" else {}
     orders = [_engine_order(config, run, spec, engine, device) for engine in engines]
@@ -84,7 +89,7 @@ def plan_processes(
     ready = {e.name: f"{e.url}/health" for e in engines}
     ready |= {n: spec.services[n] + s.ready_path for n, s in services.items()}
     if spec.router_url is not None:
-        orders += [_router_order(config, run, cluster, spec.router_url)]
+        orders += [_router_order(config, run, cluster, spec)]
         ready["router"] = f"{spec.router_url}/liveness"
     if device == "cpu":
         orders = [msgspec.structs.replace(order, env=order.env | _NO_GPUS) for order in orders]
@@ -117,6 +122,7 @@ def _engine_order(
         name=engine.name,
         device=device,
         dtype="float32" if device == "cpu" else "auto",
+        key_file=spec.engine_key_file,
         extra={"tp_size": config.rollout_num_gpus_per_engine, **config.sglang},
     )
     return ProcessOrder(
@@ -130,10 +136,12 @@ def _engine_order(
     )
 
 
-def _router_order(config: RunConfig, run: RunDir, cluster: Cluster, url: str) -> ProcessOrder:
+def _router_order(config: RunConfig, run: RunDir, cluster: Cluster, spec: RunSpec) -> ProcessOrder:
+    url = str(spec.router_url)
     command = router_command(
         host=_host(url),
         port=_port(url),
+        key_file=spec.engine_key_file,
         prometheus_port=cluster.reserve_port("router"),
         turn_timeout_s=config.turn_timeout_s,
         extra=config.router,

@@ -8,14 +8,16 @@ loads  SGLang's processes tell each other of their load through a file in `/dev/
 ranks  they meet through a TCP store that listens on every interface, and whoever reaches it may
        write to it; they are on one machine, where a file does as well
 
-SGLang calls `activate` in each of its processes on every host where agentrl is installed; engines
-that agentrl did not start stay as they are.
+The key of the run is kept out of its log. SGLang calls `activate` in each of its processes on every
+host where agentrl is installed; engines that agentrl did not start stay as they are.
 """
 
 import os
 import secrets
 import tempfile
 from pathlib import Path
+
+from agentrl.serving.key import hide, key_of_this_process
 
 __all__ = ["ENGINE_MARK", "activate"]
 
@@ -26,9 +28,11 @@ _MEETING_PLACE = "SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE"
 
 
 def activate() -> None:
-    """Choose the places of an engine of agentrl."""
+    """Choose the places of an engine of agentrl, and hide its key."""
     if ENGINE_MARK not in os.environ:
         return
+    if key := key_of_this_process():
+        hide(key)
     # There already when SGLang calls.
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 

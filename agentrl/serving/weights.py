@@ -60,6 +60,7 @@ class FleetWeightSink:
     engine_dtype      what engines keep weights in, where `verify` is asked (None: what is sent)
     tied_embeddings   the model has no output layer of its own: `lm_head.weight` is not sent
     on_lost           told of each engine that fell out of a push, in the calling thread
+    key               what engines want to be shown
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class FleetWeightSink:
         engine_dtype: torch.dtype | None = None,
         tied_embeddings: bool = False,
         connect_s: float = 60.0,
+        key: str | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._bucket_bytes = bucket_bytes
@@ -86,6 +88,7 @@ class FleetWeightSink:
         self._backend = backend
         self._host = host
         self._ranks = ranks_per_engine
+        self._key = key
         self._engine_dtype = engine_dtype
         self._skip = frozenset({"lm_head.weight"}) if tied_embeddings else frozenset[str]()
         self._clock = clock or MonotonicClock()
@@ -238,7 +241,7 @@ class FleetWeightSink:
         return (member for fleet in self._fleets for member in fleet.members)
 
     def _control(self, engine: EngineAddress) -> EngineControl:
-        control = EngineControl(engine, timeout_s=self._timeout_s)
+        control = EngineControl(engine, timeout_s=self._timeout_s, key=self._key)
         return self._resources.enter_context(self._portal.wrap_async_context_manager(control))
 
     def _fleet(self, members: list[EngineControl]) -> Fleet:

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -77,7 +78,9 @@ def plan(tmp_path: Path) -> Plan:
             hf_checkpoint=str(tmp_path), run_dir=str(tmp_path), actor_num_gpus_per_node=1, **flags
         )
         cluster = cast(Cluster, OneNode())
-        spec, found, _ = plan_processes(config, RunDir(config), cluster, {}, device)
+        run = RunDir(config)
+        run.private = Path(tempfile.mkdtemp(dir=tmp_path))
+        spec, found, _ = plan_processes(config, run, cluster, {}, device)
         return spec, {order.name: order for order in found}
 
     return make

@@ -1,16 +1,20 @@
-"""What a run on one machine opens to others: nothing. One run of the default job serves all."""
+"""What a run on one machine opens to others: nothing without its keys. One run serves all tests."""
 
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+import aiohttp
 import psutil
 import pytest
 
+from agentrl.cluster.spec import RunSpec, read_spec
+from agentrl.serving.key import authorization, read_key
 from tests.integration.listeners import listeners_of
 
 ROOT = Path(__file__).parents[2]
@@ -88,3 +92,64 @@ def test_processes_of_the_run_have_the_users_words_to_ray(run: Run) -> None:
 
 def test_ray_leaves_nothing_in_the_users_home(run: Run) -> None:
     assert not (run.home / ".ray").exists()
+
+
+#: What a program may ask without the key: whether somebody is there.
+OPEN = ("/health", "/ready", "/metrics")
+ROUTER_ENDPOINTS = [
+    ("GET", "/workers"),
+    ("POST", "/workers"),
+    ("DELETE", "/workers/1"),
+    ("PUT", "/workers/1"),
+    ("POST", "/generate"),
+    ("POST", "/v1/chat/completions"),
+    ("POST", "/flush_cache"),
+    ("GET", "/get_loads"),
+]
+
+
+def spec_of(run: Run) -> RunSpec:
+    return read_spec(Path(process_of(run, "worker-0").cmdline()[-1]))
+
+
+@pytest.mark.anyio
+async def test_an_engine_answers_nothing_but_its_health_without_the_key(run: Run) -> None:
+    spec = spec_of(run)
+    engine = spec.engines[0].url
+    answers = {}
+    async with aiohttp.ClientSession() as stranger:
+        shown = authorization(read_key(spec.engine_key_file))
+        async with stranger.get(engine + "/openapi.json", headers=shown) as answer:
+            endpoints = (await answer.json())["paths"]
+        assert {"/update_weights_from_disk", "/pause_generation", "/generate"} <= endpoints.keys()
+        for path, methods in endpoints.items():
+            for method in methods:
+                if not path.startswith(OPEN):
+                    url = engine + path.replace("{", "").replace("}", "")
+                    async with stranger.request(method.upper(), url, json={}) as answer:
+                        answers[method, path] = answer.status
+    assert {what: status for what, status in answers.items() if status != 401} == {}
+
+
+@pytest.mark.anyio
+async def test_the_router_answers_nothing_but_its_health_without_the_key(run: Run) -> None:
+    router = str(spec_of(run).router_url)
+    answers = {}
+    async with aiohttp.ClientSession() as stranger:
+        for method, path in ROUTER_ENDPOINTS:
+            async with stranger.request(method, router + path, json={}) as answer:
+                answers[method, path] = answer.status
+        wrong = authorization("0" * 64)
+        async with stranger.get(router + "/workers", headers=wrong) as answer:
+            answers["GET", "with another key"] = answer.status
+    assert set(answers.values()) == {401}, answers
+
+
+def test_the_key_stands_in_no_command_line_environment_or_log(run: Run) -> None:
+    key = str(read_key(spec_of(run).engine_key_file))
+    for process in psutil.Process(run.pid).children(recursive=True):
+        with suppress(psutil.Error):
+            assert key not in " ".join([*process.cmdline(), *process.environ().values()])
+    logs = {path.stem: path.read_text(errors="replace") for path in (run.folder / "logs").iterdir()}
+    assert "server_args" in logs["engine-0"]
+    assert [name for name, text in logs.items() if key in text] == []

@@ -34,6 +34,11 @@ def test_the_audit_of_a_sound_run_is_clean(tmp_path: Path) -> None:
         ("UPDATE groups SET fate = 'stale' WHERE mint = 2", "columns contradict its row"),
         ("UPDATE groups SET fate = NULL, row = json_set(row, '$.fate', NULL)", "with fate None"),
         ("UPDATE leases SET row = json_set(row, '$.mints', json('[1]'))", "is in lease 1 and in"),
+        ("UPDATE leases SET row = json_set(row, '$.mints', json('[]'))", "lease 1 was given up"),
+        (
+            "UPDATE leases SET row = json_set(row, '$.given_up', json('[3]')) WHERE number = 2",
+            "was given up with lease 2 and is not poison",
+        ),
         ("UPDATE groups SET row = json_set(row, '$.rewards', json('[]'))", "0 rewards for 1"),
         ("UPDATE groups SET cursor = 1, row = json_set(row, '$.cursor', 1)", "was minted before"),
         (

@@ -1,6 +1,7 @@
 """A learner rank process. It trains in the main thread; its sockets live in side threads."""
 
 import logging
+import os
 import signal
 import threading
 from collections.abc import Callable
@@ -11,12 +12,14 @@ import anyio
 import torch
 
 from agentrl.clock import MonotonicClock
+from agentrl.cluster.layout import INCARNATION
 from agentrl.cluster.signals import Flag, exit_at_once
 from agentrl.cluster.spec import RunSpec
 from agentrl.config.device_defaults import engine_dtype
 from agentrl.learner.loop import run_learner
 from agentrl.learner.megatron import MegatronBackend
 from agentrl.serving.control import EngineControl
+from agentrl.serving.key import read_key
 from agentrl.serving.routing import RoutedWeightSink
 from agentrl.serving.weights import FleetWeightSink
 from agentrl.types import EngineAddress
@@ -62,7 +65,12 @@ def main(spec: RunSpec, rank: int) -> None:
     keys = load_keys(Path(spec.keys_dir)) if spec.keys_dir else None
     name = f"learner-{rank}"
     connection = BlockingPeer(
-        spec.buffer_address, role="learner", name=name, keys=keys, on_fenced=exit_at_once
+        spec.buffer_address,
+        role="learner",
+        name=name,
+        incarnation=os.environ.get(INCARNATION),
+        keys=keys,
+        on_fenced=exit_at_once,
     )
     try:
         with connection as peer:
@@ -86,6 +94,7 @@ def _sink(spec: RunSpec, router_url: str) -> RoutedWeightSink:
     """The way to the engines; returns when all of them are there."""
     anyio.run(_engines_ready, spec)
     config = spec.config
+    key = read_key(spec.engine_key_file)
 
     def open_sink(on_lost: Callable[[EngineAddress], None]) -> FleetWeightSink:
         return FleetWeightSink(
@@ -97,18 +106,20 @@ def _sink(spec: RunSpec, router_url: str) -> RoutedWeightSink:
             backend="nccl" if torch.cuda.is_available() else "gloo",
             host=spec.collective_address,
             ranks_per_engine=config.rollout_num_gpus_per_engine,
+            key=key,
             engine_dtype=_TORCH_DTYPES[engine_dtype(config)],
         )
 
-    return RoutedWeightSink(router_url, spec.engines, open_sink)
+    return RoutedWeightSink(router_url, spec.engines, open_sink, key)
 
 
 async def _engines_ready(spec: RunSpec) -> None:
+    key = read_key(spec.engine_key_file)
     async with anyio.create_task_group() as group:
         for engine in spec.engines:
-            group.start_soon(_engine_ready, engine, spec.config.start_timeout_s)
+            group.start_soon(_engine_ready, engine, key, spec.config.start_timeout_s)
 
 
-async def _engine_ready(engine: EngineAddress, timeout_s: float) -> None:
-    async with EngineControl(engine, timeout_s=10.0) as control:
+async def _engine_ready(engine: EngineAddress, key: str | None, timeout_s: float) -> None:
+    async with EngineControl(engine, timeout_s=10.0, key=key) as control:
         await control.wait_alive(timeout_s)

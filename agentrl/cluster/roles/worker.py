@@ -13,6 +13,7 @@ from agentrl.cluster.layout import INCARNATION
 from agentrl.cluster.signals import until_sigterm
 from agentrl.cluster.spec import RunSpec
 from agentrl.serving.client import EngineClient
+from agentrl.serving.key import read_key
 from agentrl.wire.keys import load_keys
 from agentrl.wire.peer import BufferPeer
 
@@ -40,6 +41,7 @@ async def _work(spec: RunSpec, name: str) -> None:
         num_permits=max(1, permits),
         turn_timeout_s=config.turn_timeout_s,
         partial_rollout=config.partial_rollout,
+        key=read_key(spec.engine_key_file),
         clock=MonotonicClock(),
     )
     peer = BufferPeer(
