@@ -96,10 +96,10 @@ def record(
     return True
 
 
-def retry(state: State, row: EpisodeRow, error: str) -> bool:
-    """Account an infrastructure failure. True: queued again; False: out of attempts, its outcome
+def retry(state: State, row: EpisodeRow, error: str, times: int = 1) -> bool:
+    """Account infrastructure failures. True: queued again; False: out of attempts, its outcome
     is engine_error."""
-    failures = row.engine_failures + 1
+    failures = row.engine_failures + times
     if failures < ENGINE_ATTEMPTS:
         _queue_again(state, row, error, engine_failures=failures)
         return True
@@ -116,9 +116,10 @@ def retry(state: State, row: EpisodeRow, error: str) -> bool:
     return False
 
 
-def unplaced(state: State, row: EpisodeRow) -> None:
-    """Queue an episode again that never reached its worker: nothing failed."""
-    _queue_again(state, row, row.error)
+def unplaced(state: State, row: EpisodeRow, error: str | None = None) -> None:
+    """Queue an episode again that never reached its worker, or whose worker was lost for another's
+    fault: it did not fail."""
+    _queue_again(state, row, error or row.error)
 
 
 def conclude(state: State, number: int) -> None:

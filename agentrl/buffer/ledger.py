@@ -28,7 +28,7 @@ from agentrl.buffer.rows import (
     StoredTrajectory,
 )
 from agentrl.buffer.tables import SCHEMA, TABLES, Line, Table, lines_of, read_line
-from agentrl.errors import EnvironmentSetupError, StoreError
+from agentrl.errors import EnvironmentSetupError, InfrastructureError, StoreError
 from agentrl.types import Fate, VersionRow
 
 __all__ = ["SCHEMA_VERSION", "Ledger", "LedgerReader", "refuse_network_file_system"]
@@ -55,6 +55,9 @@ FROM trajectories JOIN groups USING(mint) GROUP BY segment
 _STALE = """
 WHERE mint IN (SELECT max(mint) FROM groups GROUP BY cursor) AND fate = 'stale' ORDER BY mint
 """
+#: What reading a damaged file may raise: Python decodes the names of tables and columns, and makes
+#: room for what a length promises.
+_UNREADABLE = (sqlite3.Error, UnicodeError, OverflowError, MemoryError)
 T = TypeVar("T")
 
 
@@ -89,7 +92,8 @@ class LedgerReader:
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises StoreError (no ledger, another schema) or EnvironmentSetupError (in use)."""
+        """Raises StoreError (no ledger, another schema), EnvironmentSetupError (in use), or
+        InfrastructureError for a disk that fails."""
         self.path = path
         with _explaining(path):
             self._db = self._connect()
@@ -196,7 +200,8 @@ class LedgerReader:
     def _damaged_pages(self) -> list[str]:
         try:
             lines = [line for (line,) in self._db.execute(f"PRAGMA quick_check({_MAX_TOLD})")]
-        except sqlite3.DatabaseError as error:
+        except _UNREADABLE as error:
+            _raise_for_disk(self.path, error)
             lines = [str(error)]
         return [" ".join(f"a page: {line}".split()) for line in lines if line != "ok"]
 
@@ -208,7 +213,8 @@ class LedgerReader:
                         read_line(kind, line)
                     except StoreError as error:
                         yield str(error)
-            except sqlite3.DatabaseError as error:
+            except _UNREADABLE as error:
+                _raise_for_disk(self.path, error)
                 yield f"{table.name} cannot be read to its end: {error}; lost: the rows after that"
 
     def _contradictions(self, table: Table) -> Iterator[str]:
@@ -292,8 +298,9 @@ class Ledger(LedgerReader):
 
 
 def _told(path: Path, damage: list[str]) -> str:
-    """The error of a damaged ledger."""
-    shown = "".join(f"\n    {line}" for line in damage[:_MAX_TOLD])
+    """The error of a damaged ledger. What the damage made of a text is no text for a terminal."""
+    lines = [line.encode("unicode_escape").decode() for line in damage[:_MAX_TOLD]]
+    shown = "".join(f"\n    {line}" for line in lines)
     more = f"\n    and {len(damage) - _MAX_TOLD} more" if len(damage) > _MAX_TOLD else ""
     return (
         f"{path} is damaged in {len(damage)} {'place' if len(damage) == 1 else 'places'}; bring it"
@@ -312,16 +319,24 @@ def _with_any_text(db: sqlite3.Connection) -> sqlite3.Connection:
     return db
 
 
+def _raise_for_disk(path: Path, error: Exception) -> None:
+    """Raise InfrastructureError for a disk that is full or fails: the ledger may be whole."""
+    name = getattr(error, "sqlite_errorname", "")
+    if name == "SQLITE_FULL" or name.startswith("SQLITE_IOERR"):
+        raise InfrastructureError(f"the disk of {path} fails ({name}): {error}") from error
+
+
 @contextmanager
 def _explaining(path: Path) -> Iterator[None]:
     """SQLite's errors as ours."""
     try:
         yield
-    except sqlite3.DatabaseError as error:
+    except _UNREADABLE as error:
         raise _explained(path, error) from error
 
 
-def _explained(path: Path, error: sqlite3.DatabaseError) -> Exception:
+def _explained(path: Path, error: Exception) -> Exception:
+    _raise_for_disk(path, error)
     if isinstance(error, sqlite3.OperationalError) and "locked" in str(error):
         return EnvironmentSetupError(
             f"{path} is in use by another buffer: wait for that run to end, stop it, or choose"

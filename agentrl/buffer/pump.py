@@ -74,7 +74,7 @@ def _assign(desks: Desks, room: int) -> None:
     state, claims = desks.state, desks.claims
     is_minted = desks.minter.exhausted or room == 0
     is_at_rest = is_minted and len(state.ready) == len(state.unleased)
-    assign(state, claims.queue, claims.evaluations, desks.peers, is_at_rest)
+    assign(state, claims.queue, claims.evaluations, claims.may_have, desks.peers, is_at_rest)
 
 
 def _give_credit(desks: Desks, room: int) -> None:

@@ -12,6 +12,7 @@ from agentrl.cluster.layout import RunDir, with_run
 from agentrl.cluster.orders import plan_processes
 from agentrl.cluster.phases import Phases
 from agentrl.cluster.placement import Cluster, plan_slots
+from agentrl.cluster.remains import judge
 from agentrl.cluster.signals import InterruptedRunError, SignalGate
 from agentrl.cluster.spec import key_files
 from agentrl.config.device import Device, choose_device
@@ -106,6 +107,8 @@ def _launch(
     clock: Clock,
     gate: SignalGate,
 ) -> None:
+    if config.is_continued:
+        judge(run.path, config)
     with gate.interrupting():  # user code, and nothing is started yet
         env_class = load_env(config.env or "single-turn")
         source = open_source(config, env_class)

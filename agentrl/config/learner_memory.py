@@ -24,7 +24,7 @@ def learner_bytes(config: RunConfig, num_parameters: int) -> int:
     in_float32 = settings.get("accumulate_allreduce_grads_in_fp32", True)
     gradient = 4 if in_float32 else weight
     optimizer = _MOMENTS + (4 if is_bf16 else 0)
-    parts = settings.get("tensor_model_parallel_size", 1)
+    parts: int = settings.get("tensor_model_parallel_size", 1)
     parts *= settings.get("pipeline_model_parallel_size", 1)
     shards = 1
     if settings.get("use_distributed_optimizer", False):

@@ -99,6 +99,11 @@ def _continued(run: Path, given: Layer, program: Program) -> tuple[RunConfig, li
     """The configuration of `run` under what is given now. Its id is that of its beginning: the
     folder may have been renamed since."""
     before = _read(run / "config.toml")
+    if not before:
+        raise ConfigError(
+            f"--resume {run}: its config.toml is empty, and with it the run's settings are lost;"
+            f" bring it back from a copy, or take the weights into a new run with --load {run}"
+        )
     record = read_record(run)
     place = {
         "resume": str(run),

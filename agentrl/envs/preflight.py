@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from agentrl.config.run import RunConfig
 from agentrl.envs.blame import words_of
+from agentrl.envs.depth import require_shallow
 from agentrl.envs.env import Env, ServiceSpec
 from agentrl.envs.inspection import check_class
 from agentrl.envs.registry import load_env
@@ -88,11 +89,14 @@ def services_of(config: RunConfig, cls: type[Env]) -> dict[str, ServiceSpec]:
 def check_eval_sets(config: RunConfig, cls: type[Env]) -> None:
     """Raise ConfigError for evaluation sets that are none, and for what raises."""
     try:
-        open_eval_sets(config, cls)
+        sets = open_eval_sets(config, cls)
     except AgentRLError:
         raise
     except Exception as error:
         raise _raised(cls, "eval_tasks", error) from error
+    for name, tasks in sets.items():
+        for task in tasks:
+            require_shallow(task.row, f"the row of task {task.id} of evaluation set {name}")
 
 
 def _raised(cls: type[Env], name: str, error: Exception) -> ConfigError:

@@ -30,6 +30,7 @@ from rich.text import Text
 from agentrl.clock import Clock
 from agentrl.telemetry.dropped import Dropped
 from agentrl.telemetry.sinks import StepEvent
+from agentrl.visible import visible
 
 __all__ = ["Progress", "duration", "sparkline"]
 
@@ -93,6 +94,7 @@ class Progress:
 
     def note(self, text: str) -> None:
         """Show a line of its own, above the live one: a phase of the start, an evaluation."""
+        text = visible(text)
         if self._live is None:
             self._print(text)
         else:
@@ -103,7 +105,7 @@ class Progress:
         if self._live is not None:
             self._live.stop()
             self._live = None
-        self._print(text)
+        self._print(visible(text))
 
     def _print(self, line: str) -> None:
         self._stream.write(line + "\n")

@@ -1,16 +1,21 @@
 """Disks that are full, bits that flip, files that end too early."""
 
 import random
+import shutil
 from pathlib import Path
 
 import pytest
 
+from agentrl.buffer.audit import audit
+from agentrl.buffer.ledger import LedgerReader
+from agentrl.buffer.rows import LedgerState
 from agentrl.buffer.store import PayloadStore
 from agentrl.errors import StoreError
 from agentrl.learner.checkpoints import newest_valid
 from agentrl.types import Fate, PayloadRef
 from tests.faults import history
 from tests.faults.counts import count
+from tests.faults.power.buffer import Recorded
 from tests.faults.settling import MakeLab, settled
 from tests.unit.checkpoint_ranks import saved
 
@@ -89,3 +94,35 @@ def _is_readable(store: PayloadStore, ref: PayloadRef) -> bool:
     except StoreError:
         return False
     return True
+
+
+def test_k3_a_flipped_bit_in_the_ledger_is_told_or_changes_no_row(
+    buffer_run: Recorded, cut: Path, seed: int
+) -> None:
+    """The ledger of the production buffer; a flip in what no row uses may be called clean."""
+    chance = random.Random(seed)
+    shutil.copytree(buffer_run.run_dir, cut)
+    ledger = cut / "ledger.db"
+    whole, rows = ledger.read_bytes(), _rows_of(ledger)
+    assert not _is_told(cut)
+    told = 0
+    for _ in range(count(300, 3000)):
+        ledger.write_bytes(flipped(whole, chance))
+        if _is_told(cut):
+            told += 1
+        else:
+            assert _rows_of(ledger) == rows
+    assert told > count(300, 3000) / 3
+
+
+def _is_told(run: Path) -> bool:
+    """Whether the audit says that something is wrong; it raises nothing but what it says."""
+    try:
+        return not audit(run).clean
+    except StoreError:
+        return True
+
+
+def _rows_of(path: Path) -> LedgerState:
+    with LedgerReader(path) as ledger:
+        return ledger.load_all()

@@ -6,8 +6,6 @@ import random
 import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,32 +19,13 @@ from agentrl.learner.checkpoints import newest_valid
 from agentrl.types import Outcome
 from agentrl.wire.messages import Finished, Lease, Stepped, Tasks, Verdict
 from tests.faults.counts import count
-from tests.faults.power.buffer import Recorded, recorded, unpaid
+from tests.faults.power.buffer import Recorded, unpaid
 from tests.faults.power.checkpoints import NUM_SAVED, Written, written
 from tests.faults.power.disk import Disk, Folder
-from tests.faults.power.recording import build, environment, read
+from tests.faults.power.recording import environment, read
 from tests.integration.buffer_peers import small_run
 
 pytestmark = pytest.mark.timeout(3600)
-
-
-@pytest.fixture(scope="session")
-def recorder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("recorder"))
-
-
-@pytest.fixture(scope="module")
-def buffer_run(recorder: Path) -> Iterator[Recorded]:
-    with tempfile.TemporaryDirectory() as folder:  # a socket's path must be short
-        yield recorded(Path(folder).resolve(), recorder)
-
-
-@pytest.fixture
-def cut() -> Iterator[Path]:
-    """Where a disk is laid out after a cut: in memory, as each is read once."""
-    memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
-        yield Path(folder) / "cut"
 
 
 def test_the_record_of_a_buffer_is_whole(buffer_run: Recorded) -> None:

@@ -118,6 +118,11 @@ def test_rows_that_are_no_rows_are_named_one_by_one(tmp_path: Path) -> None:
         ),
         ("UPDATE leases SET digest = digest + 1", "leases, row with number 1", "lease 1"),
         ("UPDATE marks SET key = 'x'", "marks, row with key 'x'", "the number of x"),
+        (
+            "UPDATE marks SET key = CAST(x'1be1' AS TEXT)",
+            r"marks, row with key '\\x1b\\udce1'",
+            r"the number of \x1b\udce1",
+        ),
     ],
 )
 def test_a_damaged_row_is_named_with_what_is_lost(

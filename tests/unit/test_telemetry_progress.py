@@ -40,7 +40,8 @@ def test_each_iteration_is_a_plain_line_in_a_file() -> None:
         progress.note("evaluation nq: 0.400")
     lines = stream.getvalue().splitlines()
     assert lines[0] == (
-        "iteration 1/40  sampled reward 0.000 ▁  max age 3  masked 1.2 %  ready 6/30  812 tok/s  push 41 ms"
+        "iteration 1/40  sampled reward 0.000 ▁  max age 3  masked 1.2 %  ready 6/30  812 tok/s  "
+        "push 41 ms"
     )
     assert lines[2] == (
         "iteration 3/40  ETA 6m10s  sampled reward 1.000 ▁▅█  max age 3  masked 1.2 %  "
@@ -173,3 +174,11 @@ def test_what_was_dropped_loses_its_cause_before_the_line_loses_words(
     assert "3 of 13 groups dropped: env_error 2, filtered 1" in shown
     assert "no gold" not in shown
     assert "no gold" in live_line(monkeypatch, 200, dropped)
+
+
+def test_a_note_can_not_drive_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    with Progress(stream, 40, ManualClock()) as progress:
+        progress.note("note: \x1b[2J \u202e")
+        progress.end("failed: \x9b2J\r")
+    assert stream.getvalue() == "note: ␛[2J <U+202E>\nfailed: <U+009B>2J␍\n"
