@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from agentrl.actors.boundary import describe
+from agentrl.actors.episode import EpisodePlayer
 from agentrl.actors.failures import Failures
 from agentrl.actors.judge import judge_group
 from agentrl.actors.limits import Limits
@@ -16,11 +17,14 @@ from agentrl.actors.scoring import scored
 from agentrl.actors.worker_loop import WorkerLoop
 from agentrl.envs.env import Env
 from agentrl.envs.messages import AssistantTurn, Message, Step
+from agentrl.envs.rollout import Chat, Rollout
 from agentrl.errors import EnvError
 from agentrl.tools.tool import ToolError, tool
 from agentrl.types import EpisodeSummary, Outcome, StopReason, Task
 from agentrl.wire.messages import Judge
-from tests.unit.test_actors_boundary import LIMITS, Client, play
+from tests.unit.rollout_ground import ASSIGNMENT, Policy
+from tests.unit.rollout_ground import play as play_rollout
+from tests.unit.test_actors_boundary import CHAT, LIMITS, Client, play
 
 pytestmark = pytest.mark.anyio
 
@@ -226,6 +230,53 @@ async def test_what_close_raises_leaves_the_reward(failure: type[BaseException])
     env = type("Made", (Leaky,), {"failure": failure})
     report = (await play(env)).report
     assert (report.outcome, report.reward) == (Outcome.DONE, 1.0)
+
+
+@pytest.mark.parametrize("failure", FATAL)
+@pytest.mark.parametrize("calls", [0, 1])
+async def test_what_an_agent_raises_is_its_episode_s_env_error(
+    failure: type[BaseException], calls: int
+) -> None:
+    class Failing(Rollout):
+        async def solve(self, task: dict[str, Any], chat: Chat) -> float:
+            for _ in range(calls):
+                await chat.complete([{"role": "user", "content": "?"}])
+            raise failure
+
+    report = (await play_rollout(Failing, Policy(["42"]))).report
+    assert report.outcome is Outcome.ENV_ERROR
+    assert failure.__name__ in str(report.error)
+
+
+@pytest.mark.parametrize("method", ["snapshot", "restore"])
+@pytest.mark.parametrize("failure", FATAL)
+async def test_what_saving_raises_is_its_episode_s_env_error(
+    failure: type[BaseException], method: str
+) -> None:
+    class Saved(Fatal):
+        place = "none"
+
+        async def step(self, turn: AssistantTurn) -> Step:
+            return Step(messages=[Message.user("on")], terminated=turn.index == 1)
+
+        async def snapshot(self) -> bytes:
+            if method == "snapshot":
+                raise failure
+            return b""
+
+        async def restore(self, state: bytes, *, seed: int, task: dict[str, Any]) -> None:
+            raise failure
+
+    async def save(state: bytes) -> None:
+        states.append(state)
+
+    states: list[bytes] = []
+    player = EpisodePlayer(Saved, CHAT, LIMITS)
+    report = (await player.play(ASSIGNMENT, Client(), save=save)).report
+    if method == "restore":
+        report = (await player.play(ASSIGNMENT, Client(), saved=states[0])).report
+    assert report.outcome is Outcome.ENV_ERROR
+    assert failure.__name__ in str(report.error)
 
 
 def order() -> Judge:
