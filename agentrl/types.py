@@ -349,7 +349,12 @@ class WeightSink(Protocol):
     """Where the learner publishes weights; implemented by `agentrl.serving`."""
 
     def publish(self, version: int, tensors: Iterable[tuple[str, Any]]) -> PushReport:
-        """Send all `tensors` (HF name, tensor) as `version` to every engine, or raise PushError."""
+        """Send all `tensors` (HF name, tensor) as `version` to every engine, or raise PushError.
+        Looks at what engines hold before and after, as `inspect` does."""
+        ...
+
+    def inspect(self) -> None:
+        """Raise HealthError that names an engine whose weights are not those of its last push."""
         ...
 
     def verify(self, tensors: Iterable[tuple[str, Any]]) -> None:

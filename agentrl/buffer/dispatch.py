@@ -162,7 +162,7 @@ class Dispatch:
             case PushRequest() as message:
                 self._desks.pushes.request(peer, message.version, now)
             case Publishing() as message:
-                return self._leases.announce(message.row)
+                return self._publishing(message)
             case Published() as message:
                 return self._published(message, now)
             case Retire() as message:
@@ -240,6 +240,12 @@ class Dispatch:
         failed = None if epoch is None else self._leases.ended(epoch)
         if failed is not None:
             self._state.notify("lease_failed", **msgspec.structs.asdict(failed))
+
+    def _publishing(self, message: Publishing) -> str | None:
+        refusal = self._leases.announce(message.row)
+        if refusal is None:
+            self._state.notify("publishing", version=message.row.version)
+        return refusal
 
     def _published(self, message: Published, now: float) -> str | None:
         answer = self._leases.publish(message)

@@ -1,6 +1,6 @@
 """`Health`: checks that run by themselves in every iteration and stop a run that cannot be sound.
 
-    engine      engine and learner give on-policy tokens the same probabilities    once
+    engine      engine and learner give on-policy tokens the same probabilities    over 256 tokens
     reference   the first step's KL to the reference model is 0                    once, no --load
     reward      no worker found a reward that the sampled text does not explain    always
     advantages  some episode has one                                               over a streak
@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from agentrl.config.run import RunConfig
 from agentrl.errors import HealthError
 from agentrl.learner.metrics import LogprobDiff
+from agentrl.learner.on_policy import OnPolicyTokens
 from agentrl.learner.tolerance import Tolerance, tolerance_of
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "MIN_ENTROPY",
     "MIN_EPISODES",
     "PATIENCE",
+    "EngineDisagreesError",
     "Health",
     "check_logprobs",
 ]
@@ -49,6 +51,10 @@ MIN_ENTROPY = 0.005
 COLLAPSED_REWARD = 0.5
 
 
+class EngineDisagreesError(HealthError):
+    """Engine and learner disagree about the same tokens."""
+
+
 class Health:
     """The checks of one run and what they remember of it. One on each learner rank: all of them see
     the same numbers, so all stop together."""
@@ -57,7 +63,7 @@ class Health:
         self._cfg = cfg
         self._tolerance = tolerance_of(cfg)
         self._is_new = True
-        self._engine_is_checked = False
+        self._on_policy = OnPolicyTokens()
         self._idle, self._toolless, self._narrow = _Streak(), _Streak(), _Streak()
         self._had_signal = self._had_tools = False
         self._rewards: deque[float] = deque(maxlen=PATIENCE)
@@ -97,15 +103,17 @@ class Health:
     def _check_engine(
         self, number: int, metrics: Mapping[str, float], on_policy: LogprobDiff
     ) -> None:
-        """Once, on the first iteration with tokens that the learner's own weights sampled."""
-        if self._engine_is_checked or on_policy.num_tokens == 0:
-            return
-        self._engine_is_checked = True
-        check_logprobs(number, on_policy, self._tolerance)
+        """Whenever there are enough tokens that the learner's own weights sampled."""
         kl = metrics.get("train/mismatch_kl/age_0", 0.0)
+        agreement = self._on_policy.add(on_policy, kl)
+        if agreement is None:
+            return
+        on_policy, kl = agreement.diff, agreement.kl
+        if note := check_logprobs(number, on_policy, self._tolerance):
+            self._warn("engine", note)
         if not kl <= self._tolerance.max_kl:
-            raise HealthError(
-                f"engine and learner disagree in iteration {number}: the KL between them is "
+            raise EngineDisagreesError(
+                f"engine and learner disagree up to iteration {number}: the KL between them is "
                 f"{kl:.3g} nats for trained on-policy tokens (limit {self._tolerance.max_kl:g} in "
                 f"{self._tolerance.precision}), though "
                 f"log-probabilities differ by {on_policy.mean:.3g} in the mean: few tokens differ "
@@ -248,19 +256,19 @@ class _Streak:
         return self._num_iterations >= PATIENCE and self._num_episodes >= MIN_EPISODES
 
 
-def check_logprobs(number: int, on_policy: LogprobDiff, tolerance: Tolerance) -> None:
-    """Raise HealthError when the mean difference is too large; warn when it is large."""
+def check_logprobs(number: int, on_policy: LogprobDiff, tolerance: Tolerance) -> str | None:
+    """What to say of a large mean difference, if it is one. Raises EngineDisagreesError when it is
+    too large."""
     if on_policy.num_tokens == 0 or on_policy.mean <= tolerance.note_diff:
-        return
+        return None
     facts = (
-        f"in iteration {number}: |engine - learner| log-probability of {on_policy.num_tokens} "
+        f"up to iteration {number}: |engine - learner| log-probability of {on_policy.num_tokens} "
         f"on-policy tokens is {on_policy.mean:.3g} in the mean (limit {tolerance.max_diff:g} in "
         f"{tolerance.precision}) and {on_policy.maximum:.3g} at most"
     )
     if on_policy.mean <= tolerance.max_diff:
-        logger.warning("engine and learner differ more than most %s", facts)
-        return
-    raise HealthError(
+        return f"engine and learner differ more than most {facts}"
+    raise EngineDisagreesError(
         f"engine and learner disagree {facts}. Likely causes: the weights of the engine are not "
         "those of the learner (weight names, layout or a partial push), another sampling "
         "temperature on the two sides, another architecture setting (rope base, norm epsilon, tied "

@@ -18,7 +18,14 @@ from agentrl.errors import EngineError
 from agentrl.serving.key import authorization
 from agentrl.types import EngineAddress
 
-__all__ = ["EngineChecksum", "EngineControl", "EngineInfo", "EngineRefusedError", "RouterControl"]
+__all__ = [
+    "EngineChecksum",
+    "EngineControl",
+    "EngineInfo",
+    "EngineRefusedError",
+    "HeldWeights",
+    "RouterControl",
+]
 
 #: Between two looks at a process that has not opened its port yet; nothing signals that event.
 _START_INTERVAL_S = 0.2
@@ -51,6 +58,21 @@ class EngineChecksum(msgspec.Struct, frozen=True):
 
     engine: str
     tensors: dict[str, str]
+
+
+class HeldWeights(msgspec.Struct, frozen=True):
+    """The weights of an engine: the label that it has for them, and a digest of all of them."""
+
+    label: str
+    digest: str
+
+
+class _Model(msgspec.Struct):
+    weight_version: str
+
+
+class _Checksum(msgspec.Struct):
+    per_engine_checksum: str
 
 
 class _HttpControl:
@@ -243,6 +265,20 @@ class EngineControl(_HttpControl):
         for rank in answer["ranks"]:
             tensors |= rank["checksums"]
         return EngineChecksum(engine=answer["per_engine_checksum"], tensors=tensors)
+
+    async def held(self) -> HeldWeights:
+        """The weights as they are in memory now, in short."""
+        model = await self._call("GET", "/model_info")
+        digest = await self._call("POST", "/weights_checker", {"action": "checksum"})
+        try:
+            return HeldWeights(
+                msgspec.json.decode(model, type=_Model).weight_version,
+                msgspec.json.decode(digest, type=_Checksum).per_engine_checksum,
+            )
+        except msgspec.DecodeError as error:
+            raise EngineError(
+                f"{self.name} {self.url} does not tell its weights: {error}"
+            ) from error
 
     async def abort(self, request: str) -> None:
         """Stop one request (its id, or a prefix of it); an unknown one is no error."""

@@ -52,6 +52,10 @@ class RoutedWeightSink:
             logger.warning("the router could not be told of the engines: %s", error)
         return report
 
+    def inspect(self) -> None:
+        """See `WeightSink`."""
+        self._sink.inspect()
+
     def verify(self, tensors: Iterable[tuple[str, Any]]) -> None:
         """See `WeightSink`."""
         self._sink.verify(tensors)

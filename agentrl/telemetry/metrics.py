@@ -209,6 +209,11 @@ _DECLARED = (
     Metric("perf/push_bytes", "bytes", "bytes of it to each engine"),
     Metric("perf/eval_hold_s", "s", "how long it waited for pinned evaluations (--eval-mode)"),
     Metric(
+        "perf/engine_silence_s",
+        "s",
+        "time in which engines took no turns although no push was going on, summed over engines",
+    ),
+    Metric(
         "perf/engine_tokens_per_s",
         "tokens/s",
         "growth of buffer/sampled_tokens over the last 5 iterations, over their time",

@@ -100,6 +100,8 @@ class Recorder:
             case "published":
                 self._summary.published(data["metrics"])
                 self._latest |= data["metrics"]
+            case "engines":
+                self._latest["perf/engine_silence_s"] = data["silence_s"]
             case "store" if data.get("full"):
                 self.note("the store is full (--buffer-disk-limit): minting waits")
             case "failures":

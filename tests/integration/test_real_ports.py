@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import aiohttp
+import anyio
 import psutil
 import pytest
 
 from agentrl.cluster.spec import RunSpec, read_spec
+from agentrl.serving.control import EngineControl
 from agentrl.serving.key import authorization, read_key
 from tests.integration.listeners import listeners_of
 
@@ -153,3 +155,18 @@ def test_the_key_stands_in_no_command_line_environment_or_log(run: Run) -> None:
     logs = {path.stem: path.read_text(errors="replace") for path in (run.folder / "logs").iterdir()}
     assert "server_args" in logs["engine-0"]
     assert [name for name, text in logs.items() if key in text] == []
+
+
+@pytest.mark.anyio
+async def test_a_pause_of_all_engines_is_told_and_the_run_goes_on(run: Run) -> None:
+    spec = spec_of(run)
+    output = run.folder.parent / "output"
+    (engine,) = spec.engines
+    key = read_key(spec.engine_key_file)
+    with anyio.fail_after(400):
+        async with EngineControl(engine, timeout_s=60, key=key) as control:
+            while "took no turns for 20 s" not in output.read_text():
+                await control.pause()  # again: a push that was due has ended the first one
+                await anyio.sleep(0.5)
+        while "engine-0 took up turns again" not in output.read_text():  # noqa: ASYNC110
+            await anyio.sleep(0.5)

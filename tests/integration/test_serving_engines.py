@@ -22,7 +22,7 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from agentrl.cluster.ports import free_ports
-from agentrl.errors import EngineError, PushError
+from agentrl.errors import EngineError, HealthError, PushError
 from agentrl.serving.client import EngineClient
 from agentrl.serving.control import EngineControl, EngineRefusedError, RouterControl
 from agentrl.serving.key import authorization, make_key, read_key
@@ -355,6 +355,26 @@ async def test_the_death_of_an_engine_in_a_push_leaves_the_rest_serving(
         sampling = SamplingParams(max_new_tokens=4)
         turn = await client.generate([5], sampling, routing_key="a", priority=0)
     assert set(turn.versions) == {5}
+
+
+async def test_weights_that_somebody_put_into_an_engine_are_told_by_its_name(stack: Stack) -> None:
+    other = stack.folder / "other"
+    make_model(9).save_pretrained(other)
+    victim = stack.engines[1]
+
+    async def replace_weights() -> None:
+        async with control_of(stack, victim) as control:
+            await control._post("/update_weights_from_disk", model_path=str(other))
+
+    def push() -> None:
+        with sink_to(stack, stack.engines) as sink:
+            sink.publish(7, weights_of(6).items())
+            sink.inspect()
+            anyio.run(replace_weights)
+            with pytest.raises(HealthError, match="sglang-1 no longer holds version 7"):
+                sink.publish(8, weights_of(7).items())
+
+    await anyio.to_thread.run_sync(push)
 
 
 async def test_the_router_takes_engines_out_and_in(stack: Stack) -> None:

@@ -144,7 +144,7 @@ def test_what_was_measured_of_sound_pairs_in_bf16_passes_without_a_word(
 
 def test_a_larger_difference_in_bf16_is_told(caplog: pytest.LogCaptureFixture) -> None:
     play([sound()], BF16, on_policy=LogprobDiff(0.06, 0.7, 4000))
-    assert "differ more than most in iteration 1" in caplog.text
+    assert "differ more than most up to iteration 1" in caplog.text
     assert "0.06 in the mean (limit 0.1" in caplog.text
 
 
@@ -176,19 +176,27 @@ def test_the_less_exact_of_engine_and_learner_sets_the_tolerance(
 
 
 def test_a_disagreement_stops_the_run_with_its_numbers_and_likely_causes() -> None:
-    pattern = r"iteration 1: .* 64 on-policy .* 0\.25 .* 1\.5 .*causes"
+    pattern = r"iteration 1: .* 256 on-policy .* 0\.25 .* 1\.5 .*causes"
     with pytest.raises(HealthError, match=pattern):
-        check_logprobs(1, LogprobDiff(0.25, 1.5, 64), BFLOAT16)
+        check_logprobs(1, LogprobDiff(0.25, 1.5, 256), BFLOAT16)
     with pytest.raises(HealthError, match=pattern):
-        play([sound()], on_policy=LogprobDiff(0.25, 1.5, 64))
+        play([sound()], on_policy=LogprobDiff(0.25, 1.5, 256))
 
 
-def test_the_engine_is_checked_on_the_first_iteration_with_on_policy_tokens_only() -> None:
+def test_a_few_tokens_are_judged_with_those_of_later_iterations() -> None:
     health = play([sound()] * 2)
-    health.check(3, sound(), LogprobDiff(1e-3, 0.1, 10))
-    health.check(4, sound(), LogprobDiff(0.25, 1.5, 64))
-    with pytest.raises(HealthError, match="in iteration 3"):
-        play([sound()] * 2).check(3, sound(), LogprobDiff(0.25, 1.5, 64))
+    for number in (3, 4, 5):
+        health.check(number, sound(), LogprobDiff(0.25, 1.5, 64))
+    with pytest.raises(HealthError, match=r"up to iteration 6: .* 256 on-policy .* 0\.25 in"):
+        health.check(6, sound(), LogprobDiff(0.25, 1.0, 64))
+
+
+def test_engines_that_agreed_once_are_checked_again() -> None:
+    """One may be given other weights at any time."""
+    health = play([sound()] * 3, on_policy=LogprobDiff(1e-6, 1e-5, 4000))
+    health.check(4, sound(), LogprobDiff(0.25, 1.5, 200))
+    with pytest.raises(HealthError, match=r"up to iteration 5: .* 400 on-policy"):
+        health.check(5, sound(), LogprobDiff(0.25, 1.5, 200))
 
 
 def test_few_tokens_that_differ_much_stop_the_run() -> None:
