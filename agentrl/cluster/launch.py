@@ -111,6 +111,7 @@ def _launch(
         judge(run.path, config)
     with gate.interrupting():  # user code, and nothing is started yet
         env_class = load_env(config.env or "single-turn")
+        recorder.explain(env_class.described_metrics())
         source = open_source(config, env_class)
         eval_sets = open_eval_sets(config, env_class)
         services = env_class.service_specs(config.env_args)

@@ -54,6 +54,9 @@ class Env:
     tools: Mapping[str, Tool[Any]] = MappingProxyType({})
     #: Address of each service of `service_specs`.
     services: Mapping[str, str] = MappingProxyType({})
+    #: What the metrics mean that the Env counts: a phrase by name, for dashboards. Those of base
+    #: classes hold too. A metric without a word here is kept as well.
+    metrics: Mapping[str, str] = MappingProxyType({})
     #: Deadline in seconds of a tool call whose tool declares none.
     tool_timeout_s: float = 60.0
     #: A tool that runs the model's code may do so where there is no bubblewrap.
@@ -90,6 +93,22 @@ class Env:
         cls.scores_groups = cls.score_group is not Env.score_group
         if "reward_reads_text_only" not in vars(cls) and not _REWARDING.isdisjoint(vars(cls)):
             cls.reward_reads_text_only = None
+
+    @classmethod
+    def described_metrics(cls) -> dict[str, str]:
+        """`metrics` of the class and its bases. Raises ConfigError for what is no phrase."""
+        described: dict[str, str] = {}
+        for base in reversed(cls.__mro__):
+            found = vars(base).get("metrics")
+            # An attribute of the same name that is no mapping is the class's own business.
+            for name, words in found.items() if isinstance(found, Mapping) else ():
+                if not isinstance(name, str) or not isinstance(words, str):
+                    raise ConfigError(
+                        f"{base.__qualname__}.metrics has {name!r}: {words!r:.80}; write what the "
+                        'metric means, as in {"bad_actions": "turns that name no action"}'
+                    )
+                described[name] = words
+        return described
 
     @classmethod
     def service_specs(cls, args: Mapping[str, Any]) -> dict[str, ServiceSpec]:

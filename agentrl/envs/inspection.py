@@ -66,6 +66,7 @@ _NEVER = (ast.Dict, ast.Set, ast.JoinedStr)
 
 def check_class(cls: type[Env]) -> None:
     """Raise ConfigError for the first thing that cannot work."""
+    cls.described_metrics()
     names: Sequence[str] = [name for name in _FIRST_LINE if name != "solve"]
     if not issubclass(cls, Rollout):
         _check_completeness(cls)

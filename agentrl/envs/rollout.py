@@ -83,10 +83,11 @@ def rollout(
     *,
     failures: Mapping[FailureKey, float] | None = None,
     policy_error: float | None = None,
+    metrics: Mapping[str, str] | None = None,
 ) -> Callable[[Solve], Solve]:
     """Make `async def solve(task, chat) -> float` an environment known as `name`; the function
-    stays what it is. Further parameters of it are `--env-args`; `failures` and `policy_error` are
-    those of `Rollout`.
+    stays what it is. Further parameters of it are `--env-args`; `failures`, `policy_error` and
+    `metrics` are those of `Rollout`.
 
     Raises ConfigError for what is no `async def` or cannot be called so, and as `register` does.
     """
@@ -103,7 +104,9 @@ def rollout(
             raise ConfigError(
                 f"{function.__qualname__} takes chat and task; it is called as (task, chat)"
             )
-        vars(function)[MADE_ENV] = register(name)(_made(function, failures or {}, policy_error))
+        made = _made(function, failures or {}, policy_error)
+        made.metrics = metrics or {}
+        vars(function)[MADE_ENV] = register(name)(made)
         return function
 
     return hold

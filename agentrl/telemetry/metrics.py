@@ -1,16 +1,17 @@
 """Every metric, declared once: name, unit, help.
 
 Names are `family/name`; families are rollout, train, buffer, perf and eval. A `*` stands for one
-word between slashes: an age, a fate, an evaluation set. An Env that reports metrics of its own
-declares them with `declare`, so that dashboards can explain them.
+word between slashes: an age, a fate, an evaluation set. What an Env says of its own metrics is
+declared by `explain`, so that dashboards can explain them.
 
 A name that nobody declared is a mistake: `Registry(strict=True)` raises, otherwise it is logged
-once and the value is kept.
+once and the value is kept. An Env may count what it does not explain: `rollout/` names are kept
+without a word.
 """
 
 import logging
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -58,7 +59,16 @@ class Registry:
         """The declaration that covers `name`, or None."""
         if "*" not in name and name in self._exact:
             return self._exact[name]
-        return next((m for pattern, m in self._patterns if pattern.fullmatch(name)), None)
+        found = (m for pattern, m in reversed(self._patterns) if pattern.fullmatch(name))
+        return next(found, None)
+
+    def explain(self, metrics: Mapping[str, str]) -> None:
+        """Declare what an Env counts, by its own names; one that the framework has keeps its
+        meaning."""
+        for name, words in metrics.items():
+            for full in (f"rollout/{name}", f"eval/*/metric/{name}"):
+                if full not in self._exact:
+                    self.declare(Metric(full, "any", words))
 
     def check(self, names: Iterable[str]) -> None:
         """Notice names that nobody declared: raise ValueError if strict, else log each once."""
@@ -67,6 +77,8 @@ class Registry:
             raise ValueError(f"undeclared metrics {unknown}: add them to agentrl.telemetry.metrics")
         for name in unknown:
             self._reported.add(name)
+            if name.startswith("rollout/"):
+                continue
             logger.warning("metric %s is not declared: what it means is unknown", name)
 
 

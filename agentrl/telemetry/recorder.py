@@ -61,6 +61,7 @@ class Recorder:
         self._summary = SummaryBuilder(run_id or run_dir.name, clock)
         if (before := read_summary(run_dir / "summary.json")) is not None:
             self._summary.continue_from(before)
+        self._registry = registry
         self._writer = MetricsWriter(run_dir, registry=registry)
         how = _how(config.rollout_temperature)
         self._progress = Progress(stream or sys.stdout, config.num_rollout, clock, how=how)
@@ -134,6 +135,10 @@ class Recorder:
             f"evaluation {name}: {said} over {score.n} episodes, "
             f"versions {score.version_min}..{score.version_max}"
         )
+
+    def explain(self, metrics: Mapping[str, str]) -> None:
+        """What the run's Env says of the metrics that it counts."""
+        self._registry.explain(metrics)
 
     def note(self, text: str) -> None:
         """Tell the person who watches."""

@@ -50,7 +50,7 @@ class MetricsWriter:
         make_folder(self._run_dir)
         self._lines = (self._run_dir / "metrics.jsonl").open("ab")
         narrow(self._run_dir / "metrics.jsonl")
-        self._events = EventFile(self._run_dir / "tensorboard")
+        self._events = EventFile(self._run_dir / "tensorboard", self._help)
         return self
 
     def __exit__(
@@ -77,6 +77,10 @@ class MetricsWriter:
         self._registry.check(metrics)
         self._events.write(step, metrics, {})
         self._line({"step": step, "eval": {name: values}})
+
+    def _help(self, name: str) -> str:
+        metric = self._registry.find(name)
+        return "" if metric is None else metric.help
 
     def _line(self, line: dict[str, Any]) -> None:
         self._lines.write(msgspec.json.encode(line | {"time": time.time()}) + b"\n")

@@ -432,3 +432,27 @@ def test_the_first_error_of_a_judge_or_filter_is_told_with_its_log(run_dir: Path
     (said,) = played(run_dir, failed, failed)
     assert said.startswith("note: a group was dropped, for its rewards or the filter failed ")
     assert said.endswith(f"(env_error: {error}); see {run_dir}/logs/w-7.log")
+
+
+def test_tensorboard_says_what_each_curve_means(
+    run_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry = Registry(REGISTRY)
+    with Recorder(
+        run_dir, settings(None), ManualClock(), stream=io.StringIO(), registry=registry
+    ) as recorder:
+        recorder.explain({"bad_actions": "turns that name no action"})
+        for number in (1, 2):
+            data = step_data(number)
+            data["metrics"] |= {"rollout/bad_actions": 0.5, "rollout/unsaid": 1.0}
+            recorder.event("step", data)
+        recorder.evaluation(2, evaluation(0.5, 1, 8))
+    curves = EventAccumulator(str(run_dir / "tensorboard"))
+    curves.Reload()
+    tags = curves.Tags()["scalars"]
+    said = {tag: curves.SummaryMetadata(tag).summary_description for tag in tags}
+    assert said["rollout/bad_actions"] == "turns that name no action"
+    assert said["rollout/reward_mean"] == "mean judged reward of the iteration's episodes"
+    assert said["eval/nq/score"] == "mean reward of the set's episodes"
+    assert said["rollout/unsaid"] == ""
+    assert caplog.messages == []  # TensorBoard found nothing odd

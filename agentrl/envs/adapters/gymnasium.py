@@ -51,6 +51,8 @@ class GymnasiumEnv(Env):
     Subclass it for more: `show` tells an observation, `read` finds the action in a text.
     """
 
+    metrics = {"bad_actions": "turns of an episode that name no action"}  # noqa: RUF012
+
     def __init__(
         self,
         *,
