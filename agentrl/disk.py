@@ -30,11 +30,11 @@ __all__ = [
 _FILE, _FOLDER = 0o666, 0o777
 
 
-def create_file(path: Path) -> BinaryIO:
+def create_file(path: Path, mode: int = _FILE) -> BinaryIO:
     """A new file for writing, whose name is durable. FileExistsError when the name is taken."""
-    file: BinaryIO = open(path, "xb", opener=_opener)  # noqa: SIM115 - the caller closes it
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode & _openness(path.parent))
     sync(path.parent)
-    return file
+    return os.fdopen(handle, "wb")
 
 
 def sync_file(file: IO[bytes]) -> None:

@@ -15,7 +15,8 @@
     ├── InfrastructureError (RuntimeError)   a process or network failed: retryable
     │   ├── EngineError                      an engine or the router failed or missed a deadline
     │   ├── PeerLostError                    the buffer, a worker or the learner is gone
-    │   └── PushError                        a weight push did not reach every engine
+    │   ├── PushError                        a weight push did not reach every engine
+    │   └── RestartsSpentError               a process died too often without a new iteration
     ├── FencedError (RuntimeError)           replaced by a newer epoch: this process must exit
     └── HealthError (RuntimeError)           a health check stopped the run; exit 4
 
@@ -41,6 +42,7 @@ __all__ = [
     "PromptTooLongError",
     "ProtocolVersionError",
     "PushError",
+    "RestartsSpentError",
     "StoreError",
     "TextTooLongError",
     "TokenError",
@@ -132,6 +134,14 @@ class PeerLostError(InfrastructureError):
 
 class PushError(InfrastructureError):
     """A weight push did not reach every engine of its fleet."""
+
+
+class RestartsSpentError(InfrastructureError):
+    """A process died too often without a new iteration. `told`: the same in a clause."""
+
+    def __init__(self, message: str, *, told: str) -> None:
+        super().__init__(message)
+        self.told = told
 
 
 class FencedError(AgentRLError, RuntimeError):

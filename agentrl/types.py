@@ -92,6 +92,7 @@ class StopReason(StrEnum):
     RESPONSE_LIMIT = "response_limit"
     CONTEXT_LIMIT = "context_limit"
     TIME_LIMIT = "time_limit"
+    POLICY_ERROR = "policy_error"
     ERROR = "error"
 
 

@@ -7,16 +7,19 @@ cursor, change no colour, turn no line around, and is legal in XML.
 The message of an error is user code's too: it is asked for here, and may raise whatever it likes.
 """
 
+import re
 import unicodedata
 
 __all__ = ["error_text", "message_of", "visible"]
 
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+#: What has to be looked at: most text has none of it.
+_SUSPECT = re.compile(r"[^\n\t\x20-\x7e]")
 
 
 def visible(text: str) -> str:
     """`text` with its hidden characters shown, line breaks and tabs apart."""
-    return "".join(map(_shown, text))
+    return _SUSPECT.sub(lambda found: _shown(found[0]), text)
 
 
 def error_text(error: BaseException) -> str:
@@ -43,8 +46,6 @@ def _unreadable(error: BaseException) -> str:
 
 
 def _shown(character: str) -> str:
-    if character in "\n\t":
-        return character
     code = ord(character)
     if code < 0x20:
         return chr(0x2400 + code)

@@ -1,11 +1,13 @@
-"""`Failures`: how a failed episode is reported and logged, the same for every player."""
+"""`Failures`: how a failed episode or group is reported and logged, the same for all."""
 
 import logging
+from collections.abc import Sequence
 
-from agentrl.actors.boundary import describe
+from agentrl.actors.boundary import describe, sendable_text
 from agentrl.actors.report import PlayedEpisode, failed_episode
 from agentrl.errors import InfrastructureError, PromptTooLongError
 from agentrl.types import EpisodeAssignment, Outcome
+from agentrl.wire.messages import Verdict
 
 __all__ = ["Failures", "outcome_of_failure"]
 
@@ -23,7 +25,7 @@ def outcome_of_failure(failure: BaseException) -> Outcome:
 
 
 class Failures:
-    """The failures of one player; of what they were it keeps only which it has seen."""
+    """The failures of episodes and groups; of what they were it keeps only which it has seen."""
 
     def __init__(self) -> None:
         self._seen: set[str] = set()
@@ -35,14 +37,26 @@ class Failures:
         time that this error is seen."""
         outcome = outcome_of_failure(failure)
         error = describe(failure)
+        whose = f"episode {assignment.id} of task {assignment.task.id}"
+        traced = None if outcome is Outcome.FILTERED else failure
+        self._log(whose, outcome, error, traced)
+        return failed_episode(assignment, outcome, error, wall_s)
+
+    def verdict(
+        self,
+        group: str,
+        error: str,
+        failure: BaseException | None,
+        rewards: Sequence[float] = (),
+    ) -> Verdict:
+        """The verdict on a group whose rewards or filter have failed. Logged as an episode's."""
+        error = sendable_text(error)
+        self._log(f"group {group}", Outcome.ENV_ERROR, error, failure)
+        return Verdict(group, list(rewards), keep=False, error=error)
+
+    def _log(self, whose: str, outcome: Outcome, error: str, failure: BaseException | None) -> None:
         shown = None
-        if (
-            outcome is not Outcome.FILTERED
-            and error not in self._seen
-            and len(self._seen) < _MAX_SEEN
-        ):
+        if failure is not None and error not in self._seen and len(self._seen) < _MAX_SEEN:
             self._seen.add(error)
             shown = failure
-        whose = f"episode {assignment.id} of task {assignment.task.id}"
         _LOG.warning("%s: %s: %s", whose, outcome, error, exc_info=shown)
-        return failed_episode(assignment, outcome, error, wall_s)

@@ -90,7 +90,13 @@ def _tried(keeps: Promise, ground: Ground, share: Share, known: set[str]) -> Pro
 
 
 async def _plays(trial: RolloutTrial) -> Problem:
-    return trial.problem_of("an answer", await trial.play("an answer", ANSWER))
+    played = await trial.play("an answer", ANSWER)
+    if played.raised is not None and played.has_reward:
+        trial.share.remark(
+            f"{trial.name} raised {words_of(played.raised)} on an answer, which is worth a reward "
+            "as it says; where that is no failure of the policy's, it hides a mistake"
+        )
+    return trial.problem_of("an answer", played)
 
 
 async def _any_turn(trial: RolloutTrial) -> Problem:

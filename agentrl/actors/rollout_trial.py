@@ -33,8 +33,14 @@ __all__ = ["Played", "RolloutTrial"]
 
 #: Tokens of prompt and response together; more than the script and most agents say.
 MAX_CONTEXT = 128 * 1024
-#: How an episode ends by the agent's own doing; the rest is what a budget does.
-_BY_ITSELF = (StopReason.TERMINATED, StopReason.ENV_TRUNCATED)
+#: How a budget ends an episode; the rest is the agent's own doing.
+_BUDGETS = (
+    StopReason.TURN_LIMIT,
+    StopReason.TOOL_CALL_LIMIT,
+    StopReason.CONTEXT_LIMIT,
+    StopReason.RESPONSE_LIMIT,
+    StopReason.TIME_LIMIT,
+)
 
 
 class Played(msgspec.Struct, frozen=True):
@@ -65,7 +71,7 @@ class Played(msgspec.Struct, frozen=True):
         """Whether the agent has said what its episode is worth, as it returned or by what it says
         of its exceptions."""
         is_done = self.outcome is Outcome.DONE
-        return is_done and (self.returned or self.stop_reason in _BY_ITSELF)
+        return is_done and (self.returned or self.stop_reason not in _BUDGETS)
 
 
 class RolloutTrial:

@@ -17,10 +17,11 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
-from agentrl.actors.boundary import Boundary, describe, sendable_text
+from agentrl.actors.boundary import Boundary, describe
 from agentrl.actors.demonstration import DemonstrationPlayer
 from agentrl.actors.endpoint.server import Endpoint
 from agentrl.actors.episode import EpisodePlayer
+from agentrl.actors.failures import Failures
 from agentrl.actors.judge import judge_group, load_filter
 from agentrl.actors.limits import Limits
 from agentrl.actors.report import PlayedEpisode, failed_episode
@@ -122,6 +123,7 @@ class Worker:
         self._scopes: dict[EpisodeId, anyio.CancelScope] = {}
         self._judging: set[str] = set()
         self._one_judge = anyio.Lock()
+        self._failures = Failures()
         self._scorers = anyio.Semaphore(MAX_SCORERS)
 
     def running(self) -> list[EpisodeId]:
@@ -258,9 +260,9 @@ class Worker:
                 async with self._scorers:
                     order = await scored(order, self._make_env, self._settings.limits)
             except EnvError as failure:
-                return Verdict(order.group, keep=False, error=sendable_text(message_of(failure)))
+                return self._failures.verdict(order.group, message_of(failure), failure)
         async with self._one_judge:
-            return await judge_group(order, self._filter)
+            return await judge_group(order, self._filter, self._failures)
 
     def _cancel(self, episodes: Sequence[EpisodeId]) -> None:
         for episode in episodes:

@@ -4,6 +4,7 @@
     a task is minted once, and again after a stale group only
     no group is in two leases, no payload in two episodes       nothing is trained twice
     leases are numbered 1, 2, 3, ...                            stepped in that order
+    what is given up with a lease is poison, and that lease and those after it are made again
     payloads of open groups are what was stored                 nothing acknowledged is lost
 
 Only reads, as the buffer of a running run lets nobody else in: its audit is refused.
@@ -51,7 +52,7 @@ def audit(run_dir: Path) -> AuditReport:
     Raises StoreError when it has no readable ledger, EnvironmentSetupError while its buffer runs.
     """
     path = run_dir / "ledger.db"
-    if not path.exists():
+    if not path.is_file():
         raise StoreError(
             f"{run_dir} has no ledger.db: it is no run directory, or its run ended while it started"
         )
@@ -70,7 +71,7 @@ def audit(run_dir: Path) -> AuditReport:
         minted=state.minted,
         open=sum(group.fate is None for group in state.groups),
         fates=dict(Counter(group.fate for group in state.groups if group.fate is not None)),
-        leases=len(state.leases),
+        leases=sum(bool(lease.mints) for lease in state.leases),
         payloads_checked=sum(len(row.trajectories) for row in _open_episodes(state)),
         problems=problems,
     )
@@ -111,11 +112,18 @@ def _lease_problems(state: LedgerState) -> Iterator[str]:
     groups = {group.mint: group for group in state.groups}
     marks = {mark.key: mark.value for mark in state.marks}
     leased: dict[int, int] = {}
+    unmade = 0
     for number, lease in enumerate(state.leases, start=1):
         if lease.number != number:
             yield f"lease {lease.number} is the {number}-th one: lease numbers have a gap"
             return
         retired = number <= marks.get("retired_through", 0)
+        unmade = unmade or (0 if lease.mints else number)
+        if unmade and (retired or lease.mints):
+            yield f"lease {number} is there or retired, and lease {unmade} was given up"
+        for mint in lease.given_up:
+            if mint not in groups or groups[mint].fate is not Fate.POISON:
+                yield f"group {group_id(mint)} was given up with lease {number} and is not poison"
         for mint in lease.mints:
             name = f"group {group_id(mint)}"
             if mint in leased:

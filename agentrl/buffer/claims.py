@@ -1,7 +1,8 @@
 """What workers hold: their reports, their loss, their return.
 
     queued -> claimed(worker, attempt) -> finished
-                 |  worker lost, infrastructure failed: attempt + 1, queued again
+                 |  infrastructure failed: attempt + 1, queued again
+                 |  worker lost: the same, counted against the one episode that took it down
                  |  never reached the worker, or the run is interrupted: attempt + 1, nothing
                  |  counted against it
 
@@ -22,6 +23,7 @@ from agentrl.buffer.numbers import report_defect, with_time, without_numbers
 from agentrl.buffer.peers import Peer, Peers
 from agentrl.buffer.rows import EpisodeRow, StoredTrajectory
 from agentrl.buffer.state import State
+from agentrl.buffer.suspects import Suspects
 from agentrl.types import EpisodeId, EpisodeReport, Fate, Outcome, PayloadRef
 from agentrl.wire.messages import Cancel, Evaluate, Verdict
 
@@ -35,10 +37,11 @@ class ClaimDesk:
     def __init__(self, state: State, peers: Peers) -> None:
         self._state = state
         self._peers = peers
-        self.queue = EpisodeQueue(state)
+        self.suspects = Suspects()
+        self.queue = EpisodeQueue(state, self.suspects)
         self.attempts = Attempts()
         self.evaluations = Evaluations(self.attempts)
-        self.judges = JudgeDesk(state)
+        self.judges = JudgeDesk(state, self.suspects)
         self.sampled_tokens = 0
         self._parked: dict[EpisodeId, tuple[Stored, float]] = {}
         for row in state.episodes.values():
@@ -93,6 +96,7 @@ class ClaimDesk:
     ) -> str | None:
         """Take a report; returns why it was refused, or None."""
         worker.held.discard(report.id)
+        self.suspects.cleared(report.id)
         report, numbers = with_time(report), report_defect(report)
         if numbers is not None:
             report = without_numbers(report)
@@ -127,12 +131,17 @@ class ClaimDesk:
         self._after(row, ended)
         return refusal
 
-    def verdict(self, verdict: Verdict) -> None:
-        """Take a verdict; one that nobody waits for changes nothing."""
+    def verdict(self, worker: str, verdict: Verdict) -> None:
+        """Take a verdict; one that nobody waits for changes nothing. One that cannot be used is
+        told to the driver."""
         mint = mint_of(verdict.group)
-        if mint is not None and groups.needs_judge(self._state, mint):
-            groups.take_verdict(self._state, mint, verdict)
-            self.judges.settle(mint, self._peers)
+        if mint is None or not groups.needs_judge(self._state, mint):
+            return
+        defect = groups.take_verdict(self._state, mint, verdict)
+        if defect is not None:
+            facts = {"group": verdict.group, "worker": worker, "error": defect}
+            self._state.notify("judging_failed", **facts)
+        self.judges.settle(mint, self._peers)
 
     def evaluate(self, message: Evaluate, *, is_draining: bool) -> str | None:
         """Begin an evaluation; returns why it was refused, or None. In a run that drains, whoever
@@ -146,13 +155,21 @@ class ClaimDesk:
 
     # ---- workers come and go ----
 
+    def may_have(self, worker: Peer, id: EpisodeId) -> bool:
+        """Whether an episode may be given to this worker, in view of who is suspected."""
+        if id not in self.suspects:
+            return True
+        alone = not self.judges.is_suspected(worker)
+        return alone and self.suspects.may_join(id, worker.held)
+
     def lose(self, worker: Peer) -> None:
         """Take everything away from a worker and queue it again."""
         held = sorted(worker.held)
         worker.held.clear()
+        charges = self.suspects.lost(held)
         for id in held:
             self._parked.pop(id, None)
-            self._lose_one(worker, id)
+            self._lose_one(worker, id, charges.get(id, 0))
         if held:
             self._state.send(worker.connection, Cancel(held))
         self.judges.lose(worker)
@@ -199,16 +216,28 @@ class ClaimDesk:
             groups.unplaced(self._state, row)
             self._after(row, ended=False)
 
-    def _lose_one(self, worker: Peer, id: EpisodeId) -> None:
-        if is_evaluation(id):
-            self._tell(self.evaluations.lost(id))
-            return
+    def _lose_one(self, worker: Peer, id: EpisodeId, charge: int) -> None:
+        """`charge`: losses that this episode is taken to be the cause of."""
+        error = f"worker {worker.name} was lost"
+        again = True
         row = self._state.find_episode(id)
-        if row is not None and row.worker == worker.name:
-            error = f"worker {worker.name} was lost"
-            again = groups.retry(self._state, row, error)
+        if is_evaluation(id):
+            result, again = self.evaluations.lost(id, charge)
+            self._tell(result)
+        elif row is None or row.worker != worker.name:
+            return
+        elif charge:
+            error = f"{error} with episode {id}, and with no other that was suspected"
+            again = groups.retry(self._state, row, error, charge)
             self._count(worker, row, Outcome.ENGINE_ERROR, error, again=again)
             self._after(row, ended=not again)
+        else:
+            groups.unplaced(self._state, row, error)
+            self._after(row, ended=False)
+        if charge:
+            self.suspects.paid(id)
+        if not again:
+            self.suspects.forget()
 
     def _count(
         self, worker: Peer, row: EpisodeRow, outcome: Outcome, error: str | None, *, again: bool

@@ -4,9 +4,11 @@ Every message of a peer is answered by Ack or Refused, but for reports that cann
 names a version to come, or came without its columns.
 """
 
+import msgspec
+
 from agentrl.buffer.desks import Desks
 from agentrl.buffer.events import FromPeer, ReadRows, Stored, Unreadable
-from agentrl.buffer.numbers import permits_defect
+from agentrl.buffer.numbers import measured
 from agentrl.buffer.peers import Peer
 from agentrl.types import EpisodeReport, LeaseHeader, Outcome, StopReason
 from agentrl.wire.messages import (
@@ -124,7 +126,7 @@ class Dispatch:
             report = EpisodeReport(event.episode, outcome, stop, [], error=event.reason)
             self._claims.finished(peer, report, (), None)
         elif peer.row.role == "worker" and event.group is not None:
-            self._claims.verdict(Verdict(event.group, error=event.reason))
+            self._claims.verdict(peer.name, Verdict(event.group, error=event.reason))
         self._answer(event, event.reason)
 
     def unpark(self, now: float) -> None:
@@ -141,17 +143,16 @@ class Dispatch:
             case Heartbeat():
                 self._state.send(peer.connection, Heartbeat())
             case Capacity() as message:
-                if refusal := permits_defect(message.permits):
-                    return refusal
-                peer.capacity, peer.permits = message.episodes, message.permits
-                self._state.pacer.permits(message.permits)
-                self._desks.figures.permits(message.permits)
+                permits = measured(message.permits)
+                peer.capacity, peer.permits = message.episodes, permits
+                self._state.pacer.permits(permits)
+                self._desks.figures.permits(permits)
             case Finished():
                 return self._finished(peer, event)
             case Snapshot():
                 pass  # kept by the shell, or not worth it
             case Verdict() as message:
-                self._claims.verdict(message)
+                self._claims.verdict(peer.name, message)
             case LeaseRequest() as message:
                 return self._lease_request(peer, message.number, now)
             case Fetch() as message:
@@ -180,6 +181,8 @@ class Dispatch:
                 return self._claims.evaluate(message, is_draining=is_draining)
             case PeerLost():
                 self._desks.reception.ended(message.name, message.incarnation)
+                if message.failed:
+                    self._failed(message)
             case Echo():
                 self._state.notify("echo", id=message.id)
             case Drain():
@@ -236,6 +239,13 @@ class Dispatch:
         if refusal is None:
             self._state.notify("publishing", version=message.row.version)
         return refusal
+
+    def _failed(self, lost: PeerLost) -> None:
+        """A process has ended by itself; where it is a learner, its lease may be why."""
+        epoch = self._peers.epoch_of(lost.name, lost.incarnation)
+        failed = None if epoch is None else self._leases.ended(epoch)
+        if failed is not None:
+            self._state.notify("lease_failed", **msgspec.structs.asdict(failed))
 
     def _published(self, message: Published, now: float) -> str | None:
         answer = self._leases.publish(message)

@@ -93,6 +93,11 @@ class Evaluations:
         """The evaluation whose episode is claimed next."""
         return self._queue[0].request if self._queue else None
 
+    @property
+    def next_episode(self) -> EpisodeId | None:
+        """The episode that is claimed next."""
+        return self._queue[0].id if self._queue else None
+
     def request(self, message: Evaluate) -> dict[str, object] | None:
         """Begin an evaluation; returns its result when it has already ended."""
         if message.id in self.results:
@@ -155,18 +160,23 @@ class Evaluations:
         evaluation.pending -= 1
         return self._finish(episode.request.id) if evaluation.pending == 0 else None
 
-    def lost(self, id: EpisodeId) -> dict[str, object] | None:
-        """The worker that held `id` is gone."""
+    def lost(self, id: EpisodeId, charge: int) -> tuple[dict[str, object] | None, bool]:
+        """The worker that held `id` is gone, so many times for its fault. The evaluation's result
+        when this was its last episode, and whether the episode is played again."""
         episode = self._claimed.pop(id, None)
         if episode is None:
-            return None
-        error = f"worker {episode.worker} was lost"
-        if self._retries(episode, Outcome.ENGINE_ERROR, error):
-            return None
+            return None, True
+        if not charge:
+            self._queue_again(episode)
+            return None, True
+        episode.engine_failures += charge - 1
+        if self._retries(episode, Outcome.ENGINE_ERROR, f"worker {episode.worker} was lost"):
+            return None, True
         evaluation = self._running[episode.request.id]
         evaluation.failed += 1
         evaluation.pending -= 1
-        return self._finish(episode.request.id) if evaluation.pending == 0 else None
+        is_last = evaluation.pending == 0
+        return (self._finish(episode.request.id) if is_last else None), False
 
     def unplaced(self, id: EpisodeId) -> None:
         """The claim never reached its worker: nothing failed."""

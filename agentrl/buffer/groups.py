@@ -35,6 +35,7 @@ __all__ = [
     "mint",
     "needs_judge",
     "record",
+    "retired",
     "retry",
     "take_verdict",
     "unplaced",
@@ -95,10 +96,10 @@ def record(
     return True
 
 
-def retry(state: State, row: EpisodeRow, error: str) -> bool:
-    """Account an infrastructure failure. True: queued again; False: out of attempts, its outcome
+def retry(state: State, row: EpisodeRow, error: str, times: int = 1) -> bool:
+    """Account infrastructure failures. True: queued again; False: out of attempts, its outcome
     is engine_error."""
-    failures = row.engine_failures + 1
+    failures = row.engine_failures + times
     if failures < ENGINE_ATTEMPTS:
         _queue_again(state, row, error, engine_failures=failures)
         return True
@@ -115,9 +116,10 @@ def retry(state: State, row: EpisodeRow, error: str) -> bool:
     return False
 
 
-def unplaced(state: State, row: EpisodeRow) -> None:
-    """Queue an episode again that never reached its worker: nothing failed."""
-    _queue_again(state, row, row.error)
+def unplaced(state: State, row: EpisodeRow, error: str | None = None) -> None:
+    """Queue an episode again that never reached its worker, or whose worker was lost for another's
+    fault: it did not fail."""
+    _queue_again(state, row, error or row.error)
 
 
 def conclude(state: State, number: int) -> None:
@@ -161,8 +163,8 @@ def judge_order(state: State, number: int) -> Judge:
     return Judge(group_id(number), state.groups[number].task, summaries)
 
 
-def take_verdict(state: State, number: int, verdict: Verdict) -> None:
-    """READY, or a fate."""
+def take_verdict(state: State, number: int, verdict: Verdict) -> str | None:
+    """READY, or a fate. Returns why the verdict could not be used, or None."""
     group = state.groups[number]
     defect = verdict.error or _defect(verdict, len(state.done_episodes(number)))
     if defect is not None:
@@ -172,6 +174,7 @@ def take_verdict(state: State, number: int, verdict: Verdict) -> None:
     else:
         rewards = tuple(verdict.rewards)
         state.put(msgspec.structs.replace(group, state=GroupState.READY, rewards=rewards))
+    return defect
 
 
 def close(state: State, number: int, fate: Fate, reason: str) -> None:
@@ -182,9 +185,12 @@ def close(state: State, number: int, fate: Fate, reason: str) -> None:
     for row in state.group_episodes(number):
         if row.outcome is None:
             state.put(msgspec.structs.replace(row, worker=None, outcome=Outcome.CANCELLED))
-    state.put(
-        msgspec.structs.replace(group, state=GroupState.RETIRED, fate=fate, reason=reason[:500])
-    )
+    state.put(retired(group, fate, reason))
+
+
+def retired(group: GroupRow, fate: Fate, reason: str) -> GroupRow:
+    """The last row of a group."""
+    return msgspec.structs.replace(group, state=GroupState.RETIRED, fate=fate, reason=reason[:500])
 
 
 def account(state: State, number: int, trained: int) -> None:

@@ -2,7 +2,9 @@
 
     every outcome in -> ordered(worker) -> verdict          (worker lost -> ordered elsewhere)
 
-A judge that takes its worker down JUDGE_ATTEMPTS times ends the group instead of the run.
+A judge that takes its worker down JUDGE_ATTEMPTS times ends the group instead of the run. One that
+was lost before, and an episode that was, are not given to the same worker: one pays for it, and it
+must be clear which.
 """
 
 from collections import Counter
@@ -10,6 +12,7 @@ from collections import Counter
 from agentrl.buffer import groups
 from agentrl.buffer.peers import Peer, Peers
 from agentrl.buffer.state import State
+from agentrl.buffer.suspects import Suspects
 from agentrl.types import Fate
 
 __all__ = ["JudgeDesk"]
@@ -20,8 +23,9 @@ JUDGE_ATTEMPTS = 3
 class JudgeDesk:
     """Orders are volatile: a restarted buffer gives them again, and verdicts are idempotent."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, suspects: Suspects) -> None:
         self._state = state
+        self._suspects = suspects
         self._waiting = {mint for mint in state.groups if groups.needs_judge(state, mint)}
         self._lost: Counter[int] = Counter()
 
@@ -29,6 +33,10 @@ class JudgeDesk:
     def num_waiting(self) -> int:
         """Groups that no worker was asked for yet."""
         return len(self._waiting)
+
+    def is_suspected(self, worker: Peer) -> bool:
+        """Whether this worker judges a group whose judge was lost before."""
+        return any(self._lost[mint] for mint in worker.judging)
 
     def add(self, mint: int) -> None:
         """A group whose episodes all have an outcome."""
@@ -64,7 +72,10 @@ class JudgeDesk:
         if not workers:
             return
         for mint in sorted(self._waiting):
-            worker = min(workers, key=lambda worker: len(worker.judging))
+            fit = [w for w in workers if not self._lost[mint] or not self._suspects.any(w.held)]
+            if not fit:
+                continue
+            worker = min(fit, key=lambda worker: len(worker.judging))
             worker.judging.add(mint)
+            self._waiting.discard(mint)
             self._state.send(worker.connection, groups.judge_order(self._state, mint))
-        self._waiting.clear()

@@ -1,11 +1,14 @@
 """Leases: N ready groups with the lowest mint numbers, numbered 1, 2, 3, ... and stepped in order.
 
     requested -> LEASED -> STEPPED -> (published) -> RETIRED
-                    ^         |
-                    +---------+   a learner of a newer epoch asks again: recovery
+        ^         |  ^         |
+        |         |  +---------+   a learner of a newer epoch asks again: recovery
+        +---------+                it has ended LEASE_DEATHS learners: given up
 
 A lease that exists is sent again as it was: same rows, same order. On recovery the leases from the
-one asked for on are open again and their groups charged again.
+one asked for on are open again and their groups charged again. One that is given up does not exist
+any more: its groups are poison, those of the leases after it are READY again, and its number is the
+next to be made.
 """
 
 from collections.abc import Callable
@@ -21,7 +24,10 @@ from agentrl.buffer.state import State
 from agentrl.types import Fate, GroupRows, GroupState, LeaseHeader, TrajectoryRow, VersionRow
 from agentrl.wire.messages import Published, Stepped
 
-__all__ = ["LeaseDesk", "header"]
+__all__ = ["LEASE_DEATHS", "FailedLease", "LeaseDesk", "header"]
+
+#: Learners that a lease may end before it is given up.
+LEASE_DEATHS = 3
 
 
 @dataclass(slots=True, frozen=True)
@@ -31,6 +37,16 @@ class Waiting:
     learner: str
     number: int
     since: float
+
+
+class FailedLease(msgspec.Struct, frozen=True):
+    """A lease in which learners ended, so many of them; its groups and their tasks, in order."""
+
+    number: int
+    deaths: int
+    groups: list[str]
+    tasks: list[str]
+    given_up: bool
 
 
 class LeaseDesk:
@@ -109,11 +125,14 @@ class LeaseDesk:
             group = state.groups[mint]
             state.put(msgspec.structs.replace(group, state=GroupState.LEASED, lease=number))
         figures = figures | {"wait_s": wait_s}
-        state.put(LeaseRow(number=number, mints=mints, last=last, stats=figures))
+        before = state.unmade.get(number)
+        given_up = () if before is None else before.given_up
+        row = LeaseRow(number=number, mints=mints, last=last, stats=figures, given_up=given_up)
+        state.put(row)
         self.waiting = None
         return header(state, number)
 
-    def ended(self, minting_ended: bool) -> str | None:
+    def none_left(self, minting_ended: bool) -> str | None:
         """Why no further lease can come, or None."""
         if self._is_long_enough():
             return f"the run has its {self._state.settings.num_rollout} rollout batches"
@@ -137,6 +156,28 @@ class LeaseDesk:
             return f"lease {number} stepped before lease {number - 1}"
         self._mark_stepped(number, epoch, message.skipped)
         return True
+
+    def ended(self, epoch: int) -> FailedLease | None:
+        """The learner of this epoch ended by itself, with an error. None: not in a lease, or it is
+        known."""
+        state = self._state
+        lease = state.leases.get(state.marks.get("requested_lease", 0))
+        is_its_own = state.marks.get("requested_by") == epoch
+        if lease is None or lease.stepped_by or not is_its_own or epoch in lease.ended:
+            return None
+        groups_of = [state.groups[mint] for mint in lease.mints]
+        failed = FailedLease(
+            number=lease.number,
+            deaths=len(lease.ended) + 1,
+            groups=[group_id(group.mint) for group in groups_of],
+            tasks=[group.task.id for group in groups_of],
+            given_up=len(lease.ended) + 1 >= LEASE_DEATHS,
+        )
+        if failed.given_up:
+            self._give_up(failed)
+        else:
+            state.put(msgspec.structs.replace(lease, ended=(*lease.ended, epoch)))
+        return failed
 
     def announce(self, row: VersionRow) -> str | None:
         """Weights that an engine may hold from now on. Should their push never end, they are a
@@ -208,7 +249,7 @@ class LeaseDesk:
     def _mark_stepped(self, number: int, epoch: int, skipped: bool) -> None:
         state = self._state
         lease = state.leases[number]
-        state.put(msgspec.structs.replace(lease, stepped_by=epoch, skipped=skipped))
+        state.put(msgspec.structs.replace(lease, stepped_by=epoch, skipped=skipped, ended=()))
         self._move(lease, GroupState.STEPPED)
 
     def _reopen(self, first: int) -> None:
@@ -219,6 +260,22 @@ class LeaseDesk:
             self._move(lease, GroupState.LEASED)
         state.mark("published_through", min(state.published_through, first - 1))
         self.waiting = None
+
+    def _give_up(self, failed: FailedLease) -> None:
+        """No lease after it is stepped, for leases are stepped in order."""
+        state = self._state
+        reason = f"lease {failed.number} ended the learner {failed.deaths} times"
+        for number in range(state.last_lease, failed.number - 1, -1):
+            lease = state.leases[number]
+            is_it = number == failed.number
+            for mint in lease.mints:
+                group = msgspec.structs.replace(state.groups[mint], lease=None)
+                if is_it:
+                    state.put(groups.retired(group, Fate.POISON, reason))
+                else:
+                    state.put(msgspec.structs.replace(group, state=GroupState.READY))
+            given_up = lease.given_up + (lease.mints if is_it else ())
+            state.put(LeaseRow(number=number, mints=(), given_up=given_up))
 
     def _move(self, lease: LeaseRow, to: GroupState) -> None:
         state = self._state

@@ -12,7 +12,7 @@ import msgspec
 from agentrl.bounds import metric_defect, reward_defect
 from agentrl.types import EpisodeReport, PermitStats
 
-__all__ = ["permits_defect", "report_defect", "rewards_defect", "with_time", "without_numbers"]
+__all__ = ["measured", "report_defect", "rewards_defect", "with_time", "without_numbers"]
 
 
 def report_defect(report: EpisodeReport) -> str | None:
@@ -46,9 +46,10 @@ def rewards_defect(rewards: Sequence[float]) -> str | None:
     return None
 
 
-def permits_defect(stats: PermitStats) -> str | None:
-    """Why a worker's permits cannot be what it says, or None."""
-    is_share = 0.0 <= stats.free_share <= 1.0
-    if is_share and not metric_defect(stats.window_s) and stats.window_s >= 0:
-        return None
-    return f"a share of {stats.free_share:g} of the permits, free for {stats.window_s:g} s"
+def measured(stats: PermitStats) -> PermitStats:
+    """What a worker says of its permits; a measurement that cannot be is none, and a share that
+    rounding has carried out of 0..1 is moved back."""
+    if metric_defect(stats.free_share) or metric_defect(stats.window_s):
+        return msgspec.structs.replace(stats, free_share=0.0, window_s=0.0)
+    share = min(1.0, max(0.0, stats.free_share))
+    return msgspec.structs.replace(stats, free_share=share, window_s=max(0.0, stats.window_s))

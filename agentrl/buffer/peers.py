@@ -91,6 +91,10 @@ class Peers:
         epoch = self._incarnations.get((hello.name, hello.incarnation))
         return epoch is not None and self.sender(epoch) is not None
 
+    def epoch_of(self, name: str, incarnation: str) -> int | None:
+        """The epoch that this incarnation was given, current or not; None: it never said Hello."""
+        return self._incarnations.get((name, incarnation))
+
     def admit(self, hello: Hello, now: float) -> PeerRow:
         """Give a new incarnation its epoch; the caller has taken away what the old one held."""
         epoch = max(self._by_epoch, default=0) + 1

@@ -74,7 +74,7 @@ def _assign(desks: Desks, room: int) -> None:
     state, claims = desks.state, desks.claims
     is_minted = desks.minter.exhausted or room == 0
     is_at_rest = is_minted and len(state.ready) == len(state.unleased)
-    assign(state, claims.queue, claims.evaluations, desks.peers, is_at_rest)
+    assign(state, claims.queue, claims.evaluations, claims.may_have, desks.peers, is_at_rest)
 
 
 def _give_credit(desks: Desks, room: int) -> None:
@@ -86,7 +86,7 @@ def _give_credit(desks: Desks, room: int) -> None:
 
 def _end(desks: Desks) -> None:
     waiting = None if desks.is_pausing else desks.leases.waiting
-    reason = desks.leases.ended(desks.has_minted_all) if waiting is not None else None
+    reason = desks.leases.none_left(desks.has_minted_all) if waiting is not None else None
     if waiting is None or reason is None:
         return
     _tell(desks, waiting, NoMoreLeases(desks.state.last_lease, desks.draining or reason))

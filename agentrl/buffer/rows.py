@@ -84,7 +84,12 @@ class EpisodeRow(msgspec.Struct, frozen=True):
 
 
 class LeaseRow(msgspec.Struct, frozen=True):
-    """A lease and its groups in order; `stepped_by`: epoch of the learner that stepped it, or 0."""
+    """A lease and its groups in order; `stepped_by`: epoch of the learner that stepped it, or 0.
+
+    `ended`: epochs of the learners that ended in it, by themselves, since it was made or stepped.
+    One of no groups was given up, or came after one that was, and is yet to be made again;
+    `given_up`: the groups that leases of this number had and that ended the learner too often.
+    """
 
     number: int
     mints: tuple[int, ...]
@@ -92,6 +97,8 @@ class LeaseRow(msgspec.Struct, frozen=True):
     stats: dict[str, float] = {}
     stepped_by: int = 0
     skipped: bool = False
+    ended: tuple[int, ...] = ()
+    given_up: tuple[int, ...] = ()
 
 
 class PacingRow(msgspec.Struct, frozen=True):

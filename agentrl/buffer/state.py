@@ -35,15 +35,17 @@ __all__ = ["State"]
 
 
 class State:
-    """Rows by key, and counts kept beside them. Since this process began, for those who watch:
-    `reasons`, of the newest group of each fate; `num_too_long`: groups whose first prompt did not
-    fit."""
+    """Rows by key, and counts kept beside them. `leases` are those that exist, up to `last_lease`;
+    `unmade` the rows of those after it that existed once. Since this process began, for those who
+    watch: `reasons`, of the newest group of each fate; `num_too_long`: groups whose first prompt
+    did not fit."""
 
     def __init__(self, settings: BufferSettings, ledger: LedgerState) -> None:
         self.settings = settings
         self.groups: dict[int, GroupRow] = {}
         self.episodes: dict[tuple[int, int], EpisodeRow] = {}
-        self.leases: dict[int, LeaseRow] = {row.number: row for row in ledger.leases}
+        self.leases = {row.number: row for row in ledger.leases if row.mints}
+        self.unmade = {row.number: row for row in ledger.leases if not row.mints}
         self.lineage = Lineage(ledger.versions)
         self.pacer = Pacer(settings, ledger.pacing)
         self.starvation = Starvation(settings.rollout_batch_size)
@@ -55,7 +57,7 @@ class State:
         self._needed_bytes = sum(map(_needed, self.segments.values()))
         self.minted = ledger.minted
         self.cursor = ledger.cursor
-        self.last_lease = ledger.last_lease
+        self.last_lease = ledger.last_lease - len(self.unmade)
         self.unleased: set[int] = set()
         self.ready: set[int] = set()
         self._effects: list[Effect] = []
@@ -93,8 +95,7 @@ class State:
             for stored in row.trajectories:
                 self._use(stored.payload, num_bytes=0, live=1)
         elif isinstance(row, LeaseRow):
-            self.leases[row.number] = row
-            self.last_lease = max(self.last_lease, row.number)
+            self._put_lease(row)
         elif isinstance(row, Mark):
             self.marks[row.key] = row.value
 
@@ -219,6 +220,13 @@ class State:
         del self.groups[row.mint]
         self.unleased.discard(row.mint)
         self.ready.discard(row.mint)
+
+    def _put_lease(self, row: LeaseRow) -> None:
+        """A lease of no groups is one that is yet to be made; none after it is made either."""
+        made, other = (self.leases, self.unmade) if row.mints else (self.unmade, self.leases)
+        made[row.number] = row
+        other.pop(row.number, None)
+        self.last_lease = max(self.last_lease, row.number) if row.mints else row.number - 1
 
     def _index_group(self, row: GroupRow) -> None:
         self.groups[row.mint] = row

@@ -20,7 +20,7 @@ from agentrl import disk
 from agentrl.errors import StoreError
 from agentrl.types import PayloadRef
 
-__all__ = ["PayloadStore", "read_payload", "segments_in"]
+__all__ = ["PayloadStore", "missing_bytes", "read_payload", "segments_in"]
 
 _SUFFIX = ".seg"
 
@@ -101,6 +101,17 @@ class PayloadStore:
 def segments_in(folder: Path) -> list[int]:
     """Numbers of the segments in the folder of a store, in order."""
     return sorted(int(path.stem) for path in folder.glob(f"*{_SUFFIX}"))
+
+
+def missing_bytes(folder: Path, ref: PayloadRef) -> str | None:
+    """What the store in `folder` lacks of a payload, in words; None: its bytes are there, whatever
+    they hold."""
+    try:
+        size = _path(folder, ref.segment).stat().st_size
+    except OSError as error:
+        return f"segment {ref.segment} cannot be read: {error}"
+    end = ref.offset + ref.num_bytes
+    return f"segment {ref.segment} has {size} bytes of {end}" if size < end else None
 
 
 def read_payload(folder: Path, ref: PayloadRef) -> bytes:

@@ -11,6 +11,7 @@ from agentrl.config.readiness import check_readiness
 from agentrl.config.resolve import parse
 from agentrl.config.run import RunConfig
 from agentrl.errors import AgentRLError
+from agentrl.visible import visible
 
 __all__ = ["main", "run"]
 
@@ -20,7 +21,7 @@ def main(argv: list[str], program: Program) -> int:
     try:
         return run(argv, program)
     except AgentRLError as error:
-        sys.stderr.write(f"{program}: {error}\n")
+        sys.stderr.write(f"{program}: {visible(str(error))}\n")
         return error.exit_code
 
 
@@ -35,6 +36,10 @@ def run(argv: list[str], program: Program) -> int:
     _say(check_readiness(resolved.config, dry_run=resolved.dry_run))
     if resolved.dry_run or not _is_default(resolved.config):
         _say(_check_rooms(resolved.config))
+    if resolved.dry_run and resolved.config.is_continued:
+        from agentrl.cluster.remains import judge
+
+        judge(Path(resolved.config.resume), resolved.config)
     if resolved.dry_run:
         from agentrl.config.plan import describe
 
@@ -47,7 +52,7 @@ def run(argv: list[str], program: Program) -> int:
 
 def _say(notes: list[str]) -> None:
     for note in notes:
-        sys.stdout.write(f"{note}\n")
+        sys.stdout.write(f"{visible(note)}\n")
     sys.stdout.flush()
 
 

@@ -17,6 +17,7 @@ from anyio.abc import TaskStatus
 from agentrl.clock import Clock
 from agentrl.cluster.evaluator import Evaluator
 from agentrl.cluster.events import RunState
+from agentrl.cluster.failed_leases import given_up
 from agentrl.cluster.failures import FailureStreak
 from agentrl.cluster.feeder import Feeder
 from agentrl.cluster.host import ProcessOrder
@@ -118,6 +119,7 @@ class Driver:
             return
         self.state.continue_from(welcome)
         self._failures.begin(welcome.fates)
+        self._recorder.continue_from(welcome.fates)
         self._watch.stepped(welcome.stepped)
 
     async def _conduct(self) -> None:
@@ -212,8 +214,13 @@ class Driver:
             case "step":
                 self._failures.stepped()
                 self._watch.stepped(event.data["number"])
+            case "lease_failed" if event.data["given_up"]:
+                self._failures.given_up(len(event.data["groups"]))
+                self._recorder.note(given_up(event.data))
             case "fates":
-                if reason := self._failures.fates(event.data["counts"], event.data["too_long"]):
+                if reason := self._failures.fates(
+                    event.data["counts"], event.data.get("too_long", 0)
+                ):
                     raise self._failure(reason)
             case "stuck":
                 raise HealthError(str(event.data["reason"]))

@@ -5,6 +5,7 @@ from typing import Any
 
 import anyio
 
+from agentrl.cluster.failed_leases import FailedLeases
 from agentrl.wire.messages import Event, Welcome
 
 __all__ = ["RunState"]
@@ -24,6 +25,7 @@ class RunState:
         self.evaluations: dict[str, dict[str, Any]] = {}
         self.fates: dict[str, int] = {}
         self.echoes: set[str] = set()
+        self.failed_leases = FailedLeases()
         self.learner_done = False
         self.drained = False
         self._published_before = self._announced = -1
@@ -67,6 +69,9 @@ class RunState:
                 self.last_lease = self.leases if event.data["last"] else None
             case "step":
                 self.steps = int(event.data["number"])
+                self.failed_leases.stepped(self.steps)
+            case "lease_failed":
+                self.failed_leases.take(event.data)
             case "evaluation":
                 self.evaluations[str(event.data["id"])] = event.data
             case "echo":

@@ -31,6 +31,11 @@ class FailureStreak:
         self._before = self._now
         self._since = "the last one"
 
+    def given_up(self, num_groups: int) -> None:
+        """So many groups became poison with a lease that the learner does not survive: no group
+        has failed, and the learner's restarts have a bound of their own."""
+        self._before = self._before | {"poison": self._before.get("poison", 0) + num_groups}
+
     def fates(self, counts: Mapping[str, int], too_long: int = 0) -> str | None:
         """Take in the run's fates so far, and how many groups were filtered for a prompt that was
         too long since the buffer began; why the run must stop, or None."""

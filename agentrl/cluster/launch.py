@@ -1,6 +1,7 @@
 """From a resolved configuration to an exit code: place, start, conduct, stop, summarise."""
 
 import logging
+from pathlib import Path
 
 import anyio
 import msgspec
@@ -11,15 +12,23 @@ from agentrl.cluster.layout import RunDir, with_run
 from agentrl.cluster.orders import plan_processes
 from agentrl.cluster.phases import Phases
 from agentrl.cluster.placement import Cluster, plan_slots
+from agentrl.cluster.remains import judge
 from agentrl.cluster.signals import InterruptedRunError, SignalGate
 from agentrl.cluster.spec import key_files
 from agentrl.config.device import Device, choose_device
-from agentrl.config.device_defaults import notes_on_device
+from agentrl.config.device_defaults import check_device, notes_on_device
 from agentrl.config.run import RunConfig
 from agentrl.config.toml import write_config
 from agentrl.envs.registry import load_env
 from agentrl.envs.tasks import open_eval_sets, open_source
-from agentrl.errors import AgentRLError, ConfigError, DataError, HealthError, InfrastructureError
+from agentrl.errors import (
+    AgentRLError,
+    ConfigError,
+    DataError,
+    HealthError,
+    InfrastructureError,
+    RestartsSpentError,
+)
 from agentrl.telemetry.logging import setup_logging
 from agentrl.telemetry.recorder import Recorder
 
@@ -58,6 +67,7 @@ def _recorded(config: RunConfig, run: RunDir, origin: float, clock: Clock, gate:
     phases = Phases(run.path / "phases.json", clock, origin)
     with Recorder(run.path, config, clock, run_id=run.id) as recorder:
         status, code, error = "crashed", 70, None
+        spent: RestartsSpentError | None = None
         recorder.note(f"run directory {run.path}")
         try:
             _launch(config, run, recorder, phases, clock, gate)
@@ -67,6 +77,7 @@ def _recorded(config: RunConfig, run: RunDir, origin: float, clock: Clock, gate:
         except AgentRLError as failure:
             status = "failed" if isinstance(failure, _LASTING) else "crashed"
             code, error = failure.exit_code, str(failure)
+            spent = failure if isinstance(failure, RestartsSpentError) else None
             _LOG.error("%s", failure)
         except Exception as failure:
             error = f"{type(failure).__name__}: {failure}"
@@ -76,9 +87,16 @@ def _recorded(config: RunConfig, run: RunDir, origin: float, clock: Clock, gate:
                 run.keep_ray_logs()
             recorder.finish(status, error)
             may_go_on = status in ("interrupted", "crashed") and (run.path / "ledger.db").exists()
-            hint = f"; --resume {run.path} goes on" if may_go_on else ""
+            hint = _hint(run.path, spent) if may_go_on else ""
             recorder.end(f"{recorder.epitaph(status)}; see {run.path}{hint}")
     return code
+
+
+def _hint(run: Path, spent: RestartsSpentError | None) -> str:
+    """How a run goes on. One whose process died again and again may well end so once more."""
+    if spent is None:
+        return f"; --resume {run} goes on"
+    return f"; {spent.told}; --resume {run} goes on if what ended it is mended"
 
 
 def _launch(
@@ -89,6 +107,8 @@ def _launch(
     clock: Clock,
     gate: SignalGate,
 ) -> None:
+    if config.is_continued:
+        judge(run.path, config)
     with gate.interrupting():  # user code, and nothing is started yet
         env_class = load_env(config.env or "single-turn")
         source = open_source(config, env_class)
@@ -103,8 +123,6 @@ def _launch(
         num_gpus = cluster.num_gpus() if device == "cuda" else 0
         cluster.place(plan_slots(config, num_gpus, list(services)), gate.check)
         phases.mark("placed")
-        for note in notes_on_device(config, device):
-            recorder.note(note)
         spec, orders, ready = plan_processes(config, run, cluster, services, device)
         cluster.write_file(str(run.spec), msgspec.json.encode(spec))
         for key in key_files(spec):
@@ -139,7 +157,9 @@ def _device(config: RunConfig, recorder: Recorder, cluster: Cluster, gate: Signa
     if wanted == "cpu" or (wanted == "cuda" and config.ray_address is None):
         return wanted
     choice = choose_device(wanted, cluster.device_facts(gate.check))
-    recorder.note(str(choice))
+    check_device(config, choice.device)
+    for note in (str(choice), *notes_on_device(config, choice.device)):
+        recorder.note(note)
     return choice.device
 
 

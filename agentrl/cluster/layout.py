@@ -22,6 +22,7 @@ from agentrl.config.edited import digests
 from agentrl.config.record import RunRecord, read_record, write_record
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, EnvironmentSetupError
+from agentrl.visible import visible
 
 __all__ = ["INCARNATION", "RUN_MARK", "RunDir", "processes_of", "role_order", "with_run"]
 
@@ -186,7 +187,7 @@ class RunDir:
                 lines = file.read(_TAIL_BYTES).decode(errors="replace").splitlines()
         except OSError:
             return "(no log)"
-        return "\n".join(f"    {line}" for line in lines[-num_lines:])
+        return "\n".join(f"    {visible(line)}" for line in lines[-num_lines:])
 
 
 def with_run(config: RunConfig, run: RunDir) -> RunConfig:

@@ -11,7 +11,7 @@ from agentrl.cluster.placement import Cluster
 from agentrl.cluster.services import service_command
 from agentrl.cluster.spec import RunSpec, read_model_facts
 from agentrl.config.device import Device
-from agentrl.config.device_defaults import check_device, for_device
+from agentrl.config.device_defaults import for_device
 from agentrl.config.run import RunConfig
 from agentrl.envs.env import ServiceSpec
 from agentrl.serving.key import make_key
@@ -40,11 +40,7 @@ def plan_processes(
 ) -> tuple[RunSpec, list[ProcessOrder], dict[str, str]]:
     """What every process is told, their orders as they are to be started, and the URLs that must
     answer before training, by process. This writes the key of engines and router, and on more than
-    one slot those of peers.
-
-    Raises ConfigError for what cannot run on `device`.
-    """
-    check_device(config, device)
+    one slot those of peers."""
     config = for_device(config, device)
     model_dir = Path(str(config.hf_checkpoint)).resolve()
     facts = read_model_facts(model_dir, config.rollout_max_context_len)

@@ -1,6 +1,7 @@
 """Starting processes, and starting them again: what each kind needs so that the run goes on.
 
-    learner rank       all ranks end and start together
+    learner rank       the buffer is told if it ended by itself, for its lease may be why; all ranks
+                       end and start together
     engine, router     started; once it answers, the learner is told, which gives late engines the
                        weights and routes whoever has them; a learner that has ended meanwhile is
                        started again, for the first thing that it does is just that
@@ -8,7 +9,7 @@
     buffer, service    started; whoever spoke to it asks again
 
 Of a process that was replaced meanwhile nothing more needs to be done. A name is not enough to say
-which is meant: each process is told an incarnation of its own, and a worker says it to the buffer.
+which is meant: each process is told an incarnation of its own, and says it to the buffer.
 """
 
 import logging
@@ -26,11 +27,11 @@ from agentrl.cluster.layout import INCARNATION, RUN_MARK
 from agentrl.cluster.placement import Cluster
 from agentrl.cluster.services import wait_ready
 from agentrl.cluster.spec import RunSpec
-from agentrl.cluster.supervision import Consequence
+from agentrl.cluster.supervision import Consequence, died_by_itself
 from agentrl.errors import EngineError
 from agentrl.serving.control import RouterControl
 from agentrl.serving.key import read_key
-from agentrl.wire.messages import PeerLost
+from agentrl.wire.messages import Echo, PeerLost
 from agentrl.wire.peer import BufferPeer
 
 __all__ = ["Processes", "in_thread"]
@@ -109,6 +110,7 @@ class Processes:
                 return
             match consequence:
                 case Consequence.RESTART_LEARNER:
+                    await self.tell_failed(notice)
                     await self._restart_learner()
                 case Consequence.RESTART_ENGINE:
                     await self._unroute(notice.name)
@@ -121,6 +123,18 @@ class Processes:
             url = {notice.name: self._ready_urls[notice.name]}
             await wait_ready(url, self._spec.config.start_timeout_s)
             await self.ask_for_weights(notice.name)
+
+    async def tell_failed(self, notice: ExitNotice) -> None:
+        """Tell the buffer of a learner that has ended by itself, whichever of its ranks was first:
+        one of them asks for leases."""
+        if died_by_itself(notice.returncode):
+            await self._peer.deliver(PeerLost(_TOLD, self._lives[_TOLD].incarnation, failed=True))
+
+    async def catch_up(self) -> None:
+        """Wait until every event of the buffer up to now is in."""
+        echo = Echo(uuid.uuid4().hex)
+        await self._peer.deliver(echo)
+        await self._state.wait(lambda state: echo.id in state.echoes)
 
     async def learner_ended(self) -> None:
         """The learner has done its work. What it was told last it may not have heeded any more: if

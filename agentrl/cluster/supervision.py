@@ -15,6 +15,7 @@ ranks of a learner live and die together: however many of a life die, it is one 
 """
 
 import re
+import signal
 from enum import Enum, auto
 
 from agentrl.cluster.host import ExitNotice
@@ -27,7 +28,15 @@ from agentrl.errors import (
     InfrastructureError,
 )
 
-__all__ = ["MAX_RESTARTS", "Consequence", "Supervision", "exit_error", "must_be_killed"]
+__all__ = [
+    "MAX_RESTARTS",
+    "Consequence",
+    "Supervision",
+    "died_by_itself",
+    "exit_error",
+    "has_crashed_learner",
+    "must_be_killed",
+]
 
 MAX_RESTARTS = 5
 _ERRORS: dict[int, type[AgentRLError]] = {
@@ -57,7 +66,21 @@ class Consequence(Enum):
     FAIL = auto()
 
 
+#: Signals that a process brings upon itself.
+_FAULTS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
+
 _RESTARTS = {"engine": Consequence.RESTART_ENGINE, "router": Consequence.RESTART_ROUTER}
+
+
+def has_crashed_learner(notice: ExitNotice) -> bool:
+    """Whether a rank of the learner has ended, for a cause that it could not name."""
+    return _kind(notice.name) == "learner" and exit_error(notice) is InfrastructureError
+
+
+def died_by_itself(returncode: int) -> bool:
+    """Whether a process has ended for what it did, and not for what somebody did to it: the user,
+    the kernel for want of memory, or whoever ended its host."""
+    return returncode > 0 or -returncode in _FAULTS
 
 
 def must_be_killed(name: str, state: str) -> bool:

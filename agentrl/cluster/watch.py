@@ -15,8 +15,15 @@ from agentrl.cluster.host import ExitNotice
 from agentrl.cluster.layout import RunDir
 from agentrl.cluster.placement import Cluster
 from agentrl.cluster.restarts import Processes, in_thread
-from agentrl.cluster.supervision import Consequence, Supervision, exit_error, must_be_killed
-from agentrl.errors import AgentRLError
+from agentrl.cluster.supervision import (
+    MAX_RESTARTS,
+    Consequence,
+    Supervision,
+    exit_error,
+    has_crashed_learner,
+    must_be_killed,
+)
+from agentrl.errors import AgentRLError, InfrastructureError, RestartsSpentError
 from agentrl.telemetry.recorder import Recorder
 
 __all__ = ["Watch"]
@@ -24,6 +31,8 @@ __all__ = ["Watch"]
 _LOG = logging.getLogger(__name__)
 #: Seconds of one call that waits for exits.
 _WAIT_S = 5.0
+#: Seconds that the buffer may take to hear of the last end of a learner.
+_LAST_WORD_S = 5.0
 
 
 class Watch:
@@ -73,6 +82,8 @@ class Watch:
             self._state.learner_done = True
             self._state.notify()
             tasks.start_soon(self._processes.learner_ended)
+        elif consequence is Consequence.FAIL and has_crashed_learner(notice):
+            tasks.start_soon(self._fail_learner, notice)
         elif consequence is Consequence.FAIL:
             raise self._error(notice)
         elif consequence is not Consequence.NOTHING:
@@ -82,8 +93,21 @@ class Watch:
             )
             tasks.start_soon(self._processes.restart, notice, consequence)
 
+    async def _fail_learner(self, notice: ExitNotice) -> None:
+        """A run that is continued shall know of this end too, and who reads of it in which lease
+        the learner was."""
+        with anyio.move_on_after(_LAST_WORD_S):
+            await self._processes.tell_failed(notice)
+            await self._processes.catch_up()
+        raise self._error(notice)
+
     def _error(self, notice: ExitNotice) -> AgentRLError:
-        return exit_error(notice)(
-            f"{notice.name} (pid {notice.pid}) ended with {notice.returncode}; its log "
-            f"{self._run.log(notice.name)} ends:\n{self._run.log_tail(notice.name)}"
-        )
+        ended = f"{notice.name} (pid {notice.pid}) ended with {notice.returncode}"
+        log = f"its log {self._run.log(notice.name)} ends:\n{self._run.log_tail(notice.name)}"
+        kind = exit_error(notice)
+        if kind is not InfrastructureError:
+            return kind(f"{ended}; {log}")
+        told = f"{notice.name} ended {MAX_RESTARTS + 1} times without a new iteration"
+        if has_crashed_learner(notice) and (leases := self._state.failed_leases.words()):
+            told = f"{told}: {leases}"
+        return RestartsSpentError(f"{ended}: {told}; {log}", told=told)

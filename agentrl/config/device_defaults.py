@@ -24,7 +24,8 @@ def defaults_for(device: Device) -> dict[str, Any]:
 
 
 def for_device(config: RunConfig, device: Device) -> RunConfig:
-    """`config` with what follows from `device` under the user's settings. Again changes nothing.
+    """`config` for a run on `device`, with what follows from it under the user's settings. Again
+    changes nothing.
 
     Engines on CUDA compute in the learner's bfloat16: `auto` would take float16 for a checkpoint in
     float32.
@@ -32,6 +33,7 @@ def for_device(config: RunConfig, device: Device) -> RunConfig:
     engines = {"dtype": "bfloat16"} if device == "cuda" and config.num_engines else {}
     return msgspec.structs.replace(
         config,
+        device=device,
         megatron=defaults_for(device) | config.megatron,
         sglang=engines | config.sglang,
     )

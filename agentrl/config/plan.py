@@ -11,15 +11,13 @@ from pathlib import Path
 import msgspec
 
 from agentrl.config.descriptors import open_files
+from agentrl.config.learner_memory import learner_bytes
 from agentrl.config.model import ModelSummary, read_model
 from agentrl.config.run import RunConfig
 from agentrl.config.toml import dump_config
 from agentrl.types import TOKEN_BYTES
 
 __all__ = ["Capacity", "capacity", "describe", "in_units"]
-
-#: A parameter in the learner: weight, gradient and two Adam moments, all in 32 bits.
-_LEARNER_BYTES = 16
 
 
 class Capacity(msgspec.Struct, frozen=True):
@@ -140,8 +138,8 @@ def _memory(config: RunConfig, model: ModelSummary, sizes: Capacity) -> Iterator
         f", {model.num_parameters:,} parameters" if model.num_parameters else ""
     )
     if model.num_parameters:
-        learner = model.num_parameters * _LEARNER_BYTES
-        yield f"learner   {in_units(learner)} of weights, gradients and Adam moments per replica"
+        learner = in_units(learner_bytes(config, model.num_parameters))
+        yield f"learner   {learner} of weights, gradients and optimizer on each rank"
         engine = in_units(2 * model.num_parameters)
         yield f"engine    {engine} of weights at 16 bits, twice that at 32"
     if model.kv_values_per_token and sizes.kv_tokens:

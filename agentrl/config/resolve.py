@@ -16,6 +16,7 @@ import msgspec
 
 from agentrl.config import fields, passthrough, spellings
 from agentrl.config.device import choose_device, this_host
+from agentrl.config.device_defaults import check_device, for_device, notes_on_device
 from agentrl.config.edited import notes_on_edits
 from agentrl.config.evaluation import without_training
 from agentrl.config.fields import own_fields
@@ -64,8 +65,9 @@ def parse(argv: list[str], program: Program) -> Resolved:
     config, notes = layered(given, program)
     if config.ray_address is None or config.device == "cpu":
         choice = choose_device(config.device, this_host())
-        config = msgspec.structs.replace(config, device=choice.device)
-        notes.append(str(choice))
+        check_device(config, choice.device)
+        config = for_device(config, choice.device)
+        notes += [str(choice), *notes_on_device(config, choice.device)]
     return Resolved(config, notes + validate(config), given.dry_run)
 
 
@@ -97,6 +99,11 @@ def _continued(run: Path, given: Layer, program: Program) -> tuple[RunConfig, li
     """The configuration of `run` under what is given now. Its id is that of its beginning: the
     folder may have been renamed since."""
     before = _read(run / "config.toml")
+    if not before:
+        raise ConfigError(
+            f"--resume {run}: its config.toml is empty, and with it the run's settings are lost;"
+            f" bring it back from a copy, or take the weights into a new run with --load {run}"
+        )
     record = read_record(run)
     place = {
         "resume": str(run),

@@ -38,16 +38,7 @@ def find_run(
     if resume != "auto":
         path = Path(resume)
         if not _has_begun(path):
-            place = path.absolute()
-            advice = (
-                f"it ended before it began; --run-dir {place.parent} --run-id {place.name} "
-                "--resume auto begins it"
-                if (place / "config.toml").is_file()
-                else "name a run directory"
-            )
-            raise ConfigError(
-                f"--resume {resume}: there is no config.toml and ledger.db in {place}; {advice}"
-            )
+            raise ConfigError(f"--resume {resume}: {_lacking(path.absolute())}")
         return path
     if run_id is not None:
         path = Path(run_dir) / run_id
@@ -56,6 +47,22 @@ def find_run(
     begun = [path for path in root.iterdir() if _has_begun(path)] if root.is_dir() else []
     kind = [path for path in begun if _only_evaluates(path) == eval_only]
     return _newest_unfinished(kind)
+
+
+def _lacking(place: Path) -> str:
+    """What `place` lacks to be continued, and what to do."""
+    has_settings, has_ledger = ((place / n).is_file() for n in ("config.toml", "ledger.db"))
+    if not (has_settings or has_ledger):
+        return f"there is no config.toml and no ledger.db in {place}; name a run directory"
+    back = f"bring it back from a copy, or take the weights into a new run with --load {place}"
+    if has_ledger:
+        return f"config.toml is missing in {place}, and with it the run's settings; {back}"
+    if any((place / name).is_dir() for name in ("payload", "recovery")):
+        return f"ledger.db is missing in {place}, and with it what became of every group; {back}"
+    return (
+        f"there is no ledger.db in {place}: it ended before it began; --run-dir {place.parent}"
+        f" --run-id {place.name} --resume auto begins it"
+    )
 
 
 def _has_begun(path: Path) -> bool:

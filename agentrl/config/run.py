@@ -352,7 +352,12 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     ] = 16
 
     check_weight_update_equal: Annotated[
-        bool, _help("after each push compare every engine's weights with the learner's", "serving")
+        bool,
+        _help(
+            "after each push compare every engine's weights with the learner's (engines of one "
+            "rank, on the CPU)",
+            "serving",
+        ),
     ] = False
 
     # ---- evaluation ----

@@ -30,6 +30,7 @@ from agentrl.envs.share import CHECK_S, Share, shares
 from agentrl.envs.trial import (
     ERRORS,
     LateError,
+    Memory,
     Problem,
     Promise,
     RaisedError,
@@ -66,13 +67,13 @@ def check_contract(
     tool_timeout_s = min(ground.tool_timeout_s, LIMIT_S / 3)  # in time to be told of
     ground = msgspec.structs.replace(ground, tool_timeout_s=tool_timeout_s)
     rehearse(ground.make(), ground.task, seed=ground.seed, limit_s=LIMIT_S)
-    has_raised = False
+    has_raised, memory = False, Memory()
     promises = {name: keeps for name, keeps in PROMISES.items() if _concerns(keeps, ground.cls)}
     parts = zip(promises.items(), shares(len(promises), limit_s), strict=True)
     for number, ((promise, keeps), share) in enumerate(parts, 1):
         announce(Standing(number, len(promises), promise))
         try:
-            found = _found(promise, keeps, ground, share)
+            found = _found(promise, keeps, ground, share, memory)
         except RaisedError as raised:
             again = "what is said above came in the way" if has_raised else None
             found = Finding(promise, None if again else str(raised), again)
@@ -81,13 +82,13 @@ def check_contract(
         yield found
 
 
-def _found(promise: str, keeps: "Promise", ground: Ground, share: Share) -> Finding:
+def _found(promise: str, keeps: "Promise", ground: Ground, share: Share, memory: Memory) -> Finding:
     """Raises InfrastructureError, RaisedError."""
     if share.is_over:
         share.leave_out("not tried")
         return Finding(promise, None, share.note)
     try:
-        problem = tried(keeps, ground, LIMIT_S, share)
+        problem = tried(keeps, ground, LIMIT_S, share, memory)
     except UntriedError as left_out:
         return Finding(promise, None, "; ".join(filter(None, (str(left_out), share.note))))
     return Finding(promise, problem, None if problem else share.note)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from agentrl.config.run import RunConfig
 from agentrl.envs.blame import words_of
+from agentrl.envs.depth import require_shallow
 from agentrl.envs.env import Env, ServiceSpec
 from agentrl.envs.inspection import check_class
 from agentrl.envs.registry import load_env
@@ -108,6 +109,10 @@ def check_eval_sets(config: RunConfig, cls: type[Env]) -> None:
         raise ConfigError(
             f"{cls.__qualname__}.eval_tasks returned {sets!r:.80}; return lists of Task by name"
         )
+    assert isinstance(sets, dict)
+    for name, tasks in sets.items():
+        for task in tasks:
+            require_shallow(task.row, f"the row of task {task.id} of evaluation set {name}")
 
 
 def _raised(cls: type[Env], name: str, error: Exception) -> ConfigError:

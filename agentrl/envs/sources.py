@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from agentrl.config.paths import kind_of
+from agentrl.envs.depth import require_shallow
 from agentrl.errors import ConfigError, DataError
 from agentrl.types import Task
 
@@ -82,7 +83,7 @@ class JsonlSource:
         """Tasks from position `cursor` on, counted over all epochs.
 
         Raises `DataError`, naming file and line, at a row that is not a JSON object with the
-        required keys, and when the file is not the one that was indexed.
+        required keys or is nested too deeply, and when the file is not the one that was indexed.
         """
         epoch, first = divmod(cursor, len(self))
         with self.path.open("rb") as file:
@@ -116,6 +117,7 @@ class JsonlSource:
             raise DataError(
                 f"{self.path} line {line} lacks {sorted(missing)}; it has {sorted(row)}"
             )
+        require_shallow(row, f"{self.path} line {line}")
         return Task(id=f"{self.path.stem}:{line}", row=row)
 
 

@@ -18,6 +18,7 @@ from agentrl.tools.tool import Tool
 __all__ = [
     "ERRORS",
     "LateError",
+    "Memory",
     "Problem",
     "Promise",
     "RaisedError",
@@ -44,10 +45,19 @@ class UntriedError(Exception):
     """Its text is a `note`; what could be tried has been."""
 
 
-def tried(keeps: "Promise", ground: Ground, limit_s: float, share: Share) -> Problem:
+class Memory:
+    """What one promise has found out and the others need not: an Env may be slow to begin."""
+
+    def __init__(self) -> None:
+        self.tools: Mapping[str, Tool[Any]] | None = None
+
+
+def tried(
+    keeps: "Promise", ground: Ground, limit_s: float, share: Share, memory: Memory
+) -> Problem:
     """How a promise is broken, or None. Raises InfrastructureError, UntriedError, RaisedError."""
     try:
-        return run_watched(lambda watch: keeps(Trial(ground, watch, limit_s, share)))
+        return run_watched(lambda watch: keeps(Trial(ground, watch, limit_s, share, memory)))
     except (InfrastructureError, UntriedError, RaisedError):
         raise
     except LateError as late:
@@ -64,12 +74,14 @@ class Trial:
     """A promise that is being tried: its ground, a limit for each thing that is done on it, and its
     share of time for all of them."""
 
-    def __init__(self, ground: Ground, watch: Watch, limit_s: float, share: Share) -> None:
+    def __init__(
+        self, ground: Ground, watch: Watch, limit_s: float, share: Share, memory: Memory
+    ) -> None:
         self.ground = ground
         self.name = ground.cls.__qualname__
         self.doing = ""
         self.share = share
-        self._tools: Mapping[str, Tool[Any]] | None = None
+        self._memory = memory
         self._watch = watch
         self._limit_s = limit_s
 
@@ -83,12 +95,12 @@ class Trial:
 
     async def tools(self) -> Mapping[str, Tool[Any]]:
         """Those that `reset` leaves: it may have found some."""
-        if self._tools is None:
+        if self._memory.tools is None:
             with self.within("a reset"):
                 async with self.begun() as env:
-                    self._tools = dict(env.tools)
-        assert self._tools is not None  # or `within` has raised
-        return self._tools
+                    self._memory.tools = dict(env.tools)
+        assert self._memory.tools is not None  # or `within` has raised
+        return self._memory.tools
 
     async def script(self) -> list[tuple[str, AssistantTurn]]:
         """`turns` for the Env's tools."""

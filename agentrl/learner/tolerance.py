@@ -1,11 +1,11 @@
 """How far apart engine and learner may be about the same tokens, by precision.
 
 Both compute the same function of the same weights; what is left between them is rounding, in
-another order. Measured by `benchmarks/precision.py` with an SGLang engine on the CPU (mean of
-|engine - learner| in nats): below 1e-5 in float32; in bfloat16 0.008 for the default job's three
-layers, and what `benchmarks/results/precision.json` says for deeper and wider models. Published for
-SGLang with Megatron in bfloat16 on GPUs: 0.011 at step 0 of Qwen3-4B and 0.011 to 0.036 later
-(vime issue 64), 0.041 for a mixture of experts (miles issue 2722).
+another order. `benchmarks/precision.py` measures it with an SGLang engine on the CPU (mean of
+|engine - learner|, in nats): up to 1.3e-5 in float32; in bfloat16 0.005 to 0.008 for the three
+layers of the default job and up to 0.041 for 24. Published for SGLang with Megatron in bfloat16 on
+GPUs: 0.011 at the first step of Qwen3-4B and up to 0.036 later (vime issue 64), 0.041 for a mixture
+of experts (miles issue 2722). A person is told of more than any sound pair has shown.
 """
 
 import msgspec
@@ -32,11 +32,12 @@ class Tolerance(msgspec.Struct, frozen=True):
 
 
 FLOAT32 = Tolerance("float32", max_diff=1e-3, note_diff=1e-4, max_kl=0.01)
-BFLOAT16 = Tolerance("16-bit floats", max_diff=0.1, note_diff=0.03, max_kl=0.05)
+BFLOAT16 = Tolerance("16-bit floats", max_diff=0.1, note_diff=0.05, max_kl=0.05)
 
 
 def tolerance_of(config: RunConfig) -> Tolerance:
-    """The tolerance of a run: that of the less exact of learner and engines."""
-    is_exact = engine_dtype(config) == "float32"
+    """The tolerance of a run: that of the less exact of learner and engines. Float32 on GPUs, where
+    products may be of fewer bits (TF32), was not measured and has the wider one."""
+    is_exact = engine_dtype(config) == "float32" and config.device != "cuda"
     is_exact &= not any(config.sglang.get(name) for name in ("quantization", "kv_cache_dtype"))
     return FLOAT32 if is_exact and not config.megatron.get("bf16") else BFLOAT16

@@ -14,9 +14,9 @@ class Driver:
     def __init__(self, world: World) -> None:
         self.peer = Peer(world.shell, "driver", "driver", 0, self._take)
 
-    def lost(self, peer: Peer) -> None:
-        """This process has ended."""
-        self.peer.deliver(PeerLost(peer.name, peer.incarnation))
+    def lost(self, peer: Peer, *, failed: bool = False) -> None:
+        """This process has ended; `failed`: by itself."""
+        self.peer.deliver(PeerLost(peer.name, peer.incarnation, failed))
 
     def drain(self) -> None:
         """No more tasks; what is not leased is cancelled."""

@@ -2,8 +2,8 @@
 
 Every kind of fault has a clock of its own, with exponential times between two faults; down times
 are exponential too. Half of the workers that die are reported by the driver, the others are found
-out by their silence or by the next incarnation's Hello. A quarter of the learners that die leave a
-damaged checkpoint behind.
+out by their silence or by the next incarnation's Hello. Half of the learners that die end by
+themselves, so that their lease is suspected; a quarter leave a damaged checkpoint behind.
 """
 
 import random
@@ -16,6 +16,7 @@ __all__ = ["plan_faults"]
 
 TOLD = 0.5
 DAMAGED = 0.25
+FAILED = 0.5
 
 
 def plan_faults(world: World, processes: Processes) -> None:
@@ -35,7 +36,9 @@ def plan_faults(world: World, processes: Processes) -> None:
         processes.lose_engine(rng.choice(engines), down_s())
 
     def learner() -> None:
-        processes.lose_learner(down_s(), damaged=rng.random() < DAMAGED)
+        processes.lose_learner(
+            down_s(), damaged=rng.random() < DAMAGED, failed=rng.random() < FAILED
+        )
 
     def repeat(mean_s: float, strike: Callable[[], None]) -> None:
         def again() -> None:

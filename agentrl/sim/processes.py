@@ -71,12 +71,15 @@ class Processes:
             engine.lose()
             self._world.timeline.after(down_s, lambda: self._world.fleet.restart(index))
 
-    def lose_learner(self, down_s: float, *, damaged: bool) -> None:
-        """The learner ends; `damaged`: its newest checkpoint with it, where there is an older."""
+    def lose_learner(self, down_s: float, *, damaged: bool, failed: bool = False) -> None:
+        """The learner ends; `damaged`: its newest checkpoint with it, where there is an older;
+        `failed`: by itself, which the driver tells."""
         if self._learner is None:
             return
         self.struck["learner"] += 1
         self._learner.die()
+        if failed:
+            self._driver.lost(self._learner.peer, failed=True)
         self._learner = None
         if damaged and len(self._world.checkpoints) == KEPT:
             self.struck["checkpoint"] += 1

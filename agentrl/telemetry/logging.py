@@ -4,7 +4,8 @@
 
 With a `path` the file gets everything and stderr only warnings, because a terminal shows progress
 there. Secrets are the values of environment variables whose names look like it; they are replaced
-in the finished line, tracebacks included.
+in the finished line, tracebacks included. Control characters in it, which an error of user code may
+hold, are shown and not obeyed.
 """
 
 import logging
@@ -15,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from agentrl.disk import make_folder, narrow
+from agentrl.visible import visible
 
 __all__ = ["setup_logging"]
 
@@ -43,7 +45,8 @@ def setup_logging(level: str, *, name: str = "main", path: Path | None = None) -
 
 
 class _Formatter(logging.Formatter):
-    """The line format; hides `secrets` in whatever the line has become."""
+    """The line format; hides `secrets`, and shows control characters, in whatever the line has
+    become."""
 
     default_msec_format = "%s.%03d"
 
@@ -54,7 +57,7 @@ class _Formatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         line = super().format(record)
-        return self._secrets.sub(_HIDDEN, line) if self._secrets else line
+        return visible(self._secrets.sub(_HIDDEN, line) if self._secrets else line)
 
 
 def _secrets(environment: Mapping[str, str]) -> list[str]:

@@ -86,6 +86,11 @@ _DECLARED = (
     Metric("rollout/malformed_calls", "turns", "... its turns whose tool calls cannot be taken"),
     Metric("rollout/refused_calls", "calls", "... its calls that a spent budget refused"),
     Metric("rollout/ignored_settings", "calls", "... its calls that asked for another sampling"),
+    Metric(
+        "rollout/policy_error",
+        "share",
+        "... which raised what its author gives a reward (failures, policy_error)",
+    ),
     Metric("rollout/abandoned_calls", "calls", "... its calls that the agent did not wait for"),
     Metric("rollout/reward_mismatch", "episodes", "rewards not found again from the sampled text"),
     Metric("rollout/retractions", "retractions", "weight pushes that an episode's turns survived"),

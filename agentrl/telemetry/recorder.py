@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self, TextIO
 
 from agentrl.clock import Clock
+from agentrl.telemetry.dropped import DroppedGroups, one_line
 from agentrl.telemetry.metrics import REGISTRY, Registry
 from agentrl.telemetry.progress import Progress, duration
 from agentrl.telemetry.sinks import MetricsWriter, StepEvent
@@ -59,6 +60,8 @@ class Recorder:
         self._sampled: deque[tuple[float, int]] = deque(maxlen=_WINDOW + 1)
         self._failures: Mapping[str, Any] | None = None
         self._env_error_told = False
+        self._judge_error_told = False
+        self._dropped = DroppedGroups()
         self._num_flat = 0
         self._latest: dict[str, float] = {}
 
@@ -75,6 +78,10 @@ class Recorder:
     ) -> None:
         self._progress.__exit__(exc_type, exc, traceback)
         self._writer.__exit__(exc_type, exc, traceback)
+
+    def continue_from(self, fates: Mapping[str, int]) -> None:
+        """The fates of a run that is continued, before it goes on."""
+        self._dropped.begin(fates)
 
     def event(self, kind: str, data: Mapping[str, Any]) -> None:
         """Take in an event of the buffer; kinds that carry no numbers are ignored."""
@@ -94,6 +101,9 @@ class Recorder:
             case "fates":
                 self._summary.fates(data["counts"])
                 self._latest |= {f"buffer/fates/{k}": n for k, n in data["counts"].items()}
+                self._dropped.fates(data["counts"], data.get("reasons", {}))
+            case "judging_failed":
+                self._tell_first_judge_error(data)
 
     def evaluation(self, step: int, data: Mapping[str, Any]) -> None:
         """An evaluation ended after iteration `step`; `data` is its event. One that the end of the
@@ -147,7 +157,8 @@ class Recorder:
         event = self._step_event(data)
         self._writer.step(event)
         self._summary.step(event["step"], event["metrics"])
-        self._progress.step(event)
+        num_trained = round(event["metrics"].get("rollout/num_groups", 0))
+        self._progress.step(event, self._dropped.stepped(num_trained))
         self._tell_flat(event["metrics"])
         write_summary(self._summary_path, self._summary.build("running"), durable=False)
 
@@ -162,8 +173,18 @@ class Recorder:
         self._env_error_told = True
         log = self._run_dir / "logs" / f"{failure['worker']}.log"
         self.note(
-            f"note: an episode failed (env_error: {_one_line(failure['error'])}); it is played "
-            f"again on a fresh Env; see {log}"
+            f"note: an episode failed (env_error: {one_line(failure['error'], _ERROR_CHARS)}); it "
+            f"is played again on a fresh Env; see {log}"
+        )
+
+    def _tell_first_judge_error(self, failure: Mapping[str, str]) -> None:
+        if self._judge_error_told:
+            return
+        self._judge_error_told = True
+        log = self._run_dir / "logs" / f"{failure['worker']}.log"
+        self.note(
+            f"note: a group was dropped, for its rewards or the filter failed (env_error: "
+            f"{one_line(failure['error'], _ERROR_CHARS)}); see {log}"
         )
 
     def _tell_flat(self, metrics: Mapping[str, float]) -> None:
@@ -206,9 +227,3 @@ class Recorder:
         return (
             {"perf/engine_tokens_per_s": (tokens - before) / (now - since)} if now > since else {}
         )
-
-
-def _one_line(error: str) -> str:
-    """An error's text for a terminal: it may hold what the model said, so nothing but print."""
-    text = " ".join("".join(c if c.isprintable() else " " for c in error).split())
-    return text if len(text) <= _ERROR_CHARS else f"{text[: _ERROR_CHARS - 3]}..."

@@ -80,12 +80,16 @@ class Vocab:
 
     def encode_plain(self, text: str) -> PlainEncoding:
         """`encode_untrusted` with the characters of each id."""
-        if not text.isascii():
-            text = text.encode("utf-8", "replace").decode("utf-8")
-        encoding = self._encode(self._untrusted, text)
+        encoding = self._encode(self._untrusted, _valid(text))
         if not self.control_ids.isdisjoint(encoding.ids):
             raise TokenError(f"{self.source} made a control token of untrusted text; nothing sent")
         return PlainEncoding(encoding.ids, encoding.offsets)
+
+    def normalized(self, text: str) -> str:
+        """Any text as the tokenizer reads it, before it is cut into tokens."""
+        normalizer = self._untrusted.normalizer
+        text = _valid(text)
+        return text if normalizer is None else str(normalizer.normalize_str(text))
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of `ids`, control tokens by their own text; broken UTF-8 becomes U+FFFD."""
@@ -103,6 +107,11 @@ class Vocab:
         if most is not None and len(encoding) > most:
             raise TextTooLongError(f"a text has {len(encoding)} tokens, more than {most}")
         return encoding
+
+
+def _valid(text: str) -> str:
+    """A lone surrogate is read as `?`."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _parse(tokenizer_json: str, source: str) -> dict[str, Any]:

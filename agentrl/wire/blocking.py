@@ -38,6 +38,7 @@ class PeerOptions(TypedDict, total=False):
 
     role: Required[Role]
     name: Required[str]
+    incarnation: str | None
     running: Callable[[], list[EpisodeId]]
     on_fenced: Callable[[FencedError], None]
     keys: CurveKeys | None

@@ -113,10 +113,12 @@ class Evaluate(_Message, frozen=True, tag="evaluate"):
 
 class PeerLost(_Message, frozen=True, tag="peer_lost"):
     """The driver saw this process end: requeue what it held, now. `incarnation`: which process of
-    the name, so that no successor is taken for it; empty: whichever bears the name."""
+    the name, so that no successor is taken for it; empty: whichever bears the name. `failed`: it
+    ended by itself, with an error; nobody ended it."""
 
     name: str
     incarnation: str = ""
+    failed: bool = False
 
 
 class Echo(_Message, frozen=True, tag="echo"):

@@ -23,6 +23,7 @@ import msgspec
 from agentrl.cluster.layout import INCARNATION, RUN_MARK
 from agentrl.cluster.ports import free_ports
 from agentrl.cluster.spec import ModelFacts, RunSpec
+from agentrl.cluster.supervision import died_by_itself
 from agentrl.config.run import RunConfig
 from agentrl.errors import EngineError
 from agentrl.serving.control import EngineControl, RouterControl
@@ -244,6 +245,8 @@ class Lab:
         kind = name.partition("-")[0]
         if kind == "worker":
             self.driving.tell(PeerLost(name, self._incarnations[name]))
+        if kind == "learner" and died_by_itself(self.code(name) or 0):
+            self.driving.tell(PeerLost(name, self._incarnations[name], failed=True))
         if kind == "engine":
             self.driving.in_loop(_unroute, self.spec, name)
         self.start(name)

@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from agentrl.buffer.leases import LEASE_DEATHS
 from agentrl.types import Fate
 from tests.faults import history
 from tests.faults.counts import count
@@ -73,6 +74,21 @@ def test_d3_a_death_that_undoes_a_push_costs_no_group(lab: MakeLab, seed: int) -
     assert one.num_faults == len(points)
     assert findings.fates == {Fate.TRAINED: findings.minted}
     assert len(history.read(one.folder, "trained")) > findings.iterations, "nothing was repeated"
+
+
+def test_l4_a_lease_that_ends_its_learner_again_and_again_is_given_up(lab: MakeLab) -> None:
+    """A planted bug: no learner survives the tenth group. The run completes without its lease."""
+    one = lab(num_rollout=6)
+    (one.folder / "bug").write_text("10")
+    with one:
+        one.may_need_a_restart("learner-0", LEASE_DEATHS)
+        one.finish()
+    findings = settled(one, "L4", also={Fate.POISON})
+    told = [event.data for event in one.driving.events if event.kind == "lease_failed"]
+    assert [data["deaths"] for data in told] == list(range(1, LEASE_DEATHS + 1))
+    assert "00000010" in told[-1]["groups"]
+    assert findings.fates[Fate.POISON] == len(told[-1]["groups"]) == 4
+    assert (findings.iterations, findings.fates[Fate.TRAINED]) == (6, 24)
 
 
 def test_r1_the_same_seed_gives_the_same_run(lab: MakeLab) -> None:

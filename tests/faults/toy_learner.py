@@ -6,6 +6,7 @@ in the surviving lineage of weights is not what somebody says of it, but what th
 
 import hashlib
 import logging
+import os
 import signal
 import threading
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 from agentrl.clock import MonotonicClock
+from agentrl.cluster.layout import INCARNATION
 from agentrl.cluster.signals import Flag, exit_at_once
 from agentrl.cluster.spec import RunSpec, read_spec
 from agentrl.errors import AgentRLError
@@ -32,7 +34,7 @@ from agentrl.wire.blocking import BlockingPeer
 from agentrl.wire.messages import Lease, Message, Retire, Stepped, Welcome
 from tests.faults.collective import TcpGroup
 from tests.faults.engine import ROWS, VOCAB
-from tests.faults.history import note
+from tests.faults.history import FOLDER, note
 from tests.faults.points import reached, reports
 from tests.integration.toy_backend import ToyBackend, ToyGroup
 
@@ -138,6 +140,7 @@ class LabPeer:
     def _begin(self, lease: Lease) -> None:
         """A lease that comes again, late, begins nothing."""
         number = lease.header.number
+        _meet_a_bug(lease)
         if number > self._last_trained and number not in self._leases:
             self._leases[number] = lease, self._backend.digest
             self._backend.inputs = hashlib.blake2b(digest_size=8)
@@ -157,6 +160,13 @@ class LabPeer:
             before=before,
             after=self._backend.digest,
         )
+
+
+def _meet_a_bug(lease: Lease) -> None:
+    """One that a test has planted: the learner does not survive the group of this number."""
+    path = Path(os.environ[FOLDER]) / "bug"
+    if path.exists() and int(path.read_text()) in [group.mint for group in lease.header.groups]:
+        raise RuntimeError(f"a planted bug in lease {lease.header.number}")
 
 
 class _Sink(FleetWeightSink):
@@ -187,7 +197,11 @@ def _train(spec: RunSpec) -> None:
     backend = LabBackend()
     sink = _sink(spec)
     connection = BlockingPeer(
-        spec.buffer_address, role="learner", name="learner-0", on_fenced=exit_at_once
+        spec.buffer_address,
+        role="learner",
+        name="learner-0",
+        incarnation=os.environ.get(INCARNATION),
+        on_fenced=exit_at_once,
     )
     try:
         with connection as peer:

@@ -22,8 +22,9 @@ from agentrl.cluster.layout import INCARNATION, RunDir
 from agentrl.cluster.phases import Phases
 from agentrl.cluster.placement import Cluster
 from agentrl.cluster.spec import ModelFacts, RunSpec
+from agentrl.cluster.supervision import MAX_RESTARTS
 from agentrl.config.run import RunConfig
-from agentrl.errors import HealthError
+from agentrl.errors import HealthError, RestartsSpentError
 from agentrl.telemetry.recorder import Recorder
 from agentrl.telemetry.summary import RunSummary, read_summary
 from agentrl.types import EngineAddress, Task
@@ -319,6 +320,35 @@ async def test_processes_are_started_again_however_many_slots_are_waited_for(
         await play.published(0, 0)
         await play.learner_ends()
         assert play.failure is None
+
+
+@pytest.mark.anyio
+async def test_leases_that_end_the_learner_are_told_and_the_last_word_names_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with playing(tmp_path) as (play, start):
+        await start()
+        await play.published(0, 0)
+        for life in range(1, MAX_RESTARTS + 2):
+            groups = ["00000021", "00000022"] if life <= 3 else ["00000025"]
+            deaths = (life - 1) % 3 + 1
+            tasks = ["t1", "t2"][: len(groups)]
+            about = {"number": 9, "deaths": deaths, "groups": groups, "tasks": tasks}
+            await play.tell("lease_failed", **about, given_up=deaths == 3)
+            play.cluster.end("learner-0", 70)
+            if life <= MAX_RESTARTS:
+                await play.cluster.next_start()
+        await play.ended.wait()
+    assert isinstance(play.failure, RestartsSpentError)
+    assert play.failure.told == (
+        "learner-0 ended 6 times without a new iteration: the learner ended 3 times in lease 9"
+        " (groups 00000021, 00000022) and the learner ended 3 times in lease 9 (groups 00000025)"
+    )
+    told = [message for message in play.buffer.said if isinstance(message, PeerLost)]
+    assert len({message.incarnation for message in told if message.failed}) == MAX_RESTARTS + 1
+    said = capsys.readouterr().out
+    assert "lease 9 ended the learner 3 times: its groups are given up" in said
+    assert "00000022 of task t2" in said
 
 
 @asynccontextmanager

@@ -108,3 +108,17 @@ def test_a_bug_is_a_crash_and_ray_s_logs_are_kept(tmp_path: Path) -> None:
     begin(tmp_path, body).communicate()
     assert summary(tmp_path / "r")["status"] == "crashed"
     assert (tmp_path / "r" / "logs" / "ray" / "raylet.out").read_text() == "no memory"
+
+
+def test_a_run_whose_process_died_again_and_again_promises_nothing(tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "ledger.db").touch()
+    told = "the learner ended 3 times in lease 9 (groups 7, 8)"
+    for raised, hint in (
+        (f"RestartsSpentError('long', told={told!r})", f"; {told}; --resume {{}} goes on if"),
+        ("EngineError('gone')", "; --resume {} goes on\n"),
+    ):
+        body = f"from agentrl.errors import *; raise {raised}"
+        body = body.replace("import *", "import EngineError, RestartsSpentError")
+        said, _ = begin(tmp_path, body, "old", str(tmp_path / "new")).communicate()
+        assert hint.format(tmp_path / "new") in said

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from agentrl.config.learner_memory import learner_bytes
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.learner.backend import LossFn, MicroBatch
@@ -314,6 +315,34 @@ def test_bf16_trains_close_to_float32(
     found = [backend.step(batches, pg_loss).grad_norm for batches in steps]
     assert found == pytest.approx(norms, rel=0.05)
     assert {tensor.dtype for _, tensor in backend.hf_tensors()} == {torch.bfloat16}
+
+
+@pytest.mark.parametrize(
+    "megatron",
+    [
+        {},
+        {"bf16": True},
+        {"bf16": True, "use_distributed_optimizer": True},
+        {"bf16": True, "accumulate_allreduce_grads_in_fp32": False},
+    ],
+    ids=lambda megatron: "-".join(megatron) or "plain",
+)
+def test_a_rank_holds_the_bytes_that_a_dry_run_says(
+    megatron: dict[str, Any], hf_model: Any, packed: Any, pg_loss: LossFn, open_backend: Open
+) -> None:
+    model, directory = hf_model("Qwen3")
+    backend = open_backend(directory, megatron)
+    backend.step([packed([30, 7], 1)], pg_loss)
+    tensors = [parameter.data for parameter in backend._model.parameters()]
+    tensors += [buffer.grad_data for buffer in backend._model.buffers]
+    for part in backend._optimizer.held():
+        tensors += part.tensors.values()
+    storages = {tensor.untyped_storage().data_ptr(): tensor for tensor in tensors}
+    held = sum(tensor.untyped_storage().nbytes() for tensor in storages.values())
+    config = RunConfig(actor_num_gpus_per_node=1, megatron=megatron)
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    # Buffers of a distributed optimizer are padded.
+    assert held == pytest.approx(learner_bytes(config, num_parameters), rel=0.01)
 
 
 def test_a_saved_model_loads_in_transformers_and_again_here(

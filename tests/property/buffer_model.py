@@ -36,7 +36,8 @@ class Model:
 
     `received` is the newest lease of the learner that lives, `through` the last iteration whose
     weights are published, `attempts` the newest attempt at each episode, `dropped` the sampled
-    tokens of each group that became stale and counts at no lease yet.
+    tokens of each group that became stale and counts at no lease yet. `deaths`: learners that ended
+    in each lease since it was made or stepped; `given_up`: groups of leases that ended too many.
     """
 
     def __init__(self, settings: BufferSettings) -> None:
@@ -52,6 +53,8 @@ class Model:
         self.attempts: dict[tuple[str, int], int] = {}
         self.stale: set[int] = set()
         self.dropped: list[Counter[int]] = []
+        self.deaths: Counter[int] = Counter()
+        self.given_up: set[int] = set()
 
     def hear(self, peer: str, message: Message) -> None:
         """A message reaches the process `peer`, which is NAME.INCARNATION."""
@@ -86,6 +89,7 @@ class Model:
                 assert not self._old(_sampled(metas), header.number), "an old token was leased"
         known = self.leases.setdefault(header.number, mints)
         assert known == mints, "a lease changed"
+        assert self.given_up.isdisjoint(mints), "what was given up is leased again"
         self.received = header.number
         for group in header.groups:
             assert len(group.rewards) == len(group.episodes) == len(group.trajectories)
@@ -119,6 +123,13 @@ class Model:
                 self.dropped.append(counts)
             if group.state is GroupState.READY:
                 assert not self._old(counts, next_lease), "a stale group waits"
+
+    def gave_up(self, number: int) -> None:
+        """A lease has ended too many learners: it and all after it do not exist any more."""
+        self.given_up |= set(self.leases[number])
+        for later in [later for later in self.leases if later >= number]:
+            del self.leases[later]
+            self.deaths[later] = 0
 
     def published(self, row: VersionRow, through: int) -> None:
         self.versions.append(row)

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from agentrl.buffer import BufferCore, BufferSettings, audit
-from agentrl.buffer.events import FromPeer, Persist, Send, Stored, Tick
+from agentrl.buffer.events import FromPeer, Notify, Persist, Send, Stored, Tick
+from agentrl.buffer.leases import LEASE_DEATHS
 from agentrl.buffer.ledger import Ledger
 from agentrl.buffer.rows import GroupRow
 from agentrl.buffer.store import PayloadStore
@@ -63,7 +64,7 @@ def facts(core: BufferCore) -> dict[str, Any]:
     return {
         "groups": state.groups,
         "episodes": state.episodes,
-        "leases": state.leases,
+        "leases": (state.leases, state.unmade),
         "versions": state.lineage.rows,
         "pacing": state.pacer.row,
         "marks": state.marks,
@@ -87,6 +88,7 @@ class BufferMachine(RuleBasedStateMachine):
         self.stepped = 0
         self.checkpoint = 0
         self.recoveries = 0
+        self.failed: list[dict[str, Any]] = []
 
     @initialize(
         batch=st.integers(1, 3),
@@ -154,6 +156,8 @@ class BufferMachine(RuleBasedStateMachine):
         for effect in effects:
             if isinstance(effect, Send):
                 self.model.hear(effect.peer, effect.message)
+            elif isinstance(effect, Notify) and effect.event.kind == "lease_failed":
+                self.failed.append(effect.event.data)
         if self.core.state.minted > minted:
             room = min(self.model.limit(), math.ceil(self.core.state.pacer.row.cap))
             charged = self.model.charged(self.ledger.load_all().groups)
@@ -256,6 +260,7 @@ class BufferMachine(RuleBasedStateMachine):
     def work(self) -> None:
         if self.model.received == self.stepped + 1:
             self.stepped += 1
+            self.model.deaths[self.stepped] = 0
             self.say("learner", Stepped(self.stepped, self.stepped % 5 == 0, 0.0, 0.0, 1.0))
             if self.stepped % self.settings.update_weights_interval == 0:
                 self.publish(self.model.versions[-1].version, self.stepped, self.stepped)
@@ -276,6 +281,28 @@ class BufferMachine(RuleBasedStateMachine):
         self.stepped = self.model.received = self.checkpoint
         self.publish(max(row.version for row in held), self.checkpoint, self.checkpoint)
         self.say("learner", LeaseRequest(self.stepped + 1))
+
+    @rule()
+    def learner_fails(self) -> None:
+        """It ends by itself; its lease may be why."""
+        number = self.stepped + 1
+        if self.model.received == number:
+            self.model.deaths[number] += 1
+        deaths = self.model.deaths[number]
+        gone = PeerLost("learner", str(self.incarnation["learner"]), failed=True)
+        told = [] if self.model.received != number else [deaths]
+        assert [data["deaths"] for data in self.say_and_hear("driver", gone)] == told
+        assert self.say_and_hear("driver", gone) == [], "an end was counted twice"
+        if told == [LEASE_DEATHS]:
+            self.model.gave_up(number)
+            self.recoveries += 1
+        self.learner_dies()
+
+    def say_and_hear(self, name: str, message: Message) -> list[dict[str, Any]]:
+        """What the driver is told of leases that fail."""
+        self.failed.clear()
+        self.say(name, message)
+        return list(self.failed)
 
     def publish(self, parent: int | None, iteration: int, through: int) -> None:
         version = len(self.model.versions) + 1
@@ -314,6 +341,7 @@ class BufferMachine(RuleBasedStateMachine):
         assert [group.mint for group in groups] == list(range(1, len(groups) + 1))
         for group in groups:
             assert (group.fate is not None) == (group.state is GroupState.RETIRED)
+            assert group.mint not in self.model.given_up or group.fate is Fate.POISON
             assert group.fate is not Fate.STALE or self.settings.staleness_policy == "drop"
         tasks = [group.task.id for group in groups if group.repeat == 0]
         assert tasks == [str(position) for position in range(len(tasks))]

@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from agentrl.actors.boundary import describe
+from agentrl.actors.failures import Failures
 from agentrl.actors.judge import judge_group
 from agentrl.actors.limits import Limits
 from agentrl.actors.scoring import scored
@@ -253,6 +254,6 @@ async def test_what_a_filter_raises_is_its_group_s_error(failure: type[BaseExcep
     def unfit(rewards: Sequence[float], task: Task) -> bool:
         raise failure
 
-    verdict = await judge_group(order(), unfit)
+    verdict = await judge_group(order(), unfit, Failures())
     assert not verdict.keep
     assert failure.__name__ in str(verdict.error)

@@ -238,13 +238,23 @@ def test_a_forged_score_fails_its_episode_and_not_the_buffer(what: dict[str, Any
 
 
 @pytest.mark.parametrize(
-    "permits", [PermitStats(math.nan, 1.0), PermitStats(0.5, 1e308), PermitStats(2.0, 1.0)]
+    ("permits", "taken"),
+    [
+        (PermitStats(math.nan, 1.0, 3, 4), PermitStats(0.0, 0.0, 3, 4)),
+        (PermitStats(0.5, 1e308), PermitStats()),
+        (PermitStats(1.0000000000000002, 1.0), PermitStats(1.0, 1.0)),
+        (PermitStats(-1e-17, 1.0), PermitStats(0.0, 1.0)),
+    ],
 )
-def test_permits_that_cannot_be_are_refused(permits: PermitStats) -> None:
-    b = bench()
-    b.say("w0.1", Capacity(100, permits))
-    (refused,) = b.take("w0.1", Refused)
-    assert "permits" in refused.reason
+def test_permits_that_cannot_be_are_not_measured_and_the_room_counts(
+    permits: PermitStats, taken: PermitStats
+) -> None:
+    b = bench(capacity=0)
+    b.say("w0.1", Capacity(7, permits))
+    peer = b.core.peers.named("w0")
+    assert peer is not None
+    assert (peer.capacity, peer.permits) == (7, taken)
+    assert b.take("w0.1", Refused) == []
 
 
 # ---- the learner ----

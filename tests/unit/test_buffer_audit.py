@@ -11,7 +11,7 @@ from agentrl.buffer.ledger import Ledger, LedgerReader
 from agentrl.buffer.rows import Mark
 from agentrl.errors import EnvironmentSetupError, StoreError
 from agentrl.types import Fate
-from tests.unit.buffer_runs import trained_run
+from tests.unit.buffer_runs import rewrite, trained_run
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -34,6 +34,11 @@ def test_the_audit_of_a_sound_run_is_clean(tmp_path: Path) -> None:
         ("UPDATE groups SET fate = 'stale' WHERE mint = 2", "columns contradict its row"),
         ("UPDATE groups SET fate = NULL, row = json_set(row, '$.fate', NULL)", "with fate None"),
         ("UPDATE leases SET row = json_set(row, '$.mints', json('[1]'))", "is in lease 1 and in"),
+        ("UPDATE leases SET row = json_set(row, '$.mints', json('[]'))", "lease 1 was given up"),
+        (
+            "UPDATE leases SET row = json_set(row, '$.given_up', json('[3]')) WHERE number = 2",
+            "was given up with lease 2 and is not poison",
+        ),
         ("UPDATE groups SET row = json_set(row, '$.rewards', json('[]'))", "0 rewards for 1"),
         ("UPDATE groups SET cursor = 1, row = json_set(row, '$.cursor', 1)", "was minted before"),
         (
@@ -55,10 +60,7 @@ def test_the_audit_of_a_sound_run_is_clean(tmp_path: Path) -> None:
 )
 def test_the_audit_finds_planted_damage(tmp_path: Path, damage: str, problem: str) -> None:
     trained_run(tmp_path)
-    db = sqlite3.connect(tmp_path / "ledger.db")
-    db.execute(damage)
-    db.commit()
-    db.close()
+    rewrite(tmp_path / "ledger.db", damage)
     assert any(problem in found for found in audit(tmp_path).problems)
 
 
@@ -80,14 +82,64 @@ def test_a_ledger_that_lacks_a_table_is_a_store_error(tmp_path: Path) -> None:
         audit(tmp_path)
 
 
-def test_a_row_that_cannot_be_read_is_a_store_error(tmp_path: Path) -> None:
+def test_rows_that_are_no_rows_are_named_one_by_one(tmp_path: Path) -> None:
+    trained_run(tmp_path)
+    rewrite(tmp_path / "ledger.db", "UPDATE groups SET row = '{' WHERE mint < 3")
+    with pytest.raises(StoreError, match=r"damaged in 2 places.*(\n.*groups.*no such row.*){2}"):
+        audit(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("damage", "where", "lost"),
+    [
+        (
+            "UPDATE groups SET row = replace(row, '0.0', '8.0') WHERE mint = 2",
+            "groups, row with mint 2",
+            "the task, state, fate and rewards of group 00000002",
+        ),
+        ("UPDATE groups SET fate = 'stale' WHERE mint = 1", "groups, row with mint 1", "group"),
+        ("UPDATE groups SET kind = 'trail' WHERE mint = 1", "groups, row with mint 1", "group"),
+        ("UPDATE groups SET mint = 7 WHERE mint = 3", "groups, row with mint 7", "00000007"),
+        (
+            "UPDATE episodes SET row = replace(row, '0.0', '9.0') WHERE mint = 2",
+            "episodes, row with mint 2, idx 0",
+            "how episode 00000002/0 stands",
+        ),
+        (
+            "UPDATE episodes SET row = CAST(x'7bff7d' AS TEXT) WHERE mint = 2",
+            "episodes, row with mint 2, idx 0",
+            "how episode 00000002/0 stands",
+        ),
+        ("UPDATE episodes SET worker = 5", "episodes, row with mint 1, idx 0", "episode"),
+        (
+            "UPDATE trajectories SET segment = 2 WHERE mint = 1",
+            "trajectories, row with mint 1, idx 0, position 0",
+            "where the tokens of episode 00000001/0 lie",
+        ),
+        ("UPDATE leases SET digest = digest + 1", "leases, row with number 1", "lease 1"),
+        ("UPDATE marks SET key = 'x'", "marks, row with key 'x'", "the number of x"),
+        (
+            "UPDATE marks SET key = CAST(x'1be1' AS TEXT)",
+            r"marks, row with key '\\x1b\\udce1'",
+            r"the number of \x1b\udce1",
+        ),
+    ],
+)
+def test_a_damaged_row_is_named_with_what_is_lost(
+    tmp_path: Path, damage: str, where: str, lost: str
+) -> None:
     trained_run(tmp_path)
     db = sqlite3.connect(tmp_path / "ledger.db")
-    db.execute("UPDATE groups SET row = '{'")
+    db.execute(damage)
     db.commit()
     db.close()
-    with pytest.raises(StoreError, match="cannot be read"):
+    with pytest.raises(StoreError) as error:
         audit(tmp_path)
+    assert where in str(error.value)
+    assert lost in str(error.value)
+    assert f"--load {tmp_path}" in str(error.value)
+    with Ledger(tmp_path / "ledger.db") as ledger, pytest.raises(StoreError, match="is damaged in"):
+        ledger.load()
 
 
 def test_the_audit_of_an_empty_file_is_refused_and_leaves_it_empty(tmp_path: Path) -> None:

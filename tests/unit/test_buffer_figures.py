@@ -115,7 +115,7 @@ def test_what_a_lost_worker_held_and_what_was_refused_are_failed_attempts() -> N
     b.say("driver.1", PeerLost("w0"))
     told = b.told("failures")[-1]
     assert told["counts"] == {"engine_error": 1, "poison": 1}
-    assert told["first"]["engine_error"]["error"] == "worker w0 was lost"
+    assert told["first"]["engine_error"]["error"].startswith("worker w0 was lost with episode ")
     assert told["first"]["engine_error"]["episode"] == str(mine.id)
     assert "refused: 513 logprobs" in told["first"]["poison"]["error"]
     assert (told["played"], told["retried"], told["lost"]) == (2, 1, 1)
@@ -129,9 +129,14 @@ def test_an_evaluations_failed_attempts_are_counted_too() -> None:
     assert b.told("failures")[-1]["first"]["env_error"]["episode"] == str(first.id)
     b.say("driver.1", PeerLost("w0"))
     told = b.told("failures")[-1]
-    assert told["counts"] == {"engine_error": 2, "env_error": 1}
+    assert told["counts"] == {"env_error": 1}, "two were on the worker, and neither is charged"
+    b.join("w0", "worker", "2")
+    b.say("w0.2", Capacity(1))
+    b.say("driver.1", PeerLost("w0"))
+    told = b.told("failures")[-1]
+    assert told["counts"] == {"engine_error": 1, "env_error": 1}
     assert told["first"]["engine_error"]["worker"] == "w0"
-    assert (told["played"], told["retried"], told["lost"]) == (2, 2, 0)
+    assert told["lost"] == 0
 
 
 def test_what_never_reached_its_worker_is_no_failure() -> None:

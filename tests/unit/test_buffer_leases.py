@@ -4,6 +4,7 @@ import pytest
 
 from agentrl.types import Fate, VersionRow
 from agentrl.wire.messages import (
+    Ack,
     Judge,
     Lease,
     LeaseRequest,
@@ -108,6 +109,21 @@ def test_a_step_and_its_metrics_are_told_once() -> None:
     assert told["metrics"] == {"loss": 2.0}
 
 
+def test_a_step_that_comes_again_when_its_lease_is_retired_is_acknowledged_and_no_news() -> None:
+    b = bench()
+    b.offer(2)
+    b.play_all("w0.1")
+    b.lease(1)
+    b.step(1)
+    b.publish(2, 1, 1)
+    b.say("learner.1", Retire(1))
+    before = list(b.rows)
+    seq = b.say("learner.1", Stepped(1, False, 0.0, 0.0, 1.0))
+    assert seq in [seq for ack in b.take("learner.1", Ack) for seq in ack.seqs]
+    assert b.take("learner.1", Refused) == []
+    assert (len(b.told("step")), b.rows) == (1, before)
+
+
 def test_a_version_that_does_not_grow_is_refused_and_a_repeated_one_is_not() -> None:
     b = bench()
     b.publish(1, None, 0)
@@ -146,6 +162,22 @@ def test_fates_become_final_when_a_checkpoint_covers_their_lease() -> None:
     assert b.core.state.charged == 0
     b.say("learner.1", LeaseRequest(2))
     assert "ask for lease 3" in b.take("learner.1", Refused)[0].reason
+
+
+def test_a_retirement_that_comes_again_or_late_changes_nothing() -> None:
+    """A network may repeat it when later leases have long been retired."""
+    b = bench()
+    b.offer(6)
+    b.play_all("w0.1")
+    for number in (1, 2):
+        b.lease(number)
+        b.step(number)
+    b.say("learner.1", Retire(2))
+    fates, state = dict(b.core.state.fates), b.core.state
+    for through in (1, 2):
+        b.say("learner.1", Retire(through))
+        assert (state.retired_through, state.fates) == (2, fates)
+    assert b.take("learner.1", Refused) == []
 
 
 def test_a_recovered_learner_gets_the_same_leases_and_their_groups_are_charged_again() -> None:

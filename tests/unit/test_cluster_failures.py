@@ -41,5 +41,13 @@ def test_prompts_that_never_fit_end_the_run_too() -> None:
     assert streak.fates({"filtered": 35}, too_long=0) is None  # a buffer that began again
 
 
+def test_groups_that_were_given_up_with_their_lease_are_no_failures() -> None:
+    streak = FailureStreak(limit=4)
+    streak.fates({"poison": 1})
+    streak.given_up(8)
+    assert streak.fates({"poison": 9}) is None
+    assert "(4 poison since" in str(streak.fates({"poison": 12}))
+
+
 def test_filtered_and_cancelled_groups_are_no_failures() -> None:
     assert FailureStreak(limit=1).fates({"filtered": 100, "cancelled": 5, "trained": 3}) is None

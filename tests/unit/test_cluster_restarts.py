@@ -4,6 +4,7 @@ import signal
 from typing import Any, cast
 
 import anyio
+import pytest
 
 from agentrl.cluster.events import RunState
 from agentrl.cluster.host import ExitNotice, ProcessOrder
@@ -51,6 +52,10 @@ class PaperCluster:
         self.killed.append(self.running.pop(name))
         return True
 
+    def stop(self, names: list[str], grace_s: float) -> None:
+        for name in names:
+            self.running.pop(name, None)
+
 
 class Told:
     """The way to the buffer, as far as it is used."""
@@ -63,9 +68,10 @@ class Told:
         return len(self.messages)
 
 
-def processes() -> tuple[Processes, PaperCluster, Told]:
+def processes(*names: str) -> tuple[Processes, PaperCluster, Told]:
     cluster, peer = PaperCluster(), Told()
     orders = [ProcessOrder("worker-0", ("w",), {"A": "1"}), ProcessOrder("buffer", ("b",))]
+    orders += [ProcessOrder(name, ("l",)) for name in names]
     made = Processes(cast(Cluster, cluster), SPEC, orders, {}, cast(BufferPeer, peer), RunState())
     return made, cluster, peer
 
@@ -122,6 +128,24 @@ def test_a_process_that_was_replaced_is_not_missed_in_its_successor() -> None:
     alive = {"worker-0": 102}
     assert anyio.run(run) == [False, alive, True, False, False]
     assert cluster.killed == [102]
+
+
+@pytest.mark.parametrize("first", ["learner-0", "learner-1"])
+def test_the_buffer_hears_of_a_learner_that_ended_by_itself_and_of_no_other(first: str) -> None:
+    """Whichever rank was first: it is one of them that asks for leases."""
+    made, cluster, peer = processes("learner-0", "learner-1")
+
+    async def run() -> None:
+        for code in (-9, 70):
+            for name in ("learner-0", "learner-1"):
+                if name not in cluster.running:
+                    await made.start(name)
+            notice = ExitNotice(first, cluster.running[first], code, False)
+            await made.restart(notice, Consequence.RESTART_LEARNER)
+
+    anyio.run(run)
+    assert len(cluster.started) == 6
+    assert peer.messages == [PeerLost("learner-0", told_of(cluster, 2), failed=True)]
 
 
 def test_the_news_of_an_end_that_was_dealt_with_starts_nothing() -> None:

@@ -7,6 +7,7 @@ from agentrl.cluster.supervision import (
     MAX_RESTARTS,
     Consequence,
     Supervision,
+    died_by_itself,
     exit_error,
     must_be_killed,
 )
@@ -147,6 +148,15 @@ def test_the_ranks_of_a_learner_are_done_together_in_each_life_anew() -> None:
 def test_what_a_process_meant_by_its_exit_code_is_told() -> None:
     assert exit_error(exit_of("worker-0", -11)) is InfrastructureError
     assert exit_error(exit_of("worker-0", 65)) is DataError
+
+
+@pytest.mark.parametrize(
+    ("code", "itself"),
+    [(70, True), (1, True), (0, False), (-11, True), (-6, True), (-7, True), (-4, True), (-8, True),
+     (-9, False), (-15, False), (-2, False), (-1, False)],
+)  # fmt: skip
+def test_who_was_ended_by_somebody_else_did_not_die_by_itself(code: int, itself: bool) -> None:
+    assert died_by_itself(code) is itself
 
 
 def test_an_exit_that_was_ordered_is_nothing() -> None:

@@ -1,9 +1,8 @@
 """What follows from the device: precision and the sharding of the optimizer."""
 
-from typing import Literal
-
 import pytest
 
+from agentrl.config.device import Device
 from agentrl.config.device_defaults import check_device, defaults_for, for_device, notes_on_device
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
@@ -24,7 +23,7 @@ def test_a_learner_on_a_cpu_trains_in_float32_and_shards_nothing() -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_flags_of_the_user_win_over_the_device(device: Literal["cpu", "cuda"]) -> None:
+def test_flags_of_the_user_win_over_the_device(device: Device) -> None:
     given = {"bf16": device == "cpu", "use_distributed_optimizer": False, "num_layers": 2}
     config = RunConfig(megatron=given, sglang={"dtype": "float16"})
     found = for_device(config, device)

@@ -79,6 +79,7 @@ def test_capacity_is_min_of_buffer_and_staleness_plus_interval_batches(model_dir
 def test_the_page_shows_run_placement_capacity_and_memory(model_dir: Path) -> None:
     config = RunConfig(hf_checkpoint=str(model_dir), env="search-r1-local", max_staleness=1)
     page = describe(config)
-    for part in ("rollout_batch_size = 32", "64 groups", "205 parameters", "S = 1", "permits"):
+    parts = ("rollout_batch_size = 32", "64 groups", "205 parameters", "S = 1", "permits")
+    for part in (*parts, "learner   3.2 KiB of weights, gradients and optimizer on each rank"):
         assert part in page
     assert page.endswith("nothing was started (--dry-run)\n")

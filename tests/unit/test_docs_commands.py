@@ -281,6 +281,7 @@ def conversation(version: int) -> TokenStream:
 
 def write_ledger(run: Path) -> None:
     """One group of one episode, trained and saved."""
+    (run / "recovery" / "iteration_0000001").mkdir(parents=True)
     stream = conversation(version=0)
     with (
         Ledger(run / "ledger.db") as ledger,

@@ -121,6 +121,7 @@ def test_a_supervised_run_is_not_judged(caplog: pytest.LogCaptureFixture) -> Non
 
 
 BF16 = RunConfig(megatron={"bf16": True})
+EXACT = {"bf16": False}
 
 
 @pytest.mark.parametrize("tolerance", [FLOAT32, BFLOAT16])
@@ -132,18 +133,19 @@ def test_sound_numerics_pass_and_so_does_an_iteration_without_on_policy_tokens(
     assert caplog.records == []
 
 
-@pytest.mark.parametrize("mean", [0.0078, 0.011, 0.036, 0.041])
-def test_what_was_measured_of_sound_pairs_in_bf16_passes(mean: float) -> None:
-    """`benchmarks/precision.py`, and what others publish of SGLang beside Megatron."""
+@pytest.mark.parametrize("mean", [0.005, 0.011, 0.036, 0.041])
+def test_what_was_measured_of_sound_pairs_in_bf16_passes_without_a_word(
+    mean: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By `benchmarks/precision.py`, and by others of SGLang beside Megatron."""
     play([sound()], BF16, on_policy=LogprobDiff(mean, 0.7, 4000))
-
-
-def test_a_large_difference_in_bf16_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    play([sound()], BF16, on_policy=LogprobDiff(0.025, 0.7, 4000))
     assert caplog.records == []
-    play([sound()], BF16, on_policy=LogprobDiff(0.036, 0.7, 4000))
+
+
+def test_a_larger_difference_in_bf16_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    play([sound()], BF16, on_policy=LogprobDiff(0.06, 0.7, 4000))
     assert "differ more than most up to iteration 1" in caplog.text
-    assert "0.036 in the mean (limit 0.1" in caplog.text
+    assert "0.06 in the mean (limit 0.1" in caplog.text
 
 
 def test_in_float32_a_difference_of_rounding_in_bf16_stops_the_run() -> None:
@@ -158,6 +160,8 @@ def test_in_float32_a_difference_of_rounding_in_bf16_stops_the_run() -> None:
         (for_device(RunConfig(), "cpu"), FLOAT32),
         (for_device(RunConfig(), "cuda"), BFLOAT16),
         (for_device(RunConfig(megatron={"bf16": False}), "cuda"), BFLOAT16),
+        (for_device(RunConfig(megatron=EXACT, sglang={"dtype": "float32"}), "cuda"), BFLOAT16),
+        (for_device(RunConfig(megatron=EXACT, sglang={"dtype": "float32"}), "cpu"), FLOAT32),
         (RunConfig(sglang={"dtype": "bfloat16"}), BFLOAT16),
         (RunConfig(sglang={"dtype": "auto"}), BFLOAT16),
         (RunConfig(sglang={"quantization": "fp8"}), BFLOAT16),

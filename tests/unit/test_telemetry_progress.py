@@ -10,6 +10,7 @@ import pytest
 
 from agentrl.clock import ManualClock
 from agentrl.telemetry import progress as progress_module
+from agentrl.telemetry.dropped import Dropped
 from agentrl.telemetry.progress import Progress, duration, sparkline
 from agentrl.telemetry.sinks import StepEvent
 
@@ -125,6 +126,17 @@ def test_a_narrow_terminal_has_fewer_bars_and_then_fewer_words(
     assert len(re.findall("[▁-█]+", lines[-2])[0]) == num_bars
 
 
+def live_line(monkeypatch: pytest.MonkeyPatch, width: int, dropped: Dropped) -> str:
+    """An iteration on a terminal of this width."""
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", str(width))
+    master, slave = pty.openpty()
+    with os.fdopen(slave, "w") as stream, Progress(stream, 40, ManualClock()) as progress:
+        progress.step(event(1), dropped)
+    return read_all(master)
+
+
 def read_all(terminal: int) -> str:
     """What came to a terminal whose other end is closed (reading past the end is an error)."""
     chunks = []
@@ -146,3 +158,26 @@ def test_a_sparkline_spans_its_own_range() -> None:
 )
 def test_durations_are_short(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_what_was_dropped_loses_its_cause_before_the_line_loses_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dropped = Dropped(13, {"env_error": 2, "filtered": 1}, {"env_error": "ValueError: no gold"})
+    assert str(dropped) == ("3 of 13 groups dropped: env_error 2 (ValueError: no gold), filtered 1")
+    stream = io.StringIO()
+    with Progress(stream, 40, ManualClock()) as progress:
+        progress.step(event(1), dropped)
+    assert f"reward 0.500 ▁  {dropped}  max age 3" in stream.getvalue()
+    shown = live_line(monkeypatch, 120, dropped)
+    assert "3 of 13 groups dropped: env_error 2, filtered 1" in shown
+    assert "no gold" not in shown
+    assert "no gold" in live_line(monkeypatch, 200, dropped)
+
+
+def test_a_note_can_not_drive_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    with Progress(stream, 40, ManualClock()) as progress:
+        progress.note("note: \x1b[2J \u202e")
+        progress.end("failed: \x9b2J\r")
+    assert stream.getvalue() == "note: ␛[2J <U+202E>\nfailed: <U+009B>2J␍\n"

@@ -357,3 +357,53 @@ def test_an_evaluation_that_was_cut_off_is_no_score(run_dir: Path) -> None:
     )
     assert lines(run_dir) == []
     assert json.loads((run_dir / "summary.json").read_text())["eval"] == {}
+
+
+def played(run_dir: Path, *events: tuple[str, dict[str, Any]]) -> list[str]:
+    """What the console says of these events of the buffer."""
+    stream = io.StringIO()
+    config = SimpleNamespace(num_rollout=None)
+    with Recorder(run_dir, config, ManualClock(), stream=stream, registry=STRICT) as recorder:
+        recorder.continue_from({"trained": 90, "env_error": 5})
+        for kind, data in events:
+            recorder.event(kind, data)
+    return stream.getvalue().splitlines()
+
+
+def fates(reasons: dict[str, str], **counts: int) -> tuple[str, dict[str, Any]]:
+    return "fates", {"counts": counts, "reasons": reasons, "too_long": 0, "minted": 0, "open": 0}
+
+
+def batch(number: int) -> tuple[str, dict[str, Any]]:
+    data = step_data(number)
+    data["metrics"]["rollout/num_groups"] = 10
+    return "step", data
+
+
+def test_groups_that_were_dropped_are_said_in_the_line_of_their_iteration_with_the_cause(
+    run_dir: Path,
+) -> None:
+    cause = "MaxTurnsError: Max turns (16)\x1b[2J exceeded " + "x" * 100
+    told = played(
+        run_dir,
+        fates({"env_error": "an old one"}, env_error=6, trained=90),
+        fates({"env_error": cause, "filtered": "zero_std_0"}, env_error=7, filtered=1, trained=90),
+        batch(1),
+        fates({}, env_error=7, filtered=1, trained=100, cancelled=4),
+        batch(2),
+        fates({"filtered": ""}, env_error=7, filtered=2, trained=100),
+        batch(3),
+    )
+    assert "  3 of 13 groups dropped: env_error 2 (MaxTurnsError: Max turns (16) [2J" in told[0]
+    assert "...), filtered 1 (zero_std_0)" in told[0]
+    assert told[0].isprintable()
+    assert "dropped" not in told[1]
+    assert "1 of 11 groups dropped: filtered 1" in told[2]
+
+
+def test_the_first_error_of_a_judge_or_filter_is_told_with_its_log(run_dir: Path) -> None:
+    error = "the filter m:f failed: KeyError: 'gold' (f.py:3)"
+    failed = ("judging_failed", {"group": "00000007", "worker": "w-7", "error": error})
+    (said,) = played(run_dir, failed, failed)
+    assert said.startswith("note: a group was dropped, for its rewards or the filter failed ")
+    assert said.endswith(f"(env_error: {error}); see {run_dir}/logs/w-7.log")

@@ -128,6 +128,10 @@ class ViewedRun:
         self.inbox = []
         task = Task(f"t{credit.cursor}", {"question": said})
         self.say("driver", Tasks([task], credit.cursor + 1))
+        return self.assigned()
+
+    def assigned(self) -> list[EpisodeAssignment]:
+        """Episodes that were handed out since the last group was minted."""
         return [e for m in self.inbox if isinstance(m, Assign) for e in m.episodes]
 
     def finish(
@@ -142,6 +146,11 @@ class ViewedRun:
         ref = self.store.append(columns)
         self.store.sync()
         self.do(Stored("worker", self.epochs["worker"], 1, Finished(report), (ref,)))
+
+    def fail(self, episode: EpisodeAssignment, error: str) -> None:
+        """An attempt at the episode ends as the Env's fault."""
+        report = EpisodeReport(episode.id, Outcome.ENV_ERROR, StopReason.ERROR, [], error=error)
+        self.say("worker", Finished(report))
 
     def close(self) -> Path:
         self.ledger.__exit__(None, None, None)

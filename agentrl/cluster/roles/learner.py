@@ -1,6 +1,7 @@
 """A learner rank process. It trains in the main thread; its sockets live in side threads."""
 
 import logging
+import os
 import signal
 import threading
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import anyio
 import torch
 
 from agentrl.clock import MonotonicClock
+from agentrl.cluster.layout import INCARNATION
 from agentrl.cluster.signals import Flag, exit_at_once
 from agentrl.cluster.spec import RunSpec
 from agentrl.config.device_defaults import engine_dtype
@@ -63,7 +65,12 @@ def main(spec: RunSpec, rank: int) -> None:
     keys = load_keys(Path(spec.keys_dir)) if spec.keys_dir else None
     name = f"learner-{rank}"
     connection = BlockingPeer(
-        spec.buffer_address, role="learner", name=name, keys=keys, on_fenced=exit_at_once
+        spec.buffer_address,
+        role="learner",
+        name=name,
+        incarnation=os.environ.get(INCARNATION),
+        keys=keys,
+        on_fenced=exit_at_once,
     )
     try:
         with connection as peer:

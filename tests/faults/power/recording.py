@@ -44,8 +44,8 @@ def build(folder: Path) -> Path:
     if compiler is None:
         pytest.skip("there is no C compiler (cc, gcc or clang) to build tests/faults/power with")
     library = folder / "recorder.so"
-    command = [compiler, "-shared", "-fPIC", "-O1", "-o", library, _SOURCE, "-ldl", "-lpthread"]
-    subprocess.run(command, check=True, timeout=120)
+    flags = ["-shared", "-fPIC", "-O1", "-ldl", "-lpthread"]
+    subprocess.run([compiler, str(_SOURCE), "-o", str(library), *flags], check=True, timeout=120)
     return library
 
 
