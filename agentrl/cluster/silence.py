@@ -31,8 +31,8 @@ _PAUSES = 3.0
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What a look showed. `silent`: engines to be told of now, once in a silence; `back`: those that
-    were told of and take turns again."""
+    """What a look showed. `silent`: engines to be told of now, once in a silence; `back`: those
+    that were told of and take turns again."""
 
     silent: tuple[str, ...] = ()
     back: tuple[str, ...] = ()
