@@ -53,4 +53,4 @@ flags: setup
 
 clean:  ## remove caches and build products; runs/ and .venv stay
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
-	find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+	find . -path "./.venv*" -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

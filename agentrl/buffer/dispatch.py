@@ -234,18 +234,18 @@ class Dispatch:
             self._desks.figures.stepped()
         return answer if isinstance(answer, str) else None
 
-    def _publishing(self, message: Publishing) -> str | None:
-        refusal = self._leases.announce(message.row)
-        if refusal is None:
-            self._state.notify("publishing", version=message.row.version)
-        return refusal
-
     def _failed(self, lost: PeerLost) -> None:
         """A process has ended by itself; where it is a learner, its lease may be why."""
         epoch = self._peers.epoch_of(lost.name, lost.incarnation)
         failed = None if epoch is None else self._leases.ended(epoch)
         if failed is not None:
             self._state.notify("lease_failed", **msgspec.structs.asdict(failed))
+
+    def _publishing(self, message: Publishing) -> str | None:
+        refusal = self._leases.announce(message.row)
+        if refusal is None:
+            self._state.notify("publishing", version=message.row.version)
+        return refusal
 
     def _published(self, message: Published, now: float) -> str | None:
         answer = self._leases.publish(message)

@@ -24,6 +24,7 @@ from agentrl.disk import sync_file
 
 __all__ = ["Finding", "examine"]
 
+_PYTHONS = ((3, 11), (3, 12))
 _PACKAGES = ("torch", "sglang", "sglang-router", "megatron-core", "ray", "pyzmq", "transformers")
 _FSYNCS = 20
 _FSYNC_LIMIT_S = 0.1
@@ -56,8 +57,11 @@ def examine(run_dir: Path) -> list[Finding]:
 
 def _python() -> Finding:
     version = ".".join(map(str, sys.version_info[:3]))
-    good = sys.version_info[:2] == (3, 11)
-    return Finding("python", good, version if good else f"{version}; 3.11 is needed: make setup")
+    good = sys.version_info[:2] in _PYTHONS
+    needed = " or ".join(f"{major}.{minor}" for major, minor in _PYTHONS)
+    return Finding(
+        "python", good, version if good else f"{version}; {needed} is needed: make setup"
+    )
 
 
 def _packages() -> Iterator[Finding]:

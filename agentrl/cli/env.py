@@ -25,6 +25,7 @@ a served model, and a new one to begin with. ENV is a name of the list, pkg.modu
 path/to/file.py.
 
 A check plays whole episodes, and calls every tool with arguments made from its schema, in earnest.
+After --limit-s it tries nothing more, and says what it has left out.
 
     agentrl env list
     agentrl env new double

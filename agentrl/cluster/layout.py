@@ -128,7 +128,8 @@ class RunDir:
         except FileExistsError:
             has_begun = (self.path / "ledger.db").exists()
         if self._is_continued or (self._resume == "auto" and not has_begun):
-            self.path.chmod(0o700)
+            with contextlib.suppress(PermissionError):  # another user's, who shares it
+                self.path.chmod(0o700)
             return
         raise ConfigError(
             f"{self.path} exists; choose another --run-id, or continue it: --resume {self.path}"

@@ -28,7 +28,8 @@ def judge(run: Path, config: RunConfig) -> None:
     when there is no checkpoint to go on from; EnvironmentSetupError while a buffer has the ledger.
     """
     ledger = run / "ledger.db"
-    if ledger.stat().st_size == 0 and not ledger.with_name("ledger.db-wal").exists():
+    is_empty = not ledger.exists() or ledger.stat().st_size == 0
+    if is_empty and not ledger.with_name("ledger.db-wal").exists():
         _require_nothing(run)
         return
     with LedgerReader(ledger) as reader:
@@ -39,11 +40,11 @@ def judge(run: Path, config: RunConfig) -> None:
 
 
 def _require_nothing(run: Path) -> None:
-    """A ledger without a byte is that of a run that ended as it began: there is nothing else."""
+    """No ledger, or one without a byte, is that of a run that ended as it began."""
     for name in ("payload", "recovery"):
         if any((run / name).glob("*")):
             raise StoreError(
-                f"{run / 'ledger.db'} is empty, and {run / name} is not: its rows are lost;"
+                f"{run / 'ledger.db'} is empty or gone, and {run / name} is not: its rows are lost;"
                 f" {_ADVICE} {run}"
             )
 

@@ -79,7 +79,13 @@ FREE = {
         *("lr_warmup_iters", "weight_decay", "adam_beta1", "adam_beta2", "adam_eps", "clip_grad"),
     ),
     "a checkpoint is shared out anew, and its weights are pushed anew": (
-        *("ray_address", "actor_num_nodes", "actor_num_gpus_per_node", "rollout_num_gpus"),
+        *(
+            "device",
+            "ray_address",
+            "actor_num_nodes",
+            "actor_num_gpus_per_node",
+            "rollout_num_gpus",
+        ),
         *("rollout_num_gpus_per_engine", "sglang_server_concurrency"),
         *("update_weight_buffer_size", "update_weights_timeout", "update_weights_fleet_size"),
         *("check_weight_update_equal", "megatron", "sglang", "router"),

@@ -5,6 +5,8 @@ import sysconfig
 import traceback
 from pathlib import Path
 
+from agentrl.visible import error_text
+
 __all__ = ["is_users", "place_of", "shown_path", "words_of"]
 
 #: Code that no user of agentrl wrote.
@@ -19,7 +21,7 @@ _MAX_CHARS = 500
 
 def words_of(error: BaseException) -> str:
     """Class, message and place of `error`, as in `KeyError: 'x' (calc.py:14)`."""
-    text = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+    text = " ".join(error_text(error).split()).removesuffix(":")
     place = place_of(error)
     return text[:_MAX_CHARS] + (f" ({place})" if place else "")
 

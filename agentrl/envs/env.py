@@ -8,7 +8,7 @@ is an `EnvError` to the framework, unless it is one of agentrl's own errors, whi
 (a retriever that is gone may raise `InfrastructureError` to have the episode tried again).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -21,7 +21,10 @@ from agentrl.tools.run import run_calls
 from agentrl.tools.tool import Tool, collect_tools
 from agentrl.types import EpisodeSummary, Task, TaskSource
 
-__all__ = ["Env", "ServiceSpec"]
+__all__ = ["Env", "ServiceSpec", "Tasks"]
+
+#: Tasks that an Env brings: a row alone is named by its place.
+Tasks = Iterable[Task | dict[str, Any]]
 
 #: Methods that make an Env's reward.
 _REWARDING = frozenset({"score", "step", "run_tools"})
@@ -95,14 +98,17 @@ class Env:
         return {}
 
     @classmethod
-    def train_tasks(cls, args: Mapping[str, Any], *, seed: int) -> TaskSource | None:
-        """Training tasks of an Env that brings its own, for a run without `--prompt-data`."""
+    def train_tasks(cls, args: Mapping[str, Any], *, seed: int) -> TaskSource | Tasks | None:
+        """Training tasks of an Env that brings its own, for a run without `--prompt-data`: a list,
+        a generator, or a source. Their order follows from `args` and `seed` alone; a generator is
+        made anew where a run goes on. `args` are those of `--env-args`."""
         del args, seed
         return None
 
     @classmethod
-    def eval_tasks(cls, args: Mapping[str, Any]) -> dict[str, list[Task]]:
-        """Evaluation sets by name, for a run without `--eval-prompt-data`."""
+    def eval_tasks(cls, args: Mapping[str, Any]) -> Mapping[str, Tasks]:
+        """Evaluation sets by name, for a run without `--eval-prompt-data`; the same tasks
+        whenever it is called."""
         del args
         return {}
 

@@ -105,7 +105,11 @@ def claimed_twice(kind: Kind[T], name: str, owners: Iterable[str]) -> ConfigErro
 
 
 def load_file(path: Path) -> ModuleType:
-    """The module in a file, one however often it is asked for. Raises ConfigError."""
+    """The module in a file, one however often it is asked for. Raises ConfigError.
+
+    It may import what lies beside it: its folder comes last in `sys.path`, behind the standard
+    library and every package, from now on, so that an import inside a function finds it too.
+    """
     path = path.expanduser().resolve()
     if (kind := kind_of(path)) != "a file":
         lack = f"there is no file {path}" if kind == "nothing" else f"{path} is {kind}, not code"
@@ -118,6 +122,8 @@ def load_file(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ConfigError(f"{path} cannot be loaded as Python")
     module = importlib.util.module_from_spec(spec)
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)

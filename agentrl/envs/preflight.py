@@ -21,7 +21,7 @@ from agentrl.envs.single_turn import SingleTurnEnv
 from agentrl.envs.sources import JsonlSource
 from agentrl.envs.tasks import open_eval_sets, open_source
 from agentrl.errors import AgentRLError, ConfigError
-from agentrl.types import Task, TaskSource
+from agentrl.types import TaskSource
 
 __all__ = ["ROWS", "check_eval_sets", "preflight", "services_of", "source_of", "tools_of"]
 
@@ -63,18 +63,11 @@ def _rows(source: TaskSource) -> list[str]:
 def source_of(config: RunConfig, cls: type[Env]) -> TaskSource:
     """The training tasks. Raises ConfigError for what is no source, and for what raises."""
     try:
-        source = open_source(config, cls)
+        return open_source(config, cls)
     except AgentRLError:
         raise
     except Exception as error:
         raise _raised(cls, "train_tasks", error) from error
-    if not callable(getattr(source, "tasks", None)):
-        raise ConfigError(
-            f"{cls.__qualname__}.train_tasks returned {type(source).__name__}; return a source "
-            "with `async def tasks(self, cursor=0)`, or write the tasks to a JSONL file and give "
-            "it as --prompt-data"
-        )
-    return source
 
 
 def services_of(config: RunConfig, cls: type[Env]) -> dict[str, ServiceSpec]:
@@ -96,20 +89,11 @@ def services_of(config: RunConfig, cls: type[Env]) -> dict[str, ServiceSpec]:
 def check_eval_sets(config: RunConfig, cls: type[Env]) -> None:
     """Raise ConfigError for evaluation sets that are none, and for what raises."""
     try:
-        sets: object = open_eval_sets(config, cls)
+        sets = open_eval_sets(config, cls)
     except AgentRLError:
         raise
     except Exception as error:
         raise _raised(cls, "eval_tasks", error) from error
-    good = isinstance(sets, dict) and all(
-        isinstance(tasks, list) and all(isinstance(task, Task) for task in tasks)
-        for tasks in sets.values()
-    )
-    if not good:
-        raise ConfigError(
-            f"{cls.__qualname__}.eval_tasks returned {sets!r:.80}; return lists of Task by name"
-        )
-    assert isinstance(sets, dict)
     for name, tasks in sets.items():
         for task in tasks:
             require_shallow(task.row, f"the row of task {task.id} of evaluation set {name}")

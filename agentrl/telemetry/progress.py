@@ -3,7 +3,7 @@
 On a terminal one line is redrawn (here it is broken). A narrow one has fewer bars first, and then
 fewer of the last words:
 
-    iteration 3/9  ETA 1m00s  reward 0.410 ▁▅█  max age 3  masked 1.2 %  ready 6/30
+    iteration 3/9  ETA 1m00s  sampled reward 0.410 ▁▅█  max age 3  masked 1.2 %  ready 6/30
         812 tok/s  push 41 ms
 
 Groups that were dropped since the iteration before are said after its reward, with the newest cause
@@ -40,11 +40,15 @@ _GAP = "  "
 
 
 class Progress:
-    """`with Progress(stream, total, clock) as progress`; `total` iterations, None: unknown."""
+    """`with Progress(stream, total, clock) as progress`; `total` iterations, None: unknown. `how`:
+    `sampled` or `greedy`, as the turns are that are rewarded."""
 
-    def __init__(self, stream: TextIO, total: int | None, clock: Clock) -> None:
+    def __init__(
+        self, stream: TextIO, total: int | None, clock: Clock, *, how: str = "sampled"
+    ) -> None:
         self._stream = stream
         self._total = total
+        self._how = how
         self._clock = clock
         self._rewards: deque[float] = deque(maxlen=_HISTORY)
         self._ends: deque[float] = deque(maxlen=_HISTORY)
@@ -115,7 +119,7 @@ class Progress:
             words.append(f"ETA {duration(left_s)}")
         if "rollout/reward_mean" in metrics:
             bars = sparkline(list(self._rewards)[-num_bars:])
-            words.append(f"reward {metrics['rollout/reward_mean']:.3f} {bars}".rstrip())
+            words.append(f"{self._how} reward {metrics['rollout/reward_mean']:.3f} {bars}".rstrip())
         words += [dropped] if dropped else []
         words += [
             form.format(*(metrics[name] * scale for name in names))

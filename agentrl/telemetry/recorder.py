@@ -35,6 +35,12 @@ class _RunConfig(Protocol):
     @property
     def num_rollout(self) -> int | None: ...
 
+    @property
+    def rollout_temperature(self) -> float: ...
+
+    @property
+    def eval_temperature(self) -> float: ...
+
 
 class Recorder:
     """`with Recorder(run_dir, config, clock) as recorder`. `run_id`: the run's id; without it, the
@@ -56,7 +62,9 @@ class Recorder:
         if (before := read_summary(run_dir / "summary.json")) is not None:
             self._summary.continue_from(before)
         self._writer = MetricsWriter(run_dir, registry=registry)
-        self._progress = Progress(stream or sys.stdout, config.num_rollout, clock)
+        how = _how(config.rollout_temperature)
+        self._progress = Progress(stream or sys.stdout, config.num_rollout, clock, how=how)
+        self._how_scored = _how(config.eval_temperature)
         self._sampled: deque[tuple[float, int]] = deque(maxlen=_WINDOW + 1)
         self._failures: Mapping[str, Any] | None = None
         self._env_error_told = False
@@ -121,7 +129,7 @@ class Recorder:
             if key not in ("name", "id") and value is not None
         }
         self._writer.evaluation(step, name, numbers)
-        said = "no score" if score.score is None else f"{score.score:.3f}"
+        said = "no score" if score.score is None else f"{score.score:.3f} {self._how_scored}"
         self._progress.note(
             f"evaluation {name}: {said} over {score.n} episodes, "
             f"versions {score.version_min}..{score.version_max}"
@@ -136,14 +144,14 @@ class Recorder:
         self._progress.end(text)
 
     def epitaph(self, status: str) -> str:
-        """The run in one line: `complete: 30 iterations in 1m34s, heldout 0.345 -> 0.728`."""
+        """The run in one line: `complete: 30 iterations in 1m34s, heldout 0.345 -> 0.728
+        greedy`."""
         summary = self._summary.build(status)
         words = [f"{status}: {summary.steps} iterations in {duration(summary.wall_s)}"]
         for name, scores in summary.eval.items():
             values = [f"{score.score:.3f}" for score in scores if score.score is not None]
-            words.append(
-                f"{name} {' -> '.join(dict.fromkeys((values[0], values[-1])))}" if values else ""
-            )
+            change = " -> ".join(dict.fromkeys((values[0], values[-1]))) if values else ""
+            words.append(f"{name} {change} {self._how_scored}" if values else "")
         return ", ".join(word for word in words if word)
 
     def finish(self, status: str, error: str | None = None) -> None:
@@ -227,3 +235,8 @@ class Recorder:
         return (
             {"perf/engine_tokens_per_s": (tokens - before) / (now - since)} if now > since else {}
         )
+
+
+def _how(temperature: float) -> str:
+    """How turns are chosen: a score of greedy turns and a reward of sampled ones differ."""
+    return "sampled" if temperature else "greedy"

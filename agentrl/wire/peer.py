@@ -302,6 +302,8 @@ class BufferPeer:
         await self._hand_over(message, columns)
 
     async def _hand_over(self, message: Message, columns: list[memoryview]) -> None:
+        if self._failure is not None:  # nobody takes what was on its way in
+            return
         try:
             self._inbox.send_nowait((message, columns))
         except anyio.WouldBlock:

@@ -1,6 +1,7 @@
 """Disks that are full, bits that flip, files that end too early."""
 
 import random
+import resource
 import shutil
 from pathlib import Path
 
@@ -46,6 +47,25 @@ def test_k1_a_buffer_whose_disk_is_full_ends_and_goes_on_when_there_is_room(
     findings = settled(one, "K1")
     ended = history.read(one.folder, "ended")
     assert [(r.data["point"], r.data["how"]) for r in ended] == [(p, "full") for p in points]
+    assert findings.fates == {Fate.TRAINED: findings.minted}
+
+
+def test_k1_a_buffer_that_may_write_no_more_ends_and_loses_nothing(lab: MakeLab) -> None:
+    """The kernel cuts a write short at the limit of a file's size, wherever that falls."""
+    one = lab(num_rollout=10)
+    with one:
+        for spare in (10, 1000, 30_000):
+            one.steps_more(2)
+            largest = max(path.stat().st_size for path in one.run.rglob("*") if path.is_file())
+            limit = largest + spare
+            one.fault("limited", "buffer", limit=limit)
+            one.may_end("buffer")
+            resource.prlimit(one.pid("buffer"), resource.RLIMIT_FSIZE, (limit, limit))
+            one.wait(lambda: one.code("buffer") is not None, "the buffer ends at the limit")
+            assert one.code("buffer") not in (0, -9)
+            one.replace("buffer")
+        one.finish()
+    findings = settled(one, "K1 (RLIMIT_FSIZE)")
     assert findings.fates == {Fate.TRAINED: findings.minted}
 
 

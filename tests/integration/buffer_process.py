@@ -129,7 +129,7 @@ class Learner:
 
 
 async def play_a_run(
-    server: Server, *, end_at: tuple[int, ...] = ()
+    server: Server, *, end_at: tuple[int, ...] = (), within_s: float = 90.0
 ) -> tuple[Learner, list[Event]]:
     """Play until no lease is left; the buffer is ended for good, and before that after each of
     these iterations."""
@@ -143,7 +143,7 @@ async def play_a_run(
             BufferPeer(address, role="worker", name="w1") as second,
         ):
             learner = Learner(learning, versions, server)
-            with anyio.fail_after(90):
+            with anyio.fail_after(within_s):
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(feed, driving, events)
                     for seed, peer in enumerate((first, second)):

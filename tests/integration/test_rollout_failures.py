@@ -132,6 +132,7 @@ async def test_a_class_that_is_not_there_is_said_where_something_is_raised() -> 
     [
         {"failures": {TurnsError: float("nan")}},
         {"failures": {TurnsError: "zero"}},
+        {"failures": {TurnsError: 1e200}},
         {"failures": {"no place": 0.0}},
         {"failures": {int: 0.0}},
         {"failures": {KeyboardInterrupt: 0.0}},

@@ -25,6 +25,7 @@ from tests.integration.test_rollout_contract import (
     HELLO,
     LEAVES_NOTHING,
     NEVER_STOPS,
+    PLAYS,
     TASK,
     sound,
 )
@@ -44,9 +45,10 @@ class ModelBehaviorError(Exception):
 
 
 @pytest.fixture(autouse=True)
-def hold_s(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine holds the loop as well; no test here is about that."""
+def busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine holds the loop, and is slow: no test here is about that."""
     monkeypatch.setattr(rollout_contract, "HOLD_S", 30.0)
+    monkeypatch.setattr(rollout_contract, "LIMIT_S", 120.0)
 
 
 def tried(cls: type[Rollout], *promises: str) -> list[Finding]:
@@ -139,6 +141,27 @@ def test_an_agent_that_takes_its_limit_for_a_reward_is_sound() -> None:
     assert [one.problem for one in tried(made_of(careful))] == [None] * len(PROMISES)
 
 
+@pytest.mark.parametrize("worth", [{"failures": {MaxTurnsExceeded: 0.0}}, {"policy_error": 0.0}])
+def test_an_agent_that_says_what_its_limit_is_worth_is_sound(worth: Any) -> None:
+    async def told(task: dict[str, Any], chat: Chat) -> float:
+        return await openai_agent(task, chat)
+
+    made = vars(rollout(f"test/told-{next(iter(worth))}", **worth)(told))[MADE_ENV]
+    assert tried(made) == [Finding(promise, None) for promise in PROMISES]
+
+
+def test_a_mistake_that_counts_as_the_policys_failure_is_noted() -> None:
+    async def hidden(task: dict[str, Any], chat: Chat) -> float:
+        await chat.complete(HELLO)
+        return float(task["no_such"])
+
+    made = vars(rollout("test/hidden", policy_error=0.0)(hidden))[MADE_ENV]
+    (found,) = tried(made, PLAYS)
+    assert found.problem is None
+    assert "test/hidden raised KeyError: 'no_such' (" in str(found.note)
+    assert "it hides a mistake" in str(found.note)
+
+
 def test_an_agent_without_a_limit_is_ended_by_a_budget_and_is_sound() -> None:
     assert tried(made_of(sound), NEVER_STOPS) == [Finding(NEVER_STOPS, None)]
 
@@ -189,14 +212,14 @@ def test_an_agent_that_is_slow_with_each_call_is_not_blamed_and_that_is_said(
             messages.append(said)
             call = said["tool_calls"][0]
             messages.append({"role": "tool", "tool_call_id": call["id"], "content": "42"})
-            await anyio.sleep(1.0)
+            await anyio.sleep(3.0)
         return 1.0
 
-    monkeypatch.setattr(rollout_contract, "LIMIT_S", 4.0)
+    monkeypatch.setattr(rollout_contract, "LIMIT_S", 8.0)
     (found,) = tried(made_of(slow), NEVER_STOPS)
     assert found.problem is None
     assert "a policy that calls a tool for ever was ended after " in str(found.note)
-    assert "calls, when 4 s were over" in str(found.note)
+    assert "calls, when 8 s were over" in str(found.note)
 
 
 def test_an_agent_that_takes_its_time_is_played_as_often_as_there_is_time_for() -> None:
@@ -211,8 +234,6 @@ def test_an_agent_that_takes_its_time_is_played_as_often_as_there_is_time_for() 
     assert [one.problem for one in found] == [None] * len(PROMISES)
     notes = {one.promise: one.note for one in found if one.note}
     assert "(--limit-s gives the check more than 4 s)" in notes[ANY_TURN]
-    assert "left out " in notes[ANY_TURN]
-    assert " of 8, " in notes[ANY_TURN]
     assert len(started) < 20
 
 

@@ -1,8 +1,11 @@
 """A peer of a buffer that is well: its greeting, delivery, back-pressure, heartbeats, its end."""
 
+import random
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import numpy as np
 import pytest
 
@@ -130,6 +133,28 @@ async def test_the_owners_own_errors_and_deadlines_pass_through_unwrapped(
             async with worker(buffer) as peer:
                 await peer.receive()
         assert scope.cancelled_caught
+
+
+async def test_a_peer_leaves_in_peace_while_messages_come(buffer: ScriptedBuffer) -> None:
+    """One that is on its way in when the peer leaves is for nobody, and no error."""
+
+    chance = random.Random(7)
+
+    async def talk() -> None:
+        while True:
+            with suppress(AssertionError):  # its queue is full, or it has left
+                await buffer.say(Event("step"))
+            await anyio.lowlevel.checkpoint()
+
+    with anyio.fail_after(120):
+        async with buffer:
+            for _ in range(200):
+                async with anyio.create_task_group() as tasks:
+                    async with worker(buffer) as peer:
+                        tasks.start_soon(talk)
+                        for _ in range(chance.randrange(1, 9)):
+                            await peer.receive()
+                    tasks.cancel_scope.cancel()
 
 
 async def test_a_closed_peer_says_so(buffer: ScriptedBuffer) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from agentrl.buffer import audit
 from agentrl.buffer.ledger import Ledger, LedgerReader
-from agentrl.buffer.rows import Mark
+from agentrl.buffer.rows import Mark, PeerRow
 from agentrl.errors import EnvironmentSetupError, StoreError
 from agentrl.types import Fate
 from tests.unit.buffer_runs import rewrite, trained_run
@@ -140,6 +140,25 @@ def test_a_damaged_row_is_named_with_what_is_lost(
     assert f"--load {tmp_path}" in str(error.value)
     with Ledger(tmp_path / "ledger.db") as ledger, pytest.raises(StoreError, match="is damaged in"):
         ledger.load()
+
+
+def test_a_row_that_its_page_has_forgotten_is_told(tmp_path: Path) -> None:
+    """No digest is left that could tell of it."""
+    trained_run(tmp_path)
+    path = tmp_path / "ledger.db"
+    with Ledger(path) as ledger:
+        ledger.commit([PeerRow(epoch, f"worker-{epoch}", "worker", "i") for epoch in (1, 2)])
+    db = sqlite3.connect(path)
+    ((page,),) = db.execute("SELECT rootpage FROM sqlite_master WHERE name = 'peers'")
+    ((page_bytes,),) = db.execute("PRAGMA page_size")
+    db.close()
+    data = bytearray(path.read_bytes())
+    cells = slice((page - 1) * page_bytes + 3, (page - 1) * page_bytes + 5)
+    assert data[cells] == b"\0\2"
+    data[cells] = b"\0\1"
+    path.write_bytes(data)
+    with pytest.raises(StoreError, match=r"is damaged in 1 place; .*\n.*a page: "):
+        audit(tmp_path)
 
 
 def test_the_audit_of_an_empty_file_is_refused_and_leaves_it_empty(tmp_path: Path) -> None:

@@ -39,8 +39,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("method", "said"),
     [
-        ("train_tasks(cls):\n        return []", "Sums.train_tasks raised TypeError"),
-        ("train_tasks(cls, args, *, seed):\n        return 3", "Sums.train_tasks returned int"),
+        ("train_tasks(cls):\n        return []", "write `def train_tasks(cls, args, *, seed):`"),
+        (
+            "train_tasks(cls, args, *, seed):\n        return 3",
+            "Sums.train_tasks returned 3",
+        ),
         (
             "train_tasks(cls, args, *, seed):\n        return args['split']",
             "Sums.train_tasks raised KeyError: 'split' (sums.py:10)",
@@ -48,7 +51,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("eval_tasks(cls, args):\n        return 1 / 0", "Sums.eval_tasks raised ZeroDivision"),
         ("eval_tasks(cls, args):\n        return [3]", "Sums.eval_tasks returned [3]"),
         ("service_specs(cls, args):\n        return ['db']", "Sums.service_specs returned ['db']"),
-        ("service_specs(cls):\n        return {}", "Sums.service_specs raised TypeError"),
+        ("service_specs(cls):\n        return {}", "write `def service_specs(cls, args):`"),
     ],
 )
 def test_a_class_method_that_is_wrong_is_told_without_a_traceback(

@@ -64,7 +64,7 @@ def no_checkpoint(run: Path) -> None:
 DAMAGES = [
     (garbage, StoreError, "is no readable ledger"),
     (cut, StoreError, "damage|no readable ledger"),
-    (empty, StoreError, "is empty, and .*payload is not: its rows are lost"),
+    (empty, StoreError, "is empty or gone, and .*payload is not: its rows are lost"),
     (other_reward, StoreError, "lost: the task, state, fate and rewards of group 00000002"),
     (no_payload, StoreError, "episode 00000002/0: segment 1 cannot be read"),
     (short_payload, StoreError, "episode 00000002/0: segment 1 has 20 bytes of 30"),
@@ -79,6 +79,7 @@ def test_a_run_that_can_go_on_is_left_as_it_is(run: Path) -> None:
 
 
 def test_a_run_that_ended_as_it_began_can_begin(tmp_path: Path) -> None:
+    judge(tmp_path, RunConfig())
     (tmp_path / "ledger.db").touch()
     judge(tmp_path, RunConfig())
 

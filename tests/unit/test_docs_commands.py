@@ -44,6 +44,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 #: A task for each Env that no command of its page plays.
 TASKS = {
     "Cart": '{"seed": 1}',
+    "Doubles": '{"number": 21}',
     "Echo": '{"word": "hello"}',
     "Guess": '{"most": 10}',
     "Shop": '{"wanted": "tea"}',

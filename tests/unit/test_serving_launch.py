@@ -151,9 +151,9 @@ def test_router_settings_can_be_overridden_or_refused() -> None:
         router_command(port=1, prometheus_port=2, turn_timeout_s=9, extra={"api_key": "mine"})
 
 
-def run_python(code: str, path: str) -> str:
+def run_python(code: str, path: str, *options: str) -> str:
     result = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, *options, "-c", code],
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
@@ -164,7 +164,9 @@ def run_python(code: str, path: str) -> str:
 
 
 def test_stand_ins_import_as_the_packages_they_stand_for() -> None:
+    """Also where they are installed, as triton is with the PyTorch of the package index."""
     code = """
+import sitecustomize  # without site-packages (-S) Python does not run it
 import triton, triton.language as tl
 from triton.runtime.autotuner import OutOfResources
 from torchvision.transforms import InterpolationMode
@@ -180,7 +182,7 @@ assert issubclass(OutOfResources, Exception) and not isinstance(3, tl.tensor)
 assert {InterpolationMode.BICUBIC: 1} and triton.cdiv(5, 2) == 3 and triton.next_power_of_2(5) == 8
 print(triton.__version__)
 """
-    assert run_python(code, str(STANDINS)) == "3.0.0"
+    assert run_python(code, str(STANDINS), "-S") == "3.0.0"
 
 
 def test_a_package_that_is_installed_is_not_stood_in_for(tmp_path: Path) -> None:

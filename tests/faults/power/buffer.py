@@ -58,7 +58,7 @@ def recorded(folder: Path, library: Path) -> Recorded:
     server = Server(
         small_run(folder), run_dir, env=environment(library, root, log), end=signal.SIGTERM
     )
-    anyio.run(lambda: play_a_run(server, end_at=(3, 6)))
+    anyio.run(lambda: play_a_run(server, end_at=(3, 6), within_s=600.0))
     records = read(log)
     with LedgerReader(run_dir / "ledger.db") as ledger:
         episodes = ledger.load_all().episodes

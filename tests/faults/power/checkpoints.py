@@ -54,8 +54,7 @@ if kind == "megatron":
 
 
 class Written(msgspec.Struct, frozen=True):
-    """Where it wrote, and what happened to its disk; the last word that it said by then is a record
-    of the kind S."""
+    """Where it wrote, and what happened to its disk; its words stand among that."""
 
     root: Path
     records: list[Record]
