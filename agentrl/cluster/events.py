@@ -19,6 +19,7 @@ class RunState:
     def __init__(self) -> None:
         self.version: int | None = None
         self.iteration = 0
+        self.push_pause_s = 0.0
         self.leases = 0
         self.last_lease: int | None = None
         self.steps = 0
@@ -62,6 +63,8 @@ class RunState:
                 self._announced = int(event.data["version"])
             case "published":
                 self.version = int(event.data["version"])
+                costs = event.data.get("metrics", {})
+                self.push_pause_s = costs.get("perf/push_pause_s", self.push_pause_s)
                 # A learner that begins again says so: what came later will be made again.
                 self.steps = self.iteration = int(event.data["iteration"])
             case "lease":

@@ -5,8 +5,9 @@
 
 A push pauses engines and lets them go on. Whoever pauses one otherwise, or leaves it paused, stops
 the run without a word: turns wait inside the engine until their deadline. Weights given anew end
-such a pause in the learner's own order, so nothing generates in the middle of a push. An engine
-that cannot be reached has ended; that is `watch.py`'s business.
+such a pause in the learner's own order, so nothing generates in the middle of a push. They are not
+announced, so a silence must be three times as long as the last push's pause. An engine that cannot
+be reached has ended; that is `watch.py`'s business.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -25,11 +26,13 @@ __all__ = ["Silence", "SilenceWatch", "Verdict"]
 #: An answer takes milliseconds; one that takes longer is none.
 _ANSWER_S = 4.0
 _SILENT_S = 20.0
+#: How much longer than the last push's pause a silence must be.
+_PAUSES = 3.0
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What a look showed. `silent`: engines to be told of, now or once more; `back`: engines that
-    were told of and take turns again."""
+    """What a look showed. `silent`: engines to be told of now, once in a silence; `back`: those
+    that were told of and take turns again."""
 
     silent: tuple[str, ...] = ()
     back: tuple[str, ...] = ()
@@ -40,11 +43,13 @@ class Silence:
 
     def __init__(self) -> None:
         self._since: dict[str, float] = {}
-        self._told: dict[str, float] = {}
+        self._told: set[str] = set()
         self._last: float | None = None
         self.total_s = 0.0
 
-    def looked(self, silent: set[str], is_pushing: bool, now: float) -> Verdict:
+    def looked(
+        self, silent: set[str], is_pushing: bool, now: float, patience_s: float = _SILENT_S
+    ) -> Verdict:
         """Take in which engines answered that they take no turns. While a push is open nobody is
         counted silent."""
         silent = set() if is_pushing else silent
@@ -52,13 +57,11 @@ class Silence:
             self.total_s += (now - self._last) * len(silent & self._since.keys())
         self._last = now
         self._since = {name: self._since.get(name, now) for name in silent}
-        back = tuple(sorted(self._told.keys() - silent)) if not is_pushing else ()
-        for name in back:
-            del self._told[name]
-        told_at = {name: self._told.get(name, since) for name, since in self._since.items()}
-        due = tuple(sorted(name for name, at in told_at.items() if now - at >= _SILENT_S))
-        self._told |= dict.fromkeys(due, now)
-        return Verdict(due, back)
+        back = set() if is_pushing else self._told - silent
+        due = {name for name, since in self._since.items() if now - since >= patience_s}
+        due -= self._told
+        self._told = (self._told | due) - back
+        return Verdict(tuple(sorted(due)), tuple(sorted(back)))
 
 
 class SilenceWatch:
@@ -100,16 +103,17 @@ class SilenceWatch:
             for engine in self._engines:
                 group.start_soon(ask, engine)
         is_pushing = was_pushing or self._state.is_pushing
-        verdict = self._silence.looked(silent, is_pushing, self._clock.now())
+        patience_s = max(_SILENT_S, _PAUSES * self._state.push_pause_s)
+        verdict = self._silence.looked(silent, is_pushing, self._clock.now(), patience_s)
         self._recorder.event("engines", {"silence_s": self._silence.total_s})
         if verdict.back:
             self._recorder.note(f"{', '.join(verdict.back)} took up turns again")
         if verdict.silent:
             self._recorder.note(
                 f"{', '.join(verdict.silent)} of {len(self._engines)} engines took no turns for "
-                f"{_SILENT_S:g} s although no push is going on: paused by a call that is not the "
-                "run's own, or standing still. The learner is asked to give weights anew, which "
-                "ends a pause"
+                f"{patience_s:.0f} s although no push is going on: paused by a call that is not "
+                "the run's own, or standing still. The learner is asked to give weights anew, "
+                "which ends a pause"
             )
         for name in verdict.silent:
             await self._ask_for_weights(name)

@@ -29,10 +29,24 @@ def test_a_pause_is_told_after_twenty_seconds_and_its_end_too() -> None:
     assert silence.total_s == 2 * 25 + 5
 
 
-def test_a_pause_that_lasts_is_told_again() -> None:
+def test_a_pause_that_lasts_is_told_once_and_a_new_one_again() -> None:
+    """Each time the learner is asked for weights: it must not be asked for ever."""
     silence = Silence()
-    told = [now for now in range(0, 61, 5) if silence.looked(BOTH, False, now).silent]
-    assert told == [20, 40, 60]
+    told = [
+        now
+        for now in range(0, 101, 5)
+        if silence.looked(set() if now == 60 else BOTH, is_pushing=False, now=now).silent
+    ]
+    assert told == [20, 85]
+
+
+def test_where_pushes_pause_engines_for_long_a_pause_must_be_longer() -> None:
+    state, silence = RunState(), Silence()
+    costs = {"perf/push_pause_s": 25.0}
+    state.apply(Event("published", {"version": 1, "iteration": 1, "metrics": costs}))
+    assert state.push_pause_s == 25
+    told = [now for now in range(0, 101, 5) if silence.looked(BOTH, False, now, 75).silent]
+    assert told == [75]
 
 
 def test_engines_that_a_push_pauses_are_not_silent() -> None:
