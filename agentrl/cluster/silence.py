@@ -21,7 +21,7 @@ from agentrl.cluster.events import RunState
 from agentrl.telemetry.recorder import Recorder
 from agentrl.types import EngineAddress
 
-__all__ = ["Silence", "SilenceWatch", "Verdict"]
+__all__ = ["Silence", "SilenceWatch", "SilenceChange"]
 
 #: An answer takes milliseconds; one that takes longer is none.
 _ANSWER_S = 4.0
@@ -30,7 +30,7 @@ _SILENT_S = 20.0
 _PAUSES = 3.0
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class SilenceChange(msgspec.Struct, frozen=True):
     """What a look showed. `silent`: engines to be told of now, once in a silence; `back`: those
     that were told of and take turns again."""
 
@@ -49,7 +49,7 @@ class Silence:
 
     def looked(
         self, silent: set[str], is_pushing: bool, now: float, patience_s: float = _SILENT_S
-    ) -> Verdict:
+    ) -> SilenceChange:
         """Take in which engines answered that they take no turns. While a push is open nobody is
         counted silent."""
         silent = set() if is_pushing else silent
@@ -61,7 +61,7 @@ class Silence:
         due = {name for name, since in self._since.items() if now - since >= patience_s}
         due -= self._told
         self._told = (self._told | due) - back
-        return Verdict(tuple(sorted(due)), tuple(sorted(back)))
+        return SilenceChange(tuple(sorted(due)), tuple(sorted(back)))
 
 
 class SilenceWatch:

@@ -6,7 +6,7 @@ before the next.
 
 Told by name is an engine whose weights changed between two pushes (its own HTTP API can do that),
 and one whose weights a push did not change although others were sent. An engine that says nothing,
-or was started anew, is not judged. Pure.
+was started anew, or fell out of a push and may hold a part of it, is not judged. Pure.
 """
 
 from collections.abc import Mapping
@@ -43,6 +43,10 @@ class Seals:
                 "HTTP API, or its memory is damaged. Tokens that it sampled since are not of the "
                 "learner's weights. Find out who did; then --resume goes on"
             )
+
+    def forget(self, name: str) -> None:
+        """An engine fell out of a push: what it holds now is nobody's fault."""
+        self._seals.pop(name, None)
 
     def renew(self, version: int, sent: Sent, found: Mapping[str, HeldWeights]) -> None:
         """Take in what engines hold after the push of `version`. Raises HealthError."""

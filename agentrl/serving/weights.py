@@ -66,7 +66,8 @@ class FleetWeightSink:
                       second, so one that does not come about is tried again
     fleet_size        --update-weights-fleet-size: engines in one collective
     ranks_per_engine  devices of one engine (its tensor-parallel size)
-    engine_dtype      what engines keep weights in, where `verify` is asked (None: what is sent)
+    engine_dtype      what engines keep weights in; None: unknown, so that `verify` compares what is
+                      sent, and engines that a push did not change are not told of
     tied_embeddings   the model has no output layer of its own: `lm_head.weight` is not sent
     on_lost           told of each engine that fell out of a push, in the calling thread
     key               what engines want to be shown
@@ -221,6 +222,7 @@ class FleetWeightSink:
     def _send(self, fleets: list[Fleet], buckets: Iterator[Bucket], version: int) -> "_Pass":
         """One pass over the buckets, to all fleets in step; a fleet that fails drops out of it."""
         num_bytes, sums, shows = 0, list[int](), True
+        kept = None if self._engine_dtype is None else _name(self._engine_dtype)
         for bucket in buckets:
             active = [fleet for fleet in fleets if fleet.connected]
             if not active:
@@ -232,7 +234,7 @@ class FleetWeightSink:
                 fleet.finish()
             num_bytes += payload.nbytes
             sums.append(_sum_of(payload))
-            shows &= self._engine_dtype is None or set(bucket.dtypes) == {_name(self._engine_dtype)}
+            shows &= set(bucket.dtypes) == {kept}
         return _Pass(num_bytes, tuple(sums) if shows else None)
 
     def _restore(self, fleet: Fleet) -> bool:
@@ -301,6 +303,7 @@ class FleetWeightSink:
 
     def _lose(self, member: EngineControl, reason: Exception) -> None:
         self._lost.append(member)
+        self._seals.forget(member.name)
         logger.error("%s fell out of a weight push: %s", member.name, reason)
         self._on_lost(EngineAddress(member.name, member.url))
 

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from agentrl.clock import MonotonicClock
 from agentrl.cluster.events import RunState
-from agentrl.cluster.silence import Silence, SilenceWatch, Verdict
+from agentrl.cluster.silence import Silence, SilenceWatch, SilenceChange
 from agentrl.telemetry.recorder import Recorder
 from agentrl.types import EngineAddress
 from agentrl.wire.messages import Event
@@ -21,11 +21,13 @@ BOTH = {"engine-0", "engine-1"}
 def test_a_pause_is_told_after_twenty_seconds_and_its_end_too() -> None:
     silence = Silence()
     verdicts = [silence.looked(BOTH, is_pushing=False, now=now) for now in (0, 5, 10, 15, 20, 25)]
-    assert verdicts[:4] == [Verdict()] * 4
-    assert verdicts[4] == Verdict(silent=("engine-0", "engine-1"))
-    assert verdicts[5] == Verdict()
-    assert silence.looked({"engine-1"}, is_pushing=False, now=30) == Verdict(back=("engine-0",))
-    assert silence.looked(set(), is_pushing=False, now=35) == Verdict(back=("engine-1",))
+    assert verdicts[:4] == [SilenceChange()] * 4
+    assert verdicts[4] == SilenceChange(silent=("engine-0", "engine-1"))
+    assert verdicts[5] == SilenceChange()
+    assert silence.looked({"engine-1"}, is_pushing=False, now=30) == SilenceChange(
+        back=("engine-0",)
+    )
+    assert silence.looked(set(), is_pushing=False, now=35) == SilenceChange(back=("engine-1",))
     assert silence.total_s == 2 * 25 + 5
 
 
@@ -52,7 +54,7 @@ def test_where_pushes_pause_engines_for_long_a_pause_must_be_longer() -> None:
 def test_engines_that_a_push_pauses_are_not_silent() -> None:
     silence = Silence()
     for now in range(0, 100, 5):
-        assert silence.looked(BOTH, is_pushing=True, now=now) == Verdict()
+        assert silence.looked(BOTH, is_pushing=True, now=now) == SilenceChange()
     assert silence.total_s == 0
 
 
@@ -60,7 +62,7 @@ def test_short_pauses_do_not_add_up() -> None:
     silence = Silence()
     for now in range(0, 100, 5):
         silent = BOTH if now % 15 else set()
-        assert silence.looked(silent, is_pushing=False, now=now) == Verdict()
+        assert silence.looked(silent, is_pushing=False, now=now) == SilenceChange()
 
 
 def test_a_push_is_open_from_its_announcement_until_the_engines_serve_it() -> None:

@@ -51,6 +51,32 @@ def test_engines_that_hold_what_they_were_given_raise_no_alarm(cluster: Cluster)
         sink.inspect()
 
 
+def test_a_push_to_engines_of_an_unknown_type_is_not_judged_by_their_digest(
+    cluster: Cluster,
+) -> None:
+    """They may round away what has changed."""
+    sink = cluster.sink("e0", engine_dtype=None)
+    sink.publish(1, some_weights(1).items())
+    engine = cluster.engines["e0"]
+    kept = copy.copy(engine.weights)
+
+    def round_to_the_same() -> None:
+        engine.weights = copy.copy(kept)
+
+    engine.on_bucket = round_to_the_same
+    sink.publish(2, some_weights(2).items())
+
+
+def test_an_engine_that_fell_out_of_a_push_and_comes_back_is_no_alarm(cluster: Cluster) -> None:
+    """It holds a part of that push, under the label of the one before."""
+    sink = cluster.sink("e0")
+    sink.publish(1, some_weights(1).items())
+    cluster.engines["e0"].refused_buckets = {5, 7}  # the second bucket, and when it is tried again
+    sink.publish(2, some_weights(2).items())
+    assert cluster.lost == ["e0"]
+    cluster.assert_serving(2, some_weights(2), "e0")
+
+
 def test_an_engine_that_was_started_anew_is_no_alarm(cluster: Cluster) -> None:
     sink = cluster.sink("e0", "e1")
     sink.publish(1, some_weights(1).items())

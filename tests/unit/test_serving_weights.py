@@ -167,7 +167,12 @@ class Cluster:
         self.lost: list[str] = []
 
     def sink(
-        self, *names: str, fleet_size: int = 16, timeout_s: float = 20, connect_s: float = 20
+        self,
+        *names: str,
+        fleet_size: int = 16,
+        timeout_s: float = 20,
+        connect_s: float = 20,
+        engine_dtype: torch.dtype | None = torch.float32,
     ) -> FleetWeightSink:
         return self._resources.enter_context(
             FleetWeightSink(
@@ -176,6 +181,7 @@ class Cluster:
                 timeout_s=timeout_s,
                 fleet_size=fleet_size,
                 connect_s=connect_s,
+                engine_dtype=engine_dtype,
                 on_lost=lambda engine: self.lost.append(engine.name),
             )
         )
