@@ -21,7 +21,7 @@ from agentrl.cluster.events import RunState
 from agentrl.telemetry.recorder import Recorder
 from agentrl.types import EngineAddress
 
-__all__ = ["Silence", "SilenceWatch", "SilenceChange"]
+__all__ = ["Silence", "SilenceChange", "SilenceWatch"]
 
 #: An answer takes milliseconds; one that takes longer is none.
 _ANSWER_S = 4.0

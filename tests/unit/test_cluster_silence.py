@@ -10,7 +10,7 @@ from aiohttp import web
 
 from agentrl.clock import MonotonicClock
 from agentrl.cluster.events import RunState
-from agentrl.cluster.silence import Silence, SilenceWatch, SilenceChange
+from agentrl.cluster.silence import Silence, SilenceChange, SilenceWatch
 from agentrl.telemetry.recorder import Recorder
 from agentrl.types import EngineAddress
 from agentrl.wire.messages import Event
