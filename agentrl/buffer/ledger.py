@@ -30,6 +30,7 @@ from agentrl.buffer.rows import (
 from agentrl.buffer.tables import SCHEMA, TABLES, Line, Table, lines_of, read_line
 from agentrl.errors import EnvironmentSetupError, InfrastructureError, StoreError
 from agentrl.types import Fate, VersionRow
+from agentrl.visible import visible
 
 __all__ = ["SCHEMA_VERSION", "Ledger", "LedgerReader", "refuse_network_file_system"]
 
@@ -299,8 +300,7 @@ class Ledger(LedgerReader):
 
 def _told(path: Path, damage: list[str]) -> str:
     """The error of a damaged ledger. What the damage made of a text is no text for a terminal."""
-    lines = [line.encode("unicode_escape").decode() for line in damage[:_MAX_TOLD]]
-    shown = "".join(f"\n    {line}" for line in lines)
+    shown = "".join(f"\n    {visible(line)}" for line in damage[:_MAX_TOLD])
     more = f"\n    and {len(damage) - _MAX_TOLD} more" if len(damage) > _MAX_TOLD else ""
     return (
         f"{path} is damaged in {len(damage)} {'place' if len(damage) == 1 else 'places'}; bring it"

@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from agentrl.cluster.own_ray import users_token_file
-from agentrl.config.device import choose_device, this_host
+from agentrl.config.device import choose_here
 from agentrl.disk import sync_file
 
 __all__ = ["Finding", "examine"]
@@ -74,7 +74,7 @@ def _packages() -> Iterator[Finding]:
 
 def _device() -> Finding:
     """What `--device auto` means here; either is good."""
-    choice = choose_device("auto", this_host())
+    choice = choose_here("auto")
     cores = len(os.sched_getaffinity(0))
     return Finding("device", True, f"{choice.device}: {choice.reason}; {cores} CPU cores")
 

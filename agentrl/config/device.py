@@ -11,6 +11,7 @@ import functools
 import importlib.util
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import Literal
@@ -19,7 +20,16 @@ import msgspec
 
 from agentrl.errors import EnvironmentSetupError
 
-__all__ = ["LOOK_S", "Device", "DeviceChoice", "DeviceFacts", "choose_device", "look", "this_host"]
+__all__ = [
+    "LOOK_S",
+    "Device",
+    "DeviceChoice",
+    "DeviceFacts",
+    "choose_device",
+    "choose_here",
+    "look",
+    "this_host",
+]
 
 Device = Literal["cpu", "cuda"]
 
@@ -108,6 +118,16 @@ def this_host() -> DeviceFacts:
     found = look()
     listed = sum(1 for _ in Path("/dev").glob("nvidia[0-9]*"))
     return msgspec.structs.replace(found, num_gpus=max(listed, found.num_usable))
+
+
+def choose_here(
+    wanted: Literal["auto", "cpu", "cuda"], facts: Callable[[], DeviceFacts] = this_host
+) -> DeviceChoice:
+    """As `choose_device` on this host, which is not looked at for the CPU: that may take long.
+
+    Raises EnvironmentSetupError for CUDA where that cannot be.
+    """
+    return choose_device(wanted, DeviceFacts("this host", 0) if wanted == "cpu" else facts())
 
 
 def look(num_gpus: int = 0, seen_by: Literal["this host", "Ray"] = "this host") -> DeviceFacts:

@@ -89,7 +89,8 @@ def _impossible(text: dict[str, Any]) -> Iterator[str]:
         return
     heads, groups = text.get("num_attention_heads"), text.get("num_key_value_heads")
     hidden = text.get("hidden_size")
-    if heads and hidden and not text.get("head_dim") and hidden % heads:
+    has_widths = text.get("head_dim") or text.get("kv_lora_rank")  # latent attention has its own
+    if heads and hidden and not has_widths and hidden % heads:
         yield f"hidden_size {hidden} cannot be divided by num_attention_heads {heads}"
     if heads and groups and heads % groups:
         yield f"num_attention_heads {heads} cannot be divided by num_key_value_heads {groups}"
@@ -105,7 +106,8 @@ def _beyond(text: dict[str, Any], directory: Path) -> Iterator[str]:
 def _unlike(text: dict[str, Any], shapes: Shapes) -> Iterator[str]:
     """What the weights are otherwise."""
     layers, found = text.get("num_hidden_layers"), num_layers(shapes)
-    if layers is not None and found and layers != found:
+    further = text.get("num_nextn_predict_layers") or 0  # behind the decoder's, if they are there
+    if layers is not None and found and found not in (layers, layers + further):
         yield f"num_hidden_layers is {layers}, and its weights have {found} layers"
     embedding = shapes.get("model.embed_tokens.weight", ())
     for key, size in zip(("vocab_size", "hidden_size"), embedding, strict=False):

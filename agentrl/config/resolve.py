@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from agentrl.config import fields, passthrough, spellings
-from agentrl.config.device import choose_device, this_host
+from agentrl.config.device import choose_here
 from agentrl.config.device_defaults import check_device, for_device, notes_on_device
 from agentrl.config.edited import notes_on_edits
 from agentrl.config.evaluation import without_training
@@ -64,7 +64,7 @@ def parse(argv: list[str], program: Program) -> Resolved:
     given = read_flags(argv)
     config, notes = layered(given, program)
     if config.ray_address is None or config.device == "cpu":
-        choice = choose_device(config.device, this_host())
+        choice = choose_here(config.device)
         check_device(config, choice.device)
         config = for_device(config, choice.device)
         notes += [str(choice), *notes_on_device(config, choice.device)]
@@ -150,7 +150,7 @@ def _with_ranks(values: Layer) -> tuple[Layer, list[str]]:
     name, wanted = "actor_num_gpus_per_node", values.get("device", "auto")
     if name in values or "ray_address" in values or wanted == "cuda":
         return values, []
-    if choose_device(wanted, this_host()).device == "cuda":
+    if choose_here(wanted).device == "cuda":
         return values, []
     return values | {name: 1}, [f"on the CPU the learner has 1 rank ({own_fields()[name].flag})"]
 

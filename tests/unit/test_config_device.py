@@ -6,7 +6,7 @@ import pytest
 
 from agentrl.cli import train
 from agentrl.cli.doctor import examine
-from agentrl.config.device import DeviceFacts, choose_device, this_host
+from agentrl.config.device import DeviceFacts, choose_device, choose_here, this_host
 from agentrl.config.device_probe import probe
 from agentrl.config.plan import describe
 from agentrl.config.resolve import parse
@@ -55,6 +55,16 @@ def test_cuda_is_refused_where_it_cannot_be(facts: DeviceFacts) -> None:
 def test_cpu_is_taken_on_a_host_with_gpus_too() -> None:
     assert choose_device("cuda", GPU_HOST).device == "cuda"
     assert choose_device("cpu", GPU_HOST).device == "cpu"
+
+
+def test_a_host_is_not_looked_at_for_the_cpu() -> None:
+    """Where the GPU packages are installed a look imports all of them."""
+
+    def look() -> DeviceFacts:
+        raise AssertionError("it was looked at")
+
+    assert str(choose_here("cpu", look)) == "device cpu: as it was set (--device)"
+    assert str(choose_here("auto", lambda: NO_GPU)) == "device cpu: this host has no GPU"
 
 
 @needs_no_gpu

@@ -67,6 +67,21 @@ def test_an_absurd_config_is_refused_with_key_and_value(
     assert str(model / "config.json") in output
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        # layers that predict further tokens lie behind the decoder's (DeepSeek-V3, GLM-4.5)
+        {"num_hidden_layers": 2, "num_nextn_predict_layers": 1},
+        {"num_hidden_layers": 3, "num_nextn_predict_layers": 1},
+        # latent attention has widths of its own for a head (GLM-4.7-Flash: 2048 over 20 heads)
+        {"num_attention_heads": 7, "num_key_value_heads": 7, "head_dim": None, "kv_lora_rank": 8},
+    ],
+)
+def test_a_config_of_another_family_is_not_absurd(model: Path, values: dict[str, Any]) -> None:
+    change(model, **values)
+    read_model(model)
+
+
 def test_all_that_is_absurd_is_told_at_once(model: Path) -> None:
     change(model, vocab_size=-1, hidden_size="big")
     with pytest.raises(ConfigError, match=r"vocab_size is -1.*; hidden_size is 'big'"):
