@@ -29,6 +29,7 @@ from agentrl.errors import (
 )
 
 __all__ = [
+    "CUT_OFF",
     "MAX_RESTARTS",
     "Consequence",
     "Supervision",
@@ -39,6 +40,9 @@ __all__ = [
 ]
 
 MAX_RESTARTS = 5
+#: Exit code of a process that stopped because another part failed it: the buffer, an engine, the
+#: network (75 is EX_TEMPFAIL). It is started again, and what it was working on is not suspected.
+CUT_OFF = 75
 _ERRORS: dict[int, type[AgentRLError]] = {
     kind.exit_code: kind for kind in (ConfigError, EnvironmentSetupError, HealthError, DataError)
 }
@@ -79,8 +83,8 @@ def has_crashed_learner(notice: ExitNotice) -> bool:
 
 def died_by_itself(returncode: int) -> bool:
     """Whether a process has ended for what it did, and not for what somebody did to it: the user,
-    the kernel for want of memory, or whoever ended its host."""
-    return returncode > 0 or -returncode in _FAULTS
+    the kernel for want of memory, whoever ended its host, or a part that it waited for."""
+    return (returncode > 0 and returncode != CUT_OFF) or -returncode in _FAULTS
 
 
 def must_be_killed(name: str, state: str) -> bool:

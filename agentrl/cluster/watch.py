@@ -32,7 +32,7 @@ _LOG = logging.getLogger(__name__)
 #: Seconds of one call that waits for exits.
 _WAIT_S = 5.0
 #: Seconds that the buffer may take to hear of the last end of a learner.
-_LAST_WORD_S = 5.0
+_LAST_WORD_S = 30.0
 
 
 class Watch:

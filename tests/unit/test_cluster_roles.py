@@ -6,7 +6,15 @@ import anyio
 import pytest
 
 from agentrl.cluster.roles import __main__ as roles
-from agentrl.errors import AgentRLError, ConfigError, EnvironmentSetupError, FencedError
+from agentrl.cluster.supervision import CUT_OFF
+from agentrl.errors import (
+    AgentRLError,
+    ConfigError,
+    EnvironmentSetupError,
+    FencedError,
+    PeerLostError,
+    PushError,
+)
 
 
 def exit_code_of(error: Exception, monkeypatch: pytest.MonkeyPatch) -> int:
@@ -32,6 +40,14 @@ def test_an_error_keeps_its_exit_code_in_a_task_group(
 ) -> None:
     assert exit_code_of(kind("a reason"), monkeypatch) == kind.exit_code
     assert "worker-0 stopped: a reason" in caplog.text
+
+
+@pytest.mark.parametrize("kind", [PeerLostError, PushError])
+def test_a_process_that_another_one_left_alone_says_so(
+    kind: type[AgentRLError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a buffer that is slow to answer would cost a lease its groups (`died_by_itself`)."""
+    assert exit_code_of(kind("no answer"), monkeypatch) == CUT_OFF
 
 
 def test_any_other_error_is_a_bug(

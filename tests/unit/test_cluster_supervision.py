@@ -4,6 +4,7 @@ import pytest
 
 from agentrl.cluster.host import ExitNotice
 from agentrl.cluster.supervision import (
+    CUT_OFF,
     MAX_RESTARTS,
     Consequence,
     Supervision,
@@ -153,10 +154,15 @@ def test_what_a_process_meant_by_its_exit_code_is_told() -> None:
 @pytest.mark.parametrize(
     ("code", "itself"),
     [(70, True), (1, True), (0, False), (-11, True), (-6, True), (-7, True), (-4, True), (-8, True),
-     (-9, False), (-15, False), (-2, False), (-1, False)],
+     (-9, False), (-15, False), (-2, False), (-1, False), (CUT_OFF, False)],
 )  # fmt: skip
 def test_who_was_ended_by_somebody_else_did_not_die_by_itself(code: int, itself: bool) -> None:
     assert died_by_itself(code) is itself
+
+
+def test_a_learner_that_another_process_left_alone_is_started_again() -> None:
+    watch = Supervision(1)
+    assert watch.ended(exit_of("learner-0", CUT_OFF), 1) is Consequence.RESTART_LEARNER
 
 
 def test_an_exit_that_was_ordered_is_nothing() -> None:

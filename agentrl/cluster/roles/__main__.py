@@ -1,7 +1,7 @@
 """`python -m agentrl.cluster.roles NAME SPEC`: become the process NAME of the run in SPEC.
 
 NAME is `buffer`, `worker-I` or `learner-R`. The exit code says how it ended: 0 done, the error's
-own `exit_code` when agentrl raised it, 70 otherwise.
+own `exit_code` when agentrl raised it, CUT_OFF when another part failed it, 70 otherwise.
 """
 
 import logging
@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 from agentrl.cluster.spec import RunSpec, read_spec
-from agentrl.errors import AgentRLError
+from agentrl.cluster.supervision import CUT_OFF
+from agentrl.errors import AgentRLError, InfrastructureError
 from agentrl.telemetry.logging import setup_logging
 
 _LOG = logging.getLogger("agentrl.cluster.roles")
@@ -46,7 +47,7 @@ def main(argv: list[str]) -> int:
             _LOG.exception("%s stopped by a bug", name)
             return 70
         _LOG.error("%s stopped: %s", name, meant, exc_info=True)
-        return meant.exit_code
+        return CUT_OFF if isinstance(meant, InfrastructureError) else meant.exit_code
     return 0
 
 
