@@ -34,6 +34,10 @@ def run(argv: list[str], program: Program) -> int:
     resolved = parse(argv, program)
     _say(resolved.notes)
     _say(check_readiness(resolved.config, dry_run=resolved.dry_run))
+    if not resolved.dry_run and resolved.config.ray_address is None:
+        from agentrl.cluster.own_ray import import_ray
+
+        import_ray()
     if resolved.dry_run or not _is_default(resolved.config):
         _say(_check_rooms(resolved.config))
     if resolved.dry_run and resolved.config.is_continued:

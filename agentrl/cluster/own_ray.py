@@ -12,9 +12,23 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["join_ray", "own_ray", "users_token_file"]
+__all__ = ["import_ray", "join_ray", "own_ray", "users_token_file"]
 
 Environment = Mapping[str, str | None]
+
+#: What Ray reads when it is imported, and never again.
+_AT_IMPORT: Environment = {
+    # Ray takes loopback for the address of a node that no cluster can have, and all its parts
+    # listen at the node's address.
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_AUTH_MODE": "token",
+}
+
+
+def import_ray() -> None:
+    """Import Ray as the run's own needs it, before user code imports it otherwise."""
+    with _environment(_AT_IMPORT):
+        import ray  # noqa: F401
 
 
 @contextmanager
@@ -23,20 +37,13 @@ def own_ray(folder: Path) -> Iterator[Environment]:
     its variables were before (None: not set), for processes that are not Ray's."""
     token = folder / "auth_token"
     _write_token(token)
-    ours: Environment = {
-        # Ray takes loopback for the address of a node that no cluster can have, and all its parts
-        # listen at the node's address.
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-        "RAY_AUTH_MODE": "token",
+    ours = {
+        **_AT_IMPORT,
         "RAY_AUTH_TOKEN": None,  # it would win over the file
         "RAY_AUTH_TOKEN_PATH": str(token),
     }
-    before = {name: os.environ.get(name) for name in ours}
-    _set(ours)
-    try:
+    with _environment(ours) as before:
         yield before
-    finally:
-        _set(before)
 
 
 def join_ray() -> None:
@@ -62,6 +69,17 @@ def _write_token(path: Path) -> None:
 def _token() -> str:
     """One for the life of this program, because Ray reads it only once."""
     return secrets.token_hex(32)
+
+
+@contextmanager
+def _environment(ours: Environment) -> Iterator[Environment]:
+    """Yields what the variables were before, which they are again at the end."""
+    before = {name: os.environ.get(name) for name in ours}
+    _set(ours)
+    try:
+        yield before
+    finally:
+        _set(before)
 
 
 def _set(environment: Environment) -> None:
