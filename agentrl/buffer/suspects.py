@@ -3,7 +3,8 @@
     held at a loss    suspected, and played again as before     most losses never come back
     at a second one   at most the square root of so many at once on a worker
     at a third one    one at a time on a worker
-    the only suspect on a worker that is lost: it pays for every loss that it was held at
+    the only suspect on a worker that is lost: it pays for every loss that it was held at; not yet
+                      at a second one, for what was new beside it may have done it
 
 So one bad episode costs four workers, however many were beside it, and nobody else pays. Whoever is
 not suspected may be played beside. An episode that ends without its worker is no suspect any more,
@@ -43,7 +44,8 @@ class Suspects:
         """A worker was lost with all that it held; returns who pays for it, and for how many
         losses."""
         suspects = [id for id in held if id in self]
-        found = held if len(held) == 1 else suspects if len(suspects) == 1 else ()
+        found = [id for id in suspects if len(suspects) == 1 and self._losses[_key(id)] != 1]
+        found = list(held) if len(held) == 1 else found
         for id in held:
             self._losses[_key(id)] = losses = self._losses.get(_key(id), 0) + 1
             if losses > 1:

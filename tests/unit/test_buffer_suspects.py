@@ -36,6 +36,15 @@ def test_a_crowd_is_halved_by_its_root_then_played_one_at_a_time() -> None:
     assert suspects.lost([crowd[3], EpisodeId("fresh", 0)]) == {crowd[3]: 4}
 
 
+def test_who_was_lost_once_does_not_pay_for_what_newcomers_may_have_done() -> None:
+    suspects = Suspects()
+    long, culprit = EpisodeId("long", 0), EpisodeId("culprit", 0)
+    assert suspects.lost([long, EpisodeId("done", 0)]) == {}
+    suspects.cleared(EpisodeId("done", 0))
+    assert suspects.lost([long, culprit, EpisodeId("new", 0)]) == {}
+    assert suspects.lost([long, EpisodeId("newer", 0)]) == {long: 3}  # it was there each time
+
+
 def test_one_that_is_alone_on_its_worker_pays_each_time() -> None:
     suspects, (one,) = Suspects(), ids(0)
     for _ in range(3):
@@ -47,7 +56,7 @@ def test_who_ends_without_its_worker_is_no_suspect_and_who_comes_late_is_one() -
     suspects, (first, second, late) = Suspects(), ids(0, 1, 2)
     suspects.lost([first, second])
     suspects.cleared(first)
-    assert suspects.lost([first, second, late]) == {second: 2}
+    assert suspects.lost([first, second, late]) == {}
     assert first in suspects
     assert late in suspects
     suspects.forget()
