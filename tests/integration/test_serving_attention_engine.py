@@ -19,7 +19,7 @@ from agentrl.serving.cpu import ATTENTION_BACKEND
 from agentrl.serving.launch import engine_command
 from agentrl.types import EngineAddress, Generation, SamplingParams
 
-pytestmark = [pytest.mark.anyio, pytest.mark.real]
+pytestmark = [pytest.mark.anyio, pytest.mark.real, pytest.mark.timeout(600)]
 
 VOCAB_SIZE, MAX_CONTEXT, NUM_REQUESTS, NUM_NEW = 500, 1024, 16, 24
 
@@ -108,7 +108,7 @@ async def test_16_greedy_requests_at_once_equal_transformers(tmp_path: Path) -> 
     model.save_pretrained(tmp_path / "model")
     with running_engine(tmp_path) as (engine, process):
         async with EngineControl(engine, timeout_s=10) as control:
-            await control.wait_ready(50, lambda: process.poll() is None)
+            await control.wait_ready(300, lambda: process.poll() is None)
         rounds = await generate(engine, rounds=2)
     for replies in rounds:
         for prompt, reply in zip(prompts(), replies, strict=True):
