@@ -4,10 +4,10 @@ BIN := $(VENV)/bin
 export AGENTRL_VENV := $(VENV)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-runtime train test faults check warmstart bench lock flags clean
+.PHONY: help setup setup-runtime train test test-loaded faults check warmstart bench lock flags clean
 
 help:  ## list these targets
-	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup:  ## make .venv ready to train, test and check (instant when it is)
 	@scripts/setup.sh dev
@@ -20,6 +20,9 @@ train: setup-runtime  ## train the default job: a search agent, on this machine
 
 test: setup  ## run all tests
 	$(BIN)/python -m pytest
+
+test-loaded: setup  ## run all tests beside 30 busy processes (LOAD=30 NICE=10); an hour
+	$(BIN)/python scripts/loaded.py --load $(or $(LOAD),30) --nice $(or $(NICE),10) -- $(BIN)/python -m pytest
 
 faults: setup  ## end the processes of many runs in every way, thousands of times; hours
 	rm -f build/faults.jsonl
@@ -50,4 +53,4 @@ flags: setup
 
 clean:  ## remove caches and build products; runs/ and .venv stay
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
-	find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+	find . -path "./.venv*" -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

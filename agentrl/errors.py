@@ -9,6 +9,8 @@
     │   ├── StoreError                       a stored payload or ledger row fails its checksum
     │   ├── EnvError                         user code (Env, tool, judge) raised
     │   ├── ChatError                        an agent's call to its model was refused
+    │   ├── TextTooLongError                 a text of more tokens than a model can read
+    │   ├── PromptTooLongError               a task whose first prompt does not fit
     │   └── TokenError                       tokens that break an invariant of TokenStream
     ├── InfrastructureError (RuntimeError)   a process or network failed: retryable
     │   ├── EngineError                      an engine or the router failed or missed a deadline
@@ -37,10 +39,12 @@ __all__ = [
     "HealthError",
     "InfrastructureError",
     "PeerLostError",
+    "PromptTooLongError",
     "ProtocolVersionError",
     "PushError",
     "RestartsSpentError",
     "StoreError",
+    "TextTooLongError",
     "TokenError",
 ]
 
@@ -100,6 +104,14 @@ class ChatError(DataError):
         self.status = status
         self.code = code
         self.param = param
+
+
+class TextTooLongError(DataError):
+    """A text of more tokens than a model can read; it has been encoded in vain, or not at all."""
+
+
+class PromptTooLongError(DataError):
+    """The first prompt of a task does not fit: no fault of the Env, and no other attempt helps."""
 
 
 class TokenError(DataError):

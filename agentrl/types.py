@@ -79,6 +79,7 @@ class Outcome(StrEnum):
     ENGINE_ERROR = "engine_error"
     POISON = "poison"
     CANCELLED = "cancelled"
+    FILTERED = "filtered"
 
 
 class StopReason(StrEnum):
@@ -91,6 +92,7 @@ class StopReason(StrEnum):
     RESPONSE_LIMIT = "response_limit"
     CONTEXT_LIMIT = "context_limit"
     TIME_LIMIT = "time_limit"
+    POLICY_ERROR = "policy_error"
     ERROR = "error"
 
 
@@ -347,7 +349,12 @@ class WeightSink(Protocol):
     """Where the learner publishes weights; implemented by `agentrl.serving`."""
 
     def publish(self, version: int, tensors: Iterable[tuple[str, Any]]) -> PushReport:
-        """Send all `tensors` (HF name, tensor) as `version` to every engine, or raise PushError."""
+        """Send all `tensors` (HF name, tensor) as `version` to every engine, or raise PushError.
+        Looks at what engines hold before and after, as `inspect` does."""
+        ...
+
+    def inspect(self) -> None:
+        """Raise HealthError that names an engine whose weights are not those of its last push."""
         ...
 
     def verify(self, tensors: Iterable[tuple[str, Any]]) -> None:

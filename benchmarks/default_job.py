@@ -28,7 +28,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from agentrl.config.files import replace_file
+from agentrl.disk import replace_file
 from agentrl.errors import DataError
 from agentrl.telemetry.summary import read_summary
 from benchmarks import ROOT, Row, commit, machine, report

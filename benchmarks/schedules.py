@@ -41,6 +41,15 @@ SEEDS = [1, 2, 3, 4, 5]
 #: What is asked: least speedups, most masked tokens, least starvation ratio, most age.
 SPEEDUP_BARS = {"single_turn": 3.0, "agent": 3.4, "slow_tools": 5.5}
 MASKED_BAR, STARVATION_BAR, AGE_BAR = 0.03, 0.9, 4
+#: Seconds of a step of verl's fully asynchronous trainer, and those in which its trainer works (it
+#: updates, and scores by the reference), as published for GPUs of trainer and rollout:
+#: https://verl.readthedocs.io/en/latest/advance/fully_async.html
+VERL = {
+    "7B, 64 + 64": (150.63, 113.16),
+    "7B, 32 + 32": (189.26, 156.98),
+    "7B with tools, 16 + 16": (221.36, 179.58),
+    "30B-A3B, 32 + 96": (282.75, 206.63 + 50.05),
+}
 BASE, MAIN = "sync", "async"
 PAGE = ROOT / "docs" / "results" / "schedules.md"
 #: Speedup of one character of the picture.
@@ -108,6 +117,15 @@ def mean(results: Sequence[Result], field: str) -> float:
     return statistics.fmean(getattr(result, field) for result in results)
 
 
+def _verl_busy() -> str:
+    """The least and the greatest share of a step in which verl's trainer works."""
+    shares = [work_s / step_s for step_s, work_s in VERL.values()]
+    return f"{min(shares):.2f} to {max(shares):.2f}"
+
+
+VERL_BUSY = f"verl: {_verl_busy()}"
+
+
 def rows_of(found: Found) -> list[Row]:
     rows = []
     for name in SETUPS:
@@ -129,6 +147,7 @@ def rows_of(found: Found) -> list[Row]:
             Row(f"starvation_unmasked_{name}", round(unmasked, 3), "ratio"),
             Row(f"max_trained_age_{name}", age, "iterations", f"<= {AGE_BAR}"),
             Row(f"learner_idle_{name}", round(mean(runs, "learner_idle"), 3), "share"),
+            Row(f"learner_busy_{name}", round(mean(runs, "learner_busy"), 3), "share", VERL_BUSY),
             Row(f"engine_idle_{name}", round(mean(runs, "engine_idle"), 3), "share"),
         ]
     return rows
@@ -154,7 +173,8 @@ def table(found: Found) -> str:
     """All schedules of all setups in numbers."""
     head = [
         *("setup", "schedule", "s / iteration", "speedup", "masked tokens", "oldest trained"),
-        *("mean age", "slow tenth, groups", "slow tenth, tokens", "learner idle", "engine idle"),
+        *("mean age", "slow tenth, groups", "slow tenth, tokens", "learner busy", "learner idle"),
+        "engine idle",
     ]
     lines = [head, ["---"] * len(head)]
     for name in SETUPS:
@@ -175,6 +195,7 @@ def _cells(found: Found, name: str, schedule: str) -> list[str]:
         f"{mean(runs, 'mean_age'):.2f}",
         f"{mean(runs, 'starvation'):.2f}",
         f"{mean(runs, 'starvation_unmasked'):.2f}",
+        f"{mean(runs, 'learner_busy'):.1%}",
         f"{mean(runs, 'learner_idle'):.0%}",
         f"{mean(runs, 'engine_idle'):.0%}",
     ]
@@ -189,6 +210,7 @@ def write_page(found: Found, seeds: Sequence[int], command: str) -> None:
         "seeds": ", ".join(map(str, seeds)),
         "picture": picture(found),
         "table": table(found),
+        "verl": _verl_busy(),
     }
     PAGE.write_text(template.format(**facts), encoding="utf-8")
 

@@ -10,6 +10,9 @@ holds the lease, in the buffer, until `receive` returns in the learner's main th
 the whole way: from the commit of the trajectory itself, through the judge and the second commit.
 All clocks are the host's monotonic one.
 
+`vs_bare_hops` is the median over that of a byte that wakes as many threads in the same run, through
+bare sockets and with the same pauses (`benchmarks.hops`): what the buffer adds to its kernel.
+
 `idle_cpu` is the processor time of the buffer while its peers have nothing to say but heartbeats.
 """
 
@@ -35,6 +38,7 @@ from agentrl.wire.blocking import BlockingPeer
 from agentrl.wire.messages import Assign, Capacity, Judge, Lease, LeaseRequest, Published
 from agentrl.wire.peer import BufferPeer
 from benchmarks import Row, buffer_page, report
+from benchmarks.hops import hops_ms
 from benchmarks.stand import (
     after,
     child,
@@ -166,12 +170,22 @@ def measure(num: int) -> tuple[Commits, Seen]:
             return msgspec.json.decode(told.recv_bytes(), type=Commits), seen
 
 
-def rows_of(commits: Commits, seen: Seen) -> list[Row]:
+def bare_ms(num: int) -> list[float]:
+    """`num` bare wake-ups after the warm-up."""
+    with tempfile.TemporaryDirectory() as name:
+        return hops_ms(WARMUP + num, PAUSE_S, Path(name))[WARMUP:]
+
+
+def rows_of(commits: Commits, seen: Seen, bare: Sequence[float]) -> list[Row]:
+    """`bare`: milliseconds of bare wake-ups."""
     woken = latencies_ms(commits.leased, seen.noticed)
     stored = latencies_ms(commits.stored, seen.noticed)
+    ratio = quantile(woken, 0.5) / quantile(bare, 0.5)
     return [
         Row("p50_ms", round(quantile(woken, 0.5), 3), "ms", "< 1"),
         Row("p99_ms", round(quantile(woken, 0.99), 3), "ms", "< 5"),
+        Row("bare_hops_p50_ms", round(quantile(bare, 0.5), 3), "ms"),
+        Row("vs_bare_hops", round(ratio, 2), "x", "<= 6"),
         Row("idle_cpu", round(seen.idle_cpu, 4), "share", "< 0.02"),
         Row("stored_p50_ms", round(quantile(stored, 0.5), 3), "ms"),
         Row("stored_p99_ms", round(quantile(stored, 0.99), 3), "ms"),
@@ -195,7 +209,8 @@ def main() -> None:
     given = parser.parse_args()
     if given.count < 1:
         parser.error(f"--count is {given.count}; measure 1 or more")
-    report("wakeup", rows_of(*measure(given.count)))
+    bare = bare_ms(given.count)
+    report("wakeup", rows_of(*measure(given.count), bare))
     buffer_page.write()
 
 

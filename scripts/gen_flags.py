@@ -40,6 +40,7 @@ MEGATRON_CLASSES = (
 #: Flags of Megatron's launcher and of slime's model files that no configuration class of
 #: megatron.core has: name -> (kind, help).
 LAUNCHER: dict[str, tuple[str, str]] = {
+    "accumulate-allreduce-grads-in-fp32": ("bool", "keep and reduce gradients in float32"),
     "add-qkv-bias": ("bool", "biases in the query, key and value projections"),
     "decoder-first-pipeline-num-layers": ("int", "layers of the first pipeline stage"),
     "decoder-last-pipeline-num-layers": ("int", "layers of the last pipeline stage"),

@@ -1,17 +1,22 @@
-"""Write `requirements/{runtime,dev}.txt` from the `.in` files and what this interpreter has.
+"""Write the locks `requirements/{runtime,dev,gpu}.txt`, for all supported Pythons at once.
 
-The closure of the named packages is followed through the metadata of the installed distributions,
-so the lock is what the tests ran with. Hashes of each version's files for Linux on x86_64 and
-aarch64 come from `pip install --dry-run --report`. Names marked `# no-deps` are locked without
-their requirements. Nothing of torch may enter.
+`runtime` and `dev`: the closure of the packages named in the `.in` files is followed through the
+metadata of what this interpreter has, so the lock is what the tests ran with. Names marked
+`# no-deps` are locked without their requirements. Nothing of torch may enter.
+
+`gpu`: what uv resolves for the extra `gpu` on Linux x86_64, torch and CUDA too. A package that
+stands in `runtime.txt` keeps the version it has there, if SGLang allows that.
+
+Hashes are those of the wheels that fit, for each Python and architecture.
 
     python scripts/lock.py
 """
 
-import json
+import re
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
@@ -19,9 +24,13 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-ROOT = Path(__file__).resolve().parent.parent / "requirements"
+PROJECT = Path(__file__).resolve().parent.parent
+ROOT = PROJECT / "requirements"
+PYTHONS = ("3.11", "3.12")
 ARCHITECTURES = ("x86_64", "aarch64")
-GLIBC = (17, 27, 28, 31, 34, 35)
+GPU_ARCHITECTURES = ("x86_64",)
+#: SGLang's wheels want this glibc.
+GLIBC = "2_34"
 OUTSIDE = {"torch", "agentrl", "pip"}
 FORBIDDEN = ("torch", "nvidia-c", "triton", "cuda", "flashinfer")
 
@@ -36,15 +45,16 @@ def direct(name: str) -> dict[str, bool]:
     return found
 
 
-def requirements_of(package: str) -> Iterator[str]:
+def requirements_of(package: str, python: str) -> Iterator[str]:
     """Names that the installed `package` requires on this platform, extras left out."""
+    where = {"extra": "", "python_version": python, "python_full_version": f"{python}.0"}
     for text in metadata.requires(package) or []:
         requirement = Requirement(text)
-        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+        if requirement.marker is None or requirement.marker.evaluate(where):
             yield canonicalize_name(requirement.name)
 
 
-def closure(roots: dict[str, bool]) -> set[str]:
+def closure(roots: dict[str, bool], python: str) -> set[str]:
     """`roots` and all that they require."""
     seen: set[str] = set()
     pending = list(roots)
@@ -54,58 +64,84 @@ def closure(roots: dict[str, bool]) -> set[str]:
             continue
         seen.add(package)
         if roots.get(package, True):
-            pending.extend(requirements_of(package))
+            pending.extend(requirements_of(package, python))
     return seen
 
 
-def report(pins: Iterable[str], architecture: str) -> dict[str, str]:
-    """sha256 of the file pip would install for each pin."""
+def closure_of_all(roots: dict[str, bool]) -> set[str]:
+    """The closure, which must be the same for each Python: one lock serves them all."""
+    first, *others = [closure(roots, python) for python in PYTHONS]
+    if different := set().union(*(first ^ other for other in others)):
+        sys.exit(f"{', '.join(sorted(different))}: required by some of {', '.join(PYTHONS)} only")
+    return first
+
+
+def resolved_for_gpus() -> dict[str, str]:
+    """Package -> version, as uv resolves the extra for the oldest Python."""
     with tempfile.TemporaryDirectory() as folder:
-        listing, answer = Path(folder, "pins.txt"), Path(folder, "report.json")
+        # uv keeps the versions that stand in its output where it can.
+        output = Path(folder, "gpu.txt")
+        output.write_text((ROOT / "runtime.txt").read_text())
+        compiled(
+            PYTHONS[0], "x86_64", "--no-annotate", "--extra=gpu", "-o", output, "pyproject.toml"
+        )
+        found = re.findall(r"^([\w.-]+)==(\S+)", output.read_text(), re.MULTILINE)
+    return {canonicalize_name(name): version for name, version in found}
+
+
+def compiled(python: str, architecture: str, *arguments: str | Path) -> None:
+    """Let uv resolve for Linux with `python` on `architecture`."""
+    platform = f"--python-platform={architecture}-manylinux_{GLIBC}"
+    command = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--no-config"]
+    command += ["--no-header", f"--python-version={python}", platform, "--only-binary=:all:"]
+    subprocess.run([*command, *arguments], check=True, cwd=PROJECT)
+
+
+def wheels(pins: Iterable[str], python: str, architecture: str) -> Iterator[tuple[str, str]]:
+    """Package and sha256 of each wheel that fits."""
+    with tempfile.TemporaryDirectory() as folder:
+        listing, output = Path(folder, "pins.txt"), Path(folder, "pylock.toml")
         listing.write_text("\n".join(pins))
-        platforms = [f"--platform=manylinux_2_{minor}_{architecture}" for minor in GLIBC]
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--no-deps"]
-        command += ["--ignore-installed", "--only-binary=:all:", "--python-version=3.11"]
-        command += [f"--platform=manylinux2014_{architecture}", f"--target={folder}/target"]
-        command += [*platforms, "--report", str(answer), "-r", str(listing)]
-        subprocess.run(command, check=True)
-        found = json.loads(answer.read_text())["install"]
-    return {
-        canonicalize_name(item["metadata"]["name"]): item["download_info"]["archive_info"][
-            "hashes"
-        ]["sha256"]
-        for item in found
-    }
+        options = ("--no-deps", "--format=pylock.toml", "-o", output)
+        compiled(python, architecture, *options, listing)
+        packages = tomllib.loads(output.read_text())["packages"]
+    for package in packages:
+        for wheel in package["wheels"]:
+            yield package["name"], wheel["hashes"]["sha256"]
 
 
-def hashes(pins: dict[str, str]) -> dict[str, list[str]]:
-    """Package -> hashes of its files, over all architectures."""
+def hashes(pins: dict[str, str], architectures: Iterable[str]) -> dict[str, set[str]]:
+    """Package -> hashes of its files, over all Pythons and architectures."""
     found: dict[str, set[str]] = {package: set() for package in pins}
-    for architecture in ARCHITECTURES:
-        for package, digest in report(pins.values(), architecture).items():
-            found[package].add(digest)
-    return {package: sorted(digests) for package, digests in found.items()}
+    for architecture in architectures:
+        for python in PYTHONS:
+            named = [f"{package}=={version}" for package, version in pins.items()]
+            for package, digest in wheels(named, python, architecture):
+                found[package].add(digest)
+    return found
 
 
-def write(name: str, pins: dict[str, str], digests: dict[str, list[str]]) -> None:
+def write(name: str, source: str, pins: dict[str, str], digests: dict[str, set[str]]) -> None:
     """One lock file."""
-    lines = [f"# Written by scripts/lock.py from requirements/{name}.in; do not edit."]
+    lines = [f"# Written by scripts/lock.py from {source}; do not edit."]
     for package in sorted(pins):
-        options = "".join(f" \\\n    --hash=sha256:{digest}" for digest in digests[package])
-        lines.append(f"{pins[package]}{options}")
+        options = "".join(f" \\\n    --hash=sha256:{digest}" for digest in sorted(digests[package]))
+        lines.append(f"{package}=={pins[package]}{options}")
     (ROOT / f"{name}.txt").write_text("\n".join(lines) + "\n")
+    print(f"requirements/{name}.txt: {len(pins)} packages")
 
 
 def main() -> None:
-    runtime = closure(direct("runtime"))
-    dev = closure(direct("dev")) - runtime
+    runtime = closure_of_all(direct("runtime"))
+    dev = closure_of_all(direct("dev")) - runtime
     if wrong := [p for p in runtime | dev if p.startswith(FORBIDDEN)]:
         sys.exit(f"the lock would hold {', '.join(wrong)}: mark what requires it with '# no-deps'")
-    pins = {p: f"{p}=={metadata.version(p)}" for p in runtime | dev}
-    digests = hashes(pins)
+    pins = {package: metadata.version(package) for package in runtime | dev}
+    digests = hashes(pins, ARCHITECTURES)
     for name, packages in (("runtime", runtime), ("dev", dev)):
-        write(name, {p: pins[p] for p in packages}, digests)
-        print(f"requirements/{name}.txt: {len(packages)} packages")
+        write(name, f"requirements/{name}.in", {p: pins[p] for p in packages}, digests)
+    on_gpus = resolved_for_gpus()
+    write("gpu", "pyproject.toml, extra gpu,", on_gpus, hashes(on_gpus, GPU_ARCHITECTURES))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes .venv ready. Usage: scripts/setup.sh [runtime|dev]; run again at any time.
-#   PYTHON        the Python 3.11 to build on (default: the first that is found)
+#   PYTHON        the Python 3.11 or 3.12 to build on (default: the first that is found)
 #   AGENTRL_VENV  where the environment goes (default: .venv)
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -11,19 +11,23 @@ readonly PY="$VENV/bin/python"
 
 say() { printf 'setup: %s\n' "$*"; }
 die() { printf 'setup: %s\n' "$*" >&2; exit 3; }
-is_311() { "$1" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; }
+is_supported() {
+  "$1" -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' 2>/dev/null
+}
+version_of() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])'; }
 
 find_python() {
-  local candidate
-  for candidate in ${PYTHON:+"$PYTHON"} python3.11 python3 python; do
-    if command -v "$candidate" >/dev/null && is_311 "$candidate"; then
+  local candidate candidates=(python3.11 python3.12 python3 python)
+  [ -z "${PYTHON:-}" ] || candidates=("$PYTHON")
+  for candidate in "${candidates[@]}"; do
+    if command -v "$candidate" >/dev/null && is_supported "$candidate"; then
       command -v "$candidate"
       return
     fi
   done
-  die "Python 3.11 is needed (megatron-core and the locked wheels fix the version) and none was" \
-    "found${PYTHON:+; PYTHON=$PYTHON is not 3.11}. Install python3.11 with its venv module, or name" \
-    "one: make setup PYTHON=/path/to/python3.11"
+  die "Python 3.11 or 3.12 is needed (the locked wheels fix the versions) and none was" \
+    "found${PYTHON:+; PYTHON=$PYTHON is neither}. Install python3.11 with its venv module, or name" \
+    "one: make setup PYTHON=/path/to/python3.12"
 }
 
 # What the environment was made from: the stamp of a finished setup holds the same line.
@@ -42,6 +46,12 @@ sys.exit(not v("torch").startswith(sys.argv[1]))' "${TORCH%.*}." 2>/dev/null
 }
 
 [ "$WANT" = runtime ] || [ "$WANT" = dev ] || die "unknown set '$WANT'; use runtime or dev"
+if [ -n "${PYTHON:-}" ] && [ -x "$PY" ]; then
+  python="$(find_python)"
+  [ "$(version_of "$PY")" = "$(version_of "$python")" ] ||
+    die "$VENV is of Python $(version_of "$PY"), PYTHON=$PYTHON of $(version_of "$python"): remove" \
+      "$VENV, or have another beside it (VENV=.venv-$(version_of "$python"))"
+fi
 if is_done "$WANT" || { [ "$WANT" = runtime ] && is_done dev; }; then
   say "$VENV is up to date"
   exit 0
@@ -52,9 +62,10 @@ if [ ! -x "$PY" ]; then
   python="$(find_python)"
   say "making $VENV with $python"
   "$python" -m venv "$VENV" ||
-    die "$python has no venv module; on Debian and Ubuntu: apt install python3.11-venv"
+    die "$python has no venv module; on Debian and Ubuntu: apt install" \
+      "python$(version_of "$python")-venv"
 fi
-is_311 "$PY" || die "$VENV is not a Python 3.11 environment; remove it and run this again"
+is_supported "$PY" || die "$VENV is of neither Python 3.11 nor 3.12; remove it and run this again"
 
 # First and outside the lock: which build is right depends on the host. One that is there is kept.
 if ! has_torch; then

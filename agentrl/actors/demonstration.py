@@ -3,7 +3,7 @@
     messages of the row -> prompt, then [turn -> what answers it]*        the last is a turn
 
 Every assistant message becomes DEMONSTRATION tokens; everything else is context. A dialogue that
-cannot be written is the outcome `env_error`, as any other mistake of user data.
+cannot be written is the outcome `env_error`, one that is too long is `filtered`.
 """
 
 import json
@@ -14,14 +14,16 @@ from typing import Any
 import msgspec
 
 from agentrl.actors.boundary import describe
+from agentrl.actors.failures import outcome_of_failure
 from agentrl.actors.limits import Limits
 from agentrl.actors.report import PlayedEpisode, failed_episode, require_sendable
 from agentrl.actors.snapshots import Save
-from agentrl.errors import AgentRLError, EnvError
+from agentrl.actors.writing import Writers
+from agentrl.errors import AgentRLError, EnvError, PromptTooLongError, TextTooLongError
 from agentrl.tokens.chat import Message, ToolCall
 from agentrl.tokens.formats.base import ChatFormat
 from agentrl.tokens.stream import TokenStream
-from agentrl.types import EpisodeAssignment, EpisodeReport, Outcome, StopReason, TurnClient
+from agentrl.types import EpisodeAssignment, EpisodeReport, Outcome, StopReason, Task, TurnClient
 
 __all__ = ["DemonstrationPlayer"]
 
@@ -50,6 +52,12 @@ class _Said(msgspec.Struct, frozen=True):
     tool_calls: list[_Call] = []
     tool_call_id: str | None = None
 
+    @property
+    def num_chars(self) -> int:
+        """Of its text and its calls."""
+        calls = sum(len(call.function.raw()) for call in self.tool_calls)
+        return len(self.content or "") + calls
+
 
 class DemonstrationPlayer:
     """Writes the dialogue under `key` of a task's row; a row may list its `tools` (OpenAI's
@@ -67,6 +75,7 @@ class DemonstrationPlayer:
         self._limits = limits
         self._key = key
         self._now = now
+        self._writers = Writers()
 
     async def play(
         self,
@@ -79,10 +88,13 @@ class DemonstrationPlayer:
         del client, saved, save
         started = self._now()
         try:
-            stream = self._write(assignment.task.row)
+            said = self._messages(assignment.task.row)
+            chars = sum(each.num_chars for each in said)
+            stream = await self._writers.run(chars, self._write, said, assignment.task)
         except AgentRLError as failure:
             error = f"task {assignment.task.id}: {describe(failure)}"
-            return failed_episode(assignment, Outcome.ENV_ERROR, error, self._now() - started)
+            outcome = outcome_of_failure(failure)
+            return failed_episode(assignment, outcome, error, self._now() - started)
         report = EpisodeReport(
             id=assignment.id,
             outcome=Outcome.DONE,
@@ -94,8 +106,22 @@ class DemonstrationPlayer:
         require_sendable(played)
         return played
 
-    def _write(self, row: dict[str, Any]) -> TokenStream:
-        said = self._messages(row)
+    def _write(self, said: list[_Said], task: Task) -> TokenStream:
+        try:
+            stream = self._written(said, task.row)
+        except TextTooLongError as error:
+            raise self._too_long(str(error)) from error
+        if len(stream) > self._limits.max_context:
+            raise self._too_long(f"it has {len(stream)} tokens")
+        return stream
+
+    def _too_long(self, found: str) -> PromptTooLongError:
+        return PromptTooLongError(
+            f"the dialogue is too long: at most {self._limits.max_context} tokens fit "
+            f"(--rollout-max-context-len), and {found}"
+        )
+
+    def _written(self, said: list[_Said], row: dict[str, Any]) -> TokenStream:
         first = next((i for i, message in enumerate(said) if message.role == "assistant"), None)
         if first is None or said[-1].role != "assistant":
             raise EnvError(f"the dialogue under {self._key!r} does not end with an assistant turn")
@@ -112,11 +138,6 @@ class DemonstrationPlayer:
                 between = []
             ids = self._chat.write(message.content or "", _calls(message))
             stream.demonstration(ids)
-        if len(stream) > self._limits.max_context:
-            raise EnvError(
-                f"the dialogue has {len(stream)} tokens; at most {self._limits.max_context} fit "
-                "(--rollout-max-context-len)"
-            )
         return stream
 
     def _messages(self, row: dict[str, Any]) -> list[_Said]:

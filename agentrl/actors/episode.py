@@ -7,8 +7,9 @@ The framework owns the budgets (turns, tool calls, context, time) and the tokens
 alone. How it ended is always said: an exception of user code is the outcome `env_error`, one of the
 engines `engine_error`; neither is ever a zero reward. A budget that runs out is a truncation: the
 episode is `done`, with its StopReason, and keeps the reward it has earned. Time that runs out
-before the first token is none: in `reset` that is `env_error`, later `engine_error`. A reward that
-its text does not explain is an `env_error` too, where the Env says that it must (`rescore.py`).
+before the first token is none: in `reset` that is `env_error`, later `engine_error`. A first prompt
+that does not fit is the data's fault: `filtered`. A reward that its text does not explain is an
+`env_error` too, where the Env says that it must (`rescore.py`).
 """
 
 import time
@@ -25,6 +26,7 @@ from agentrl.actors.report import PlayedEpisode, require_sendable
 from agentrl.actors.rescore import RewardAudit
 from agentrl.actors.snapshots import EpisodeSnapshot, Save
 from agentrl.actors.turns import Episode
+from agentrl.actors.writing import Writers
 from agentrl.envs.env import Env
 from agentrl.tokens.formats.base import ChatFormat
 from agentrl.types import EpisodeAssignment, EpisodeId, TurnClient
@@ -56,6 +58,7 @@ class EpisodePlayer:
         self._now = now
         self._close_timeout_s = close_timeout_s
         self._failures = Failures()
+        self._writers = Writers()
         self._audit = RewardAudit(make_env, self._close)
 
     async def play(
@@ -78,7 +81,12 @@ class EpisodePlayer:
             started -= 0.0 if snapshot is None else snapshot.played_s
             left_s = self._limits.episode_timeout_s - (self._now() - started)
             episode = Episode(
-                assignment, self._chat, self._limits, client, lambda: self._now() - started
+                assignment,
+                self._chat,
+                self._limits,
+                client,
+                lambda: self._now() - started,
+                self._writers,
             )
             with anyio.move_on_after(left_s) as deadline:
                 row = await self._play(episode, assignment, boundary, snapshot, save)

@@ -1,13 +1,16 @@
-"""`Failures`: how a failed episode is reported and logged, the same for every player."""
+"""`Failures`: how a failed episode or group is reported and logged, the same for all."""
 
 import logging
+from collections.abc import Sequence
 
-from agentrl.actors.boundary import describe
+from agentrl.actors.boundary import describe, sendable_text
 from agentrl.actors.report import PlayedEpisode, failed_episode
-from agentrl.errors import InfrastructureError
+from agentrl.errors import InfrastructureError, PromptTooLongError
 from agentrl.types import EpisodeAssignment, Outcome
+from agentrl.visible import message_of
+from agentrl.wire.messages import Verdict
 
-__all__ = ["Failures"]
+__all__ = ["Failures", "outcome_of_failure"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -15,8 +18,15 @@ _LOG = logging.getLogger(__name__)
 _MAX_SEEN = 100
 
 
+def outcome_of_failure(failure: BaseException) -> Outcome:
+    """Whose fault it is: the infrastructure's, the data's, or else the Env's."""
+    if isinstance(failure, InfrastructureError):
+        return Outcome.ENGINE_ERROR
+    return Outcome.FILTERED if isinstance(failure, PromptTooLongError) else Outcome.ENV_ERROR
+
+
 class Failures:
-    """The failures of one player; of what they were it keeps only which it has seen."""
+    """The failures of episodes and groups; of what they were it keeps only which it has seen."""
 
     def __init__(self) -> None:
         self._seen: set[str] = set()
@@ -26,13 +36,30 @@ class Failures:
     ) -> PlayedEpisode:
         """The report of an episode that `failure` has ended. Logged, with its traceback the first
         time that this error is seen."""
-        lost = isinstance(failure, InfrastructureError)
-        outcome = Outcome.ENGINE_ERROR if lost else Outcome.ENV_ERROR
-        error = describe(failure)
+        outcome = outcome_of_failure(failure)
+        whose = f"episode {assignment.id} of task {assignment.task.id}"
+        if outcome is Outcome.FILTERED:  # nobody's code is to be looked at
+            error, traced = sendable_text(message_of(failure)), None
+        else:
+            error, traced = describe(failure), failure
+        self._log(whose, outcome, error, traced)
+        return failed_episode(assignment, outcome, error, wall_s)
+
+    def verdict(
+        self,
+        group: str,
+        error: str,
+        failure: BaseException | None,
+        rewards: Sequence[float] = (),
+    ) -> Verdict:
+        """The verdict on a group whose rewards or filter have failed. Logged as an episode's."""
+        error = sendable_text(error)
+        self._log(f"group {group}", Outcome.ENV_ERROR, error, failure)
+        return Verdict(group, list(rewards), keep=False, error=error)
+
+    def _log(self, whose: str, outcome: Outcome, error: str, failure: BaseException | None) -> None:
         shown = None
-        if error not in self._seen and len(self._seen) < _MAX_SEEN:
+        if failure is not None and error not in self._seen and len(self._seen) < _MAX_SEEN:
             self._seen.add(error)
             shown = failure
-        whose = f"episode {assignment.id} of task {assignment.task.id}"
         _LOG.warning("%s: %s: %s", whose, outcome, error, exc_info=shown)
-        return failed_episode(assignment, outcome, error, wall_s)

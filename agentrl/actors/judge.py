@@ -13,6 +13,7 @@ import anyio
 import anyio.to_thread
 
 from agentrl.actors.boundary import describe, sendable_text
+from agentrl.actors.failures import Failures
 from agentrl.errors import ConfigError, EnvError
 from agentrl.types import Task
 from agentrl.wire.messages import Judge, Verdict
@@ -59,7 +60,10 @@ def load_filter(path: str | None) -> DynamicFilter | None:
 
 
 async def judge_group(
-    order: Judge, keep_filter: DynamicFilter | None, timeout_s: float = FILTER_TIMEOUT_S
+    order: Judge,
+    keep_filter: DynamicFilter | None,
+    failures: Failures,
+    timeout_s: float = FILTER_TIMEOUT_S,
 ) -> Verdict:
     """The verdict on one group: each episode's own reward, then the filter.
 
@@ -74,20 +78,23 @@ async def judge_group(
             keep_filter,
             order,
             rewards,
+            failures,
             abandon_on_cancel=True,
             limiter=anyio.CapacityLimiter(1),  # not the tools': their threads may all be taken
         )
     error = f"the filter {_name(keep_filter)} gave no answer within {timeout_s:g} s"
-    return Verdict(order.group, rewards, keep=False, error=error)
+    return failures.verdict(order.group, error, None, rewards)
 
 
-def _apply(keep_filter: DynamicFilter, order: Judge, rewards: list[float]) -> Verdict:
+def _apply(
+    keep_filter: DynamicFilter, order: Judge, rewards: list[float], failures: Failures
+) -> Verdict:
     try:
         keep, reason = _read(keep_filter(list(rewards), order.task))
     # alone in its thread: whatever is raised here, SystemExit too, is the filter's
     except BaseException as failure:
-        error = sendable_text(f"the filter {_name(keep_filter)} failed: {describe(failure)}")
-        return Verdict(order.group, rewards, keep=False, error=error)
+        error = f"the filter {_name(keep_filter)} failed: {describe(failure)}"
+        return failures.verdict(order.group, error, failure, rewards)
     return Verdict(order.group, rewards, keep=keep, reason=reason)
 
 

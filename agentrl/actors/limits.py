@@ -2,10 +2,11 @@
 
 import msgspec
 
-from agentrl.types import TOKEN_BYTES
+from agentrl.errors import PromptTooLongError
+from agentrl.types import TOKEN_BYTES, EpisodeAssignment
 from agentrl.wire.frames import MAX_MESSAGE_BYTES
 
-__all__ = ["MAX_TOKENS", "Budget", "Limits"]
+__all__ = ["MAX_TOKENS", "Budget", "Limits", "prompt_too_long"]
 
 #: Tokens that one report can carry, with room for the report itself.
 MAX_TOKENS = (MAX_MESSAGE_BYTES - 2**20) // TOKEN_BYTES
@@ -21,6 +22,16 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_tool_calls: int | None
     episode_timeout_s: float
     max_tokens: int = MAX_TOKENS
+
+
+def prompt_too_long(
+    assignment: EpisodeAssignment, limits: Limits, found: str
+) -> PromptTooLongError:
+    """The first prompt does not fit; `found` says how long it is."""
+    return PromptTooLongError(
+        f"the first prompt of task {assignment.task.id} is too long: at most {limits.max_prompt} "
+        f"tokens fit (--rollout-max-prompt-len), and {found}"
+    )
 
 
 class Budget:

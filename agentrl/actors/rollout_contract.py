@@ -2,37 +2,31 @@
 
     for each promise, in fresh instances: make -> solve, its calls answered by a script -> close
 
-The agent calls its model as in a run, by HTTP or in this process, through the recording endpoint;
-what the model says is `scripted`. What is found is said with class and line; an agent whose service
-is away is an InfrastructureError.
+What the model says is `scripted`, how an episode is played `rollout_trial`. What is found is said
+with name and line; what there was no time for is a note; an agent whose service is away is an
+InfrastructureError.
 """
 
-import asyncio
 import os
 import secrets
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
 import anyio
 
-from agentrl.actors.endpoint.server import Endpoint
-from agentrl.actors.limits import Limits
-from agentrl.actors.report import PlayedEpisode
-from agentrl.actors.rollouts import RolloutPlayer
-from agentrl.actors.scripted import ANSWER, LINES, Line, Scripted, shipped_format
-from agentrl.config.run import RunConfig
+from agentrl.actors.rollout_trial import RolloutTrial
+from agentrl.actors.scripted import ANSWER, ENDLESS, SCRIPTS, Scripted, shipped_format
 from agentrl.envs.blame import place_of, words_of
-from agentrl.envs.contract import HOLD_S, name_of
-from agentrl.envs.env import Env
-from agentrl.envs.ground import Announce, Finding, Ground
-from agentrl.envs.held import Held
+from agentrl.envs.contract import HOLD_S
+from agentrl.envs.ground import Announce, Finding, Ground, Standing
+from agentrl.envs.leftovers import tasks_left
 from agentrl.envs.processes import children, end_all, end_children, find_all
 from agentrl.envs.rehearsal import discard
-from agentrl.envs.rollout import Chat, Rollout
-from agentrl.envs.watch import BlockedError, OverdueError, Watch, run_watched
+from agentrl.envs.share import CHECK_S, Share, shares
+from agentrl.envs.trial import LateError, Problem
+from agentrl.envs.watch import BlockedError, OverdueError, run_watched
 from agentrl.errors import InfrastructureError
-from agentrl.types import EpisodeAssignment, EpisodeId, Outcome, SamplingParams, StopReason
 
 __all__ = ["PROMISES", "check_rollout"]
 
@@ -41,91 +35,50 @@ LIMIT_S = 30.0
 #: Times that an agent is played that holds the loop: at the first it imports, and a busy machine
 #: holds it too.
 TRIES = 8
-#: Tokens of prompt and response together; more than the script and most agents say.
-MAX_CONTEXT = 128 * 1024
-#: Seconds that a process has to be gone after its episode.
+#: Turns of an episode with a policy that never stops: more than agents allow by themselves.
+ENDLESS_TURNS = 64
+#: Seconds that a process or a task has to be gone after its episode.
 GONE_S = 5.0
 #: Variable that tells what the agent has started from all other processes.
 MARK = "AGENTRL_CHECK"
 
 _ADVICE = "await an async library, or give the work to `anyio.to_thread.run_sync`"
 
-Problem = str | None
+Promise = Callable[[RolloutTrial], Coroutine[Any, Any, Problem]]
 
 
-class _Tried:
-    """Makes the rollout of an episode; knows what it raised, and how long it held the loop."""
-
-    def __init__(self, ground: Ground) -> None:
-        self._ground = ground
-        self.failure: BaseException | None = None
-        self.held_s = 0.0
-        self.returned = False
-
-    def make(self) -> Env:
-        env = cast(Rollout, self._ground.make())
-        solve = env.solve
-
-        async def watched(task: dict[str, Any], chat: Chat) -> Any:
-            held = Held(solve(task, cast(Chat, _Apart(chat))))
-            try:
-                reward = await held
-                self.returned = True
-                return reward
-            except BaseException as failure:
-                self.failure = failure
-                raise
-            finally:
-                self.held_s = held.longest_s
-
-        env.solve = watched  # type: ignore[method-assign]
-        return env
-
-
-class _Apart:
-    """A `Chat` whose `complete` runs in a task of its own: its work is not the agent's."""
-
-    def __init__(self, chat: Chat) -> None:
-        self._chat = chat
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._chat, name)
-
-    async def complete(self, *args: Any, **options: Any) -> dict[str, Any]:
-        return await asyncio.ensure_future(self._chat.complete(*args, **options))
-
-
-def check_rollout(ground: Ground, announce: Announce = str) -> Iterator[Finding]:
-    """Try one promise after the other; what cannot be played, or not be ended, is tried no further.
-    Processes that the agent has left are ended with the last.
+def check_rollout(
+    ground: Ground, announce: Announce = str, limit_s: float = CHECK_S
+) -> Iterator[Finding]:
+    """Try one promise after the other, nothing anew when `limit_s` are over; what cannot be played,
+    or not be ended, is tried no further. Processes that the agent has left are ended with the last.
 
     Raises ConfigError for a rollout that cannot be made.
     """
     with _marked():
         discard(ground.make())
-        for promise, keeps in PROMISES.items():
-            announce(promise)
-            problem = _tried(keeps, ground)
-            yield Finding(promise, problem)
+        known: set[str] = set()
+        parts = zip(PROMISES.items(), shares(len(PROMISES), limit_s), strict=True)
+        for number, ((promise, keeps), share) in enumerate(parts, 1):
+            announce(Standing(number, len(PROMISES), promise))
+            problem = _tried(keeps, ground, share, known)
+            yield Finding(promise, problem, None if problem else share.note)
             if problem is not None and keeps in (_plays, _ends):
                 return
 
 
-def _tried(keeps: Callable[[Ground], Coroutine[Any, Any, Problem]], ground: Ground) -> Problem:
-    name = f"{ground.cls.__qualname__}.solve"
-
-    async def watched(watch: Watch) -> Problem:
-        limit_s = (_EPISODES.get(keeps, 1) + 0.5) * LIMIT_S
-        with watch.phase(name, limit_s) as deadline:
-            problem = await keeps(ground)
-        return f"{name} took more than {limit_s:g} s" if deadline.cancelled_caught else problem
-
+def _tried(keeps: Promise, ground: Ground, share: Share, known: set[str]) -> Problem:
+    if share.is_over:
+        share.leave_out("not tried")
+        return None
     try:
-        return run_watched(watched)
+        return run_watched(lambda watch: keeps(RolloutTrial(ground, watch, LIMIT_S, share, known)))
     except InfrastructureError:
         raise
-    except OverdueError:
-        return f"{name} goes on when it is cancelled: let `CancelledError` pass"
+    except LateError as late:
+        return str(late)
+    except OverdueError as overdue:
+        return f"{overdue.method} goes on when it is cancelled: let `CancelledError` pass"
     except BlockedError as error:
         place = place_of(error)
         return f"{error}{f' ({place})' if place else ''}: {_ADVICE}"
@@ -133,68 +86,82 @@ def _tried(keeps: Callable[[Ground], Coroutine[Any, Any, Problem]], ground: Grou
         return words_of(error)
 
 
-async def _play(ground: Ground, policy: Scripted, tried: _Tried) -> PlayedEpisode:
-    usual = RunConfig()
-    limits = Limits(
-        max_context=MAX_CONTEXT,
-        max_prompt=MAX_CONTEXT - 2,
-        max_turns=usual.max_turns,
-        max_tool_calls=usual.max_tool_calls,
-        episode_timeout_s=LIMIT_S,
-    )
-    sampling = SamplingParams(max_new_tokens=usual.rollout_max_response_len)
-    episode = EpisodeAssignment(EpisodeId("checked", 0), 1, ground.seed, ground.task, sampling)
-    async with Endpoint() as endpoint:
-        player = RolloutPlayer(tried.make, policy.chat, limits, endpoint)
-        return await player.play(episode, policy)
-
-
-async def _said(ground: Ground, what: str, line: Line) -> Problem:
-    """What became of an episode in which the policy said `line` first."""
-    tried = _Tried(ground)
-    name = f"{ground.cls.__qualname__}.solve"
-    report = (await _play(ground, Scripted(shipped_format(), line), tried)).report
-    if isinstance(tried.failure, BlockedError):
-        raise tried.failure
-    if report.outcome is Outcome.ENGINE_ERROR:
-        raise InfrastructureError(f"{name}, on {what}: {report.error}")
-    if report.stop_reason is StopReason.TIME_LIMIT:
-        return f"{name} was not done {LIMIT_S:g} s after it began, on {what}"
-    if report.outcome is Outcome.DONE:
-        if tried.returned:
-            return None
-        return f"{name} returned no reward, on {what}: it was ended by {report.stop_reason}"
-    if tried.failure is not None:
-        return f"{name} raised {words_of(tried.failure)} on {what}"
-    return f"{report.error}, on {what}"
-
-
 # ---- promises ------------------------------------------------------------------------------------
 
 
-async def _plays(ground: Ground) -> Problem:
-    return await _said(ground, "an answer", ANSWER)
+async def _plays(trial: RolloutTrial) -> Problem:
+    played = await trial.play("an answer", ANSWER)
+    if played.raised is not None and played.has_reward:
+        trial.share.remark(
+            f"{trial.name} raised {words_of(played.raised)} on an answer, which is worth a reward "
+            "as it says; where that is no failure of the policy's, it hides a mistake"
+        )
+    return trial.problem_of("an answer", played)
 
 
-async def _any_turn(ground: Ground) -> Problem:
-    for what, line in LINES.items():
-        problem = await _said(ground, what, line)
-        if problem is not None:
-            return (
-                f"{problem}: what the policy did wrong is to be told to it, as a message, or to be "
-                "worth no reward"
-            )
+async def _any_turn(trial: RolloutTrial) -> Problem:
+    for what, script in trial.share.within(SCRIPTS.items()):
+        played = await trial.play(what, script)
+        problem = trial.problem_of(what, played)
+        if problem is None:
+            continue
+        mapped = ""
+        if played.failed_on_policy:
+            trial.known.add(kind := type(played.raised).__name__)
+            mapped = f", as by {_mapped([kind])}"
+        return (
+            f"{problem}: what the policy did wrong is to be told to it, as a message, or to be "
+            f"worth no reward{mapped}"
+        )
     return None
 
 
-async def _ends(ground: Ground) -> Problem:
+async def _never_stops(trial: RolloutTrial) -> Problem:
+    """Ended by a budget, it needs no reward; by an exception of the agent's own, it has none."""
+    raised: dict[str, str] = {}
+    for what, script in trial.share.within(ENDLESS.items()):
+        played = await trial.play(what, script, max_turns=ENDLESS_TURNS)
+        if played.is_late:
+            calls = f"{played.num_answered} calls"
+            trial.share.remark(
+                f"{what} was ended after {calls}, when {trial.limit_s:g} s were over"
+            )
+        elif played.failed_on_policy:
+            kind = type(played.raised).__name__
+            if kind in trial.known:
+                trial.share.remark(f"{what} was ended by the {kind} that is said above")
+                continue
+            after = f"with {what}, after {played.num_answered} answered calls"
+            assert played.raised is not None
+            words = words_of(played.raised)
+            raised.setdefault(kind, f"{trial.name} raised {words} {after}")
+        elif played.error is not None:
+            return trial.problem_of(what, played)
+    if not raised:
+        return None
+    return (
+        f"{'; '.join(raised.values())}: that is the policy's failure, but what a rollout raises is "
+        "taken for the environment's: the episode is played once more, then its whole group is "
+        "dropped untrained, so that what should be worth nothing is never seen; write "
+        f"{_mapped([*raised])}, or `policy_error=0.0` for all that is raised after an answered "
+        "call, or catch it and return a reward"
+    )
+
+
+def _mapped(names: list[str]) -> str:
+    """How to say that exceptions mean a reward."""
+    failures = ", ".join(f"{name}: 0.0" for name in names)
+    return f"`@rollout(..., failures={{{failures}}})`"
+
+
+async def _ends(trial: RolloutTrial) -> Problem:
     """Cancelled as it waits for its model: a call that is never answered."""
     policy = Scripted(shipped_format(), holds=True)
-    with anyio.move_on_after(LIMIT_S):
+    with anyio.move_on_after(trial.limit_s):
         async with anyio.create_task_group() as group:
 
             async def play() -> None:
-                await _play(ground, policy, _Tried(ground))
+                await trial.play("a call that is never answered", policy)
                 policy.asked.set()  # it has ended without a call
 
             group.start_soon(play)
@@ -203,18 +170,18 @@ async def _ends(ground: Ground) -> Problem:
     return None
 
 
-async def _leaves_nothing(ground: Ground) -> Problem:
-    tasks_before, before = asyncio.all_tasks(), _started()
-    await _said(ground, "an answer", ANSWER)
-    await _ends(ground)
+async def _leaves_nothing(trial: RolloutTrial) -> Problem:
+    before = _started()
+
+    async def episodes() -> None:
+        await trial.play("an answer", ANSWER)
+        await _ends(trial)
+
+    tasks = await tasks_left(episodes, GONE_S)
     left = await _left(before)
-    name = f"{ground.cls.__qualname__}.solve"
+    name = trial.name
     if left:
         return f"processes go on after {name}: {', '.join(map(str, left[:3]))}; end them in `close`"
-    with anyio.move_on_after(GONE_S):  # some take a moment to end
-        while asyncio.all_tasks() - tasks_before:  # noqa: ASYNC110 - nobody tells
-            await anyio.sleep(0.05)
-    tasks = [name_of(task) for task in asyncio.all_tasks() - tasks_before]
     return f"{len(tasks)} tasks go on after {name}: {', '.join(tasks[:3])}" if tasks else None
 
 
@@ -249,27 +216,25 @@ async def _left(before: set[int]) -> list[int]:
     return sorted(left)
 
 
-async def _leaves_the_loop(ground: Ground) -> Problem:
-    held_s = []
-    for _ in range(TRIES):
-        tried = _Tried(ground)
-        await _play(ground, Scripted(shipped_format()), tried)
-        held_s.append(tried.held_s)
-        if tried.held_s <= HOLD_S:
+async def _leaves_the_loop(trial: RolloutTrial) -> Problem:
+    held_s: list[float] = []
+    while len(held_s) < TRIES and not (held_s and trial.share.is_over):
+        held_s.append((await trial.play("an answer", ANSWER)).held_s)
+        if held_s[-1] <= HOLD_S:
             return None
     return (
-        f"{ground.cls.__qualname__}.solve held the event loop for {min(held_s) * 1000:.0f} ms; "
-        f"more than {HOLD_S * 1000:.0f} ms stall all episodes of a worker: {_ADVICE}"
+        f"{trial.name} held the event loop for {min(held_s) * 1000:.0f} ms, the least of "
+        f"{len(held_s)} episodes; more than {HOLD_S * 1000:.0f} ms stall all episodes of a worker: "
+        f"{_ADVICE}"
     )
 
 
 #: What is tried, in this order.
-PROMISES: dict[str, Callable[[Ground], Coroutine[Any, Any, Problem]]] = {
+PROMISES: dict[str, Promise] = {
     "a task is played to its end, for a finite reward": _plays,
     "whatever the policy says ends in a reward": _any_turn,
+    "a policy that never stops ends in a reward or a budget": _never_stops,
     "it ends when it is cancelled": _ends,
     "it leaves no task and no process behind": _leaves_nothing,
     "it leaves the event loop to the others": _leaves_the_loop,
 }
-#: Episodes of each, where it is not one.
-_EPISODES: dict[object, int] = {_any_turn: len(LINES), _leaves_nothing: 2, _leaves_the_loop: TRIES}

@@ -5,7 +5,8 @@
 The calls go through a `Recorder`, by HTTP or in this process. How the episode ended is said as for
 every other: what `solve` raises is an `env_error`, what failed below it an `engine_error`, and
 neither is a zero reward. Where a budget has refused a call, or time is up, the episode is done all
-the same: with the reward that `solve` returns, or with none earned when it raises.
+the same: with the reward that `solve` returns, or with none earned when it raises. And where its
+author says what an exception is worth (`failures`, `policy_error`), it is done with that.
 """
 
 import logging
@@ -27,6 +28,7 @@ from agentrl.actors.limits import Limits
 from agentrl.actors.report import PlayedEpisode, require_sendable
 from agentrl.actors.snapshots import Save
 from agentrl.actors.turns import MAX_ANSWER_CHARS
+from agentrl.actors.writing import Writers
 from agentrl.envs.env import Env
 from agentrl.envs.messages import Step
 from agentrl.envs.rollout import Rollout, outcome_of
@@ -43,9 +45,6 @@ from agentrl.types import (
 __all__ = ["EpisodeChat", "RolloutPlayer"]
 
 _LOG = logging.getLogger(__name__)
-
-#: Long prompts of a worker that become tokens at once.
-MAX_WRITERS = 4
 
 
 class EpisodeChat:
@@ -93,7 +92,7 @@ class RolloutPlayer:
         self._now = now
         self._close_timeout_s = close_timeout_s
         self._failures = Failures()
-        self._writers = anyio.CapacityLimiter(MAX_WRITERS)
+        self._writers = Writers()
 
     async def play(
         self,
@@ -124,6 +123,8 @@ class RolloutPlayer:
         try:
             chat = EpisodeChat(recorder, await self._endpoint.url(), token, env.services)
             step, reason = await self._solve(env, recorder, chat, boundary)
+            if env.policy_failures:
+                step.metrics = {"policy_error": 0.0} | step.metrics
         finally:
             self._endpoint.close(token)
             whose = f"episode {recorder.assignment.id}"
@@ -156,11 +157,22 @@ class RolloutPlayer:
             # what waits in a thread comes back when its time is up, with a reward all the same
             late = StopReason.TIME_LIMIT if deadline.cancel_called else None
             return step, recorder.refused or late or ended
-        if recorder.refused is None or isinstance(failure, InfrastructureError):
+        return self._failed(env, recorder, failure)
+
+    def _failed(
+        self, env: Rollout, recorder: Recorder, failure: BaseException
+    ) -> tuple[Step, StopReason]:
+        """What `solve` is worth that has raised. Raises `failure` where that is no policy's."""
+        reward = env.policy_failures.reward(failure) if recorder.num_calls else None
+        if isinstance(failure, InfrastructureError) or (
+            reward is None and recorder.refused is None
+        ):
             raise failure
-        words = describe(failure)
-        _LOG.info("episode %s: %s; %s", recorder.assignment.id, recorder.refused, words)
-        return Step(), recorder.refused
+        reason = recorder.refused or StopReason.POLICY_ERROR
+        _LOG.info("episode %s: %s; %s", recorder.assignment.id, reason, describe(failure))
+        if reward is None:
+            return Step(), reason
+        return Step(reward=reward, metrics={"policy_error": 1.0}), reason
 
     def _out_of_time(self, recorder: Recorder) -> Step:
         """As for an Env: a truncation, if anything was sampled."""

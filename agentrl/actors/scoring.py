@@ -7,7 +7,6 @@ An infrastructure error is tried again, ATTEMPTS times in all: the episodes have
 judge that is away for a moment may not cost them.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable
 
@@ -57,8 +56,13 @@ async def _alone(order: Judge, make_env: Callable[[], Env], timeout_s: float) ->
         except (EnvError, InfrastructureError) as failure:
             found = failure
 
-    async with anyio.create_task_group() as alone:
-        alone.start_soon(score)
+    boundary = Boundary()
+    try:
+        async with anyio.create_task_group() as alone:
+            alone.start_soon(score)
+    except BaseException as failure:
+        await boundary.take(failure)
+        raise EnvError(f"score_group failed: {describe(failure)}") from failure
     if isinstance(found, Exception):
         raise found
     return found
@@ -76,7 +80,7 @@ async def _scored(order: Judge, make_env: Callable[[], Env], timeout_s: float) -
         if deadline.cancelled_caught:
             raise EnvError(f"{type(env).__name__}.score_group took more than {timeout_s:g} s")
         return _with_rewards(order, rewards, type(env).__name__)
-    except (Exception, SystemExit, asyncio.CancelledError) as failure:
+    except BaseException as failure:
         await boundary.take(failure)
         if isinstance(failure, EnvError | InfrastructureError):
             raise

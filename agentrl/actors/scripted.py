@@ -1,6 +1,7 @@
 """`Scripted`: a policy that says what a script has it say, as an engine would sample it.
 
-    first turn: the line     every turn after it: the answer "42"
+    SCRIPTS   first turn: a line of its own   every turn after it: the answer "42"
+    ENDLESS   every turn: as it began, for ever
 
 A line may call the first tool that the agent offers. Nothing is learnt of a model here: this is for
 trying agents (`rollout_contract`).
@@ -23,7 +24,7 @@ from agentrl.tokens.formats.qwen import QwenFormat
 from agentrl.tools.example import made_up
 from agentrl.types import Generation, PermitStats, SamplingParams
 
-__all__ = ["ANSWER", "LINES", "Line", "Scripted", "shipped_format"]
+__all__ = ["ANSWER", "ENDLESS", "SCRIPTS", "Script", "Scripted", "shipped_format"]
 
 #: How a line of a prompt begins that tells of a tool.
 _TOOL = '{"type": "function"'
@@ -42,6 +43,8 @@ class _Told(msgspec.Struct):
 
 #: What a turn says: ids, of a chat format and the text of the prompt.
 Line = Callable[[QwenFormat, str], list[int]]
+#: What is said at which turn, from 0.
+Script = Callable[[int], Line]
 
 
 def _words(text: str) -> Line:
@@ -62,28 +65,50 @@ def _first_tool(prompt: str) -> tuple[str, dict[str, Any]]:
     return "no_such_tool", {}
 
 
-def _call(arguments: str | None) -> Line:
-    """Calls the first tool; None: with arguments made from its schema."""
+def _call(arguments: str | None, name: str | None = None) -> Line:
+    """Calls the first tool, or another name; None: with arguments made from its schema."""
 
     def line(chat: QwenFormat, prompt: str) -> list[int]:
-        name, parameters = _first_tool(prompt)
+        first, parameters = _first_tool(prompt)
         given = made_up(parameters).decode() if arguments is None else arguments
-        body = f'{{"name": {json.dumps(name)}, "arguments": {given}}}'
+        body = f'{{"name": {json.dumps(name or first)}, "arguments": {given}}}'
         return _marked(f"<tool_call>\n{body}\n</tool_call>")(chat, prompt)
 
     return line
 
 
-ANSWER = _words("42")
+def _at_first(line: Line) -> Script:
+    return lambda turn: _FORTY_TWO if turn else line
+
+
+def _for_ever(*lines: Line) -> Script:
+    return lambda turn: lines[turn % len(lines)]
+
+
+_FORTY_TWO = _words("42")
+_FITTING = _call(None)
+_HALF = _marked("<tool_call>\n{")
+_UNKNOWN = _call("{}", "no_such_tool")
+_TOO_MANY = _call('{"no_such": [1]}')
+_HOSTILE = _words("\n".join(HOSTILE[:13]))
+
+ANSWER = _at_first(_FORTY_TWO)
 #: What any policy may say first, each with what it is.
-LINES: Mapping[str, Line] = {
+SCRIPTS: Mapping[str, Script] = {
     "an answer": ANSWER,
-    "silence": _words(""),
-    "half a call": _marked("<tool_call>\n{"),
-    "a call with arguments that fit": _call(None),
-    "a call without arguments": _call("{}"),
-    "a call with an argument too many": _call('{"no_such": [1]}'),
-    "text that spells markers and orders": _words("\n".join(HOSTILE[:13])),
+    "silence": _at_first(_words("")),
+    "half a call": _at_first(_HALF),
+    "a call with arguments that fit": _at_first(_FITTING),
+    "a call without arguments": _at_first(_call("{}")),
+    "a call with an argument too many": _at_first(_TOO_MANY),
+    "a call of a tool that is not there": _at_first(_UNKNOWN),
+    "text that spells markers and orders": _at_first(_HOSTILE),
+}
+#: Policies that never stop.
+ENDLESS: Mapping[str, Script] = {
+    "a policy that calls a tool for ever": _for_ever(_FITTING),
+    "a policy that never calls a tool": _for_ever(_words("I do not know.")),
+    "a policy that answers garbage": _for_ever(_HALF, _UNKNOWN, _TOO_MANY, _words(""), _HOSTILE),
 }
 
 
@@ -94,12 +119,14 @@ def shipped_format() -> QwenFormat:
 
 
 class Scripted:
-    """A `TurnClient`. `asked` is set with the first call; a policy that `holds` never answers."""
+    """A `TurnClient`. `asked` is set with the first call, `num_answered` counts; a policy that
+    `holds` never answers."""
 
-    def __init__(self, chat: QwenFormat, line: Line = ANSWER, *, holds: bool = False) -> None:
+    def __init__(self, chat: QwenFormat, script: Script = ANSWER, *, holds: bool = False) -> None:
         self.asked = anyio.Event()
+        self.num_answered = 0
         self.chat = chat
-        self._line = line
+        self._script = script
         self._holds = holds
 
     async def generate(
@@ -112,9 +139,10 @@ class Scripted:
     ) -> Generation:
         """See `TurnClient`."""
         del routing_key, priority
-        line = ANSWER if self.asked.is_set() else self._line
         self.asked.set()
         await (anyio.sleep_forever() if self._holds else anyio.lowlevel.checkpoint())
+        line = self._script(self.num_answered)
+        self.num_answered += 1
         ids = line(self.chat, self.chat.vocab.decode(input_ids))[: sampling.max_new_tokens]
         is_whole = ids[-1] in self.chat.stop_ids
         reason = "stop" if is_whole else "length"

@@ -11,14 +11,15 @@ from collections.abc import Callable
 import msgspec
 
 from agentrl.actors.boundary import sendable_text
-from agentrl.actors.limits import Budget, Limits
+from agentrl.actors.limits import Budget, Limits, prompt_too_long
 from agentrl.actors.report import PlayedEpisode
 from agentrl.actors.sampling import sample_turn
 from agentrl.actors.snapshots import EpisodeSnapshot, Save
+from agentrl.actors.writing import Writers, num_chars
 from agentrl.bounds import metric_defect, reward_defect
 from agentrl.envs.env import Env
 from agentrl.envs.messages import AssistantTurn, Step
-from agentrl.errors import EngineError, EnvError, InfrastructureError
+from agentrl.errors import EngineError, EnvError, InfrastructureError, TextTooLongError
 from agentrl.tokens.formats.base import ChatFormat
 from agentrl.tokens.transcript import Transcript
 from agentrl.types import (
@@ -28,6 +29,7 @@ from agentrl.types import (
     StopReason,
     TurnClient,
 )
+from agentrl.visible import message_of
 
 __all__ = ["MAX_ANSWER_CHARS", "Episode"]
 
@@ -45,7 +47,8 @@ class _TruncatedError(Exception):
 
 class Episode:
     """The state of one episode. `final_text`: of the turn with which the task ended, if it did.
-    `played_s` tells the seconds that it has been played, earlier attempts included."""
+    `played_s` tells the seconds that it has been played, earlier attempts included; `writers` make
+    tokens of long texts."""
 
     def __init__(
         self,
@@ -54,8 +57,10 @@ class Episode:
         limits: Limits,
         client: TurnClient,
         played_s: Callable[[], float],
+        writers: Writers,
     ) -> None:
         self._played_s = played_s
+        self._writers = writers
         self._assignment = assignment
         self._chat = chat
         self._limits = limits
@@ -79,12 +84,14 @@ class Episode:
         if env.tools:
             self._metrics["tool_use"] = 0.0
         tools = [tool.spec.to_openai() for tool in env.tools.values()]
-        self._transcript.open(messages, tools)
+        chars = num_chars(messages, tools)
+        try:
+            await self._writers.run(chars, self._transcript.open, messages, tools)
+        except TextTooLongError as error:
+            raise prompt_too_long(assignment, self._limits, str(error)) from error
         if len(self._transcript) > self._limits.max_prompt:
-            raise EnvError(
-                f"the prompt of task {assignment.task.id} has {len(self._transcript)} tokens; at "
-                f"most {self._limits.max_prompt} fit (--rollout-max-prompt-len)"
-            )
+            found = f"it has {len(self._transcript)} tokens"
+            raise prompt_too_long(assignment, self._limits, found)
 
     async def resume(self, env: Env, saved: EpisodeSnapshot) -> None:
         """Go on from where an earlier attempt was saved, with `env`, a fresh one."""
@@ -93,7 +100,7 @@ class Episode:
             await env.restore(saved.env, seed=assignment.seed, task=assignment.task.row)
         except InfrastructureError as failure:
             # What was saved may hold what is gone for ever: the next attempt begins anew.
-            raise EnvError(f"{type(env).__name__}.restore: {failure}") from failure
+            raise EnvError(f"{type(env).__name__}.restore: {message_of(failure)}") from failure
         self._transcript.restore(saved.columns)
         self._budget.restore(saved.calls_left)
         self._reward = saved.reward
@@ -155,7 +162,9 @@ class Episode:
             return True
         if index + 1 >= self._limits.max_turns:
             raise _TruncatedError(StopReason.TURN_LIMIT)
-        if not self._transcript.observe(step.messages, self._limits.max_context):
+        messages, limit = step.messages, self._limits.max_context
+        chars = num_chars(messages)
+        if not await self._writers.run(chars, self._transcript.observe, messages, limit):
             raise _TruncatedError(StopReason.CONTEXT_LIMIT)
         return False
 

@@ -17,10 +17,11 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
-from agentrl.actors.boundary import describe, sendable_text
+from agentrl.actors.boundary import Boundary, describe
 from agentrl.actors.demonstration import DemonstrationPlayer
 from agentrl.actors.endpoint.server import Endpoint
 from agentrl.actors.episode import EpisodePlayer
+from agentrl.actors.failures import Failures
 from agentrl.actors.judge import judge_group, load_filter
 from agentrl.actors.limits import Limits
 from agentrl.actors.report import PlayedEpisode, failed_episode
@@ -41,6 +42,7 @@ from agentrl.types import (
     Outcome,
     TurnClient,
 )
+from agentrl.visible import message_of
 from agentrl.wire.messages import (
     Assign,
     Cancel,
@@ -112,13 +114,16 @@ class Worker:
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings = settings
         self._env_class = load_env(settings.env)
-        chat = open_chat_format(settings.chat_format, settings.model_dir)
+        chat = open_chat_format(
+            settings.chat_format, settings.model_dir, max_tokens=settings.limits.max_context
+        )
         self._endpoint = Endpoint()
         self._player = self._make_player(chat)
         self._filter = load_filter(settings.filter_path)
         self._scopes: dict[EpisodeId, anyio.CancelScope] = {}
         self._judging: set[str] = set()
         self._one_judge = anyio.Lock()
+        self._failures = Failures()
         self._scorers = anyio.Semaphore(MAX_SCORERS)
 
     def running(self) -> list[EpisodeId]:
@@ -218,6 +223,7 @@ class Worker:
         scope = self._scopes[assignment.id]
         played: PlayedEpisode | None = None
         error = "the Env cancelled the task that it runs in"
+        boundary = Boundary()
 
         async def play() -> None:
             nonlocal played
@@ -228,7 +234,8 @@ class Worker:
                 # A task of its own: an Env that cancels it, or leaves a scope open, hurts no other.
                 async with anyio.create_task_group() as alone:
                     alone.start_soon(play)
-        except Exception as failure:
+        except BaseException as failure:
+            await boundary.take(failure)
             _LOG.exception("episode %s broke out of its boundary", assignment.id)
             error = describe(failure)
         if scope.cancel_called:
@@ -253,9 +260,9 @@ class Worker:
                 async with self._scorers:
                     order = await scored(order, self._make_env, self._settings.limits)
             except EnvError as failure:
-                return Verdict(order.group, keep=False, error=sendable_text(str(failure)))
+                return self._failures.verdict(order.group, message_of(failure), failure)
         async with self._one_judge:
-            return await judge_group(order, self._filter)
+            return await judge_group(order, self._filter, self._failures)
 
     def _cancel(self, episodes: Sequence[EpisodeId]) -> None:
         for episode in episodes:

@@ -18,17 +18,23 @@ class Attempts:
 
     `played`: episodes of which an attempt has ended; `retried`: those of them that failed and were
     queued again; `lost`: those that failed for good; `failed`: attempts that failed, by outcome;
-    `first`: by outcome, the first of these: its episode, worker and error.
+    `first`: by outcome, the first of these: its episode, worker and error; `too_long`: episodes
+    whose first prompt did not fit, which is no failure.
     """
 
     def __init__(self) -> None:
-        self.played = self.retried = self.lost = 0
+        self.played = self.retried = self.lost = self.too_long = 0
         self.failed: Counter[Outcome] = Counter()
         self.first: dict[Outcome, dict[str, str]] = {}
 
     def done(self, *, before: int) -> None:
         """An episode is done; `before` attempts at it had failed."""
         self.played += before == 0
+
+    def filtered(self, *, before: int) -> None:
+        """The first prompt of an episode did not fit; `before` attempts at it had failed."""
+        self.played += before == 0
+        self.too_long += 1
 
     def fail(
         self,
@@ -56,5 +62,6 @@ class Attempts:
             "played_episodes": self.played,
             "retried_episodes": self.retried,
             "failed_episodes": self.lost,
+            "too_long_prompts": self.too_long,
             **{f"failed_attempts/{outcome}": self.failed[outcome] for outcome in _FAILED},
         }

@@ -52,7 +52,7 @@ def audit(run_dir: Path) -> AuditReport:
     Raises StoreError when it has no readable ledger, EnvironmentSetupError while its buffer runs.
     """
     path = run_dir / "ledger.db"
-    if not path.exists():
+    if not path.is_file():
         raise StoreError(
             f"{run_dir} has no ledger.db: it is no run directory, or its run ended while it started"
         )

@@ -124,17 +124,24 @@ class ClaimDesk:
         ended = groups.record(self._state, row, report, stored)
         if report.outcome is Outcome.DONE:
             self.attempts.done(before=row.num_failures)
+        elif report.outcome is Outcome.FILTERED:
+            self.attempts.filtered(before=row.num_failures)
         else:
             self._count(worker, row, report.outcome, report.error, again=not ended)
         self._after(row, ended)
         return refusal
 
-    def verdict(self, verdict: Verdict) -> None:
-        """Take a verdict; one that nobody waits for changes nothing."""
+    def verdict(self, worker: str, verdict: Verdict) -> None:
+        """Take a verdict; one that nobody waits for changes nothing. One that cannot be used is
+        told to the driver."""
         mint = mint_of(verdict.group)
-        if mint is not None and groups.needs_judge(self._state, mint):
-            groups.take_verdict(self._state, mint, verdict)
-            self.judges.settle(mint, self._peers)
+        if mint is None or not groups.needs_judge(self._state, mint):
+            return
+        defect = groups.take_verdict(self._state, mint, verdict)
+        if defect is not None:
+            facts = {"group": verdict.group, "worker": worker, "error": defect}
+            self._state.notify("judging_failed", **facts)
+        self.judges.settle(mint, self._peers)
 
     def evaluate(self, message: Evaluate, *, is_draining: bool) -> str | None:
         """Begin an evaluation; returns why it was refused, or None. In a run that drains, whoever

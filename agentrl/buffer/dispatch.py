@@ -126,7 +126,7 @@ class Dispatch:
             report = EpisodeReport(event.episode, outcome, stop, [], error=event.reason)
             self._claims.finished(peer, report, (), None)
         elif peer.row.role == "worker" and event.group is not None:
-            self._claims.verdict(Verdict(event.group, error=event.reason))
+            self._claims.verdict(peer.name, Verdict(event.group, error=event.reason))
         self._answer(event, event.reason)
 
     def unpark(self, now: float) -> None:
@@ -152,7 +152,7 @@ class Dispatch:
             case Snapshot():
                 pass  # kept by the shell, or not worth it
             case Verdict() as message:
-                self._claims.verdict(message)
+                self._claims.verdict(peer.name, message)
             case LeaseRequest() as message:
                 return self._lease_request(peer, message.number, now)
             case Fetch() as message:
@@ -162,7 +162,7 @@ class Dispatch:
             case PushRequest() as message:
                 self._desks.pushes.request(peer, message.version, now)
             case Publishing() as message:
-                return self._leases.announce(message.row)
+                return self._publishing(message)
             case Published() as message:
                 return self._published(message, now)
             case Retire() as message:
@@ -240,6 +240,12 @@ class Dispatch:
         failed = None if epoch is None else self._leases.ended(epoch)
         if failed is not None:
             self._state.notify("lease_failed", **msgspec.structs.asdict(failed))
+
+    def _publishing(self, message: Publishing) -> str | None:
+        refusal = self._leases.announce(message.row)
+        if refusal is None:
+            self._state.notify("publishing", version=message.row.version)
+        return refusal
 
     def _published(self, message: Published, now: float) -> str | None:
         answer = self._leases.publish(message)

@@ -150,6 +150,9 @@ class Evaluations:
                 self._queue_again(episode)
                 return None
             evaluation.done.append((episode, report))
+        elif report.outcome is Outcome.FILTERED:
+            self._attempts.filtered(before=episode.num_failures)
+            evaluation.failed += 1
         elif self._retries(episode, report.outcome, report.error):
             return None
         else:

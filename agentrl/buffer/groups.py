@@ -2,7 +2,8 @@
 
 An engine failure or a lost worker sends an episode back to the queue, up to ENGINE_ATTEMPTS in all;
 a failure of the environment once more. A failed episode is never a zero reward: a group either has
-enough `done` episodes and trains on those, or its fate is its commonest failure.
+enough `done` episodes and trains on those, or its fate is its commonest failure. A group of which a
+first prompt does not fit is filtered: what is left of it would be another choice of its prompts.
 """
 
 from collections import Counter
@@ -50,6 +51,7 @@ _FATE_OF = {
     Outcome.ENGINE_ERROR: Fate.ENGINE_ERROR,
     Outcome.POISON: Fate.POISON,
     Outcome.CANCELLED: Fate.CANCELLED,
+    Outcome.FILTERED: Fate.FILTERED,
 }
 
 
@@ -126,9 +128,13 @@ def conclude(state: State, number: int) -> None:
     if any(row.outcome is None for row in rows):
         return
     outcomes = Counter(row.outcome for row in rows if row.outcome is not None)
-    if outcomes.pop(Outcome.DONE, 0) >= state.settings.least_done:
+    if outcomes[Outcome.FILTERED]:
+        commonest = Outcome.FILTERED
+        state.num_too_long += 1
+    elif outcomes.pop(Outcome.DONE, 0) >= state.settings.least_done:
         return
-    commonest = max(_FATE_OF, key=lambda outcome: outcomes[outcome])
+    else:
+        commonest = max(_FATE_OF, key=lambda outcome: outcomes[outcome])
     errors = [row.error for row in rows if row.outcome is commonest and row.error]
     close(state, number, _FATE_OF[commonest], errors[0] if errors else str(commonest))
 
@@ -157,8 +163,8 @@ def judge_order(state: State, number: int) -> Judge:
     return Judge(group_id(number), state.groups[number].task, summaries)
 
 
-def take_verdict(state: State, number: int, verdict: Verdict) -> None:
-    """READY, or a fate."""
+def take_verdict(state: State, number: int, verdict: Verdict) -> str | None:
+    """READY, or a fate. Returns why the verdict could not be used, or None."""
     group = state.groups[number]
     defect = verdict.error or _defect(verdict, len(state.done_episodes(number)))
     if defect is not None:
@@ -168,6 +174,7 @@ def take_verdict(state: State, number: int, verdict: Verdict) -> None:
     else:
         rewards = tuple(verdict.rewards)
         state.put(msgspec.structs.replace(group, state=GroupState.READY, rewards=rewards))
+    return defect
 
 
 def close(state: State, number: int, fate: Fate, reason: str) -> None:

@@ -1,9 +1,8 @@
 """The ledger on disk: SQLite in WAL mode, synchronous=FULL, one writer, one commit per batch.
 
-The only importer of sqlite3. A row is stored as JSON beside the columns that SQL asks for, and the
-last write of a key wins. A commit holds all rows of its batch or none. Refused: a network file
-system (SQLite's locks and fsync mean nothing there), a ledger of another schema, and a second
-process on the same ledger.
+The only importer of sqlite3. The last write of a key wins; a commit holds all rows of its batch or
+none. Refused: a network file system (SQLite's locks and fsync mean nothing there), a ledger of
+another schema, one with a damaged page or row, and a second process on the same ledger.
 """
 
 import sqlite3
@@ -11,10 +10,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 import msgspec
 
+from agentrl import disk
 from agentrl.buffer.rows import (
     EpisodeRow,
     GroupRow,
@@ -27,12 +27,16 @@ from agentrl.buffer.rows import (
     SegmentUse,
     StoredTrajectory,
 )
-from agentrl.errors import EnvironmentSetupError, StoreError
+from agentrl.buffer.tables import SCHEMA, TABLES, Line, Table, lines_of, read_line
+from agentrl.errors import EnvironmentSetupError, InfrastructureError, StoreError
 from agentrl.types import Fate, VersionRow
 
 __all__ = ["SCHEMA_VERSION", "Ledger", "LedgerReader", "refuse_network_file_system"]
 
-SCHEMA_VERSION = 1
+#: 1 had no digests.
+SCHEMA_VERSION = 2
+#: Damaged places that an error lists.
+_MAX_TOLD = 20
 
 #: File systems without the locks and the fsync that a ledger needs.
 _NETWORK = frozenset(
@@ -40,32 +44,6 @@ _NETWORK = frozenset(
     | {"afs", "9p", "orangefs", "wekafs", "fuse.glusterfs", "fuse.sshfs", "fuse.s3fs"}
     | {"fuse.gcsfuse", "fuse.juicefs"}
 )
-
-#: Where a row goes and which of its fields are columns; the first ones are the key.
-_TABLES: dict[type[Row], tuple[str, tuple[str, ...]]] = {
-    GroupRow: ("groups", ("mint", "cursor", "state", "fate", "lease")),
-    EpisodeRow: ("episodes", ("mint", "index", "worker", "outcome")),
-    LeaseRow: ("leases", ("number",)),
-    VersionRow: ("versions", ("version",)),
-    PacingRow: ("pacing", ()),
-    PeerRow: ("peers", ("epoch",)),
-    Mark: ("marks", ("key",)),
-}
-
-_SCHEMA = """
-CREATE TABLE groups(mint INTEGER PRIMARY KEY, cursor INTEGER NOT NULL, state TEXT NOT NULL,
-    fate TEXT, lease INTEGER, row TEXT NOT NULL);
-CREATE INDEX open_groups ON groups(state) WHERE state <> 'retired';
-CREATE TABLE episodes(mint INTEGER REFERENCES groups, idx INTEGER, worker TEXT, outcome TEXT,
-    row TEXT NOT NULL, PRIMARY KEY(mint, idx)) WITHOUT ROWID;
-CREATE TABLE trajectories(mint INTEGER, idx INTEGER, position INTEGER, segment INTEGER NOT NULL,
-    bytes INTEGER NOT NULL, row TEXT NOT NULL, PRIMARY KEY(mint, idx, position)) WITHOUT ROWID;
-CREATE TABLE leases(number INTEGER PRIMARY KEY, row TEXT NOT NULL);
-CREATE TABLE versions(version INTEGER PRIMARY KEY, row TEXT NOT NULL);
-CREATE TABLE pacing(id INTEGER PRIMARY KEY CHECK(id = 0) DEFAULT 0, row TEXT NOT NULL);
-CREATE TABLE peers(epoch INTEGER PRIMARY KEY, row TEXT NOT NULL);
-CREATE TABLE marks(key TEXT PRIMARY KEY, row TEXT NOT NULL) WITHOUT ROWID;
-"""
 
 _OPEN_GROUPS = "WHERE state <> 'retired' ORDER BY mint"
 _OF_OPEN_GROUPS = "WHERE mint IN (SELECT mint FROM groups WHERE state <> 'retired')"
@@ -75,10 +53,11 @@ FROM trajectories JOIN groups USING(mint) GROUP BY segment
 """
 #: The last group of each task (a cursor names one), where it became stale.
 _STALE = """
-SELECT row FROM (SELECT row, fate, max(mint) AS mint FROM groups GROUP BY cursor)
-WHERE fate = 'stale' ORDER BY mint
+WHERE mint IN (SELECT max(mint) FROM groups GROUP BY cursor) AND fate = 'stale' ORDER BY mint
 """
-_to_json = msgspec.json.Encoder().encode
+#: What reading a damaged file may raise: Python decodes the names of tables and columns, and makes
+#: room for what a length promises.
+_UNREADABLE = (sqlite3.Error, UnicodeError, OverflowError, MemoryError)
 T = TypeVar("T")
 
 
@@ -113,7 +92,8 @@ class LedgerReader:
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises StoreError (no ledger, another schema) or EnvironmentSetupError (in use)."""
+        """Raises StoreError (no ledger, another schema), EnvironmentSetupError (in use), or
+        InfrastructureError for a disk that fails."""
         self.path = path
         with _explaining(path):
             self._db = self._connect()
@@ -135,8 +115,36 @@ class LedgerReader:
     ) -> None:
         self._close()
 
+    def damage(self) -> list[str]:
+        """Damaged pages, then damaged rows with what is lost with each."""
+        return [*self._damaged_pages(), *self._damaged_rows()]
+
     def load(self) -> LedgerState:
-        """What a restart needs."""
+        """What a restart needs. StoreError when a page or a row is damaged, one that a restart does
+        not need too; it says which, and what is lost."""
+        with _explaining(self.path):
+            if damage := self.damage():
+                raise StoreError(_told(self.path, damage))
+            return self._load()
+
+    def load_all(self) -> LedgerState:
+        """Every row ever written, retired ones too, for the audit. StoreError as in `load`."""
+        with _explaining(self.path):
+            return msgspec.structs.replace(
+                self.load(),
+                groups=tuple(self._rows(GroupRow, "ORDER BY mint")),
+                episodes=self._episodes(""),
+                leases=tuple(self._rows(LeaseRow, "ORDER BY number")),
+            )
+
+    def contradictions(self) -> list[str]:
+        """Rows whose columns say something else than the row itself; for the audit."""
+        with _explaining(self.path):
+            return [line for table in TABLES.values() for line in self._contradictions(table)]
+
+    # ---- inside ----
+
+    def _load(self) -> LedgerState:
         marks = tuple(self._rows(Mark))
         known = {mark.key: mark.value for mark in marks}
         done_with = min(known.get("published_through", 0), known.get("retired_through", 0))
@@ -156,25 +164,8 @@ class LedgerReader:
             cursor=cursor or 0,
             last_lease=last_lease or 0,
             segments=self._segments(),
-            stale=tuple(self._decoded(GroupRow, _STALE)),
+            stale=tuple(self._rows(GroupRow, _STALE)),
         )
-
-    def load_all(self) -> LedgerState:
-        """Every row ever written, retired ones too; for the audit."""
-        with _explaining(self.path):
-            return msgspec.structs.replace(
-                self.load(),
-                groups=tuple(self._rows(GroupRow, "ORDER BY mint")),
-                episodes=self._episodes(""),
-                leases=tuple(self._rows(LeaseRow, "ORDER BY number")),
-            )
-
-    def contradictions(self) -> list[str]:
-        """Rows whose columns say something else than the row itself; for the audit."""
-        with _explaining(self.path):
-            return [line for kind in _TABLES for line in self._contradictions(kind)]
-
-    # ---- inside ----
 
     def _connect(self) -> sqlite3.Connection:
         # Without a write-ahead log nobody has the ledger open and all of it is in one file, which
@@ -182,7 +173,7 @@ class LedgerReader:
         whole = not _beside(self.path, "-wal").exists()
         self._has_index = _beside(self.path, "-shm").exists()
         uri = f"{self.path.absolute().as_uri()}?mode=ro{'&immutable=1' if whole else ''}"
-        return sqlite3.connect(uri, uri=True, isolation_level=None, timeout=1.0)
+        return _with_any_text(sqlite3.connect(uri, uri=True, isolation_level=None, timeout=1.0))
 
     def _open(self) -> None:
         self._db.execute("BEGIN")  # every query sees the same moment
@@ -194,8 +185,9 @@ class LedgerReader:
         ((found,),) = self._db.execute("PRAGMA user_version")
         if found not in (0, SCHEMA_VERSION):
             raise StoreError(
-                f"{self.path} has schema {found}, this agentrl writes {SCHEMA_VERSION}: resume with"
-                " the version that made it, or begin a new run"
+                f"{self.path} has schema {found}, this agentrl writes {SCHEMA_VERSION}: finish the"
+                f" run with the version that wrote it, or take its weights into a new one with"
+                f" --load {self.path.parent}"
             )
         return int(found)
 
@@ -205,36 +197,46 @@ class LedgerReader:
             # SQLite has put an index of the log there to read it, and leaves it behind.
             _beside(self.path, "-shm").unlink(missing_ok=True)
 
-    def _contradictions(self, kind: type[Row]) -> Iterator[str]:
-        table, fields = _TABLES[kind]
-        decode = msgspec.json.Decoder(kind).decode
-        for *columns, text in self._db.execute(f"SELECT * FROM {table}"):  # noqa: S608
-            row = decode(text)
-            if fields and columns != [getattr(row, field) for field in fields]:
-                yield f"{table} {columns[0]}: its columns contradict its row"
+    def _damaged_pages(self) -> list[str]:
+        try:
+            lines = [line for (line,) in self._db.execute(f"PRAGMA quick_check({_MAX_TOLD})")]
+        except _UNREADABLE as error:
+            _raise_for_disk(self.path, error)
+            lines = [str(error)]
+        return [" ".join(f"a page: {line}".split()) for line in lines if line != "ok"]
+
+    def _damaged_rows(self) -> Iterator[str]:
+        for kind, table in TABLES.items():
+            try:
+                for line in self._lines(table):
+                    try:
+                        read_line(kind, line)
+                    except StoreError as error:
+                        yield str(error)
+            except _UNREADABLE as error:
+                _raise_for_disk(self.path, error)
+                yield f"{table.name} cannot be read to its end: {error}; lost: the rows after that"
+
+    def _contradictions(self, table: Table) -> Iterator[str]:
+        if table.kind is StoredTrajectory:  # it does not say whose it is
+            return
+        for line in self._lines(table):
+            *_, (_, wanted) = lines_of(read_line(table.kind, line))
+            if line[: len(table.columns)] != wanted[: len(table.columns)]:
+                yield f"{table.name} {line[0]}: its columns contradict its row"
 
     def _rows(self, kind: type[T], clause: str = "") -> Iterator[T]:
-        table, _ = _TABLES[kind]  # type: ignore[index]
-        return self._decoded(kind, f"SELECT row FROM {table} {clause}")  # noqa: S608
+        return (read_line(kind, line) for line in self._lines(TABLES[kind], clause))
 
-    def _decoded(self, kind: type[T], query: str) -> Iterator[T]:
-        decode = msgspec.json.Decoder(kind).decode
-        for (text,) in self._db.execute(query):
-            try:
-                yield decode(text)
-            except msgspec.MsgspecError as error:
-                table, _ = _TABLES[kind]  # type: ignore[index]
-                raise StoreError(
-                    f"a row of {table} in {self.path} cannot be read: {error}"
-                ) from error
+    def _lines(self, table: Table, clause: str = "") -> Iterator[Line]:
+        columns = ", ".join((*table.columns, "row", "digest"))
+        return self._db.execute(f"SELECT {columns} FROM {table.name} {clause}")  # noqa: S608
 
     def _episodes(self, where: str) -> tuple[EpisodeRow, ...]:
-        decode = msgspec.json.Decoder(StoredTrajectory).decode
         stored: dict[tuple[int, int], list[StoredTrajectory]] = {}
-        for mint, index, text in self._db.execute(
-            f"SELECT mint, idx, row FROM trajectories {where} ORDER BY mint, idx, position"  # noqa: S608
-        ):
-            stored.setdefault((mint, index), []).append(decode(text))
+        table = TABLES[StoredTrajectory]
+        for line in self._lines(table, f"{where} ORDER BY mint, idx, position"):
+            stored.setdefault((line[0], line[1]), []).append(read_line(StoredTrajectory, line))
         return tuple(
             msgspec.structs.replace(row, trajectories=tuple(stored.get((row.mint, row.index), ())))
             for row in self._rows(EpisodeRow, f"{where} ORDER BY mint, idx")
@@ -268,9 +270,11 @@ class Ledger(LedgerReader):
 
     def _connect(self) -> sqlite3.Connection:
         refuse_network_file_system(self.path)
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return sqlite3.connect(
-            self.path, isolation_level=None, check_same_thread=False, timeout=1.0
+        disk.make_folder(self.path.parent, 0o700)
+        if not self.path.exists():  # SQLite gives its log the mode of this file
+            disk.create_file(self.path, 0o600).close()
+        return _with_any_text(
+            sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=1.0)
         )
 
     def _open(self) -> None:
@@ -278,30 +282,48 @@ class Ledger(LedgerReader):
             self._db.execute(f"PRAGMA {pragma}").fetchall()
         if self._schema() == 0:
             version = f"PRAGMA user_version={SCHEMA_VERSION};"
-            self._db.executescript(f"BEGIN EXCLUSIVE; {_SCHEMA} {version} COMMIT;")
-            self.path.chmod(0o600)
+            self._db.executescript(f"BEGIN EXCLUSIVE; {SCHEMA} {version} COMMIT;")
 
     def _close(self) -> None:
         self._db.close()
 
     def _write(self, row: Row) -> None:
-        table, fields = _TABLES[type(row)]
-        if isinstance(row, EpisodeRow):
-            for position, stored in enumerate(row.trajectories):
-                ref = stored.payload
-                key = (row.mint, row.index, position)
-                self._replace("trajectories", (*key, ref.segment, ref.num_bytes, _to_json(stored)))
-            row = msgspec.structs.replace(row, trajectories=())
-        values = tuple(getattr(row, field) for field in fields) or (0,)
-        self._replace(table, (*values, _to_json(row)))
+        for table, line in lines_of(row):
+            columns = ", ".join((*table.columns, "row", "digest"))
+            marks = ",".join("?" * len(line))
+            self._db.execute(
+                f"REPLACE INTO {table.name}({columns}) VALUES ({marks})",  # noqa: S608
+                line,
+            )
 
-    def _replace(self, table: str, values: tuple[Any, ...]) -> None:
-        marks = ",".join("?" * len(values))
-        self._db.execute(f"REPLACE INTO {table} VALUES ({marks})", values)  # noqa: S608
+
+def _told(path: Path, damage: list[str]) -> str:
+    """The error of a damaged ledger. What the damage made of a text is no text for a terminal."""
+    lines = [line.encode("unicode_escape").decode() for line in damage[:_MAX_TOLD]]
+    shown = "".join(f"\n    {line}" for line in lines)
+    more = f"\n    and {len(damage) - _MAX_TOLD} more" if len(damage) > _MAX_TOLD else ""
+    return (
+        f"{path} is damaged in {len(damage)} {'place' if len(damage) == 1 else 'places'}; bring it"
+        f" back from a copy, or take the run's weights into a new one with --load {path.parent}:"
+        f"{shown}{more}"
+    )
 
 
 def _beside(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
+
+
+def _with_any_text(db: sqlite3.Connection) -> sqlite3.Connection:
+    """Bytes that are no text are damage: the digest finds it, and SQLite would not say where."""
+    db.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
+    return db
+
+
+def _raise_for_disk(path: Path, error: Exception) -> None:
+    """Raise InfrastructureError for a disk that is full or fails: the ledger may be whole."""
+    name = getattr(error, "sqlite_errorname", "")
+    if name == "SQLITE_FULL" or name.startswith("SQLITE_IOERR"):
+        raise InfrastructureError(f"the disk of {path} fails ({name}): {error}") from error
 
 
 @contextmanager
@@ -309,11 +331,12 @@ def _explaining(path: Path) -> Iterator[None]:
     """SQLite's errors as ours."""
     try:
         yield
-    except sqlite3.DatabaseError as error:
+    except _UNREADABLE as error:
         raise _explained(path, error) from error
 
 
-def _explained(path: Path, error: sqlite3.DatabaseError) -> Exception:
+def _explained(path: Path, error: Exception) -> Exception:
+    _raise_for_disk(path, error)
     if isinstance(error, sqlite3.OperationalError) and "locked" in str(error):
         return EnvironmentSetupError(
             f"{path} is in use by another buffer: wait for that run to end, stop it, or choose"

@@ -24,12 +24,20 @@ class News:
             self._tell_failures()
 
     def fates(self) -> bool:
-        """The fates so far. True: they have changed since the last time."""
+        """The fates so far, and why the newest groups have theirs. True: they have changed since
+        the last time."""
         state = self._state
         if state.fates.total() == self._fates_told:
             return False
         self._fates_told = state.fates.total()
-        state.notify("fates", counts=self._counts(), minted=state.minted, open=len(state.groups))
+        state.notify(
+            "fates",
+            counts=self._counts(),
+            reasons={str(fate): reason for fate, reason in sorted(state.reasons.items())},
+            too_long=state.num_too_long,
+            minted=state.minted,
+            open=len(state.groups),
+        )
         return True
 
     def store(self) -> None:

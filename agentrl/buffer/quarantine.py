@@ -13,6 +13,8 @@ from pathlib import Path
 
 import msgspec
 
+from agentrl import disk
+
 __all__ = ["MAX_BYTES", "MAX_KEPT", "Quarantine"]
 
 logger = logging.getLogger(__name__)
@@ -40,10 +42,12 @@ class Quarantine:
         about = {"reason": reason, "peer": peer, "episode": episode, "frame_bytes": sizes}
         name = self._path / f"{self._num_kept + 1:04d}"
         try:
-            self._path.mkdir(mode=0o700, exist_ok=True)
-            with name.with_suffix(".bin").open("xb") as file:
+            disk.make_folder(self._path, 0o700)
+            with disk.create_file(name.with_suffix(".bin")) as file:
                 file.writelines(frames)
-            name.with_suffix(".json").write_bytes(msgspec.json.encode(about) + b"\n")
+            disk.replace_file(
+                name.with_suffix(".json"), msgspec.json.encode(about) + b"\n", durable=False
+            )
         except OSError as error:
             logger.error("%s cannot be kept in quarantine: %s", name, error)
             return

@@ -4,8 +4,8 @@
 
     kept -> replaced -> forgotten, when the episode has its outcome or its Env has failed
 
-A file is replaced as a whole, and not fsynced: what a power cut spoils is not handed out, and its
-episode begins anew. A disk that refuses costs the snapshot alone.
+A file is replaced at once, and nobody waits for the disk: what a power cut spoils is not handed
+out, and its episode begins anew. A disk that refuses costs the snapshot alone.
 """
 
 import logging
@@ -16,6 +16,7 @@ import msgspec
 import xxhash
 from typing_extensions import Buffer
 
+from agentrl import disk
 from agentrl.buffer.rows import EpisodeRow, GroupRow, Row
 from agentrl.types import MAX_SNAPSHOT_BYTES, EpisodeAssignment, GroupState
 from agentrl.wire.messages import Assign
@@ -52,11 +53,10 @@ class Snapshots:
             logger.warning("a snapshot of episode %s of %d bytes is not kept", key, size)
             return
         file = self._file(key)
-        new = file.with_name(f"{file.name}.new")
         try:
-            self._path.mkdir(mode=0o700, exist_ok=True)
-            new.write_bytes(b"".join((xxhash.xxh3_64_digest(data), data)))
-            new.replace(file)
+            disk.make_folder(self._path, 0o700)
+            content = b"".join((xxhash.xxh3_64_digest(data), data))
+            disk.replace_file(file, content, durable=False)
         except OSError as error:
             logger.error("a snapshot of episode %s cannot be kept: %s", file.name, error)
             return

@@ -36,7 +36,9 @@ __all__ = ["State"]
 
 class State:
     """Rows by key, and counts kept beside them. `leases` are those that exist, up to `last_lease`;
-    `unmade` the rows of those after it that existed once."""
+    `unmade` the rows of those after it that existed once. Since this process began, for those who
+    watch: `reasons`, of the newest group of each fate; `num_too_long`: groups whose first prompt
+    did not fit."""
 
     def __init__(self, settings: BufferSettings, ledger: LedgerState) -> None:
         self.settings = settings
@@ -49,6 +51,8 @@ class State:
         self.starvation = Starvation(settings.rollout_batch_size)
         self.marks: dict[str, int] = {mark.key: mark.value for mark in ledger.marks}
         self.fates: Counter[Fate] = Counter(ledger.fates)
+        self.reasons: dict[Fate, str] = {}
+        self.num_too_long = 0
         self.segments: dict[int, SegmentUse] = dict(ledger.segments)
         self._needed_bytes = sum(map(_needed, self.segments.values()))
         self.minted = ledger.minted
@@ -208,6 +212,8 @@ class State:
             return
         assert row.fate is not None
         self.fates[row.fate] += 1
+        if row.reason:
+            self.reasons[row.fate] = row.reason
         for index in range(row.size):
             for stored in self.episodes.pop((row.mint, index)).trajectories:
                 self._use(stored.payload, num_bytes=0, live=-1)

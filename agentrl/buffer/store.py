@@ -16,10 +16,11 @@ from typing import BinaryIO, Self
 import xxhash
 from typing_extensions import Buffer
 
+from agentrl import disk
 from agentrl.errors import StoreError
 from agentrl.types import PayloadRef
 
-__all__ = ["PayloadStore", "read_payload", "segments_in"]
+__all__ = ["PayloadStore", "missing_bytes", "read_payload", "segments_in"]
 
 _SUFFIX = ".seg"
 
@@ -34,7 +35,7 @@ class PayloadStore:
         self.name = name
         self.folder = folder
         self._segment_bytes = segment_bytes
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        disk.make_folder(folder, 0o700)
         self._number = max([first - 1, *self.numbers()])
         self._file: BinaryIO | None = None
 
@@ -67,8 +68,7 @@ class PayloadStore:
     def sync(self) -> None:
         """Make everything appended so far durable."""
         if self._file is not None:
-            self._file.flush()
-            os.fdatasync(self._file.fileno())
+            disk.sync_file(self._file)
 
     def drop(self, segments: Iterable[int]) -> None:
         """Delete segments; the open one is closed first."""
@@ -88,8 +88,7 @@ class PayloadStore:
             self._close()
         if self._file is None:
             self._number += 1
-            self._file = _path(self.folder, self._number).open("xb")
-            _sync_folder(self.folder)
+            self._file = disk.create_file(_path(self.folder, self._number))
         return self._file
 
     def _close(self) -> None:
@@ -102,6 +101,17 @@ class PayloadStore:
 def segments_in(folder: Path) -> list[int]:
     """Numbers of the segments in the folder of a store, in order."""
     return sorted(int(path.stem) for path in folder.glob(f"*{_SUFFIX}"))
+
+
+def missing_bytes(folder: Path, ref: PayloadRef) -> str | None:
+    """What the store in `folder` lacks of a payload, in words; None: its bytes are there, whatever
+    they hold."""
+    try:
+        size = _path(folder, ref.segment).stat().st_size
+    except OSError as error:
+        return f"segment {ref.segment} cannot be read: {error}"
+    end = ref.offset + ref.num_bytes
+    return f"segment {ref.segment} has {size} bytes of {end}" if size < end else None
 
 
 def read_payload(folder: Path, ref: PayloadRef) -> bytes:
@@ -129,11 +139,3 @@ def read_payload(folder: Path, ref: PayloadRef) -> bytes:
 
 def _path(folder: Path, number: int) -> Path:
     return folder / f"{number:08d}{_SUFFIX}"
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -7,6 +7,7 @@ an fsync there.
 import os
 import shutil
 import socket
+import stat
 import statistics
 import sys
 import tempfile
@@ -17,8 +18,13 @@ from pathlib import Path
 
 import msgspec
 
+from agentrl.cluster.own_ray import users_token_file
+from agentrl.config.device import choose_device, this_host
+from agentrl.disk import sync_file
+
 __all__ = ["Finding", "examine"]
 
+_PYTHONS = ((3, 11), (3, 12))
 _PACKAGES = ("torch", "sglang", "sglang-router", "megatron-core", "ray", "pyzmq", "transformers")
 _FSYNCS = 20
 _FSYNC_LIMIT_S = 0.1
@@ -40,8 +46,9 @@ def examine(run_dir: Path) -> list[Finding]:
     return [
         _python(),
         *_packages(),
-        _devices(),
+        _device(),
         _loopback(),
+        _ray_token(users_token_file()),
         _fsync(place),
         _disk(place),
         _memory(),
@@ -50,8 +57,11 @@ def examine(run_dir: Path) -> list[Finding]:
 
 def _python() -> Finding:
     version = ".".join(map(str, sys.version_info[:3]))
-    good = sys.version_info[:2] == (3, 11)
-    return Finding("python", good, version if good else f"{version}; 3.11 is needed: make setup")
+    good = sys.version_info[:2] in _PYTHONS
+    needed = " or ".join(f"{major}.{minor}" for major, minor in _PYTHONS)
+    return Finding(
+        "python", good, version if good else f"{version}; {needed} is needed: make setup"
+    )
 
 
 def _packages() -> Iterator[Finding]:
@@ -62,9 +72,11 @@ def _packages() -> Iterator[Finding]:
             yield Finding(name, False, "not installed: make setup")
 
 
-def _devices() -> Finding:
-    gpus = sorted(p.name for p in Path("/dev").glob("nvidia[0-9]*"))
-    return Finding("devices", True, f"{len(gpus)} GPUs, {len(os.sched_getaffinity(0))} CPU cores")
+def _device() -> Finding:
+    """What `--device auto` means here; either is good."""
+    choice = choose_device("auto", this_host())
+    cores = len(os.sched_getaffinity(0))
+    return Finding("device", True, f"{choice.device}: {choice.reason}; {cores} CPU cores")
 
 
 def _loopback() -> Finding:
@@ -77,15 +89,25 @@ def _loopback() -> Finding:
         return Finding("ports", False, f"127.0.0.1 cannot be used: {error}")
 
 
+def _ray_token(path: Path) -> Finding:
+    """A run's own Ray has a token of its own; this one is for clusters that runs join."""
+    if not path.exists():
+        return Finding("ray token", True, "none of your own; a run on this machine makes its own")
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & 0o077:
+        text = f"{path} has mode {mode:04o}: who reads it may run code as you: chmod 600 {path}"
+        return Finding("ray token", False, text)
+    return Finding("ray token", True, f"{path}, for --ray-address")
+
+
 def _fsync(place: Path) -> Finding:
     times = []
     try:
         with tempfile.TemporaryFile(dir=place) as file:
             for _ in range(_FSYNCS):
                 file.write(b"x" * 4096)
-                file.flush()
                 start = time.monotonic()
-                os.fsync(file.fileno())
+                sync_file(file)
                 times.append(time.monotonic() - start)
     except OSError as error:
         return Finding("fsync", False, f"{place} cannot be written: {error}")

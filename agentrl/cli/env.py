@@ -2,7 +2,7 @@
 
 import argparse
 import json
-import logging
+import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from agentrl.errors import ConfigError
 
 if TYPE_CHECKING:
+    from agentrl.config.run import RunConfig
     from agentrl.envs.env import Env
-    from agentrl.envs.ground import Finding, Ground
+    from agentrl.envs.ground import Ground
     from agentrl.types import Task
 
 __all__ = ["ABOUT", "add_commands"]
@@ -24,6 +25,7 @@ a served model, and a new one to begin with. ENV is a name of the list, pkg.modu
 path/to/file.py.
 
 A check plays whole episodes, and calls every tool with arguments made from its schema, in earnest.
+After --limit-s it tries nothing more, and says what it has left out.
 
     agentrl env list
     agentrl env new double
@@ -62,6 +64,8 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
         made.set_defaults(command=command)
         if command is _play:
             _add_policy(made)
+        else:
+            _add_limit(made)
     new = commands.add_parser("new", help="write a small Env and its tasks, to be changed")
     new.add_argument("name", metavar="NAME", help="of the file NAME.py, and of the class in it")
     new.set_defaults(command=_new)
@@ -76,6 +80,23 @@ def _add_policy(parser: argparse.ArgumentParser) -> None:
     served.add_argument("--model", metavar="DIR", help="its tokenizer; as the server says")
     served.add_argument("--chat-format", metavar="NAME", default=usual.chat_format)
     served.add_argument("--temperature", metavar="T", type=float, default=usual.rollout_temperature)
+
+
+def _add_limit(parser: argparse.ArgumentParser) -> None:
+    from agentrl.envs.share import CHECK_S
+
+    words = "after which nothing more is tried; what was left out is said (default: %(default)g)"
+    parser.add_argument("--limit-s", metavar="SECONDS", type=_seconds, default=CHECK_S, help=words)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+    return seconds
 
 
 def _object(text: str) -> dict[str, Any]:
@@ -98,65 +119,10 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    num_broken = num_partly = 0
-    with _unlogged(), _ground(arguments) as ground:
-        sys.stdout.write(f"{_tools_of(ground)}\n")
-        for finding in _findings(ground):
-            num_broken += finding.problem is not None
-            num_partly += finding.note is not None
-            mark = "BAD" if finding.problem else "-- " if finding.note else "ok "
-            sys.stdout.write(f"{mark} {finding.promise}\n")
-            for more in filter(None, (finding.problem, finding.note)):
-                sys.stdout.write(f"    {more}\n")
-    broken = "1 promise is broken" if num_broken == 1 else f"{num_broken} promises are broken"
-    kept = "what could be tried is kept" if num_partly else "every promise is kept"
-    words = broken if num_broken else kept
-    sys.stdout.write(f"{ground.cls.__qualname__}: {words}\n")
-    return 1 if num_broken else 0
+    from agentrl.cli.check import check
 
-
-def _tools_of(ground: "Ground") -> str:
-    """What the model may call; a rollout says it to its model itself."""
-    from agentrl.envs.preflight import tools_of
-    from agentrl.envs.rehearsal import discard
-    from agentrl.envs.rollout import Rollout
-
-    if issubclass(ground.cls, Rollout):
-        return f"agent {ground.cls.__qualname__}"
-    env = ground.make()
-    discard(env)
-    return tools_of(env)
-
-
-@contextmanager
-def _unlogged() -> "Iterator[None]":
-    """What an episode raises is in the findings; its traceback need not be on the screen too."""
-    logger = logging.getLogger("agentrl.actors")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
-
-
-def _findings(ground: "Ground") -> "Iterator[Finding]":
-    from agentrl.envs.rollout import Rollout
-
-    if issubclass(ground.cls, Rollout):
-        from agentrl.actors.rollout_contract import check_rollout
-
-        return check_rollout(ground, _announce)
-    from agentrl.envs.contract import check_contract
-
-    return check_contract(ground, _announce)
-
-
-def _announce(promise: str) -> None:
-    """What is tried now, for a person who waits; its finding takes the place of the line."""
-    if sys.stdout.isatty():
-        sys.stdout.write(f".. {promise}\r")
-        sys.stdout.flush()
+    with _ground(arguments) as ground:
+        return check(ground, arguments.limit_s)
 
 
 def _play(arguments: argparse.Namespace) -> int:
@@ -201,14 +167,16 @@ def _ground(arguments: argparse.Namespace) -> "Iterator[Ground]":
     from agentrl.cli.services import running
     from agentrl.envs.ground import Ground
     from agentrl.envs.inspection import check_class
+    from agentrl.envs.preflight import services_of
     from agentrl.envs.registry import load_env
 
     cls = load_env(arguments.env)
     check_class(cls)
     if arguments.command is _play:
         _refuse_rollout(cls)
-    task = _first_task(cls, arguments)
-    with running(cls.service_specs(arguments.env_args), START_S) as services:
+    config = _as_run(arguments)
+    task = _first_task(cls, config)
+    with running(services_of(config, cls), START_S) as services:
         yield Ground(
             cls,
             arguments.env_args,
@@ -219,21 +187,30 @@ def _ground(arguments: argparse.Namespace) -> "Iterator[Ground]":
         )
 
 
-def _first_task(cls: "type[Env]", arguments: argparse.Namespace) -> "Task":
-    from agentrl.envs.preflight import ROWS
+def _as_run(arguments: argparse.Namespace) -> "RunConfig":
+    """What a run of this Env would be told of it."""
+    from agentrl.config.run import RunConfig
+
+    return RunConfig(
+        env=arguments.env,
+        env_args=arguments.env_args,
+        prompt_data=arguments.prompt_data,
+        rollout_seed=arguments.seed,
+        rollout_shuffle=False,
+    )
+
+
+def _first_task(cls: "type[Env]", config: "RunConfig") -> "Task":
+    """The first task, where its evaluation sets are what they should be too."""
+    from agentrl.envs.preflight import ROWS, check_eval_sets, source_of
     from agentrl.envs.rehearsal import LIMIT_S, first_task
     from agentrl.envs.sources import JsonlSource
 
-    source = (
-        cls.train_tasks(arguments.env_args, seed=arguments.seed)
-        if arguments.prompt_data is None
-        else JsonlSource(arguments.prompt_data)
-    )
-    if source is None:
-        raise ConfigError(f"{arguments.env} brings no tasks of its own; give it --prompt-data")
+    source = source_of(config, cls)
+    check_eval_sets(config, cls)
     if isinstance(source, JsonlSource) and (note := source.check(ROWS)):
         sys.stdout.write(f"{note}\n")
     task = first_task(source)
     if task is None:
-        raise ConfigError(f"{arguments.env} had no first task within {LIMIT_S:g} s")
+        raise ConfigError(f"{config.env} had no first task within {LIMIT_S:g} s")
     return task

@@ -19,6 +19,7 @@ from typing import Any
 from agentrl.cli import env, simulate, view
 from agentrl.cli.parser import Parser
 from agentrl.errors import AgentRLError
+from agentrl.visible import visible
 
 __all__ = ["main"]
 
@@ -35,7 +36,7 @@ exit codes:
   1    the ledger contradicts itself; each problem is a line that begins with PROBLEM
   2    the command line is wrong
   3    the ledger is in use: the run has not ended
-  65   there is no ledger, or it cannot be read
+  65   there is no ledger, or it is damaged: each damaged row is a line, with what is lost
 """
 _EVAL = """\
 Plays the evaluation sets once with MODEL on the real stack and ends. MODEL is a Hugging Face
@@ -95,7 +96,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         return command(arguments)
     except AgentRLError as error:
-        sys.stderr.write(f"agentrl: {error}\n")
+        sys.stderr.write(f"agentrl: {visible(str(error))}\n")
         return error.exit_code
 
 

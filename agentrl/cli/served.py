@@ -53,7 +53,7 @@ async def play_served(ground: Ground, policy: Policy, out: TextIO) -> EpisodeRep
         info = await control.info()
     model_dir = Path(policy.model_dir or info.model_path)
     facts = read_model_facts(model_dir, info.max_input_tokens)
-    chat = open_chat_format(policy.chat_format, model_dir)
+    chat = open_chat_format(policy.chat_format, model_dir, max_tokens=facts.max_context)
     defaults = RunConfig()
     limits = Limits(
         max_context=facts.max_context,

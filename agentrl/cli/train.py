@@ -4,11 +4,14 @@ import sys
 import time
 from pathlib import Path
 
+from agentrl.config.device import Device
 from agentrl.config.flags import Program, help_page
 from agentrl.config.presets import DEFAULT, PRESETS
+from agentrl.config.readiness import check_readiness
 from agentrl.config.resolve import parse
 from agentrl.config.run import RunConfig
 from agentrl.errors import AgentRLError
+from agentrl.visible import visible
 
 __all__ = ["main", "run"]
 
@@ -18,7 +21,7 @@ def main(argv: list[str], program: Program) -> int:
     try:
         return run(argv, program)
     except AgentRLError as error:
-        sys.stderr.write(f"{program}: {error}\n")
+        sys.stderr.write(f"{program}: {visible(str(error))}\n")
         return error.exit_code
 
 
@@ -30,8 +33,13 @@ def run(argv: list[str], program: Program) -> int:
         return 0
     resolved = parse(argv, program)
     _say(resolved.notes)
+    _say(check_readiness(resolved.config, dry_run=resolved.dry_run))
     if resolved.dry_run or not _is_default(resolved.config):
         _say(_check_rooms(resolved.config))
+    if resolved.dry_run and resolved.config.is_continued:
+        from agentrl.cluster.remains import judge
+
+        judge(Path(resolved.config.resume), resolved.config)
     if resolved.dry_run:
         from agentrl.config.plan import describe
 
@@ -44,7 +52,7 @@ def run(argv: list[str], program: Program) -> int:
 
 def _say(notes: list[str]) -> None:
     for note in notes:
-        sys.stdout.write(f"{note}\n")
+        sys.stdout.write(f"{visible(note)}\n")
     sys.stdout.flush()
 
 
@@ -89,8 +97,9 @@ def _check_rooms(config: RunConfig) -> list[str]:
     model = str(config.hf_checkpoint)
     Architecture.from_checkpoint(Path(model)).check(MegatronSettings.from_config(config))
     # Commands are pure functions: making one without ports checks its settings.
+    device: Device = "cpu" if config.device == "cpu" else "cuda"
     engine_command(
-        model_path=model, port=0, name="check", device="cuda", extra=config.sglang, dtype="auto"
+        model_path=model, port=0, name="check", device=device, extra=config.sglang, dtype="auto"
     )
     router_command(
         port=0, prometheus_port=0, turn_timeout_s=config.turn_timeout_s, extra=config.router

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from agentrl.errors import EnvironmentSetupError
+from agentrl.errors import ConfigError, EnvironmentSetupError
 
 __all__ = ["ABOUT", "add_arguments", "view"]
 
@@ -15,12 +15,16 @@ ABOUT = """\
 Shows episodes of the run in RUN as conversations, with tools, reward, advantage and weight
 versions. Without a choice: the three best and the three worst episodes of the newest lease.
 Trajectories are kept after training up to --keep-trajectories bytes; of older ones only the
-ledger's facts are left. Reads only; a run that is still going on cannot be shown.
+ledger's facts are left. Reads only; of a run that is still going on it shows this moment.
+
+    agentrl view runs/ID --failed --last 5              why the last five failed
+    agentrl view runs/ID --task rows:17                 how often a task was played, and how well
+    agentrl view runs/ID --json | jq -s 'map(.reward)'  every episode, for a program
 
 exit codes:
   0    shown
   2    the command line is wrong
-  3    the run has not ended, its tokenizer is missing, or FILE cannot be written
+  3    the tokenizer is missing, FILE cannot be written, or there is no room to copy the ledger
   65   there is no ledger, it cannot be read, or nothing that was asked for is kept
 """
 
@@ -35,29 +39,59 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     choice.add_argument("--best", metavar="N", type=_count, help="N kept ones of highest reward")
     choice.add_argument("--worst", metavar="N", type=_count, help="N kept ones of lowest reward")
     parser.add_argument(
+        "--failed",
+        action="store_true",
+        help="of those only the ones that did not end done, or whose group failed",
+    )
+    parser.add_argument("--task", metavar="ID", help="of those only the ones of a task")
+    parser.add_argument(
         "--tokens",
         action="store_true",
         help="every token with kind, version, age, logprob and advantage",
     )
-    parser.add_argument("--html", metavar="FILE", type=Path, help="write one page to FILE instead")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--html", metavar="FILE", type=Path, help="write one page to FILE instead")
+    form.add_argument(
+        "--json",
+        action="store_true",
+        help="write one JSON object a line instead, without conversations (without a choice: of "
+        "every episode): group, index, task, attempt, lease, state, fate, outcome, stop_reason, "
+        "reward, advantage, metrics, versions, turns, tokens, sampled, wall_s, error, reason",
+    )
 
 
 def view(arguments: argparse.Namespace) -> int:
-    """Show what was asked for. Raises StoreError or EnvironmentSetupError, see `ABOUT`."""
+    """Show what was asked for. Raises ConfigError, StoreError or EnvironmentSetupError, see
+    `ABOUT`."""
     from agentrl.view.choice import Choice
-    from agentrl.view.episodes import read_episodes
+    from agentrl.view.episodes import read_episodes, read_facts
     from agentrl.view.html import page
+    from agentrl.view.json_lines import line
     from agentrl.view.text import print_episodes
     from agentrl.view.tokenizer import load_vocab
 
+    if arguments.json and arguments.tokens:
+        raise ConfigError("--json is of episodes, not of tokens: leave out --tokens")
     choice = Choice(
         group=arguments.group,
         lease=arguments.lease,
         last=arguments.last,
         best=arguments.best,
         worst=arguments.worst,
+        failed=arguments.failed,
+        task=arguments.task,
+        all=arguments.json,
     )
-    episodes = read_episodes(arguments.run, choice)
+    read = read_facts if arguments.json else read_episodes
+    episodes = read(arguments.run, choice)
+    if not episodes:
+        sys.stderr.write(f"agentrl: {arguments.run} has no such episode that failed\n")
+        return 0
+    if arguments.json:
+        with _until_the_reader_leaves():
+            sys.stdout.writelines(line(episode).decode() + "\n" for episode in episodes)
+            sys.stdout.flush()
+        return 0
     vocab = load_vocab(arguments.run)
     if arguments.html is None:
         with _until_the_reader_leaves():

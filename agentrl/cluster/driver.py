@@ -27,6 +27,7 @@ from agentrl.cluster.placement import Cluster
 from agentrl.cluster.restarts import Processes
 from agentrl.cluster.services import wait_ready
 from agentrl.cluster.signals import InterruptedRunError
+from agentrl.cluster.silence import SilenceWatch
 from agentrl.cluster.spec import RunSpec
 from agentrl.cluster.supervision import Supervision
 from agentrl.cluster.watch import Watch
@@ -80,6 +81,9 @@ class Driver:
         self._failures = FailureStreak(_FAILED_BATCHES * spec.config.rollout_batch_size)
         supervision = Supervision(spec.config.num_learner_ranks)
         self._watch = Watch(run, cluster, self._processes, supervision, self.state, recorder)
+        self._silence = SilenceWatch(
+            spec.engines, self.state, recorder, self._processes.ask_for_weights, clock
+        )
         self._evaluator = Evaluator(spec.config, eval_sets, self._peer, self.state, recorder)
 
     async def run(self, check: Callable[[], None] = lambda: None) -> None:
@@ -102,6 +106,7 @@ class Driver:
                 self._begin(self._peer.welcome)
                 conversation.start_soon(self._receive)
                 conversation.start_soon(self._feeder.run)
+                conversation.start_soon(self._silence.run)
                 await self._conduct()
                 await self._drain("the run is complete")
                 conversation.cancel_scope.cancel()
@@ -114,6 +119,7 @@ class Driver:
             return
         self.state.continue_from(welcome)
         self._failures.begin(welcome.fates)
+        self._recorder.continue_from(welcome.fates)
         self._watch.stepped(welcome.stepped)
 
     async def _conduct(self) -> None:
@@ -212,7 +218,9 @@ class Driver:
                 self._failures.given_up(len(event.data["groups"]))
                 self._recorder.note(given_up(event.data))
             case "fates":
-                if reason := self._failures.fates(event.data["counts"]):
+                if reason := self._failures.fates(
+                    event.data["counts"], event.data.get("too_long", 0)
+                ):
                     raise self._failure(reason)
             case "stuck":
                 raise HealthError(str(event.data["reason"]))

@@ -19,6 +19,7 @@ class RunState:
     def __init__(self) -> None:
         self.version: int | None = None
         self.iteration = 0
+        self.push_pause_s = 0.0
         self.leases = 0
         self.last_lease: int | None = None
         self.steps = 0
@@ -28,8 +29,13 @@ class RunState:
         self.failed_leases = FailedLeases()
         self.learner_done = False
         self.drained = False
-        self._published_before = -1
+        self._published_before = self._announced = -1
         self._changed = anyio.Event()
+
+    @property
+    def is_pushing(self) -> bool:
+        """Whether weights are announced that engines do not serve yet."""
+        return self._announced > (-1 if self.version is None else self.version)
 
     def continue_from(self, welcome: Welcome) -> None:
         """Take over what the ledger of a continued run already holds. The version is the learner's
@@ -53,8 +59,12 @@ class RunState:
     def apply(self, event: Event) -> None:
         """Take in an event."""
         match event.kind:
+            case "publishing":
+                self._announced = int(event.data["version"])
             case "published":
                 self.version = int(event.data["version"])
+                costs = event.data.get("metrics", {})
+                self.push_pause_s = costs.get("perf/push_pause_s", self.push_pause_s)
                 # A learner that begins again says so: what came later will be made again.
                 self.steps = self.iteration = int(event.data["iteration"])
             case "lease":

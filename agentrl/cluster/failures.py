@@ -1,7 +1,7 @@
 """When failed groups stop a run: nothing but failures, batch after batch. Pure.
 
 A failed group is replaced by the next one, so an Env that always raises would keep a run busy for
-ever without a single iteration.
+ever without a single iteration; so would tasks of which no prompt fits.
 """
 
 from collections.abc import Mapping
@@ -9,6 +9,7 @@ from collections.abc import Mapping
 __all__ = ["FailureStreak"]
 
 FAILED = ("env_error", "engine_error", "poison")
+_TOO_LONG = "filtered for a first prompt that does not fit"
 
 
 class FailureStreak:
@@ -35,9 +36,10 @@ class FailureStreak:
         has failed, and the learner's restarts have a bound of their own."""
         self._before = self._before | {"poison": self._before.get("poison", 0) + num_groups}
 
-    def fates(self, counts: Mapping[str, int]) -> str | None:
-        """Take in the run's fates so far; why the run must stop, or None."""
-        self._now = _failed(counts)
+    def fates(self, counts: Mapping[str, int], too_long: int = 0) -> str | None:
+        """Take in the run's fates so far, and how many groups were filtered for a prompt that was
+        too long since the buffer began; why the run must stop, or None."""
+        self._now = _failed(counts) | {_TOO_LONG: too_long}
         return self.reason() if sum(self._streak.values()) >= self._limit else None
 
     def reason(self) -> str | None:
@@ -51,7 +53,7 @@ class FailureStreak:
     @property
     def _streak(self) -> dict[str, int]:
         since = {fate: count - self._before.get(fate, 0) for fate, count in self._now.items()}
-        return {fate: count for fate, count in since.items() if count}
+        return {fate: count for fate, count in since.items() if count > 0}
 
 
 def _failed(counts: Mapping[str, int]) -> dict[str, int]:

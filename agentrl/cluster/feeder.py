@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 
 import anyio
 
+from agentrl.envs.depth import require_shallow
 from agentrl.types import Task, TaskSource
 from agentrl.wire.messages import TaskCredit, Tasks
 from agentrl.wire.peer import BufferPeer
@@ -17,7 +18,8 @@ _LOG = logging.getLogger(__name__)
 class Feeder:
     """Sends tasks for credit once opened. A cursor that jumps (restart) re-opens the source there.
 
-    A source that raises ends the run: its error names the row, and no group is minted for it.
+    A source that raises ends the run: its error names the row, and no group is minted for it. So
+    does a row that is nested too deeply.
     """
 
     def __init__(self, source: TaskSource, peer: BufferPeer) -> None:
@@ -52,6 +54,7 @@ class Feeder:
             if task is None:
                 _LOG.info("the task source is exhausted at cursor %s", self._cursor + len(tasks))
                 break
+            require_shallow(task.row, f"the row of task {task.id}")
             tasks.append(task)
         self._cursor += len(tasks)
         return Tasks(tasks, self._cursor, exhausted=len(tasks) < credit.num_tasks)

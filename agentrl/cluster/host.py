@@ -19,19 +19,22 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
 
 from agentrl.cluster.ports import free_ports
+from agentrl.disk import make_folder, narrow
 from agentrl.errors import InfrastructureError
 
-__all__ = ["ExitNotice", "ProcessHost", "ProcessOrder"]
+__all__ = ["ExitNotice", "ProcessHost", "ProcessOrder", "environment_of"]
 
 
 class ProcessOrder(msgspec.Struct, frozen=True):
     """A process to start: its name in the run, command, extra environment and log file.
+
+    `env_defaults`: variables for a node whose own environment does not have them.
 
     `scratch`: a folder for its temporary files and sockets, made anew for it (0700) and removed
     when it has ended, however it ended. Empty: the system's, which nobody cleans.
@@ -46,10 +49,16 @@ class ProcessOrder(msgspec.Struct, frozen=True):
     log: str = ""
     scratch: str = ""
     expendable: bool = False
+    env_defaults: dict[str, str] = {}
 
     def remove_scratch(self) -> None:
         if self.scratch:
             shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+def environment_of(order: ProcessOrder, node: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a process on a node whose own is `node`."""
+    return {**order.env_defaults, **node, **order.env}
 
 
 class ExitNotice(msgspec.Struct, frozen=True):
@@ -82,10 +91,14 @@ class _Child:
 class ProcessHost:
     """Children of one slot. Methods may be called from any thread.
 
-    `kill_s`: seconds that a process may take to end after SIGKILL.
+    `environment`: variables that this process has otherwise than its children are to have them
+    (None: not at all). `kill_s`: seconds that a process may take to end after SIGKILL.
     """
 
-    def __init__(self, kill_s: float = 10.0) -> None:
+    def __init__(
+        self, environment: Mapping[str, str | None] | None = None, kill_s: float = 10.0
+    ) -> None:
+        self._environment = dict(environment or {})
         self._kill_s = kill_s
         self._written: list[Path] = []
         self._made: list[Path] = []
@@ -197,15 +210,20 @@ class ProcessHost:
             self._orders.get()()
 
     def _fork(self, order: ProcessOrder) -> int:
-        env = os.environ | order.env
+        inherited = os.environ | self._environment
+        node = {name: value for name, value in inherited.items() if value is not None}
+        env = environment_of(order, node)
         if order.scratch:
             order.remove_scratch()
             Path(order.scratch).mkdir(mode=0o700, parents=True)
             env["TMPDIR"] = order.scratch
         argv = [sys.executable, "-m", "agentrl.cluster.child", str(os.getpid()), *order.argv]
         log = order.log or os.devnull
-        Path(log).parent.mkdir(parents=True, exist_ok=True)
+        if order.log:
+            make_folder(Path(log).parent, 0o700)
         with Path(log).open("ab") as stream:
+            if order.log:
+                narrow(Path(log))
             process = subprocess.Popen(  # noqa: S603 - our own commands, no shell
                 argv,
                 env=env,

@@ -12,7 +12,11 @@ from agentrl.cluster.layout import RunDir, with_run
 from agentrl.cluster.orders import plan_processes
 from agentrl.cluster.phases import Phases
 from agentrl.cluster.placement import Cluster, plan_slots
+from agentrl.cluster.remains import judge
 from agentrl.cluster.signals import InterruptedRunError, SignalGate
+from agentrl.cluster.spec import key_files
+from agentrl.config.device import Device, choose_device
+from agentrl.config.device_defaults import check_device, notes_on_device
 from agentrl.config.run import RunConfig
 from agentrl.config.toml import write_config
 from agentrl.envs.registry import load_env
@@ -25,7 +29,6 @@ from agentrl.errors import (
     InfrastructureError,
     RestartsSpentError,
 )
-from agentrl.serving.launch import Device
 from agentrl.telemetry.logging import setup_logging
 from agentrl.telemetry.recorder import Recorder
 
@@ -104,8 +107,11 @@ def _launch(
     clock: Clock,
     gate: SignalGate,
 ) -> None:
+    if config.is_continued:
+        judge(run.path, config)
     with gate.interrupting():  # user code, and nothing is started yet
         env_class = load_env(config.env or "single-turn")
+        recorder.explain(env_class.described_metrics())
         source = open_source(config, env_class)
         eval_sets = open_eval_sets(config, env_class)
         services = env_class.service_specs(config.env_args)
@@ -113,13 +119,14 @@ def _launch(
     with Cluster(config.ray_address, run.ray) as cluster:
         gate.arm()
         gate.check()
-        num_gpus = cluster.num_gpus()
+        device = _device(config, recorder, cluster, gate)
+        config = msgspec.structs.replace(config, device=device)
+        num_gpus = cluster.num_gpus() if device == "cuda" else 0
         cluster.place(plan_slots(config, num_gpus, list(services)), gate.check)
         phases.mark("placed")
-        device: Device = "cuda" if num_gpus else "cpu"
         spec, orders, ready = plan_processes(config, run, cluster, services, device)
         cluster.write_file(str(run.spec), msgspec.json.encode(spec))
-        for key in sorted(Path(spec.keys_dir).iterdir()) if spec.keys_dir else ():
+        for key in key_files(spec):
             cluster.write_file(str(key), key.read_bytes())
         driver = Driver(
             run=run,
@@ -140,6 +147,21 @@ def _launch(
             # From here on everything is ending; a further signal changes nothing.
             gate.arm()
             _stop(cluster, config)
+
+
+def _device(config: RunConfig, recorder: Recorder, cluster: Cluster, gate: SignalGate) -> Device:
+    """Where the model runs. `parse` has decided it, but for a cluster that had to be joined first.
+
+    Raises EnvironmentSetupError for CUDA where that cannot be.
+    """
+    wanted = config.device
+    if wanted == "cpu" or (wanted == "cuda" and config.ray_address is None):
+        return wanted
+    choice = choose_device(wanted, cluster.device_facts(gate.check))
+    check_device(config, choice.device)
+    for note in (str(choice), *notes_on_device(config, choice.device)):
+        recorder.note(note)
+    return choice.device
 
 
 def _stop(cluster: Cluster, config: RunConfig) -> None:

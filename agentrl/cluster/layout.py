@@ -15,11 +15,14 @@ from types import TracebackType
 
 import msgspec
 
+from agentrl import disk
 from agentrl.cluster.host import ProcessOrder
 from agentrl.cluster.signals import in_turns
+from agentrl.config.edited import digests
 from agentrl.config.record import RunRecord, read_record, write_record
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, EnvironmentSetupError
+from agentrl.visible import visible
 
 __all__ = ["INCARNATION", "RUN_MARK", "RunDir", "processes_of", "role_order", "with_run"]
 
@@ -63,6 +66,7 @@ class RunDir:
         self.id = config.run_id or f"{stamp}-{secrets.token_hex(2)}"
         self._resume = config.resume
         self._is_continued = config.is_continued
+        self._files = digests(config)
         place = Path(config.resume) if config.is_continued else Path(config.run_dir) / self.id
         self.path = place.resolve()
         self.private = Path(tempfile.gettempdir()) / f"{_PRIVATE}{secrets.token_hex(6)}"
@@ -85,7 +89,7 @@ class RunDir:
     ) -> None:
         shutil.rmtree(self.private, ignore_errors=True)
         with contextlib.suppress(OSError):  # what ended the run is what must be heard
-            write_record(self.path, RunRecord(self.id))
+            write_record(self.path, RunRecord(self.id, files=self._files))
         self._unlock()
 
     @property
@@ -98,16 +102,17 @@ class RunDir:
         for logs in self.ray.glob("session_2*/logs"):
             with contextlib.suppress(OSError, shutil.Error):
                 shutil.copytree(logs, self.path / "logs" / "ray", dirs_exist_ok=True)
+                disk.narrow_tree(self.path / "logs" / "ray")
 
     def _enter(self) -> None:
         try:
             self._make()
-            (self.path / "logs").mkdir(exist_ok=True)
+            disk.make_folder(self.path / "logs")
             self._lock_out_others()
             self._await_predecessors()
             _remove_private(read_record(self.path))
             # Noted before it is there: a program killed in between leaves nothing unknown.
-            write_record(self.path, RunRecord(self.id, str(self.private)))
+            write_record(self.path, RunRecord(self.id, str(self.private), self._files))
             self.private.mkdir(mode=0o700)
         except OSError as error:
             raise EnvironmentSetupError(
@@ -116,12 +121,15 @@ class RunDir:
 
     def _make(self) -> None:
         """A new directory, or one that this program was told to go on with."""
+        disk.make_folder(self.path.parent)
         try:
-            self.path.mkdir(parents=True)
+            disk.make_folder(self.path, 0o700, exist_ok=False)
             return
         except FileExistsError:
             has_begun = (self.path / "ledger.db").exists()
         if self._is_continued or (self._resume == "auto" and not has_begun):
+            with contextlib.suppress(PermissionError):  # another user's, who shares it
+                self.path.chmod(0o700)
             return
         raise ConfigError(
             f"{self.path} exists; choose another --run-id, or continue it: --resume {self.path}"
@@ -180,7 +188,7 @@ class RunDir:
                 lines = file.read(_TAIL_BYTES).decode(errors="replace").splitlines()
         except OSError:
             return "(no log)"
-        return "\n".join(f"    {line}" for line in lines[-num_lines:])
+        return "\n".join(f"    {visible(line)}" for line in lines[-num_lines:])
 
 
 def with_run(config: RunConfig, run: RunDir) -> RunConfig:

@@ -3,20 +3,32 @@
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import msgspec
+
 from agentrl.cluster.host import ProcessOrder
 from agentrl.cluster.layout import RunDir, role_order
 from agentrl.cluster.placement import Cluster
 from agentrl.cluster.services import service_command
 from agentrl.cluster.spec import RunSpec, read_model_facts
+from agentrl.config.device import Device
+from agentrl.config.device_defaults import for_device
 from agentrl.config.run import RunConfig
 from agentrl.envs.env import ServiceSpec
-from agentrl.serving.launch import Device, engine_command, router_command
+from agentrl.serving.key import make_key
+from agentrl.serving.launch import engine_command, router_command
+from agentrl.serving.nccl import nccl_environment
 from agentrl.types import EngineAddress
 from agentrl.wire.keys import make_keys
 
 __all__ = ["plan_processes"]
 
+#: Libraries that look for GPUs find none: torch and SGLang in these processes are to use the CPU.
+_NO_GPUS = {"CUDA_VISIBLE_DEVICES": ""}
 _CPU_ENV = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+#: megatron-core overlaps communication with computation by the order of one queue of launches.
+_CUDA_LEARNER = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+#: Gloo and NCCL would listen at the address that the host's name has, which others may reach.
+_COLLECTIVES_ON_LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
 
 def plan_processes(
@@ -27,7 +39,9 @@ def plan_processes(
     device: Device,
 ) -> tuple[RunSpec, list[ProcessOrder], dict[str, str]]:
     """What every process is told, their orders as they are to be started, and the URLs that must
-    answer before training, by process. On more than one slot this writes keys."""
+    answer before training, by process. This writes the key of engines and router, and on more than
+    one slot those of peers."""
+    config = for_device(config, device)
     model_dir = Path(str(config.hf_checkpoint)).resolve()
     facts = read_model_facts(model_dir, config.rollout_max_context_len)
     names = [f"engine-{i}" for i in range(config.num_engines)]
@@ -40,6 +54,8 @@ def plan_processes(
         make_keys(keys_dir)
         port = cluster.reserve_port("buffer")
         address = f"tcp://{cluster.address_of('buffer')}:{port}"
+    engine_key_file = run.private / "engine.key"
+    make_key(engine_key_file)
     spec = RunSpec(
         config=config,
         run_dir=str(run.path),
@@ -53,10 +69,15 @@ def plan_processes(
         master_port=cluster.reserve_port("learner-0"),
         collective_address=cluster.address_of("learner-0"),
         keys_dir=str(keys_dir) if keys_dir else None,
+        engine_key_file=str(engine_key_file),
     )
     env = _CPU_ENV if device == "cpu" else {}
     orders = [_engine_order(config, run, spec, engine, device) for engine in engines]
-    orders += [role_order(run, f"learner-{r}", env) for r in range(config.num_learner_ranks)]
+    orders += [
+        _learner_order(config, run, rank, device) for rank in range(config.num_learner_ranks)
+    ]
+    if config.ray_address is None:
+        orders = [_on_loopback(order) for order in orders]
     orders += [role_order(run, "buffer", env)]
     orders += [
         ProcessOrder(
@@ -68,13 +89,27 @@ def plan_processes(
     ready = {e.name: f"{e.url}/health" for e in engines}
     ready |= {n: spec.services[n] + s.ready_path for n, s in services.items()}
     if spec.router_url is not None:
-        orders += [_router_order(config, run, cluster, spec.router_url)]
+        orders += [_router_order(config, run, cluster, spec)]
         ready["router"] = f"{spec.router_url}/liveness"
+    if device == "cpu":
+        orders = [msgspec.structs.replace(order, env=order.env | _NO_GPUS) for order in orders]
     return spec, orders, ready
+
+
+def _on_loopback(order: ProcessOrder) -> ProcessOrder:
+    return msgspec.structs.replace(order, env=order.env | _COLLECTIVES_ON_LOOPBACK)
 
 
 def _url(cluster: Cluster, name: str) -> str:
     return f"http://{cluster.address_of(name)}:{cluster.reserve_port(name)}"
+
+
+def _learner_order(config: RunConfig, run: RunDir, rank: int, device: Device) -> ProcessOrder:
+    if device == "cpu":
+        return role_order(run, f"learner-{rank}", _CPU_ENV)
+    nccl = nccl_environment(config.sglang)
+    order = role_order(run, f"learner-{rank}", nccl.forced)
+    return msgspec.structs.replace(order, env_defaults=_CUDA_LEARNER | nccl.defaults)
 
 
 def _engine_order(
@@ -87,6 +122,7 @@ def _engine_order(
         name=engine.name,
         device=device,
         dtype="float32" if device == "cpu" else "auto",
+        key_file=spec.engine_key_file,
         extra={"tp_size": config.rollout_num_gpus_per_engine, **config.sglang},
     )
     return ProcessOrder(
@@ -100,10 +136,12 @@ def _engine_order(
     )
 
 
-def _router_order(config: RunConfig, run: RunDir, cluster: Cluster, url: str) -> ProcessOrder:
+def _router_order(config: RunConfig, run: RunDir, cluster: Cluster, spec: RunSpec) -> ProcessOrder:
+    url = str(spec.router_url)
     command = router_command(
         host=_host(url),
         port=_port(url),
+        key_file=spec.engine_key_file,
         prometheus_port=cluster.reserve_port("router"),
         turn_timeout_s=config.turn_timeout_s,
         extra=config.router,

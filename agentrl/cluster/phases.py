@@ -5,6 +5,7 @@ from pathlib import Path
 import msgspec
 
 from agentrl.clock import Clock
+from agentrl.disk import replace_file
 
 __all__ = ["Phases"]
 
@@ -22,5 +23,6 @@ class Phases:
         """Note that `phase` was reached now; returns its time in seconds."""
         elapsed = self._clock.now() - self._origin
         self._marks.append({"phase": phase, "t_s": round(elapsed, 3)})
-        self._path.write_bytes(msgspec.json.format(msgspec.json.encode(self._marks)))
+        data = msgspec.json.format(msgspec.json.encode(self._marks))
+        replace_file(self._path, data, durable=False)
         return elapsed

@@ -1,14 +1,15 @@
 """Which process runs where: a pure plan, and the Ray side that carries it out.
 
-    no GPU:  one host on the driver's node runs everything
-    GPUs:    one host per learner rank and per engine with its devices, one without for the rest
+    CPU:   one host on the driver's node runs everything
+    CUDA:  one host per learner rank and per engine with its devices, one without for the rest
 
 Ray chooses nodes and devices (a host actor asks for what its slot needs) and nothing else.
 """
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -16,7 +17,9 @@ from typing import Any
 import msgspec
 
 from agentrl.cluster.host import ExitNotice, ProcessHost, ProcessOrder
+from agentrl.cluster.own_ray import join_ray, own_ray
 from agentrl.cluster.signals import in_turns
+from agentrl.config.device import LOOK_S, DeviceFacts, look
 from agentrl.config.run import RunConfig
 from agentrl.errors import EnvironmentSetupError, InfrastructureError
 
@@ -38,7 +41,7 @@ class Slot(msgspec.Struct, frozen=True):
 
 
 def plan_slots(config: RunConfig, num_gpus: int, services: Sequence[str]) -> list[Slot]:
-    """Slots of a run on a cluster with `num_gpus` devices in all."""
+    """Slots of a run that may take `num_gpus` devices in all; none on the CPU."""
     learners = [f"learner-{rank}" for rank in range(config.num_learner_ranks)]
     engines = [f"engine-{index}" for index in range(config.num_engines)]
     workers = [f"worker-{index}" for index in range(config.num_agent_workers)]
@@ -50,7 +53,7 @@ def plan_slots(config: RunConfig, num_gpus: int, services: Sequence[str]) -> lis
         raise EnvironmentSetupError(
             f"{needed} GPUs are needed ({len(learners)} learner ranks + {len(engines)} engines x "
             f"{config.rollout_num_gpus_per_engine}) and the cluster has {num_gpus}; lower "
-            "--actor-num-gpus-per-node or --rollout-num-gpus"
+            "--actor-num-gpus-per-node or --rollout-num-gpus, or give --device cpu"
         )
     slots = [Slot("host", 0, rest)]
     slots += [Slot(name, 1, (name,)) for name in learners]
@@ -83,11 +86,24 @@ class Cluster:
         self._folder = folder
         self._hosts: dict[str, Any] = {}
         self._slot_of: dict[str, str] = {}
+        self._resources = ExitStack()
+        self._environment: Mapping[str, str | None] = {}
 
     def __enter__(self) -> "Cluster":
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        if self._address is None:
+            self._environment = self._resources.enter_context(own_ray(self._folder))
+        else:
+            join_ray()
+        try:
+            self._connect()
+        except BaseException:
+            self._resources.close()
+            raise
+        return self
+
+    def _connect(self) -> None:
         import ray
 
         try:
@@ -103,7 +119,6 @@ class Cluster:
                 f"Ray cannot be used at {where} (--ray-address): {error}\n  A very busy machine "
                 "may be too slow for Ray's own deadlines: try again when it is less so"
             ) from error
-        return self
 
     def __exit__(
         self,
@@ -113,13 +128,34 @@ class Cluster:
     ) -> None:
         import ray
 
-        ray.shutdown()
+        try:
+            ray.shutdown()
+        finally:
+            self._resources.close()
 
     def num_gpus(self) -> int:
         """Devices of the whole cluster."""
         import ray
 
         return int(ray.cluster_resources().get("GPU", 0))
+
+    def device_facts(self, check: Callable[[], None]) -> DeviceFacts:
+        """What the Python of a node with GPUs could do with them. `check` is called meanwhile, and
+        may raise."""
+        import ray
+
+        if not (num_gpus := self.num_gpus()):
+            return DeviceFacts("Ray", 0)
+        task = ray.remote(look).options(num_cpus=0, num_gpus=1, max_retries=0).remote
+        asked = [task(num_gpus, "Ray")]
+        try:
+            facts: DeviceFacts = self._wait_for(asked, LOOK_S, check)[0]
+        except ray.exceptions.RayError as error:
+            raise EnvironmentSetupError(
+                f"Ray sees {num_gpus} GPUs, and none of them could be asked what it can do within "
+                f"{LOOK_S:g} s: {error}\n  --device cpu does without them"
+            ) from error
+        return facts
 
     def place(self, slots: Sequence[Slot], check: Callable[[], None]) -> None:
         """Create the hosts; waits until Ray has given each its place (at most 60 s). `check` is
@@ -130,16 +166,12 @@ class Cluster:
         for slot in slots:
             host = actor.options(
                 name=None, num_cpus=0, num_gpus=slot.num_gpus, max_concurrency=8, max_restarts=0
-            ).remote()
+            ).remote(self._environment)
             self._hosts[slot.name] = host
             self._slot_of |= dict.fromkeys(slot.processes, slot.name)
         nodes = [host.node.remote() for host in self._hosts.values()]
-
-        def are_there(turn_s: float) -> bool:
-            return not ray.wait(nodes, num_returns=len(nodes), timeout=turn_s)[1]
-
         try:
-            found = ray.get(nodes, timeout=_PLACE_S if in_turns(are_there, _PLACE_S, check) else 0)
+            found = self._wait_for(nodes, _PLACE_S, check)
         except ray.exceptions.RayError as error:
             raise EnvironmentSetupError(
                 f"Ray found no place for {', '.join(slot.name for slot in slots)} within "
@@ -147,6 +179,18 @@ class Cluster:
             ) from error
         for slot, (address, pid) in zip(slots, found, strict=True):
             _LOG.info("slot %s on %s (pid %s): %s", slot.name, address, pid, slot.processes)
+
+    def _wait_for(
+        self, asked: Sequence[Any], timeout_s: float, check: Callable[[], None]
+    ) -> list[Any]:
+        """The answers of Ray. Raises what they raise, and GetTimeoutError."""
+        import ray
+
+        def are_there(turn_s: float) -> bool:
+            return not ray.wait(asked, num_returns=len(asked), timeout=turn_s)[1]
+
+        answers = ray.get(asked, timeout=timeout_s if in_turns(are_there, timeout_s, check) else 0)
+        return list(answers)
 
     def address_of(self, process: str) -> str:
         """Network address of the node that runs `process`; loopback when there is but one."""

@@ -30,6 +30,7 @@ from agentrl.cluster.spec import RunSpec
 from agentrl.cluster.supervision import Consequence, died_by_itself
 from agentrl.errors import EngineError
 from agentrl.serving.control import RouterControl
+from agentrl.serving.key import read_key
 from agentrl.wire.messages import Echo, PeerLost
 from agentrl.wire.peer import BufferPeer
 
@@ -121,7 +122,7 @@ class Processes:
         if consequence in (Consequence.RESTART_ENGINE, Consequence.RESTART_ROUTER):
             url = {notice.name: self._ready_urls[notice.name]}
             await wait_ready(url, self._spec.config.start_timeout_s)
-            await self._ask_for_weights(notice.name)
+            await self.ask_for_weights(notice.name)
 
     async def tell_failed(self, notice: ExitNotice) -> None:
         """Tell the buffer of a learner that has ended by itself, whichever of its ranks was first:
@@ -142,7 +143,8 @@ class Processes:
         if late and await self._lacks(late):
             await self._begin_again(learner)
 
-    async def _ask_for_weights(self, name: str) -> None:
+    async def ask_for_weights(self, name: str) -> None:
+        """Have the learner give its weights to the engines: `name` may lack them."""
         self._late.add(name)
         learner = self._lives[_TOLD]
         if not await in_thread(self._cluster.signal, _TOLD, signal.SIGUSR1, learner.pid):
@@ -185,7 +187,8 @@ class Processes:
 
     def _router(self) -> RouterControl:
         assert self._spec.router_url is not None
-        return RouterControl(self._spec.router_url, timeout_s=5.0)
+        key = read_key(self._spec.engine_key_file)
+        return RouterControl(self._spec.router_url, timeout_s=5.0, key=key)
 
 
 async def in_thread(function: Any, *args: Any, limiter: anyio.CapacityLimiter | None = None) -> Any:

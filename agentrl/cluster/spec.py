@@ -8,7 +8,7 @@ from agentrl.config.run import RunConfig
 from agentrl.errors import EnvironmentSetupError
 from agentrl.types import EngineAddress
 
-__all__ = ["ModelFacts", "RunSpec", "read_model_facts", "read_spec"]
+__all__ = ["ModelFacts", "RunSpec", "key_files", "read_model_facts", "read_spec"]
 
 
 class ModelFacts(msgspec.Struct, frozen=True):
@@ -20,7 +20,7 @@ class ModelFacts(msgspec.Struct, frozen=True):
 
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Addresses and facts of a run, fixed before its processes start. Without engines there is no
-    router either."""
+    router either. Keys are told by the names of their files."""
 
     config: RunConfig
     run_dir: str
@@ -34,11 +34,18 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     master_port: int
     collective_address: str
     keys_dir: str | None = None
+    engine_key_file: str | None = None
 
 
 def read_spec(path: Path) -> RunSpec:
     """The specification at `path`."""
     return msgspec.json.decode(path.read_bytes(), type=RunSpec)
+
+
+def key_files(spec: RunSpec) -> list[Path]:
+    """The keys that every node needs."""
+    engines = [Path(spec.engine_key_file)] if spec.engine_key_file else []
+    return engines + (sorted(Path(spec.keys_dir).iterdir()) if spec.keys_dir else [])
 
 
 def read_model_facts(model_dir: Path, context_limit: int | None) -> ModelFacts:

@@ -1,18 +1,26 @@
 """What a Hugging Face model directory says about its model: `config.json` and file headers.
 
 Enough to compare lengths and to estimate memory; what the learner and the engines need of it they
-read themselves.
+read themselves. Refused by key and value: sizes that no model can have, that contradict each other,
+that its tokenizer goes beyond, or that its weights have not.
 """
 
-import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from agentrl.config.paths import kind_of
+from agentrl.config.weights import Shapes, num_layers, num_parameters, read_shapes
 from agentrl.errors import ConfigError
 
 __all__ = ["ModelSummary", "read_model"]
+
+_COUNTS = (
+    *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers"),
+    *("num_attention_heads", "num_key_value_heads", "head_dim", "max_position_embeddings"),
+)
 
 
 class ModelSummary(msgspec.Struct, frozen=True):
@@ -25,52 +33,116 @@ class ModelSummary(msgspec.Struct, frozen=True):
     max_context: int | None
     num_parameters: int | None
     kv_values_per_token: int | None
+    vocab_size: int | None = None
 
 
 def read_model(directory: Path) -> ModelSummary:
-    """The sizes of the model in `directory`. Raises ConfigError when it is no model directory."""
-    path = directory / "config.json"
-    try:
-        config = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except OSError:
-        where = directory.resolve()
-        lack = "it has no readable config.json" if where.is_dir() else f"there is no folder {where}"
-        raise ConfigError(
-            f"--hf-checkpoint {directory} is no Hugging Face model directory: {lack}"
-        ) from None
-    except msgspec.MsgspecError as error:
-        raise ConfigError(f"--hf-checkpoint: {path} is not a JSON object: {error}") from None
+    """The sizes of the model in `directory`. Raises ConfigError when it is no model directory, or
+    one whose files contradict each other; one without weights passes."""
+    config = _read(directory)
+    shapes = read_shapes(directory)
     text = config.get("text_config") or config
+    names = config.get("architectures") or ["unknown"]
+    if not isinstance(text, dict) or not isinstance(names, list):
+        raise ConfigError(
+            f"--hf-checkpoint {directory / 'config.json'}: text_config must be an object and "
+            "architectures a list of names"
+        )
+    defects = list(_impossible(text))
+    defects = defects or [*_beyond(text, directory), *_unlike(text, shapes)]
+    if defects:
+        raise ConfigError(f"--hf-checkpoint {directory / 'config.json'}: {'; '.join(defects)}")
     return ModelSummary(
-        architecture=", ".join(config.get("architectures") or ["unknown"]),
-        max_context=_number(text, "max_position_embeddings"),
-        num_parameters=_num_parameters(directory),
+        architecture=", ".join(map(str, names)),
+        max_context=text.get("max_position_embeddings"),
+        num_parameters=num_parameters(shapes),
         kv_values_per_token=_kv_values(text),
+        vocab_size=text.get("vocab_size"),
     )
 
 
-def _number(config: dict[str, Any], key: str) -> int | None:
-    value = config.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+def _read(directory: Path) -> dict[str, Any]:
+    path = directory / "config.json"
+    if (kind := kind_of(path)) != "a file":
+        where = directory.resolve()
+        lack = f"its config.json is {kind}" if kind != "nothing" else "it has no config.json"
+        if (folder := kind_of(where)) != "a directory":
+            lack = f"there is no folder {where}" if folder == "nothing" else f"it is {folder}"
+        raise ConfigError(f"--hf-checkpoint {directory} is no Hugging Face model directory: {lack}")
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except OSError as error:
+        raise ConfigError(f"--hf-checkpoint: {path} cannot be read: {error.strerror}") from None
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise ConfigError(f"--hf-checkpoint: {path} is not a JSON object: {error}") from None
 
 
-def _kv_values(config: dict[str, Any]) -> int | None:
-    layers, heads = _number(config, "num_hidden_layers"), _number(config, "num_attention_heads")
-    hidden = _number(config, "hidden_size")
+def _impossible(text: dict[str, Any]) -> Iterator[str]:
+    """Values that are no sizes; sizes that cannot be divided as they must be."""
+    wrong = False
+    for key in _COUNTS:
+        value = text.get(key)
+        if value is not None and (type(value) is not int or value < 1):
+            wrong = True
+            yield f"{key} is {value!r:.40}; it must be a whole number from 1 on"
+    if wrong:
+        return
+    heads, groups = text.get("num_attention_heads"), text.get("num_key_value_heads")
+    hidden = text.get("hidden_size")
+    if heads and hidden and not text.get("head_dim") and hidden % heads:
+        yield f"hidden_size {hidden} cannot be divided by num_attention_heads {heads}"
+    if heads and groups and heads % groups:
+        yield f"num_attention_heads {heads} cannot be divided by num_key_value_heads {groups}"
+
+
+def _beyond(text: dict[str, Any], directory: Path) -> Iterator[str]:
+    """Ids that the tokenizer gives and the model has no embedding for."""
+    vocabulary, ids = text.get("vocab_size"), _num_ids(directory / "tokenizer.json")
+    if vocabulary is not None and ids is not None and ids > vocabulary:
+        yield f"vocab_size is {vocabulary}, and the ids of its tokenizer.json go up to {ids - 1}"
+
+
+def _unlike(text: dict[str, Any], shapes: Shapes) -> Iterator[str]:
+    """What the weights are otherwise."""
+    layers, found = text.get("num_hidden_layers"), num_layers(shapes)
+    if layers is not None and found and layers != found:
+        yield f"num_hidden_layers is {layers}, and its weights have {found} layers"
+    embedding = shapes.get("model.embed_tokens.weight", ())
+    for key, size in zip(("vocab_size", "hidden_size"), embedding, strict=False):
+        if text.get(key, size) != size:
+            yield f"{key} is {text[key]}, and that of its weights is {size}"
+
+
+class _Added(msgspec.Struct):
+    id: int
+
+
+class _Tokenizer(msgspec.Struct):
+    model: dict[str, Any] = {}
+    added_tokens: list[_Added] = []
+
+
+def _num_ids(path: Path) -> int | None:
+    """One more than the greatest id of a tokenizer; None where that is not known here."""
+    if kind_of(path) != "a file":
+        return None
+    try:
+        tokenizer = msgspec.json.decode(path.read_bytes(), type=_Tokenizer)
+    except (OSError, msgspec.MsgspecError, ValueError, RecursionError):
+        return None  # whoever opens it says what is wrong with it
+    vocabulary = tokenizer.model.get("vocab")
+    ids = [token.id for token in tokenizer.added_tokens]
+    if isinstance(vocabulary, dict):
+        ids += [value for value in vocabulary.values() if isinstance(value, int)]
+    elif isinstance(vocabulary, list):
+        ids.append(len(vocabulary) - 1)
+    return max(ids, default=-1) + 1 or None
+
+
+def _kv_values(text: dict[str, Any]) -> int | None:
+    layers, heads = text.get("num_hidden_layers"), text.get("num_attention_heads")
+    hidden = text.get("hidden_size")
     if layers is None or heads is None or hidden is None:
         return None
-    groups = _number(config, "num_key_value_heads") or heads
-    return 2 * layers * groups * (_number(config, "head_dim") or hidden // heads)
-
-
-def _num_parameters(directory: Path) -> int | None:
-    """Numbers in all safetensors files, from their headers (8 bytes of length, then JSON)."""
-    total = 0
-    for path in sorted(directory.glob("*.safetensors")):
-        try:
-            with path.open("rb") as file:
-                header = msgspec.json.decode(file.read(int.from_bytes(file.read(8), "little")))
-        except (OSError, msgspec.MsgspecError, OverflowError, MemoryError):
-            return None
-        total += sum(math.prod(t["shape"]) for n, t in header.items() if n != "__metadata__")
-    return total or None
+    groups = text.get("num_key_value_heads") or heads
+    return int(2 * layers * groups * (text.get("head_dim") or hidden // heads))

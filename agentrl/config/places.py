@@ -1,14 +1,28 @@
-"""Folders that a configuration names: absolute, so that they are the same ones from anywhere."""
+"""Folders that a configuration names: absolute, so that they are the same ones from anywhere; and
+the name of a run, which is one of them."""
 
 import re
 import tomllib
 from pathlib import Path
 from typing import Any
 
-__all__ = ["checkpoints_of", "with_places"]
+from agentrl.errors import ConfigError
+
+__all__ = ["check_run_id", "checkpoints_of", "with_places"]
 
 _PLACES = ("save", "save_hf", "load")
 _CHECKPOINT = re.compile(r"iteration_\d+")
+_RUN_ID = re.compile(r"(?!\.\.?$)[A-Za-z0-9._-]{1,80}")
+
+
+def check_run_id(name: str | None) -> None:
+    """Raise ConfigError for a name that is no plain name of a folder, or too long for files."""
+    if name is not None and not _RUN_ID.fullmatch(name):
+        shown = repr(name) if len(name) <= 80 else f"{name[:40]!r}... ({len(name)} characters)"
+        raise ConfigError(
+            f"--run-id cannot be {shown}: it names a folder of --run-dir, in 1 to 80 letters, "
+            "digits, dots, dashes and underscores, and not . or .."
+        )
 
 
 def with_places(values: dict[str, Any]) -> dict[str, Any]:

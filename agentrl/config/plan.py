@@ -1,7 +1,8 @@
 """`--dry-run`: what a configuration will start, how far it may run ahead, and what it needs.
 
-Nothing is started and no device is looked for; sizes are computed from the model's files. Formulas
-are those of the design: at most (min(B, S) + I) x N groups are charged at once.
+Nothing is started, and a cluster (`--ray-address`) is not asked for its devices; sizes are computed
+from the model's files. Formulas are those of the design: at most (min(B, S) + I) x N groups are
+charged at once.
 """
 
 from collections.abc import Iterator
@@ -9,15 +10,14 @@ from pathlib import Path
 
 import msgspec
 
+from agentrl.config.descriptors import open_files
+from agentrl.config.learner_memory import learner_bytes
 from agentrl.config.model import ModelSummary, read_model
 from agentrl.config.run import RunConfig
 from agentrl.config.toml import dump_config
 from agentrl.types import TOKEN_BYTES
 
-__all__ = ["Capacity", "capacity", "describe"]
-
-#: A parameter in the learner: weight, gradient and two Adam moments, all in 32 bits.
-_LEARNER_BYTES = 16
+__all__ = ["Capacity", "capacity", "describe", "in_units"]
 
 
 class Capacity(msgspec.Struct, frozen=True):
@@ -77,9 +77,18 @@ def _placement(config: RunConfig) -> Iterator[str]:
         yield f"engines   {config.num_engines} SGLang of {per} devices behind 1 router"
         yield f"services  those of --env {config.env}"
     yield f"workers   {config.num_agent_workers} agent workers, 1 buffer"
+    yield f"devices   {_devices(config)}"
+
+
+def _devices(config: RunConfig) -> str:
+    where = f"the cluster at {config.ray_address}" if config.ray_address else "this host"
+    if config.device == "cpu":
+        return f"none: all of it runs on the CPU of {where}"
     needed = config.num_learner_ranks + config.num_engines * config.rollout_num_gpus_per_engine
-    where = f"the cluster at {config.ray_address}" if config.ray_address else "a Ray cluster here"
-    yield f"devices   {needed} GPUs of {where}; on a host without any, all of it runs on the CPU"
+    gpus = f"{needed} GPUs of {where}"
+    if config.device == "cuda":
+        return gpus
+    return f"{gpus}, if it has any that torch and SGLang can use there; else its CPU"
 
 
 def _asynchrony(config: RunConfig) -> Iterator[str]:
@@ -113,6 +122,11 @@ def _capacity(config: RunConfig, sizes: Capacity) -> Iterator[str]:
             f"          only {sizes.charged_episodes} episodes may be open: "
             f"{sizes.permits - sizes.charged_episodes} permits stay free"
         )
+    files = open_files(config)
+    yield (
+        f"files     one process opens {files.least} at the least, {files.most} if every episode is "
+        "in a tool (ulimit -n)"
+    )
     if sizes.context is not None:
         yield f"context   {sizes.context} tokens, of which a turn samples at most " + str(
             config.rollout_max_response_len
@@ -124,24 +138,26 @@ def _memory(config: RunConfig, model: ModelSummary, sizes: Capacity) -> Iterator
         f", {model.num_parameters:,} parameters" if model.num_parameters else ""
     )
     if model.num_parameters:
-        learner = model.num_parameters * _LEARNER_BYTES
-        yield f"learner   {_size(learner)} of weights, gradients and Adam moments per replica"
-        yield f"engine    {_size(2 * model.num_parameters)} of weights at 16 bits, twice that at 32"
+        learner = in_units(learner_bytes(config, model.num_parameters))
+        yield f"learner   {learner} of weights, gradients and optimizer on each rank"
+        engine = in_units(2 * model.num_parameters)
+        yield f"engine    {engine} of weights at 16 bits, twice that at 32"
     if model.kv_values_per_token and sizes.kv_tokens:
         cache = model.kv_values_per_token * sizes.kv_tokens
         yield (
             f"KV cache  {sizes.kv_tokens:,} tokens if every turn on an engine is of full length: "
-            f"{_size(2 * cache)} at 16 bits, {_size(4 * cache)} at 32"
+            f"{in_units(2 * cache)} at 16 bits, {in_units(4 * cache)} at 32"
         )
-    limit = f"limit {_size(config.buffer_disk_limit)} (--buffer-disk-limit)"
+    limit = f"limit {in_units(config.buffer_disk_limit)} (--buffer-disk-limit)"
     if sizes.stored_bytes is not None:
-        full = _size(sizes.stored_bytes)
+        full = in_units(sizes.stored_bytes)
         yield f"store     {full} if every open episode is of full length; {limit}"
     else:
         yield f"store     {limit}"
 
 
-def _size(num_bytes: int) -> str:
+def in_units(num_bytes: int) -> str:
+    """A size for people to read."""
     for unit, scale in (("TiB", 1024**4), ("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024)):
         if num_bytes >= scale:
             return f"{num_bytes / scale:.1f} {unit}"

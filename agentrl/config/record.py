@@ -7,17 +7,18 @@ from pathlib import Path
 
 import msgspec
 
-from agentrl.config.files import replace_file
+from agentrl.disk import replace_file
 
 __all__ = ["RunRecord", "read_record", "write_record"]
 
 
 class RunRecord(msgspec.Struct, frozen=True):
     """`private`: the folder of the sockets and secrets of the program that works on it; empty when
-    none does."""
+    none does. `files`: digests of the user's files that it was last started with."""
 
     id: str
     private: str = ""
+    files: dict[str, str] = {}
 
 
 def read_record(run: Path) -> RunRecord | None:

@@ -15,16 +15,21 @@ from typing import Any
 import msgspec
 
 from agentrl.config import fields, passthrough, spellings
+from agentrl.config.device import choose_device, this_host
+from agentrl.config.device_defaults import check_device, for_device, notes_on_device
+from agentrl.config.edited import notes_on_edits
 from agentrl.config.evaluation import without_training
 from agentrl.config.fields import own_fields
 from agentrl.config.flags import GivenFlags, Program, read_flags
 from agentrl.config.nearest import nearest
 from agentrl.config.passthrough import FAMILIES, Family
-from agentrl.config.places import with_places
+from agentrl.config.paths import kind_of
+from agentrl.config.places import check_run_id, with_places
 from agentrl.config.presets import DEFAULT, STARTERS, preset
 from agentrl.config.record import read_record
-from agentrl.config.resume import find_run, refuse_changes
+from agentrl.config.resume import find_run
 from agentrl.config.run import RunConfig
+from agentrl.config.stored import refuse_changes
 from agentrl.config.validate import validate
 from agentrl.errors import ConfigError
 
@@ -50,9 +55,19 @@ class Resolved(msgspec.Struct, frozen=True):
 
 
 def parse(argv: list[str], program: Program) -> Resolved:
-    """Read, merge and check. Raises ConfigError naming the flag, the numbers and what to do."""
+    """Read, merge and check. Raises ConfigError naming the flag, the numbers and what to do, and
+    EnvironmentSetupError for a device that this host cannot give.
+
+    The device is decided here, but for a run on a cluster (`--ray-address`): that one stays `auto`
+    until the cluster can be asked.
+    """
     given = read_flags(argv)
     config, notes = layered(given, program)
+    if config.ray_address is None or config.device == "cpu":
+        choice = choose_device(config.device, this_host())
+        check_device(config, choice.device)
+        config = for_device(config, choice.device)
+        notes += [str(choice), *notes_on_device(config, choice.device)]
     return Resolved(config, notes + validate(config), given.dry_run)
 
 
@@ -84,6 +99,11 @@ def _continued(run: Path, given: Layer, program: Program) -> tuple[RunConfig, li
     """The configuration of `run` under what is given now. Its id is that of its beginning: the
     folder may have been renamed since."""
     before = _read(run / "config.toml")
+    if not before:
+        raise ConfigError(
+            f"--resume {run}: its config.toml is empty, and with it the run's settings are lost;"
+            f" bring it back from a copy, or take the weights into a new run with --load {run}"
+        )
     record = read_record(run)
     place = {
         "resume": str(run),
@@ -95,7 +115,8 @@ def _continued(run: Path, given: Layer, program: Program) -> tuple[RunConfig, li
         values = _synchronous(values)
     config = RunConfig(**with_places(_with_row_keys(values)))
     refuse_changes(RunConfig(**with_places(before)), config, run)
-    return config, [f"continuing {run}"]
+    edits = [] if record is None else notes_on_edits(record.files, config)
+    return config, [f"continuing {run}", *edits]
 
 
 def _with_preset(values: Layer) -> tuple[Layer, list[str]]:
@@ -125,12 +146,13 @@ def _synchronous(values: Layer) -> Layer:
 
 
 def _with_ranks(values: Layer) -> tuple[Layer, list[str]]:
-    """A host without a GPU has one learner rank, unless it is told otherwise."""
-    name = "actor_num_gpus_per_node"
-    if name in values or "ray_address" in values or any(Path("/dev").glob("nvidia[0-9]*")):
+    """On the CPU of one host the learner has one rank, unless it is told otherwise."""
+    name, wanted = "actor_num_gpus_per_node", values.get("device", "auto")
+    if name in values or "ray_address" in values or wanted == "cuda":
         return values, []
-    note = f"no GPU on this host: the learner has 1 rank ({own_fields()[name].flag})"
-    return values | {name: 1}, [note]
+    if choose_device(wanted, this_host()).device == "cuda":
+        return values, []
+    return values | {name: 1}, [f"on the CPU the learner has 1 rank ({own_fields()[name].flag})"]
 
 
 def _with_row_keys(values: Layer) -> Layer:
@@ -183,6 +205,7 @@ def _converted(raw: Mapping[Any, Any]) -> Layer:
             values[name] = _family(name, value)
         else:
             values[name] = fields.convert(own_fields()[name], value)
+    check_run_id(values.get("run_id"))
     return values
 
 
@@ -200,6 +223,8 @@ def _read(path: Path) -> Layer:
     """The settings of a TOML or YAML file. Raises ConfigError for what is no setting."""
     if path.suffix not in (".toml", ".yaml", ".yml"):
         raise ConfigError(f"--config {path}: the name must end in .toml, .yaml or .yml")
+    if (kind := kind_of(path)) not in ("a file", "nothing"):
+        raise ConfigError(f"--config {path} is {kind}, not a file of settings")
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

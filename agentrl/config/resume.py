@@ -1,4 +1,4 @@
-"""`--resume auto|never|PATH`: which run a program continues, and what may change when it does.
+"""`--resume auto|never|PATH`: which run a program continues.
 
     PATH    that run directory
     auto    --run-id if that run is there, else the newest run in --run-dir that is neither complete
@@ -8,41 +8,20 @@
 A run has failed when what it was given or learnt would fail again: bad data, a health check. Only
 its own name continues it. One that lost a process or its host has crashed, which ends nothing.
 
-The run's own config.toml lies under the flags given now. What its ledger was written for must stay.
+The run's own config.toml lies under the flags given now; `stored.py` says what must stay.
 """
 
 import logging
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 
-__all__ = ["FIXED", "find_run", "refuse_changes"]
+__all__ = ["find_run"]
 
 _LOG = logging.getLogger(__name__)
-
-#: Fields that the groups, leases and tasks of a run were made from, and where it saves.
-FIXED = (
-    "custom_rm_path",
-    "env",
-    "env_args",
-    "eval_only",
-    "hf_checkpoint",
-    "input_key",
-    "label_key",
-    "loss_type",
-    "n_samples_per_prompt",
-    "num_epoch",
-    "prompt_data",
-    "rollout_batch_size",
-    "rollout_seed",
-    "rollout_shuffle",
-    "save",
-)
 
 
 class _Summary(msgspec.Struct):
@@ -59,16 +38,7 @@ def find_run(
     if resume != "auto":
         path = Path(resume)
         if not _has_begun(path):
-            place = path.absolute()
-            advice = (
-                f"it ended before it began; --run-dir {place.parent} --run-id {place.name} "
-                "--resume auto begins it"
-                if (place / "config.toml").is_file()
-                else "name a run directory"
-            )
-            raise ConfigError(
-                f"--resume {resume}: there is no config.toml and ledger.db in {place}; {advice}"
-            )
+            raise ConfigError(f"--resume {resume}: {_lacking(path.absolute())}")
         return path
     if run_id is not None:
         path = Path(run_dir) / run_id
@@ -79,22 +49,20 @@ def find_run(
     return _newest_unfinished(kind)
 
 
-def refuse_changes(before: RunConfig, now: RunConfig, run: Path) -> None:
-    """Raise ConfigError when `now` differs from the run's own configuration in what must stay."""
-    for name in FIXED:
-        old, new = getattr(before, name), getattr(now, name)
-        if name == "save":
-            old, new = (value or str(run / "recovery") for value in (old, new))
-        if old != new:
-            flag = "--" + name.replace("_", "-")
-            raise ConfigError(
-                f"{flag} {_said(new)}, but {run} was begun with {_said(old)} and its ledger holds "
-                "groups of that; leave it out, or start a new run (--load takes the weights along)"
-            )
-
-
-def _said(value: Any) -> str:
-    return "is not given" if value is None else str(value)
+def _lacking(place: Path) -> str:
+    """What `place` lacks to be continued, and what to do."""
+    has_settings, has_ledger = ((place / n).is_file() for n in ("config.toml", "ledger.db"))
+    if not (has_settings or has_ledger):
+        return f"there is no config.toml and no ledger.db in {place}; name a run directory"
+    back = f"bring it back from a copy, or take the weights into a new run with --load {place}"
+    if has_ledger:
+        return f"config.toml is missing in {place}, and with it the run's settings; {back}"
+    if any((place / name).is_dir() for name in ("payload", "recovery")):
+        return f"ledger.db is missing in {place}, and with it what became of every group; {back}"
+    return (
+        f"there is no ledger.db in {place}: it ended before it began; --run-dir {place.parent}"
+        f" --run-id {place.name} --resume auto begins it"
+    )
 
 
 def _has_begun(path: Path) -> bool:

@@ -36,7 +36,10 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     ] = None
     run_dir: Annotated[str, _help("folder that holds the run directories", "run")] = "runs"
     run_id: Annotated[
-        str | None, _help("name of this run (default: time and a short random id)", "run")
+        str | None,
+        _help(
+            "name of this run, [A-Za-z0-9._-]{1,80} (default: time and a short random id)", "run"
+        ),
     ] = None
     resume: Annotated[
         str, _help("continue a run: its directory, or auto (an unfinished one); never", "run")
@@ -45,6 +48,14 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         Count | None, _help("iterations to train (default: until the tasks end)", "run")
     ] = None
     num_epoch: Annotated[Count | None, _help("times to go through the task source", "run")] = None
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"],
+        _help(
+            "where the model runs: auto takes GPUs that are there if torch and SGLang can use "
+            "them; cpu hides them from the run",
+            "run",
+        ),
+    ] = "auto"
     seed: Annotated[
         int, _help("seed of the learner and of everything that has none of its own", "run", ge=0)
     ] = 1234
@@ -115,7 +126,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         _help("tokens of prompt and response together (default: the model's)", "rollout"),
     ] = None
     rollout_max_prompt_len: Annotated[
-        Count | None, _help("longest prompt; a longer one is an env_error", "rollout")
+        Count | None,
+        _help("tokens of the first prompt; a group whose prompt has more is filtered", "rollout"),
     ] = None
     rollout_max_response_len: Annotated[
         int, _help("tokens sampled in one turn", "rollout", ge=1)
@@ -231,7 +243,13 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         int, _help("M: optimizer steps in an iteration", "learner", ge=1)
     ] = 1
     max_tokens_per_gpu: Annotated[
-        int, _help("tokens of a packed micro-batch on one rank", "learner", ge=1)
+        int,
+        _help(
+            "tokens of a packed micro-batch for each rank that shares it (context parallelism); a "
+            "longer trajectory is a micro-batch of its own",
+            "learner",
+            ge=1,
+        ),
     ] = 8192
     loss_type: Annotated[
         Literal["policy_loss", "sft_loss", "custom_loss"],
@@ -334,7 +352,12 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     ] = 16
 
     check_weight_update_equal: Annotated[
-        bool, _help("after each push compare every engine's weights with the learner's", "serving")
+        bool,
+        _help(
+            "after each push compare every engine's weights with the learner's (engines of one "
+            "rank, on the CPU)",
+            "serving",
+        ),
     ] = False
 
     # ---- evaluation ----
@@ -424,3 +447,13 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def num_learner_ranks(self) -> int:
         """Ranks of the learner over all nodes."""
         return self.actor_num_nodes * self.actor_num_gpus_per_node
+
+    @property
+    def context_parallel_size(self) -> int:
+        """Learner ranks that share each sequence (`--context-parallel-size`)."""
+        return int(self.megatron.get("context_parallel_size", 1))
+
+    @property
+    def micro_batch_tokens(self) -> int:
+        """Tokens of a packed micro-batch over all ranks that share it."""
+        return self.max_tokens_per_gpu * self.context_parallel_size

@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from agentrl.config.files import replace_file
 from agentrl.config.run import RunConfig
+from agentrl.disk import replace_file
 from agentrl.errors import ConfigError
 
 __all__ = ["dump_config", "write_config"]

@@ -4,13 +4,16 @@ A single value's bounds live at its field. Every refusal says what, by which fla
 what to do. What the rooms alone can judge (an Env's arguments, a Megatron layout) they refuse.
 """
 
+import os
 import re
 from pathlib import Path
 
 from agentrl.config.asynchrony import check_asynchrony, notes_on_asynchrony
 from agentrl.config.evaluation import check_evaluation
+from agentrl.config.lengths import notes_on_lengths
 from agentrl.config.model import ModelSummary, read_model
 from agentrl.config.objective import check_objective
+from agentrl.config.paths import kind_of
 from agentrl.config.run import RunConfig
 from agentrl.config.toml import dump_config
 from agentrl.errors import ConfigError
@@ -34,9 +37,10 @@ def validate(config: RunConfig) -> list[str]:
     check_objective(config)
     _check_devices(config)
     _check_data(config)
-    _check_lengths(config, read_model(_model_dir(config)))
+    model = read_model(_model_dir(config))
+    _check_lengths(config, model)
     dump_config(config)
-    return _notes(config)
+    return _notes(config) + notes_on_lengths(config, model)
 
 
 def _refuse(message: str) -> None:
@@ -99,21 +103,38 @@ def _check_engine(config: RunConfig) -> None:
             f"--sglang-nnodes {nodes}: an engine runs on one node; its devices are "
             "--rollout-num-gpus-per-engine, and --rollout-num-gpus makes more engines"
         )
+    if (stages := config.sglang.get("pp_size", 1)) != 1:
+        _refuse(
+            f"--sglang-pp-size {stages}: every stage of an engine would join a weight push under "
+            "the ranks of the first one, and the push would wait until its deadline; spread an "
+            "engine by tensor parallelism (--rollout-num-gpus-per-engine)"
+        )
+    _check_checksums(config)
     per_engine = config.rollout_num_gpus_per_engine
     tensor = config.sglang.get("tp_size", per_engine)
-    pipeline = config.sglang.get("pp_size", 1)
-    needed = tensor * pipeline
-    if needed == per_engine:
+    if tensor != per_engine:
+        _refuse(
+            f"--sglang-tp-size {tensor} takes {tensor} devices, --rollout-num-gpus-per-engine "
+            f"gives an engine {per_engine}; use --rollout-num-gpus-per-engine {tensor}"
+        )
+
+
+def _check_checksums(config: RunConfig) -> None:
+    """The learner can compute SGLang's digest of a whole parameter as it was pushed, no other."""
+    if not config.check_weight_update_equal:
         return
-    advice = (
-        f"use --rollout-num-gpus-per-engine {needed}"
-        if "tp_size" in config.sglang
-        else f"give --sglang-tp-size as well, so that the product is {per_engine}"
-    )
-    _refuse(
-        f"--sglang-tp-size {tensor} x --sglang-pp-size {pipeline} take {needed} devices, "
-        f"--rollout-num-gpus-per-engine gives an engine {per_engine}; {advice}"
-    )
+    reason = ""
+    if (ranks := config.rollout_num_gpus_per_engine) > 1:
+        reason = f"each of the {ranks} ranks of an engine holds a part of it"
+    elif kind := config.sglang.get("quantization"):
+        reason = f"--sglang-quantization {kind} changes it"
+    elif config.sglang.get("dtype") == "auto":
+        reason = "--sglang-dtype auto does not say in which type it is kept; name one"
+    if reason:
+        _refuse(
+            "--check-weight-update-equal compares SGLang's digest of each whole parameter with the "
+            f"learner's, but {reason}; leave the check out"
+        )
 
 
 def _model_dir(config: RunConfig) -> Path:
@@ -152,8 +173,13 @@ def _check_data(config: RunConfig) -> None:
 
 def _check_file(flag: str, path: str) -> None:
     file = Path(_SLICE.sub("", path))
-    if not file.is_file():
+    kind = kind_of(file)
+    if kind == "nothing":
         _refuse(f"{flag} {path}: there is no file {file.absolute()}")
+    if kind != "a file":
+        _refuse(f"{flag} {path}: {file.absolute()} is {kind}, not a file of rows")
+    if not os.access(file, os.R_OK):
+        _refuse(f"{flag} {path}: {file.absolute()} may not be read by you")
 
 
 def _check_lengths(config: RunConfig, model: ModelSummary) -> None:
@@ -188,12 +214,6 @@ def _check_lengths(config: RunConfig, model: ModelSummary) -> None:
         _refuse(
             f"--rollout-max-prompt-len {config.rollout_max_prompt_len} leaves no room for a turn "
             f"within {name} {context}; lower it below {context}"
-        )
-    if config.max_tokens_per_gpu < context:
-        _refuse(
-            f"--max-tokens-per-gpu {config.max_tokens_per_gpu} is less than {name} {context}: an "
-            "episode of full length would fit no micro-batch; raise the first to that, or lower "
-            "--rollout-max-context-len"
         )
 
 

@@ -5,7 +5,9 @@ import sysconfig
 import traceback
 from pathlib import Path
 
-__all__ = ["place_of", "shown_path", "words_of"]
+from agentrl.visible import error_text
+
+__all__ = ["is_users", "place_of", "shown_path", "words_of"]
 
 #: Code that no user of agentrl wrote.
 _OTHERS = (
@@ -19,7 +21,7 @@ _MAX_CHARS = 500
 
 def words_of(error: BaseException) -> str:
     """Class, message and place of `error`, as in `KeyError: 'x' (calc.py:14)`."""
-    text = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+    text = " ".join(error_text(error).split()).removesuffix(":")
     place = place_of(error)
     return text[:_MAX_CHARS] + (f" ({place})" if place else "")
 
@@ -30,12 +32,17 @@ def place_of(error: BaseException | None) -> str | None:
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         frames = traceback.extract_tb(error.__traceback__)
-        theirs = [frame for frame in frames if not frame.filename.startswith(_OTHERS)]
+        theirs = [frame for frame in frames if is_users(frame.filename)]
         if theirs:
             return f"{shown_path(theirs[-1].filename)}:{theirs[-1].lineno}"
         seen.add(id(error))
         error = error.__cause__
     return None
+
+
+def is_users(filename: str) -> bool:
+    """Whether the code of that file is neither agentrl's nor an installed package's."""
+    return not filename.startswith(_OTHERS)
 
 
 def shown_path(path: str | Path) -> str:

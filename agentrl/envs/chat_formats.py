@@ -23,13 +23,16 @@ _METHODS = ("open_prompt", "observe", "remembered", "write", "parse")
 _ATTRIBUTES = ("vocab", "assistant_opener", "stop_ids")
 
 
-def open_chat_format(name: str, model_dir: str | Path) -> ChatFormat:
+def open_chat_format(
+    name: str, model_dir: str | Path, *, max_tokens: int | None = None
+) -> ChatFormat:
     """The chat format of a name, `pkg.module:Class` or `path/to/file.py:Class` (`--chat-format`)
-    for the model at `model_dir`; one that is not agentrl's own is tried. Raises ConfigError when
-    there is none, when it cannot be made, and as `make_format` and `try_format`."""
+    for the model at `model_dir`; one that is not agentrl's own is tried. `max_tokens`: see `Vocab`.
+    Raises ConfigError when there is none, when it cannot be made, and as `make_format` and
+    `try_format`."""
     made = load_place(_KIND, name) if ":" in name else _named(name)
     try:
-        chat = make_format(made, name, model_dir)
+        chat = make_format(made, name, model_dir, max_tokens=max_tokens)
         lacks = [attribute for attribute in _ATTRIBUTES if not hasattr(chat, attribute)]
     except AgentRLError:
         raise

@@ -4,29 +4,33 @@
 
 Turns are the framework's own script: an answer, silence, what cannot be parsed, calls of each tool
 with arguments made from its schema and with some that do not fit, calls of none that there is, text
-that spells markers and tool results. What is found is said with class, method and line; an Env
-whose service is away is an InfrastructureError.
+that spells markers and tool results; and whole episodes of policies that never stop. What is found
+is said with class, method and line; what there was no time for is a note. An Env whose service is
+away is an InfrastructureError.
 """
 
 import asyncio
 import copy
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from itertools import cycle, islice
 from typing import Any
 
-import anyio
 import msgspec
 
 from agentrl.envs.any_turn import ANSWER
 from agentrl.envs.blame import place_of, words_of
 from agentrl.envs.env import Env
-from agentrl.envs.ground import Announce, Finding, Ground
+from agentrl.envs.ground import Announce, Finding, Ground, Standing
 from agentrl.envs.held import Held
 from agentrl.envs.hostile import HOSTILE
+from agentrl.envs.leftovers import tasks_left
 from agentrl.envs.messages import AssistantTurn, Step
 from agentrl.envs.rehearsal import rehearse
+from agentrl.envs.share import CHECK_S, Share, shares
 from agentrl.envs.trial import (
     ERRORS,
     LateError,
+    Memory,
     Problem,
     Promise,
     RaisedError,
@@ -38,7 +42,7 @@ from agentrl.errors import EnvError, InfrastructureError
 from agentrl.tools.example import never_given
 from agentrl.types import MAX_SNAPSHOT_BYTES
 
-__all__ = ["HOLD_S", "PROMISES", "check_contract", "name_of"]
+__all__ = ["HOLD_S", "PROMISES", "check_contract"]
 
 #: Seconds that each thing may take that is tried.
 LIMIT_S = 30.0
@@ -46,31 +50,48 @@ LIMIT_S = 30.0
 HOLD_S = 0.05
 #: Times that a method is tried whose first try held the loop: a busy machine does that too.
 TRIES = 3
+#: Turns of an episode with a policy that never stops.
+ENDLESS_TURNS = 32
+#: Seconds that a task has to end after the Env was closed.
+GONE_S = 1.0
 
 
-def check_contract(ground: Ground, announce: Announce = str) -> Iterator[Finding]:
-    """Try one promise after the other; a prompt that cannot be had ends it.
+def check_contract(
+    ground: Ground, announce: Announce = str, limit_s: float = CHECK_S
+) -> Iterator[Finding]:
+    """Try one promise after the other, nothing anew when `limit_s` are over; a prompt that cannot
+    be had ends it.
 
     Raises ConfigError for an Env that cannot be played at all.
     """
     tool_timeout_s = min(ground.tool_timeout_s, LIMIT_S / 3)  # in time to be told of
     ground = msgspec.structs.replace(ground, tool_timeout_s=tool_timeout_s)
     rehearse(ground.make(), ground.task, seed=ground.seed, limit_s=LIMIT_S)
-    has_raised = False
-    for promise, keeps in PROMISES.items():
-        if not _concerns(keeps, ground.cls):
-            continue
-        announce(promise)
+    has_raised, memory = False, Memory()
+    promises = {name: keeps for name, keeps in PROMISES.items() if _concerns(keeps, ground.cls)}
+    parts = zip(promises.items(), shares(len(promises), limit_s), strict=True)
+    for number, ((promise, keeps), share) in enumerate(parts, 1):
+        announce(Standing(number, len(promises), promise))
         try:
-            found = Finding(promise, tried(keeps, ground, LIMIT_S))
-        except UntriedError as left_out:
-            found = Finding(promise, None, str(left_out))
+            found = _found(promise, keeps, ground, share, memory)
         except RaisedError as raised:
             again = "what is said above came in the way" if has_raised else None
             found = Finding(promise, None if again else str(raised), again)
             has_raised = True
         has_raised |= keeps is _any_turn and found.problem is not None
         yield found
+
+
+def _found(promise: str, keeps: "Promise", ground: Ground, share: Share, memory: Memory) -> Finding:
+    """Raises InfrastructureError, RaisedError."""
+    if share.is_over:
+        share.leave_out("not tried")
+        return Finding(promise, None, share.note)
+    try:
+        problem = tried(keeps, ground, LIMIT_S, share, memory)
+    except UntriedError as left_out:
+        return Finding(promise, None, "; ".join(filter(None, (str(left_out), share.note))))
+    return Finding(promise, problem, None if problem else share.note)
 
 
 def _concerns(keeps: "Promise", cls: type[Env]) -> bool:
@@ -101,7 +122,7 @@ async def _same_prompt(trial: Trial) -> Problem:
 
 
 async def _any_turn(trial: Trial) -> Problem:
-    for what, turn in await trial.script():
+    for what, turn in trial.share.within(await trial.script()):
         try:
             step: object = await trial.answered(what, turn)
         except (InfrastructureError, LateError):
@@ -128,6 +149,45 @@ async def _any_turn(trial: Trial) -> Problem:
     return None
 
 
+async def _endless(trial: Trial) -> Problem:
+    """One episode of each policy, until the Env ends it or there are turns enough."""
+    for what, turns in trial.share.within(await trial.policies()):
+        env = trial.ground.make()
+        try:
+            with trial.within(f"a reset for {what}"):
+                await trial.ground.reset(env)
+            problem = await _goes_on_for_ever(trial, env, what, turns)
+        finally:
+            with trial.within(f"a close after {what}"):
+                await env.close()
+        if problem is not None:
+            return problem
+    return None
+
+
+async def _goes_on_for_ever(
+    trial: Trial, env: Env, what: str, turns: Sequence[AssistantTurn]
+) -> Problem:
+    for number, turn in enumerate(islice(cycle(turns), ENDLESS_TURNS), 1):
+        try:
+            with trial.within(f"turn {number} of {what}"):
+                step = await env.step(turn)
+        except (InfrastructureError, LateError):
+            raise
+        except ERRORS as error:
+            raise RaisedError(
+                f"{trial.name}.step raised {words_of(error)} at turn {number} of {what}: that is "
+                "the policy's failure, but where an Env raises, the episode's whole group is "
+                "dropped untrained; tell the policy, or end with `Step(truncated=True)`"
+            ) from error
+        if step.done:
+            return None
+        if trial.share.is_over:
+            trial.share.leave_out(f"ended {what} after {number} turns")
+            return None
+    return None
+
+
 async def _left_out(trial: Trial) -> list[str]:
     """The tools with the parameters that no call of the script gives."""
     unmade = {name: never_given(tool) for name, tool in (await trial.tools()).items()}
@@ -135,7 +195,7 @@ async def _left_out(trial: Trial) -> list[str]:
 
 
 async def _same_answers(trial: Trial) -> Problem:
-    for what, turn in await trial.script():
+    for what, turn in trial.share.within(await trial.script()):
         steps = [await trial.answered(what, turn) for _ in range(2)]
         if steps[0] != steps[1]:
             fields = [f for f in Step.__struct_fields__ if _differ(f, *steps)]
@@ -150,9 +210,8 @@ async def _same_answers(trial: Trial) -> Problem:
 async def _reads_text_only(trial: Trial) -> Problem:
     """As in training: a fresh Env that ran no tool gives the same text the same reward."""
     alone = (await trial.answered("an answer", ANSWER)).reward
-    for what, turn in await trial.script():
-        if not turn.tool_calls:
-            continue
+    calls = [(what, turn) for what, turn in await trial.script() if turn.tool_calls]
+    for what, turn in trial.share.within(calls):
         with trial.within(what):
             async with trial.begun() as env:
                 before = await env.step(turn)
@@ -171,33 +230,41 @@ def _differ(field: str, one: Step, other: Step) -> bool:
 
 
 async def _closes(trial: Trial) -> Problem:
-    before, ground = asyncio.all_tasks(), trial.ground
+    ground = trial.ground
     stages: dict[str, Callable[[Env], Coroutine[Any, Any, object]]] = {
         "before any reset": _nothing,
         "after a reset that was cancelled": lambda env: _cancelled(ground.reset(env)),
         "after a step that was cancelled": lambda env: _cancelled_step(ground, env),
         "a second time": lambda env: env.close(),
     }
-    for stage, reach in stages.items():
-        env = ground.make()
-        with trial.within(f"a close {stage}"):
-            await reach(env)
-            try:
-                await env.close()
-            except Exception as error:
-                raised = f"{trial.name}.close raised {words_of(error)}"
-                return f"{raised} {stage}; it is called at every end"
-    await anyio.sleep(0.05)
-    left = [name_of(task) for task in asyncio.all_tasks() - before if not task.done()]
-    return (
-        f"{len(left)} tasks go on after {trial.name}.close: {', '.join(left[:3])}" if left else None
-    )
+    problems: list[str] = []
+
+    async def all_stages() -> None:
+        for stage, reach in stages.items():
+            if problem := await _closes_after(trial, stage, reach):
+                problems.append(problem)
+                return
+
+    left = await tasks_left(all_stages, GONE_S)
+    if problems:
+        return problems[0]
+    if not left:
+        return None
+    return f"{len(left)} tasks go on after {trial.name}.close: {', '.join(left[:3])}"
 
 
-def name_of(task: "asyncio.Task[Any]") -> str:
-    """What a task runs, or what it was named."""
-    name = task.get_name()
-    return getattr(task.get_coro(), "__qualname__", name) if name.startswith("Task-") else name
+async def _closes_after(
+    trial: Trial, stage: str, reach: Callable[[Env], Coroutine[Any, Any, object]]
+) -> Problem:
+    env = trial.ground.make()
+    with trial.within(f"a close {stage}"):
+        await reach(env)
+        try:
+            await env.close()
+        except Exception as error:
+            raised = f"{trial.name}.close raised {words_of(error)}"
+            return f"{raised} {stage}; it is called at every end"
+    return None
 
 
 async def _nothing(env: Env) -> None:
@@ -220,7 +287,7 @@ async def _cancelled(work: Coroutine[Any, Any, object]) -> None:
 
 
 async def _leaves_the_loop(trial: Trial) -> Problem:
-    for what, turn in [("a reset", None), *await trial.script()]:
+    for what, turn in trial.share.within([("a reset", None), *await trial.script()]):
         held_s = await _held_s(trial, what, turn)
         for _ in range(TRIES - 1):
             if held_s > HOLD_S:
@@ -251,8 +318,8 @@ async def _held_s(trial: Trial, what: str, turn: AssistantTurn | None) -> float:
 
 
 async def _can_be_saved(trial: Trial) -> Problem:
-    script = await trial.script()
-    for what, turn in ((what, turn) for what, turn in script if turn.text not in HOSTILE):
+    script = [(what, turn) for what, turn in await trial.script() if turn.text not in HOSTILE]
+    for what, turn in trial.share.within(script):
         with trial.within(what):
             again = trial.ground.make()
             try:
@@ -288,6 +355,7 @@ async def _goes_on(trial: Trial, env: Env, again: Env, script: Sequence[Assistan
 PROMISES: dict[str, Promise] = {
     "the same seed and task give the same prompt": _same_prompt,
     "whatever the policy says is answered": _any_turn,
+    "a policy that never stops is answered too": _endless,
     "the same turns get the same answers": _same_answers,
     "its reward reads nothing but the text, as it declares": _reads_text_only,
     "it can be closed at any moment, and leaves nothing behind": _closes,

@@ -8,7 +8,7 @@ is an `EnvError` to the framework, unless it is one of agentrl's own errors, whi
 (a retriever that is gone may raise `InfrastructureError` to have the episode tried again).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -21,7 +21,10 @@ from agentrl.tools.run import run_calls
 from agentrl.tools.tool import Tool, collect_tools
 from agentrl.types import EpisodeSummary, Task, TaskSource
 
-__all__ = ["Env", "ServiceSpec"]
+__all__ = ["Env", "ServiceSpec", "Tasks"]
+
+#: Tasks that an Env brings: a row alone is named by its place.
+Tasks = Iterable[Task | dict[str, Any]]
 
 #: Methods that make an Env's reward.
 _REWARDING = frozenset({"score", "step", "run_tools"})
@@ -51,6 +54,9 @@ class Env:
     tools: Mapping[str, Tool[Any]] = MappingProxyType({})
     #: Address of each service of `service_specs`.
     services: Mapping[str, str] = MappingProxyType({})
+    #: What the metrics mean that the Env counts: a phrase by name, for dashboards. Those of base
+    #: classes hold too. A metric without a word here is kept as well.
+    metrics: Mapping[str, str] = MappingProxyType({})
     #: Deadline in seconds of a tool call whose tool declares none.
     tool_timeout_s: float = 60.0
     #: A tool that runs the model's code may do so where there is no bubblewrap.
@@ -89,20 +95,39 @@ class Env:
             cls.reward_reads_text_only = None
 
     @classmethod
+    def described_metrics(cls) -> dict[str, str]:
+        """`metrics` of the class and its bases. Raises ConfigError for what is no phrase."""
+        described: dict[str, str] = {}
+        for base in reversed(cls.__mro__):
+            found = vars(base).get("metrics")
+            # An attribute of the same name that is no mapping is the class's own business.
+            for name, words in found.items() if isinstance(found, Mapping) else ():
+                if not isinstance(name, str) or not isinstance(words, str):
+                    raise ConfigError(
+                        f"{base.__qualname__}.metrics has {name!r}: {words!r:.80}; write what the "
+                        'metric means, as in {"bad_actions": "turns that name no action"}'
+                    )
+                described[name] = words
+        return described
+
+    @classmethod
     def service_specs(cls, args: Mapping[str, Any]) -> dict[str, ServiceSpec]:
         """Services to start for a run of this Env with `args` (`--env-args`), by name."""
         del args
         return {}
 
     @classmethod
-    def train_tasks(cls, args: Mapping[str, Any], *, seed: int) -> TaskSource | None:
-        """Training tasks of an Env that brings its own, for a run without `--prompt-data`."""
+    def train_tasks(cls, args: Mapping[str, Any], *, seed: int) -> TaskSource | Tasks | None:
+        """Training tasks of an Env that brings its own, for a run without `--prompt-data`: a list,
+        a generator, or a source. Their order follows from `args` and `seed` alone; a generator is
+        made anew where a run goes on. `args` are those of `--env-args`."""
         del args, seed
         return None
 
     @classmethod
-    def eval_tasks(cls, args: Mapping[str, Any]) -> dict[str, list[Task]]:
-        """Evaluation sets by name, for a run without `--eval-prompt-data`."""
+    def eval_tasks(cls, args: Mapping[str, Any]) -> Mapping[str, Tasks]:
+        """Evaluation sets by name, for a run without `--eval-prompt-data`; the same tasks
+        whenever it is called."""
         del args
         return {}
 

@@ -10,10 +10,19 @@ from agentrl.envs.env import Env
 from agentrl.envs.rehearsal import make_env
 from agentrl.types import Task
 
-__all__ = ["Announce", "Finding", "Ground"]
+__all__ = ["Announce", "Finding", "Ground", "Standing"]
 
-#: Is called with each promise before it is tried.
-Announce = Callable[[str], object]
+
+class Standing(msgspec.Struct, frozen=True):
+    """Where a check stands: promise `number` of `total` is tried now."""
+
+    number: int
+    total: int
+    promise: str
+
+
+#: Is called before each promise is tried.
+Announce = Callable[[Standing], object]
 
 
 class Finding(msgspec.Struct, frozen=True):

@@ -34,6 +34,12 @@ _FIRST_LINE = {
     "restore": "async def restore(self, state, *, seed, task):",
     "solve": "async def solve(self, task, chat):",
 }
+#: The same of each class method, below `@classmethod`.
+_CLASS_LINE = {
+    "service_specs": "def service_specs(cls, args):",
+    "train_tasks": "def train_tasks(cls, args, *, seed):",
+    "eval_tasks": "def eval_tasks(cls, args):",
+}
 #: How the framework calls each of them.
 _CALLS: dict[str, tuple[tuple[object, ...], dict[str, object]]] = {
     "reset": ((), {"seed": 0, "task": {}}),
@@ -44,6 +50,9 @@ _CALLS: dict[str, tuple[tuple[object, ...], dict[str, object]]] = {
     "snapshot": ((), {}),
     "restore": ((b"",), {"seed": 0, "task": {}}),
     "solve": (({}, None), {}),
+    "service_specs": (({},), {}),
+    "train_tasks": (({},), {"seed": 0}),
+    "eval_tasks": (({},), {}),
 }
 _RETURN = {
     "reset": "return a list of messages, as in `return [Message.user(text)]`",
@@ -52,12 +61,12 @@ _RETURN = {
 }
 #: The methods of a Rollout; those of any other Env are all but `solve`.
 _OF_ROLLOUTS = ("solve", "close", "score_group")
-_CLASS_METHODS = ("service_specs", "train_tasks", "eval_tasks")
 _NEVER = (ast.Dict, ast.Set, ast.JoinedStr)
 
 
 def check_class(cls: type[Env]) -> None:
     """Raise ConfigError for the first thing that cannot work."""
+    cls.described_metrics()
     names: Sequence[str] = [name for name in _FIRST_LINE if name != "solve"]
     if not issubclass(cls, Rollout):
         _check_completeness(cls)
@@ -70,9 +79,10 @@ def check_class(cls: type[Env]) -> None:
             _check_kind(cls, name)
             _check_signature(cls, name)
             _check_returns(cls, name)
-    for name in _CLASS_METHODS:
+    for name in _CLASS_LINE:
         if inspect.isfunction(inspect.getattr_static(cls, name)):
             _refuse(cls, name, "is no class method", "write `@classmethod` above it")
+        _check_signature(cls, name)
 
 
 def _check_kind(cls: type[Env], name: str) -> None:
@@ -104,7 +114,7 @@ def _check_signature(cls: type[Env], name: str) -> None:
         signature.bind(*owner, *positional, **named)
     except TypeError as error:
         defect = f"takes {signature}, and the framework cannot call that ({error})"
-        _refuse(cls, name, defect, f"write `{_FIRST_LINE[name]}`")
+        _refuse(cls, name, defect, f"write `{(_FIRST_LINE | _CLASS_LINE)[name]}`")
 
 
 def _check_completeness(cls: type[Env]) -> None:

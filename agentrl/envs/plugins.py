@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Generic, TypeVar
 
+from agentrl.config.paths import kind_of
 from agentrl.envs.blame import words_of
 from agentrl.errors import ConfigError
 
@@ -104,10 +105,15 @@ def claimed_twice(kind: Kind[T], name: str, owners: Iterable[str]) -> ConfigErro
 
 
 def load_file(path: Path) -> ModuleType:
-    """The module in a file, one however often it is asked for. Raises ConfigError."""
+    """The module in a file, one however often it is asked for. Raises ConfigError.
+
+    It may import what lies beside it: its folder comes last in `sys.path`, behind the standard
+    library and every package, from now on, so that an import inside a function finds it too.
+    """
     path = path.expanduser().resolve()
-    if not path.is_file():
-        raise ConfigError(f"there is no file {path}")
+    if (kind := kind_of(path)) != "a file":
+        lack = f"there is no file {path}" if kind == "nothing" else f"{path} is {kind}, not code"
+        raise ConfigError(lack)
     # sys.modules also serves type hints.
     name = f"agentrl_env_{path.stem}_{hashlib.sha256(bytes(path)).hexdigest()[:12]}"
     if name in sys.modules:
@@ -116,6 +122,8 @@ def load_file(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ConfigError(f"{path} cannot be loaded as Python")
     module = importlib.util.module_from_spec(spec)
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)

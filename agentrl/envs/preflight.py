@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from agentrl.config.run import RunConfig
 from agentrl.envs.blame import words_of
+from agentrl.envs.depth import require_shallow
 from agentrl.envs.env import Env, ServiceSpec
 from agentrl.envs.inspection import check_class
 from agentrl.envs.registry import load_env
@@ -20,9 +21,9 @@ from agentrl.envs.single_turn import SingleTurnEnv
 from agentrl.envs.sources import JsonlSource
 from agentrl.envs.tasks import open_eval_sets, open_source
 from agentrl.errors import AgentRLError, ConfigError
-from agentrl.types import Task, TaskSource
+from agentrl.types import TaskSource
 
-__all__ = ["ROWS", "preflight", "tools_of"]
+__all__ = ["ROWS", "check_eval_sets", "preflight", "services_of", "source_of", "tools_of"]
 
 #: Rows of --prompt-data that are read; a later malformed one ends the run when it is reached.
 ROWS = 1000
@@ -37,10 +38,10 @@ def preflight(config: RunConfig) -> list[str]:
     if config.is_supervised:
         return _rows(open_source(config, cls))
     check_class(cls)
-    notes = _rows(source := _source(config, cls))
+    notes = _rows(source := source_of(config, cls))
     env = make_env(cls, config.env_args)
-    services = _services(config, cls)
-    _check_eval_sets(config, cls)
+    services = services_of(config, cls)
+    check_eval_sets(config, cls)
     task = first_task(source)
     is_rollout = issubclass(cls, Rollout)
     if cls is not SingleTurnEnv and not is_rollout:
@@ -59,23 +60,18 @@ def _rows(source: TaskSource) -> list[str]:
     return [] if note is None else [note]
 
 
-def _source(config: RunConfig, cls: type[Env]) -> TaskSource:
+def source_of(config: RunConfig, cls: type[Env]) -> TaskSource:
+    """The training tasks. Raises ConfigError for what is no source, and for what raises."""
     try:
-        source = open_source(config, cls)
+        return open_source(config, cls)
     except AgentRLError:
         raise
     except Exception as error:
         raise _raised(cls, "train_tasks", error) from error
-    if not callable(getattr(source, "tasks", None)):
-        raise ConfigError(
-            f"{cls.__qualname__}.train_tasks returned {type(source).__name__}; return a source "
-            "with `async def tasks(self, cursor=0)`, or write the tasks to a JSONL file and give "
-            "it as --prompt-data"
-        )
-    return source
 
 
-def _services(config: RunConfig, cls: type[Env]) -> dict[str, ServiceSpec]:
+def services_of(config: RunConfig, cls: type[Env]) -> dict[str, ServiceSpec]:
+    """The services by name. Raises ConfigError for what is none, and for what raises."""
     try:
         services: object = cls.service_specs(config.env_args)
     except AgentRLError:
@@ -90,21 +86,17 @@ def _services(config: RunConfig, cls: type[Env]) -> dict[str, ServiceSpec]:
     )
 
 
-def _check_eval_sets(config: RunConfig, cls: type[Env]) -> None:
+def check_eval_sets(config: RunConfig, cls: type[Env]) -> None:
+    """Raise ConfigError for evaluation sets that are none, and for what raises."""
     try:
-        sets: object = open_eval_sets(config, cls)
+        sets = open_eval_sets(config, cls)
     except AgentRLError:
         raise
     except Exception as error:
         raise _raised(cls, "eval_tasks", error) from error
-    good = isinstance(sets, dict) and all(
-        isinstance(tasks, list) and all(isinstance(task, Task) for task in tasks)
-        for tasks in sets.values()
-    )
-    if not good:
-        raise ConfigError(
-            f"{cls.__qualname__}.eval_tasks returned {sets!r:.80}; return lists of Task by name"
-        )
+    for name, tasks in sets.items():
+        for task in tasks:
+            require_shallow(task.row, f"the row of task {task.id} of evaluation set {name}")
 
 
 def _raised(cls: type[Env], name: str, error: Exception) -> ConfigError:

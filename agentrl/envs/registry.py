@@ -31,6 +31,7 @@ __all__ = [
     "announced_envs",
     "known_envs",
     "load_env",
+    "name_of",
     "refuse_bare",
     "register",
 ]
@@ -109,6 +110,12 @@ def load_env(spec: str) -> type[Env]:
     if registered is not None and registered is not cls:
         raise claimed_twice(_KIND, spec, [owner, _owner(registered)])
     return cls
+
+
+def name_of(cls: type[Env]) -> str:
+    """The name that it is registered by, or else that of the class."""
+    names = [name for name, held in _registered.items() if held is cls]
+    return names[0] if names else cls.__qualname__
 
 
 def known_envs() -> list[str]:

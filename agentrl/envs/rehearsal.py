@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from agentrl.envs.blame import place_of, words_of
+from agentrl.envs.depth import require_shallow
 from agentrl.envs.env import Env
 from agentrl.envs.messages import Message
 from agentrl.envs.watch import BlockedError, OverdueError, Watch, run_watched
@@ -94,6 +95,7 @@ async def _first(watch: Watch, source: TaskSource, limit_s: float) -> Task | Non
     except _ERRORS as error:
         raise ConfigError(f"{cls.__qualname__}.tasks raised {words_of(error)}") from error
     if isinstance(task, Task) and isinstance(task.row, dict):
+        require_shallow(task.row, f"the row of task {task.id}")
         return task
     if deadline.cancelled_caught:
         return None

@@ -10,11 +10,13 @@ Tasks, services, arguments and names are those of any other Env.
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
 from agentrl.bounds import A_REWARD
 from agentrl.envs.env import Env
 from agentrl.envs.messages import Step
+from agentrl.envs.policy_failures import FailureKey, PolicyFailures
 from agentrl.envs.registry import MADE_ENV, refuse_bare, register
 from agentrl.errors import ConfigError, EnvError
 
@@ -52,6 +54,20 @@ class Chat(Protocol):
 class Rollout(Env):
     """Subclass it and define `solve`; or write a function under `@rollout`."""
 
+    #: What an exception of `solve` is worth that means that the policy has failed, such as a
+    #: framework's turn limit: rewards by class, or by "package.module:Name".
+    failures: Mapping[FailureKey, float] = MappingProxyType({})
+    #: What every other exception of `solve` is worth; None: it is an error of the agent's. Both
+    #: hold once a call was answered; before, no policy can have failed.
+    policy_error: float | None = None
+    policy_failures: PolicyFailures = PolicyFailures({}, None, who="Rollout")
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.policy_failures = PolicyFailures(
+            cls.failures, cls.policy_error, who=f"rollout {cls.__qualname__}"
+        )
+
     async def solve(self, task: dict[str, Any], chat: Chat) -> float | Step:
         """Play the episode of `task`, a row of the task source; returns its reward, or a `Step`
         with reward and metrics (and `truncated`, where a budget of the agent's own has ended it).
@@ -62,9 +78,16 @@ class Rollout(Env):
 Solve = TypeVar("Solve", bound=Callable[..., Awaitable[float | Step]])
 
 
-def rollout(name: str) -> Callable[[Solve], Solve]:
+def rollout(
+    name: str,
+    *,
+    failures: Mapping[FailureKey, float] | None = None,
+    policy_error: float | None = None,
+    metrics: Mapping[str, str] | None = None,
+) -> Callable[[Solve], Solve]:
     """Make `async def solve(task, chat) -> float` an environment known as `name`; the function
-    stays what it is. Further parameters of it are `--env-args`.
+    stays what it is. Further parameters of it are `--env-args`; `failures`, `policy_error` and
+    `metrics` are those of `Rollout`.
 
     Raises ConfigError for what is no `async def` or cannot be called so, and as `register` does.
     """
@@ -81,18 +104,28 @@ def rollout(name: str) -> Callable[[Solve], Solve]:
             raise ConfigError(
                 f"{function.__qualname__} takes chat and task; it is called as (task, chat)"
             )
-        vars(function)[MADE_ENV] = register(name)(_made(function))
+        made = _made(function, failures or {}, policy_error)
+        made.metrics = metrics or {}
+        vars(function)[MADE_ENV] = register(name)(made)
         return function
 
     return hold
 
 
-def _made(function: Callable[..., Awaitable[float | Step]]) -> type[Rollout]:
-    """The Rollout whose `solve` is `function`."""
+def _made(
+    function: Callable[..., Awaitable[float | Step]],
+    worth: Mapping[FailureKey, float],
+    other: float | None,
+) -> type[Rollout]:
+    """The Rollout whose `solve` is `function`, and what exceptions of it are `worth`."""
     name = getattr(function, "__qualname__", "solve")
     signature = inspect.signature(function)
 
     class Made(Rollout):
+        __qualname__ = name
+        failures = worth
+        policy_error = other
+
         def __init__(self, **env_args: Any) -> None:
             super().__init__()
             try:
@@ -107,7 +140,7 @@ def _made(function: Callable[..., Awaitable[float | Step]]) -> type[Rollout]:
         async def solve(self, task: dict[str, Any], chat: Chat) -> float | Step:
             return await self._solve(task, chat)
 
-    Made.__name__ = Made.__qualname__ = Made.solve.__qualname__ = name
+    Made.__name__ = Made.solve.__qualname__ = name
     Made.__module__ = function.__module__
     Made.__doc__ = function.__doc__
     return Made

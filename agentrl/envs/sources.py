@@ -16,6 +16,8 @@ from typing import Any
 
 import msgspec
 
+from agentrl.config.paths import kind_of
+from agentrl.envs.depth import require_shallow
 from agentrl.errors import ConfigError, DataError
 from agentrl.types import Task
 
@@ -81,7 +83,7 @@ class JsonlSource:
         """Tasks from position `cursor` on, counted over all epochs.
 
         Raises `DataError`, naming file and line, at a row that is not a JSON object with the
-        required keys, and when the file is not the one that was indexed.
+        required keys or is nested too deeply, and when the file is not the one that was indexed.
         """
         epoch, first = divmod(cursor, len(self))
         with self.path.open("rb") as file:
@@ -115,6 +117,7 @@ class JsonlSource:
             raise DataError(
                 f"{self.path} line {line} lacks {sorted(missing)}; it has {sorted(row)}"
             )
+        require_shallow(row, f"{self.path} line {line}")
         return Task(id=f"{self.path.stem}:{line}", row=row)
 
 
@@ -141,6 +144,8 @@ def _split_slice(path: str) -> tuple[Path, slice]:
 def _index(path: Path, rows: slice) -> tuple["array[int]", "array[int]", tuple[int, int]]:
     """Byte offset and line number (from 1) of every row of the slice, and the file's stamp."""
     offsets, lines = array("q"), array("q")
+    if (kind := kind_of(path)) not in ("a file", "nothing"):  # a FIFO would be waited for
+        raise ConfigError(f"cannot read the tasks of {path}: it is {kind}, not a file of rows")
     try:
         with path.open("rb") as file:
             stamp = _stamp(file)

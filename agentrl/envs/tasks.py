@@ -1,6 +1,6 @@
 """Which tasks a run trains on and is evaluated with, from its flags and its Env."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
 
@@ -8,22 +8,12 @@ import anyio
 
 from agentrl.config.run import RunConfig
 from agentrl.envs.env import Env
+from agentrl.envs.given import GivenSource, listed
 from agentrl.envs.sources import JsonlSource
 from agentrl.errors import ConfigError
 from agentrl.types import Task, TaskSource
 
-__all__ = ["open_eval_sets", "open_source"]
-
-
-class _Listed:
-    """A `types.TaskSource` of tasks that are there already."""
-
-    def __init__(self, tasks: Sequence[Task]) -> None:
-        self._tasks = tasks
-
-    async def tasks(self, cursor: int = 0) -> AsyncIterator[Task]:
-        for task in self._tasks[cursor:]:
-            yield task
+__all__ = ["open_eval_sets", "open_source", "own_source"]
 
 
 def open_source(config: RunConfig, env_class: type[Env]) -> TaskSource:
@@ -41,12 +31,27 @@ def open_source(config: RunConfig, env_class: type[Env]) -> TaskSource:
             num_epoch=None if endless else config.num_epoch or 1,
             required_keys=[config.input_key] if config.is_supervised else [],
         )
-    source = env_class.train_tasks(config.env_args, seed=config.rollout_seed)
+    source = own_source(config, env_class)
     if source is None and config.eval_only:
-        return _Listed(list(chain(*open_eval_sets(config, env_class).values())))
+        tasks = list(chain(*open_eval_sets(config, env_class).values()))
+        return GivenSource(tasks, lambda: tasks, name="eval_tasks")
     if source is None:
         raise ConfigError(f"--env {config.env} brings no tasks of its own; give it --prompt-data")
     return source
+
+
+def own_source(config: RunConfig, env_class: type[Env]) -> TaskSource | None:
+    """The training tasks that the Env brings, as a source. Raises ConfigError for what is none."""
+
+    def ask() -> object:
+        return env_class.train_tasks(config.env_args, seed=config.rollout_seed)
+
+    found = ask()
+    if found is None or callable(getattr(found, "tasks", None)):
+        source: TaskSource | None = found  # type: ignore[assignment]
+        return source
+    name = f"{env_class.__qualname__}.train_tasks"
+    return GivenSource(found, ask, name=name, is_repeated=config.num_rollout is not None)
 
 
 def open_eval_sets(config: RunConfig, env_class: type[Env]) -> dict[str, list[Task]]:
@@ -56,7 +61,7 @@ def open_eval_sets(config: RunConfig, env_class: type[Env]) -> dict[str, list[Ta
     """
     words = config.eval_prompt_data
     if not words:
-        sets = {} if config.prompt_data else env_class.eval_tasks(config.env_args)
+        sets = {} if config.prompt_data else _own_sets(config, env_class)
         if not sets and (config.eval_only or config.eval_interval is not None):
             raise ConfigError(_no_sets(config, env_class))
         return sets
@@ -64,6 +69,17 @@ def open_eval_sets(config: RunConfig, env_class: type[Env]) -> dict[str, list[Ta
         raise ConfigError(f"--eval-prompt-data wants pairs NAME PATH, not {len(words)} words")
     pairs = zip(words[::2], words[1::2], strict=True)
     return {name: anyio.run(_read_all, Path(path)) for name, path in pairs}
+
+
+def _own_sets(config: RunConfig, env_class: type[Env]) -> dict[str, list[Task]]:
+    name = f"{env_class.__qualname__}.eval_tasks"
+    found: object = env_class.eval_tasks(config.env_args)
+    if not isinstance(found, Mapping):
+        raise ConfigError(
+            f"{name} returned {found!r:.80}; return a dict of tasks by name: "
+            '{"heldout": [Task(id, row), ...]}'
+        )
+    return {str(key): listed(tasks, f"{name}, {key}") for key, tasks in found.items()}
 
 
 def _no_sets(config: RunConfig, env_class: type[Env]) -> str:

@@ -1,15 +1,16 @@
 """One promise of an Env, tried under limits of time: what `contract` tries them with."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
-from agentrl.envs.any_turn import turns
+from agentrl.envs.any_turn import endless, turns
 from agentrl.envs.blame import words_of
 from agentrl.envs.env import Env
 from agentrl.envs.ground import Ground
 from agentrl.envs.messages import AssistantTurn, Step
+from agentrl.envs.share import Share
 from agentrl.envs.watch import BlockedError, OverdueError, Watch, run_watched
 from agentrl.errors import InfrastructureError
 from agentrl.tools.tool import Tool
@@ -17,6 +18,7 @@ from agentrl.tools.tool import Tool
 __all__ = [
     "ERRORS",
     "LateError",
+    "Memory",
     "Problem",
     "Promise",
     "RaisedError",
@@ -43,11 +45,20 @@ class UntriedError(Exception):
     """Its text is a `note`; what could be tried has been."""
 
 
-def tried(keeps: "Promise", ground: Ground, limit_s: float) -> Problem:
+class Memory:
+    """What one promise has found out and the others need not: an Env may be slow to begin."""
+
+    def __init__(self) -> None:
+        self.tools: Mapping[str, Tool[Any]] | None = None
+
+
+def tried(
+    keeps: "Promise", ground: Ground, limit_s: float, share: Share, memory: Memory
+) -> Problem:
     """How a promise is broken, or None. Raises InfrastructureError, UntriedError, RaisedError."""
     try:
-        return run_watched(lambda watch: keeps(Trial(ground, watch, limit_s)))
-    except (InfrastructureError, UntriedError):
+        return run_watched(lambda watch: keeps(Trial(ground, watch, limit_s, share, memory)))
+    except (InfrastructureError, UntriedError, RaisedError):
         raise
     except LateError as late:
         return str(late)
@@ -60,12 +71,17 @@ def tried(keeps: "Promise", ground: Ground, limit_s: float) -> Problem:
 
 
 class Trial:
-    """A promise that is being tried: its ground, and a limit for each thing that is done on it."""
+    """A promise that is being tried: its ground, a limit for each thing that is done on it, and its
+    share of time for all of them."""
 
-    def __init__(self, ground: Ground, watch: Watch, limit_s: float) -> None:
+    def __init__(
+        self, ground: Ground, watch: Watch, limit_s: float, share: Share, memory: Memory
+    ) -> None:
         self.ground = ground
         self.name = ground.cls.__qualname__
         self.doing = ""
+        self.share = share
+        self._memory = memory
         self._watch = watch
         self._limit_s = limit_s
 
@@ -79,14 +95,20 @@ class Trial:
 
     async def tools(self) -> Mapping[str, Tool[Any]]:
         """Those that `reset` leaves: it may have found some."""
-        with self.within("a reset"):
-            async with self.begun() as env:
-                return dict(env.tools)
-        raise AssertionError  # `within` has raised
+        if self._memory.tools is None:
+            with self.within("a reset"):
+                async with self.begun() as env:
+                    self._memory.tools = dict(env.tools)
+        assert self._memory.tools is not None  # or `within` has raised
+        return self._memory.tools
 
     async def script(self) -> list[tuple[str, AssistantTurn]]:
         """`turns` for the Env's tools."""
         return list(turns(await self.tools()))
+
+    async def policies(self) -> list[tuple[str, Sequence[AssistantTurn]]]:
+        """`endless` for the Env's tools."""
+        return list(endless(await self.tools()))
 
     async def answered(self, what: str, turn: AssistantTurn) -> Step:
         """How a fresh Env answers `turn`, which is `what`."""

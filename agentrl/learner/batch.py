@@ -113,7 +113,7 @@ def build_sequence(planned: PlannedRow, trajectory: Trajectory, rules: BatchRule
 
 
 def pack(sequences: Sequence[TrainSequence], max_tokens: int) -> list[MicroBatch]:
-    """Micro-batches of whole sequences, at most `max_tokens` tokens each."""
+    """Micro-batches of whole sequences, at most `max_tokens` tokens each; a longer one is alone."""
     bins = first_fit_decreasing([len(s.tokens_L) for s in sequences], max_tokens)
     return [_concatenate([sequences[i] for i in items]) for items in bins]
 

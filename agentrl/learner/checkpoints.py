@@ -17,8 +17,9 @@ from pathlib import Path
 
 import msgspec
 
+from agentrl import disk
 from agentrl.errors import DataError, InfrastructureError
-from agentrl.learner.manifest import Manifest, describe, read_verified, sync
+from agentrl.learner.manifest import Manifest, describe, read_verified
 
 __all__ = [
     "Checkpoint",
@@ -102,11 +103,8 @@ def newest_valid(root: Path) -> Checkpoint | None:
 
 def create(root: Path, iteration: int) -> Path:
     """A new directory to write a checkpoint into, with an empty `state` in it."""
-    if not root.is_dir():
-        root.mkdir(parents=True, exist_ok=True)
-        sync(root.parent)
     partial = _hidden(_directory(root, iteration), "partial")
-    (partial / _STATE).mkdir(parents=True)
+    disk.make_folder(partial / _STATE)
     return partial
 
 
@@ -119,12 +117,7 @@ def seal(partial: Path, *, iteration: int, version: int, run_id: str) -> Checkpo
     if directory.exists():
         raise DataError(f"{directory} is there already; a checkpoint is never replaced")
     manifest = describe(partial, iteration=iteration, version=version, run_id=run_id)
-    partial.rename(directory)
-    try:
-        sync(directory.parent)
-    except OSError:
-        directory.rename(partial)
-        raise
+    disk.rename(partial, directory)
     return Checkpoint(directory, manifest)
 
 
@@ -161,7 +154,7 @@ def set_aside_after(root: Path, iteration: int) -> None:
         log.warning("checkpoint %s is set aside: the run goes on from %d", path, iteration)
         path.rename(_hidden(path, "aside"))
     if newer:
-        sync(root)
+        disk.sync(root)
 
 
 def _directory(root: Path, iteration: int) -> Path:

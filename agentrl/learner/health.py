@@ -1,6 +1,6 @@
 """`Health`: checks that run by themselves in every iteration and stop a run that cannot be sound.
 
-    engine      engine and learner give on-policy tokens the same probabilities    once
+    engine      engine and learner give on-policy tokens the same probabilities    over 256 tokens
     reference   the first step's KL to the reference model is 0                    once, no --load
     reward      no worker found a reward that the sampled text does not explain    always
     advantages  some episode has one                                               over a streak
@@ -20,29 +20,24 @@ from collections.abc import Mapping
 from agentrl.config.run import RunConfig
 from agentrl.errors import HealthError
 from agentrl.learner.metrics import LogprobDiff
+from agentrl.learner.on_policy import OnPolicyTokens
+from agentrl.learner.tolerance import Tolerance, tolerance_of
 
 __all__ = [
     "COLLAPSED_REWARD",
-    "MAX_LOGPROB_DIFF",
-    "MAX_MISMATCH_KL",
     "MAX_START_KL",
     "MIN_ENTROPY",
     "MIN_EPISODES",
     "PATIENCE",
+    "EngineDisagreesError",
     "Health",
     "check_logprobs",
 ]
 
 logger = logging.getLogger(__name__)
 
-#: Largest mean |engine - learner| log-probability of on-policy tokens. In float32 a sound pair
-#: stays below 1e-4, in bfloat16 below 1e-2.
-MAX_LOGPROB_DIFF = 1e-2
-#: Largest mismatch KL of on-policy tokens, in nats. Rounding that passes MAX_LOGPROB_DIFF gives
-#: some 1e-4; this takes whole tokens that the engine calls improbable and the learner does not.
-MAX_MISMATCH_KL = 0.05
 #: Largest |KL| to the reference model before the first update, in nats: the same weights in the
-#: same program, so no more than MAX_LOGPROB_DIFF grants two different programs.
+#: same program, so no difference but that of packing.
 MAX_START_KL = 1e-2
 #: Iterations in a row that make a streak: one or two without a signal are common.
 PATIENCE = 8
@@ -56,14 +51,19 @@ MIN_ENTROPY = 0.005
 COLLAPSED_REWARD = 0.5
 
 
+class EngineDisagreesError(HealthError):
+    """Engine and learner disagree about the same tokens."""
+
+
 class Health:
     """The checks of one run and what they remember of it. One on each learner rank: all of them see
     the same numbers, so all stop together."""
 
     def __init__(self, cfg: RunConfig) -> None:
         self._cfg = cfg
+        self._tolerance = tolerance_of(cfg)
         self._is_new = True
-        self._engine_is_checked = False
+        self._on_policy = OnPolicyTokens()
         self._idle, self._toolless, self._narrow = _Streak(), _Streak(), _Streak()
         self._had_signal = self._had_tools = False
         self._rewards: deque[float] = deque(maxlen=PATIENCE)
@@ -103,16 +103,19 @@ class Health:
     def _check_engine(
         self, number: int, metrics: Mapping[str, float], on_policy: LogprobDiff
     ) -> None:
-        """Once, on the first iteration with tokens that the learner's own weights sampled."""
-        if self._engine_is_checked or on_policy.num_tokens == 0:
-            return
-        self._engine_is_checked = True
-        check_logprobs(number, on_policy.mean, on_policy.maximum, on_policy.num_tokens)
+        """Whenever there are enough tokens that the learner's own weights sampled."""
         kl = metrics.get("train/mismatch_kl/age_0", 0.0)
-        if not kl <= MAX_MISMATCH_KL:
-            raise HealthError(
-                f"engine and learner disagree in iteration {number}: the KL between them is "
-                f"{kl:.3g} nats for trained on-policy tokens (limit {MAX_MISMATCH_KL:g}), though "
+        agreement = self._on_policy.add(on_policy, kl)
+        if agreement is None:
+            return
+        on_policy, kl = agreement.diff, agreement.kl
+        if note := check_logprobs(number, on_policy, self._tolerance):
+            self._warn("engine", note)
+        if not kl <= self._tolerance.max_kl:
+            raise EngineDisagreesError(
+                f"engine and learner disagree up to iteration {number}: the KL between them is "
+                f"{kl:.3g} nats for trained on-policy tokens (limit {self._tolerance.max_kl:g} in "
+                f"{self._tolerance.precision}), though "
                 f"log-probabilities differ by {on_policy.mean:.3g} in the mean: few tokens differ "
                 f"much, by {on_policy.maximum:.3g} at most. Likely causes: special or stop tokens "
                 "that one side masks, or a penalty or filter of the engine's sampling. Compare one "
@@ -253,15 +256,22 @@ class _Streak:
         return self._num_iterations >= PATIENCE and self._num_episodes >= MIN_EPISODES
 
 
-def check_logprobs(number: int, mean: float, maximum: float, num_tokens: int) -> None:
-    """Raise HealthError when the mean difference over `num_tokens` tokens is too large."""
-    if num_tokens == 0 or mean <= MAX_LOGPROB_DIFF:
-        return
-    raise HealthError(
-        f"engine and learner disagree in iteration {number}: |engine - learner| log-probability of "
-        f"{num_tokens} on-policy tokens is {mean:.3g} in the mean (limit {MAX_LOGPROB_DIFF:g}) and "
-        f"{maximum:.3g} at most. Likely causes: the weights of the engine are not those of the "
-        "learner (weight names, layout or a partial push), another sampling temperature on the two "
-        "sides, another architecture setting (rope base, norm epsilon, tied embeddings), or a "
-        "different tokenization. Compare one prompt on both sides before training further"
+def check_logprobs(number: int, on_policy: LogprobDiff, tolerance: Tolerance) -> str | None:
+    """What to say of a large mean difference, if it is one. Raises EngineDisagreesError when it is
+    too large."""
+    if on_policy.num_tokens == 0 or on_policy.mean <= tolerance.note_diff:
+        return None
+    facts = (
+        f"up to iteration {number}: |engine - learner| log-probability of {on_policy.num_tokens} "
+        f"on-policy tokens is {on_policy.mean:.3g} in the mean (limit {tolerance.max_diff:g} in "
+        f"{tolerance.precision}) and {on_policy.maximum:.3g} at most"
+    )
+    if on_policy.mean <= tolerance.max_diff:
+        return f"engine and learner differ more than most {facts}"
+    raise EngineDisagreesError(
+        f"engine and learner disagree {facts}. Likely causes: the weights of the engine are not "
+        "those of the learner (weight names, layout or a partial push), another sampling "
+        "temperature on the two sides, another architecture setting (rope base, norm epsilon, tied "
+        "embeddings), or a different tokenization. Compare one prompt on both sides before "
+        "training further"
     )

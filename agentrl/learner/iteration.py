@@ -68,7 +68,7 @@ def train_lease(
     for sequences, missing in _load(shards, build, fetch):
         counts = sum((sequence.counts for sequence in sequences), start=counts + missing)
         max_age = max([max_age, *(sequence.max_trained_age for sequence in sequences)])
-        batches.append(pack(sequences, cfg.max_tokens_per_gpu))
+        batches.append(pack(sequences, cfg.micro_batch_tokens))
     if len(batches) > 1 and not cfg.is_supervised:
         batches = [batches[0], *_with_logprobs(batches[1:], "prox", backend)]
     objective = Objective.from_config(cfg)

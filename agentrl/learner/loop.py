@@ -13,7 +13,7 @@ A request to stop is honoured between iterations: the last weights are saved, no
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,10 +23,10 @@ from agentrl.learner.asking import Asking, LearnerPeer, Republish, StopRequested
 from agentrl.learner.backend import TrainBackend
 from agentrl.learner.beginning import Checkpoints, agree, first_row, hf_directory, keeps_models
 from agentrl.learner.exchange import LeaseClient, RowClient
-from agentrl.learner.health import Health
+from agentrl.learner.health import EngineDisagreesError, Health
 from agentrl.learner.iteration import train_lease
 from agentrl.learner.loss import age_buckets
-from agentrl.learner.metrics import lease_metrics, train_metrics
+from agentrl.learner.metrics import LogprobDiff, lease_metrics, train_metrics
 from agentrl.learner.publish import PushGate, publish_weights, settle
 from agentrl.learner.staleness import age_histogram
 from agentrl.lineage import Lineage
@@ -163,7 +163,7 @@ class _Learner:
             result, self._backend.data_parallel_size, age_buckets(self._cfg.staleness_bound)
         )
         metrics = {**lease_metrics(header, ages), **metrics}
-        self._health.check(header.number, metrics, on_policy)
+        self._check_health(header.number, metrics, on_policy)
         self._num_skipped += result.skipped
         self._deliver(
             Stepped(
@@ -186,6 +186,16 @@ class _Learner:
                 header.number,
                 len(result.steps),
             )
+
+    def _check_health(
+        self, number: int, metrics: Mapping[str, float], on_policy: LogprobDiff
+    ) -> None:
+        try:
+            self._health.check(number, metrics, on_policy)
+        except EngineDisagreesError:
+            if self._sink is not None:
+                self._sink.inspect()  # raises with the name of the engine, if it is one's fault
+            raise
 
     def _publish_in_turn(self, number: int) -> bool:
         """As `_publish_next`, once no evaluation minds; False after a request to stop. What mends

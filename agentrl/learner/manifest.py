@@ -12,9 +12,10 @@ from typing import NoReturn
 import msgspec
 import xxhash
 
+from agentrl import disk
 from agentrl.errors import DataError
 
-__all__ = ["FORMAT", "FileFacts", "Manifest", "describe", "read_verified", "sync"]
+__all__ = ["FORMAT", "FileFacts", "Manifest", "describe", "read_verified"]
 
 #: Layout of the directory and of its manifest. Another number is refused.
 FORMAT = 1
@@ -66,11 +67,9 @@ def describe(directory: Path, *, iteration: int, version: int, run_id: str) -> M
     )
     body = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
     envelope = _Envelope(FORMAT, xxhash.xxh3_64_hexdigest(body), msgspec.Raw(body))
-    (directory / _NAME).write_bytes(msgspec.json.encode(envelope))
-    for path in (*files.values(), directory / _NAME):
-        sync(path)
-    for folder, _, _ in os.walk(directory, topdown=False):
-        sync(Path(folder))
+    disk.sync_tree(directory)
+    disk.write_file(directory / _NAME, msgspec.json.encode(envelope))
+    disk.sync(directory)
     return manifest
 
 
@@ -92,15 +91,6 @@ def read_verified(directory: Path) -> Manifest:
                 f" {_NAME} says {wanted.xxh3_64}"
             )
     return manifest
-
-
-def sync(path: Path) -> None:
-    """Make a file or a directory durable."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _read(directory: Path) -> Manifest:

@@ -40,12 +40,10 @@ def balance(lengths: Sequence[int], num_bins: int) -> list[list[int]]:
 
 def first_fit_decreasing(lengths: Sequence[int], capacity: int) -> list[list[int]]:
     """Indices of `lengths` in as few bins of at most `capacity` as first-fit-decreasing finds
-    (Johnson 1973: at most 11/9 of the optimum plus 6/9). No length may exceed `capacity`."""
+    (Johnson 1973: at most 11/9 of the optimum plus 6/9). What is longer has a bin of its own."""
     bins: list[list[int]] = []
     free: list[int] = []
     for item in _longest_first(lengths):
-        if lengths[item] > capacity:
-            raise ValueError(f"item {item} has {lengths[item]} tokens, a bin holds {capacity}")
         for index, room in enumerate(free):
             if lengths[item] <= room:
                 bins[index].append(item)

@@ -5,14 +5,13 @@ Denominators count sampled tokens before masking, so that masking never amplifie
 A trajectory of advantage 0 has no policy gradient; unless the loss has another term, it is counted
 and not computed. Groups of equal rewards are many early and late in training: this is exact, and
 the learner's time goes to those that teach.
-Refuses a trajectory that cannot fit a micro-batch.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agentrl.config.run import RunConfig
-from agentrl.errors import ConfigError, DataError
+from agentrl.errors import DataError
 from agentrl.learner.advantage import group_advantages
 from agentrl.learner.packing import balance, split_evenly
 from agentrl.types import EpisodeId, GroupRows, LeaseHeader, TrajectoryMeta, TrajectoryRow
@@ -46,10 +45,8 @@ def plan_iteration(
     """The optimizer steps of a lease: its groups, in order and whole, in at most
     `--num-steps-per-rollout` parts. Parts in which nothing can be trained are left out.
 
-    Raises ConfigError for a trajectory longer than `--max-tokens-per-gpu`, DataError for a header
-    that contradicts itself.
+    Raises DataError for a header that contradicts itself.
     """
-    _check_lengths(header, cfg.max_tokens_per_gpu)
     parts = split_evenly(len(header.groups), cfg.num_steps_per_rollout)
     plans = [
         _plan_step([header.groups[i] for i in part], cfg, data_parallel_size) for part in parts
@@ -116,14 +113,3 @@ def _targets_by_episode(group: GroupRows, cfg: RunConfig) -> dict[EpisodeId, flo
             )
         counts[row.episode] += _targets(row.meta, cfg)
     return counts
-
-
-def _check_lengths(header: LeaseHeader, limit: int) -> None:
-    for group in header.groups:
-        for row in group.trajectories:
-            if row.meta.num_tokens > limit:
-                raise ConfigError(
-                    f"trajectory {row.episode} of lease {header.number} has {row.meta.num_tokens} "
-                    f"tokens and a micro-batch holds {limit}: raise --max-tokens-per-gpu or lower "
-                    "--rollout-max-context-len"
-                )

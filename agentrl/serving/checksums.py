@@ -23,12 +23,15 @@ VOCAB_PADDING = 64
 _VOCAB_PARAMETERS = ("model.embed_tokens.weight", "lm_head.weight")
 
 
-def expected_checksums(tensors: Iterable[tuple[str, torch.Tensor]]) -> dict[str, str]:
-    """Digest by SGLang parameter name of `tensors` (HF name, tensor of the engine's dtype)."""
+def expected_checksums(
+    tensors: Iterable[tuple[str, torch.Tensor]], dtype: torch.dtype | None = None
+) -> dict[str, str]:
+    """Digest by SGLang parameter name of `tensors` (HF name, tensor) as an engine keeps them: in
+    `dtype`, or as they are."""
     parts: dict[str, dict[str, torch.Tensor]] = {}
     for name, tensor in tensors:
         fused, piece = _sglang_name(name)
-        parts.setdefault(fused, {})[piece] = tensor
+        parts.setdefault(fused, {})[piece] = tensor if dtype is None else tensor.to(dtype)
     return {name: _digest(_assemble(name, pieces)) for name, pieces in parts.items()}
 
 

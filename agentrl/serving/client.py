@@ -23,6 +23,7 @@ import msgspec
 
 from agentrl.clock import Clock, MonotonicClock
 from agentrl.errors import EngineError, TokenError
+from agentrl.serving.key import authorization
 from agentrl.serving.permits import Permits
 from agentrl.serving.whole_turns import WholeTurns
 from agentrl.types import EngineAddress, Generation, PermitStats, SamplingParams
@@ -83,6 +84,7 @@ class EngineClient:
     turn_timeout_s  deadline of one generation, counted from the moment it holds a permit
     partial_rollout a turn goes on through pushes; without, it is sampled again (`whole_turns`)
     unpublished     engines serve weights that no learner published: all tokens are of version 0
+    key             what router and engines want to be shown
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class EngineClient:
         turn_timeout_s: float,
         partial_rollout: bool = True,
         unpublished: bool = False,
+        key: str | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._generate_url = router_url.rstrip("/") + "/generate"
@@ -104,6 +107,7 @@ class EngineClient:
         self._max_context = max_context
         self._turn_timeout_s = turn_timeout_s
         self._whole_turns = None if partial_rollout else WholeTurns()
+        self._headers = authorization(key)
         self._versions = _no_versions if unpublished else _versions
         self._permits = Permits(num_permits, clock or MonotonicClock())
         self._session: aiohttp.ClientSession
@@ -111,7 +115,9 @@ class EngineClient:
     async def __aenter__(self) -> Self:
         # Permits bound the connections, turns have their deadline: aiohttp's own limits are off.
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=None)
+            connector=aiohttp.TCPConnector(limit=0),
+            timeout=aiohttp.ClientTimeout(total=None),
+            headers=self._headers,
         )
         return self
 

@@ -9,6 +9,7 @@ for ever. Rank 0 sends, the engines' ranks follow. One group lives until its mem
 Nothing here imports SGLang.
 """
 
+import socket
 from datetime import timedelta
 
 import torch
@@ -26,7 +27,8 @@ __all__ = ["SenderGroup"]
 
 
 class SenderGroup:
-    """Rank 0 of the group `name`. Its store listens on `port` as soon as it exists.
+    """Rank 0 of the group `name`. Its store listens on `port` of `host` as soon as it exists, and
+    nowhere else: whoever reaches it may write to it.
 
     `connect_s` bounds the rendezvous, `timeout_s` each broadcast.
     """
@@ -40,10 +42,16 @@ class SenderGroup:
         self.connect_s = connect_s
         self._timeout = timedelta(seconds=timeout_s)
         self._connect_timeout = timedelta(seconds=connect_s)
+        listener = socket.create_server((host, 0))
+        self.port: int = listener.getsockname()[1]
         self._store: TCPStore | None = TCPStore(
-            host, 0, is_master=True, timeout=self._connect_timeout, wait_for_workers=False
+            host,
+            self.port,
+            is_master=True,
+            timeout=self._connect_timeout,
+            wait_for_workers=False,
+            master_listen_fd=listener.detach(),
         )
-        self.port: int = self._store.port
         self._group: dist.ProcessGroup | None = None
 
     def connect(self, world_size: int) -> None:

@@ -15,9 +15,17 @@ import msgspec
 
 from agentrl.clock import Clock, MonotonicClock
 from agentrl.errors import EngineError
+from agentrl.serving.key import authorization
 from agentrl.types import EngineAddress
 
-__all__ = ["EngineChecksum", "EngineControl", "EngineInfo", "EngineRefusedError", "RouterControl"]
+__all__ = [
+    "EngineChecksum",
+    "EngineControl",
+    "EngineInfo",
+    "EngineRefusedError",
+    "HeldWeights",
+    "RouterControl",
+]
 
 #: Between two looks at a process that has not opened its port yet; nothing signals that event.
 _START_INTERVAL_S = 0.2
@@ -52,11 +60,27 @@ class EngineChecksum(msgspec.Struct, frozen=True):
     tensors: dict[str, str]
 
 
+class HeldWeights(msgspec.Struct, frozen=True):
+    """The weights of an engine: the label that it has for them, and a digest of all of them."""
+
+    label: str
+    digest: str
+
+
+class _Model(msgspec.Struct):
+    weight_version: str
+
+
+class _Checksum(msgspec.Struct):
+    per_engine_checksum: str
+
+
 class _HttpControl:
     """One server's JSON endpoints. `async with` opens and closes the HTTP session."""
 
-    def __init__(self, name: str, url: str, timeout_s: float) -> None:
+    def __init__(self, name: str, url: str, timeout_s: float, key: str | None) -> None:
         self.name = name
+        self._key = key
         self.url = url.rstrip("/")
         self._timeout_s = timeout_s
         self._session: aiohttp.ClientSession
@@ -67,6 +91,7 @@ class _HttpControl:
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(force_close=True),
             timeout=aiohttp.ClientTimeout(total=None),
+            headers=authorization(self._key),
         )
         return self
 
@@ -125,10 +150,11 @@ class _HttpControl:
 
 
 class EngineControl(_HttpControl):
-    """RL control plane of one SGLang engine; `timeout_s` is the deadline of each call."""
+    """RL control plane of one SGLang engine; `timeout_s` is the deadline of each call, `key` what
+    it wants to be shown."""
 
-    def __init__(self, engine: EngineAddress, *, timeout_s: float) -> None:
-        super().__init__(engine.name, engine.url, timeout_s)
+    def __init__(self, engine: EngineAddress, *, timeout_s: float, key: str | None = None) -> None:
+        super().__init__(engine.name, engine.url, timeout_s, key)
 
     async def wait_ready(
         self,
@@ -240,6 +266,20 @@ class EngineControl(_HttpControl):
             tensors |= rank["checksums"]
         return EngineChecksum(engine=answer["per_engine_checksum"], tensors=tensors)
 
+    async def held(self) -> HeldWeights:
+        """The weights as they are in memory now, in short."""
+        model = await self._call("GET", "/model_info")
+        digest = await self._call("POST", "/weights_checker", {"action": "checksum"})
+        try:
+            return HeldWeights(
+                msgspec.json.decode(model, type=_Model).weight_version,
+                msgspec.json.decode(digest, type=_Checksum).per_engine_checksum,
+            )
+        except msgspec.DecodeError as error:
+            raise EngineError(
+                f"{self.name} {self.url} does not tell its weights: {error}"
+            ) from error
+
     async def abort(self, request: str) -> None:
         """Stop one request (its id, or a prefix of it); an unknown one is no error."""
         await self._post("/abort_request", rid=request)
@@ -256,10 +296,11 @@ class EngineControl(_HttpControl):
 
 
 class RouterControl(_HttpControl):
-    """The router's own control plane: which engines it sends requests to."""
+    """The router's own control plane: which engines it sends requests to. `key`: what it and they
+    want to be shown."""
 
-    def __init__(self, url: str, *, timeout_s: float) -> None:
-        super().__init__("router", url, timeout_s)
+    def __init__(self, url: str, *, timeout_s: float, key: str | None = None) -> None:
+        super().__init__("router", url, timeout_s, key)
 
     async def wait_ready(
         self,
@@ -282,7 +323,8 @@ class RouterControl(_HttpControl):
 
     async def add(self, engine: EngineAddress, deadline_s: float) -> None:
         """Route to `engine`. Returns when the router sends it requests."""
-        await self._post("/workers", url=engine.url)
+        key = {} if self._key is None else {"api_key": self._key}
+        await self._call("POST", "/workers", {"url": engine.url} | key)
         await self._until(engine, present=True, deadline_s=deadline_s)
 
     async def remove(self, engine: EngineAddress, deadline_s: float) -> None:

@@ -1,31 +1,47 @@
-"""Entry point of an SGLang plugin (`sglang.srt.plugins`): an engine leaves no shared memory behind.
+"""Entry point of an SGLang plugin (`sglang.srt.plugins`): where an engine keeps what is its own.
 
-SGLang tells its own processes of their load through a file in `/dev/shm` that nobody removes. An
-engine of agentrl has a folder for its temporary files (`TMPDIR`), which is removed when it has
-ended, even by SIGKILL: this puts the file there. SGLang calls `activate` in each of its processes
-on every host where agentrl is installed; engines that agentrl did not start stay as they are.
+An engine of agentrl has a folder for its temporary files (`TMPDIR`), which is removed when it has
+ended, even by SIGKILL. Two things go there:
+
+loads  SGLang's processes tell each other of their load through a file in `/dev/shm` that nobody
+       removes
+ranks  they meet through a TCP store that listens on every interface, and whoever reaches it may
+       write to it; they are on one machine, where a file does as well
+
+The key of the run is kept out of its log. SGLang calls `activate` in each of its processes on every
+host where agentrl is installed; engines that agentrl did not start stay as they are.
 """
 
 import os
+import secrets
 import tempfile
 from pathlib import Path
+
+from agentrl.serving.key import hide, key_of_this_process
 
 __all__ = ["ENGINE_MARK", "activate"]
 
 #: Environment variable of an engine that agentrl started.
 ENGINE_MARK = "AGENTRL_ENGINE"
+#: SGLang's own variable for how its ranks meet; its other processes inherit it from the first one.
+_MEETING_PLACE = "SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE"
 
 
 def activate() -> None:
-    """Choose the place of the load file in an engine of agentrl."""
+    """Choose the places of an engine of agentrl, and hide its key."""
     if ENGINE_MARK not in os.environ:
         return
+    if key := key_of_this_process():
+        hide(key)
     # There already when SGLang calls.
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     HookRegistry.register(
         "sglang.srt.managers.load_snapshot.shm_path_for", _load_file, HookType.REPLACE
     )
+    # A file of a predecessor would tell of ranks that are no more.
+    meeting = Path(tempfile.gettempdir()) / f"ranks-{secrets.token_hex(6)}"
+    os.environ.setdefault(_MEETING_PLACE, meeting.as_uri())
 
 
 def _load_file(instance_id: str) -> str:

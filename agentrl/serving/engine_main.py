@@ -1,16 +1,21 @@
-"""Main module of an engine process on a CPU host: SGLang's own server, started cheaply.
+"""Main module of an engine process: SGLang's own server with the key of the run, and on a CPU host
+started cheaply.
 
-`python -m sglang.launch_server` spawns a scheduler and a detokenizer that each import all of SGLang
-again. Without an accelerator nothing forbids to fork them instead: a third of the processor time,
-half of the memory and half of the wait. Two hooks of SGLang's plugin registry do it, and a third
-one groups prefills (`cpu_schedule`); SGLang's files and arguments stay as they are. Only
-`launch.engine_command` runs this module.
+SGLang takes its key from the command line, where other users may read it; here it comes from the
+file that `KEY_FILE` names.
+
+SGLang spawns a scheduler and a detokenizer that each import all of it again. Without an accelerator
+nothing forbids to fork them instead: a third of the processor time, half of the memory and half of
+the wait. Two hooks of SGLang's plugin registry do it, and a third one groups prefills
+(`cpu_schedule`); SGLang's files and arguments stay as they are. Only `launch.engine_command` runs
+this module.
 
 Forking is safe only while this process has one thread: anything else is refused.
 """
 
 import gc
 import multiprocessing
+import os
 import sys
 import threading
 from typing import Any
@@ -21,7 +26,9 @@ from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 from sglang.srt.server_args import prepare_server_args
 from sglang.srt.utils import kill_process_tree
 
+from agentrl.serving.cpu import PLUGIN_NAME
 from agentrl.serving.cpu_schedule import register_prefill_gate
+from agentrl.serving.key import key_of_this_process
 
 __all__ = ["main"]
 
@@ -42,6 +49,18 @@ def _already_frozen(*args: Any, **kwargs: Any) -> None:
 
 def main(argv: list[str]) -> None:
     """Serve until SIGTERM."""
+    if os.environ.get("SGLANG_PLATFORM") == PLUGIN_NAME:
+        _start_cheaply()
+    load_plugins()
+    settings = prepare_server_args(argv)
+    settings.api_key = key_of_this_process()
+    try:
+        run_server(settings)
+    finally:
+        kill_process_tree(multiprocessing.current_process().pid, include_parent=False)
+
+
+def _start_cheaply() -> None:
     HookRegistry.register(
         "sglang.srt.entrypoints.engine._set_envs_and_config", _fork_children, HookType.AFTER
     )
@@ -51,11 +70,6 @@ def main(argv: list[str]) -> None:
         HookType.REPLACE,
     )
     register_prefill_gate()
-    load_plugins()
-    try:
-        run_server(prepare_server_args(argv))
-    finally:
-        kill_process_tree(multiprocessing.current_process().pid, include_parent=False)
 
 
 if __name__ == "__main__":

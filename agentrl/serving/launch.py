@@ -11,13 +11,15 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
+from agentrl.config.device import Device
 from agentrl.errors import ConfigError
 from agentrl.serving.cpu import ATTENTION_BACKEND, PLUGIN_NAME
 from agentrl.serving.engine_files import ENGINE_MARK
+from agentrl.serving.key import KEY_FILE
 
 __all__ = [
     "ENGINE_DEFAULTS",
@@ -25,13 +27,10 @@ __all__ = [
     "REFUSED_ENGINE",
     "REFUSED_ROUTER",
     "ROUTER_DEFAULTS",
-    "Device",
     "ProcessSpec",
     "engine_command",
     "router_command",
 ]
-
-Device = Literal["cpu", "cuda"]
 
 
 class ProcessSpec(msgspec.Struct, frozen=True):
@@ -77,13 +76,17 @@ ROUTER_DEFAULTS: dict[str, Any] = {
 }
 
 _PLACED = "agentrl places its engines itself"
+_KEYED = "every run makes a key of its own for its engines and router"
+_MEETING = "an engine's ranks meet through a file of its own"
 _PUSHED = "SGLang takes no weight pushes over a collective with it"
 REFUSED_ENGINE: dict[str, str] = {
     "model_path": "use --hf-checkpoint",
     "model": "use --hf-checkpoint",
     "host": _PLACED,
     "port": _PLACED,
-    "device": "it follows from the hosts that the run gets",
+    "device": "use --device",
+    "dist_init_addr": _MEETING,
+    "nccl_port": _MEETING,
     "weight_version": "version labels are numbers that the learner publishes",
     "dp_size": f"{_PUSHED}; use more engines (--rollout-num-gpus)",
     "data_parallel_size": f"{_PUSHED}; use more engines (--rollout-num-gpus)",
@@ -92,8 +95,10 @@ REFUSED_ENGINE: dict[str, str] = {
     "grpc_mode": "agentrl speaks HTTP to its engines",
     "encoder_only": "an engine has to generate",
     "disaggregation_mode": "split prefill and decode engines are not supported",
-    "api_key": "agentrl's control calls carry no key; keep engines on a private network",
-    "admin_api_key": "agentrl's control calls carry no key; keep engines on a private network",
+    "api_key": _KEYED,
+    "admin_api_key": _KEYED,
+    "grpc_port": "agentrl speaks HTTP to its engines",
+    "tokenizer_worker_num": "SGLang wants no key with it",
 }
 _REFUSED_ON_CPU = {
     "enable_deterministic_inference": "SGLang refuses it with the torch_native attention backend",
@@ -104,7 +109,10 @@ REFUSED_ROUTER: dict[str, str] = {
     "prometheus_port": _PLACED,
     "worker_urls": "engines are routed when they have received weights",
     "request_timeout_secs": "use --turn-timeout-s",
-    "api_key": "agentrl's requests carry no key; keep the router on a private network",
+    "api_key": _KEYED,
+    "control_plane_api_keys": _KEYED,
+    "jwt_issuer": _KEYED,
+    "jwt_audience": _KEYED,
     "pd_disaggregation": "split prefill and decode engines are not supported",
     "mini_lb": "agentrl adds and removes workers, which the mini balancer cannot",
 }
@@ -139,6 +147,7 @@ def engine_command(
     dtype: str,
     weight_version: str = "none",
     host: str = "127.0.0.1",
+    key_file: str | None = None,
     python: str = sys.executable,
     environ: Mapping[str, str] = os.environ,
 ) -> ProcessSpec:
@@ -146,6 +155,7 @@ def engine_command(
 
     `extra` maps ServerArgs fields to values; it wins over `ENGINE_DEFAULTS` (None drops a default).
     `weight_version` labels the weights the engine starts with: "none" until a push names them.
+    `key_file` holds the key that it wants with every request: without one it serves everybody.
     `environ` is what the process will inherit. Raises ConfigError for a refused field.
     """
     refused = REFUSED_ENGINE | (_REFUSED_ON_CPU if device == "cpu" else {})
@@ -159,11 +169,10 @@ def engine_command(
         **ENGINE_DEFAULTS[device],
         **_checked(extra, refused, "--sglang-"),
     }
-    module = "agentrl.serving.engine_main" if device == "cpu" else "sglang.launch_server"
     return ProcessSpec(
         name=name,
-        argv=(python, "-m", module, *_flags(settings)),
-        env=_engine_env(device, int(settings.get("tp_size") or 1), environ),
+        argv=(python, "-m", "agentrl.serving.engine_main", *_flags(settings)),
+        env=_engine_env(device, int(settings.get("tp_size") or 1), environ) | _key_env(key_file),
     )
 
 
@@ -175,11 +184,13 @@ def router_command(
     extra: Mapping[str, Any],
     name: str = "router",
     host: str = "127.0.0.1",
+    key_file: str | None = None,
     python: str = sys.executable,
 ) -> ProcessSpec:
     """Command of the router. It starts without workers; `RouterControl.add` brings them.
 
     `turn_timeout_s` is the client's deadline of a turn: the router waits that long and no longer.
+    `key_file` holds the key that it wants, which must be that of its engines.
     `extra` maps router arguments to values. Raises ConfigError for a refused argument.
     """
     settings = {
@@ -191,8 +202,8 @@ def router_command(
         **ROUTER_DEFAULTS,
         **_checked(extra, REFUSED_ROUTER, "--router-"),
     }
-    argv = (python, "-m", "sglang_router.launch_router", *_flags(settings))
-    return ProcessSpec(name=name, argv=argv, env={})
+    argv = (python, "-m", "agentrl.serving.router_main", *_flags(settings))
+    return ProcessSpec(name=name, argv=argv, env=_key_env(key_file))
 
 
 def _checked(
@@ -224,6 +235,10 @@ def _flags(settings: Mapping[str, Any]) -> list[str]:
         elif value is not None:
             argv += [flag, str(value)]
     return argv
+
+
+def _key_env(key_file: str | None) -> dict[str, str]:
+    return {} if key_file is None else {KEY_FILE: key_file}
 
 
 def _engine_env(device: Device, tp_size: int, environ: Mapping[str, str]) -> dict[str, str]:

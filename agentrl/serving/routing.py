@@ -28,14 +28,16 @@ ROUTER_TIMEOUT_S = 30.0
 
 class RoutedWeightSink:
     """A `WeightSink`. `open_sink` makes the sink below, told what to do with an engine that is
-    lost."""
+    lost. `key`: what the router and the engines want to be shown."""
 
     def __init__(
         self,
         router_url: str,
         engines: Iterable[EngineAddress],
         open_sink: Callable[[Callable[[EngineAddress], None]], FleetWeightSink],
+        key: str | None = None,
     ) -> None:
+        self._key = key
         self._router_url = router_url
         self._engines = {engine.name: engine for engine in engines}
         self._sink = open_sink(self._unroute)
@@ -50,6 +52,10 @@ class RoutedWeightSink:
             logger.warning("the router could not be told of the engines: %s", error)
         return report
 
+    def inspect(self) -> None:
+        """See `WeightSink`."""
+        self._sink.inspect()
+
     def verify(self, tensors: Iterable[tuple[str, Any]]) -> None:
         """See `WeightSink`."""
         self._sink.verify(tensors)
@@ -59,7 +65,7 @@ class RoutedWeightSink:
         self._sink.close()
 
     async def _route(self, names: Iterable[str]) -> None:
-        async with RouterControl(self._router_url, timeout_s=ROUTER_TIMEOUT_S) as router:
+        async with self._router() as router:
             # At the first push it may be about to start, and nobody would ask for another.
             routed = await router.wait_workers(ROUTER_TIMEOUT_S)
             for name in names:
@@ -76,6 +82,9 @@ class RoutedWeightSink:
         except EngineError as error:
             logger.warning("the router could not be told: %s", error)
 
+    def _router(self) -> RouterControl:
+        return RouterControl(self._router_url, timeout_s=ROUTER_TIMEOUT_S, key=self._key)
+
     async def _remove(self, engine: EngineAddress) -> None:
-        async with RouterControl(self._router_url, timeout_s=ROUTER_TIMEOUT_S) as router:
+        async with self._router() as router:
             await router.remove(engine, deadline_s=ROUTER_TIMEOUT_S)

@@ -18,6 +18,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from typing import NamedTuple
 
 import torch
 from anyio.from_thread import start_blocking_portal
@@ -27,8 +28,9 @@ from agentrl.errors import PushError
 from agentrl.serving.buckets import Bucket, BucketStream
 from agentrl.serving.checksums import expected_checksums
 from agentrl.serving.collective import SenderGroup
-from agentrl.serving.control import EngineChecksum, EngineControl
+from agentrl.serving.control import EngineChecksum, EngineControl, HeldWeights
 from agentrl.serving.fleet import Fleet, failures_of, start_calls
+from agentrl.serving.seals import Seals, Sent
 from agentrl.types import EngineAddress, PushReport
 
 __all__ = ["FleetWeightSink"]
@@ -37,6 +39,13 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between looks for an engine that has come back, when there is none at all.
 _RECALL_S = 0.5
+
+
+class _Pass(NamedTuple):
+    """What one pass over the buckets sent."""
+
+    num_bytes: int
+    fingerprint: Sent
 
 
 class NoEngineError(PushError):
@@ -57,8 +66,10 @@ class FleetWeightSink:
                       second, so one that does not come about is tried again
     fleet_size        --update-weights-fleet-size: engines in one collective
     ranks_per_engine  devices of one engine (its tensor-parallel size)
+    engine_dtype      what engines keep weights in, where `verify` is asked (None: what is sent)
     tied_embeddings   the model has no output layer of its own: `lm_head.weight` is not sent
     on_lost           told of each engine that fell out of a push, in the calling thread
+    key               what engines want to be shown
     """
 
     def __init__(
@@ -72,8 +83,10 @@ class FleetWeightSink:
         backend: str = "gloo",
         host: str = "127.0.0.1",
         ranks_per_engine: int = 1,
+        engine_dtype: torch.dtype | None = None,
         tied_embeddings: bool = False,
         connect_s: float = 60.0,
+        key: str | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._bucket_bytes = bucket_bytes
@@ -84,11 +97,14 @@ class FleetWeightSink:
         self._backend = backend
         self._host = host
         self._ranks = ranks_per_engine
+        self._key = key
+        self._engine_dtype = engine_dtype
         self._skip = frozenset({"lm_head.weight"}) if tied_embeddings else frozenset[str]()
         self._clock = clock or MonotonicClock()
         self._device = torch.device("cuda" if backend == "nccl" else "cpu")
         self._resources = ExitStack()
         self._portal = self._resources.enter_context(start_blocking_portal("asyncio"))
+        self._seals = Seals()
         self._fleets: list[Fleet] = []
         self._lost: list[EngineControl] = []
         for engine in engines:
@@ -123,13 +139,18 @@ class FleetWeightSink:
                 self._fleets = [fleet for fleet in self._fleets if fleet.members]
             time.sleep(_RECALL_S)
 
+    def inspect(self) -> None:
+        """Raise HealthError that names an engine whose weights are not those of its last push."""
+        self._seals.check(self._held())
+
     def verify(self, tensors: NamedTensors) -> None:
         """Check, tensor by tensor, that every engine holds exactly `tensors`.
 
-        For engines on a CPU host with one rank each: the digests are SGLang's for host memory.
+        For engines on a CPU host with one rank each: the digests are SGLang's for host memory, of
+        whole parameters. A configuration with others is refused before a run starts.
         Raises PushError that names the engine and the first tensors that differ.
         """
-        expected = expected_checksums(tensors)
+        expected = expected_checksums(tensors, self._engine_dtype)
         for member in self._members():
             actual = self._checksum(member).tensors
             wrong = sorted(n for n in actual if actual[n] != expected.get(n, actual[n]))
@@ -162,19 +183,21 @@ class FleetWeightSink:
         if head is None:
             raise PushError(f"version {version} has no tensors to send")
         self._each(fleets, EngineControl.require_alive)
+        self.inspect()
         for fleet in fleets:
             self._restore(fleet)
         paused = self._clock.now()
         self._each(fleets, EngineControl.pause)
         self._each(fleets, EngineControl.begin_update)
-        num_bytes = self._deliver(fleets, itertools.chain([head], first_pass), buckets, version)
+        sent = self._deliver(fleets, itertools.chain([head], first_pass), buckets, version)
         self._each(fleets, EngineControl.end_update)
         self._each(fleets, EngineControl.resume)
         names = tuple(member.name for fleet in fleets for member in fleet.members)
         if not names:
             raise NoEngineError(f"version {version} reached no engine: all of them are lost")
         now = self._clock.now()
-        return PushReport(version, now - paused, now - started, num_bytes, names)
+        self._seals.renew(version, sent.fingerprint, self._held())
+        return PushReport(version, now - paused, now - started, sent.num_bytes, names)
 
     def _deliver(
         self,
@@ -182,22 +205,22 @@ class FleetWeightSink:
         first_pass: Iterator[Bucket],
         buckets: BucketStream,
         version: int,
-    ) -> int:
-        """All buckets to all fleets, again to those that lose a member; bytes of one pass."""
-        num_bytes = 0
+    ) -> "_Pass":
+        """All buckets to all fleets, again to those that lose a member; what one pass sent."""
+        sent = _Pass(0, ())
         source = first_pass
         pending = fleets
         while pending := [fleet for fleet in pending if self._restore(fleet)]:
-            num_bytes = max(num_bytes, self._send(pending, source, version))
+            sent = max(sent, self._send(pending, source, version), key=lambda one: one.num_bytes)
             source = iter(buckets)
             pending = [fleet for fleet in pending if not fleet.connected]
         for fleet in fleets:
             fleet.delivered()
-        return num_bytes
+        return sent
 
-    def _send(self, fleets: list[Fleet], buckets: Iterator[Bucket], version: int) -> int:
+    def _send(self, fleets: list[Fleet], buckets: Iterator[Bucket], version: int) -> "_Pass":
         """One pass over the buckets, to all fleets in step; a fleet that fails drops out of it."""
-        num_bytes = 0
+        num_bytes, sums, shows = 0, list[int](), True
         for bucket in buckets:
             active = [fleet for fleet in fleets if fleet.connected]
             if not active:
@@ -208,7 +231,9 @@ class FleetWeightSink:
             for fleet in active:
                 fleet.finish()
             num_bytes += payload.nbytes
-        return num_bytes
+            sums.append(_sum_of(payload))
+            shows &= self._engine_dtype is None or set(bucket.dtypes) == {_name(self._engine_dtype)}
+        return _Pass(num_bytes, tuple(sums) if shows else None)
 
     def _restore(self, fleet: Fleet) -> bool:
         """Connect the fleet, without the members that are lost; False when none is left."""
@@ -234,7 +259,7 @@ class FleetWeightSink:
         return (member for fleet in self._fleets for member in fleet.members)
 
     def _control(self, engine: EngineAddress) -> EngineControl:
-        control = EngineControl(engine, timeout_s=self._timeout_s)
+        control = EngineControl(engine, timeout_s=self._timeout_s, key=self._key)
         return self._resources.enter_context(self._portal.wrap_async_context_manager(control))
 
     def _fleet(self, members: list[EngineControl]) -> Fleet:
@@ -279,8 +304,31 @@ class FleetWeightSink:
         logger.error("%s fell out of a weight push: %s", member.name, reason)
         self._on_lost(EngineAddress(member.name, member.url))
 
+    def _held(self) -> dict[str, HeldWeights]:
+        """What each engine says of its weights; those that do not say are left out."""
+        found: dict[str, HeldWeights] = {}
+
+        async def ask(member: EngineControl) -> None:
+            found[member.name] = await member.held()
+
+        members = list(self._members())
+        calls = [_bound(ask, member) for member in members]
+        for error in failures_of(members, start_calls(self._portal, calls)).values():
+            logger.warning("its weights are not looked at: %s", error)
+        return found
+
     def _checksum(self, member: EngineControl) -> EngineChecksum:
         return self._portal.call(member.checksum)
+
+
+def _sum_of(payload: torch.Tensor) -> int:
+    """Tells changed weights from unchanged ones, wherever the bucket lies."""
+    words = payload[: payload.nbytes // 4 * 4].view(torch.int32)
+    return int(words.sum(dtype=torch.int64))
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _bound(

@@ -114,9 +114,9 @@ class Learner:
         ages = self._ages(header)
         bound = world.scenario.max_staleness
         world.truth.trained(header, {version for version, age in ages.items() if age <= bound})
-        world.tally.trained(header, ages, wait_s)
         old_share = self._old_share(header)
         iteration_s = world.timeline.now - self._asked_at
+        world.tally.trained(header, ages, wait_s, iteration_s - wait_s)
         self.peer.deliver(Stepped(number, False, old_share, wait_s, iteration_s))
         self._number = number
         if number % world.scenario.update_weights_interval == 0:

@@ -1,7 +1,8 @@
 """What a run is measured by, from the end of its warm-up on.
 
 Shares are of the sampled tokens of the leases, or of the time: a learner is idle while it waits for
-a lease, an engine without a turn, a permit that nobody holds.
+a lease, an engine without a turn, a permit that nobody holds. A learner is busy while it trains:
+what is left of the time are pushes.
 
     masked share   tokens older than S
     starvation     (tokens of trained groups / sampled tokens) of the slowest tenth of the tasks,
@@ -40,6 +41,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     max_age: int
     max_trained_age: int
     learner_idle: float
+    learner_busy: float
     engine_idle: float
     permit_idle: float
     mean_cap: float
@@ -48,6 +50,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 class _Iteration(msgspec.Struct, frozen=True):
     wait_s: float
+    train_s: float
     cap: float
     by_age: dict[int, int]
 
@@ -69,7 +72,9 @@ class Tally:
         """A turn of an episode of `task` has come back."""
         self._sampled[task] += tokens
 
-    def trained(self, header: LeaseHeader, ages: Mapping[int, int], wait_s: float) -> None:
+    def trained(
+        self, header: LeaseHeader, ages: Mapping[int, int], wait_s: float, train_s: float
+    ) -> None:
         """An iteration over a lease; `ages` by version. One that is done again counts anew."""
         by_age: Counter[int] = Counter()
         for group in header.groups:
@@ -83,7 +88,7 @@ class Tally:
             )
             by_age.update(of_group)
         cap = header.stats.get("cap", 0.0)
-        self._iterations[header.number] = _Iteration(wait_s, cap, dict(by_age))
+        self._iterations[header.number] = _Iteration(wait_s, train_s, cap, dict(by_age))
 
     def reached(self, number: int) -> None:
         """Iteration `number` and all that belongs to it is over; 0 is the beginning."""
@@ -112,6 +117,7 @@ class Tally:
             max_age=max(by_age),
             max_trained_age=max((age for age in by_age if age <= self._bound), default=0),
             learner_idle=sum(iteration.wait_s for iteration in seen) / wall_s,
+            learner_busy=sum(iteration.train_s for iteration in seen) / wall_s,
             engine_idle=1 - (end.engine_busy_s - begin.engine_busy_s) / wall_s,
             permit_idle=(end.permit_free_s - begin.permit_free_s) / wall_s,
             mean_cap=sum(iteration.cap for iteration in seen) / len(seen),

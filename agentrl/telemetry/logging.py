@@ -4,7 +4,8 @@
 
 With a `path` the file gets everything and stderr only warnings, because a terminal shows progress
 there. Secrets are the values of environment variables whose names look like it; they are replaced
-in the finished line, tracebacks included.
+in the finished line, tracebacks included. Control characters in it, which an error of user code may
+hold, are shown and not obeyed.
 """
 
 import logging
@@ -13,6 +14,9 @@ import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+
+from agentrl.disk import make_folder, narrow
+from agentrl.visible import visible
 
 __all__ = ["setup_logging"]
 
@@ -31,16 +35,18 @@ def setup_logging(level: str, *, name: str = "main", path: Path | None = None) -
     stderr = logging.StreamHandler(sys.stderr)
     handlers: list[logging.Handler] = [stderr]
     if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         stderr.setLevel(logging.WARNING)
         handlers.append(logging.FileHandler(path, encoding="utf-8"))
+        narrow(path)
     for handler in handlers:
         handler.setFormatter(formatter)
     logging.basicConfig(level=level, handlers=handlers, force=True)
 
 
 class _Formatter(logging.Formatter):
-    """The line format; hides `secrets` in whatever the line has become."""
+    """The line format; hides `secrets`, and shows control characters, in whatever the line has
+    become."""
 
     default_msec_format = "%s.%03d"
 
@@ -51,7 +57,7 @@ class _Formatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         line = super().format(record)
-        return self._secrets.sub(_HIDDEN, line) if self._secrets else line
+        return visible(self._secrets.sub(_HIDDEN, line) if self._secrets else line)
 
 
 def _secrets(environment: Mapping[str, str]) -> list[str]:

@@ -1,16 +1,17 @@
 """Every metric, declared once: name, unit, help.
 
 Names are `family/name`; families are rollout, train, buffer, perf and eval. A `*` stands for one
-word between slashes: an age, a fate, an evaluation set. An Env that reports metrics of its own
-declares them with `declare`, so that dashboards can explain them.
+word between slashes: an age, a fate, an evaluation set. What an Env says of its own metrics is
+declared by `explain`, so that dashboards can explain them.
 
 A name that nobody declared is a mistake: `Registry(strict=True)` raises, otherwise it is logged
-once and the value is kept.
+once and the value is kept. An Env may count what it does not explain: `rollout/` names are kept
+without a word.
 """
 
 import logging
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -58,7 +59,16 @@ class Registry:
         """The declaration that covers `name`, or None."""
         if "*" not in name and name in self._exact:
             return self._exact[name]
-        return next((m for pattern, m in self._patterns if pattern.fullmatch(name)), None)
+        found = (m for pattern, m in reversed(self._patterns) if pattern.fullmatch(name))
+        return next(found, None)
+
+    def explain(self, metrics: Mapping[str, str]) -> None:
+        """Declare what an Env counts, by its own names; one that the framework has keeps its
+        meaning."""
+        for name, words in metrics.items():
+            for full in (f"rollout/{name}", f"eval/*/metric/{name}"):
+                if full not in self._exact:
+                    self.declare(Metric(full, "any", words))
 
     def check(self, names: Iterable[str]) -> None:
         """Notice names that nobody declared: raise ValueError if strict, else log each once."""
@@ -67,6 +77,8 @@ class Registry:
             raise ValueError(f"undeclared metrics {unknown}: add them to agentrl.telemetry.metrics")
         for name in unknown:
             self._reported.add(name)
+            if name.startswith("rollout/"):
+                continue
             logger.warning("metric %s is not declared: what it means is unknown", name)
 
 
@@ -86,6 +98,11 @@ _DECLARED = (
     Metric("rollout/malformed_calls", "turns", "... its turns whose tool calls cannot be taken"),
     Metric("rollout/refused_calls", "calls", "... its calls that a spent budget refused"),
     Metric("rollout/ignored_settings", "calls", "... its calls that asked for another sampling"),
+    Metric(
+        "rollout/policy_error",
+        "share",
+        "... which raised what its author gives a reward (failures, policy_error)",
+    ),
     Metric("rollout/abandoned_calls", "calls", "... its calls that the agent did not wait for"),
     Metric("rollout/reward_mismatch", "episodes", "rewards not found again from the sampled text"),
     Metric("rollout/retractions", "retractions", "weight pushes that an episode's turns survived"),
@@ -176,6 +193,11 @@ _DECLARED = (
     ),
     Metric("buffer/given_up_tasks", "tasks", "whose third group became stale as well"),
     Metric("buffer/failed_episodes", "episodes", "of those: failed for good"),
+    Metric(
+        "buffer/too_long_prompts",
+        "episodes",
+        "of those: first prompt did not fit (--rollout-max-prompt-len), so their group is filtered",
+    ),
     Metric("buffer/failed_attempts/*", "attempts", "attempts that ended with this outcome"),
     Metric("buffer/fates/*", "groups", "groups of the run with this fate"),
     # ---- perf ----
@@ -186,6 +208,11 @@ _DECLARED = (
     Metric("perf/push_pause_s", "s", "how long the engines were paused by it"),
     Metric("perf/push_bytes", "bytes", "bytes of it to each engine"),
     Metric("perf/eval_hold_s", "s", "how long it waited for pinned evaluations (--eval-mode)"),
+    Metric(
+        "perf/engine_silence_s",
+        "s",
+        "time in which engines took no turns although no push was going on, summed over engines",
+    ),
     Metric(
         "perf/engine_tokens_per_s",
         "tokens/s",

@@ -3,8 +3,13 @@
 On a terminal one line is redrawn (here it is broken). A narrow one has fewer bars first, and then
 fewer of the last words:
 
-    iteration 3/9  ETA 1m00s  reward 0.410 ▁▅█  max age 3  masked 1.2 %  ready 6/30
+    iteration 3/9  ETA 1m00s  sampled reward 0.410 ▁▅█  max age 3  masked 1.2 %  ready 6/30
         812 tok/s  push 41 ms
+
+Groups that were dropped since the iteration before are said after its reward, with the newest cause
+of each fate where there is room:
+
+    3 of 13 groups dropped: env_error 2 (ValueError: no gold), filtered 1
 
 Elsewhere, and under NO_COLOR, each iteration is a plain line of the same words. `max age` is the
 greatest of a trained token. What is not known yet is left out, and so are a masked share and a
@@ -23,7 +28,9 @@ from rich.live import Live
 from rich.text import Text
 
 from agentrl.clock import Clock
+from agentrl.telemetry.dropped import Dropped
 from agentrl.telemetry.sinks import StepEvent
+from agentrl.visible import visible
 
 __all__ = ["Progress", "duration", "sparkline"]
 
@@ -33,11 +40,15 @@ _GAP = "  "
 
 
 class Progress:
-    """`with Progress(stream, total, clock) as progress`; `total` iterations, None: unknown."""
+    """`with Progress(stream, total, clock) as progress`; `total` iterations, None: unknown. `how`:
+    `sampled` or `greedy`, as the turns are that are rewarded."""
 
-    def __init__(self, stream: TextIO, total: int | None, clock: Clock) -> None:
+    def __init__(
+        self, stream: TextIO, total: int | None, clock: Clock, *, how: str = "sampled"
+    ) -> None:
         self._stream = stream
         self._total = total
+        self._how = how
         self._clock = clock
         self._rewards: deque[float] = deque(maxlen=_HISTORY)
         self._ends: deque[float] = deque(maxlen=_HISTORY)
@@ -60,26 +71,30 @@ class Progress:
         if self._live is not None:
             self._live.stop()
 
-    def step(self, event: StepEvent) -> None:
-        """Show an iteration."""
+    def step(self, event: StepEvent, dropped: Dropped | None = None) -> None:
+        """Show an iteration, and what was dropped before it."""
         self._ends.append(self._clock.now())
         reward = event["metrics"].get("rollout/reward_mean")
         if reward is not None and math.isfinite(reward):
             self._rewards.append(reward)
-        words = self._words(event, _HISTORY)
+        said = "" if dropped is None else str(dropped)
+        words = self._words(event, _HISTORY, said)
         if self._live is None:
             self._print(_GAP.join(words))
             return
         width = self._live.console.width
+        if dropped is not None and len(_GAP.join(words)) > width:
+            words = self._words(event, _HISTORY, said := dropped.short)
         surplus = len(_GAP.join(words)) - width
         if surplus > 0:
-            words = self._words(event, max(1, _HISTORY - surplus))
+            words = self._words(event, max(1, _HISTORY - surplus), said)
         while len(_GAP.join(words)) > width and len(words) > 1:
             words.pop()
         self._live.update(self._styled(words), refresh=True)
 
     def note(self, text: str) -> None:
         """Show a line of its own, above the live one: a phase of the start, an evaluation."""
+        text = visible(text)
         if self._live is None:
             self._print(text)
         else:
@@ -90,13 +105,13 @@ class Progress:
         if self._live is not None:
             self._live.stop()
             self._live = None
-        self._print(text)
+        self._print(visible(text))
 
     def _print(self, line: str) -> None:
         self._stream.write(line + "\n")
         self._stream.flush()
 
-    def _words(self, event: StepEvent, num_bars: int) -> list[str]:
+    def _words(self, event: StepEvent, num_bars: int, dropped: str) -> list[str]:
         step, metrics = event["step"], event["metrics"]
         left_s = self._left_s(step)
         words = [f"iteration {step}" + (f"/{self._total}" if self._total else "")]
@@ -104,7 +119,8 @@ class Progress:
             words.append(f"ETA {duration(left_s)}")
         if "rollout/reward_mean" in metrics:
             bars = sparkline(list(self._rewards)[-num_bars:])
-            words.append(f"reward {metrics['rollout/reward_mean']:.3f} {bars}".rstrip())
+            words.append(f"{self._how} reward {metrics['rollout/reward_mean']:.3f} {bars}".rstrip())
+        words += [dropped] if dropped else []
         words += [
             form.format(*(metrics[name] * scale for name in names))
             for form, scale, names in _PARTS

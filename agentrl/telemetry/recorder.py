@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self, TextIO
 
 from agentrl.clock import Clock
+from agentrl.telemetry.dropped import DroppedGroups, one_line
 from agentrl.telemetry.metrics import REGISTRY, Registry
 from agentrl.telemetry.progress import Progress, duration
 from agentrl.telemetry.sinks import MetricsWriter, StepEvent
@@ -34,6 +35,12 @@ class _RunConfig(Protocol):
     @property
     def num_rollout(self) -> int | None: ...
 
+    @property
+    def rollout_temperature(self) -> float: ...
+
+    @property
+    def eval_temperature(self) -> float: ...
+
 
 class Recorder:
     """`with Recorder(run_dir, config, clock) as recorder`. `run_id`: the run's id; without it, the
@@ -54,11 +61,16 @@ class Recorder:
         self._summary = SummaryBuilder(run_id or run_dir.name, clock)
         if (before := read_summary(run_dir / "summary.json")) is not None:
             self._summary.continue_from(before)
+        self._registry = registry
         self._writer = MetricsWriter(run_dir, registry=registry)
-        self._progress = Progress(stream or sys.stdout, config.num_rollout, clock)
+        how = _how(config.rollout_temperature)
+        self._progress = Progress(stream or sys.stdout, config.num_rollout, clock, how=how)
+        self._how_scored = _how(config.eval_temperature)
         self._sampled: deque[tuple[float, int]] = deque(maxlen=_WINDOW + 1)
         self._failures: Mapping[str, Any] | None = None
         self._env_error_told = False
+        self._judge_error_told = False
+        self._dropped = DroppedGroups()
         self._num_flat = 0
         self._latest: dict[str, float] = {}
 
@@ -76,6 +88,10 @@ class Recorder:
         self._progress.__exit__(exc_type, exc, traceback)
         self._writer.__exit__(exc_type, exc, traceback)
 
+    def continue_from(self, fates: Mapping[str, int]) -> None:
+        """The fates of a run that is continued, before it goes on."""
+        self._dropped.begin(fates)
+
     def event(self, kind: str, data: Mapping[str, Any]) -> None:
         """Take in an event of the buffer; kinds that carry no numbers are ignored."""
         match kind:
@@ -84,6 +100,8 @@ class Recorder:
             case "published":
                 self._summary.published(data["metrics"])
                 self._latest |= data["metrics"]
+            case "engines":
+                self._latest["perf/engine_silence_s"] = data["silence_s"]
             case "store" if data.get("full"):
                 self.note("the store is full (--buffer-disk-limit): minting waits")
             case "failures":
@@ -92,6 +110,9 @@ class Recorder:
             case "fates":
                 self._summary.fates(data["counts"])
                 self._latest |= {f"buffer/fates/{k}": n for k, n in data["counts"].items()}
+                self._dropped.fates(data["counts"], data.get("reasons", {}))
+            case "judging_failed":
+                self._tell_first_judge_error(data)
 
     def evaluation(self, step: int, data: Mapping[str, Any]) -> None:
         """An evaluation ended after iteration `step`; `data` is its event. One that the end of the
@@ -109,11 +130,15 @@ class Recorder:
             if key not in ("name", "id") and value is not None
         }
         self._writer.evaluation(step, name, numbers)
-        said = "no score" if score.score is None else f"{score.score:.3f}"
+        said = "no score" if score.score is None else f"{score.score:.3f} {self._how_scored}"
         self._progress.note(
             f"evaluation {name}: {said} over {score.n} episodes, "
             f"versions {score.version_min}..{score.version_max}"
         )
+
+    def explain(self, metrics: Mapping[str, str]) -> None:
+        """What the run's Env says of the metrics that it counts."""
+        self._registry.explain(metrics)
 
     def note(self, text: str) -> None:
         """Tell the person who watches."""
@@ -124,14 +149,14 @@ class Recorder:
         self._progress.end(text)
 
     def epitaph(self, status: str) -> str:
-        """The run in one line: `complete: 30 iterations in 1m34s, heldout 0.345 -> 0.728`."""
+        """The run in one line: `complete: 30 iterations in 1m34s, heldout 0.345 -> 0.728
+        greedy`."""
         summary = self._summary.build(status)
         words = [f"{status}: {summary.steps} iterations in {duration(summary.wall_s)}"]
         for name, scores in summary.eval.items():
             values = [f"{score.score:.3f}" for score in scores if score.score is not None]
-            words.append(
-                f"{name} {' -> '.join(dict.fromkeys((values[0], values[-1])))}" if values else ""
-            )
+            change = " -> ".join(dict.fromkeys((values[0], values[-1]))) if values else ""
+            words.append(f"{name} {change} {self._how_scored}" if values else "")
         return ", ".join(word for word in words if word)
 
     def finish(self, status: str, error: str | None = None) -> None:
@@ -145,7 +170,8 @@ class Recorder:
         event = self._step_event(data)
         self._writer.step(event)
         self._summary.step(event["step"], event["metrics"])
-        self._progress.step(event)
+        num_trained = round(event["metrics"].get("rollout/num_groups", 0))
+        self._progress.step(event, self._dropped.stepped(num_trained))
         self._tell_flat(event["metrics"])
         write_summary(self._summary_path, self._summary.build("running"), durable=False)
 
@@ -160,8 +186,18 @@ class Recorder:
         self._env_error_told = True
         log = self._run_dir / "logs" / f"{failure['worker']}.log"
         self.note(
-            f"note: an episode failed (env_error: {_one_line(failure['error'])}); it is played "
-            f"again on a fresh Env; see {log}"
+            f"note: an episode failed (env_error: {one_line(failure['error'], _ERROR_CHARS)}); it "
+            f"is played again on a fresh Env; see {log}"
+        )
+
+    def _tell_first_judge_error(self, failure: Mapping[str, str]) -> None:
+        if self._judge_error_told:
+            return
+        self._judge_error_told = True
+        log = self._run_dir / "logs" / f"{failure['worker']}.log"
+        self.note(
+            f"note: a group was dropped, for its rewards or the filter failed (env_error: "
+            f"{one_line(failure['error'], _ERROR_CHARS)}); see {log}"
         )
 
     def _tell_flat(self, metrics: Mapping[str, float]) -> None:
@@ -206,7 +242,6 @@ class Recorder:
         )
 
 
-def _one_line(error: str) -> str:
-    """An error's text for a terminal: it may hold what the model said, so nothing but print."""
-    text = " ".join("".join(c if c.isprintable() else " " for c in error).split())
-    return text if len(text) <= _ERROR_CHARS else f"{text[: _ERROR_CHARS - 3]}..."
+def _how(temperature: float) -> str:
+    """How turns are chosen: a score of greedy turns and a reward of sampled ones differ."""
+    return "sampled" if temperature else "greedy"

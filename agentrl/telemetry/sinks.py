@@ -17,6 +17,7 @@ from typing import Any, NotRequired, Self, TypedDict
 
 import msgspec
 
+from agentrl.disk import make_folder, narrow
 from agentrl.telemetry.metrics import REGISTRY, Registry
 
 __all__ = ["Histogram", "MetricsWriter", "StepEvent"]
@@ -46,9 +47,10 @@ class MetricsWriter:
     def __enter__(self) -> Self:
         from agentrl.telemetry.event_file import EventFile  # tensorboard takes a second to load
 
-        self._run_dir.mkdir(parents=True, exist_ok=True)
+        make_folder(self._run_dir)
         self._lines = (self._run_dir / "metrics.jsonl").open("ab")
-        self._events = EventFile(self._run_dir / "tensorboard")
+        narrow(self._run_dir / "metrics.jsonl")
+        self._events = EventFile(self._run_dir / "tensorboard", self._help)
         return self
 
     def __exit__(
@@ -75,6 +77,10 @@ class MetricsWriter:
         self._registry.check(metrics)
         self._events.write(step, metrics, {})
         self._line({"step": step, "eval": {name: values}})
+
+    def _help(self, name: str) -> str:
+        metric = self._registry.find(name)
+        return "" if metric is None else metric.help
 
     def _line(self, line: dict[str, Any]) -> None:
         self._lines.write(msgspec.json.encode(line | {"time": time.time()}) + b"\n")

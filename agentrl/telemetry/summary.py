@@ -3,7 +3,6 @@
 The file is replaced atomically, so a reader sees the old or the new one, never half.
 """
 
-import os
 import statistics
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import msgspec
 
 from agentrl.clock import Clock
+from agentrl.disk import replace_file
 
 __all__ = ["EvalScore", "RunSummary", "SummaryBuilder", "read_summary", "write_summary"]
 
@@ -111,13 +111,8 @@ class SummaryBuilder:
 def write_summary(path: Path, summary: RunSummary, *, durable: bool) -> None:
     """Replace `path` by `summary` at once. `durable` waits for the disk, which an event loop that
     has other work should not."""
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("wb") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(summary)) + b"\n")
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
-    temporary.replace(path)
+    data = msgspec.json.format(msgspec.json.encode(summary)) + b"\n"
+    replace_file(path, data, durable=durable)
 
 
 def read_summary(path: Path) -> RunSummary | None:

@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
-from agentrl.errors import TokenError
+from agentrl.errors import TextTooLongError, TokenError
 from agentrl.tokens.chat import Message
 from agentrl.tokens.formats.base import ChatFormat, ToolSchema
 from agentrl.tokens.spans import Span, context_spans
@@ -69,7 +69,10 @@ class Transcript:
         """Append what answers the last turn, up to the next: in this segment, or after what the
         format remembers of it in a new one. False, and nothing is appended, where that would be
         more than `max_context` tokens: no turn could answer it."""
-        answer = self._chat.observe(messages, self.turn_ids())
+        try:
+            answer = self._chat.observe(messages, self.turn_ids())
+        except TextTooLongError:
+            return False
         history = self._remembered(messages)
         context = len(self) if history is None else _size(history)
         if context + _size(answer) > max_context:

@@ -5,7 +5,7 @@ encoded by a clone that has no added tokens, so no text can become a control id,
 
 Refused: a tokenizer without the control tokens that its chat format needs; one that is not BPE
 (other models may hold control tokens as ordinary words); one that writes a prefix before each piece
-of text, for pieces are encoded apart.
+of text, for pieces are encoded apart. A text that is certainly too long is refused unread.
 """
 
 import json
@@ -14,9 +14,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
-from agentrl.errors import ConfigError, TokenError
+from agentrl.errors import ConfigError, TextTooLongError, TokenError
+from agentrl.tokens.capacity import max_chars
 
 __all__ = ["PlainEncoding", "Vocab"]
 
@@ -29,14 +30,19 @@ class PlainEncoding(NamedTuple):
 
 
 class Vocab:
-    """Ids of a tokenizer: `control` maps the text of each control token to its id."""
+    """Ids of a tokenizer: `control` maps the text of each control token to its id. A text of more
+    than `max_tokens` tokens is a TextTooLongError, if possible before it is encoded."""
 
-    def __init__(self, tokenizer_json: str, *, source: str = "tokenizer") -> None:
+    def __init__(
+        self, tokenizer_json: str, *, source: str = "tokenizer", max_tokens: int | None = None
+    ) -> None:
         self.source = source
         description = _parse(tokenizer_json, source)
         added = {str(token["content"]): int(token["id"]) for token in description["added_tokens"]}
         self.control: Mapping[str, int] = MappingProxyType(added)
         self.control_ids = frozenset(added.values())
+        self._max_tokens = max_tokens
+        self._max_chars = max_chars(description)
         self._trusted = _build(description, source)
         self._untrusted = _build(_without_control(description, added), source)
         if self.decode(self.encode_untrusted("a") * 2) != "aa":
@@ -45,14 +51,15 @@ class Vocab:
             )
 
     @classmethod
-    def from_file(cls, path: str | Path) -> "Vocab":
+    def from_file(cls, path: str | Path, *, max_tokens: int | None = None) -> "Vocab":
         """From a `tokenizer.json`, or from a model directory that holds one."""
         path = Path(path)
         path = path / "tokenizer.json" if path.is_dir() else path
         try:
-            return cls(path.read_text(encoding="utf-8"), source=str(path))
+            text = path.read_text(encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"cannot read the tokenizer {path}: {error.strerror}") from error
+        return cls(text, source=str(path), max_tokens=max_tokens)
 
     def require(self, needed: Iterable[str], *, by: str) -> None:
         """Raise `ConfigError`, naming every token of `needed` that is no control token here."""
@@ -64,7 +71,7 @@ class Vocab:
 
     def encode_trusted(self, text: str) -> list[int]:
         """Ids of the framework's own text; the text of a control token becomes its id."""
-        ids: list[int] = self._trusted.encode(text, add_special_tokens=False).ids
+        ids: list[int] = self._encode(self._trusted, text).ids
         return ids
 
     def encode_untrusted(self, text: str) -> list[int]:
@@ -73,17 +80,38 @@ class Vocab:
 
     def encode_plain(self, text: str) -> PlainEncoding:
         """`encode_untrusted` with the characters of each id."""
-        if not text.isascii():
-            text = text.encode("utf-8", "replace").decode("utf-8")
-        encoding = self._untrusted.encode(text, add_special_tokens=False)
+        encoding = self._encode(self._untrusted, _valid(text))
         if not self.control_ids.isdisjoint(encoding.ids):
             raise TokenError(f"{self.source} made a control token of untrusted text; nothing sent")
         return PlainEncoding(encoding.ids, encoding.offsets)
+
+    def normalized(self, text: str) -> str:
+        """Any text as the tokenizer reads it, before it is cut into tokens."""
+        normalizer = self._untrusted.normalizer
+        text = _valid(text)
+        return text if normalizer is None else str(normalizer.normalize_str(text))
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of `ids`, control tokens by their own text; broken UTF-8 becomes U+FFFD."""
         text: str = self._trusted.decode(list(ids), skip_special_tokens=False)
         return text
+
+    def _encode(self, tokenizer: Tokenizer, text: str) -> Encoding:
+        most, width = self._max_tokens, self._max_chars
+        if most is not None and width is not None and len(text) > most * width:
+            raise TextTooLongError(
+                f"a text has {len(text)} characters, more than {most} tokens can hold "
+                f"({most * width})"
+            )
+        encoding = tokenizer.encode(text, add_special_tokens=False)
+        if most is not None and len(encoding) > most:
+            raise TextTooLongError(f"a text has {len(encoding)} tokens, more than {most}")
+        return encoding
+
+
+def _valid(text: str) -> str:
+    """A lone surrogate is read as `?`."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _parse(tokenizer_json: str, source: str) -> dict[str, Any]:

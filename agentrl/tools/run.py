@@ -2,13 +2,15 @@
 
     decode -> (wait for a turn, where the tool limits how many run) -> run until its deadline -> cap
 
-What the model did wrong comes back as text; what the tool did wrong is an `EnvError`. agentrl's own
-errors pass unchanged, so that a tool may report an infrastructure failure, which is retried.
+What the model did wrong comes back as text; what the tool did wrong, `sys.exit` too, is an
+`EnvError`. agentrl's own errors pass unchanged, so that a tool may report an infrastructure
+failure, which is retried. Whatever a tool raises leaves in the task that asked for its turn: a
+SystemExit that leaves another one would end the event loop.
 """
 
 import asyncio
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from itertools import groupby
 from typing import Any
@@ -21,12 +23,21 @@ import msgspec
 from agentrl.errors import AgentRLError, EnvError
 from agentrl.tokens.chat import ToolCall
 from agentrl.tools.tool import HasTools, Tool, ToolError
+from agentrl.visible import error_text, message_of
 
 __all__ = ["ToolResult", "run_call", "run_calls"]
 
 _Loop = asyncio.AbstractEventLoop
 #: Of each loop, the limit of each tool that has one: a limiter belongs to the loop it is used in.
 _limiters: WeakKeyDictionary[_Loop, dict[Tool[Any], anyio.CapacityLimiter]] = WeakKeyDictionary()
+
+
+class _RaisedError(Exception):
+    """What a tool raised in its thread, and is no Exception."""
+
+    def __init__(self, failure: BaseException) -> None:
+        super().__init__(failure)
+        self.failure = failure
 
 
 class ToolResult(msgspec.Struct, frozen=True):
@@ -72,11 +83,11 @@ async def run_call(owner: HasTools, call: ToolCall, default_timeout_s: float) ->
             return _error(f"{tool.name} timed out after {timeout_s:g} s")
         return ToolResult(_cap(_as_text(output), tool.max_output_bytes), is_error=False)
     except ToolError as error:
-        return _error(_cap(str(error) or "the tool failed", tool.max_output_bytes))
+        return _error(_cap(message_of(error) or "the tool failed", tool.max_output_bytes))
     except AgentRLError:
         raise
-    except Exception as error:
-        found = f"{type(error).__name__}: {error}"
+    except (Exception, SystemExit) as error:
+        found = error_text(error.failure if isinstance(error, _RaisedError) else error)
         raise EnvError(f"tool {tool.name} (call {call.id}) raised {found}") from error
 
 
@@ -96,12 +107,14 @@ async def _at_once(
     owner: HasTools, calls: Sequence[ToolCall], default_timeout_s: float
 ) -> list[ToolResult]:
     results: dict[int, ToolResult] = {}
-    failures: list[Exception] = []
+    failures: list[BaseException] = []
 
     async def run(position: int, call: ToolCall) -> None:
         try:
             results[position] = await run_call(owner, call, default_timeout_s)
-        except Exception as failure:
+        except asyncio.CancelledError:
+            raise
+        except BaseException as failure:  # an interrupt that leaves a task would end the loop
             failures.append(failure)
             tasks.cancel_scope.cancel()
 
@@ -130,8 +143,18 @@ def _turn(tool: Tool[Any]) -> "anyio.CapacityLimiter | nullcontext[None]":
 async def _invoke(tool: Tool[Any], owner: object, arguments: dict[str, Any]) -> Any:
     call = functools.partial(tool.bind(owner), **arguments)
     if tool.thread:
-        return await anyio.to_thread.run_sync(call, abandon_on_cancel=True)
+        return await anyio.to_thread.run_sync(_in_thread, call, abandon_on_cancel=True)
     return await call()
+
+
+def _in_thread(call: Callable[[], Any]) -> Any:
+    """What a thread hands over is raised by the event loop, which takes some errors for its own."""
+    try:
+        return call()
+    except Exception:
+        raise
+    except BaseException as failure:
+        raise _RaisedError(failure) from failure
 
 
 def _as_text(output: object) -> str:

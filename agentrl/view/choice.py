@@ -1,9 +1,11 @@
 """Which episodes of a run a person asked for: pure, by rows alone.
 
-Best, worst and last look among episodes whose trajectories are kept; a group or a lease is shown
-whole, with what it lacks.
+Best, worst and last look among episodes whose trajectories are kept, but for failed ones, which
+left none; a group or a lease is shown whole, with what it lacks. `--failed` and `--task` leave out
+the others first.
 """
 
+import difflib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -23,49 +25,80 @@ Key = tuple[int, int]
 
 
 class Line(NamedTuple):
-    """What a choice goes by. `stored`: it has left trajectories; `kept`: they are still there."""
+    """What a choice goes by. `stored`: it has left trajectories; `kept`: they are still there.
+    `failed`: it ended in another way than done, or was done in vain, because its group failed."""
 
     key: Key
     lease: int | None
     reward: float
     stored: bool
     kept: bool
+    task: str = ""
+    failed: bool = False
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """At most one is set. `group` is the name of a group or of an episode in it; `lease` is a
-    number, the others are counts."""
+    """At most one of the first five is set. `group` is the name of a group or of an episode in it;
+    `lease` is a number, the others are counts. `failed` and `task` narrow any of them. `all`:
+    without one of the five, every episode, kept or not."""
 
     group: str | None = None
     lease: int | None = None
     last: int | None = None
     best: int | None = None
     worst: int | None = None
+    failed: bool = False
+    task: str | None = None
+    all: bool = False
 
 
 def choose(choice: Choice, lines: Sequence[Line], run: Path) -> list[Key]:
     """Keys of the chosen episodes, in the order to be shown. `lines` are in order of key.
 
-    Raises StoreError when nothing fits, and says why.
+    Raises StoreError when there is no such group, lease or task, or nothing kept to choose from,
+    and says why; that nothing has failed is no error.
     """
+    whole, lines = lines, _narrowed(choice, lines, run)
+    but = " with a failed episode" if choice.failed else ""
     if choice.group is not None:
         mint = mint_of(choice.group.partition("/")[0])
-        return _named(lines, lambda line: line.key[0] == mint, f"{run} has no group {choice.group}")
+        otherwise = f"{run} has no group {choice.group}{but}"
+        return _named(lines, lambda line: line.key[0] == mint, otherwise)
     if choice.lease is not None:
-        otherwise = f"{run} has no lease {choice.lease}: {_leases(lines)}"
+        otherwise = f"{run} has no lease {choice.lease}{but}: {_leases(whole)}"
         return _named(lines, lambda line: line.lease == choice.lease, otherwise)
-    kept = [line for line in lines if line.kept]
-    if not kept:
+    is_counted = (choice.last, choice.best, choice.worst) != (None, None, None)
+    if not is_counted and (choice.failed or choice.task is not None or choice.all):
+        return [line.key for line in lines]
+    kept = [line for line in lines if line.kept or choice.failed]
+    if not kept and not choice.failed:
         raise StoreError(f"{run} has no trajectory to show: {_nothing_kept(lines)}")
+    return [line.key for line in _counted(choice, kept)]
+
+
+def _counted(choice: Choice, kept: Sequence[Line]) -> Sequence[Line]:
     if choice.last is not None:
-        return [line.key for line in kept[-choice.last :]]
+        return kept[-choice.last :]
     if choice.best is not None:
-        return [line.key for line in _ranked(kept)[: choice.best]]
+        return _ranked(kept)[: choice.best]
     if choice.worst is not None:
-        return [line.key for line in _ranked(kept)[::-1][: choice.worst]]
+        return _ranked(kept)[::-1][: choice.worst]
     newest = max(line.lease or 0 for line in kept)
     ranked = _ranked([line for line in kept if (line.lease or 0) == newest])
-    return [line.key for line in [*ranked[:_EACH], *ranked[_EACH:][-_EACH:]]]
+    return [*ranked[:_EACH], *ranked[_EACH:][-_EACH:]]
+
+
+def _narrowed(choice: Choice, lines: Sequence[Line], run: Path) -> Sequence[Line]:
+    if choice.task is not None:
+        ids = dict.fromkeys(line.task for line in lines)
+        lines = [line for line in lines if line.task == choice.task]
+        if not lines:
+            near = difflib.get_close_matches(choice.task, ids, n=3, cutoff=0.5) or list(ids)[-3:]
+            known = f"it has {', '.join(near)}" if near else "it has no episode yet"
+            raise StoreError(f"{run} has no episode of task {choice.task}; {known}")
+    if choice.failed:
+        lines = [line for line in lines if line.failed]
+    return lines
 
 
 def _ranked(lines: Sequence[Line]) -> list[Line]:

@@ -14,7 +14,7 @@ import numpy as np
 from agentrl.tokens.vocab import Vocab
 from agentrl.types import SpanKind
 from agentrl.view.episodes import Columns
-from agentrl.view.visible import pieces
+from agentrl.view.pieces import pieces
 
 __all__ = ["Part", "dialogue"]
 

@@ -1,8 +1,8 @@
 """Episodes of a run as plain structs: ledger rows beside the columns that are still kept, and what
 the run's objective makes of their rewards.
 
-Only reads. The buffer of a running run lets nobody else in: it is refused, as for the audit.
-Columns are read for the episodes that were asked for and for no others.
+Only reads; of a run that is still going on, one moment. Columns are read for the episodes that were
+asked for and for no others.
 """
 
 from collections.abc import Iterator
@@ -15,20 +15,23 @@ import numpy.typing as npt
 
 from agentrl.buffer import payloads
 from agentrl.buffer.ids import group_id
-from agentrl.buffer.ledger import LedgerReader
+from agentrl.buffer.moment import read_moment
 from agentrl.buffer.rows import EpisodeRow, GroupRow, LedgerState, StoredTrajectory
 from agentrl.buffer.store import read_payload, segments_in
 from agentrl.config.run import RunConfig
 from agentrl.errors import StoreError
 from agentrl.learner.advantage import group_advantages
 from agentrl.lineage import Lineage
-from agentrl.types import COLUMNS, Outcome, SpanKind, TrajectoryMeta
+from agentrl.types import COLUMNS, Fate, Outcome, SpanKind, TrajectoryMeta
 from agentrl.view.choice import Choice, Key, Line, choose
 from agentrl.view.config import read_objective
 
-__all__ = ["Episode", "Trajectory", "read_episodes"]
+__all__ = ["Episode", "Trajectory", "read_episodes", "read_facts"]
 
 Columns = dict[str, npt.NDArray[np.generic]]
+
+#: Fates of a group that failed as a whole.
+_FAILURES = (Fate.ENV_ERROR, Fate.ENGINE_ERROR, Fate.POISON)
 
 #: Reward and advantage of an episode that has none.
 _UNJUDGED: tuple[float | None, float | None] = (None, None)
@@ -68,30 +71,56 @@ class Episode(msgspec.Struct, frozen=True):
 
 
 def read_episodes(run_dir: Path, choice: Choice) -> list[Episode]:
-    """The chosen episodes of the run in `run_dir`, at least one.
+    """The chosen episodes of the run in `run_dir`, at least one unless failed ones are wanted.
 
     Raises StoreError when there is no readable ledger, or nothing kept to choose from, and says
-    why; EnvironmentSetupError while the run's buffer runs.
+    why; EnvironmentSetupError when the ledger of a running run cannot be copied.
     """
+    state, chosen, bare = _chosen(run_dir, choice)
+    folder = run_dir / "payload"
+    on_disk = set(segments_in(folder))
+    lineage = Lineage(state.versions)
+    return [_with_columns(bare[key], folder, on_disk, lineage) for key in chosen]
+
+
+def read_facts(run_dir: Path, choice: Choice) -> list[Episode]:
+    """As `read_episodes`, by the ledger alone: without trajectories."""
+    _, chosen, bare = _chosen(run_dir, choice)
+    return [bare[key] for key in chosen]
+
+
+def _chosen(run_dir: Path, choice: Choice) -> tuple[LedgerState, list[Key], dict[Key, Episode]]:
     path = run_dir / "ledger.db"
     if not path.exists():
         raise StoreError(
             f"{run_dir} has no ledger.db: it is no run directory, or its run ended while it started"
         )
-    with LedgerReader(path) as ledger:
-        state = ledger.load_all()
-    folder = run_dir / "payload"
-    on_disk = set(segments_in(folder))
+    state = read_moment(path)
+    on_disk = set(segments_in(run_dir / "payload"))
     bare = _episodes(state, read_objective(run_dir))
-    chosen = choose(choice, [_line(episode, on_disk) for episode in bare.values()], run_dir)
-    lineage = Lineage(state.versions)
-    return [_with_columns(bare[key], folder, on_disk, lineage) for key in chosen]
+    failed = {key[0] for key, episode in bare.items() if _has_failed(episode.row)}
+    lines = [_line(episode, on_disk, failed) for episode in bare.values()]
+    return state, choose(choice, lines, run_dir), bare
 
 
-def _line(episode: Episode, on_disk: set[int]) -> Line:
-    row, stored = episode.row, episode.row.trajectories
+def _line(episode: Episode, on_disk: set[int], failed: set[int]) -> Line:
+    """`failed`: groups with an episode that failed; of others that failed, judging did."""
+    group, row, stored = episode.group, episode.row, episode.row.trajectories
     kept = bool(stored) and all(line.payload.segment in on_disk for line in stored)
-    return Line((row.mint, row.index), episode.group.lease, episode.reward, bool(stored), kept)
+    in_vain = group.fate in _FAILURES and row.mint not in failed
+    return Line(
+        key=(row.mint, row.index),
+        lease=group.lease,
+        reward=episode.reward,
+        stored=bool(stored),
+        kept=kept,
+        task=group.task.id,
+        failed=in_vain or _has_failed(row),
+    )
+
+
+def _has_failed(row: EpisodeRow) -> bool:
+    return row.outcome not in (None, Outcome.DONE)
 
 
 def _episodes(state: LedgerState, objective: RunConfig) -> dict[Key, Episode]:

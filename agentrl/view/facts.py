@@ -5,7 +5,7 @@ import numpy as np
 
 from agentrl.types import SpanKind, TrajectoryMeta
 from agentrl.view.episodes import Columns, Episode, Trajectory
-from agentrl.view.visible import visible
+from agentrl.visible import visible
 
 __all__ = ["TokenFacts", "about", "about_trajectory", "signed", "token_facts"]
 

@@ -12,7 +12,7 @@ from agentrl.tokens.vocab import Vocab
 from agentrl.view.dialogue import Part, dialogue
 from agentrl.view.episodes import Episode, Trajectory
 from agentrl.view.facts import TokenFacts, about, about_trajectory, signed, token_facts
-from agentrl.view.visible import visible
+from agentrl.visible import visible
 
 __all__ = ["page"]
 

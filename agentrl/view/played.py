@@ -9,7 +9,7 @@ from agentrl.tokens.vocab import Vocab
 from agentrl.types import COLUMNS
 from agentrl.view.episodes import Trajectory
 from agentrl.view.text import conversation
-from agentrl.view.visible import visible
+from agentrl.visible import visible
 
 __all__ = ["print_played"]
 

@@ -17,7 +17,7 @@ import msgspec
 
 from agentrl.errors import ConfigError
 
-__all__ = ["CurveKeys", "load_keys", "make_keys"]
+__all__ = ["CurveKeys", "load_keys", "make_keys", "read_secret", "write_secret"]
 
 _KEY_BYTES = 32
 _SERVER, _CLIENT = "server.key", "client.key"
@@ -42,8 +42,8 @@ def make_keys(directory: Path | str) -> CurveKeys:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     _refuse_if_open_to_others(folder)
     keys = CurveKeys(secrets.token_bytes(_KEY_BYTES), secrets.token_bytes(_KEY_BYTES))
-    _write_key(folder / _SERVER, keys.server_secret)
-    _write_key(folder / _CLIENT, keys.client_secret)
+    write_secret(folder / _SERVER, keys.server_secret)
+    write_secret(folder / _CLIENT, keys.client_secret)
     return keys
 
 
@@ -53,10 +53,11 @@ def load_keys(directory: Path | str) -> CurveKeys:
     Raises ConfigError when they are missing, damaged or open to other users.
     """
     folder = Path(directory)
-    return CurveKeys(_read_key(folder / _SERVER), _read_key(folder / _CLIENT))
+    return CurveKeys(read_secret(folder / _SERVER), read_secret(folder / _CLIENT))
 
 
-def _write_key(path: Path, secret: bytes) -> None:
+def write_secret(path: Path, secret: bytes) -> None:
+    """Write a secret of 32 bytes to a new private file. Raises ConfigError when it exists."""
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
@@ -65,12 +66,13 @@ def _write_key(path: Path, secret: bytes) -> None:
         file.write(secret.hex() + "\n")
 
 
-def _read_key(path: Path) -> bytes:
+def read_secret(path: Path) -> bytes:
+    """What `write_secret` wrote. Raises ConfigError if it is missing, damaged or open to others."""
     try:
         _refuse_if_open_to_others(path)
         secret = bytes.fromhex(path.read_text(encoding="ascii"))
     except FileNotFoundError:
-        raise ConfigError(f"no CURVE key at {path}: make_keys writes one") from None
+        raise ConfigError(f"no key at {path}") from None
     except ValueError as error:
         if isinstance(error, ConfigError):
             raise

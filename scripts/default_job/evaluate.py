@@ -26,7 +26,7 @@ from intervals import wilson
 from offline import Played, Policy, play
 from places import MODEL_DIR
 
-from agentrl.config.files import replace_file
+from agentrl.disk import replace_file
 from agentrl.envs.search_r1 import SearchR1Source, eval_tasks
 from agentrl.envs.search_r1.questions import EVAL_SETS
 from agentrl.types import Task

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from agentrl.config.files import replace_file
+from agentrl.disk import replace_file
 from agentrl.errors import DataError
 
 __all__ = ["CURVE", "MODELS", "Curve", "choose", "kept_models", "read_curve", "write_curve"]

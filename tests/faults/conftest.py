@@ -1,5 +1,6 @@
 """What the tests of the lab share: one nursery, one model, seeds that are printed on failure."""
 
+import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ import pytest
 from tests.faults.counts import SCALE, seed_of
 from tests.faults.lab import Lab, WedgedError
 from tests.faults.nursery import Nursery
+from tests.faults.power.buffer import Recorded, recorded
+from tests.faults.power.recording import build
 from tests.faults.results import add_wedge
 from tests.faults.settling import MakeLab
 
@@ -48,6 +51,25 @@ def lab(
 def seed(request: pytest.FixtureRequest) -> int:
     """Decides what the nemesis does."""
     return seed_of(request.node.name)
+
+
+@pytest.fixture(scope="session")
+def recorder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("recorder"))
+
+
+@pytest.fixture(scope="session")
+def buffer_run(recorder: Path) -> Iterator[Recorded]:
+    with tempfile.TemporaryDirectory() as folder:  # a socket's path must be short
+        yield recorded(Path(folder).resolve(), recorder)
+
+
+@pytest.fixture
+def cut() -> Iterator[Path]:
+    """Where a disk is laid out after a cut, or with damage: in memory, as each is read once."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
+        yield Path(folder) / "cut"
 
 
 @pytest.hookimpl(wrapper=True)

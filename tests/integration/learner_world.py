@@ -94,6 +94,8 @@ class World:
         self.tables[version] = dict(tensors)["table"]
         return PushReport(version, pause_s=0.1, total_s=0.2, num_bytes=256, engines=("e",))
 
+    def inspect(self) -> None: ...
+
     def verify(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
         newest = self.tables[max(self.tables)]
         assert all(torch.equal(newest, tensor) for _, tensor in tensors)

@@ -103,6 +103,10 @@ class PlayingEngine(ScriptedEngine):
         if request.path == "/pause_generation" and self.pushed:
             while self._num_turns < self._turns_first:
                 await self._turned.wait()
+        if request.path == "/weights_checker":
+            return web.json_response(self.checksum())
+        if request.path == "/model_info":
+            return web.json_response({"weight_version": self.version})
         refusal = await anyio.to_thread.run_sync(self.handle, request.path, body)
         if request.path == "/continue_generation":
             self._resumed.set()

@@ -171,8 +171,8 @@ class ScriptedBuffer:
     def say(self, message: WireMessage) -> None:
         assert self._router.send(self._identity, encode(Envelope(1, 0, message)))
 
-    async def until(self, ready: Callable[[], bool]) -> None:
-        with anyio.fail_after(30):
+    async def until(self, ready: Callable[[], bool], limit_s: float = 30) -> None:
+        with anyio.fail_after(limit_s):
             while not ready():
                 await self._heard.wait()
 
@@ -284,7 +284,9 @@ async def test_episodes_go_on_while_a_filter_thinks(tmp_path: Path) -> None:
         _end_of_test.set()
 
 
-async def test_an_env_that_compares_a_group_gives_its_rewards(tmp_path: Path) -> None:
+async def test_an_env_that_compares_a_group_gives_its_rewards(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with at_work(tmp_path, env="Compared") as (buffer, *_):
         first, other = judge("00000001", "t"), judge("00000002", "t")
         buffer.say(first)
@@ -293,3 +295,4 @@ async def test_an_env_that_compares_a_group_gives_its_rewards(tmp_path: Path) ->
     assert buffer.verdicts["00000001"] == Verdict("00000001", [2.0])
     assert not buffer.verdicts["00000002"].keep
     assert "the judge is away" in str(buffer.verdicts["00000002"].error)
+    assert "group 00000002: env_error: score_group failed 3 times" in caplog.text

@@ -1,6 +1,7 @@
 """The buffer's shell: single conversations with a real buffer in this process."""
 
 import math
+import sqlite3
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,7 +13,7 @@ import msgspec
 import pytest
 
 from agentrl.buffer import BufferSettings, audit, run_buffer
-from agentrl.errors import FencedError
+from agentrl.errors import FencedError, StoreError
 from agentrl.types import (
     EpisodeId,
     EpisodeReport,
@@ -88,6 +89,29 @@ async def test_bytes_that_are_no_message_do_not_stop_the_buffer(
             assert peer.welcome.epoch == 1
     kept = sorted((tmp_path / "quarantine").glob("*.bin"))
     assert [file.read_bytes() for file in kept] == [b"junk", b"aRLw", b"\x00" * 40 + b"x"]
+
+
+@pytest.mark.parametrize("damage", ["cut", "row"])
+async def test_a_damaged_ledger_ends_the_buffer_as_bad_data(
+    settings: BufferSettings, tmp_path: Path, damage: str
+) -> None:
+    """Which is nothing that a restart could mend."""
+    async with (
+        serving(settings, tmp_path),
+        BufferPeer(settings.address, role="worker", name="w0"),
+    ):
+        pass
+    path = tmp_path / "ledger.db"
+    if damage == "cut":
+        path.write_bytes(path.read_bytes()[:20_000])
+    else:
+        db = sqlite3.connect(path)
+        db.execute("UPDATE peers SET epoch = 7")
+        db.commit()
+        db.close()
+    with pytest.raises(StoreError, match=r"damaged|no readable ledger") as error:
+        await run_buffer(settings, tmp_path)
+    assert error.value.exit_code == 65
 
 
 async def test_a_replaced_process_is_told_to_exit(settings: BufferSettings, tmp_path: Path) -> None:

@@ -214,3 +214,14 @@ def test_a_scratch_folder_is_a_process_s_own_and_ends_with_it(tmp_path: Path) ->
     assert notice.returncode == -signal.SIGKILL
     assert kept.read_text() == "700\n"
     assert not scratch.exists()
+
+
+def test_children_have_the_variables_that_the_host_itself_has_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OF_RAY", "its")
+    monkeypatch.setenv("OF_BOTH", "its")
+    host = ProcessHost({"OF_RAY": None, "OF_BOTH": "theirs"})
+    host.start(order("a", 'echo "[$OF_RAY] [$OF_BOTH]"', tmp_path))
+    host.next_exits(10.0)
+    assert (tmp_path / "a.log").read_text() == "[] [theirs]\n"

@@ -1,6 +1,7 @@
 """The learner's loop: what it trains on, what it tells the buffer, and what it measures."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +9,14 @@ import pytest
 import torch
 
 from agentrl.learner.asking import LearnerPeer
+from agentrl.learner.backend import LossFn, MicroBatch, StepResult
 from agentrl.learner.loop import LearnerOutcome
 from agentrl.learner.metrics import AGE_METRICS, METRIC_NAMES
 from agentrl.types import VersionRow
 from agentrl.wire.blocking import BlockingPeer
 from agentrl.wire.messages import Message, Published, Publishing, Retire, Stepped
 from tests.integration.learner_world import GOAL, World, learn
-from tests.integration.toy_backend import VOCABULARY, ToyBackend
+from tests.integration.toy_backend import VOCABULARY, ToyBackend, ToyGroup
 
 
 def accepts(peer: BlockingPeer) -> LearnerPeer:
@@ -43,6 +45,38 @@ def test_training_makes_the_rewarded_token_more_likely(flags: dict[str, Any]) ->
     assert goal_probability(world, outcome.version) > 0.8
     rewards = [step.metrics["rollout/reward_mean"] for step in world.of(Stepped)]
     assert rewards[-1] > rewards[0] + 0.5
+
+
+class Sizes(ToyBackend):
+    """Notes how many tokens each micro-batch of a step has, and how many sequences."""
+
+    def __init__(self, group: ToyGroup, rank: int, lr: float = 10.0) -> None:
+        super().__init__(group, rank, lr)
+        self.sizes: list[tuple[int, int]] = []
+
+    def step(self, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:
+        self.sizes += [(len(b.tokens_T), len(b.cu_seqlens) - 1) for b in micro_batches]
+        return super().step(micro_batches, loss_fn)
+
+
+def test_a_trajectory_longer_than_a_micro_batch_is_one_of_its_own_and_changes_no_gradient() -> None:
+    (few,) = learn(World([8] * 3), backend_class=Sizes, max_tokens_per_gpu=64)[1]
+    (alone,) = learn(World([8] * 3), backend_class=Sizes, max_tokens_per_gpu=1)[1]
+    assert isinstance(alone, Sizes)
+    assert {count for _, count in alone.sizes} == {1}
+    assert min(size for size, _ in alone.sizes) > 1
+    assert torch.allclose(alone.table, few.table, atol=1e-6)
+
+
+def test_ranks_of_context_parallelism_share_a_micro_batch_of_all_their_tokens() -> None:
+    def sizes(**flags: Any) -> list[tuple[int, int]]:
+        (backend,) = learn(World([8] * 3), backend_class=Sizes, **flags)[1]
+        assert isinstance(backend, Sizes)
+        return backend.sizes
+
+    shared = sizes(max_tokens_per_gpu=16, megatron={"context_parallel_size": 2})
+    assert shared == sizes(max_tokens_per_gpu=32)
+    assert 16 < max(size for size, _ in shared) <= 32
 
 
 def test_the_buffer_hears_every_event_once_and_in_order() -> None:

@@ -11,10 +11,20 @@ from tests.integration.toy_backend import ToyBackend, ToyGroup
 
 
 def test_an_engine_with_other_weights_stops_the_first_iteration_with_the_numbers() -> None:
-    world = World([2] * 3, shift=0.05)
-    with pytest.raises(HealthError, match=r"48 on-policy tokens is 0\.05 in the mean"):
+    world = World([11] * 3, shift=0.05)
+    with pytest.raises(HealthError, match=r"264 on-policy tokens is 0\.05 in the mean"):
         learn(world)
     assert [type(message) for message in world.delivered] == [Publishing, Published]
+
+
+def test_engines_that_disagree_are_asked_what_they_hold_and_the_one_at_fault_is_named() -> None:
+    class Seen(World):
+        def inspect(self) -> None:
+            raise HealthError("engine-1 no longer holds version 0")
+
+    with pytest.raises(HealthError, match="engine-1 no longer holds"):
+        learn(Seen([11] * 3, shift=0.05))
+    learn(Seen([11] * 3))  # nobody asks in vain
 
 
 def test_a_token_of_an_unknown_version_stops_the_learner() -> None:

@@ -64,7 +64,7 @@ from agentrl.wire.messages import (
     Welcome,
 )
 from agentrl.wire.peer import BufferPeer, Received
-from tests.integration.test_buffer_survival import Server
+from tests.integration.buffer_process import Server
 from tests.integration.toy_backend import VOCABULARY, ToyBackend, ToyGroup
 
 pytestmark = pytest.mark.anyio
@@ -103,6 +103,8 @@ class Engine:
         self.version = version
         anyio.from_thread.run_sync(self._story.tell, "wanted", version)
         return PushReport(version, pause_s=0.0, total_s=0.0, num_bytes=1, engines=("e",))
+
+    def inspect(self) -> None: ...
 
     def verify(self, tensors: Iterable[tuple[str, Tensor]]) -> None: ...
 
@@ -317,7 +319,7 @@ def begin(tmp_path: Path) -> Iterator[Callable[..., Run]]:
 
     yield make
     for run in runs:
-        run.server.kill()
+        run.server.end()
 
 
 @pytest.mark.parametrize("ahead", [0, 2])
@@ -352,15 +354,15 @@ async def test_a_buffer_that_dies_in_the_midst_of_a_hold_neither_stops_the_run_n
 
     async def die() -> None:
         await run.story.wait("wanted", 3)
-        run.server.kill_and_restart()
+        run.server.end_and_restart()
 
     with anyio.fail_after(WAIT_S):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(die)
             outcome = await run.conduct()
     assert outcome.num_iterations == 3
-    assert run.server.kills == 1
+    assert run.server.num_ends == 1
     assert [(step, n) for step, _, _, n in run.scores] == [(0, 5), (2, 5), (3, 5)]
     assert all(oldest == newest for _, oldest, newest, _ in run.scores)
-    run.server.kill()
+    run.server.end()
     assert audit(run.folder / "run").problems == ()

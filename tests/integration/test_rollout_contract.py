@@ -27,7 +27,7 @@ from tests.unit.rollout_ground import DOUBLE, made_of
 TASK = Task("t", {"question": "Double 21."})
 HELLO: list[Any] = [{"role": "user", "content": "Double 21."}]
 KEPT = list(PROMISES)
-PLAYS, ANY_TURN, ENDS, LEAVES_NOTHING, LEAVES_THE_LOOP = KEPT
+PLAYS, ANY_TURN, NEVER_STOPS, ENDS, LEAVES_NOTHING, LEAVES_THE_LOOP = KEPT
 TIDY = """
 import json, os, sys, urllib.request
 
@@ -124,8 +124,7 @@ def test_an_agent_that_takes_its_model_at_its_word_is_named(body: str, what: str
         worth: float = eval(body, {"said": said, "arguments": arguments})
         return worth
 
-    ((promise, problem),) = broken(made_of(trusting)).items()
-    assert promise == ANY_TURN
+    problem = broken(made_of(trusting))[ANY_TURN]
     assert f"on {what}" in problem
     assert "worth no reward" in problem
 
@@ -169,7 +168,7 @@ def test_an_agent_that_waits_for_its_model_and_holds_the_loop_is_told_so(
     monkeypatch.setattr(rollout_contract, "LIMIT_S", 4.0)
     ((promise, problem),) = broken(made_of(waits)).items()
     assert promise == PLAYS
-    assert "waits.solve held the event loop for more than 6 s (" in problem.replace("<locals>.", "")
+    assert "waits held the event loop for more than 6 s (" in problem
     assert "test_rollout_contract.py:" in problem
 
 
@@ -254,7 +253,7 @@ def test_an_agent_that_holds_the_loop_is_named() -> None:
 
     ((promise, problem),) = broken(made_of(selfish)).items()
     assert promise == LEAVES_THE_LOOP
-    assert "selfish.solve held the event loop for" in problem.replace("<locals>.", "")
+    assert "selfish held the event loop for" in problem
 
 
 def test_an_agent_that_calls_its_model_until_it_is_stopped_has_no_reward() -> None:
@@ -263,7 +262,7 @@ def test_an_agent_that_calls_its_model_until_it_is_stopped_has_no_reward() -> No
             await chat.complete(HELLO)
 
     (problem,) = broken(made_of(endless)).values()
-    assert "endless.solve returned no reward, on an answer" in problem.replace("<locals>.", "")
+    assert "endless returned no reward, on an answer" in problem
     assert problem.endswith("it was ended by turn_limit")
 
 
@@ -293,8 +292,8 @@ def test_the_command_prints_the_table_of_promises(
     assert main(["env", "check", "agent.py", "--prompt-data", "rows.jsonl"]) == 1
     out = capsys.readouterr().out.splitlines()
     assert out == [
-        "agent solve",
+        "agent test/checked",
         f"BAD {PLAYS}",
-        "    solve.solve raised KeyError: 'no_such' (agent.py:6) on an answer",
-        "solve: 1 promise is broken",
+        "    test/checked raised KeyError: 'no_such' (agent.py:6) on an answer",
+        "test/checked: 1 promise is broken",
     ]

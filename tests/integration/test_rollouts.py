@@ -132,7 +132,7 @@ async def test_what_fails_below_ends_the_episode_whatever_the_agent_makes_of_it(
 async def test_a_first_prompt_that_is_too_long_is_the_task_s_mistake() -> None:
     limits = msgspec.structs.replace(LIMITS, max_prompt=4)
     report = (await play(call_once, Policy(["42"]), limits=limits)).report
-    assert report.outcome is Outcome.ENV_ERROR
+    assert report.outcome is Outcome.FILTERED
     assert "--rollout-max-prompt-len" in str(report.error)
 
 

@@ -22,9 +22,10 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from agentrl.cluster.ports import free_ports
-from agentrl.errors import EngineError
+from agentrl.errors import EngineError, HealthError, PushError
 from agentrl.serving.client import EngineClient
 from agentrl.serving.control import EngineControl, EngineRefusedError, RouterControl
+from agentrl.serving.key import authorization, make_key, read_key
 from agentrl.serving.launch import (
     NEGATABLE,
     ProcessSpec,
@@ -69,6 +70,10 @@ class Stack(NamedTuple):
     router: str
     folder: Path
 
+    @property
+    def key(self) -> str | None:
+        return read_key(str(self.folder / "engine.key"))
+
 
 def make_model(seed: int) -> Qwen3ForCausalLM:
     torch.manual_seed(seed)
@@ -104,6 +109,7 @@ def engine_process(name: str, folder: Path) -> Iterator[tuple[EngineAddress, Pro
         device="cpu",
         dtype="float32",
         extra={"max_total_tokens": 16384},
+        key_file=str(folder / "engine.key"),
     )
     process = Process(spec, folder / f"{name}.log")
     try:
@@ -112,8 +118,12 @@ def engine_process(name: str, folder: Path) -> Iterator[tuple[EngineAddress, Pro
         process.kill_group()
 
 
+def control_of(stack: Stack, engine: EngineAddress) -> EngineControl:
+    return EngineControl(engine, timeout_s=10, key=stack.key)
+
+
 async def wait_ready(engine: EngineAddress, process: Process) -> None:
-    async with EngineControl(engine, timeout_s=10) as control:
+    async with EngineControl(engine, timeout_s=10) as control:  # this needs no key
         try:
             await control.wait_ready(START_DEADLINE_S, process.alive)
         except EngineError:
@@ -124,16 +134,24 @@ async def wait_ready(engine: EngineAddress, process: Process) -> None:
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     folder = tmp_path_factory.mktemp("serving")
     make_model(0).save_pretrained(folder / "model")
+    make_key(folder / "engine.key")
+    key = read_key(str(folder / "engine.key"))
     with ExitStack() as resources:
         pairs = [resources.enter_context(engine_process(f"sglang-{i}", folder)) for i in range(2)]
         port, metrics = free_ports(2)
-        spec = router_command(port=port, prometheus_port=metrics, turn_timeout_s=60, extra={})
+        spec = router_command(
+            port=port,
+            prometheus_port=metrics,
+            turn_timeout_s=60,
+            extra={},
+            key_file=str(folder / "engine.key"),
+        )
         router = Process(spec, folder / "router.log")
         resources.callback(router.kill_group)
         url = f"http://127.0.0.1:{port}"
 
         async def bring_up() -> None:
-            async with RouterControl(url, timeout_s=10) as control:
+            async with RouterControl(url, timeout_s=10, key=key) as control:
                 await control.wait_ready(30, router.alive)
                 for engine, process in pairs:
                     await wait_ready(engine, process)
@@ -143,7 +161,12 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         yield Stack([engine for engine, _ in pairs], url, folder)
 
 
-def sink_to(engines: list[EngineAddress], lost: list[str] | None = None) -> FleetWeightSink:
+def sink_to(
+    stack: Stack,
+    engines: list[EngineAddress],
+    lost: list[str] | None = None,
+    engine_dtype: torch.dtype | None = None,
+) -> FleetWeightSink:
     reported = [] if lost is None else lost
     return FleetWeightSink(
         engines,
@@ -151,61 +174,68 @@ def sink_to(engines: list[EngineAddress], lost: list[str] | None = None) -> Flee
         timeout_s=30,
         fleet_size=16,
         tied_embeddings=True,
+        engine_dtype=engine_dtype,
         on_lost=lambda engine: reported.append(engine.name),
+        key=stack.key,
     )
 
 
-def publish(engines: list[EngineAddress], version: int, weights: Weights) -> None:
-    with sink_to(engines) as sink:
+def publish(stack: Stack, version: int, weights: Weights) -> None:
+    with sink_to(stack, stack.engines) as sink:
         sink.publish(version, weights.items())
         sink.verify(weights.items())
 
 
-def client_to(url: str, engines: list[EngineAddress]) -> EngineClient:
+def client_to(stack: Stack, url: str | None = None) -> EngineClient:
     return EngineClient(
-        url,
-        engines,
+        url or stack.router,
+        stack.engines,
         vocab_size=VOCAB_SIZE,
         max_context=MAX_CONTEXT,
         num_permits=8,
         turn_timeout_s=60,
+        key=stack.key,
     )
 
 
-async def num_running(engine: EngineAddress) -> int:
+async def num_running(stack: Stack, engine: EngineAddress) -> int:
     async with (
-        aiohttp.ClientSession() as session,
+        aiohttp.ClientSession(headers=authorization(stack.key)) as session,
         session.get(engine.url + "/v1/loads") as answer,
     ):
         [load] = (await answer.json())["loads"]
         return int(load["num_running_reqs"])
 
 
-async def until_some_run(engines: list[EngineAddress]) -> None:
+async def total_running(stack: Stack) -> int:
+    return sum([await num_running(stack, engine) for engine in stack.engines])
+
+
+async def until_some_run(stack: Stack) -> None:
     """Engines are fast: turns that began first may be done before the last has begun."""
     with anyio.fail_after(20):
-        while sum([await num_running(engine) for engine in engines]) == 0:  # noqa: ASYNC110
+        while await total_running(stack) == 0:  # noqa: ASYNC110
             await anyio.sleep(0.005)
 
 
-async def until_running(engines: list[EngineAddress], number: int) -> None:
+async def until_running(stack: Stack, number: int) -> None:
     with anyio.fail_after(20):
         # SGLang tells nobody when a request starts: the test has to look.
-        while sum([await num_running(engine) for engine in engines]) != number:  # noqa: ASYNC110
+        while await total_running(stack) != number:  # noqa: ASYNC110
             await anyio.sleep(0.02)
 
 
 async def test_greedy_turns_through_the_router_equal_those_of_the_engine_and_of_transformers(
     stack: Stack,
 ) -> None:
-    await anyio.to_thread.run_sync(publish, stack.engines, 1, weights_of(5))
+    await anyio.to_thread.run_sync(publish, stack, 1, weights_of(5))
     prompt, sampling = [11, 12, 13, 14], SamplingParams(temperature=0.0, max_new_tokens=16)
     reference = make_model(5).generate(
         torch.tensor([prompt]), do_sample=False, max_new_tokens=16, pad_token_id=0
     )
     turns = []
     for url in (stack.router, *(engine.url for engine in stack.engines)):
-        async with client_to(url, stack.engines) as client:
+        async with client_to(stack, url) as client:
             turn = await client.generate(prompt, sampling, routing_key="a", priority=0)
             turns.append(turn)
     for turn in turns:
@@ -217,9 +247,9 @@ async def test_greedy_turns_through_the_router_equal_those_of_the_engine_and_of_
 async def test_a_turn_that_stops_ends_with_its_stop_token_and_that_token_has_a_logprob(
     stack: Stack,
 ) -> None:
-    await anyio.to_thread.run_sync(publish, stack.engines, 1, weights_of(5))
+    await anyio.to_thread.run_sync(publish, stack, 1, weights_of(5))
     prompt = [11, 12, 13, 14]
-    async with client_to(stack.router, stack.engines) as client:
+    async with client_to(stack) as client:
         whole = await client.generate(
             prompt, SamplingParams(temperature=0.0, max_new_tokens=8), routing_key="a", priority=0
         )
@@ -234,25 +264,25 @@ async def test_a_turn_that_stops_ends_with_its_stop_token_and_that_token_has_a_l
 async def test_one_routing_key_stays_on_one_engine_and_a_cancelled_turn_leaves_it_at_once(
     stack: Stack,
 ) -> None:
-    await anyio.to_thread.run_sync(publish, stack.engines, 1, weights_of(5))
+    await anyio.to_thread.run_sync(publish, stack, 1, weights_of(5))
     sampling = SamplingParams(max_new_tokens=900, temperature=1.0)
 
-    async with client_to(stack.router, stack.engines) as client:
+    async with client_to(stack) as client:
         async with anyio.create_task_group() as group:
             for token in range(4):
                 turn = partial(client.generate, routing_key="episode", priority=0)
                 group.start_soon(turn, [20 + token], sampling)
-            await until_running(stack.engines, 4)
-            loads = [await num_running(engine) for engine in stack.engines]
+            await until_running(stack, 4)
+            loads = [await num_running(stack, engine) for engine in stack.engines]
             group.cancel_scope.cancel()
-        await until_running(stack.engines, 0)
+        await until_running(stack, 0)
     assert sorted(loads) == [0, 4]
 
 
 async def test_a_push_reaches_turns_in_flight_and_every_token_knows_its_version(
     stack: Stack,
 ) -> None:
-    await anyio.to_thread.run_sync(publish, stack.engines, 2, weights_of(6))
+    await anyio.to_thread.run_sync(publish, stack, 2, weights_of(6))
     turns: list[Generation] = []
 
     async def turn(client: EngineClient, number: int) -> None:
@@ -262,12 +292,12 @@ async def test_a_push_reaches_turns_in_flight_and_every_token_knows_its_version(
             await client.generate([30 + number, 7], sampling, routing_key=key, priority=number)
         )
 
-    async with client_to(stack.router, stack.engines) as client:
+    async with client_to(stack) as client:
         async with anyio.create_task_group() as group:
             for number in range(8):
                 group.start_soon(turn, client, number)
-            await until_some_run(stack.engines)
-            await anyio.to_thread.run_sync(publish, stack.engines, 3, weights_of(7))
+            await until_some_run(stack)
+            await anyio.to_thread.run_sync(publish, stack, 3, weights_of(7))
         stats = client.permit_stats()
     assert len(turns) == 8
     assert all(turn.versions == sorted(turn.versions) for turn in turns)
@@ -276,6 +306,22 @@ async def test_a_push_reaches_turns_in_flight_and_every_token_knows_its_version(
     assert crossed
     assert all(turn.num_retractions == 1 for turn in crossed)
     assert stats.in_use == 0
+
+
+async def test_weights_in_bf16_are_verified_in_engines_that_compute_in_float32(
+    stack: Stack,
+) -> None:
+    weights = {name: tensor.bfloat16() for name, tensor in weights_of(10).items()}
+
+    def push() -> None:
+        with sink_to(stack, stack.engines, engine_dtype=torch.float32) as sink:
+            sink.publish(6, weights.items())
+            sink.verify(weights.items())
+            weights["model.norm.weight"] += 1
+            with pytest.raises(PushError, match=r"1 tensors differ \(\['model\.norm\.weight'\]"):
+                sink.verify(weights.items())
+
+    await anyio.to_thread.run_sync(push)
 
 
 async def test_the_death_of_an_engine_in_a_push_leaves_the_rest_serving(
@@ -288,7 +334,7 @@ async def test_the_death_of_an_engine_in_a_push_leaves_the_rest_serving(
         children = psutil.Process(process.popen.pid).children(recursive=True)
 
         def push() -> None:
-            with sink_to([first, third], lost) as sink:
+            with sink_to(stack, [first, third], lost) as sink:
                 sink.publish(4, weights_of(8).items())
                 sink.verify(weights_of(8).items())
                 report = sink.publish(5, killing(weights_of(9)))
@@ -305,15 +351,35 @@ async def test_the_death_of_an_engine_in_a_push_leaves_the_rest_serving(
         _, survivors = await anyio.to_thread.run_sync(partial(psutil.wait_procs, children, 20))
     assert lost == [third.name]
     assert survivors == []
-    async with client_to(first.url, [first]) as client:
+    async with client_to(stack, first.url) as client:
         sampling = SamplingParams(max_new_tokens=4)
         turn = await client.generate([5], sampling, routing_key="a", priority=0)
     assert set(turn.versions) == {5}
 
 
+async def test_weights_that_somebody_put_into_an_engine_are_told_by_its_name(stack: Stack) -> None:
+    other = stack.folder / "other"
+    make_model(9).save_pretrained(other)
+    victim = stack.engines[1]
+
+    async def replace_weights() -> None:
+        async with control_of(stack, victim) as control:
+            await control._post("/update_weights_from_disk", model_path=str(other))
+
+    def push() -> None:
+        with sink_to(stack, stack.engines) as sink:
+            sink.publish(7, weights_of(6).items())
+            sink.inspect()
+            anyio.run(replace_weights)
+            with pytest.raises(HealthError, match="sglang-1 no longer holds version 7"):
+                sink.publish(8, weights_of(7).items())
+
+    await anyio.to_thread.run_sync(push)
+
+
 async def test_the_router_takes_engines_out_and_in(stack: Stack) -> None:
-    await anyio.to_thread.run_sync(publish, stack.engines, 6, weights_of(6))
-    async with RouterControl(stack.router, timeout_s=10) as router:
+    await anyio.to_thread.run_sync(publish, stack, 6, weights_of(6))
+    async with RouterControl(stack.router, timeout_s=10, key=stack.key) as router:
         await router.remove(stack.engines[1], 20)
         assert list(await router.workers()) == [stack.engines[0].url]
         await router.add(stack.engines[1], 20)
@@ -321,7 +387,7 @@ async def test_the_router_takes_engines_out_and_in(stack: Stack) -> None:
 
 
 async def test_an_engine_tells_its_limits_and_refusals_name_it(stack: Stack) -> None:
-    async with EngineControl(stack.engines[0], timeout_s=10) as control:
+    async with control_of(stack, stack.engines[0]) as control:
         info = await control.info()
         assert MAX_CONTEXT - 16 <= info.max_input_tokens <= info.context_tokens <= MAX_CONTEXT
         with pytest.raises(EngineRefusedError, match=r"sglang-0 .*/end_weight_update answered 400"):

@@ -42,7 +42,12 @@ CASES: dict[str, tuple[int, str, dict[str, Any]]] = {
 
 def config(ranks: int, megatron: dict[str, Any]) -> RunConfig:
     return RunConfig(
-        actor_num_gpus_per_node=ranks, lr=1e-3, weight_decay=0.1, clip_grad=0.5, megatron=megatron
+        actor_num_gpus_per_node=ranks,
+        rollout_temperature=0.8,
+        lr=1e-3,
+        weight_decay=0.1,
+        clip_grad=0.5,
+        megatron=megatron,
     )
 
 

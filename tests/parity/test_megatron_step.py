@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from agentrl.config.learner_memory import learner_bytes
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.learner.backend import LossFn, MicroBatch
@@ -101,6 +102,59 @@ def test_logprobs_are_of_the_distribution_that_was_sampled_from(
     log_p = (model(batch.tokens_T[None]).logits[0] / 0.7).log_softmax(-1)
     wanted = log_p.gather(-1, batch.labels_T[:, None])[:, 0].detach()
     assert float((found - wanted).abs().max()) < 1e-4
+
+
+def test_the_reference_is_scored_at_the_temperature_too(
+    hf_model: Any, packed: Any, open_backend: Open
+) -> None:
+    model, directory = hf_model("Qwen3")
+    batch = packed([12], 2)
+    flags = {"use_kl_loss": True, "kl_loss_coef": 0.1, "rollout_temperature": 0.7}
+    (found,) = open_backend(directory, **flags).logprobs([batch], reference=True)
+    log_p = (model(batch.tokens_T[None]).logits[0] / 0.7).log_softmax(-1)
+    wanted = log_p.gather(-1, batch.labels_T[:, None])[:, 0].detach()
+    assert float((found - wanted).abs().max()) < 1e-4
+
+
+def test_a_gradient_at_a_temperature_equals_that_of_transformers(
+    hf_model: Any, packed: Any, pg_loss: LossFn, open_backend: Open
+) -> None:
+    model, directory = hf_model("Qwen3")
+
+    def hf_scores_at(model: Any, batch: MicroBatch) -> tuple[Tensor, Tensor]:
+        log_p = (model(batch.tokens_T[None]).logits[0] / 0.7).log_softmax(-1)
+        logprobs_T = log_p.gather(-1, batch.labels_T[:, None])[:, 0]
+        return logprobs_T, -(log_p.exp() * log_p).sum(-1)
+
+    steps = [[packed([30], 1), packed([19], 2)]]
+    wanted, norms = torch_steps(model, steps, pg_loss, hf_scores_at)
+    backend = open_backend(directory, rollout_temperature=0.7)
+    found = [backend.step(batches, pg_loss).grad_norm for batches in steps]
+    assert found == pytest.approx(norms, abs=1e-4)
+    assert worst(dict(backend.hf_tensors()), wanted) < 1e-4
+
+
+def test_bf16_logits_lose_nothing_to_a_temperature(hf_model: Any, open_backend: Open) -> None:
+    """One sequence once for each label: all log-probabilities at 1 tell those at 0.7."""
+    _, directory = hf_model("Qwen3")
+    vocab, length = 96, 11
+    tokens = torch.randint(0, vocab, (length,), generator=torch.Generator().manual_seed(4))
+    batch = MicroBatch(
+        tokens_T=tokens.repeat(vocab),
+        labels_T=torch.arange(vocab).repeat_interleave(length),
+        positions_T=torch.arange(length).repeat(vocab),
+        cu_seqlens=torch.arange(0, vocab * length + 1, length, dtype=torch.int32),
+        max_seqlen=length,
+        columns={},
+    )
+
+    def log_p(temperature: float) -> Tensor:
+        backend = open_backend(directory, {"bf16": True}, rollout_temperature=temperature)
+        (found,) = backend.logprobs([batch])
+        backend.close()
+        return found.view(vocab, length)
+
+    assert float((log_p(0.7) - (log_p(1.0) / 0.7).log_softmax(0)).abs().max()) < 1e-3
 
 
 @pytest.mark.parametrize("name", ["Qwen3", "Qwen3-tied", "Qwen2", "Llama"])
@@ -261,6 +315,34 @@ def test_bf16_trains_close_to_float32(
     found = [backend.step(batches, pg_loss).grad_norm for batches in steps]
     assert found == pytest.approx(norms, rel=0.05)
     assert {tensor.dtype for _, tensor in backend.hf_tensors()} == {torch.bfloat16}
+
+
+@pytest.mark.parametrize(
+    "megatron",
+    [
+        {},
+        {"bf16": True},
+        {"bf16": True, "use_distributed_optimizer": True},
+        {"bf16": True, "accumulate_allreduce_grads_in_fp32": False},
+    ],
+    ids=lambda megatron: "-".join(megatron) or "plain",
+)
+def test_a_rank_holds_the_bytes_that_a_dry_run_says(
+    megatron: dict[str, Any], hf_model: Any, packed: Any, pg_loss: LossFn, open_backend: Open
+) -> None:
+    model, directory = hf_model("Qwen3")
+    backend = open_backend(directory, megatron)
+    backend.step([packed([30, 7], 1)], pg_loss)
+    tensors = [parameter.data for parameter in backend._model.parameters()]
+    tensors += [buffer.grad_data for buffer in backend._model.buffers]
+    for part in backend._optimizer.held():
+        tensors += part.tensors.values()
+    storages = {tensor.untyped_storage().data_ptr(): tensor for tensor in tensors}
+    held = sum(tensor.untyped_storage().nbytes() for tensor in storages.values())
+    config = RunConfig(actor_num_gpus_per_node=1, megatron=megatron)
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    # Buffers of a distributed optimizer are padded.
+    assert held == pytest.approx(learner_bytes(config, num_parameters), rel=0.01)
 
 
 def test_a_saved_model_loads_in_transformers_and_again_here(

@@ -50,6 +50,9 @@ FILES = [
             "if open('../' * 30 + host['secret']).read(): through()"),
     Attempt("link a host's file into the work folder", "namespaces",
             "os.link(host['secret'], 'link')\nthrough()"),
+    Attempt("hold a lock on a file of the host", "not stopped",
+            "import fcntl\nwith open(host['secret']) as file:\n"
+            "    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)\nthrough()"),
     Attempt("change a file of the host", "not stopped",
             "with open(host['writable'], 'a') as file: file.write('x')\nthrough()"),
     Attempt("make a file outside the work folder", "not stopped",
@@ -114,7 +117,11 @@ PROCESSES = [
             "import signal\nsignal.pidfd_send_signal(os.pidfd_open(host['worker']), 0)\nthrough()"),
     Attempt("have the kernel send the worker a signal", "stopped",
             "import fcntl\nfcntl.fcntl(os.pipe()[0], fcntl.F_SETOWN, host['worker'])\nthrough()"),
-    Attempt("see other processes", "not stopped",
+    Attempt("have the kernel end the worker first when memory runs out", "namespaces",
+            "path = f'/proc/{host[\"worker\"]}/oom_score_adj'\n"
+            "before = open(path).read()\n"
+            "with open(path, 'w') as file: file.write(before)\nthrough()"),
+    Attempt("see other processes", "namespaces",
             "if open(f'/proc/{host[\"worker\"]}/cmdline').read(): through()"),
     Attempt("read the worker's environment", "namespaces",
             "if 'PATH=' in open(f'/proc/{host[\"worker\"]}/environ').read(): through()",

@@ -1,10 +1,12 @@
 """Run directories as a buffer leaves them, written without one."""
 
+import sqlite3
 from pathlib import Path
 
 from agentrl.buffer.ledger import Ledger
 from agentrl.buffer.rows import EpisodeRow, GroupRow, LeaseRow, Mark, Row, StoredTrajectory
 from agentrl.buffer.store import PayloadStore
+from agentrl.buffer.tables import TABLES, digest
 from agentrl.types import TOKEN_BYTES, Fate, GroupState, Outcome, Task, TrajectoryMeta, VersionRow
 
 
@@ -45,3 +47,17 @@ def retired_run(folder: Path, segments: int) -> None:
         rows += [Mark("retired_through", segments), Mark("published_through", segments)]
         store.sync()
         ledger.commit(rows)
+
+
+def rewrite(ledger: Path, statement: str) -> None:
+    """Change rows as a bug of the buffer would, with digests that fit them."""
+    db = sqlite3.connect(ledger)
+    db.execute(statement)
+    for table in TABLES.values():
+        columns = ", ".join((*table.columns, "row"))
+        key = " AND ".join(f"{column} = ?" for column in table.columns[: table.num_keys])
+        for line in db.execute(f"SELECT {columns} FROM {table.name}").fetchall():
+            values = (digest(table.name, line), *line[: table.num_keys])
+            db.execute(f"UPDATE {table.name} SET digest = ? WHERE {key}", values)
+    db.commit()
+    db.close()

@@ -138,4 +138,4 @@ async def test_a_dialogue_longer_than_the_context_is_refused_with_both_numbers(
     chat: ChatFormat,
 ) -> None:
     played = await play(chat, {"messages": DIALOGUE}, max_context=20)
-    assert "at most 20 fit" in str(played.report.error)
+    assert "at most 20 tokens fit" in str(played.report.error)

@@ -219,9 +219,9 @@ async def test_an_env_that_hangs_is_truncated_at_the_episodes_deadline() -> None
     )
 
 
-async def test_a_prompt_longer_than_allowed_is_an_env_error_that_says_so() -> None:
+async def test_a_prompt_longer_than_allowed_is_filtered_and_says_so() -> None:
     played = await play(Doubler, ScriptedClient(), question="Double 21. " * 400)
-    assert played.report.outcome is Outcome.ENV_ERROR
+    assert played.report.outcome is Outcome.FILTERED
     assert "--rollout-max-prompt-len" in str(played.report.error)
 
 

@@ -8,6 +8,7 @@ import anyio
 import numpy as np
 import pytest
 
+from agentrl.actors.failures import Failures
 from agentrl.actors.judge import check_reward_nonzero_std, judge_group, load_filter
 from agentrl.errors import ConfigError
 from agentrl.types import EpisodeSummary, Outcome, StopReason, Task
@@ -34,18 +35,18 @@ def received(verdict: Verdict) -> Verdict:
 
 async def judged(answer: object) -> Verdict:
     keep_filter: Any = lambda rewards, task: answer  # noqa: E731
-    return received(await judge_group(order(0.0, 1.0), keep_filter))
+    return received(await judge_group(order(0.0, 1.0), keep_filter, Failures()))
 
 
 async def test_without_a_filter_each_group_is_kept_with_its_own_rewards() -> None:
-    verdict = await judge_group(order(0.0, 1.0), None)
+    verdict = await judge_group(order(0.0, 1.0), None, Failures())
     assert verdict == Verdict("00000001", [0.0, 1.0])
 
 
 async def test_groups_of_equal_rewards_are_dropped_with_the_reason() -> None:
-    verdict = await judge_group(order(1.0, 1.0), check_reward_nonzero_std)
+    verdict = await judge_group(order(1.0, 1.0), check_reward_nonzero_std, Failures())
     assert (verdict.keep, verdict.reason, verdict.error) == (False, "zero_std_1", None)
-    assert (await judge_group(order(0.0, 1.0), check_reward_nonzero_std)).keep
+    assert (await judge_group(order(0.0, 1.0), check_reward_nonzero_std, Failures())).keep
 
 
 @pytest.mark.parametrize(
@@ -77,7 +78,7 @@ async def test_whatever_a_filter_raises_is_an_error_of_the_filter(error: BaseExc
     def broken(rewards: object, task: Task) -> bool:
         raise error
 
-    verdict = received(await judge_group(order(0.0, 1.0), broken))
+    verdict = received(await judge_group(order(0.0, 1.0), broken, Failures()))
     assert not verdict.keep
     assert type(error).__name__ in str(verdict.error)
 
@@ -91,7 +92,7 @@ def hung() -> Iterator[Callable[..., bool]]:
 
 
 async def test_a_filter_that_hangs_is_cut_and_named(hung: Callable[..., bool]) -> None:
-    verdict = await judge_group(order(0.0, 1.0), hung, timeout_s=0.05)
+    verdict = await judge_group(order(0.0, 1.0), hung, Failures(), timeout_s=0.05)
     assert not verdict.keep
     assert "hung" in str(verdict.error)
     assert "0.05 s" in str(verdict.error)
@@ -99,7 +100,7 @@ async def test_a_filter_that_hangs_is_cut_and_named(hung: Callable[..., bool]) -
 
 async def test_a_judgement_can_be_cancelled(hung: Callable[..., bool]) -> None:
     with anyio.move_on_after(0.05) as scope:
-        await judge_group(order(0.0, 1.0), hung)
+        await judge_group(order(0.0, 1.0), hung, Failures())
     assert scope.cancelled_caught
 
 
@@ -109,9 +110,23 @@ async def test_a_filter_cannot_change_the_rewards() -> None:
         return True
 
     keep_filter: Any = meddle
-    assert (await judge_group(order(0.0, 1.0), keep_filter)).rewards == [0.0, 1.0]
+    assert (await judge_group(order(0.0, 1.0), keep_filter, Failures())).rewards == [0.0, 1.0]
 
 
 def test_a_filter_path_that_leads_nowhere_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"--dynamic-sampling-filter-path nowhere.at:all"):
         load_filter("nowhere.at:all")
+
+
+async def test_what_a_filter_raises_is_in_the_worker_s_log_with_its_traceback_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def broken(rewards: object, task: Task) -> bool:
+        raise KeyError("gold")
+
+    failures = Failures()
+    for _ in range(2):
+        await judge_group(order(0.0, 1.0), broken, failures)
+    said = [record for record in caplog.records if "group 00000001: env_error: " in record.message]
+    assert ["KeyError: 'gold'" in record.message for record in said] == [True, True]
+    assert [record.exc_info is not None for record in said] == [True, False]

@@ -1,5 +1,6 @@
 """What the benchmarks of the buffer send it, and what they make of the moments that they note."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from tests.unit.buffer_bench import bench
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parents[2])
-    from benchmarks import Row, ingest, wakeup
+    from benchmarks import Row, hops, ingest, wakeup
     from benchmarks.ingest import Flow, Measured
     from benchmarks.rivals import checked_rate, pyzmq_rate, rate_of
     from benchmarks.stand import SPAN, after, finished, made, quantile
@@ -95,11 +96,20 @@ def test_wake_ups_are_counted_from_the_commit_without_the_warm_up() -> None:
     late = [9.0] * WARMUP + [0.001, 0.002, 0.003, 0.004]
     noticed = [begin + wait for begin, wait in zip(leased, late, strict=True)]
     commits = Commits(stored=[begin - 0.5 for begin in leased], leased=leased)
-    rows = {row.metric: row.value for row in wakeup.rows_of(commits, Seen(noticed, 0.01))}
+    bare = [0.4, 0.5, 9.0]
+    rows = {row.metric: row.value for row in wakeup.rows_of(commits, Seen(noticed, 0.01), bare)}
     assert rows == {
-        "p50_ms": 2.0, "p99_ms": 4.0, "idle_cpu": 0.01,
-        "stored_p50_ms": 502.0, "stored_p99_ms": 504.0,
+        "p50_ms": 2.0, "p99_ms": 4.0, "bare_hops_p50_ms": 0.5, "vs_bare_hops": 4.0,
+        "idle_cpu": 0.01, "stored_p50_ms": 502.0, "stored_p99_ms": 504.0,
     }  # fmt: skip
+
+
+def test_a_bare_wake_up_goes_through_every_hop_and_is_timed(tmp_path: Path) -> None:
+    began = time.monotonic()
+    taken = hops.hops_ms(5, 0.01, tmp_path)
+    assert len(taken) == 5
+    assert all(one > 0 for one in taken)
+    assert sum(taken) < 1000 * (time.monotonic() - began)
 
 
 def test_commits_without_their_lease_are_refused() -> None:

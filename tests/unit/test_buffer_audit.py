@@ -8,10 +8,10 @@ import pytest
 
 from agentrl.buffer import audit
 from agentrl.buffer.ledger import Ledger, LedgerReader
-from agentrl.buffer.rows import Mark
+from agentrl.buffer.rows import Mark, PeerRow
 from agentrl.errors import EnvironmentSetupError, StoreError
 from agentrl.types import Fate
-from tests.unit.buffer_runs import trained_run
+from tests.unit.buffer_runs import rewrite, trained_run
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -60,10 +60,7 @@ def test_the_audit_of_a_sound_run_is_clean(tmp_path: Path) -> None:
 )
 def test_the_audit_finds_planted_damage(tmp_path: Path, damage: str, problem: str) -> None:
     trained_run(tmp_path)
-    db = sqlite3.connect(tmp_path / "ledger.db")
-    db.execute(damage)
-    db.commit()
-    db.close()
+    rewrite(tmp_path / "ledger.db", damage)
     assert any(problem in found for found in audit(tmp_path).problems)
 
 
@@ -85,13 +82,82 @@ def test_a_ledger_that_lacks_a_table_is_a_store_error(tmp_path: Path) -> None:
         audit(tmp_path)
 
 
-def test_a_row_that_cannot_be_read_is_a_store_error(tmp_path: Path) -> None:
+def test_rows_that_are_no_rows_are_named_one_by_one(tmp_path: Path) -> None:
+    trained_run(tmp_path)
+    rewrite(tmp_path / "ledger.db", "UPDATE groups SET row = '{' WHERE mint < 3")
+    with pytest.raises(StoreError, match=r"damaged in 2 places.*(\n.*groups.*no such row.*){2}"):
+        audit(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("damage", "where", "lost"),
+    [
+        (
+            "UPDATE groups SET row = replace(row, '0.0', '8.0') WHERE mint = 2",
+            "groups, row with mint 2",
+            "the task, state, fate and rewards of group 00000002",
+        ),
+        ("UPDATE groups SET fate = 'stale' WHERE mint = 1", "groups, row with mint 1", "group"),
+        ("UPDATE groups SET kind = 'trail' WHERE mint = 1", "groups, row with mint 1", "group"),
+        ("UPDATE groups SET mint = 7 WHERE mint = 3", "groups, row with mint 7", "00000007"),
+        (
+            "UPDATE episodes SET row = replace(row, '0.0', '9.0') WHERE mint = 2",
+            "episodes, row with mint 2, idx 0",
+            "how episode 00000002/0 stands",
+        ),
+        (
+            "UPDATE episodes SET row = CAST(x'7bff7d' AS TEXT) WHERE mint = 2",
+            "episodes, row with mint 2, idx 0",
+            "how episode 00000002/0 stands",
+        ),
+        ("UPDATE episodes SET worker = 5", "episodes, row with mint 1, idx 0", "episode"),
+        (
+            "UPDATE trajectories SET segment = 2 WHERE mint = 1",
+            "trajectories, row with mint 1, idx 0, position 0",
+            "where the tokens of episode 00000001/0 lie",
+        ),
+        ("UPDATE leases SET digest = digest + 1", "leases, row with number 1", "lease 1"),
+        ("UPDATE marks SET key = 'x'", "marks, row with key 'x'", "the number of x"),
+        (
+            "UPDATE marks SET key = CAST(x'1be1' AS TEXT)",
+            r"marks, row with key '\\x1b\\udce1'",
+            r"the number of \x1b\udce1",
+        ),
+    ],
+)
+def test_a_damaged_row_is_named_with_what_is_lost(
+    tmp_path: Path, damage: str, where: str, lost: str
+) -> None:
     trained_run(tmp_path)
     db = sqlite3.connect(tmp_path / "ledger.db")
-    db.execute("UPDATE groups SET row = '{'")
+    db.execute(damage)
     db.commit()
     db.close()
-    with pytest.raises(StoreError, match="cannot be read"):
+    with pytest.raises(StoreError) as error:
+        audit(tmp_path)
+    assert where in str(error.value)
+    assert lost in str(error.value)
+    assert f"--load {tmp_path}" in str(error.value)
+    with Ledger(tmp_path / "ledger.db") as ledger, pytest.raises(StoreError, match="is damaged in"):
+        ledger.load()
+
+
+def test_a_row_that_its_page_has_forgotten_is_told(tmp_path: Path) -> None:
+    """No digest is left that could tell of it."""
+    trained_run(tmp_path)
+    path = tmp_path / "ledger.db"
+    with Ledger(path) as ledger:
+        ledger.commit([PeerRow(epoch, f"worker-{epoch}", "worker", "i") for epoch in (1, 2)])
+    db = sqlite3.connect(path)
+    ((page,),) = db.execute("SELECT rootpage FROM sqlite_master WHERE name = 'peers'")
+    ((page_bytes,),) = db.execute("PRAGMA page_size")
+    db.close()
+    data = bytearray(path.read_bytes())
+    cells = slice((page - 1) * page_bytes + 3, (page - 1) * page_bytes + 5)
+    assert data[cells] == b"\0\2"
+    data[cells] = b"\0\1"
+    path.write_bytes(data)
+    with pytest.raises(StoreError, match=r"is damaged in 1 place; .*\n.*a page: "):
         audit(tmp_path)
 
 

@@ -67,6 +67,9 @@ def test_a_verdict_that_cannot_be_used_is_an_environment_error(verdict: Verdict)
         b.finish("w0.1", episode.id)
     b.say("w0.1", verdict)
     assert b.core.state.fates == {Fate.ENV_ERROR: 1}
+    (told,) = b.told("judging_failed")
+    assert (told["group"], told["worker"]) == ("00000001", "w0")
+    assert told["error"] == b.told("fates")[-1]["reasons"]["env_error"]
 
 
 def test_a_verdict_that_cannot_be_read_ends_its_group_as_a_failed_judge_would() -> None:

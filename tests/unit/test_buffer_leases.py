@@ -164,6 +164,22 @@ def test_fates_become_final_when_a_checkpoint_covers_their_lease() -> None:
     assert "ask for lease 3" in b.take("learner.1", Refused)[0].reason
 
 
+def test_a_retirement_that_comes_again_or_late_changes_nothing() -> None:
+    """A network may repeat it when later leases have long been retired."""
+    b = bench()
+    b.offer(6)
+    b.play_all("w0.1")
+    for number in (1, 2):
+        b.lease(number)
+        b.step(number)
+    b.say("learner.1", Retire(2))
+    fates, state = dict(b.core.state.fates), b.core.state
+    for through in (1, 2):
+        b.say("learner.1", Retire(through))
+        assert (state.retired_through, state.fates) == (2, fates)
+    assert b.take("learner.1", Refused) == []
+
+
 def test_a_recovered_learner_gets_the_same_leases_and_their_groups_are_charged_again() -> None:
     b = bench()
     b.offer(4)

@@ -30,11 +30,12 @@ def test_a_ledger_of_another_schema_or_no_ledger_at_all_is_refused(tmp_path: Pat
     path = tmp_path / "ledger.db"
     with Ledger(path):
         pass
-    db = sqlite3.connect(path)
-    db.execute("PRAGMA user_version=99")
-    db.close()
-    with pytest.raises(StoreError, match="schema 99"):
-        Ledger(path)
+    for version in (1, 99):
+        db = sqlite3.connect(path)
+        db.execute(f"PRAGMA user_version={version}")
+        db.close()
+        with pytest.raises(StoreError, match=f"schema {version}, .* writes 2: finish .* --load "):
+            Ledger(path)
     path.write_bytes(b"not a database, but long enough to look at" * 100)
     with pytest.raises(StoreError, match="no readable ledger"):
         Ledger(path)
@@ -46,6 +47,22 @@ def test_a_network_file_system_is_refused_by_name(tmp_path: Path, kind: str) -> 
     with pytest.raises(EnvironmentSetupError, match=kind):
         refuse_network_file_system(tmp_path / "run" / "ledger.db", mounts)
     refuse_network_file_system(Path("/elsewhere/ledger.db"), mounts)
+
+
+def test_files_of_a_ledger_are_the_user_s_alone(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    with Ledger(tmp_path / "ledger.db") as ledger:
+        ledger.commit([Mark("a", 1)])
+        modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert modes == {"ledger.db": 0o600, "ledger.db-wal": 0o600}
+
+
+def test_groups_are_for_training(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "ledger.db") as ledger:
+        ledger.commit([GroupRow(mint=1, task=Task("a", {}), size=1, cursor=1)])
+    db = sqlite3.connect(tmp_path / "ledger.db")
+    assert db.execute("SELECT mint, kind FROM groups").fetchall() == [(1, "train")]
+    db.close()
 
 
 def test_payload_refs_survive_the_ledger_bit_for_bit(tmp_path: Path) -> None:

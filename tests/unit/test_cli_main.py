@@ -1,5 +1,6 @@
 """`agentrl` and the two programs: exit codes and what they print before anything starts."""
 
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from agentrl.buffer.ledger import Ledger
 from agentrl.cli import main as cli
 from agentrl.cli import train
 from agentrl.cli.doctor import examine
+from tests.unit.buffer_runs import trained_run
 
 
 def test_help_is_printed_and_nothing_runs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -138,6 +140,21 @@ def test_an_audit_of_no_run_fails_by_name(
 ) -> None:
     assert cli.main(["audit", str(tmp_path)]) == 65
     assert "it is no run directory" in capsys.readouterr().err
+
+
+def test_an_audit_of_a_damaged_ledger_says_which_row_and_is_the_exit_code_that_help_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained_run(tmp_path)
+    db = sqlite3.connect(tmp_path / "ledger.db")
+    db.execute("UPDATE episodes SET row = 'x' WHERE mint = 2")
+    db.commit()
+    db.close()
+    assert cli.main(["audit", str(tmp_path)]) == 65
+    told = capsys.readouterr()
+    assert "clean" not in told.out
+    assert "episodes, row with mint 2, idx 0: " in told.err
+    assert "lost: how episode 00000002/0 stands or ended" in told.err
 
 
 def test_an_audit_of_a_run_that_goes_on_is_the_exit_code_that_help_says(

@@ -31,6 +31,16 @@ def test_what_failed_before_a_run_was_continued_is_not_counted() -> None:
     assert "(3 env_error since it was continued)" in str(streak.reason())
 
 
+def test_prompts_that_never_fit_end_the_run_too() -> None:
+    streak = FailureStreak(limit=4)
+    assert streak.fates({"filtered": 30}, too_long=3) is None
+    reason = streak.fates({"filtered": 31}, too_long=4)
+    assert "(4 filtered for a first prompt that does not fit since the run began)" in str(reason)
+    streak.stepped()
+    assert streak.fates({"filtered": 34}, too_long=7) is None
+    assert streak.fates({"filtered": 35}, too_long=0) is None  # a buffer that began again
+
+
 def test_groups_that_were_given_up_with_their_lease_are_no_failures() -> None:
     streak = FailureStreak(limit=4)
     streak.fates({"poison": 1})

@@ -1,5 +1,6 @@
 """What Ray is asked for, and how long a place is waited for. Ray itself is a double here."""
 
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,7 +39,7 @@ class FullRay:
 
     def remote(self, actor: object) -> Any:
         host = SimpleNamespace(node=SimpleNamespace(remote=lambda: "node"))
-        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda: host))
+        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda environment: host))
 
     def wait(self, nodes: list[str], num_returns: int, timeout: float) -> tuple[Any, Any]:
         assert timeout < 1
@@ -51,7 +52,9 @@ class FullRay:
         return [("10.0.0.1", 7) for _ in nodes]
 
 
-def test_a_ray_that_does_not_start_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ray_that_does_not_start_is_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Ray raises a bare Exception when a node of its own misses a deadline."""
 
     def init(**options: object) -> None:
@@ -59,7 +62,8 @@ def test_a_ray_that_does_not_start_is_no_traceback(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(init=init))
     with pytest.raises(EnvironmentSetupError, match=r"timed out during startup\n.*busy machine"):
-        Cluster(None, Path("/r")).__enter__()
+        Cluster(None, tmp_path).__enter__()
+    assert "RAY_AUTH_TOKEN_PATH" not in os.environ
 
 
 SLOTS = [Slot("host", 0, ("buffer",)), Slot("learner-0", 1, ("learner-0",))]
@@ -106,7 +110,7 @@ class StoppingRay:
     def remote(self, actor: object) -> Any:
         return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=self._host))
 
-    def _host(self) -> Any:
+    def _host(self, environment: object) -> Any:
         slot = next(self._slots)
 
         def stop(names: list[str] | None, grace_s: float) -> str:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from agentrl.cluster.layout import RunDir
 from agentrl.config.flags import read_flags
 from agentrl.config.record import RunRecord, write_record
 from agentrl.config.resolve import layered
@@ -129,3 +130,30 @@ def test_the_newest_run_is_the_one_whose_ledger_was_written_last(tmp_path: Path)
         os.utime(path, (1e9 - age_s, 1e9 - age_s))
     os.utime(other / "ledger.db", (1e9 - 5, 1e9 - 5))
     assert find_run("auto", str(tmp_path), None) == wanted
+
+
+# ---- files that were edited ---------------------------------------------------------------------
+
+
+def test_a_continued_run_says_which_file_was_edited_since_and_when(tmp_path: Path) -> None:
+    code, rows = tmp_path / "mine.py", tmp_path / "rows.jsonl"
+    code.write_text("class Mine: ...\n")
+    rows.write_text('{"input": "a"}\n')
+    flags = ["--hf-checkpoint", "m", "--env", f"{code}:Mine", "--prompt-data", f"{rows}@[0:1]"]
+    with RunDir(resolve(*flags, "--run-dir", str(tmp_path), "--run-id", "r")) as run:
+        write_config(run.path / "config.toml", resolve(*flags))
+        (run.path / "ledger.db").touch()
+    again = ["--resume", str(tmp_path / "r")]
+    assert layered(read_flags(again), "train_async")[1] == [f"continuing {run.path}"]
+
+    code.write_text("class Mine: more = 1\n")
+    os.utime(code, (1e9, 1e9))
+    _, (_, note) = layered(read_flags(again), "train_async")
+    assert note.startswith(f"--env {code}:Mine: the file was edited after")
+    assert "written 2001-09-0" in note
+    rows.write_text('{"input": "b"}\n')
+    assert len(layered(read_flags(again), "train_async")[1]) == 3
+
+    with RunDir(resolve(*again)):  # it goes on with these
+        pass
+    assert layered(read_flags(again), "train_async")[1] == [f"continuing {run.path}"]

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.config.files import replace_file
 from agentrl.config.record import RunRecord, read_record, write_record
 from agentrl.config.run import RunConfig
 from agentrl.config.toml import write_config
@@ -21,15 +20,6 @@ def test_a_configuration_that_cannot_be_written_leaves_the_one_before(
     with pytest.raises(IsADirectoryError):
         write_config(path, RunConfig(lr=0.25))
     assert path.read_bytes() == before
-
-
-def test_who_reads_meanwhile_has_the_old_file_whole(tmp_path: Path) -> None:
-    path = tmp_path / "config.toml"
-    replace_file(path, b"old")
-    with path.open("rb") as reader:
-        replace_file(path, b"new")
-        assert (reader.read(), path.read_bytes()) == (b"old", b"new")
-    assert [file.name for file in tmp_path.iterdir()] == ["config.toml"]
 
 
 def test_a_run_says_who_it_is(tmp_path: Path) -> None:

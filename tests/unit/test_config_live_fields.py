@@ -17,6 +17,7 @@ READ_AS = {
     "actor_num_gpus_per_node": "num_learner_ranks",
     "rollout_num_gpus": "num_engines",
     "max_staleness": "staleness_bound",
+    "max_tokens_per_gpu": "micro_batch_tokens",
     "mask_offpolicy_in_partial_rollout": "masks_off_policy_turns",
 }
 

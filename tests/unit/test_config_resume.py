@@ -79,8 +79,31 @@ def test_a_named_run_is_taken_whatever_its_status(tmp_path: Path) -> None:
 
 
 def test_a_directory_without_a_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no config\.toml and ledger\.db"):
+    with pytest.raises(ConfigError, match=r"no config\.toml and no ledger\.db .* name a run"):
         find_run(str(tmp_path), "runs", None)
+
+
+def test_a_run_that_lacks_a_file_is_told_which_and_what_to_do(tmp_path: Path) -> None:
+    run = leave_run(tmp_path, "r", status="crashed", age_s=0)
+    (run / "ledger.db").unlink()
+    with pytest.raises(ConfigError, match=r"there is no ledger\.db .* ended before it began"):
+        find_run(str(run), "runs", None)
+    (run / "payload").mkdir()
+    with pytest.raises(ConfigError, match=r"ledger\.db is missing .* what became of every group"):
+        find_run(str(run), "runs", None)
+    (run / "config.toml").unlink()
+    (run / "ledger.db").touch()
+    with pytest.raises(ConfigError) as error:
+        find_run(str(run), "runs", None)
+    assert "config.toml is missing" in str(error.value)
+    assert "ledger.db" not in str(error.value)
+
+
+def test_an_empty_configuration_of_a_run_is_told(tmp_path: Path) -> None:
+    run = leave_run(tmp_path, "r", status="crashed", age_s=0)
+    (run / "config.toml").write_bytes(b"")
+    with pytest.raises(ConfigError, match=r"its config\.toml is empty.* --load "):
+        layered(read_flags(["--resume", str(run)]), "train_async")
 
 
 def test_the_runs_own_configuration_lies_under_the_flags(tmp_path: Path) -> None:

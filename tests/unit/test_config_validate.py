@@ -19,6 +19,7 @@ def model_dir(tmp_path: Path) -> Path:
     shape = {
         "architectures": ["Qwen3ForCausalLM"],
         "max_position_embeddings": 1024,
+        "vocab_size": 151936,
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
@@ -88,7 +89,6 @@ def test_a_sound_configuration_passes_without_a_note(good: RunConfig) -> None:
         ({"rollout_max_response_len": 1024}, "leaves no room for a prompt"),
         ({"rollout_max_context_len": 64}, "leaves no room for a prompt"),
         ({"rollout_max_prompt_len": 1024}, "leaves no room for a turn"),
-        ({"max_tokens_per_gpu": 1000}, "--max-tokens-per-gpu 1000 is less than"),
         (
             {"rollout_max_context_len": 512, "sglang": {"context_length": 256}},
             "--sglang-context-length 256 is less than --rollout-max-context-len 512",
@@ -99,15 +99,27 @@ def test_a_sound_configuration_passes_without_a_note(good: RunConfig) -> None:
         ),
         (
             {"sglang": {"tp_size": 2}},
-            "take 2 devices, --rollout-num-gpus-per-engine gives an engine 1; use --rollout-num",
+            "takes 2 devices, --rollout-num-gpus-per-engine gives an engine 1; use --rollout-num",
         ),
         (
             {"sglang": {"tp_size": 1}, "rollout_num_gpus_per_engine": 2},
-            "--sglang-tp-size 1 x --sglang-pp-size 1 take 1 devices",
+            "--sglang-tp-size 1 takes 1 devices",
         ),
         (
-            {"sglang": {"pp_size": 2}, "rollout_num_gpus_per_engine": 2},
-            "give --sglang-tp-size as well, so that the product is 2",
+            {"sglang": {"tp_size": 2, "pp_size": 2}, "rollout_num_gpus_per_engine": 4},
+            "--sglang-pp-size 2: every stage of an engine would join a weight push under the ",
+        ),
+        (
+            {"check_weight_update_equal": True, "rollout_num_gpus_per_engine": 2},
+            "each of the 2 ranks of an engine holds a part of it; leave the check out",
+        ),
+        (
+            {"check_weight_update_equal": True, "sglang": {"quantization": "fp8"}},
+            "--sglang-quantization fp8 changes it",
+        ),
+        (
+            {"check_weight_update_equal": True, "sglang": {"dtype": "auto"}},
+            "--sglang-dtype auto does not say in which type it is kept",
         ),
         ({"sglang": {"nnodes": 2}}, "--sglang-nnodes 2: an engine runs on one node"),
         ({"env_args": {"a": None}}, "env_args.a holds None"),
@@ -121,7 +133,6 @@ def test_what_cannot_run_is_refused(good: RunConfig, changes: dict[str, Any], sa
     ("sglang", "devices"),
     [
         ({"tp_size": 4}, 4),
-        ({"tp_size": 2, "pp_size": 2}, 4),
         ({"pp_size": 1, "nnodes": 1}, 4),
         ({"context_length": "1Ki"}, 1),
         ({"context_length": 4096}, 1),
@@ -189,3 +200,19 @@ def test_workers_that_cannot_fill_the_engines_are_noted(good: RunConfig) -> None
 def test_a_staleness_bound_that_shortens_the_buffer_is_noted(good: RunConfig) -> None:
     (note,) = validate(msgspec.structs.replace(good, async_buffer_size=4, max_staleness=1))
     assert "1 iterations ahead, not --async-buffer-size 4" in note
+
+
+def test_an_episode_longer_than_a_micro_batch_is_remarked_on_with_its_memory(
+    good: RunConfig,
+) -> None:
+    def notes(**changes: Any) -> str:
+        return "\n".join(validate(msgspec.structs.replace(good, **changes)))
+
+    assert "--max-tokens-per-gpu" not in notes(max_tokens_per_gpu=1024)
+    megatron = {"context_parallel_size": 2}
+    assert "--max-tokens-per-gpu" not in notes(max_tokens_per_gpu=512, megatron=megatron)
+    said = notes(max_tokens_per_gpu=500, megatron=megatron)
+    assert "--max-tokens-per-gpu 500 x --context-parallel-size 2 = 1000 tokens" in said
+    # 1024 tokens on 2 ranks, 151,936 words, logits and their gradient of 2 bytes each
+    assert "an episode of up to 1024 tokens" in said
+    assert "296.8 MiB" in said

@@ -44,6 +44,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 #: A task for each Env that no command of its page plays.
 TASKS = {
     "Cart": '{"seed": 1}',
+    "Doubles": '{"number": 21}',
     "Echo": '{"word": "hello"}',
     "Guess": '{"most": 10}',
     "Shop": '{"wanted": "tea"}',
@@ -281,6 +282,7 @@ def conversation(version: int) -> TokenStream:
 
 def write_ledger(run: Path) -> None:
     """One group of one episode, trained and saved."""
+    (run / "recovery" / "iteration_0000001").mkdir(parents=True)
     stream = conversation(version=0)
     with (
         Ledger(run / "ledger.db") as ledger,

@@ -38,7 +38,20 @@ def train_tasks(cls, args, *, seed):
     [
         (
             "def train_tasks(cls, args, *, seed):\n    return [1]",
-            "Calc.train_tasks returned list; return a source with `async def tasks(self, cursor",
+            "Calc.train_tasks gave 1 as task 0; give Task(id, row), or the row",
+        ),
+        (
+            "def train_tasks(cls, args, *, seed):\n    return 'rows.jsonl'",
+            "Calc.train_tasks returned 'rows.jsonl'; return tasks, as a list or a generator of",
+        ),
+        ("def train_tasks(cls, args, *, seed):\n    return []", "train_tasks gave no tasks"),
+        (
+            "def train_tasks(cls, args, *, seed):\n    yield args['split']",
+            "Calc.train_tasks raised KeyError: 'split' (calc.py:12)",
+        ),
+        (
+            "def train_tasks(cls):\n    return []",
+            "write `def train_tasks(cls, args, *, seed):`",
         ),
         (
             "def train_tasks(cls, args, *, seed):\n    return args['split']",
@@ -46,11 +59,15 @@ def train_tasks(cls, args, *, seed):
         ),
         (
             "def eval_tasks(cls, args):\n    return [1]",
-            "Calc.eval_tasks returned [1]; return lists",
+            "Calc.eval_tasks returned [1]; return a dict of tasks by name",
         ),
         (
-            "def eval_tasks(cls, args):\n    return {'a': [{'q': 1}]}",
-            "Calc.eval_tasks returned {'a': [{'q': 1}]}; return lists of Task by name",
+            "def eval_tasks(cls, args):\n    return {'a': [{'q': 1}, 'x']}",
+            "Calc.eval_tasks, a gave 'x' as task 1; give Task(id, row), or the row",
+        ),
+        (
+            "def eval_tasks(cls):\n    return {}",
+            "write `def eval_tasks(cls, args):`",
         ),
         ("def eval_tasks(cls, args):\n    return 1 / 0", "raised ZeroDivisionError"),
         (

@@ -230,3 +230,32 @@ def test_it_keeps_what_an_env_promises() -> None:
     ground = Ground(cls, LAKE, Task("t", {"seed": 3}))
     problems = {f.promise: f.problem for f in check_contract(ground) if f.problem is not None}
     assert not problems
+
+
+# ---- environments of other packages -------------------------------------------------------------
+
+
+async def test_an_id_may_name_the_module_that_registers_it(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "lab_games.py").write_text(
+        "import gymnasium\n"
+        "gymnasium.register('Lab/Lake-v0', 'gymnasium.envs.toy_text.frozen_lake:FrozenLakeEnv')\n"
+    )
+    env = GymnasiumEnv(id="lab_games:Lab/Lake-v0", make={"render_mode": "ansi"})
+    try:
+        assert "You act in lab_games:Lab/Lake-v0" in await begun(env)
+    finally:
+        await env.close()
+        gymnasium.registry.pop("Lab/Lake-v0")
+
+
+def test_an_id_that_is_not_there_is_told_with_the_reason() -> None:
+    for given, said in (
+        ("nothing_there:X-v0", "cannot import nothing_there: ModuleNotFoundError"),
+        ("gymnasium:X-v0", "Gymnasium has no environment 'gymnasium:X-v0'"),
+        ("X-v0", "one of another package is `module:Id`"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            GymnasiumEnv(id=given)

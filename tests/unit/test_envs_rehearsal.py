@@ -170,3 +170,10 @@ def test_an_env_that_needs_services_is_looked_at_and_not_played(write: Write) ->
     assert Path("closed").exists()
     other = write(env_source(reset.removeprefix("async "), SCORE, specs), file="other.py")
     assert "is a plain def" in refusal(other)
+
+
+def test_an_error_that_ends_who_reads_it_is_told_by_its_class(write: Write) -> None:
+    before = "class OddError(Exception):\n    def __str__(self):\n        raise SystemExit(3)\n"
+    reset = "async def reset(self, *, seed, task):\n    raise OddError"
+    said = refusal(write(env_source(reset, SCORE, before=before)))
+    assert "reset raised OddError (its message cannot be read)" in said

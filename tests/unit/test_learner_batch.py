@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from agentrl.config.run import RunConfig
-from agentrl.errors import ConfigError, DataError
+from agentrl.errors import DataError
 from agentrl.learner.advantage import group_advantages
 from agentrl.learner.batch import BatchCounts, BatchRules, TrainSequence, build_sequence, pack
 from agentrl.learner.plan import PlannedRow, plan_iteration
@@ -191,11 +191,6 @@ def test_fewer_groups_than_steps_make_fewer_steps() -> None:
     cfg = RunConfig(max_tokens_per_gpu=64, num_steps_per_rollout=4)
     assert len(plan_iteration(header_of([[[2]], [[2]]]), cfg, 1)) == 2
     assert plan_iteration(header_of([[[0]]]), cfg, 1) == ()
-
-
-def test_a_trajectory_beyond_the_token_limit_is_refused_with_the_flag_to_change() -> None:
-    with pytest.raises(ConfigError, match=r"g0/0#0 .* 12 tokens .* 8: raise --max-tokens-per-gpu"):
-        plan_iteration(header_of([[[10]]]), RunConfig(max_tokens_per_gpu=8), 1)
 
 
 def test_a_trajectory_of_a_foreign_episode_is_refused() -> None:

@@ -77,6 +77,41 @@ def test_bf16_logits_have_float32_scores_and_bf16_gradients(group: dist.ProcessG
     assert logits.grad.dtype == torch.bfloat16
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_temperature_costs_no_precision(dtype: torch.dtype, group: dist.ProcessGroup) -> None:
+    """Logits of a peaked policy, of which a division in bf16 would lose 0.01 nats in the mean."""
+    generator = torch.Generator().manual_seed(5)
+    logits = (5 * torch.randn(64, 5000, generator=generator)).to(dtype)
+    labels = torch.multinomial(logits.float().softmax(-1), 1, generator=generator)[:, 0]
+
+    def error(temperature: float) -> float:
+        exact = reference(logits.double() / temperature, labels)
+        found = logprobs_and_entropy(logits, labels, group, temperature)
+        pairs = zip(found, exact, strict=True)
+        return max(float((ours.double() - wanted).abs().max()) for ours, wanted in pairs)
+
+    assert error(1.0) < 2e-5
+    assert error(0.7) < 2e-5
+
+
+@pytest.mark.parametrize("temperature", [0.6, 1.7])
+def test_the_gradient_at_a_temperature_is_that_of_the_plain_formula(
+    temperature: float, group: dist.ProcessGroup
+) -> None:
+    generator = torch.Generator().manual_seed(6)
+    logits = 4 * torch.randn(9, 300_000, generator=generator)
+    labels = torch.randint(0, 300_000, (9,), generator=generator)
+    mine, theirs = logits.clone().requires_grad_(), logits.double().requires_grad_()
+    logprobs, entropy = logprobs_and_entropy(mine, labels, group, temperature)
+    torch.autograd.backward(logprobs.square().sum() + 0.3 * entropy.pow(3).sum())
+    logprobs, entropy = reference(theirs / temperature, labels)
+    torch.autograd.backward(logprobs.square().sum() + 0.3 * entropy.pow(3).sum())
+    assert mine.grad is not None
+    assert theirs.grad is not None
+    scale = float(theirs.grad.abs().max())
+    assert float((mine.grad - theirs.grad).abs().max()) < 2e-5 * scale
+
+
 @given(chunks=st.lists(st.integers(1, 5), min_size=1, max_size=5), size=st.integers(1, 4))
 def test_context_parallel_ranks_hold_every_position_once_and_gather_them_in_order(
     chunks: list[int], size: int

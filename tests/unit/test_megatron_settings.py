@@ -3,15 +3,19 @@
 import os
 import subprocess
 import sys
+import typing
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 import pytest
 
+from agentrl.config.flags import read_flags
+from agentrl.config.passthrough import convert
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.learner.megatron.architecture import SUPPORTED, Architecture
-from agentrl.learner.megatron.settings import MegatronSettings
+from agentrl.learner.megatron.settings import MegatronSettings, flag
 
 QWEN3: dict[str, Any] = {
     "architectures": ["Qwen3ForCausalLM"],
@@ -95,6 +99,41 @@ def test_a_setting_that_cannot_run_is_refused_with_its_flag(
     with pytest.raises(ConfigError) as refusal:
         settings(**flags)
     assert all(word in str(refusal.value) for word in words), str(refusal.value)
+
+
+def given_as_flags(name: str, value: Any) -> Any:
+    """What the learner is told when its setting `name` is given on the command line."""
+    words = [flag(name), *([] if value is True else [str(value)])]
+    if value is False:
+        words = [flag(name).replace("--", "--no-", 1)]
+    raw = read_flags(words).families["megatron"]
+    assert raw.keys() == {name}
+    return convert("megatron", name, raw[name])
+
+
+def examples(name: str) -> list[Any]:
+    """Values that the type of a setting allows."""
+    types: list[Any] = [typing.get_type_hints(MegatronSettings)[name]]
+    found: list[Any] = []
+    while types:
+        kind = types.pop()
+        if typing.get_origin(kind) is Literal:
+            found += typing.get_args(kind)
+        elif kind is bool:
+            found += [True, False]
+        elif kind in (int, float):
+            found += [kind(0 if name.endswith("dropout") else 1)]
+        else:
+            types += typing.get_args(kind)
+    return found
+
+
+@pytest.mark.parametrize("name", MegatronSettings.__struct_fields__)
+def test_every_setting_of_the_learner_has_a_flag_that_reaches_it(name: str) -> None:
+    assert examples(name)
+    for value in examples(name):
+        told = msgspec.convert({name: given_as_flags(name, value)}, MegatronSettings)
+        assert getattr(told, name) == value
 
 
 def test_sequence_parallelism_is_off_on_one_tensor_parallel_rank() -> None:

@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS = ("runtime", "dev")
@@ -20,19 +21,27 @@ def entries(lock: str) -> list[str]:
     return [line for line in lines if line and not line.startswith("#")]
 
 
-@pytest.mark.parametrize("lock", LOCKS)
+def versions(lock: str) -> dict[str, str]:
+    return dict(entry.split(" ")[0].split("==") for entry in entries(lock))
+
+
+@pytest.mark.parametrize("lock", [*LOCKS, "gpu"])
 def test_every_locked_package_has_one_version_and_hashes(lock: str) -> None:
     assert entries(lock)
     for entry in entries(lock):
         assert PIN.match(entry), entry
 
 
-@pytest.mark.parametrize("lock", LOCKS)
-def test_a_lock_names_no_index_and_nothing_of_torch(lock: str) -> None:
+@pytest.mark.parametrize("lock", [*LOCKS, "gpu"])
+def test_a_lock_names_no_index_and_no_path(lock: str) -> None:
     text = (ROOT / "requirements" / f"{lock}.txt").read_text()
     assert "://" not in text
-    assert "--index" not in text
-    assert "--extra-index" not in text
+    for line in text.splitlines():
+        assert not line.startswith(("-", "/", ".")), line
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_a_lock_for_hosts_without_a_gpu_has_nothing_of_torch(lock: str) -> None:
     for entry in entries(lock):
         assert not entry.startswith(("torch", "triton", "nvidia-c", "cuda", "flashinfer"))
 
@@ -53,6 +62,22 @@ def test_what_the_project_declares_is_locked_or_torch() -> None:
         assert name in locked or name == "torch"
 
 
+def test_a_locked_version_lies_in_the_range_that_the_project_declares() -> None:
+    """What `make setup` installs, and the tests run with, is what `pip install .` may choose."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    locked, on_gpus = versions("runtime"), versions("gpu")
+    for requirement in map(Requirement, project["dependencies"]):
+        if requirement.name != "torch":
+            assert locked[requirement.name] in requirement.specifier, requirement
+        assert on_gpus[requirement.name] in requirement.specifier, requirement
+
+
+def test_a_gpu_host_gets_the_versions_that_the_tests_ran_with_but_for_what_sglang_pins() -> None:
+    locked, on_gpus = versions("runtime"), versions("gpu")
+    different = {name for name in locked if locked[name] != on_gpus.get(name)}
+    assert different == {"compressed-tensors", "soundfile"}
+
+
 def test_a_set_up_environment_is_left_alone(tmp_path: Path) -> None:
     stamp = subprocess.run(
         ["bash", "-c", "cat requirements/runtime.txt pyproject.toml scripts/setup.sh | sha256sum"],
@@ -69,7 +94,7 @@ def test_a_set_up_environment_is_left_alone(tmp_path: Path) -> None:
     assert "is up to date" in result.stdout
 
 
-def test_set_up_without_python_3_11_says_what_to_install(tmp_path: Path) -> None:
+def test_set_up_without_a_python_that_fits_says_what_to_install(tmp_path: Path) -> None:
     tools = tmp_path / "tools"
     tools.mkdir()
     for name in ("bash", "dirname", "cat", "sha256sum", "cut"):
@@ -77,7 +102,28 @@ def test_set_up_without_python_3_11_says_what_to_install(tmp_path: Path) -> None
     (tools / "python3").symlink_to("/bin/false")
     result = run_setup(tmp_path / "venv", "runtime", PATH=str(tools))
     assert result.returncode == 3
-    assert "Python 3.11 is needed" in result.stderr
+    assert "Python 3.11 or 3.12 is needed" in result.stderr
+    assert not (tmp_path / "venv").exists()
+
+
+def test_another_python_than_that_of_the_environment_is_not_passed_over(tmp_path: Path) -> None:
+    """`make test PYTHON=python3.12` beside a .venv of 3.11 must not test on 3.11."""
+    for folder, version in (("venv/bin", "3.11"), ("other", "3.12")):
+        (tmp_path / folder).mkdir(parents=True)
+        python = tmp_path / folder / "python"
+        answer = f'case "$2" in *print*) echo {version};; esac'
+        python.write_text(f"#!/bin/sh\n{answer}\n")
+        python.chmod(0o755)
+    result = run_setup(tmp_path / "venv", "runtime", PYTHON=str(tmp_path / "other" / "python"))
+    assert result.returncode == 3
+    assert "is of Python 3.11, PYTHON=" in result.stderr
+    assert "VENV=.venv-3.12" in result.stderr
+
+
+def test_a_named_python_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    result = run_setup(tmp_path / "venv", "runtime", PYTHON="/bin/false")
+    assert result.returncode == 3
+    assert "PYTHON=/bin/false is neither" in result.stderr
     assert not (tmp_path / "venv").exists()
 
 

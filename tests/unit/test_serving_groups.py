@@ -1,8 +1,11 @@
 """Collectives that a sender left behind: engines hold them until they are told to leave."""
 
+import os
+
 import pytest
 
 from agentrl.serving.weights import FleetWeightSink
+from tests.integration.listeners import listeners_of
 from tests.unit.test_serving_weights import Cluster, cluster, some_weights
 
 __all__ = ["cluster"]  # a fixture of these tests too
@@ -43,6 +46,16 @@ def test_an_engine_that_comes_back_does_not_keep_the_collective_that_it_fell_out
     sink.publish(3, some_weights(3).items())
     assert [len(held) for held in groups(cluster)] == [1, 1, 0]
     cluster.assert_serving(3, some_weights(3), "e0", "e1")
+
+
+def test_the_store_of_a_collective_listens_at_its_host_alone(cluster: Cluster) -> None:
+    """torch would listen on every interface, and a store takes writes from anybody."""
+    sink = cluster.sink("e0", "e1")
+    sink.publish(1, some_weights(1).items())
+    group = sink._fleets[0]._group
+    assert group is not None
+    (store,) = [found for found in listeners_of(os.getpid()) if found.port == group.port]
+    assert str(store.address) == "127.0.0.1"
 
 
 def test_every_fleet_has_a_collective_of_its_own(cluster: Cluster) -> None:

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from agentrl.config.device import Device
 from agentrl.errors import ConfigError
-from agentrl.serving.launch import Device, ProcessSpec, engine_command, router_command
+from agentrl.serving.key import KEY_FILE
+from agentrl.serving.launch import ProcessSpec, engine_command, router_command
 
 STANDINS = Path(__file__).parents[2] / "agentrl" / "serving" / "standins"
 
@@ -49,10 +51,19 @@ def test_an_engine_on_a_cpu_host_gets_the_settings_that_make_it_run_there() -> N
 
 def test_an_engine_on_a_gpu_host_is_plain_sglang() -> None:
     spec = engine("cuda")
-    assert spec.argv[:3] == (sys.executable, "-m", "sglang.launch_server")
+    assert spec.argv[:3] == (sys.executable, "-m", "agentrl.serving.engine_main")
     assert value_of(spec, "--device") == "cuda"
     assert "--attention-backend" not in spec.argv
     assert not {"PYTHONPATH", "SGLANG_PLATFORM", "OMP_NUM_THREADS"} & spec.env.keys()
+
+
+def test_engine_and_router_are_told_where_their_key_lies_and_not_what_it_is() -> None:
+    told = engine_command(
+        model_path="m", port=1, name="e", device="cpu", extra={}, dtype="auto", key_file="/k"
+    )
+    router = router_command(port=1, prometheus_port=2, turn_timeout_s=9, extra={}, key_file="/k")
+    assert told.env[KEY_FILE] == router.env[KEY_FILE] == "/k"
+    assert KEY_FILE not in engine().env
 
 
 def test_settings_of_the_user_win_over_the_defaults() -> None:
@@ -89,6 +100,10 @@ def test_values_are_written_as_sglang_parses_them() -> None:
         ("weight_version", "v1", "the learner publishes"),
         ("dp_size", 2, "use more engines"),
         ("enable_deterministic_inference", True, "torch_native"),
+        ("api_key", "mine", "a key of its own"),
+        ("admin_api_key", "mine", "a key of its own"),
+        ("tokenizer_worker_num", 2, "no key"),
+        ("dist_init_addr", "10.0.0.1:1", "a file of its own"),
         ("--port", 1, "no field name"),
     ],
 )
@@ -132,11 +147,13 @@ def test_router_settings_can_be_overridden_or_refused() -> None:
     assert value_of(spec, "--policy") == "round_robin"
     with pytest.raises(ConfigError, match="have received weights"):
         router_command(port=1, prometheus_port=2, turn_timeout_s=9, extra={"worker_urls": ["x"]})
+    with pytest.raises(ConfigError, match="a key of its own"):
+        router_command(port=1, prometheus_port=2, turn_timeout_s=9, extra={"api_key": "mine"})
 
 
-def run_python(code: str, path: str) -> str:
+def run_python(code: str, path: str, *options: str) -> str:
     result = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, *options, "-c", code],
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
@@ -147,7 +164,9 @@ def run_python(code: str, path: str) -> str:
 
 
 def test_stand_ins_import_as_the_packages_they_stand_for() -> None:
+    """Also where they are installed, as triton is with the PyTorch of the package index."""
     code = """
+import sitecustomize  # without site-packages (-S) Python does not run it
 import triton, triton.language as tl
 from triton.runtime.autotuner import OutOfResources
 from torchvision.transforms import InterpolationMode
@@ -163,7 +182,7 @@ assert issubclass(OutOfResources, Exception) and not isinstance(3, tl.tensor)
 assert {InterpolationMode.BICUBIC: 1} and triton.cdiv(5, 2) == 3 and triton.next_power_of_2(5) == 8
 print(triton.__version__)
 """
-    assert run_python(code, str(STANDINS)) == "3.0.0"
+    assert run_python(code, str(STANDINS), "-S") == "3.0.0"
 
 
 def test_a_package_that_is_installed_is_not_stood_in_for(tmp_path: Path) -> None:

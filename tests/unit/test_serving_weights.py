@@ -47,6 +47,7 @@ class ScriptedEngine:
         self.session_open = False
         self.refused_buckets: Container[int] = ()
         self.missed_meetings = 0
+        self.mute = False
         self.on_bucket: Callable[[], None] = lambda: None
         self.dead = threading.Event()
         self.hung = threading.Event()
@@ -133,8 +134,11 @@ async def _serve(engine: ScriptedEngine) -> tuple[web.AppRunner, EngineAddress]:
             request.transport.abort()
             return web.Response()
         body = json.loads(await request.read() or b"{}")
-        if request.path == "/weights_checker":
+        if request.path == "/weights_checker" and not engine.mute:
             return web.json_response(engine.checksum())
+        if request.path == "/model_info":
+            engine.calls.append(request.path)
+            return web.json_response({"weight_version": engine.version})
         refusal = await anyio.to_thread.run_sync(engine.handle, request.path, body)
         if engine.hung.is_set():
             await anyio.sleep_forever()

@@ -166,7 +166,7 @@ def test_a_group_that_is_never_leased_is_starved() -> None:
         tally.sampled(task, 10)
     tally.reached(0)
     header = lease(1, *(group(mint, [(0, 10)]) for mint in range(1, 10)))
-    tally.trained(header, {0: 0}, wait_s=0.0)
+    tally.trained(header, {0: 0}, wait_s=0.0, train_s=1.0)
     tally.reached(1)
     assert tally.result(0, {task: float(task) for task in tasks}).starvation == 0.0
 
@@ -179,10 +179,12 @@ def test_masked_tokens_starve_the_tasks_that_they_belong_to() -> None:
         tally.sampled(task, 10)
     tally.reached(0)
     young, old = [(5, 10)], [(2, 5), (5, 5)]
-    tally.trained(lease(1, *(group(m, young) for m in range(1, 6))), {5: 0}, wait_s=1.0)
+    tally.trained(
+        lease(1, *(group(m, young) for m in range(1, 6))), {5: 0}, wait_s=1.0, train_s=8.0
+    )
     tally.reached(1)
     rest = (group(m, old if m == 10 else young) for m in range(6, 11))
-    tally.trained(lease(2, *rest), {5: 1, 2: 3}, wait_s=5.0)
+    tally.trained(lease(2, *rest), {5: 1, 2: 3}, wait_s=5.0, train_s=12.0)
     tally.reached(2)
     result = tally.result(1, {task: float(task) for task in tasks})
     assert result.iteration_s == 20.0
@@ -191,6 +193,7 @@ def test_masked_tokens_starve_the_tasks_that_they_belong_to() -> None:
     assert result.starvation_unmasked == pytest.approx((5 / 10) / (95 / 100))
     assert (result.max_age, result.max_trained_age) == (3, 1)
     assert result.learner_idle == pytest.approx(5 / 20)
+    assert result.learner_busy == pytest.approx(12 / 20), "the rest of the time are pushes"
     assert result.engine_idle == pytest.approx(1 / 2)
     assert result.permit_idle == pytest.approx(1 / 4)
 

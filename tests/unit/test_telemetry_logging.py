@@ -86,3 +86,17 @@ def test_setting_up_again_does_not_double_the_lines(capsys: pytest.CaptureFixtur
     logging.getLogger("x").info("once")
     stderr = capsys.readouterr().err
     assert stderr.count("a%s x: once") == 1
+
+
+def test_control_characters_of_errors_are_shown_and_not_obeyed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "driver.log"
+    setup_logging("INFO", name="driver", path=path)
+    try:
+        raise ValueError("\x1b]0;mine\x07 \x9b2J \u202egnp.exe\r\x00")
+    except ValueError as error:
+        logging.getLogger("a").exception("an Env raised %s", error)
+    for text in (path.read_text(), capsys.readouterr().err):
+        assert text.replace("\n", "").isprintable()
+        assert text.count("␛]0;mine␇ <U+009B>2J <U+202E>gnp.exe␍␀") == 2

@@ -43,3 +43,24 @@ def test_a_name_is_declared_once_and_in_a_family() -> None:
         registry.declare(Metric("train/loss", "loss", "again"))
     with pytest.raises(ValueError, match="family"):
         registry.declare(Metric("loss", "loss", "objective"))
+
+
+def test_what_an_env_counts_is_kept_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    registry = Registry([Metric("rollout/known", "any", "known")])
+    registry.check(["rollout/bad_actions", "rollout/known"])
+    assert caplog.messages == []
+    assert registry.find("rollout/bad_actions") is None
+
+
+def test_what_an_env_says_of_its_metrics_is_found_and_changes_no_meaning_of_ours() -> None:
+    ours = Metric("rollout/turns_mean", "turns", "turns of an episode")
+    any_metric = Metric("eval/*/metric/*", "any", "mean of a metric that the Env counts")
+    registry = Registry([ours, any_metric])
+    for _ in range(2):  # a program may start several runs
+        registry.explain({"bad_actions": "turns that name no action", "turns_mean": "mine"})
+    for name in ("rollout/bad_actions", "eval/heldout/metric/bad_actions"):
+        found = registry.find(name)
+        assert found is not None
+        assert found.help == "turns that name no action"
+    assert registry.find("rollout/turns_mean") is ours
+    assert registry.find("eval/heldout/metric/other") is any_metric

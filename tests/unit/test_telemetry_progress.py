@@ -10,6 +10,7 @@ import pytest
 
 from agentrl.clock import ManualClock
 from agentrl.telemetry import progress as progress_module
+from agentrl.telemetry.dropped import Dropped
 from agentrl.telemetry.progress import Progress, duration, sparkline
 from agentrl.telemetry.sinks import StepEvent
 
@@ -39,10 +40,11 @@ def test_each_iteration_is_a_plain_line_in_a_file() -> None:
         progress.note("evaluation nq: 0.400")
     lines = stream.getvalue().splitlines()
     assert lines[0] == (
-        "iteration 1/40  reward 0.000 ▁  max age 3  masked 1.2 %  ready 6/30  812 tok/s  push 41 ms"
+        "iteration 1/40  sampled reward 0.000 ▁  max age 3  masked 1.2 %  ready 6/30  812 tok/s  "
+        "push 41 ms"
     )
     assert lines[2] == (
-        "iteration 3/40  ETA 6m10s  reward 1.000 ▁▅█  max age 3  masked 1.2 %  "
+        "iteration 3/40  ETA 6m10s  sampled reward 1.000 ▁▅█  max age 3  masked 1.2 %  "
         "ready 6/30  812 tok/s  push 41 ms"
     )
     assert lines[3] == "evaluation nq: 0.400"
@@ -73,7 +75,7 @@ def test_what_is_unknown_is_left_out() -> None:
     with Progress(stream, None, ManualClock()) as progress:
         progress.step({"step": 1, "metrics": {}})
         progress.step({"step": 2, "metrics": {"rollout/reward_mean": float("nan")}})
-    assert stream.getvalue() == "iteration 1\niteration 2  reward nan\n"
+    assert stream.getvalue() == "iteration 1\niteration 2  sampled reward nan\n"
 
 
 @pytest.mark.parametrize(
@@ -95,14 +97,14 @@ def test_a_terminal_gets_one_line_redrawn_unless_it_asks_for_plain_ones(
     seen = read_all(master)
     assert ("\x1b[" in seen) is bool(live)
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", seen)
-    assert "iteration 1/2  reward 0.500" in plain
+    assert "iteration 1/2  sampled reward 0.500" in plain
     assert "evaluation nq: 0.400" in plain
     assert "push 41 ms" in plain
 
 
 @pytest.mark.parametrize(
     ("width", "num_bars", "last"),
-    [(60, 1, "max age 3"), (110, 9, "push 41 ms"), (200, 16, "push 41 ms")],
+    [(68, 1, "max age 3"), (118, 9, "push 41 ms"), (200, 16, "push 41 ms")],
 )
 def test_a_narrow_terminal_has_fewer_bars_and_then_fewer_words(
     width: int, num_bars: int, last: str, monkeypatch: pytest.MonkeyPatch
@@ -123,6 +125,17 @@ def test_a_narrow_terminal_has_fewer_bars_and_then_fewer_words(
     assert lines[-2].startswith("iteration 19/40")
     assert lines[-2].endswith(last)
     assert len(re.findall("[▁-█]+", lines[-2])[0]) == num_bars
+
+
+def live_line(monkeypatch: pytest.MonkeyPatch, width: int, dropped: Dropped) -> str:
+    """An iteration on a terminal of this width."""
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", str(width))
+    master, slave = pty.openpty()
+    with os.fdopen(slave, "w") as stream, Progress(stream, 40, ManualClock()) as progress:
+        progress.step(event(1), dropped)
+    return read_all(master)
 
 
 def read_all(terminal: int) -> str:
@@ -146,3 +159,26 @@ def test_a_sparkline_spans_its_own_range() -> None:
 )
 def test_durations_are_short(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_what_was_dropped_loses_its_cause_before_the_line_loses_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dropped = Dropped(13, {"env_error": 2, "filtered": 1}, {"env_error": "ValueError: no gold"})
+    assert str(dropped) == ("3 of 13 groups dropped: env_error 2 (ValueError: no gold), filtered 1")
+    stream = io.StringIO()
+    with Progress(stream, 40, ManualClock()) as progress:
+        progress.step(event(1), dropped)
+    assert f"sampled reward 0.500 ▁  {dropped}  max age 3" in stream.getvalue()
+    shown = live_line(monkeypatch, 120, dropped)
+    assert "3 of 13 groups dropped: env_error 2, filtered 1" in shown
+    assert "no gold" not in shown
+    assert "no gold" in live_line(monkeypatch, 200, dropped)
+
+
+def test_a_note_can_not_drive_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    with Progress(stream, 40, ManualClock()) as progress:
+        progress.note("note: \x1b[2J \u202e")
+        progress.end("failed: \x9b2J\r")
+    assert stream.getvalue() == "note: ␛[2J <U+202E>\nfailed: <U+009B>2J␍\n"

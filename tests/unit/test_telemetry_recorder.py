@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +23,13 @@ SUMMARY_KEYS = {
     "run_id", "status", "error", "steps", "wall_s", "eval", "fates", "max_trained_age",
     "learner_idle_share", "push_ms_p50",
 }  # fmt: skip
+
+
+def settings(num_rollout: int | None, *, eval_temperature: float = 0.0) -> SimpleNamespace:
+    """What a recorder reads of a configuration."""
+    return SimpleNamespace(
+        num_rollout=num_rollout, rollout_temperature=1.0, eval_temperature=eval_temperature
+    )
 
 
 def step_data(
@@ -76,7 +84,7 @@ def run_dir(tmp_path: Path) -> Path:
 @pytest.fixture
 def recorded(run_dir: Path) -> Path:
     clock = ManualClock(100.0)
-    config = SimpleNamespace(num_rollout=2)
+    config = settings(2)
     with Recorder(run_dir, config, clock, stream=io.StringIO(), registry=STRICT) as recorder:
         recorder.event("peer", {"name": "worker-0", "state": "alive"})
         recorder.evaluation(0, evaluation(0.25, 0, 8))
@@ -144,7 +152,7 @@ def test_each_evaluation_is_one_line_with_its_numbers_by_set(recorded: Path) -> 
 
 def test_a_buffer_that_counts_from_zero_again_gives_no_rate(run_dir: Path) -> None:
     clock = ManualClock()
-    config = SimpleNamespace(num_rollout=None)
+    config = settings(None)
     with Recorder(run_dir, config, clock, stream=io.StringIO(), registry=STRICT) as recorder:
         for number, sampled in enumerate((1000, 100, 300), start=1):
             recorder.event("step", step_data(number, sampled=sampled))
@@ -155,7 +163,7 @@ def test_a_buffer_that_counts_from_zero_again_gives_no_rate(run_dir: Path) -> No
 
 def test_the_engines_rate_is_that_of_the_last_five_iterations(run_dir: Path) -> None:
     clock = ManualClock()
-    config = SimpleNamespace(num_rollout=None)
+    config = settings(None)
     sampled = [0, 1000, 1000, 1000, 1000, 1000, 1000, 1200]
     with Recorder(run_dir, config, clock, stream=io.StringIO(), registry=STRICT) as recorder:
         for number, count in enumerate(sampled, start=1):
@@ -168,14 +176,15 @@ def test_the_engines_rate_is_that_of_the_last_five_iterations(run_dir: Path) -> 
 def test_only_the_last_summary_waits_for_the_disk(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    synced: list[int] = []
-    monkeypatch.setattr(os, "fsync", synced.append)
-    config = SimpleNamespace(num_rollout=None)
+    synced: list[str] = []
+    config = settings(None)
     with Recorder(run_dir, config, ManualClock(), stream=io.StringIO(), registry=STRICT) as r:
+        for name in ("fsync", "fdatasync"):
+            monkeypatch.setattr(os, name, partial(lambda name, _: synced.append(name), name))
         r.event("step", step_data(1))
         assert synced == []
         r.finish("complete")
-    assert len(synced) == 1
+    assert synced == ["fdatasync", "fsync"]  # the file, then its folder
 
 
 def test_tensorboard_reads_scalars_and_histograms_back(recorded: Path) -> None:
@@ -190,7 +199,7 @@ def test_tensorboard_reads_scalars_and_histograms_back(recorded: Path) -> None:
 
 
 def test_a_run_that_is_killed_has_left_what_it_knew(run_dir: Path) -> None:
-    config = SimpleNamespace(num_rollout=None)
+    config = settings(None)
     recorder = Recorder(run_dir, config, ManualClock(), stream=io.StringIO(), registry=STRICT)
     recorder.__enter__()
     recorder.event("step", step_data(1))
@@ -202,7 +211,7 @@ def test_a_run_that_is_killed_has_left_what_it_knew(run_dir: Path) -> None:
 
 
 def test_a_run_without_a_step_has_a_summary_with_its_error(run_dir: Path) -> None:
-    config = SimpleNamespace(num_rollout=3)
+    config = settings(3)
     with Recorder(run_dir, config, ManualClock(), stream=io.StringIO()) as recorder:
         recorder.finish("failed", "no port")
     summary = json.loads((run_dir / "summary.json").read_text())
@@ -262,7 +271,7 @@ def failures(env_errors: int, error: str, **counts: int) -> dict[str, Any]:
 
 def console_of(run_dir: Path, *events: dict[str, Any]) -> list[str]:
     stream = io.StringIO()
-    config = SimpleNamespace(num_rollout=None)
+    config = settings(None)
     with Recorder(run_dir, config, ManualClock(), stream=stream, registry=STRICT) as recorder:
         for data in events:
             recorder.event("failures", data)
@@ -314,7 +323,7 @@ def test_the_counts_of_failures_are_in_every_step(run_dir: Path) -> None:
     data = step_data(1)
     counts = {"played_episodes": 9, "retried_episodes": 2, "failed_episodes": 0}
     data["buffer"] |= counts | {"failed_attempts/env_error": 2, "failed_attempts/poison": 0}
-    config = SimpleNamespace(num_rollout=None)
+    config = settings(None)
     with Recorder(run_dir, config, ManualClock(), stream=io.StringIO(), registry=STRICT) as r:
         r.event("step", data)
     (line,) = lines(run_dir)
@@ -330,7 +339,7 @@ def test_rewards_that_never_differ_are_remarked_on_once(run_dir: Path) -> None:
         return data
 
     stream = io.StringIO()
-    config = SimpleNamespace(num_rollout=9)
+    config = settings(9)
     with Recorder(run_dir, config, ManualClock(), stream=stream, registry=STRICT) as recorder:
         for number, std in enumerate((0.0, 0.0, 0.1, 0.0, 0.0), start=1):
             recorder.event("step", step(number, std))
@@ -344,9 +353,27 @@ def test_rewards_that_never_differ_are_remarked_on_once(run_dir: Path) -> None:
     assert f"agentrl view {run_dir}" in note
 
 
+@pytest.mark.parametrize(("temperature", "how"), [(0.0, "greedy"), (0.7, "sampled")])
+def test_a_score_and_a_reward_say_how_their_turns_were_chosen(
+    run_dir: Path, temperature: float, how: str
+) -> None:
+    config, stream = settings(None, eval_temperature=temperature), io.StringIO()
+    with Recorder(run_dir, config, ManualClock(), stream=stream, registry=STRICT) as recorder:
+        recorder.evaluation(0, evaluation(0.25, 0, 8))
+        recorder.event("step", step_data(1))
+        recorder.evaluation(1, evaluation(0.5, 1, 8))
+        recorder.evaluation(1, evaluation(None, None, 0) | {"name": "other"})
+        epitaph = recorder.epitaph("complete")
+    said = stream.getvalue()
+    assert f"evaluation nq: 0.250 {how} over 8 episodes" in said
+    assert "evaluation other: no score over 0 episodes" in said
+    assert "iteration 1  sampled reward 0.250 " in said
+    assert f", nq 0.250 -> 0.500 {how}" in epitaph
+
+
 def test_an_evaluation_that_was_cut_off_is_no_score(run_dir: Path) -> None:
     stream = io.StringIO()
-    config = SimpleNamespace(num_rollout=None)
+    config = settings(None)
     with Recorder(run_dir, config, ManualClock(), stream=stream, registry=STRICT) as recorder:
         recorder.evaluation(0, evaluation(0.9, 0, 3) | {"failed": 5, "cancelled": True})
         recorder.finish("interrupted")
@@ -355,3 +382,77 @@ def test_an_evaluation_that_was_cut_off_is_no_score(run_dir: Path) -> None:
     )
     assert lines(run_dir) == []
     assert json.loads((run_dir / "summary.json").read_text())["eval"] == {}
+
+
+def played(run_dir: Path, *events: tuple[str, dict[str, Any]]) -> list[str]:
+    """What the console says of these events of the buffer."""
+    stream = io.StringIO()
+    config = settings(None)
+    with Recorder(run_dir, config, ManualClock(), stream=stream, registry=STRICT) as recorder:
+        recorder.continue_from({"trained": 90, "env_error": 5})
+        for kind, data in events:
+            recorder.event(kind, data)
+    return stream.getvalue().splitlines()
+
+
+def fates(reasons: dict[str, str], **counts: int) -> tuple[str, dict[str, Any]]:
+    return "fates", {"counts": counts, "reasons": reasons, "too_long": 0, "minted": 0, "open": 0}
+
+
+def batch(number: int) -> tuple[str, dict[str, Any]]:
+    data = step_data(number)
+    data["metrics"]["rollout/num_groups"] = 10
+    return "step", data
+
+
+def test_groups_that_were_dropped_are_said_in_the_line_of_their_iteration_with_the_cause(
+    run_dir: Path,
+) -> None:
+    cause = "MaxTurnsError: Max turns (16)\x1b[2J exceeded " + "x" * 100
+    told = played(
+        run_dir,
+        fates({"env_error": "an old one"}, env_error=6, trained=90),
+        fates({"env_error": cause, "filtered": "zero_std_0"}, env_error=7, filtered=1, trained=90),
+        batch(1),
+        fates({}, env_error=7, filtered=1, trained=100, cancelled=4),
+        batch(2),
+        fates({"filtered": ""}, env_error=7, filtered=2, trained=100),
+        batch(3),
+    )
+    assert "  3 of 13 groups dropped: env_error 2 (MaxTurnsError: Max turns (16) [2J" in told[0]
+    assert "...), filtered 1 (zero_std_0)" in told[0]
+    assert told[0].isprintable()
+    assert "dropped" not in told[1]
+    assert "1 of 11 groups dropped: filtered 1" in told[2]
+
+
+def test_the_first_error_of_a_judge_or_filter_is_told_with_its_log(run_dir: Path) -> None:
+    error = "the filter m:f failed: KeyError: 'gold' (f.py:3)"
+    failed = ("judging_failed", {"group": "00000007", "worker": "w-7", "error": error})
+    (said,) = played(run_dir, failed, failed)
+    assert said.startswith("note: a group was dropped, for its rewards or the filter failed ")
+    assert said.endswith(f"(env_error: {error}); see {run_dir}/logs/w-7.log")
+
+
+def test_tensorboard_says_what_each_curve_means(
+    run_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry = Registry(REGISTRY)
+    with Recorder(
+        run_dir, settings(None), ManualClock(), stream=io.StringIO(), registry=registry
+    ) as recorder:
+        recorder.explain({"bad_actions": "turns that name no action"})
+        for number in (1, 2):
+            data = step_data(number)
+            data["metrics"] |= {"rollout/bad_actions": 0.5, "rollout/unsaid": 1.0}
+            recorder.event("step", data)
+        recorder.evaluation(2, evaluation(0.5, 1, 8))
+    curves = EventAccumulator(str(run_dir / "tensorboard"))
+    curves.Reload()
+    tags = curves.Tags()["scalars"]
+    said = {tag: curves.SummaryMetadata(tag).summary_description for tag in tags}
+    assert said["rollout/bad_actions"] == "turns that name no action"
+    assert said["rollout/reward_mean"] == "mean judged reward of the iteration's episodes"
+    assert said["eval/nq/score"] == "mean reward of the set's episodes"
+    assert said["rollout/unsaid"] == ""
+    assert caplog.messages == []  # TensorBoard found nothing odd

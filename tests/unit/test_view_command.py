@@ -1,5 +1,6 @@
 """`agentrl view` as a command: its output and exit codes, and that it only reads."""
 
+import json
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -7,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.buffer.ledger import Ledger
 from agentrl.cli import main as cli
-from tests.unit.viewed_run import headings, trained
+from agentrl.wire.messages import Judge, Verdict
+from tests.unit.viewed_run import ViewedRun, headings, trained
 
 
 def test_the_sub_command_prints_and_writes_a_page(
@@ -43,18 +44,146 @@ def test_what_cannot_be_shown_is_one_line_that_names_it(
     assert said in capsys.readouterr().err
 
 
-def test_no_run_a_running_run_and_a_missing_tokenizer_are_told_apart(
+def test_no_run_and_a_missing_tokenizer_are_told_apart(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["view", str(tmp_path / "nowhere")]) == 65
     assert "it is no run directory" in capsys.readouterr().err
     run = trained(tmp_path)
-    with Ledger(run / "ledger.db"):
-        assert cli.main(["view", str(run)]) == 3
-    assert "is in use" in capsys.readouterr().err
     (run / "config.toml").write_text('hf_checkpoint = "gone"\n')
     assert cli.main(["view", str(run)]) == 3
     assert "bring gone back" in capsys.readouterr().err
+
+
+def test_a_running_run_is_shown_as_it_is_at_the_moment(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    running = ViewedRun(tmp_path)
+    for number in (1, 2, 3):
+        running.train(number, "Which city?")
+        assert cli.main(["view", str(tmp_path), "--last", "1"]) == 0
+        assert headings(capsys.readouterr().out) == [f"{number:08}/1#0"]
+    files = sorted(path.name for path in tmp_path.iterdir())
+    assert files == ["config.toml", "ledger.db", "ledger.db-wal", "payload"]
+    assert cli.main(["audit", str(tmp_path)]) == 3  # a moment of it could not be judged
+    assert "is in use" in capsys.readouterr().err
+    running.train(4, "Which city?")
+    assert cli.main(["audit", str(running.close())]) == 0
+
+
+def with_failures(folder: Path) -> Path:
+    """Group 1 is trained; of group 2 one episode failed, twice, and the other is done."""
+    run = ViewedRun(folder)
+    run.train(1, "Which city?")
+    first, second = run.mint("Which river?")
+    run.finish(second, "Which river?", "Seine", version=2, reward=1.0)
+    run.fail(first, "boom")
+    run.fail(run.assigned()[-1], "bang\n\x1b[2J")
+    return run.close()
+
+
+def test_failed_episodes_are_found_without_knowing_their_group(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = str(with_failures(tmp_path))
+    for choice in ([], ["--last", "5"], ["--group", "2"], ["--task", "t1"]):
+        assert cli.main(["view", run, "--failed", *choice]) == 0
+        shown = capsys.readouterr().out
+        assert headings(shown) == ["00000002/0#1"]
+        assert "outcome:    env_error" in shown
+        assert "error:      bang" in shown
+        assert "\x1b" not in shown
+    for choice, said in (
+        (["--group", "1"], "has no group 1 with a failed episode"),
+        (["--lease", "1"], "has no lease 1 with a failed episode: its only lease is 1"),
+        (["--task", "t9"], "has no episode of task t9; it has t1, t0"),
+    ):
+        assert cli.main(["view", run, "--failed", *choice]) == 65
+        assert said in capsys.readouterr().err
+    for choice in (["--task", "t0"], ["--task", "t0", "--last", "1"], ["--task", "t0", "--json"]):
+        assert cli.main(["view", run, "--failed", *choice]) == 0
+        out, err = capsys.readouterr()
+        assert (out, err) == ("", f"agentrl: {run} has no such episode that failed\n")
+
+
+def test_a_group_that_was_judged_in_vain_counts_as_failed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = ViewedRun(tmp_path)
+    for episode in run.mint("Which river?"):
+        run.finish(episode, "Which river?", "Seine", version=1, reward=1.0)
+    (order,) = [message for message in run.inbox if isinstance(message, Judge)]
+    run.say("worker", Verdict(order.group, [], False, error="the judge is out"))
+    assert cli.main(["view", str(run.close()), "--failed", "--json"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["outcome"] for line in lines] == ["done", "done"]
+    assert {line["fate"] for line in lines} == {"env_error"}
+    assert "the judge is out" in lines[0]["reason"]
+
+
+def test_a_task_is_found_in_all_its_groups(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = str(trained(tmp_path))
+    assert cli.main(["view", run, "--task", "t1"]) == 0
+    assert headings(capsys.readouterr().out) == ["00000002/0#0", "00000002/1#0"]
+    assert cli.main(["view", run, "--task", "t1", "--best", "1"]) == 0
+    assert headings(capsys.readouterr().out) == ["00000002/0#0"]
+
+
+def test_json_is_one_object_a_line_of_every_episode(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = with_failures(tmp_path)
+    (run / "config.toml").write_text('hf_checkpoint = "gone"\n')  # no tokenizer is needed
+    assert cli.main(["view", str(run), "--json"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(line["group"], line["index"]) for line in lines] == [
+        *(("00000001", 0), ("00000001", 1)),
+        *(("00000002", 0), ("00000002", 1)),
+    ]
+    first, _, failed, done = lines
+    assert first.pop("wall_s") >= 0
+    assert first == {
+        "group": "00000001",
+        "index": 0,
+        "task": "t0",
+        "attempt": 0,
+        "lease": 1,
+        "state": "retired",
+        "fate": "trained",
+        "outcome": "done",
+        "stop_reason": "terminated",
+        "reward": 1.0,
+        "advantage": pytest.approx(0.7071, abs=1e-4),
+        "metrics": {"calls": 1.0},
+        "versions": {"1": first["sampled"]},
+        "turns": 2,
+        "tokens": first["tokens"],
+        "sampled": first["sampled"],
+        "error": None,
+        "reason": None,
+    }
+    assert first["tokens"] > first["sampled"] > 0
+    assert (failed["outcome"], failed["error"], failed["reward"], failed["turns"]) == (
+        *("env_error", "bang\n\x1b[2J", None, 0),
+    )
+    assert (done["outcome"], done["reward"], done["advantage"]) == ("done", 1.0, None)
+    assert cli.main(["view", str(run), "--json", "--last", "1"]) == 0
+    assert json.loads(capsys.readouterr().out) == done
+    help_page = add_help(capsys)
+    assert all(name in help_page for name in lines[0])
+
+
+def add_help(capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit):
+        cli.main(["view", "--help"])
+    return capsys.readouterr().out
+
+
+def test_json_says_nothing_of_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["view", str(trained(tmp_path)), "--json", "--tokens"]) == 2
+    assert "leave out --tokens" in capsys.readouterr().err
 
 
 def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:

@@ -11,9 +11,10 @@ from agentrl.view.choice import Choice
 from agentrl.view.dialogue import dialogue
 from agentrl.view.episodes import read_episodes
 from agentrl.view.html import page
+from agentrl.view.pieces import pieces
 from agentrl.view.text import print_episodes
 from agentrl.view.tokenizer import load_vocab
-from agentrl.view.visible import pieces, visible
+from agentrl.visible import visible
 from tests.unit.viewed_run import FORMAT, HOSTILE, headings, text, trained
 
 

@@ -59,5 +59,5 @@ def test_a_damaged_key_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_missing_keys_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no CURVE key"):
+    with pytest.raises(ConfigError, match="no key at"):
         load_keys(tmp_path / "nowhere")

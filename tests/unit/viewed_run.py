@@ -18,6 +18,7 @@ from agentrl.tokens.formats.load import load_format
 from agentrl.tokens.spans import Span
 from agentrl.types import (
     COLUMNS,
+    EpisodeAssignment,
     EpisodeReport,
     Outcome,
     SpanKind,
@@ -61,15 +62,23 @@ LOGPROBS = (-0.05, -3.0)
 class ViewedRun:
     """The real core with one worker and one learner, committed and stored as the shell does."""
 
-    def __init__(self, folder: Path, *, keep: int = 10**6, segment_bytes: int = 10**6) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        keep: int = 10**6,
+        segment_bytes: int = 10**6,
+        settings: BufferSettings | None = None,
+    ) -> None:
         self.folder = folder
-        (folder / "config.toml").write_text(f"hf_checkpoint = {str(MODEL)!r}\n")
-        settings = BufferSettings(
-            address="ipc:///none",
-            rollout_batch_size=1,
-            n_samples_per_prompt=2,
-            keep_trajectories=keep,
-        )
+        if settings is None:
+            (folder / "config.toml").write_text(f"hf_checkpoint = {str(MODEL)!r}\n")
+            settings = BufferSettings(
+                address="ipc:///none",
+                rollout_batch_size=1,
+                n_samples_per_prompt=2,
+                keep_trajectories=keep,
+            )
         self.core = BufferCore(settings)
         self.ledger = Ledger(folder / "ledger.db")
         self.store = PayloadStore(folder / "payload", segment_bytes=segment_bytes, first=1)
@@ -102,22 +111,9 @@ class ViewedRun:
     def train(self, number: int, said: str, *, version: int | None = None) -> None:
         """Lease `number`: a group of two episodes, rewarded `number` and 0, trained and saved.
         Their tokens are of `version`, by default the newest."""
-        credit = [m for m in self.inbox if isinstance(m, TaskCredit)][-1]
-        self.inbox = []
-        task = Task(f"t{credit.cursor}", {"question": said})
-        self.say("driver", Tasks([task], credit.cursor + 1))
-        assigned = [e for m in self.inbox if isinstance(m, Assign) for e in m.episodes]
-        for episode, answer in zip(assigned, ("Paris", "Rome"), strict=True):
-            columns, meta = trajectory(said, answer, version=version or number)
+        for episode, answer in zip(self.mint(said), ("Paris", "Rome"), strict=True):
             reward = float(number * (episode.id.index == 0))
-            report = EpisodeReport(
-                episode.id, Outcome.DONE, StopReason.TERMINATED, [meta], reward, {"calls": 1.0}
-            )
-            assert payloads.defect(report, columns) is None
-            ref = self.store.append(columns)
-            self.store.sync()
-            place = ("worker", self.epochs["worker"], 1)
-            self.do(Stored(*place, Finished(report), (ref,)))
+            self.finish(episode, said, answer, version=version or number, reward=reward)
         (order,) = [m for m in self.inbox if isinstance(m, Judge)]
         rewards = [summary.reward for summary in order.episodes]
         self.say("worker", Verdict(order.group, rewards, True))
@@ -125,6 +121,36 @@ class ViewedRun:
         self.say("learner", Stepped(number, False, 0.0, 0.0, 1.0))
         self.publish(number + 1, number, number)
         self.say("learner", Retire(number))
+
+    def mint(self, said: str) -> list[EpisodeAssignment]:
+        """A group of the next task; its episodes, as they were assigned."""
+        credit = [m for m in self.inbox if isinstance(m, TaskCredit)][-1]
+        self.inbox = []
+        task = Task(f"t{credit.cursor}", {"question": said})
+        self.say("driver", Tasks([task], credit.cursor + 1))
+        return self.assigned()
+
+    def assigned(self) -> list[EpisodeAssignment]:
+        """Episodes that were handed out since the last group was minted."""
+        return [e for m in self.inbox if isinstance(m, Assign) for e in m.episodes]
+
+    def finish(
+        self, episode: EpisodeAssignment, said: str, answer: str, *, version: int, reward: float
+    ) -> None:
+        """The episode is done, and all of it is stored."""
+        columns, meta = trajectory(said, answer, version=version)
+        report = EpisodeReport(
+            episode.id, Outcome.DONE, StopReason.TERMINATED, [meta], reward, {"calls": 1.0}
+        )
+        assert payloads.defect(report, columns) is None
+        ref = self.store.append(columns)
+        self.store.sync()
+        self.do(Stored("worker", self.epochs["worker"], 1, Finished(report), (ref,)))
+
+    def fail(self, episode: EpisodeAssignment, error: str) -> None:
+        """An attempt at the episode ends as the Env's fault."""
+        report = EpisodeReport(episode.id, Outcome.ENV_ERROR, StopReason.ERROR, [], error=error)
+        self.say("worker", Finished(report))
 
     def close(self) -> Path:
         self.ledger.__exit__(None, None, None)
@@ -160,7 +186,7 @@ def trajectory(said: str, answer: str, version: int) -> tuple[list[memoryview], 
     return columns, meta
 
 
-def trained(folder: Path, said: str = "Which city?", **how: int) -> Path:
+def trained(folder: Path, said: str = "Which city?", **how: Any) -> Path:
     """A run of three leases, each with an answer of its own in every episode."""
     run = ViewedRun(folder, **how)
     for number in (1, 2, 3):

@@ -15,24 +15,22 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 import anyio
-import anyio.to_thread
 
 from agentrl.actors.endpoint.answers import Answer
 from agentrl.actors.endpoint.calls import Call, CallTree, Segment
 from agentrl.actors.endpoint.history import history_key, num_answered
 from agentrl.actors.endpoint.reading import cut_at_stop, read_turn
 from agentrl.actors.endpoint.requests import ChatRequest
-from agentrl.actors.limits import Budget, Limits
+from agentrl.actors.limits import Budget, Limits, prompt_too_long
 from agentrl.actors.sampling import sample_turn
-from agentrl.errors import ChatError, EnvError
+from agentrl.actors.writing import Writers, num_chars
+from agentrl.errors import ChatError, EnvError, TextTooLongError
 from agentrl.tokens.formats.base import ChatFormat
 from agentrl.tokens.spans import Span
 from agentrl.types import EpisodeAssignment, Generation, StopReason, TurnClient
 
 __all__ = ["Recorder"]
 
-#: Characters of a request's messages that are too many to make tokens of between two events.
-_LONG_CHARS = 32 * 1024
 _COUNTED = (
     "tool_calls",
     "malformed_calls",
@@ -60,7 +58,7 @@ class Recorder:
         limits: Limits,
         client: TurnClient,
         on_failure: Callable[[], None] = lambda: None,
-        writers: anyio.CapacityLimiter | None = None,
+        writers: Writers | None = None,
     ) -> None:
         self.assignment = assignment
         self.on_failure = on_failure
@@ -73,7 +71,7 @@ class Recorder:
         self._chat = chat
         self._limits = limits
         self._client = client
-        self._writers = writers or anyio.CapacityLimiter(1)
+        self._writers = writers or Writers(1)
         self._budget = Budget(limits)
         self._tree = CallTree(chat)
         self._known: dict[bytes, list[Call]] = defaultdict(list)
@@ -153,10 +151,12 @@ class Recorder:
     async def _written(
         self, parent: Call | None, request: ChatRequest
     ) -> tuple[Call | None, list[Span]]:
-        """A long text becomes tokens in a thread, for other episodes share the loop."""
-        if request.num_chars < _LONG_CHARS:
-            return self._opened(parent, request)
-        return await anyio.to_thread.run_sync(self._opened, parent, request, limiter=self._writers)
+        """Raises ChatError for what cannot be written, or is certainly too long."""
+        chars = num_chars(request.messages, request.tools)
+        try:
+            return await self._writers.run(chars, self._opened, parent, request)
+        except TextTooLongError as error:
+            raise self._too_long(str(error)) from error
 
     def _opened(self, parent: Call | None, request: ChatRequest) -> tuple[Call | None, list[Span]]:
         """Which call goes on, and by what. None does where the chat format remembers one of them
@@ -177,12 +177,7 @@ class Recorder:
         """Tokens that the answer may have."""
         limits = self._limits
         if not self._tree and num_prompt > limits.max_prompt:
-            raise self._fail(
-                EnvError(
-                    f"the first prompt of task {self.assignment.task.id} has {num_prompt} tokens; "
-                    f"at most {limits.max_prompt} fit (--rollout-max-prompt-len)"
-                )
-            )
+            raise self._too_long(f"it has {num_prompt} tokens")
         num_turns = len(self._tree) + len(self._in_flight)
         if num_turns > limits.max_turns:
             words = f"the episode has had its {limits.max_turns} turns (--max-turns)"
@@ -202,6 +197,13 @@ class Recorder:
                 f"{limits.max_tokens} can be reported: branch off less often",
             )
         return room
+
+    def _too_long(self, found: str) -> ChatError:
+        """Whose first prompt does not fit, has no episode; a later call has had its context."""
+        if not self._tree:
+            return self._fail(prompt_too_long(self.assignment, self._limits, found))
+        words = f"{found}; the context of {self._limits.max_context} tokens cannot hold it"
+        return self._refuse(StopReason.CONTEXT_LIMIT, f"{words} (--rollout-max-context-len)")
 
     def _take_calls(self, count: int) -> None:
         self.metrics["tool_calls"] += count

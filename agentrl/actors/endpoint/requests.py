@@ -17,7 +17,7 @@ import msgspec
 
 from agentrl.actors.endpoint.messages import Said, read_messages
 from agentrl.errors import ChatError
-from agentrl.tokens.chat import CallMessage, Message
+from agentrl.tokens.chat import Message
 from agentrl.tokens.formats.base import ToolSchema
 from agentrl.types import SamplingParams
 
@@ -59,16 +59,6 @@ class ChatRequest(msgspec.Struct, frozen=True):
     stream: bool = False
     include_usage: bool = False
     ignored: tuple[str, ...] = ()
-
-    @property
-    def num_chars(self) -> int:
-        """Of all that is written into its prompt."""
-        num = len(json.dumps(self.tools)) if self.tools else 0
-        for message in self.messages:
-            num += len(message.content)
-            if isinstance(message, CallMessage):
-                num += sum(len(call.arguments) for call in message.calls)
-        return num
 
 
 class _ToolFunction(msgspec.Struct):

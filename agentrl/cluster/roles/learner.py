@@ -15,9 +15,11 @@ from agentrl.clock import MonotonicClock
 from agentrl.cluster.layout import INCARNATION
 from agentrl.cluster.signals import Flag, exit_at_once
 from agentrl.cluster.spec import RunSpec
+from agentrl.config.device_defaults import engine_dtype
 from agentrl.learner.loop import run_learner
 from agentrl.learner.megatron import MegatronBackend
 from agentrl.serving.control import EngineControl
+from agentrl.serving.key import read_key
 from agentrl.serving.routing import RoutedWeightSink
 from agentrl.serving.weights import FleetWeightSink
 from agentrl.types import EngineAddress
@@ -25,6 +27,13 @@ from agentrl.wire.blocking import BlockingPeer
 from agentrl.wire.keys import load_keys
 
 __all__ = ["main"]
+
+_TORCH_DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "auto": None,
+}
 
 _LOG = logging.getLogger(__name__)
 
@@ -85,6 +94,7 @@ def _sink(spec: RunSpec, router_url: str) -> RoutedWeightSink:
     """The way to the engines; returns when all of them are there."""
     anyio.run(_engines_ready, spec)
     config = spec.config
+    key = read_key(spec.engine_key_file)
 
     def open_sink(on_lost: Callable[[EngineAddress], None]) -> FleetWeightSink:
         return FleetWeightSink(
@@ -96,17 +106,20 @@ def _sink(spec: RunSpec, router_url: str) -> RoutedWeightSink:
             backend="nccl" if torch.cuda.is_available() else "gloo",
             host=spec.collective_address,
             ranks_per_engine=config.rollout_num_gpus_per_engine,
+            key=key,
+            engine_dtype=_TORCH_DTYPES[engine_dtype(config)],
         )
 
-    return RoutedWeightSink(router_url, spec.engines, open_sink)
+    return RoutedWeightSink(router_url, spec.engines, open_sink, key)
 
 
 async def _engines_ready(spec: RunSpec) -> None:
+    key = read_key(spec.engine_key_file)
     async with anyio.create_task_group() as group:
         for engine in spec.engines:
-            group.start_soon(_engine_ready, engine, spec.config.start_timeout_s)
+            group.start_soon(_engine_ready, engine, key, spec.config.start_timeout_s)
 
 
-async def _engine_ready(engine: EngineAddress, timeout_s: float) -> None:
-    async with EngineControl(engine, timeout_s=10.0) as control:
+async def _engine_ready(engine: EngineAddress, key: str | None, timeout_s: float) -> None:
+    async with EngineControl(engine, timeout_s=10.0, key=key) as control:
         await control.wait_alive(timeout_s)

@@ -1,16 +1,19 @@
 """An agent worker process."""
 
+import functools
 import os
 from pathlib import Path
 
 import anyio
 
 from agentrl.actors.worker import Worker, WorkerSettings
+from agentrl.actors.worker_loop import WorkerLoop
 from agentrl.clock import MonotonicClock
 from agentrl.cluster.layout import INCARNATION
 from agentrl.cluster.signals import until_sigterm
 from agentrl.cluster.spec import RunSpec
 from agentrl.serving.client import EngineClient
+from agentrl.serving.key import read_key
 from agentrl.wire.keys import load_keys
 from agentrl.wire.peer import BufferPeer
 
@@ -19,7 +22,8 @@ __all__ = ["main"]
 
 def main(spec: RunSpec, name: str) -> None:
     """Play episodes until SIGTERM."""
-    anyio.run(until_sigterm, lambda: _work(spec, name))
+    work = functools.partial(_work, spec, name)
+    anyio.run(until_sigterm, work, backend_options={"loop_factory": WorkerLoop})
 
 
 async def _work(spec: RunSpec, name: str) -> None:
@@ -37,6 +41,7 @@ async def _work(spec: RunSpec, name: str) -> None:
         num_permits=max(1, permits),
         turn_timeout_s=config.turn_timeout_s,
         partial_rollout=config.partial_rollout,
+        key=read_key(spec.engine_key_file),
         clock=MonotonicClock(),
     )
     peer = BufferPeer(

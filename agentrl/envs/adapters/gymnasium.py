@@ -8,6 +8,7 @@ so, and nothing else happens. The package is imported here and nowhere else.
 """
 
 import functools
+import importlib
 import random
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -16,6 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 import anyio.to_thread
 import msgspec
 
+from agentrl.envs.blame import words_of
 from agentrl.envs.env import Env
 from agentrl.envs.messages import AssistantTurn, Message, Step
 from agentrl.errors import ConfigError, EnvError
@@ -38,7 +40,8 @@ T = TypeVar("T")
 
 
 class GymnasiumEnv(Env):
-    """Plays the environment `id`, made with the keyword arguments `make`.
+    """Plays the environment `id`, made with the keyword arguments `make`. As for Gymnasium itself,
+    `module:Id` imports the module first, which registers it.
 
     `actions` names the actions of a discrete space in order (default: their numbers). `prompt` is
     said before the first observation. A row of the tasks may hold `seed` and `options` of the
@@ -47,6 +50,8 @@ class GymnasiumEnv(Env):
 
     Subclass it for more: `show` tells an observation, `read` finds the action in a text.
     """
+
+    metrics = {"bad_actions": "turns of an episode that name no action"}  # noqa: RUF012
 
     def __init__(
         self,
@@ -57,10 +62,7 @@ class GymnasiumEnv(Env):
         prompt: str | None = None,
     ) -> None:
         super().__init__()
-        try:
-            gymnasium.spec(id)
-        except (gymnasium.error.Error, ImportError) as error:
-            raise ConfigError(f"Gymnasium has no environment {id!r}: {error}") from error
+        _find(id)
         self.id = id
         self._make = dict(make or {})
         self._names = [str(name) for name in actions or ()]
@@ -183,6 +185,23 @@ class GymnasiumEnv(Env):
         if not space.contains(text):
             raise ToolError(f"that is no action; write {space}")
         return text
+
+
+def _find(id: str) -> None:
+    """Raise ConfigError when there is no such environment."""
+    module, colon, name = id.rpartition(":")
+    if colon:
+        try:
+            importlib.import_module(module)
+        except (Exception, SystemExit) as error:
+            raise ConfigError(
+                f"Gymnasium has no environment {id!r}: cannot import {module}: {words_of(error)}"
+            ) from error
+    try:
+        gymnasium.spec(name)
+    except (gymnasium.error.Error, ImportError) as error:
+        hint = "" if colon else "; one of another package is `module:Id`"
+        raise ConfigError(f"Gymnasium has no environment {id!r}: {error}{hint}") from error
 
 
 class _Seeds:

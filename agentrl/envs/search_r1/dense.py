@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl.config.files import replace_file
+from agentrl.disk import replace_file
 from agentrl.envs.search_r1.indexes import Document, SearchHit, find_model
 
 __all__ = ["DenseIndex", "Encoder", "default_cache"]
@@ -128,7 +128,9 @@ def _read(path: Path, num_passages: int) -> Vectors | None:
     """What was kept, unless it is missing or damaged."""
     try:
         with path.open("rb") as file:
-            vectors: Vectors = np.lib.format.read_array(file, allow_pickle=False)
+            vectors: Vectors = np.lib.format.read_array(  # type: ignore[no-untyped-call]
+                file, allow_pickle=False
+            )
     except Exception:  # a damaged header raises whatever Python's own parser does
         return None
     if vectors.dtype != np.float32 or vectors.shape != (num_passages, DIM):

@@ -30,6 +30,7 @@ from aiohttp import web
 from agentrl.envs.search_r1.facts import passages
 from agentrl.envs.search_r1.indexes import INDEXES, Document, Searchable, SearchHit
 from agentrl.errors import EnvironmentSetupError
+from agentrl.telemetry.logging import setup_logging
 
 __all__ = ["Index", "SearchHit", "create_app", "open_index"]
 
@@ -156,7 +157,7 @@ def main() -> None:
     parser.add_argument("--index", choices=INDEXES, default=INDEXES[0], help="how to search")
     parser.add_argument("--cache", type=Path, help="where vectors of the dense index are kept")
     options = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    setup_logging("INFO", name="retriever")
     try:
         index = open_index(options.index, options.cache)
     except EnvironmentSetupError as error:

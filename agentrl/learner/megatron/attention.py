@@ -2,7 +2,8 @@
 
 Causal, grouped queries, with or without context parallelism; plugs into megatron-core's layer spec.
 megatron-core's own core attention takes no packed sequences without Transformer Engine. On CUDA one
-variable-length kernel serves a whole micro-batch; on the CPU each sequence is one causal call.
+variable-length kernel serves a whole micro-batch; on the CPU, and in float32, which that kernel
+(FlashAttention) refuses, each sequence is one causal call.
 
 Under context parallelism of size C every sequence is cut into 2C chunks and rank r holds chunks r
 and 2C-1-r, in that order, which gives all ranks equal work. Keys and values are gathered.
@@ -22,6 +23,10 @@ from torch.nn.functional import scaled_dot_product_attention
 from agentrl.learner.megatron.zigzag import gathered_order
 
 __all__ = ["PackedAttention"]
+
+
+#: What torch's variable-length attention computes in.
+_KERNEL_DTYPES = (torch.bfloat16, torch.float16)
 
 
 class PackedAttention(MegatronModule):  # type: ignore[misc]
@@ -65,7 +70,7 @@ class PackedAttention(MegatronModule):  # type: ignore[misc]
         cu_seqlens = packed_seq_params.cu_seqlens_q
         if self.cp_group.size() > 1:
             out = self._context_parallel(query, key, value, _lengths(cu_seqlens))
-        elif query.is_cuda:
+        elif query.is_cuda and query.dtype in _KERNEL_DTYPES:
             out = self._variable_length(query, key, value, packed_seq_params)
         else:
             out = self._one_by_one(query, key, value, _lengths(cu_seqlens))

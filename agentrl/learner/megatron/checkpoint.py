@@ -5,9 +5,8 @@ directory that lacks a tensor of the architecture, has one that it does not know
 another shape. Writing happens in a temporary sibling that is renamed into place at the end.
 """
 
-import os
 import shutil
-import tempfile
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,9 +15,10 @@ from typing import Any
 import msgspec
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
+from agentrl import disk
 from agentrl.errors import ConfigError
 
 __all__ = ["Checkpoint", "write_checkpoint"]
@@ -129,8 +129,8 @@ def write_checkpoint(
 ) -> None:
     """Write `tensors` with `source`'s configuration (its type set to `dtype`), tokenizer and
     generation files. `directory` is replaced as a whole or left as it was."""
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
+    partial = directory.with_name(f".{directory.name}.{uuid.uuid4().hex[:12]}")
+    disk.make_folder(partial, exist_ok=False)
     try:
         _write_weights(partial, tensors)
         config = msgspec.json.decode((source / "config.json").read_bytes(), type=dict[str, Any])
@@ -141,7 +141,7 @@ def write_checkpoint(
         for name in _COPIED:
             if (source / name).is_file():
                 shutil.copyfile(source / name, partial / name)
-        partial.chmod(0o755)
+        disk.sync_tree(partial)
         _replace(partial, directory)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
@@ -156,9 +156,8 @@ def _write_weights(partial: Path, tensors: Iterable[tuple[str, Tensor]]) -> None
 
     def flush() -> None:
         nonlocal num_bytes
-        path = partial / f"shard-{len(shards)}"
-        save_file(shard, path, metadata={"format": "pt"})
-        _fsync(path)
+        # As bytes, which takes their memory once more: `save_file` lets nobody but the owner read.
+        disk.write_file(partial / f"shard-{len(shards)}", save(shard, metadata={"format": "pt"}))
         shards.append(list(shard))
         shard.clear()
         num_bytes = 0
@@ -187,19 +186,15 @@ def _name_shards(partial: Path, shards: list[list[str]], total_bytes: int) -> No
     (partial / _INDEX).write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=2))
 
 
-def _fsync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _replace(partial: Path, directory: Path) -> None:
     """Rename `partial` to `directory`; what stood there is moved aside first and then removed."""
     aside = partial.with_name(partial.name + ".old")
     if directory.exists():
         directory.rename(aside)
-    partial.rename(directory)
-    _fsync(directory.parent)
+    try:
+        disk.rename(partial, directory)
+    except OSError:
+        if aside.exists():
+            aside.rename(directory)
+        raise
     shutil.rmtree(aside, ignore_errors=True)

@@ -7,6 +7,7 @@ facts travel as msgpack bytes on host tensors. Every group has the timeout of
     CLOSED -> OPEN (`open_groups`) -> CLOSED (`close_groups`)
 """
 
+import socket
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -17,6 +18,7 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from torch import Tensor
+from torch._C._distributed_c10d import TCPStore
 
 from agentrl.errors import EnvironmentSetupError
 from agentrl.learner.megatron.settings import MegatronSettings
@@ -58,12 +60,12 @@ def open_groups(
     try:
         dist.init_process_group(
             "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl",
-            init_method=f"tcp://{address}:{port}",
+            store=_meeting_place(rank, world_size, address, port, timeout),
             rank=rank,
             world_size=world_size,
             timeout=timeout,
         )
-    except dist.DistError as error:
+    except (dist.DistError, OSError) as error:
         raise EnvironmentSetupError(
             f"learner rank {rank} of {world_size} found no full group at {address}:{port} "
             f"within {timeout}: {error}"
@@ -76,6 +78,22 @@ def open_groups(
     )
     # Nothing is drawn in training (no dropout), so one generator state per rank is enough.
     model_parallel_cuda_manual_seed(seed, inference_rng_tracker=True, force_reset_rng=True)
+
+
+def _meeting_place(
+    rank: int, world_size: int, address: str, port: int, timeout: timedelta
+) -> TCPStore:
+    """Where the ranks find each other, on rank 0. It listens at `address` alone: torch itself would
+    listen on every interface, and whoever reaches the store may write to it."""
+    listener = socket.create_server((address, port)).detach() if rank == 0 else None
+    return TCPStore(
+        address,
+        port,
+        world_size,
+        is_master=rank == 0,
+        timeout=timeout,
+        master_listen_fd=listener,
+    )
 
 
 def close_groups() -> None:

@@ -156,10 +156,9 @@ def _only_rows(model: Any, rows_R: Tensor | None) -> Iterator[None]:
 def _score(batch: _Input, logits_1RV: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     """Log-probability and entropy of the T labels, 0 where they were not asked for."""
     group = parallel_state.get_tensor_model_parallel_group()
-    logits_RV = logits_1RV[0] if temperature == 1.0 else logits_1RV[0] / temperature
     rows_R = batch.rows_R
     labels_R = batch.labels_L if rows_R is None else batch.labels_L[rows_R]
-    scores = logprobs_and_entropy(logits_RV, labels_R, group)
+    scores = logprobs_and_entropy(logits_1RV[0], labels_R, group, temperature)
     if rows_R is not None:
         length = len(batch.labels_L)
         scores = (_spread(scores[0], rows_R, length), _spread(scores[1], rows_R, length))

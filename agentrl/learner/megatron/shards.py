@@ -22,8 +22,8 @@ from torch import Tensor
 from torch.distributed.checkpoint import metadata as torch_format
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 
+from agentrl import disk
 from agentrl.errors import ConfigError, DataError, EnvironmentSetupError
-from agentrl.learner.manifest import sync
 from agentrl.learner.megatron.boxes import overlap
 from agentrl.learner.megatron.placement import CONTENT, Shard
 
@@ -61,7 +61,7 @@ def write(directory: Path, rank: int, shards: Iterable[Shard]) -> Index:
     written = [shard for shard in shards if shard.written]
     if not written:
         return index
-    with (directory / name).open("xb") as file:
+    with disk.create_file(directory / name) as file:
         for shard in written:
             start = file.tell()
             block = io.BytesIO()
@@ -73,7 +73,7 @@ def write(directory: Path, rank: int, shards: Iterable[Shard]) -> Index:
             )
             sizes = tuple(shard.tensor.shape)
             whole.chunks.append(Chunk(shard.offset, sizes, name, start, file.tell() - start))
-    sync(directory / name)
+        disk.sync_file(file)
     return index
 
 
@@ -88,12 +88,12 @@ def write_index(directory: Path, parts: Sequence[Index]) -> None:
     _check_files(directory, index)
     for key, whole in index.items():
         assert sum(prod(chunk.sizes) for chunk in whole.chunks) == prod(whole.shape), key
-    (directory / _INDEX).write_bytes(msgspec.json.encode(index))
-    (directory / ".metadata").write_bytes(pickle.dumps(_for_torch(index)))
+    disk.write_file(directory / _INDEX, msgspec.json.encode(index))
+    disk.write_file(directory / ".metadata", pickle.dumps(_for_torch(index)))
     torch.save({"content_metadata": CONTENT}, directory / "common.pt")
     save_config(CheckpointingConfig("torch_dist", 1), str(directory))
-    for name in (_INDEX, ".metadata", "common.pt", "metadata.json"):
-        sync(directory / name)
+    for name in ("common.pt", "metadata.json"):
+        disk.sync(directory / name)
 
 
 def read_index(directory: Path) -> Index:

@@ -19,9 +19,9 @@ import msgspec
 import torch.distributed as dist
 from megatron.core import parallel_state
 
+from agentrl import disk
 from agentrl.errors import ConfigError, DataError, EnvironmentSetupError
 from agentrl.learner.agreement import Failure, attempt, failure_of, retold
-from agentrl.learner.manifest import sync
 from agentrl.learner.megatron import parallel, placement, rng, shards
 from agentrl.learner.megatron.optimizer import Optimizer
 from agentrl.learner.megatron.placement import Shard
@@ -62,7 +62,7 @@ def save(directory: Path, model: Any, optimizer: Optimizer) -> None:
                 f"rank {rank} sees no {directory}: on several nodes checkpoints need a file system"
                 " that all of them share"
             )
-        _write(_rng_file(directory, rank), msgspec.msgpack.encode(rng.capture()))
+        disk.write_file(_rng_file(directory, rank), msgspec.msgpack.encode(rng.capture()))
         return shards.write(directory, rank, _shards(model, optimizer))
 
     parts = _together(write)
@@ -73,7 +73,7 @@ def save(directory: Path, model: Any, optimizer: Optimizer) -> None:
             progress = Progress(
                 optimizer.completed_steps, _layout(), optimizer.schedule_start, optimizer.run_id
             )
-            _write(directory / _PROGRESS, msgspec.json.encode(progress))
+            disk.write_file(directory / _PROGRESS, msgspec.json.encode(progress))
 
     _together(describe)
 
@@ -165,8 +165,3 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except FileNotFoundError:
         raise DataError(f"{path.parent}: {path.name} is missing") from None
-
-
-def _write(path: Path, data: bytes) -> None:
-    path.write_bytes(data)
-    sync(path)

@@ -6,6 +6,7 @@ A format that stands in this frame says how it tells a model of its tools, how a
 and how results are shown. The text of a control token inside a message stays text.
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 
@@ -134,6 +135,12 @@ class ChatML(ABC):
     def _token(self, text: str) -> Piece:
         """A marker that some vocabularies have as a control token and others as plain words."""
         return Piece(Author.CONTROL if text in self.vocab.control else Author.FORMAT, text)
+
+    def _kept_open(self, content: str, closing: re.Pattern[str]) -> str:
+        """`content` of a tag of plain words, which it may not close: `closing` matches the `</` of
+        what would, as the tokenizer reads it."""
+        read = self.vocab.normalized(content)
+        return closing.sub("< /", read) if closing.search(read) else content
 
     # ---- inside ----
 

@@ -38,15 +38,18 @@ _DEFAULT_SYSTEMS = (
 )
 
 
-def load_format(name: str, model_dir: str | Path) -> ChatFormat:
+def load_format(name: str, model_dir: str | Path, *, max_tokens: int | None = None) -> ChatFormat:
     """agentrl's own chat format `name` for the model at `model_dir`. Raises as `make_format`."""
     if name not in FORMATS:
         raise ConfigError(f"there is no chat format {name!r}; there are {', '.join(FORMATS)}")
-    return make_format(FORMATS[name], name, model_dir)
+    return make_format(FORMATS[name], name, model_dir, max_tokens=max_tokens)
 
 
-def make_format(made: MakesFormat, name: str, model_dir: str | Path) -> ChatFormat:
-    """A chat format for the model at `model_dir`; `name` is what messages call it.
+def make_format(
+    made: MakesFormat, name: str, model_dir: str | Path, *, max_tokens: int | None = None
+) -> ChatFormat:
+    """A chat format for the model at `model_dir`; `name` is what messages call it; `max_tokens`:
+    see `Vocab`.
 
     Reads `tokenizer.json` and the chat template (of `chat_template.jinja`, or else of
     `tokenizer_config.json`). A template that never mentions `tools` does not describe them to its
@@ -54,7 +57,7 @@ def make_format(made: MakesFormat, name: str, model_dir: str | Path) -> ChatForm
     a format that is ChatML is none of ChatML; any other needs no template.
     """
     model_dir = Path(model_dir)
-    vocab = Vocab.from_file(model_dir)
+    vocab = Vocab.from_file(model_dir, max_tokens=max_tokens)
     is_chatml = isinstance(made, type) and issubclass(made, ChatML)
     template = _read_template(model_dir) if is_chatml or _has_template(model_dir) else ""
     if is_chatml and "<|im_start|>" not in template:

@@ -1,11 +1,13 @@
 """`qwen`: ChatML turns with Hermes tool calls, as Qwen2.5 writes them.
 
 The ids equal those of the rendered chat template, for any content without control text; tests
-compare them with `transformers`. Two things differ by intent: the text of a control token inside a
-message stays text, and reasoning of earlier turns is kept, for nothing sampled is ever rewritten.
+compare them with `transformers`. Three things differ by intent: the text of a control token inside
+a message stays text; reasoning of earlier turns is kept, for nothing sampled is ever rewritten; and
+where the tags of a result are plain words, as in Qwen2.5, a result cannot close its own.
 """
 
 import json
+import re
 from collections.abc import Collection, Iterator, Sequence
 
 from agentrl.tokens.chat import Message, ParsedTurn, ToolCall
@@ -19,6 +21,8 @@ __all__ = ["THINK", "THINK_END", "QwenFormat"]
 
 _RESULT = "<tool_response>"
 _RESULT_END = "</tool_response>"
+#: How a result may not close its own tag.
+_CLOSING = re.compile("</(?=tool_response)", re.IGNORECASE)
 THINK = "<think>"
 THINK_END = "</think>"
 
@@ -103,7 +107,9 @@ class QwenFormat(ChatML):
         yield Piece(Author.FORMAT, "\n")
         yield self._token(_RESULT)
         yield Piece(Author.FORMAT, "\n")
-        yield Piece(Author.FOREIGN, message.content)
+        is_text = _RESULT_END not in self.vocab.control
+        content = self._kept_open(message.content, _CLOSING) if is_text else message.content
+        yield Piece(Author.FOREIGN, content)
         yield Piece(Author.FORMAT, "\n")
         yield self._token(_RESULT_END)
 

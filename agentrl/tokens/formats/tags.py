@@ -79,7 +79,7 @@ class TagsFormat(ChatML):
 
     def _result(self, message: Message, *, first: bool) -> Iterator[Piece]:
         yield Piece(Author.FORMAT, f"user\n{_RESULT}\n" if first else f"\n{_RESULT}\n")
-        yield Piece(Author.FOREIGN, _CLOSING.sub("< /", message.content))
+        yield Piece(Author.FOREIGN, self._kept_open(message.content, _CLOSING))
         yield Piece(Author.FORMAT, f"\n{_RESULT_END}")
 
 

@@ -6,7 +6,6 @@ that fails is tried a second time: a busy host, too, can fail to start a process
 """
 
 import logging
-import os
 import shutil
 from typing import Protocol
 
@@ -75,10 +74,8 @@ async def works(sandbox: Sandbox) -> str | None:
 async def has_namespaces(plain: Plain) -> bool:
     """Whether the kernel gives code in `plain` namespaces of its own. Without them it may read and
     write the memory of a worker without capabilities: both are processes of one user."""
-    result = await plain.run("import os; print(os.readlink('/proc/self/ns/user'))", Limits())
-    inside = result.stdout.strip()
-    here = os.readlink("/proc/self/ns/user")  # noqa: PTH115 - it leads to no path
-    return inside.startswith("user:") and inside != here
+    result = await plain.run("import os; print(os.listdir('/proc'))", Limits())
+    return result.stdout.strip() == "[]"
 
 
 async def _find(program: str | None, allow_unsafe: bool) -> Sandbox:

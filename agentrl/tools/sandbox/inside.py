@@ -8,8 +8,8 @@ is nothing else. The order is one JSON object on stdin. What goes wrong before b
 is the sandbox's; after it, everything on stdout and stderr is the code's.
 
 Walls are bubblewrap's, or for the plain sandbox namespaces of its own as far as the kernel allows:
-network, IPC, host name, and a work folder in memory whose size is bounded. Capabilities go in each
-case, so that code of a worker that runs as root is not above the permissions of files.
+network, IPC, host name, a work folder in memory whose size is bounded, and no /proc. Capabilities
+go in each case, so that code of a worker that runs as root is not above the permissions of files.
 """
 
 import base64
@@ -35,7 +35,7 @@ SECCOMP_MODE_FILTER = 2
 LINUX_CAPABILITY_VERSION_3 = 0x20080522
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x20000, 0x4000000, 0x8000000
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
-MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_PRIVATE = 2, 4, 8, 0x4000, 0x40000
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_PRIVATE = 1, 2, 4, 8, 0x4000, 0x40000
 #: KEYCTL_JOIN_SESSION_KEYRING, and the number of keyctl.
 JOIN_KEYRING, KEYCTL = 1, {"x86_64": 250, "aarch64": 219}
 NOBODY = 65534
@@ -87,6 +87,7 @@ def build_walls(kind: str, disk_bytes: int, max_files: int) -> None:
         with suppress(OSError):
             enter_namespaces()
             mount_work_folder(disk_bytes, max_files)
+            hide_processes()
     elif kind == "bubblewrap":
         mount_work_folder(disk_bytes, max_files)
 
@@ -108,6 +109,13 @@ def mount_work_folder(disk_bytes: int, max_files: int) -> None:
     flags = ctypes.c_ulong(MS_NOSUID | MS_NODEV | MS_NOEXEC)
     call("mount", b"tmpfs", bytes(place), b"tmpfs", flags, options)
     os.chdir(place)
+
+
+def hide_processes() -> None:
+    """An empty folder in the place of /proc. There the code would see all processes of the host,
+    and could, with the rights of their user, have the kernel end them first (oom_score_adj)."""
+    flags = ctypes.c_ulong(MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    call("mount", b"tmpfs", b"/proc", b"tmpfs", flags, b"size=4k,nr_inodes=2")
 
 
 def drop_rights() -> None:

@@ -1,0 +1,148 @@
+"""`agentrl env check`: the promises of an Env or a rollout, each with what was found, line by line.
+
+While a promise is tried, a person who waits is told where the check stands: on a terminal in a line
+that is redrawn, elsewhere in a plain line now and then, on stderr.
+"""
+
+import logging
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Self, TextIO
+
+from agentrl.envs.ground import Finding, Ground, Standing
+
+__all__ = ["Progress", "check"]
+
+#: Seconds between two lines, on a terminal and elsewhere.
+REDRAWN_S, PLAIN_S = 1.0, 10.0
+_CLEAR = "\r\x1b[K"
+
+
+class Progress:
+    """`with Progress(stream) as progress`; in a thread, for what is tried may hold the loop."""
+
+    def __init__(
+        self,
+        stream: TextIO,
+        every_s: float | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._stream = stream
+        self._redraws = stream.isatty()
+        self._every_s = every_s or (REDRAWN_S if self._redraws else PLAIN_S)
+        self._now = now
+        self._began = now()
+        self._standing: Standing | None = None
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+        self.clear()
+
+    def tries(self, standing: Standing) -> None:
+        """A promise is tried from now on."""
+        with self._lock:
+            self._standing = standing
+            if self._redraws:
+                self._draw(standing)
+
+    def clear(self) -> None:
+        """Make room for what is found."""
+        with self._lock:
+            self._standing = None
+            if self._redraws:
+                self._stream.write(_CLEAR)
+                self._stream.flush()
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._every_s):
+            with self._lock:
+                if self._standing is not None:
+                    self._draw(self._standing)
+
+    def _draw(self, at: Standing) -> None:
+        seconds = self._now() - self._began
+        line = f".. promise {at.number} of {at.total}, {seconds:.0f} s: {at.promise}"
+        if self._redraws:
+            width = shutil.get_terminal_size().columns
+            line = f"{_CLEAR}{line[: width - 1]}"
+        self._stream.write(line if self._redraws else f"{line}\n")
+        self._stream.flush()
+
+
+def check(ground: Ground, limit_s: float) -> int:
+    """Try all promises within `limit_s` and print what is found; returns the exit code."""
+    num_broken = num_partly = 0
+    name, about = _about(ground)
+    sys.stdout.write(f"{about}\n")
+    sys.stdout.flush()
+    with _unlogged(), Progress(sys.stderr) as progress:
+        for finding in _findings(ground, progress, limit_s):
+            num_broken += finding.problem is not None
+            num_partly += finding.note is not None
+            mark = "BAD" if finding.problem else "-- " if finding.note else "ok "
+            progress.clear()
+            sys.stdout.write(f"{mark} {finding.promise}\n")
+            for more in filter(None, (finding.problem, finding.note)):
+                sys.stdout.write(f"    {more}\n")
+            sys.stdout.flush()
+    broken = "1 promise is broken" if num_broken == 1 else f"{num_broken} promises are broken"
+    kept = "what could be tried is kept" if num_partly else "every promise is kept"
+    sys.stdout.write(f"{name}: {broken if num_broken else kept}\n")
+    return 1 if num_broken else 0
+
+
+def _about(ground: Ground) -> tuple[str, str]:
+    """Its name, and what the model may call; a rollout says that to its model itself."""
+    from agentrl.envs.preflight import tools_of
+    from agentrl.envs.registry import name_of
+    from agentrl.envs.rehearsal import discard
+    from agentrl.envs.rollout import Rollout
+
+    if issubclass(ground.cls, Rollout):
+        name = name_of(ground.cls)
+        return name, f"agent {name}"
+    env = ground.make()
+    discard(env)
+    return ground.cls.__qualname__, tools_of(env)
+
+
+@contextmanager
+def _unlogged() -> Iterator[None]:
+    """What an episode raises is in the findings; its traceback need not be on the screen too."""
+    logger = logging.getLogger("agentrl.actors")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+def _findings(ground: Ground, progress: Progress, limit_s: float) -> Iterator[Finding]:
+    from agentrl.envs.rollout import Rollout
+
+    if issubclass(ground.cls, Rollout):
+        from agentrl.actors.rollout_contract import check_rollout
+
+        return check_rollout(ground, progress.tries, limit_s)
+    from agentrl.envs.contract import check_contract
+
+    return check_contract(ground, progress.tries, limit_s)

@@ -1,0 +1,78 @@
+"""What a run left, judged before anything is started: whether it can be continued.
+
+    ledger.db    its pages, the digest of each row, and that each is what its table holds
+    payload/     that the trajectories of open groups are there, as long as they were
+    --save       that a checkpoint covers what the buffer has let go
+
+Only reads. What is found here would end the run later, after engines and learner have started.
+"""
+
+from pathlib import Path
+
+from agentrl.buffer.ids import group_id
+from agentrl.buffer.ledger import LedgerReader
+from agentrl.buffer.rows import LedgerState
+from agentrl.buffer.store import missing_bytes
+from agentrl.config.run import RunConfig
+from agentrl.errors import ConfigError, StoreError
+from agentrl.learner.checkpoints import iterations
+
+__all__ = ["judge"]
+
+_MAX_TOLD = 8
+_ADVICE = "bring it back from a copy, or take the run's weights into a new one with --load"
+
+
+def judge(run: Path, config: RunConfig) -> None:
+    """Raise StoreError when ledger or payloads of `run` are damaged, with what is lost; ConfigError
+    when there is no checkpoint to go on from; EnvironmentSetupError while a buffer has the ledger.
+    """
+    ledger = run / "ledger.db"
+    is_empty = not ledger.exists() or ledger.stat().st_size == 0
+    if is_empty and not ledger.with_name("ledger.db-wal").exists():
+        _require_nothing(run)
+        return
+    with LedgerReader(ledger) as reader:
+        state = reader.load()
+    _require_payloads(run, state)
+    if not config.eval_only:
+        _require_checkpoint(Path(config.save or run / "recovery"), state)
+
+
+def _require_nothing(run: Path) -> None:
+    """No ledger, or one without a byte, is that of a run that ended as it began."""
+    for name in ("payload", "recovery"):
+        if any((run / name).glob("*")):
+            raise StoreError(
+                f"{run / 'ledger.db'} is empty or gone, and {run / name} is not: its rows are lost;"
+                f" {_ADVICE} {run}"
+            )
+
+
+def _require_payloads(run: Path, state: LedgerState) -> None:
+    lost = [
+        f"episode {group_id(row.mint)}/{row.index}: {what}"
+        for row in state.episodes
+        for stored in row.trajectories
+        if (what := missing_bytes(run / "payload", stored.payload))
+    ]
+    if lost:
+        shown = "".join(f"\n    {line}" for line in lost[:_MAX_TOLD])
+        more = f"\n    and {len(lost) - _MAX_TOLD} more" if len(lost) > _MAX_TOLD else ""
+        raise StoreError(
+            f"{run / 'payload'} lacks trajectories that are yet to be trained on;"
+            f" {_ADVICE} {run}:{shown}{more}"
+        )
+
+
+def _require_checkpoint(root: Path, state: LedgerState) -> None:
+    """By their names alone; the learner verifies what it loads."""
+    retired = next((mark.value for mark in state.marks if mark.key == "retired_through"), 0)
+    newest = max(iterations(root), default=0)
+    if retired > newest:
+        has = f"none newer than {newest}" if newest else "no checkpoint"
+        raise ConfigError(
+            f"--save {root} has {has}, and this run's leases up to {retired} are retired: their"
+            f" trajectories are gone, only a checkpoint of iteration {retired} or later goes on."
+            " Name the folder that the run saved to with --save"
+        )

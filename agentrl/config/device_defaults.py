@@ -1,0 +1,66 @@
+"""What a run does by default because of the device of its learner; the user's own flags win.
+
+On CUDA the learner trains in bfloat16 and shards its optimizer over data-parallel ranks: attention
+of packed sequences has no float32 kernel there, and 16 bytes of optimizer a parameter on every rank
+leave no room for a model of 30 billion. On the CPU it trains in float32, which is no slower there.
+"""
+
+from typing import Any
+
+import msgspec
+
+from agentrl.config.device import Device
+from agentrl.config.run import RunConfig
+from agentrl.errors import ConfigError
+
+__all__ = ["check_device", "defaults_for", "engine_dtype", "for_device", "notes_on_device"]
+
+_ON_CUDA = {"bf16": True, "use_distributed_optimizer": True}
+
+
+def defaults_for(device: Device) -> dict[str, Any]:
+    """Megatron settings of a run on `device` whose user says nothing of them."""
+    return dict(_ON_CUDA) if device == "cuda" else {}
+
+
+def for_device(config: RunConfig, device: Device) -> RunConfig:
+    """`config` for a run on `device`, with what follows from it under the user's settings. Again
+    changes nothing.
+
+    Engines on CUDA compute in the learner's bfloat16: `auto` would take float16 for a checkpoint in
+    float32.
+    """
+    engines = {"dtype": "bfloat16"} if device == "cuda" and config.num_engines else {}
+    return msgspec.structs.replace(
+        config,
+        device=device,
+        megatron=defaults_for(device) | config.megatron,
+        sglang=engines | config.sglang,
+    )
+
+
+def engine_dtype(config: RunConfig) -> str:
+    """What the engines of a run that is resolved for its device compute in: float32, bfloat16,
+    float16 or auto."""
+    said = str(config.sglang.get("dtype", "float32"))
+    return {"float": "float32", "half": "float16"}.get(said, said)
+
+
+def check_device(config: RunConfig, device: Device) -> None:
+    """Raise ConfigError for what cannot run on `device`."""
+    if config.check_weight_update_equal and device == "cuda":
+        raise ConfigError(
+            "--check-weight-update-equal compares with SGLang's digests of weights in host memory; "
+            "on GPUs it makes others: leave it out there, or try the same run on the CPU"
+        )
+
+
+def notes_on_device(config: RunConfig, device: Device) -> list[str]:
+    """What runs on `device` but deserves a look."""
+    if device == "cpu" or for_device(config, device).megatron["bf16"]:
+        return []
+    note = (
+        "--no-bf16 on a GPU: there is no float32 kernel for packed sequences, so attention goes "
+        "through them one by one, which is slow; leave the flag out to train in bfloat16"
+    )
+    return [note]

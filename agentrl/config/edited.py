@@ -1,0 +1,62 @@
+"""Files of the user's that a configuration names, and whether they were edited since a run started.
+
+A run notes their digests in `run.json`. A continued run goes on with what the files hold now: the
+user hears which of them is not what it was, and decides.
+"""
+
+import hashlib
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from agentrl.config.run import RunConfig
+
+__all__ = ["digests", "notes_on_edits"]
+
+#: Fields that name code by its place, path/to/file.py[:name], and data, path[@slice].
+_CODE = (
+    *("env", "chat_format", "custom_rm_path", "dynamic_sampling_filter_path"),
+    "custom_loss_function_path",
+)
+_DATA = ("prompt_data",)
+_PLACE = {name: re.compile(r"(.+\.py)(:\w+)?") for name in _CODE}
+_PLACE |= {name: re.compile(r"(.+?)(@\[[-\d:]*\])?") for name in _DATA}
+#: Bytes of a file that are looked at, beside its length: a data set may be long.
+_HEAD = 64 * 1024**2
+
+
+def digests(config: RunConfig) -> dict[str, str]:
+    """What stands now in each file that `config` names: flag and value -> digest."""
+    return {flag: _digest(path) for flag, path in _files(config)}
+
+
+def notes_on_edits(before: Mapping[str, str], config: RunConfig) -> list[str]:
+    """A line for each file that `before` has another digest of."""
+    return [
+        f"{flag}: the file was edited after the run had last started (written {_written(path)}); "
+        "groups that are open were begun with what it held before, and go on with this"
+        for flag, path in _files(config)
+        if flag in before and before[flag] != _digest(path)
+    ]
+
+
+def _files(config: RunConfig) -> Iterator[tuple[str, Path]]:
+    """Those that can be read; what is wrong with others is said where they are used."""
+    for name, place in _PLACE.items():
+        value = getattr(config, name)
+        if value is not None and (found := place.fullmatch(value)):
+            path = Path(found[1]).expanduser()
+            if path.is_file() and os.access(path, os.R_OK):
+                yield f"--{name.replace('_', '-')} {value}", path
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        head = hashlib.sha256(file.read(_HEAD)).hexdigest()
+    return f"{path.stat().st_size}-{head[:32]}"
+
+
+def _written(path: Path) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(path.stat().st_mtime))

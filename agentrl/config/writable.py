@@ -1,0 +1,77 @@
+"""Places that a run writes to: tried before anything starts, by writing.
+
+A folder that is not there yet is tried where it would be made. Nothing is left behind. Refused as
+well: a `--save-hf` whose folder holds files and no model, or the run, its checkpoints or its first
+weights. The final model replaces the whole folder.
+"""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from agentrl.config.paths import kind_of
+from agentrl.config.run import RunConfig
+from agentrl.errors import ConfigError, EnvironmentSetupError
+
+__all__ = ["check_places"]
+
+
+def check_places(config: RunConfig) -> None:
+    """Raise ConfigError for a place that can be no folder, and EnvironmentSetupError for one that
+    cannot be written."""
+    for flag, place in _places(config):
+        _try(flag, place)
+    if config.save_hf is not None and not config.eval_only:
+        _check_replaced(Path(config.save_hf), config)
+
+
+def _places(config: RunConfig) -> Iterator[tuple[str, Path]]:
+    if config.is_continued:
+        yield "--resume", Path(config.resume)
+    else:
+        yield "--run-dir", Path(config.run_dir)
+    if config.eval_only:
+        return
+    if config.save is not None:
+        yield "--save", Path(config.save)
+    if config.save_hf is not None:
+        # A number stands in the name of a folder beside others.
+        yield "--save-hf", Path(config.save_hf.replace("{rollout_id}", "0"))
+
+
+def _try(flag: str, place: Path) -> None:
+    nearest = place.absolute()
+    while (kind := kind_of(nearest)) == "nothing" and nearest != nearest.parent:
+        nearest = nearest.parent
+    if kind != "a directory":
+        raise ConfigError(f"{flag} {place}: {nearest} is {kind}, and a folder is to be there")
+    try:
+        with tempfile.NamedTemporaryFile(dir=nearest, prefix=".agentrl-") as file:
+            file.write(b"can this be written?")
+            file.flush()
+    except OSError as error:
+        raise EnvironmentSetupError(
+            f"{flag} {place}: {nearest} cannot be written: {error.strerror}; choose another place"
+        ) from None
+
+
+def _check_replaced(place: Path, config: RunConfig) -> None:
+    place = place.absolute()
+    run = Path(config.run_dir) / (config.run_id or "ID")
+    others = {
+        "the run directory": Path(config.resume) if config.is_continued else run,
+        "--save": None if config.save is None else Path(config.save),
+        "--hf-checkpoint": Path(str(config.hf_checkpoint)),
+        "the working directory": Path.cwd(),
+    }
+    for name, other in others.items():
+        if other is not None and other.absolute().resolve().is_relative_to(place.resolve()):
+            raise ConfigError(
+                f"--save-hf {place}: the final model replaces that whole folder, and {name} is "
+                f"{'it' if other.resolve() == place.resolve() else 'in it'}; name a new folder"
+            )
+    if place.is_dir() and any(place.iterdir()) and not (place / "config.json").is_file():
+        raise ConfigError(
+            f"--save-hf {place}: the final model replaces that whole folder, which holds files "
+            "and no model; name a new folder"
+        )

@@ -1,0 +1,64 @@
+"""Whether engines hold what they were given: what each says of its weights after a push, and again
+before the next.
+
+    push of version v -> sealed(v, digest) -> asked again: the same, or somebody changed them
+                                           -> push of v + 1: another digest, or the push was lost
+
+Told by name is an engine whose weights changed between two pushes (its own HTTP API can do that),
+and one whose weights a push did not change although others were sent. An engine that says nothing,
+or was started anew, is not judged. Pure.
+"""
+
+from collections.abc import Mapping
+
+from agentrl.errors import HealthError
+from agentrl.serving.control import HeldWeights
+
+__all__ = ["UNPUBLISHED", "Seals", "Sent"]
+
+#: Label of the weights that an engine starts with.
+UNPUBLISHED = "none"
+
+#: What tells one set of sent weights from another; None where engines would not show each change.
+Sent = tuple[int, ...] | None
+
+
+class Seals:
+    """What engines held after their last push, by name."""
+
+    def __init__(self) -> None:
+        self._seals: dict[str, HeldWeights] = {}
+        self._sent: Sent = None
+
+    def check(self, found: Mapping[str, HeldWeights]) -> None:
+        """Compare with what engines hold now. Raises HealthError."""
+        for name, held in found.items():
+            seal = self._seals.get(name)
+            if seal is None or held.label == UNPUBLISHED or held == seal:
+                continue
+            raise HealthError(
+                f"{name} no longer holds version {seal.label} as it was pushed: its weights are "
+                f"others now, labelled {held.label} (digest {held.digest[:12]}, not "
+                f"{seal.digest[:12]}). Somebody with the run's key changed them through its own "
+                "HTTP API, or its memory is damaged. Tokens that it sampled since are not of the "
+                "learner's weights. Find out who did; then --resume goes on"
+            )
+
+    def renew(self, version: int, sent: Sent, found: Mapping[str, HeldWeights]) -> None:
+        """Take in what engines hold after the push of `version`. Raises HealthError."""
+        before, has_changed = self._seals, None not in (sent, self._sent) and sent != self._sent
+        self._seals, self._sent = dict(found), sent
+        for name, held in found.items():
+            if held.label != str(version):
+                raise HealthError(
+                    f"{name} calls its weights version {held.label} after a push of version "
+                    f"{version}: somebody else pushes to it, or SGLang did not take the label"
+                )
+            old = before.get(name)
+            if has_changed and old is not None and old.digest == held.digest:
+                raise HealthError(
+                    f"{name} still holds the weights of version {old.label}, under the label of "
+                    f"version {version}: the push sent others and it kept what it had. Likely "
+                    "causes: parameter names that its model does not know, or a quantized model "
+                    "that cannot be loaded into again. Compare with --check-weight-update-equal"
+                )

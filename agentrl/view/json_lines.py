@@ -1,0 +1,74 @@
+"""Episodes as JSON, one object a line, for programs: what the ledger says, no conversations."""
+
+from collections import Counter
+
+import msgspec
+
+from agentrl.buffer.ids import group_id
+from agentrl.view.episodes import Episode
+
+__all__ = ["EpisodeLine", "line"]
+
+
+class EpisodeLine(msgspec.Struct, frozen=True):
+    """One line. Null is what is not known yet, or not at all.
+
+    `state` and `fate` are the group's. `reward` is the one that is trained: of the verdict, or
+    before it of the Env; null unless the episode is done. `versions`: sampled tokens by weight
+    version. `turns`, `tokens` and `sampled` count over all segments. `error` is the last error of
+    the episode, `reason` what its group ended of.
+    """
+
+    group: str
+    index: int
+    task: str
+    attempt: int
+    lease: int | None
+    state: str
+    fate: str | None
+    outcome: str | None
+    stop_reason: str | None
+    reward: float | None
+    advantage: float | None
+    metrics: dict[str, float]
+    versions: dict[int, int]
+    turns: int
+    tokens: int
+    sampled: int
+    wall_s: float
+    error: str | None
+    reason: str | None
+
+
+def line(episode: Episode) -> bytes:
+    """The line of an episode, without its end; control characters are escaped."""
+    return msgspec.json.encode(_facts(episode))
+
+
+def _facts(episode: Episode) -> EpisodeLine:
+    group, row = episode.group, episode.row
+    metas = [stored.meta for stored in row.trajectories]
+    versions: Counter[int] = Counter()
+    for meta in metas:
+        versions.update(dict(meta.versions))
+    return EpisodeLine(
+        group=group_id(row.mint),
+        index=row.index,
+        task=group.task.id,
+        attempt=row.attempt,
+        lease=group.lease,
+        state=group.state,
+        fate=group.fate,
+        outcome=row.outcome,
+        stop_reason=row.stop_reason,
+        reward=episode.reward if row.outcome == "done" else None,
+        advantage=episode.advantage,
+        metrics=row.metrics,
+        versions=dict(versions),
+        turns=sum(meta.num_turns for meta in metas),
+        tokens=sum(meta.num_tokens for meta in metas),
+        sampled=sum(meta.num_sampled for meta in metas),
+        wall_s=row.wall_s,
+        error=row.error,
+        reason=group.reason or None,
+    )

@@ -1,0 +1,56 @@
+"""Text of a model, tool, task or error, as a log, a report, a terminal and a page may show it.
+
+Line breaks and tabs stay. Every other control, format, surrogate or separator character becomes
+visible: ESC as the picture of ESC, the others by their code point. What comes out can move no
+cursor, change no colour, turn no line around, and is legal in XML.
+
+The message of an error is user code's too: it is asked for here, and may raise whatever it likes.
+"""
+
+import re
+import unicodedata
+
+__all__ = ["error_text", "message_of", "visible"]
+
+_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+#: What has to be looked at: most text has none of it.
+_SUSPECT = re.compile(r"[^\n\t\x20-\x7e]")
+
+
+def visible(text: str) -> str:
+    """`text` with its hidden characters shown, line breaks and tabs apart."""
+    return _SUSPECT.sub(lambda found: _shown(found[0]), text)
+
+
+def error_text(error: BaseException) -> str:
+    """Class and message of `error`, as in `KeyError: 'x'`."""
+    name, message = type(error).__name__, _message(error)
+    return _unreadable(error) if message is None else f"{name}: {message}"
+
+
+def message_of(error: BaseException) -> str:
+    """What `error` says, or that it cannot be read."""
+    message = _message(error)
+    return _unreadable(error) if message is None else message
+
+
+def _message(error: BaseException) -> str | None:
+    try:
+        return "".join([str(error), ""])  # of a subclass of str, only its characters
+    except BaseException:  # an error that cannot be read may not become another one
+        return None
+
+
+def _unreadable(error: BaseException) -> str:
+    return f"{type(error).__name__} (its message cannot be read)"
+
+
+def _shown(character: str) -> str:
+    code = ord(character)
+    if code < 0x20:
+        return chr(0x2400 + code)
+    if code == 0x7F:
+        return "\u2421"
+    if unicodedata.category(character) in _HIDDEN or code & 0xFFFE == 0xFFFE:
+        return f"<U+{code:04X}>"
+    return character

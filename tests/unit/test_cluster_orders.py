@@ -1,0 +1,50 @@
+"""What the processes of a run are told before any is started."""
+
+from pathlib import Path
+from typing import Any, cast
+
+import agentrl.envs.search_r1
+from agentrl.cluster.layout import RunDir
+from agentrl.cluster.orders import plan_processes
+from agentrl.cluster.placement import Cluster
+from agentrl.config.run import RunConfig
+from agentrl.envs.env import ServiceSpec
+
+MODEL = Path(agentrl.envs.search_r1.__file__).parent / "model"
+
+
+class OneNode:
+    """A cluster with one slot, whose ports are numbers."""
+
+    def __init__(self) -> None:
+        self._port = 20000
+
+    def slots(self) -> list[str]:
+        return ["host"]
+
+    def address_of(self, process: str) -> str:
+        return "127.0.0.1"
+
+    def reserve_port(self, process: str) -> int:
+        self._port += 1
+        return self._port
+
+
+def environments(folder: Path, device: Any) -> dict[str, dict[str, str]]:
+    config = RunConfig(hf_checkpoint=str(MODEL), run_dir=str(folder), device=device)
+    services = {"search": ServiceSpec("search", ["true"], "/")}
+    with RunDir(config) as run:
+        cluster = cast(Cluster, OneNode())
+        _, orders, _ = plan_processes(config, run, cluster, services, device)
+    return {order.name: order.env for order in orders}
+
+
+def test_no_process_of_a_run_on_the_cpu_sees_a_gpu(tmp_path: Path) -> None:
+    told = environments(tmp_path, "cpu")
+    assert {"engine-0", "learner-0", "buffer", "worker-0", "search", "router"} <= set(told)
+    assert {env["CUDA_VISIBLE_DEVICES"] for env in told.values()} == {""}
+
+
+def test_on_cuda_the_devices_are_those_that_ray_gave(tmp_path: Path) -> None:
+    for env in environments(tmp_path, "cuda").values():
+        assert "CUDA_VISIBLE_DEVICES" not in env

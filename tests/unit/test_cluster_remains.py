@@ -1,0 +1,115 @@
+"""What a run left is judged before anything is started: by a dry run, and by the real one."""
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from agentrl.buffer.ledger import Ledger
+from agentrl.cli import train
+from agentrl.cluster.remains import judge
+from agentrl.config.flags import read_flags
+from agentrl.config.resolve import layered
+from agentrl.config.run import RunConfig
+from agentrl.config.toml import write_config
+from agentrl.errors import AgentRLError, ConfigError, EnvironmentSetupError, StoreError
+from tests.unit.buffer_runs import trained_run
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run of the default job: one lease retired, one to be trained, a checkpoint."""
+    run = tmp_path / "r"
+    trained_run(run)
+    (run / "recovery" / "iteration_0000001").mkdir(parents=True)
+    write_config(run / "config.toml", layered(read_flags([]), "train_async")[0])
+    return run
+
+
+def garbage(run: Path) -> None:
+    (run / "ledger.db").write_bytes(b"garbage" * 1000)
+
+
+def cut(run: Path) -> None:
+    data = (run / "ledger.db").read_bytes()
+    (run / "ledger.db").write_bytes(data[: len(data) // 2])
+
+
+def empty(run: Path) -> None:
+    (run / "ledger.db").write_bytes(b"")
+
+
+def other_reward(run: Path) -> None:
+    db = sqlite3.connect(run / "ledger.db")
+    db.execute("UPDATE groups SET row = replace(row, '0.0', '8.0') WHERE mint = 2")
+    db.commit()
+    db.close()
+
+
+def no_payload(run: Path) -> None:
+    shutil.rmtree(run / "payload")
+
+
+def short_payload(run: Path) -> None:
+    (run / "payload" / "00000001.seg").write_bytes(b"x" * 20)
+
+
+def no_checkpoint(run: Path) -> None:
+    shutil.rmtree(run / "recovery")
+
+
+DAMAGES = [
+    (garbage, StoreError, "is no readable ledger"),
+    (cut, StoreError, "damage|no readable ledger"),
+    (empty, StoreError, "is empty or gone, and .*payload is not: its rows are lost"),
+    (other_reward, StoreError, "lost: the task, state, fate and rewards of group 00000002"),
+    (no_payload, StoreError, "episode 00000002/0: segment 1 cannot be read"),
+    (short_payload, StoreError, "episode 00000002/0: segment 1 has 20 bytes of 30"),
+    (no_checkpoint, ConfigError, "has no checkpoint, and this run's leases up to 1 are retired"),
+]
+
+
+def test_a_run_that_can_go_on_is_left_as_it_is(run: Path) -> None:
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    judge(run, RunConfig())
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+def test_a_run_that_ended_as_it_began_can_begin(tmp_path: Path) -> None:
+    judge(tmp_path, RunConfig())
+    (tmp_path / "ledger.db").touch()
+    judge(tmp_path, RunConfig())
+
+
+def test_a_run_that_only_evaluates_needs_no_checkpoint(run: Path) -> None:
+    no_checkpoint(run)
+    judge(run, RunConfig(eval_only=True))
+
+
+def test_a_run_that_goes_on_is_not_judged(run: Path) -> None:
+    with Ledger(run / "ledger.db"), pytest.raises(EnvironmentSetupError, match="in use"):
+        judge(run, RunConfig())
+
+
+@pytest.mark.parametrize(("damage", "error", "said"), DAMAGES)
+def test_damage_is_told_before_anything_is_started(
+    run: Path,
+    damage: Callable[[Path], None],
+    error: type[AgentRLError],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    damage(run)
+    with pytest.raises(error, match=said):
+        judge(run, RunConfig())
+    assert train.main(["--resume", str(run), "--dry-run"], "train_async") == error.exit_code
+    assert not (run / "summary.json").exists()
+    assert train.main(["--resume", str(run)], "train_async") == error.exit_code
+    told = capsys.readouterr()
+    assert f"--resume {run} goes on" not in told.out + told.err
+    assert "Traceback" not in told.out + told.err
+    assert json.loads((run / "summary.json").read_text())["status"] == "failed"
+    assert not list((run / "logs").glob("buffer.log"))

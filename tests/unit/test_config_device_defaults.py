@@ -1,0 +1,57 @@
+"""What follows from the device: precision and the sharding of the optimizer."""
+
+import pytest
+
+from agentrl.config.device import Device
+from agentrl.config.device_defaults import check_device, defaults_for, for_device, notes_on_device
+from agentrl.config.run import RunConfig
+from agentrl.errors import ConfigError
+from agentrl.learner.megatron.settings import MegatronSettings
+
+
+def test_a_learner_on_gpus_trains_in_bf16_with_a_distributed_optimizer() -> None:
+    settings = MegatronSettings.from_config(for_device(RunConfig(), "cuda"))
+    assert settings.bf16
+    assert settings.use_distributed_optimizer
+    assert settings.accumulate_allreduce_grads_in_fp32
+
+
+def test_a_learner_on_a_cpu_trains_in_float32_and_shards_nothing() -> None:
+    settings = MegatronSettings.from_config(for_device(RunConfig(), "cpu"))
+    assert not settings.bf16
+    assert not settings.use_distributed_optimizer
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_flags_of_the_user_win_over_the_device(device: Device) -> None:
+    given = {"bf16": device == "cpu", "use_distributed_optimizer": False, "num_layers": 2}
+    config = RunConfig(megatron=given, sglang={"dtype": "float16"})
+    found = for_device(config, device)
+    assert found.megatron == given
+    assert found.sglang == {"dtype": "float16"}
+    assert found == for_device(found, device)
+
+
+def test_engines_on_gpus_compute_in_the_learners_precision() -> None:
+    assert for_device(RunConfig(), "cuda").sglang == {"dtype": "bfloat16"}
+    assert for_device(RunConfig(), "cpu").sglang == {}
+    assert for_device(RunConfig(loss_type="sft_loss"), "cuda").sglang == {}
+
+
+def test_float32_on_a_gpu_runs_and_is_remarked_on() -> None:
+    slow = RunConfig(megatron={"bf16": False})
+    assert "one by one" in notes_on_device(slow, "cuda")[0]
+    assert notes_on_device(slow, "cpu") == []
+    assert notes_on_device(RunConfig(), "cuda") == []
+
+
+def test_the_defaults_of_a_device_are_not_shared_between_runs() -> None:
+    defaults_for("cuda")["bf16"] = False
+    assert defaults_for("cuda")["bf16"]
+
+
+def test_digests_of_weights_are_not_compared_on_gpus() -> None:
+    check = RunConfig(check_weight_update_equal=True)
+    check_device(check, "cpu")
+    with pytest.raises(ConfigError, match=r"--check-weight-update-equal .* host memory"):
+        check_device(check, "cuda")

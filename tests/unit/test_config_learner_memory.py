@@ -1,0 +1,36 @@
+"""The learner's memory by layout, against numbers worked out by hand."""
+
+from typing import Any
+
+import pytest
+
+from agentrl.config.learner_memory import learner_bytes
+from agentrl.config.run import RunConfig
+
+#: Qwen3-32B on 16 GPUs: two of them share a part of the optimizer.
+LARGE = 32_800_000_000
+LAYOUT = {
+    "tensor_model_parallel_size": 4,
+    "pipeline_model_parallel_size": 2,
+    "context_parallel_size": 2,
+}
+
+
+def gigabytes(megatron: dict[str, Any], **flags: Any) -> float:
+    config = RunConfig(actor_num_gpus_per_node=16, megatron=LAYOUT | megatron, **flags)
+    return learner_bytes(config, LARGE) / 1e9
+
+
+def test_a_model_of_32_billion_fits_80_gb_only_where_its_optimizer_is_shared() -> None:
+    assert gigabytes({"bf16": True}) == pytest.approx(4.1 * (2 + 4 + 12))
+    shared = gigabytes({"bf16": True, "use_distributed_optimizer": True})
+    assert shared == pytest.approx(4.1 * (2 + 4 + 12 / 2))
+    assert gigabytes({}) == pytest.approx(4.1 * 16)
+
+
+def test_gradients_in_bf16_and_a_reference_model_count() -> None:
+    base = gigabytes({"bf16": True})
+    halved = gigabytes({"bf16": True, "accumulate_allreduce_grads_in_fp32": False})
+    assert base - halved == pytest.approx(4.1 * 2)
+    reference = gigabytes({"bf16": True}, use_kl_loss=True, kl_loss_coef=0.1)
+    assert reference - base == pytest.approx(4.1 * 2)

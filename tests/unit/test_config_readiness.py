@@ -1,0 +1,232 @@
+"""What a run needs of its host, told before anything starts."""
+
+import os
+import resource
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentrl.cli.train import main
+from agentrl.config.descriptors import open_files
+from agentrl.config.run import RunConfig
+
+DRY = ["--preset", "search-r1-local", "--dry-run"]
+ROOT = Path(__file__).parents[2]
+
+
+def refused(capsys: pytest.CaptureFixture[str], *argv: str, code: int = 2) -> str:
+    assert main([*DRY, *argv], "train_async") == code
+    said = capsys.readouterr()
+    assert "Traceback" not in said.err
+    return said.err
+
+
+# ---- what is no file ----------------------------------------------------------------------------
+
+
+def lay(kind: str, place: Path) -> Path:
+    match kind:
+        case "a directory":
+            place.mkdir()
+        case "a FIFO":
+            os.mkfifo(place)
+        case "a socket":
+            with socket.socket(socket.AF_UNIX) as server:
+                server.bind(str(place))
+        case "a device":
+            return Path("/dev/null")
+        case "a link to nothing":
+            place.symlink_to("nowhere")
+    return place
+
+
+KINDS = ["a directory", "a FIFO", "a socket", "a device", "a link to nothing"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_in_what_is_no_file_are_told(
+    kind: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)  # a socket's path may not be long
+    place = lay(kind, Path("x"))
+    assert f" is {kind}, not a file of rows" in refused(capsys, "--prompt-data", str(place))
+    assert f" is {kind}, not a file of rows" in refused(
+        capsys, "--eval-prompt-data", "v", str(place)
+    )
+
+
+@pytest.mark.parametrize("kind", ["a directory", "a FIFO"])
+def test_code_and_settings_in_what_is_no_file_are_told(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert f"is {kind}, not code" in refused(capsys, "--env", str(lay(kind, tmp_path / "e.py")))
+    settings = lay(kind, tmp_path / "c.toml")
+    assert f"is {kind}, not a file of settings" in refused(capsys, "--config", str(settings))
+
+
+# ---- the name of a run --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["../../etc/x", ".", "..", "", "a b", "a\nb", "\x1b[2J", "x" * 81, "x\n", "é", "a/b"]
+)
+def test_a_name_that_is_no_plain_name_is_refused(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = refused(capsys, "--run-id", name)
+    assert "--run-id cannot be " in said
+    assert "1 to 80 letters, digits, dots, dashes and underscores" in said
+    assert "\x1b" not in said
+    assert len(said) < 300
+
+
+@pytest.mark.parametrize("name", ["a", "x" * 80, "A-1_b.c", "...", ".hidden"])
+def test_a_plain_name_is_taken(name: str, tmp_path: Path) -> None:
+    assert main([*DRY, "--run-dir", str(tmp_path), "--run-id", name], "train_async") == 0
+
+
+# ---- places to write ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flag", ["--run-dir", "--save", "--save-hf"])
+def test_a_file_in_the_place_of_a_folder_is_told(
+    flag: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "names.jsonl"
+    file.touch()
+    for place in (file, file / "below", file / "{rollout_id}"):
+        said = refused(capsys, flag, str(place))
+        assert f"{file} is a file, and a folder is to be there" in said
+    assert "/dev/null is a device" in refused(capsys, flag, "/dev/null")
+
+
+@pytest.mark.parametrize("flag", ["--run-dir", "--save", "--save-hf"])
+def test_a_place_that_cannot_be_written_is_tried_and_told(
+    flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = refused(capsys, flag, "/proc/sys/nothing/here", code=3)
+    assert f"{flag} /proc/sys/nothing/here: /proc/sys cannot be written: " in said
+
+
+def test_what_was_tried_leaves_nothing_behind(tmp_path: Path) -> None:
+    places = ["--run-dir", "--save", "--save-hf"]
+    argv = [word for flag in places for word in (flag, str(tmp_path / flag / "new"))]
+    assert main([*DRY, *argv], "train_async") == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_all_that_is_wrong_with_the_host_is_told_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = tmp_path / "names.jsonl"
+    rows.touch()
+    said = refused(capsys, "--load", str(rows), "--save", str(rows))
+    assert f"--load: {rows} is a file; name a run, its checkpoints, or one of them" in said
+    assert f"--save {rows}: {rows} is a file" in said
+
+
+def test_a_folder_without_checkpoints_is_nothing_to_load(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "there is no checkpoint" in refused(capsys, "--load", str(tmp_path))
+    assert "there is no folder" in refused(capsys, "--load", str(tmp_path / "none"))
+    (tmp_path / "iteration_0000003").mkdir()
+    for place in (tmp_path, tmp_path / "iteration_0000003"):
+        assert main([*DRY, "--load", str(place)], "train_async") == 0
+
+
+def test_the_final_model_replaces_nothing_but_a_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    home = tmp_path / "home"
+    home.mkdir()
+    assert main([*DRY, "--save-hf", str(home)], "train_async") == 0
+    (home / "letter.txt").touch()
+    said = refused(capsys, "--save-hf", str(home))
+    assert "replaces that whole folder, which holds files and no model" in said
+    (home / "config.json").touch()
+    assert main([*DRY, "--save-hf", str(home)], "train_async") == 0
+    assert "the run directory is in it" in refused(capsys, "--save-hf", "/")
+    for flag, place in (("--run-dir", "out"), ("--save", "out/kept")):
+        assert "in it" in refused(capsys, flag, place, "--save-hf", "out")
+
+
+# ---- open files ---------------------------------------------------------------------------------
+
+
+def limited(soft: int, hard: int, *argv: str) -> tuple[int, str, int]:
+    """Exit code, words, and the soft limit that is left of a program that starts under these."""
+    code = (
+        "import resource, sys\n"
+        "from agentrl.config.readiness import check_readiness\n"
+        "from agentrl.config.resolve import parse\n"
+        "from agentrl.errors import AgentRLError\n"
+        "resolved = parse(sys.argv[1:], 'train_async')\n"
+        "try:\n"
+        "    print(*check_readiness(resolved.config, dry_run=resolved.dry_run))\n"
+        "    code = 0\n"
+        "except AgentRLError as error:\n"
+        "    print(error)\n"
+        "    code = error.exit_code\n"
+        "print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])\n"
+        "sys.exit(code)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--preset", "search-r1-local", *argv],
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard)),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.stderr == ""
+    *said, left = done.stdout.splitlines()
+    return done.returncode, "\n".join(said), int(left)
+
+
+def test_a_hard_limit_that_turns_alone_would_reach_is_refused_with_the_numbers() -> None:
+    code, said, _ = limited(64, 64)
+    assert code == 3
+    assert "ulimit -n: a process may open 64 files here (hard limit)" in said
+    assert "with 64 turns in flight one needs 192: raise it to 896" in said
+
+
+def test_a_small_soft_limit_is_raised_as_far_as_the_hard_one_allows() -> None:
+    code, said, left = limited(64, 2000)
+    assert (code, said, left) == (0, "", 2000)
+    code, _, left = limited(64, 2000, "--dry-run")
+    assert (code, left) == (0, 64)
+
+
+def test_a_limit_that_leaves_little_for_tools_is_noted() -> None:
+    code, said, left = limited(64, 256)
+    assert (code, left) == (0, 256)
+    assert "896 would be needed if all 384 episodes were in a tool at once" in said
+
+
+def test_the_limits_of_a_cluster_that_runs_already_are_its_own() -> None:
+    assert limited(64, 64, "--ray-address", "auto")[0] == 0
+
+
+def test_open_files_follow_from_turns_and_episodes() -> None:
+    config = RunConfig(
+        rollout_batch_size=100,
+        n_samples_per_prompt=10,
+        async_buffer_size=1,
+        rollout_num_gpus=4,
+        sglang_server_concurrency=300,
+        num_agent_workers=2,
+        max_concurrent_episodes=800,
+    )
+    files = open_files(config)
+    assert (files.episodes, files.turns) == (1600, 1200)
+    assert files.least == 64 + 2 * 1200
+    assert files.most == max(files.least, 64 + 800 + 2 * 800)

@@ -1,0 +1,82 @@
+"""Engines that hold other weights than they were given last are told by name."""
+
+import copy
+
+import pytest
+
+from agentrl.errors import HealthError
+from agentrl.serving.control import HeldWeights
+from agentrl.serving.seals import Seals
+from tests.unit.test_serving_weights import Cluster, cluster, some_weights
+
+__all__ = ["cluster"]  # a fixture of these tests too
+
+
+def test_an_engine_whose_weights_somebody_replaced_is_named_before_the_next_push(
+    cluster: Cluster,
+) -> None:
+    sink = cluster.sink("e0", "e1")
+    sink.publish(1, some_weights(1).items())
+    sink.inspect()
+    cluster.engines["e1"].weights = some_weights(9)  # under the label that it had
+    with pytest.raises(HealthError, match=r"e1 no longer holds version 1"):
+        sink.inspect()
+    with pytest.raises(HealthError, match=r"e1 no longer holds version 1"):
+        sink.publish(2, some_weights(2).items())
+    assert not any(engine.paused for engine in cluster.engines.values())
+
+
+def test_an_engine_that_kept_its_weights_in_a_push_is_named(cluster: Cluster) -> None:
+    sink = cluster.sink("e0", "e1")
+    sink.publish(1, some_weights(1).items())
+    stale = cluster.engines["e0"]
+    kept = copy.copy(stale.weights)
+    calls = {"number": 0}
+
+    def keep_the_old_ones() -> None:
+        calls["number"] += 1
+        stale.weights = copy.copy(kept)
+
+    stale.on_bucket = keep_the_old_ones
+    with pytest.raises(HealthError, match=r"e0 still holds the weights of version 1.*version 2"):
+        sink.publish(2, some_weights(2).items())
+    assert calls["number"] > 0
+    assert not any(engine.paused for engine in cluster.engines.values())
+
+
+def test_engines_that_hold_what_they_were_given_raise_no_alarm(cluster: Cluster) -> None:
+    sink = cluster.sink("e0", "e1")
+    for version, seed in [(1, 1), (2, 2), (2, 2), (3, 3), (4, 3)]:  # again, and without a change
+        sink.publish(version, some_weights(seed).items())
+        sink.inspect()
+
+
+def test_an_engine_that_was_started_anew_is_no_alarm(cluster: Cluster) -> None:
+    sink = cluster.sink("e0", "e1")
+    sink.publish(1, some_weights(1).items())
+    cluster.engines["e1"].weights = some_weights(0)
+    cluster.engines["e1"].version = "none"
+    sink.inspect()
+    sink.publish(2, some_weights(2).items())
+    cluster.assert_serving(2, some_weights(2), "e0", "e1")
+
+
+def test_an_engine_that_says_nothing_of_its_weights_is_not_judged(cluster: Cluster) -> None:
+    sink = cluster.sink("e0", "e1")
+    sink.publish(1, some_weights(1).items())
+    cluster.engines["e1"].mute = True
+    cluster.engines["e1"].weights = some_weights(9)
+    sink.inspect()
+    assert cluster.lost == []
+
+
+def test_a_push_under_another_label_than_its_own_is_told() -> None:
+    with pytest.raises(HealthError, match=r"e0 calls its weights version 6 after a push of .* 7"):
+        Seals().renew(7, (1,), {"e0": HeldWeights("6", "d")})
+
+
+def test_a_push_that_no_digest_can_show_is_not_judged() -> None:
+    """What was sent is told apart by more than what an engine keeps of it."""
+    seals = Seals()
+    seals.renew(1, None, {"e0": HeldWeights("1", "same")})
+    seals.renew(2, None, {"e0": HeldWeights("2", "same")})
