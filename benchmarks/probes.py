@@ -20,6 +20,7 @@ from agentrl.cluster.spec import RunSpec, read_spec
 from agentrl.config.record import read_record
 from agentrl.errors import EngineError
 from agentrl.serving.client import EngineClient
+from agentrl.serving.key import read_key
 from agentrl.types import SamplingParams
 
 __all__ = ["NEIGHBOURS", "Turn", "added_seconds", "probe"]
@@ -69,6 +70,7 @@ async def probe(run: Path, turns: list[Turn]) -> None:
         max_context=spec.model.max_context,
         num_permits=num_probes,
         turn_timeout_s=TURN_S,
+        key=read_key(spec.engine_key_file),
     )
     async with client, anyio.create_task_group() as probes:
         for index in range(num_probes):

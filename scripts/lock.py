@@ -141,7 +141,7 @@ def main() -> None:
     for name, packages in (("runtime", runtime), ("dev", dev)):
         write(name, f"requirements/{name}.in", {p: pins[p] for p in packages}, digests)
     on_gpus = resolved_for_gpus()
-    write("gpu", "pyproject.toml, extra gpu,", on_gpus, hashes(on_gpus, GPU_ARCHITECTURES))
+    write("gpu", "pyproject.toml, extra gpu", on_gpus, hashes(on_gpus, GPU_ARCHITECTURES))
 
 
 if __name__ == "__main__":

@@ -3,10 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
+from agentrl.telemetry.dropped import one_line
+
 __all__ = ["FailedLeases", "given_up"]
 
 #: Groups that are named one by one.
 _SHOWN = 8
+_TASK_CHARS = 80
 
 
 class FailedLeases:
@@ -34,7 +37,7 @@ class FailedLeases:
 def given_up(data: Mapping[str, Any]) -> str:
     """What a person is told of a lease that is given up."""
     pairs = zip(data["groups"], data["tasks"], strict=True)
-    named = [f"{group} of task {task:.80}" for group, task in pairs]
+    named = [f"{group} of task {one_line(task, _TASK_CHARS)}" for group, task in pairs]
     return (
         f"lease {data['number']} ended the learner {_times(data['deaths'])}: its groups are given "
         f"up as poison, and it is made of others. They are {_listed(named)}"
@@ -42,7 +45,7 @@ def given_up(data: Mapping[str, Any]) -> str:
 
 
 def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
+    return {1: "once", 2: "twice"}.get(count, f"{count} times")
 
 
 def _listed(names: tuple[str, ...] | list[str]) -> str:

@@ -125,9 +125,9 @@ def _launch(
         cluster.place(plan_slots(config, num_gpus, list(services)), gate.check)
         phases.mark("placed")
         spec, orders, ready = plan_processes(config, run, cluster, services, device)
-        cluster.write_file(str(run.spec), msgspec.json.encode(spec))
         for key in key_files(spec):
             cluster.write_file(str(key), key.read_bytes())
+        cluster.write_file(str(run.spec), msgspec.json.encode(spec))
         driver = Driver(
             run=run,
             spec=spec,

@@ -95,12 +95,13 @@ def _obstacle(facts: DeviceFacts) -> tuple[str, str]:
         return "torch cannot be imported", _INSTALL
     if _is_cpu_build(facts.torch) or not (facts.cuda or facts.missing):
         return f"torch {facts.torch} has no CUDA", _INSTALL
-    if facts.missing:
-        return f"{' and '.join(facts.missing)} cannot be imported", _INSTALL
-    if not facts.num_usable:
+    # Without a driver SGLang's packages cannot be imported either: the driver is what is lacking.
+    if facts.cuda and not facts.num_usable:
         driver = f"a driver that is new enough for CUDA {facts.cuda} (see nvidia-smi)"
         needed = f"{driver}, and a CUDA_VISIBLE_DEVICES that shows one"
         return f"torch {facts.torch} can use none", needed
+    if facts.missing:
+        return f"{' and '.join(facts.missing)} cannot be imported", _INSTALL
     return "", ""
 
 

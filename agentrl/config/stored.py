@@ -116,7 +116,8 @@ def _changes(before: RunConfig, now: RunConfig, run: Path) -> Iterator[str]:
         if old == new or (name == "min_group_size" and new < old):
             continue
         flag = "--" + name.replace("_", "-")
-        yield f"{flag} {_said(new)}, but {run} was begun with {_said(old)} and {why};"
+        begun = "without it" if old is None else f"with {old}"
+        yield f"{flag} {_said(new)}, but {run} was begun {begun} and {why};"
 
 
 def _value(config: RunConfig, name: str, default: Any) -> Any:

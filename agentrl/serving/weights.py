@@ -106,6 +106,7 @@ class FleetWeightSink:
         self._resources = ExitStack()
         self._portal = self._resources.enter_context(start_blocking_portal("asyncio"))
         self._seals = Seals()
+        self._unseen: set[str] = set()
         self._fleets: list[Fleet] = []
         self._lost: list[EngineControl] = []
         for engine in engines:
@@ -316,8 +317,10 @@ class FleetWeightSink:
 
         members = list(self._members())
         calls = [_bound(ask, member) for member in members]
-        for error in failures_of(members, start_calls(self._portal, calls)).values():
-            logger.warning("its weights are not looked at: %s", error)
+        for member, error in failures_of(members, start_calls(self._portal, calls)).items():
+            if member.name not in self._unseen:
+                logger.warning("nobody can tell which weights %s holds: %s", member.name, error)
+        self._unseen = {member.name for member in members} - found.keys()
         return found
 
     def _checksum(self, member: EngineControl) -> EngineChecksum:

@@ -21,7 +21,8 @@ LOCKED = ("sgl_kernel", "triton")
 NO_GPU = DeviceFacts("this host", 0, torch="2.13.0+cpu", missing=LOCKED)
 LOCK_ON_A_GPU_HOST = DeviceFacts("Ray", 1, torch="2.13.0+cpu", missing=LOCKED)
 TORCH_OF_PYPI = DeviceFacts("this host", 2, torch="2.13.0", missing=("sgl_kernel",))
-OLD_DRIVER = DeviceFacts("this host", 2, torch="2.13.0", cuda="13.0")
+OLD_DRIVER = DeviceFacts("this host", 2, torch="2.13.0", cuda="13.0", missing=("sgl_kernel",))
+OLD_KERNELS = DeviceFacts("Ray", 8, "2.13.0", "13.0", num_usable=1, missing=("sgl_kernel",))
 NO_TORCH = DeviceFacts("Ray", 4)
 GPU_HOST = DeviceFacts("Ray", 8, torch="2.13.0", cuda="13.0", num_usable=1)
 
@@ -34,6 +35,7 @@ SAID = [
     (LOCK_ON_A_GPU_HOST, f"cpu: Ray sees 1 GPU, but torch 2.13.0+cpu has no CUDA; {INSTALL}"),
     (TORCH_OF_PYPI, f"cpu: this host has 2 GPUs, but sgl_kernel cannot be imported; {INSTALL}"),
     (OLD_DRIVER, f"cpu: this host has 2 GPUs, but torch 2.13.0 can use none; {DRIVER}"),
+    (OLD_KERNELS, f"cpu: Ray sees 8 GPUs, but sgl_kernel cannot be imported; {INSTALL}"),
     (NO_TORCH, f"cpu: Ray sees 4 GPUs, but torch cannot be imported; {INSTALL}"),
     (GPU_HOST, "cuda: Ray sees 8 GPUs, torch 2.13.0 has CUDA 13.0"),
 ]

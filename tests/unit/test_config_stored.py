@@ -103,7 +103,7 @@ def test_every_field_stays_or_is_free_and_none_is_both() -> None:
 @pytest.mark.parametrize("name", sorted(OTHER.keys() - OF_ROWS))
 def test_what_stored_rows_rest_on_is_refused(killed: Path, name: str) -> None:
     before = (killed / "ledger.db").read_bytes()
-    with pytest.raises(ConfigError, match=rf"^{flag(name)} .*, but .* was begun with "):
+    with pytest.raises(ConfigError, match=rf"^{flag(name)} .*, but .* was begun with(out it)? "):
         parse(["--resume", str(killed), flag(name), *OTHER[name]], "train_async")
     assert (killed / "ledger.db").read_bytes() == before
 
@@ -114,7 +114,7 @@ def test_what_stored_rows_of_prompts_rest_on_is_refused(tmp_path: Path, name: st
     rows.write_text('{"input": "q", "question": "q", "answer": "a", "label": "l"}\n')
     begun = ["--env", "single-turn", "--prompt-data", str(rows)]
     run = begin(tmp_path / "r", *begun)
-    with pytest.raises(ConfigError, match=f"{flag(name)} .*, but .* was begun with "):
+    with pytest.raises(ConfigError, match=f"{flag(name)} .*, but .* was begun with(out it)? "):
         parse(["--resume", str(run), flag(name), *OTHER[name]], "train_async")
 
 

@@ -87,13 +87,17 @@ def test_an_engine_that_was_started_anew_is_no_alarm(cluster: Cluster) -> None:
     cluster.assert_serving(2, some_weights(2), "e0", "e1")
 
 
-def test_an_engine_that_says_nothing_of_its_weights_is_not_judged(cluster: Cluster) -> None:
+def test_an_engine_that_says_nothing_of_its_weights_is_not_judged_and_told_of_once(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
     sink = cluster.sink("e0", "e1")
     sink.publish(1, some_weights(1).items())
     cluster.engines["e1"].mute = True
     cluster.engines["e1"].weights = some_weights(9)
     sink.inspect()
+    sink.inspect()
     assert cluster.lost == []
+    assert caplog.text.count("nobody can tell which weights e1 holds") == 1
 
 
 def test_a_push_under_another_label_than_its_own_is_told() -> None:

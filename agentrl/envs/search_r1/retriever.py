@@ -9,8 +9,9 @@
 
 Request and answer are those of Search-R1's retrieval server, so either can stand in for the other.
 One thread searches; a request beyond `MAX_WAITING` is refused with 503, a malformed or oversized
-one with 400 or 413 and a message. BM25 does not return a passage that shares no word with the
-query; dense retrieval (`dense.py`) always returns the nearest ones.
+one with 400 or 413 and a message, one that is still on its way after `READ_S` with 408. BM25 does
+not return a passage that shares no word with the query; dense retrieval (`dense.py`) always returns
+the nearest ones.
 """
 
 import argparse
@@ -35,6 +36,8 @@ __all__ = ["Index", "SearchHit", "create_app", "open_index"]
 
 MAX_BODY_BYTES = 64 * 1024
 MAX_WAITING = 256
+#: Seconds that a request may take to come; until then it is not one of those that wait.
+READ_S = 10.0
 
 _LOG = logging.getLogger(__name__)
 
@@ -98,16 +101,21 @@ def create_app(index: Searchable) -> web.Application:
 
     async def retrieve(request: web.Request) -> web.Response:
         nonlocal waiting
+        try:
+            with anyio.fail_after(READ_S):
+                body = await request.read()
+            wanted = msgspec.json.decode(body, type=RetrieveRequest)
+        except TimeoutError:
+            return _error(408, f"the request did not come within {READ_S:g} s")
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            return _error(400, f"not a retrieval request: {error}")
         if waiting >= MAX_WAITING:
             return _error(503, f"{waiting} requests are waiting; try again later")
         waiting += 1
         try:
-            wanted = msgspec.json.decode(await request.read(), type=RetrieveRequest)
             hits = await anyio.to_thread.run_sync(
                 index.search, wanted.queries, wanted.topk, limiter=one_search
             )
-        except msgspec.DecodeError as error:
-            return _error(400, f"not a retrieval request: {error}")
         finally:
             waiting -= 1
         return _json(RetrieveReply(hits))

@@ -1,0 +1,38 @@
+"""Leases in which the learner ended, in the words of the console and of the last line."""
+
+from typing import Any
+
+from agentrl.cluster.failed_leases import FailedLeases, given_up
+
+
+def failed(number: int, deaths: int, groups: list[str], **more: Any) -> dict[str, Any]:
+    tasks = [f"t{group}" for group in groups]
+    return {"number": number, "deaths": deaths, "groups": groups, "tasks": tasks} | more
+
+
+def test_each_lease_is_named_with_how_often_and_a_lease_made_again_is_another() -> None:
+    leases = FailedLeases()
+    assert leases.words() == ""
+    for deaths in (1, 2, 3):
+        leases.take(failed(9, deaths, ["7", "8"]))
+    leases.take(failed(9, 1, ["9"]))
+    assert leases.words() == (
+        "the learner ended 3 times in lease 9 (groups 7, 8) and the learner ended once in lease 9"
+        " (groups 9)"
+    )
+
+
+def test_a_lease_that_was_stepped_is_not_spoken_of_any_more() -> None:
+    leases = FailedLeases()
+    leases.take(failed(3, 1, ["5"]))
+    leases.take(failed(4, 2, ["6"]))
+    leases.stepped(3)
+    assert leases.words() == "the learner ended twice in lease 4 (groups 6)"
+
+
+def test_of_many_groups_few_are_named_and_a_task_moves_no_cursor() -> None:
+    many = failed(2, 3, [str(number) for number in range(11)])
+    assert given_up(many).endswith("7 of task t7 and 3 more")
+    said = given_up(failed(2, 3, ["1"], tasks=["\x1b[2J" + "x" * 500]))
+    assert said.isprintable()
+    assert len(said) < 300
