@@ -8,10 +8,11 @@ from typing import Any
 
 from agentrl.errors import ConfigError
 
-__all__ = ["check_run_id", "checkpoints_of", "with_places"]
+__all__ = ["CHECKPOINT", "check_run_id", "checkpoints_of", "with_places"]
 
 _PLACES = ("save", "save_hf", "load")
-_CHECKPOINT = re.compile(r"iteration_\d+")
+#: Name of a checkpoint's folder.
+CHECKPOINT = re.compile(r"iteration_\d+")
 _RUN_ID = re.compile(r"(?!\.\.?$)[A-Za-z0-9._-]{1,80}")
 
 
@@ -36,7 +37,7 @@ def with_places(values: dict[str, Any]) -> dict[str, Any]:
 def checkpoints_of(path: Path) -> Path:
     """Where the checkpoints of the run at `path` lie; `path` itself when it holds checkpoints, or
     is no run."""
-    if path.is_dir() and any(_CHECKPOINT.fullmatch(entry.name) for entry in path.iterdir()):
+    if path.is_dir() and any(CHECKPOINT.fullmatch(entry.name) for entry in path.iterdir()):
         return path
     default = path / "recovery"
     try:

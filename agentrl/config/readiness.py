@@ -4,21 +4,19 @@ Places are tried by writing, weights are there, a checkpoint to begin with is on
 may be opened.
 """
 
-import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from agentrl.config.descriptors import raise_limit
 from agentrl.config.paths import kind_of
+from agentrl.config.places import CHECKPOINT
 from agentrl.config.run import RunConfig
 from agentrl.config.weights import read_shapes
 from agentrl.config.writable import check_places
 from agentrl.errors import AgentRLError, ConfigError
 
 __all__ = ["check_readiness"]
-
-_CHECKPOINT = re.compile(r"iteration_\d+")
 
 
 def check_readiness(config: RunConfig, *, dry_run: bool) -> list[str]:
@@ -60,7 +58,7 @@ def _first_checkpoint(config: RunConfig) -> list[str]:
         lack = f"there is no folder {place}" if kind == "nothing" else f"{place} is {kind}"
         raise ConfigError(f"--load: {lack}; name a run, its checkpoints, or one of them")
     folders = (place, *place.iterdir())
-    if not any(_CHECKPOINT.fullmatch(path.name) and path.is_dir() for path in folders):
+    if not any(CHECKPOINT.fullmatch(path.name) and path.is_dir() for path in folders):
         raise ConfigError(f"--load: there is no checkpoint (iteration_...) in {place}")
     return []
 
