@@ -99,6 +99,7 @@ REFUSED_ENGINE: dict[str, str] = {
     "admin_api_key": _KEYED,
     "grpc_port": "agentrl speaks HTTP to its engines",
     "tokenizer_worker_num": "SGLang wants no key with it",
+    "enable_eplb": "it moves weights between two pushes, and an engine must hold what it was given",
 }
 _REFUSED_ON_CPU = {
     "enable_deterministic_inference": "SGLang refuses it with the torch_native attention backend",

@@ -103,6 +103,7 @@ def test_values_are_written_as_sglang_parses_them() -> None:
         ("api_key", "mine", "a key of its own"),
         ("admin_api_key", "mine", "a key of its own"),
         ("tokenizer_worker_num", 2, "no key"),
+        ("enable_eplb", True, "moves weights"),
         ("dist_init_addr", "10.0.0.1:1", "a file of its own"),
         ("--port", 1, "no field name"),
     ],
