@@ -5,6 +5,7 @@ of packed sequences has no float32 kernel there, and 16 bytes of optimizer a par
 leave no room for a model of 30 billion. On the CPU it trains in float32, which is no slower there.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -13,9 +14,17 @@ from agentrl.config.device import Device
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 
-__all__ = ["check_device", "defaults_for", "engine_dtype", "for_device", "notes_on_device"]
+__all__ = [
+    "check_device",
+    "defaults_for",
+    "engine_dtype",
+    "for_device",
+    "notes_on_device",
+    "without_defaults",
+]
 
 _ON_CUDA = {"bf16": True, "use_distributed_optimizer": True}
+_ENGINES_ON_CUDA = {"dtype": "bfloat16"}
 
 
 def defaults_for(device: Device) -> dict[str, Any]:
@@ -30,13 +39,30 @@ def for_device(config: RunConfig, device: Device) -> RunConfig:
     Engines on CUDA compute in the learner's bfloat16: `auto` would take float16 for a checkpoint in
     float32.
     """
-    engines = {"dtype": "bfloat16"} if device == "cuda" and config.num_engines else {}
+    engines = _ENGINES_ON_CUDA if device == "cuda" and config.num_engines else {}
     return msgspec.structs.replace(
         config,
         device=device,
         megatron=defaults_for(device) | config.megatron,
         sglang=engines | config.sglang,
     )
+
+
+def without_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a run's config.toml without what followed from its device, so that the run may
+    be continued on another one."""
+    if values.get("device") != "cuda":
+        return dict(values)
+    brought = {"megatron": _ON_CUDA, "sglang": _ENGINES_ON_CUDA}
+    rest = {
+        family: {
+            name: value
+            for name, value in values.get(family, {}).items()
+            if name not in defaults or value != defaults[name]
+        }
+        for family, defaults in brought.items()
+    }
+    return {**values, **rest}
 
 
 def engine_dtype(config: RunConfig) -> str:

@@ -16,7 +16,12 @@ import msgspec
 
 from agentrl.config import fields, passthrough, spellings
 from agentrl.config.device import choose_here
-from agentrl.config.device_defaults import check_device, for_device, notes_on_device
+from agentrl.config.device_defaults import (
+    check_device,
+    for_device,
+    notes_on_device,
+    without_defaults,
+)
 from agentrl.config.edited import notes_on_edits
 from agentrl.config.evaluation import without_training
 from agentrl.config.fields import own_fields
@@ -110,7 +115,7 @@ def _continued(run: Path, given: Layer, program: Program) -> tuple[RunConfig, li
         "run_dir": str(run.parent),
         "run_id": run.name if record is None else record.id,
     }
-    values = _merged(before, given) | place
+    values = _merged(without_defaults(before), given) | place
     if program == "train":
         values = _synchronous(values)
     config = RunConfig(**with_places(_with_row_keys(values)))

@@ -1,9 +1,16 @@
 """What follows from the device: precision and the sharding of the optimizer."""
 
+import msgspec
 import pytest
 
 from agentrl.config.device import Device
-from agentrl.config.device_defaults import check_device, defaults_for, for_device, notes_on_device
+from agentrl.config.device_defaults import (
+    check_device,
+    defaults_for,
+    for_device,
+    notes_on_device,
+    without_defaults,
+)
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.learner.megatron.settings import MegatronSettings
@@ -55,3 +62,19 @@ def test_digests_of_weights_are_not_compared_on_gpus() -> None:
     check_device(check, "cpu")
     with pytest.raises(ConfigError, match=r"--check-weight-update-equal .* host memory"):
         check_device(check, "cuda")
+
+
+def test_a_run_that_began_on_gpus_may_go_on_on_a_cpu_in_its_precision() -> None:
+    given = RunConfig(megatron={"num_layers": 2}, sglang={"mem_fraction_static": 0.5})
+    written = msgspec.to_builtins(for_device(given, "cuda"))
+    begun = RunConfig(**without_defaults(written) | {"device": "cpu"})
+    settings = MegatronSettings.from_config(for_device(begun, "cpu"))
+    assert not settings.bf16
+    assert not settings.use_distributed_optimizer
+    assert begun.megatron == given.megatron
+    assert begun.sglang == given.sglang
+
+
+def test_what_a_user_said_of_precision_stays_when_a_run_is_continued() -> None:
+    written = msgspec.to_builtins(for_device(RunConfig(megatron={"bf16": False}), "cuda"))
+    assert without_defaults(written)["megatron"] == {"bf16": False}
