@@ -18,6 +18,7 @@ __all__ = [
     "check_device",
     "defaults_for",
     "engine_dtype",
+    "engines_tell_digests",
     "for_device",
     "notes_on_device",
     "without_defaults",
@@ -25,6 +26,7 @@ __all__ = [
 
 _ON_CUDA = {"bf16": True, "use_distributed_optimizer": True}
 _ENGINES_ON_CUDA = {"dtype": "bfloat16"}
+_DEAR_DIGESTS = ("quantization", "modelopt_quant", "cpu_offload_gb")
 
 
 def defaults_for(device: Device) -> dict[str, Any]:
@@ -53,7 +55,7 @@ def without_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
     be continued on another one."""
     if values.get("device") != "cuda":
         return dict(values)
-    brought = {"megatron": _ON_CUDA, "sglang": _ENGINES_ON_CUDA}
+    brought: dict[str, dict[str, Any]] = {"megatron": _ON_CUDA, "sglang": _ENGINES_ON_CUDA}
     rest = {
         family: {
             name: value
@@ -70,6 +72,12 @@ def engine_dtype(config: RunConfig) -> str:
     float16 or auto."""
     said = str(config.sglang.get("dtype", "float32"))
     return {"float": "float32", "half": "float16"}.get(said, said)
+
+
+def engines_tell_digests(config: RunConfig) -> bool:
+    """Whether a digest of an engine's weights costs it little: not where weights are quantized,
+    which SGLang undoes for it one by one, nor where some lie in host memory."""
+    return not any(config.sglang.get(name) for name in _DEAR_DIGESTS)
 
 
 def check_device(config: RunConfig, device: Device) -> None:

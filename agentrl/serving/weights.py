@@ -68,6 +68,7 @@ class FleetWeightSink:
     ranks_per_engine  devices of one engine (its tensor-parallel size)
     engine_dtype      what engines keep weights in; None: unknown, so that `verify` compares what is
                       sent, and engines that a push did not change are not told of
+    tells_digests     engines are asked for a digest of their weights around each push
     tied_embeddings   the model has no output layer of its own: `lm_head.weight` is not sent
     on_lost           told of each engine that fell out of a push, in the calling thread
     key               what engines want to be shown
@@ -85,6 +86,7 @@ class FleetWeightSink:
         host: str = "127.0.0.1",
         ranks_per_engine: int = 1,
         engine_dtype: torch.dtype | None = None,
+        tells_digests: bool = True,
         tied_embeddings: bool = False,
         connect_s: float = 60.0,
         key: str | None = None,
@@ -100,6 +102,7 @@ class FleetWeightSink:
         self._ranks = ranks_per_engine
         self._key = key
         self._engine_dtype = engine_dtype
+        self._tells_digests = tells_digests
         self._skip = frozenset({"lm_head.weight"}) if tied_embeddings else frozenset[str]()
         self._clock = clock or MonotonicClock()
         self._device = torch.device("cuda" if backend == "nccl" else "cpu")
@@ -315,7 +318,7 @@ class FleetWeightSink:
         async def ask(member: EngineControl) -> None:
             found[member.name] = await member.held()
 
-        members = list(self._members())
+        members = list(self._members()) if self._tells_digests else []
         calls = [_bound(ask, member) for member in members]
         for member, error in failures_of(members, start_calls(self._portal, calls)).items():
             if member.name not in self._unseen:

@@ -1,5 +1,7 @@
 """What follows from the device: precision and the sharding of the optimizer."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -7,6 +9,7 @@ from agentrl.config.device import Device
 from agentrl.config.device_defaults import (
     check_device,
     defaults_for,
+    engines_tell_digests,
     for_device,
     notes_on_device,
     without_defaults,
@@ -78,3 +81,9 @@ def test_a_run_that_began_on_gpus_may_go_on_on_a_cpu_in_its_precision() -> None:
 def test_what_a_user_said_of_precision_stays_when_a_run_is_continued() -> None:
     written = msgspec.to_builtins(for_device(RunConfig(megatron={"bf16": False}), "cuda"))
     assert without_defaults(written)["megatron"] == {"bf16": False}
+
+
+@pytest.mark.parametrize("field", [{"quantization": "fp8"}, {"cpu_offload_gb": 8}])
+def test_quantized_and_offloaded_engines_are_not_asked_for_digests(field: dict[str, Any]) -> None:
+    assert engines_tell_digests(RunConfig())
+    assert not engines_tell_digests(RunConfig(sglang=field))

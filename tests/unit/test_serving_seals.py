@@ -100,6 +100,15 @@ def test_an_engine_that_says_nothing_of_its_weights_is_not_judged_and_told_of_on
     assert caplog.text.count("nobody can tell which weights e1 holds") == 1
 
 
+def test_engines_whose_digests_are_dear_are_not_asked_for_them(cluster: Cluster) -> None:
+    sink = cluster.sink("e0", tells_digests=False)
+    sink.publish(1, some_weights(1).items())
+    cluster.engines["e0"].weights = some_weights(9)
+    sink.inspect()
+    sink.publish(2, some_weights(2).items())
+    cluster.assert_serving(2, some_weights(2), "e0")
+
+
 def test_a_push_under_another_label_than_its_own_is_told() -> None:
     with pytest.raises(HealthError, match=r"e0 calls its weights version 6 after a push of .* 7"):
         Seals().renew(7, (1,), {"e0": HeldWeights("6", "d")})

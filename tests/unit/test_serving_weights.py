@@ -173,6 +173,7 @@ class Cluster:
         timeout_s: float = 20,
         connect_s: float = 20,
         engine_dtype: torch.dtype | None = torch.float32,
+        tells_digests: bool = True,
     ) -> FleetWeightSink:
         return self._resources.enter_context(
             FleetWeightSink(
@@ -182,6 +183,7 @@ class Cluster:
                 fleet_size=fleet_size,
                 connect_s=connect_s,
                 engine_dtype=engine_dtype,
+                tells_digests=tells_digests,
                 on_lost=lambda engine: self.lost.append(engine.name),
             )
         )

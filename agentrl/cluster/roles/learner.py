@@ -15,7 +15,7 @@ from agentrl.clock import MonotonicClock
 from agentrl.cluster.layout import INCARNATION
 from agentrl.cluster.signals import Flag, exit_at_once
 from agentrl.cluster.spec import RunSpec
-from agentrl.config.device_defaults import engine_dtype
+from agentrl.config.device_defaults import engine_dtype, engines_tell_digests
 from agentrl.learner.loop import run_learner
 from agentrl.learner.megatron import MegatronBackend
 from agentrl.serving.control import EngineControl
@@ -108,6 +108,7 @@ def _sink(spec: RunSpec, router_url: str) -> RoutedWeightSink:
             ranks_per_engine=config.rollout_num_gpus_per_engine,
             key=key,
             engine_dtype=_TORCH_DTYPES[engine_dtype(config)],
+            tells_digests=engines_tell_digests(config),
         )
 
     return RoutedWeightSink(router_url, spec.engines, open_sink, key)
