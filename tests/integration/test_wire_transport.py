@@ -91,12 +91,20 @@ async def test_an_unconnected_dealer_queues_nothing_and_waits(tmp_path: Path) ->
 async def test_a_dealer_hears_of_a_broken_connection_and_reconnects(tmp_path: Path) -> None:
     address = f"ipc://{tmp_path}/s"
     async with DealerSocket(address, identity=b"w") as dealer:
-        with anyio.fail_after(20):
+
+        async def say(word: bytes) -> None:
+            """Again and again, as a peer does: what a connection took that breaks is lost."""
+            while True:
+                await dealer.send([word])
+                await anyio.sleep(1)
+
+        with anyio.fail_after(90):
             for word in (b"one", b"two", b"three"):
-                async with RouterSocket(address) as router:
-                    await dealer.send([word])
+                async with RouterSocket(address) as router, anyio.create_task_group() as tasks:
+                    tasks.start_soon(say, word)
                     identity, frames = await router.recv()
                     assert (identity, bytes(frames[0])) == (b"w", word)
+                    tasks.cancel_scope.cancel()
                 await dealer.disconnected()
 
 
