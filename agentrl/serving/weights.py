@@ -141,7 +141,7 @@ class FleetWeightSink:
                 if self._clock.now() >= deadline:
                     raise
             finally:
-                self._fleets = [fleet for fleet in self._fleets if fleet.members]
+                self._leave_empty_fleets()
             time.sleep(_RECALL_S)
 
     def inspect(self) -> None:
@@ -258,6 +258,13 @@ class FleetWeightSink:
         for member, error in failures_of(members, start_calls(self._portal, calls)).items():
             owners[member].drop(member)
             self._lose(member, error)
+
+    def _leave_empty_fleets(self) -> None:
+        """Close what is left of them: the next fleet of that name needs the name."""
+        for fleet in self._fleets:
+            if not fleet.members:
+                fleet.dissolve()
+        self._fleets = [fleet for fleet in self._fleets if fleet.members]
 
     # ---- members -----------------------------------------------------------------------------
 

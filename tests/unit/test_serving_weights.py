@@ -7,6 +7,7 @@ torch's own process group. It keeps what it received, so that the tests compare 
 import hashlib
 import json
 import threading
+import time
 from collections.abc import Callable, Container, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
@@ -383,3 +384,24 @@ def test_buckets_are_aligned_bounded_and_complete() -> None:
     assert buckets[1].dtypes == ["float64", "bfloat16"]
     assert buckets[1].payload[:32].view(torch.float64).tolist() == [0, 1, 2, 3]
     assert buckets[3].shapes == [[]]
+
+
+def test_the_only_engine_is_lost_as_a_push_begins_and_comes_back_to_it(cluster: Cluster) -> None:
+    """It has a group of its fleet's name, which must be free when it is met again."""
+    sink = cluster.sink("e0")
+    sink.publish(1, some_weights(1).items())
+    engine = cluster.engines["e0"]
+    engine.die()
+
+    def come_back() -> None:
+        while not cluster.lost:
+            time.sleep(0.05)
+        engine.version = "none"
+        engine.dead.clear()
+
+    successor = threading.Thread(target=come_back, daemon=True)
+    successor.start()
+    sink.publish(2, some_weights(2).items())
+    successor.join(60)
+    assert cluster.lost == ["e0"]
+    cluster.assert_serving(2, some_weights(2), "e0")
