@@ -23,9 +23,10 @@ class RunRecord(msgspec.Struct, frozen=True):
 
 def read_record(run: Path) -> RunRecord | None:
     """The record in the run directory `run`; None when there is none that can be read."""
+    path = run / "run.json"
     try:
-        return msgspec.json.decode((run / "run.json").read_bytes(), type=RunRecord)
-    except (OSError, msgspec.DecodeError):
+        return msgspec.json.decode(path.read_bytes(), type=RunRecord) if path.is_file() else None
+    except (OSError, UnicodeDecodeError, msgspec.DecodeError):
         return None
 
 

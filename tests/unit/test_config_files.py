@@ -1,5 +1,6 @@
 """Files that a killed program must not leave half written."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -27,4 +28,12 @@ def test_a_run_says_who_it_is(tmp_path: Path) -> None:
     write_record(tmp_path, RunRecord("r", "/x"))
     assert read_record(tmp_path) == RunRecord("r", "/x")
     (tmp_path / "run.json").write_text("{")
+    assert read_record(tmp_path) is None
+
+
+def test_a_record_that_was_damaged_is_none(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_bytes(b'{"i\x98": "r"}')
+    assert read_record(tmp_path) is None
+    (tmp_path / "run.json").unlink()
+    os.mkfifo(tmp_path / "run.json")
     assert read_record(tmp_path) is None
