@@ -15,9 +15,7 @@ with pytest.MonkeyPatch.context() as patch:
 #: taken from here.
 LOST = {
     "async_vs_sync",
-    "decode",
     "default_job",
-    "idle_episodes",
     "interrupts",
     "schedules",
     "survival",
