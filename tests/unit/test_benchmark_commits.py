@@ -17,7 +17,6 @@ LOST = {
     "async_vs_sync",
     "default_job",
     "interrupts",
-    "schedules",
     "survival",
 }
 
