@@ -94,13 +94,15 @@ class PaperCluster:
 
 
 class GreetedBuffer(ScriptedBuffer):
-    """Says when the driver has said Hello."""
+    """Says when the driver has said Hello, and tells each Echo back."""
 
     def __init__(self, address: str) -> None:
         super().__init__(address)
         self.greeted = anyio.Event()
 
     async def _answer(self, identity: bytes, envelope: Envelope, columns: list[memoryview]) -> None:
+        if isinstance(envelope.body, Echo):
+            self.answers[Echo] = Event("echo", {"id": envelope.body.id})
         await super()._answer(identity, envelope, columns)
         if isinstance(envelope.body, Hello):
             self.greeted.set()
@@ -202,13 +204,10 @@ async def playing(
         loss_type="sft_loss", skip_eval_before_train=True, actor_num_gpus_per_node=1,
     )  # fmt: skip
     async with GreetedBuffer(f"ipc://{folder}/b.sock") as buffer:
-        buffer.answers = {
-            Echo: Event("echo", {"id": "trained"}),
-            Drain: Event("drained", {"counts": {}, "open": 0}),
-        }
+        buffer.answers = {Drain: Event("drained", {"counts": {}, "open": 0})}
         play = Play(folder, buffer, PaperCluster(num_slots))
         play.welcome()
-        with anyio.fail_after(30):
+        with anyio.fail_after(90):
             async with anyio.create_task_group() as group:
 
                 async def start() -> None:
