@@ -27,7 +27,7 @@ from agentrl.buffer.rows import (
     SegmentUse,
     StoredTrajectory,
 )
-from agentrl.buffer.tables import SCHEMA, TABLES, Line, Table, lines_of, read_line
+from agentrl.buffer.tables import SCHEMA, TABLES, LedgerTable, Line, lines_of, read_line
 from agentrl.errors import EnvironmentSetupError, InfrastructureError, StoreError
 from agentrl.types import Fate, VersionRow
 from agentrl.visible import visible
@@ -218,7 +218,7 @@ class LedgerReader:
                 _raise_for_disk(self.path, error)
                 yield f"{table.name} cannot be read to its end: {error}; lost: the rows after that"
 
-    def _contradictions(self, table: Table) -> Iterator[str]:
+    def _contradictions(self, table: LedgerTable) -> Iterator[str]:
         if table.kind is StoredTrajectory:  # it does not say whose it is
             return
         for line in self._lines(table):
@@ -229,7 +229,7 @@ class LedgerReader:
     def _rows(self, kind: type[T], clause: str = "") -> Iterator[T]:
         return (read_line(kind, line) for line in self._lines(TABLES[kind], clause))
 
-    def _lines(self, table: Table, clause: str = "") -> Iterator[Line]:
+    def _lines(self, table: LedgerTable, clause: str = "") -> Iterator[Line]:
         columns = ", ".join((*table.columns, "row", "digest"))
         return self._db.execute(f"SELECT {columns} FROM {table.name} {clause}")  # noqa: S608
 

@@ -27,7 +27,7 @@ from agentrl.buffer.rows import (
 from agentrl.errors import StoreError
 from agentrl.types import VersionRow
 
-__all__ = ["SCHEMA", "TABLES", "Line", "Table", "digest", "lines_of", "read_line"]
+__all__ = ["SCHEMA", "TABLES", "LedgerTable", "Line", "digest", "lines_of", "read_line"]
 
 #: `kind` says what a group is for. All groups of this schema are for training.
 SCHEMA = """
@@ -53,7 +53,7 @@ _TRAIN = "train"
 Line = tuple[Any, ...]
 
 
-class Table(msgspec.Struct, frozen=True):
+class LedgerTable(msgspec.Struct, frozen=True):
     """`num_keys`: so many of the columns, the first ones, are the key. `lost`: what is lost with a
     line, of which the key fills the gaps."""
 
@@ -65,53 +65,53 @@ class Table(msgspec.Struct, frozen=True):
 
 
 _ALL = (
-    Table(
+    LedgerTable(
         "groups",
         GroupRow,
         ("mint", "kind", "cursor", "state", "fate", "lease"),
         1,
         "the task, state, fate and rewards of group {}",
     ),
-    Table(
+    LedgerTable(
         "episodes",
         EpisodeRow,
         ("mint", "idx", "worker", "outcome"),
         2,
         "how episode {}/{} stands or ended",
     ),
-    Table(
+    LedgerTable(
         "trajectories",
         StoredTrajectory,
         ("mint", "idx", "position", "segment", "bytes"),
         3,
         "where the tokens of episode {}/{} lie (trajectory {})",
     ),
-    Table(
+    LedgerTable(
         "leases",
         LeaseRow,
         ("number",),
         1,
         "which groups lease {} has, and whether it was trained on",
     ),
-    Table(
+    LedgerTable(
         "versions",
         VersionRow,
         ("version",),
         1,
         "what version {} of the weights contains",
     ),
-    Table("pacing", PacingRow, ("id",), 1, "how many groups may be minted ahead"),
-    Table("peers", PeerRow, ("epoch",), 1, "which process has epoch {}"),
-    Table("marks", Mark, ("key",), 1, "the number of {}"),
+    LedgerTable("pacing", PacingRow, ("id",), 1, "how many groups may be minted ahead"),
+    LedgerTable("peers", PeerRow, ("epoch",), 1, "which process has epoch {}"),
+    LedgerTable("marks", Mark, ("key",), 1, "the number of {}"),
 )
-TABLES: dict[type[Any], Table] = {table.kind: table for table in _ALL}
+TABLES: dict[type[Any], LedgerTable] = {table.kind: table for table in _ALL}
 
 _to_json = msgspec.json.Encoder().encode
 _decoders = {table.kind: msgspec.json.Decoder(table.kind) for table in _ALL}
 T = TypeVar("T")
 
 
-def lines_of(row: Row) -> Iterator[tuple[Table, Line]]:
+def lines_of(row: Row) -> Iterator[tuple[LedgerTable, Line]]:
     """The lines that stand for `row`; an episode has one for each of its trajectories too."""
     columns: Line = ()
     match row:
@@ -162,18 +162,18 @@ def digest(table: str, values: Line | list[Any]) -> int:
     return number - (1 << 64) if number >> 63 else number
 
 
-def _line(kind: type[Any], columns: Line, row: object) -> tuple[Table, Line]:
+def _line(kind: type[Any], columns: Line, row: object) -> tuple[LedgerTable, Line]:
     table = TABLES[kind]
     values = (*columns, _to_json(row))
     return table, (*values, digest(table.name, values))
 
 
-def _damaged(table: Table, line: Line, why: str) -> str:
+def _damaged(table: LedgerTable, line: Line, why: str) -> str:
     key = line[: table.num_keys]
     names = [group_id(each) if _is_mint(table, at, each) else each for at, each in enumerate(key)]
     where = ", ".join(f"{c} {v!r}" for c, v in zip(table.columns, key, strict=False))
     return f"{table.name}, row with {where}: {why}; lost: {table.lost.format(*names)}"
 
 
-def _is_mint(table: Table, position: int, value: object) -> bool:
+def _is_mint(table: LedgerTable, position: int, value: object) -> bool:
     return table.columns[position] == "mint" and isinstance(value, int)

@@ -16,15 +16,15 @@ from typing import Self, TextIO
 
 from agentrl.envs.ground import Finding, Ground, Standing
 
-__all__ = ["Progress", "check"]
+__all__ = ["CheckProgress", "check"]
 
 #: Seconds between two lines, on a terminal and elsewhere.
 REDRAWN_S, PLAIN_S = 1.0, 10.0
 _CLEAR = "\r\x1b[K"
 
 
-class Progress:
-    """`with Progress(stream) as progress`; in a thread, for what is tried may hold the loop."""
+class CheckProgress:
+    """`with CheckProgress(stream) as progress`; it has a thread, for a trial may hold the loop."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ def check(ground: Ground, limit_s: float) -> int:
     name, about = _about(ground)
     sys.stdout.write(f"{about}\n")
     sys.stdout.flush()
-    with _unlogged(), Progress(sys.stderr) as progress:
+    with _unlogged(), CheckProgress(sys.stderr) as progress:
         for finding in _findings(ground, progress, limit_s):
             num_broken += finding.problem is not None
             num_partly += finding.note is not None
@@ -136,7 +136,7 @@ def _unlogged() -> Iterator[None]:
         logger.setLevel(before)
 
 
-def _findings(ground: Ground, progress: Progress, limit_s: float) -> Iterator[Finding]:
+def _findings(ground: Ground, progress: CheckProgress, limit_s: float) -> Iterator[Finding]:
     from agentrl.envs.rollout import Rollout
 
     if issubclass(ground.cls, Rollout):

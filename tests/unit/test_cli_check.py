@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.cli.check import Progress
+from agentrl.cli.check import CheckProgress
 from agentrl.cli.main import main
 from agentrl.envs.ground import Standing
 
@@ -95,7 +95,7 @@ class Waited(io.StringIO):
 def test_where_a_check_stands_is_said_again_and_again_where_there_is_no_terminal() -> None:
     out = Waited(3)
     times = iter(range(0, 1200, 12))
-    with Progress(out, every_s=0.01, now=lambda: float(next(times))) as progress:
+    with CheckProgress(out, every_s=0.01, now=lambda: float(next(times))) as progress:
         progress.tries(THIRD)
         assert out.there.wait(60)
     lines = out.getvalue().splitlines()
@@ -107,7 +107,7 @@ def test_where_a_check_stands_is_said_again_and_again_where_there_is_no_terminal
 
 def test_a_quick_check_says_nothing_of_where_it_stands_where_there_is_no_terminal() -> None:
     out = io.StringIO()
-    with Progress(out, every_s=1000.0) as progress:
+    with CheckProgress(out, every_s=1000.0) as progress:
         progress.tries(THIRD)
         progress.clear()
     assert out.getvalue() == ""
@@ -115,7 +115,7 @@ def test_a_quick_check_says_nothing_of_where_it_stands_where_there_is_no_termina
 
 def test_on_a_terminal_what_is_found_takes_the_place_of_the_line() -> None:
     out = Terminal()
-    with Progress(out, every_s=1000.0) as progress:
+    with CheckProgress(out, every_s=1000.0) as progress:
         progress.tries(THIRD)
         assert re.search(r"\r\x1b\[K\.\. promise 3 of 14, \d+ s: whatever", out.getvalue())
         progress.clear()
