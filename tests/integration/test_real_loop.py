@@ -55,6 +55,8 @@ def run_loop(folder: Path, temporary: Path) -> FinishedRun:
         sys.executable, str(ROOT / "train_async.py"), "--async-buffer-size", "4",
         "--num-rollout", str(ITERATIONS), "--rollout-batch-size", str(GROUPS),
         "--run-dir", str(folder), "--run-id", "loop", "--check-weight-update-equal",
+        # Generation is the slower half on any machine, so that every push meets running turns.
+        "--sglang-server-concurrency", "4",
     ]  # fmt: skip
     run = folder / "loop"
     with (folder / "output").open("w") as output:
