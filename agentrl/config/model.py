@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from agentrl.config.paths import kind_of
 from agentrl.config.weights import Shapes, num_layers, num_parameters, read_shapes
 from agentrl.errors import ConfigError
+from agentrl.paths import kind_of
 
 __all__ = ["ModelSummary", "read_model"]
 
