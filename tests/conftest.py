@@ -8,10 +8,16 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from tokenizers.trainers import BpeTrainer
 
 from agentrl.tokens import Vocab
+from tests.slices import DAY, IS_FULL
 
 # Machines differ in speed and are shared: how long an example takes is no property of the code.
 settings.register_profile("agentrl", deadline=None, print_blob=True)
 settings.load_profile("agentrl")
+
+
+def pytest_report_header() -> str:
+    """Which cases this session plays of the long lists, and how to play them again."""
+    return "slices: all" if IS_FULL else f"slices: of AGENTRL_TESTS_DAY={DAY}"
 
 
 @pytest.fixture
