@@ -19,7 +19,8 @@ from pydantic_ai.providers.openai import OpenAIProvider
 
 from agentrl.actors.endpoint.server import Endpoint
 from agentrl.actors.limits import Limits
-from agentrl.actors.rollouts import RolloutPlayer
+from agentrl.actors.player import Player
+from agentrl.actors.rollouts import RolloutEpisodes
 from agentrl.bounds import A_REWARD
 from agentrl.envs.messages import Step
 from agentrl.envs.program import Program
@@ -606,7 +607,7 @@ async def test_episodes_of_one_player_share_the_endpoint() -> None:
         return 1.0
 
     async with Endpoint() as endpoint:
-        player = RolloutPlayer(made_of(solve), CHAT, LIMITS, endpoint)
+        player = Player(RolloutEpisodes(made_of(solve), CHAT, LIMITS, endpoint))
         for _ in range(2):
             await player.play(ASSIGNMENT, Policy(["42"]))
     assert urls[0] == urls[1]
