@@ -38,7 +38,7 @@ class Processes:
         """Mean over the living workers of the integral of their free share."""
         workers = [worker for worker in self.workers.values() if worker is not None]
         for worker in workers:
-            worker.permits.measure()
+            worker.permits.measure(self._world.timeline.now)
         return sum(worker.permits.free_s for worker in workers) / max(1, len(workers))
 
     def start(self) -> None:
