@@ -6,12 +6,13 @@ RUNNING -> (the last lease is retired) ENDING -> (drained, every message answere
 import random
 from collections import Counter
 
+from agentrl.learner.schedule import KEPT
 from agentrl.sim.driver import Driver
 from agentrl.sim.learner import Learner
 from agentrl.sim.peer import Peer
 from agentrl.sim.truth import BrokenPromiseError
 from agentrl.sim.worker import Worker
-from agentrl.sim.world import KEPT, World
+from agentrl.sim.world import World
 
 __all__ = ["Processes"]
 
