@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from agentrl.actors.judge import check_reward_nonzero_std, load_filter
+from agentrl.actors.filters.check_reward_nonzero_std import check_reward_nonzero_std
+from agentrl.actors.judge import load_filter
 from agentrl.cli import train
 from agentrl.envs.named import load_reward, load_tool
 from agentrl.envs.registry import load_env
