@@ -31,14 +31,14 @@ class Desks:
         self.state = State(settings, ledger)
         self.peers = Peers(ledger.peers, now)
         self.claims = ClaimDesk(self.state, self.peers)
-        self.leases = LeaseDesk(self.state)
         self.minter = Minter(self.state, ledger.stale)
+        self.figures = Figures(self.state, self.peers, self.claims, self.minter)
+        self.leases = LeaseDesk(self.state, self.peers, self.figures)
         self.dropping = DropDesk(self.state, self.minter)
         self.pushes = PushDesk(self.state, self.claims.evaluations, self.peers)
         self.reception = Reception(
             self.state, self.peers, self.claims, self.leases, self.minter, now
         )
-        self.figures = Figures(self.state, self.peers, self.claims, self.minter)
         self.news = News(self.state, self.claims.attempts)
         self.draining: str | None = None
         self.is_pausing = False

@@ -22,7 +22,8 @@ def pump(desks: Desks, now: float) -> None:
         desks.state.sweep_segments()
     desks.news.store()
     room = _mint(desks)
-    desks.claims.queue.wake(now)
+    for queue in desks.claims.queues.values():
+        queue.wake(now)
     _assign(desks, room)
     desks.pushes.grant(now)
     _give_credit(desks, room)
@@ -44,7 +45,7 @@ def _lease(desks: Desks, now: float) -> None:
     waiting = None if desks.is_pausing else desks.leases.waiting
     if waiting is None:
         return
-    lease = desks.leases.fill(now, desks.has_minted_all, desks.figures.now)
+    lease = desks.leases.fill(now, desks.has_minted_all)
     if lease is None:
         return
     _tell(desks, waiting, Lease(lease))
@@ -64,7 +65,7 @@ def _mint(desks: Desks) -> int:
     for mint in desks.minter.mint(room):
         room -= 1
         for index in range(desks.settings.n_samples_per_prompt):
-            desks.claims.queue.push(mint, index)
+            desks.claims.queues["train"].push(mint, index)
     return room
 
 
@@ -74,7 +75,7 @@ def _assign(desks: Desks, room: int) -> None:
     state, claims = desks.state, desks.claims
     is_minted = desks.minter.exhausted or room == 0
     is_at_rest = is_minted and len(state.ready) == len(state.unleased)
-    assign(state, claims.queue, claims.evaluations, claims.may_have, desks.peers, is_at_rest)
+    assign(state, claims.queues, claims.may_have, desks.peers, is_at_rest)
 
 
 def _give_credit(desks: Desks, room: int) -> None:
