@@ -44,26 +44,6 @@ from agentrl.wire.messages import (
 
 __all__ = ["BufferCore"]
 
-_SENDER: dict[type, Role | None] = {
-    Heartbeat: None,
-    Capacity: "worker",
-    Finished: "worker",
-    Snapshot: "worker",
-    Verdict: "worker",
-    LeaseRequest: "learner",
-    Fetch: "learner",
-    Stepped: "learner",
-    PushRequest: "learner",
-    Publishing: "learner",
-    Published: "learner",
-    Retire: "learner",
-    Tasks: "driver",
-    Evaluate: "driver",
-    PeerLost: "driver",
-    Echo: "driver",
-    Drain: "driver",
-}
-
 
 class BufferCore:
     """Built from an empty ledger or a restored one; `now` is in seconds of a monotonic clock."""
@@ -277,9 +257,9 @@ class BufferCore:
 
 
 def _forbidden(role: Role, message: Message) -> Refused | None:
-    kind = type(message)
-    if kind not in _SENDER:
-        return Refused(f"the buffer takes no {kind.__name__}")
-    if _SENDER[kind] not in (None, role):
-        return Refused(f"a {role} may not send {kind.__name__}")
+    name = type(message).__name__
+    if message.sender == "buffer":
+        return Refused(f"the buffer takes no {name}")
+    if message.sender not in ("any", role):
+        return Refused(f"a {role} may not send {name}")
     return None

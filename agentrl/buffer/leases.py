@@ -22,7 +22,15 @@ from agentrl.buffer.peers import Peer, Peers
 from agentrl.buffer.rows import EpisodeRow, LeaseRow
 from agentrl.buffer.state import State
 from agentrl.types import Fate, GroupRows, GroupState, LeaseHeader, TrajectoryRow, VersionRow
-from agentrl.wire.messages import Lease, NewWeights, Published, Refused, Stepped
+from agentrl.wire.messages import (
+    Lease,
+    Message,
+    NewWeights,
+    NoMoreLeases,
+    Published,
+    Refused,
+    Stepped,
+)
 
 __all__ = ["LEASE_DEATHS", "FailedLease", "LeaseDesk", "header"]
 
@@ -105,15 +113,15 @@ class LeaseDesk:
 
     # ---- new leases ----
 
-    def fill(self, now: float, minting_ended: bool) -> LeaseHeader | None:
-        """Make the lease that is waited for, if enough groups are READY."""
+    def fill(self, now: float, minting_ended: bool) -> bool:
+        """Make and send the lease that is waited for, if enough groups are READY."""
         state, waiting = self._state, self.waiting
         if waiting is None or self._is_long_enough():
-            return None
+            return False
         wanted = state.settings.rollout_batch_size
         short = minting_ended and 0 < len(state.ready) == len(state.unleased)
         if len(state.ready) < wanted and not short:
-            return None
+            return False
         figures = self._figures.now()
         mints = tuple(sorted(state.ready)[:wanted])
         number = state.last_lease + 1
@@ -129,16 +137,19 @@ class LeaseDesk:
         given_up = () if before is None else before.given_up
         row = LeaseRow(number=number, mints=mints, last=last, stats=figures, given_up=given_up)
         state.put(row)
-        self.waiting = None
-        return header(state, number)
+        self._tell(waiting, Lease(header(state, number)))
+        state.notify("lease", number=number, groups=len(mints), last=last, stats=figures)
+        return True
 
-    def none_left(self, minting_ended: bool) -> str | None:
-        """Why no further lease can come, or None."""
+    def end(self, minting_ended: bool, draining: str | None) -> None:
+        """Say so to a learner that waits for a lease that cannot come."""
+        state, reason = self._state, None
         if self._is_long_enough():
-            return f"the run has its {self._state.settings.num_rollout} rollout batches"
-        if minting_ended and not self._state.unleased:
-            return "no task is left"
-        return None
+            reason = f"the run has its {state.settings.num_rollout} rollout batches"
+        elif minting_ended and not state.unleased:
+            reason = "no task is left"
+        if self.waiting is not None and reason is not None:
+            self._tell(self.waiting, NoMoreLeases(state.last_lease, draining or reason))
 
     # ---- the learner's progress ----
 
@@ -229,6 +240,11 @@ class LeaseDesk:
         return None
 
     # ---- inside ----
+
+    def _tell(self, waiting: Waiting, message: Message) -> None:
+        learner = self._peers.named(waiting.learner)
+        self._state.send(None if learner is None else learner.connection, message)
+        self.waiting = None
 
     def _add_version(self, row: VersionRow) -> Refused | None:
         lineage = self._state.lineage

@@ -6,8 +6,6 @@ judge orders -> drop -> lease -> failures, fates, freed segments -> mint -> assi
 
 from agentrl.buffer.desks import Desks
 from agentrl.buffer.episodes import assign
-from agentrl.buffer.leases import Waiting
-from agentrl.wire.messages import Lease, Message, NoMoreLeases
 
 __all__ = ["pump"]
 
@@ -27,7 +25,8 @@ def pump(desks: Desks, now: float) -> None:
     _assign(desks, room)
     desks.pushes.grant(now)
     _give_credit(desks, room)
-    _end(desks)
+    if not desks.is_pausing:
+        desks.leases.end(desks.has_minted_all, desks.draining)
     if desks.news.is_full and desks.leases.waiting is not None and not desks.has_minted_all:
         desks.news.stuck(desks.room(store_bytes=0))
     if desks.drained_due:
@@ -42,21 +41,8 @@ def _drop(desks: Desks) -> None:
 
 def _lease(desks: Desks, now: float) -> None:
     """A run that will be continued gives no short lease, and does not say that it was the last."""
-    waiting = None if desks.is_pausing else desks.leases.waiting
-    if waiting is None:
-        return
-    lease = desks.leases.fill(now, desks.has_minted_all)
-    if lease is None:
-        return
-    _tell(desks, waiting, Lease(lease))
-    desks.state.notify(
-        "lease",
-        number=lease.number,
-        groups=len(lease.groups),
-        last=lease.last,
-        stats=lease.stats,
-    )
-    _drop(desks)
+    if not desks.is_pausing and desks.leases.fill(now, desks.has_minted_all):
+        _drop(desks)
 
 
 def _mint(desks: Desks) -> int:
@@ -83,17 +69,3 @@ def _give_credit(desks: Desks, room: int) -> None:
     credit = desks.minter.credit(room) if driver is not None else None
     if credit is not None:
         desks.state.send(driver, credit)
-
-
-def _end(desks: Desks) -> None:
-    waiting = None if desks.is_pausing else desks.leases.waiting
-    reason = desks.leases.none_left(desks.has_minted_all) if waiting is not None else None
-    if waiting is None or reason is None:
-        return
-    _tell(desks, waiting, NoMoreLeases(desks.state.last_lease, desks.draining or reason))
-    desks.leases.waiting = None
-
-
-def _tell(desks: Desks, waiting: Waiting, message: Message) -> None:
-    peer = desks.peers.named(waiting.learner)
-    desks.state.send(None if peer is None else peer.connection, message)

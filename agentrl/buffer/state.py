@@ -13,7 +13,8 @@ only: no row of theirs is written down, and they are neither minted, charged nor
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import NamedTuple
+
+import msgspec
 
 from agentrl.buffer.admission import Pacer
 from agentrl.buffer.events import DropSegments, Effect, Notify, Persist, Send
@@ -36,7 +37,7 @@ from agentrl.wire.messages import Evaluate, Event, Message
 __all__ = ["EvalGroup", "State"]
 
 
-class EvalGroup(NamedTuple):
+class EvalGroup(msgspec.Struct, frozen=True):
     """A group of the kind eval: the episodes of one task of an evaluation."""
 
     order: Evaluate
