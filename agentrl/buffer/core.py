@@ -1,8 +1,8 @@
 """`BufferCore`: the buffer as a pure state machine, `handle(event, now) -> effects`.
 
-It owns no socket, disk or clock. It says who may send what and which desk hears it (`desks`); what
-follows from each event stands in `pump`. Every rule is idempotent, so a message that arrives twice
-changes nothing. Every message of a peer is answered by Ack or Refused after its rows are durable,
+It owns no socket, disk or clock. It says which desk hears what of whom; the desks, and what follows
+from each event, are in `desks`. Every rule is idempotent, so a message that arrives twice changes
+nothing. Every message of a peer is answered by Ack or Refused after its rows are durable,
 but for reports that cannot be taken yet: one names a version to come, or came without its columns.
 """
 
@@ -13,7 +13,6 @@ from agentrl.buffer.events import Effect, FromPeer, Input, ReadRows, Stored, Tic
 from agentrl.buffer.ids import kind_of
 from agentrl.buffer.numbers import measured
 from agentrl.buffer.peers import Peer
-from agentrl.buffer.pump import pump
 from agentrl.buffer.rows import EpisodeRow, LedgerState
 from agentrl.buffer.settings import BufferSettings
 from agentrl.types import EpisodeId, EpisodeReport, Outcome, StopReason
@@ -69,7 +68,7 @@ class BufferCore:
             self._refuse(event, now)
         else:
             self._take(event, now)
-        pump(self._desks, now)
+        self._desks.advance(now)
         return self.state.take_effects()
 
     def wants(self, event: FromPeer) -> bool:
