@@ -7,7 +7,7 @@ announce theirs under `agentrl.formats`.
 from pathlib import Path
 from typing import cast
 
-from agentrl.envs.format_trial import try_format
+from agentrl.envs.check.formats import try_format
 from agentrl.errors import AgentRLError, ConfigError
 from agentrl.tokens.formats.base import ChatFormat
 from agentrl.tokens.formats.load import FORMATS, MakesFormat, make_format
