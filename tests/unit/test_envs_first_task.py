@@ -8,8 +8,8 @@ from typing import Any
 import anyio
 import pytest
 
-from agentrl.envs.preflight import ROWS, preflight
-from agentrl.envs.rehearsal import first_task
+from agentrl.envs.check.dry_reset import first_task
+from agentrl.envs.check.preflight import ROWS, preflight
 from agentrl.errors import ConfigError, DataError
 from agentrl.types import Task
 from tests.unit.env_modules import RESET, SCORE, Write, env_source, refusal, write_run

@@ -11,7 +11,7 @@ What is wrong is a ConfigError that names the method, and the line where there i
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from agentrl.envs.hostile import HOSTILE
+from agentrl.envs.check.turns import HOSTILE
 from agentrl.errors import ConfigError
 from agentrl.tokens.chat import Message, ParsedTurn, ToolCall
 from agentrl.tokens.formats.base import ChatFormat
