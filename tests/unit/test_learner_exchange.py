@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from torch import Tensor
 
+from agentrl.algorithms.rows import LossFn, MicroBatch
 from agentrl.clock import ManualClock
 from agentrl.errors import DataError, FencedError, PeerLostError
 from agentrl.learner import exchange
 from agentrl.learner.asking import RESEND_S, TURN_S, Asking, StopRequested
-from agentrl.learner.backend import LossFn, MicroBatch, StepResult
+from agentrl.learner.backend import StepResult
 from agentrl.learner.exchange import LeaseClient, RowClient
 from agentrl.types import EpisodeId, LeaseHeader, PayloadRef, TrajectoryMeta, TrajectoryRow
 from agentrl.wire.messages import (
@@ -75,12 +76,10 @@ class OneRank:
         self.last_broadcast = data
         return data
 
-    def logprobs(
-        self, micro_batches: Sequence[MicroBatch], *, reference: bool = False
-    ) -> list[Tensor]:
+    def run(self, model: str, micro_batches: Sequence[MicroBatch]) -> list[Tensor]:
         raise NotImplementedError
 
-    def step(self, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:
+    def step(self, model: str, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:
         raise NotImplementedError
 
     def hf_tensors(self) -> Iterator[tuple[str, Tensor]]:
