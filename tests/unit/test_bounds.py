@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from agentrl.actors.episode import EpisodePlayer
+from agentrl.actors.episode import EnvEpisodes
+from agentrl.actors.player import Player
 from agentrl.actors.scoring import scored
 from agentrl.algorithms.base import credits_of
 from agentrl.algorithms.load import load_algorithm
@@ -78,7 +79,7 @@ def giving(cls: type[Giving], **what: Any) -> type[Giving]:
 
 
 async def played(env: type[Env]) -> EpisodeReport:
-    player = EpisodePlayer(env, CHAT, LIMITS)
+    player = Player(EnvEpisodes(env, CHAT, LIMITS))
     client = ScriptedClient(*["word<|im_end|>"] * 3)
     return (await player.play(ASSIGNMENT, client)).report
 
