@@ -13,7 +13,8 @@ def test_no_answer_is_a_bool_or_a_text() -> None:
     found = []
     for path in sorted(CODE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.returns:
-                if {"bool", "str"} <= set(ast.unparse(node.returns).split(" | ")):
-                    found.append(f"{path.relative_to(CODE)}: {node.name}")
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or not node.returns:
+                continue
+            if {"bool", "str"} <= set(ast.unparse(node.returns).split(" | ")):
+                found.append(f"{path.relative_to(CODE)}: {node.name}")
     assert found == []
