@@ -200,6 +200,7 @@ def _first_task(cls: "type[Env]", config: "RunConfig") -> "Task":
     from agentrl.envs.check.dry_reset import LIMIT_S, first_task
     from agentrl.envs.check.preflight import ROWS, check_eval_sets, source_of
     from agentrl.envs.sources import JsonlSource
+    from agentrl.envs.travel import arrived
 
     source = source_of(config, cls)
     check_eval_sets(config, cls)
@@ -208,4 +209,7 @@ def _first_task(cls: "type[Env]", config: "RunConfig") -> "Task":
     task = first_task(source)
     if task is None:
         raise ConfigError(f"{config.env} had no first task within {LIMIT_S:g} s")
+    task, changed = arrived(task)
+    if changed:
+        sys.stdout.write(f"{changed}\n")
     return task

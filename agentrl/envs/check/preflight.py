@@ -20,6 +20,7 @@ from agentrl.envs.rollout import Rollout
 from agentrl.envs.single_turn import SingleTurnEnv
 from agentrl.envs.sources import JsonlSource
 from agentrl.envs.tasks import open_eval_sets, open_source
+from agentrl.envs.travel import arrived
 from agentrl.errors import AgentRLError, ConfigError
 from agentrl.types import TaskSource
 from agentrl.user_traceback import words_of
@@ -43,10 +44,13 @@ def preflight(config: RunConfig) -> list[str]:
     env = make_env(cls, config.env_args)
     services = services_of(config, cls)
     check_eval_sets(config, cls)
-    task = first_task(source)
+    task, changed = first_task(source), None
+    if task is not None:
+        task, changed = arrived(task)
     is_rollout = issubclass(cls, Rollout)
     if cls is not SingleTurnEnv and not is_rollout:
         notes = [tools_of(env), *_unverified(cls), *notes]
+    notes += [changed] if changed else []
     if services or task is None or is_rollout:
         discard(env)
         return notes
