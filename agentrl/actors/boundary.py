@@ -12,7 +12,7 @@ import signal
 import anyio
 import anyio.lowlevel
 
-from agentrl.envs.blame import place_of
+from agentrl.user_traceback import place_of
 from agentrl.visible import error_text
 
 __all__ = ["MAX_ERROR_CHARS", "Boundary", "describe", "sendable_text"]

@@ -1,4 +1,4 @@
-"""Chat formats by name, as environments have names: `plugins.py` has the rules.
+"""Chat formats by name, as environments have names: `user_code.py` has the rules.
 
 A format is a class that is made as `ChatML` is, and has the methods of `ChatFormat`. Packages
 announce theirs under `agentrl.formats`.
@@ -7,12 +7,12 @@ announce theirs under `agentrl.formats`.
 from pathlib import Path
 from typing import cast
 
-from agentrl.envs.blame import words_of
 from agentrl.envs.format_trial import try_format
-from agentrl.envs.plugins import Kind, load_named, load_place, unknown
 from agentrl.errors import AgentRLError, ConfigError
 from agentrl.tokens.formats.base import ChatFormat
 from agentrl.tokens.formats.load import FORMATS, MakesFormat, make_format
+from agentrl.user_code import Kind, load
+from agentrl.user_traceback import words_of
 
 __all__ = ["GROUP", "open_chat_format"]
 
@@ -30,7 +30,7 @@ def open_chat_format(
     for the model at `model_dir`; one that is not agentrl's own is tried. `max_tokens`: see `Vocab`.
     Raises ConfigError when there is none, when it cannot be made, and as `make_format` and
     `try_format`."""
-    made = load_place(_KIND, name) if ":" in name else _named(name)
+    made = load(_KIND, name)
     try:
         chat = make_format(made, name, model_dir, max_tokens=max_tokens)
         lacks = [attribute for attribute in _ATTRIBUTES if not hasattr(chat, attribute)]
@@ -48,13 +48,6 @@ def open_chat_format(
     return chat
 
 
-def _named(name: str) -> MakesFormat:
-    offered = load_named(_KIND, name)
-    if offered is None:
-        raise unknown(_KIND, name)
-    return offered[1]
-
-
 def _format_of(value: object) -> MakesFormat | None:
     if not isinstance(value, type):
         return None
@@ -65,8 +58,9 @@ def _format_of(value: object) -> MakesFormat | None:
 _KIND: Kind[MakesFormat] = Kind(
     group=GROUP,
     noun="chat format",
-    must_be="a class with the methods of a ChatFormat (docs/formats.md)",
-    place="--chat-format pkg.module:Class",
+    must_be="a class with the methods of a ChatFormat",
+    write="one as docs/formats.md does",
+    flag="--chat-format",
     take=_format_of,
     builtin={name: f"{made.__module__}:{made.__qualname__}" for name, made in FORMATS.items()},
 )
