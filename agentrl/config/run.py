@@ -221,6 +221,14 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         str | None,
         _help("Hugging Face model directory: architecture, weights, tokenizer", "learner"),
     ] = None
+    model_family: Annotated[
+        str | None,
+        _help(
+            "what reads --hf-checkpoint (default: the family of its architecture): an "
+            "architecture, pkg.module:NAME or path/to/file.py[:NAME], a Family of agentrl.models",
+            "learner",
+        ),
+    ] = None
     save: Annotated[
         str | None,
         _help("folder of the checkpoints (default: runs/ID/recovery)", "learner"),

@@ -1,6 +1,6 @@
 """Builds this rank's share of the model: megatron-core's GPTModel with packed attention.
 
-Parameters are left uninitialised; `weights.load` fills every one of them. The layer is
+Parameters are left uninitialised; `Weights.load` fills every one of them. The layer is
 megatron-core's local one, so no Transformer Engine, Apex or flash-attn is needed.
 """
 
@@ -14,9 +14,9 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.nn.functional import silu
 
-from agentrl.learner.megatron.architecture import Architecture
 from agentrl.learner.megatron.attention import PackedAttention
 from agentrl.learner.megatron.settings import MegatronSettings
+from agentrl.models.architecture import Architecture
 
 __all__ = ["build_model", "parameter_dtype", "transformer_config"]
 
