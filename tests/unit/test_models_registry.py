@@ -110,7 +110,7 @@ def test_a_run_that_leaves_the_format_to_its_default_hears_of_the_one_that_the_f
     config = {**shipped()["qwen3"].tiny, "vocab_size": 1024, "max_position_embeddings": 1024}
     written(tmp_path / "config.json", msgspec.json.encode(config).decode())
     written(tmp_path / "tokenizer.json", qwen_tokenizer_json)
-    template = "{% for m in messages %}{{ tools }}{{ m.content }}{% endfor %}"
+    template = "{% for m in messages %}<|im_start|>{{ tools }}{{ m.content }}{% endfor %}"
     written(tmp_path / "tokenizer_config.json", json.dumps({"chat_template": template}))
     flags = ["--preset", "search-r1-local", "--hf-checkpoint", str(tmp_path), "--dry-run"]
     assert train([*flags, *given], "train_async") == 0
