@@ -25,25 +25,25 @@ def expected_checksums(
 ) -> dict[str, str]:
     """Digest by SGLang parameter name of `tensors` (HF name, tensor) as an engine keeps them: in
     `dtype`, or as they are."""
-    parts: dict[str, dict[str, torch.Tensor]] = {}
+    parts: dict[str, dict[int, torch.Tensor]] = {}
     for name, tensor in tensors:
-        parameter, piece = _sglang_name(name, fused)
-        parts.setdefault(parameter, {})[piece] = tensor if dtype is None else tensor.to(dtype)
-    return {name: _digest(_assemble(name, pieces, fused)) for name, pieces in parts.items()}
+        parameter, row = _sglang_name(name, fused)
+        parts.setdefault(parameter, {})[row] = tensor if dtype is None else tensor.to(dtype)
+    return {name: _digest(_assemble(name, pieces)) for name, pieces in parts.items()}
 
 
-def _sglang_name(name: str, fused: Fused) -> tuple[str, str]:
-    """SGLang's parameter, and which piece of it this tensor is."""
+def _sglang_name(name: str, fused: Fused) -> tuple[str, int]:
+    """SGLang's parameter, and where in the order of its rows this tensor stands."""
     for module, pieces in fused.items():
-        for piece in pieces:
+        for row, piece in enumerate(pieces):
             if f".{piece}." in name:
-                return name.replace(f".{piece}.", f".{module}."), piece
-    return name, ""
+                return name.replace(f".{piece}.", f".{module}."), row
+    return name, 0
 
 
-def _assemble(name: str, pieces: dict[str, torch.Tensor], fused: Fused) -> torch.Tensor:
-    order = next((fused[part] for part in name.split(".") if part in fused), ("",))
-    tensor = torch.cat([pieces[piece] for piece in order]) if len(order) > 1 else pieces[""]
+def _assemble(name: str, pieces: dict[int, torch.Tensor]) -> torch.Tensor:
+    rows = [pieces[row] for row in sorted(pieces)]
+    tensor = torch.cat(rows) if len(rows) > 1 else rows[0]
     if name in _VOCAB_PARAMETERS:
         padding = -tensor.shape[0] % VOCAB_PADDING
         tensor = torch.nn.functional.pad(tensor, (0, 0, 0, padding))
