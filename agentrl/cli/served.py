@@ -9,8 +9,9 @@ from typing import TextIO
 
 import msgspec
 
-from agentrl.actors.episode import EpisodePlayer
+from agentrl.actors.episode import EnvEpisodes
 from agentrl.actors.limits import Limits
+from agentrl.actors.player import Player
 from agentrl.cluster.spec import read_model_facts
 from agentrl.config.run import RunConfig
 from agentrl.envs.chat_formats import open_chat_format
@@ -76,6 +77,6 @@ async def play_served(ground: Ground, policy: Policy, out: TextIO) -> EpisodeRep
         unpublished=True,
     )
     async with client:
-        played = await EpisodePlayer(ground.make, chat, limits).play(episode, client)
+        played = await Player(EnvEpisodes(ground.make, chat, limits)).play(episode, client)
     print_played(out, played, chat.vocab)
     return played.report

@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from agentrl.shipped import CHAT_FORMATS
+
 __all__ = ["RunConfig", "StalenessPolicy"]
 
 # A bound belongs to the number, not to its absence.
@@ -91,8 +93,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     chat_format: Annotated[
         str,
         _help(
-            "how turns and tool calls are written as tokens: qwen, qwen3, qwen3-stripped, tags, or "
-            "one of yours: pkg.module:Class or path/to/file.py[:Class]",
+            f"how turns and tool calls are written as tokens: {CHAT_FORMATS}, or one of yours: "
+            "pkg.module:Class or path/to/file.py[:Class]",
             "data",
         ),
     ] = "qwen"

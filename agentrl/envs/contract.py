@@ -64,8 +64,9 @@ def check_contract(
 
     Raises ConfigError for an Env that cannot be played at all.
     """
-    tool_timeout_s = min(ground.tool_timeout_s, LIMIT_S / 3)  # in time to be told of
-    ground = msgspec.structs.replace(ground, tool_timeout_s=tool_timeout_s)
+    tool_timeout_s = min(ground.context.tool_timeout_s, LIMIT_S / 3)  # in time to be told of
+    context = msgspec.structs.replace(ground.context, tool_timeout_s=tool_timeout_s)
+    ground = msgspec.structs.replace(ground, context=context)
     rehearse(ground.make(), ground.task, seed=ground.seed, limit_s=LIMIT_S)
     has_raised, memory = False, Memory()
     promises = {name: keeps for name, keeps in PROMISES.items() if _concerns(keeps, ground.cls)}

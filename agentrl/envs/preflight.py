@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from agentrl.config.run import RunConfig
 from agentrl.envs.depth import require_shallow
-from agentrl.envs.env import Env, ServiceSpec
+from agentrl.envs.env import Env, EnvContext, ServiceSpec
 from agentrl.envs.inspection import check_class
 from agentrl.envs.registry import load_env
 from agentrl.envs.rehearsal import discard, first_task, make_env, rehearse
@@ -49,8 +49,7 @@ def preflight(config: RunConfig) -> list[str]:
     if services or task is None or is_rollout:
         discard(env)
         return notes
-    env.tool_timeout_s = config.tool_timeout_s
-    env.allow_unsafe_sandbox = config.allow_unsafe_sandbox
+    Env.bind(env, EnvContext({}, config.tool_timeout_s, config.allow_unsafe_sandbox))
     note = rehearse(env, task, seed=config.rollout_seed)
     return [*notes, note] if note else notes
 

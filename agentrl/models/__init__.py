@@ -1,8 +1,8 @@
 """Model families: what a config.json means and which tensors make which, one file for each.
 
-A module here that has a `FAMILY` is listed by itself; a package announces its own under the entry
-point group `agentrl.models`, by Hugging Face architecture; `--model-family` names one that lies
-anywhere. No torch and no megatron here: the learner, the engines and the checks all read it.
+A file here is listed by being there (`agentrl/shipped.py`); a package announces its own under the
+entry point group `agentrl.models`, by Hugging Face architecture; `--model-family` names one that
+lies anywhere. No torch and no megatron here: the learner, the engines and the checks all read it.
 """
 
 from agentrl.models.architecture import Architecture

@@ -6,20 +6,19 @@ family reads, and what a family refuses.
 """
 
 import importlib
-import pkgutil
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from agentrl import models
 from agentrl.errors import ConfigError
 from agentrl.model_dir import CONFIG, decoder_config
 from agentrl.models.architecture import Architecture
 from agentrl.models.family import Family
+from agentrl.shipped import MODEL_FAMILIES
 from agentrl.user_code import Kind, announced, load, load_named
 from agentrl.user_traceback import words_of
 
-__all__ = ["GROUP", "Model", "describe_model", "open_model", "shipped"]
+__all__ = ["GROUP", "Model", "describe_model", "families", "open_model"]
 
 #: Entry point group under which packages announce families, by Hugging Face architecture.
 GROUP = "agentrl.models"
@@ -33,11 +32,10 @@ class Model(NamedTuple):
 
 
 @cache
-def shipped() -> dict[str, Family]:
-    """The families of agentrl itself by the file they stand in: the one listing of them."""
-    names = [found.name for found in pkgutil.iter_modules(models.__path__)]
-    modules = {name: importlib.import_module(f"{models.__name__}.{name}") for name in names}
-    return {name: here.FAMILY for name, here in modules.items() if hasattr(here, "FAMILY")}
+def families() -> dict[str, Family]:
+    """The families that ship, by name."""
+    places = MODEL_FAMILIES.places
+    return {name: importlib.import_module(place).FAMILY for name, place in places.items()}
 
 
 def open_model(model_dir: Path, given: str | None) -> Model:
@@ -92,8 +90,8 @@ def _kind() -> Kind[Family]:
         write="`FAMILY = Family(...)`",
         take=lambda value: value if isinstance(value, Family) else None,
         builtin={
-            architecture: f"{models.__name__}.{name}:FAMILY"
-            for name, family in shipped().items()
+            architecture: f"{MODEL_FAMILIES.places[name]}:FAMILY"
+            for name, family in families().items()
             for architecture in family.architectures
         },
         flag="--model-family",

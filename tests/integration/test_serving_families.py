@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from agentrl.cluster.ports import free_ports
 from agentrl.config.run import RunConfig
 from agentrl.learner.megatron import MegatronBackend
-from agentrl.models.registry import shipped
+from agentrl.models.registry import families
 from agentrl.serving.client import EngineClient
 from agentrl.serving.control import EngineControl
 from agentrl.serving.cpu import ATTENTION_BACKEND
@@ -33,7 +33,7 @@ def make_model(family: str, folder: Path, seed: int) -> PreTrainedModel:
     """A small member of the family, saved in `folder`; with a context and vocabulary of its own."""
     torch.manual_seed(seed)
     config = AutoConfig.for_model(
-        **shipped()[family].tiny
+        **families()[family].tiny
         | {"vocab_size": VOCAB_SIZE, "max_position_embeddings": MAX_CONTEXT}
         | {"eos_token_id": None, "bos_token_id": 0, "pad_token_id": 0, "initializer_range": 0.2}
     )
@@ -68,7 +68,7 @@ def push(family: str, engine: EngineAddress, tensors: dict[str, torch.Tensor]) -
         timeout_s=60,
         fleet_size=1,
         engine_dtype=torch.float32,
-        fused=shipped()[family].engine_fused,
+        fused=families()[family].engine_fused,
         on_lost=lambda lost: pytest.fail(f"{lost.name} fell out of the push"),
     ) as sink:
         sink.publish(1, tensors.items())
@@ -134,7 +134,7 @@ def running_engine(folder: Path) -> Iterator[tuple[EngineAddress, subprocess.Pop
         process.wait(30)
 
 
-@pytest.mark.parametrize("family", shipped())
+@pytest.mark.parametrize("family", families())
 async def test_16_greedy_requests_after_a_push_equal_transformers(
     family: str, tmp_path: Path
 ) -> None:

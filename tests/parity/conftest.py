@@ -19,7 +19,7 @@ from torch import Tensor
 
 from agentrl.errors import InfrastructureError
 from agentrl.learner.backend import LossFn, MicroBatch, TrainBackend
-from agentrl.models.registry import shipped
+from agentrl.models.registry import families
 
 VOCAB = 96
 
@@ -47,10 +47,10 @@ def hf_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], HFMode
 
 
 def _make(name: str, directory: Path) -> HFModel:
-    family, *variants = name.split("-")
-    odd = {"hidden_size": 40, "intermediate_size": 56} if "odd" in variants else {}
-    tied = {"tie_word_embeddings": "tied" in variants}
-    return make_model({**shipped()[family].tiny, **odd, **tied}, directory)
+    family = name.replace("-odd", "").replace("-tied", "")
+    odd = {"hidden_size": 40, "intermediate_size": 56} if "odd" in name else {}
+    tied = {"tie_word_embeddings": "tied" in name}
+    return make_model({**families()[family].tiny, **odd, **tied}, directory)
 
 
 def make_model(config: Mapping[str, Any], directory: Path) -> HFModel:
@@ -136,7 +136,7 @@ def pg(
     gain = torch.minimum(ratio * advantages, ratio.clamp(0.5, 2.0) * advantages)
     mask = batch.columns["mask"]
     value = -((gain + 0.05 * entropy_T) * mask).sum() / 50.0
-    return value, {"loss": value.detach(), "tokens": mask.sum()}
+    return value, {"loss": value.detach(), "custom_tokens": mask.sum()}
 
 
 def nan_pg(

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from agentrl.config.run import RunConfig
 from agentrl.learner.megatron import MegatronBackend
-from agentrl.models.registry import shipped
+from agentrl.models.registry import families
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -35,8 +35,8 @@ CASES: dict[str, tuple[int, str, dict[str, Any]]] = {
     "tp2-sequence-pp2-tied": (4, "qwen3-tied", SEQUENCE | PIPELINE),
     "tp2-sequence-cp2": (4, "qwen3", SEQUENCE | CONTEXT | DISTRIBUTED),
     "dp2-pp2": (4, "qwen3", PIPELINE | DISTRIBUTED),
-    **{f"tp2-{family}": (2, family, TENSOR) for family in shipped()},
-    **{f"pp2-{family}": (2, family, PIPELINE) for family in shipped()},
+    **{f"tp2-{family}": (2, family, TENSOR) for family in families()},
+    **{f"pp2-{family}": (2, family, PIPELINE) for family in families()},
 }
 
 

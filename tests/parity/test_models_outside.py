@@ -14,11 +14,11 @@ from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.learner.backend import LossFn
 from agentrl.learner.megatron import MegatronBackend
-from agentrl.models.registry import shipped
+from agentrl.models.registry import families
 
 PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
 PHI3 = {
-    **{key: value for key, value in shipped()["llama"].tiny.items() if key != "head_dim"},
+    **{key: value for key, value in families()["llama"].tiny.items() if key != "head_dim"},
     "architectures": ["Phi3ForCausalLM"],
     "model_type": "phi3",
     "pad_token_id": 0,

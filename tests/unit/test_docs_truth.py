@@ -21,11 +21,11 @@ from agentrl.buffer.ledger import Ledger
 from agentrl.cli.main import main as sub_command
 from agentrl.config.flags import Program, known_flags
 from agentrl.config.resolve import parse
-from agentrl.envs.chat_formats import GROUP as FORMATS
 from agentrl.envs.named import REWARDS, TOOLS
 from agentrl.envs.registry import GROUP
 from agentrl.learner.custom import LOSSES
 from agentrl.telemetry.metrics import REGISTRY
+from agentrl.tokens.formats.load import GROUP as FORMATS
 from agentrl.types import COLUMNS, Fate, Outcome, StopReason
 from agentrl.wire.messages import Message
 

@@ -12,11 +12,11 @@ import pytest
 from agentrl.cli.train import main as train
 from agentrl.errors import ConfigError
 from agentrl.models import Family, Part
-from agentrl.models.registry import describe_model, shipped
-from agentrl.tokens.formats.load import FORMATS
+from agentrl.models.registry import describe_model, families
+from agentrl.shipped import CHAT_FORMATS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
-LLAMA = shipped()["llama"]
+LLAMA = families()["llama"]
 
 
 def written(path: Path, code: str) -> str:
@@ -24,18 +24,18 @@ def written(path: Path, code: str) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("name", shipped())
+@pytest.mark.parametrize("name", families())
 def test_a_family_is_listed_by_its_file_reads_its_tiny_member_and_stands_on_the_page(
     name: str,
 ) -> None:
-    family = shipped()[name]
+    family = families()[name]
     found = describe_model(dict(family.tiny), None, source="config.json")
     assert (family.name, found.family, found.architecture.name) == (
         name,
         family,
         family.architectures[0],
     )
-    assert family.chat_format is None or family.chat_format in FORMATS
+    assert family.chat_format is None or family.chat_format in CHAT_FORMATS.places
     speaks = f"`--chat-format {family.chat_format}`" if family.chat_format else ""
     row = [f"`{name}`", ", ".join(f"`{each}`" for each in family.architectures), speaks]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in PAGE.splitlines()]
@@ -44,7 +44,7 @@ def test_a_family_is_listed_by_its_file_reads_its_tiny_member_and_stands_on_the_
 
 def test_the_page_lists_no_family_that_there_is_not() -> None:
     table = PAGE.partition("## Two authorities")[0]
-    assert re.findall(r"^\| `(\w+)`", table, re.MULTILINE) == list(shipped())
+    assert re.findall(r"^\| `(\w+)`", table, re.MULTILINE) == list(families())
 
 
 def test_a_file_says_what_another_architecture_means(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_a_run_that_leaves_the_format_to_its_default_hears_of_the_one_that_the_f
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    config = {**shipped()["qwen3"].tiny, "vocab_size": 1024, "max_position_embeddings": 1024}
+    config = {**families()["qwen3"].tiny, "vocab_size": 1024, "max_position_embeddings": 1024}
     written(tmp_path / "config.json", msgspec.json.encode(config).decode())
     written(tmp_path / "tokenizer.json", qwen_tokenizer_json)
     template = "{% for m in messages %}<|im_start|>{{ tools }}{{ m.content }}{% endfor %}"
@@ -120,8 +120,8 @@ def test_a_run_that_leaves_the_format_to_its_default_hears_of_the_one_that_the_f
 def test_families_load_neither_torch_nor_megatron() -> None:
     code = (
         "import sys\n"
-        "from agentrl.models.registry import shipped\n"
-        "assert shipped()\n"
+        "from agentrl.models.registry import families\n"
+        "assert families()\n"
         "heavy = {'torch', 'megatron', 'numpy', 'transformers', 'sglang'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )

@@ -2,12 +2,12 @@
 
 import pkgutil
 
-from agentrl.models.registry import shipped
+from agentrl.models.registry import families
 
 __all__ = ["EntryClass"]
 
 EntryClass = [
     pkgutil.resolve_name(family.engine_class)
-    for family in shipped().values()
+    for family in families().values()
     if family.engine_class is not None
 ]
