@@ -7,7 +7,8 @@ __all__ = ["Architecture"]
 
 class Architecture(msgspec.Struct, frozen=True, kw_only=True):
     """A dense decoder with RMSNorm, rotary positions, grouped queries and a gated SiLU MLP. `name`
-    is its Hugging Face architecture."""
+    is its Hugging Face architecture. A family may derive from it: a further field goes to the field
+    of megatron-core's TransformerConfig that has its name."""
 
     name: str
     num_layers: int
