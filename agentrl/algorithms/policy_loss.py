@@ -5,7 +5,7 @@
     rho = pi / pi_prox           PPO ratio to the policy at the start of the iteration
     w   = f(pi_prox / mu)        truncated importance weight of the sampling engine, detached
     agg(x) = sum over trained tokens of x * weights, where `weights` are reciprocals of the step's
-             global denominators (see `plan.py`)
+             global denominators (see `agentrl.learner.plan`)
 
 Invariant I5 by construction: every formula sees only the K trained tokens of the micro-batch, so no
 other position can receive a gradient or spoil a sum. A loss keeps no state.
@@ -18,16 +18,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from agentrl.config.run import RunConfig
-from agentrl.learner.backend import MicroBatch
-from agentrl.learner.corrections import (
+from agentrl.algorithms.corrections import (
     KLEstimator,
     kl_estimate,
     log_ratio,
     truncated_weight,
 )
+from agentrl.algorithms.rows import MicroBatch, Outputs
+from agentrl.config.run import RunConfig
 
-__all__ = ["MAX_AGE_BUCKET", "Objective", "PolicyLoss", "ppo_objective"]
+__all__ = ["MAX_AGE_BUCKET", "Objective", "policy_loss", "ppo_objective"]
 
 #: Metrics by age pool all ages from this one on.
 MAX_AGE_BUCKET = 8
@@ -35,8 +35,8 @@ MAX_AGE_BUCKET = 8
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """Constants of the loss. `clip_c`: None turns the dual clip off; `kl_type`: None turns the KL
-    penalty off; `use_tis` False makes w = 1."""
+    """Constants of the loss. `clip_c`: None turns the dual clip off; `kl_type`: None: there
+    is no reference, and at `kl_coef` 0 its KL is only measured; `use_tis` False makes w = 1."""
 
     clip_low: float
     clip_high: float
@@ -60,7 +60,7 @@ class Objective:
             tis_high=cfg.tis_clip,
             entropy_coef=cfg.entropy_coef,
             kl_coef=cfg.kl_loss_coef,
-            kl_type=cfg.kl_loss_type if cfg.use_kl_loss and cfg.kl_loss_coef != 0 else None,
+            kl_type=cfg.kl_loss_type if cfg.use_kl_loss else None,
         )
 
 
@@ -83,65 +83,62 @@ def ppo_objective(
     return value_K, bounded_K.detach() < plain_K.detach()
 
 
-class PolicyLoss:
-    """A `LossFn`. `max_age`: no trained token is older.
+def policy_loss(
+    cfg: RunConfig, batch: MicroBatch, out: Outputs
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The loss of one micro-batch, and what it measured.
 
     Columns read: mask, sampled, mu, advantages, weights, ages; `prox` (log pi_prox; the detached
     current log-probabilities when absent) and `reference` (only with a KL penalty).
     """
+    objective, columns = Objective.from_config(cfg), batch.columns
+    prox_T = columns.get("prox", out.logprobs_T.detach())
+    trained_K = columns["mask"].nonzero().squeeze(1)
+    logprobs_K = out.logprobs_T[trained_K].float()
+    entropy_K = out.entropy_T[trained_K].float()
+    prox_K = prox_T[trained_K].float()
+    mu_K = columns["mu"][trained_K]
+    weights_K = columns["weights"][trained_K]
 
-    def __init__(self, objective: Objective, max_age: int) -> None:
-        self._objective = objective
-        self._num_buckets = min(max_age, MAX_AGE_BUCKET) + 1
-
-    def __call__(
-        self, batch: MicroBatch, logprobs_T: Tensor, entropy_T: Tensor
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        objective, columns = self._objective, batch.columns
-        prox_T = columns.get("prox", logprobs_T.detach())
-        trained_K = columns["mask"].nonzero().squeeze(1)
-        logprobs_K = logprobs_T[trained_K].float()
-        entropy_K = entropy_T[trained_K].float()
-        prox_K = prox_T[trained_K].float()
-        mu_K = columns["mu"][trained_K]
-        weights_K = columns["weights"][trained_K]
-
-        value_K, clipped_K = ppo_objective(
-            logprobs_K, prox_K, columns["advantages"][trained_K], objective
-        )
-        w_K, truncated_K = self._importance_weight(prox_K, mu_K)
-        pg_loss = -(w_K * value_K * weights_K).sum()
-        loss = pg_loss
-        if objective.entropy_coef != 0:
-            loss = loss - objective.entropy_coef * (entropy_K * weights_K).sum()
-        found = {
-            "pg_loss": pg_loss,
-            "entropy": _mean(entropy_K),
-            "pg_clipfrac": _mean(clipped_K),
-            "tis_clipfrac": _mean(truncated_K),
-        }
-        if objective.kl_type is not None:
-            reference_K = columns["reference"][trained_K].float()
-            kl_K = kl_estimate(logprobs_K, reference_K, objective.kl_type)
-            kl_loss = (kl_K * weights_K).sum()
+    value_K, clipped_K = ppo_objective(
+        logprobs_K, prox_K, columns["advantages"][trained_K], objective
+    )
+    w_K, truncated_K = _importance_weight(objective, prox_K, mu_K)
+    pg_loss = -(w_K * value_K * weights_K).sum()
+    loss = pg_loss
+    if objective.entropy_coef != 0:
+        loss = loss - objective.entropy_coef * (entropy_K * weights_K).sum()
+    found = {
+        "pg_loss": pg_loss,
+        "entropy": _mean(entropy_K),
+        "pg_clipfrac": _mean(clipped_K),
+        "tis_clipfrac": _mean(truncated_K),
+    }
+    if objective.kl_type is not None:
+        reference_K = columns["reference"][trained_K].float()
+        kl_K = kl_estimate(logprobs_K, reference_K, objective.kl_type)
+        kl_loss = (kl_K * weights_K).sum()
+        if objective.kl_coef != 0:
             loss = loss + objective.kl_coef * kl_loss
-            found["kl_loss"] = kl_loss
-        found["loss"] = loss
-        ratio_K = w_K * log_ratio(logprobs_K, prox_K).detach().exp()
-        mismatch_K = kl_estimate(mu_K, prox_K, "k3")
-        found |= _corrections("", ratio_K, mismatch_K)
-        bucket_K = columns["ages"][trained_K].clamp(max=self._num_buckets - 1)
-        for age in range(self._num_buckets):
-            here_K = bucket_K == age
-            found |= _corrections(f"/age_{age}", ratio_K[here_K], mismatch_K[here_K])
-        found |= _differences(batch, prox_T)
-        return loss, {name: value.detach().float() for name, value in found.items()}
+        found["kl_loss"] = kl_loss
+    found["loss"] = loss
+    ratio_K = w_K * log_ratio(logprobs_K, prox_K).detach().exp()
+    mismatch_K = kl_estimate(mu_K, prox_K, "k3")
+    found |= _corrections("", ratio_K, mismatch_K)
+    num_buckets = min(cfg.staleness_bound, MAX_AGE_BUCKET) + 1
+    bucket_K = columns["ages"][trained_K].clamp(max=num_buckets - 1)
+    for age in range(num_buckets):
+        here_K = bucket_K == age
+        found |= _corrections(f"/age_{age}", ratio_K[here_K], mismatch_K[here_K])
+    found |= _differences(batch, prox_T)
+    return loss, {name: value.detach().float() for name, value in found.items()}
 
-    def _importance_weight(self, prox_K: Tensor, mu_K: Tensor) -> tuple[Tensor, Tensor]:
-        """w of each token, and where it was truncated."""
-        if not self._objective.use_tis:
-            return torch.ones_like(mu_K), torch.zeros_like(mu_K, dtype=torch.bool)
-        return truncated_weight(prox_K, mu_K, self._objective.tis_low, self._objective.tis_high)
+
+def _importance_weight(objective: Objective, prox_K: Tensor, mu_K: Tensor) -> tuple[Tensor, Tensor]:
+    """w of each token, and where it was truncated."""
+    if not objective.use_tis:
+        return torch.ones_like(mu_K), torch.zeros_like(mu_K, dtype=torch.bool)
+    return truncated_weight(prox_K, mu_K, objective.tis_low, objective.tis_high)
 
 
 def _corrections(suffix: str, ratio_K: Tensor, mismatch_K: Tensor) -> dict[str, Tensor]:
