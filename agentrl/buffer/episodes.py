@@ -120,7 +120,7 @@ def assign(
         return
     workers = peers.workers()
     share = _evaluation_share(state, workers)
-    evals = Counter({p.name: sum(id.group in state.eval_mints for id in p.held) for p in peers})
+    evals = _held_evals(state, peers)
     given: defaultdict[str, list[EpisodeAssignment]] = defaultdict(list)
 
     def give(kind: GroupKind, may: Callable[[Peer, Key], bool]) -> None:
@@ -148,6 +148,12 @@ def assign(
     for worker in workers:
         if worker.name in given:
             state.send(worker.connection, Assign(given[worker.name]))
+
+
+def _held_evals(state: State, peers: Peers) -> Counter[str]:
+    """How many evaluation episodes each worker holds, by name."""
+    held = ((peer.name, id) for peer in peers for id in peer.held) if state.evals else ()
+    return Counter(name for name, id in held if id.group in state.eval_mints)
 
 
 def _roomiest(workers: list[Peer], unseen: Counter[str]) -> Peer | None:
