@@ -92,7 +92,7 @@ def _check_rooms(config: RunConfig) -> list[str]:
     default job need not wait for.
     """
     from agentrl.envs.chat_formats import open_chat_format
-    from agentrl.envs.preflight import preflight
+    from agentrl.envs.check.preflight import preflight
 
     notes = preflight(config)
     chat = open_chat_format(config.chat_format, str(config.hf_checkpoint))

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from agentrl.shipped import CHAT_FORMATS
+from agentrl.shipped import ALGORITHMS, CHAT_FORMATS
 
 __all__ = ["RunConfig", "StalenessPolicy"]
 
@@ -281,8 +281,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     advantage_estimator: Annotated[
         str,
         _help(
-            "how rewards become advantages: grpo, a name that a package brings, or a class of "
-            "yours: path/to/file.py[:Class] or pkg.module:Class",
+            f"how rewards become advantages: {ALGORITHMS}, a name that a package brings, or a class "
+            "of yours: path/to/file.py[:Class] or pkg.module:Class",
             "learner",
         ),
     ] = "grpo"

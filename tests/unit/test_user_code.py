@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from agentrl.actors.judge import check_reward_nonzero_std, load_filter
+from agentrl.actors.filters.check_reward_nonzero_std import check_reward_nonzero_std
+from agentrl.actors.judge import load_filter
 from agentrl.algorithms.custom import LOSSES
 from agentrl.algorithms.load import ESTIMATORS
 from agentrl.cli import train

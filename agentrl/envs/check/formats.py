@@ -8,10 +8,11 @@
 What is wrong is a ConfigError that names the method, and the line where there is one.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
-from agentrl.envs.hostile import HOSTILE
+from agentrl.envs.check.harness import BrokenError, RaisedError, raised
+from agentrl.envs.check.turns import HOSTILE
 from agentrl.errors import ConfigError
 from agentrl.tokens.chat import Message, ParsedTurn, ToolCall
 from agentrl.tokens.formats.base import ChatFormat
@@ -39,22 +40,12 @@ def try_format(chat: ChatFormat, name: str) -> None:
     for trial in (_opens, _reads_what_it_writes, _reads_anything, _trusts_nobody):
         try:
             trial(chat)
-        except _WrongError as wrong:
+        except (BrokenError, RaisedError) as wrong:
             raise ConfigError(f"chat format {name}: {wrong} (docs/formats.md)") from wrong.__cause__
 
 
-class _WrongError(Exception):
-    """What is wrong."""
-
-
-@contextmanager
-def _doing(what: str) -> Iterator[None]:
-    try:
-        yield
-    except _WrongError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise _WrongError(f"{what} raised {words_of(error)}") from error
+def _doing(what: str) -> AbstractContextManager[None]:
+    return raised(lambda error: f"{what} raised {words_of(error)}")
 
 
 def _opens(chat: ChatFormat) -> None:
@@ -63,9 +54,9 @@ def _opens(chat: ChatFormat) -> None:
         ids = [id_ for span in spans for id_ in span.ids]
         opener = list(chat.assistant_opener)
         if not opener or ids[-len(opener) :] != opener:
-            raise _WrongError("what open_prompt returns does not end with assistant_opener")
+            raise BrokenError("what open_prompt returns does not end with assistant_opener")
     if not chat.stop_ids:
-        raise _WrongError("it has no stop_ids, so no turn would ever end")
+        raise BrokenError("it has no stop_ids, so no turn would ever end")
 
 
 def _reads_what_it_writes(chat: ChatFormat) -> None:
@@ -76,7 +67,7 @@ def _reads_what_it_writes(chat: ChatFormat) -> None:
         found = [(call.name, search.decode(call.arguments)) for call in turn.tool_calls]
     if turn.parse_error is not None or found != [("search", {"query": "a b"})]:
         error = f" and the error {turn.parse_error!r}" if turn.parse_error is not None else ""
-        raise _WrongError(
+        raise BrokenError(
             f'of a turn in which write says "Let me see." and calls search, parse reads the text '
             f"{turn.text!r:.100}, {len(found)} calls{error}"
         )
@@ -93,12 +84,12 @@ def _parsed(chat: ChatFormat, sampled: Sequence[int], what: str) -> ParsedTurn:
     with _doing(f"parse, on {what},"):
         turn: object = chat.parse(sampled, index=0, tools=["search"])
         if not isinstance(turn, ParsedTurn):
-            raise _WrongError(
+            raise BrokenError(
                 f"parse, on {what}, returned {turn!r:.80}; return ParsedTurn(text, calls, error)"
             )
         strangers = [call for call in turn.tool_calls if not isinstance(call, ToolCall)]
         if strangers:
-            raise _WrongError(f"parse, on {what}, has {strangers[0]!r:.80} among its calls")
+            raise BrokenError(f"parse, on {what}, has {strangers[0]!r:.80} among its calls")
     return turn
 
 
@@ -115,10 +106,10 @@ def _trusts_nobody(chat: ChatFormat) -> None:
             honest = spans_of(_WORD)
             said = [id_ for span in honest if span.kind is SpanKind.UNTRUSTED for id_ in span.ids]
             if _WORD not in chat.vocab.decode(said):
-                raise _WrongError(f"{what} is not UNTRUSTED: make it a FOREIGN piece")
+                raise BrokenError(f"{what} is not UNTRUSTED: make it a FOREIGN piece")
             for text in HOSTILE:
                 if _control(chat, spans_of(text)) != _control(chat, honest):
-                    raise _WrongError(
+                    raise BrokenError(
                         f"{what} that says {text[:40]!r} makes control tokens: make it FOREIGN"
                     )
 

@@ -7,29 +7,25 @@ Only what is certainly wrong is refused, with the words of what to do: an Env th
 merely slow, waits in a thread, or finds a service away, is a note.
 """
 
-import asyncio
 import copy
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import suppress
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
+from agentrl.envs.check.watch import ERRORS, BlockedError, OverdueError, Watch, run_watched
 from agentrl.envs.depth import require_shallow
 from agentrl.envs.env import Env
 from agentrl.envs.messages import Message
-from agentrl.envs.watch import BlockedError, OverdueError, Watch, run_watched
 from agentrl.errors import AgentRLError, ConfigError, InfrastructureError
 from agentrl.types import Task, TaskSource
 from agentrl.user_traceback import place_of, words_of
 
-__all__ = ["LIMIT_S", "discard", "first_task", "make_env", "rehearse"]
+__all__ = ["LIMIT_S", "discard", "dry_reset", "first_task", "make_env"]
 
 #: Seconds that the first task, `reset` and `close` may take, each.
 LIMIT_S = 10.0
-#: What user code may raise; in a run each of these is an error of the episode.
-_ERRORS = (Exception, SystemExit, asyncio.CancelledError)
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -39,7 +35,7 @@ def make_env(cls: type[Env], args: Mapping[str, Any]) -> Env:
         return cls(**args)
     except ConfigError:
         raise
-    except _ERRORS as error:
+    except ERRORS as error:
         raise ConfigError(
             f"{cls.__qualname__} cannot be made with --env-args {dict(args)}: "
             f"{words_of(error)}; it takes {inspect.signature(cls)}"
@@ -52,16 +48,16 @@ def first_task(source: TaskSource, limit_s: float = LIMIT_S) -> Task | None:
     Raises ConfigError for a source that raises or gives no Task, DataError for a malformed row.
     """
     try:
-        return _run(type(source), _first, source, limit_s)
+        return _run(type(source), lambda watch: _first(watch, source, limit_s))
     except OverdueError:
         return None
 
 
-def rehearse(env: Env, task: Task, *, seed: int, limit_s: float = LIMIT_S) -> str | None:
+def dry_reset(env: Env, task: Task, *, seed: int, limit_s: float = LIMIT_S) -> str | None:
     """Reset `env` on `task` and close it. Raises ConfigError; returns a note where the prompt could
     not be looked at."""
     try:
-        return _run(type(env), _rehearse, env, task, seed, limit_s)
+        return _run(type(env), lambda watch: _try(watch, env, task, seed, limit_s))
     except OverdueError as error:
         return _late(type(env), error.method, limit_s)
 
@@ -69,7 +65,7 @@ def rehearse(env: Env, task: Task, *, seed: int, limit_s: float = LIMIT_S) -> st
 def discard(env: Env) -> None:
     """Close an Env that was made for nothing, whatever that says."""
     with suppress(OverdueError):
-        _run(type(env), _close, env, LIMIT_S)
+        _run(type(env), lambda watch: _close(watch, env, LIMIT_S))
 
 
 def _late(cls: type[Env], method: str, limit_s: float) -> str:
@@ -77,11 +73,11 @@ def _late(cls: type[Env], method: str, limit_s: float) -> str:
 
 
 async def _first(watch: Watch, source: TaskSource, limit_s: float) -> Task | None:
-    cls = type(source)
+    name = f"{type(source).__qualname__}.tasks"
     tasks: object = source.tasks(0)
     if not isinstance(tasks, AsyncIterator):
         raise ConfigError(
-            f"{cls.__qualname__}.tasks returned {_shown(tasks)}; it must be an async generator: "
+            f"{name} returned {_shown(tasks)}; it must be an async generator: "
             "`async def tasks(self, cursor=0):` with `yield Task(id, row)`"
         )
     task: object = None
@@ -92,29 +88,26 @@ async def _first(watch: Watch, source: TaskSource, limit_s: float) -> Task | Non
             await tasks.aclose()
     except AgentRLError:
         raise
-    except _ERRORS as error:
-        raise ConfigError(f"{cls.__qualname__}.tasks raised {words_of(error)}") from error
+    except ERRORS as error:
+        raise ConfigError(f"{name} raised {words_of(error)}") from error
     if isinstance(task, Task) and isinstance(task.row, dict):
         require_shallow(task.row, f"the row of task {task.id}")
         return task
     if deadline.cancelled_caught:
         return None
     given = "no task" if task is None else _shown(task)
-    raise ConfigError(f"{cls.__qualname__}.tasks gave {given}; it must `yield Task(id, row)`")
+    raise ConfigError(f"{name} gave {given}; it must `yield Task(id, row)`")
 
 
-async def _rehearse(watch: Watch, env: Env, task: Task, seed: int, limit_s: float) -> str | None:
+async def _try(watch: Watch, env: Env, task: Task, seed: int, limit_s: float) -> str | None:
     cls = type(env)
     prompt: object = None
     failure: BaseException | None = None
-    is_late = False
     try:
         with watch.phase("reset", limit_s) as deadline:
             prompt = await env.reset(seed=seed, task=copy.deepcopy(task.row))
-    except _ERRORS as error:
+    except ERRORS as error:
         failure = error
-    else:
-        is_late = deadline.cancelled_caught
     closing = await _close(watch, env, limit_s)
     if isinstance(failure, InfrastructureError):
         return f"{cls.__qualname__}.reset could not be tried: {words_of(failure)}"
@@ -124,9 +117,9 @@ async def _rehearse(watch: Watch, env: Env, task: Task, seed: int, limit_s: floa
         raise ConfigError(
             f"{cls.__qualname__}.reset raised {words_of(failure)} on the first task, {task.id}{row}"
         ) from failure
-    if is_late:
+    if deadline.cancelled_caught:
         return _late(cls, "reset", limit_s)
-    _check_prompt(prompt, cls)
+    _check_prompt(prompt, f"{cls.__qualname__}.reset")
     if closing is not None:
         raise ConfigError(
             f"{cls.__qualname__}.close raised {words_of(closing)} after a reset on "
@@ -139,13 +132,12 @@ async def _close(watch: Watch, env: Env, limit_s: float) -> BaseException | None
     try:
         with watch.phase("close", limit_s):
             await env.close()
-    except _ERRORS as error:
+    except ERRORS as error:
         return error
     return None
 
 
-def _check_prompt(prompt: object, cls: type[Env]) -> None:
-    name = f"{cls.__qualname__}.reset"
+def _check_prompt(prompt: object, name: str) -> None:
     advice = "return a list of messages, as in `return [Message.user(text)]`"
     if not isinstance(prompt, list | tuple):
         raise ConfigError(f"{name} returned {_shown(prompt)}; {advice}")
@@ -167,15 +159,10 @@ def _shown(value: object) -> str:
     return "nothing" if value is None else f"{type(value).__name__} {value!r:.80}"
 
 
-def _run(
-    cls: type,
-    function: Callable[Concatenate[Watch, P], Coroutine[Any, Any, T]],
-    *args: P.args,
-    **kwargs: P.kwargs,
-) -> T:
+def _run(cls: type, begin: Callable[[Watch], Coroutine[Any, Any, T]]) -> T:
     """Try user code of `cls`; what holds the event loop is a ConfigError. Raises OverdueError."""
     try:
-        return run_watched(function, *args, **kwargs)
+        return run_watched(begin)
     except BlockedError as error:
         place = place_of(error)
         raise ConfigError(

@@ -12,7 +12,7 @@ What a function returns is read from its source; without source that check is le
 import ast
 import inspect
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from agentrl.envs.env import Env
@@ -23,8 +23,8 @@ from agentrl.user_traceback import shown_path
 
 __all__ = ["check_class"]
 
-#: The first line of each method, as it should be written.
-_FIRST_LINE = {
+#: The first line of each method, as it should be written, and as the framework calls it.
+_LINES = {
     "reset": "async def reset(self, *, seed, task):",
     "step": "async def step(self, turn):",
     "score": "async def score(self, text):",
@@ -33,53 +33,35 @@ _FIRST_LINE = {
     "snapshot": "async def snapshot(self):",
     "restore": "async def restore(self, state, *, seed, task):",
     "solve": "async def solve(self, task, chat):",
-}
-#: The same of each class method, below `@classmethod`.
-_CLASS_LINE = {
     "service_specs": "def service_specs(cls, args):",
     "train_tasks": "def train_tasks(cls, args, *, seed):",
     "eval_tasks": "def eval_tasks(cls, args):",
 }
-#: How the framework calls each of them.
-_CALLS: dict[str, tuple[tuple[object, ...], dict[str, object]]] = {
-    "reset": ((), {"seed": 0, "task": {}}),
-    "step": ((None,), {}),
-    "score": (("",), {}),
-    "close": ((), {}),
-    "score_group": (({}, []), {}),
-    "snapshot": ((), {}),
-    "restore": ((b"",), {"seed": 0, "task": {}}),
-    "solve": (({}, None), {}),
-    "service_specs": (({},), {}),
-    "train_tasks": (({},), {"seed": 0}),
-    "eval_tasks": (({},), {}),
-}
+#: Those that are class methods, those of a Rollout, and those of any other Env.
+_OF_CLASSES = ("service_specs", "train_tasks", "eval_tasks")
+_OF_ROLLOUTS = ("solve", "close", "score_group")
+_OF_ENVS = [name for name in _LINES if name not in (*_OF_CLASSES, "solve")]
 _RETURN = {
     "reset": "return a list of messages, as in `return [Message.user(text)]`",
     "step": "return a Step, as in `return Step(messages=[...], reward=0.0, terminated=False)`",
     "score": "return a number",
 }
-#: The methods of a Rollout; those of any other Env are all but `solve`.
-_OF_ROLLOUTS = ("solve", "close", "score_group")
 _NEVER = (ast.Dict, ast.Set, ast.JoinedStr)
 
 
 def check_class(cls: type[Env]) -> None:
     """Raise ConfigError for the first thing that cannot work."""
     cls.described_metrics()
-    names: Sequence[str] = [name for name in _FIRST_LINE if name != "solve"]
     if not issubclass(cls, Rollout):
         _check_completeness(cls)
     elif cls.solve is Rollout.solve:
-        raise ConfigError(f"{cls.__qualname__} has no solve; write `{_FIRST_LINE['solve']}`")
-    else:
-        names = _OF_ROLLOUTS
-    for name in names:
+        raise ConfigError(f"{cls.__qualname__} has no solve; write `{_LINES['solve']}`")
+    for name in _OF_ROLLOUTS if issubclass(cls, Rollout) else _OF_ENVS:
         if name != "score" or cls.step is Env.step:
             _check_kind(cls, name)
             _check_signature(cls, name)
             _check_returns(cls, name)
-    for name in _CLASS_LINE:
+    for name in _OF_CLASSES:
         if inspect.isfunction(inspect.getattr_static(cls, name)):
             _refuse(cls, name, "is no class method", "write `@classmethod` above it")
         _check_signature(cls, name)
@@ -90,15 +72,14 @@ def _check_kind(cls: type[Env], name: str) -> None:
     if isinstance(method, Tool):
         advice = "the framework calls it, not the model; drop `@tool`"
         raise ConfigError(f"{cls.__qualname__}.{name} is a tool; {advice}")
-    line = f"write `{_FIRST_LINE[name]}`"
+    line = f"write `{_LINES[name]}`"
     if not callable(method):
         raise ConfigError(f"{cls.__qualname__}.{name} is {method!r:.80}, not a method; {line}")
     plain = _plain(method)
     if inspect.isasyncgenfunction(plain) or inspect.isgeneratorfunction(plain):
         _refuse(cls, name, "is a generator", f"use `return` in it, not `yield`, and {line}")
-    if inspect.isfunction(plain) and not (
-        inspect.iscoroutinefunction(plain) or inspect.iscoroutinefunction(method)
-    ):
+    is_async = inspect.iscoroutinefunction(plain) or inspect.iscoroutinefunction(method)
+    if inspect.isfunction(plain) and not is_async:
         _refuse(cls, name, "is a plain def", line)
 
 
@@ -106,15 +87,16 @@ def _check_signature(cls: type[Env], name: str) -> None:
     method = getattr(cls, name)
     if not (inspect.isfunction(method) or inspect.ismethod(method)):
         return
-    positional, named = _CALLS[name]
     is_static = isinstance(inspect.getattr_static(cls, name), staticmethod)
-    owner = () if is_static or inspect.ismethod(method) else (None,)
+    owner, *positional = _function(f"{_LINES[name]} ...").args.args
+    called = positional if is_static or inspect.ismethod(method) else [owner, *positional]
+    named = [argument.arg for argument in _function(f"{_LINES[name]} ...").args.kwonlyargs]
     signature = inspect.signature(method)
     try:
-        signature.bind(*owner, *positional, **named)
+        signature.bind(*called, **dict.fromkeys(named))
     except TypeError as error:
         defect = f"takes {signature}, and the framework cannot call that ({error})"
-        _refuse(cls, name, defect, f"write `{(_FIRST_LINE | _CLASS_LINE)[name]}`")
+        _refuse(cls, name, defect, f"write `{_LINES[name]}`")
 
 
 def _check_completeness(cls: type[Env]) -> None:
@@ -123,12 +105,12 @@ def _check_completeness(cls: type[Env]) -> None:
     if cls.reset is Env.reset:
         raise ConfigError(
             f"{name} has no reset, which begins an episode (it has {own}); write "
-            f"`{_FIRST_LINE['reset']}` and {_RETURN['reset']}"
+            f"`{_LINES['reset']}` and {_RETURN['reset']}"
         )
     if cls.score is Env.score and cls.step is Env.step and not cls.scores_groups:
         raise ConfigError(
             f"{name} has neither score nor step, so nothing would ever be rewarded (it has {own}); "
-            f"write `{_FIRST_LINE['score']}` and {_RETURN['score']}"
+            f"write `{_LINES['score']}` and {_RETURN['score']}"
         )
 
 
@@ -143,9 +125,10 @@ def _check_returns(cls: type[Env], name: str) -> None:
     method = getattr(cls, name)
     if name not in _RETURN or method is getattr(Env, name):
         return
-    body = _body(_plain(method))
-    if not body:
-        return
+    try:
+        body = _function(inspect.getsource(_plain(method))).body
+    except (OSError, TypeError, ValueError, SyntaxError, AttributeError):
+        return  # it cannot be read
     returned = list(_returns(body))
     if not returned and not isinstance(body[-1], ast.Raise):
         _refuse(cls, name, "has no `return`", _RETURN[name])
@@ -163,15 +146,12 @@ def _is_never_right(value: ast.expr | None, name: str) -> bool:
     return isinstance(value, ast.Tuple | ast.List) and name != "reset"
 
 
-def _body(function: Callable[..., Any]) -> list[ast.stmt]:
-    """The statements of a function; [] when they cannot be read."""
-    try:
-        (node,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
-    except (OSError, TypeError, ValueError, SyntaxError):
-        return []
+def _function(source: str) -> ast.FunctionDef | ast.AsyncFunctionDef:
+    """The function that a source defines; ValueError for any other."""
+    (node,) = ast.parse(textwrap.dedent(source)).body
     if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-        return []
-    return node.body
+        raise ValueError(f"{source!r:.40} is no function")
+    return node
 
 
 def _returns(body: list[ast.stmt]) -> Iterator[ast.Return]:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.tools.example import arguments_for, made_up, never_given
+from agentrl.envs.check.arguments import arguments_for, made_up, never_given
 from agentrl.tools.schema import ForeignParameters
 from agentrl.tools.tool import Tool, tool
 

@@ -8,17 +8,19 @@ line to write. Nothing of it outlives the check: the run makes its own instances
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 from agentrl.config.run import RunConfig
+from agentrl.envs.check.dry_reset import discard, dry_reset, first_task, make_env
+from agentrl.envs.check.signatures import check_class
 from agentrl.envs.depth import require_shallow
 from agentrl.envs.env import Env, EnvContext, ServiceSpec
-from agentrl.envs.inspection import check_class
 from agentrl.envs.registry import load_env
-from agentrl.envs.rehearsal import discard, first_task, make_env, rehearse
 from agentrl.envs.rollout import Rollout
 from agentrl.envs.single_turn import SingleTurnEnv
 from agentrl.envs.sources import JsonlSource
 from agentrl.envs.tasks import open_eval_sets, open_source
+from agentrl.envs.travel import arrived
 from agentrl.errors import AgentRLError, ConfigError
 from agentrl.types import TaskSource
 from agentrl.user_traceback import words_of
@@ -42,15 +44,18 @@ def preflight(config: RunConfig) -> list[str]:
     env = make_env(cls, config.env_args)
     services = services_of(config, cls)
     check_eval_sets(config, cls)
-    task = first_task(source)
+    task, changed = first_task(source), None
+    if task is not None:
+        task, changed = arrived(task)
     is_rollout = issubclass(cls, Rollout)
     if cls is not SingleTurnEnv and not is_rollout:
         notes = [tools_of(env), *_unverified(cls), *notes]
+    notes += [changed] if changed else []
     if services or task is None or is_rollout:
         discard(env)
         return notes
     Env.bind(env, EnvContext({}, config.tool_timeout_s, config.allow_unsafe_sandbox))
-    note = rehearse(env, task, seed=config.rollout_seed)
+    note = dry_reset(env, task, seed=config.rollout_seed)
     return [*notes, note] if note else notes
 
 
@@ -61,22 +66,14 @@ def _rows(source: TaskSource) -> list[str]:
 
 def source_of(config: RunConfig, cls: type[Env]) -> TaskSource:
     """The training tasks. Raises ConfigError for what is no source, and for what raises."""
-    try:
+    with _calling(cls, "train_tasks"):
         return open_source(config, cls)
-    except AgentRLError:
-        raise
-    except Exception as error:
-        raise _raised(cls, "train_tasks", error) from error
 
 
 def services_of(config: RunConfig, cls: type[Env]) -> dict[str, ServiceSpec]:
     """The services by name. Raises ConfigError for what is none, and for what raises."""
-    try:
+    with _calling(cls, "service_specs"):
         services: object = cls.service_specs(config.env_args)
-    except AgentRLError:
-        raise
-    except Exception as error:
-        raise _raised(cls, "service_specs", error) from error
     if isinstance(services, dict) and all(isinstance(s, ServiceSpec) for s in services.values()):
         return services
     raise ConfigError(
@@ -87,19 +84,22 @@ def services_of(config: RunConfig, cls: type[Env]) -> dict[str, ServiceSpec]:
 
 def check_eval_sets(config: RunConfig, cls: type[Env]) -> None:
     """Raise ConfigError for evaluation sets that are none, and for what raises."""
-    try:
+    with _calling(cls, "eval_tasks"):
         sets = open_eval_sets(config, cls)
-    except AgentRLError:
-        raise
-    except Exception as error:
-        raise _raised(cls, "eval_tasks", error) from error
     for name, tasks in sets.items():
         for task in tasks:
             require_shallow(task.row, f"the row of task {task.id} of evaluation set {name}")
 
 
-def _raised(cls: type[Env], name: str, error: Exception) -> ConfigError:
-    return ConfigError(f"{cls.__qualname__}.{name} raised {words_of(error)}")
+@contextmanager
+def _calling(cls: type[Env], name: str) -> Iterator[None]:
+    """What a class method raises is a ConfigError in its name."""
+    try:
+        yield
+    except AgentRLError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{cls.__qualname__}.{name} raised {words_of(error)}") from error
 
 
 def tools_of(env: Env) -> str:

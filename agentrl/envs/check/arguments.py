@@ -64,16 +64,12 @@ def never_given(tool: Tool[Any]) -> list[str]:
     """The parameters of `tool` that none of `arguments_for` gives; one whose own example does not
     fit, with that example."""
     given = {name for raw in arguments_for(tool, odd="1") for name in msgspec.json.decode(raw)}
-    properties = _dict(tool.spec.parameters, "properties")
-    return [
-        f"{name} (its example {examples[0]!r:.40} may not fit)" if examples else name
-        for name, examples in ((name, _examples(properties[name])) for name in properties)
-        if name not in given
-    ]
-
-
-def _examples(schema: object) -> list[Any]:
-    return _list(schema, "examples") if isinstance(schema, Mapping) else []
+    left_out = []
+    for name, schema in _said(tool.spec.parameters, "properties", {}).items():
+        examples = _said(schema, "examples", []) if isinstance(schema, Mapping) else []
+        mistaken = f" (its example {examples[0]!r:.40} may not fit)" if examples else ""
+        left_out += [] if name in given else [f"{name}{mistaken}"]
+    return left_out
 
 
 def made_up(schema: Schema) -> bytes:
@@ -81,11 +77,9 @@ def made_up(schema: Schema) -> bytes:
     return msgspec.json.encode(_made(schema, _TEXTS[0]) or {})
 
 
-def _made(
-    schema: Schema, text: str, *, is_least: bool = False, is_odd: bool = False
-) -> dict[str, Any] | None:
+def _made(schema: Schema, text: str, **how: bool) -> dict[str, Any] | None:
     try:
-        made = _Maker(schema, text, is_least=is_least, is_odd=is_odd).value(schema, 0)
+        made = _Maker(schema, text, **how).value(schema, 0)
         msgspec.json.encode(made)
     except (_UnmadeError, UnicodeEncodeError):
         return None
@@ -96,7 +90,7 @@ def _fitting(tool: Tool[Any], made: dict[str, Any] | None) -> dict[str, Any] | N
     """`made`, without what may be left out and does not fit; None: it does not fit at all."""
     if made is None or _fits(tool, made):
         return made
-    required = _list(tool.spec.parameters, "required")
+    required = _said(tool.spec.parameters, "required", [])
     kept = {name: value for name, value in made.items() if name in required}
     if not _fits(tool, kept):
         return None
@@ -121,7 +115,9 @@ class _UnmadeError(Exception):
 class _Maker:
     """Makes a value of a schema. Free texts are `text`; `is_odd`: where there are examples too."""
 
-    def __init__(self, root: Schema, text: str, *, is_least: bool, is_odd: bool) -> None:
+    def __init__(
+        self, root: Schema, text: str, *, is_least: bool = False, is_odd: bool = False
+    ) -> None:
         self._root = root
         self._text = text
         self._is_least = is_least
@@ -135,27 +131,30 @@ class _Maker:
         found = self._resolved(schema)
         if "const" in found:
             return found["const"]
-        for key in ("enum", "examples"):
-            offered = _list(found, key)
-            if offered and not (key == "examples" and self._is_odd and _is_free(found)):
+        is_free = found.get("type") == "string" and not {"pattern", "format"} & found.keys()
+        examples = [] if self._is_odd and is_free else _said(found, "examples", [])
+        for offered in (_said(found, "enum", []), examples):
+            if offered:
                 return offered[0]
         for key in ("anyOf", "oneOf"):
-            if choices := _list(found, key):
+            if choices := _said(found, key, []):
                 return self.value(self._one_of(choices, depth), depth + 1)
         return self._typed(found, depth)
 
     def _resolved(self, schema: object) -> Schema:
         """`schema` with what it refers to, and with all that it has to be as well."""
         self._spend()
-        while isinstance(schema, Mapping) and isinstance(schema.get("$ref"), str):
+        while isinstance(schema, Mapping) and isinstance(reference := schema.get("$ref"), str):
             self._spend()
-            schema = self._named(schema["$ref"])
+            schema = self._root
+            for key in reference.removeprefix("#/").split("/"):
+                schema = schema.get(key) if isinstance(schema, Mapping) else None
         if not isinstance(schema, Mapping):
             return {}
         merged = dict(schema)
-        for part in map(self._resolved, _list(merged, "allOf")):
-            properties = {**_dict(merged, "properties"), **_dict(part, "properties")}
-            required = [*_list(merged, "required"), *_list(part, "required")]
+        for part in map(self._resolved, _said(merged, "allOf", [])):
+            properties = _said(merged, "properties", {}) | _said(part, "properties", {})
+            required = _said(merged, "required", []) + _said(part, "required", [])
             merged = {**part, **merged, "properties": properties, "required": required}
         return merged
 
@@ -164,62 +163,55 @@ class _Maker:
         if self._left < 0:
             raise _UnmadeError
 
-    def _named(self, reference: str) -> object:
-        found: Any = self._root
-        for key in reference.removeprefix("#/").split("/"):
-            found = found.get(key) if isinstance(found, Mapping) else None
-        return found
-
     def _one_of(self, choices: list[Any], depth: int) -> Any:
-        def is_null(choice: object) -> bool:
-            return isinstance(choice, Mapping) and choice.get("type") == "null"
-
-        if self._is_small(depth):
-            # one that leads nowhere else ends what could go on for ever
-            ways = [(not is_null(c), str(self._resolved(c)).count("$ref")) for c in choices]
-            return choices[ways.index(min(ways))]
-        return next((choice for choice in choices if not is_null(choice)), choices[0])
+        others = [c for c in choices if not (isinstance(c, Mapping) and c.get("type") == "null")]
+        if not self._is_small(depth):
+            return [*others, *choices][0]
+        # null; or else one that leads nowhere else ends what could go on for ever
+        nulls = [choice for choice in choices if choice not in others]
+        return min(nulls or choices, key=lambda choice: str(self._resolved(choice)).count("$ref"))
 
     def _is_small(self, depth: int) -> bool:
         return self._is_least or depth > _DEEP
 
     def _typed(self, schema: Schema, depth: int) -> Any:
-        match self._type_of(schema, depth):
+        is_small = self._is_small(depth)
+        match self._type_of(schema, is_small):
             case "object":
-                return self._object(schema, depth)
+                return self._object(schema, depth, is_small)
             case "array":
-                return self._array(schema, depth)
+                return self._array(schema, depth, is_small)
             case "integer" | "number" as kind:
-                usual = 0 if self._is_small(depth) else 1
-                return _number(schema, usual, is_whole=kind == "integer")
+                return _number(schema, 0 if is_small else 1, is_whole=kind == "integer")
             case "boolean":
-                return not self._is_small(depth)
+                return not is_small
             case "null":
                 return None
         return self._string(schema)
 
-    def _type_of(self, schema: Schema, depth: int) -> object:
+    def _type_of(self, schema: Schema, is_small: bool) -> object:
         named = schema.get("type")
+        if named is None:
+            return "object" if _said(schema, "properties", {}) else "string"
         kinds = named if isinstance(named, list) else [named]
-        if kinds != [None]:
-            by_size = sorted(kinds, key=lambda kind: (kind == "null") != self._is_small(depth))
-            return next(iter(by_size), None)
-        return "object" if _dict(schema, "properties") else "string"
+        return next(iter(sorted(kinds, key=lambda kind: (kind == "null") != is_small)), None)
 
-    def _object(self, schema: Schema, depth: int) -> dict[str, Any]:
-        properties, required = _dict(schema, "properties"), _list(schema, "required")
-        names = [name for name in properties if name in required or not self._is_small(depth)]
-        made = {name: self.value(properties[name], depth + 1) for name in names}
-        others = schema.get("additionalProperties")
-        least = max(_count(schema, "minProperties"), 0 if self._is_small(depth) else 1)
-        if isinstance(others, Mapping) or _count(schema, "minProperties"):
-            for number in range(1, least - len(made) + 1):
+    def _object(self, schema: Schema, depth: int, is_small: bool) -> dict[str, Any]:
+        required, others = _said(schema, "required", []), schema.get("additionalProperties")
+        made = {
+            name: self.value(inner, depth + 1)
+            for name, inner in _said(schema, "properties", {}).items()
+            if name in required or not is_small
+        }
+        least = _count(schema, "minProperties")
+        if isinstance(others, Mapping) or least:
+            for number in range(1, max(least, not is_small) - len(made) + 1):
                 made[str(number)] = self.value({} if others is None else others, depth + 1)
         return made
 
-    def _array(self, schema: Schema, depth: int) -> list[Any]:
-        first = _list(schema, "prefixItems")
-        least = max(_count(schema, "minItems"), 0 if self._is_small(depth) else 1)
+    def _array(self, schema: Schema, depth: int, is_small: bool) -> list[Any]:
+        first = _said(schema, "prefixItems", [])
+        least = max(_count(schema, "minItems"), not is_small)
         least = min(least, _count(schema, "maxItems", least), _MAX_SCHEMAS)
         items = [*first, *[schema.get("items", {})] * (least - len(first))]
         return [self.value(item, depth + 1) for item in items]
@@ -232,57 +224,39 @@ class _Maker:
         if least > _MAX_CHARS:
             raise _UnmadeError
         if schema.get("contentEncoding") == "base64":
-            return "AAAA" * max(math.ceil(least / 4), 0 if self._is_least else 1)
+            return "AAAA" * max(math.ceil(least / 4), not self._is_least)
         text = self._text.ljust(least, "1")
         return text[: _count(schema, "maxLength", len(text))]
-
-
-def _is_free(schema: Schema) -> bool:
-    """Whether it takes any text."""
-    return schema.get("type") == "string" and not {"pattern", "format"} & schema.keys()
 
 
 def _number(schema: Schema, usual: int, *, is_whole: bool) -> float:
     """`usual`, or else a number at the schema's bounds or between them."""
     step = _bound(schema, "multipleOf") or 1
-    over, under = _bound(schema, "exclusiveMinimum"), _bound(schema, "exclusiveMaximum")
-    least, most = _bound(schema, "minimum"), _bound(schema, "maximum")
-    lows = [bound for bound in (over, least) if bound is not None]
-    highs = [bound for bound in (under, most) if bound is not None]
-    candidates: list[float] = [usual * step]
-    for bound in (*lows, *highs):
-        nearest = bound // step
-        candidates += [(nearest + more) * step for more in (-1, 0, 1, 2)]
-    if lows and highs and not is_whole:
-        candidates.append(max(lows) / 2 + min(highs) / 2)
-    for number in candidates:
-        is_over = over is None or number > over
-        is_under = under is None or number < under
-        if is_over and is_under and _is_between(number, least, most):
+    over, least = _bound(schema, "exclusiveMinimum"), _bound(schema, "minimum")
+    under, most = _bound(schema, "exclusiveMaximum"), _bound(schema, "maximum")
+    lows, highs = ([b for b in pair if b is not None] for pair in ((over, least), (under, most)))
+    near = [(bound // step + more) * step for bound in [*lows, *highs] for more in (-1, 0, 1, 2)]
+    between = [max(lows) / 2 + min(highs) / 2] if lows and highs and not is_whole else []
+    for number in (usual * step, *near, *between):
+        is_over = (over is None or number > over) and (least is None or number >= least)
+        is_under = (under is None or number < under) and (most is None or number <= most)
+        if is_over and is_under:
             return number
     raise _UnmadeError
-
-
-def _is_between(number: float, least: float | None, most: float | None) -> bool:
-    return (least is None or number >= least) and (most is None or number <= most)
 
 
 # ---- what a schema says, where it says it as it should -------------------------------------------
 
 
-def _dict(schema: Schema, key: str) -> dict[str, Any]:
+def _said(schema: Schema, key: str, otherwise: Any) -> Any:
+    """What stands at `key`, if it is of the kind of `otherwise`."""
     found = schema.get(key)
-    return found if isinstance(found, dict) else {}
-
-
-def _list(schema: Schema, key: str) -> list[Any]:
-    found = schema.get(key)
-    return found if isinstance(found, list) else []
+    return found if isinstance(found, type(otherwise)) else otherwise
 
 
 def _count(schema: Schema, key: str, otherwise: int = 0) -> int:
-    found = schema.get(key)
-    return found if isinstance(found, int) and found >= 0 else otherwise
+    found: int = _said(schema, key, otherwise)
+    return found if found >= 0 else otherwise
 
 
 def _bound(schema: Schema, key: str) -> float | None:

@@ -16,18 +16,19 @@ from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import anyio
 
-__all__ = ["BlockedError", "OverdueError", "Watch", "run_watched"]
+__all__ = ["ERRORS", "BlockedError", "OverdueError", "Watch", "run_watched"]
 
+#: What user code may raise; in a run each of these is an error of the episode.
+ERRORS = (Exception, SystemExit, asyncio.CancelledError)
 #: Seconds that a cancelled phase has to end, and then what was left behind to go quietly.
 GRACE_S = 1.0
 #: Seconds between two looks of the event loop at the clock.
 _TURN_S = 0.1
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -90,25 +91,21 @@ class Watch:
             raise self.blocked
 
 
-def run_watched(
-    function: Callable[Concatenate[Watch, P], Coroutine[Any, Any, T]],
-    *args: P.args,
-    **kwargs: P.kwargs,
-) -> T:
+def run_watched(begin: Callable[[Watch], Coroutine[Any, Any, T]]) -> T:
     """Run a coroutine in a loop of its own. Raises what it raises, OverdueError, BlockedError."""
     watch = Watch()
     try:
         with watch.alarm():
-            return anyio.run(_conduct, watch, lambda: function(watch, *args, **kwargs))
+            return anyio.run(_conduct, watch, begin)
     except BlockedError:
         if watch.overdue is not None:  # it heeds no cancellation, and kept the loop from its end
             raise watch.overdue from None
         raise
 
 
-async def _conduct(watch: Watch, begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
+async def _conduct(watch: Watch, begin: Callable[[Watch], Coroutine[Any, Any, T]]) -> T:
     asyncio.get_running_loop().set_default_executor(_LeftAlone())
-    task = asyncio.ensure_future(begin())
+    task = asyncio.ensure_future(begin(watch))
     while not task.done():
         await asyncio.wait({task}, timeout=_TURN_S)
         if watch.turned() and not task.done():
