@@ -281,8 +281,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     advantage_estimator: Annotated[
         str,
         _help(
-            f"how rewards become advantages: {ALGORITHMS}, a name that a package brings, or a class "
-            "of yours: path/to/file.py[:Class] or pkg.module:Class",
+            f"how rewards become advantages: {ALGORITHMS}, a name that a package brings, or a "
+            "class of yours: path/to/file.py[:Class] or pkg.module:Class",
             "learner",
         ),
     ] = "grpo"
