@@ -35,9 +35,7 @@ def run(argv: list[str], program: Program) -> int:
     _say(resolved.notes)
     _say(check_readiness(resolved.config, dry_run=resolved.dry_run))
     if not resolved.config.eval_only:
-        from agentrl.algorithms.load import check_algorithm
-
-        check_algorithm(resolved.config)
+        _check_algorithm(resolved.config)
     if not resolved.dry_run and resolved.config.ray_address is None:
         from agentrl.cluster.own_ray import import_ray
 
@@ -56,6 +54,17 @@ def run(argv: list[str], program: Program) -> int:
     from agentrl.cluster.launch import launch
 
     return launch(resolved.config, origin)
+
+
+def _check_algorithm(config: RunConfig) -> None:
+    """That the algorithm can run with these flags; one of the user's is tried on a small lease."""
+    from agentrl.algorithms.load import ESTIMATORS, check_algorithm
+
+    if config.advantage_estimator not in ESTIMATORS.builtin:
+        from agentrl.learner.algorithm_trial import try_algorithm
+
+        try_algorithm(config)
+    check_algorithm(config)
 
 
 def _say(notes: list[str]) -> None:
