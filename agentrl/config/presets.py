@@ -11,10 +11,7 @@ import msgspec
 from agentrl.config.nearest import nearest
 from agentrl.errors import ConfigError
 
-__all__ = ["DEFAULT", "PRESETS", "STARTERS", "Preset", "preset"]
-
-#: Naming any of these is a run of one's own.
-STARTERS = ("hf_checkpoint", "prompt_data", "env")
+__all__ = ["DEFAULT", "PRESETS", "Preset", "preset"]
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 

@@ -60,7 +60,7 @@ class Objective:
             tis_high=cfg.tis_clip,
             entropy_coef=cfg.entropy_coef,
             kl_coef=cfg.kl_loss_coef,
-            kl_type=cfg.kl_loss_type if cfg.use_kl_loss and cfg.kl_loss_coef != 0 else None,
+            kl_type=cfg.kl_loss_type if cfg.use_kl_loss else None,
         )
 
 
@@ -130,7 +130,8 @@ class PolicyLoss:
             reference_K = columns["reference"][trained_K].float()
             kl_K = kl_estimate(logprobs_K, reference_K, objective.kl_type)
             kl_loss = (kl_K * weights_K).sum()
-            loss = loss + objective.kl_coef * kl_loss
+            if objective.kl_coef != 0:  # else it is only measured
+                loss = loss + objective.kl_coef * kl_loss
             sums["kl_loss"] = kl_loss
         sums["loss"] = loss
         ratio_K = w_K * log_ratio(logprobs_K, prox_K).detach().exp()

@@ -89,9 +89,8 @@ def _targets(meta: TrajectoryMeta, cfg: RunConfig) -> float:
 
 
 def _has_other_terms(cfg: RunConfig) -> bool:
-    """Whether a token without advantage still has a gradient."""
-    has_kl = cfg.use_kl_loss and cfg.kl_loss_coef != 0.0
-    return cfg.loss_type != "policy_loss" or cfg.entropy_coef != 0.0 or has_kl
+    """Whether a token without advantage still has a gradient, or is measured."""
+    return cfg.loss_type != "policy_loss" or cfg.entropy_coef != 0.0 or cfg.use_kl_loss
 
 
 def _advantage_by_episode(group: GroupRows, cfg: RunConfig) -> dict[EpisodeId, float]:

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from agentrl.config.flags import Program
+from agentrl.config.command_line import Program
 from agentrl.config.presets import DEFAULT, PRESETS
 from agentrl.config.resolve import parse
 from agentrl.config.toml import write_config
@@ -28,7 +28,7 @@ VALUES: dict[str, str] = {
     "preset": "search-r1-local",
     "run_dir": "elsewhere",
     "run_id": "mine",
-    "resume": "auto",
+    "resume": "auto --run-dir TMP/runs",
     "num_rollout": "7",
     "num_epoch": "2",
     "device": "cpu",

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.cli.evaluate import model_flags
-from agentrl.config.flags import read_flags
+from agentrl.config.command_line import read_flags
 from agentrl.config.presets import DEFAULT, PRESETS
 from agentrl.config.resolve import layered, parse
 from agentrl.config.run import RunConfig
@@ -56,7 +56,8 @@ def test_a_run_of_an_environment_is_scored_by_that(tmp_path: Path) -> None:
     argv += ["--rollout-max-response-len", "16"]
     config = evaluated(trained(tmp_path, *argv))
     assert (config.env, config.env_args) == ("mine:Env", {"k": 1})
-    assert (config.prompt_data, config.n_samples_per_prompt) == (str(rows), 4)
+    assert (config.prompt_data, config.rollout_max_context_len) == (str(rows), 64)
+    assert config.n_samples_per_prompt == 1
     assert (config.eval_interval, config.save, config.use_kl_loss) == (None, None, False)
     assert (config.loss_type, config.custom_loss_function_path) == ("policy_loss", None)
 
@@ -126,8 +127,8 @@ def test_load_of_a_folder_of_checkpoints_is_of_that_folder(
     [
         (["--eval-interval", "3"], "--eval-interval: --loss-type sft_loss"),
         (["--env-args", '{"k": 1}'], "--env-args: --loss-type sft_loss"),
-        (["--no-use-tis", "--eps-clip", "0.3"], "--eps-clip, --use-tis: --loss-type sft_loss"),
-        (["--sglang-log-level", "info"], "--sglang-*: --loss-type sft_loss"),
+        (["--no-use-tis", "--eps-clip", "0.3"], "--no-use-tis, --eps-clip: --loss-type sft_loss"),
+        (["--sglang-log-level", "info"], "--sglang-log-level: --loss-type sft_loss"),
     ],
 )
 def test_flags_of_acting_are_refused_where_dialogues_are_imitated(

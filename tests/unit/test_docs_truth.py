@@ -18,7 +18,7 @@ import pytest
 from agentrl import errors
 from agentrl.buffer.ledger import Ledger
 from agentrl.cli.main import main as sub_command
-from agentrl.config.flags import Program, known_flags
+from agentrl.config.command_line import Program, known_flags
 from agentrl.config.resolve import parse
 from agentrl.envs.chat_formats import GROUP as FORMATS
 from agentrl.envs.named import REWARDS, TOOLS

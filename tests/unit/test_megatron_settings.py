@@ -10,12 +10,11 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
-from agentrl.config.flags import read_flags
-from agentrl.config.passthrough import convert
+from agentrl.config.command_line import read_flags
+from agentrl.config.megatron import MegatronSettings, flag
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.learner.megatron.architecture import SUPPORTED, Architecture
-from agentrl.learner.megatron.settings import MegatronSettings, flag
 
 QWEN3: dict[str, Any] = {
     "architectures": ["Qwen3ForCausalLM"],
@@ -106,9 +105,9 @@ def given_as_flags(name: str, value: Any) -> Any:
     words = [flag(name), *([] if value is True else [str(value)])]
     if value is False:
         words = [flag(name).replace("--", "--no-", 1)]
-    raw = read_flags(words).families["megatron"]
-    assert raw.keys() == {name}
-    return convert("megatron", name, raw[name])
+    read = read_flags(words).values["megatron"]
+    assert read.keys() == {name}
+    return read[name]
 
 
 def examples(name: str) -> list[Any]:

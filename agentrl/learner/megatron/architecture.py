@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
+from agentrl.config.megatron import MegatronSettings, flag
 from agentrl.errors import ConfigError
-from agentrl.learner.megatron.settings import MegatronSettings, flag
 
 __all__ = ["SUPPORTED", "Architecture"]
 

@@ -18,6 +18,7 @@ from megatron.core import parallel_state
 from megatron.core.distributed import finalize_model_grads
 from torch import Tensor
 
+from agentrl.config.megatron import MegatronSettings
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.learner.backend import LossFn, MicroBatch, StepResult
@@ -26,7 +27,6 @@ from agentrl.learner.megatron.architecture import Architecture
 from agentrl.learner.megatron.model import build_model, parameter_dtype, transformer_config
 from agentrl.learner.megatron.optimizer import Optimizer, wrap_model
 from agentrl.learner.megatron.passes import Layout, backward_pass, forward_pass
-from agentrl.learner.megatron.settings import MegatronSettings
 
 __all__ = ["MegatronBackend"]
 
@@ -94,7 +94,7 @@ class MegatronBackend:
         )
         model = self._loaded_model(device)
         self._reference: Any = None
-        if cfg.use_kl_loss and cfg.kl_loss_coef != 0:
+        if cfg.use_kl_loss:
             self._reference = self._loaded_model(device).eval().requires_grad_(False)
         self._model = wrap_model(model, self._config, self._settings)
         if self._settings.overlap_grad_reduce:

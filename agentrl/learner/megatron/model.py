@@ -14,9 +14,9 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.nn.functional import silu
 
+from agentrl.config.megatron import MegatronSettings
 from agentrl.learner.megatron.architecture import Architecture
 from agentrl.learner.megatron.attention import PackedAttention
-from agentrl.learner.megatron.settings import MegatronSettings
 
 __all__ = ["build_model", "parameter_dtype", "transformer_config"]
 

@@ -7,7 +7,6 @@ Refused: any other name, a value out of bounds, and combinations that cannot run
 process group exists.
 """
 
-import difflib
 import types
 import typing
 from typing import Annotated, Any, Literal
@@ -15,6 +14,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from agentrl.config.nearest import nearest
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 
@@ -75,8 +75,11 @@ class MegatronSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     @classmethod
     def from_config(cls, cfg: RunConfig) -> "MegatronSettings":
         """The checked settings of a run. Raises ConfigError naming the flag and the numbers."""
-        _refuse_unknown(cfg.megatron)
-        settings = cls(**{name: _converted(name, value) for name, value in cfg.megatron.items()})
+        refused: list[str] = []
+        values = {name: _converted(name, value, refused) for name, value in cfg.megatron.items()}
+        if refused:
+            raise ConfigError("\n".join(refused))
+        settings = cls(**values)
         _check_combinations(settings, cfg.num_learner_ranks)
         return settings
 
@@ -104,22 +107,16 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _refuse_unknown(given: dict[str, Any]) -> None:
-    names = MegatronSettings.__struct_fields__
-    for name in given:
-        if name not in names:
-            near = difflib.get_close_matches(name, names, n=1)
-            hint = f"; the nearest is {flag(near[0])}" if near else ""
-            raise ConfigError(
-                f"{flag(name)} is not a Megatron setting that the learner supports{hint}"
-            )
-
-
-def _converted(name: str, value: Any) -> Any:
+def _converted(name: str, value: Any, refused: list[str]) -> Any:
+    """`value` as the setting's type; what is wrong with name or value is added to `refused`."""
+    if name not in _TYPES:
+        close = nearest(flag(name), map(flag, _TYPES))
+        refused.append(f"{flag(name)} is not a Megatron setting that the learner supports{close}")
+        return None
     try:
         return msgspec.convert(value, type=_TYPES[name])
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{flag(name)} cannot be {value!r}: {error}{_allowed(name)}") from None
+        refused.append(f"{flag(name)} cannot be {value!r}: {error}{_allowed(name)}")
 
 
 def _allowed(name: str) -> str:
