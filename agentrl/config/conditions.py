@@ -23,11 +23,6 @@ class Condition(msgspec.Struct, frozen=True):
     otherwise: str
 
 
-def _evaluates(config: RunConfig) -> bool:
-    """Whether there may be evaluation sets: rows to train on bring none."""
-    return bool(config.eval_prompt_data) or config.prompt_data is None
-
-
 def _policy_loss(config: RunConfig) -> bool:
     return config.loss_type == "policy_loss"
 
@@ -90,13 +85,9 @@ CONDITIONS = {
         "it)",
     ),
     "evaluation_sets": Condition(
-        _evaluates,
+        # Rows to train on bring none; an environment may.
+        lambda config: bool(config.eval_prompt_data) or config.prompt_data is None,
         "there is nothing to evaluate beside the rows of --prompt-data; name other rows with "
         "--eval-prompt-data NAME FILE, or leave this out",
-    ),
-    "first_evaluation": Condition(
-        lambda config: _evaluates(config) and not config.is_continued,
-        "a run that is continued, or has no sets beside the rows of --prompt-data, evaluates "
-        "nothing before its first iteration; leave this out",
     ),
 }

@@ -49,5 +49,5 @@ class EvaluationFlags(ServingFlags, frozen=True, kw_only=True):
         ),
     ] = 0.0
     skip_eval_before_train: Annotated[
-        bool, _flag("no evaluation before the first iteration", needs="first_evaluation")
+        bool, _flag("no evaluation before the first iteration", needs="evaluation_sets")
     ] = False

@@ -1,0 +1,143 @@
+"""Flags are read where they are said to be, and refused elsewhere: seen, not declared.
+
+For each flag and mode the processes are made with and without it. What is said to be read there
+must change what they are told, or be asked for by learner or driver; what is not must change
+nothing.
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from agentrl.config.conditions import CONDITIONS
+from agentrl.config.facts import Mode
+from agentrl.config.fields import own_fields
+from agentrl.config.resolve import parse
+from agentrl.config.run import RunConfig
+from agentrl.errors import ConfigError
+from tests.unit.flag_matrix import MODES, VALUES, Ground
+from tests.unit.flag_uses import read, told
+
+pytestmark = pytest.mark.timeout(300)
+
+SHOWN: dict[Mode, str] = {"policy": "train_async", "supervised": "sft", "eval": "eval"}
+_LOSS = f"--loss-type custom_loss --custom-loss-function-path {__name__}:loss"
+_ROWS = "--env single-turn --prompt-data ROWS"
+#: What must be there for a flag to be read, by field, in one mode or in all.
+BESIDE: dict[str | tuple[str, Mode], str] = {
+    ("preset", "supervised"): "--n-samples-per-prompt 1",
+    "num_epoch": "--prompt-data ROWS",
+    "rollout_shuffle": "--prompt-data ROWS",
+    ("rollout_seed", "supervised"): "--rollout-shuffle",
+    ("input_key", "policy"): _ROWS,
+    ("input_key", "eval"): f"{_ROWS} --eval-prompt-data held ROWS2",
+    ("label_key", "policy"): _ROWS,
+    ("label_key", "eval"): f"{_ROWS} --eval-prompt-data held ROWS2",
+    ("custom_rm_path", "policy"): _ROWS,
+    ("custom_rm_path", "eval"): f"{_ROWS} --eval-prompt-data held ROWS2",
+    ("prompt_data", "eval"): "--eval-prompt-data held ROWS2",
+    "custom_loss_function_path": "--loss-type custom_loss",
+    "kl_loss_coef": "--use-kl-loss",
+    "kl_loss_type": "--use-kl-loss --kl-loss-coef 0.1",
+    "min_lr": "--lr-decay-style cosine",
+    "eval_mode": "--eval-interval 5",
+    "rollout_num_gpus_per_engine": "--rollout-num-gpus 4",
+}
+#: Other values than those of the matrix, where these would be refused or change nothing here.
+OTHER: dict[str, str] = {
+    "env_args": '{"num_facts":3}',
+    "max_staleness": "0",
+    "tis_clip": "1.1",
+    "eps_clip_c": "1.2",
+    "custom_rm_path": "contains",
+    "custom_loss_function_path": f"{__name__}:loss",
+}
+#: Fields of one valid value in a mode, and what decides before there are processes.
+ONE_VALUE = {"advantage_estimator", "rollout_top_p", "rollout_top_k", "eval_only"}
+
+
+def loss(batch: Any, logprobs_T: Any, entropy_T: Any) -> Any:
+    """A loss of the user's."""
+    value = -(logprobs_T * batch.columns["weights"] * batch.columns["mask"]).sum()
+    return value, {"loss": value.detach()}
+
+
+@pytest.fixture(scope="module")
+def ground(tmp_path_factory: pytest.TempPathFactory) -> Ground:
+    ground = Ground(tmp_path_factory.mktemp("ground").resolve())
+    row = '{"input": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}\n'
+    ground.names["ROWS2"].write_text(row * 2)
+    return ground
+
+
+Resolve = Callable[[Mode, str], RunConfig]
+
+
+@pytest.fixture(scope="module")
+def resolve(ground: Ground) -> Resolve:
+    def make(mode: Mode, flags: str) -> RunConfig:
+        program, base = MODES[SHOWN[mode]]
+        return parse([*ground.words(base), *ground.words(flags)], program).config
+
+    return make
+
+
+Told = Callable[[Mode, str], dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def processes(resolve: Resolve) -> Told:
+    return functools.cache(lambda mode, flags: told(resolve(mode, flags)))
+
+
+Asked = dict[Mode, set[str]]
+
+
+@pytest.fixture(scope="module")
+def asked(resolve: Resolve, free_tcp_port_factory: Callable[[], int]) -> Asked:
+    lines: dict[Mode, tuple[str, ...]] = {
+        "policy": ("", "--use-kl-loss", _LOSS),
+        "supervised": ("",),
+        "eval": ("",),
+    }
+    found = {
+        mode: set().union(*(read(resolve(mode, line), free_tcp_port_factory()) for line in every))
+        for mode, every in lines.items()
+    }
+    # What is read to make the objective says nothing of whether the loss has a use for it.
+    terms = {n for n, f in own_fields().items() if f.fact.group in ("objective", "policy loss")}
+    return {mode: names - terms | {"loss_type"} for mode, names in found.items()}
+
+
+def cases(*, is_read: bool) -> Iterator[tuple[str, Mode]]:
+    for name, field in own_fields().items():
+        for mode in SHOWN:
+            if (mode in field.fact.modes) == is_read and name not in ONE_VALUE:
+                yield name, mode
+
+
+def words_of(name: str) -> str:
+    field = own_fields()[name]
+    if field.kind == "bool":
+        return field.spelled(not field.default)
+    return f"{field.flag} {OTHER.get(name, VALUES.get(name))}"
+
+
+@pytest.mark.parametrize(("name", "mode"), list(cases(is_read=True)))
+def test_what_is_said_to_be_read_reaches_a_process(
+    name: str, mode: Mode, processes: Told, asked: Asked
+) -> None:
+    if name in asked[mode]:
+        return
+    beside = BESIDE.get((name, mode), BESIDE.get(name, ""))
+    try:
+        without = processes(mode, beside)
+    except ConfigError:  # one cannot be without the other
+        without = processes(mode, "")
+    assert processes(mode, f"{beside} {words_of(name)}") != without
+
+
+def test_every_condition_is_of_some_flag() -> None:
+    assert {field.fact.needs for field in own_fields().values()} - {None} == CONDITIONS.keys()
