@@ -26,8 +26,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture(scope="session")
-def qwen_tokenizer_json() -> str:
+def make_tokenizer_json() -> str:
     """A tokenizer of Qwen3's shape, 700 entries: its pre-tokenizer, normalizer and added tokens."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
@@ -55,6 +54,12 @@ def qwen_tokenizer_json() -> str:
     marks = [mark for tag in tags for mark in (f"<{tag}>", f"</{tag}>")]
     tokenizer.add_tokens([AddedToken(t, special=False, normalized=False) for t in marks])
     return json.dumps(json.loads(tokenizer.to_str()))
+
+
+@pytest.fixture(scope="session")
+def qwen_tokenizer_json() -> str:
+    """See `make_tokenizer_json`."""
+    return make_tokenizer_json()
 
 
 @pytest.fixture(scope="session")

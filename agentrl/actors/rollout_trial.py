@@ -13,11 +13,11 @@ import msgspec
 
 from agentrl.actors.endpoint.server import Endpoint
 from agentrl.actors.limits import Limits
+from agentrl.actors.player import Player
 from agentrl.actors.report import PlayedEpisode
-from agentrl.actors.rollouts import RolloutPlayer
+from agentrl.actors.rollouts import RolloutEpisodes
 from agentrl.actors.scripted import Script, Scripted, shipped_format
 from agentrl.config.run import RunConfig
-from agentrl.envs.blame import words_of
 from agentrl.envs.env import Env
 from agentrl.envs.ground import Ground
 from agentrl.envs.held import Held
@@ -28,6 +28,7 @@ from agentrl.envs.trial import LateError, Problem
 from agentrl.envs.watch import BlockedError, Watch
 from agentrl.errors import InfrastructureError
 from agentrl.types import EpisodeAssignment, EpisodeId, Outcome, SamplingParams, StopReason
+from agentrl.user_traceback import words_of
 
 __all__ = ["Played", "RolloutTrial"]
 
@@ -131,7 +132,7 @@ class RolloutTrial:
         ground = self.ground
         episode = EpisodeAssignment(EpisodeId("checked", 0), 1, ground.seed, ground.task, sampling)
         async with Endpoint() as endpoint:
-            player = RolloutPlayer(watched.make, policy.chat, limits, endpoint)
+            player = Player(RolloutEpisodes(watched.make, policy.chat, limits, endpoint))
             return await player.play(episode, policy)
 
     def problem_of(self, what: str, played: Played) -> Problem:

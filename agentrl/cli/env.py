@@ -165,6 +165,7 @@ def _new(arguments: argparse.Namespace) -> int:
 def _ground(arguments: argparse.Namespace) -> "Iterator[Ground]":
     """What an Env is tried on: the first task, and its services, which end with this."""
     from agentrl.cli.services import running
+    from agentrl.envs.env import EnvContext
     from agentrl.envs.ground import Ground
     from agentrl.envs.inspection import check_class
     from agentrl.envs.preflight import services_of
@@ -177,14 +178,8 @@ def _ground(arguments: argparse.Namespace) -> "Iterator[Ground]":
     config = _as_run(arguments)
     task = _first_task(cls, config)
     with running(services_of(config, cls), START_S) as services:
-        yield Ground(
-            cls,
-            arguments.env_args,
-            task,
-            services,
-            arguments.seed,
-            allow_unsafe_sandbox=arguments.allow_unsafe_sandbox,
-        )
+        context = EnvContext(services, allow_unsafe_sandbox=arguments.allow_unsafe_sandbox)
+        yield Ground(cls, arguments.env_args, task, context, arguments.seed)
 
 
 def _as_run(arguments: argparse.Namespace) -> "RunConfig":

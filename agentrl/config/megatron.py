@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from agentrl.config.nearest import nearest
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
+from agentrl.nearest import nearest
 
 __all__ = ["MegatronSettings"]
 

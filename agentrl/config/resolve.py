@@ -27,9 +27,7 @@ from agentrl.config.device_defaults import (
 from agentrl.config.edited import notes_on_edits
 from agentrl.config.facts import mode_of
 from agentrl.config.fields import own_fields
-from agentrl.config.nearest import nearest
 from agentrl.config.passthrough import FAMILIES, Family
-from agentrl.config.paths import kind_of
 from agentrl.config.places import check_run_id, with_places
 from agentrl.config.presets import DEFAULT, preset
 from agentrl.config.record import read_record
@@ -40,6 +38,8 @@ from agentrl.config.stored import refuse_changes
 from agentrl.config.unread import for_evaluation, is_read
 from agentrl.config.validate import validate
 from agentrl.errors import ConfigError
+from agentrl.nearest import nearest
+from agentrl.paths import kind_of
 
 __all__ = ["Resolved", "layered", "parse"]
 

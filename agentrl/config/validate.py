@@ -15,13 +15,13 @@ from agentrl.config.lengths import notes_on_lengths
 from agentrl.config.megatron import MegatronSettings
 from agentrl.config.model import ModelSummary, read_model
 from agentrl.config.objective import about_objective
-from agentrl.config.paths import kind_of
 from agentrl.config.refusals import beside, gather
 from agentrl.config.refused import about_refused
 from agentrl.config.run import RunConfig
 from agentrl.config.toml import dump_config
 from agentrl.config.unread import about_unread
 from agentrl.errors import ConfigError
+from agentrl.paths import kind_of
 
 __all__ = ["validate"]
 

@@ -18,7 +18,6 @@ from typing import Any
 import msgspec
 
 from agentrl.envs.any_turn import ANSWER
-from agentrl.envs.blame import place_of, words_of
 from agentrl.envs.env import Env
 from agentrl.envs.ground import Announce, Finding, Ground, Standing
 from agentrl.envs.held import Held
@@ -41,6 +40,7 @@ from agentrl.envs.trial import (
 from agentrl.errors import EnvError, InfrastructureError
 from agentrl.tools.example import never_given
 from agentrl.types import MAX_SNAPSHOT_BYTES
+from agentrl.user_traceback import place_of, words_of
 
 __all__ = ["HOLD_S", "PROMISES", "check_contract"]
 
@@ -64,8 +64,9 @@ def check_contract(
 
     Raises ConfigError for an Env that cannot be played at all.
     """
-    tool_timeout_s = min(ground.tool_timeout_s, LIMIT_S / 3)  # in time to be told of
-    ground = msgspec.structs.replace(ground, tool_timeout_s=tool_timeout_s)
+    tool_timeout_s = min(ground.context.tool_timeout_s, LIMIT_S / 3)  # in time to be told of
+    context = msgspec.structs.replace(ground.context, tool_timeout_s=tool_timeout_s)
+    ground = msgspec.structs.replace(ground, context=context)
     rehearse(ground.make(), ground.task, seed=ground.seed, limit_s=LIMIT_S)
     has_raised, memory = False, Memory()
     promises = {name: keeps for name, keeps in PROMISES.items() if _concerns(keeps, ground.cls)}

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from agentrl.envs.env import Env
+from agentrl.envs.env import Env, EnvContext
 from agentrl.envs.rehearsal import make_env
 from agentrl.types import Task
 
@@ -34,22 +34,18 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Ground(msgspec.Struct, frozen=True):
-    """What a contract is tried on. `services`: addresses of the Env's services by name."""
+    """What a contract is tried on."""
 
     cls: type[Env]
     args: Mapping[str, Any]
     task: Task
-    services: Mapping[str, str] = {}
+    context: EnvContext = EnvContext()
     seed: int = 0
-    tool_timeout_s: float = 60.0
-    allow_unsafe_sandbox: bool = False
 
     def make(self) -> Env:
         """A fresh Env."""
         env = make_env(self.cls, self.args)
-        env.services = self.services
-        env.tool_timeout_s = self.tool_timeout_s
-        env.allow_unsafe_sandbox = self.allow_unsafe_sandbox
+        Env.bind(env, self.context)
         return env
 
     async def reset(self, env: Env) -> list[Any]:

@@ -10,9 +10,8 @@ line to write. Nothing of it outlives the check: the run makes its own instances
 from collections.abc import Iterator
 
 from agentrl.config.run import RunConfig
-from agentrl.envs.blame import words_of
 from agentrl.envs.depth import require_shallow
-from agentrl.envs.env import Env, ServiceSpec
+from agentrl.envs.env import Env, EnvContext, ServiceSpec
 from agentrl.envs.inspection import check_class
 from agentrl.envs.registry import load_env
 from agentrl.envs.rehearsal import discard, first_task, make_env, rehearse
@@ -22,6 +21,7 @@ from agentrl.envs.sources import JsonlSource
 from agentrl.envs.tasks import open_eval_sets, open_source
 from agentrl.errors import AgentRLError, ConfigError
 from agentrl.types import TaskSource
+from agentrl.user_traceback import words_of
 
 __all__ = ["ROWS", "check_eval_sets", "preflight", "services_of", "source_of", "tools_of"]
 
@@ -49,8 +49,7 @@ def preflight(config: RunConfig) -> list[str]:
     if services or task is None or is_rollout:
         discard(env)
         return notes
-    env.tool_timeout_s = config.tool_timeout_s
-    env.allow_unsafe_sandbox = config.allow_unsafe_sandbox
+    Env.bind(env, EnvContext({}, config.tool_timeout_s, config.allow_unsafe_sandbox))
     note = rehearse(env, task, seed=config.rollout_seed)
     return [*notes, note] if note else notes
 

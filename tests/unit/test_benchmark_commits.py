@@ -15,8 +15,6 @@ with pytest.MonkeyPatch.context() as patch:
 #: taken from here.
 LOST = {
     "default_job",
-    "interrupts",
-    "survival",
 }
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from agentrl.actors.episode import EpisodePlayer
+from agentrl.actors.episode import EnvEpisodes
+from agentrl.actors.player import Player
 from agentrl.actors.scoring import scored
 from agentrl.bounds import MAX_METRIC, MAX_REWARD, metric_defect, reward_defect
 from agentrl.buffer.payloads import defect
@@ -77,7 +78,7 @@ def giving(cls: type[Giving], **what: Any) -> type[Giving]:
 
 
 async def played(env: type[Env]) -> EpisodeReport:
-    player = EpisodePlayer(env, CHAT, LIMITS)
+    player = Player(EnvEpisodes(env, CHAT, LIMITS))
     client = ScriptedClient(*["word<|im_end|>"] * 3)
     return (await player.play(ASSIGNMENT, client)).report
 

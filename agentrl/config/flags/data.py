@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from agentrl.config.facts import ACTS, GROUPS, PLAYED, TASKS, TRAINS, flag
 from agentrl.config.flags.run import RunFlags
+from agentrl.shipped import CHAT_FORMATS
 
 __all__ = ["DataFlags"]
 
@@ -38,7 +39,7 @@ class DataFlags(RunFlags, frozen=True, kw_only=True):
         str | None,
         _flag(
             "reward of --env single-turn and tools: a name that a package brings, pkg.module:fn or "
-            "path/to/file.py:fn, called as fn(text, label, task)",
+            "path/to/file.py[:fn], called as fn(text, label, task)",
             modes=ACTS,
             on_resume=PLAYED,
             holds="code",
@@ -68,8 +69,8 @@ class DataFlags(RunFlags, frozen=True, kw_only=True):
     chat_format: Annotated[
         str,
         _flag(
-            "how turns and tool calls are written as tokens: qwen, qwen3, qwen3-stripped, tags, or "
-            "one of yours: pkg.module:Class or path/to/file.py:Class",
+            f"how turns and tool calls are written as tokens: {CHAT_FORMATS}, or one of yours: "
+            "pkg.module:Class or path/to/file.py[:Class]",
             on_resume=PLAYED,
             holds="code",
         ),

@@ -29,7 +29,12 @@ class ObjectiveFlags(LearnerFlags, frozen=True, kw_only=True):
     ] = "policy_loss"
     custom_loss_function_path: Annotated[
         str | None,
-        _flag("loss of --loss-type custom_loss, pkg.module:fn", holds="code", needs="custom_loss"),
+        _flag(
+            "loss of --loss-type custom_loss, called as fn(micro_batch, logprobs_T, entropy_T): "
+            "a name, pkg.module:fn or path/to/file.py[:fn]",
+            holds="code",
+            needs="custom_loss",
+        ),
     ] = None
     prompt_loss_weight: Annotated[
         float,

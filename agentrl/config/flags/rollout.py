@@ -105,7 +105,10 @@ class RolloutFlags(DataFlags, frozen=True, kw_only=True):
     dynamic_sampling_filter_path: Annotated[
         str | None,
         _flag(
-            "function that keeps or drops a judged group, pkg.module:fn", modes=POLICY, holds="code"
+            "function that keeps or drops a judged group, called as fn(rewards, task): a name, "
+            "pkg.module:fn or path/to/file.py[:fn]",
+            modes=POLICY,
+            holds="code",
         ),
     ] = None
     over_sampling_batch_size: Annotated[
