@@ -176,7 +176,7 @@ class Ground:
 
     def words(self, text: str) -> list[str]:
         """The words of a command line, with the real paths."""
-        return [self._real(word) for word in text.split()]
+        return [self.real(word) for word in text.split()]
 
     def shown(self, text: str) -> str:
         """`text` with the short names, on one line."""
@@ -184,7 +184,8 @@ class Ground:
             text = text.replace(str(path), name)
         return json.dumps(text.replace(str(Path.cwd()), "HERE"), ensure_ascii=False)[1:-1]
 
-    def _real(self, word: str) -> str:
+    def real(self, word: str) -> str:
+        """A word with the real path of the short name that it begins with."""
         head, slash, tail = word.partition("/")
         return str(self.names[head]) + slash + tail if head in self.names else word
 

@@ -6,6 +6,7 @@ fields that the learner and the driver ask their whole configuration for while t
 """
 
 import hashlib
+import re
 import tempfile
 from array import array
 from collections.abc import Iterator
@@ -17,7 +18,6 @@ import anyio
 import msgspec
 import torch
 
-from agentrl.actors.demonstration import DemonstrationPlayer
 from agentrl.actors.limits import Limits
 from agentrl.actors.worker import Worker, WorkerSettings
 from agentrl.buffer.settings import BufferSettings
@@ -75,65 +75,73 @@ class _NotedLimits(Limits, frozen=True, kw_only=True):
         return super().__getattribute__(name)
 
 
-def told(config: RunConfig) -> dict[str, Any]:
-    """What every process of the run is told, in a form that two runs can be compared in."""
-    env_class = load_env(config.env or "single-turn")
+def told(config: RunConfig) -> dict[str, str]:
+    """What every process of the run is told, as text that two runs can be compared by."""
     run = RunDir(config)
     with tempfile.TemporaryDirectory() as folder:
         run.private = Path(folder)
-        cluster = cast(Cluster, _OneNode())
-        spec, orders, ready = plan_processes(config, run, cluster, {}, "cpu")
-        addresses = msgspec.structs.replace(spec, config=RunConfig())
-        text = repr((addresses, orders, ready)).replace(folder, "PRIVATE").replace(run.id, "ID")
-    found: dict[str, Any] = {
-        "run": (config.device, str(run.path) if config.run_id else None, config.resume),
-        "processes": (text, plan_slots(config, 100, []), ray_options(config.ray_address, run.ray)),
-        "files": open_files(config),
-        "worker": _worker(config, spec),
-    }
+        found = {name: repr(value) for name, value in _told(config, run)}
+
+    def same_everywhere(text: str) -> str:
+        text = text.replace(folder, "PRIVATE").replace(config.run_id or run.id, "ID")
+        return re.sub(" at 0x[0-9a-f]+", "", text)
+
+    return {name: same_everywhere(text) for name, text in found.items()}
+
+
+def _told(config: RunConfig, run: RunDir) -> Iterator[tuple[str, Any]]:
+    env_class = load_env(config.env or "single-turn")
+    spec, orders, ready = plan_processes(config, run, cast(Cluster, _OneNode()), {}, "cpu")
+    addresses = msgspec.structs.replace(spec, config=RunConfig())
+    yield "run", (config.device, config.run_id, run.path, run._resume)
+    yield "processes", (addresses, orders, ready, plan_slots(config, 100, []))
+    yield "host", ray_options(config.ray_address, run.ray)
+    yield "worker", _worker(config, spec)
     if config.mode != "eval":
-        found["buffer"] = BufferSettings.from_config(config, "", sampling_of(config))
-        found["tasks"] = vars(open_source(config, env_class))
-        found["learner"] = _trained(config)
+        yield "buffer", BufferSettings.from_config(config, "", sampling_of(config))
+        yield "tasks", vars(open_source(config, env_class))
+        yield "learner", [_trained(config, seed) for seed in range(4)]
+        yield "files", open_files(config)
     if config.mode != "supervised":
         sets = open_eval_sets(config, env_class)
         parts: Any = (None, RunState(), None)
+        beside = config.eval_interval is not None
         evaluator = Evaluator(config, sets, *parts)
-        found["evaluations"] = [evaluator._order(name, 0, beside=True) for name in sets]
-        found["turns"] = client_settings(spec), sink_settings(spec)
+        yield "evaluations", [evaluator._order(name, 0, beside=beside) for name in sets]
+        yield "turns", (client_settings(spec), sink_settings(spec))
         buffer = BufferSettings.from_config(config, "", SamplingParams())
-        found["permits"] = buffer.num_permits, buffer.hold_patience_s
-    return found
+        yield "permits", (buffer.num_permits, buffer.hold_patience_s)
 
 
 def _worker(config: RunConfig, spec: RunSpec) -> Any:
     settings = WorkerSettings.from_config(config, Path(spec.model_dir), 512, {})
-    settings = msgspec.structs.replace(settings, filter_path=None)
-    worker = Worker(settings)
-    told: list[Any] = [settings.max_concurrent_episodes, type(worker._player), settings.chat_format]
-    if isinstance(worker._player, DemonstrationPlayer):
-        return [*told, settings.demonstration_key, _of_demonstrations(worker, settings)]
-    filter_path = config.dynamic_sampling_filter_path if config.mode == "policy" else None
-    return [*told, settings, filter_path]
+    told: list[Any] = [settings.max_concurrent_episodes, settings.chat_format]
+    if config.mode == "supervised":
+        return [*told, settings.demonstration_key, _of_demonstrations(settings)]
+    return [*told, settings if config.mode == "policy" else _without_filter(settings)]
 
 
-def _of_demonstrations(worker: Worker, settings: WorkerSettings) -> dict[str, Any]:
+def _without_filter(settings: WorkerSettings) -> WorkerSettings:
+    """Evaluations are not filtered."""
+    return msgspec.structs.replace(settings, filter_path=None)
+
+
+def _of_demonstrations(settings: WorkerSettings) -> dict[str, Any]:
     """The limits that a dialogue is really held against."""
     limits = _NotedLimits(**msgspec.structs.asdict(settings.limits))
-    key = str(settings.demonstration_key)
-    player = DemonstrationPlayer(worker._player._chat, limits, key=key)
-    task = Task("t", {key: _DIALOGUE})
+    worker = Worker(msgspec.structs.replace(settings, limits=limits, filter_path=None))
+    task = Task("t", {str(settings.demonstration_key): _DIALOGUE})
     assignment = EpisodeAssignment(EpisodeId("g", 0), 0, 0, task, SamplingParams())
     _noted.clear()
     client: Any = None
-    anyio.run(player.play, assignment, client)
+    anyio.run(worker._player.play, assignment, client)
     return {name: getattr(settings.limits, name) for name in _noted & {*Limits.__struct_fields__}}
 
 
-def _trained(config: RunConfig) -> str:
-    """The weights after two steps on one lease."""
+def _trained(config: RunConfig, seed: int) -> str:
+    """The weights after two steps on one lease, and what was measured."""
     config = msgspec.structs.replace(config, num_steps_per_rollout=2, max_tokens_per_gpu=160)
-    batch, backend = Batch(1), TableBackend(1)
+    batch, backend = Batch(seed), TableBackend(seed)
     parts: Any = (batch.header, config, backend, lineage(), batch.fetch)
     result = train_lease(*parts)
     weights = array("f", backend.table.detach().flatten().tolist())

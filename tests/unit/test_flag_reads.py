@@ -9,11 +9,12 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from agentrl.config.conditions import CONDITIONS
 from agentrl.config.facts import Mode
-from agentrl.config.fields import own_fields
+from agentrl.config.fields import convert, own_fields
 from agentrl.config.resolve import parse
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
@@ -37,7 +38,7 @@ BESIDE: dict[str | tuple[str, Mode], str] = {
     ("label_key", "eval"): f"{_ROWS} --eval-prompt-data held ROWS2",
     ("custom_rm_path", "policy"): _ROWS,
     ("custom_rm_path", "eval"): f"{_ROWS} --eval-prompt-data held ROWS2",
-    ("prompt_data", "eval"): "--eval-prompt-data held ROWS2",
+    ("calculate_per_token_loss", "supervised"): "--prompt-loss-weight 0.1",
     "custom_loss_function_path": "--loss-type custom_loss",
     "kl_loss_coef": "--use-kl-loss",
     "kl_loss_type": "--use-kl-loss --kl-loss-coef 0.1",
@@ -54,8 +55,28 @@ OTHER: dict[str, str] = {
     "custom_rm_path": "contains",
     "custom_loss_function_path": f"{__name__}:loss",
 }
-#: Fields of one valid value in a mode, and what decides before there are processes.
-ONE_VALUE = {"advantage_estimator", "rollout_top_p", "rollout_top_k", "eval_only"}
+#: Fields of one valid value, in one mode or in all; and what is the mode itself.
+ONE_VALUE: set[str | tuple[str, Mode]] = {
+    *("advantage_estimator", "rollout_top_p", "rollout_top_k", "eval_only"),
+    ("n_samples_per_prompt", "supervised"),
+    ("prompt_data", "eval"),  # it keeps an environment's own sets from being those of other tasks
+}
+_ADAM = ("weight_decay", "adam_beta1", "adam_beta2", "adam_eps", "clip_grad")
+#: What learner, driver and client look up and have no use for.
+READ_AND_UNUSED: dict[Mode, set[str]] = {
+    "policy": set(),
+    # no sets, no engines, and no turns of a policy
+    "supervised": {
+        *("eval_interval", "eval_mode", "skip_eval_before_train"),
+        *("partial_rollout", "mask_offpolicy_in_partial_rollout"),
+    },
+    # an optimizer that never steps, places where nothing is saved, and no iterations
+    "eval": {
+        *("lr", "min_lr", "lr_decay_style", *_ADAM, "seed", "rollout_temperature", "loss_type"),
+        *("save", "save_hf", "save_interval", "update_weights_interval"),
+        *("eval_interval", "eval_mode", "skip_eval_before_train", "partial_rollout"),
+    },
+}
 
 
 def loss(batch: Any, logprobs_T: Any, entropy_T: Any) -> Any:
@@ -84,7 +105,7 @@ def resolve(ground: Ground) -> Resolve:
     return make
 
 
-Told = Callable[[Mode, str], dict[str, Any]]
+Told = Callable[[Mode, str], dict[str, str]]
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +120,7 @@ Asked = dict[Mode, set[str]]
 def asked(resolve: Resolve, free_tcp_port_factory: Callable[[], int]) -> Asked:
     lines: dict[Mode, tuple[str, ...]] = {
         "policy": ("", "--use-kl-loss", _LOSS),
-        "supervised": ("",),
+        "supervised": ("--prompt-loss-weight 0.1",),
         "eval": ("",),
     }
     found = {
@@ -114,7 +135,7 @@ def asked(resolve: Resolve, free_tcp_port_factory: Callable[[], int]) -> Asked:
 def cases(*, is_read: bool) -> Iterator[tuple[str, Mode]]:
     for name, field in own_fields().items():
         for mode in SHOWN:
-            if (mode in field.fact.modes) == is_read and name not in ONE_VALUE:
+            if (mode in field.fact.modes) == is_read and not {name, (name, mode)} & ONE_VALUE:
                 yield name, mode
 
 
@@ -123,6 +144,11 @@ def words_of(name: str) -> str:
     if field.kind == "bool":
         return field.spelled(not field.default)
     return f"{field.flag} {OTHER.get(name, VALUES.get(name))}"
+
+
+@pytest.mark.parametrize("mode", SHOWN)
+def test_the_same_flags_tell_the_processes_the_same(mode: Mode, resolve: Resolve) -> None:
+    assert told(resolve(mode, "")) == told(resolve(mode, ""))
 
 
 @pytest.mark.parametrize(("name", "mode"), list(cases(is_read=True)))
@@ -137,6 +163,63 @@ def test_what_is_said_to_be_read_reaches_a_process(
     except ConfigError:  # one cannot be without the other
         without = processes(mode, "")
     assert processes(mode, f"{beside} {words_of(name)}") != without
+
+
+def changed(config: RunConfig, name: str, ground: Ground) -> RunConfig:
+    """`config` with another value that the command line would refuse."""
+    field = own_fields()[name]
+    value: Any = not field.default
+    if field.kind != "bool":
+        words = [ground.real(word) for word in OTHER.get(name, VALUES.get(name, "")).split()]
+        value = convert(field, words if field.kind == "list" else words[0])
+    return msgspec.structs.replace(config, **{name: value})
+
+
+def without_buffer(told: dict[str, str]) -> dict[str, str]:
+    """Where dialogues are imitated nothing is sampled, compared or old: the buffer's rules for that
+    meet nothing."""
+    return {name: value for name, value in told.items() if name != "buffer"}
+
+
+@pytest.mark.parametrize(("name", "mode"), list(cases(is_read=False)))
+def test_what_is_said_to_be_unread_reaches_none(
+    name: str, mode: Mode, resolve: Resolve, asked: Asked, ground: Ground
+) -> None:
+    config = resolve(mode, "")
+    assert name not in asked[mode] - READ_AND_UNUSED[mode]
+    if name not in READ_AND_UNUSED[mode]:
+        other = changed(config, name, ground)
+        assert without_buffer(told(other)) == without_buffer(told(config))
+
+
+UNMET: list[tuple[str, str]] = [
+    ("kl_loss_coef", ""),
+    ("kl_loss_type", ""),
+    ("kl_loss_coef", _LOSS),
+    ("tis_clip", "--no-use-tis"),
+    ("tis_clip", _LOSS),
+    ("tis_clip_low", "--no-use-tis"),
+    ("eps_clip", _LOSS),
+    ("eps_clip_high", _LOSS),
+    ("eps_clip_c", _LOSS),
+    ("use_tis", _LOSS),
+    ("entropy_coef", _LOSS),
+    ("disable_grpo_std_normalization", "--disable-rewards-normalization"),
+    ("eval_mode", ""),
+    ("n_samples_per_eval_prompt", _ROWS),
+    ("eval_temperature", _ROWS),
+    ("rollout_shuffle", ""),
+    ("num_epoch", ""),
+]
+
+
+@pytest.mark.parametrize(("name", "beside"), UNMET)
+def test_a_flag_whose_condition_fails_changes_nothing(
+    name: str, beside: str, resolve: Resolve, ground: Ground
+) -> None:
+    config = resolve("policy", beside)
+    other = changed(config, name, ground)
+    assert told(other) == told(config)
 
 
 def test_every_condition_is_of_some_flag() -> None:
