@@ -20,6 +20,7 @@ import torch
 
 from agentrl.actors.limits import Limits
 from agentrl.actors.worker import Worker, WorkerSettings
+from agentrl.algorithms.load import load_algorithm
 from agentrl.buffer.settings import BufferSettings
 from agentrl.cluster.driver import Driver
 from agentrl.cluster.evaluator import Evaluator
@@ -142,7 +143,7 @@ def _trained(config: RunConfig, seed: int) -> str:
     """The weights after two steps on one lease, and what was measured."""
     config = msgspec.structs.replace(config, num_steps_per_rollout=2, max_tokens_per_gpu=160)
     batch, backend = Batch(seed), TableBackend(seed)
-    parts: Any = (batch.header, config, backend, lineage(), batch.fetch)
+    parts: Any = (batch.header, load_algorithm(config), backend, lineage(), batch.fetch)
     result = train_lease(*parts)
     weights = array("f", backend.table.detach().flatten().tolist())
     sums = [sorted(step.metrics.items()) for step in result.steps]
@@ -163,6 +164,7 @@ def read(config: RunConfig, port: int) -> set[str]:
 
 @contextmanager
 def _backend(config: RunConfig, port: int) -> Iterator[None]:
+    algorithm = load_algorithm(config)
     backend = MegatronBackend(
         config,
         Path(str(config.hf_checkpoint)),
@@ -171,11 +173,12 @@ def _backend(config: RunConfig, port: int) -> Iterator[None]:
         master_address="127.0.0.1",
         master_port=port,
         num_training_steps=10,
+        models=algorithm.needs.models,
     )
     try:
         if config.mode != "eval":
             batch = Batch(1)
-            train_lease(batch.header, config, backend, lineage(), batch.fetch)
+            train_lease(batch.header, algorithm, backend, lineage(), batch.fetch)
         yield
     finally:
         backend.close()

@@ -6,12 +6,13 @@ nothing.
 """
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 import pytest
 
+from agentrl.algorithms.base import Algorithm
 from agentrl.config.conditions import CONDITIONS
 from agentrl.config.facts import Mode
 from agentrl.config.fields import convert, own_fields
@@ -40,6 +41,7 @@ BESIDE: dict[str | tuple[str, Mode], str] = {
     ("custom_rm_path", "eval"): f"{_ROWS} --eval-prompt-data held ROWS2",
     ("calculate_per_token_loss", "supervised"): "--prompt-loss-weight 0.1",
     "custom_loss_function_path": "--loss-type custom_loss",
+    "algorithm_args": f"--advantage-estimator {__name__}:Doubled",
     "kl_loss_coef": "--use-kl-loss",
     "kl_loss_type": "--use-kl-loss --kl-loss-coef 0.1",
     "min_lr": "--lr-decay-style cosine",
@@ -54,10 +56,12 @@ OTHER: dict[str, str] = {
     "eps_clip_c": "1.2",
     "custom_rm_path": "contains",
     "custom_loss_function_path": f"{__name__}:loss",
+    "advantage_estimator": f"{__name__}:Doubled",
+    "algorithm_args": '{"by":3.0}',
 }
 #: Fields of one valid value, in one mode or in all; and what is the mode itself.
 ONE_VALUE: set[str | tuple[str, Mode]] = {
-    *("advantage_estimator", "rollout_top_p", "rollout_top_k", "eval_only"),
+    *("rollout_top_p", "rollout_top_k", "eval_only"),
     ("n_samples_per_prompt", "supervised"),
     ("prompt_data", "eval"),  # it keeps an environment's own sets from being those of other tasks
 }
@@ -83,6 +87,16 @@ def loss(batch: Any, logprobs_T: Any, entropy_T: Any) -> Any:
     """A loss of the user's."""
     value = -(logprobs_T * batch.columns["weights"] * batch.columns["mask"]).sum()
     return value, {"loss": value.detach()}
+
+
+class Doubled(Algorithm):
+    """An estimator of the user's."""
+
+    class Args(msgspec.Struct):
+        by: float = 2.0
+
+    def values(self, rewards: Sequence[float]) -> Sequence[float]:
+        return [self.args.by * reward for reward in rewards]
 
 
 @pytest.fixture(scope="module")

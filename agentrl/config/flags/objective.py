@@ -4,10 +4,11 @@ A loss is the configuration's and not a checkpoint's: a continued run may change
 """
 
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from agentrl.config.facts import FREE, POLICY, STATE, TRAINS, NonNegative, OverOne, flag
 from agentrl.config.flags.learner import LearnerFlags
+from agentrl.shipped import ALGORITHMS
 
 __all__ = ["ObjectiveFlags"]
 
@@ -45,7 +46,17 @@ class ObjectiveFlags(LearnerFlags, frozen=True, kw_only=True):
             le=1,
         ),
     ] = 0.0
-    advantage_estimator: Annotated[Literal["grpo"], _flag("how rewards become advantages")] = "grpo"
+    advantage_estimator: Annotated[
+        str,
+        _flag(
+            f"how rewards become advantages: {ALGORITHMS}, a name that a package brings, or a "
+            "class of yours: path/to/file.py[:Class] or pkg.module:Class",
+            holds="code",
+        ),
+    ] = "grpo"
+    algorithm_args: Annotated[
+        dict[str, Any], _flag("arguments of that class as JSON, which fill its Args")
+    ] = {}
     disable_grpo_std_normalization: Annotated[
         bool,
         _flag(
