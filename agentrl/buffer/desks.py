@@ -36,7 +36,7 @@ class Desks:
         self.dropping = DropDesk(self.state, self.minter)
         self.pushes = PushDesk(self.state, self.claims.evaluations, self.peers)
         self.reception = Reception(
-            self.state, self.peers, self.claims, self.leases, self.minter, now
+            self.state, self.peers, self.claims, self.leases, self.minter, self.pushes, now
         )
         self.figures = Figures(self.state, self.peers, self.claims, self.minter)
         self.news = News(self.state, self.claims.attempts)

@@ -30,6 +30,7 @@ from agentrl.wire.messages import (
     Publishing,
     PushRequest,
     Refused,
+    Republish,
     Retire,
     Role,
     Snapshot,
@@ -56,6 +57,7 @@ _SENDER: dict[type, Role | None] = {
     Tasks: "driver",
     Evaluate: "driver",
     PeerLost: "driver",
+    Republish: "driver",
     Echo: "driver",
     Drain: "driver",
 }
@@ -154,12 +156,14 @@ class Dispatch:
             case Verdict() as message:
                 self._claims.verdict(peer.name, message)
             case LeaseRequest() as message:
+                self._desks.pushes.question(peer, message)
                 return self._lease_request(peer, message.number, now)
             case Fetch() as message:
                 self._state.emit(ReadRows(event.peer, message))
             case Stepped() as message:
                 return self._stepped(peer, message)
             case PushRequest() as message:
+                self._desks.pushes.question(peer, message)
                 self._desks.pushes.request(peer, message.version, now)
             case Publishing() as message:
                 return self._publishing(message)
@@ -183,6 +187,8 @@ class Dispatch:
                 self._desks.reception.ended(message.name, message.incarnation)
                 if message.failed:
                     self._failed(message)
+            case Republish():
+                self._desks.pushes.asked_for(message)
             case Echo():
                 self._state.notify("echo", id=message.id)
             case Drain():

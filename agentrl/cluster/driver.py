@@ -25,7 +25,6 @@ from agentrl.cluster.layout import RunDir
 from agentrl.cluster.phases import Phases
 from agentrl.cluster.placement import Cluster
 from agentrl.cluster.restarts import Processes
-from agentrl.cluster.services import wait_ready
 from agentrl.cluster.signals import InterruptedRunError
 from agentrl.cluster.silence import SilenceWatch
 from agentrl.cluster.spec import RunSpec
@@ -62,7 +61,6 @@ class Driver:
         spec: RunSpec,
         cluster: Cluster,
         orders: Sequence[ProcessOrder],
-        ready_urls: dict[str, str],
         source: TaskSource,
         eval_sets: dict[str, list[Task]],
         recorder: Recorder,
@@ -70,12 +68,11 @@ class Driver:
         clock: Clock,
     ) -> None:
         self._run, self._spec, self._cluster = run, spec, cluster
-        self._ready_urls = ready_urls
         self._recorder, self._phases, self._clock = recorder, phases, clock
         keys = load_keys(Path(spec.keys_dir)) if spec.keys_dir else None
         self._peer = BufferPeer(spec.buffer_address, role="driver", name="driver", keys=keys)
         self.state = RunState()
-        self._processes = Processes(cluster, spec, orders, ready_urls, self._peer, self.state)
+        self._processes = Processes(cluster, spec, orders, self._peer, self.state)
         self._feeder = Feeder(source, self._peer)
         self._awaited: dict[str, Echo] = {}
         self._failures = FailureStreak(_FAILED_BATCHES * spec.config.rollout_batch_size)
@@ -124,7 +121,7 @@ class Driver:
 
     async def _conduct(self) -> None:
         config = self._spec.config
-        await wait_ready(self._ready_urls, config.start_timeout_s)
+        await self._processes.ready(self._processes.names)
         self._phases.mark("engines_ready")
         await self._first_push(config.start_timeout_s)
         ready_s = self._phases.mark("first_push")
@@ -189,6 +186,7 @@ class Driver:
                     self._reconcile(message)
                     # A buffer that restarted has forgotten what it owes an answer to.
                     await self._evaluator.ask_again()
+                    await self._processes.ask_again()
                     for echo in list(self._awaited.values()):
                         await self._peer.deliver(echo)
                 case Refused(reason):
@@ -225,8 +223,7 @@ class Driver:
             case "stuck":
                 raise HealthError(str(event.data["reason"]))
             case "peer":
-                data = event.data
-                await self._watch.heard_of(data["name"], data["state"], data["incarnation"])
+                await self._watch.heard_of(event.data)
 
     def _failure(self, reason: str) -> HealthError:
         return HealthError(

@@ -1,6 +1,7 @@
 """From a resolved configuration to an exit code: place, start, conduct, stop, summarise."""
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
@@ -8,6 +9,7 @@ import msgspec
 
 from agentrl.clock import Clock, MonotonicClock
 from agentrl.cluster.driver import Driver
+from agentrl.cluster.host import ProcessOrder
 from agentrl.cluster.layout import RunDir, with_run
 from agentrl.cluster.orders import plan_processes
 from agentrl.cluster.phases import Phases
@@ -124,7 +126,7 @@ def _launch(
         num_gpus = cluster.num_gpus() if device == "cuda" else 0
         cluster.place(plan_slots(config, num_gpus, list(services)), gate.check)
         phases.mark("placed")
-        spec, orders, ready = plan_processes(config, run, cluster, services, device)
+        spec, orders = plan_processes(config, run, cluster, services, device)
         for key in key_files(spec):
             cluster.write_file(str(key), key.read_bytes())
         cluster.write_file(str(run.spec), msgspec.json.encode(spec))
@@ -133,7 +135,6 @@ def _launch(
             spec=spec,
             cluster=cluster,
             orders=orders,
-            ready_urls=ready,
             source=source,
             eval_sets=eval_sets,
             recorder=recorder,
@@ -146,7 +147,7 @@ def _launch(
         finally:
             # From here on everything is ending; a further signal changes nothing.
             gate.arm()
-            _stop(cluster, config)
+            _stop(cluster, orders)
 
 
 def _device(config: RunConfig, recorder: Recorder, cluster: Cluster, gate: SignalGate) -> Device:
@@ -164,12 +165,11 @@ def _device(config: RunConfig, recorder: Recorder, cluster: Cluster, gate: Signa
     return choice.device
 
 
-def _stop(cluster: Cluster, config: RunConfig) -> None:
+def _stop(cluster: Cluster, orders: Sequence[ProcessOrder]) -> None:
     """The learner first: it saves its weights and tells the buffer, which must still be there. The
     engines last, wherever they run: a host knows only what is in its own slot."""
-    learners = [f"learner-{rank}" for rank in range(config.num_learner_ranks)]
-    engines = {f"engine-{index}" for index in range(config.num_engines)}
-    others = [name for name in cluster.processes() if name not in engines]
+    learners = [order.name for order in orders if order.kind == "learner"]
+    others = [order.name for order in orders if order.kind != "engine"]
     stages = ((learners, _LEARNER_GRACE_S), (others, _STOP_GRACE_S), (None, _STOP_GRACE_S))
     for names, grace_s in stages:
         try:

@@ -15,7 +15,7 @@ which is meant: each process is told an incarnation of its own, and says it to t
 import logging
 import signal
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import anyio
@@ -31,7 +31,7 @@ from agentrl.cluster.supervision import Consequence, died_by_itself
 from agentrl.errors import EngineError
 from agentrl.serving.control import RouterControl
 from agentrl.serving.key import read_key
-from agentrl.wire.messages import Echo, PeerLost
+from agentrl.wire.messages import Echo, PeerLost, Republish
 from agentrl.wire.peer import BufferPeer
 
 __all__ = ["Processes", "in_thread"]
@@ -51,33 +51,40 @@ class _Life(msgspec.Struct, frozen=True):
 
 
 class Processes:
-    """The processes of a run, by name. `ready_urls`: what answers once a process is ready."""
+    """The processes of a run, by name."""
 
     def __init__(
         self,
         cluster: Cluster,
         spec: RunSpec,
         orders: Sequence[ProcessOrder],
-        ready_urls: dict[str, str],
         peer: BufferPeer,
         state: RunState,
     ) -> None:
         self._cluster = cluster
         self._spec = spec
         self._orders = {order.name: order for order in orders}
-        self._ready_urls = ready_urls
         self._peer = peer
         self._state = state
         self._lives: dict[str, _Life] = {}
         self._learner_life = 1
         #: What came back since the learner was started, and may lack weights or a route.
         self._late: set[str] = set()
+        #: Times that weights were asked for.
+        self._num_asked = 0
         self._one_at_a_time = anyio.Lock()
 
     @property
     def names(self) -> list[str]:
         """In starting order."""
         return list(self._orders)
+
+    async def ready(self, names: Collection[str]) -> None:
+        """Wait until those of `names` that say when they are ready do. Raises
+        EnvironmentSetupError."""
+        urls = {name: self._orders[name].ready_url for name in names}
+        told = {name: url for name, url in urls.items() if url}
+        await wait_ready(told, self._spec.config.start_timeout_s)
 
     async def start(self, name: str) -> None:
         """Start a process that is not running."""
@@ -116,12 +123,11 @@ class Processes:
                     await self._unroute(notice.name)
                     await self.start(notice.name)
                 case _:
-                    if notice.name.startswith("worker-"):
+                    if notice.kind == "worker":
                         await self._peer.deliver(PeerLost(notice.name, life.incarnation))
                     await self.start(notice.name)
         if consequence in (Consequence.RESTART_ENGINE, Consequence.RESTART_ROUTER):
-            url = {notice.name: self._ready_urls[notice.name]}
-            await wait_ready(url, self._spec.config.start_timeout_s)
+            await self.ready([notice.name])
             await self.ask_for_weights(notice.name)
 
     async def tell_failed(self, notice: ExitNotice) -> None:
@@ -146,9 +152,17 @@ class Processes:
     async def ask_for_weights(self, name: str) -> None:
         """Have the learner give its weights to the engines: `name` may lack them."""
         self._late.add(name)
-        learner = self._lives[_TOLD]
-        if not await in_thread(self._cluster.signal, _TOLD, signal.SIGUSR1, learner.pid):
-            await self._begin_again(learner)
+        if self._state.learner_done:
+            await self._begin_again(self._lives[_TOLD])
+        else:
+            self._num_asked += 1
+            await self.ask_again()
+
+    async def ask_again(self) -> None:
+        """Ask anew for weights that may be owed: a buffer that restarted has forgotten it, a
+        learner that has given them heeds it no more."""
+        if self._late and not self._state.learner_done:
+            await self._peer.deliver(Republish(self._num_asked))
 
     async def _lacks(self, late: set[str]) -> bool:
         """Whether the router lacks one of these engines, or any when it was away itself."""
@@ -168,7 +182,7 @@ class Processes:
                 await self._restart_learner()
 
     async def _restart_learner(self) -> None:
-        ranks = [name for name in self._orders if name.startswith("learner-")]
+        ranks = [name for name in self._orders if self._orders[name].kind == "learner"]
         await in_thread(self._cluster.stop, ranks, 0.0)
         self._learner_life += 1
         self._state.learner_done = False

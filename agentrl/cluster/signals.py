@@ -16,7 +16,6 @@ import anyio
 from agentrl.errors import FencedError
 
 __all__ = [
-    "Flag",
     "InterruptedRunError",
     "SignalGate",
     "exit_at_once",
@@ -50,22 +49,6 @@ def exit_at_once(error: FencedError) -> None:
     word.start()
     word.join(_LAST_WORD_S)
     os._exit(error.exit_code)
-
-
-class Flag:
-    """Something that a signal handler sets and one reader takes back."""
-
-    def __init__(self) -> None:
-        self._is_set = False
-
-    def set(self) -> None:
-        """Set it; again changes nothing."""
-        self._is_set = True
-
-    def take(self) -> bool:
-        """Whether it was set since the last time."""
-        was_set, self._is_set = self._is_set, False
-        return was_set
 
 
 class SignalGate:

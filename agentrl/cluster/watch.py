@@ -6,6 +6,8 @@ A run that must end does so with the process's name, exit code and last log line
 """
 
 import logging
+from collections.abc import Mapping
+from typing import Any
 
 import anyio
 import anyio.abc
@@ -63,9 +65,12 @@ class Watch:
         """Iteration `number` was made."""
         self._supervision.stepped(number)
 
-    async def heard_of(self, name: str, state: str, incarnation: str) -> None:
-        """The buffer says that one of its peers is `state`: kill it if it stands still."""
-        if must_be_killed(name, state) and await self._processes.kill(name, incarnation):
+    async def heard_of(self, peer: Mapping[str, Any]) -> None:
+        """The buffer says how one of its peers is (an event `peer`): kill it if it stands still."""
+        name = peer["name"]
+        if not must_be_killed(peer["role"], peer["state"]):
+            return
+        if await self._processes.kill(name, peer["incarnation"]):
             _LOG.error("%s did not answer: it is killed and started again", name)
 
     async def _watch(

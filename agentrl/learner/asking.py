@@ -1,12 +1,14 @@
 """A question to the buffer that all ranks wait for together.
 
-    asked -> (silence: asked again) -> answered | the learner is to stop | an engine lacks weights
+    asked -> (silence: asked again) -> answered | the learner is to stop | Republish
 
 The source rank alone speaks to the buffer. It waits in short turns and tells the other ranks after
 each, so that no collective outlives its own deadline however long generation takes, and a request
 to stop is seen by all ranks at the same moment. What goes wrong on the source is raised on all.
 
-A Welcome means that the connection was made anew: what was unanswered is asked again.
+A Welcome means that the connection was made anew: what was unanswered is asked again. A Republish
+(an engine lacks weights) is heeded once, and only here, between iterations; each question says
+which was the last, so that one that came at another time comes again.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,14 +19,21 @@ import msgspec
 from agentrl.clock import Clock
 from agentrl.errors import DataError, FencedError
 from agentrl.learner.agreement import Rank, by_source
-from agentrl.wire.messages import Heartbeat, Message, Refused, Welcome
+from agentrl.wire.messages import (
+    Heartbeat,
+    LeaseRequest,
+    Message,
+    PushRequest,
+    Refused,
+    Republish,
+    Welcome,
+)
 
 __all__ = [
     "RESEND_S",
     "TURN_S",
     "Asking",
     "LearnerPeer",
-    "Republish",
     "StopRequested",
     "raise_if_refused",
 ]
@@ -39,10 +48,6 @@ A = TypeVar("A")
 
 class StopRequested(msgspec.Struct, frozen=True, tag_field="t", tag="stop_requested"):
     """The source rank was asked to stop: all ranks end here."""
-
-
-class Republish(msgspec.Struct, frozen=True, tag_field="t", tag="republish"):
-    """An engine lacks the newest weights: all ranks publish, then wait on."""
 
 
 class LearnerPeer(Protocol):
@@ -78,18 +83,17 @@ class Asking:
         peer: LearnerPeer,
         backend: Rank,
         should_stop: Callable[[], bool],
-        should_republish: Callable[[], bool],
         clock: Clock,
     ) -> None:
         self._peer = peer
         self._backend = backend
         self._should_stop = should_stop
-        self._should_republish = should_republish
         self._clock = clock
         self._ask_at = 0.0
+        self._heeded = peer.welcome.republish
 
     def ask(
-        self, question: Message, take: Callable[[Message], A | None], kind: Any
+        self, question: LeaseRequest | PushRequest, take: Callable[[Message], A | None], kind: Any
     ) -> A | StopRequested | Republish:
         """The first message that `take` makes an answer of type `kind` of, or what comes before
         one. Collective: every rank gets the same.
@@ -108,14 +112,12 @@ class Asking:
                 return heard
 
     def _turn(
-        self, question: Message, take: Callable[[Message], A | None]
+        self, question: LeaseRequest | PushRequest, take: Callable[[Message], A | None]
     ) -> A | StopRequested | Republish | Heartbeat:
         if self._should_stop():
             return StopRequested()
-        if self._should_republish():
-            return Republish()
         if self._clock.now() >= self._ask_at:
-            self._peer.send(question)
+            self._peer.send(msgspec.structs.replace(question, republished=self._heeded))
             self._ask_at = self._clock.now() + RESEND_S
         try:
             message, _ = self._peer.receive(TURN_S)
@@ -124,6 +126,9 @@ class Asking:
         raise_if_refused(message)
         if isinstance(message, Welcome):
             self._ask_at = self._clock.now()
+        if isinstance(message, Republish) and message.number > self._heeded:
+            self._heeded = message.number
+            return message
         return take(message) or Heartbeat()
 
 

@@ -15,7 +15,6 @@ from agentrl.errors import DataError, PeerLostError
 from agentrl.learner.asking import (
     Asking,
     LearnerPeer,
-    Republish,
     StopRequested,
     raise_if_refused,
 )
@@ -27,6 +26,7 @@ from agentrl.wire.messages import (
     LeaseRequest,
     Message,
     NoMoreLeases,
+    Republish,
     Rows,
     Welcome,
 )

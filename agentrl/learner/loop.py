@@ -19,7 +19,7 @@ from pathlib import Path
 
 from agentrl.clock import Clock
 from agentrl.config.run import RunConfig
-from agentrl.learner.asking import Asking, LearnerPeer, Republish, StopRequested
+from agentrl.learner.asking import Asking, LearnerPeer, StopRequested
 from agentrl.learner.backend import TrainBackend
 from agentrl.learner.beginning import Checkpoints, agree, first_row, hf_directory, keeps_models
 from agentrl.learner.exchange import LeaseClient, RowClient
@@ -37,6 +37,7 @@ from agentrl.wire.messages import (
     NoMoreLeases,
     Published,
     Publishing,
+    Republish,
     Retire,
     Stepped,
 )
@@ -65,20 +66,18 @@ def run_learner(
     *,
     clock: Clock,
     should_stop: Callable[[], bool] = lambda: False,
-    should_republish: Callable[[], bool] = lambda: False,
 ) -> LearnerOutcome:
     """Train until no lease is left or `should_stop` (read on the source rank) says so; a run that
     has checkpoints goes on after the newest.
 
     Run it on every rank, each with its own `peer`; `sink` is needed on the source only, and not by
-    a run without engines (`sft_loss`), whose versions are numbers alone. `should_republish` (read
-    on the source rank, true once for each time): an engine has come that lacks the newest weights,
-    and may not wait for the next push. The caller closes all three.
+    a run without engines (`sft_loss`), whose versions are numbers alone. The caller closes all
+    three.
 
     Raises HealthError for a run that cannot be sound, PushError, PeerLostError, FencedError, and
     ConfigError or DataError for a lease that cannot be trained.
     """
-    return _Learner(cfg, backend, peer, sink, clock, should_stop, should_republish).run()
+    return _Learner(cfg, backend, peer, sink, clock, should_stop).run()
 
 
 class _Learner:
@@ -92,14 +91,13 @@ class _Learner:
         sink: WeightSink | None,
         clock: Clock,
         should_stop: Callable[[], bool],
-        should_republish: Callable[[], bool],
     ) -> None:
         self._cfg = cfg
         self._backend = backend
         self._peer = peer
         self._sink = sink
         self._clock = clock
-        asking = Asking(peer, backend, should_stop, should_republish, clock)
+        asking = Asking(peer, backend, should_stop, clock)
         self._leases = LeaseClient(asking)
         self._gate = PushGate(cfg, asking, clock)
         self._rows = RowClient(peer, clock)

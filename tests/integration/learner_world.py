@@ -39,6 +39,7 @@ from agentrl.wire.messages import (
     NoMoreLeases,
     Published,
     Publishing,
+    Republish,
     Retire,
     Rows,
     Stepped,
@@ -74,6 +75,8 @@ class World:
         self.delivered: list[Message | Path] = []
         self.damaged: set[str] = set()
         self.num_flushes = 0
+        #: The push that is asked for at the first question for each of these leases.
+        self.republish: dict[int, int] = {}
         self.dies_after: int | None = None
         self._given: dict[int, Lease] = {}
         self._lease_sizes = lease_sizes
@@ -192,6 +195,10 @@ class WorldPeer:
 
     def send(self, message: Message, /) -> None:
         if isinstance(message, LeaseRequest):
+            asked = self._world.republish.get(message.number, 0)
+            if asked > message.republished:
+                self._answers.append((Republish(asked), []))
+                return
             self._answers.append((self._world.lease(message.number), []))
         else:
             assert isinstance(message, Fetch)
@@ -220,7 +227,6 @@ def learn(
     backend_class: type[ToyBackend] = ToyBackend,
     num_ranks: int = 1,
     should_stop: Callable[[], bool] = lambda: False,
-    should_republish: Callable[[], bool] = lambda: False,
     not_finite_at: Iterable[int] = (),
     **flags: Any,
 ) -> tuple[LearnerOutcome, list[ToyBackend]]:
@@ -240,7 +246,6 @@ def learn(
             world if backend.is_source else None,
             clock=clock,
             should_stop=should_stop,
-            should_republish=should_republish,
         )
 
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(num_ranks) as threads:

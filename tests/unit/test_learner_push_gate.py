@@ -10,7 +10,7 @@ from agentrl.errors import DataError, FencedError
 from agentrl.learner.asking import RESEND_S, TURN_S, Asking
 from agentrl.learner.publish import PushGate
 from agentrl.types import LeaseHeader
-from agentrl.wire.messages import Lease, PushGrant, PushRequest, Refused, Welcome
+from agentrl.wire.messages import Lease, PushGrant, PushRequest, Refused, Republish, Welcome
 from tests.unit.test_learner_exchange import Answer, OneRank, ScriptedPeer
 
 PINNED = RunConfig(eval_mode="pinned", eval_interval=1)
@@ -25,7 +25,6 @@ class Ask:
         *,
         cfg: RunConfig = PINNED,
         stops_after: int = 10**6,
-        republishes_after: int = 10**6,
     ) -> None:
         clock, self.backend = ManualClock(), OneRank()
         self.peer = ScriptedPeer(clock, answers)
@@ -33,8 +32,8 @@ class Ask:
         def after(count: int) -> Callable[[], bool]:
             return lambda: len(self.peer.timeouts) >= count
 
-        stop, republish = after(stops_after), after(republishes_after)
-        gate = PushGate(cfg, Asking(self.peer, self.backend, stop, republish, clock), clock)
+        asking = Asking(self.peer, self.backend, after(stops_after), clock)
+        gate = PushGate(cfg, asking, clock)
         self.held_s = gate.wait(7)
 
 
@@ -69,7 +68,7 @@ def test_a_request_to_stop_ends_the_wait_without_a_push() -> None:
 
 
 def test_an_engine_without_weights_ends_the_wait_with_the_push() -> None:
-    assert Ask([], republishes_after=3).held_s == 3 * TURN_S
+    assert Ask([None, None, None, Republish(1)]).held_s == 3 * TURN_S
 
 
 def test_what_the_buffer_refuses_meanwhile_is_not_lost() -> None:
