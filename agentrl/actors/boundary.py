@@ -17,9 +17,9 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
-from agentrl.envs.blame import place_of
 from agentrl.envs.env import Env
 from agentrl.errors import EnvError
+from agentrl.user_traceback import place_of
 from agentrl.visible import error_text
 
 __all__ = [

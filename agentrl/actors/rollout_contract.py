@@ -17,7 +17,6 @@ import anyio
 
 from agentrl.actors.rollout_trial import RolloutTrial
 from agentrl.actors.scripted import ANSWER, ENDLESS, SCRIPTS, Scripted, shipped_format
-from agentrl.envs.blame import place_of, words_of
 from agentrl.envs.contract import HOLD_S
 from agentrl.envs.ground import Announce, Finding, Ground, Standing
 from agentrl.envs.leftovers import tasks_left
@@ -27,6 +26,7 @@ from agentrl.envs.share import CHECK_S, Share, shares
 from agentrl.envs.trial import LateError, Problem
 from agentrl.envs.watch import BlockedError, OverdueError, run_watched
 from agentrl.errors import InfrastructureError
+from agentrl.user_traceback import place_of, words_of
 
 __all__ = ["PROMISES", "check_rollout"]
 

@@ -18,7 +18,6 @@ from agentrl.actors.report import PlayedEpisode
 from agentrl.actors.rollouts import RolloutEpisodes
 from agentrl.actors.scripted import Script, Scripted, shipped_format
 from agentrl.config.run import RunConfig
-from agentrl.envs.blame import words_of
 from agentrl.envs.env import Env
 from agentrl.envs.ground import Ground
 from agentrl.envs.held import Held
@@ -29,6 +28,7 @@ from agentrl.envs.trial import LateError, Problem
 from agentrl.envs.watch import BlockedError, Watch
 from agentrl.errors import InfrastructureError
 from agentrl.types import EpisodeAssignment, EpisodeId, Outcome, SamplingParams, StopReason
+from agentrl.user_traceback import words_of
 
 __all__ = ["Played", "RolloutTrial"]
 

@@ -46,8 +46,8 @@ class Policy(msgspec.Struct, frozen=True):
 async def play_served(ground: Ground, policy: Policy, out: TextIO) -> EpisodeReport:
     """Play one episode and write the conversation and its end to `out`.
 
-    Raises EngineError when the server does not answer, ConfigError or EnvironmentSetupError for a
-    model directory that cannot be used.
+    Raises EngineError when the server does not answer, ConfigError for a model directory
+    that cannot be used.
     """
     engine = EngineAddress("the server", policy.url)
     async with EngineControl(engine, timeout_s=_ASK_S) as control:

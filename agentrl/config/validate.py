@@ -13,10 +13,10 @@ from agentrl.config.evaluation import check_evaluation
 from agentrl.config.lengths import notes_on_lengths
 from agentrl.config.model import ModelSummary, read_model
 from agentrl.config.objective import check_objective
-from agentrl.config.paths import kind_of
 from agentrl.config.run import RunConfig
 from agentrl.config.toml import dump_config
 from agentrl.errors import ConfigError
+from agentrl.paths import kind_of
 
 __all__ = ["validate"]
 

@@ -12,13 +12,13 @@ from typing import TextIO
 
 import anyio.to_thread
 
-from agentrl.envs.blame import words_of
 from agentrl.envs.env import Env
 from agentrl.envs.ground import Ground
 from agentrl.envs.messages import AssistantTurn, Message, ToolCall
-from agentrl.envs.plugins import hint
 from agentrl.errors import AgentRLError, ConfigError, EnvError
 from agentrl.tools.example import made_up
+from agentrl.user_code import hint
+from agentrl.user_traceback import words_of
 
 __all__ = ["play", "read_turn"]
 

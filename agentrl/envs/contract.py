@@ -18,7 +18,6 @@ from typing import Any
 import msgspec
 
 from agentrl.envs.any_turn import ANSWER
-from agentrl.envs.blame import place_of, words_of
 from agentrl.envs.env import Env
 from agentrl.envs.ground import Announce, Finding, Ground, Standing
 from agentrl.envs.held import Held
@@ -41,6 +40,7 @@ from agentrl.envs.trial import (
 from agentrl.errors import EnvError, InfrastructureError
 from agentrl.tools.example import never_given
 from agentrl.types import MAX_SNAPSHOT_BYTES
+from agentrl.user_traceback import place_of, words_of
 
 __all__ = ["HOLD_S", "PROMISES", "check_contract"]
 

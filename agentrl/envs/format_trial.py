@@ -11,7 +11,6 @@ What is wrong is a ConfigError that names the method, and the line where there i
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from agentrl.envs.blame import words_of
 from agentrl.envs.hostile import HOSTILE
 from agentrl.errors import ConfigError
 from agentrl.tokens.chat import Message, ParsedTurn, ToolCall
@@ -19,6 +18,7 @@ from agentrl.tokens.formats.base import ChatFormat
 from agentrl.tokens.spans import Span
 from agentrl.tools.tool import tool
 from agentrl.types import SpanKind
+from agentrl.user_traceback import words_of
 
 __all__ = ["try_format"]
 

@@ -15,11 +15,11 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
-from agentrl.envs.blame import shown_path
 from agentrl.envs.env import Env
 from agentrl.envs.rollout import Rollout
 from agentrl.errors import ConfigError
 from agentrl.tools.tool import Tool
+from agentrl.user_traceback import shown_path
 
 __all__ = ["check_class"]
 

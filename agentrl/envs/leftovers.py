@@ -14,7 +14,7 @@ from typing import Any
 
 import anyio
 
-from agentrl.envs.blame import is_users
+from agentrl.user_traceback import is_users
 
 __all__ = ["tasks_left"]
 

@@ -10,7 +10,6 @@ line to write. Nothing of it outlives the check: the run makes its own instances
 from collections.abc import Iterator
 
 from agentrl.config.run import RunConfig
-from agentrl.envs.blame import words_of
 from agentrl.envs.depth import require_shallow
 from agentrl.envs.env import Env, EnvContext, ServiceSpec
 from agentrl.envs.inspection import check_class
@@ -22,6 +21,7 @@ from agentrl.envs.sources import JsonlSource
 from agentrl.envs.tasks import open_eval_sets, open_source
 from agentrl.errors import AgentRLError, ConfigError
 from agentrl.types import TaskSource
+from agentrl.user_traceback import words_of
 
 __all__ = ["ROWS", "check_eval_sets", "preflight", "services_of", "source_of", "tools_of"]
 

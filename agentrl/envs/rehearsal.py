@@ -14,13 +14,13 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, 
 from contextlib import suppress
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from agentrl.envs.blame import place_of, words_of
 from agentrl.envs.depth import require_shallow
 from agentrl.envs.env import Env
 from agentrl.envs.messages import Message
 from agentrl.envs.watch import BlockedError, OverdueError, Watch, run_watched
 from agentrl.errors import AgentRLError, ConfigError, InfrastructureError
 from agentrl.types import Task, TaskSource
+from agentrl.user_traceback import place_of, words_of
 
 __all__ = ["LIMIT_S", "discard", "first_task", "make_env", "rehearse"]
 

@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from agentrl.envs.any_turn import endless, turns
-from agentrl.envs.blame import words_of
 from agentrl.envs.env import Env
 from agentrl.envs.ground import Ground
 from agentrl.envs.messages import AssistantTurn, Step
@@ -14,6 +13,7 @@ from agentrl.envs.share import Share
 from agentrl.envs.watch import BlockedError, OverdueError, Watch, run_watched
 from agentrl.errors import InfrastructureError
 from agentrl.tools.tool import Tool
+from agentrl.user_traceback import words_of
 
 __all__ = [
     "ERRORS",

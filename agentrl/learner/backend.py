@@ -1,7 +1,7 @@
 """What the learner's loop asks of a training backend, and the data that passes between them.
 
 A backend owns the weights, the optimizer and the collectives of one rank; the loop owns batches,
-advantages and the loss. Neither looks inside the other. Only torch is imported here.
+advantages and the loss. Neither looks inside the other.
 
 Shape suffix: T = packed tokens of one micro-batch on this rank.
 """
@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Protocol
 
 from torch import Tensor
+
+from agentrl.learner.measures import Measures
 
 __all__ = ["LossFn", "MicroBatch", "StepResult", "TrainBackend"]
 
@@ -37,7 +39,7 @@ class MicroBatch:
 
 
 #: (micro_batch, logprobs_T of labels, entropy_T) -> (scalar loss, already divided by its global
-#: denominator; detached sums by metric name).
+#: denominator; what it measured, by metric name without `train/` (see `measures`)).
 LossFn = Callable[[MicroBatch, Tensor, Tensor], tuple[Tensor, dict[str, Tensor]]]
 
 
@@ -46,13 +48,13 @@ class StepResult:
     """One optimizer step.
 
     skipped: the gradient norm or the loss was not finite; weights and optimizer state untouched.
-    grad_norm: before clipping. metrics: summed over micro-batches and data-parallel ranks.
+    grad_norm: before clipping. metrics: of all micro-batches and data-parallel ranks.
     """
 
     skipped: bool
     grad_norm: float
     lr: float
-    metrics: dict[str, float]
+    metrics: Measures
 
 
 class TrainBackend(Protocol):

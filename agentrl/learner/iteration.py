@@ -74,9 +74,7 @@ def train_lease(
     objective = Objective.from_config(cfg)
     if objective.kl_type is not None and batches:
         batches = _with_logprobs(batches, "reference", backend)
-    steps = [
-        backend.step(micro_batches, _loss(objective, cfg, backend)) for micro_batches in batches
-    ]
+    steps = [backend.step(micro_batches, _loss(objective, cfg)) for micro_batches in batches]
     return IterationResult(tuple(steps), *_over_ranks(counts, max_age, backend))
 
 
@@ -119,19 +117,14 @@ def _with_column(micro_batch: MicroBatch, name: str, column_T: Tensor) -> MicroB
     return replace(micro_batch, columns={**micro_batch.columns, name: column_T})
 
 
-def _loss(objective: Objective, cfg: RunConfig, backend: TrainBackend) -> LossFn:
+def _loss(objective: Objective, cfg: RunConfig) -> LossFn:
     match cfg.loss_type:
         case "sft_loss":
             return SupervisedLoss()
         case "custom_loss":
             return load_loss(cfg.custom_loss_function_path)
         case _:
-            return PolicyLoss(
-                objective,
-                rank=backend.data_parallel_rank,
-                num_ranks=backend.data_parallel_size,
-                max_age=cfg.staleness_bound,
-            )
+            return PolicyLoss(objective, max_age=cfg.staleness_bound)
 
 
 def _over_ranks(

@@ -25,7 +25,6 @@ from agentrl.learner.beginning import Checkpoints, agree, first_row, hf_director
 from agentrl.learner.exchange import LeaseClient, RowClient
 from agentrl.learner.health import EngineDisagreesError, Health
 from agentrl.learner.iteration import train_lease
-from agentrl.learner.loss import age_buckets
 from agentrl.learner.metrics import LogprobDiff, lease_metrics, train_metrics
 from agentrl.learner.publish import PushGate, publish_weights, settle
 from agentrl.learner.staleness import age_histogram
@@ -157,9 +156,7 @@ class _Learner:
         ages = age_histogram(header, self._lineage)
         result = train_lease(header, self._cfg, self._backend, self._lineage, self._rows.fetch)
         iteration_s = self._clock.now() - asked_at
-        metrics, on_policy = train_metrics(
-            result, self._backend.data_parallel_size, age_buckets(self._cfg.staleness_bound)
-        )
+        metrics, on_policy = train_metrics(result)
         metrics = {**lease_metrics(header, ages), **metrics}
         self._check_health(header.number, metrics, on_policy)
         self._num_skipped += result.skipped

@@ -1,4 +1,4 @@
-"""The policy-gradient objective on one micro-batch, and the sums its metrics are made of.
+"""The policy-gradient objective on one micro-batch, and what its metrics are made of.
 
     loss = -agg( w * min(rho A, clip(rho) A) ) - c_H agg(H) + c_KL agg(KL)
 
@@ -8,7 +8,7 @@
              global denominators (see `plan.py`)
 
 Invariant I5 by construction: every formula sees only the K trained tokens of the micro-batch, so no
-other position can receive a gradient or spoil a sum.
+other position can receive a gradient or spoil a sum. A loss keeps no state.
 
 Shape suffixes: T = packed tokens, K = trained tokens, S = sampled tokens (trained or not).
 """
@@ -27,7 +27,7 @@ from agentrl.learner.corrections import (
     truncated_weight,
 )
 
-__all__ = ["MAX_AGE_BUCKET", "Objective", "PolicyLoss", "age_buckets", "ppo_objective", "slot"]
+__all__ = ["MAX_AGE_BUCKET", "Objective", "PolicyLoss", "ppo_objective"]
 
 #: Metrics by age pool all ages from this one on.
 MAX_AGE_BUCKET = 8
@@ -84,21 +84,15 @@ def ppo_objective(
 
 
 class PolicyLoss:
-    """A `LossFn`. One for each optimizer step: it remembers the largest values it has seen.
+    """A `LossFn`. `max_age`: no trained token is older.
 
     Columns read: mask, sampled, mu, advantages, weights, ages; `prox` (log pi_prox; the detached
     current log-probabilities when absent) and `reference` (only with a KL penalty).
-
-    A backend only sums metrics over micro-batches and ranks. A maximum is therefore returned as the
-    increase of this rank's running maximum, in a slot of its own data-parallel rank.
     """
 
-    def __init__(self, objective: Objective, rank: int, num_ranks: int, max_age: int) -> None:
+    def __init__(self, objective: Objective, max_age: int) -> None:
         self._objective = objective
-        self._rank = rank
-        self._num_ranks = num_ranks
-        self._num_buckets = age_buckets(max_age)
-        self._maxima: dict[str, Tensor] = {}
+        self._num_buckets = min(max_age, MAX_AGE_BUCKET) + 1
 
     def __call__(
         self, batch: MicroBatch, logprobs_T: Tensor, entropy_T: Tensor
@@ -120,25 +114,28 @@ class PolicyLoss:
         loss = pg_loss
         if objective.entropy_coef != 0:
             loss = loss - objective.entropy_coef * (entropy_K * weights_K).sum()
-        sums = {
+        found = {
             "pg_loss": pg_loss,
-            "entropy": entropy_K.sum(),
-            "clipped": clipped_K.sum(),
-            "truncated": truncated_K.sum(),
+            "entropy": _mean(entropy_K),
+            "pg_clipfrac": _mean(clipped_K),
+            "tis_clipfrac": _mean(truncated_K),
         }
         if objective.kl_type is not None:
             reference_K = columns["reference"][trained_K].float()
             kl_K = kl_estimate(logprobs_K, reference_K, objective.kl_type)
             kl_loss = (kl_K * weights_K).sum()
             loss = loss + objective.kl_coef * kl_loss
-            sums["kl_loss"] = kl_loss
-        sums["loss"] = loss
+            found["kl_loss"] = kl_loss
+        found["loss"] = loss
         ratio_K = w_K * log_ratio(logprobs_K, prox_K).detach().exp()
-        sums |= self._sums_by_age(
-            columns["ages"][trained_K], ratio_K, kl_estimate(mu_K, prox_K, "k3")
-        )
-        sums |= self._mismatch_sums(batch, prox_T)
-        return loss, {name: value.detach().float() for name, value in sums.items()}
+        mismatch_K = kl_estimate(mu_K, prox_K, "k3")
+        found |= _corrections("", ratio_K, mismatch_K)
+        bucket_K = columns["ages"][trained_K].clamp(max=self._num_buckets - 1)
+        for age in range(self._num_buckets):
+            here_K = bucket_K == age
+            found |= _corrections(f"/age_{age}", ratio_K[here_K], mismatch_K[here_K])
+        found |= _differences(batch, prox_T)
+        return loss, {name: value.detach().float() for name, value in found.items()}
 
     def _importance_weight(self, prox_K: Tensor, mu_K: Tensor) -> tuple[Tensor, Tensor]:
         """w of each token, and where it was truncated."""
@@ -146,46 +143,26 @@ class PolicyLoss:
             return torch.ones_like(mu_K), torch.zeros_like(mu_K, dtype=torch.bool)
         return truncated_weight(prox_K, mu_K, self._objective.tis_low, self._objective.tis_high)
 
-    def _sums_by_age(
-        self, ages_K: Tensor, ratio_K: Tensor, mismatch_K: Tensor
-    ) -> dict[str, Tensor]:
-        """What ESS and mismatch KL are made of, for each bucket of age."""
-        sums: dict[str, Tensor] = {}
-        bucket_K = ages_K.clamp(max=self._num_buckets - 1)
-        for age in range(self._num_buckets):
-            here_K = bucket_K == age
-            sums[f"trained@{age}"] = here_K.sum()
-            sums[f"ratio@{age}"] = ratio_K[here_K].sum()
-            sums[f"ratio_squared@{age}"] = ratio_K[here_K].square().sum()
-            sums[f"mismatch@{age}"] = mismatch_K[here_K].sum()
-        return sums
 
-    def _mismatch_sums(self, batch: MicroBatch, prox_T: Tensor) -> dict[str, Tensor]:
-        """|engine - learner| log-probability at the start of the iteration, masked tokens too."""
-        sampled_S = batch.columns["sampled"].nonzero().squeeze(1)
-        diff_S = (batch.columns["mu"][sampled_S] - prox_T[sampled_S].detach().float()).abs()
-        diff_on_policy = diff_S[batch.columns["ages"][sampled_S] == 0]
-        sums = {}
-        for name, diff in (("diff", diff_S), ("diff_on_policy", diff_on_policy)):
-            sums[f"num_{name}"] = torch.tensor(float(diff.numel()), device=diff.device)
-            sums[name] = diff.sum()
-            sums |= self._slots(f"max_{name}", diff)
-        return sums
-
-    def _slots(self, name: str, values: Tensor) -> dict[str, Tensor]:
-        slots = {slot(name, rank): values.new_zeros(()) for rank in range(self._num_ranks)}
-        if values.numel():
-            before = self._maxima.get(name, values.new_zeros(()))
-            self._maxima[name] = torch.maximum(before, values.max())
-            slots[slot(name, self._rank)] = self._maxima[name] - before
-        return slots
+def _corrections(suffix: str, ratio_K: Tensor, mismatch_K: Tensor) -> dict[str, Tensor]:
+    sums = (ratio_K.sum(), ratio_K.square().sum(), ratio_K.new_tensor(ratio_K.numel()))
+    return {f"ess{suffix}": torch.stack(sums), f"mismatch_kl{suffix}": _mean(mismatch_K)}
 
 
-def age_buckets(max_age: int) -> int:
-    """How many buckets metrics by age have when no trained token is older than `max_age`."""
-    return min(max_age, MAX_AGE_BUCKET) + 1
+def _differences(batch: MicroBatch, prox_T: Tensor) -> dict[str, Tensor]:
+    """|engine - learner| log-probability at the start of the iteration, masked tokens too."""
+    sampled_S = batch.columns["sampled"].nonzero().squeeze(1)
+    diff_S = (batch.columns["mu"][sampled_S] - prox_T[sampled_S].detach().float()).abs()
+    on_policy_S = batch.columns["ages"][sampled_S] == 0
+    found = {}
+    for name, diff in (("logprob_diff", diff_S), ("logprob_diff_on_policy", diff_S[on_policy_S])):
+        found[name] = _mean(diff)
+        if diff.numel():
+            found[f"{name}_max"] = diff.max()
+    return found
 
 
-def slot(name: str, rank: int) -> str:
-    """Key under which data-parallel rank `rank` reports its own value of `name`."""
-    return f"{name}#{rank}"
+def _mean(values: Tensor) -> Tensor:
+    """Total and count."""
+    values = values.detach().float()
+    return torch.stack([values.sum(), values.new_tensor(values.numel())])

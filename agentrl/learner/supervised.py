@@ -8,6 +8,7 @@ D is the sum of all c of the step, or per dialogue as `--calculate-per-token-los
 """
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from agentrl.learner.backend import MicroBatch
@@ -54,9 +55,5 @@ class SupervisedLoss:
         nll_K = -logprobs_T[trained_K].float()
         loss = (nll_K * columns["weights"][trained_K]).sum()
         demonstrated_K = columns["demonstrated"][trained_K]
-        sums = {
-            "loss": loss,
-            "nll": nll_K[demonstrated_K].sum(),
-            "num_demonstrated": demonstrated_K.sum(),
-        }
-        return loss, {name: value.detach().float() for name, value in sums.items()}
+        nll = torch.stack([nll_K[demonstrated_K].sum(), demonstrated_K.sum()])
+        return loss, {"loss": loss.detach().float(), "nll": nll.detach().float()}

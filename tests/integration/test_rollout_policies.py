@@ -267,11 +267,11 @@ def leak():
 @pytest.fixture
 def framework(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A module that stands where packages are installed."""
-    from agentrl.envs import blame
+    from agentrl import user_traceback
 
     (tmp_path / "their_framework.py").write_text(FRAMEWORK)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(blame, "_OTHERS", (*blame._OTHERS, str(tmp_path)))
+    monkeypatch.setattr(user_traceback, "_OTHERS", (*user_traceback._OTHERS, str(tmp_path)))
     import importlib
 
     return importlib.import_module("their_framework")

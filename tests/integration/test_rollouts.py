@@ -27,7 +27,7 @@ from agentrl.envs.program import Program
 from agentrl.envs.rollout import Chat, Rollout
 from agentrl.errors import ChatError, EngineError, InfrastructureError, TokenError
 from agentrl.tokens import QwenFormat, Vocab
-from agentrl.tokens.formats.qwen3 import StrippedQwen3Format
+from agentrl.tokens.formats.qwen3_stripped import StrippedQwen3Format
 from agentrl.types import EpisodeSummary, Outcome, SpanKind, StopReason, Task
 from tests.unit.rollout_ground import (
     ASSIGNMENT,

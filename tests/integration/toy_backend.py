@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from agentrl.learner.backend import LossFn, MicroBatch, StepResult
+from agentrl.learner.measures import Measures, joined, measured
 
 VOCABULARY = 8
 
@@ -60,19 +61,17 @@ class ToyBackend:
 
     def step(self, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:
         gradient = torch.zeros_like(self.table)
-        metrics: dict[str, float] = {}
+        reports: list[Measures] = []
         for batch in micro_batches:
             loss, sums = loss_fn(batch, *self._scores(self.table, batch))
             if self.num_steps in self.not_finite_at:
                 loss = loss * math.nan
             gradient += torch.autograd.grad(loss, self.table)[0]
-            _accumulate(metrics, sums)
+            reports.append(measured(sums))
         self.num_steps += 1
-        gathered = self._group.gather(self.data_parallel_rank, (gradient, metrics))
+        gathered = self._group.gather(self.data_parallel_rank, (gradient, reports))
         gradient = torch.stack([rank_gradient for rank_gradient, _ in gathered]).sum(0)
-        total: dict[str, float] = {}
-        for _, rank_metrics in gathered:
-            _accumulate(total, rank_metrics)
+        total = joined(report for _, reports in gathered for report in reports)
         norm = float(gradient.norm())
         if math.isfinite(norm):
             with torch.no_grad():
@@ -106,8 +105,3 @@ class ToyBackend:
         return [math.fsum(column) for column in zip(*gathered, strict=True)]
 
     def close(self) -> None: ...
-
-
-def _accumulate(total: dict[str, float], sums: dict[str, Tensor] | dict[str, float]) -> None:
-    for name, value in sums.items():
-        total[name] = total.get(name, 0.0) + float(value)

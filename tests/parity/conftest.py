@@ -135,7 +135,7 @@ def pg(
     gain = torch.minimum(ratio * advantages, ratio.clamp(0.5, 2.0) * advantages)
     mask = batch.columns["mask"]
     value = -((gain + 0.05 * entropy_T) * mask).sum() / 50.0
-    return value, {"loss": value.detach(), "tokens": mask.sum()}
+    return value, {"loss": value.detach(), "custom_tokens": mask.sum()}
 
 
 def nan_pg(

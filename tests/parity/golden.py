@@ -29,6 +29,7 @@ from torch import Tensor
 from agentrl.config.run import RunConfig
 from agentrl.learner.backend import LossFn, MicroBatch, StepResult
 from agentrl.learner.iteration import train_lease
+from agentrl.learner.measures import Measures, joined, measured
 from agentrl.learner.rows import Trajectory, decode_trajectory
 from agentrl.lineage import Lineage
 from agentrl.types import (
@@ -75,7 +76,12 @@ CASES: dict[str, dict[str, Any]] = {
 
 Numbers = dict[str, Any]
 _PASSES = frozenset({"prox", "reference"})
-_KEPT = ("loss", "pg_loss", "kl_loss", "entropy", "clipped", "truncated")
+#: Totals that are kept, and the metrics that have them.
+_KEPT = {
+    **{name: name for name in ("loss", "pg_loss", "kl_loss", "entropy")},
+    "clipped": "pg_clipfrac",
+    "truncated": "tis_clipfrac",
+}
 
 
 def lineage() -> Lineage:
@@ -185,23 +191,23 @@ class TableBackend:
 
     def step(self, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:
         gradient = torch.zeros_like(self.table)
-        sums: dict[str, float] = {}
+        reports: list[Measures] = []
         for batch in micro_batches:
             loss, found = loss_fn(batch, *_scores(self.table, batch))
             gradient += torch.autograd.grad(loss, self.table)[0]
-            for name, value in found.items():
-                sums[name] = sums.get(name, 0.0) + float(value)
+            reports.append(measured(found))
+        measures = joined(reports)
         norm = float(gradient.norm())
         self.steps.append(
             {
                 "columns": _digests(micro_batches),
                 "grad_norm": norm.hex(),
-                **{name: sums[name].hex() for name in _KEPT if name in sums},
+                **{k: measures[name][0].hex() for k, name in _KEPT.items() if name in measures},
             }
         )
         with torch.no_grad():
             self.table -= RATE * gradient
-        return StepResult(skipped=False, grad_norm=norm, lr=RATE, metrics=sums)
+        return StepResult(skipped=False, grad_norm=norm, lr=RATE, metrics=measures)
 
     def broadcast_bytes(self, data: bytes | None) -> bytes:
         assert data is not None

@@ -11,7 +11,7 @@ from agentrl.envs.env import Env
 from agentrl.envs.messages import AssistantTurn, Message, Step
 from agentrl.errors import EngineError
 from agentrl.tokens import Vocab
-from agentrl.tokens.formats.qwen3 import StrippedQwen3Format
+from agentrl.tokens.formats.qwen3_stripped import StrippedQwen3Format
 from agentrl.types import COLUMNS, EpisodeReport, Outcome, StopReason
 from tests.unit.test_actors_episode import ASSIGNMENT, LIMITS, ScriptedClient
 

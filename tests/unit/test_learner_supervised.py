@@ -8,6 +8,7 @@ import torch
 
 from agentrl.config.run import RunConfig
 from agentrl.learner.batch import pack
+from agentrl.learner.measures import Measures, measured
 from agentrl.learner.plan import StepPlan, plan_iteration
 from agentrl.learner.rows import Trajectory, decode_trajectory
 from agentrl.learner.supervised import SupervisedLoss, build_demonstration
@@ -50,7 +51,9 @@ def step_of(rows: list[TrajectoryRow], **changes: Any) -> tuple[RunConfig, StepP
     return config, plan
 
 
-def loss_of(dialogues: list[tuple[TrajectoryRow, Trajectory]], **changes: Any) -> tuple[float, Any]:
+def loss_of(
+    dialogues: list[tuple[TrajectoryRow, Trajectory]], **changes: Any
+) -> tuple[float, Measures]:
     """The loss when the log-probability of label t of every dialogue is -(t + 1)."""
     config, plan = step_of([row for row, _ in dialogues], **changes)
     by_episode = {row.episode: trajectory for row, trajectory in dialogues}
@@ -62,7 +65,7 @@ def loss_of(dialogues: list[tuple[TrajectoryRow, Trajectory]], **changes: Any) -
     (batch,) = pack(sequences, 1000)
     logprobs_T = -(batch.positions_T + 1).float()
     loss, sums = SupervisedLoss()(batch, logprobs_T, torch.zeros_like(logprobs_T))
-    return float(loss), {name: float(value) for name, value in sums.items()}
+    return float(loss), measured(sums)
 
 
 TWO = [dialogue("a", [C, U, D, D]), dialogue("b", [C, D, U, D, D, D])]
@@ -73,8 +76,7 @@ def test_only_demonstrated_labels_have_a_loss_by_default() -> None:
     first, second = (2 + 3), (1 + 3 + 4 + 5)
     loss, sums = loss_of(TWO, calculate_per_token_loss=True)
     assert loss == pytest.approx((first + second) / 6)
-    assert sums["nll"] == pytest.approx(first + second)
-    assert sums["num_demonstrated"] == 6
+    assert sums["nll"] == pytest.approx((first + second, 6))
 
 
 def test_the_default_is_the_mean_over_dialogues_of_their_means() -> None:
@@ -86,7 +88,7 @@ def test_context_counts_at_its_weight_in_loss_and_denominator() -> None:
     loss, sums = loss_of(TWO, calculate_per_token_loss=True, prompt_loss_weight=0.25)
     shown, read = 18.0, 1 + 2
     assert loss == pytest.approx((shown + 0.25 * read) / (6 + 0.25 * 2))
-    assert sums["nll"] == pytest.approx(shown)
+    assert sums["nll"][0] == pytest.approx(shown)
 
 
 def test_a_dialogue_has_a_loss_though_its_reward_teaches_nothing() -> None:

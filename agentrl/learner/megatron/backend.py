@@ -21,6 +21,7 @@ from torch import Tensor
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.learner.backend import LossFn, MicroBatch, StepResult
+from agentrl.learner.measures import Measures, joined
 from agentrl.learner.megatron import checkpoint, compat, parallel, state, weights
 from agentrl.learner.megatron.architecture import Architecture
 from agentrl.learner.megatron.model import build_model, parameter_dtype, transformer_config
@@ -185,15 +186,11 @@ def _sum_gradients(model: Any, _num_tokens: Any, **kwargs: Any) -> None:
     finalize_model_grads(model, None, **kwargs)
 
 
-def _over_ranks(results: list[tuple[float, dict[str, float]]]) -> tuple[bool, dict[str, float]]:
-    """Whether every loss is finite, and the metrics summed over micro-batches and replicas; equal
-    on all ranks, in the order of ranks, so that sums do not depend on timing."""
+def _over_ranks(results: list[tuple[float, Measures]]) -> tuple[bool, Measures]:
+    """Whether every loss is finite, and the measures joined over micro-batches and replicas; equal
+    on all ranks, in the order of ranks."""
     finite = all(math.isfinite(loss) for loss, _ in results)
-    counted = [metrics for _, metrics in results] if parallel.speaks_for_replica() else []
-    total: dict[str, float] = {}
+    counted = [measures for _, measures in results] if parallel.speaks_for_replica() else []
     everyone = parallel.all_gather_msgpack([finite, counted])
-    for _, batches in everyone:
-        for metrics in batches:
-            for name, value in metrics.items():
-                total[name] = total.get(name, 0.0) + value
-    return all(rank_finite for rank_finite, _ in everyone), total
+    batches = (measures for _, counted in everyone for measures in counted)
+    return all(rank_finite for rank_finite, _ in everyone), joined(batches)

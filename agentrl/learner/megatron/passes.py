@@ -24,6 +24,7 @@ from megatron.core.utils import unwrap_model
 from torch import Tensor
 
 from agentrl.learner.backend import LossFn, MicroBatch
+from agentrl.learner.measures import Measures, measured
 from agentrl.learner.megatron.logprob import logprobs_and_entropy
 from agentrl.learner.megatron.parallel import gather_context
 from agentrl.learner.megatron.zigzag import gathered_order, local_positions
@@ -63,8 +64,8 @@ class _Input:
 
 def backward_pass(
     model: Any, micro_batches: Sequence[MicroBatch], loss_fn: LossFn, layout: Layout
-) -> list[tuple[float, dict[str, float]]]:
-    """Accumulate the gradients of all losses and reduce them over ranks. Returns loss and metrics
+) -> list[tuple[float, Measures]]:
+    """Accumulate the gradients of all losses and reduce them over ranks. Returns loss and measures
     of each micro-batch on the last pipeline stage, nothing elsewhere. A rank without micro-batches
     takes part with one token of no loss."""
 
@@ -79,10 +80,7 @@ def backward_pass(
     results = _run(model, micro_batches or [_no_tokens()], layout, finish, forward_only=False)
     if not micro_batches:
         return []
-    return [
-        (float(loss), {name: float(value) for name, value in metrics.items()})
-        for loss, metrics in results
-    ]
+    return [(float(loss), measured(report)) for loss, report in results]
 
 
 @torch.no_grad()

@@ -12,7 +12,7 @@ __all__ = ["is_users", "place_of", "shown_path", "words_of"]
 #: Code that no user of agentrl wrote.
 _OTHERS = (
     "<",
-    str(Path(__file__).resolve().parent.parent) + os.sep,
+    str(Path(__file__).resolve().parent) + os.sep,
     sysconfig.get_path("stdlib") + os.sep,
     sysconfig.get_path("purelib") + os.sep,
 )
