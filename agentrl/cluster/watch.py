@@ -16,6 +16,7 @@ from agentrl.cluster.events import RunState
 from agentrl.cluster.host import ExitNotice
 from agentrl.cluster.layout import RunDir
 from agentrl.cluster.placement import Cluster
+from agentrl.cluster.requests import Requests
 from agentrl.cluster.restarts import Processes, in_thread
 from agentrl.cluster.supervision import (
     MAX_RESTARTS,
@@ -45,12 +46,13 @@ class Watch:
         run: RunDir,
         cluster: Cluster,
         processes: Processes,
-        supervision: Supervision,
+        requests: Requests,
         state: RunState,
         recorder: Recorder,
     ) -> None:
         self._run, self._cluster, self._processes = run, cluster, processes
-        self._supervision, self._state, self._recorder = supervision, state, recorder
+        self._requests, self._state, self._recorder = requests, state, recorder
+        self._supervision = Supervision(len(processes.learners))
 
     async def run(self) -> None:
         """Watch until cancelled. Raises the AgentRLError that an exit means."""
@@ -103,7 +105,7 @@ class Watch:
         the learner was."""
         with anyio.move_on_after(_LAST_WORD_S):
             await self._processes.tell_failed(notice)
-            await self._processes.catch_up()
+            await self._requests.catch_up()
         raise self._error(notice)
 
     def _error(self, notice: ExitNotice) -> AgentRLError:

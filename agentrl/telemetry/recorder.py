@@ -15,6 +15,7 @@ from typing import Any, Protocol, Self, TextIO
 from agentrl.clock import Clock
 from agentrl.telemetry.dropped import DroppedGroups, one_line
 from agentrl.telemetry.metrics import REGISTRY, Registry
+from agentrl.telemetry.phases import Phases
 from agentrl.telemetry.progress import Progress, duration
 from agentrl.telemetry.sinks import MetricsWriter, StepEvent
 from agentrl.telemetry.summary import SummaryBuilder, read_summary, write_summary
@@ -44,7 +45,8 @@ class _RunConfig(Protocol):
 
 class Recorder:
     """`with Recorder(run_dir, config, clock) as recorder`. `run_id`: the run's id; without it, the
-    name of the folder, which may have been changed since the run began."""
+    name of the folder, which may have been changed since the run began. `origin`: what the clock
+    read when the program began; None: now."""
 
     def __init__(
         self,
@@ -53,11 +55,15 @@ class Recorder:
         clock: Clock,
         *,
         run_id: str | None = None,
+        origin: float | None = None,
         stream: TextIO | None = None,
         registry: Registry = REGISTRY,
     ) -> None:
         self._run_dir = run_dir
         self._clock = clock
+        self._phases = Phases(
+            run_dir / "phases.json", clock, clock.now() if origin is None else origin
+        )
         self._summary = SummaryBuilder(run_id or run_dir.name, clock)
         if (before := read_summary(run_dir / "summary.json")) is not None:
             self._summary.continue_from(before)
@@ -135,6 +141,10 @@ class Recorder:
             f"evaluation {name}: {said} over {score.n} episodes, "
             f"versions {score.version_min}..{score.version_max}"
         )
+
+    def phase(self, name: str) -> float:
+        """A phase of the start was reached now; returns its seconds since the program began."""
+        return self._phases.mark(name)
 
     def explain(self, metrics: Mapping[str, str]) -> None:
         """What the run's Env says of the metrics that it counts."""

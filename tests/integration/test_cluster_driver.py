@@ -19,11 +19,11 @@ from agentrl.clock import MonotonicClock
 from agentrl.cluster.driver import Driver
 from agentrl.cluster.host import ExitNotice, ProcessKind, ProcessOrder
 from agentrl.cluster.layout import INCARNATION, RunDir
-from agentrl.cluster.phases import Phases
 from agentrl.cluster.placement import Cluster
 from agentrl.cluster.spec import ModelFacts, RunSpec
 from agentrl.cluster.supervision import MAX_RESTARTS
 from agentrl.config.run import RunConfig
+from agentrl.envs.tasks import RunTasks
 from agentrl.errors import HealthError, RestartsSpentError
 from agentrl.telemetry.recorder import Recorder
 from agentrl.telemetry.summary import RunSummary, read_summary
@@ -172,10 +172,8 @@ class Play:
                 spec=spec,
                 cluster=cast(Cluster, self.cluster),
                 orders=[self.order(name) for name in self.names],
-                source=cast(Any, None),
-                eval_sets=eval_sets,
+                tasks=RunTasks(cast(Any, None), eval_sets),
                 recorder=recorder,
-                phases=Phases(run.path / "phases.json", clock, clock.now()),
                 clock=clock,
             )
             try:

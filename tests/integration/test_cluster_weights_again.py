@@ -12,6 +12,7 @@ from aiohttp import web
 from agentrl.cluster.events import RunState
 from agentrl.cluster.host import ExitNotice, ProcessKind, ProcessOrder
 from agentrl.cluster.placement import Cluster
+from agentrl.cluster.requests import Requests
 from agentrl.cluster.restarts import Processes
 from agentrl.cluster.spec import ModelFacts, RunSpec
 from agentrl.cluster.supervision import Consequence
@@ -40,6 +41,7 @@ class Site:
         self.started: list[str] = []
         self.told: list[Message] = []
         self.state = RunState()
+        self.requests = Requests(cast(BufferPeer, self), self.state)
 
     # ---- the cluster ----
 
@@ -137,7 +139,7 @@ async def site() -> AsyncIterator[tuple[Site, Processes]]:
             )
             for name in names
         ],
-        cast(BufferPeer, there),
+        there.requests,
         there.state,
     )
     try:
@@ -160,14 +162,15 @@ async def test_a_learner_that_trains_is_told_and_left_alone() -> None:
 
 async def test_a_buffer_that_restarted_hears_again_what_may_be_owed_and_no_more() -> None:
     async with site() as (there, processes):
-        await processes.ask_again()
+        await there.requests.ask_again()
         assert there.told == []
         await there.dies(processes, "engine-0")
-        await processes.ask_again()
+        await there.requests.ask_again()
         assert there.told == [Republish(1)] * 2
         there.learner_ends()
-        await processes.ask_again()
-        assert there.told == [Republish(1)] * 2
+        await there.dies(processes, "engine-1")
+        await there.requests.ask_again()
+        assert there.told == [Republish(1)] * 2, "the first push of a new learner is the answer"
 
 
 @pytest.mark.parametrize("name", ["engine-0", "router"])

@@ -10,6 +10,7 @@ from agentrl.cluster.events import RunState
 from agentrl.cluster.host import ExitNotice, ProcessOrder
 from agentrl.cluster.layout import INCARNATION, RUN_MARK
 from agentrl.cluster.placement import Cluster
+from agentrl.cluster.requests import Requests
 from agentrl.cluster.restarts import Processes
 from agentrl.cluster.spec import ModelFacts, RunSpec
 from agentrl.cluster.supervision import Consequence
@@ -75,7 +76,9 @@ def processes(*names: str) -> tuple[Processes, PaperCluster, Told]:
         ProcessOrder("buffer", ("b",), kind="buffer"),
     ]
     orders += [ProcessOrder(name, ("l",), kind="learner") for name in names]
-    made = Processes(cast(Cluster, cluster), SPEC, orders, cast(BufferPeer, peer), RunState())
+    state = RunState()
+    requests = Requests(cast(BufferPeer, peer), state)
+    made = Processes(cast(Cluster, cluster), SPEC, orders, requests, state)
     return made, cluster, peer
 
 
