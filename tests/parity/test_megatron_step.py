@@ -202,7 +202,8 @@ def test_two_steps_equal_torch_adamw_on_the_transformers_model(
     results = [backend.step(batches, pg_loss) for batches in steps]
     assert [result.skipped for result in results] == [False, False]
     assert [result.grad_norm for result in results] == pytest.approx(norms, abs=1e-4)
-    assert results[0].metrics["custom_tokens"] == ((37 - 2) + (19 - 1) + (15 - 3),)
+    (num_tokens,) = results[0].metrics["custom_tokens"]
+    assert num_tokens == (37 - 2) + (19 - 1) + (15 - 3)
     assert max(norms) > CLIP
     assert worst(dict(backend.hf_tensors()), wanted) < 1e-4
     assert worst(hf_weights(model), wanted) > 1e-3

@@ -11,9 +11,10 @@ from torch import Tensor
 from agentrl.clock import ManualClock
 from agentrl.errors import DataError, FencedError, PeerLostError
 from agentrl.learner import exchange
-from agentrl.learner.asking import RESEND_S, TURN_S, Asking, StopRequested
+from agentrl.learner.asking import TURN_S, Asking
 from agentrl.learner.backend import LossFn, MicroBatch, StepResult
-from agentrl.learner.exchange import LeaseClient, RowClient
+from agentrl.learner.exchange import RowClient
+from agentrl.learner.question import RESEND_S, AskLease, StopRequested
 from agentrl.types import EpisodeId, LeaseHeader, PayloadRef, TrajectoryMeta, TrajectoryRow
 from agentrl.wire.messages import (
     Fetch,
@@ -116,8 +117,8 @@ def ask(
     def stop() -> bool:
         return len(peer.timeouts) >= stop_after
 
-    client = LeaseClient(Asking(peer, backend, stop, clock))
-    return client.next(number), peer, backend
+    asking = Asking(peer, backend, stop, clock)
+    return asking.ask(AskLease(number)), peer, backend
 
 
 def row(index: int, num_bytes: int = 100) -> TrajectoryRow:
@@ -153,9 +154,9 @@ def test_what_goes_wrong_on_the_source_is_raised_on_every_rank(
     clock, source = ManualClock(), OneRank()
     for rank in (source, Listener(source)):
         peer = ScriptedPeer(clock, [answer])
-        client = LeaseClient(Asking(peer, rank, lambda: False, clock))
+        asking = Asking(peer, rank, lambda: False, clock)
         with pytest.raises(error):
-            client.next(2)
+            asking.ask(AskLease(2))
 
 
 def test_a_long_wait_is_many_short_ones_with_a_broadcast_each() -> None:
@@ -191,18 +192,18 @@ def test_the_end_of_leases_and_a_request_to_stop_are_told_apart() -> None:
 def test_a_push_that_is_asked_for_is_heeded_once_by_every_rank() -> None:
     clock, source = ManualClock(), OneRank()
     peer = ScriptedPeer(clock, [Republish(4), Republish(4), lease(2)])
-    client = LeaseClient(Asking(peer, source, lambda: False, clock))
+    asking = Asking(peer, source, lambda: False, clock)
     other = Asking(ScriptedPeer(clock, []), Listener(source), lambda: False, clock)
-    assert client.next(2) == Republish(4)
-    assert LeaseClient(other).next(2) == Republish(4)
-    assert client.next(2) == lease(2), "what comes again was heeded"
+    assert asking.ask(AskLease(2)) == Republish(4)
+    assert other.ask(AskLease(2)) == Republish(4)
+    assert asking.ask(AskLease(2)) == lease(2), "what comes again was heeded"
     assert peer.sent == [LeaseRequest(2), LeaseRequest(2, republished=4)]
 
 
 def test_a_learner_has_nothing_to_heed_that_was_asked_for_before_it_began() -> None:
     peer = ScriptedPeer(ManualClock(), [Republish(3), Republish(4)], republish=3)
     asking = Asking(peer, OneRank(), lambda: False, ManualClock())
-    assert LeaseClient(asking).next(1) == Republish(4)
+    assert asking.ask(AskLease(1)) == Republish(4)
     assert peer.sent == [LeaseRequest(1, republished=3)]
 
 
