@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Self, TextIO
 
 from agentrl.envs.ground import Finding, Ground, Standing
@@ -46,12 +45,7 @@ class CheckProgress:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join()
         self.clear()

@@ -11,7 +11,6 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 
 import msgspec
 
@@ -81,12 +80,7 @@ class RunDir:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         shutil.rmtree(self.private, ignore_errors=True)
         with contextlib.suppress(OSError):  # what ended the run is what must be heard
             write_record(self.path, RunRecord(self.id, files=self._files))

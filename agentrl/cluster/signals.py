@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 import anyio
@@ -69,12 +69,7 @@ class SignalGate:
         self.arm()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 

@@ -6,7 +6,6 @@ engine is alive and said no.
 """
 
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 import aiohttp
@@ -95,12 +94,7 @@ class _HttpControl:
         )
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         with anyio.CancelScope(shield=True):
             await self._session.close()
 

@@ -8,8 +8,8 @@ failed the person who watches hears twice: when the Env raises for the first tim
 import sys
 from collections import deque
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol, Self, TextIO
 
 from agentrl.clock import Clock
@@ -68,6 +68,7 @@ class Recorder:
         if (before := read_summary(run_dir / "summary.json")) is not None:
             self._summary.continue_from(before)
         self._registry = registry
+        self._sinks = ExitStack()
         self._writer = MetricsWriter(run_dir, registry=registry)
         how = _how(config.rollout_temperature)
         self._progress = Progress(stream or sys.stdout, config.num_rollout, clock, how=how)
@@ -81,18 +82,12 @@ class Recorder:
         self._latest: dict[str, float] = {}
 
     def __enter__(self) -> Self:
-        self._writer.__enter__()
-        self._progress.__enter__()
+        self._sinks.enter_context(self._writer)
+        self._sinks.enter_context(self._progress)
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._progress.__exit__(exc_type, exc, traceback)
-        self._writer.__exit__(exc_type, exc, traceback)
+    def __exit__(self, *_: object) -> None:
+        self._sinks.close()
 
     def continue_from(self, fates: Mapping[str, int]) -> None:
         """The fates of a run that is continued, before it goes on."""
