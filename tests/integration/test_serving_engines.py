@@ -174,7 +174,6 @@ def sink_to(
         bucket_bytes=50_000,
         timeout_s=CALL_S,
         fleet_size=16,
-        tied_embeddings=True,
         engine_dtype=engine_dtype,
         on_lost=lambda engine: reported.append(engine.name),
         key=stack.key,
