@@ -107,7 +107,7 @@ class LedgerReader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *exc: object) -> None:
         self._close()
 
     def damage(self) -> list[str]:

@@ -41,7 +41,7 @@ class PayloadStore:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *exc: object) -> None:
         self._close()
 
     def numbers(self) -> list[int]:

@@ -61,7 +61,7 @@ class Progress:
             self._live.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *exc: object) -> None:
         if self._live is not None:
             self._live.stop()
 

@@ -86,7 +86,7 @@ class Recorder:
         self._sinks.enter_context(self._progress)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *exc: object) -> None:
         self._sinks.close()
 
     def continue_from(self, fates: Mapping[str, int]) -> None:

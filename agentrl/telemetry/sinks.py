@@ -52,7 +52,7 @@ class MetricsWriter:
         self._events = EventFile(self._run_dir / "tensorboard", self._help)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *exc: object) -> None:
         self._events.close()
         self._lines.close()
 

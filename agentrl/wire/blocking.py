@@ -67,7 +67,7 @@ class BlockingPeer:
         self._portal = self._entered.result()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *exc: object) -> None:
         try:
             self._portal.start_task_soon(self._portal.stop, True)
         except RuntimeError:

@@ -72,7 +72,7 @@ class Endpoint:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         if self._runner is not None:
             with anyio.CancelScope(shield=True):
                 await self._runner.cleanup()
