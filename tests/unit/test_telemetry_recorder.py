@@ -1,8 +1,8 @@
 """recorder, sinks and summary: what a run leaves behind, read back as its users read it."""
 
 import io
-import logging
 import json
+import logging
 import os
 import subprocess
 import sys
