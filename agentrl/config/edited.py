@@ -18,7 +18,7 @@ __all__ = ["digests", "notes_on_edits"]
 #: Fields that name code by its place, path/to/file.py[:name], and data, path[@slice].
 _CODE = (
     *("env", "chat_format", "custom_rm_path", "dynamic_sampling_filter_path"),
-    "custom_loss_function_path",
+    *("custom_loss_function_path", "model_family"),
 )
 _DATA = ("prompt_data",)
 _PLACE = {name: re.compile(r"(.+\.py)(:\w+)?") for name in _CODE}

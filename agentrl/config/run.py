@@ -223,6 +223,14 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         str | None,
         _help("Hugging Face model directory: architecture, weights, tokenizer", "learner"),
     ] = None
+    model_family: Annotated[
+        str | None,
+        _help(
+            "what reads --hf-checkpoint (default: the family of its architecture): an "
+            "architecture, pkg.module:NAME or path/to/file.py[:NAME], a Family of agentrl.models",
+            "learner",
+        ),
+    ] = None
     save: Annotated[
         str | None,
         _help("folder of the checkpoints (default: runs/ID/recovery)", "learner"),
@@ -281,8 +289,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     advantage_estimator: Annotated[
         str,
         _help(
-            f"how rewards become advantages: {ALGORITHMS}, a name that a package brings, or a class "
-            "of yours: path/to/file.py[:Class] or pkg.module:Class",
+            f"how rewards become advantages: {ALGORITHMS}, a name that a package brings, or a "
+            "class of yours: path/to/file.py[:Class] or pkg.module:Class",
             "learner",
         ),
     ] = "grpo"

@@ -49,6 +49,7 @@ FIXED = {
     "hf_checkpoint": _STATE,
     "load": _STATE,
     "loss_type": _STATE,
+    "model_family": _STATE,
     "save": _STATE,
     "seed": _STATE,
 }

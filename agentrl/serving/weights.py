@@ -26,7 +26,7 @@ from anyio.from_thread import start_blocking_portal
 from agentrl.clock import Clock, MonotonicClock
 from agentrl.errors import PushError
 from agentrl.serving.buckets import Bucket, BucketStream
-from agentrl.serving.checksums import expected_checksums
+from agentrl.serving.checksums import Fused, expected_checksums
 from agentrl.serving.collective import SenderGroup
 from agentrl.serving.control import EngineChecksum, EngineControl, HeldWeights
 from agentrl.serving.fleet import Fleet, failures_of, start_calls
@@ -68,6 +68,7 @@ class FleetWeightSink:
     ranks_per_engine  devices of one engine (its tensor-parallel size)
     engine_dtype      what engines keep weights in; None: unknown, so that `verify` compares what is
                       sent, and engines that a push did not change are not told of
+    fused             parameters of the engines that are several of the tensors (`verify`)
     tells_digests     engines are asked for a digest of their weights around each push
     on_lost           told of each engine that fell out of a push, in the calling thread
     key               what engines want to be shown
@@ -85,6 +86,7 @@ class FleetWeightSink:
         host: str = "127.0.0.1",
         ranks_per_engine: int = 1,
         engine_dtype: torch.dtype | None = None,
+        fused: Fused | None = None,
         tells_digests: bool = True,
         connect_s: float = 60.0,
         key: str | None = None,
@@ -100,6 +102,7 @@ class FleetWeightSink:
         self._ranks = ranks_per_engine
         self._key = key
         self._engine_dtype = engine_dtype
+        self._fused = fused or {}
         self._tells_digests = tells_digests
         self._clock = clock or MonotonicClock()
         self._device = torch.device("cuda" if backend == "nccl" else "cpu")
@@ -152,7 +155,7 @@ class FleetWeightSink:
         whole parameters. A configuration with others is refused before a run starts.
         Raises PushError that names the engine and the first tensors that differ.
         """
-        expected = expected_checksums(tensors, self._engine_dtype)
+        expected = expected_checksums(tensors, self._fused, self._engine_dtype)
         for member in self._members():
             actual = self._checksum(member).tensors
             wrong = sorted(n for n in actual if actual[n] != expected.get(n, actual[n]))

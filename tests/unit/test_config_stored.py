@@ -40,6 +40,7 @@ OTHER: dict[str, list[str]] = {
     "label_key": ["answer"],
     "load": ["elsewhere"],
     "loss_type": ["sft_loss"],
+    "model_family": ["Qwen3ForCausalLM"],
     "max_tool_calls": ["1"],
     "max_turns": ["4"],
     "n_samples_per_prompt": ["4"],

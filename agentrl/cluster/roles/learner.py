@@ -19,6 +19,7 @@ from agentrl.cluster.spec import RunSpec
 from agentrl.config.device_defaults import engine_dtype, engines_tell_digests
 from agentrl.learner.loop import run_learner
 from agentrl.learner.megatron import MegatronBackend
+from agentrl.models.registry import open_model
 from agentrl.serving.control import EngineControl
 from agentrl.serving.key import read_key
 from agentrl.serving.routing import RoutedWeightSink
@@ -94,6 +95,7 @@ def _sink(spec: RunSpec, router_url: str) -> RoutedWeightSink:
     anyio.run(_engines_ready, spec)
     config = spec.config
     key = read_key(spec.engine_key_file)
+    family = open_model(Path(spec.model_dir), config.model_family).family
 
     def open_sink(on_lost: Callable[[EngineAddress], None]) -> FleetWeightSink:
         return FleetWeightSink(
@@ -107,6 +109,7 @@ def _sink(spec: RunSpec, router_url: str) -> RoutedWeightSink:
             ranks_per_engine=config.rollout_num_gpus_per_engine,
             key=key,
             engine_dtype=_TORCH_DTYPES[engine_dtype(config)],
+            fused=family.engine_fused,
             tells_digests=engines_tell_digests(config),
         )
 
