@@ -47,7 +47,7 @@ def qkv(whole: "Tensor", architecture: Architecture) -> list[Piece]:
     groups, width = architecture.num_query_groups, architecture.kv_channels
     rest = tuple(whole.shape[1:])
     rows = [architecture.num_attention_heads // groups * width, width, width]
-    views = whole.view(groups, -1, *rest).split(rows, 1)
+    views = whole.view(groups, -1, *rest).split_with_sizes(rows, 1)
     return [Piece(view, (groups * size, *rest)) for view, size in zip(views, rows, strict=True)]
 
 
@@ -105,6 +105,6 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
             pattern = re.escape(part.key).replace(r"\{layer\}", r"(?P<layer>\d+)")
             if found := re.fullmatch(pattern, key):
                 names = tuple(name.format(**found.groupdict()) for name in part.hf)
-                order = [(first, int(layer), index) for layer in found.groups()]
-                return Named(names, part.split, *order or [(index,)])
+                layers = [int(layer) for layer in found.groups()]
+                return Named(names, part.split, (first, *layers, index) if layers else (index,))
         return None
