@@ -9,15 +9,17 @@ may list them.
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["CHAT_FORMATS", "MODEL_FAMILIES", "Shelf"]
+__all__ = ["ALGORITHMS", "CHAT_FORMATS", "FILTERS", "MODEL_FAMILIES", "REWARDS", "Shelf"]
 
 
 @dataclass(frozen=True)
 class Shelf:
-    """A package whose modules are things of one kind, but for `frame`, which they stand on."""
+    """A package whose modules are things of one kind, but for `frame`, which they stand on. `dash`:
+    what an underscore of a file's name is in the name of the thing."""
 
     package: str
     frame: frozenset[str] = frozenset({"base", "load"})
+    dash: str = "-"
 
     @property
     def places(self) -> dict[str, str]:
@@ -25,7 +27,7 @@ class Shelf:
         folder = Path(__file__).parents[1].joinpath(*self.package.split("."))
         stems = sorted(path.stem for path in folder.glob("[!_]*.py"))
         return {
-            stem.replace("_", "-"): f"{self.package}.{stem}"
+            stem.replace("_", self.dash): f"{self.package}.{stem}"
             for stem in stems
             if stem not in self.frame
         }
@@ -34,7 +36,14 @@ class Shelf:
         return ", ".join(self.places)
 
 
-CHAT_FORMATS = Shelf("agentrl.tokens.formats", frozenset({"base", "chatml", "hermes", "load"}))
-MODEL_FAMILIES = Shelf(
-    "agentrl.models", frozenset({"architecture", "decoder", "family", "registry"})
+ALGORITHMS = Shelf(
+    "agentrl.algorithms",
+    frozenset({"base", "corrections", "custom", "load", "policy_loss", "rows", "sft"}),
+    dash="_",
 )
+CHAT_FORMATS = Shelf("agentrl.tokens.formats", frozenset({"base", "chatml", "hermes", "load"}))
+FILTERS = Shelf("agentrl.actors.filters", dash="_")
+MODEL_FAMILIES = Shelf(
+    "agentrl.models", frozenset({"architecture", "decoder", "family", "registry"}), dash="_"
+)
+REWARDS = Shelf("agentrl.envs.rewards", dash="_")

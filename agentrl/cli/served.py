@@ -15,7 +15,7 @@ from agentrl.actors.player import Player
 from agentrl.cluster.spec import read_model_facts
 from agentrl.config.run import RunConfig
 from agentrl.envs.chat_formats import open_chat_format
-from agentrl.envs.ground import Ground
+from agentrl.envs.check.subject import Subject
 from agentrl.serving.client import EngineClient
 from agentrl.serving.control import EngineControl
 from agentrl.types import (
@@ -43,7 +43,7 @@ class Policy(msgspec.Struct, frozen=True):
     temperature: float
 
 
-async def play_served(ground: Ground, policy: Policy, out: TextIO) -> EpisodeReport:
+async def play_served(subject: Subject, policy: Policy, out: TextIO) -> EpisodeReport:
     """Play one episode and write the conversation and its end to `out`.
 
     Raises EngineError when the server does not answer, ConfigError for a model directory
@@ -66,7 +66,7 @@ async def play_served(ground: Ground, policy: Policy, out: TextIO) -> EpisodeRep
     sampling = SamplingParams(
         temperature=policy.temperature, max_new_tokens=defaults.rollout_max_response_len
     )
-    episode = EpisodeAssignment(EpisodeId("played", 0), 1, ground.seed, ground.task, sampling)
+    episode = EpisodeAssignment(EpisodeId("played", 0), 1, subject.seed, subject.task, sampling)
     client = EngineClient(
         policy.url,
         [engine],
@@ -77,6 +77,6 @@ async def play_served(ground: Ground, policy: Policy, out: TextIO) -> EpisodeRep
         unpublished=True,
     )
     async with client:
-        played = await Player(EnvEpisodes(ground.make, chat, limits)).play(episode, client)
+        played = await Player(EnvEpisodes(subject.make, chat, limits)).play(episode, client)
     print_played(out, played, chat.vocab)
     return played.report

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from agentrl.shipped import CHAT_FORMATS
+from agentrl.shipped import ALGORITHMS, CHAT_FORMATS
 
 __all__ = ["RunConfig", "StalenessPolicy"]
 
@@ -287,8 +287,16 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         _help("sft_loss: weight of tokens that the assistant only reads", "learner", ge=0, le=1),
     ] = 0.0
     advantage_estimator: Annotated[
-        Literal["grpo"], _help("how rewards become advantages", "learner")
+        str,
+        _help(
+            f"how rewards become advantages: {ALGORITHMS}, a name that a package brings, or a class "
+            "of yours: path/to/file.py[:Class] or pkg.module:Class",
+            "learner",
+        ),
     ] = "grpo"
+    algorithm_args: Annotated[
+        dict[str, Any], _help("arguments of that class as JSON, which fill its Args", "learner")
+    ] = {}
     disable_grpo_std_normalization: Annotated[
         bool, _help("do not divide by the group's standard deviation (Dr.GRPO)", "learner")
     ] = False

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from agentrl.envs.format_trial import try_format
+from agentrl.envs.check.formats import try_format
 from agentrl.shipped import CHAT_FORMATS
 from agentrl.tokens.formats.base import ChatFormat
 from agentrl.tokens.formats.load import load_format

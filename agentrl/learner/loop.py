@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from agentrl.algorithms.base import Algorithm
 from agentrl.clock import Clock
 from agentrl.config.run import RunConfig
 from agentrl.learner.asking import Asking, LearnerPeer
@@ -55,7 +56,7 @@ class LearnerOutcome:
 
 
 def run_learner(
-    cfg: RunConfig,
+    algorithm: Algorithm,
     backend: TrainBackend,
     peer: LearnerPeer,
     sink: WeightSink | None,
@@ -75,7 +76,7 @@ def run_learner(
     Raises HealthError for a run that cannot be sound, PushError, PeerLostError, FencedError, and
     ConfigError or DataError for a lease that cannot be trained.
     """
-    return _Learner(cfg, backend, peer, sink, clock, should_stop, should_republish).run()
+    return _Learner(algorithm, backend, peer, sink, clock, should_stop, should_republish).run()
 
 
 class _Learner:
@@ -83,7 +84,7 @@ class _Learner:
 
     def __init__(
         self,
-        cfg: RunConfig,
+        algorithm: Algorithm,
         backend: TrainBackend,
         peer: LearnerPeer,
         sink: WeightSink | None,
@@ -91,7 +92,8 @@ class _Learner:
         should_stop: Callable[[], bool],
         should_republish: Callable[[], bool],
     ) -> None:
-        self._cfg = cfg
+        self._cfg = algorithm.cfg
+        self._algorithm = algorithm
         self._backend = backend
         self._peer = peer
         self._sink = sink
@@ -100,8 +102,8 @@ class _Learner:
         self._rows = RowClient(peer, clock)
         self._lineage = Lineage()
         self._num_skipped = 0
-        self._health = Health(cfg)
-        self._checkpoints = Checkpoints(cfg, backend)
+        self._health = Health(algorithm)
+        self._checkpoints = Checkpoints(algorithm, backend)
         self._asked_at: float | None = None
         self._held_s = 0.0
 
@@ -160,7 +162,9 @@ class _Learner:
         asked_at, self._asked_at = self._asked_at, None
         wait_s = self._clock.now() - asked_at
         ages = age_histogram(header, self._lineage)
-        result = train_lease(header, self._cfg, self._backend, self._lineage, self._rows.fetch)
+        result = train_lease(
+            header, self._algorithm, self._backend, self._lineage, self._rows.fetch
+        )
         iteration_s = self._clock.now() - asked_at
         metrics, on_policy = train_metrics(result)
         metrics = {**lease_metrics(header, ages), **metrics}

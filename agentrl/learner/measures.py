@@ -17,8 +17,8 @@ from collections.abc import Iterable, Mapping
 
 from torch import Tensor
 
+from agentrl.algorithms.corrections import effective_sample_share
 from agentrl.errors import DataError
-from agentrl.learner.corrections import effective_sample_share
 from agentrl.telemetry.metrics import REGISTRY, Metric
 
 __all__ = ["Measure", "Measures", "joined", "measured", "value_of"]

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentrl.learner.advantage import has_zero_std
+from agentrl.algorithms.grpo import has_zero_std
 from agentrl.learner.batch import BatchCounts
 from agentrl.learner.iteration import IterationResult
 from agentrl.learner.measures import Measures, joined, value_of

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from agentrl.algorithms.rows import LossFn, MicroBatch
 from agentrl.learner.asking import LearnerPeer
-from agentrl.learner.backend import LossFn, MicroBatch, StepResult
+from agentrl.learner.backend import StepResult
 from agentrl.learner.loop import LearnerOutcome
 from agentrl.types import VersionRow
 from agentrl.wire.blocking import BlockingPeer
@@ -53,9 +54,9 @@ class Sizes(ToyBackend):
         super().__init__(group, rank, lr)
         self.sizes: list[tuple[int, int]] = []
 
-    def step(self, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:
+    def step(self, model: str, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:
         self.sizes += [(len(b.tokens_T), len(b.cu_seqlens) - 1) for b in micro_batches]
-        return super().step(micro_batches, loss_fn)
+        return super().step(model, micro_batches, loss_fn)
 
 
 def test_a_trajectory_longer_than_a_micro_batch_is_one_of_its_own_and_changes_no_gradient() -> None:

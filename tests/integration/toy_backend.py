@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agentrl.learner.backend import LossFn, MicroBatch, StepResult
+from agentrl.algorithms.rows import LossFn, MicroBatch, Outputs
+from agentrl.learner.backend import StepResult
 from agentrl.learner.measures import Measures, joined, measured
 
 VOCABULARY = 8
@@ -52,18 +53,16 @@ class ToyBackend:
         entropy_T = -(logprobs_TV.exp() * logprobs_TV).sum(-1)
         return logprobs_TV.gather(1, batch.labels_T[:, None]).squeeze(1), entropy_T
 
-    def logprobs(
-        self, micro_batches: Sequence[MicroBatch], *, reference: bool = False
-    ) -> list[Tensor]:
+    def run(self, model: str, micro_batches: Sequence[MicroBatch]) -> list[Tensor]:
         self.num_passes += 1
-        table = self._initial if reference else self.table.detach()
+        table = {"reference": self._initial, "policy": self.table.detach()}[model]
         return [self._scores(table, batch)[0] for batch in micro_batches]
 
-    def step(self, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:
+    def step(self, model: str, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:
         gradient = torch.zeros_like(self.table)
         reports: list[Measures] = []
         for batch in micro_batches:
-            loss, sums = loss_fn(batch, *self._scores(self.table, batch))
+            loss, sums = loss_fn(batch, Outputs(*self._scores(self.table, batch)))
             if self.num_steps in self.not_finite_at:
                 loss = loss * math.nan
             gradient += torch.autograd.grad(loss, self.table)[0]

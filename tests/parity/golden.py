@@ -26,8 +26,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from agentrl.algorithms.load import load_algorithm
+from agentrl.algorithms.rows import LossFn, MicroBatch, Outputs
 from agentrl.config.run import RunConfig
-from agentrl.learner.backend import LossFn, MicroBatch, StepResult
+from agentrl.learner.backend import StepResult
 from agentrl.learner.iteration import train_lease
 from agentrl.learner.measures import Measures, joined, measured
 from agentrl.learner.rows import Trajectory, decode_trajectory
@@ -183,17 +185,15 @@ class TableBackend:
         )
         self.steps: list[Numbers] = []
 
-    def logprobs(
-        self, micro_batches: Sequence[MicroBatch], *, reference: bool = False
-    ) -> list[Tensor]:
-        table = self._reference if reference else self.table.detach()
+    def run(self, model: str, micro_batches: Sequence[MicroBatch]) -> list[Tensor]:
+        table = {"reference": self._reference, "policy": self.table.detach()}[model]
         return [_scores(table, batch)[0] for batch in micro_batches]
 
-    def step(self, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:
+    def step(self, model: str, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:
         gradient = torch.zeros_like(self.table)
         reports: list[Measures] = []
         for batch in micro_batches:
-            loss, found = loss_fn(batch, *_scores(self.table, batch))
+            loss, found = loss_fn(batch, Outputs(*_scores(self.table, batch)))
             gradient += torch.autograd.grad(loss, self.table)[0]
             reports.append(measured(found))
         measures = joined(reports)
@@ -223,7 +223,7 @@ def numbers_of(case: str, seed: int) -> Numbers:
     cfg = RunConfig(num_steps_per_rollout=2, max_tokens_per_gpu=160, **flags)
     batch, backend = Batch(seed), TableBackend(seed)
     with torch.random.fork_rng():
-        result = train_lease(batch.header, cfg, backend, lineage(), batch.fetch)  # type: ignore[arg-type]
+        result = train_lease(batch.header, load_algorithm(cfg), backend, lineage(), batch.fetch)  # type: ignore[arg-type]
     return {
         "steps": backend.steps,
         "counts": list(result.counts.values()),

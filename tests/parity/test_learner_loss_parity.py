@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from agentrl.algorithms.corrections import effective_sample_share, kl_estimate, truncated_weight
+from agentrl.algorithms.load import load_algorithm
+from agentrl.algorithms.policy_loss import policy_loss
+from agentrl.algorithms.rows import MicroBatch, Outputs
 from agentrl.config.run import RunConfig
-from agentrl.learner.advantage import group_advantages
-from agentrl.learner.backend import MicroBatch
-from agentrl.learner.corrections import effective_sample_share, kl_estimate, truncated_weight
-from agentrl.learner.loss import Objective, PolicyLoss
 from agentrl.learner.measures import measured
 
 NUM_TOKENS = 60
@@ -128,8 +128,7 @@ def test_loss_gradient_and_sums_agree_with_the_papers(case: dict[str, Any], seed
 
     expected, counts = reference_loss(cfg, batch.columns, logprobs, entropy)
     expected_grads = torch.autograd.grad(expected, [logprobs, entropy], allow_unused=True)
-    loss_fn = PolicyLoss(Objective.from_config(cfg), max_age=2)
-    loss, sums = loss_fn(batch, logprobs, entropy)
+    loss, sums = policy_loss(cfg, batch, Outputs(logprobs, entropy))
     grads = torch.autograd.grad(loss, [logprobs, entropy], allow_unused=True)
 
     assert float(loss.detach()) == pytest.approx(float(expected.detach()), rel=1e-4, abs=1e-5)
@@ -157,12 +156,11 @@ def test_no_position_but_a_trained_one_gets_a_gradient_or_can_spoil_the_loss() -
     batch = micro_batch(7, reference=random_logprobs(8), prox=random_logprobs(9))
     untrained = ~batch.columns["mask"]
     cfg = RunConfig(use_kl_loss=True, kl_loss_coef=0.1, entropy_coef=0.1)
-    objective = Objective.from_config(cfg)
     logprobs, entropy = random_logprobs(10), random_logprobs(11)
-    clean, _ = PolicyLoss(objective, 2)(batch, logprobs, entropy)
+    clean, _ = policy_loss(cfg, batch, Outputs(logprobs, entropy))
     dirty_logprobs = logprobs.masked_fill(untrained, math.nan).requires_grad_()
     dirty_entropy = entropy.masked_fill(untrained, math.inf).requires_grad_()
-    loss, _ = PolicyLoss(objective, 2)(batch, dirty_logprobs, dirty_entropy)
+    loss, _ = policy_loss(cfg, batch, Outputs(dirty_logprobs, dirty_entropy))
     torch.autograd.backward(loss)
     assert dirty_logprobs.grad is not None
     assert dirty_entropy.grad is not None
@@ -175,9 +173,7 @@ def test_no_position_but_a_trained_one_gets_a_gradient_or_can_spoil_the_loss() -
 def test_a_micro_batch_without_trained_tokens_still_has_a_graph_and_a_zero_gradient() -> None:
     batch = micro_batch(3, mask=torch.zeros(NUM_TOKENS, dtype=torch.bool))
     logprobs = random_logprobs(4).requires_grad_()
-    loss, _ = PolicyLoss(Objective.from_config(RunConfig()), 2)(
-        batch, logprobs, torch.zeros(NUM_TOKENS)
-    )
+    loss, _ = policy_loss(RunConfig(), batch, Outputs(logprobs, torch.zeros(NUM_TOKENS)))
     torch.autograd.backward(loss)
     assert float(loss.detach()) == 0
     assert logprobs.grad is not None
@@ -199,11 +195,11 @@ def test_grpo_advantages_agree_with_the_paper() -> None:
     rewards = [0.0, 1.0, 0.25, 1.0, 0.5]
     mean, std = statistics.fmean(rewards), statistics.stdev(rewards)
     grpo = [(r - mean) / (std + 1e-6) for r in rewards]
-    assert group_advantages(rewards, RunConfig()) == pytest.approx(grpo)
+    assert load_algorithm(RunConfig()).values(rewards) == pytest.approx(grpo)
     dr_grpo = RunConfig(disable_grpo_std_normalization=True)
-    assert group_advantages(rewards, dr_grpo) == pytest.approx([r - mean for r in rewards])
+    assert load_algorithm(dr_grpo).values(rewards) == pytest.approx([r - mean for r in rewards])
     raw = RunConfig(disable_rewards_normalization=True)
-    assert group_advantages(rewards, raw) == rewards
+    assert load_algorithm(raw).values(rewards) == rewards
 
 
 def test_effective_sample_share_is_one_for_equal_weights_and_one_nth_for_a_single_one() -> None:

@@ -10,9 +10,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from agentrl.algorithms.rows import LossFn
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
-from agentrl.learner.backend import LossFn
 from agentrl.learner.megatron import MegatronBackend
 from agentrl.models.registry import families
 
@@ -67,7 +67,7 @@ def test_it_scores_as_transformers_and_keeps_the_weights_bit_for_bit(
 ) -> None:
     batch = packed([30, 7, 1], 1)
     backend = open_backend(phi3.directory)
-    (found,) = backend.logprobs([batch])
+    (found,) = backend.run("policy", [batch])
     wanted = hf_scores(phi3.model, batch)[0].detach()
     assert float((found - wanted).abs().max()) < 1e-5
     stored = load_file(phi3.directory / "model.safetensors")
@@ -82,19 +82,19 @@ def test_a_step_of_it_is_saved_and_goes_on_where_it_was(
 ) -> None:
     batch = packed([30, 7], 1)
     backend = open_backend(phi3.directory)
-    assert not backend.step([batch], pg_loss).skipped
+    assert not backend.step("policy", [batch], pg_loss).skipped
     (tmp_path / "state").mkdir()
     backend.save_state(tmp_path / "state")
     backend.save_hf(tmp_path / "saved")
-    (trained,) = backend.logprobs([batch])
+    (trained,) = backend.run("policy", [batch])
     backend.close()
     again = open_backend(tmp_path / "saved")
-    assert torch.equal(again.logprobs([batch])[0], trained)
+    assert torch.equal(again.run("policy", [batch])[0], trained)
     again.close()
     restored = open_backend(phi3.directory)
-    assert not torch.equal(restored.logprobs([batch])[0], trained)
+    assert not torch.equal(restored.run("policy", [batch])[0], trained)
     restored.load_state(tmp_path / "state")
-    assert torch.equal(restored.logprobs([batch])[0], trained)
+    assert torch.equal(restored.run("policy", [batch])[0], trained)
 
 
 def test_without_the_flag_its_architecture_is_refused_and_the_flag_named(

@@ -11,8 +11,8 @@ import pytest
 from agentrl.actors.episode import EnvEpisodes
 from agentrl.actors.player import Player
 from agentrl.actors.scoring import scored
+from agentrl.envs.check.signatures import check_class
 from agentrl.envs.env import Env
-from agentrl.envs.inspection import check_class
 from agentrl.envs.messages import Message
 from agentrl.errors import ConfigError, EnvError, InfrastructureError
 from agentrl.types import EpisodeSummary, Outcome, StopReason, Task

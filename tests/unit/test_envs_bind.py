@@ -5,8 +5,8 @@ from typing import Any
 
 from agentrl.actors.worker import Worker, WorkerSettings
 from agentrl.config.run import RunConfig
+from agentrl.envs.check.subject import Subject
 from agentrl.envs.env import Env, EnvContext
-from agentrl.envs.ground import Ground
 from agentrl.tools.tool import tool
 from agentrl.types import Task
 
@@ -42,7 +42,7 @@ def test_an_env_that_overrides_nothing_takes_what_the_run_gives() -> None:
 
 
 def test_an_env_with_a_tool_named_bind_is_bound_and_keeps_its_tool() -> None:
-    env = Ground(Binding, {}, Task("t", {}), CONTEXT).make()
+    env = Subject(Binding, {}, Task("t", {}), CONTEXT).make()
     assert given(env) == (CONTEXT.services, 7.0, True)
     assert list(env.tools) == ["bind"]
 

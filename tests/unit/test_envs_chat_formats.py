@@ -10,7 +10,7 @@ import pytest
 import agentrl.envs.search_r1
 from agentrl.cli import train
 from agentrl.envs.chat_formats import open_chat_format
-from agentrl.envs.format_trial import try_format
+from agentrl.envs.check.formats import try_format
 from agentrl.errors import ConfigError
 from agentrl.shipped import CHAT_FORMATS
 from agentrl.tokens.formats.load import GROUP, format_class

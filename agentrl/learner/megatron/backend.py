@@ -8,7 +8,7 @@ the losses' gradients over ranks and micro-batches; nothing is averaged here.
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,10 @@ from megatron.core import parallel_state
 from megatron.core.distributed import finalize_model_grads
 from torch import Tensor
 
+from agentrl.algorithms.rows import LossFn, MicroBatch
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
-from agentrl.learner.backend import LossFn, MicroBatch, StepResult
+from agentrl.learner.backend import StepResult
 from agentrl.learner.measures import Measures, joined
 from agentrl.learner.megatron import checkpoint, compat, parallel, state
 from agentrl.learner.megatron.model import build_model, parameter_dtype, transformer_config
@@ -36,7 +37,8 @@ log = logging.getLogger(__name__)
 
 
 class MegatronBackend:
-    """`TrainBackend` on megatron-core, on CPUs (gloo) and GPUs (NCCL) alike.
+    """`TrainBackend` on megatron-core, on CPUs (gloo) and GPUs (NCCL) alike. `models`: those of
+    the initial weights beside the policy, by name (`Needs.models`).
 
     Raises ConfigError when `model_dir` or the Megatron settings cannot run, before any group
     exists, and EnvironmentSetupError when the other ranks do not come.
@@ -52,6 +54,7 @@ class MegatronBackend:
         master_address: str,
         master_port: int,
         num_training_steps: int | None,
+        models: Collection[str] = (),
     ) -> None:
         compat.install()
         self._settings = MegatronSettings.from_config(cfg)
@@ -77,12 +80,18 @@ class MegatronBackend:
         self.data_parallel_size: int = parallel_state.get_data_parallel_world_size()
         self.is_source = rank == 0
         try:
-            self._build(cfg, parallel.device_of_rank(rank), num_training_steps)
+            self._build(cfg, parallel.device_of_rank(rank), num_training_steps, models)
         except BaseException:
             self.close()
             raise
 
-    def _build(self, cfg: RunConfig, device: torch.device, total_steps: int | None) -> None:
+    def _build(
+        self,
+        cfg: RunConfig,
+        device: torch.device,
+        total_steps: int | None,
+        models: Collection[str],
+    ) -> None:
         self._layout = Layout(
             device=device,
             context_size=self._settings.context_parallel_size,
@@ -95,10 +104,11 @@ class MegatronBackend:
             temperature=cfg.scoring_temperature,
         )
         model, self._weights = self._loaded_model(device)
-        self._reference: Any = None
-        if cfg.use_kl_loss and cfg.kl_loss_coef != 0:
-            self._reference = self._loaded_model(device)[0].eval().requires_grad_(False)
+        frozen = {
+            name: self._loaded_model(device)[0].eval().requires_grad_(False) for name in models
+        }
         self._model = wrap_model(model, self._config, self._settings)
+        self._models: dict[str, Any] = {"policy": self._model, **frozen}
         if self._settings.overlap_grad_reduce:
             self._config.no_sync_func = self._model.no_sync
         self._optimizer = Optimizer(cfg, self._settings, self._model, total_steps)
@@ -117,21 +127,16 @@ class MegatronBackend:
             weights.load(tensors)
         return model.to(device), weights
 
-    def logprobs(
-        self, micro_batches: Sequence[MicroBatch], *, reference: bool = False
-    ) -> list[Tensor]:
-        """See `TrainBackend.logprobs`. ValueError when no reference model was asked for."""
-        if not reference:
-            return forward_pass(self._model, micro_batches, self._layout)
-        if self._reference is None:
-            raise ValueError(
-                "there is no reference model: it is loaded for --use-kl-loss with a "
-                "--kl-loss-coef other than 0"
-            )
-        return forward_pass(self._reference, micro_batches, self._layout)
+    def run(self, model: str, micro_batches: Sequence[MicroBatch]) -> list[Tensor]:
+        """See `TrainBackend.run`. ValueError for a model that was not asked for."""
+        if model not in self._models:
+            raise ValueError(f"there is no {model} model here, only {', '.join(self._models)}")
+        return forward_pass(self._models[model], micro_batches, self._layout)
 
-    def step(self, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:
-        """See `TrainBackend.step`."""
+    def step(self, model: str, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:
+        """See `TrainBackend.step`. ValueError for a model that is not trained."""
+        if model != "policy":
+            raise ValueError(f"the model {model} is not trained here, only policy")
         self._optimizer.zero_grad()
         lr = self._optimizer.next_lr()
         results = backward_pass(self._model, micro_batches, loss_fn, self._layout)

@@ -23,7 +23,7 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.utils import unwrap_model
 from torch import Tensor
 
-from agentrl.learner.backend import LossFn, MicroBatch
+from agentrl.algorithms.rows import LossFn, MicroBatch, Outputs
 from agentrl.learner.measures import Measures, measured
 from agentrl.learner.megatron.logprob import logprobs_and_entropy
 from agentrl.learner.megatron.parallel import gather_context
@@ -73,7 +73,7 @@ def backward_pass(
         logprobs_T, entropy_T = _score(batch, logits, layout.temperature)
         if not micro_batches:
             return (logprobs_T * 0.0).sum(), torch.zeros((), dtype=torch.int), {}
-        value, metrics = loss_fn(batch.source, logprobs_T, entropy_T)
+        value, metrics = loss_fn(batch.source, Outputs(logprobs_T, entropy_T))
         # The count of tokens is for megatron-core's own average, which is not taken here.
         return value, torch.zeros((), dtype=torch.int), (value.detach(), metrics)
 
