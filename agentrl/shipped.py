@@ -44,6 +44,6 @@ ALGORITHMS = Shelf(
 CHAT_FORMATS = Shelf("agentrl.tokens.formats", frozenset({"base", "chatml", "hermes", "load"}))
 FILTERS = Shelf("agentrl.actors.filters", dash="_")
 MODEL_FAMILIES = Shelf(
-    "agentrl.models", frozenset({"architecture", "decoder", "family", "registry"}), dash="_"
+    "agentrl.models", frozenset({"architecture", "decoder", "family", "registry"})
 )
 REWARDS = Shelf("agentrl.envs.rewards", dash="_")

@@ -77,8 +77,8 @@ def _rope(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def tiny(architecture: str, model_type: str, head_dim: int = 16) -> dict[str, Any]:
-    """config.json of a decoder of 20,000 parameters. Its MLP is a multiple of 32 wide: to that SGLang
-    pads one on a CPU host."""
+    """config.json of a decoder of 20,000 parameters. The width of its MLP is a multiple of 32, to
+    which SGLang pads it on a CPU host."""
     return {
         "architectures": [architecture],
         "model_type": model_type,

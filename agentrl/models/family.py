@@ -106,5 +106,6 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
             if found := re.fullmatch(pattern, key):
                 names = tuple(name.format(**found.groupdict()) for name in part.hf)
                 layers = [int(layer) for layer in found.groups()]
-                return Named(names, part.split, (first, *layers, index) if layers else (index,))
+                order = (first, *layers, index) if layers else (index,)
+                return Named(names, part.split, order)
         return None

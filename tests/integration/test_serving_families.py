@@ -33,7 +33,7 @@ def make_model(family: str, folder: Path, seed: int) -> PreTrainedModel:
     """A small member of the family, saved in `folder`; with a context and vocabulary of its own."""
     torch.manual_seed(seed)
     config = AutoConfig.for_model(
-        **families()[family].tiny
+        **dict(families()[family].tiny)
         | {"vocab_size": VOCAB_SIZE, "max_position_embeddings": MAX_CONTEXT}
         | {"eos_token_id": None, "bos_token_id": 0, "pad_token_id": 0, "initializer_range": 0.2}
     )

@@ -127,8 +127,8 @@ def test_many_ranks_take_the_same_steps_as_one(
             assert mine[0] is False
             assert mine[1] == pytest.approx(theirs[1], rel=1e-4)
             assert mine[2].keys() == theirs[2].keys()
-            for name, sums in theirs[2].items():
-                assert mine[2][name] == pytest.approx(sums, rel=1e-4, abs=1e-4), name
+            for name, measure in theirs[2].items():
+                assert mine[2][name] == pytest.approx(measure, rel=1e-4, abs=1e-4), name
     before = load_file(hf_model(model).directory / "model.safetensors")
     assert max(float((wanted[name] - before[name]).abs().max()) for name in wanted) > 1e-3
 

@@ -102,7 +102,7 @@ class Weights:
                 continue
             full = torch.empty(whole.shape, dtype=whole.dtype)
             for name, pieces in self._on_disk(whole, full):
-                rows = torch.split(tensors[name], [piece.shape[0] for piece in pieces])
+                rows = tensors[name].split_with_sizes([piece.shape[0] for piece in pieces])
                 for piece, part in zip(pieces, rows, strict=True):
                     piece.view.copy_(part.reshape(piece.view.shape))
             for box in whole.boxes:
