@@ -9,7 +9,7 @@ may list them.
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ALGORITHMS", "CHAT_FORMATS", "FILTERS", "REWARDS", "Shelf"]
+__all__ = ["ALGORITHMS", "CHAT_FORMATS", "FILTERS", "MODEL_FAMILIES", "REWARDS", "Shelf"]
 
 
 @dataclass(frozen=True)
@@ -43,4 +43,7 @@ ALGORITHMS = Shelf(
 )
 CHAT_FORMATS = Shelf("agentrl.tokens.formats", frozenset({"base", "chatml", "hermes", "load"}))
 FILTERS = Shelf("agentrl.actors.filters", dash="_")
+MODEL_FAMILIES = Shelf(
+    "agentrl.models", frozenset({"architecture", "decoder", "family", "registry"})
+)
 REWARDS = Shelf("agentrl.envs.rewards", dash="_")

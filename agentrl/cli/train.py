@@ -12,7 +12,7 @@ from agentrl.config.presets import DEFAULT, PRESETS
 from agentrl.config.readiness import check_readiness
 from agentrl.config.resolve import parse
 from agentrl.config.run import RunConfig
-from agentrl.errors import AgentRLError
+from agentrl.errors import AgentRLError, ConfigError
 from agentrl.visible import visible
 
 __all__ = ["main", "run"]
@@ -37,9 +37,7 @@ def run(argv: list[str], program: Program) -> int:
     _say(resolved.notes)
     _say(check_readiness(resolved.config, dry_run=resolved.dry_run))
     if not resolved.config.eval_only:
-        from agentrl.algorithms.load import check_algorithm
-
-        check_algorithm(resolved.config)
+        _check_algorithm(resolved.config)
     if not resolved.dry_run and resolved.config.ray_address is None:
         from agentrl.cluster.own_ray import import_ray
 
@@ -58,6 +56,17 @@ def run(argv: list[str], program: Program) -> int:
     from agentrl.cluster.launch import launch
 
     return launch(resolved.config, origin)
+
+
+def _check_algorithm(config: RunConfig) -> None:
+    """That the algorithm can run with these flags; one of the user's is tried on a small lease."""
+    from agentrl.algorithms.load import ESTIMATORS, check_algorithm
+
+    if config.advantage_estimator not in ESTIMATORS.builtin:
+        from agentrl.learner.algorithm_trial import try_algorithm
+
+        try_algorithm(config)
+    check_algorithm(config)
 
 
 def _say(notes: list[str]) -> None:
@@ -97,12 +106,14 @@ def _check_rooms(config: RunConfig) -> list[str]:
     # Torch comes with these; nobody waits for it to hear of a mistake in an Env.
     from agentrl.actors.judge import load_filter
     from agentrl.config.megatron import MegatronSettings
-    from agentrl.learner.megatron.architecture import Architecture
+    from agentrl.models.registry import open_model
     from agentrl.serving.launch import engine_command, router_command
 
     load_filter(config.dynamic_sampling_filter_path)
     model = str(config.hf_checkpoint)
-    Architecture.from_checkpoint(Path(model)).check(MegatronSettings.from_config(config))
+    described = open_model(Path(model), config.model_family)
+    MegatronSettings.from_config(config).check_model(described.architecture)
+    notes += _on_chat_format(config, described.family.chat_format)
     # Commands are pure functions: making one without ports checks its settings.
     device: Device = "cpu" if config.device == "cpu" else "cuda"
     engine_command(
@@ -112,3 +123,22 @@ def _check_rooms(config: RunConfig) -> list[str]:
         port=0, prometheus_port=0, turn_timeout_s=config.turn_timeout_s, extra=config.router
     )
     return notes
+
+
+def _on_chat_format(config: RunConfig, usual: str | None) -> list[str]:
+    """A note where the format is left to its default, and `usual`, that of the model's family, is
+    another one for which its tokenizer has the words."""
+    from agentrl.envs.chat_formats import open_chat_format
+
+    if (
+        usual is None
+        or usual == config.chat_format
+        or config.chat_format != RunConfig().chat_format
+    ):
+        return []
+    try:
+        open_chat_format(usual, str(config.hf_checkpoint))
+    except ConfigError:
+        return []
+    speaks = f"models of the family of {config.hf_checkpoint} are instructed in"
+    return [f"{speaks} --chat-format {usual}; this run writes turns as {config.chat_format} does"]

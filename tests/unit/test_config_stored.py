@@ -41,6 +41,7 @@ OTHER: dict[str, list[str]] = {
     "label_key": ["answer"],
     "load": ["elsewhere"],
     "loss_type": ["sft_loss"],
+    "model_family": ["Qwen3ForCausalLM"],
     "n_samples_per_prompt": ["4"],
     "num_epoch": ["2"],
     "preset": ["search-r1-local"],

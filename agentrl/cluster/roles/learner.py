@@ -20,6 +20,7 @@ from agentrl.cluster.spec import RunSpec
 from agentrl.config.device_defaults import engine_dtype, engines_tell_digests
 from agentrl.learner.loop import run_learner
 from agentrl.learner.megatron import MegatronBackend
+from agentrl.models.registry import open_model
 from agentrl.serving.control import EngineControl
 from agentrl.serving.key import read_key
 from agentrl.serving.routing import RoutedWeightSink
@@ -111,6 +112,7 @@ def _sink(spec: RunSpec, router_url: str) -> RoutedWeightSink:
     """The way to the engines; returns when all of them are there."""
     anyio.run(_engines_ready, spec)
     key = read_key(spec.engine_key_file)
+    family = open_model(Path(spec.model_dir), spec.config.model_family).family
 
     def open_sink(on_lost: Callable[[EngineAddress], None]) -> FleetWeightSink:
         return FleetWeightSink(
@@ -119,6 +121,7 @@ def _sink(spec: RunSpec, router_url: str) -> RoutedWeightSink:
             backend="nccl" if torch.cuda.is_available() else "gloo",
             host=spec.collective_address,
             key=key,
+            fused=family.engine_fused,
             **sink_settings(spec),
         )
 

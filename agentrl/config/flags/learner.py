@@ -24,6 +24,15 @@ class LearnerFlags(AsynchronyFlags, frozen=True, kw_only=True):
             starts=True,
         ),
     ] = None
+    model_family: Annotated[
+        str | None,
+        _flag(
+            "what reads --hf-checkpoint (default: the family of its architecture): an "
+            "architecture, pkg.module:NAME or path/to/file.py[:NAME], a Family of agentrl.models",
+            on_resume=STATE,
+            holds="code",
+        ),
+    ] = None
     save: Annotated[
         str | None,
         _trained(
