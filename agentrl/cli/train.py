@@ -112,7 +112,7 @@ def _check_rooms(config: RunConfig) -> list[str]:
     load_filter(config.dynamic_sampling_filter_path)
     model = str(config.hf_checkpoint)
     described = open_model(Path(model), config.model_family)
-    MegatronSettings.from_config(config).check_model(described.architecture)
+    described.architecture.check(MegatronSettings.from_config(config))
     notes += _on_chat_format(config, described.family.chat_format)
     # Commands are pure functions: making one without ports checks its settings.
     device: Device = "cpu" if config.device == "cpu" else "cuda"

@@ -2,14 +2,14 @@
 
 Names are Megatron's own with underscores (`RunConfig.megatron`). Three kinds: settings, which
 change how the model is trained; fixed ones, of which one value is right here and any other refused;
-and architecture flags, which must say what the checkpoint's config.json says (`check_model`).
+and architecture flags, which must say what the checkpoint's config.json says (`agentrl.models`).
 Refused: any other name, a value out of bounds, and combinations that cannot run, all before a
 process group exists.
 """
 
 import types
 import typing
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -17,9 +17,6 @@ from msgspec import Meta
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.nearest import nearest
-
-if TYPE_CHECKING:  # from a floor above
-    from agentrl.models.architecture import Architecture
 
 __all__ = ["MegatronSettings"]
 
@@ -85,30 +82,6 @@ class MegatronSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         settings = cls(**values)
         _check_combinations(settings, cfg.num_learner_ranks)
         return settings
-
-    def check_model(self, model: "Architecture") -> None:
-        """Refuse architecture flags that contradict the checkpoint and layouts that cannot divide
-        the model, with both numbers."""
-        told = msgspec.structs.asdict(model)
-        told["untie_embeddings_and_output_weights"] = not model.tied_embeddings
-        for name in self.__struct_fields__:
-            given = getattr(self, name)
-            if given is not None and name in told and given != told[name]:
-                raise ConfigError(
-                    f"{flag(name)} is {given} but the checkpoint's config.json says {told[name]} "
-                    f"({model.name}); leave the flag out or use another checkpoint"
-                )
-        for what, number, by in (
-            ("attention heads", model.num_attention_heads, "tensor_model_parallel_size"),
-            ("key-value heads", model.num_query_groups, "tensor_model_parallel_size"),
-            ("MLP columns", model.ffn_hidden_size, "tensor_model_parallel_size"),
-            ("vocabulary entries", model.vocab_size, "tensor_model_parallel_size"),
-            ("layers", model.num_layers, "pipeline_model_parallel_size"),
-        ):
-            if number % (size := getattr(self, by)):
-                raise ConfigError(
-                    f"{number} {what} cannot be divided by {flag(by)} {size} ({model.name})"
-                )
 
     @property
     def model_parallel_size(self) -> int:

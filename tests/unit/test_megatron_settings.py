@@ -74,7 +74,7 @@ def test_the_flags_that_describe_qwen3_8b_to_megatron_are_accepted_unchanged() -
         attention_softmax_in_fp32=True,
         attention_backend="flash",
     )
-    flags.check_model(architecture())
+    architecture().check(flags)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_a_flag_that_contradicts_the_checkpoint_is_refused_with_both_numbers(
     flags: dict[str, Any], words: list[str]
 ) -> None:
     with pytest.raises(ConfigError) as refusal:
-        settings(16, **flags).check_model(architecture())
+        architecture().check(settings(16, **flags))
     assert all(word in str(refusal.value) for word in words), str(refusal.value)
 
 

@@ -64,7 +64,7 @@ class MegatronBackend:
                 f"the run is configured for {cfg.num_learner_ranks}"
             )
         self._described = open_model(model_dir, cfg.model_family)
-        self._settings.check_model(self._described.architecture)
+        self._described.architecture.check(self._settings)
         self._model_dir = model_dir
         self._config = transformer_config(self._described.architecture, self._settings)
         self._config.finalize_model_grads_func = _sum_gradients
