@@ -67,6 +67,7 @@ VALUES: dict[str, str] = {
     "buffer_disk_limit": "1000000000",
     "keep_trajectories": "0",
     "hf_checkpoint": "MODEL2",
+    "model_family": "Qwen3ForCausalLM",
     "save": "TMP/checkpoints",
     "save_interval": "5",
     "load": "TMP/other",
