@@ -9,7 +9,6 @@ from agentrl.buffer.settings import BufferSettings
 from agentrl.cluster.signals import until_sigterm
 from agentrl.cluster.spec import RunSpec
 from agentrl.types import SamplingParams
-from agentrl.wire.keys import load_keys
 
 __all__ = ["main"]
 
@@ -25,9 +24,8 @@ def main(spec: RunSpec) -> None:
         stop_token_ids=tuple(config.rollout_stop_token_ids),
     )
     settings = BufferSettings.from_config(config, spec.buffer_address, sampling)
-    keys = load_keys(Path(spec.keys_dir)) if spec.keys_dir else None
 
     async def serve() -> None:
-        await until_sigterm(lambda: run_buffer(settings, Path(spec.run_dir), keys=keys))
+        await until_sigterm(lambda: run_buffer(settings, Path(spec.run_dir), keys=spec.peer_keys()))
 
     anyio.run(serve)
