@@ -4,8 +4,10 @@ import sys
 import time
 from pathlib import Path
 
+from agentrl.config.command_line import Program, help_page
 from agentrl.config.device import Device
-from agentrl.config.flags import Program, help_page
+from agentrl.config.fields import own_fields
+from agentrl.config.passthrough import FAMILIES
 from agentrl.config.presets import DEFAULT, PRESETS
 from agentrl.config.readiness import check_readiness
 from agentrl.config.resolve import parse
@@ -75,13 +77,13 @@ def _say(notes: list[str]) -> None:
 
 def _is_default(config: RunConfig) -> bool:
     """Whether model, data, user code and passed-through flags are those that the project ships."""
-    code = ("env", "chat_format", "model_family", "custom_loss_function_path")
-    names = ("preset", "hf_checkpoint", "prompt_data", "dynamic_sampling_filter_path", *code)
-    ours = {name: getattr(config, name) for name in names}
-    values = {"preset": DEFAULT, "chat_format": RunConfig().chat_format} | PRESETS[DEFAULT].values
-    shipped = {name: values.get(name) for name in names}
-    more = (config.env_args, config.eval_prompt_data)
-    return ours == shipped and not any((*more, config.megatron, config.sglang, config.router))
+    shipped = RunConfig(**PRESETS[DEFAULT].values)
+    looked_at = [
+        name
+        for name, field in own_fields().items()
+        if field.fact.holds in ("rows", "code", "model") or field.kind in ("json", "list")
+    ]
+    return all(getattr(config, n) == getattr(shipped, n) for n in (*looked_at, *FAMILIES))
 
 
 def _check_rooms(config: RunConfig) -> list[str]:
@@ -103,14 +105,14 @@ def _check_rooms(config: RunConfig) -> list[str]:
         )
     # Torch comes with these; nobody waits for it to hear of a mistake in an Env.
     from agentrl.actors.judge import load_filter
-    from agentrl.learner.megatron.settings import MegatronSettings
+    from agentrl.config.megatron import MegatronSettings
     from agentrl.models.registry import open_model
     from agentrl.serving.launch import engine_command, router_command
 
     load_filter(config.dynamic_sampling_filter_path)
     model = str(config.hf_checkpoint)
     described = open_model(Path(model), config.model_family)
-    MegatronSettings.from_config(config).check_model(described.architecture)
+    described.architecture.check(MegatronSettings.from_config(config))
     notes += _on_chat_format(config, described.family.chat_format)
     # Commands are pure functions: making one without ports checks its settings.
     device: Device = "cpu" if config.device == "cpu" else "cuda"

@@ -255,6 +255,7 @@ def learn(
     num_ranks: int = 1,
     should_stop: Callable[[], bool] = lambda: False,
     not_finite_at: Iterable[int] = (),
+    config_class: type[RunConfig] = RunConfig,
     **flags: Any,
 ) -> tuple[LearnerOutcome, list[ToyBackend]]:
     """Train on the world's leases, each rank in a thread; what they agree on, their backends."""
@@ -282,7 +283,7 @@ def learn(
             "max_staleness": 8,
             "max_tokens_per_gpu": 32,
         }
-        cfg = RunConfig(**(defaults | flags))
+        cfg = config_class(**(defaults | flags))
         outcomes = list(threads.map(partial(run, cfg), backends))
     assert all(outcome == outcomes[0] for outcome in outcomes)
     return outcomes[0], backends

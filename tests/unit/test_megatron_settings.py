@@ -10,11 +10,10 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
-from agentrl.config.flags import read_flags
-from agentrl.config.passthrough import convert
+from agentrl.config.command_line import read_flags
+from agentrl.config.megatron import MegatronSettings, flag
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
-from agentrl.learner.megatron.settings import MegatronSettings, flag
 from agentrl.models import Architecture
 from agentrl.models.registry import describe_model, open_model
 
@@ -75,7 +74,7 @@ def test_the_flags_that_describe_qwen3_8b_to_megatron_are_accepted_unchanged() -
         attention_softmax_in_fp32=True,
         attention_backend="flash",
     )
-    flags.check_model(architecture())
+    architecture().check(flags)
 
 
 @pytest.mark.parametrize(
@@ -107,9 +106,9 @@ def given_as_flags(name: str, value: Any) -> Any:
     words = [flag(name), *([] if value is True else [str(value)])]
     if value is False:
         words = [flag(name).replace("--", "--no-", 1)]
-    raw = read_flags(words).families["megatron"]
-    assert raw.keys() == {name}
-    return convert("megatron", name, raw[name])
+    read = read_flags(words).values["megatron"]
+    assert read.keys() == {name}
+    return read[name]
 
 
 def examples(name: str) -> list[Any]:
@@ -157,7 +156,7 @@ def test_a_flag_that_contradicts_the_checkpoint_is_refused_with_both_numbers(
     flags: dict[str, Any], words: list[str]
 ) -> None:
     with pytest.raises(ConfigError) as refusal:
-        settings(16, **flags).check_model(architecture())
+        architecture().check(settings(16, **flags))
     assert all(word in str(refusal.value) for word in words), str(refusal.value)
 
 

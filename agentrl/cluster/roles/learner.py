@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import anyio
 import torch
@@ -27,7 +28,7 @@ from agentrl.serving.weights import FleetWeightSink
 from agentrl.types import EngineAddress
 from agentrl.wire.blocking import BlockingPeer
 
-__all__ = ["main"]
+__all__ = ["main", "sink_settings"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -81,27 +82,34 @@ def main(spec: RunSpec, rank: int) -> None:
         backend.close()
 
 
+def sink_settings(spec: RunSpec) -> dict[str, Any]:
+    """What the sender of weights is told, beside where the engines are."""
+    config = spec.config
+    return {
+        "bucket_bytes": config.update_weight_buffer_size,
+        "timeout_s": config.update_weights_timeout,
+        "fleet_size": config.update_weights_fleet_size,
+        "ranks_per_engine": config.rollout_num_gpus_per_engine,
+        "engine_dtype": getattr(torch, engine_dtype(config), None),
+        "tells_digests": engines_tell_digests(config),
+    }
+
+
 def _sink(spec: RunSpec, router_url: str) -> RoutedWeightSink:
     """The way to the engines; returns when all of them are there."""
     anyio.run(_engines_ready, spec)
-    config = spec.config
     key = read_key(spec.engine_key_file)
-    family = open_model(Path(spec.model_dir), config.model_family).family
+    family = open_model(Path(spec.model_dir), spec.config.model_family).family
 
     def open_sink(on_lost: Callable[[EngineAddress], None]) -> FleetWeightSink:
         return FleetWeightSink(
             spec.engines,
-            bucket_bytes=config.update_weight_buffer_size,
-            timeout_s=config.update_weights_timeout,
-            fleet_size=config.update_weights_fleet_size,
             on_lost=on_lost,
             backend="nccl" if torch.cuda.is_available() else "gloo",
             host=spec.collective_address,
-            ranks_per_engine=config.rollout_num_gpus_per_engine,
             key=key,
-            engine_dtype=getattr(torch, engine_dtype(config), None),
             fused=family.engine_fused,
-            tells_digests=engines_tell_digests(config),
+            **sink_settings(spec),
         )
 
     return RoutedWeightSink(router_url, spec.engines, open_sink, key)

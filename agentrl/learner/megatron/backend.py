@@ -19,6 +19,7 @@ from megatron.core.distributed import finalize_model_grads
 from torch import Tensor
 
 from agentrl.algorithms.rows import LossFn, MicroBatch
+from agentrl.config.megatron import MegatronSettings
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.learner.backend import StepResult
@@ -27,7 +28,6 @@ from agentrl.learner.megatron import checkpoint, compat, parallel, state
 from agentrl.learner.megatron.model import build_model, parameter_dtype, transformer_config
 from agentrl.learner.megatron.optimizer import Optimizer, wrap_model
 from agentrl.learner.megatron.passes import Layout, backward_pass, forward_pass
-from agentrl.learner.megatron.settings import MegatronSettings
 from agentrl.learner.megatron.weights import Weights
 from agentrl.models.registry import open_model
 
@@ -64,7 +64,7 @@ class MegatronBackend:
                 f"the run is configured for {cfg.num_learner_ranks}"
             )
         self._described = open_model(model_dir, cfg.model_family)
-        self._settings.check_model(self._described.architecture)
+        self._described.architecture.check(self._settings)
         self._model_dir = model_dir
         self._config = transformer_config(self._described.architecture, self._settings)
         self._config.finalize_model_grads_func = _sum_gradients

@@ -16,8 +16,8 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from msgspec.structs import asdict
 from torch.nn.functional import silu
 
+from agentrl.config.megatron import MegatronSettings
 from agentrl.learner.megatron.attention import PackedAttention
-from agentrl.learner.megatron.settings import MegatronSettings
 from agentrl.models.architecture import Architecture
 
 __all__ = ["build_model", "parameter_dtype", "transformer_config"]

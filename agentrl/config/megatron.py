@@ -2,7 +2,7 @@
 
 Names are Megatron's own with underscores (`RunConfig.megatron`). Three kinds: settings, which
 change how the model is trained; fixed ones, of which one value is right here and any other refused;
-and architecture flags, which must say what the checkpoint's config.json says (`check_model`).
+and architecture flags, which must say what the checkpoint's config.json says (`agentrl.models`).
 Refused: any other name, a value out of bounds, and combinations that cannot run, all before a
 process group exists.
 """
@@ -16,7 +16,6 @@ from msgspec import Meta
 
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
-from agentrl.models.architecture import Architecture
 from agentrl.nearest import nearest
 
 __all__ = ["MegatronSettings"]
@@ -76,34 +75,13 @@ class MegatronSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     @classmethod
     def from_config(cls, cfg: RunConfig) -> "MegatronSettings":
         """The checked settings of a run. Raises ConfigError naming the flag and the numbers."""
-        _refuse_unknown(cfg.megatron)
-        settings = cls(**{name: _converted(name, value) for name, value in cfg.megatron.items()})
+        refused: list[str] = []
+        values = {name: _converted(name, value, refused) for name, value in cfg.megatron.items()}
+        if refused:
+            raise ConfigError("\n".join(refused))
+        settings = cls(**values)
         _check_combinations(settings, cfg.num_learner_ranks)
         return settings
-
-    def check_model(self, model: Architecture) -> None:
-        """Refuse architecture flags that contradict the checkpoint and layouts that cannot divide
-        the model, with both numbers."""
-        told = msgspec.structs.asdict(model)
-        told["untie_embeddings_and_output_weights"] = not model.tied_embeddings
-        for name in self.__struct_fields__:
-            given = getattr(self, name)
-            if given is not None and name in told and given != told[name]:
-                raise ConfigError(
-                    f"{flag(name)} is {given} but the checkpoint's config.json says {told[name]} "
-                    f"({model.name}); leave the flag out or use another checkpoint"
-                )
-        for what, number, by in (
-            ("attention heads", model.num_attention_heads, "tensor_model_parallel_size"),
-            ("key-value heads", model.num_query_groups, "tensor_model_parallel_size"),
-            ("MLP columns", model.ffn_hidden_size, "tensor_model_parallel_size"),
-            ("vocabulary entries", model.vocab_size, "tensor_model_parallel_size"),
-            ("layers", model.num_layers, "pipeline_model_parallel_size"),
-        ):
-            if number % (size := getattr(self, by)):
-                raise ConfigError(
-                    f"{number} {what} cannot be divided by {flag(by)} {size} ({model.name})"
-                )
 
     @property
     def model_parallel_size(self) -> int:
@@ -129,21 +107,16 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _refuse_unknown(given: dict[str, Any]) -> None:
-    names = MegatronSettings.__struct_fields__
-    for name in given:
-        if name not in names:
-            hint = nearest(flag(name), map(flag, names))
-            raise ConfigError(
-                f"{flag(name)} is not a Megatron setting that the learner supports{hint}"
-            )
-
-
-def _converted(name: str, value: Any) -> Any:
+def _converted(name: str, value: Any, refused: list[str]) -> Any:
+    """`value` as the setting's type; what is wrong with name or value is added to `refused`."""
+    if name not in _TYPES:
+        close = nearest(flag(name), map(flag, _TYPES))
+        refused.append(f"{flag(name)} is not a Megatron setting that the learner supports{close}")
+        return None
     try:
         return msgspec.convert(value, type=_TYPES[name])
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{flag(name)} cannot be {value!r}: {error}{_allowed(name)}") from None
+        refused.append(f"{flag(name)} cannot be {value!r}: {error}{_allowed(name)}")
 
 
 def _allowed(name: str) -> str:
