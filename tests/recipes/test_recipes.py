@@ -48,7 +48,14 @@ assert "rloo" in own_fields()["advantage_estimator"].help
 algorithm = load_algorithm(RunConfig(advantage_estimator="rloo", n_samples_per_prompt=3))
 assert algorithm.values([0.0, 0.0, 1.0]) == [-0.5, -0.5, 1.0]
 """,
-        ("tests/unit/test_flag_matrix.py",),
+        ("tests/integration/test_learner_resume.py", "-k", "rloo"),
+    ),
+    "model_family": Recipe(
+        """
+from agentrl.models.registry import families
+assert families()["mistral"].architectures == ("MistralForCausalLM",)
+""",
+        ("tests/parity/test_megatron_step.py", "-k", "mistral"),
     ),
     "reward": Recipe(
         """
