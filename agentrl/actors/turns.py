@@ -101,7 +101,7 @@ class Episode:
         except InfrastructureError as failure:
             # What was saved may hold what is gone for ever: the next attempt begins anew.
             raise EnvError(f"{type(env).__name__}.restore: {message_of(failure)}") from failure
-        self._transcript.restore(saved.columns)
+        self._transcript.restore(saved.columns, saved.optional)
         self._budget.restore(saved.calls_left)
         self._reward = saved.reward
         self._metrics = saved.metrics | {"resumed_turns": float(self._transcript.num_turns)}
@@ -125,6 +125,7 @@ class Episode:
         return EpisodeSnapshot(
             env=state,
             columns=self._transcript.save(),
+            optional=self._transcript.optional,
             reward=self._reward,
             metrics=dict(self._metrics),
             calls_left=self._budget.calls_left,
@@ -179,6 +180,8 @@ class Episode:
             turn=self._transcript.num_turns,
         )
         self._transcript.sampled(generation.output_ids, generation.logprobs, generation.versions)
+        for column, values in generation.columns.items():
+            self._transcript.write(column, values)
         self._count(
             {
                 "retractions": float(generation.num_retractions),

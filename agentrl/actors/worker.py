@@ -39,6 +39,7 @@ from agentrl.types import (
     MAX_SNAPSHOT_BYTES,
     EpisodeAssignment,
     EpisodeId,
+    EpisodeReport,
     Outcome,
     TurnClient,
 )
@@ -209,8 +210,15 @@ class Worker:
         finally:
             del self._scopes[assignment.id]
         if played is not None:
-            await peer.deliver(Finished(played.report), played.columns)
+            await peer.deliver(Finished(self._named(played.report)), played.columns)
         await self._announce(peer, client)
+
+    def _named(self, report: EpisodeReport) -> EpisodeReport:
+        """With the Env that was played; none was where a dialogue is shown."""
+        if self._settings.demonstration_key is not None:
+            return report
+        facts = msgspec.structs.replace(report.facts, env=self._settings.env)
+        return msgspec.structs.replace(report, facts=facts)
 
     async def _play(
         self,

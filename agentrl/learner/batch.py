@@ -104,6 +104,7 @@ def build_sequence(planned: PlannedRow, trajectory: Trajectory, rules: BatchRule
         "ages": shift(ages_L.astype(np.int32), -1),
         "turns": shift(trajectory.turns_L, -1),
     }
+    columns |= {c.name: shift(values_L, c.fill) for c, values_L in trajectory.optional.items()}
     return TrainSequence(
         tokens_L=trajectory.tokens_L,
         columns=columns,

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from agentrl.clock import Clock
+from agentrl.columns import COLUMNS, Column
 from agentrl.errors import DataError, PeerLostError
 from agentrl.learner.asking import (
     Asking,
@@ -20,7 +21,7 @@ from agentrl.learner.asking import (
     raise_if_refused,
 )
 from agentrl.learner.rows import Trajectory, decode_trajectory
-from agentrl.types import COLUMNS, TrajectoryRow
+from agentrl.types import TrajectoryRow
 from agentrl.wire.messages import (
     Fetch,
     Lease,
@@ -79,21 +80,30 @@ class RowClient:
         self._clock = clock
         self._requests = itertools.count(1)
 
-    def fetch(self, rows: Sequence[TrajectoryRow]) -> list[Trajectory | None]:
-        """The trajectories in the order of `rows`; None where the stored payload is damaged.
+    def fetch(
+        self, rows: Sequence[TrajectoryRow], optional: Sequence[Column] = ()
+    ) -> list[Trajectory | None]:
+        """The trajectories in the order of `rows`, with these optional columns and no other; None
+        where the stored payload is damaged.
 
         Raises PeerLostError when the buffer misses its deadline, DataError for columns that are
         not what their row promises.
         """
         found: list[Trajectory | None] = []
         for chunk in _chunks(rows):
-            found.extend(self._fetch_chunk(chunk))
+            found.extend(self._fetch_chunk(chunk, optional))
         return found
 
-    def _fetch_chunk(self, rows: Sequence[TrajectoryRow]) -> Iterator[Trajectory | None]:
+    def _fetch_chunk(
+        self, rows: Sequence[TrajectoryRow], optional: Sequence[Column]
+    ) -> Iterator[Trajectory | None]:
         request = next(self._requests)
-        answer, columns = self._ask(Fetch(request, [row.payload for row in rows]))
-        width = len(COLUMNS)
+        names = [*COLUMNS, *(column.name for column in optional)]
+        there = [row.meta.columns for row in rows]
+        payloads = [row.payload for row in rows]
+        fetch = Fetch(request, payloads, names, there if any(there) else [])
+        answer, columns = self._ask(fetch)
+        width = len(names)
         if len(columns) != width * len(rows):
             raise DataError(
                 f"answer to fetch {request} has {len(columns)} columns instead of "
@@ -112,7 +122,8 @@ class RowClient:
                 )
                 yield None
             else:
-                yield decode_trajectory(row, columns[index * width : (index + 1) * width])
+                own = columns[index * width : (index + 1) * width]
+                yield decode_trajectory(row, own, optional)
 
     def _ask(self, fetch: Fetch) -> tuple[Rows, Sequence[Any]]:
         deadline = self._clock.now() + FETCH_TIMEOUT_S

@@ -26,13 +26,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from agentrl.columns import COLUMNS
 from agentrl.config.run import RunConfig
 from agentrl.learner.backend import LossFn, MicroBatch, StepResult
 from agentrl.learner.iteration import train_lease
 from agentrl.learner.rows import Trajectory, decode_trajectory
 from agentrl.lineage import Lineage
 from agentrl.types import (
-    COLUMNS,
     EpisodeId,
     GroupRows,
     LeaseHeader,
@@ -126,7 +126,7 @@ class Batch:
         )
         place = len(self.rows)
         row = TrajectoryRow(episode, meta, PayloadRef("golden", 1, place, 0, 0))
-        data = [np.array(columns[name], dtype).tobytes() for name, dtype in COLUMNS.items()]
+        data = [np.array(columns[name], dtype=c.dtype).tobytes() for name, c in COLUMNS.items()]
         self.rows[place] = decode_trajectory(row, data)
         return row
 

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from agentrl import AssistantTurn, Env, Message, tool
+from agentrl.columns import COLUMNS
 from agentrl.tokens import QwenFormat, TokenStream, ToolCall, Vocab
 from agentrl.tokens.formats.base import ChatFormat
 from agentrl.tokens.formats.qwen3 import Qwen3Format, StrippedQwen3Format
 from agentrl.tokens.formats.tags import TagsFormat
 from agentrl.tokens.transcript import Transcript
-from agentrl.types import COLUMNS, SpanKind
+from agentrl.types import SpanKind
 
 pytestmark = pytest.mark.anyio
 

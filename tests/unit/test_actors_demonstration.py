@@ -9,10 +9,10 @@ import agentrl.envs.search_r1
 from agentrl.actors.demonstration import DemonstrationPlayer
 from agentrl.actors.limits import Limits
 from agentrl.actors.report import PlayedEpisode
+from agentrl.columns import COLUMNS
 from agentrl.tokens.formats.base import ChatFormat
 from agentrl.tokens.formats.load import load_format
 from agentrl.types import (
-    COLUMNS,
     EpisodeAssignment,
     EpisodeId,
     Outcome,

@@ -13,6 +13,7 @@ import agentrl.envs.search_r1
 from agentrl.actors.episode import EpisodePlayer
 from agentrl.actors.limits import Limits
 from agentrl.actors.report import PlayedEpisode
+from agentrl.columns import COLUMNS
 from agentrl.envs.env import Env
 from agentrl.envs.messages import AssistantTurn, Message, Step
 from agentrl.errors import EngineError
@@ -20,7 +21,6 @@ from agentrl.tokens.formats.load import load_format
 from agentrl.tokens.vocab import Vocab
 from agentrl.tools.tool import tool
 from agentrl.types import (
-    COLUMNS,
     EpisodeAssignment,
     EpisodeId,
     Generation,
@@ -123,8 +123,8 @@ async def play(
 
 
 def columns_of(played: PlayedEpisode) -> dict[str, np.ndarray[Any, Any]]:
-    pairs = zip(COLUMNS.items(), played.columns, strict=True)
-    return {name: np.frombuffer(column, dtype) for (name, dtype), column in pairs}
+    pairs = zip(COLUMNS.values(), played.columns, strict=True)
+    return {column.name: np.frombuffer(data, column.dtype) for column, data in pairs}
 
 
 async def test_a_tool_call_is_run_and_its_answer_scored() -> None:

@@ -19,6 +19,7 @@ from agentrl import errors
 from agentrl.actors.judge import FILTERS
 from agentrl.buffer.ledger import Ledger
 from agentrl.cli.main import main as sub_command
+from agentrl.columns import COLUMNS
 from agentrl.config.flags import Program, known_flags
 from agentrl.config.resolve import parse
 from agentrl.envs.chat_formats import GROUP as FORMATS
@@ -26,7 +27,7 @@ from agentrl.envs.named import REWARDS, TOOLS
 from agentrl.envs.registry import GROUP
 from agentrl.learner.custom import LOSSES
 from agentrl.telemetry.metrics import REGISTRY
-from agentrl.types import COLUMNS, Fate, Outcome, StopReason
+from agentrl.types import Fate, Outcome, StopReason
 from agentrl.wire.messages import Message
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from agentrl.columns import COLUMNS
 from agentrl.config.run import RunConfig
 from agentrl.errors import DataError
 from agentrl.learner.advantage import group_advantages
@@ -14,7 +15,6 @@ from agentrl.learner.plan import PlannedRow, plan_iteration
 from agentrl.learner.rows import decode_trajectory
 from agentrl.lineage import Lineage
 from agentrl.types import (
-    COLUMNS,
     EpisodeId,
     GroupRows,
     LeaseHeader,
@@ -53,7 +53,7 @@ def row_of(
 
 
 def buffers_of(columns: dict[str, list[Any]]) -> list[bytes]:
-    return [np.array(columns[name], dtype=dtype).tobytes() for name, dtype in COLUMNS.items()]
+    return [np.array(columns[name], dtype=c.dtype).tobytes() for name, c in COLUMNS.items()]
 
 
 def response(num_sampled: int, prompt: int = 2) -> dict[str, list[Any]]:
@@ -208,7 +208,7 @@ def test_a_trajectory_of_a_foreign_episode_is_refused() -> None:
         ({"kinds": [S, C, C, S, U, S, S, C]}, "its first token is sampled"),
         ({"logprobs": [0, 0, np.nan, 0, 0, 0, 0, 0]}, "not finite"),
         ({"versions": [-1, -1, 0, 1, -1, 1, 1, -1]}, "its row says"),
-        ({"tokens": [1, 2]}, "column tokens has 8 bytes instead of 32"),
+        ({"tokens": [1, 2]}, "column tokens has 8 bytes, 8 tokens have 32"),
     ],
     ids=["count", "first", "nan", "versions", "length"],
 )

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+from agentrl.columns import COLUMNS
 from agentrl.config.run import RunConfig
 from agentrl.learner.batch import pack
 from agentrl.learner.plan import StepPlan, plan_iteration
 from agentrl.learner.rows import Trajectory, decode_trajectory
 from agentrl.learner.supervised import SupervisedLoss, build_demonstration
 from agentrl.types import (
-    COLUMNS,
     EpisodeId,
     GroupRows,
     LeaseHeader,
@@ -36,7 +36,7 @@ def dialogue(group: str, kinds: list[SpanKind]) -> tuple[TrajectoryRow, Trajecto
     }
     meta = TrajectoryMeta(num, 0, 1, 0.0, [], num_demonstrated=kinds.count(D))
     row = TrajectoryRow(EpisodeId(group, 0), meta, PayloadRef("s", 0, 0, 1, 0))
-    buffers = [np.array(columns[name], dtype=dtype).tobytes() for name, dtype in COLUMNS.items()]
+    buffers = [np.array(columns[name], dtype=c.dtype).tobytes() for name, c in COLUMNS.items()]
     return row, decode_trajectory(row, buffers)
 
 
