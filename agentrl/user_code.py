@@ -49,7 +49,8 @@ class Kind(Generic[T]):
 
     `noun` is what messages call one, `must_be` what a value that is none should have been, `write`
     the line that makes one. `take` makes of a module's value the thing that it is, or None.
-    `builtin`: agentrl's own, name to `module:attribute`. `flag`: where a place is given.
+    `builtin`: agentrl's own, name to `module:attribute`, or to a module that defines a single one.
+    `flag`: where a place is given.
     `is_function`: `pkg.module.name` is a place too, and messages begin with the flag if there is
     one.
     """
@@ -136,7 +137,7 @@ def load_named(kind: Kind[T], name: str) -> tuple[str, T] | None:
         raise claimed_twice(kind, name, claims)
     for owner, target in claims.items():
         try:
-            return owner, _at(kind, target)
+            return owner, _at(kind, target) if ":" in target else _only_of(kind, target)
         except ConfigError as error:
             raise ConfigError(f"{kind.noun} {name!r} of {owner} is broken: {error}") from error
     return None
@@ -218,9 +219,17 @@ def _at(kind: Kind[T], place: str) -> T:
     return taken
 
 
+def _only_of(kind: Kind[T], module: str) -> T:
+    """The one such thing that a module of agentrl defines."""
+    return _only_in(kind, _load_module(module), module)
+
+
 def _only(kind: Kind[T], path: str) -> T:
     """The one such thing that the file itself defines."""
-    module = load_file(Path(path))
+    return _only_in(kind, load_file(Path(path)), path)
+
+
+def _only_in(kind: Kind[T], module: ModuleType, path: str) -> T:
     found: dict[str, T] = {}
     for name, value in vars(module).items():
         taken = kind.take(value)

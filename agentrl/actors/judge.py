@@ -13,7 +13,9 @@ import anyio.to_thread
 
 from agentrl.actors.boundary import describe, sendable_text
 from agentrl.actors.failures import Failures
+from agentrl.actors.filters.check_reward_nonzero_std import check_reward_nonzero_std
 from agentrl.errors import EnvError
+from agentrl.shipped import FILTERS as FILTERS_SHIPPED
 from agentrl.types import Task
 from agentrl.user_code import Kind, Signature, hook, load
 from agentrl.wire.messages import Judge, Verdict
@@ -23,7 +25,7 @@ __all__ = [
     "FILTER_TIMEOUT_S",
     "DynamicFilter",
     "FilterDecision",
-    "check_reward_nonzero_std",
+    "check_reward_nonzero_std",  # documented here before filters had names
     "judge_group",
     "load_filter",
 ]
@@ -42,19 +44,13 @@ class DynamicFilter(Protocol):
     def __call__(self, rewards: Sequence[float], task: Task) -> FilterDecision: ...
 
 
-def check_reward_nonzero_std(rewards: Sequence[float], task: Task) -> FilterDecision:
-    """Drop groups whose rewards are all equal: their advantages are zero (DAPO, section 3.2)."""
-    keep = max(rewards) - min(rewards) > 1e-6
-    return keep, "" if keep else f"zero_std_{rewards[0]:g}"
-
-
 _FILTERS: Kind[DynamicFilter] = hook(
     "keep(rewards, task)",
     [Signature(("rewards", "task"))],
     group=FILTERS,
     noun="filter",
     flag="--dynamic-sampling-filter-path",
-    builtin={"check_reward_nonzero_std": f"{__name__}:check_reward_nonzero_std"},
+    builtin=FILTERS_SHIPPED.places,
 )
 
 

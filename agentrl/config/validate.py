@@ -61,14 +61,6 @@ def _check_batch(config: RunConfig) -> None:
             f"--min-group-size {config.min_group_size} is more than --n-samples-per-prompt "
             f"{episodes}: no group could ever be trained; make it {episodes} or less"
         )
-    if config.eval_only or config.is_supervised:
-        return
-    if episodes == 1 and not config.disable_rewards_normalization:
-        _refuse(
-            "--n-samples-per-prompt 1 with --advantage-estimator grpo: the mean of one episode is "
-            "its own reward, so every advantage is 0; raise --n-samples-per-prompt or give "
-            "--disable-rewards-normalization"
-        )
 
 
 def _check_sampling(config: RunConfig) -> None:

@@ -10,10 +10,11 @@ from collections.abc import Awaitable
 from typing import Any, Protocol
 
 from agentrl.errors import ConfigError
+from agentrl.shipped import REWARDS as SHIPPED
 from agentrl.tools.tool import Tool
 from agentrl.user_code import Kind, Signature, hook, load
 
-__all__ = ["REWARDS", "TOOLS", "Reward", "exact", "load_reward", "load_tool"]
+__all__ = ["REWARDS", "TOOLS", "Reward", "load_reward", "load_tool"]
 
 #: Entry point groups under which packages announce theirs.
 TOOLS, REWARDS = "agentrl.tools", "agentrl.rewards"
@@ -25,12 +26,6 @@ class Reward(Protocol):
     def __call__(
         self, text: str, label: str, task: dict[str, Any], /
     ) -> float | Awaitable[float]: ...
-
-
-def exact(text: str, label: str, task: dict[str, Any], /) -> float:
-    """1 when the text is the label, outer white space aside, else 0."""
-    del task
-    return float(text.strip() == label.strip())
 
 
 @functools.cache
@@ -75,5 +70,5 @@ _REWARDS: Kind[Reward] = hook(
     never=(Tool,),
     group=REWARDS,
     noun="reward",
-    builtin={"exact": "agentrl.envs.named:exact"},
+    builtin=SHIPPED.places,
 )

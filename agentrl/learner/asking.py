@@ -5,44 +5,28 @@
 The source rank alone speaks to the buffer. It waits in short turns and tells the other ranks after
 each, so that no collective outlives its own deadline however long generation takes, and a request
 to stop is seen by all ranks at the same moment. What goes wrong on the source is raised on all.
-
-A Welcome means that the connection was made anew: what was unanswered is asked again.
+What is asked and which message answers stands in `question`.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
-
-import msgspec
+from typing import Any, Protocol
 
 from agentrl.clock import Clock
-from agentrl.errors import DataError, FencedError
 from agentrl.learner.agreement import Rank, by_source
-from agentrl.wire.messages import Heartbeat, Message, Refused, Welcome
+from agentrl.learner.question import (
+    Answer,
+    AskLease,
+    AskPush,
+    Question,
+    Republish,
+    StopRequested,
+)
+from agentrl.wire.messages import Heartbeat, Message, Welcome
 
-__all__ = [
-    "RESEND_S",
-    "TURN_S",
-    "Asking",
-    "LearnerPeer",
-    "Republish",
-    "StopRequested",
-    "raise_if_refused",
-]
+__all__ = ["TURN_S", "Asking", "LearnerPeer"]
 
 #: Seconds of one bounded wait; also how soon a request to stop is seen.
 TURN_S = 2.0
-#: Seconds after which an unanswered question is asked again (the buffer may have restarted).
-RESEND_S = 30.0
-
-A = TypeVar("A")
-
-
-class StopRequested(msgspec.Struct, frozen=True, tag_field="t", tag="stop_requested"):
-    """The source rank was asked to stop: all ranks end here."""
-
-
-class Republish(msgspec.Struct, frozen=True, tag_field="t", tag="republish"):
-    """An engine lacks the newest weights: all ranks publish, then wait on."""
 
 
 class LearnerPeer(Protocol):
@@ -86,51 +70,30 @@ class Asking:
         self._should_stop = should_stop
         self._should_republish = should_republish
         self._clock = clock
-        self._ask_at = 0.0
 
-    def ask(
-        self, question: Message, take: Callable[[Message], A | None], kind: Any
-    ) -> A | StopRequested | Republish:
-        """The first message that `take` makes an answer of type `kind` of, or what comes before
-        one. Collective: every rank gets the same.
+    def ask(self, asked: AskLease | AskPush) -> Answer:
+        """The answer, or what comes before one. Collective: every rank gets the same.
 
-        Raises what `take` raises, FencedError or DataError when the buffer refuses something, and
-        what the connection raises when it is gone.
+        Raises what `Question.hear` raises, and what the connection raises when it is gone.
         """
-        self._ask_at = self._clock.now()
+        question = Question(asked, self._clock.now())
         while True:
-            heard: A | StopRequested | Republish | Heartbeat = by_source(
-                self._backend,
-                lambda: self._turn(question, take),
-                kind | StopRequested | Republish | Heartbeat,
+            heard: Answer | Heartbeat = by_source(
+                self._backend, lambda: self._turn(question), Answer | Heartbeat
             )
             if not isinstance(heard, Heartbeat):
                 return heard
 
-    def _turn(
-        self, question: Message, take: Callable[[Message], A | None]
-    ) -> A | StopRequested | Republish | Heartbeat:
+    def _turn(self, question: Question) -> Answer | Heartbeat:
         if self._should_stop():
             return StopRequested()
         if self._should_republish():
             return Republish()
-        if self._clock.now() >= self._ask_at:
-            self._peer.send(question)
-            self._ask_at = self._clock.now() + RESEND_S
+        message = question.due(self._clock.now())
+        if message is not None:
+            self._peer.send(message)
         try:
-            message, _ = self._peer.receive(TURN_S)
+            heard, _ = self._peer.receive(TURN_S)
         except TimeoutError:
             return Heartbeat()
-        raise_if_refused(message)
-        if isinstance(message, Welcome):
-            self._ask_at = self._clock.now()
-        return take(message) or Heartbeat()
-
-
-def raise_if_refused(message: Message) -> None:
-    """Raise FencedError or DataError when the buffer refused something this learner sent."""
-    if not isinstance(message, Refused):
-        return
-    if message.fatal:
-        raise FencedError(f"the buffer refused this learner: {message.reason}")
-    raise DataError(f"the buffer refused message {message.seq} of the learner: {message.reason}")
+        return question.hear(heard, self._clock.now()) or Heartbeat()

@@ -1,9 +1,5 @@
 """Where a learner begins: at the run's first weights, or after its newest whole checkpoint.
 
-    no versions yet     version 0, iteration 0            the run begins
-    a checkpoint of c   next version, iteration c         what came after c is trained again
-    versions, none      next version, iteration 0         it died before its first checkpoint
-
 The restored weights are always published anew, under a number that no weights ever had, before
 anything is generated: whatever engines hold was trained by a process that is gone. A number that
 was announced is used, whether its push ended or not. Refused is a checkpoint that does not fit the
@@ -11,36 +7,23 @@ ledger: older than what the buffer has let go, or resting on a version that the 
 """
 
 import logging
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
+from agentrl.algorithms.base import Algorithm
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, DataError
+from agentrl.learner.agreement import by_source
 from agentrl.learner.backend import TrainBackend
 from agentrl.learner.checkpointing import CheckpointWriter, restore_newest
 from agentrl.learner.checkpoints import Checkpoint
-from agentrl.types import VersionRow
+from agentrl.learner.schedule import KEPT
 from agentrl.wire.messages import Welcome
 
-__all__ = ["Checkpoints", "agree", "first_row", "hf_directory", "keeps_models"]
+__all__ = ["Checkpoints", "agree", "hf_directory", "keeps_models"]
 
 logger = logging.getLogger(__name__)
-
-#: Checkpoints of a run that are kept: the newest, and one to fall back to.
-KEPT = 2
-
-
-def first_row(versions: Sequence[VersionRow], checkpoint: Checkpoint | None) -> VersionRow:
-    """The version under which a learner publishes the weights that it begins with. `versions`: all
-    that the run has announced or published, in order."""
-    if not versions:
-        return VersionRow(0, None, 0)
-    version = max(row.version for row in versions) + 1
-    if checkpoint is None:
-        return VersionRow(version, versions[0].version, 0)
-    return VersionRow(version, checkpoint.version, checkpoint.iteration)
 
 
 def agree(backend: TrainBackend, welcome: Welcome) -> Welcome:
@@ -52,13 +35,14 @@ def agree(backend: TrainBackend, welcome: Welcome) -> Welcome:
 class Checkpoints:
     """The checkpoints of a run. Every call is collective."""
 
-    def __init__(self, cfg: RunConfig, backend: TrainBackend) -> None:
-        self._cfg = cfg
+    def __init__(self, algorithm: Algorithm, backend: TrainBackend) -> None:
+        self._cfg = cfg = algorithm.cfg
+        self._algorithm = algorithm
         self._backend = backend
         self._root = _root(cfg)
-        self._writer = CheckpointWriter(self._root, backend, run_id=cfg.run_id or "", keep=KEPT)
-        self._covered = 0
-        self._newest = 0
+        self._writer = CheckpointWriter(
+            self._root, backend, run_id=cfg.run_id or "", keep=KEPT, files=self._files
+        )
 
     def restore(self, welcome: Welcome) -> Checkpoint | None:
         """Load the run's newest whole checkpoint, else what `--load` names; None when the run has
@@ -79,11 +63,33 @@ class Checkpoints:
             first = restore_newest(Path(self._cfg.load), self._backend)
             if first is None:
                 raise ConfigError(f"--load {self._cfg.load}: there is no checkpoint")
+            self._restore_algorithm(first)
             logger.info("the first weights are those of %s", first.directory)
         self._writer.begin(found)
         if found is not None:
-            self._newest = found.iteration
+            self._restore_algorithm(found)
         return found
+
+    def _files(self) -> dict[str, bytes]:
+        kept = _AlgorithmState(self._algorithm.name, self._algorithm.state())
+        return {_ALGORITHM: msgspec.msgpack.encode(kept)}
+
+    def _restore_algorithm(self, found: Checkpoint) -> None:
+        """Give the algorithm what it left there; another's says nothing to it."""
+        kept = by_source(
+            self._backend, lambda: _algorithm_state(found.directory), _AlgorithmState | None
+        )
+        if kept is None:
+            return
+        if kept.name == self._algorithm.name:
+            self._algorithm.restore(kept.state)
+        elif kept.state:
+            logger.warning(
+                "%s holds the state of %s; %s begins without one",
+                found.directory,
+                kept.name,
+                self._algorithm.name,
+            )
 
     def _refuse_gap(self, found: Checkpoint | None, welcome: Welcome) -> None:
         """What the buffer has let go can be trained by nobody again."""
@@ -102,17 +108,26 @@ class Checkpoints:
                 " away to go on from the one before"
             )
 
-    def is_due(self, iteration: int) -> bool:
-        """Whether `--save-interval` asks for one after `iteration`."""
-        return iteration % self._cfg.save_interval == 0
-
-    def save(self, iteration: int, version: int) -> int:
-        """Write one; returns through which lease the buffer may forget: what the one before covers,
-        so that a run can fall back to that one."""
+    def save(self, iteration: int, version: int) -> None:
+        """Write the state after `iteration`, when `version` is the newest published."""
         self._writer.save(iteration, version)
-        if iteration > self._newest:
-            self._covered, self._newest = self._newest, iteration
-        return self._covered
+
+
+#: What the algorithm remembers, in a checkpoint. One of an older release has none.
+_ALGORITHM = "algorithm.msgpack"
+
+
+class _AlgorithmState(msgspec.Struct, frozen=True):
+    name: str
+    state: bytes
+
+
+def _algorithm_state(directory: Path) -> _AlgorithmState | None:
+    try:
+        data = (directory / _ALGORITHM).read_bytes()
+    except FileNotFoundError:
+        return None
+    return msgspec.msgpack.decode(data, type=_AlgorithmState)
 
 
 #: Stands in `--save-hf` for the number of iterations that a model has learnt for.

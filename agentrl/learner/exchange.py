@@ -1,8 +1,6 @@
-"""What a learner rank asks of the buffer: leases and rows.
+"""The rows of a lease, fetched by the rank that trains on them, and no others.
 
-The source rank alone asks for leases, and all ranks hear the answer (`asking`). Every rank fetches
-its own rows, and no others. Refused are an answer out of order and columns that are not what their
-row promises.
+Refused are columns that are not what their row promises.
 """
 
 import itertools
@@ -13,26 +11,13 @@ from typing import Any
 from agentrl.clock import Clock
 from agentrl.columns import COLUMNS, Column
 from agentrl.errors import DataError, PeerLostError
-from agentrl.learner.asking import (
-    Asking,
-    LearnerPeer,
-    Republish,
-    StopRequested,
-    raise_if_refused,
-)
+from agentrl.learner.asking import LearnerPeer
+from agentrl.learner.question import raise_if_refused
 from agentrl.learner.rows import Trajectory, decode_trajectory
 from agentrl.types import TrajectoryRow
-from agentrl.wire.messages import (
-    Fetch,
-    Lease,
-    LeaseRequest,
-    Message,
-    NoMoreLeases,
-    Rows,
-    Welcome,
-)
+from agentrl.wire.messages import Fetch, Rows, Welcome
 
-__all__ = ["LeaseClient", "RowClient"]
+__all__ = ["RowClient"]
 
 logger = logging.getLogger(__name__)
 
@@ -41,35 +26,6 @@ FETCH_TIMEOUT_S = 120.0
 #: Stored bytes asked for in one Fetch, well below the limit of a message; a larger single payload
 #: travels alone.
 FETCH_BYTES = 48 * 1024**2
-
-
-class LeaseClient:
-    """Asks for leases, one at a time."""
-
-    def __init__(self, asking: Asking) -> None:
-        self._asking = asking
-
-    def next(self, number: int) -> Lease | NoMoreLeases | StopRequested | Republish:
-        """Lease `number`, or why none will come, or what to do before. Collective, and raises as
-        `Asking.ask`; DataError for a lease out of order as well."""
-
-        def take(message: Message) -> Lease | NoMoreLeases | None:
-            if isinstance(message, Lease) and message.header.number >= number:
-                return _in_order(message, number)
-            if isinstance(message, NoMoreLeases) and message.after < number:
-                return message
-            return None
-
-        return self._asking.ask(LeaseRequest(number), take, Lease | NoMoreLeases)
-
-
-def _in_order(lease: Lease, number: int) -> Lease:
-    if lease.header.number != number:
-        raise DataError(
-            f"lease {lease.header.number} came while the learner waits for lease {number}: "
-            "leases must be stepped in order"
-        )
-    return lease
 
 
 class RowClient:

@@ -1,6 +1,4 @@
-"""One weight push: may it go, what the buffer is told of it, and the wait until it has that.
-
-    PushGate   asked -> (a pinned evaluation runs) -> granted, or the learner is to stop
+"""One weight push, and the wait until the buffer has committed what it was told.
 
 Every rank walks all tensors, because gathering them is collective; only the source speaks to the
 buffer and hands tensors to the engines. Sans-state: the caller keeps the lineage.
@@ -11,47 +9,17 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from agentrl.clock import Clock
-from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.learner.agreement import by_source
-from agentrl.learner.asking import Asking, LearnerPeer, StopRequested
+from agentrl.learner.asking import LearnerPeer
 from agentrl.learner.backend import TrainBackend
 from agentrl.types import WeightSink
-from agentrl.wire.messages import Message, PushGrant, PushRequest
 
-__all__ = ["FLUSH_TIMEOUT_S", "PushGate", "publish_weights", "settle"]
+__all__ = ["FLUSH_TIMEOUT_S", "publish_weights", "settle"]
 
 #: Deadline for the buffer to commit what it was told. It takes milliseconds, or as long as a buffer
 #: that died needs to come back.
 FLUSH_TIMEOUT_S = 60.0
-
-
-class PushGate:
-    """Waits with a push until no evaluation is pinned (`--eval-mode pinned`); else always open."""
-
-    def __init__(self, cfg: RunConfig, asking: Asking, clock: Clock) -> None:
-        self._is_open = cfg.eval_mode != "pinned"
-        self._asking = asking
-        self._clock = clock
-
-    def wait(self, version: int) -> float | None:
-        """Seconds until `version` may be pushed; None: the learner is to stop instead. Collective,
-        and raises as `Asking.ask`.
-
-        An engine that lacks weights ends the wait as well: what is held back could be all that the
-        evaluation needs.
-        """
-        if self._is_open:
-            return 0.0
-        began = self._clock.now()
-
-        def take(message: Message) -> PushGrant | None:
-            is_mine = isinstance(message, PushGrant) and message.version == version
-            return PushGrant(version) if is_mine else None
-
-        answer = self._asking.ask(PushRequest(version), take, PushGrant)
-        return None if isinstance(answer, StopRequested) else self._clock.now() - began
 
 
 def publish_weights(

@@ -9,8 +9,8 @@ engine client.
 
 from collections.abc import Callable
 
+from agentrl.serving.permit_queue import PermitQueue, Ticket
 from agentrl.sim.engine import Engine, Turn
-from agentrl.sim.permits import Permits, Ticket
 from agentrl.sim.timeline import Timer
 from agentrl.sim.truth import Weights
 from agentrl.sim.workload import Plan
@@ -33,7 +33,7 @@ class Episode:
     def __init__(
         self,
         world: World,
-        permits: Permits,
+        permits: PermitQueue,
         assignment: EpisodeAssignment,
         plan: Plan,
         ended: Callable[[EpisodeReport], None],
@@ -56,7 +56,9 @@ class Episode:
     def begin(self) -> None:
         """Ask for a permit, for the next turn."""
         self._timer = None
-        self._ticket = self._permits.acquire(self._assignment.mint, self._granted)
+        self._ticket = self._permits.acquire(
+            self._assignment.mint, self._granted, self._world.timeline.now
+        )
 
     def stop(self) -> None:
         """Leave at once, wherever it is."""
@@ -68,7 +70,7 @@ class Episode:
         else:
             if self._turn is not None and self._engine is not None:
                 self._engine.cancel(self._turn)
-            self._permits.release()
+            self._permits.release(self._world.timeline.now)
         self._leave_engine()
 
     def new_weights(self) -> None:
@@ -113,7 +115,7 @@ class Episode:
             self._spans[weights] = self._spans.get(weights, 0) + tokens
         self._world.tally.sampled(self._assignment.task.id, self._plan.turns[self._next])
         self._next += 1
-        self._permits.release()
+        self._permits.release(self._world.timeline.now)
         if self._next < len(self._plan.turns):
             tool_s = self._plan.tools[self._next - 1]
             self._timer = self._world.timeline.after(tool_s, self.begin)
@@ -125,7 +127,7 @@ class Episode:
     def _failed(self) -> None:
         """The engine is gone."""
         self._turn = self._engine = None
-        self._permits.release()
+        self._permits.release(self._world.timeline.now)
         self._end(Outcome.ENGINE_ERROR)
 
     def _end(self, outcome: Outcome) -> None:

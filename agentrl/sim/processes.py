@@ -6,12 +6,13 @@ RUNNING -> (the last lease is retired) ENDING -> (drained, every message answere
 import random
 from collections import Counter
 
+from agentrl.learner.schedule import KEPT
 from agentrl.sim.driver import Driver
 from agentrl.sim.learner import Learner
 from agentrl.sim.peer import Peer
 from agentrl.sim.truth import BrokenPromiseError
 from agentrl.sim.worker import Worker
-from agentrl.sim.world import KEPT, World
+from agentrl.sim.world import World
 
 __all__ = ["Processes"]
 
@@ -38,7 +39,7 @@ class Processes:
         """Mean over the living workers of the integral of their free share."""
         workers = [worker for worker in self.workers.values() if worker is not None]
         for worker in workers:
-            worker.permits.measure()
+            worker.permits.measure(self._world.timeline.now)
         return sum(worker.permits.free_s for worker in workers) / max(1, len(workers))
 
     def start(self) -> None:

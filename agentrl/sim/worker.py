@@ -4,9 +4,9 @@ The model of `agentrl.actors.worker`. A worker that dies takes its episodes alon
 of it from the driver, or by its silence.
 """
 
+from agentrl.serving.permit_queue import PermitQueue
 from agentrl.sim.episode import Episode
 from agentrl.sim.peer import Peer
-from agentrl.sim.permits import Permits
 from agentrl.sim.world import World
 from agentrl.types import EpisodeAssignment, EpisodeId, EpisodeReport
 from agentrl.wire.messages import (
@@ -36,7 +36,7 @@ class Worker:
         self._world = world
         self._playing: dict[EpisodeId, Episode] = {}
         self._announced_at = 0.0
-        self.permits = Permits(scenario.permits_per_worker, world.timeline)
+        self.permits = PermitQueue(scenario.permits_per_worker, world.timeline.now)
         self.peer = Peer(world.shell, "worker", name, incarnation, self._take, self.running)
 
     def die(self) -> None:
@@ -87,8 +87,9 @@ class Worker:
         self._world.left(1)
 
     def _announce(self) -> None:
-        self._announced_at = self._world.timeline.now
-        self.peer.send(Capacity(self._world.scenario.max_concurrent_episodes, self.permits.stats()))
+        self._announced_at = now = self._world.timeline.now
+        room = self._world.scenario.max_concurrent_episodes
+        self.peer.send(Capacity(room, self.permits.stats(now)))
 
     def _judge(self, order: Judge) -> None:
         if self.peer.gone:

@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from agentrl.learner.schedule import Save
 from agentrl.sim.fleet import Fleet
 from agentrl.sim.scenario import Scenario
 from agentrl.sim.shell import Shell
@@ -13,18 +14,7 @@ from agentrl.sim.truth import Truth
 from agentrl.sim.workload import Plan
 from agentrl.types import Task
 
-__all__ = ["KEPT", "Checkpoint", "World"]
-
-#: Checkpoints that are kept: the newest, and one to fall back to.
-KEPT = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """What a learner restores: iterations done, and the newest version at that moment."""
-
-    iteration: int
-    version: int
+__all__ = ["World"]
 
 
 @dataclass(slots=True)
@@ -37,7 +27,7 @@ class World:
     fleet: Fleet
     truth: Truth
     tally: Tally
-    checkpoints: list[Checkpoint] = field(default_factory=list)
+    checkpoints: list[Save] = field(default_factory=list)
     _num_playing: int = field(default=0, init=False)
     _when_idle: list[Callable[[], None]] = field(default_factory=list, init=False)
     _plans: dict[str, tuple[Plan, ...]] = field(default_factory=dict, init=False)

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from agentrl.algorithms.load import load_algorithm
 from agentrl.clock import ManualClock
 from agentrl.columns import COLUMNS
 from agentrl.config.run import RunConfig
@@ -246,7 +247,7 @@ def learn(
     def run(cfg: RunConfig, backend: ToyBackend) -> LearnerOutcome:
         clock = ManualClock()
         return run_learner(
-            cfg,
+            load_algorithm(cfg),
             backend,
             WorldPeer(world, clock),
             world if backend.is_source else None,

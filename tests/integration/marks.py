@@ -16,10 +16,12 @@ from torch import Tensor
 
 from agentrl.actors.limits import Limits
 from agentrl.actors.worker import Worker, WorkerSettings
+from agentrl.algorithms.base import Algorithm, Needs
+from agentrl.algorithms.rows import MicroBatch, Outputs
 from agentrl.columns import Column
-from agentrl.envs.env import Env
+from agentrl.config.run import RunConfig
+from agentrl.envs.env import Env, EnvContext
 from agentrl.envs.messages import AssistantTurn, Message, Step
-from agentrl.learner.backend import MicroBatch
 from agentrl.tokens.formats.load import load_format
 from agentrl.types import Generation, PermitStats, SamplingParams
 from agentrl.wire.peer import BufferPeer
@@ -27,7 +29,7 @@ from tests.unit.viewed_run import MODEL
 
 MARKS = Column("marks", "<u2", (3, 2), fill=9)
 VERSION = 1
-ENV = "tests.integration.marks:Marked"
+ENV, READER = "tests.integration.marks:Marked", "tests.integration.marks:Marks"
 
 
 def marks_of(group: int, index: int, first: int, ids: Sequence[int]) -> npt.NDArray[np.uint16]:
@@ -104,15 +106,23 @@ class Marked(Env):
         assert state == b"between"
 
 
-class Read:
-    """What a loss is given: the labels, which were sampled, and the marks of all."""
+class Marks(Algorithm):
+    """A policy gradient; its loss keeps the labels, which of them were sampled, and all marks."""
 
-    def __init__(self) -> None:
+    def __init__(self, cfg: RunConfig, args: Any) -> None:
+        super().__init__(cfg, args)
+        self.needs = Needs(columns=(MARKS,))
         self.seen: list[tuple[Tensor, Tensor, Tensor]] = []
 
-    def __call__(self, batch: MicroBatch) -> None:
+    def values(self, rewards: Sequence[float]) -> list[float]:
+        """No episode is left out."""
+        return [1.0 + reward for reward in rewards]
+
+    def loss(self, model: str, batch: MicroBatch, out: Outputs) -> tuple[Tensor, dict[str, Tensor]]:
+        """See `Algorithm.loss`."""
         columns = batch.columns
         self.seen.append((batch.labels_T, columns["sampled"], columns[MARKS.name]))
+        return super().loss(model, batch, out)
 
     def tokens(self) -> dict[tuple[int, int, int], bytes]:
         """The marks of each sampled token by group, episode and place; all others are filled."""
@@ -135,7 +145,7 @@ async def main(address: str, name: str, holds: bool) -> None:
     settings = WorkerSettings(
         env=ENV,
         env_args={},
-        services={},
+        context=EnvContext({}, 60.0, False),
         model_dir=str(MODEL),
         chat_format="qwen",
         limits=Limits(
@@ -145,7 +155,6 @@ async def main(address: str, name: str, holds: bool) -> None:
             max_tool_calls=None,
             episode_timeout_s=600.0,
         ),
-        tool_timeout_s=60.0,
         max_concurrent_episodes=16,
     )
     worker = Worker(settings)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from agentrl.learner.backend import MicroBatch
+from agentrl.algorithms.rows import MicroBatch
 from agentrl.telemetry.metrics import REGISTRY
 from agentrl.wire.messages import Published, Stepped
 from tests.integration.learner_world import World, learn

@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+from torch import Tensor
 
+from agentrl.algorithms.load import load_algorithm
+from agentrl.algorithms.rows import MicroBatch
 from agentrl.buffer import BufferSettings
 from agentrl.clock import MonotonicClock
 from agentrl.columns import TOKEN_BYTES, Column
@@ -42,7 +44,7 @@ from agentrl.wire.messages import (
 )
 from tests.integration import marks
 from tests.integration.buffer_process import Server
-from tests.integration.marks import MARKS, Read, marks_of
+from tests.integration.marks import MARKS, marks_of
 from tests.integration.toy_backend import ToyBackend, ToyGroup
 from tests.unit.viewed_run import MODEL
 
@@ -98,24 +100,12 @@ class Counting:
         return message, columns
 
 
-class Reading(ToyBackend):
-    """The same score for every token; reads what the loss is given."""
+class Flat(ToyBackend):
+    """A model that gives every token the same."""
 
-    def __init__(self, group: ToyGroup, rank: int) -> None:
-        super().__init__(group, rank)
-        self.read = Read()
-
-    def _scores(self, table: Any, batch: Any) -> Any:
-        return table.sum() + torch.zeros(len(batch.tokens_T)) - 1.0, table.sum().expand(
-            len(batch.tokens_T)
-        )
-
-    def step(self, micro_batches: Any, loss_fn: Any) -> Any:
-        def reading(batch: Any, *outputs: Any) -> Any:
-            self.read(batch)
-            return loss_fn(batch, *outputs)
-
-        return super().step(micro_batches, reading)
+    def _scores(self, table: Tensor, batch: MicroBatch) -> tuple[Tensor, Tensor]:
+        same_T = table.mean().expand(len(batch.tokens_T))
+        return same_T - 1.0, same_T
 
 
 class Arrived:
@@ -189,24 +179,19 @@ def test_it_stands_in_the_loss_of_two_ranks_as_it_was_written(arrived: Arrived) 
     metrics = [each for group in arrived.header.groups for each in group.metrics]
     assert [each["resumed_turns"] for each in metrics] == [1.0] * GROUPS * EPISODES
     group = ToyGroup(2)
-    backends = [Reading(group, rank) for rank in range(2)]
-    cfg = RunConfig(max_staleness=8, max_tokens_per_gpu=64)
+    cfg = RunConfig(max_staleness=8, max_tokens_per_gpu=64, advantage_estimator=marks.READER)
 
-    def train(backend: Reading) -> None:
-        name = f"learner-{backend.data_parallel_rank}"
+    def train(rank: int) -> Any:
+        algorithm = load_algorithm(cfg)
+        name = f"learner-{rank}"
         with BlockingPeer(arrived.address, role="learner", name=name) as peer:
-            client = RowClient(peer, MonotonicClock())
-            train_lease(
-                arrived.header,
-                cfg,
-                backend,
-                Lineage([FIRST]),
-                lambda rows: client.fetch(rows, (MARKS,)),
-            )
+            fetch = RowClient(peer, MonotonicClock()).fetch
+            backend = Flat(group, rank)
+            train_lease(arrived.header, algorithm, backend, Lineage([FIRST]), fetch)
+        return algorithm
 
     with ThreadPoolExecutor(2) as threads:
-        list(threads.map(train, backends))
-    first, second = (backend.read.tokens() for backend in backends)
+        first, second = (algorithm.tokens() for algorithm in threads.map(train, range(2)))
     assert first
     assert second
     assert not first.keys() & second.keys()

@@ -17,16 +17,17 @@ import pytest
 
 from agentrl import errors
 from agentrl.actors.judge import FILTERS
+from agentrl.algorithms.custom import LOSSES
+from agentrl.algorithms.load import ESTIMATORS
 from agentrl.buffer.ledger import Ledger
 from agentrl.cli.main import main as sub_command
 from agentrl.columns import COLUMNS
 from agentrl.config.flags import Program, known_flags
 from agentrl.config.resolve import parse
-from agentrl.envs.chat_formats import GROUP as FORMATS
 from agentrl.envs.named import REWARDS, TOOLS
 from agentrl.envs.registry import GROUP
-from agentrl.learner.custom import LOSSES
 from agentrl.telemetry.metrics import REGISTRY
+from agentrl.tokens.formats.load import GROUP as FORMATS
 from agentrl.types import Fate, Outcome, StopReason
 from agentrl.wire.messages import Message
 
@@ -96,7 +97,8 @@ def test_every_dotted_name_exists(page: Path) -> None:
         REWARDS,
         FORMATS,
         FILTERS,
-        LOSSES,
+        LOSSES.group,
+        ESTIMATORS.group,
     }
     assert not {name for name in named if not resolves(name.replace(":", "."))}
 

@@ -9,7 +9,8 @@ import pytest
 
 from agentrl import load_env
 from agentrl.envs.messages import AssistantTurn
-from agentrl.envs.named import exact, load_reward, load_tool
+from agentrl.envs.named import load_reward, load_tool
+from agentrl.envs.rewards.exact import exact
 from agentrl.errors import ConfigError
 from agentrl.tools.fetch import fetch
 

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 from torch import Tensor
 
+from agentrl.algorithms.rows import LossFn, MicroBatch
 from agentrl.clock import ManualClock
 from agentrl.errors import DataError, FencedError, PeerLostError
 from agentrl.learner import exchange
-from agentrl.learner.asking import RESEND_S, TURN_S, Asking, StopRequested
-from agentrl.learner.backend import LossFn, MicroBatch, StepResult
-from agentrl.learner.exchange import LeaseClient, RowClient
+from agentrl.learner.asking import TURN_S, Asking
+from agentrl.learner.backend import StepResult
+from agentrl.learner.exchange import RowClient
+from agentrl.learner.question import RESEND_S, AskLease, StopRequested
 from agentrl.types import EpisodeId, LeaseHeader, PayloadRef, TrajectoryMeta, TrajectoryRow
 from agentrl.wire.messages import (
     Fetch,
@@ -75,12 +77,10 @@ class OneRank:
         self.last_broadcast = data
         return data
 
-    def logprobs(
-        self, micro_batches: Sequence[MicroBatch], *, reference: bool = False
-    ) -> list[Tensor]:
+    def run(self, model: str, micro_batches: Sequence[MicroBatch]) -> list[Tensor]:
         raise NotImplementedError
 
-    def step(self, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:
+    def step(self, model: str, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:
         raise NotImplementedError
 
     def hf_tensors(self) -> Iterator[tuple[str, Tensor]]:
@@ -114,8 +114,8 @@ def ask(
     def stop() -> bool:
         return len(peer.timeouts) >= stop_after
 
-    client = LeaseClient(Asking(peer, backend, stop, lambda: False, clock))
-    return client.next(number), peer, backend
+    asking = Asking(peer, backend, stop, lambda: False, clock)
+    return asking.ask(AskLease(number)), peer, backend
 
 
 def row(index: int, num_bytes: int = 100) -> TrajectoryRow:
@@ -151,9 +151,9 @@ def test_what_goes_wrong_on_the_source_is_raised_on_every_rank(
     clock, source = ManualClock(), OneRank()
     for rank in (source, Listener(source)):
         peer = ScriptedPeer(clock, [answer])
-        client = LeaseClient(Asking(peer, rank, lambda: False, lambda: False, clock))
+        asking = Asking(peer, rank, lambda: False, lambda: False, clock)
         with pytest.raises(error):
-            client.next(2)
+            asking.ask(AskLease(2))
 
 
 def test_a_long_wait_is_many_short_ones_with_a_broadcast_each() -> None:

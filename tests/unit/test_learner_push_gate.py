@@ -5,15 +5,12 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from agentrl.clock import ManualClock
-from agentrl.config.run import RunConfig
 from agentrl.errors import DataError, FencedError
-from agentrl.learner.asking import RESEND_S, TURN_S, Asking
-from agentrl.learner.publish import PushGate
+from agentrl.learner.asking import TURN_S, Asking
+from agentrl.learner.question import RESEND_S, AskPush, Republish, StopRequested
 from agentrl.types import LeaseHeader
 from agentrl.wire.messages import Lease, PushGrant, PushRequest, Refused, Welcome
 from tests.unit.test_learner_exchange import Answer, OneRank, ScriptedPeer
-
-PINNED = RunConfig(eval_mode="pinned", eval_interval=1)
 
 
 class Ask:
@@ -23,7 +20,6 @@ class Ask:
         self,
         answers: Sequence[Answer],
         *,
-        cfg: RunConfig = PINNED,
         stops_after: int = 10**6,
         republishes_after: int = 10**6,
     ) -> None:
@@ -34,20 +30,13 @@ class Ask:
             return lambda: len(self.peer.timeouts) >= count
 
         stop, republish = after(stops_after), after(republishes_after)
-        gate = PushGate(cfg, Asking(self.peer, self.backend, stop, republish, clock), clock)
-        self.held_s = gate.wait(7)
+        asking = Asking(self.peer, self.backend, stop, republish, clock)
+        self.answer = asking.ask(AskPush(7))
 
 
-def test_without_pinned_evaluations_nobody_is_asked() -> None:
-    asked = Ask([], cfg=RunConfig(eval_interval=1))
-    assert asked.held_s == 0.0
-    assert asked.peer.sent == []
-    assert asked.backend.num_broadcasts == 0
-
-
-def test_the_wait_ends_with_the_grant_and_its_seconds_are_counted() -> None:
+def test_the_wait_ends_with_the_grant() -> None:
     asked = Ask([None, None, PushGrant(7)])
-    assert asked.held_s == 2 * TURN_S
+    assert asked.answer == PushGrant(7)
     assert asked.peer.sent == [PushRequest(7)]
     assert set(asked.peer.timeouts) == {TURN_S}, "no wait on the buffer is without a deadline"
     assert asked.backend.num_broadcasts == 3, "the other ranks hear of every turn"
@@ -55,7 +44,8 @@ def test_the_wait_ends_with_the_grant_and_its_seconds_are_counted() -> None:
 
 def test_the_grant_of_another_push_and_what_is_left_over_from_before_are_passed_by() -> None:
     asked = Ask([PushGrant(6), Lease(LeaseHeader(3, [])), None, PushGrant(7)])
-    assert asked.held_s == TURN_S
+    assert asked.answer == PushGrant(7)
+    assert len(asked.peer.timeouts) == 4
 
 
 def test_a_new_connection_and_a_long_silence_are_asked_again() -> None:
@@ -65,11 +55,13 @@ def test_a_new_connection_and_a_long_silence_are_asked_again() -> None:
 
 
 def test_a_request_to_stop_ends_the_wait_without_a_push() -> None:
-    assert Ask([], stops_after=3).held_s is None
+    assert Ask([], stops_after=3).answer == StopRequested()
 
 
 def test_an_engine_without_weights_ends_the_wait_with_the_push() -> None:
-    assert Ask([], republishes_after=3).held_s == 3 * TURN_S
+    asked = Ask([], republishes_after=3)
+    assert asked.answer == Republish()
+    assert len(asked.peer.timeouts) == 3
 
 
 def test_what_the_buffer_refuses_meanwhile_is_not_lost() -> None:

@@ -9,7 +9,6 @@ from agentrl.sim import Lognormal, Plan, Scenario, Speed, Workload
 from agentrl.sim.engine import Engine, Turn
 from agentrl.sim.fleet import Fleet
 from agentrl.sim.network import Connection, Network
-from agentrl.sim.permits import Permits
 from agentrl.sim.timeline import Timeline
 from agentrl.sim.truth import Weights
 
@@ -179,43 +178,6 @@ def test_an_episode_stays_with_its_engine_and_a_new_one_goes_where_fewest_are() 
     assert {id(home) for home in homes} == {id(engine) for engine in fleet.engines}
     assert fleet.route(homes[1]) is homes[1]
     assert [engine.load for engine in fleet.engines] == [1, 1, 1]
-
-
-# ---- permits ----
-
-
-def test_the_oldest_group_gets_a_free_permit_first() -> None:
-    permits, granted = Permits(1, Timeline()), list[str]()
-    permits.acquire(5, lambda: granted.append("holder"))
-    for priority, name in ((9, "young"), (2, "old"), (2, "next")):
-        permits.acquire(priority, lambda name=name: granted.append(name))  # type: ignore[misc]
-    for _ in range(4):
-        permits.release()
-    assert granted == ["holder", "old", "next", "young"]
-
-
-def test_a_wait_that_was_given_up_gets_no_permit() -> None:
-    permits, granted = Permits(1, Timeline()), list[str]()
-    permits.acquire(1, lambda: granted.append("holder"))
-    ticket = permits.acquire(1, lambda: granted.append("gone"))
-    assert ticket is not None
-    permits.give_up(ticket)
-    permits.release()
-    permits.acquire(1, lambda: granted.append("later"))
-    assert granted == ["holder", "later"]
-
-
-def test_the_free_share_is_averaged_over_the_time_since_it_was_told() -> None:
-    timeline = Timeline()
-    permits = Permits(4, timeline)
-    permits.acquire(1, lambda: None)
-    wait(timeline, 3.0)
-    permits.release()
-    wait(timeline, 1.0)
-    told = permits.stats()
-    assert told.free_share == pytest.approx((3 * 0.75 + 1) / 4)
-    assert told.window_s == 4.0
-    assert permits.stats().window_s == 0.0
 
 
 # ---- network ----

@@ -3,17 +3,21 @@
 import importlib
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from agentrl.actors.judge import check_reward_nonzero_std, load_filter
+from agentrl.actors.filters.check_reward_nonzero_std import check_reward_nonzero_std
+from agentrl.actors.judge import load_filter
+from agentrl.algorithms.custom import LOSSES
+from agentrl.algorithms.load import ESTIMATORS
 from agentrl.cli import train
 from agentrl.envs.named import load_reward, load_tool
 from agentrl.envs.registry import load_env
 from agentrl.errors import ConfigError
-from agentrl.learner.custom import load_loss
+from agentrl.user_code import load
 
 ENV = """
 from agentrl import Env
@@ -39,6 +43,13 @@ def mine(micro_batch, logprobs_T, entropy_T):
     return logprobs_T.sum(), {}
 """
 
+ALGORITHM = """
+from agentrl.algorithms.base import Algorithm
+class Mine(Algorithm):
+    def values(self, rewards):
+        return [reward - sum(rewards) / len(rewards) for reward in rewards]
+"""
+
 
 class Flag(NamedTuple):
     """How code that a flag names is loaded: by what, a source of it, its entry points."""
@@ -54,7 +65,8 @@ FLAGS = {
     "tool": Flag(load_tool, TOOL, "agentrl.tools"),
     "reward": Flag(load_reward, REWARD, "agentrl.rewards"),
     "filter": Flag(load_filter, FILTER, "agentrl.filters"),
-    "loss": Flag(load_loss, LOSS, "agentrl.losses"),
+    "loss": Flag(partial(load, LOSSES), LOSS, "agentrl.losses"),
+    "algorithm": Flag(partial(load, ESTIMATORS), ALGORITHM, "agentrl.algorithms", "Mine"),
 }
 
 

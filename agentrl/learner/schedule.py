@@ -1,0 +1,247 @@
+"""The learner's order: lease, iterate, publish, save, retire. Pure: no rank, no peer, no clock.
+
+    PUBLISHING(v) -> WAITING(k) -> TRAINING(k) -> [PUBLISHING(v + 1)] -> [SAVING -> RETIRING] -+
+                       ^  |            | it is the last                                        |
+                       |  +------------+--> [PUBLISHING] -> SAVING -> RETIRING -> DONE         |
+                       +-------------------------- k + 1 --------------------------------------+
+
+`Schedule.steps` yields what is to be done next and is sent what came of it. Exactly-once training
+rests on this order:
+
+    a lease is reported before a version that contains it is announced
+    a version is announced, and its announcement committed, before its push begins
+    what a checkpoint rests on is committed before it is begun
+    the buffer forgets what a checkpoint on disk covers; while the run goes on, what the one before
+    covers, so that it can fall back to that one
+
+Between its first publish and its end an engine that came late may ask for the weights again. A
+request to stop is honoured between iterations: the last weights are saved, not published.
+"""
+
+from collections.abc import Generator, Sequence
+from typing import Protocol
+
+import msgspec
+
+from agentrl.learner.question import Answer, AskLease, AskPush, Republish, StopRequested
+from agentrl.types import LeaseHeader, VersionRow
+from agentrl.wire.messages import (
+    Lease,
+    Message,
+    NoMoreLeases,
+    Published,
+    Publishing,
+    Retire,
+    Stepped,
+)
+
+__all__ = [
+    "KEPT",
+    "End",
+    "LoopSettings",
+    "Push",
+    "Save",
+    "SaveModel",
+    "Saved",
+    "Schedule",
+    "Settle",
+    "Step",
+    "StepAnswer",
+    "Tell",
+    "Train",
+]
+
+#: Checkpoints of a run that are kept: the newest, and one to fall back to.
+KEPT = 2
+
+
+class LoopSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """`has_engines`: somebody generates; else a version is a number alone. `asks_before_push`: a
+    push waits for the buffer's word. `keeps_models`: one is written beside every checkpoint."""
+
+    update_weights_interval: int
+    save_interval: int
+    has_engines: bool = True
+    asks_before_push: bool = False
+    keeps_models: bool = False
+
+
+class Train(msgspec.Struct, frozen=True):
+    """Iterate over a lease; the answer is its report."""
+
+    header: LeaseHeader
+
+
+class Tell(msgspec.Struct, frozen=True):
+    """Deliver to the buffer."""
+
+    message: Message
+
+
+class Settle(msgspec.Struct, frozen=True):
+    """Wait until the buffer has committed all that it was told."""
+
+
+class Push(msgspec.Struct, frozen=True):
+    """Give the engines the current weights as this version; the answer is what it cost."""
+
+    row: VersionRow
+
+
+class Save(msgspec.Struct, frozen=True):
+    """Write a checkpoint; durable when it is answered."""
+
+    iteration: int
+    version: int
+
+
+class SaveModel(msgspec.Struct, frozen=True):
+    """Write the model."""
+
+    iteration: int
+
+
+class End(msgspec.Struct, frozen=True):
+    """Nothing is left to do."""
+
+    iteration: int
+    version: int
+    reason: str
+
+
+Step = AskLease | AskPush | Train | Tell | Settle | Push | Save | SaveModel | End
+StepAnswer = Answer | Stepped | dict[str, float] | None
+_Steps = Generator[Step, StepAnswer, None]
+
+
+class Saved(Protocol):
+    """A checkpoint: iterations done, and the newest version at that moment."""
+
+    @property
+    def iteration(self) -> int: ...
+
+    @property
+    def version(self) -> int: ...
+
+
+class Schedule:
+    """One learner process, from its first publish on. `newest`: the version that engines have or
+    are about to be given."""
+
+    def __init__(
+        self, settings: LoopSettings, versions: Sequence[VersionRow], saved: Saved | None
+    ) -> None:
+        """`versions`: all that the run has announced or published, in order; `saved`: its newest
+        whole checkpoint."""
+        self._settings = settings
+        self.newest = _first_row(versions, saved)
+        self._done = self._saved = self.newest.iteration
+        self._covered = 0
+
+    def steps(self) -> _Steps:
+        """What to do, in order; the last is End."""
+        yield from self._publish(self.newest)
+        while True:
+            answer = yield AskLease(self._done + 1)
+            match answer:
+                case Republish():
+                    yield from self._republish()
+                case Lease(header):
+                    yield from self._iterate(header)
+                    if header.last:
+                        answer = NoMoreLeases(self._done, "the last lease is trained")
+                        break
+                    if self._done % self._settings.save_interval == 0:
+                        yield from self._checkpoint()
+                case _:
+                    break
+        assert isinstance(answer, NoMoreLeases | StopRequested)
+        yield from self._finish(answer)
+
+    def _iterate(self, header: LeaseHeader) -> _Steps:
+        report = yield Train(header)
+        assert isinstance(report, Stepped)
+        self._done = header.number
+        yield Tell(report)
+        if self._done % self._settings.update_weights_interval == 0:
+            yield from self._publish_in_turn()
+
+    def _publish_in_turn(self) -> Generator[Step, StepAnswer, bool]:
+        """As `_publish_next`, once nobody minds; False after a request to stop. What mends the run
+        (its first push, and one for a late engine) waits for nothing."""
+        if self._settings.asks_before_push:
+            answer = yield AskPush(self.newest.version + 1)
+            if isinstance(answer, StopRequested):
+                return False
+        yield from self._publish_next()
+        return True
+
+    def _publish_next(self) -> _Steps:
+        version = self.newest.version
+        yield from self._publish(VersionRow(version + 1, parent=version, iteration=self._done))
+
+    def _republish(self) -> _Steps:
+        """Give engines that came late the newest weights. What was trained since the last publish
+        is another version; what was not goes out again under its own number."""
+        if self.newest.iteration < self._done:
+            yield from self._publish_next()
+        elif self._settings.has_engines:
+            yield Push(self.newest)
+
+    def _publish(self, row: VersionRow) -> _Steps:
+        """Give the engines these weights, under a number that is theirs alone even if this process
+        dies in the push. Where no engine holds weights, the number is all there is."""
+        costs: StepAnswer = {}
+        if self._settings.has_engines:
+            yield Tell(Publishing(row))
+            yield Settle()
+            costs = yield Push(row)
+        assert isinstance(costs, dict)
+        self.newest = row
+        yield Tell(Published(row, through=row.iteration, metrics=costs))
+
+    def _checkpoint(self) -> _Steps:
+        yield from self._save()
+        if self._covered:
+            yield Tell(Retire(self._covered))
+        if self._settings.keeps_models:
+            yield SaveModel(self._done)
+
+    def _save(self) -> _Steps:
+        yield Settle()
+        yield Save(self._done, self.newest.version)
+        if self._done > self._saved:
+            self._covered, self._saved = self._saved, self._done
+
+    def _finish(self, end: NoMoreLeases | StopRequested) -> _Steps:
+        """Publish what is trained but unpublished, save, and let the buffer forget. After a request
+        to stop the engines may be ending too, so nothing is published; and the run may go on one
+        day, so it keeps a checkpoint to fall back to."""
+        if isinstance(end, NoMoreLeases) and self.newest.iteration < self._done:
+            is_published = yield from self._publish_in_turn()
+            end = end if is_published else StopRequested()
+        is_over = isinstance(end, NoMoreLeases)
+        if self._done:  # else nothing was learnt
+            yield from self._save()
+            yield SaveModel(self._done)
+            through = self._done if is_over else self._covered
+            if through:
+                yield Tell(Retire(through))
+        yield Settle()
+        reason = end.reason if isinstance(end, NoMoreLeases) else "the learner was asked to stop"
+        yield End(self._done, self.newest.version, reason)
+
+
+def _first_row(versions: Sequence[VersionRow], saved: Saved | None) -> VersionRow:
+    """The version under which a learner publishes the weights that it begins with.
+
+    no versions yet     version 0, iteration 0            the run begins
+    a checkpoint of c   next version, iteration c         what came after c is trained again
+    versions, none      next version, iteration 0         it died before its first checkpoint
+    """
+    if not versions:
+        return VersionRow(0, None, 0)
+    version = max(row.version for row in versions) + 1
+    if saved is None:
+        return VersionRow(version, versions[0].version, 0)
+    return VersionRow(version, saved.version, saved.iteration)

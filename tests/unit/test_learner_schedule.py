@@ -1,0 +1,242 @@
+"""The learner's order, played by hand: what follows what, and what an interruption leaves out."""
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentrl.learner.question import Answer, AskLease, AskPush, Republish, StopRequested
+from agentrl.learner.schedule import (
+    End,
+    LoopSettings,
+    Push,
+    Save,
+    Schedule,
+    Settle,
+    Step,
+    StepAnswer,
+    Tell,
+    Train,
+)
+from agentrl.types import LeaseHeader, VersionRow
+from agentrl.wire.messages import (
+    Lease,
+    NoMoreLeases,
+    Published,
+    Publishing,
+    PushGrant,
+    Retire,
+    Stepped,
+)
+
+EVERY = LoopSettings(update_weights_interval=1, save_interval=1)
+OVER = "the source is exhausted"
+
+
+class Ckpt(msgspec.Struct, frozen=True):
+    """A checkpoint that was found."""
+
+    iteration: int
+    version: int
+
+
+def played(
+    settings: LoopSettings,
+    interruptions: Sequence[Answer | None] = (),
+    *,
+    leases: int = 3,
+    marks_last: bool = False,
+    versions: Sequence[VersionRow] = (),
+    saved: Ckpt | None = None,
+) -> list[Step]:
+    """The steps up to End. `interruptions` are answers to questions in order; None, and the end of
+    them: as asked, over so many leases."""
+    waiting = list(interruptions)
+
+    def answered(step: Step) -> StepAnswer:
+        match step:
+            case AskLease(number):
+                if waiting and (word := waiting.pop(0)) is not None:
+                    return word
+                if number > leases:
+                    return NoMoreLeases(number - 1, OVER)
+                return Lease(LeaseHeader(number, [], last=marks_last and number == leases))
+            case AskPush(version):
+                word = waiting.pop(0) if waiting else None
+                return word or PushGrant(version)
+            case Train(header):
+                return Stepped(header.number, False, 0.0, 0.0, 0.0)
+            case Push():
+                return {}
+            case _:
+                return None
+
+    steps = Schedule(settings, versions, saved).steps()
+    done = [next(steps)]
+    while not isinstance(done[-1], End):
+        done.append(steps.send(answered(done[-1])))
+    return done
+
+
+def brief(steps: Sequence[Step]) -> str:
+    """One word a step; what is told by its number."""
+    return " ".join(_word(step) for step in steps)
+
+
+def _word(step: Step) -> str:
+    match step:
+        case Tell(Publishing(row)):
+            return f"announce{row.version}"
+        case Tell(Published(row)):
+            return f"published{row.version}"
+        case Tell(Stepped(number)):
+            return f"stepped{number}"
+        case Tell(Retire(through)):
+            return f"retire{through}"
+        case Push(row):
+            return f"push{row.version}"
+        case AskLease(number) | AskPush(number) | Train(LeaseHeader(number)) | Save(number):
+            return f"{type(step).__name__.lower()}{number}"
+        case _:
+            return type(step).__name__.lower()
+
+
+def test_an_iteration_is_trained_reported_published_saved_and_then_the_one_before_is_retired() -> (
+    None
+):
+    assert brief(played(EVERY, leases=2, marks_last=True)) == (
+        "announce0 settle push0 published0"
+        " asklease1 train1 stepped1 announce1 settle push1 published1 settle save1"
+        " asklease2 train2 stepped2 announce2 settle push2 published2"
+        " settle save2 savemodel retire2 settle end"
+    )
+
+
+def test_intervals_leave_out_pushes_and_saves_and_the_end_makes_up_for_them() -> None:
+    settings = LoopSettings(update_weights_interval=2, save_interval=2, keeps_models=True)
+    assert brief(played(settings, leases=5)) == (
+        "announce0 settle push0 published0"
+        " asklease1 train1 stepped1"
+        " asklease2 train2 stepped2 announce1 settle push1 published1 settle save2 savemodel"
+        " asklease3 train3 stepped3"
+        " asklease4 train4 stepped4 announce2 settle push2 published2 settle save4 retire2"
+        " savemodel"
+        " asklease5 train5 stepped5"
+        " asklease6 announce3 settle push3 published3 settle save5 savemodel retire5 settle end"
+    )
+
+
+def test_without_engines_a_version_is_a_number_alone_and_nobody_is_asked() -> None:
+    settings = msgspec.structs.replace(EVERY, has_engines=False)
+    assert brief(played(settings, [Republish()], leases=1)) == (
+        "published0 asklease1 asklease1 train1 stepped1 published1 settle save1"
+        " asklease2 settle save1 savemodel retire1 settle end"
+    )
+
+
+def test_a_push_in_turn_asks_first_and_the_one_at_the_end_too() -> None:
+    settings = LoopSettings(update_weights_interval=2, save_interval=9, asks_before_push=True)
+    steps = played(settings)
+    assert [step.version for step in steps if isinstance(step, AskPush)] == [1, 2]
+    assert "asklease4 askpush2 announce2 settle push2" in brief(steps)
+
+
+def test_a_request_to_stop_saves_and_pushes_nothing_and_keeps_a_checkpoint_to_fall_back_to() -> (
+    None
+):
+    stopped = played(EVERY, [None, None, StopRequested()])
+    assert brief(stopped).endswith(
+        "save2 retire1 asklease3 settle save2 savemodel retire1 settle end"
+    )
+    assert stopped[-1] == End(2, 2, "the learner was asked to stop")
+    held = played(msgspec.structs.replace(EVERY, asks_before_push=True), [None, StopRequested()])
+    assert "stepped1 askpush1 settle save1" in brief(held)
+    assert brief(played(EVERY, [StopRequested()])) == (
+        "announce0 settle push0 published0 asklease1 settle end"
+    ), "nothing was learnt"
+
+
+def test_engines_that_come_late_get_what_is_trained_or_the_same_version_again() -> None:
+    settings = LoopSettings(update_weights_interval=2, save_interval=9)
+    assert "asklease1 push0 asklease1 train1" in brief(played(settings, [Republish()]))
+    again = brief(played(settings, [None, Republish()]))
+    assert (
+        "asklease2 announce1 settle push1 published1 asklease2 train2 stepped2 announce2" in again
+    )
+
+
+@pytest.mark.parametrize(
+    ("versions", "saved", "first"),
+    [
+        ([], None, VersionRow(0, None, 0)),
+        ([VersionRow(0, None, 0), VersionRow(1, 0, 4)], None, VersionRow(2, 0, 0)),
+        ([VersionRow(0, None, 0), VersionRow(1, 0, 4)], Ckpt(4, 1), VersionRow(2, 1, 4)),
+    ],
+)
+def test_a_learner_begins_with_a_version_of_its_own(
+    versions: list[VersionRow], saved: Ckpt | None, first: VersionRow
+) -> None:
+    steps = played(EVERY, versions=versions, saved=saved, leases=6)
+    assert steps[0] == Tell(Publishing(first))
+    assert next(step for step in steps if isinstance(step, AskLease)).number == first.iteration + 1
+
+
+def test_one_that_goes_on_from_a_checkpoint_can_fall_back_to_it() -> None:
+    versions = [VersionRow(0, None, 0), VersionRow(1, 0, 4)]
+    steps = brief(played(EVERY, versions=versions, saved=Ckpt(4, 1), leases=6))
+    assert "save5 retire4 asklease6" in steps
+
+
+_words = st.lists(st.sampled_from([None, None, None, Republish(), StopRequested()]), max_size=12)
+
+
+@given(
+    _words,
+    st.builds(
+        LoopSettings,
+        update_weights_interval=st.integers(1, 3),
+        save_interval=st.integers(1, 3),
+        has_engines=st.booleans(),
+        asks_before_push=st.booleans(),
+        keeps_models=st.booleans(),
+    ),
+    st.integers(0, 6),
+    st.booleans(),
+)
+def test_the_order_holds_whatever_comes_between(
+    words: list[Answer | None], settings: LoopSettings, leases: int, marks_last: bool
+) -> None:
+    trained = reported = 0
+    newest = announced = -1
+    is_settled, saved = True, [0]
+    steps = played(settings, words, leases=leases, marks_last=marks_last)
+    for step in steps:
+        match step:
+            case Train(header):
+                assert header.number == trained + 1 == reported + 1
+                trained = header.number
+            case Tell(Stepped(number)):
+                assert number == trained
+                reported = number
+            case Tell(Publishing(row)):
+                assert (row.version, row.iteration) == (newest + 1, reported)
+                announced = row.version
+            case Push(row):
+                assert row.version == announced or not settings.has_engines
+                assert is_settled or row.version == newest, "a version that could be given twice"
+            case Tell(Published(row, through)):
+                assert row.iteration == through == reported
+                newest = row.version
+            case Save(iteration, version):
+                assert is_settled, "a checkpoint that rests on what could be lost"
+                assert (iteration, version) == (reported, newest)
+                saved.append(iteration)
+            case Tell(Retire(through)):
+                assert through in saved
+                is_over = through == saved[-1]
+                assert not is_over or reported == through
+        is_settled = isinstance(step, Settle) or (is_settled and not isinstance(step, Tell))
+    assert isinstance(steps[-1], End)
+    assert is_settled, "the buffer has all that it was told"
