@@ -16,7 +16,7 @@ from typing import TypeVar
 import msgspec
 from typing_extensions import Buffer
 
-__all__ = ["COLUMNS", "TOKEN_BYTES", "Column", "dealt", "split"]
+__all__ = ["COLUMNS", "EXCLUDED", "TOKEN_BYTES", "Column", "dealt", "split"]
 
 #: What an item of a column may be: numpy's name of it (little-endian) -> typecode of `array`.
 _DTYPES = {
@@ -87,6 +87,9 @@ _REQUIRED = (
 
 #: The columns of every trajectory by name, in the order in which they travel.
 COLUMNS = {column.name: column for column in _REQUIRED}
+
+#: Optional: 1 where a sampled token stays out of the loss, for its Env says so (`Step.excluded`).
+EXCLUDED = Column("excluded", "|u1")
 
 #: Bytes of one token over all of them.
 TOKEN_BYTES = sum(column.token_bytes for column in _REQUIRED)

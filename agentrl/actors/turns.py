@@ -16,6 +16,7 @@ from agentrl.actors.sampling import sample_turn
 from agentrl.actors.snapshots import EpisodeSnapshot
 from agentrl.actors.writing import Writers, num_chars
 from agentrl.bounds import metric_defect, reward_defect
+from agentrl.columns import EXCLUDED
 from agentrl.envs.env import Env
 from agentrl.envs.messages import AssistantTurn, Step
 from agentrl.errors import EngineError, EnvError, InfrastructureError, TextTooLongError
@@ -142,6 +143,8 @@ class Episode:
         if not self._budget.take_calls(len(turn.tool_calls)):
             raise _TruncatedError(StopReason.TOOL_CALL_LIMIT)
         step = await self._step(env, turn)
+        if step.excluded:
+            self._transcript.write(EXCLUDED, b"\1" * len(self._transcript.turn_ids()))
         if finish_reason == "length":
             raise _TruncatedError(StopReason.RESPONSE_LIMIT)
         if step.terminated or step.truncated:

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from agentrl.columns import COLUMNS
+from agentrl.columns import COLUMNS, EXCLUDED
 from agentrl.types import TrajectoryRow
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ __all__ = ["TAKEN", "Credit", "LossFn", "MicroBatch", "Outputs", "Row"]
 #: no optional column of a trajectory is called so.
 TAKEN = frozenset(
     {"weights", "mask", "sampled", "scored", "mu", "ages", "turns", "demonstrated", "prox"}
-    | {"reference", "advantages", *COLUMNS}
+    | {"reference", "advantages", EXCLUDED.name, *COLUMNS}
 )
 
 

@@ -17,6 +17,7 @@ import torch
 
 from agentrl.algorithms.base import Algorithm
 from agentrl.algorithms.rows import MicroBatch, Row
+from agentrl.columns import EXCLUDED
 from agentrl.errors import DataError
 from agentrl.learner.packing import first_fit_decreasing
 from agentrl.learner.plan import PlannedRow
@@ -96,8 +97,8 @@ def build_sequence(planned: PlannedRow, trajectory: Trajectory, rules: BatchRule
     """
     algorithm, length = rules.algorithm, len(trajectory.tokens_L)
     columns: dict[str, npt.NDArray[Any]] = {
-        column.name: shift(values_L, column.fill)
-        for column, values_L in trajectory.optional.items()
+        column.name: shift(trajectory.optional[column], column.fill)
+        for column in algorithm.needs.columns
     }
     columns["weights"] = np.full(length, planned.weight, dtype=np.float32)
     row = Row(planned.row, planned.credit, trajectory.tokens_L, columns)
@@ -127,6 +128,8 @@ def _played(row: Row, trajectory: Trajectory, rules: BatchRules) -> npt.NDArray[
         else None
     )
     reasons_L = excluded_reasons(ages_L, sampled_L, off_policy_L, cfg.staleness_bound)
+    if (by_env_L := trajectory.optional.get(EXCLUDED)) is not None:
+        reasons_L[sampled_L & (by_env_L != 0)] |= np.uint8(Excluded.STEP)
     row.columns |= {
         "mask": shift(sampled_L & (reasons_L == 0), False),
         "sampled": shift(sampled_L, False),

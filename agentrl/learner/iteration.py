@@ -12,7 +12,7 @@ import torch
 
 from agentrl.algorithms.base import Algorithm, Needs
 from agentrl.algorithms.rows import Row
-from agentrl.columns import Column
+from agentrl.columns import EXCLUDED, Column
 from agentrl.learner.backend import StepResult, TrainBackend
 from agentrl.learner.batch import (
     BatchCounts,
@@ -85,7 +85,7 @@ def _load(
 ) -> list[tuple[list[TrainSequence], BatchCounts]]:
     """For each step, its sequences on this rank and what is missing from it."""
     rows = [planned.row for shard in shards for planned in shard]
-    trajectories = iter(fetch(rows, rules.algorithm.needs.columns))
+    trajectories = iter(fetch(rows, (EXCLUDED, *rules.algorithm.needs.columns)))
     loaded = []
     for shard in shards:
         sequences: list[TrainSequence] = []

@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from agentrl.algorithms.load import load_algorithm
-from agentrl.algorithms.rows import Credit
-from agentrl.columns import COLUMNS
+from agentrl.algorithms.rows import TAKEN, Credit
+from agentrl.columns import COLUMNS, EXCLUDED
 from agentrl.config.run import RunConfig
 from agentrl.errors import DataError
 from agentrl.learner.batch import (
@@ -121,6 +122,26 @@ def test_columns_stand_under_the_label_they_describe() -> None:
     assert columns["ages"].tolist() == [-1, 2, 1, -1, 1, 0, -1, -1]
     assert set(columns["advantages"].tolist()) == {1.5}
     assert set(columns["weights"].tolist()) == {0.25}
+
+
+def test_what_the_env_excluded_is_not_trained_and_nothing_else_changes() -> None:
+    row = row_of(EXAMPLE)
+    row = replace(row, meta=replace(row.meta, columns=(EXCLUDED,)))
+    first_turn = bytes(turn == 0 for turn in EXAMPLE["turns"])
+    trajectory = decode_trajectory(row, [*buffers_of(EXAMPLE), first_turn], (EXCLUDED,))
+    sequence = build_sequence(PlannedRow(row, Credit(1.5), weight=0.25), trajectory, rules())
+    whole = example_sequence().row.columns
+    found = sequence.row.columns
+    assert found["mask"].tolist() == [False] * 4 + [True, True, False, False]
+    for name in found.keys() - {"mask"}:
+        assert found[name].tolist() == whole[name].tolist()
+    counts = sequence.counts
+    assert (counts.num_trained, counts.num_masked, counts.num_masked_turns) == (2, 2, 1)
+    assert (counts.num_stale, counts.num_off_policy) == (0, 0)
+
+
+def test_rows_have_no_column_of_a_name_that_may_be_given_away() -> None:
+    assert example_sequence().row.columns.keys() <= TAKEN
 
 
 def test_tokens_beyond_the_bound_leave_the_mask_and_are_counted_by_token_and_turn() -> None:
