@@ -16,6 +16,7 @@ from agentrl.algorithms.custom import LOSSES, with_loss
 from agentrl.algorithms.sft import Sft
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
+from agentrl.shipped import ALGORITHMS
 from agentrl.user_code import Kind, hint, load
 
 __all__ = ["ESTIMATORS", "check_algorithm", "load_algorithm", "shown_algorithm"]
@@ -32,7 +33,7 @@ ESTIMATORS: Kind[type[Algorithm]] = Kind(
     must_be="a subclass of agentrl.algorithms.base.Algorithm",
     write="`class Mine(Algorithm):` with `values`, `credit` or `advantages`",
     take=_take,
-    builtin={"grpo": "agentrl.algorithms.grpo:Grpo"},
+    builtin=ALGORITHMS.places,
     flag="--advantage-estimator",
 )
 

@@ -54,8 +54,9 @@ class RowClient:
         self, rows: Sequence[TrajectoryRow], optional: Sequence[Column]
     ) -> Iterator[Trajectory | None]:
         request = next(self._requests)
-        names = [*COLUMNS, *(column.name for column in optional)]
         there = [row.meta.columns for row in rows]
+        wanted = [*COLUMNS, *(column.name for column in optional)]
+        names = [n for n in wanted if n in COLUMNS or n in (c.name for each in there for c in each)]
         payloads = [row.payload for row in rows]
         fetch = Fetch(request, payloads, names, there if any(there) else [])
         answer, columns = self._ask(fetch)
@@ -78,8 +79,8 @@ class RowClient:
                 )
                 yield None
             else:
-                own = columns[index * width : (index + 1) * width]
-                yield decode_trajectory(row, own, optional)
+                own = dict(zip(names, columns[index * width :], strict=False))
+                yield decode_trajectory(row, [own.get(n, b"") for n in wanted], optional)
 
     def _ask(self, fetch: Fetch) -> tuple[Rows, Sequence[Any]]:
         deadline = self._clock.now() + FETCH_TIMEOUT_S

@@ -26,7 +26,7 @@ from anyio.from_thread import start_blocking_portal
 from agentrl.clock import Clock, MonotonicClock
 from agentrl.errors import PushError
 from agentrl.serving.buckets import Bucket, BucketStream
-from agentrl.serving.checksums import expected_checksums
+from agentrl.serving.checksums import Fused, expected_checksums
 from agentrl.serving.collective import SenderGroup
 from agentrl.serving.control import EngineChecksum, EngineControl, HeldWeights
 from agentrl.serving.fleet import Fleet, failures_of, start_calls
@@ -68,6 +68,7 @@ class FleetWeightSink:
     ranks_per_engine  devices of one engine (its tensor-parallel size)
     engine_dtype      what engines keep weights in; None: unknown, so that `verify` compares what is
                       sent, and engines that a push did not change are not told of
+    fused             parameters of the engines that are several of the tensors (`verify`)
     tells_digests     engines are asked for a digest of their weights around each push
     tied_embeddings   the model has no output layer of its own: `lm_head.weight` is not sent
     on_lost           told of each engine that fell out of a push, in the calling thread
@@ -86,6 +87,7 @@ class FleetWeightSink:
         host: str = "127.0.0.1",
         ranks_per_engine: int = 1,
         engine_dtype: torch.dtype | None = None,
+        fused: Fused | None = None,
         tells_digests: bool = True,
         tied_embeddings: bool = False,
         connect_s: float = 60.0,
@@ -102,6 +104,7 @@ class FleetWeightSink:
         self._ranks = ranks_per_engine
         self._key = key
         self._engine_dtype = engine_dtype
+        self._fused = fused or {}
         self._tells_digests = tells_digests
         self._skip = frozenset({"lm_head.weight"}) if tied_embeddings else frozenset[str]()
         self._clock = clock or MonotonicClock()
@@ -155,7 +158,7 @@ class FleetWeightSink:
         whole parameters. A configuration with others is refused before a run starts.
         Raises PushError that names the engine and the first tensors that differ.
         """
-        expected = expected_checksums(tensors, self._engine_dtype)
+        expected = expected_checksums(tensors, self._fused, self._engine_dtype)
         for member in self._members():
             actual = self._checksum(member).tensors
             wrong = sorted(n for n in actual if actual[n] != expected.get(n, actual[n]))

@@ -18,8 +18,8 @@ from agentrl.cluster.orders import plan_processes
 from agentrl.cluster.placement import Cluster
 from agentrl.cluster.spec import RunSpec
 from agentrl.config.device import Device
+from agentrl.config.megatron import MegatronSettings
 from agentrl.config.run import RunConfig
-from agentrl.learner.megatron.settings import MegatronSettings
 
 pytestmark = pytest.mark.timeout(300)
 

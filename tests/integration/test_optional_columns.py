@@ -26,6 +26,7 @@ from agentrl.clock import MonotonicClock
 from agentrl.columns import TOKEN_BYTES, Column
 from agentrl.config.run import RunConfig
 from agentrl.errors import DataError
+from agentrl.learner.algorithm_trial import try_algorithm
 from agentrl.learner.exchange import RowClient
 from agentrl.learner.iteration import train_lease
 from agentrl.lineage import Lineage
@@ -231,3 +232,7 @@ def test_a_run_with_a_column_of_ones_own_is_shown(arrived: Arrived) -> None:
         (trajectory,) = episode.trajectories
         assert trajectory.columns is not None
         assert trajectory.columns["marks"].shape == (trajectory.meta.num_tokens, 3, 2)
+
+
+def test_what_reads_it_passes_the_trial_that_every_algorithm_does() -> None:
+    try_algorithm(RunConfig(advantage_estimator=marks.READER, n_samples_per_prompt=EPISODES))

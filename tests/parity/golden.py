@@ -224,7 +224,7 @@ def numbers_of(case: str, seed: int) -> Numbers:
     cfg = RunConfig(num_steps_per_rollout=2, max_tokens_per_gpu=160, **flags)
     batch, backend = Batch(seed), TableBackend(seed)
     with torch.random.fork_rng():
-        result = train_lease(batch.header, load_algorithm(cfg), backend, lineage(), batch.fetch)  # type: ignore[arg-type]
+        result = train_lease(batch.header, load_algorithm(cfg), backend, lineage(), batch.fetch)
     return {
         "steps": backend.steps,
         "counts": list(result.counts.values()),

@@ -39,6 +39,17 @@ assert "hermes-stop" in own_fields()["chat_format"].help
             "tests/security/test_tokens_injection.py::test_hostile_text_forges_nothing",
         ),
     ),
+    "estimator": Recipe(
+        """
+from agentrl.algorithms.load import load_algorithm
+from agentrl.config.flags import own_fields
+from agentrl.config.run import RunConfig
+assert "rloo" in own_fields()["advantage_estimator"].help
+algorithm = load_algorithm(RunConfig(advantage_estimator="rloo", n_samples_per_prompt=3))
+assert algorithm.values([0.0, 0.0, 1.0]) == [-0.5, -0.5, 1.0]
+""",
+        ("tests/unit/test_flag_matrix.py",),
+    ),
     "reward": Recipe(
         """
 from agentrl.envs.named import load_reward

@@ -22,7 +22,7 @@ from agentrl.algorithms.load import ESTIMATORS
 from agentrl.buffer.ledger import Ledger
 from agentrl.cli.main import main as sub_command
 from agentrl.columns import COLUMNS
-from agentrl.config.flags import Program, known_flags
+from agentrl.config.command_line import Program, known_flags
 from agentrl.config.resolve import parse
 from agentrl.envs.named import REWARDS, TOOLS
 from agentrl.envs.registry import GROUP

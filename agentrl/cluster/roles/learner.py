@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import anyio
 import torch
@@ -19,6 +20,7 @@ from agentrl.cluster.spec import RunSpec
 from agentrl.config.device_defaults import engine_dtype, engines_tell_digests
 from agentrl.learner.loop import run_learner
 from agentrl.learner.megatron import MegatronBackend
+from agentrl.models.registry import open_model
 from agentrl.serving.control import EngineControl
 from agentrl.serving.key import read_key
 from agentrl.serving.routing import RoutedWeightSink
@@ -27,7 +29,7 @@ from agentrl.types import EngineAddress
 from agentrl.wire.blocking import BlockingPeer
 from agentrl.wire.keys import load_keys
 
-__all__ = ["main"]
+__all__ = ["main", "sink_settings"]
 
 _TORCH_DTYPES = {
     "float32": torch.float32,
@@ -93,25 +95,34 @@ def main(spec: RunSpec, rank: int) -> None:
         backend.close()
 
 
+def sink_settings(spec: RunSpec) -> dict[str, Any]:
+    """What the sender of weights is told, beside where the engines are."""
+    config = spec.config
+    return {
+        "bucket_bytes": config.update_weight_buffer_size,
+        "timeout_s": config.update_weights_timeout,
+        "fleet_size": config.update_weights_fleet_size,
+        "ranks_per_engine": config.rollout_num_gpus_per_engine,
+        "engine_dtype": _TORCH_DTYPES[engine_dtype(config)],
+        "tells_digests": engines_tell_digests(config),
+    }
+
+
 def _sink(spec: RunSpec, router_url: str) -> RoutedWeightSink:
     """The way to the engines; returns when all of them are there."""
     anyio.run(_engines_ready, spec)
-    config = spec.config
     key = read_key(spec.engine_key_file)
+    family = open_model(Path(spec.model_dir), spec.config.model_family).family
 
     def open_sink(on_lost: Callable[[EngineAddress], None]) -> FleetWeightSink:
         return FleetWeightSink(
             spec.engines,
-            bucket_bytes=config.update_weight_buffer_size,
-            timeout_s=config.update_weights_timeout,
-            fleet_size=config.update_weights_fleet_size,
             on_lost=on_lost,
             backend="nccl" if torch.cuda.is_available() else "gloo",
             host=spec.collective_address,
-            ranks_per_engine=config.rollout_num_gpus_per_engine,
             key=key,
-            engine_dtype=_TORCH_DTYPES[engine_dtype(config)],
-            tells_digests=engines_tell_digests(config),
+            fused=family.engine_fused,
+            **sink_settings(spec),
         )
 
     return RoutedWeightSink(router_url, spec.engines, open_sink, key)
