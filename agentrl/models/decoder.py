@@ -76,18 +76,19 @@ def _rope(config: dict[str, Any]) -> dict[str, Any]:
     return loose | nested
 
 
-def tiny(architecture: str, model_type: str) -> dict[str, Any]:
-    """config.json of a decoder of 20,000 parameters."""
+def tiny(architecture: str, model_type: str, head_dim: int = 16) -> dict[str, Any]:
+    """config.json of a decoder of 20,000 parameters. The width of its MLP is a multiple of 32, to
+    which SGLang pads it on a CPU host."""
     return {
         "architectures": [architecture],
         "model_type": model_type,
         "vocab_size": 96,
         "hidden_size": 32,
-        "intermediate_size": 48,
+        "intermediate_size": 64,
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
-        "head_dim": 16,
+        "head_dim": head_dim,
         "max_position_embeddings": 128,
         "rms_norm_eps": 1e-6,
         "rope_theta": 50_000.0,

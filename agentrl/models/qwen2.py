@@ -13,7 +13,8 @@ FAMILY = Family(
     read=partial(read_decoder, add_qkv_bias=True),
     parts=PARTS,
     chat_format="qwen",
-    tiny=tiny("Qwen2ForCausalLM", "qwen2"),
+    # SGLang knows no other width of its heads on a CPU host: hidden size by heads.
+    tiny=tiny("Qwen2ForCausalLM", "qwen2", head_dim=8),
     engine_fused=FUSED,
     engine_class="sglang.srt.models.qwen2:Qwen2ForCausalLM",
 )

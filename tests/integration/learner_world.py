@@ -40,6 +40,7 @@ from agentrl.wire.messages import (
     NoMoreLeases,
     Published,
     Publishing,
+    Republish,
     Retire,
     Rows,
     Stepped,
@@ -77,6 +78,8 @@ class World:
         self.delivered: list[Message | Path] = []
         self.damaged: set[str] = set()
         self.num_flushes = 0
+        #: The push that is asked for at the first question for each of these leases.
+        self.republish: dict[int, int] = {}
         self.dies_after: int | None = None
         self.dies_at: tuple[str, int] | None = None
         self._given: dict[int, Lease] = {}
@@ -217,6 +220,10 @@ class WorldPeer:
 
     def send(self, message: Message, /) -> None:
         if isinstance(message, LeaseRequest):
+            asked = self._world.republish.get(message.number, 0)
+            if asked > message.republished:
+                self._answers.append((Republish(asked), []))
+                return
             self._answers.append((self._world.lease(message.number), []))
             self._world.reached("lease")
         else:
@@ -247,7 +254,6 @@ def learn(
     backend_class: type[ToyBackend] = ToyBackend,
     num_ranks: int = 1,
     should_stop: Callable[[], bool] = lambda: False,
-    should_republish: Callable[[], bool] = lambda: False,
     not_finite_at: Iterable[int] = (),
     config_class: type[RunConfig] = RunConfig,
     **flags: Any,
@@ -268,7 +274,6 @@ def learn(
             world if backend.is_source else None,
             clock=clock,
             should_stop=should_stop,
-            should_republish=should_republish,
         )
 
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(num_ranks) as threads:

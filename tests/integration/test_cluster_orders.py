@@ -80,7 +80,7 @@ def plan(tmp_path: Path) -> Plan:
         cluster = cast(Cluster, OneNode())
         run = RunDir(config)
         run.private = Path(tempfile.mkdtemp(dir=tmp_path))
-        spec, found, _ = plan_processes(config, run, cluster, {}, device)
+        spec, found = plan_processes(config, run, cluster, {}, device)
         return spec, {order.name: order for order in found}
 
     return make

@@ -29,6 +29,7 @@ from agentrl.clock import MonotonicClock
 from agentrl.cluster.evaluator import Evaluator
 from agentrl.cluster.events import RunState
 from agentrl.cluster.feeder import Feeder
+from agentrl.cluster.requests import Requests
 from agentrl.columns import COLUMNS
 from agentrl.config.run import RunConfig
 from agentrl.learner.backend import StepResult
@@ -274,15 +275,17 @@ class Run:
             BufferPeer(address, role="worker", name="worker-0") as worker,
             anyio.create_task_group() as tasks,
         ):
-            evaluator = Evaluator(self.config, {"heldout": QUESTIONS}, driver, self.state, recorder)
+            requests = Requests(driver, self.state)
+            sets = {"heldout": QUESTIONS}
+            evaluator = Evaluator(self.config, sets, requests, self.state, recorder)
             self._feeder = Feeder(Source(), driver)
             tasks.start_soon(self._feeder.run)
-            tasks.start_soon(self._receive, driver, evaluator, recorder)
+            tasks.start_soon(self._receive, driver, requests, recorder)
             tasks.start_soon(Agents(worker, self.engine, self.story).run)
             yield evaluator
             tasks.cancel_scope.cancel()
 
-    async def _receive(self, driver: BufferPeer, evaluator: Evaluator, recorder: Recorder) -> None:
+    async def _receive(self, driver: BufferPeer, requests: Requests, recorder: Recorder) -> None:
         while True:
             message, _ = await driver.receive()
             match message:
@@ -292,7 +295,7 @@ class Run:
                     self.state.apply(message)
                     recorder.event(message.kind, message.data)
                 case Welcome():
-                    await evaluator.ask_again()
+                    await requests.ask_again()
                 case Refused(reason):
                     raise AssertionError(reason)
 

@@ -175,7 +175,6 @@ def sink_to(
         bucket_bytes=50_000,
         timeout_s=CALL_S,
         fleet_size=16,
-        tied_embeddings=True,
         engine_dtype=engine_dtype,
         fused=families()["qwen3"].engine_fused,
         on_lost=lambda engine: reported.append(engine.name),

@@ -3,6 +3,7 @@ job over them that any number of ranks can play (worker processes load this file
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -36,7 +37,7 @@ class HFModel(NamedTuple):
 def hf_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], HFModel]:
     """Makes the tiny member of a family of `agentrl.models`, each once. With `-tied` the embedding
     is the head; with `-odd` two data-parallel ranks of a distributed optimizer share a row of a
-    tied model."""
+    tied model; with `-wide` heads are as wide as Qwen3's."""
     made: dict[str, HFModel] = {}
 
     def make(name: str) -> HFModel:
@@ -48,10 +49,11 @@ def hf_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], HFMode
 
 
 def _make(name: str, directory: Path) -> HFModel:
-    family = name.replace("-odd", "").replace("-tied", "")
+    family, *_ = re.split("-(?=odd|tied|wide)", name)
+    wide = {"head_dim": 16} if "wide" in name else {}
     odd = {"hidden_size": 40, "intermediate_size": 56} if "odd" in name else {}
     tied = {"tie_word_embeddings": "tied" in name}
-    return make_model({**families()[family].tiny, **odd, **tied}, directory)
+    return make_model({**families()[family].tiny, **odd, **tied, **wide}, directory)
 
 
 def make_model(config: Mapping[str, Any], directory: Path) -> HFModel:

@@ -170,7 +170,7 @@ def test_a_state_of_another_model_or_type_is_refused_and_nothing_changes(
 ) -> None:
     follow_script(opened({}), [("step", "0"), ("save", str(tmp_path))])
     for model, megatron, words in (
-        ("qwen2", {}, r"lacks decoder\.layers\.0\.self_attention\.linear_qkv\.bias"),
+        ("qwen2-wide", {}, r"lacks decoder\.layers\.0\.self_attention\.linear_qkv\.bias"),
         ("qwen3-tied", {}, r"has 3 tensors that .* such as optimizer.*\.output_layer\.weight"),
         ("qwen3", {"bf16": True}, r"in bfloat16, the checkpoint.*in float32"),
     ):

@@ -74,6 +74,7 @@ VALUES: dict[str, str] = {
     "num_steps_per_rollout": "2",
     "max_tokens_per_gpu": "4096",
     "loss_type": "sft_loss",
+    "model_family": "Qwen3ForCausalLM",
     "custom_loss_function_path": "mine:loss",
     "prompt_loss_weight": "0.1",
     "advantage_estimator": "mine.py:Mine",

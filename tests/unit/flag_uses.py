@@ -92,10 +92,10 @@ def told(config: RunConfig) -> dict[str, str]:
 
 def _told(config: RunConfig, run: RunDir) -> Iterator[tuple[str, Any]]:
     env_class = load_env(config.env or "single-turn")
-    spec, orders, ready = plan_processes(config, run, cast(Cluster, _OneNode()), {}, "cpu")
+    spec, orders = plan_processes(config, run, cast(Cluster, _OneNode()), {}, "cpu")
     addresses = msgspec.structs.replace(spec, config=RunConfig())
     yield "run", (config.device, config.run_id, run.path, run._resume)
-    yield "processes", (addresses, orders, ready, plan_slots(config, 100, []))
+    yield "processes", (addresses, orders, plan_slots(config, 100, []))
     yield "host", ray_options(config.ray_address, run.ray)
     yield "worker", _worker(config, spec)
     if config.mode != "eval":

@@ -15,7 +15,7 @@ import torch
 from agentrl.algorithms.load import load_algorithm
 from agentrl.clock import MonotonicClock
 from agentrl.cluster.layout import INCARNATION
-from agentrl.cluster.signals import Flag, exit_at_once
+from agentrl.cluster.signals import exit_at_once
 from agentrl.cluster.spec import RunSpec
 from agentrl.config.device_defaults import engine_dtype, engines_tell_digests
 from agentrl.learner.loop import run_learner
@@ -48,9 +48,6 @@ def main(spec: RunSpec, rank: int) -> None:
     def on_sigterm(number: int, frame: FrameType | None) -> None:
         stop.set()
 
-    # The driver's word that an engine or the router has come back.
-    news = Flag()
-    signal.signal(signal.SIGUSR1, lambda number, frame: news.set())
     signal.signal(signal.SIGTERM, on_sigterm)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     config = spec.config
@@ -86,7 +83,6 @@ def main(spec: RunSpec, rank: int) -> None:
                 sink,
                 clock=MonotonicClock(),
                 should_stop=stop.is_set,
-                should_republish=news.take,
             )
         _LOG.info("%s ended: %s", name, outcome)
     finally:
