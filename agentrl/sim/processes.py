@@ -16,8 +16,8 @@ from agentrl.sim.world import World
 
 __all__ = ["Processes"]
 
-#: Most seconds after which a peer says Hello to a buffer that has come back.
-HELLO_S = 1.0
+#: Most seconds after which a peer notices that the buffer has come back.
+NOTICE_S = 1.0
 
 
 class Processes:
@@ -96,7 +96,7 @@ class Processes:
         def restart() -> None:
             shell.restart()
             for peer in self._peers():
-                self._world.timeline.after(self._rng.uniform(0.0, HELLO_S), peer.hello)
+                self._world.timeline.after(self._rng.uniform(0.0, NOTICE_S), peer.lost)
 
         self.struck["buffer"] += 1
         shell.crash()
@@ -147,8 +147,6 @@ class Processes:
             self._drained = True
             self._driver.drain()
         self._replace_fenced()
-        for peer in self._peers():
-            peer.beat()
         self._world.shell.tick()
         self._world.timeline.after(self._world.scenario.heartbeat_s, self._beat)
 

@@ -18,7 +18,7 @@ from agentrl.sim.durable import Durable
 from agentrl.sim.network import Connection, Network
 from agentrl.sim.peer import Peer
 from agentrl.sim.timeline import Timeline
-from agentrl.wire.messages import Finished, Message
+from agentrl.wire.messages import Finished, Heartbeat, Message
 
 __all__ = ["Shell"]
 
@@ -35,7 +35,7 @@ class Shell:
         self.network = network
         self.columns = Columns(settings.segment_bytes)
         self.peers: dict[str, Peer] = {}
-        self._timeline = timeline
+        self.timeline = timeline
         self._connections: dict[str, Connection] = {}
         self._waiting: deque[FromPeer | Tick] = deque()
         self._busy = False
@@ -48,7 +48,7 @@ class Shell:
         """A process has started."""
         self.peers[peer.connection] = peer
         self._connections[peer.connection] = self.network.connect()
-        peer.hello()
+        peer.join()
 
     def leave(self, peer: Peer) -> None:
         """A process has ended; what it said may still be on its way."""
@@ -76,7 +76,7 @@ class Shell:
         ledger = self.durable.load()
         there = set(self.columns.there)
         known = ledger.without_lost_segments(there)
-        self.core = BufferCore(self.settings, known, self._timeline.now)
+        self.core = BufferCore(self.settings, known, self.timeline.now)
         self.columns.reopen(max(ledger.segments, default=0) + 1)
         self.columns.drop(there - set(self.core.state.segments))
 
@@ -86,11 +86,13 @@ class Shell:
 
     # ---- messages ----
 
-    def post(self, peer: Peer, seq: int, message: Message) -> None:
+    def post(self, peer: Peer, epoch: int, seq: int, message: Message) -> None:
         """Carry a message of a living process to the buffer; lost if that is away by then."""
         if not peer.gone:
-            event = FromPeer(peer.connection, peer.epoch, seq, message)
-            self._connections[peer.connection].up.carry(lambda: self._take(event))
+            event = FromPeer(peer.connection, epoch, seq, message)
+            self._connections[peer.connection].up.carry(
+                lambda: self._take(event), counts=not isinstance(message, Heartbeat)
+            )
 
     def tick(self) -> None:
         """The buffer's own timer."""
@@ -113,7 +115,7 @@ class Shell:
 
     def _carry(self, event: FromPeer | Tick) -> None:
         assert self.core is not None
-        effects = self.core.handle(self._stored(event), self._timeline.now)
+        effects = self.core.handle(self._stored(event), self.timeline.now)
         self.durable.commit([effect.row for effect in effects if isinstance(effect, Persist)])
         for effect in effects:
             if isinstance(effect, Send):
@@ -125,7 +127,9 @@ class Shell:
     def _send(self, connection: str, message: Message) -> None:
         peer = self.peers.get(connection)
         if peer is not None:
-            self._connections[connection].down.carry(lambda: peer.arrive(message))
+            self._connections[connection].down.carry(
+                lambda: peer.arrive(message), counts=not isinstance(message, Heartbeat)
+            )
 
     def _stored(self, event: FromPeer | Tick) -> FromPeer | Stored | Tick:
         """A report that is wanted has its columns stored first."""
