@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 export AGENTRL_VENV := $(VENV)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-runtime train test test-loaded faults check warmstart bench lock flags clean
+.PHONY: help setup setup-runtime train test test-full test-loaded faults check warmstart bench lock flags clean
 
 help:  ## list these targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,6 +20,9 @@ train: setup-runtime  ## train the default job: a search agent, on this machine
 
 test: setup  ## run all tests
 	$(BIN)/python -m pytest
+
+test-full: setup  ## run all tests, and every case of those of which a day plays a slice
+	AGENTRL_TESTS=full $(BIN)/python -m pytest
 
 test-loaded: setup  ## run all tests beside 30 busy processes (LOAD=30 NICE=10); an hour
 	$(BIN)/python scripts/loaded.py --load $(or $(LOAD),30) --nice $(or $(NICE),10) -- $(BIN)/python -m pytest

@@ -21,9 +21,9 @@ import anyio
 import torch
 from torch import Tensor
 
+from agentrl.algorithms.rows import MicroBatch
 from agentrl.cluster.ports import free_ports
 from agentrl.config.run import RunConfig
-from agentrl.learner.backend import MicroBatch
 from agentrl.learner.megatron import MegatronBackend
 from agentrl.serving.client import EngineClient
 from agentrl.serving.control import EngineControl
@@ -155,7 +155,7 @@ def score(
         num_training_steps=None,
     )
     try:
-        found = backend.logprobs([_packed(reply) for reply in replies])
+        found = backend.run("policy", [_packed(reply) for reply in replies])
     finally:
         backend.close()
     learner = [

@@ -15,7 +15,7 @@ import psutil
 import agentrl.envs.search_r1
 from agentrl.actors.limits import Limits
 from agentrl.actors.worker import Worker, WorkerSettings
-from agentrl.envs.env import Env
+from agentrl.envs.env import Env, EnvContext
 from agentrl.envs.messages import Message
 from agentrl.serving.client import EngineClient
 from agentrl.tools.tool import tool
@@ -102,11 +102,10 @@ def settings_of(num_episodes: int, env: str = f"{__name__}:WaitingEnv") -> Worke
     return WorkerSettings(
         env=env,
         env_args={},
-        services={},
+        context=EnvContext(tool_timeout_s=2 * LIMIT_S),
         model_dir=str(MODEL),
         chat_format="qwen",
         limits=limits,
-        tool_timeout_s=2 * LIMIT_S,
         max_concurrent_episodes=num_episodes,
     )
 

@@ -8,10 +8,16 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from tokenizers.trainers import BpeTrainer
 
 from agentrl.tokens import Vocab
+from tests.slices import DAY, IS_FULL
 
 # Machines differ in speed and are shared: how long an example takes is no property of the code.
 settings.register_profile("agentrl", deadline=None, print_blob=True)
 settings.load_profile("agentrl")
+
+
+def pytest_report_header() -> str:
+    """Which cases this session plays of the long lists, and how to play them again."""
+    return "slices: all" if IS_FULL else f"slices: of AGENTRL_TESTS_DAY={DAY}"
 
 
 @pytest.fixture
@@ -20,8 +26,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture(scope="session")
-def qwen_tokenizer_json() -> str:
+def make_tokenizer_json() -> str:
     """A tokenizer of Qwen3's shape, 700 entries: its pre-tokenizer, normalizer and added tokens."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
@@ -49,6 +54,12 @@ def qwen_tokenizer_json() -> str:
     marks = [mark for tag in tags for mark in (f"<{tag}>", f"</{tag}>")]
     tokenizer.add_tokens([AddedToken(t, special=False, normalized=False) for t in marks])
     return json.dumps(json.loads(tokenizer.to_str()))
+
+
+@pytest.fixture(scope="session")
+def qwen_tokenizer_json() -> str:
+    """See `make_tokenizer_json`."""
+    return make_tokenizer_json()
 
 
 @pytest.fixture(scope="session")

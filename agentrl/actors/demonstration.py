@@ -1,4 +1,4 @@
-"""`DemonstrationPlayer`: an episode that nobody plays, a dialogue to be imitated (`sft_loss`).
+"""`Demonstrations`: episodes that nobody plays, dialogues to be imitated (`sft_loss`).
 
     messages of the row -> prompt, then [turn -> what answers it]*        the last is a turn
 
@@ -7,25 +7,24 @@ cannot be written is the outcome `env_error`, one that is too long is `filtered`
 """
 
 import json
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from agentrl.actors.boundary import describe
-from agentrl.actors.failures import outcome_of_failure
+from agentrl.actors.boundary import Boundary
 from agentrl.actors.limits import Limits
-from agentrl.actors.report import PlayedEpisode, failed_episode, require_sendable
-from agentrl.actors.snapshots import Save
+from agentrl.actors.player import Attempt
+from agentrl.actors.report import PlayedEpisode
 from agentrl.actors.writing import Writers
 from agentrl.errors import AgentRLError, EnvError, PromptTooLongError, TextTooLongError
 from agentrl.tokens.chat import Message, ToolCall
 from agentrl.tokens.formats.base import ChatFormat
 from agentrl.tokens.stream import TokenStream
-from agentrl.types import EpisodeAssignment, EpisodeReport, Outcome, StopReason, Task, TurnClient
+from agentrl.types import EpisodeReport, Outcome, StopReason, Task
+from agentrl.visible import message_of
 
-__all__ = ["DemonstrationPlayer"]
+__all__ = ["Demonstrations"]
 
 
 class _Function(msgspec.Struct, frozen=True):
@@ -59,72 +58,48 @@ class _Said(msgspec.Struct, frozen=True):
         return len(self.content or "") + calls
 
 
-class DemonstrationPlayer:
-    """Writes the dialogue under `key` of a task's row; a row may list its `tools` (OpenAI's
-    function-calling schemas), for a chat format that tells the model of them."""
+class Demonstrations:
+    """A `Strategy`: writes the dialogue under `key` of a task's row; a row may list its `tools`
+    (OpenAI's function-calling schemas), for a chat format that tells the model of them."""
 
-    def __init__(
-        self,
-        chat: ChatFormat,
-        limits: Limits,
-        *,
-        key: str,
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, chat: ChatFormat, limits: Limits, *, key: str) -> None:
         self._chat = chat
         self._limits = limits
         self._key = key
-        self._now = now
         self._writers = Writers()
 
-    async def play(
-        self,
-        assignment: EpisodeAssignment,
-        client: TurnClient,
-        saved: bytes | None = None,
-        save: Save | None = None,
-    ) -> PlayedEpisode:
-        """The episode's report and tokens. No engine is asked, and nothing saved."""
-        del client, saved, save
-        started = self._now()
+    async def play(self, attempt: Attempt, boundary: Boundary) -> PlayedEpisode:
+        """See `Strategy`. No engine is asked, and nothing saved."""
+        task = attempt.assignment.task
         try:
-            said = self._messages(assignment.task.row)
+            said = self._messages(task.row)
             chars = sum(each.num_chars for each in said)
-            stream = await self._writers.run(chars, self._write, said, assignment.task)
-        except AgentRLError as failure:
-            error = f"task {assignment.task.id}: {describe(failure)}"
-            outcome = outcome_of_failure(failure)
-            return failed_episode(assignment, outcome, error, self._now() - started)
+            stream = await self._writers.run(chars, self._written, said, task.row)
+        except TextTooLongError as error:
+            raise self._too_long(task, str(error)) from error
+        except AgentRLError as error:
+            raise EnvError(f"the dialogue of task {task.id}: {message_of(error)}") from error
+        if len(stream) > self._limits.max_context:
+            raise self._too_long(task, f"it has {len(stream)} tokens")
         report = EpisodeReport(
-            id=assignment.id,
+            id=attempt.assignment.id,
             outcome=Outcome.DONE,
             stop_reason=StopReason.TERMINATED,
             trajectories=[stream.meta(0.0)],
-            wall_s=self._now() - started,
+            wall_s=attempt.played_s(),
         )
-        played = PlayedEpisode(report, stream.columns())
-        require_sendable(played)
-        return played
+        return PlayedEpisode(report, stream.columns())
 
-    def _write(self, said: list[_Said], task: Task) -> TokenStream:
-        try:
-            stream = self._written(said, task.row)
-        except TextTooLongError as error:
-            raise self._too_long(str(error)) from error
-        if len(stream) > self._limits.max_context:
-            raise self._too_long(f"it has {len(stream)} tokens")
-        return stream
-
-    def _too_long(self, found: str) -> PromptTooLongError:
+    def _too_long(self, task: Task, found: str) -> PromptTooLongError:
         return PromptTooLongError(
-            f"the dialogue is too long: at most {self._limits.max_context} tokens fit "
-            f"(--rollout-max-context-len), and {found}"
+            f"the dialogue of task {task.id} is too long: at most {self._limits.max_context} "
+            f"tokens fit (--rollout-max-context-len), and {found}"
         )
 
     def _written(self, said: list[_Said], row: dict[str, Any]) -> TokenStream:
         first = next((i for i, message in enumerate(said) if message.role == "assistant"), None)
         if first is None or said[-1].role != "assistant":
-            raise EnvError(f"the dialogue under {self._key!r} does not end with an assistant turn")
+            raise EnvError(f"what is under {self._key!r} does not end with an assistant turn")
         stream = TokenStream(self._chat.vocab, opener=self._chat.assistant_opener)
         stream.extend(self._chat.open_prompt(_context(said[:first]), row.get("tools") or ()))
         between: list[_Said] = []

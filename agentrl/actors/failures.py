@@ -10,7 +10,7 @@ from agentrl.types import EpisodeAssignment, Outcome
 from agentrl.visible import message_of
 from agentrl.wire.messages import Verdict
 
-__all__ = ["Failures", "outcome_of_failure"]
+__all__ = ["Failures"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -18,7 +18,7 @@ _LOG = logging.getLogger(__name__)
 _MAX_SEEN = 100
 
 
-def outcome_of_failure(failure: BaseException) -> Outcome:
+def _outcome_of(failure: BaseException) -> Outcome:
     """Whose fault it is: the infrastructure's, the data's, or else the Env's."""
     if isinstance(failure, InfrastructureError):
         return Outcome.ENGINE_ERROR
@@ -36,7 +36,7 @@ class Failures:
     ) -> PlayedEpisode:
         """The report of an episode that `failure` has ended. Logged, with its traceback the first
         time that this error is seen."""
-        outcome = outcome_of_failure(failure)
+        outcome = _outcome_of(failure)
         whose = f"episode {assignment.id} of task {assignment.task.id}"
         if outcome is Outcome.FILTERED:  # nobody's code is to be looked at
             error, traced = sendable_text(message_of(failure)), None

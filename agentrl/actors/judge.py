@@ -5,8 +5,7 @@ thread of its own, under a deadline. An error of that code is the group's fate (
 a zero reward.
 """
 
-import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import anyio
@@ -14,19 +13,25 @@ import anyio.to_thread
 
 from agentrl.actors.boundary import describe, sendable_text
 from agentrl.actors.failures import Failures
-from agentrl.errors import ConfigError, EnvError
+from agentrl.actors.filters.check_reward_nonzero_std import check_reward_nonzero_std
+from agentrl.errors import EnvError
+from agentrl.shipped import FILTERS as FILTERS_SHIPPED
 from agentrl.types import Task
+from agentrl.user_code import Kind, Signature, hook, load
 from agentrl.wire.messages import Judge, Verdict
 
 __all__ = [
+    "FILTERS",
     "FILTER_TIMEOUT_S",
     "DynamicFilter",
     "FilterDecision",
-    "check_reward_nonzero_std",
+    "check_reward_nonzero_std",  # documented here before filters had names
     "judge_group",
     "load_filter",
 ]
 
+#: Entry point group under which packages announce filters.
+FILTERS = "agentrl.filters"
 #: Seconds that a filter may think about one group.
 FILTER_TIMEOUT_S = 60.0
 
@@ -39,24 +44,20 @@ class DynamicFilter(Protocol):
     def __call__(self, rewards: Sequence[float], task: Task) -> FilterDecision: ...
 
 
-def check_reward_nonzero_std(rewards: Sequence[float], task: Task) -> FilterDecision:
-    """Drop groups whose rewards are all equal: their advantages are zero (DAPO, section 3.2)."""
-    keep = max(rewards) - min(rewards) > 1e-6
-    return keep, "" if keep else f"zero_std_{rewards[0]:g}"
+_FILTERS: Kind[DynamicFilter] = hook(
+    "keep(rewards, task)",
+    [Signature(("rewards", "task"))],
+    group=FILTERS,
+    noun="filter",
+    flag="--dynamic-sampling-filter-path",
+    builtin=FILTERS_SHIPPED.places,
+)
 
 
-def load_filter(path: str | None) -> DynamicFilter | None:
-    """The function at `pkg.module:name` (or dotted), or None; ConfigError names a bad path."""
-    if path is None:
-        return None
-    module_name, _, name = path.rpartition(":" if ":" in path else ".")
-    try:
-        function: Callable[..., FilterDecision] = getattr(
-            importlib.import_module(module_name), name
-        )
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"--dynamic-sampling-filter-path {path}: {error}") from error
-    return function
+def load_filter(spec: str | None) -> DynamicFilter | None:
+    """The filter of a name, `pkg.module:name` (or dotted) or `path/to/file.py[:name]`, or None.
+    Raises ConfigError for a bad one."""
+    return None if spec is None else load(_FILTERS, spec)
 
 
 async def judge_group(

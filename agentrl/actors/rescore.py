@@ -12,7 +12,7 @@ the policy sampled. Such an episode fails, and every later episode of the worker
 import copy
 import logging
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import anyio
@@ -21,7 +21,7 @@ from agentrl.actors.boundary import Boundary, describe
 from agentrl.envs.env import Env
 from agentrl.envs.messages import Step
 from agentrl.errors import AgentRLError, EnvError
-from agentrl.types import EpisodeAssignment, EpisodeId
+from agentrl.types import EpisodeAssignment
 
 __all__ = ["NUM_CHECKS", "RESCORE_TIMEOUT_S", "RewardAudit"]
 
@@ -36,17 +36,10 @@ _TOLERANCE = 1e-6
 
 
 class RewardAudit:
-    """What one worker has found out about the rewards of its Env. `close` must raise nothing of the
-    Env's."""
+    """What one worker has found out about the rewards of its Env."""
 
-    def __init__(
-        self,
-        make_env: Callable[[], Env],
-        close: Callable[[Env, EpisodeId, Boundary], Awaitable[None]],
-        timeout_s: float = RESCORE_TIMEOUT_S,
-    ) -> None:
+    def __init__(self, make_env: Callable[[], Env], timeout_s: float = RESCORE_TIMEOUT_S) -> None:
         self._make_env = make_env
-        self._close = close
         self._timeout_s = timeout_s
         self._num_agreed = 0
         self._num_mismatches = 0
@@ -82,7 +75,7 @@ class RewardAudit:
             with anyio.move_on_after(self._timeout_s):
                 again = await _score(fresh, assignment.seed, row, text)
         finally:
-            await self._close(fresh, assignment.id, boundary)
+            await boundary.close(fresh, f"episode {assignment.id}")
         if again is None:
             limit = f"{self._timeout_s:g} s"
             _LOG.warning("episode %s: scoring it again took over %s", assignment.id, limit)

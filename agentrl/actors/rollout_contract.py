@@ -9,24 +9,28 @@ InfrastructureError.
 
 import os
 import secrets
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import anyio
 
 from agentrl.actors.rollout_trial import RolloutTrial
 from agentrl.actors.scripted import ANSWER, ENDLESS, SCRIPTS, Scripted, shipped_format
-from agentrl.envs.blame import place_of, words_of
-from agentrl.envs.contract import HOLD_S
-from agentrl.envs.ground import Announce, Finding, Ground, Standing
-from agentrl.envs.leftovers import tasks_left
+from agentrl.envs.check.dry_reset import discard
+from agentrl.envs.check.harness import (
+    Announce,
+    Finding,
+    Problem,
+    Promise,
+    findings,
+    holds_the_loop,
+    still_running,
+)
+from agentrl.envs.check.leftovers import tasks_left
+from agentrl.envs.check.share import CHECK_S
+from agentrl.envs.check.subject import Subject
 from agentrl.envs.processes import children, end_all, end_children, find_all
-from agentrl.envs.rehearsal import discard
-from agentrl.envs.share import CHECK_S, Share, shares
-from agentrl.envs.trial import LateError, Problem
-from agentrl.envs.watch import BlockedError, OverdueError, run_watched
-from agentrl.errors import InfrastructureError
+from agentrl.user_traceback import words_of
 
 __all__ = ["PROMISES", "check_rollout"]
 
@@ -42,13 +46,9 @@ GONE_S = 5.0
 #: Variable that tells what the agent has started from all other processes.
 MARK = "AGENTRL_CHECK"
 
-_ADVICE = "await an async library, or give the work to `anyio.to_thread.run_sync`"
-
-Promise = Callable[[RolloutTrial], Coroutine[Any, Any, Problem]]
-
 
 def check_rollout(
-    ground: Ground, announce: Announce = str, limit_s: float = CHECK_S
+    subject: Subject, announce: Announce = str, limit_s: float = CHECK_S
 ) -> Iterator[Finding]:
     """Try one promise after the other, nothing anew when `limit_s` are over; what cannot be played,
     or not be ended, is tried no further. Processes that the agent has left are ended with the last.
@@ -56,34 +56,12 @@ def check_rollout(
     Raises ConfigError for a rollout that cannot be made.
     """
     with _marked():
-        discard(ground.make())
-        known: set[str] = set()
-        parts = zip(PROMISES.items(), shares(len(PROMISES), limit_s), strict=True)
-        for number, ((promise, keeps), share) in enumerate(parts, 1):
-            announce(Standing(number, len(PROMISES), promise))
-            problem = _tried(keeps, ground, share, known)
-            yield Finding(promise, problem, None if problem else share.note)
-            if problem is not None and keeps in (_plays, _ends):
+        discard(subject.make())
+        promises = dict(PROMISES)
+        for found in findings(promises, RolloutTrial(subject, LIMIT_S), announce, limit_s):
+            yield found
+            if found.problem is not None and promises[found.promise] in (_plays, _ends):
                 return
-
-
-def _tried(keeps: Promise, ground: Ground, share: Share, known: set[str]) -> Problem:
-    if share.is_over:
-        share.leave_out("not tried")
-        return None
-    try:
-        return run_watched(lambda watch: keeps(RolloutTrial(ground, watch, LIMIT_S, share, known)))
-    except InfrastructureError:
-        raise
-    except LateError as late:
-        return str(late)
-    except OverdueError as overdue:
-        return f"{overdue.method} goes on when it is cancelled: let `CancelledError` pass"
-    except BlockedError as error:
-        place = place_of(error)
-        return f"{error}{f' ({place})' if place else ''}: {_ADVICE}"
-    except (Exception, SystemExit) as error:
-        return words_of(error)
 
 
 # ---- promises ------------------------------------------------------------------------------------
@@ -135,7 +113,7 @@ async def _never_stops(trial: RolloutTrial) -> Problem:
             assert played.raised is not None
             words = words_of(played.raised)
             raised.setdefault(kind, f"{trial.name} raised {words} {after}")
-        elif played.error is not None:
+        elif played.report.error is not None:
             return trial.problem_of(what, played)
     if not raised:
         return None
@@ -179,10 +157,10 @@ async def _leaves_nothing(trial: RolloutTrial) -> Problem:
 
     tasks = await tasks_left(episodes, GONE_S)
     left = await _left(before)
-    name = trial.name
-    if left:
-        return f"processes go on after {name}: {', '.join(map(str, left[:3]))}; end them in `close`"
-    return f"{len(tasks)} tasks go on after {name}: {', '.join(tasks[:3])}" if tasks else None
+    if not left:
+        return still_running(trial.name, tasks)
+    pids = ", ".join(map(str, left[:3]))
+    return f"processes go on after {trial.name}: {pids}; end them in `close`"
 
 
 @contextmanager
@@ -217,16 +195,10 @@ async def _left(before: set[int]) -> list[int]:
 
 
 async def _leaves_the_loop(trial: RolloutTrial) -> Problem:
-    held_s: list[float] = []
-    while len(held_s) < TRIES and not (held_s and trial.share.is_over):
-        held_s.append((await trial.play("an answer", ANSWER)).held_s)
-        if held_s[-1] <= HOLD_S:
-            return None
-    return (
-        f"{trial.name} held the event loop for {min(held_s) * 1000:.0f} ms, the least of "
-        f"{len(held_s)} episodes; more than {HOLD_S * 1000:.0f} ms stall all episodes of a worker: "
-        f"{_ADVICE}"
-    )
+    async def held_s() -> float:
+        return (await trial.play("an answer", ANSWER)).held_s
+
+    return await holds_the_loop(trial.name, held_s, TRIES, trial.share)
 
 
 #: What is tried, in this order.

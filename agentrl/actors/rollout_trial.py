@@ -13,21 +13,26 @@ import msgspec
 
 from agentrl.actors.endpoint.server import Endpoint
 from agentrl.actors.limits import Limits
-from agentrl.actors.report import PlayedEpisode
-from agentrl.actors.rollouts import RolloutPlayer
+from agentrl.actors.player import Player
+from agentrl.actors.rollouts import RolloutEpisodes
 from agentrl.actors.scripted import Script, Scripted, shipped_format
 from agentrl.config.run import RunConfig
-from agentrl.envs.blame import words_of
+from agentrl.envs.check.harness import Hold, Problem, Trial, timed
+from agentrl.envs.check.subject import Subject
+from agentrl.envs.check.watch import BlockedError
 from agentrl.envs.env import Env
-from agentrl.envs.ground import Ground
-from agentrl.envs.held import Held
 from agentrl.envs.registry import name_of
 from agentrl.envs.rollout import Chat, Rollout
-from agentrl.envs.share import Share
-from agentrl.envs.trial import LateError, Problem
-from agentrl.envs.watch import BlockedError, Watch
 from agentrl.errors import InfrastructureError
-from agentrl.types import EpisodeAssignment, EpisodeId, Outcome, SamplingParams, StopReason
+from agentrl.types import (
+    EpisodeAssignment,
+    EpisodeId,
+    EpisodeReport,
+    Outcome,
+    SamplingParams,
+    StopReason,
+)
+from agentrl.user_traceback import words_of
 
 __all__ = ["Played", "RolloutTrial"]
 
@@ -47,9 +52,7 @@ class Played(msgspec.Struct, frozen=True):
     """An episode that has ended. `raised`, `returned`: what `solve` did; `held_s`: the longest that
     it held the event loop; `num_answered`: calls of its model."""
 
-    outcome: Outcome
-    stop_reason: StopReason | None
-    error: str | None
+    report: EpisodeReport
     raised: BaseException | None
     returned: bool
     held_s: float
@@ -58,68 +61,49 @@ class Played(msgspec.Struct, frozen=True):
     @property
     def is_late(self) -> bool:
         """Whether it was ended by the limit of time."""
-        return self.stop_reason is StopReason.TIME_LIMIT
+        return self.report.stop_reason is StopReason.TIME_LIMIT
 
     @property
     def failed_on_policy(self) -> bool:
         """Whether `solve` raised after its model had answered: in a run, an `env_error`."""
-        is_error = self.outcome is Outcome.ENV_ERROR
+        is_error = self.report.outcome is Outcome.ENV_ERROR
         return is_error and self.raised is not None and self.num_answered > 0
 
     @property
     def has_reward(self) -> bool:
         """Whether the agent has said what its episode is worth, as it returned or by what it says
         of its exceptions."""
-        is_done = self.outcome is Outcome.DONE
-        return is_done and (self.returned or self.stop_reason not in _BUDGETS)
+        is_done = self.report.outcome is Outcome.DONE
+        return is_done and (self.returned or self.report.stop_reason not in _BUDGETS)
 
 
-class RolloutTrial:
-    """A promise that is being tried: its ground, the seconds that an episode may take whose model
-    answers at once, and its share of time for all of them. `known`: names of exceptions that have
-    been said."""
+class RolloutTrial(Trial):
+    """Plays episodes. `known`: names of exceptions that have been said."""
 
-    def __init__(
-        self, ground: Ground, watch: Watch, limit_s: float, share: Share, known: set[str]
-    ) -> None:
-        self.ground = ground
-        self.name = name_of(ground.cls)
-        self.limit_s = limit_s
-        self.share = share
-        self.known = known
-        self._watch = watch
+    def __init__(self, subject: Subject, limit_s: float) -> None:
+        super().__init__(subject, name_of(subject.cls), limit_s)
+        self.known: set[str] = set()
 
     async def play(
         self, what: str, policy: Scripted | Script, *, max_turns: int | None = None
     ) -> Played:
         """One episode with a policy, which is `what`. Raises BlockedError, InfrastructureError for
-        what is no fault of the agent's, LateError where even the end takes too long."""
+        what is no fault of the agent's, BrokenError where even the end takes too long."""
         policy = policy if isinstance(policy, Scripted) else Scripted(shipped_format(), policy)
-        watched = _Watched(self.ground)
-        limit_s = 1.5 * self.limit_s
-        with self._watch.phase(self.name, limit_s) as deadline:
-            played = await self._play(policy, watched, max_turns)
-        if isinstance(watched.failure, BlockedError):
-            raise watched.failure
-        if deadline.cancelled_caught:
-            raise LateError(f"{self.name} took more than {limit_s:g} s, on {what}")
-        report = played.report
+        watched = _Watched(self.subject)
+        with self.within(what, 1.5 * self.limit_s):
+            report = await self._play(policy, watched, max_turns)
+            if isinstance(watched.failure, BlockedError):
+                raise watched.failure
         if report.outcome is Outcome.ENGINE_ERROR:
             raise InfrastructureError(f"{self.name}, on {what}: {report.error}")
-        return Played(
-            report.outcome,
-            report.stop_reason,
-            report.error,
-            watched.failure,
-            watched.returned,
-            watched.held_s,
-            policy.num_answered,
-        )
+        held_s = watched.hold.longest_s
+        return Played(report, watched.failure, watched.returned, held_s, policy.num_answered)
 
     async def _play(
         self, policy: Scripted, watched: "_Watched", max_turns: int | None
-    ) -> PlayedEpisode:
-        usual = RunConfig()
+    ) -> EpisodeReport:
+        usual, task = RunConfig(), self.subject.task
         limits = Limits(
             max_context=MAX_CONTEXT,
             max_prompt=MAX_CONTEXT - 2,
@@ -128,51 +112,48 @@ class RolloutTrial:
             episode_timeout_s=self.limit_s,
         )
         sampling = SamplingParams(max_new_tokens=usual.rollout_max_response_len)
-        ground = self.ground
-        episode = EpisodeAssignment(EpisodeId("checked", 0), 1, ground.seed, ground.task, sampling)
+        episode = EpisodeAssignment(EpisodeId("checked", 0), 1, self.subject.seed, task, sampling)
         async with Endpoint() as endpoint:
-            player = RolloutPlayer(watched.make, policy.chat, limits, endpoint)
-            return await player.play(episode, policy)
+            player = Player(RolloutEpisodes(watched.make, policy.chat, limits, endpoint))
+            return (await player.play(episode, policy)).report
 
     def problem_of(self, what: str, played: Played) -> Problem:
         """Why an episode on `what` has no reward, or None."""
+        report = played.report
         if played.is_late:
             return f"{self.name} was not done {self.limit_s:g} s after it began, on {what}"
         if played.has_reward:
             return None
-        if played.outcome is Outcome.DONE:
+        if report.outcome is Outcome.DONE:
             return (
-                f"{self.name} returned no reward, on {what}: it was ended by {played.stop_reason}"
+                f"{self.name} returned no reward, on {what}: it was ended by {report.stop_reason}"
             )
         if played.raised is not None:
             return f"{self.name} raised {words_of(played.raised)} on {what}"
-        return f"{played.error}, on {what}"
+        return f"{report.error}, on {what}"
 
 
 class _Watched:
     """Makes the rollout of an episode; knows what it raised, and how long it held the loop."""
 
-    def __init__(self, ground: Ground) -> None:
-        self._ground = ground
+    def __init__(self, subject: Subject) -> None:
+        self._subject = subject
         self.failure: BaseException | None = None
         self.returned = False
-        self.held_s = 0.0
+        self.hold = Hold()
 
     def make(self) -> Env:
-        env = cast(Rollout, self._ground.make())
+        env = cast(Rollout, self._subject.make())
         solve = env.solve
 
         async def watched(task: dict[str, Any], chat: Chat) -> Any:
-            held = Held(solve(task, cast(Chat, _Apart(chat))))
             try:
-                reward = await held
-                self.returned = True
-                return reward
+                reward = await timed(solve(task, cast(Chat, _Apart(chat))), self.hold)
             except BaseException as failure:
                 self.failure = failure
                 raise
-            finally:
-                self.held_s = held.longest_s
+            self.returned = True
+            return reward
 
         env.solve = watched  # type: ignore[method-assign]
         return env

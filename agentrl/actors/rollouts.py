@@ -1,16 +1,14 @@
-"""`RolloutPlayer`: one episode of an agent that owns its loop, from assignment to report.
+"""`RolloutEpisodes`: episodes of an agent that owns its loop.
 
     solve, which calls its model as it likes -> close
 
-The calls go through a `Recorder`, by HTTP or in this process. How the episode ended is said as for
-every other: what `solve` raises is an `env_error`, what failed below it an `engine_error`, and
-neither is a zero reward. Where a budget has refused a call, or time is up, the episode is done all
-the same: with the reward that `solve` returns, or with none earned when it raises. And where its
-author says what an exception is worth (`failures`, `policy_error`), it is done with that.
+The calls go through a `Recorder`, by HTTP or in this process. Where a budget has refused a call,
+or time is up, the episode is done all the same: with the reward that `solve` returns, or with none
+earned when it raises. And where its author says what an exception is worth (`failures`,
+`policy_error`), it is done with that.
 """
 
 import logging
-import time
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
@@ -18,15 +16,13 @@ from typing import Any, cast
 import anyio
 
 from agentrl.actors.boundary import Boundary, describe, sendable_text
-from agentrl.actors.closing import CLOSE_TIMEOUT_S, close_env
 from agentrl.actors.endpoint.answers import MODEL, message_of
 from agentrl.actors.endpoint.recorder import Recorder
 from agentrl.actors.endpoint.requests import read_request
 from agentrl.actors.endpoint.server import Endpoint
-from agentrl.actors.failures import Failures
 from agentrl.actors.limits import Limits
-from agentrl.actors.report import PlayedEpisode, require_sendable
-from agentrl.actors.snapshots import Save
+from agentrl.actors.player import Attempt
+from agentrl.actors.report import PlayedEpisode
 from agentrl.actors.turns import MAX_ANSWER_CHARS
 from agentrl.actors.writing import Writers
 from agentrl.envs.env import Env
@@ -34,15 +30,9 @@ from agentrl.envs.messages import Step
 from agentrl.envs.rollout import Rollout, outcome_of
 from agentrl.errors import EngineError, EnvError, InfrastructureError
 from agentrl.tokens.formats.base import ChatFormat
-from agentrl.types import (
-    EpisodeAssignment,
-    EpisodeReport,
-    Outcome,
-    StopReason,
-    TurnClient,
-)
+from agentrl.types import EpisodeReport, Outcome, StopReason
 
-__all__ = ["EpisodeChat", "RolloutPlayer"]
+__all__ = ["EpisodeChat", "RolloutEpisodes"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -73,8 +63,9 @@ class EpisodeChat:
         return message_of(await self._recorder.answer(request))
 
 
-class RolloutPlayer:
-    """Plays episodes of one kind of `Rollout` in one chat format, over `endpoint`."""
+class RolloutEpisodes:
+    """A `Strategy`: one kind of `Rollout` in one chat format, over `endpoint`. Nothing is saved on
+    the way: nobody but the agent knows where it stands."""
 
     def __init__(
         self,
@@ -82,42 +73,18 @@ class RolloutPlayer:
         chat: ChatFormat,
         limits: Limits,
         endpoint: Endpoint,
-        now: Callable[[], float] = time.monotonic,
-        close_timeout_s: float = CLOSE_TIMEOUT_S,
     ) -> None:
         self._make_env = make_env
         self._chat = chat
         self._limits = limits
         self._endpoint = endpoint
-        self._now = now
-        self._close_timeout_s = close_timeout_s
-        self._failures = Failures()
         self._writers = Writers()
 
-    async def play(
-        self,
-        assignment: EpisodeAssignment,
-        client: TurnClient,
-        saved: bytes | None = None,
-        save: Save | None = None,
-    ) -> PlayedEpisode:
-        """Play to the end; raises nothing but a cancellation of the task that runs it. Nothing is
-        saved on the way: nobody but the agent knows where it stands."""
-        del saved, save
-        started = self._now()
-        boundary = Boundary()
-        recorder = Recorder(assignment, self._chat, self._limits, client, writers=self._writers)
-        try:
-            step, reason, answers = await self._play(recorder, boundary)
-            played = _report(recorder, step, reason, answers, self._now() - started)
-            require_sendable(played)
-            return played
-        except BaseException as failure:
-            await boundary.take(failure)
-            return self._failures.report(assignment, failure, self._now() - started)
-
-    async def _play(self, recorder: Recorder, boundary: Boundary) -> tuple[Step, StopReason, bool]:
-        """What came of it, why it stopped, and whether its last text is to be reported."""
+    async def play(self, attempt: Attempt, boundary: Boundary) -> PlayedEpisode:
+        """See `Strategy`."""
+        recorder = Recorder(
+            attempt.assignment, self._chat, self._limits, attempt.client, writers=self._writers
+        )
         env = cast(Rollout, self._make_env())
         token = self._endpoint.open(recorder)
         try:
@@ -127,9 +94,8 @@ class RolloutPlayer:
                 step.metrics = {"policy_error": 0.0} | step.metrics
         finally:
             self._endpoint.close(token)
-            whose = f"episode {recorder.assignment.id}"
-            await close_env(env, whose, boundary, self._close_timeout_s)
-        return step, reason, env.scores_groups
+            await boundary.close(env, attempt.whose)
+        return _report(recorder, step, reason, env.scores_groups, attempt.played_s())
 
     async def _solve(
         self, env: Rollout, recorder: Recorder, chat: EpisodeChat, boundary: Boundary

@@ -7,14 +7,14 @@ An infrastructure error is tried again, ATTEMPTS times in all: the episodes have
 judge that is away for a moment may not cost them.
 """
 
+import functools
 import logging
 from collections.abc import Callable
 
 import anyio
 import msgspec
 
-from agentrl.actors.boundary import Boundary, describe
-from agentrl.actors.closing import close_env
+from agentrl.actors.boundary import Boundary, Raised, describe, isolated
 from agentrl.actors.limits import Limits
 from agentrl.bounds import reward_defect
 from agentrl.envs.env import Env
@@ -33,58 +33,36 @@ async def scored(
     order: Judge, make_env: Callable[[], Env], limits: Limits, pause_s: float = PAUSE_S
 ) -> Judge:
     """The same order with the group's rewards. Raises EnvError in words for a report."""
-    for _ in range(ATTEMPTS - 1):
-        try:
-            return await _alone(order, make_env, limits.episode_timeout_s)
-        except InfrastructureError as failure:
-            _LOG.warning("group %s is scored again: %s", order.group, describe(failure))
+    for attempt in range(1, ATTEMPTS + 1):
+        found = await isolated(
+            functools.partial(_scored, order, make_env, limits.episode_timeout_s), "score_group"
+        )
+        if not isinstance(found, Raised):
+            return found
+        failure = found.failure
+        if isinstance(failure, EnvError):
+            raise failure
+        words = describe(failure)
+        if not isinstance(failure, InfrastructureError):
+            raise EnvError(f"score_group failed: {words}") from failure
+        if attempt < ATTEMPTS:
+            _LOG.warning("group %s is scored again: %s", order.group, words)
             await anyio.sleep(pause_s)
+    raise EnvError(f"score_group failed {ATTEMPTS} times: {words}") from failure
+
+
+async def _scored(
+    order: Judge, make_env: Callable[[], Env], timeout_s: float, boundary: Boundary
+) -> Judge:
+    env = make_env()
     try:
-        return await _alone(order, make_env, limits.episode_timeout_s)
-    except InfrastructureError as failure:
-        raise EnvError(f"score_group failed {ATTEMPTS} times: {describe(failure)}") from failure
-
-
-async def _alone(order: Judge, make_env: Callable[[], Env], timeout_s: float) -> Judge:
-    """In a task of its own: an Env that cancels it hurts no other."""
-    found: Judge | Exception = EnvError("score_group cancelled the task that it runs in")
-
-    async def score() -> None:
-        nonlocal found
-        try:
-            found = await _scored(order, make_env, timeout_s)
-        except (EnvError, InfrastructureError) as failure:
-            found = failure
-
-    boundary = Boundary()
-    try:
-        async with anyio.create_task_group() as alone:
-            alone.start_soon(score)
-    except BaseException as failure:
-        await boundary.take(failure)
-        raise EnvError(f"score_group failed: {describe(failure)}") from failure
-    if isinstance(found, Exception):
-        raise found
-    return found
-
-
-async def _scored(order: Judge, make_env: Callable[[], Env], timeout_s: float) -> Judge:
-    boundary = Boundary()
-    try:
-        env = make_env()
-        try:
-            with anyio.move_on_after(timeout_s) as deadline:
-                rewards: object = await env.score_group(order.task.row, order.episodes)
-        finally:
-            await close_env(env, f"group {order.group}", boundary)
-        if deadline.cancelled_caught:
-            raise EnvError(f"{type(env).__name__}.score_group took more than {timeout_s:g} s")
-        return _with_rewards(order, rewards, type(env).__name__)
-    except BaseException as failure:
-        await boundary.take(failure)
-        if isinstance(failure, EnvError | InfrastructureError):
-            raise
-        raise EnvError(f"score_group failed: {describe(failure)}") from failure
+        with anyio.move_on_after(timeout_s) as deadline:
+            rewards: object = await env.score_group(order.task.row, order.episodes)
+    finally:
+        await boundary.close(env, f"group {order.group}")
+    if deadline.cancelled_caught:
+        raise EnvError(f"{type(env).__name__}.score_group took more than {timeout_s:g} s")
+    return _with_rewards(order, rewards, type(env).__name__)
 
 
 def _with_rewards(order: Judge, rewards: object, name: str) -> Judge:

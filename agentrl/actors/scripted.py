@@ -18,10 +18,10 @@ import anyio.lowlevel
 import msgspec
 
 from agentrl.config.presets import DEFAULT, PRESETS
-from agentrl.envs.hostile import HOSTILE
+from agentrl.envs.check.arguments import made_up
+from agentrl.envs.check.turns import HOSTILE
 from agentrl.tokens.formats.load import load_format
 from agentrl.tokens.formats.qwen import QwenFormat
-from agentrl.tools.example import made_up
 from agentrl.types import Generation, PermitStats, SamplingParams
 
 __all__ = ["ANSWER", "ENDLESS", "SCRIPTS", "Script", "Scripted", "shipped_format"]

@@ -6,15 +6,14 @@ Between two turns it can be saved (`snapshot`), if its Env can; another attempt 
 with `resume` in place of `begin`, and samples no turn again.
 """
 
-from collections.abc import Callable
-
 import msgspec
 
 from agentrl.actors.boundary import sendable_text
 from agentrl.actors.limits import Budget, Limits, prompt_too_long
+from agentrl.actors.player import Attempt
 from agentrl.actors.report import PlayedEpisode
 from agentrl.actors.sampling import sample_turn
-from agentrl.actors.snapshots import EpisodeSnapshot, Save
+from agentrl.actors.snapshots import EpisodeSnapshot
 from agentrl.actors.writing import Writers, num_chars
 from agentrl.bounds import metric_defect, reward_defect
 from agentrl.envs.env import Env
@@ -22,13 +21,7 @@ from agentrl.envs.messages import AssistantTurn, Step
 from agentrl.errors import EngineError, EnvError, InfrastructureError, TextTooLongError
 from agentrl.tokens.formats.base import ChatFormat
 from agentrl.tokens.transcript import Transcript
-from agentrl.types import (
-    EpisodeAssignment,
-    EpisodeReport,
-    Outcome,
-    StopReason,
-    TurnClient,
-)
+from agentrl.types import EpisodeReport, Outcome, StopReason
 from agentrl.visible import message_of
 
 __all__ = ["MAX_ANSWER_CHARS", "Episode"]
@@ -47,31 +40,24 @@ class _TruncatedError(Exception):
 
 class Episode:
     """The state of one episode. `final_text`: of the turn with which the task ended, if it did.
-    `played_s` tells the seconds that it has been played, earlier attempts included; `writers` make
-    tokens of long texts."""
+    `writers` make tokens of long texts."""
 
     def __init__(
-        self,
-        assignment: EpisodeAssignment,
-        chat: ChatFormat,
-        limits: Limits,
-        client: TurnClient,
-        played_s: Callable[[], float],
-        writers: Writers,
+        self, attempt: Attempt, chat: ChatFormat, limits: Limits, writers: Writers
     ) -> None:
-        self._played_s = played_s
+        self._attempt = attempt
+        self._assignment = attempt.assignment
         self._writers = writers
-        self._assignment = assignment
         self._chat = chat
         self._limits = limits
-        self._client = client
         self._transcript = Transcript(chat)
         self._budget = Budget(limits)
         counted = ("tool_calls", "tool_errors", "retractions", "resampled_turns")
         self._metrics = dict.fromkeys(counted, 0.0)
         self._reward = 0.0
         self.reason = StopReason.ERROR
-        self._answer: str | None = None
+        self._offers_tools = self._reports_answer = False
+        self._last_text = ""
         self.final_text: str | None = None
 
     async def begin(self, env: Env) -> None:
@@ -81,8 +67,6 @@ class Episode:
         if not isinstance(messages, list):
             found = type(messages).__name__
             raise EnvError(f"{type(env).__name__}.reset returned {found}, not a list of Message")
-        if env.tools:
-            self._metrics["tool_use"] = 0.0
         tools = [tool.spec.to_openai() for tool in env.tools.values()]
         chars = num_chars(messages, tools)
         try:
@@ -106,10 +90,14 @@ class Episode:
         self._reward = saved.reward
         self._metrics = saved.metrics | {"resumed_turns": float(self._transcript.num_turns)}
 
-    async def run(self, env: Env, save: Save | None) -> None:
-        """Play the turns, after `begin` or `resume`. `save` gets the episode's snapshot after each
-        but the last."""
-        self._answer = "" if env.scores_groups else None
+    async def run(self, env: Env) -> None:
+        """Play the turns, after `begin` or `resume`. An Env that can be saved is, after each but
+        the last."""
+        save = self._attempt.save if env.can_be_saved else None
+        self._reports_answer = env.scores_groups
+        if env.tools:
+            self._offers_tools = True
+            self._metrics.setdefault("tool_use", 0.0)
         try:
             while not await self._turn(env):
                 if save is not None:
@@ -128,7 +116,7 @@ class Episode:
             reward=self._reward,
             metrics=dict(self._metrics),
             calls_left=self._budget.calls_left,
-            played_s=self._played_s(),
+            played_s=self._attempt.played_s(),
         )
 
     async def _turn(self, env: Env) -> bool:
@@ -147,9 +135,8 @@ class Episode:
             index,
             parsed.reasoning,
         )
-        if self._answer is not None:
-            self._answer = sendable_text(turn.text, MAX_ANSWER_CHARS)
-        if "tool_use" in self._metrics and (turn.tool_calls or turn.parse_error is not None):
+        self._last_text = turn.text
+        if self._offers_tools and (turn.tool_calls or turn.parse_error is not None):
             self._metrics["tool_use"] = 1.0
         if not self._budget.take_calls(len(turn.tool_calls)):
             raise _TruncatedError(StopReason.TOOL_CALL_LIMIT)
@@ -171,7 +158,7 @@ class Episode:
     async def _generate(self, room: int) -> str:
         """Sample one turn of at most `room` tokens; returns the engine's finish reason."""
         generation = await sample_turn(
-            self._client,
+            self._attempt.client,
             self._chat,
             self._assignment,
             self._transcript.prompt_ids(),
@@ -237,6 +224,6 @@ class Episode:
             reward=self._reward,
             metrics=self._metrics | {"truncated": truncated} | metrics,
             wall_s=wall_s,
-            answer=self._answer or "",
+            answer=sendable_text(self._last_text, MAX_ANSWER_CHARS) if self._reports_answer else "",
         )
         return PlayedEpisode(report, self._transcript.columns())

@@ -17,31 +17,23 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
-from agentrl.actors.boundary import Boundary, describe
-from agentrl.actors.demonstration import DemonstrationPlayer
+from agentrl.actors.demonstration import Demonstrations
 from agentrl.actors.endpoint.server import Endpoint
-from agentrl.actors.episode import EpisodePlayer
+from agentrl.actors.episode import EnvEpisodes
 from agentrl.actors.failures import Failures
 from agentrl.actors.judge import judge_group, load_filter
 from agentrl.actors.limits import Limits
-from agentrl.actors.report import PlayedEpisode, failed_episode
-from agentrl.actors.rollouts import RolloutPlayer
+from agentrl.actors.player import Player, Strategy
+from agentrl.actors.rollouts import RolloutEpisodes
 from agentrl.actors.scoring import scored
-from agentrl.actors.snapshots import Save
 from agentrl.config.run import RunConfig
 from agentrl.envs.chat_formats import open_chat_format
-from agentrl.envs.env import Env
+from agentrl.envs.env import Env, EnvContext
 from agentrl.envs.registry import load_env
 from agentrl.envs.rollout import Rollout
 from agentrl.errors import EnvError
 from agentrl.tokens.formats.base import ChatFormat
-from agentrl.types import (
-    MAX_SNAPSHOT_BYTES,
-    EpisodeAssignment,
-    EpisodeId,
-    Outcome,
-    TurnClient,
-)
+from agentrl.types import MAX_SNAPSHOT_BYTES, EpisodeAssignment, EpisodeId, TurnClient
 from agentrl.visible import message_of
 from agentrl.wire.messages import (
     Assign,
@@ -59,8 +51,6 @@ from agentrl.wire.peer import BufferPeer
 
 __all__ = ["Worker", "WorkerSettings"]
 
-Player = EpisodePlayer | RolloutPlayer | DemonstrationPlayer
-
 #: Groups that an Env compares at once (`score_group`).
 MAX_SCORERS = 16
 _LOG = logging.getLogger(__name__)
@@ -72,13 +62,11 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     env: str
     env_args: dict[str, Any]
-    services: dict[str, str]
+    context: EnvContext
     model_dir: str
     chat_format: str
     limits: Limits
-    tool_timeout_s: float
     max_concurrent_episodes: int
-    allow_unsafe_sandbox: bool = False
     filter_path: str | None = None
     demonstration_key: str | None = None
 
@@ -90,7 +78,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         return cls(
             env=config.env or "single-turn",
             env_args=config.env_args,
-            services=services,
+            context=EnvContext(services, config.tool_timeout_s, config.allow_unsafe_sandbox),
             model_dir=str(model_dir),
             chat_format=config.chat_format,
             limits=Limits(
@@ -100,9 +88,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
                 max_tool_calls=config.max_tool_calls,
                 episode_timeout_s=config.episode_timeout_s,
             ),
-            tool_timeout_s=config.tool_timeout_s,
             max_concurrent_episodes=config.max_concurrent_episodes,
-            allow_unsafe_sandbox=config.allow_unsafe_sandbox,
             filter_path=config.dynamic_sampling_filter_path,
             demonstration_key=config.input_key if config.is_supervised else None,
         )
@@ -118,7 +104,7 @@ class Worker:
             settings.chat_format, settings.model_dir, max_tokens=settings.limits.max_context
         )
         self._endpoint = Endpoint()
-        self._player = self._make_player(chat)
+        self._player = Player(self._strategy(chat))
         self._filter = load_filter(settings.filter_path)
         self._scopes: dict[EpisodeId, anyio.CancelScope] = {}
         self._judging: set[str] = set()
@@ -130,19 +116,17 @@ class Worker:
         """Episodes being played now."""
         return list(self._scopes)
 
-    def _make_player(self, chat: ChatFormat) -> Player:
+    def _strategy(self, chat: ChatFormat) -> Strategy:
         settings = self._settings
         if settings.demonstration_key is not None:
-            return DemonstrationPlayer(chat, settings.limits, key=settings.demonstration_key)
+            return Demonstrations(chat, settings.limits, key=settings.demonstration_key)
         if issubclass(self._env_class, Rollout):
-            return RolloutPlayer(self._make_env, chat, settings.limits, self._endpoint)
-        return EpisodePlayer(self._make_env, chat, settings.limits)
+            return RolloutEpisodes(self._make_env, chat, settings.limits, self._endpoint)
+        return EnvEpisodes(self._make_env, chat, settings.limits)
 
     def _make_env(self) -> Env:
         env = self._env_class(**self._settings.env_args)
-        env.services = self._settings.services
-        env.tool_timeout_s = self._settings.tool_timeout_s
-        env.allow_unsafe_sandbox = self._settings.allow_unsafe_sandbox
+        Env.bind(env, self._settings.context)
         return env
 
     async def run(self, peer: BufferPeer, client: TurnClient) -> None:
@@ -204,43 +188,14 @@ class Worker:
                 peer.offer(Snapshot(assignment.id), [state])
 
         try:
-            keeps = save if assignment.evaluation is None else None
-            played = await self._play(assignment, client, saved, keeps)
+            with self._scopes[assignment.id] as scope:
+                keeps = save if assignment.evaluation is None else None
+                played = await self._player.play(assignment, client, saved, keeps)
         finally:
             del self._scopes[assignment.id]
-        if played is not None:
+        if not scope.cancel_called:
             await peer.deliver(Finished(played.report), played.columns)
         await self._announce(peer, client)
-
-    async def _play(
-        self,
-        assignment: EpisodeAssignment,
-        client: TurnClient,
-        saved: bytes | None,
-        save: Save | None,
-    ) -> PlayedEpisode | None:
-        """The episode, or None when the buffer cancelled it."""
-        scope = self._scopes[assignment.id]
-        played: PlayedEpisode | None = None
-        error = "the Env cancelled the task that it runs in"
-        boundary = Boundary()
-
-        async def play() -> None:
-            nonlocal played
-            played = await self._player.play(assignment, client, saved, save)
-
-        try:
-            with scope:
-                # A task of its own: an Env that cancels it, or leaves a scope open, hurts no other.
-                async with anyio.create_task_group() as alone:
-                    alone.start_soon(play)
-        except BaseException as failure:
-            await boundary.take(failure)
-            _LOG.exception("episode %s broke out of its boundary", assignment.id)
-            error = describe(failure)
-        if scope.cancel_called:
-            return None
-        return played or failed_episode(assignment, Outcome.ENV_ERROR, error)
 
     def _order(self, group: anyio.abc.TaskGroup, order: Judge, peer: BufferPeer) -> None:
         """Judge in the background; a reconnected buffer may ask again for what is under way."""

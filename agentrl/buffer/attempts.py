@@ -27,16 +27,7 @@ class Attempts:
         self.failed: Counter[Outcome] = Counter()
         self.first: dict[Outcome, dict[str, str]] = {}
 
-    def done(self, *, before: int) -> None:
-        """An episode is done; `before` attempts at it had failed."""
-        self.played += before == 0
-
-    def filtered(self, *, before: int) -> None:
-        """The first prompt of an episode did not fit; `before` attempts at it had failed."""
-        self.played += before == 0
-        self.too_long += 1
-
-    def fail(
+    def ended(
         self,
         id: EpisodeId,
         worker: str | None,
@@ -46,10 +37,14 @@ class Attempts:
         before: int,
         again: bool,
     ) -> None:
-        """An attempt failed after `before` others; `again`: the episode is queued once more."""
+        """An attempt ended after `before` others had failed; `again`: the episode is queued once
+        more."""
+        self.played += before == 0
+        self.too_long += outcome is Outcome.FILTERED
+        if outcome in (Outcome.DONE, Outcome.FILTERED):
+            return
         if outcome not in _FAILED:
             outcome = Outcome.ENGINE_ERROR
-        self.played += before == 0
         self.retried += again and before == 0
         self.lost += not again
         self.failed[outcome] += 1

@@ -15,17 +15,17 @@ import msgspec
 from agentrl.buffer import groups
 from agentrl.buffer.attempts import Attempts
 from agentrl.buffer.episodes import EpisodeQueue
-from agentrl.buffer.evaluations import MAX_EVALUATIONS, Evaluations, is_evaluation
+from agentrl.buffer.evaluations import Evaluations
 from agentrl.buffer.events import Stored
-from agentrl.buffer.ids import mint_of
+from agentrl.buffer.ids import GroupKind, kind_of, mint_of
 from agentrl.buffer.judging import JudgeDesk
-from agentrl.buffer.numbers import report_defect, with_time, without_numbers
+from agentrl.buffer.numbers import report_defect, versions_of, with_time, without_numbers
 from agentrl.buffer.peers import Peer, Peers
 from agentrl.buffer.rows import EpisodeRow, StoredTrajectory
 from agentrl.buffer.state import State
 from agentrl.buffer.suspects import Suspects
 from agentrl.types import EpisodeId, EpisodeReport, Fate, Outcome, PayloadRef
-from agentrl.wire.messages import Cancel, Evaluate, Verdict
+from agentrl.wire.messages import Cancel, Refused, Verdict
 
 __all__ = ["ClaimDesk"]
 
@@ -38,9 +38,12 @@ class ClaimDesk:
         self._state = state
         self._peers = peers
         self.suspects = Suspects()
-        self.queue = EpisodeQueue(state, self.suspects)
+        self.queues: dict[GroupKind, EpisodeQueue] = {
+            "train": EpisodeQueue("train", state, self.suspects),
+            "eval": EpisodeQueue("eval", state, self.suspects),
+        }
         self.attempts = Attempts()
-        self.evaluations = Evaluations(self.attempts)
+        self.evaluations = Evaluations(state, self.queues["eval"])
         self.judges = JudgeDesk(state, self.suspects)
         self.sampled_tokens = 0
         self._parked: dict[EpisodeId, tuple[Stored, float]] = {}
@@ -50,11 +53,6 @@ class ClaimDesk:
                 holder.held.add(state.episode_id(row))
 
     # ---- reports ----
-
-    def expects(self, worker: Peer, id: EpisodeId) -> bool:
-        """Whether this report is the one the ledger waits for."""
-        row = self._state.find_episode(id)
-        return row is not None and row.worker == worker.name and id not in self._parked
 
     @property
     def num_parked(self) -> int:
@@ -66,25 +64,16 @@ class ClaimDesk:
 
     def park(self, event: Stored, now: float) -> bool:
         """Hold a report back if it names a version that may still be announced."""
-        id = event.message.report.id
-        newest = self._state.lineage.newest
-        if event.defect is not None or not any(
-            version > newest for version in _versions(event.message.report)
-        ):
-            return False
-        self._parked[id] = (event, now)
-        return True
+        is_early = event.defect is None and self._is_early(event)
+        if is_early:
+            self._parked[event.message.report.id] = (event, now)
+        return is_early
 
     def unpark(self, now: float) -> list[Stored]:
         """The reports that need wait no longer, oldest first."""
-        newest = self._state.lineage.newest
         patience = now - self._state.settings.publish_grace_s
-        free = [
-            id
-            for id, (event, since) in self._parked.items()
-            if since <= patience
-            or all(version <= newest for version in _versions(event.message.report))
-        ]
+        parked = self._parked.items()
+        free = [id for id, (e, since) in parked if since <= patience or not self._is_early(e)]
         return [self._parked.pop(id)[0] for id in free]
 
     def finished(
@@ -93,42 +82,32 @@ class ClaimDesk:
         report: EpisodeReport,
         payloads: tuple[PayloadRef, ...],
         defect: str | None,
-    ) -> str | None:
-        """Take a report; returns why it was refused, or None."""
+    ) -> Refused | None:
+        """Take a report; one that is refused is taken as poison."""
         worker.held.discard(report.id)
         self.suspects.cleared(report.id)
         report, numbers = with_time(report), report_defect(report)
         if numbers is not None:
             report = without_numbers(report)
-        if is_evaluation(report.id):
-            if numbers is not None:
-                report = _poisoned(report, numbers)
-            self.sampled_tokens += self.evaluations.num_sampled(worker.name, report)
-            self._tell(self.evaluations.finished(worker.name, report))
-            return None
         row = self._state.find_episode(report.id)
         if row is None or row.worker != worker.name:
             return None
-        refusal = None
+        is_eval, refusal = kind_of(row.mint) == "eval", None
         if report.outcome is Outcome.DONE:
-            refusal = defect or numbers or self._version_defect(report)
-        if refusal is not None:
-            refusal = f"episode {report.id} refused: {refusal}"
-            report = _poisoned(report, refusal)
-        else:
+            why = defect or numbers or (None if is_eval else self._version_defect(report))
+            if why is not None:
+                refusal = Refused(f"episode {report.id} refused: {why}")
+                report = _poisoned(report, refusal.reason)
+        if refusal is None:
             self.sampled_tokens += sum(meta.num_sampled for meta in report.trajectories)
         stored: tuple[StoredTrajectory, ...] = ()
-        if report.outcome is Outcome.DONE:
+        if report.outcome is Outcome.DONE and not is_eval:
             pairs = zip(report.trajectories, payloads, strict=True)
             stored = tuple(StoredTrajectory(meta, payload) for meta, payload in pairs)
         ended = groups.record(self._state, row, report, stored)
-        if report.outcome is Outcome.DONE:
-            self.attempts.done(before=row.num_failures)
-        elif report.outcome is Outcome.FILTERED:
-            self.attempts.filtered(before=row.num_failures)
-        else:
-            self._count(worker, row, report.outcome, report.error, again=not ended)
-        self._after(row, ended)
+        self._count(worker, row, report.outcome, report.error, again=not ended)
+        self.evaluations.num_reported += is_eval
+        self._after(row, ended, report if report.outcome is Outcome.DONE else None)
         return refusal
 
     def verdict(self, worker: str, verdict: Verdict) -> None:
@@ -142,16 +121,6 @@ class ClaimDesk:
             facts = {"group": verdict.group, "worker": worker, "error": defect}
             self._state.notify("judging_failed", **facts)
         self.judges.settle(mint, self._peers)
-
-    def evaluate(self, message: Evaluate, *, is_draining: bool) -> str | None:
-        """Begin an evaluation; returns why it was refused, or None. In a run that drains, whoever
-        waits for it is answered and not refused."""
-        if self.evaluations.num_running >= MAX_EVALUATIONS:
-            return f"{MAX_EVALUATIONS} evaluations are running: wait for one to end"
-        self._tell(self.evaluations.request(message))
-        for result in self.evaluations.cancel() if is_draining else []:
-            self._tell(result)
-        return None
 
     # ---- workers come and go ----
 
@@ -181,10 +150,7 @@ class ClaimDesk:
         worker.held -= missing
         for id in sorted(missing):
             self._parked.pop(id, None)
-            if is_evaluation(id):
-                self.evaluations.unplaced(id)
-            else:
-                self._unplace(worker, id)
+            self._unplace(worker, id)
         if missing or unknown:
             self._state.send(worker.connection, Cancel(sorted(missing | unknown)))
         self.judges.repeat(worker)
@@ -198,8 +164,7 @@ class ClaimDesk:
     def stop_playing(self) -> None:
         """Nothing is played any more, evaluations neither. That is no failure of an episode whose
         group is still open: another program plays it."""
-        for result in self.evaluations.cancel():
-            self._tell(result)
+        self.evaluations.cancel()
         self._parked.clear()
         for worker in self._peers:
             if worker.held:
@@ -213,7 +178,7 @@ class ClaimDesk:
     def _unplace(self, worker: Peer, id: EpisodeId) -> None:
         row = self._state.find_episode(id)
         if row is not None and row.worker == worker.name:
-            groups.unplaced(self._state, row)
+            groups.again(self._state, row, row.error)
             self._after(row, ended=False)
 
     def _lose_one(self, worker: Peer, id: EpisodeId, charge: int) -> None:
@@ -221,18 +186,15 @@ class ClaimDesk:
         error = f"worker {worker.name} was lost"
         again = True
         row = self._state.find_episode(id)
-        if is_evaluation(id):
-            result, again = self.evaluations.lost(id, charge)
-            self._tell(result)
-        elif row is None or row.worker != worker.name:
+        if row is None or row.worker != worker.name:
             return
-        elif charge:
+        if charge:
             error = f"{error} with episode {id}, and with no other that was suspected"
             again = groups.retry(self._state, row, error, charge)
             self._count(worker, row, Outcome.ENGINE_ERROR, error, again=again)
             self._after(row, ended=not again)
         else:
-            groups.unplaced(self._state, row, error)
+            groups.again(self._state, row, error)
             self._after(row, ended=False)
         if charge:
             self.suspects.paid(id)
@@ -242,30 +204,29 @@ class ClaimDesk:
     def _count(
         self, worker: Peer, row: EpisodeRow, outcome: Outcome, error: str | None, *, again: bool
     ) -> None:
-        id = self._state.episode_id(row)
-        before = row.num_failures
-        self.attempts.fail(id, worker.name, outcome, error, before=before, again=again)
+        id, before = self._state.episode_id(row), row.num_failures
+        self.attempts.ended(id, worker.name, outcome, error, before=before, again=again)
 
-    def _after(self, row: EpisodeRow, ended: bool) -> None:
+    def _after(self, row: EpisodeRow, ended: bool, done: EpisodeReport | None = None) -> None:
+        kind = kind_of(row.mint)
         if not ended:
-            self.queue.push(row.mint, row.index)
-            return
-        groups.conclude(self._state, row.mint)
-        if groups.needs_judge(self._state, row.mint):
-            self.judges.add(row.mint)
+            self.queues[kind].push(row.mint, row.index)
+        elif kind == "eval":
+            self.evaluations.ended((row.mint, row.index), done)
+        else:
+            groups.conclude(self._state, row.mint)
+            if groups.needs_judge(self._state, row.mint):
+                self.judges.add(row.mint)
+
+    def _is_early(self, event: Stored) -> bool:
+        """Whether a report names a version that nobody has announced yet."""
+        newest = self._state.lineage.newest
+        return max(versions_of(event.message.report), default=-1) > newest
 
     def _version_defect(self, report: EpisodeReport) -> str | None:
-        unknown = sorted(v for v in _versions(report) if v not in self._state.lineage)
+        unknown = sorted(v for v in versions_of(report) if v not in self._state.lineage)
         return f"tokens of unknown weight versions {unknown}" if unknown else None
-
-    def _tell(self, result: dict[str, object] | None) -> None:
-        if result is not None:
-            self._state.notify("evaluation", **result)
 
 
 def _poisoned(report: EpisodeReport, why: str) -> EpisodeReport:
     return msgspec.structs.replace(without_numbers(report), outcome=Outcome.POISON, error=why)
-
-
-def _versions(report: EpisodeReport) -> set[int]:
-    return {version for meta in report.trajectories for version, _ in meta.versions}

@@ -1,17 +1,45 @@
 """`BufferCore`: the buffer as a pure state machine, `handle(event, now) -> effects`.
 
-It owns no socket, disk or clock. Every message of a peer is answered by Ack or Refused after its
-rows are durable; every rule is idempotent, so a message that arrives twice changes nothing. The
-rules are those of the desks (`desks`); who may say what stands in `dispatch`, and what follows from
-each event in `pump`.
+It owns no socket, disk or clock. It says which desk hears what of whom; the desks, and what follows
+from each event, are in `desks`. Every rule is idempotent, so a message that arrives twice changes
+nothing. Every message of a peer is answered by Ack or Refused after its rows are durable,
+but for reports that cannot be taken yet: one names a version to come, or came without its columns.
 """
 
+import msgspec
+
 from agentrl.buffer.desks import Desks
-from agentrl.buffer.dispatch import Dispatch
-from agentrl.buffer.events import Effect, FromPeer, Input, Tick, Unreadable
-from agentrl.buffer.pump import pump
-from agentrl.buffer.rows import LedgerState
+from agentrl.buffer.events import Effect, FromPeer, Input, ReadRows, Stored, Tick, Unreadable
+from agentrl.buffer.ids import kind_of
+from agentrl.buffer.numbers import measured
+from agentrl.buffer.peers import Peer
+from agentrl.buffer.rows import EpisodeRow, LedgerState
 from agentrl.buffer.settings import BufferSettings
+from agentrl.types import EpisodeId, EpisodeReport, Outcome, StopReason
+from agentrl.wire.messages import (
+    Ack,
+    Capacity,
+    Drain,
+    Echo,
+    Evaluate,
+    Fetch,
+    Finished,
+    Heartbeat,
+    Hello,
+    LeaseRequest,
+    Message,
+    PeerLost,
+    Published,
+    Publishing,
+    PushRequest,
+    Refused,
+    Retire,
+    Role,
+    Snapshot,
+    Stepped,
+    Tasks,
+    Verdict,
+)
 
 __all__ = ["BufferCore"]
 
@@ -23,7 +51,8 @@ class BufferCore:
         self, settings: BufferSettings, ledger: LedgerState | None = None, now: float = 0.0
     ) -> None:
         self._desks = Desks(settings, ledger or LedgerState(), now)
-        self._dispatch = Dispatch(self._desks)
+        self._claims = self._desks.claims
+        self._leases = self._desks.leases
         self.settings = settings
         self.state = self._desks.state
         self.peers = self._desks.peers
@@ -34,22 +63,31 @@ class BufferCore:
         self._desks.reception.awake(now)
         if isinstance(event, Tick):
             self._desks.reception.lose_silent(now)
-            self._dispatch.unpark(now)
+            self._unpark(now)
         elif isinstance(event, Unreadable):
-            self._dispatch.refuse(event, now)
+            self._refuse(event, now)
         else:
-            self._dispatch.take(event, now)
-        pump(self._desks, now)
+            self._take(event, now)
+        self._desks.advance(now)
         return self.state.take_effects()
 
     def wants(self, event: FromPeer) -> bool:
         """Whether the columns of this Finished are worth storing: its sender is current and the
         ledger waits for this very attempt."""
-        return self._dispatch.wants(event)
+        peer = self.peers.sender(event.epoch)
+        if peer is None or not isinstance(event.message, Finished):
+            return False
+        report = event.message.report
+        return report.outcome is Outcome.DONE and self._expects(peer, report.id)
 
     def snapshot_of(self, event: FromPeer) -> tuple[int, int] | None:
-        """The episode (mint, index) of a Snapshot that is worth keeping."""
-        return self._dispatch.snapshot_of(event)
+        """The episode (mint, index) of a Snapshot that is worth keeping: its sender plays this very
+        attempt, and the ledger waits for it."""
+        peer = self.peers.sender(event.epoch)
+        if peer is None or not isinstance(event.message, Snapshot):
+            return None
+        row = self._played_by(peer, event.message.id)
+        return None if row is None else (row.mint, row.index)
 
     def driver(self) -> str | None:
         """The driver's connection, if it is there."""
@@ -58,3 +96,169 @@ class BufferCore:
     def stats(self) -> dict[str, float]:
         """The buffer's own figures now."""
         return self._desks.figures.now()
+
+    # ---- who may say what ----
+
+    def _take(self, event: FromPeer | Stored, now: float) -> None:
+        """Hear a message, if its sender may say it."""
+        if isinstance(event.message, Hello):
+            self._desks.reception.hello(event.peer, event.message, now)
+            self._answer(event, None)
+            return
+        peer = self.peers.sender(event.epoch)
+        if peer is None:
+            self._desks.reception.stranger(event.peer, event.epoch, event.seq)
+            return
+        self._desks.reception.seen(peer, event.peer, now)
+        if not self._must_come_again(peer, event, now):
+            forbidden = _forbidden(peer.row.role, event.message)
+            self._answer(event, forbidden or self._dispatch(peer, event, now))
+
+    def _refuse(self, event: Unreadable, now: float) -> None:
+        """Sending it again would change nothing, so it is refused, and what it was to settle is
+        settled: an episode as poison, a group as one whose judge failed."""
+        peer = self.peers.sender(event.epoch)
+        if peer is None:
+            if not self._desks.reception.stranger(event.peer, event.epoch, event.seq):
+                self._answer(event, Refused(event.reason))
+            return
+        self._desks.reception.seen(peer, event.peer, now)
+        if peer.row.role == "worker" and event.episode is not None:
+            outcome, stop = Outcome.POISON, StopReason.ERROR
+            report = EpisodeReport(event.episode, outcome, stop, [], error=event.reason)
+            self._claims.finished(peer, report, (), None)
+        elif peer.row.role == "worker" and event.group is not None:
+            self._claims.verdict(peer.name, Verdict(event.group, error=event.reason))
+        self._answer(event, Refused(event.reason))
+
+    def _answer(self, event: FromPeer | Stored | Unreadable, refusal: Refused | None) -> None:
+        if refusal is not None:
+            self.state.send(event.peer, Refused(refusal.reason, event.seq))
+        elif event.seq > 0:
+            self.state.send(event.peer, Ack([event.seq]))
+
+    # ---- by message ----
+
+    def _dispatch(self, peer: Peer, event: FromPeer | Stored, now: float) -> Refused | None:
+        match event.message:
+            case Heartbeat():
+                self.state.send(peer.connection, Heartbeat())
+            case Capacity() as message:
+                permits = measured(message.permits)
+                peer.capacity, peer.permits = message.episodes, permits
+                self.state.pacer.permits(permits)
+                self._desks.figures.permits(permits)
+            case Finished():
+                return self._finished(peer, event)
+            case Snapshot():
+                pass  # kept by the shell, or not worth it
+            case Verdict() as message:
+                self._claims.verdict(peer.name, message)
+            case LeaseRequest() as message:
+                return self._leases.request(peer, message.number, now)
+            case Fetch() as message:
+                self.state.emit(ReadRows(event.peer, message))
+            case Stepped() as message:
+                return self._leases.step(message, peer.row.epoch)
+            case PushRequest() as message:
+                self._desks.pushes.request(peer, message.version, now)
+            case Publishing() as message:
+                return self._leases.announce(message.row)
+            case Published() as message:
+                return self._published(message, now)
+            case Retire() as message:
+                return self._leases.retire(message.through, peer.row.epoch)
+            case other:
+                return self._from_driver(other)
+        return None
+
+    def _from_driver(self, message: Message) -> Refused | None:
+        match message:
+            case Tasks():
+                self._desks.minter.offer(message)
+            case Evaluate():
+                return self._evaluate(message)
+            case PeerLost():
+                self._desks.reception.ended(message.name, message.incarnation)
+                if message.failed:
+                    self._failed(message)
+            case Echo():
+                self.state.notify("echo", id=message.id)
+            case Drain():
+                if self._desks.draining is None:
+                    self._desks.draining = message.reason
+                    self._desks.is_pausing = message.resumable
+                    if not message.resumable:
+                        self._claims.close_all(message.reason)
+                    self._claims.stop_playing()
+                self._desks.drained_due = True
+        return None
+
+    def _evaluate(self, message: Evaluate) -> Refused | None:
+        """In a run that drains, whoever waits for it is answered and not refused."""
+        refusal = self._claims.evaluations.begin(message)
+        if self._desks.draining is not None:
+            self._claims.evaluations.cancel()
+        return refusal
+
+    def _failed(self, lost: PeerLost) -> None:
+        """A process has ended by itself; where it is a learner, its lease may be why."""
+        epoch = self.peers.epoch_of(lost.name, lost.incarnation)
+        failed = None if epoch is None else self._leases.ended(epoch)
+        if failed is not None:
+            self.state.notify("lease_failed", **msgspec.structs.asdict(failed))
+
+    def _published(self, message: Published, now: float) -> Refused | None:
+        before = self.state.published_version
+        refusal = self._leases.publish(message)
+        if self.state.published_version != before:
+            self._unpark(now)
+        return refusal
+
+    # ---- reports ----
+
+    def _finished(self, peer: Peer, event: FromPeer | Stored) -> Refused | None:
+        assert isinstance(event.message, Finished)
+        report = event.message.report
+        if isinstance(event, FromPeer):
+            return self._claims.finished(peer, report, (), None)
+        for payload in event.payloads:
+            self.state.accept(payload)
+        return self._claims.finished(peer, report, event.payloads, event.defect)
+
+    def _played_by(self, peer: Peer, id: EpisodeId) -> EpisodeRow | None:
+        """The ledger's row of this very attempt, if this peer plays it."""
+        row = self.state.find_episode(id)
+        is_played = row is not None and row.worker == peer.name and kind_of(row.mint) == "train"
+        return row if is_played else None
+
+    def _expects(self, peer: Peer, id: EpisodeId) -> bool:
+        return self._played_by(peer, id) is not None and not self._claims.is_parked(id)
+
+    def _must_come_again(self, peer: Peer, event: FromPeer | Stored, now: float) -> bool:
+        """A report that is left unanswered: it names a version to come, or is wanted and came
+        without its columns."""
+        if not isinstance(event.message, Finished):
+            return False
+        id = event.message.report.id
+        if self._claims.is_parked(id):
+            return True
+        if isinstance(event, FromPeer):
+            return self.wants(event)
+        return self._expects(peer, id) and self._claims.park(event, now)
+
+    def _unpark(self, now: float) -> None:
+        """Take the reports that need wait no longer."""
+        for event in self._claims.unpark(now):
+            peer = self.peers.sender(event.epoch)
+            if peer is not None:
+                self._answer(event, self._finished(peer, event))
+
+
+def _forbidden(role: Role, message: Message) -> Refused | None:
+    name = type(message).__name__
+    if message.sender == "buffer":
+        return Refused(f"the buffer takes no {name}")
+    if message.sender not in ("any", role):
+        return Refused(f"a {role} may not send {name}")
+    return None

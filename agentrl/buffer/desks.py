@@ -3,11 +3,17 @@
 `state` holds the rows. A desk owns the rules of one thing: `claims` what workers hold, `leases`
 what the learner gets, `minter` where groups come from, `dropping` which are given up, `pushes`
 which wait, `reception` who is there; `news` and `figures` say what others hear of it.
+
+What follows from every event, in this order:
+
+    judge orders -> drop -> lease -> failures, fates, freed segments -> mint -> assign -> push
+        -> credit -> no more leases -> stuck, drained
 """
 
 from agentrl.buffer import admission
 from agentrl.buffer.claims import ClaimDesk
 from agentrl.buffer.dropping import DropDesk
+from agentrl.buffer.episodes import assign
 from agentrl.buffer.figures import Figures
 from agentrl.buffer.leases import LeaseDesk
 from agentrl.buffer.minting import Minter
@@ -31,14 +37,14 @@ class Desks:
         self.state = State(settings, ledger)
         self.peers = Peers(ledger.peers, now)
         self.claims = ClaimDesk(self.state, self.peers)
-        self.leases = LeaseDesk(self.state)
         self.minter = Minter(self.state, ledger.stale)
+        self.figures = Figures(self.state, self.peers, self.claims, self.minter)
+        self.leases = LeaseDesk(self.state, self.peers, self.figures)
         self.dropping = DropDesk(self.state, self.minter)
         self.pushes = PushDesk(self.state, self.claims.evaluations, self.peers)
         self.reception = Reception(
             self.state, self.peers, self.claims, self.leases, self.minter, now
         )
-        self.figures = Figures(self.state, self.peers, self.claims, self.minter)
         self.news = News(self.state, self.claims.attempts)
         self.draining: str | None = None
         self.is_pausing = False
@@ -67,3 +73,57 @@ class Desks:
             cap=state.pacer.cap,
             store_bytes=state.store_bytes if store_bytes is None else store_bytes,
         )
+
+    def advance(self, now: float) -> None:
+        """Do all that can be done now."""
+        self.claims.judges.order(self.peers)
+        self._drop()
+        # A run that will be continued gives no short lease, and does not say that it was the last.
+        if not self.is_pausing and self.leases.fill(now, self.has_minted_all):
+            self._drop()
+        self.news.failures()
+        if self.news.fates():
+            self.state.sweep_segments()
+        self.news.store()
+        room = self._mint()
+        for queue in self.claims.queues.values():
+            queue.wake(now)
+        self._assign(room)
+        self.pushes.grant(now)
+        self._give_credit(room)
+        if not self.is_pausing:
+            self.leases.end(self.has_minted_all, self.draining)
+        if self.news.is_full and self.leases.waiting is not None and not self.has_minted_all:
+            self.news.stuck(self.room(store_bytes=0))
+        if self.drained_due:
+            self.drained_due = False
+            self.news.drained()
+
+    # ---- inside ----
+
+    def _drop(self) -> None:
+        if self.draining is None:
+            self.dropping.drop()
+
+    def _mint(self) -> int:
+        """Returns how many groups more could be minted, had they tasks."""
+        room = self.room()
+        for mint in self.minter.mint(room):
+            room -= 1
+            for index in range(self.settings.n_samples_per_prompt):
+                self.claims.queues["train"].push(mint, index)
+        return room
+
+    def _assign(self, room: int) -> None:
+        if self.draining is not None:
+            return
+        state, claims = self.state, self.claims
+        is_minted = self.minter.exhausted or room == 0
+        is_at_rest = is_minted and len(state.ready) == len(state.unleased)
+        assign(state, claims.queues, claims.may_have, self.peers, is_at_rest)
+
+    def _give_credit(self, room: int) -> None:
+        driver = self.driver()
+        credit = self.minter.credit(room) if driver is not None else None
+        if credit is not None:
+            self.state.send(driver, credit)

@@ -1,10 +1,11 @@
-"""The queue of episodes, and which worker plays which.
+"""The queues of episodes, and which worker plays which.
 
 Training episodes wait in the order (mint, index), so that old groups finish first; each goes to
-the worker with most free capacity, siblings anywhere. Evaluation episodes may use a quarter of the
-workers' capacity while training episodes wait. Beside training they are never more than a quarter
-of the permits, for each may hold one; but while pushes wait for them and training is at rest
-(nothing is played, nothing can be minted) they may use whatever is free.
+the worker with most room for training, siblings anywhere. Evaluation episodes may use a quarter of
+the workers' capacity while training episodes wait. Beside training they are never more than a
+quarter of the permits, for each may hold one; but while pushes wait for them and training is at
+rest (nothing is played, nothing can be minted) they may use whatever is free. Where there is room
+for all, which worker a training episode goes to does not depend on them.
 
     queued -> given to a worker -> failed -> (its last attempt is next: pausing) -> queued
 
@@ -16,42 +17,45 @@ does not use up every attempt: what failed is being started again.
 """
 
 import heapq
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from functools import partial
 
 import msgspec
 
-from agentrl.buffer.evaluations import Evaluations
 from agentrl.buffer.groups import ENGINE_ATTEMPTS
-from agentrl.buffer.ids import episode_seed
+from agentrl.buffer.ids import GroupKind, episode_seed, kind_of
 from agentrl.buffer.peers import Peer, Peers
 from agentrl.buffer.state import State
 from agentrl.buffer.suspects import Suspects
 from agentrl.types import EpisodeAssignment, EpisodeId
 from agentrl.wire.messages import Assign
 
-__all__ = ["EpisodeQueue", "assign"]
+__all__ = ["EpisodeQueue", "Key", "assign"]
 
 EVALUATION_SHARE = 0.25
+#: Number of the group, and index in it.
+Key = tuple[int, int]
 
 
 class EpisodeQueue:
-    """Episodes that wait for a worker. An entry whose row moved on is skipped when it comes up.
+    """Episodes of a kind that wait for a worker. An entry whose row moved on is skipped when it
+    comes up.
 
     What pauses follows from the rows, so that a restarted buffer lets the same episodes wait, each
     for a whole pause.
     """
 
-    def __init__(self, state: State, suspects: Suspects) -> None:
+    def __init__(self, kind: GroupKind, state: State, suspects: Suspects) -> None:
         self._state = state
         self._suspects = suspects
-        self._heap: list[tuple[int, int]] = []
-        self._suspected: list[tuple[int, int]] = []
-        self._beginning: list[tuple[int, int]] = []
-        self._pausing: list[tuple[float, tuple[int, int]]] = []
+        self._heap: list[Key] = []
+        self._suspected: list[Key] = []
+        self._beginning: list[Key] = []
+        self._pausing: list[tuple[float, Key]] = []
         for mint, index in filter(self._waits, state.episodes):
-            self.push(mint, index)
+            if kind_of(mint) == kind:
+                self.push(mint, index)
 
     def push(self, mint: int, index: int) -> None:
         """Queue an episode; one that is down to its last attempt pauses first."""
@@ -69,7 +73,7 @@ class EpisodeQueue:
         while self._pausing and self._pausing[0][0] <= now:
             self._enter(heapq.heappop(self._pausing)[1])
 
-    def peek(self, may_have: Callable[[EpisodeId], bool] | None = None) -> tuple[int, int] | None:
+    def peek(self, may_have: Callable[[EpisodeId], bool] | None = None) -> Key | None:
         """The first waiting episode that a worker may have, or that there is; forgets stale entries
         before it."""
         first, suspected = self._first(self._heap), self._first(self._suspected)
@@ -78,16 +82,16 @@ class EpisodeQueue:
             suspected = suspected if may_have(id) else None
         return min((key for key in (first, suspected) if key is not None), default=None)
 
-    def pop(self, key: tuple[int, int]) -> None:
+    def pop(self, key: Key) -> None:
         """Take out what `peek` has found."""
         heapq.heappop(self._heap if self._heap and self._heap[0] == key else self._suspected)
 
-    def _first(self, heap: list[tuple[int, int]]) -> tuple[int, int] | None:
+    def _first(self, heap: list[Key]) -> Key | None:
         while heap and not self._waits(heap[0]):
             heapq.heappop(heap)
         return heap[0] if heap else None
 
-    def _enter(self, key: tuple[int, int]) -> None:
+    def _enter(self, key: Key) -> None:
         row = self._state.episodes.get(key)
         if row is None:  # its group has ended while it paused
             return
@@ -98,66 +102,59 @@ class EpisodeQueue:
         keys = (*self._heap, *self._suspected, *self._beginning, *(key for _, key in self._pausing))
         return sum(map(self._waits, keys))
 
-    def _waits(self, key: tuple[int, int]) -> bool:
+    def _waits(self, key: Key) -> bool:
         row = self._state.episodes.get(key)
         return row is not None and row.worker is None and row.outcome is None
 
 
 def assign(
     state: State,
-    queue: EpisodeQueue,
-    evaluations: Evaluations,
+    queues: dict[GroupKind, EpisodeQueue],
     may_have: Callable[[Peer, EpisodeId], bool],
     peers: Peers,
     is_at_rest: bool,
 ) -> None:
     """Give waiting episodes to workers until no worker or no episode is left. `may_have`: whether a
     worker may play this one; `is_at_rest`: no training episode is played or can be minted."""
-    if queue.peek() is None and evaluations.waiting is None:
+    if all(queue.peek() is None for queue in queues.values()):
         return
     workers = peers.workers()
     share = _evaluation_share(state, workers)
+    evals = Counter({p.name: sum(id.group in state.eval_mints for id in p.held) for p in peers})
     given: defaultdict[str, list[EpisodeAssignment]] = defaultdict(list)
-    willing = list(workers)
-    while (worker := _roomiest(willing)) is not None:
-        episode = _next_episode(state, queue, evaluations, may_have, worker, share, is_at_rest)
-        if episode is None:
-            willing.remove(worker)  # what another worker may have is none for this one
-            continue
-        worker.held.add(episode.id)
-        given[worker.name].append(episode)
+
+    def give(kind: GroupKind, may: Callable[[Peer, Key], bool]) -> None:
+        willing = list(workers)
+        unseen = evals if kind == "train" else Counter[str]()
+        while (worker := _roomiest(willing, unseen)) is not None:
+            key = queues[kind].peek(partial(may_have, worker))
+            if key is None or not may(worker, key):
+                willing.remove(worker)  # what another worker may have is none for this one
+                continue
+            queues[kind].pop(key)
+            episode = _claim(state, key, worker.name)
+            worker.held.add(episode.id)
+            evals[worker.name] += kind == "eval"
+            given[worker.name].append(episode)
+
+    def is_alone(worker: Peer, key: Key) -> bool:
+        order = state.evals[key[0]].order
+        is_last = queues["train"].peek(partial(may_have, worker)) is None
+        return is_last and (not order.beside or (order.pinned and is_at_rest))
+
+    give("eval", lambda worker, key: evals.total() < share)
+    give("train", lambda worker, key: True)
+    give("eval", is_alone)
     for worker in workers:
         if worker.name in given:
             state.send(worker.connection, Assign(given[worker.name]))
 
 
-def _roomiest(workers: list[Peer]) -> Peer | None:
-    best = max(workers, key=lambda worker: worker.free, default=None)
-    return best if best is not None and best.free > 0 else None
-
-
-def _next_episode(
-    state: State,
-    queue: EpisodeQueue,
-    evaluations: Evaluations,
-    may_have: Callable[[Peer, EpisodeId], bool],
-    worker: Peer,
-    share: int,
-    is_at_rest: bool,
-) -> EpisodeAssignment | None:
-    waiting, wanted = queue.peek(partial(may_have, worker)), evaluations.waiting
-    next_one = evaluations.next_episode
-    if next_one is not None and not may_have(worker, next_one):
-        wanted = None
-    is_alone = wanted is not None and (not wanted.beside or (wanted.pinned and is_at_rest))
-    if wanted is not None and (evaluations.num_claimed < share or (waiting is None and is_alone)):
-        evaluation = evaluations.claim(worker.name, state.minted + 1)
-        if evaluation is not None:
-            return evaluation
-    if waiting is None:
-        return None
-    queue.pop(waiting)
-    return _claim(state, waiting, worker.name)
+def _roomiest(workers: list[Peer], unseen: Counter[str]) -> Peer | None:
+    """The worker with most room, of those that have any. `unseen`: episodes that take no room in
+    the comparison."""
+    free = [worker for worker in workers if worker.free > 0]
+    return max(free, key=lambda worker: worker.free + unseen[worker.name], default=None)
 
 
 def _evaluation_share(state: State, workers: list[Peer]) -> int:
@@ -167,13 +164,15 @@ def _evaluation_share(state: State, workers: list[Peer]) -> int:
     return max(1, int(EVALUATION_SHARE * (room if permits is None else min(room, permits))))
 
 
-def _claim(state: State, key: tuple[int, int], worker: str) -> EpisodeAssignment:
+def _claim(state: State, key: Key, worker: str) -> EpisodeAssignment:
+    """An evaluation's episode has permits after those of every group that is minted."""
     row = msgspec.structs.replace(state.episodes[key], worker=worker)
     state.put(row)
-    return EpisodeAssignment(
-        id=state.episode_id(row),
-        mint=row.mint,
-        seed=episode_seed(state.settings.rollout_seed, row.mint, row.index),
-        task=state.groups[row.mint].task,
-        sampling=state.settings.sampling,
-    )
+    id, group = state.episode_id(row), state.evals.get(row.mint)
+    if group is None:
+        seed = episode_seed(state.settings.rollout_seed, row.mint, row.index)
+        task, sampling = state.groups[row.mint].task, state.settings.sampling
+        return EpisodeAssignment(id, row.mint, seed, task, sampling)
+    order = group.order
+    seed, task = episode_seed(order.seed, group.position, row.index), order.tasks[group.position]
+    return EpisodeAssignment(id, state.minted + 1, seed, task, order.sampling, order.name)

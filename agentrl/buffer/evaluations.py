@@ -1,246 +1,129 @@
-"""Evaluations: episodes outside the ledger, in memory only.
+"""Evaluations: what becomes of groups of the kind eval, and whether they are pinned.
 
-    requested -> playing -> reported
+    begun -> playing -> told
 
-A restarted buffer has forgotten them; the driver asks again (an id that is known is not played
-twice, and the result of one that has ended is told again).
+Their episodes are queued, given out, lost and tried again like any. A restarted buffer has
+forgotten them; the driver asks again (an evaluation that is known is not played twice, and the
+result of one that has ended is told again).
 
 All tokens of a pinned evaluation are of one version, the newest that it has met. Pushes wait for it
 (`pushes`), but one that mends the run does not: what older weights had sampled is played again.
 """
 
 import statistics
-from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from agentrl.buffer.attempts import Attempts
-from agentrl.buffer.groups import ENGINE_ATTEMPTS, ENV_ATTEMPTS
-from agentrl.buffer.ids import episode_seed
-from agentrl.types import EpisodeAssignment, EpisodeId, EpisodeReport, Outcome
-from agentrl.wire.messages import Evaluate
+from agentrl.buffer import groups
+from agentrl.buffer.episodes import EpisodeQueue, Key
+from agentrl.buffer.numbers import versions_of
+from agentrl.buffer.state import State
+from agentrl.types import EpisodeReport
+from agentrl.wire.messages import Evaluate, Refused
 
-__all__ = ["MAX_EVALUATIONS", "Evaluations", "is_evaluation"]
+__all__ = ["Evaluations"]
 
-_PREFIX = "eval-"
 #: Evaluations that may run at once, and results that are remembered.
 MAX_EVALUATIONS = 64
 
 
-def is_evaluation(id: EpisodeId) -> bool:
-    """Whether the episode belongs to an evaluation."""
-    return id.group.startswith(_PREFIX)
-
-
-@dataclass(slots=True, eq=False)
-class _Episode:
-    request: Evaluate
-    task: int
-    index: int
-    attempt: int = 0
-    engine_failures: int = 0
-    env_failures: int = 0
-    worker: str | None = None
-
-    @property
-    def num_failures(self) -> int:
-        return self.engine_failures + self.env_failures
-
-    @property
-    def id(self) -> EpisodeId:
-        group = f"{_PREFIX}{self.request.id}-{self.task}"
-        return EpisodeId(group, self.index, self.attempt)
-
-
 @dataclass(slots=True, eq=False)
 class _Evaluation:
-    """`version`: the newest that sampled a token of a done episode."""
+    """`reports` are those of its done episodes, `version` the newest that sampled one of them."""
 
-    request: Evaluate
-    pending: int
-    done: list[tuple[_Episode, EpisodeReport]] = field(default_factory=list)
+    order: Evaluate
+    mints: range
+    reports: dict[Key, EpisodeReport] = field(default_factory=dict)
     failed: int = 0
     version: int = -1
 
+    @property
+    def pending(self) -> int:
+        """Episodes that have not ended."""
+        return len(self.mints) * self.order.num_samples - len(self.reports) - self.failed
+
 
 class Evaluations:
-    """Running evaluations, their queue, and the last results."""
+    """Running evaluations, and the last results. `num_reported`: attempts that were reported."""
 
-    def __init__(self, attempts: Attempts) -> None:
-        self._attempts = attempts
+    def __init__(self, state: State, queue: EpisodeQueue) -> None:
+        self._state = state
+        self._queue = queue
         self._running: dict[str, _Evaluation] = {}
-        self._queue: deque[_Episode] = deque()
-        self._claimed: dict[EpisodeId, _Episode] = {}
-        self.results: OrderedDict[str, dict[str, object]] = OrderedDict()
+        self._results: OrderedDict[str, dict[str, object]] = OrderedDict()
         self.num_reported = 0
-
-    @property
-    def num_claimed(self) -> int:
-        return len(self._claimed)
-
-    @property
-    def num_running(self) -> int:
-        """Evaluations that have not ended."""
-        return len(self._running)
 
     @property
     def is_pinned(self) -> bool:
         """Whether one of them is."""
-        return any(evaluation.request.pinned for evaluation in self._running.values())
+        return any(evaluation.order.pinned for evaluation in self._running.values())
 
-    @property
-    def waiting(self) -> Evaluate | None:
-        """The evaluation whose episode is claimed next."""
-        return self._queue[0].request if self._queue else None
+    def begin(self, order: Evaluate) -> Refused | None:
+        """Begin an evaluation, or tell the result of one that has ended."""
+        if len(self._running) >= MAX_EVALUATIONS:
+            return Refused(f"{MAX_EVALUATIONS} evaluations are running: wait for one to end")
+        if order.id in self._results:
+            self._state.notify("evaluation", **self._results[order.id])
+        elif order.id not in self._running:
+            mints = self._state.open_evals(order)
+            self._running[order.id] = evaluation = _Evaluation(order, mints)
+            for mint in mints:
+                for index in range(order.num_samples):
+                    self._queue.push(mint, index)
+            self._end(evaluation)
+        return None
 
-    @property
-    def next_episode(self) -> EpisodeId | None:
-        """The episode that is claimed next."""
-        return self._queue[0].id if self._queue else None
-
-    def request(self, message: Evaluate) -> dict[str, object] | None:
-        """Begin an evaluation; returns its result when it has already ended."""
-        if message.id in self.results:
-            return self.results[message.id]
-        if message.id in self._running:
-            return None
-        total = len(message.tasks) * message.num_samples
-        self._running[message.id] = _Evaluation(message, total)
-        for task in range(len(message.tasks)):
-            self._queue.extend(
-                _Episode(message, task, index) for index in range(message.num_samples)
-            )
-        return self._finish(message.id) if total == 0 else None
-
-    def claim(self, worker: str, mint: int) -> EpisodeAssignment | None:
-        """The next waiting episode, given to `worker`; its permits come after those of `mint`."""
-        if not self._queue:
-            return None
-        episode = self._queue.popleft()
-        episode.worker = worker
-        self._claimed[episode.id] = episode
-        request = episode.request
-        return EpisodeAssignment(
-            id=episode.id,
-            mint=mint,
-            seed=episode_seed(request.seed, episode.task, episode.index),
-            task=request.tasks[episode.task],
-            sampling=request.sampling,
-            evaluation=request.name,
-        )
-
-    def num_sampled(self, worker: str, report: EpisodeReport) -> int:
-        """Tokens that engines sampled for this report; 0 when nobody waits for it."""
-        episode = self._claimed.get(report.id)
-        if episode is None or episode.worker != worker:
-            return 0
-        return sum(meta.num_sampled for meta in report.trajectories)
-
-    def finished(self, worker: str, report: EpisodeReport) -> dict[str, object] | None:
-        """Take a report; returns the evaluation's result when this was its last episode."""
-        episode = self._claimed.get(report.id)
-        if episode is None or episode.worker != worker:
-            return None
-        del self._claimed[report.id]
-        self.num_reported += 1
-        evaluation = self._running[episode.request.id]
-        if report.outcome is Outcome.DONE:
-            self._attempts.done(before=episode.num_failures)
-            if evaluation.request.pinned and not self._is_of_newest(evaluation, report):
-                self._queue_again(episode)
-                return None
-            evaluation.done.append((episode, report))
-        elif report.outcome is Outcome.FILTERED:
-            self._attempts.filtered(before=episode.num_failures)
+    def ended(self, key: Key, report: EpisodeReport | None) -> None:
+        """An episode is done, as reported, or has failed for good (None)."""
+        evaluation = self._running[self._state.evals[key[0]].order.id]
+        if report is None:
             evaluation.failed += 1
-        elif self._retries(episode, report.outcome, report.error):
-            return None
+        elif evaluation.order.pinned:
+            self._take_pinned(evaluation, key, report)
         else:
-            evaluation.failed += 1
-        evaluation.pending -= 1
-        return self._finish(episode.request.id) if evaluation.pending == 0 else None
+            evaluation.reports[key] = report
+        self._end(evaluation)
 
-    def lost(self, id: EpisodeId, charge: int) -> tuple[dict[str, object] | None, bool]:
-        """The worker that held `id` is gone, so many times for its fault. The evaluation's result
-        when this was its last episode, and whether the episode is played again."""
-        episode = self._claimed.pop(id, None)
-        if episode is None:
-            return None, True
-        if not charge:
-            self._queue_again(episode)
-            return None, True
-        episode.engine_failures += charge - 1
-        if self._retries(episode, Outcome.ENGINE_ERROR, f"worker {episode.worker} was lost"):
-            return None, True
-        evaluation = self._running[episode.request.id]
-        evaluation.failed += 1
-        evaluation.pending -= 1
-        is_last = evaluation.pending == 0
-        return (self._finish(episode.request.id) if is_last else None), False
-
-    def unplaced(self, id: EpisodeId) -> None:
-        """The claim never reached its worker: nothing failed."""
-        episode = self._claimed.pop(id, None)
-        if episode is not None:
-            self._queue_again(episode)
-
-    def cancel(self) -> list[dict[str, object]]:
+    def cancel(self) -> None:
         """End all of them with what is in; what was not played counts as failed, and the result
         says `cancelled`: it is no score of the set."""
-        self._queue.clear()
-        self._claimed.clear()
-        results = []
-        for id, evaluation in list(self._running.items()):
+        for evaluation in list(self._running.values()):
             evaluation.failed += evaluation.pending
-            results.append(self._finish(id, cancelled=True))
-        return results
+            self._end(evaluation, cancelled=True)
 
-    def _is_of_newest(self, evaluation: _Evaluation, report: EpisodeReport) -> bool:
-        """Whether no weights but the newest that were met sampled it. When it is the first of newer
-        ones, all that is done is played again."""
-        versions = _versions([report])
-        if (newest := max(versions, default=-1)) > evaluation.version:
-            evaluation.version = newest
-            old, evaluation.done = evaluation.done, []
-            evaluation.pending += len(old)
-            for earlier, _ in old:
-                self._queue_again(earlier)
-        return versions <= {evaluation.version}
+    def _take_pinned(self, evaluation: _Evaluation, key: Key, report: EpisodeReport) -> None:
+        """Keep what the newest weights alone have sampled, and play the rest again."""
+        reports = evaluation.reports
+        newest = max({evaluation.version, *versions_of(report)})
+        old = list(reports) if newest > evaluation.version else []
+        evaluation.version = newest
+        reports[key] = report
+        for each in old if versions_of(report) <= {newest} else [*old, key]:
+            del reports[each]
+            row = self._state.episodes[each]
+            groups.again(self._state, row, row.error)
+            self._queue.push(*each)
 
-    def _retries(self, episode: _Episode, outcome: Outcome, error: str | None) -> bool:
-        before = episode.num_failures
-        episode.env_failures += outcome is Outcome.ENV_ERROR
-        episode.engine_failures += outcome not in (Outcome.ENV_ERROR, Outcome.POISON)
-        again = (
-            outcome is not Outcome.POISON
-            and episode.env_failures < ENV_ATTEMPTS
-            and episode.engine_failures < ENGINE_ATTEMPTS
-        )
-        self._attempts.fail(episode.id, episode.worker, outcome, error, before=before, again=again)
-        if again:
-            self._queue_again(episode)
-        return again
-
-    def _queue_again(self, episode: _Episode) -> None:
-        episode.attempt += 1
-        episode.worker = None
-        self._queue.appendleft(episode)
-
-    def _finish(self, id: str, *, cancelled: bool = False) -> dict[str, object]:
-        evaluation = self._running.pop(id)
-        self.results[id] = _summary(evaluation) | ({"cancelled": True} if cancelled else {})
-        while len(self.results) > MAX_EVALUATIONS:
-            self.results.popitem(last=False)
-        return self.results[id]
+    def _end(self, evaluation: _Evaluation, *, cancelled: bool = False) -> None:
+        """Tell the result, if no episode is left."""
+        if evaluation.pending > 0:
+            return
+        id = evaluation.order.id
+        del self._running[id]
+        self._state.close_evals(evaluation.mints)
+        self._results[id] = _summary(evaluation) | ({"cancelled": True} if cancelled else {})
+        self._state.notify("evaluation", **self._results[id])
+        while len(self._results) > MAX_EVALUATIONS:
+            self._results.popitem(last=False)
 
 
 def _summary(evaluation: _Evaluation) -> dict[str, object]:
-    done = [report for _, report in evaluation.done]
+    done = list(evaluation.reports.values())
     trajectories = [meta for report in done for meta in report.trajectories]
-    versions = _versions(done)
+    versions = versions_of(*done)
     summary: dict[str, object] = {
-        "name": evaluation.request.name,
-        "id": evaluation.request.id,
+        "name": evaluation.order.name,
+        "id": evaluation.order.id,
         "n": len(done),
         "failed": evaluation.failed,
         "version_min": min(versions, default=None),
@@ -257,7 +140,3 @@ def _summary(evaluation: _Evaluation) -> dict[str, object]:
         values = [report.metrics[name] for report in done if name in report.metrics]
         summary[f"metric/{name}"] = statistics.fmean(values)
     return summary
-
-
-def _versions(reports: Iterable[EpisodeReport]) -> set[int]:
-    return {version for r in reports for meta in r.trajectories for version, _ in meta.versions}

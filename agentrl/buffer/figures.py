@@ -39,7 +39,7 @@ class Figures:
             "ready": len(state.ready),
             "charged": state.charged,
             "running": sum(len(worker.held) for worker in workers),
-            "queued": len(claims.queue),
+            "queued": len(claims.queues["train"]),
             "judging": claims.judges.num_waiting + sum(len(worker.judging) for worker in workers),
             "parked_reports": claims.num_parked,
             "waiting_tasks": self._minter.num_waiting,

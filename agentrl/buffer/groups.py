@@ -29,6 +29,7 @@ from agentrl.wire.messages import Judge, Verdict
 __all__ = [
     "REPEATS",
     "account",
+    "again",
     "close",
     "conclude",
     "judge_order",
@@ -38,7 +39,6 @@ __all__ = [
     "retired",
     "retry",
     "take_verdict",
-    "unplaced",
 ]
 
 ENGINE_ATTEMPTS = 3
@@ -76,7 +76,7 @@ def record(
         return not retry(state, row, report.error or str(report.outcome))
     env_failures = row.env_failures + (report.outcome is Outcome.ENV_ERROR)
     if report.outcome is Outcome.ENV_ERROR and env_failures < ENV_ATTEMPTS:
-        _queue_again(state, row, report.error, env_failures=env_failures)
+        again(state, row, report.error, env_failures=env_failures)
         return False
     state.put(
         msgspec.structs.replace(
@@ -101,7 +101,7 @@ def retry(state: State, row: EpisodeRow, error: str, times: int = 1) -> bool:
     is engine_error."""
     failures = row.engine_failures + times
     if failures < ENGINE_ATTEMPTS:
-        _queue_again(state, row, error, engine_failures=failures)
+        again(state, row, error, engine_failures=failures)
         return True
     state.put(
         msgspec.structs.replace(
@@ -116,10 +116,13 @@ def retry(state: State, row: EpisodeRow, error: str, times: int = 1) -> bool:
     return False
 
 
-def unplaced(state: State, row: EpisodeRow, error: str | None = None) -> None:
-    """Queue an episode again that never reached its worker, or whose worker was lost for another's
-    fault: it did not fail."""
-    _queue_again(state, row, error or row.error)
+def again(state: State, row: EpisodeRow, error: str | None, **counts: Any) -> None:
+    """Queue an episode again. It did not fail, unless `counts` say so: it never reached its worker,
+    or that was lost for another's fault."""
+    fresh = msgspec.structs.replace(
+        row, attempt=row.attempt + 1, worker=None, outcome=None, error=error, **counts
+    )
+    state.put(fresh)
 
 
 def conclude(state: State, number: int) -> None:
@@ -203,10 +206,3 @@ def _defect(verdict: Verdict, num_done: int) -> str | None:
     if verdict.keep and len(verdict.rewards) != num_done:
         return f"the judge gave {len(verdict.rewards)} rewards for {num_done} done episodes"
     return rewards_defect(verdict.rewards)
-
-
-def _queue_again(state: State, row: EpisodeRow, error: str | None, **counts: Any) -> None:
-    fresh = msgspec.structs.replace(
-        row, attempt=row.attempt + 1, worker=None, error=error, **counts
-    )
-    state.put(fresh)

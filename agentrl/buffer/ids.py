@@ -1,11 +1,25 @@
-"""Names and seeds that follow from a mint number alone."""
+"""Numbers, names and seeds of groups.
+
+A group for training has a mint number, and its name follows from that. A group of an evaluation is
+numbered beyond all of these, in memory only, and named by its evaluation.
+"""
 
 import hashlib
+from typing import Literal
 
-__all__ = ["episode_seed", "group_id", "mint_of"]
+__all__ = ["FIRST_EVAL", "GroupKind", "episode_seed", "group_id", "kind_of", "mint_of"]
+
+GroupKind = Literal["train", "eval"]
 
 #: Digits of a name that is read at all; no run mints so many groups.
 _MAX_DIGITS = 18
+#: The least number of a group of an evaluation.
+FIRST_EVAL = 10**_MAX_DIGITS
+
+
+def kind_of(mint: int) -> GroupKind:
+    """What the group of this number is for."""
+    return "eval" if mint >= FIRST_EVAL else "train"
 
 
 def group_id(mint: int) -> str:

@@ -11,18 +11,26 @@ any more: its groups are poison, those of the leases after it are READY again, a
 next to be made.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
 
 from agentrl.buffer import groups
+from agentrl.buffer.figures import Figures
 from agentrl.buffer.ids import group_id
-from agentrl.buffer.peers import Peer
+from agentrl.buffer.peers import Peer, Peers
 from agentrl.buffer.rows import EpisodeRow, LeaseRow
 from agentrl.buffer.state import State
 from agentrl.types import Fate, GroupRows, GroupState, LeaseHeader, TrajectoryRow, VersionRow
-from agentrl.wire.messages import Published, Stepped
+from agentrl.wire.messages import (
+    Lease,
+    Message,
+    NewWeights,
+    NoMoreLeases,
+    Published,
+    Refused,
+    Stepped,
+)
 
 __all__ = ["LEASE_DEATHS", "FailedLease", "LeaseDesk", "header"]
 
@@ -50,16 +58,19 @@ class FailedLease(msgspec.Struct, frozen=True):
 
 
 class LeaseDesk:
-    """Requests of the learner, and the rules of leases."""
+    """Requests of the learner, and the rules of leases. What the learner says that contradicts them
+    is refused and changes nothing."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, peers: Peers, figures: Figures) -> None:
         self._state = state
+        self._peers = peers
+        self._figures = figures
         self.waiting: Waiting | None = None
 
     # ---- requests ----
 
-    def request(self, learner: Peer, number: int, now: float) -> LeaseHeader | str | None:
-        """Ask for lease `number`: the header if it exists, a refusal, or None: wait for it.
+    def request(self, learner: Peer, number: int, now: float) -> Refused | None:
+        """Send lease `number` if it exists, or let the learner wait for it.
 
         A learner asks for one lease after the other, so a request behind its last one is an old
         message that comes again.
@@ -69,12 +80,12 @@ class LeaseDesk:
         if state.marks.get("requested_by") == epoch and number < state.marks["requested_lease"]:
             return None
         if number <= state.retired_through:
-            return (
+            return Refused(
                 f"lease {number} is covered by a durable checkpoint and its rows are gone:"
                 f" ask for lease {state.retired_through + 1}"
             )
         if number > state.last_lease + 1:
-            return f"lease {number} skips: ask for lease {state.last_lease + 1}"
+            return Refused(f"lease {number} skips: ask for lease {state.last_lease + 1}")
         state.mark("requested_lease", number)
         state.mark("requested_by", epoch)
         if number > state.last_lease:
@@ -86,15 +97,14 @@ class LeaseDesk:
             return None
         if stepped_by:
             self._reopen(number)
-        return header(state, number)
+        state.send(learner.connection, Lease(header(state, number)))
+        return None
 
-    def reconnected(self, learner: Peer, now: float) -> LeaseHeader | None:
-        """What this learner asked for and may not have got: its request stands, or the header."""
-        state = self._state
-        if state.marks.get("requested_by") != learner.row.epoch:
-            return None
-        answer = self.request(learner, state.marks["requested_lease"], now)
-        return answer if isinstance(answer, LeaseHeader) else None
+    def reconnected(self, learner: Peer, now: float) -> None:
+        """What this learner asked for it may not have got: it has asked again."""
+        marks = self._state.marks
+        if marks.get("requested_by") == learner.row.epoch:
+            self.request(learner, marks["requested_lease"], now)
 
     def replaced(self, learner: str) -> None:
         """A newer process took this learner's place; it asks for itself."""
@@ -103,18 +113,16 @@ class LeaseDesk:
 
     # ---- new leases ----
 
-    def fill(
-        self, now: float, minting_ended: bool, stats: Callable[[], dict[str, float]]
-    ) -> LeaseHeader | None:
-        """Make the lease that is waited for, if enough groups are READY."""
+    def fill(self, now: float, minting_ended: bool) -> bool:
+        """Make and send the lease that is waited for, if enough groups are READY."""
         state, waiting = self._state, self.waiting
         if waiting is None or self._is_long_enough():
-            return None
+            return False
         wanted = state.settings.rollout_batch_size
         short = minting_ended and 0 < len(state.ready) == len(state.unleased)
         if len(state.ready) < wanted and not short:
-            return None
-        figures = stats()
+            return False
+        figures = self._figures.now()
         mints = tuple(sorted(state.ready)[:wanted])
         number = state.last_lease + 1
         wait_s = now - waiting.since
@@ -129,33 +137,37 @@ class LeaseDesk:
         given_up = () if before is None else before.given_up
         row = LeaseRow(number=number, mints=mints, last=last, stats=figures, given_up=given_up)
         state.put(row)
-        self.waiting = None
-        return header(state, number)
+        self._tell(waiting, Lease(header(state, number)))
+        state.notify("lease", number=number, groups=len(mints), last=last, stats=figures)
+        return True
 
-    def none_left(self, minting_ended: bool) -> str | None:
-        """Why no further lease can come, or None."""
+    def end(self, minting_ended: bool, draining: str | None) -> None:
+        """Say so to a learner that waits for a lease that cannot come."""
+        state, reason = self._state, None
         if self._is_long_enough():
-            return f"the run has its {self._state.settings.num_rollout} rollout batches"
-        if minting_ended and not self._state.unleased:
-            return "no task is left"
-        return None
+            reason = f"the run has its {state.settings.num_rollout} rollout batches"
+        elif minting_ended and not state.unleased:
+            reason = "no task is left"
+        if self.waiting is not None and reason is not None:
+            self._tell(self.waiting, NoMoreLeases(state.last_lease, draining or reason))
 
     # ---- the learner's progress ----
 
-    def step(self, message: Stepped, epoch: int) -> bool | str:
-        """Lease consumed. True: news; False: known; a string: refused."""
+    def step(self, message: Stepped, epoch: int) -> Refused | None:
+        """Lease consumed."""
         state, number = self._state, message.number
-        if number <= state.retired_through:
-            return False
         if number > state.last_lease:
-            return f"lease {number} was never given"
-        if state.leases[number].stepped_by:
-            return False
+            return Refused(f"lease {number} was never given")
+        if number <= state.retired_through or state.leases[number].stepped_by:
+            return None
         earlier = state.leases.get(number - 1)
         if earlier is not None and not earlier.stepped_by:
-            return f"lease {number} stepped before lease {number - 1}"
+            return Refused(f"lease {number} stepped before lease {number - 1}")
         self._mark_stepped(number, epoch, message.skipped)
-        return True
+        facts = msgspec.structs.asdict(message)
+        state.notify("step", **facts, buffer=self._figures.now())
+        self._figures.stepped()
+        return None
 
     def ended(self, epoch: int) -> FailedLease | None:
         """The learner of this epoch ended by itself, with an error. None: not in a lease, or it is
@@ -179,41 +191,42 @@ class LeaseDesk:
             state.put(msgspec.structs.replace(lease, ended=(*lease.ended, epoch)))
         return failed
 
-    def announce(self, row: VersionRow) -> str | None:
+    def announce(self, row: VersionRow) -> Refused | None:
         """Weights that an engine may hold from now on. Should their push never end, they are a
-        branch that the next learner's first version leaves behind. Returns a refusal, or None."""
-        state = self._state
-        if state.lineage.rows.get(row.version) == row:
-            return None
-        refusal = state.lineage.refusal(row)
+        branch that the next learner's first version leaves behind."""
+        refusal = self._add_version(row)
         if refusal is None:
-            state.put(row)
-            state.lineage.add(row)
+            self._state.notify("publishing", version=row.version)
         return refusal
 
-    def publish(self, message: Published) -> bool | str:
-        """New weights; a version that no engine holds needs no announcement. True: news; False:
-        known; a string: refused."""
+    def publish(self, message: Published) -> Refused | None:
+        """New weights; a version that no engine holds needs no announcement."""
         state, row = self._state, message.row
         if row.version <= state.published_version and state.lineage.rows.get(row.version) == row:
-            return False
+            return None
         if message.through > state.last_lease:
-            return f"version {row.version} contains lease {message.through}, which was never given"
-        refusal = self.announce(row)
+            what = f"version {row.version} contains lease {message.through}"
+            return Refused(f"{what}, which was never given")
+        refusal = self._add_version(row)
         if refusal is not None:
             return refusal
         state.mark("published_version", row.version)
         state.mark("published_through", message.through)
         state.forget_leases()
-        return True
+        facts = {"through": message.through, "metrics": message.metrics}
+        state.notify("published", **msgspec.structs.asdict(row), **facts)
+        if not state.settings.partial_rollout:
+            for worker in self._peers.workers():
+                state.send(worker.connection, NewWeights(row.version))
+        return None
 
-    def retire(self, through: int, epoch: int) -> bool | str:
+    def retire(self, through: int, epoch: int) -> Refused | None:
         """A durable checkpoint covers these leases: their fates are final."""
         state = self._state
         if through > state.last_lease:
-            return f"lease {through} was never given"
+            return Refused(f"lease {through} was never given")
         if through <= state.retired_through:
-            return False
+            return None
         for number in range(state.retired_through + 1, through + 1):
             if not state.leases[number].stepped_by:
                 self._mark_stepped(number, epoch, skipped=False)
@@ -224,9 +237,25 @@ class LeaseDesk:
                 state.put(msgspec.structs.replace(group, state=GroupState.RETIRED, fate=fate))
         state.mark("retired_through", through)
         state.forget_leases()
-        return True
+        return None
 
     # ---- inside ----
+
+    def _tell(self, waiting: Waiting, message: Message) -> None:
+        learner = self._peers.named(waiting.learner)
+        self._state.send(None if learner is None else learner.connection, message)
+        self.waiting = None
+
+    def _add_version(self, row: VersionRow) -> Refused | None:
+        lineage = self._state.lineage
+        if lineage.rows.get(row.version) == row:
+            return None
+        refusal = lineage.refusal(row)
+        if refusal is not None:
+            return Refused(refusal)
+        self._state.put(row)
+        lineage.add(row)
+        return None
 
     def _is_long_enough(self) -> bool:
         limit = self._state.settings.num_rollout

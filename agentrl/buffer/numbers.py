@@ -12,7 +12,14 @@ import msgspec
 from agentrl.bounds import metric_defect, reward_defect
 from agentrl.types import EpisodeReport, PermitStats
 
-__all__ = ["measured", "report_defect", "rewards_defect", "with_time", "without_numbers"]
+__all__ = [
+    "measured",
+    "report_defect",
+    "rewards_defect",
+    "versions_of",
+    "with_time",
+    "without_numbers",
+]
 
 
 def report_defect(report: EpisodeReport) -> str | None:
@@ -24,6 +31,11 @@ def report_defect(report: EpisodeReport) -> str | None:
         if found := metric_defect(value):
             return f"its metric {name} is {found}"
     return None
+
+
+def versions_of(*reports: EpisodeReport) -> set[int]:
+    """The weight versions that sampled them."""
+    return {version for r in reports for meta in r.trajectories for version, _ in meta.versions}
 
 
 def with_time(report: EpisodeReport) -> EpisodeReport:

@@ -13,7 +13,7 @@ from agentrl.buffer.leases import LeaseDesk
 from agentrl.buffer.minting import Minter
 from agentrl.buffer.peers import Peer, Peers
 from agentrl.buffer.state import State
-from agentrl.wire.messages import Hello, Lease, Refused, Welcome
+from agentrl.wire.messages import Hello, Refused, Welcome
 
 __all__ = ["Reception"]
 
@@ -100,9 +100,7 @@ class Reception:
             case "driver":
                 self._minter.forget_credit()
             case "learner":
-                lease = self._leases.reconnected(peer, now)
-                if lease is not None:
-                    self._state.send(peer.connection, Lease(lease))
+                self._leases.reconnected(peer, now)
 
     def _welcome(self, peer: Peer) -> Welcome:
         state = self._state

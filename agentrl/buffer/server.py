@@ -10,6 +10,7 @@ what is durable, and peers send again what was not acknowledged.
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -96,27 +97,20 @@ async def run_buffer(
                 await shell.serve()
 
 
+@dataclass(eq=False)
 class _Shell:
     """Carries events to the core and its effects out."""
 
-    def __init__(
-        self,
-        core: BufferCore,
-        ledger: Ledger,
-        store: PayloadStore,
-        socket: RouterSocket,
-        snapshots: Snapshots,
-        quarantine: Quarantine,
-        clock: Clock,
-    ) -> None:
-        self._core = core
-        self._ledger = ledger
-        self._store = store
-        self._socket = socket
-        self._snapshots = snapshots
-        self._quarantine = quarantine
+    _core: BufferCore
+    _ledger: Ledger
+    _store: PayloadStore
+    _socket: RouterSocket
+    _snapshots: Snapshots
+    _quarantine: Quarantine
+    _clock: Clock
+
+    def __post_init__(self) -> None:
         self._refused: list[tuple[str, str, _Frames]] = []
-        self._clock = clock
         self._one_batch = anyio.Lock()
         self._events = DriverEvents()
         self._fetches, self._to_read = anyio.create_memory_object_stream[ReadRows](MAX_FETCHES)

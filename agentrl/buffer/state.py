@@ -7,15 +7,18 @@ the indices true, so what a restart reads back equals what was here.
     episode  queued -> claimed -> finished(outcome)                (claimed -> queued on a retry)
     segment  needed -> kept for reading -> let go                  (kept -> needed when written to)
 
-RETIRED groups leave memory; their rows stay in the ledger.
+RETIRED groups leave memory; their rows stay in the ledger. Groups of the kind eval are in memory
+only: no row of theirs is written down, and they are neither minted, charged nor given a fate.
 """
 
 from collections import Counter
 from collections.abc import Iterator
 
+import msgspec
+
 from agentrl.buffer.admission import Pacer
 from agentrl.buffer.events import DropSegments, Effect, Notify, Persist, Send
-from agentrl.buffer.ids import group_id, mint_of
+from agentrl.buffer.ids import FIRST_EVAL, group_id, kind_of, mint_of
 from agentrl.buffer.rows import (
     EpisodeRow,
     GroupRow,
@@ -29,20 +32,35 @@ from agentrl.buffer.settings import BufferSettings
 from agentrl.buffer.starvation import Starvation
 from agentrl.lineage import Lineage
 from agentrl.types import EpisodeId, Fate, GroupState, Outcome, PayloadRef
-from agentrl.wire.messages import Event, Message
+from agentrl.wire.messages import Evaluate, Event, Message
 
-__all__ = ["State"]
+__all__ = ["EvalGroup", "State"]
+
+
+class EvalGroup(msgspec.Struct, frozen=True):
+    """A group of the kind eval: the episodes of one task of an evaluation."""
+
+    order: Evaluate
+    position: int
+
+    @property
+    def name(self) -> str:
+        """Never that of a minted group."""
+        return f"eval-{self.order.id}-{self.position}"
 
 
 class State:
     """Rows by key, and counts kept beside them. `leases` are those that exist, up to `last_lease`;
     `unmade` the rows of those after it that existed once. Since this process began, for those who
     watch: `reasons`, of the newest group of each fate; `num_too_long`: groups whose first prompt
-    did not fit."""
+    did not fit. `evals` are the groups of the kind eval, `eval_mints` their numbers by name."""
 
     def __init__(self, settings: BufferSettings, ledger: LedgerState) -> None:
         self.settings = settings
         self.groups: dict[int, GroupRow] = {}
+        self.evals: dict[int, EvalGroup] = {}
+        self.eval_mints: dict[str, int] = {}
+        self._next_eval = FIRST_EVAL
         self.episodes: dict[tuple[int, int], EpisodeRow] = {}
         self.leases = {row.number: row for row in ledger.leases if row.mints}
         self.unmade = {row.number: row for row in ledger.leases if not row.mints}
@@ -87,7 +105,9 @@ class State:
 
     def put(self, row: Row) -> None:
         """Write `row` down; groups, episodes and leases are also kept here."""
-        self.emit(Persist(row))
+        is_volatile = isinstance(row, EpisodeRow) and kind_of(row.mint) == "eval"
+        if not is_volatile:
+            self.emit(Persist(row))
         if isinstance(row, GroupRow):
             self._put_group(row)
         elif isinstance(row, EpisodeRow):
@@ -104,6 +124,25 @@ class State:
         through = min(self.published_through, self.retired_through)
         for number in [number for number in self.leases if number <= through]:
             del self.leases[number]
+
+    def open_evals(self, order: Evaluate) -> range:
+        """The groups of an evaluation, with their episodes; returns their numbers."""
+        mints = range(self._next_eval, self._next_eval + len(order.tasks))
+        self._next_eval = mints.stop
+        for position, mint in enumerate(mints):
+            self.evals[mint] = group = EvalGroup(order, position)
+            self.eval_mints[group.name] = mint
+            for index in range(order.num_samples):
+                self.put(EpisodeRow(mint=mint, index=index))
+        return mints
+
+    def close_evals(self, mints: range) -> None:
+        """Forget groups of an evaluation."""
+        for mint in mints:
+            group = self.evals.pop(mint)
+            del self.eval_mints[group.name]
+            for index in range(group.order.num_samples):
+                del self.episodes[mint, index]
 
     def mark(self, key: str, value: int) -> None:
         if self.marks.get(key) != value:
@@ -163,11 +202,12 @@ class State:
         return +counts
 
     def episode_id(self, row: EpisodeRow) -> EpisodeId:
-        return EpisodeId(group_id(row.mint), row.index, row.attempt)
+        group = self.evals.get(row.mint)
+        return EpisodeId(group.name if group else group_id(row.mint), row.index, row.attempt)
 
     def find_episode(self, id: EpisodeId) -> EpisodeRow | None:
         """The open row of this very attempt, or None."""
-        mint = mint_of(id.group)
+        mint = self.eval_mints.get(id.group, mint_of(id.group))
         row = None if mint is None else self.episodes.get((mint, id.index))
         return row if row is not None and row.attempt == id.attempt else None
 

@@ -11,10 +11,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Self, TextIO
 
-from agentrl.envs.ground import Finding, Ground, Standing
+from agentrl.envs.check.harness import Finding, Standing
+from agentrl.envs.check.subject import Subject
 
 __all__ = ["CheckProgress", "check"]
 
@@ -46,12 +46,7 @@ class CheckProgress:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self._ended.set()
         self._thread.join()
         self.clear()
@@ -87,14 +82,14 @@ class CheckProgress:
         self._stream.flush()
 
 
-def check(ground: Ground, limit_s: float) -> int:
+def check(subject: Subject, limit_s: float) -> int:
     """Try all promises within `limit_s` and print what is found; returns the exit code."""
     num_broken = num_partly = 0
-    name, about = _about(ground)
+    name, about = _about(subject)
     sys.stdout.write(f"{about}\n")
     sys.stdout.flush()
     with _unlogged(), CheckProgress(sys.stderr) as progress:
-        for finding in _findings(ground, progress, limit_s):
+        for finding in _findings(subject, progress, limit_s):
             num_broken += finding.problem is not None
             num_partly += finding.note is not None
             mark = "BAD" if finding.problem else "-- " if finding.note else "ok "
@@ -109,19 +104,19 @@ def check(ground: Ground, limit_s: float) -> int:
     return 1 if num_broken else 0
 
 
-def _about(ground: Ground) -> tuple[str, str]:
+def _about(subject: Subject) -> tuple[str, str]:
     """Its name, and what the model may call; a rollout says that to its model itself."""
-    from agentrl.envs.preflight import tools_of
+    from agentrl.envs.check.dry_reset import discard
+    from agentrl.envs.check.preflight import tools_of
     from agentrl.envs.registry import name_of
-    from agentrl.envs.rehearsal import discard
     from agentrl.envs.rollout import Rollout
 
-    if issubclass(ground.cls, Rollout):
-        name = name_of(ground.cls)
+    if issubclass(subject.cls, Rollout):
+        name = name_of(subject.cls)
         return name, f"agent {name}"
-    env = ground.make()
+    env = subject.make()
     discard(env)
-    return ground.cls.__qualname__, tools_of(env)
+    return subject.cls.__qualname__, tools_of(env)
 
 
 @contextmanager
@@ -136,13 +131,13 @@ def _unlogged() -> Iterator[None]:
         logger.setLevel(before)
 
 
-def _findings(ground: Ground, progress: CheckProgress, limit_s: float) -> Iterator[Finding]:
+def _findings(subject: Subject, progress: CheckProgress, limit_s: float) -> Iterator[Finding]:
     from agentrl.envs.rollout import Rollout
 
-    if issubclass(ground.cls, Rollout):
+    if issubclass(subject.cls, Rollout):
         from agentrl.actors.rollout_contract import check_rollout
 
-        return check_rollout(ground, progress.tries, limit_s)
-    from agentrl.envs.contract import check_contract
+        return check_rollout(subject, progress.tries, limit_s)
+    from agentrl.envs.check.contract import check_contract
 
-    return check_contract(ground, progress.tries, limit_s)
+    return check_contract(subject, progress.tries, limit_s)

@@ -13,8 +13,8 @@ from agentrl.errors import ConfigError
 
 if TYPE_CHECKING:
     from agentrl.config.run import RunConfig
+    from agentrl.envs.check.subject import Subject
     from agentrl.envs.env import Env
-    from agentrl.envs.ground import Ground
     from agentrl.types import Task
 
 __all__ = ["ABOUT", "add_commands"]
@@ -83,7 +83,7 @@ def _add_policy(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_limit(parser: argparse.ArgumentParser) -> None:
-    from agentrl.envs.share import CHECK_S
+    from agentrl.envs.check.share import CHECK_S
 
     words = "after which nothing more is tried; what was left out is said (default: %(default)g)"
     parser.add_argument("--limit-s", metavar="SECONDS", type=_seconds, default=CHECK_S, help=words)
@@ -121,25 +121,25 @@ def _list(arguments: argparse.Namespace) -> int:
 def _check(arguments: argparse.Namespace) -> int:
     from agentrl.cli.check import check
 
-    with _ground(arguments) as ground:
-        return check(ground, arguments.limit_s)
+    with _subject(arguments) as subject:
+        return check(subject, arguments.limit_s)
 
 
 def _play(arguments: argparse.Namespace) -> int:
     import anyio
 
-    with _ground(arguments) as ground:
+    with _subject(arguments) as subject:
         if arguments.url is None:
             from agentrl.envs.by_hand import play
 
-            anyio.run(play, ground, sys.stdin, sys.stdout)
+            anyio.run(play, subject, sys.stdin, sys.stdout)
             return 0
         from agentrl.cli.served import Policy, play_served
 
         policy = Policy(
             arguments.url, arguments.model, arguments.chat_format, arguments.temperature
         )
-        report = anyio.run(play_served, ground, policy, sys.stdout)
+        report = anyio.run(play_served, subject, policy, sys.stdout)
         return 1 if report.error else 0
 
 
@@ -162,12 +162,13 @@ def _new(arguments: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _ground(arguments: argparse.Namespace) -> "Iterator[Ground]":
+def _subject(arguments: argparse.Namespace) -> "Iterator[Subject]":
     """What an Env is tried on: the first task, and its services, which end with this."""
     from agentrl.cli.services import running
-    from agentrl.envs.ground import Ground
-    from agentrl.envs.inspection import check_class
-    from agentrl.envs.preflight import services_of
+    from agentrl.envs.check.preflight import services_of
+    from agentrl.envs.check.signatures import check_class
+    from agentrl.envs.check.subject import Subject
+    from agentrl.envs.env import EnvContext
     from agentrl.envs.registry import load_env
 
     cls = load_env(arguments.env)
@@ -177,14 +178,8 @@ def _ground(arguments: argparse.Namespace) -> "Iterator[Ground]":
     config = _as_run(arguments)
     task = _first_task(cls, config)
     with running(services_of(config, cls), START_S) as services:
-        yield Ground(
-            cls,
-            arguments.env_args,
-            task,
-            services,
-            arguments.seed,
-            allow_unsafe_sandbox=arguments.allow_unsafe_sandbox,
-        )
+        context = EnvContext(services, allow_unsafe_sandbox=arguments.allow_unsafe_sandbox)
+        yield Subject(cls, arguments.env_args, task, context, arguments.seed)
 
 
 def _as_run(arguments: argparse.Namespace) -> "RunConfig":
@@ -202,9 +197,10 @@ def _as_run(arguments: argparse.Namespace) -> "RunConfig":
 
 def _first_task(cls: "type[Env]", config: "RunConfig") -> "Task":
     """The first task, where its evaluation sets are what they should be too."""
-    from agentrl.envs.preflight import ROWS, check_eval_sets, source_of
-    from agentrl.envs.rehearsal import LIMIT_S, first_task
+    from agentrl.envs.check.dry_reset import LIMIT_S, first_task
+    from agentrl.envs.check.preflight import ROWS, check_eval_sets, source_of
     from agentrl.envs.sources import JsonlSource
+    from agentrl.envs.travel import arrived
 
     source = source_of(config, cls)
     check_eval_sets(config, cls)
@@ -213,4 +209,7 @@ def _first_task(cls: "type[Env]", config: "RunConfig") -> "Task":
     task = first_task(source)
     if task is None:
         raise ConfigError(f"{config.env} had no first task within {LIMIT_S:g} s")
+    task, changed = arrived(task)
+    if changed:
+        sys.stdout.write(f"{changed}\n")
     return task

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from agentrl.config.nearest import nearest
+from agentrl.nearest import nearest
 
 __all__ = ["Parser"]
 

@@ -9,12 +9,13 @@ from typing import TextIO
 
 import msgspec
 
-from agentrl.actors.episode import EpisodePlayer
+from agentrl.actors.episode import EnvEpisodes
 from agentrl.actors.limits import Limits
+from agentrl.actors.player import Player
 from agentrl.cluster.spec import read_model_facts
 from agentrl.config.run import RunConfig
 from agentrl.envs.chat_formats import open_chat_format
-from agentrl.envs.ground import Ground
+from agentrl.envs.check.subject import Subject
 from agentrl.serving.client import EngineClient
 from agentrl.serving.control import EngineControl
 from agentrl.types import (
@@ -42,11 +43,11 @@ class Policy(msgspec.Struct, frozen=True):
     temperature: float
 
 
-async def play_served(ground: Ground, policy: Policy, out: TextIO) -> EpisodeReport:
+async def play_served(subject: Subject, policy: Policy, out: TextIO) -> EpisodeReport:
     """Play one episode and write the conversation and its end to `out`.
 
-    Raises EngineError when the server does not answer, ConfigError or EnvironmentSetupError for a
-    model directory that cannot be used.
+    Raises EngineError when the server does not answer, ConfigError for a model directory
+    that cannot be used.
     """
     engine = EngineAddress("the server", policy.url)
     async with EngineControl(engine, timeout_s=_ASK_S) as control:
@@ -65,7 +66,7 @@ async def play_served(ground: Ground, policy: Policy, out: TextIO) -> EpisodeRep
     sampling = SamplingParams(
         temperature=policy.temperature, max_new_tokens=defaults.rollout_max_response_len
     )
-    episode = EpisodeAssignment(EpisodeId("played", 0), 1, ground.seed, ground.task, sampling)
+    episode = EpisodeAssignment(EpisodeId("played", 0), 1, subject.seed, subject.task, sampling)
     client = EngineClient(
         policy.url,
         [engine],
@@ -76,6 +77,6 @@ async def play_served(ground: Ground, policy: Policy, out: TextIO) -> EpisodeRep
         unpublished=True,
     )
     async with client:
-        played = await EpisodePlayer(ground.make, chat, limits).play(episode, client)
+        played = await Player(EnvEpisodes(subject.make, chat, limits)).play(episode, client)
     print_played(out, played, chat.vocab)
     return played.report

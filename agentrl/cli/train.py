@@ -34,6 +34,10 @@ def run(argv: list[str], program: Program) -> int:
     resolved = parse(argv, program)
     _say(resolved.notes)
     _say(check_readiness(resolved.config, dry_run=resolved.dry_run))
+    if not resolved.config.eval_only:
+        from agentrl.algorithms.load import check_algorithm
+
+        check_algorithm(resolved.config)
     if not resolved.dry_run and resolved.config.ray_address is None:
         from agentrl.cluster.own_ray import import_ray
 
@@ -72,14 +76,14 @@ def _is_default(config: RunConfig) -> bool:
 
 
 def _check_rooms(config: RunConfig) -> list[str]:
-    """What only the rooms can judge: the Env and its tasks, the filter's and the loss's name, the
-    model, refused flags, Megatron's layout. Returns notes for the user.
+    """What only the rooms can judge: the Env and its tasks, the filter's name, the model, refused
+    flags, Megatron's layout. Returns notes for the user.
 
     Raises ConfigError, and DataError for a malformed row. Costs some seconds of imports, which the
     default job need not wait for.
     """
     from agentrl.envs.chat_formats import open_chat_format
-    from agentrl.envs.preflight import preflight
+    from agentrl.envs.check.preflight import preflight
 
     notes = preflight(config)
     chat = open_chat_format(config.chat_format, str(config.hf_checkpoint))
@@ -90,14 +94,11 @@ def _check_rooms(config: RunConfig) -> list[str]:
         )
     # Torch comes with these; nobody waits for it to hear of a mistake in an Env.
     from agentrl.actors.judge import load_filter
-    from agentrl.learner.custom import load_loss
     from agentrl.learner.megatron.architecture import Architecture
     from agentrl.learner.megatron.settings import MegatronSettings
     from agentrl.serving.launch import engine_command, router_command
 
     load_filter(config.dynamic_sampling_filter_path)
-    if config.loss_type == "custom_loss":
-        load_loss(config.custom_loss_function_path)
     model = str(config.hf_checkpoint)
     Architecture.from_checkpoint(Path(model)).check(MegatronSettings.from_config(config))
     # Commands are pure functions: making one without ports checks its settings.

@@ -5,7 +5,8 @@ from pathlib import Path
 import msgspec
 
 from agentrl.config.run import RunConfig
-from agentrl.errors import EnvironmentSetupError
+from agentrl.errors import ConfigError
+from agentrl.model_dir import CONFIG, decoder_config
 from agentrl.types import EngineAddress
 
 __all__ = ["ModelFacts", "RunSpec", "key_files", "read_model_facts", "read_spec"]
@@ -52,18 +53,13 @@ def read_model_facts(model_dir: Path, context_limit: int | None) -> ModelFacts:
     """Vocabulary size and context of the Hugging Face model at `model_dir`.
 
     `context_limit` (--rollout-max-context-len) lowers the model's own context length.
-    Raises EnvironmentSetupError when the directory holds no readable config.json.
+    Raises ConfigError when the directory does not say.
     """
-    path = model_dir / "config.json"
-    try:
-        config = msgspec.json.decode(path.read_bytes(), type=dict[str, object])
-        vocab, context = config["vocab_size"], config["max_position_embeddings"]
-    except (OSError, KeyError, msgspec.DecodeError) as error:
-        raise EnvironmentSetupError(
-            f"{path} cannot be used: {error!r}; --hf-checkpoint must name a Hugging Face model"
-        ) from error
+    config = decoder_config(model_dir)
+    vocab, context = config.get("vocab_size"), config.get("max_position_embeddings")
     if not isinstance(vocab, int) or not isinstance(context, int):
-        raise EnvironmentSetupError(
-            f"{path}: vocab_size and max_position_embeddings must be integers"
+        raise ConfigError(
+            f"--hf-checkpoint {model_dir / CONFIG}: vocab_size and max_position_embeddings must be "
+            "integers"
         )
     return ModelFacts(vocab, min(context, context_limit) if context_limit else context)

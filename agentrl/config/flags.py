@@ -15,9 +15,9 @@ import msgspec
 
 from agentrl.config import passthrough, spellings
 from agentrl.config.fields import Field, own_fields
-from agentrl.config.nearest import nearest
 from agentrl.config.passthrough import FAMILIES, Family, Flag, spelled
 from agentrl.errors import ConfigError
+from agentrl.nearest import nearest
 
 __all__ = ["GivenFlags", "Program", "help_page", "known_flags", "read_flags"]
 

@@ -29,6 +29,6 @@ def learner_bytes(config: RunConfig, num_parameters: int) -> int:
     shards = 1
     if settings.get("use_distributed_optimizer", False):
         shards = max(1, config.num_learner_ranks // parts)
-    has_reference = config.use_kl_loss and config.kl_loss_coef != 0
+    has_reference = config.use_kl_loss
     per_parameter = weight * (1 + has_reference) + gradient + optimizer / shards
     return int(num_parameters * per_parameter / parts)

@@ -11,9 +11,10 @@ from typing import Any
 
 import msgspec
 
-from agentrl.config.paths import kind_of
 from agentrl.config.weights import Shapes, num_layers, num_parameters, read_shapes
 from agentrl.errors import ConfigError
+from agentrl.model_dir import CONFIG, decoder_config
+from agentrl.paths import kind_of
 
 __all__ = ["ModelSummary", "read_model"]
 
@@ -39,42 +40,19 @@ class ModelSummary(msgspec.Struct, frozen=True):
 def read_model(directory: Path) -> ModelSummary:
     """The sizes of the model in `directory`. Raises ConfigError when it is no model directory, or
     one whose files contradict each other; one without weights passes."""
-    config = _read(directory)
+    text = decoder_config(directory)
     shapes = read_shapes(directory)
-    text = config.get("text_config") or config
-    names = config.get("architectures") or ["unknown"]
-    if not isinstance(text, dict) or not isinstance(names, list):
-        raise ConfigError(
-            f"--hf-checkpoint {directory / 'config.json'}: text_config must be an object and "
-            "architectures a list of names"
-        )
     defects = list(_impossible(text))
     defects = defects or [*_beyond(text, directory), *_unlike(text, shapes)]
     if defects:
-        raise ConfigError(f"--hf-checkpoint {directory / 'config.json'}: {'; '.join(defects)}")
+        raise ConfigError(f"--hf-checkpoint {directory / CONFIG}: {'; '.join(defects)}")
     return ModelSummary(
-        architecture=", ".join(map(str, names)),
+        architecture=", ".join(map(str, text["architectures"])) or "unknown",
         max_context=text.get("max_position_embeddings"),
         num_parameters=num_parameters(shapes),
         kv_values_per_token=_kv_values(text),
         vocab_size=text.get("vocab_size"),
     )
-
-
-def _read(directory: Path) -> dict[str, Any]:
-    path = directory / "config.json"
-    if (kind := kind_of(path)) != "a file":
-        where = directory.resolve()
-        lack = f"its config.json is {kind}" if kind != "nothing" else "it has no config.json"
-        if (folder := kind_of(where)) != "a directory":
-            lack = f"there is no folder {where}" if folder == "nothing" else f"it is {folder}"
-        raise ConfigError(f"--hf-checkpoint {directory} is no Hugging Face model directory: {lack}")
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except OSError as error:
-        raise ConfigError(f"--hf-checkpoint: {path} cannot be read: {error.strerror}") from None
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise ConfigError(f"--hf-checkpoint: {path} is not a JSON object: {error}") from None
 
 
 def _impossible(text: dict[str, Any]) -> Iterator[str]:

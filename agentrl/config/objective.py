@@ -20,6 +20,8 @@ _NOT_SUPERVISED = (
     "staleness_policy",
     "partial_rollout",
     "mask_offpolicy_in_partial_rollout",
+    "advantage_estimator",
+    "algorithm_args",
     "disable_grpo_std_normalization",
     "disable_rewards_normalization",
     "eps_clip",

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from agentrl.config.nearest import nearest
 from agentrl.errors import ConfigError
+from agentrl.nearest import nearest
 
 __all__ = ["FAMILIES", "Family", "Flag", "Table", "check_key", "convert", "spelled", "table"]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from agentrl.config.nearest import nearest
 from agentrl.errors import ConfigError
+from agentrl.nearest import nearest
 
 __all__ = ["DEFAULT", "PRESETS", "STARTERS", "Preset", "preset"]
 

@@ -9,12 +9,12 @@ from functools import partial
 from pathlib import Path
 
 from agentrl.config.descriptors import raise_limit
-from agentrl.config.paths import kind_of
 from agentrl.config.places import CHECKPOINT
 from agentrl.config.run import RunConfig
 from agentrl.config.weights import read_shapes
 from agentrl.config.writable import check_places
 from agentrl.errors import AgentRLError, ConfigError
+from agentrl.paths import kind_of
 
 __all__ = ["check_readiness"]
 

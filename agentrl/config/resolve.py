@@ -26,9 +26,7 @@ from agentrl.config.edited import notes_on_edits
 from agentrl.config.evaluation import without_training
 from agentrl.config.fields import own_fields
 from agentrl.config.flags import GivenFlags, Program, read_flags
-from agentrl.config.nearest import nearest
 from agentrl.config.passthrough import FAMILIES, Family
-from agentrl.config.paths import kind_of
 from agentrl.config.places import check_run_id, with_places
 from agentrl.config.presets import DEFAULT, STARTERS, preset
 from agentrl.config.record import read_record
@@ -37,6 +35,8 @@ from agentrl.config.run import RunConfig
 from agentrl.config.stored import refuse_changes
 from agentrl.config.validate import validate
 from agentrl.errors import ConfigError
+from agentrl.nearest import nearest
+from agentrl.paths import kind_of
 
 __all__ = ["Resolved", "layered", "parse"]
 

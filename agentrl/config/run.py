@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from agentrl.shipped import CHAT_FORMATS
+
 __all__ = ["RunConfig", "StalenessPolicy"]
 
 # A bound belongs to the number, not to its absence.
@@ -73,7 +75,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         str | None,
         _help(
             "reward of --env single-turn and tools: a name that a package brings, pkg.module:fn or "
-            "path/to/file.py:fn, called as fn(text, label, task)",
+            "path/to/file.py[:fn], called as fn(text, label, task)",
             "data",
         ),
     ] = None
@@ -91,8 +93,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     chat_format: Annotated[
         str,
         _help(
-            "how turns and tool calls are written as tokens: qwen, qwen3, qwen3-stripped, tags, or "
-            "one of yours: pkg.module:Class or path/to/file.py:Class",
+            f"how turns and tool calls are written as tokens: {CHAT_FORMATS}, or one of yours: "
+            "pkg.module:Class or path/to/file.py[:Class]",
             "data",
         ),
     ] = "qwen"
@@ -153,7 +155,12 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         ),
     ] = False
     dynamic_sampling_filter_path: Annotated[
-        str | None, _help("function that keeps or drops a judged group, pkg.module:fn", "rollout")
+        str | None,
+        _help(
+            "function that keeps or drops a judged group, called as fn(rewards, task): a name, "
+            "pkg.module:fn or path/to/file.py[:fn]",
+            "rollout",
+        ),
     ] = None
     over_sampling_batch_size: Annotated[
         Count | None,
@@ -260,15 +267,28 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         ),
     ] = "policy_loss"
     custom_loss_function_path: Annotated[
-        str | None, _help("loss of --loss-type custom_loss, pkg.module:fn", "learner")
+        str | None,
+        _help(
+            "loss of --loss-type custom_loss, called as fn(micro_batch, logprobs_T, entropy_T): "
+            "a name, pkg.module:fn or path/to/file.py[:fn]",
+            "learner",
+        ),
     ] = None
     prompt_loss_weight: Annotated[
         float,
         _help("sft_loss: weight of tokens that the assistant only reads", "learner", ge=0, le=1),
     ] = 0.0
     advantage_estimator: Annotated[
-        Literal["grpo"], _help("how rewards become advantages", "learner")
+        str,
+        _help(
+            "how rewards become advantages: grpo, a name that a package brings, or a class of "
+            "yours: path/to/file.py[:Class] or pkg.module:Class",
+            "learner",
+        ),
     ] = "grpo"
+    algorithm_args: Annotated[
+        dict[str, Any], _help("arguments of that class as JSON, which fill its Args", "learner")
+    ] = {}
     disable_grpo_std_normalization: Annotated[
         bool, _help("do not divide by the group's standard deviation (Dr.GRPO)", "learner")
     ] = False

@@ -72,7 +72,12 @@ FREE = {
     ),
     "rates and losses are the configuration's, not a checkpoint's": (
         *("num_steps_per_rollout", "max_tokens_per_gpu", "custom_loss_function_path"),
-        *("prompt_loss_weight", "advantage_estimator", "disable_grpo_std_normalization"),
+        *(
+            "prompt_loss_weight",
+            "advantage_estimator",
+            "algorithm_args",
+            "disable_grpo_std_normalization",
+        ),
         *("disable_rewards_normalization", "calculate_per_token_loss", "eps_clip"),
         *("eps_clip_high", "eps_clip_c", "use_tis", "tis_clip", "tis_clip_low", "entropy_coef"),
         *("use_kl_loss", "kl_loss_coef", "kl_loss_type", "lr", "min_lr", "lr_decay_style"),

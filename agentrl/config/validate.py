@@ -13,10 +13,10 @@ from agentrl.config.evaluation import check_evaluation
 from agentrl.config.lengths import notes_on_lengths
 from agentrl.config.model import ModelSummary, read_model
 from agentrl.config.objective import check_objective
-from agentrl.config.paths import kind_of
 from agentrl.config.run import RunConfig
 from agentrl.config.toml import dump_config
 from agentrl.errors import ConfigError
+from agentrl.paths import kind_of
 
 __all__ = ["validate"]
 
@@ -60,14 +60,6 @@ def _check_batch(config: RunConfig) -> None:
         _refuse(
             f"--min-group-size {config.min_group_size} is more than --n-samples-per-prompt "
             f"{episodes}: no group could ever be trained; make it {episodes} or less"
-        )
-    if config.eval_only or config.is_supervised:
-        return
-    if episodes == 1 and not config.disable_rewards_normalization:
-        _refuse(
-            "--n-samples-per-prompt 1 with --advantage-estimator grpo: the mean of one episode is "
-            "its own reward, so every advantage is 0; raise --n-samples-per-prompt or give "
-            "--disable-rewards-normalization"
         )
 
 

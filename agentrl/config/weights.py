@@ -14,8 +14,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from agentrl.config.paths import kind_of
 from agentrl.errors import ConfigError
+from agentrl.paths import kind_of
 
 __all__ = ["Shapes", "num_layers", "num_parameters", "read_shapes"]
 

@@ -9,9 +9,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from agentrl.config.paths import kind_of
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, EnvironmentSetupError
+from agentrl.paths import kind_of
 
 __all__ = ["check_places"]
 

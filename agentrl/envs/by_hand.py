@@ -12,26 +12,26 @@ from typing import TextIO
 
 import anyio.to_thread
 
-from agentrl.envs.blame import words_of
+from agentrl.envs.check.arguments import made_up
+from agentrl.envs.check.subject import Subject
 from agentrl.envs.env import Env
-from agentrl.envs.ground import Ground
 from agentrl.envs.messages import AssistantTurn, Message, ToolCall
-from agentrl.envs.plugins import hint
 from agentrl.errors import AgentRLError, ConfigError, EnvError
-from agentrl.tools.example import made_up
+from agentrl.user_code import hint
+from agentrl.user_traceback import words_of
 
 __all__ = ["play", "read_turn"]
 
 
-async def play(ground: Ground, lines: TextIO, out: TextIO) -> float | None:
+async def play(subject: Subject, lines: TextIO, out: TextIO) -> float | None:
     """Play one episode between `lines` and `out`; its reward, or None when it was left.
 
     Raises ConfigError, with the line, when the Env raises.
     """
-    env = ground.make()
+    env = subject.make()
     try:
         with _blaming(env, "reset"):
-            prompt = await ground.reset(env)
+            prompt = await subject.reset(env)
         for message in prompt:
             _show(message, out)
         out.write(f"\n{_help(env)}\n")

@@ -21,7 +21,7 @@ from agentrl.tools.run import run_calls
 from agentrl.tools.tool import Tool, collect_tools
 from agentrl.types import EpisodeSummary, Task, TaskSource
 
-__all__ = ["Env", "ServiceSpec", "Tasks"]
+__all__ = ["Env", "EnvContext", "ServiceSpec", "Tasks"]
 
 #: Tasks that an Env brings: a row alone is named by its place.
 Tasks = Iterable[Task | dict[str, Any]]
@@ -43,11 +43,20 @@ class ServiceSpec(msgspec.Struct, frozen=True):
     ready_path: str
 
 
+class EnvContext(msgspec.Struct, frozen=True):
+    """What a run gives each of its Envs; the attributes of `Env` with these names say what each
+    is."""
+
+    services: Mapping[str, str] = {}
+    tool_timeout_s: float = 60.0
+    allow_unsafe_sandbox: bool = False
+
+
 class Env:
     """Subclass it: `reset`, tools, and `score` or `step`.
 
-    Constructed with `--env-args` as keyword arguments. The framework sets `services` (addresses by
-    service name), `tool_timeout_s` and `allow_unsafe_sandbox` before `reset`.
+    Constructed with `--env-args` as keyword arguments. The framework binds it to its run (`bind`)
+    before it calls anything else.
     """
 
     #: Tools by name: every `@tool` of the class and its bases; `collect_tools` has the rule.
@@ -93,6 +102,13 @@ class Env:
         cls.scores_groups = cls.score_group is not Env.score_group
         if "reward_reads_text_only" not in vars(cls) and not _REWARDING.isdisjoint(vars(cls)):
             cls.reward_reads_text_only = None
+
+    def bind(self, context: EnvContext) -> None:
+        """Take what the run gives. Called on the class (`Env.bind(env, ...)`), so that an Env may
+        have a tool or a method of this name."""
+        self.services = context.services
+        self.tool_timeout_s = context.tool_timeout_s
+        self.allow_unsafe_sandbox = context.allow_unsafe_sandbox
 
     @classmethod
     def described_metrics(cls) -> dict[str, str]:

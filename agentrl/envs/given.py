@@ -12,9 +12,9 @@ from typing import Any
 
 import anyio.lowlevel
 
-from agentrl.envs.blame import words_of
 from agentrl.errors import AgentRLError, ConfigError
 from agentrl.types import Task
+from agentrl.user_traceback import words_of
 
 __all__ = ["GivenSource", "listed"]
 

@@ -1,7 +1,7 @@
 """Environments by name. Nothing is imported that was not asked for.
 
 A name belongs to what `@register` or `@rollout` made in this process, to agentrl itself, or to an
-installed package that announces it under the entry point group `agentrl.envs` (`plugins.py`).
+installed package that announces it under the entry point group `agentrl.envs` (`user_code.py`).
 Claims of different classes on one name refuse each other, whatever was imported first;
 `--env pkg.module:Class` or `--env path/to/file.py:Class` says which. A file that defines one Env
 needs no `:Class`. A function under `@rollout` stands for the class that was made of it.
@@ -10,20 +10,18 @@ needs no `:Class`. A function under `@rollout` stands for the class that was mad
 import inspect
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeVar
 
 from agentrl.envs.env import Env
-from agentrl.envs.plugins import (
+from agentrl.errors import ConfigError
+from agentrl.user_code import (
     Kind,
     announced,
     claimed_twice,
-    load_file,
+    load,
     load_named,
-    load_place,
     unknown,
 )
-from agentrl.errors import ConfigError
 
 __all__ = [
     "GROUP",
@@ -96,15 +94,13 @@ def load_env(spec: str) -> type[Env]:
     Raises `ConfigError` when there is none, when it cannot be imported, or when the name is claimed
     twice. Only the environment asked for is imported.
     """
-    if spec.endswith(".py"):
-        return _only_class(spec)
-    if ":" in spec:
-        return load_place(_KIND, spec)
+    if spec.endswith(".py") or ":" in spec:
+        return load(_KIND, spec)
     registered = _registered.get(spec)
     offered = load_named(_KIND, spec)
     if offered is None:
         if registered is None:
-            raise _nothing(spec)
+            raise unknown(_KIND, spec, _registered)
         return registered
     owner, cls = offered
     if registered is not None and registered is not cls:
@@ -131,26 +127,6 @@ def announced_envs() -> list[tuple[str, str]]:
     return sorted([*offered, *(pair for pair in registered if pair[0] not in names)])
 
 
-def _only_class(path: str) -> type[Env]:
-    """The one Env that the file itself defines."""
-    module = load_file(Path(path))
-    defined = filter(None, map(_env_of, vars(module).values()))
-    found = {cls.__name__: cls for cls in defined if cls.__module__ == module.__name__}
-    if len(found) == 1:
-        (only,) = found.values()
-        return only
-    if not found:
-        raise ConfigError(
-            f"{path} defines no subclass of agentrl.Env; write `class Name(Env):`, or "
-            '`@rollout("name")`, with the name, above a function'
-        )
-    names = ", ".join(found)
-    first = next(iter(found))
-    raise ConfigError(
-        f"{path} defines {len(found)} environments, {names}; say which: --env {path}:{first}"
-    )
-
-
 def _env_of(value: object) -> type[Env] | None:
     """The Env that a value of a module is, or that was made of it."""
     if inspect.isfunction(value):
@@ -164,17 +140,11 @@ _KIND: Kind[type[Env]] = Kind(
     group=GROUP,
     noun="environment",
     must_be="a subclass of agentrl.Env, or a function under @rollout",
-    place="--env pkg.module:Class",
+    write='`class Name(Env):`, or `@rollout("name")`, with the name, above a function',
+    flag="--env",
     take=_env_of,
     builtin=_BUILTIN,
 )
-
-
-def _nothing(spec: str) -> ConfigError:
-    file = f"{spec}.py"
-    if Path(file).is_file():
-        return ConfigError(f"there is no environment {spec!r}; did you mean {file!r}?")
-    return unknown(_KIND, spec, _registered)
 
 
 def _owner(cls: type[Env]) -> str:

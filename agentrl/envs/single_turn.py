@@ -7,8 +7,9 @@ import msgspec
 
 from agentrl.envs.env import Env
 from agentrl.envs.messages import Message
-from agentrl.envs.named import Reward, exact, load_reward
+from agentrl.envs.named import Reward, load_reward
 from agentrl.envs.registry import register
+from agentrl.envs.rewards.exact import exact
 from agentrl.errors import EnvError
 
 __all__ = ["SingleTurnEnv"]

@@ -16,9 +16,9 @@ from typing import Any
 
 import msgspec
 
-from agentrl.config.paths import kind_of
 from agentrl.envs.depth import require_shallow
 from agentrl.errors import ConfigError, DataError
+from agentrl.paths import kind_of
 from agentrl.types import Task
 
 __all__ = ["JsonlSource"]

@@ -1,44 +1,20 @@
 """What the learner's loop asks of a training backend, and the data that passes between them.
 
 A backend owns the weights, the optimizer and the collectives of one rank; the loop owns batches,
-advantages and the loss. Neither looks inside the other. Only torch is imported here.
-
-Shape suffix: T = packed tokens of one micro-batch on this rank.
+advantages and the loss. Neither looks inside the other.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from torch import Tensor
 
-__all__ = ["LossFn", "MicroBatch", "StepResult", "TrainBackend"]
+from agentrl.algorithms.rows import LossFn, MicroBatch
+from agentrl.learner.measures import Measures
 
-
-@dataclass(frozen=True, slots=True)
-class MicroBatch:
-    """T packed tokens of one or more whole sequences on this rank.
-
-    tokens_T: int64 token ids. labels_T: int64, the next token of the same sequence; 0 at the last
-    position of a sequence (whose log-probability means nothing). positions_T: int64 position in
-    its own sequence. cu_seqlens: int32 [num_sequences + 1], starts of the sequences and T.
-    columns: tensors of length T aligned with `labels_T`, by name. Only the loss reads them, but for
-    `scored` (bool): where it is false the loss will not read log-probability and entropy, and a
-    backend may give 0. Without it all are scored.
-    """
-
-    tokens_T: Tensor
-    labels_T: Tensor
-    positions_T: Tensor
-    cu_seqlens: Tensor
-    max_seqlen: int
-    columns: Mapping[str, Tensor]
-
-
-#: (micro_batch, logprobs_T of labels, entropy_T) -> (scalar loss, already divided by its global
-#: denominator; detached sums by metric name).
-LossFn = Callable[[MicroBatch, Tensor, Tensor], tuple[Tensor, dict[str, Tensor]]]
+__all__ = ["StepResult", "TrainBackend"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +22,13 @@ class StepResult:
     """One optimizer step.
 
     skipped: the gradient norm or the loss was not finite; weights and optimizer state untouched.
-    grad_norm: before clipping. metrics: summed over micro-batches and data-parallel ranks.
+    grad_norm: before clipping. metrics: of all micro-batches and data-parallel ranks.
     """
 
     skipped: bool
     grad_norm: float
     lr: float
-    metrics: dict[str, float]
+    metrics: Measures
 
 
 class TrainBackend(Protocol):
@@ -67,17 +43,16 @@ class TrainBackend(Protocol):
     data_parallel_size: int
     is_source: bool
 
-    def logprobs(
-        self, micro_batches: Sequence[MicroBatch], *, reference: bool = False
-    ) -> list[Tensor]:
-        """Log-probabilities of the labels, forward only: one detached float32 [T] for each
-        micro-batch, the same on every rank of the model-parallel group. `reference`: of the
-        initial weights."""
+    def run(self, model: str, micro_batches: Sequence[MicroBatch]) -> list[Tensor]:
+        """What `model` makes of them, forward only: one detached float32 [T] for each micro-batch,
+        the same on every rank of the model-parallel group. `policy` and `reference` (the initial
+        weights) give log-probabilities of the labels."""
         ...
 
-    def step(self, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:
-        """Exactly one optimizer step. The gradient is the sum over ranks and micro-batches of
-        d loss; the loss already carries its denominator, so nothing is averaged here."""
+    def step(self, model: str, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:
+        """Exactly one optimizer step of `model`: `policy`. The gradient is the sum over ranks and
+        micro-batches of d loss; the loss already carries its denominator, so nothing is averaged
+        here."""
         ...
 
     def hf_tensors(self) -> Iterator[tuple[str, Tensor]]:

@@ -2,20 +2,22 @@
 
 Position t of a sequence predicts token t + 1; every column here is therefore the trajectory's
 column shifted left by one, and empty at the last position. Invariant I5: `mask` is true only where
-the label was SAMPLED by the policy and is not excluded.
+the label was SAMPLED by the policy and is not excluded (or, where dialogues are shown, any label).
 
 Shape suffixes: L = tokens of one trajectory, T = tokens of one micro-batch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from agentrl.learner.backend import MicroBatch
+from agentrl.algorithms.base import Algorithm
+from agentrl.algorithms.rows import MicroBatch, Row
+from agentrl.errors import DataError
 from agentrl.learner.packing import first_fit_decreasing
 from agentrl.learner.plan import PlannedRow
 from agentrl.learner.rows import Trajectory
@@ -27,21 +29,28 @@ from agentrl.learner.staleness import (
 )
 from agentrl.lineage import Lineage
 
-__all__ = ["BatchCounts", "BatchRules", "TrainSequence", "build_sequence", "pack", "shift"]
+__all__ = [
+    "BatchCounts",
+    "BatchRules",
+    "TrainSequence",
+    "build_sequence",
+    "check_columns",
+    "micro_batch",
+    "pack",
+    "shift",
+]
 
 ScalarT = TypeVar("ScalarT", bound=np.generic)
 
 
 @dataclass(frozen=True, slots=True)
 class BatchRules:
-    """What decides which sampled tokens are trained in iteration `number`. `score_all`: the loss
-    may read the log-probability of any label, not only of sampled ones."""
+    """What decides which tokens are trained in iteration `number`: lineage and bounds for those
+    that were sampled, and the algorithm among what these leave."""
 
     number: int
     lineage: Lineage
-    max_staleness: int
-    mask_off_policy_turns: bool = False
-    score_all: bool = False
+    algorithm: Algorithm
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,66 +76,109 @@ class BatchCounts:
         return tuple(getattr(self, name) for name in self.__dataclass_fields__)
 
 
-@dataclass(frozen=True, slots=True)
-class TrainSequence:
-    """One trajectory with its label-aligned columns. `max_trained_age`: -1 when none is trained."""
+class TrainSequence(NamedTuple):
+    """One trajectory to train. `max_trained_age`: -1 when no sampled token is trained."""
 
-    tokens_L: npt.NDArray[np.int32]
-    columns: dict[str, npt.NDArray[np.generic]]
+    row: Row
     counts: BatchCounts
     max_trained_age: int
 
 
 def build_sequence(planned: PlannedRow, trajectory: Trajectory, rules: BatchRules) -> TrainSequence:
-    """Columns of a trajectory, aligned with its labels:
+    """Columns of a trajectory, aligned with its labels. Of what was played:
 
     mask: bool, trained. scored, sampled: bool, sampled (before masking). mu: float32, the engine's
-    log-probability of the label. advantages, weights: float32. ages: int32, -1 if not sampled.
-    turns: int16, -1 in the prompt.
+    log-probability of the label. weights: float32, reciprocal of the denominator. ages: int32, -1
+    if not sampled. turns: int16, -1 in the prompt.
+
+    Of a dialogue that is shown: mask, scored, weights, and demonstrated: bool.
     """
-    sampled_L = trajectory.sampled_L
+    algorithm, length = rules.algorithm, len(trajectory.tokens_L)
+    columns: dict[str, npt.NDArray[Any]] = {
+        "weights": np.full(length, planned.weight, dtype=np.float32)
+    }
+    row = Row(planned.row, planned.credit, trajectory.tokens_L, columns)
+    if not algorithm.needs.engines:
+        columns["demonstrated"] = shift(trajectory.demonstrated_L, False)
+        columns["mask"] = np.arange(length) < length - 1
+        _narrow(row, algorithm)
+        columns["scored"] = columns["mask"]
+        return TrainSequence(row, BatchCounts(num_trained=int(columns["mask"].sum())), -1)
+    reasons_L = _played(row, trajectory, rules)
+    _narrow(row, algorithm)
+    trained_L = columns["mask"]
+    columns["scored"] = columns["sampled"] | algorithm.needs.all_labels
+    columns["scored"][-1] = False
+    max_age = int(columns["ages"][trained_L].max(initial=-1))
+    return TrainSequence(row, _count(columns, reasons_L), max_age)
+
+
+def _played(row: Row, trajectory: Trajectory, rules: BatchRules) -> npt.NDArray[np.uint8]:
+    """Fill in the columns of sampled tokens; returns why each is excluded, under its label."""
+    cfg, sampled_L = rules.algorithm.cfg, trajectory.sampled_L
     versions_L = np.where(sampled_L, trajectory.versions_L, -1).astype(np.int32)
     ages_L = token_ages(rules.lineage, versions_L, rules.number)
     off_policy_L = (
         off_policy_turns(trajectory.versions_L, trajectory.turns_L, sampled_L)
-        if rules.mask_off_policy_turns
+        if cfg.masks_off_policy_turns
         else None
     )
-    reasons_L = excluded_reasons(ages_L, sampled_L, off_policy_L, rules.max_staleness)
-    trained_L = sampled_L & (reasons_L == 0)
-    columns = {
-        "mask": shift(trained_L, False),
+    reasons_L = excluded_reasons(ages_L, sampled_L, off_policy_L, cfg.staleness_bound)
+    row.columns |= {
+        "mask": shift(sampled_L & (reasons_L == 0), False),
         "sampled": shift(sampled_L, False),
-        "scored": shift(sampled_L | rules.score_all, False),
         "mu": shift(trajectory.logprobs_L, 0.0),
-        "advantages": np.full(len(sampled_L), planned.advantage, dtype=np.float32),
-        "weights": np.full(len(sampled_L), planned.weight, dtype=np.float32),
         "ages": shift(ages_L.astype(np.int32), -1),
         "turns": shift(trajectory.turns_L, -1),
     }
-    return TrainSequence(
-        tokens_L=trajectory.tokens_L,
-        columns=columns,
-        counts=_count(trained_L, sampled_L, reasons_L, trajectory.turns_L),
-        max_trained_age=int(ages_L[trained_L].max(initial=-1)),
-    )
+    return shift(reasons_L, 0)
 
 
-def pack(sequences: Sequence[TrainSequence], max_tokens: int) -> list[MicroBatch]:
-    """Micro-batches of whole sequences, at most `max_tokens` tokens each; a longer one is alone."""
-    bins = first_fit_decreasing([len(s.tokens_L) for s in sequences], max_tokens)
-    return [_concatenate([sequences[i] for i in items]) for items in bins]
+def _narrow(row: Row, algorithm: Algorithm) -> None:
+    """Leave out what the algorithm does; it cannot bring anything back."""
+    found = np.asarray(algorithm.mask(row))
+    expected = row.columns["mask"]
+    if found.shape != expected.shape or found.dtype != np.bool_:
+        raise DataError(
+            f"{algorithm.name}.mask returned {found.dtype} of shape {found.shape} for episode "
+            f"{row.trajectory.episode}: return a bool for each of its {len(expected)} labels"
+        )
+    row.columns["mask"] = expected & found
 
 
-def _concatenate(sequences: Sequence[TrainSequence]) -> MicroBatch:
-    lengths = [len(sequence.tokens_L) for sequence in sequences]
+def check_columns(rows: Sequence[Row], algorithm: Algorithm) -> None:
+    """Raise DataError unless every row has the same columns, each a number for every label."""
+    for row in rows:
+        if row.columns.keys() != rows[0].columns.keys():
+            odd = sorted(row.columns.keys() ^ rows[0].columns.keys())
+            raise DataError(
+                f"{algorithm.name}.advantages gave {odd} to some rows and not to others"
+            )
+        for name, column_L in row.columns.items():
+            if column_L.shape != row.tokens_L.shape:
+                raise DataError(
+                    f"{algorithm.name}.advantages: column {name} of episode "
+                    f"{row.trajectory.episode} has shape {column_L.shape}; a number is wanted for "
+                    f"each of its {len(row.tokens_L)} labels"
+                )
+
+
+def pack(rows: Sequence[Row], max_tokens: int) -> list[list[Row]]:
+    """Rows of each micro-batch: at most `max_tokens` tokens; a longer one is alone."""
+    bins = first_fit_decreasing([len(row.tokens_L) for row in rows], max_tokens)
+    return [[rows[i] for i in items] for items in bins]
+
+
+def micro_batch(rows: Sequence[Row]) -> MicroBatch:
+    """Those rows, one after the other."""
+    lengths = [len(row.tokens_L) for row in rows]
     columns = {
-        name: torch.from_numpy(np.concatenate([s.columns[name] for s in sequences]))
-        for name in sequences[0].columns
+        name: torch.from_numpy(np.concatenate([row.columns[name] for row in rows]))
+        for name in rows[0].columns
     }
     return MicroBatch(
-        tokens_T=_int64([s.tokens_L for s in sequences]),
-        labels_T=_int64([shift(s.tokens_L, 0) for s in sequences]),
+        tokens_T=_int64([row.tokens_L for row in rows]),
+        labels_T=_int64([shift(row.tokens_L, 0) for row in rows]),
         positions_T=_int64([np.arange(length) for length in lengths]),
         cu_seqlens=torch.from_numpy(np.cumsum([0, *lengths], dtype=np.int32)),
         max_seqlen=max(lengths),
@@ -147,16 +199,15 @@ def shift(column_L: npt.NDArray[ScalarT], last: float) -> npt.NDArray[ScalarT]:
 
 
 def _count(
-    trained_L: npt.NDArray[np.bool_],
-    sampled_L: npt.NDArray[np.bool_],
-    reasons_L: npt.NDArray[np.uint8],
-    turns_L: npt.NDArray[np.int16],
+    columns: Mapping[str, npt.NDArray[Any]], reasons_L: npt.NDArray[np.uint8]
 ) -> BatchCounts:
+    trained_L, turns_L = columns["mask"], columns["turns"]
+    masked_L = columns["sampled"] & ~trained_L
     return BatchCounts(
         num_trained=int(trained_L.sum()),
-        num_masked=int((reasons_L != 0).sum()),
+        num_masked=int(masked_L.sum()),
         num_stale=int(((reasons_L & Excluded.STALE) != 0).sum()),
         num_off_policy=int(((reasons_L & Excluded.OFF_POLICY_TURN) != 0).sum()),
-        num_turns=len(np.unique(turns_L[sampled_L])),
-        num_masked_turns=len(np.unique(turns_L[reasons_L != 0])),
+        num_turns=len(np.unique(turns_L[columns["sampled"]])),
+        num_masked_turns=len(np.unique(turns_L[masked_L])),
     )

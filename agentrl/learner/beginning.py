@@ -11,8 +11,10 @@ from pathlib import Path
 
 import msgspec
 
+from agentrl.algorithms.base import Algorithm
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, DataError
+from agentrl.learner.agreement import by_source
 from agentrl.learner.backend import TrainBackend
 from agentrl.learner.checkpointing import CheckpointWriter, restore_newest
 from agentrl.learner.checkpoints import Checkpoint
@@ -33,11 +35,14 @@ def agree(backend: TrainBackend, welcome: Welcome) -> Welcome:
 class Checkpoints:
     """The checkpoints of a run. Every call is collective."""
 
-    def __init__(self, cfg: RunConfig, backend: TrainBackend) -> None:
-        self._cfg = cfg
+    def __init__(self, algorithm: Algorithm, backend: TrainBackend) -> None:
+        self._cfg = cfg = algorithm.cfg
+        self._algorithm = algorithm
         self._backend = backend
         self._root = _root(cfg)
-        self._writer = CheckpointWriter(self._root, backend, run_id=cfg.run_id or "", keep=KEPT)
+        self._writer = CheckpointWriter(
+            self._root, backend, run_id=cfg.run_id or "", keep=KEPT, files=self._files
+        )
 
     def restore(self, welcome: Welcome) -> Checkpoint | None:
         """Load the run's newest whole checkpoint, else what `--load` names; None when the run has
@@ -58,9 +63,33 @@ class Checkpoints:
             first = restore_newest(Path(self._cfg.load), self._backend)
             if first is None:
                 raise ConfigError(f"--load {self._cfg.load}: there is no checkpoint")
+            self._restore_algorithm(first)
             logger.info("the first weights are those of %s", first.directory)
         self._writer.begin(found)
+        if found is not None:
+            self._restore_algorithm(found)
         return found
+
+    def _files(self) -> dict[str, bytes]:
+        kept = _AlgorithmState(self._algorithm.name, self._algorithm.state())
+        return {_ALGORITHM: msgspec.msgpack.encode(kept)}
+
+    def _restore_algorithm(self, found: Checkpoint) -> None:
+        """Give the algorithm what it left there; another's says nothing to it."""
+        kept = by_source(
+            self._backend, lambda: _algorithm_state(found.directory), _AlgorithmState | None
+        )
+        if kept is None:
+            return
+        if kept.name == self._algorithm.name:
+            self._algorithm.restore(kept.state)
+        elif kept.state:
+            logger.warning(
+                "%s holds the state of %s; %s begins without one",
+                found.directory,
+                kept.name,
+                self._algorithm.name,
+            )
 
     def _refuse_gap(self, found: Checkpoint | None, welcome: Welcome) -> None:
         """What the buffer has let go can be trained by nobody again."""
@@ -82,6 +111,23 @@ class Checkpoints:
     def save(self, iteration: int, version: int) -> None:
         """Write the state after `iteration`, when `version` is the newest published."""
         self._writer.save(iteration, version)
+
+
+#: What the algorithm remembers, in a checkpoint. One of an older release has none.
+_ALGORITHM = "algorithm.msgpack"
+
+
+class _AlgorithmState(msgspec.Struct, frozen=True):
+    name: str
+    state: bytes
+
+
+def _algorithm_state(directory: Path) -> _AlgorithmState | None:
+    try:
+        data = (directory / _ALGORITHM).read_bytes()
+    except FileNotFoundError:
+        return None
+    return msgspec.msgpack.decode(data, type=_AlgorithmState)
 
 
 #: Stands in `--save-hf` for the number of iterations that a model has learnt for.

@@ -9,6 +9,7 @@ system that all of them share.
 """
 
 import logging
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -44,18 +45,28 @@ def restore_newest(root: Path, backend: Stateful) -> Checkpoint | None:
 
 
 class CheckpointWriter:
-    """Writes the checkpoints of one run into `root` and keeps the `keep` newest.
+    """Writes the checkpoints of one run into `root` and keeps the `keep` newest. `files`: what goes
+    in beside the backend's state, by file name.
 
     NEW -> OPEN (`begin`) -> OPEN (`save`, again and again)
     """
 
-    def __init__(self, root: Path, backend: Stateful, *, run_id: str, keep: int = 2) -> None:
+    def __init__(
+        self,
+        root: Path,
+        backend: Stateful,
+        *,
+        run_id: str,
+        keep: int = 2,
+        files: Callable[[], Mapping[str, bytes]] = dict,
+    ) -> None:
         if keep < 1:
             raise ValueError(f"{keep} checkpoints cannot be kept; at least 1")
         self._root = root
         self._backend = backend
         self._run_id = run_id
         self._keep = keep
+        self._files = files
         self._newest: Checkpoint | None = None
 
     def begin(self, after: Checkpoint | None) -> None:
@@ -112,4 +123,6 @@ class CheckpointWriter:
             checkpoints.set_aside_after(self._root, self._newest.iteration)
 
     def _seal(self, partial: Path, iteration: int, version: int) -> Checkpoint:
+        for name, data in self._files().items():
+            (partial / name).write_bytes(data)
         return checkpoints.seal(partial, iteration=iteration, version=version, run_id=self._run_id)

@@ -9,7 +9,7 @@
 
 A false alarm is worse than a missed one. What a sound run may pass through is a warning, said once:
 whatever a run has shown once (an advantage, a tool call, a reward), it may lose again. A metric
-that is absent is not judged; nor is a supervised run. Pure, but for the warnings.
+that is absent is not judged; nor is a run that plays no episodes. Pure, but for the warnings.
 """
 
 import logging
@@ -17,7 +17,7 @@ import statistics
 from collections import deque
 from collections.abc import Mapping
 
-from agentrl.config.run import RunConfig
+from agentrl.algorithms.base import Algorithm
 from agentrl.errors import HealthError
 from agentrl.learner.metrics import LogprobDiff
 from agentrl.learner.on_policy import OnPolicyTokens
@@ -59,8 +59,9 @@ class Health:
     """The checks of one run and what they remember of it. One on each learner rank: all of them see
     the same numbers, so all stop together."""
 
-    def __init__(self, cfg: RunConfig) -> None:
-        self._cfg = cfg
+    def __init__(self, algorithm: Algorithm) -> None:
+        self._algorithm = algorithm
+        self._cfg = cfg = algorithm.cfg
         self._tolerance = tolerance_of(cfg)
         self._is_new = True
         self._on_policy = OnPolicyTokens()
@@ -73,7 +74,7 @@ class Health:
     def check(self, number: int, metrics: Mapping[str, float], on_policy: LogprobDiff) -> None:
         """Take in iteration `number`: `rollout/*` and `train/*` together, and the log-probability
         difference of its on-policy tokens. Raises HealthError."""
-        if self._cfg.is_supervised:
+        if not self._algorithm.needs.engines:
             return
         if self._is_new:
             # A learner that came back does not know what the run has shown before.
@@ -167,14 +168,12 @@ class Health:
 
     def _is_idle(self, metrics: Mapping[str, float]) -> bool:
         """Whether no episode had an advantage: nothing was worth computing, or, under a loss with
-        other terms, every episode earned the same (0, where rewards are the advantages)."""
+        other terms, every episode earned the same, of which the algorithm learns nothing."""
         # A token that was planned and then masked or lost leaves a masked share behind.
         if metrics.get("train/num_tokens") == 0 and "train/masked_token_share" not in metrics:
             return True
-        is_policy = self._cfg.loss_type == "policy_loss"
-        is_constant = is_policy and metrics.get("rollout/reward_std") == 0
-        mean = metrics.get("rollout/reward_mean", 0.0)
-        return is_constant and not (self._cfg.disable_rewards_normalization and mean != 0)
+        is_constant = metrics.get("rollout/reward_std") == 0
+        return is_constant and not self._algorithm.teaches(metrics.get("rollout/reward_mean", 0.0))
 
     def _check_tools(self, number: int, metrics: Mapping[str, float], num_episodes: int) -> None:
         """From the start, and with nothing that answered the model: a stop. Else a warning."""

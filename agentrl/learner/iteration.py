@@ -5,25 +5,30 @@ at the start of the iteration is the current one: its log-probabilities need no 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
-from torch import Tensor
+import torch
 
-from agentrl.config.run import RunConfig
-from agentrl.learner.backend import LossFn, MicroBatch, StepResult, TrainBackend
-from agentrl.learner.batch import BatchCounts, BatchRules, TrainSequence, build_sequence, pack
-from agentrl.learner.custom import load_loss
-from agentrl.learner.loss import Objective, PolicyLoss
+from agentrl.algorithms.base import Algorithm, Needs
+from agentrl.algorithms.rows import Row
+from agentrl.learner.backend import StepResult, TrainBackend
+from agentrl.learner.batch import (
+    BatchCounts,
+    BatchRules,
+    TrainSequence,
+    build_sequence,
+    check_columns,
+    micro_batch,
+    pack,
+)
 from agentrl.learner.plan import PlannedRow, plan_iteration
 from agentrl.learner.rows import Trajectory
-from agentrl.learner.supervised import SupervisedLoss, build_demonstration
 from agentrl.lineage import Lineage
 from agentrl.types import LeaseHeader, TrajectoryRow
 
 __all__ = ["IterationResult", "train_lease"]
 
-BuildSequence = Callable[[PlannedRow, Trajectory], TrainSequence]
 FetchRows = Callable[[Sequence[TrajectoryRow]], Sequence[Trajectory | None]]
 
 
@@ -44,44 +49,38 @@ class IterationResult:
 
 def train_lease(
     header: LeaseHeader,
-    cfg: RunConfig,
+    algorithm: Algorithm,
     backend: TrainBackend,
     lineage: Lineage,
     fetch: FetchRows,
 ) -> IterationResult:
     """Train on a lease. Collective. Raises as `plan_iteration`, `fetch`, `Lineage.checked_age`."""
-    plans = plan_iteration(header, cfg, backend.data_parallel_size)
+    algorithm.begin(header)
+    plans = plan_iteration(header, algorithm, backend.data_parallel_size)
     shards = [plan.shards[backend.data_parallel_rank] for plan in plans]
-    rules = BatchRules(
-        number=header.number,
-        lineage=lineage,
-        max_staleness=cfg.staleness_bound,
-        mask_off_policy_turns=cfg.masks_off_policy_turns,
-        score_all=cfg.loss_type == "custom_loss",
-    )
+    rules = BatchRules(header.number, lineage, algorithm)
     counts = BatchCounts()
     max_age = -1
-    batches: list[list[MicroBatch]] = []
-    build = partial(build_sequence, rules=rules)
-    if cfg.is_supervised:
-        build = partial(build_demonstration, context_weight=cfg.prompt_loss_weight)
-    for sequences, missing in _load(shards, build, fetch):
+    steps: list[list[list[Row]]] = []
+    for sequences, missing in _load(shards, rules, fetch):
         counts = sum((sequence.counts for sequence in sequences), start=counts + missing)
         max_age = max([max_age, *(sequence.max_trained_age for sequence in sequences)])
-        batches.append(pack(sequences, cfg.micro_batch_tokens))
-    if len(batches) > 1 and not cfg.is_supervised:
-        batches = [batches[0], *_with_logprobs(batches[1:], "prox", backend)]
-    objective = Objective.from_config(cfg)
-    if objective.kl_type is not None and batches:
-        batches = _with_logprobs(batches, "reference", backend)
-    steps = [
-        backend.step(micro_batches, _loss(objective, cfg, backend)) for micro_batches in batches
+        rows = [sequence.row for sequence in sequences]
+        steps.append(pack(rows, algorithm.cfg.micro_batch_tokens))
+    _run_passes(steps, algorithm.needs, backend)
+    by_step = [[row for rows in step for row in rows] for step in steps]
+    algorithm.advantages([row for rows in by_step for row in rows], backend.all_reduce_sum)
+    for rows in by_step:
+        check_columns(rows, algorithm)
+    loss_fn = partial(algorithm.loss, "policy")
+    results = [
+        backend.step("policy", [micro_batch(rows) for rows in step], loss_fn) for step in steps
     ]
-    return IterationResult(tuple(steps), *_over_ranks(counts, max_age, backend))
+    return IterationResult(tuple(results), *_over_ranks(counts, max_age, backend))
 
 
 def _load(
-    shards: Sequence[Sequence[PlannedRow]], build: BuildSequence, fetch: FetchRows
+    shards: Sequence[Sequence[PlannedRow]], rules: BatchRules, fetch: FetchRows
 ) -> list[tuple[list[TrainSequence], BatchCounts]]:
     """For each step, its sequences on this rank and what is missing from it."""
     trajectories = iter(fetch([planned.row for shard in shards for planned in shard]))
@@ -94,7 +93,7 @@ def _load(
             if trajectory is None:
                 missing += _missing(planned.row)
             else:
-                sequences.append(build(planned, trajectory))
+                sequences.append(build_sequence(planned, trajectory, rules))
         loaded.append((sequences, missing))
     return loaded
 
@@ -106,32 +105,29 @@ def _missing(row: TrajectoryRow) -> BatchCounts:
     )
 
 
-def _with_logprobs(
-    batches: Sequence[Sequence[MicroBatch]], column: str, backend: TrainBackend
-) -> list[list[MicroBatch]]:
-    """The same micro-batches with one more column, from a single forward pass over all steps."""
-    flat = [micro_batch for step in batches for micro_batch in step]
-    logprobs = iter(backend.logprobs(flat, reference=column == "reference"))
-    return [[_with_column(mb, column, next(logprobs)) for mb in step] for step in batches]
+def _run_passes(
+    steps: Sequence[Sequence[Sequence[Row]]], needs: Needs, backend: TrainBackend
+) -> None:
+    """Give rows the columns that a forward pass makes. Collective. Without asking, the later steps
+    of a policy have `prox`: at the first one it is the current policy."""
+    if "prox" in needs.passes:
+        _run_pass("prox", steps, backend)
+    elif needs.engines and len(steps) > 1:
+        _run_pass("prox", steps[1:], backend)
+    for name in sorted(needs.models) if steps else ():
+        _run_pass(name, steps, backend)
 
 
-def _with_column(micro_batch: MicroBatch, name: str, column_T: Tensor) -> MicroBatch:
-    return replace(micro_batch, columns={**micro_batch.columns, name: column_T})
-
-
-def _loss(objective: Objective, cfg: RunConfig, backend: TrainBackend) -> LossFn:
-    match cfg.loss_type:
-        case "sft_loss":
-            return SupervisedLoss()
-        case "custom_loss":
-            return load_loss(cfg.custom_loss_function_path)
-        case _:
-            return PolicyLoss(
-                objective,
-                rank=backend.data_parallel_rank,
-                num_ranks=backend.data_parallel_size,
-                max_age=cfg.staleness_bound,
-            )
+def _run_pass(column: str, steps: Sequence[Sequence[Sequence[Row]]], backend: TrainBackend) -> None:
+    """One more column, from a single forward pass over those steps."""
+    batches = [rows for step in steps for rows in step]
+    model = "policy" if column == "prox" else column
+    for rows, values_T in zip(
+        batches, backend.run(model, [micro_batch(rows) for rows in batches]), strict=True
+    ):
+        parts = torch.split(values_T, [len(row.tokens_L) for row in rows])
+        for row, part_L in zip(rows, parts, strict=True):
+            row.columns[column] = part_L.numpy()
 
 
 def _over_ranks(

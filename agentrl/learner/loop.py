@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from agentrl.algorithms.base import Algorithm
 from agentrl.clock import Clock
 from agentrl.config.run import RunConfig
 from agentrl.learner.asking import Asking, LearnerPeer
@@ -17,7 +18,6 @@ from agentrl.learner.beginning import Checkpoints, agree, hf_directory, keeps_mo
 from agentrl.learner.exchange import RowClient
 from agentrl.learner.health import EngineDisagreesError, Health
 from agentrl.learner.iteration import train_lease
-from agentrl.learner.loss import age_buckets
 from agentrl.learner.metrics import LogprobDiff, lease_metrics, train_metrics
 from agentrl.learner.publish import publish_weights, settle
 from agentrl.learner.question import AskLease, AskPush
@@ -56,7 +56,7 @@ class LearnerOutcome:
 
 
 def run_learner(
-    cfg: RunConfig,
+    algorithm: Algorithm,
     backend: TrainBackend,
     peer: LearnerPeer,
     sink: WeightSink | None,
@@ -76,7 +76,7 @@ def run_learner(
     Raises HealthError for a run that cannot be sound, PushError, PeerLostError, FencedError, and
     ConfigError or DataError for a lease that cannot be trained.
     """
-    return _Learner(cfg, backend, peer, sink, clock, should_stop, should_republish).run()
+    return _Learner(algorithm, backend, peer, sink, clock, should_stop, should_republish).run()
 
 
 class _Learner:
@@ -84,7 +84,7 @@ class _Learner:
 
     def __init__(
         self,
-        cfg: RunConfig,
+        algorithm: Algorithm,
         backend: TrainBackend,
         peer: LearnerPeer,
         sink: WeightSink | None,
@@ -92,7 +92,8 @@ class _Learner:
         should_stop: Callable[[], bool],
         should_republish: Callable[[], bool],
     ) -> None:
-        self._cfg = cfg
+        self._cfg = algorithm.cfg
+        self._algorithm = algorithm
         self._backend = backend
         self._peer = peer
         self._sink = sink
@@ -101,8 +102,8 @@ class _Learner:
         self._rows = RowClient(peer, clock)
         self._lineage = Lineage()
         self._num_skipped = 0
-        self._health = Health(cfg)
-        self._checkpoints = Checkpoints(cfg, backend)
+        self._health = Health(algorithm)
+        self._checkpoints = Checkpoints(algorithm, backend)
         self._asked_at: float | None = None
         self._held_s = 0.0
 
@@ -161,11 +162,11 @@ class _Learner:
         asked_at, self._asked_at = self._asked_at, None
         wait_s = self._clock.now() - asked_at
         ages = age_histogram(header, self._lineage)
-        result = train_lease(header, self._cfg, self._backend, self._lineage, self._rows.fetch)
-        iteration_s = self._clock.now() - asked_at
-        metrics, on_policy = train_metrics(
-            result, self._backend.data_parallel_size, age_buckets(self._cfg.staleness_bound)
+        result = train_lease(
+            header, self._algorithm, self._backend, self._lineage, self._rows.fetch
         )
+        iteration_s = self._clock.now() - asked_at
+        metrics, on_policy = train_metrics(result)
         metrics = {**lease_metrics(header, ages), **metrics}
         self._check_health(header.number, metrics, on_policy)
         self._num_skipped += result.skipped

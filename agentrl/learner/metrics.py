@@ -1,9 +1,10 @@
-"""The numbers of an iteration: sums of steps, ranks and header become named metrics.
+"""The numbers of an iteration: measures of its steps, counts and header become named metrics.
 
-Pure. `METRIC_NAMES` lists every fixed name; `AGE_METRICS` come once for each age (`name/age_3`; the
-last bucket pools all older ages), and the episodes' own metrics as `rollout/<name>` means. Values
-are floats, but for `train/age_histogram`, a list. A value that does not exist (nothing trained, no
-tokens on policy) is left out, never zero.
+Names are declared in `agentrl.telemetry.metrics`; what a loss reports under another name is logged
+there once, and left out. Some come once for each age (`name/age_3`; the last bucket pools all older
+ages), and the episodes' own metrics as `rollout/<name>` means. Values are floats, but for
+`train/age_histogram`, a list. A value that does not exist (nothing trained, no tokens on policy) is
+left out, never zero.
 """
 
 import statistics
@@ -11,61 +12,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentrl.learner.advantage import has_zero_std
-from agentrl.learner.backend import StepResult
+from agentrl.algorithms.grpo import has_zero_std
 from agentrl.learner.batch import BatchCounts
-from agentrl.learner.corrections import effective_sample_share
 from agentrl.learner.iteration import IterationResult
-from agentrl.learner.loss import slot
+from agentrl.learner.measures import Measures, joined, value_of
+from agentrl.telemetry.metrics import REGISTRY
 from agentrl.types import LeaseHeader
 
-__all__ = ["AGE_METRICS", "METRIC_NAMES", "LogprobDiff", "lease_metrics", "train_metrics"]
-
-METRIC_NAMES = (
-    "train/loss",
-    "train/pg_loss",
-    "train/kl_loss",
-    "train/kl_first",
-    "train/nll",
-    "train/entropy",
-    "train/pg_clipfrac",
-    "train/tis_clipfrac",
-    "train/ess",
-    "train/mismatch_kl",
-    "train/logprob_diff",
-    "train/logprob_diff_max",
-    "train/logprob_diff_on_policy",
-    "train/logprob_diff_on_policy_max",
-    "train/grad_norm",
-    "train/lr",
-    "train/num_steps",
-    "train/num_skipped_steps",
-    "train/num_tokens",
-    "train/masked_token_share",
-    "train/masked_turn_share",
-    "train/num_stale_tokens",
-    "train/num_off_policy_tokens",
-    "train/num_missing_trajectories",
-    "train/age_histogram",
-    "train/age_mean",
-    "train/age_max_trained",
-    "rollout/num_groups",
-    "rollout/num_episodes",
-    "rollout/reward_mean",
-    "rollout/reward_std",
-    "rollout/zero_std_group_share",
-    "rollout/response_length_mean",
-    "rollout/turns_mean",
-    "perf/lease_wait_s",
-    "perf/iteration_s",
-    "perf/learner_idle_share",
-    "perf/push_s",
-    "perf/push_pause_s",
-    "perf/push_bytes",
-    "perf/eval_hold_s",
-)
-
-AGE_METRICS = ("train/ess", "train/mismatch_kl")
+__all__ = ["LogprobDiff", "lease_metrics", "train_metrics"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +31,11 @@ class LogprobDiff:
     num_tokens: int
 
 
-def train_metrics(
-    result: IterationResult, num_ranks: int, num_buckets: int
-) -> tuple[dict[str, float], LogprobDiff]:
+def train_metrics(result: IterationResult) -> tuple[dict[str, float], LogprobDiff]:
     """Metrics of the optimizer steps, over all ranks. Steps that were skipped count as such and
     leave no other trace: their numbers are not finite."""
     taken = [step for step in result.steps if not step.skipped]
-    sums = _add([step.metrics for step in taken])
+    measures = joined(step.metrics for step in taken)
     metrics: dict[str, float] = {
         "train/num_steps": len(taken),
         "train/num_skipped_steps": len(result.steps) - len(taken),
@@ -92,21 +44,13 @@ def train_metrics(
     if result.max_trained_age >= 0:
         metrics["train/age_max_trained"] = result.max_trained_age
     if taken:
-        metrics |= _step_means(taken, sums)
+        metrics["train/grad_norm"] = statistics.fmean(step.grad_norm for step in taken)
+        metrics["train/lr"] = taken[-1].lr
+        metrics |= _reported(measures, len(taken))
     first = result.steps[0] if result.steps else None
     if first is not None and not first.skipped and "kl_loss" in first.metrics:
-        metrics["train/kl_first"] = first.metrics["kl_loss"]
-    if sums.get("num_demonstrated"):
-        metrics["train/nll"] = sums["nll"] / sums["num_demonstrated"]
-    if _total(sums, "trained@", range(num_buckets)) > 0:
-        metrics |= _token_means(sums, num_buckets)
-    diff = _diff(sums, "diff", num_ranks)
-    on_policy = _diff(sums, "diff_on_policy", num_ranks)
-    for name, value in (("logprob_diff", diff), ("logprob_diff_on_policy", on_policy)):
-        if value.num_tokens:
-            metrics[f"train/{name}"] = value.mean
-            metrics[f"train/{name}_max"] = value.maximum
-    return metrics, on_policy
+        metrics["train/kl_first"] = first.metrics["kl_loss"][0]
+    return metrics, _on_policy(measures)
 
 
 def lease_metrics(header: LeaseHeader, ages: Sequence[int]) -> dict[str, Any]:
@@ -135,39 +79,13 @@ def lease_metrics(header: LeaseHeader, ages: Sequence[int]) -> dict[str, Any]:
     return metrics
 
 
-def _step_means(taken: Sequence[StepResult], sums: Mapping[str, float]) -> dict[str, float]:
-    means = {
-        f"train/{name}": sums[name] / len(taken)
-        for name in sums
-        if name in ("loss", "pg_loss", "kl_loss") or name.startswith("custom_")
-    }
-    means["train/grad_norm"] = statistics.fmean(step.grad_norm for step in taken)
-    means["train/lr"] = taken[-1].lr
-    return means
-
-
-def _token_means(sums: Mapping[str, float], num_buckets: int) -> dict[str, float]:
-    ages = range(num_buckets)
-    num_trained = _total(sums, "trained@", ages)
-    metrics = {
-        "train/entropy": sums["entropy"] / num_trained,
-        "train/pg_clipfrac": sums["clipped"] / num_trained,
-        "train/tis_clipfrac": sums["truncated"] / num_trained,
-        **_correction(sums, ages, ""),
-    }
-    for age in ages:
-        if sums[f"trained@{age}"] > 0:
-            metrics |= _correction(sums, [age], f"/age_{age}")
-    return metrics
-
-
-def _correction(sums: Mapping[str, float], ages: Iterable[int], suffix: str) -> dict[str, float]:
-    ages = list(ages)
-    num = _total(sums, "trained@", ages)
-    ratio, squared = _total(sums, "ratio@", ages), _total(sums, "ratio_squared@", ages)
+def _reported(measures: Measures, num_steps: int) -> dict[str, float]:
+    REGISTRY.check(f"train/{name}" for name in measures)
+    values = {name: value_of(name, measure, num_steps) for name, measure in measures.items()}
     return {
-        f"train/ess{suffix}": effective_sample_share(num, ratio, squared),
-        f"train/mismatch_kl{suffix}": _total(sums, "mismatch@", ages) / num,
+        f"train/{name}": value
+        for name, value in values.items()
+        if value is not None and REGISTRY.find(f"train/{name}") is not None
     }
 
 
@@ -186,12 +104,12 @@ def _count_metrics(counts: BatchCounts) -> dict[str, float]:
     return metrics
 
 
-def _diff(sums: Mapping[str, float], name: str, num_ranks: int) -> LogprobDiff:
-    num_tokens = int(sums.get(f"num_{name}", 0))
-    if num_tokens == 0:
+def _on_policy(measures: Measures) -> LogprobDiff:
+    total, count = measures.get("logprob_diff_on_policy", (0.0, 0.0))
+    if not count:
         return LogprobDiff(0.0, 0.0, 0)
-    maximum = max(sums[slot(f"max_{name}", rank)] for rank in range(num_ranks))
-    return LogprobDiff(sums[name] / num_tokens, maximum, num_tokens)
+    (maximum,) = measures["logprob_diff_on_policy_max"]
+    return LogprobDiff(total / count, maximum, int(count))
 
 
 def _episode_means(metrics: Iterable[Mapping[str, float]]) -> dict[str, float]:
@@ -200,15 +118,3 @@ def _episode_means(metrics: Iterable[Mapping[str, float]]) -> dict[str, float]:
         for name, value in episode.items():
             values.setdefault(name, []).append(value)
     return {f"rollout/{name}": statistics.fmean(found) for name, found in values.items()}
-
-
-def _add(maps: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    total: dict[str, float] = {}
-    for values in maps:
-        for name, value in values.items():
-            total[name] = total.get(name, 0.0) + value
-    return total
-
-
-def _total(sums: Mapping[str, float], prefix: str, ages: Iterable[int]) -> float:
-    return sum(sums.get(f"{prefix}{age}", 0.0) for age in ages)

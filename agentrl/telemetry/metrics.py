@@ -1,4 +1,4 @@
-"""Every metric, declared once: name, unit, help.
+"""Every metric, declared once: name, unit, help; and its reduction, if losses report it.
 
 Names are `family/name`; families are rollout, train, buffer, perf and eval. A `*` stands for one
 word between slashes: an age, a fate, an evaluation set. What an Env says of its own metrics is
@@ -12,22 +12,29 @@ without a word.
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal
 
 import msgspec
 
-__all__ = ["REGISTRY", "Metric", "Registry"]
+__all__ = ["REGISTRY", "Metric", "Reduction", "Registry"]
 
 logger = logging.getLogger(__name__)
 
 _FAMILIES = ("rollout", "train", "buffer", "perf", "eval")
 
 
+#: How reports of one metric become one number (`agentrl.learner.measures`).
+Reduction = Literal["sum", "mean", "max", "ess"]
+
+
 class Metric(msgspec.Struct, frozen=True):
-    """What a number means. `unit` is a plural noun, `s`, `bytes`, `share` (0..1) or `nats`."""
+    """What a number means. `unit` is a plural noun, `s`, `bytes`, `share` (0..1) or `nats`.
+    `reduce`: of what a loss reports for each micro-batch, under its name without `train/`."""
 
     name: str
     unit: str
     help: str
+    reduce: Reduction | None = None
 
 
 class Registry:
@@ -113,27 +120,42 @@ _DECLARED = (
     ),
     Metric("rollout/truncated", "share", "episodes that a limit ended, not their task"),
     # ---- train: the optimizer steps of an iteration ----
-    Metric("train/loss", "loss", "objective, mean over the steps"),
-    Metric("train/pg_loss", "loss", "policy-gradient part of the objective"),
-    Metric("train/kl_loss", "nats", "KL penalty to the initial weights, before its coefficient"),
+    Metric("train/loss", "loss", "objective, mean over the steps", "sum"),
+    Metric("train/pg_loss", "loss", "policy-gradient part of the objective", "sum"),
+    Metric(
+        "train/kl_loss", "nats", "KL penalty to the initial weights, before its coefficient", "sum"
+    ),
     Metric("train/kl_first", "nats", "KL penalty at the first step of the iteration"),
-    Metric("train/nll", "nats", "negative log-likelihood of a demonstrated token"),
-    Metric("train/custom_*", "any", "what a custom loss sums, mean over the steps"),
+    Metric("train/nll", "nats", "negative log-likelihood of a demonstrated token", "mean"),
+    Metric("train/custom_*", "any", "what a custom loss sums, mean over the steps", "sum"),
     Metric(
         "train/entropy",
         "nats",
         "policy entropy of a trained token (of a group that has an advantage)",
+        "mean",
     ),
-    Metric("train/pg_clipfrac", "share", "trained tokens whose ratio was clipped"),
-    Metric("train/tis_clipfrac", "share", "trained tokens whose engine correction was truncated"),
-    Metric("train/ess", "share", "effective sample size of the engine correction"),
-    Metric("train/ess/*", "share", "the same for tokens of one age"),
-    Metric("train/mismatch_kl", "nats", "KL of the engine's from the learner's distribution"),
-    Metric("train/mismatch_kl/*", "nats", "the same for tokens of one age"),
-    Metric("train/logprob_diff", "nats", "mean |engine - learner| log-probability"),
-    Metric("train/logprob_diff_max", "nats", "largest |engine - learner| log-probability"),
-    Metric("train/logprob_diff_on_policy", "nats", "mean over tokens of the learner's own weights"),
-    Metric("train/logprob_diff_on_policy_max", "nats", "largest over those tokens"),
+    Metric("train/pg_clipfrac", "share", "trained tokens whose ratio was clipped", "mean"),
+    Metric(
+        "train/tis_clipfrac",
+        "share",
+        "trained tokens whose engine correction was truncated",
+        "mean",
+    ),
+    Metric("train/ess", "share", "effective sample size of the engine correction", "ess"),
+    Metric("train/ess/*", "share", "the same for tokens of one age", "ess"),
+    Metric(
+        "train/mismatch_kl", "nats", "KL of the engine's from the learner's distribution", "mean"
+    ),
+    Metric("train/mismatch_kl/*", "nats", "the same for tokens of one age", "mean"),
+    Metric("train/logprob_diff", "nats", "mean |engine - learner| log-probability", "mean"),
+    Metric("train/logprob_diff_max", "nats", "largest |engine - learner| log-probability", "max"),
+    Metric(
+        "train/logprob_diff_on_policy",
+        "nats",
+        "mean over tokens of the learner's own weights",
+        "mean",
+    ),
+    Metric("train/logprob_diff_on_policy_max", "nats", "largest over those tokens", "max"),
     Metric("train/grad_norm", "norm", "gradient norm before clipping, mean over the steps"),
     Metric("train/lr", "rate", "learning rate of the last step"),
     Metric("train/num_steps", "steps", "optimizer steps taken"),

@@ -9,7 +9,6 @@ import sys
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol, Self, TextIO
 
 from agentrl.clock import Clock
@@ -79,14 +78,9 @@ class Recorder:
         self._progress.__enter__()
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._progress.__exit__(exc_type, exc, traceback)
-        self._writer.__exit__(exc_type, exc, traceback)
+    def __exit__(self, *exc: object) -> None:
+        self._progress.__exit__(*exc)
+        self._writer.__exit__(*exc)
 
     def continue_from(self, fates: Mapping[str, int]) -> None:
         """The fates of a run that is continued, before it goes on."""

@@ -12,7 +12,6 @@ Both sinks are flushed at each call, so what a killed run had reported is there.
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NotRequired, Self, TypedDict
 
 import msgspec
@@ -53,12 +52,7 @@ class MetricsWriter:
         self._events = EventFile(self._run_dir / "tensorboard", self._help)
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self._events.close()
         self._lines.close()
 

@@ -11,7 +11,6 @@ a tight loop) cannot be cut and stalls every episode of the worker: give such a 
 A thread cannot be killed either: at its timeout it is abandoned and its result ignored.
 """
 
-import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from types import MethodType
@@ -19,6 +18,7 @@ from typing import Any, Generic, Protocol, TypeVar, overload
 
 import msgspec
 
+from agentrl.nearest import nearest
 from agentrl.tools.schema import Parameters, read_parameters
 
 __all__ = ["HasTools", "Tool", "ToolError", "ToolSpec", "collect_tools", "tool"]
@@ -76,6 +76,7 @@ class Tool(Generic[F]):
         self.parameters = read_parameters(fn) if parameters is None else parameters
         self.spec = ToolSpec(self.name, self.parameters.summary, self.parameters.schema)
         self.__doc__ = fn.__doc__
+        self.__module__ = fn.__module__
 
     def __repr__(self) -> str:
         return f"<Tool {self.name} of {self.fn.__module__}.{self.fn.__qualname__}>"
@@ -139,9 +140,8 @@ def tool(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     if fn is not None and not callable(fn):
         raise TypeError(f"@tool({fn!r}) has no function below it; write `@tool(name={fn!r})`")
     if unknown := [option for option in options if option not in _OPTIONS]:
-        close = difflib.get_close_matches(unknown[0], _OPTIONS, n=1, cutoff=0.5)
-        meant = f"did you mean {close[0]}?" if close else f"there are {', '.join(_OPTIONS)}"
-        raise TypeError(f"@tool has no option {unknown[0]!r}; {meant}")
+        meant = nearest(unknown[0], _OPTIONS) or f"; there are {', '.join(_OPTIONS)}"
+        raise TypeError(f"@tool has no option {unknown[0]!r}{meant}")
     if fn is not None:
         return Tool(fn)
     return lambda fn: Tool(fn, **options)

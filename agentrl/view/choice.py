@@ -5,7 +5,6 @@ left none; a group or a lease is shown whole, with what it lacks. `--failed` and
 the others first.
 """
 
-import difflib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +13,7 @@ import msgspec
 
 from agentrl.buffer.ids import group_id, mint_of
 from agentrl.errors import StoreError
+from agentrl.nearest import near
 
 __all__ = ["Choice", "Key", "Line", "choose"]
 
@@ -93,8 +93,8 @@ def _narrowed(choice: Choice, lines: Sequence[Line], run: Path) -> Sequence[Line
         ids = dict.fromkeys(line.task for line in lines)
         lines = [line for line in lines if line.task == choice.task]
         if not lines:
-            near = difflib.get_close_matches(choice.task, ids, n=3, cutoff=0.5) or list(ids)[-3:]
-            known = f"it has {', '.join(near)}" if near else "it has no episode yet"
+            close = near(choice.task, ids) or list(ids)[-3:]
+            known = f"it has {', '.join(close)}" if close else "it has no episode yet"
             raise StoreError(f"{run} has no episode of task {choice.task}; {known}")
     if choice.failed:
         lines = [line for line in lines if line.failed]

@@ -5,14 +5,17 @@ Only reads; of a run that is still going on, one moment. Columns are read for th
 asked for and for no others.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import repeat
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from agentrl.algorithms.base import Algorithm, credits_of
+from agentrl.algorithms.load import shown_algorithm
 from agentrl.buffer import payloads
 from agentrl.buffer.ids import group_id
 from agentrl.buffer.moment import read_moment
@@ -20,9 +23,16 @@ from agentrl.buffer.rows import EpisodeRow, GroupRow, LedgerState, StoredTraject
 from agentrl.buffer.store import read_payload, segments_in
 from agentrl.config.run import RunConfig
 from agentrl.errors import StoreError
-from agentrl.learner.advantage import group_advantages
 from agentrl.lineage import Lineage
-from agentrl.types import COLUMNS, Fate, Outcome, SpanKind, TrajectoryMeta
+from agentrl.types import (
+    COLUMNS,
+    EpisodeId,
+    Fate,
+    GroupRows,
+    Outcome,
+    SpanKind,
+    TrajectoryMeta,
+)
 from agentrl.view.choice import Choice, Key, Line, choose
 from agentrl.view.config import read_objective
 
@@ -125,7 +135,12 @@ def _has_failed(row: EpisodeRow) -> bool:
 
 def _episodes(state: LedgerState, objective: RunConfig) -> dict[Key, Episode]:
     groups = {group.mint: group for group in state.groups}
-    judged = {group.mint: _judged(group, objective) for group in state.groups}
+    algorithm = shown_algorithm(objective)
+    done: dict[int, list[EpisodeRow]] = {mint: [] for mint in groups}
+    for row in state.episodes:
+        if row.outcome is Outcome.DONE:
+            done[row.mint].append(row)
+    judged = {mint: _judged(groups[mint], done[mint], algorithm) for mint in groups}
     episodes: dict[Key, Episode] = {}
     for row in state.episodes:
         is_done = row.outcome is Outcome.DONE
@@ -134,12 +149,23 @@ def _episodes(state: LedgerState, objective: RunConfig) -> dict[Key, Episode]:
     return episodes
 
 
-def _judged(group: GroupRow, objective: RunConfig) -> Iterator[tuple[float, float | None]]:
+def _judged(
+    group: GroupRow, done: Sequence[EpisodeRow], algorithm: Algorithm | None
+) -> Iterator[tuple[float, Any]]:
     """Reward and advantage of the done episodes, in order of index."""
     rewards = group.rewards or ()
-    if objective.is_supervised:
+    if algorithm is None or not rewards:
         return zip(rewards, repeat(None), strict=False)
-    return zip(rewards, group_advantages(rewards, objective), strict=True)
+    rows = GroupRows(
+        group=group_id(group.mint),
+        mint=group.mint,
+        task=group.task.id,
+        episodes=[EpisodeId(group_id(row.mint), row.index, row.attempt) for row in done],
+        rewards=list(rewards),
+        metrics=[row.metrics for row in done],
+        trajectories=[],
+    )
+    return zip(rewards, (credit.value for credit in credits_of(algorithm, rows)), strict=True)
 
 
 def _with_columns(episode: Episode, folder: Path, on_disk: set[int], lineage: Lineage) -> Episode:

@@ -9,7 +9,6 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import CancelledError, Future
-from types import TracebackType
 from typing import Required, Self, TypedDict, TypeVar, TypeVarTuple, Unpack
 
 import anyio
@@ -68,12 +67,7 @@ class BlockingPeer:
         self._portal = self._entered.result()
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         try:
             self._portal.start_task_soon(self._portal.stop, True)
         except RuntimeError:

@@ -14,7 +14,7 @@ rules are idempotent, so a message that arrives twice changes nothing.
              get   Welcome, Ack, Refused
 """
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -35,13 +35,31 @@ Role = Literal["worker", "learner", "driver"]
 
 
 class _Message(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t"):
-    """Base of all messages."""
+    """Base of all messages. `sender`: who may send it."""
+
+    sender: ClassVar[Role | Literal["buffer", "any"]] = "buffer"
+
+
+class _FromAny(_Message, frozen=True):
+    sender = "any"
+
+
+class _FromWorker(_Message, frozen=True):
+    sender = "worker"
+
+
+class _FromLearner(_Message, frozen=True):
+    sender = "learner"
+
+
+class _FromDriver(_Message, frozen=True):
+    sender = "driver"
 
 
 # ---- peer -> buffer ------------------------------------------------------------------------------
 
 
-class Hello(_Message, frozen=True, tag="hello"):
+class Hello(_FromAny, frozen=True, tag="hello"):
     """First message of a peer. `incarnation` is new for each process; `running` lists the
     episodes a worker still plays after a reconnect."""
 
@@ -51,31 +69,31 @@ class Hello(_Message, frozen=True, tag="hello"):
     running: list[EpisodeId] = []
 
 
-class Heartbeat(_Message, frozen=True, tag="beat"):
+class Heartbeat(_FromAny, frozen=True, tag="beat"):
     """Nothing to say, still here. Any other message counts as one."""
 
 
-class Capacity(_Message, frozen=True, tag="capacity"):
+class Capacity(_FromWorker, frozen=True, tag="capacity"):
     """How many episodes this worker can hold in all (running ones included), and its permits."""
 
     episodes: int
     permits: PermitStats = PermitStats()
 
 
-class Finished(_Message, frozen=True, tag="finished"):
+class Finished(_FromWorker, frozen=True, tag="finished"):
     """An episode ended; columns of its trajectories follow."""
 
     report: EpisodeReport
 
 
-class Snapshot(_Message, frozen=True, tag="snapshot"):
+class Snapshot(_FromWorker, frozen=True, tag="snapshot"):
     """An episode between two turns, as one column of bytes that only workers read. Lost without
     harm: the episode would begin anew, or at an earlier turn."""
 
     id: EpisodeId
 
 
-class Verdict(_Message, frozen=True, tag="verdict"):
+class Verdict(_FromWorker, frozen=True, tag="verdict"):
     """The judge's word on a group: rewards in the order of the `Judge` summaries, and whether to
     keep it. `error` set: the judge raised; the group's fate is env_error."""
 
@@ -86,7 +104,7 @@ class Verdict(_Message, frozen=True, tag="verdict"):
     error: str | None = None
 
 
-class Tasks(_Message, frozen=True, tag="tasks"):
+class Tasks(_FromDriver, frozen=True, tag="tasks"):
     """Tasks in source order; `cursor` is the source position after the last of them.
     `exhausted`: the source has no more."""
 
@@ -95,7 +113,7 @@ class Tasks(_Message, frozen=True, tag="tasks"):
     exhausted: bool = False
 
 
-class Evaluate(_Message, frozen=True, tag="evaluate"):
+class Evaluate(_FromDriver, frozen=True, tag="evaluate"):
     """Play each task `num_samples` times outside the ledger; results come back as
     Event("evaluation", {...}) when all have ended. `beside`: training goes on meanwhile, and keeps
     three quarters of the permits. `pinned`: all tokens are to be of one version, so pushes that
@@ -111,7 +129,7 @@ class Evaluate(_Message, frozen=True, tag="evaluate"):
     pinned: bool = False
 
 
-class PeerLost(_Message, frozen=True, tag="peer_lost"):
+class PeerLost(_FromDriver, frozen=True, tag="peer_lost"):
     """The driver saw this process end: requeue what it held, now. `incarnation`: which process of
     the name, so that no successor is taken for it; empty: whichever bears the name. `failed`: it
     ended by itself, with an error; nobody ended it."""
@@ -121,13 +139,13 @@ class PeerLost(_Message, frozen=True, tag="peer_lost"):
     failed: bool = False
 
 
-class Echo(_Message, frozen=True, tag="echo"):
+class Echo(_FromDriver, frozen=True, tag="echo"):
     """Tell this back as an event: whoever hears it has heard of everything before."""
 
     id: str
 
 
-class Drain(_Message, frozen=True, tag="drain"):
+class Drain(_FromDriver, frozen=True, tag="drain"):
     """Stop minting and cancel what is in flight. Every open group gets its fate, unless the run is
     `resumable`: then all stays as it is, for the program that continues it."""
 
@@ -135,13 +153,13 @@ class Drain(_Message, frozen=True, tag="drain"):
     resumable: bool = False
 
 
-class LeaseRequest(_Message, frozen=True, tag="lease_request"):
+class LeaseRequest(_FromLearner, frozen=True, tag="lease_request"):
     """The learner wants lease `number`; it is pushed as soon as N groups are READY."""
 
     number: int
 
 
-class Fetch(_Message, frozen=True, tag="fetch"):
+class Fetch(_FromLearner, frozen=True, tag="fetch"):
     """Send the columns of these payloads (names of `COLUMNS`; all when empty)."""
 
     request: int
@@ -149,7 +167,7 @@ class Fetch(_Message, frozen=True, tag="fetch"):
     columns: list[str] = []
 
 
-class Stepped(_Message, frozen=True, tag="stepped"):
+class Stepped(_FromLearner, frozen=True, tag="stepped"):
     """Lease `number` has been consumed by an iteration. `old_share`: share of its sampled tokens
     older than the bound, before masking. Seconds: waiting for the lease, whole iteration."""
 
@@ -161,20 +179,20 @@ class Stepped(_Message, frozen=True, tag="stepped"):
     metrics: dict[str, Any] = {}
 
 
-class PushRequest(_Message, frozen=True, tag="push_request"):
+class PushRequest(_FromLearner, frozen=True, tag="push_request"):
     """May the engines get `version` now? The answer waits while an evaluation is pinned."""
 
     version: int
 
 
-class Publishing(_Message, frozen=True, tag="publishing"):
+class Publishing(_FromLearner, frozen=True, tag="publishing"):
     """Engines are about to be given these weights. From its commit on the number is theirs alone,
     whether their push ends or not."""
 
     row: VersionRow
 
 
-class Published(_Message, frozen=True, tag="published"):
+class Published(_FromLearner, frozen=True, tag="published"):
     """The engines serve `row.version` now. `through`: leases up to this one are contained in it."""
 
     row: VersionRow
@@ -182,7 +200,7 @@ class Published(_Message, frozen=True, tag="published"):
     metrics: dict[str, float] = {}
 
 
-class Retire(_Message, frozen=True, tag="retire"):
+class Retire(_FromLearner, frozen=True, tag="retire"):
     """A durable checkpoint covers leases up to `through`: their fates are final."""
 
     through: int

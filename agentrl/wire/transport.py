@@ -12,7 +12,6 @@ is therefore safe to cancel: a message is taken only when it is returned.
 """
 
 import logging
-from types import TracebackType
 from typing import Self
 
 import anyio
@@ -131,12 +130,7 @@ class RouterSocket(_Socket):
         self.address = self._plain.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         await self._shut()
 
     async def recv(self) -> tuple[bytes, list[memoryview]]:
@@ -212,12 +206,7 @@ class DealerSocket(_Socket):
             raise ConfigError(f"cannot connect to {self.address}: {error}") from error
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         await self._shut()
 
     def try_send(self, frames: list[bytes | memoryview]) -> bool:

@@ -9,12 +9,12 @@ K = labels that follow the prompt.
 import torch
 from torch import Tensor
 
+from agentrl.algorithms.corrections import truncated_weight
+from agentrl.algorithms.policy_loss import Objective, ppo_objective
+from agentrl.algorithms.rows import MicroBatch
 from agentrl.config.presets import DEFAULT, preset
 from agentrl.config.run import RunConfig
 from agentrl.envs.search_r1 import SearchR1Env
-from agentrl.learner.backend import MicroBatch
-from agentrl.learner.corrections import truncated_weight
-from agentrl.learner.loss import Objective, ppo_objective
 
 __all__ = ["WithoutSearch", "loss_on_tool_text"]
 

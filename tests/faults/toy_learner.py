@@ -17,13 +17,15 @@ import msgspec
 import torch
 from torch import Tensor
 
+from agentrl.algorithms.load import load_algorithm
+from agentrl.algorithms.rows import LossFn, MicroBatch
 from agentrl.clock import MonotonicClock
 from agentrl.cluster.layout import INCARNATION
 from agentrl.cluster.signals import Flag, exit_at_once
 from agentrl.cluster.spec import RunSpec, read_spec
 from agentrl.errors import AgentRLError
 from agentrl.learner import checkpoints
-from agentrl.learner.backend import LossFn, MicroBatch, StepResult
+from agentrl.learner.backend import StepResult
 from agentrl.learner.loop import run_learner
 from agentrl.serving.collective import SenderGroup
 from agentrl.serving.routing import RoutedWeightSink
@@ -73,7 +75,7 @@ class LabBackend(ToyBackend):
         entropy_T = -(logprobs_TV.exp() * logprobs_TV).sum(-1)
         return logprobs_TV.gather(1, batch.labels_T[:, None]).squeeze(1), entropy_T
 
-    def step(self, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:
+    def step(self, model: str, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:
         def loss_after_forward(*args: Any) -> tuple[Tensor, dict[str, Tensor]]:
             reached("forward")
             return loss_fn(*args)
@@ -84,7 +86,7 @@ class LabBackend(ToyBackend):
                 *(batch.columns[name] for name in sorted(batch.columns)),
             ):
                 self.inputs.update(tensor.numpy().tobytes())
-        result = super().step(micro_batches, loss_after_forward)
+        result = super().step(model, micro_batches, loss_after_forward)
         reached("stepped")
         return result
 
@@ -206,7 +208,7 @@ def _train(spec: RunSpec) -> None:
     try:
         with connection as peer:
             outcome = run_learner(
-                spec.config,
+                load_algorithm(spec.config),
                 backend,
                 LabPeer(peer, backend),
                 sink,

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from agentrl.algorithms.load import load_algorithm
 from agentrl.clock import ManualClock
 from agentrl.config.run import RunConfig
 from agentrl.errors import PeerLostError
@@ -56,7 +57,7 @@ class World:
     added to every engine log-probability. claim: the version it reports instead of the true one.
     `delivered` holds what the learner delivered, and the path of a save in its place. A lease that
     was given once is given again as it was. `dies_after`: iteration whose report never leaves the
-    learner.
+    learner. `shown`: groups are one dialogue each, which nobody sampled (`sft_loss`).
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class World:
         claim: int | None = None,
         mark_last: bool = True,
         seed: int = 0,
+        shown: bool = False,
     ) -> None:
         self.tables: dict[int, Tensor] = {}
         self.pushes: list[int] = []
@@ -81,6 +83,7 @@ class World:
         self._shift = shift
         self._claim = claim
         self._mark_last = mark_last
+        self._shown = shown
         self._random = np.random.default_rng(seed)
         self._payloads: dict[int, tuple[str, list[bytes]]] = {}
 
@@ -139,9 +142,8 @@ class World:
         return Rows(fetch.request, missing), columns
 
     def _group(self, name: str) -> GroupRows:
-        rows, rewards = zip(
-            *(self._episode(EpisodeId(name, i)) for i in range(GROUP_SIZE)), strict=True
-        )
+        make, size = (self._dialogue, 1) if self._shown else (self._episode, GROUP_SIZE)
+        rows, rewards = zip(*(make(EpisodeId(name, i)) for i in range(size)), strict=True)
         return GroupRows(
             group=name,
             mint=0,
@@ -170,16 +172,27 @@ class World:
         reward = sampled.count(GOAL) / len(sampled)
         version = version if self._claim is None else self._claim
         versions = [version if kind == SpanKind.SAMPLED else -1 for kind in kinds]
-        columns = [
+        meta = TrajectoryMeta(len(tokens), len(sampled), 2, reward, [(version, len(sampled))])
+        return self._stored(episode, meta, (tokens, kinds, logprobs, versions, turns)), reward
+
+    def _dialogue(self, episode: EpisodeId) -> tuple[TrajectoryRow, float]:
+        """Two words of the user and three that are to be imitated, twice."""
+        tokens = self._random.integers(0, VOCABULARY, 10).tolist()
+        kinds = ([SpanKind.CONTROL] * 2 + [SpanKind.DEMONSTRATION] * 3) * 2
+        turns = [-1] * 2 + [0] * 5 + [1] * 3
+        meta = TrajectoryMeta(10, 0, 2, 0.0, [], num_demonstrated=6)
+        return self._stored(episode, meta, (tokens, kinds, [0.0] * 10, [-1] * 10, turns)), 0.0
+
+    def _stored(
+        self, episode: EpisodeId, meta: TrajectoryMeta, columns: Sequence[Sequence[Any]]
+    ) -> TrajectoryRow:
+        data = [
             np.array(column, dtype=dtype).tobytes()
-            for column, dtype in zip(
-                (tokens, kinds, logprobs, versions, turns), COLUMNS.values(), strict=True
-            )
+            for column, dtype in zip(columns, COLUMNS.values(), strict=True)
         ]
         offset = len(self._payloads)
-        self._payloads[offset] = (str(episode), columns)
-        meta = TrajectoryMeta(len(tokens), len(sampled), 2, reward, [(version, len(sampled))])
-        return TrajectoryRow(episode, meta, PayloadRef("s", 0, offset, 100, 0)), reward
+        self._payloads[offset] = (str(episode), data)
+        return TrajectoryRow(episode, meta, PayloadRef("s", 0, offset, 100, 0))
 
 
 class WorldPeer:
@@ -234,7 +247,7 @@ def learn(
     def run(cfg: RunConfig, backend: ToyBackend) -> LearnerOutcome:
         clock = ManualClock()
         return run_learner(
-            cfg,
+            load_algorithm(cfg),
             backend,
             WorldPeer(world, clock),
             world if backend.is_source else None,

@@ -15,7 +15,8 @@ import pytest
 from agentrl.actors.endpoint.recorder import Recorder
 from agentrl.actors.endpoint.server import MAX_BODY, Endpoint
 from agentrl.actors.limits import Limits
-from agentrl.actors.rollouts import RolloutPlayer
+from agentrl.actors.player import Player
+from agentrl.actors.rollouts import RolloutEpisodes
 from agentrl.envs.rollout import Chat
 from agentrl.types import EpisodeId, Outcome, StopReason, Task
 from tests.unit.rollout_ground import (
@@ -298,7 +299,7 @@ async def test_two_hundred_episodes_at_once_keep_their_tokens_apart() -> None:
         Endpoint() as endpoint,
         anyio.create_task_group() as group,
     ):
-        player = RolloutPlayer(make, CHAT, LIMITS, endpoint)
+        player = Player(RolloutEpisodes(make, CHAT, LIMITS, endpoint))
 
         async def one(number: int) -> None:
             assignment = msgspec.structs.replace(

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from agentrl.algorithms.load import load_algorithm
 from agentrl.clock import ManualClock
 from agentrl.config.run import RunConfig
 from agentrl.learner.asking import TURN_S
@@ -64,7 +65,7 @@ def learn_held(
             with lock:
                 peers.append(peer)
         return run_learner(
-            cfg,
+            load_algorithm(cfg),
             backend,
             peer,
             world if backend.is_source else None,

@@ -22,13 +22,15 @@ import numpy as np
 import pytest
 from torch import Tensor
 
+from agentrl.algorithms.load import load_algorithm
+from agentrl.algorithms.rows import LossFn, MicroBatch
 from agentrl.buffer import BufferSettings, audit
 from agentrl.clock import MonotonicClock
 from agentrl.cluster.evaluator import Evaluator
 from agentrl.cluster.events import RunState
 from agentrl.cluster.feeder import Feeder
 from agentrl.config.run import RunConfig
-from agentrl.learner.backend import LossFn, MicroBatch, StepResult
+from agentrl.learner.backend import StepResult
 from agentrl.learner.loop import LearnerOutcome, run_learner
 from agentrl.telemetry.metrics import REGISTRY, Registry
 from agentrl.telemetry.recorder import Recorder
@@ -118,11 +120,11 @@ class Model(ToyBackend):
         super().__init__(ToyGroup(1), 0, lr=0.0)
         self._story, self._interval = story, interval
 
-    def step(self, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:
+    def step(self, model: str, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:
         done = self.num_steps
         if done and done % self._interval == 0:
             anyio.from_thread.run(self._story.wait, "began", done)
-        return super().step(micro_batches, loss_fn)
+        return super().step(model, micro_batches, loss_fn)
 
 
 class LearnerPeer(BlockingPeer):
@@ -305,7 +307,9 @@ class Run:
         peer = LearnerPeer(self.settings.address, role="learner", name="learner-0")
         peer.story = self.story
         with peer:
-            return run_learner(self.config, model, peer, self.engine, clock=MonotonicClock())
+            return run_learner(
+                load_algorithm(self.config), model, peer, self.engine, clock=MonotonicClock()
+            )
 
 
 @pytest.fixture

@@ -17,7 +17,8 @@ import pytest
 from agentrl.actors import rollout_contract
 from agentrl.actors.rollout_contract import PROMISES, check_rollout
 from agentrl.cli.main import main
-from agentrl.envs.ground import Ground
+from agentrl.envs.check import harness
+from agentrl.envs.check.subject import Subject
 from agentrl.envs.program import Program
 from agentrl.envs.rollout import Chat, Rollout
 from agentrl.errors import ConfigError, InfrastructureError
@@ -45,12 +46,12 @@ print(float(said == "42"))
 def hold_s(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine holds the loop as well; only one test is about that."""
     if request.function is not test_an_agent_that_holds_the_loop_is_named:
-        monkeypatch.setattr(rollout_contract, "HOLD_S", 10.0)
+        monkeypatch.setattr(harness, "HOLD_S", 10.0)
 
 
 def broken(cls: type[Rollout], **args: Any) -> dict[str, str]:
     """Promises that are not kept, and why."""
-    found = {f.promise: f.problem for f in check_rollout(Ground(cls, args, TASK))}
+    found = {f.promise: f.problem for f in check_rollout(Subject(cls, args, TASK))}
     assert list(found) == KEPT[: len(found)]
     return {promise: problem for promise, problem in found.items() if problem is not None}
 
@@ -148,7 +149,7 @@ def test_an_agent_that_goes_on_when_it_is_cancelled_is_named(
         rollout_contract, "PROMISES", {ENDS: PROMISES[ENDS], PLAYS: PROMISES[PLAYS]}
     )
     end = time.monotonic() + 60
-    found = [f.problem for f in check_rollout(Ground(made_of(stubborn), {}, TASK))]
+    found = [f.problem for f in check_rollout(Subject(made_of(stubborn), {}, TASK))]
     assert len(found) == 1, "what cannot be ended is tried further"
     assert "goes on when it is cancelled" in str(found[0])
 
@@ -168,7 +169,7 @@ def test_an_agent_that_waits_for_its_model_and_holds_the_loop_is_told_so(
     monkeypatch.setattr(rollout_contract, "LIMIT_S", 4.0)
     ((promise, problem),) = broken(made_of(waits)).items()
     assert promise == PLAYS
-    assert "waits held the event loop for more than 6 s (" in problem
+    assert "waits, on an answer, held the event loop for more than 6 s (" in problem
     assert "test_rollout_contract.py:" in problem
 
 

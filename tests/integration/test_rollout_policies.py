@@ -17,7 +17,9 @@ from pydantic_ai.usage import UsageLimits
 from agentrl import rollout
 from agentrl.actors import rollout_contract
 from agentrl.actors.rollout_contract import PROMISES, check_rollout
-from agentrl.envs.ground import Finding, Ground
+from agentrl.envs.check import harness
+from agentrl.envs.check.harness import Finding
+from agentrl.envs.check.subject import Subject
 from agentrl.envs.registry import MADE_ENV
 from agentrl.envs.rollout import Chat, Rollout
 from tests.integration.test_rollout_contract import (
@@ -47,7 +49,7 @@ class ModelBehaviorError(Exception):
 @pytest.fixture(autouse=True)
 def busy(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine holds the loop, and is slow: no test here is about that."""
-    monkeypatch.setattr(rollout_contract, "HOLD_S", 30.0)
+    monkeypatch.setattr(harness, "HOLD_S", 30.0)
     monkeypatch.setattr(rollout_contract, "LIMIT_S", 120.0)
 
 
@@ -56,7 +58,7 @@ def tried(cls: type[Rollout], *promises: str) -> list[Finding]:
     kept = {name: PROMISES[name] for name in promises or PROMISES}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rollout_contract, "PROMISES", kept)
-        return list(check_rollout(Ground(cls, {}, TASK), limit_s=1000.0))
+        return list(check_rollout(Subject(cls, {}, TASK), limit_s=1000.0))
 
 
 async def openai_agent(task: dict[str, Any], chat: Chat) -> float:
@@ -230,7 +232,7 @@ def test_an_agent_that_takes_its_time_is_played_as_often_as_there_is_time_for() 
         return 1.0
 
     started: list[float] = []
-    found = list(check_rollout(Ground(made_of(patient), {}, TASK), limit_s=4.0))
+    found = list(check_rollout(Subject(made_of(patient), {}, TASK), limit_s=4.0))
     assert [one.problem for one in found] == [None] * len(PROMISES)
     notes = {one.promise: one.note for one in found if one.note}
     assert "(--limit-s gives the check more than 4 s)" in notes[ANY_TURN]
@@ -267,11 +269,11 @@ def leak():
 @pytest.fixture
 def framework(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A module that stands where packages are installed."""
-    from agentrl.envs import blame
+    from agentrl import user_traceback
 
     (tmp_path / "their_framework.py").write_text(FRAMEWORK)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(blame, "_OTHERS", (*blame._OTHERS, str(tmp_path)))
+    monkeypatch.setattr(user_traceback, "_OTHERS", (*user_traceback._OTHERS, str(tmp_path)))
     import importlib
 
     return importlib.import_module("their_framework")

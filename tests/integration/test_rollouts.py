@@ -19,14 +19,15 @@ from pydantic_ai.providers.openai import OpenAIProvider
 
 from agentrl.actors.endpoint.server import Endpoint
 from agentrl.actors.limits import Limits
-from agentrl.actors.rollouts import RolloutPlayer
+from agentrl.actors.player import Player
+from agentrl.actors.rollouts import RolloutEpisodes
 from agentrl.bounds import A_REWARD
 from agentrl.envs.messages import Step
 from agentrl.envs.program import Program
 from agentrl.envs.rollout import Chat, Rollout
 from agentrl.errors import ChatError, EngineError, InfrastructureError, TokenError
 from agentrl.tokens import QwenFormat, Vocab
-from agentrl.tokens.formats.qwen3 import StrippedQwen3Format
+from agentrl.tokens.formats.qwen3_stripped import StrippedQwen3Format
 from agentrl.types import EpisodeSummary, Outcome, SpanKind, StopReason, Task
 from tests.unit.rollout_ground import (
     ASSIGNMENT,
@@ -606,7 +607,7 @@ async def test_episodes_of_one_player_share_the_endpoint() -> None:
         return 1.0
 
     async with Endpoint() as endpoint:
-        player = RolloutPlayer(made_of(solve), CHAT, LIMITS, endpoint)
+        player = Player(RolloutEpisodes(made_of(solve), CHAT, LIMITS, endpoint))
         for _ in range(2):
             await player.play(ASSIGNMENT, Policy(["42"]))
     assert urls[0] == urls[1]

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from agentrl.cluster.ports import free_ports
 from agentrl.config.run import RunConfig
-from agentrl.envs.preflight import preflight
+from agentrl.envs.check.preflight import preflight
 from agentrl.envs.search_r1 import SearchR1Env
 from agentrl.envs.search_r1.facts import passages
 from agentrl.envs.search_r1.indexes import PACKAGE, find_model

@@ -14,8 +14,9 @@ import psutil
 import pytest
 
 from agentrl import AssistantTurn, ToolCall, load_env
-from agentrl.envs import contract
-from agentrl.envs.ground import Finding, Ground
+from agentrl.envs.check import contract
+from agentrl.envs.check.harness import Finding
+from agentrl.envs.check.subject import Subject
 from agentrl.errors import ConfigError, EnvError, InfrastructureError
 from agentrl.tools import ToolResult, mcp, run_call
 from agentrl.tools.mcp import McpServer, McpSpec
@@ -253,7 +254,7 @@ async def test_it_keeps_what_an_env_promises(url: str, monkeypatch: pytest.Monke
     }
     assert len(tried) == len(names)
     monkeypatch.setattr(contract, "PROMISES", tried)
-    ground = Ground(
+    ground = Subject(
         load_env("tools"), {"mcp": [{"url": url}]}, Task("t", {"input": "q", "label": "3"})
     )
     found = await anyio.to_thread.run_sync(lambda: list(contract.check_contract(ground)))

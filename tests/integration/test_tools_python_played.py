@@ -8,8 +8,8 @@ import pytest
 
 from agentrl.cli.main import main
 from agentrl.config.resolve import parse
+from agentrl.envs.check.preflight import preflight
 from agentrl.envs.messages import AssistantTurn, Step
-from agentrl.envs.preflight import preflight
 from agentrl.envs.registry import load_env
 from agentrl.envs.tools_python import ToolsPythonEnv
 from agentrl.errors import ConfigError, EnvError

@@ -11,7 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agentrl.learner.backend import LossFn, MicroBatch, StepResult
+from agentrl.algorithms.rows import LossFn, MicroBatch, Outputs
+from agentrl.learner.backend import StepResult
+from agentrl.learner.measures import Measures, joined, measured
 
 VOCABULARY = 8
 
@@ -51,28 +53,24 @@ class ToyBackend:
         entropy_T = -(logprobs_TV.exp() * logprobs_TV).sum(-1)
         return logprobs_TV.gather(1, batch.labels_T[:, None]).squeeze(1), entropy_T
 
-    def logprobs(
-        self, micro_batches: Sequence[MicroBatch], *, reference: bool = False
-    ) -> list[Tensor]:
+    def run(self, model: str, micro_batches: Sequence[MicroBatch]) -> list[Tensor]:
         self.num_passes += 1
-        table = self._initial if reference else self.table.detach()
+        table = {"reference": self._initial, "policy": self.table.detach()}[model]
         return [self._scores(table, batch)[0] for batch in micro_batches]
 
-    def step(self, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:
+    def step(self, model: str, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:
         gradient = torch.zeros_like(self.table)
-        metrics: dict[str, float] = {}
+        reports: list[Measures] = []
         for batch in micro_batches:
-            loss, sums = loss_fn(batch, *self._scores(self.table, batch))
+            loss, sums = loss_fn(batch, Outputs(*self._scores(self.table, batch)))
             if self.num_steps in self.not_finite_at:
                 loss = loss * math.nan
             gradient += torch.autograd.grad(loss, self.table)[0]
-            _accumulate(metrics, sums)
+            reports.append(measured(sums))
         self.num_steps += 1
-        gathered = self._group.gather(self.data_parallel_rank, (gradient, metrics))
+        gathered = self._group.gather(self.data_parallel_rank, (gradient, reports))
         gradient = torch.stack([rank_gradient for rank_gradient, _ in gathered]).sum(0)
-        total: dict[str, float] = {}
-        for _, rank_metrics in gathered:
-            _accumulate(total, rank_metrics)
+        total = joined(report for _, reports in gathered for report in reports)
         norm = float(gradient.norm())
         if math.isfinite(norm):
             with torch.no_grad():
@@ -106,8 +104,3 @@ class ToyBackend:
         return [math.fsum(column) for column in zip(*gathered, strict=True)]
 
     def close(self) -> None: ...
-
-
-def _accumulate(total: dict[str, float], sums: dict[str, Tensor] | dict[str, float]) -> None:
-    for name, value in sums.items():
-        total[name] = total.get(name, 0.0) + float(value)

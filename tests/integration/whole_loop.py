@@ -16,6 +16,7 @@ import anyio
 from anyio.from_thread import BlockingPortal
 
 from agentrl.actors.worker import Worker, WorkerSettings
+from agentrl.algorithms.load import load_algorithm
 from agentrl.buffer import BufferSettings, run_buffer
 from agentrl.clock import MonotonicClock
 from agentrl.cluster.events import RunState
@@ -203,7 +204,7 @@ def learn(
         with BlockingPeer(site.address, role="learner", name="learner-0") as peer:
             watched = WatchedPeer(peer, dies_at)
             outcome = run_learner(
-                config,
+                load_algorithm(config),
                 backend,
                 watched,
                 sink,

@@ -17,8 +17,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from agentrl.algorithms.rows import LossFn, MicroBatch, Outputs
 from agentrl.errors import InfrastructureError
-from agentrl.learner.backend import LossFn, MicroBatch, TrainBackend
+from agentrl.learner.backend import TrainBackend
 
 VOCAB = 96
 DIMS: dict[str, Any] = {
@@ -126,23 +127,19 @@ def _packed(lengths: Sequence[int], seed: int, masked: float = 0.0) -> MicroBatc
     )
 
 
-def pg(
-    batch: MicroBatch, logprobs_T: Tensor, entropy_T: Tensor
-) -> tuple[Tensor, dict[str, Tensor]]:
+def pg(batch: MicroBatch, out: Outputs) -> tuple[Tensor, dict[str, Tensor]]:
     """A clipped policy-gradient loss with an entropy bonus over a fixed denominator."""
-    ratio = (logprobs_T - batch.columns["mu"]).exp()
+    ratio = (out.logprobs_T - batch.columns["mu"]).exp()
     advantages = batch.columns["advantages"]
     gain = torch.minimum(ratio * advantages, ratio.clamp(0.5, 2.0) * advantages)
     mask = batch.columns["mask"]
-    value = -((gain + 0.05 * entropy_T) * mask).sum() / 50.0
-    return value, {"loss": value.detach(), "tokens": mask.sum()}
+    value = -((gain + 0.05 * out.entropy_T) * mask).sum() / 50.0
+    return value, {"loss": value.detach(), "custom_tokens": mask.sum()}
 
 
-def nan_pg(
-    batch: MicroBatch, logprobs_T: Tensor, entropy_T: Tensor
-) -> tuple[Tensor, dict[str, Tensor]]:
+def nan_pg(batch: MicroBatch, out: Outputs) -> tuple[Tensor, dict[str, Tensor]]:
     """A loss whose gradient is not a number."""
-    value, metrics = pg(batch, logprobs_T, entropy_T)
+    value, metrics = pg(batch, out)
     return value * torch.nan, metrics
 
 
@@ -165,12 +162,12 @@ def play(backend: TrainBackend, target: Path) -> None:
             for index, batch in enumerate(batches(lengths, 100 * step + 10 * share))
             if share % backend.data_parallel_size == backend.data_parallel_rank
         }
-        found = backend.logprobs(list(own.values()))
+        found = backend.run("policy", list(own.values()))
         masks = [batch.columns["mask"] for batch in own.values()]
         logprobs |= {k: f * mask for k, f, mask in zip(own, found, masks, strict=True)}
-        result = backend.step(list(own.values()), pg)
+        result = backend.step("policy", list(own.values()), pg)
         seen["results"].append([result.skipped, result.grad_norm, result.metrics])
-    seen["nan_skipped"] = backend.step(list(own.values()), nan_pg).skipped
+    seen["nan_skipped"] = backend.step("policy", list(own.values()), nan_pg).skipped
     seen["sum"] = backend.all_reduce_sum([backend.data_parallel_rank + 1.0, 0.5])
     seen["bytes"] = list(backend.broadcast_bytes(b"lease" if backend.is_source else None))
     seen["is_source"] = backend.is_source
@@ -196,7 +193,7 @@ def follow(backend: TrainBackend, script: Sequence[Sequence[str]]) -> None:
                     for batch in batches(lengths, 1000 + 100 * number + 10 * share)
                     if share % backend.data_parallel_size == backend.data_parallel_rank
                 ]
-                assert not backend.step(own, pg).skipped
+                assert not backend.step("policy", own, pg).skipped
             case "save":
                 Path(argument).mkdir(parents=True, exist_ok=True)
                 backend.save_state(Path(argument))

@@ -26,9 +26,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from agentrl.algorithms.load import load_algorithm
+from agentrl.algorithms.rows import LossFn, MicroBatch, Outputs
 from agentrl.config.run import RunConfig
-from agentrl.learner.backend import LossFn, MicroBatch, StepResult
+from agentrl.learner.backend import StepResult
 from agentrl.learner.iteration import train_lease
+from agentrl.learner.measures import Measures, joined, measured
 from agentrl.learner.rows import Trajectory, decode_trajectory
 from agentrl.lineage import Lineage
 from agentrl.types import (
@@ -75,7 +78,12 @@ CASES: dict[str, dict[str, Any]] = {
 
 Numbers = dict[str, Any]
 _PASSES = frozenset({"prox", "reference"})
-_KEPT = ("loss", "pg_loss", "kl_loss", "entropy", "clipped", "truncated")
+#: Totals that are kept, and the metrics that have them.
+_KEPT = {
+    **{name: name for name in ("loss", "pg_loss", "kl_loss", "entropy")},
+    "clipped": "pg_clipfrac",
+    "truncated": "tis_clipfrac",
+}
 
 
 def lineage() -> Lineage:
@@ -177,31 +185,29 @@ class TableBackend:
         )
         self.steps: list[Numbers] = []
 
-    def logprobs(
-        self, micro_batches: Sequence[MicroBatch], *, reference: bool = False
-    ) -> list[Tensor]:
-        table = self._reference if reference else self.table.detach()
+    def run(self, model: str, micro_batches: Sequence[MicroBatch]) -> list[Tensor]:
+        table = {"reference": self._reference, "policy": self.table.detach()}[model]
         return [_scores(table, batch)[0] for batch in micro_batches]
 
-    def step(self, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:
+    def step(self, model: str, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:
         gradient = torch.zeros_like(self.table)
-        sums: dict[str, float] = {}
+        reports: list[Measures] = []
         for batch in micro_batches:
-            loss, found = loss_fn(batch, *_scores(self.table, batch))
+            loss, found = loss_fn(batch, Outputs(*_scores(self.table, batch)))
             gradient += torch.autograd.grad(loss, self.table)[0]
-            for name, value in found.items():
-                sums[name] = sums.get(name, 0.0) + float(value)
+            reports.append(measured(found))
+        measures = joined(reports)
         norm = float(gradient.norm())
         self.steps.append(
             {
                 "columns": _digests(micro_batches),
                 "grad_norm": norm.hex(),
-                **{name: sums[name].hex() for name in _KEPT if name in sums},
+                **{k: measures[name][0].hex() for k, name in _KEPT.items() if name in measures},
             }
         )
         with torch.no_grad():
             self.table -= RATE * gradient
-        return StepResult(skipped=False, grad_norm=norm, lr=RATE, metrics=sums)
+        return StepResult(skipped=False, grad_norm=norm, lr=RATE, metrics=measures)
 
     def broadcast_bytes(self, data: bytes | None) -> bytes:
         assert data is not None
@@ -217,7 +223,7 @@ def numbers_of(case: str, seed: int) -> Numbers:
     cfg = RunConfig(num_steps_per_rollout=2, max_tokens_per_gpu=160, **flags)
     batch, backend = Batch(seed), TableBackend(seed)
     with torch.random.fork_rng():
-        result = train_lease(batch.header, cfg, backend, lineage(), batch.fetch)  # type: ignore[arg-type]
+        result = train_lease(batch.header, load_algorithm(cfg), backend, lineage(), batch.fetch)  # type: ignore[arg-type]
     return {
         "steps": backend.steps,
         "counts": list(result.counts.values()),

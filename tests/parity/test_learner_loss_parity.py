@@ -13,11 +13,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from agentrl.algorithms.corrections import effective_sample_share, kl_estimate, truncated_weight
+from agentrl.algorithms.load import load_algorithm
+from agentrl.algorithms.policy_loss import policy_loss
+from agentrl.algorithms.rows import MicroBatch, Outputs
 from agentrl.config.run import RunConfig
-from agentrl.learner.advantage import group_advantages
-from agentrl.learner.backend import MicroBatch
-from agentrl.learner.corrections import effective_sample_share, kl_estimate, truncated_weight
-from agentrl.learner.loss import Objective, PolicyLoss
+from agentrl.learner.measures import measured
 
 NUM_TOKENS = 60
 
@@ -127,8 +128,7 @@ def test_loss_gradient_and_sums_agree_with_the_papers(case: dict[str, Any], seed
 
     expected, counts = reference_loss(cfg, batch.columns, logprobs, entropy)
     expected_grads = torch.autograd.grad(expected, [logprobs, entropy], allow_unused=True)
-    loss_fn = PolicyLoss(Objective.from_config(cfg), rank=0, num_ranks=1, max_age=2)
-    loss, sums = loss_fn(batch, logprobs, entropy)
+    loss, sums = policy_loss(cfg, batch, Outputs(logprobs, entropy))
     grads = torch.autograd.grad(loss, [logprobs, entropy], allow_unused=True)
 
     assert float(loss.detach()) == pytest.approx(float(expected.detach()), rel=1e-4, abs=1e-5)
@@ -136,27 +136,31 @@ def test_loss_gradient_and_sums_agree_with_the_papers(case: dict[str, Any], seed
         wanted = torch.zeros(NUM_TOKENS) if wanted is None else wanted
         grad = torch.zeros(NUM_TOKENS) if grad is None else grad
         torch.testing.assert_close(grad, wanted, rtol=1e-4, atol=1e-6)
-    assert float(sums["clipped"]) == counts["clipped"]
-    assert float(sums["truncated"]) == counts["truncated"]
-    for name, wanted_sum in (
-        ("ratio", counts["ratio"]),
-        ("ratio_squared", counts["ratio_squared"]),
-        ("mismatch", counts["k3"]),
-    ):
-        total = sum(float(sums[f"{name}@{age}"]) for age in range(3))
-        assert total == pytest.approx(wanted_sum, rel=1e-4, abs=1e-4)
+    measures = measured(sums)
+    num_trained = int(batch.columns["mask"].sum())
+    assert measures["pg_clipfrac"] == pytest.approx((counts["clipped"], num_trained))
+    assert measures["tis_clipfrac"] == pytest.approx((counts["truncated"], num_trained))
+    expected_ess = (counts["ratio"], counts["ratio_squared"], num_trained)
+    expected_kl = (counts["k3"], num_trained)
+    for suffixes in ([""], [f"/age_{age}" for age in range(3)]):
+        ess = [sum(found) for found in zip(*(measures[f"ess{s}"] for s in suffixes), strict=True)]
+        kl = [
+            sum(found)
+            for found in zip(*(measures[f"mismatch_kl{s}"] for s in suffixes), strict=True)
+        ]
+        assert ess == pytest.approx(expected_ess, rel=1e-4, abs=1e-4)
+        assert kl == pytest.approx(expected_kl, rel=1e-4, abs=1e-4)
 
 
 def test_no_position_but_a_trained_one_gets_a_gradient_or_can_spoil_the_loss() -> None:
     batch = micro_batch(7, reference=random_logprobs(8), prox=random_logprobs(9))
     untrained = ~batch.columns["mask"]
     cfg = RunConfig(use_kl_loss=True, kl_loss_coef=0.1, entropy_coef=0.1)
-    objective = Objective.from_config(cfg)
     logprobs, entropy = random_logprobs(10), random_logprobs(11)
-    clean, _ = PolicyLoss(objective, 0, 1, 2)(batch, logprobs, entropy)
+    clean, _ = policy_loss(cfg, batch, Outputs(logprobs, entropy))
     dirty_logprobs = logprobs.masked_fill(untrained, math.nan).requires_grad_()
     dirty_entropy = entropy.masked_fill(untrained, math.inf).requires_grad_()
-    loss, _ = PolicyLoss(objective, 0, 1, 2)(batch, dirty_logprobs, dirty_entropy)
+    loss, _ = policy_loss(cfg, batch, Outputs(dirty_logprobs, dirty_entropy))
     torch.autograd.backward(loss)
     assert dirty_logprobs.grad is not None
     assert dirty_entropy.grad is not None
@@ -169,33 +173,11 @@ def test_no_position_but_a_trained_one_gets_a_gradient_or_can_spoil_the_loss() -
 def test_a_micro_batch_without_trained_tokens_still_has_a_graph_and_a_zero_gradient() -> None:
     batch = micro_batch(3, mask=torch.zeros(NUM_TOKENS, dtype=torch.bool))
     logprobs = random_logprobs(4).requires_grad_()
-    loss, _ = PolicyLoss(Objective.from_config(RunConfig()), 0, 1, 2)(
-        batch, logprobs, torch.zeros(NUM_TOKENS)
-    )
+    loss, _ = policy_loss(RunConfig(), batch, Outputs(logprobs, torch.zeros(NUM_TOKENS)))
     torch.autograd.backward(loss)
     assert float(loss.detach()) == 0
     assert logprobs.grad is not None
     assert not logprobs.grad.any()
-
-
-def test_the_largest_difference_survives_a_backend_that_only_sums() -> None:
-    loss_fn = PolicyLoss(Objective.from_config(RunConfig()), rank=1, num_ranks=2, max_age=2)
-    total: dict[str, float] = {}
-    largest = largest_on_policy = 0.0
-    for seed in range(5):
-        batch, logprobs = micro_batch(seed), random_logprobs(seed + 50)
-        _, sums = loss_fn(batch, logprobs, torch.zeros(NUM_TOKENS))
-        for name, value in sums.items():
-            total[name] = total.get(name, 0.0) + float(value)
-        for t in range(NUM_TOKENS):
-            if batch.columns["sampled"][t]:
-                diff = abs(float(batch.columns["mu"][t]) - float(logprobs[t]))
-                largest = max(largest, diff)
-                if batch.columns["ages"][t] == 0:
-                    largest_on_policy = max(largest_on_policy, diff)
-    assert total["max_diff#1"] == pytest.approx(largest)
-    assert total["max_diff_on_policy#1"] == pytest.approx(largest_on_policy)
-    assert total["max_diff#0"] == 0
 
 
 def test_extreme_ratios_stay_finite() -> None:
@@ -213,11 +195,11 @@ def test_grpo_advantages_agree_with_the_paper() -> None:
     rewards = [0.0, 1.0, 0.25, 1.0, 0.5]
     mean, std = statistics.fmean(rewards), statistics.stdev(rewards)
     grpo = [(r - mean) / (std + 1e-6) for r in rewards]
-    assert group_advantages(rewards, RunConfig()) == pytest.approx(grpo)
+    assert load_algorithm(RunConfig()).values(rewards) == pytest.approx(grpo)
     dr_grpo = RunConfig(disable_grpo_std_normalization=True)
-    assert group_advantages(rewards, dr_grpo) == pytest.approx([r - mean for r in rewards])
+    assert load_algorithm(dr_grpo).values(rewards) == pytest.approx([r - mean for r in rewards])
     raw = RunConfig(disable_rewards_normalization=True)
-    assert group_advantages(rewards, raw) == rewards
+    assert load_algorithm(raw).values(rewards) == rewards
 
 
 def test_effective_sample_share_is_one_for_equal_weights_and_one_nth_for_a_single_one() -> None:

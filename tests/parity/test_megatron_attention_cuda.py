@@ -11,9 +11,9 @@ import torch
 import torch.nn.attention.varlen
 from torch import Tensor
 
+from agentrl.algorithms.rows import LossFn, MicroBatch
 from agentrl.config.device_defaults import defaults_for
 from agentrl.config.run import RunConfig
-from agentrl.learner.backend import LossFn, MicroBatch
 from agentrl.learner.megatron import MegatronBackend
 from agentrl.learner.megatron.attention import PackedAttention
 
@@ -126,8 +126,8 @@ def pretend_cuda() -> Iterator[Callable[[], None]]:
 
 def step(backend: MegatronBackend, batch: MicroBatch, loss: LossFn) -> tuple[Tensor, float]:
     """Log-probabilities before the step, and its gradient norm."""
-    (logprobs,) = backend.logprobs([batch])
-    return logprobs, backend.step([batch], loss).grad_norm
+    (logprobs,) = backend.run("policy", [batch])
+    return logprobs, backend.step("policy", [batch], loss).grad_norm
 
 
 def test_settings_of_a_gpu_train_through_the_variable_length_kernel(

@@ -10,10 +10,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from agentrl.algorithms.load import load_algorithm
+from agentrl.algorithms.rows import LossFn, MicroBatch, Outputs
 from agentrl.config.learner_memory import learner_bytes
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
-from agentrl.learner.backend import LossFn, MicroBatch
 from agentrl.learner.megatron import MegatronBackend
 
 LR, DECAY, CLIP = 1e-3, 0.1, 0.5
@@ -38,6 +39,7 @@ def open_backend(free_ports: Callable[[int], int]) -> Iterator[Open]:
             master_address="127.0.0.1",
             master_port=free_ports(1),
             num_training_steps=None,
+            models=load_algorithm(cfg).needs.models,
         )
         opened.append(backend)
         return backend
@@ -72,7 +74,7 @@ def torch_steps(
     for batches in steps:
         optimizer.zero_grad()
         for batch in batches:
-            torch.autograd.backward(loss_fn(batch, *hf_scores(model, batch))[0])
+            torch.autograd.backward(loss_fn(batch, Outputs(*hf_scores(model, batch)))[0])
         norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)))
         optimizer.step()
     return hf_weights(model), norms
@@ -84,7 +86,7 @@ def test_packed_logprobs_equal_those_of_transformers_one_by_one(
 ) -> None:
     model, directory = hf_model(name)
     batches = [packed([30, 7, 19, 1], 1), packed([12], 2)]
-    found = open_backend(directory).logprobs(batches)
+    found = open_backend(directory).run("policy", batches)
     for batch, logprobs in zip(batches, found, strict=True):
         wanted = hf_scores(model, batch)[0].detach()
         assert logprobs.dtype == torch.float32
@@ -98,7 +100,7 @@ def test_logprobs_are_of_the_distribution_that_was_sampled_from(
     """The engine reports log softmax(logits / temperature): so must the learner."""
     model, directory = hf_model("Qwen3")
     batch = packed([12], 2)
-    (found,) = open_backend(directory, rollout_temperature=0.7).logprobs([batch])
+    (found,) = open_backend(directory, rollout_temperature=0.7).run("policy", [batch])
     log_p = (model(batch.tokens_T[None]).logits[0] / 0.7).log_softmax(-1)
     wanted = log_p.gather(-1, batch.labels_T[:, None])[:, 0].detach()
     assert float((found - wanted).abs().max()) < 1e-4
@@ -110,7 +112,7 @@ def test_the_reference_is_scored_at_the_temperature_too(
     model, directory = hf_model("Qwen3")
     batch = packed([12], 2)
     flags = {"use_kl_loss": True, "kl_loss_coef": 0.1, "rollout_temperature": 0.7}
-    (found,) = open_backend(directory, **flags).logprobs([batch], reference=True)
+    (found,) = open_backend(directory, **flags).run("reference", [batch])
     log_p = (model(batch.tokens_T[None]).logits[0] / 0.7).log_softmax(-1)
     wanted = log_p.gather(-1, batch.labels_T[:, None])[:, 0].detach()
     assert float((found - wanted).abs().max()) < 1e-4
@@ -129,7 +131,7 @@ def test_a_gradient_at_a_temperature_equals_that_of_transformers(
     steps = [[packed([30], 1), packed([19], 2)]]
     wanted, norms = torch_steps(model, steps, pg_loss, hf_scores_at)
     backend = open_backend(directory, rollout_temperature=0.7)
-    found = [backend.step(batches, pg_loss).grad_norm for batches in steps]
+    found = [backend.step("policy", batches, pg_loss).grad_norm for batches in steps]
     assert found == pytest.approx(norms, abs=1e-4)
     assert worst(dict(backend.hf_tensors()), wanted) < 1e-4
 
@@ -150,7 +152,7 @@ def test_bf16_logits_lose_nothing_to_a_temperature(hf_model: Any, open_backend: 
 
     def log_p(temperature: float) -> Tensor:
         backend = open_backend(directory, {"bf16": True}, rollout_temperature=temperature)
-        (found,) = backend.logprobs([batch])
+        (found,) = backend.run("policy", [batch])
         backend.close()
         return found.view(vocab, length)
 
@@ -199,10 +201,11 @@ def test_two_steps_equal_torch_adamw_on_the_transformers_model(
     steps = [[packed([30, 7], 1), packed([19], 2), packed([5, 5, 5], 3)], [packed([40, 2], 4)]]
     wanted, norms = torch_steps(model, steps, pg_loss, hf_scores)
     backend = open_backend(directory, megatron)
-    results = [backend.step(batches, pg_loss) for batches in steps]
+    results = [backend.step("policy", batches, pg_loss) for batches in steps]
     assert [result.skipped for result in results] == [False, False]
     assert [result.grad_norm for result in results] == pytest.approx(norms, abs=1e-4)
-    assert results[0].metrics["tokens"] == (37 - 2) + (19 - 1) + (15 - 3)
+    (num_tokens,) = results[0].metrics["custom_tokens"]
+    assert num_tokens == (37 - 2) + (19 - 1) + (15 - 3)
     assert max(norms) > CLIP
     assert worst(dict(backend.hf_tensors()), wanted) < 1e-4
     assert worst(hf_weights(model), wanted) > 1e-3
@@ -216,12 +219,12 @@ def test_logits_of_scored_labels_alone_give_the_same_step(
     steps = [[packed([30, 7], 1, 0.7), packed([19], 2, 0.7)], [packed([2, 3], 3, 1.0)]]
     wanted, norms = torch_steps(model, steps, pg_loss, hf_scores)
     backend = open_backend(directory)
-    (first, *_) = backend.logprobs(steps[0])
+    (first, *_) = backend.run("policy", steps[0])
     scored = steps[0][0].columns["scored"]
     assert 0 < int(scored.sum()) < len(scored)
     assert float((first - hf_scores(model, steps[0][0])[0]).abs()[scored].max()) < 1e-4
     assert first[~scored].abs().max() == 0
-    results = [backend.step(batches, pg_loss) for batches in steps]
+    results = [backend.step("policy", batches, pg_loss) for batches in steps]
     assert [result.grad_norm for result in results] == pytest.approx(norms, abs=1e-4)
     assert worst(dict(backend.hf_tensors()), wanted) < 1e-4
 
@@ -234,7 +237,7 @@ def test_tied_weights_are_trained_as_one(
     wanted, _ = torch_steps(model, steps, pg_loss, hf_scores)
     backend = open_backend(directory)
     for batches in steps:
-        backend.step(batches, pg_loss)
+        backend.step("policy", batches, pg_loss)
     assert worst(dict(backend.hf_tensors()), wanted) < 1e-4
 
 
@@ -252,28 +255,26 @@ def test_a_step_that_is_not_finite_changes_nothing(
     batch = packed([30, 7], 1)
     flags = {"lr_warmup_iters": 10}
 
-    def poisoned(
-        micro_batch: MicroBatch, logprobs: Tensor, entropy: Tensor
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        value, metrics = pg_loss(micro_batch, logprobs, entropy)
+    def poisoned(micro_batch: MicroBatch, out: Outputs) -> tuple[Tensor, dict[str, Tensor]]:
+        value, metrics = pg_loss(micro_batch, out)
         return value + torch.inf if poison == "loss" else value * torch.nan, metrics
 
     backend = open_backend(directory, {"use_distributed_optimizer": distributed}, **flags)
-    first = backend.step([batch], pg_loss)
+    first = backend.step("policy", [batch], pg_loss)
     before = {name: tensor.clone() for name, tensor in backend.hf_tensors()}
-    bad = backend.step([batch, batch], poisoned)
+    bad = backend.step("policy", [batch, batch], poisoned)
     after = dict(backend.hf_tensors())
     assert bad.skipped
     assert all(torch.equal(after[name], before[name]) for name in before)
-    second = backend.step([batch], pg_loss)
+    second = backend.step("policy", [batch], pg_loss)
     assert not second.skipped
     assert (first.lr, bad.lr, second.lr) == pytest.approx((LR / 10, 2 * LR / 10, 2 * LR / 10))
     with_skip = {name: tensor.clone() for name, tensor in backend.hf_tensors()}
     backend.close()
 
     clean = open_backend(directory, {"use_distributed_optimizer": distributed}, **flags)
-    clean.step([batch], pg_loss)
-    clean.step([batch], pg_loss)
+    clean.step("policy", [batch], pg_loss)
+    clean.step("policy", [batch], pg_loss)
     assert worst(with_skip, dict(clean.hf_tensors())) == 0.0
 
 
@@ -281,7 +282,7 @@ def test_a_step_without_micro_batches_has_no_gradient(
     hf_model: Any, pg_loss: LossFn, open_backend: Open
 ) -> None:
     _, directory = hf_model("Qwen3")
-    result = open_backend(directory).step([], pg_loss)
+    result = open_backend(directory).step("policy", [], pg_loss)
     assert (result.skipped, result.grad_norm, result.metrics) == (False, 0.0, {})
 
 
@@ -291,18 +292,18 @@ def test_the_reference_keeps_the_first_weights(
     _, directory = hf_model("Qwen3")
     batch = packed([30, 7], 1)
     backend = open_backend(directory, use_kl_loss=True, kl_loss_coef=0.1)
-    (before,) = backend.logprobs([batch])
-    backend.step([batch], pg_loss)
-    assert torch.equal(backend.logprobs([batch], reference=True)[0], before)
-    assert not torch.equal(backend.logprobs([batch])[0], before)
+    (before,) = backend.run("policy", [batch])
+    backend.step("policy", [batch], pg_loss)
+    assert torch.equal(backend.run("reference", [batch])[0], before)
+    assert not torch.equal(backend.run("policy", [batch])[0], before)
 
 
 def test_a_reference_that_was_not_asked_for_is_refused(
     hf_model: Any, packed: Any, open_backend: Open
 ) -> None:
     backend = open_backend(hf_model("Qwen3").directory)
-    with pytest.raises(ValueError, match="kl-loss-coef"):
-        backend.logprobs([packed([4], 1)], reference=True)
+    with pytest.raises(ValueError, match="there is no reference model here, only policy"):
+        backend.run("reference", [packed([4], 1)])
 
 
 def test_bf16_trains_close_to_float32(
@@ -312,7 +313,7 @@ def test_bf16_trains_close_to_float32(
     steps = [[packed([30, 7], 1)], [packed([19], 2)]]
     _, norms = torch_steps(model, steps, pg_loss, hf_scores)
     backend = open_backend(directory, {"bf16": True, "use_distributed_optimizer": True})
-    found = [backend.step(batches, pg_loss).grad_norm for batches in steps]
+    found = [backend.step("policy", batches, pg_loss).grad_norm for batches in steps]
     assert found == pytest.approx(norms, rel=0.05)
     assert {tensor.dtype for _, tensor in backend.hf_tensors()} == {torch.bfloat16}
 
@@ -332,7 +333,7 @@ def test_a_rank_holds_the_bytes_that_a_dry_run_says(
 ) -> None:
     model, directory = hf_model("Qwen3")
     backend = open_backend(directory, megatron)
-    backend.step([packed([30, 7], 1)], pg_loss)
+    backend.step("policy", [packed([30, 7], 1)], pg_loss)
     tensors = [parameter.data for parameter in backend._model.parameters()]
     tensors += [buffer.grad_data for buffer in backend._model.buffers]
     for part in backend._optimizer.held():
@@ -357,19 +358,19 @@ def test_a_saved_model_loads_in_transformers_and_again_here(
     _, directory = hf_model("Qwen3-tied")
     batch = packed([30, 7], 1)
     backend = open_backend(directory)
-    backend.step([batch], pg_loss)
+    backend.step("policy", [batch], pg_loss)
     target = tmp_path / "out" / "model"
     backend.save_hf(target)
     backend.save_hf(target)
     trained = {name: tensor.clone() for name, tensor in backend.hf_tensors()}
-    (logprobs,) = backend.logprobs([batch])
+    (logprobs,) = backend.run("policy", [batch])
     backend.close()
 
     model = transformers.AutoModelForCausalLM.from_pretrained(target)
     assert worst(hf_weights(model), trained) == 0.0
     assert (target / "generation_config.json").exists()
     assert [path.name for path in target.parent.iterdir()] == ["model"]
-    assert torch.equal(open_backend(target).logprobs([batch])[0], logprobs)
+    assert torch.equal(open_backend(target).run("policy", [batch])[0], logprobs)
 
 
 def test_a_checkpoint_that_does_not_fit_is_refused_by_the_names_of_its_tensors(

@@ -47,7 +47,7 @@ def opened(hf_model: Any, free_ports: Callable[[int], int]) -> Iterator[Open]:
 
 def rates(backend: MegatronBackend, packed: Any, loss: Any, num: int) -> list[float]:
     """Learning rates of the next steps, which are taken."""
-    return [backend.step([packed([20, 9], seed)], loss).lr for seed in range(num)]
+    return [backend.step("policy", [packed([20, 9], seed)], loss).lr for seed in range(num)]
 
 
 def adam_steps(backend: MegatronBackend) -> set[float]:

@@ -11,7 +11,8 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from agentrl.tokens import Message, ToolCall, Vocab
-from agentrl.tokens.formats.qwen3 import Qwen3Format, StrippedQwen3Format
+from agentrl.tokens.formats.qwen3 import Qwen3Format
+from agentrl.tokens.formats.qwen3_stripped import StrippedQwen3Format
 from agentrl.tokens.transcript import Transcript
 
 MAX_CONTEXT = 100_000

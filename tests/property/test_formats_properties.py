@@ -4,6 +4,7 @@ are beyond reading."""
 import json
 import unicodedata
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -12,15 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl import tool
-from agentrl.tokens import Message, QwenFormat, ToolCall, Vocab
+from agentrl.shipped import CHAT_FORMATS
+from agentrl.tokens import Message, ToolCall, Vocab
 from agentrl.tokens.formats.base import ChatFormat
-from agentrl.tokens.formats.qwen3 import Qwen3Format, StrippedQwen3Format
+from agentrl.tokens.formats.load import format_class
 from agentrl.tokens.formats.tags import TagsFormat
 from agentrl.tools.tool import Tool
 from agentrl.types import SpanKind
 
 Make = Callable[[Vocab], ChatFormat]
-FORMATS: list[Make] = [QwenFormat, Qwen3Format, StrippedQwen3Format, TagsFormat]
+FORMATS: list[Make] = [
+    partial(format_class(name), tools_in_prompt=True, default_system=None)
+    for name in CHAT_FORMATS.places
+]
 of_each_format = pytest.mark.parametrize("make", FORMATS)
 
 

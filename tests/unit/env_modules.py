@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agentrl.config.run import RunConfig
-from agentrl.envs.preflight import preflight
+from agentrl.envs.check.preflight import preflight
 from agentrl.errors import ConfigError
 
 Write = Callable[..., RunConfig]

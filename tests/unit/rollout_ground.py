@@ -14,8 +14,9 @@ import agentrl.envs.search_r1
 from agentrl import rollout
 from agentrl.actors.endpoint.server import Endpoint
 from agentrl.actors.limits import Limits
+from agentrl.actors.player import Player
 from agentrl.actors.report import PlayedEpisode
-from agentrl.actors.rollouts import RolloutPlayer
+from agentrl.actors.rollouts import RolloutEpisodes
 from agentrl.envs.registry import MADE_ENV
 from agentrl.envs.rollout import Chat, Rollout
 from agentrl.tokens.formats.base import ChatFormat
@@ -139,7 +140,7 @@ async def play(
     make = solve if isinstance(solve, type) else made_of(solve)
     assigned = msgspec.structs.replace(ASSIGNMENT, **assignment)
     async with Endpoint() as endpoint:
-        return await RolloutPlayer(make, chat, limits, endpoint).play(assigned, policy)
+        return await Player(RolloutEpisodes(make, chat, limits, endpoint)).play(assigned, policy)
 
 
 def columns_of(played: PlayedEpisode) -> list[dict[str, np.ndarray[Any, Any]]]:

@@ -13,8 +13,9 @@ import pytest
 import agentrl.envs.search_r1
 from agentrl.actors import boundary
 from agentrl.actors.boundary import MAX_ERROR_CHARS
-from agentrl.actors.episode import EpisodePlayer
+from agentrl.actors.episode import EnvEpisodes
 from agentrl.actors.limits import Limits
+from agentrl.actors.player import Player
 from agentrl.actors.report import PlayedEpisode, require_sendable
 from agentrl.bounds import MAX_REWARD
 from agentrl.envs.env import Env
@@ -90,7 +91,7 @@ async def play(
         task=Task("t", {"question": question}),
         sampling=SamplingParams(max_new_tokens=64),
     )
-    player = EpisodePlayer(env, CHAT, LIMITS, close_timeout_s=close_timeout_s)
+    player = Player(EnvEpisodes(env, CHAT, LIMITS), close_timeout_s=close_timeout_s)
     return await player.play(assignment, client or Client())
 
 
@@ -214,6 +215,32 @@ async def test_a_cancellation_from_inside_the_env_is_an_env_error() -> None:
     played = await play(Cancelled)
     assert played.report.outcome is Outcome.ENV_ERROR
     assert "cancelled from inside" in str(played.report.error)
+
+
+async def test_an_env_that_cancels_the_task_that_it_runs_in_is_an_env_error() -> None:
+    class Cancelling(Asking):
+        async def step(self, turn: AssistantTurn) -> Step:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await anyio.sleep_forever()
+            return Step()
+
+    played = await play(Cancelling)
+    assert played.report.outcome is Outcome.ENV_ERROR
+    assert "the Env cancelled the task that it runs in" in str(played.report.error)
+
+
+async def test_a_scope_that_an_env_leaves_open_and_cancels_ends_nobody_else() -> None:
+    class Leaving(Asking):
+        async def step(self, turn: AssistantTurn) -> Step:
+            scope = anyio.CancelScope().__enter__()
+            scope.cancel()
+            return await super().step(turn)
+
+    played = await play(Leaving)
+    assert played.report.outcome is Outcome.ENV_ERROR
+    await anyio.lowlevel.checkpoint()  # nothing of it reaches the task that asked
 
 
 async def test_a_cancellation_from_inside_after_a_tool_timed_out_is_an_env_error() -> None:

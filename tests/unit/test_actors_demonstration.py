@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 import agentrl.envs.search_r1
-from agentrl.actors.demonstration import DemonstrationPlayer
+from agentrl.actors.demonstration import Demonstrations
 from agentrl.actors.limits import Limits
+from agentrl.actors.player import Player
 from agentrl.actors.report import PlayedEpisode
 from agentrl.tokens.formats.base import ChatFormat
 from agentrl.tokens.formats.load import load_format
@@ -59,7 +60,7 @@ async def play(chat: ChatFormat, row: dict[str, Any], max_context: int = 512) ->
         max_tool_calls=None,
         episode_timeout_s=60.0,
     )
-    player = DemonstrationPlayer(chat, limits, key="messages", now=lambda: 0.0)
+    player = Player(Demonstrations(chat, limits, key="messages"), now=lambda: 0.0)
     assignment = EpisodeAssignment(EpisodeId("g", 0), 0, 0, Task("rows:7", row), SamplingParams())
     return await player.play(assignment, NoEngine())
 

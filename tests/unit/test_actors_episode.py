@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import agentrl.envs.search_r1
-from agentrl.actors.episode import EpisodePlayer
+from agentrl.actors.episode import EnvEpisodes
 from agentrl.actors.limits import Limits
+from agentrl.actors.player import Player
 from agentrl.actors.report import PlayedEpisode
 from agentrl.envs.env import Env
 from agentrl.envs.messages import AssistantTurn, Message, Step
@@ -119,7 +120,7 @@ async def play(
     env: type[Env], client: ScriptedClient, limits: Limits = LIMITS, question: str = "Double 21."
 ) -> PlayedEpisode:
     assignment = msgspec.structs.replace(ASSIGNMENT, task=Task("t", {"question": question}))
-    return await EpisodePlayer(env, CHAT, limits).play(assignment, client)
+    return await Player(EnvEpisodes(env, CHAT, limits)).play(assignment, client)
 
 
 def columns_of(played: PlayedEpisode) -> dict[str, np.ndarray[Any, Any]]:
@@ -332,7 +333,7 @@ async def test_a_reward_that_the_final_text_alone_earns_stands() -> None:
 
 
 async def test_a_reward_from_outside_the_text_fails_its_episode_and_marks_the_later_ones() -> None:
-    player = EpisodePlayer(Cheat, CHAT, LIMITS)
+    player = Player(EnvEpisodes(Cheat, CHAT, LIMITS))
     played = await player.play(ASSIGNMENT, ScriptedClient(CALL, "I win<|im_end|>"))
     assert (played.report.outcome, played.report.trajectories) == (Outcome.ENV_ERROR, [])
     assert "fresh Cheat that ran no tool gives the same final text 0" in str(played.report.error)
@@ -352,7 +353,7 @@ async def test_an_env_that_declares_nothing_may_reward_what_it_likes() -> None:
 async def test_an_episode_that_was_cut_is_not_scored_again() -> None:
     client = ScriptedClient(CALL, "I win")
     before = Cheat.closed
-    player = EpisodePlayer(Cheat, CHAT, LIMITS)
+    player = Player(EnvEpisodes(Cheat, CHAT, LIMITS))
 
     async def generate(*args: Any, **kwargs: Any) -> Generation:
         generation = await ScriptedClient.generate(client, *args, **kwargs)

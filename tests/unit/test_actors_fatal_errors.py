@@ -9,10 +9,11 @@ import anyio
 import pytest
 
 from agentrl.actors.boundary import describe
-from agentrl.actors.episode import EpisodePlayer
+from agentrl.actors.episode import EnvEpisodes
 from agentrl.actors.failures import Failures
 from agentrl.actors.judge import judge_group
 from agentrl.actors.limits import Limits
+from agentrl.actors.player import Player
 from agentrl.actors.scoring import scored
 from agentrl.actors.worker_loop import WorkerLoop
 from agentrl.envs.env import Env
@@ -271,7 +272,7 @@ async def test_what_saving_raises_is_its_episode_s_env_error(
         states.append(state)
 
     states: list[bytes] = []
-    player = EpisodePlayer(Saved, CHAT, LIMITS)
+    player = Player(EnvEpisodes(Saved, CHAT, LIMITS))
     report = (await player.play(ASSIGNMENT, Client(), save=save)).report
     if method == "restore":
         report = (await player.play(ASSIGNMENT, Client(), saved=states[0])).report

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from agentrl.actors.failures import Failures
-from agentrl.actors.judge import check_reward_nonzero_std, judge_group, load_filter
+from agentrl.actors.filters.check_reward_nonzero_std import check_reward_nonzero_std
+from agentrl.actors.judge import judge_group, load_filter
 from agentrl.errors import ConfigError
 from agentrl.types import EpisodeSummary, Outcome, StopReason, Task
 from agentrl.wire.frames import decode, encode

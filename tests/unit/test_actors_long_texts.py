@@ -6,8 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from agentrl.actors.demonstration import DemonstrationPlayer
-from agentrl.actors.episode import EpisodePlayer
+from agentrl.actors.demonstration import Demonstrations
+from agentrl.actors.episode import EnvEpisodes
+from agentrl.actors.player import Player
 from agentrl.actors.report import PlayedEpisode
 from agentrl.envs.env import Env
 from agentrl.envs.messages import AssistantTurn, Message, Step
@@ -58,7 +59,9 @@ class Asking(Env):
 
 async def play_env(chat: QwenFormat, limits: Any = WIDE, **said: str) -> PlayedEpisode:
     env: type[Env] = type("Made", (Asking,), said)
-    return await EpisodePlayer(env, chat, limits).play(ASSIGNMENT, Policy(["42<|im_end|>"] * 2))
+    return await Player(EnvEpisodes(env, chat, limits)).play(
+        ASSIGNMENT, Policy(["42<|im_end|>"] * 2)
+    )
 
 
 def is_filtered(report: EpisodeReport, *words: str) -> bool:
@@ -126,7 +129,7 @@ async def test_long_demonstrations_are_written_beside_the_loop_or_filtered(text:
     chat, vocab = watched(WIDE.max_context)
     said = [{"role": "user", "content": text}, {"role": "assistant", "content": "42"}]
     assignment = msgspec.structs.replace(ASSIGNMENT, task=Task("t", {"messages": said}))
-    player = DemonstrationPlayer(chat, WIDE, key="messages")
+    player = Player(Demonstrations(chat, WIDE, key="messages"))
     report = (await player.play(assignment, Policy([]))).report
     if text is LONG:
         assert report.outcome is Outcome.DONE
@@ -139,5 +142,5 @@ async def test_long_demonstrations_are_written_beside_the_loop_or_filtered(text:
 async def test_a_prompt_that_is_a_few_tokens_too_long_is_filtered_by_its_tokens() -> None:
     limits = msgspec.structs.replace(LIMITS, max_prompt=10)
     env: type[Env] = type("Made", (Asking,), {"prompt": "word " * 20})
-    report = (await EpisodePlayer(env, CHAT, limits).play(ASSIGNMENT, Policy([]))).report
+    report = (await Player(EnvEpisodes(env, CHAT, limits)).play(ASSIGNMENT, Policy([]))).report
     assert is_filtered(report, "of task t is too long: at most 10 tokens fit", "and it has")

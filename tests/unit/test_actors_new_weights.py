@@ -10,6 +10,7 @@ import pytest
 import agentrl.envs.search_r1
 from agentrl.actors.limits import Limits
 from agentrl.actors.worker import Worker, WorkerSettings
+from agentrl.envs.env import EnvContext
 from agentrl.tokens.formats.load import load_format
 from agentrl.types import (
     EpisodeAssignment,
@@ -85,11 +86,10 @@ def worker() -> Worker:
     settings = WorkerSettings(
         env="single-turn",
         env_args={},
-        services={},
+        context=EnvContext(tool_timeout_s=1.0),
         model_dir=str(MODEL),
         chat_format="qwen",
         limits=limits,
-        tool_timeout_s=1.0,
         max_concurrent_episodes=4,
     )
     return Worker(settings)

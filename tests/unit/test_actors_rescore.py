@@ -56,11 +56,7 @@ def taker() -> type[Taker]:
 
 
 def audit_of(env: type[Env], timeout_s: float = 30.0) -> RewardAudit:
-    async def close(env: Env, id_: EpisodeId, boundary: Boundary) -> None:
-        assert id_ == ASSIGNMENT.id
-        await env.close()
-
-    return RewardAudit(env, close, timeout_s)
+    return RewardAudit(env, timeout_s)
 
 
 async def check(audit: RewardAudit, reward: float, text: str = "42") -> None:

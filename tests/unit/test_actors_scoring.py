@@ -8,10 +8,11 @@ import anyio
 import msgspec
 import pytest
 
-from agentrl.actors.episode import EpisodePlayer
+from agentrl.actors.episode import EnvEpisodes
+from agentrl.actors.player import Player
 from agentrl.actors.scoring import scored
+from agentrl.envs.check.signatures import check_class
 from agentrl.envs.env import Env
-from agentrl.envs.inspection import check_class
 from agentrl.envs.messages import Message
 from agentrl.errors import ConfigError, EnvError, InfrastructureError
 from agentrl.types import EpisodeSummary, Outcome, StopReason, Task
@@ -123,7 +124,7 @@ async def test_a_cancellation_of_the_worker_is_none_of_the_envs() -> None:
 
 async def test_an_episode_of_such_an_env_tells_its_last_words() -> None:
     client = ScriptedClient("Rome<|im_end|>")
-    played = await EpisodePlayer(Longest, CHAT, LIMITS).play(ASSIGNMENT, client)
+    played = await Player(EnvEpisodes(Longest, CHAT, LIMITS)).play(ASSIGNMENT, client)
     assert (played.report.answer, played.report.reward) == ("Rome", 0.0)
 
     class Alone(Longest):
@@ -133,7 +134,7 @@ async def test_an_episode_of_such_an_env_tells_its_last_words() -> None:
             return 1.0
 
     client = ScriptedClient("Rome<|im_end|>")
-    played = await EpisodePlayer(Alone, CHAT, LIMITS).play(ASSIGNMENT, client)
+    played = await Player(EnvEpisodes(Alone, CHAT, LIMITS)).play(ASSIGNMENT, client)
     assert (played.report.answer, played.report.reward) == ("", 1.0)
 
 

@@ -5,12 +5,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from agentrl.actors.episode import EpisodePlayer
+from agentrl.actors.episode import EnvEpisodes
+from agentrl.actors.player import Player
 from agentrl.envs.env import Env
 from agentrl.envs.messages import AssistantTurn, Message, Step
 from agentrl.errors import EngineError
 from agentrl.tokens import Vocab
-from agentrl.tokens.formats.qwen3 import StrippedQwen3Format
+from agentrl.tokens.formats.qwen3_stripped import StrippedQwen3Format
 from agentrl.types import COLUMNS, EpisodeReport, Outcome, StopReason
 from tests.unit.test_actors_episode import ASSIGNMENT, LIMITS, ScriptedClient
 
@@ -44,7 +45,7 @@ class Asker(Env):
 
 async def test_each_turn_stands_in_a_segment_of_its_own(qwen_vocab: Vocab) -> None:
     client = ScriptedClient(*TURNS, vocab=qwen_vocab)
-    player = EpisodePlayer(Asker, StrippedQwen3Format(qwen_vocab), LIMITS)
+    player = Player(EnvEpisodes(Asker, StrippedQwen3Format(qwen_vocab), LIMITS))
     played = await player.play(ASSIGNMENT, client)
     report = played.report
     assert report.error is None
@@ -59,7 +60,7 @@ async def test_each_turn_stands_in_a_segment_of_its_own(qwen_vocab: Vocab) -> No
 
 async def test_turns_of_all_segments_count_against_the_limit(qwen_vocab: Vocab) -> None:
     limits = msgspec.structs.replace(LIMITS, max_turns=2)
-    player = EpisodePlayer(Asker, StrippedQwen3Format(qwen_vocab), limits)
+    player = Player(EnvEpisodes(Asker, StrippedQwen3Format(qwen_vocab), limits))
     played = await player.play(ASSIGNMENT, ScriptedClient(*TURNS, vocab=qwen_vocab))
     assert played.report.stop_reason is StopReason.TURN_LIMIT
     assert len(played.report.trajectories) == 2
@@ -70,7 +71,7 @@ async def test_segments_beyond_what_a_report_can_carry_end_the_episode_with_its_
 ) -> None:
     async def play(max_tokens: int) -> EpisodeReport:
         limits = msgspec.structs.replace(LIMITS, max_tokens=max_tokens)
-        player = EpisodePlayer(Asker, StrippedQwen3Format(qwen_vocab), limits)
+        player = Player(EnvEpisodes(Asker, StrippedQwen3Format(qwen_vocab), limits))
         return (await player.play(ASSIGNMENT, ScriptedClient(*TURNS, vocab=qwen_vocab))).report
 
     sizes = [meta.num_tokens for meta in (await play(LIMITS.max_tokens)).trajectories]
@@ -83,7 +84,7 @@ async def test_segments_beyond_what_a_report_can_carry_end_the_episode_with_its_
 
 
 async def test_a_saved_episode_goes_on_in_its_segment(qwen_vocab: Vocab) -> None:
-    player = EpisodePlayer(Asker, StrippedQwen3Format(qwen_vocab), LIMITS)
+    player = Player(EnvEpisodes(Asker, StrippedQwen3Format(qwen_vocab), LIMITS))
     whole = await player.play(ASSIGNMENT, ScriptedClient(*TURNS, vocab=qwen_vocab))
     kept: list[bytes] = []
 

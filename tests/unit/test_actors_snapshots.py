@@ -7,7 +7,8 @@ import anyio
 import msgspec
 import pytest
 
-from agentrl.actors.episode import EpisodePlayer
+from agentrl.actors.episode import EnvEpisodes
+from agentrl.actors.player import Player
 from agentrl.actors.report import PlayedEpisode
 from agentrl.actors.snapshots import EpisodeSnapshot
 from agentrl.envs.env import Env
@@ -59,7 +60,7 @@ async def play(
     async def save(state: bytes) -> None:
         kept.append(state)
 
-    player = EpisodePlayer(env, CHAT, LIMITS)
+    player = Player(EnvEpisodes(env, CHAT, LIMITS))
     return await player.play(ASSIGNMENT, client, saved, save), kept
 
 
@@ -92,12 +93,12 @@ async def test_an_episode_that_goes_on_equals_one_that_was_never_cut() -> None:
 async def test_budgets_go_on_too() -> None:
     _, kept = await play(Counter, ScriptedClient(*texts("one", "two", "three")))
     limits = msgspec.structs.replace(LIMITS, max_turns=2)
-    player = EpisodePlayer(Counter, CHAT, limits)
+    player = Player(EnvEpisodes(Counter, CHAT, limits))
     played = await player.play(ASSIGNMENT, ScriptedClient(*texts("two")), kept[0])
     assert played.report.stop_reason is StopReason.TURN_LIMIT
     spent = msgspec.structs.replace(EpisodeSnapshot.decode(kept[0]), calls_left=0)
     call = '<tool_call>\n{"name": "x", "arguments": {}}\n</tool_call><|im_end|>'
-    player = EpisodePlayer(Counter, CHAT, msgspec.structs.replace(LIMITS, max_tool_calls=9))
+    player = Player(EnvEpisodes(Counter, CHAT, msgspec.structs.replace(LIMITS, max_tool_calls=9)))
     played = await player.play(ASSIGNMENT, ScriptedClient(call), spent.encode())
     assert played.report.stop_reason is StopReason.TOOL_CALL_LIMIT
 
@@ -112,7 +113,7 @@ async def test_time_goes_on_too() -> None:
         async def generate(self, *args: Any, **kwargs: Any) -> Any:
             await anyio.sleep_forever()
 
-    player = EpisodePlayer(Counter, CHAT, LIMITS)
+    player = Player(EnvEpisodes(Counter, CHAT, LIMITS))
     played = await player.play(ASSIGNMENT, Slow(), late.encode())
     assert played.report.stop_reason is StopReason.TIME_LIMIT
     assert played.report.wall_s >= LIMITS.episode_timeout_s

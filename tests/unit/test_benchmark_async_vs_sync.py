@@ -13,7 +13,7 @@ from aiohttp import web
 
 from agentrl.config.resolve import parse
 from agentrl.config.run import RunConfig
-from agentrl.envs.inspection import check_class
+from agentrl.envs.check.signatures import check_class
 from agentrl.envs.messages import AssistantTurn
 from agentrl.envs.registry import load_env
 from agentrl.envs.search_r1 import SearchR1Env

@@ -14,10 +14,7 @@ with pytest.MonkeyPatch.context() as patch:
 #: Measured on commits that a rewritten history has lost; to be measured again, and then to be
 #: taken from here.
 LOST = {
-    "async_vs_sync",
     "default_job",
-    "interrupts",
-    "survival",
 }
 
 

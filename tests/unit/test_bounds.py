@@ -7,8 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from agentrl.actors.episode import EpisodePlayer
+from agentrl.actors.episode import EnvEpisodes
+from agentrl.actors.player import Player
 from agentrl.actors.scoring import scored
+from agentrl.algorithms.base import credits_of
+from agentrl.algorithms.load import load_algorithm
 from agentrl.bounds import MAX_METRIC, MAX_REWARD, metric_defect, reward_defect
 from agentrl.buffer.payloads import defect
 from agentrl.buffer.rows import EpisodeRow
@@ -18,7 +21,6 @@ from agentrl.envs.messages import AssistantTurn, Message, Step
 from agentrl.envs.rollout import outcome_of
 from agentrl.envs.single_turn import SingleTurnEnv
 from agentrl.errors import DataError, EnvError
-from agentrl.learner.advantage import group_advantages
 from agentrl.learner.metrics import lease_metrics
 from agentrl.types import (
     EpisodeId,
@@ -77,7 +79,7 @@ def giving(cls: type[Giving], **what: Any) -> type[Giving]:
 
 
 async def played(env: type[Env]) -> EpisodeReport:
-    player = EpisodePlayer(env, CHAT, LIMITS)
+    player = Player(EnvEpisodes(env, CHAT, LIMITS))
     client = ScriptedClient(*["word<|im_end|>"] * 3)
     return (await player.play(ASSIGNMENT, client)).report
 
@@ -260,16 +262,21 @@ def test_permits_that_cannot_be_are_not_measured_and_the_room_counts(
 # ---- the learner ----
 
 
+def group_of(rewards: list[float]) -> GroupRows:
+    ids = [EpisodeId("00000001", index) for index in range(len(rewards))]
+    metrics = [{"hits": MAX_METRIC} for _ in ids]
+    return GroupRows("00000001", 1, "t", ids, rewards, metrics, [])
+
+
 def test_what_is_beyond_the_bound_is_data_and_never_an_overflow() -> None:
     with pytest.raises(DataError, match=r"1e\+308.*at most 1e\+06 in size"):
-        group_advantages([1e308, 1e308, 0.0], RunConfig())
+        credits_of(load_algorithm(RunConfig()), group_of([1e308, 1e308, 0.0]))
 
 
 @pytest.mark.parametrize("flags", [{}, {"disable_grpo_std_normalization": True}])
 def test_statistics_of_the_largest_numbers_are_finite(flags: dict[str, Any]) -> None:
     rewards = [MAX_REWARD, -MAX_REWARD] * 4
-    assert all(map(math.isfinite, group_advantages(rewards, RunConfig(**flags))))
-    ids = [EpisodeId("00000001", index) for index in range(8)]
-    metrics = [{"hits": MAX_METRIC}] * 8
-    header = LeaseHeader(1, [GroupRows("00000001", 1, "t", ids, rewards, metrics, [])])
+    group = group_of(rewards)
+    assert len(credits_of(load_algorithm(RunConfig(**flags)), group)) == 8, "all are finite"
+    header = LeaseHeader(1, [group])
     assert lease_metrics(header, [])["rollout/hits"] == MAX_METRIC

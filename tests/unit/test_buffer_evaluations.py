@@ -1,7 +1,10 @@
 """Evaluations: played beside training, outside the ledger, and always answered."""
 
-from agentrl.types import Outcome, SamplingParams, Task
-from agentrl.wire.messages import Capacity, Drain, Evaluate, Refused
+import math
+
+from agentrl.buffer.events import Persist, Tick
+from agentrl.types import EpisodeReport, Outcome, SamplingParams, StopReason, Task
+from agentrl.wire.messages import Capacity, Drain, Evaluate, PeerLost, Refused
 from tests.unit.buffer_bench import bench
 
 
@@ -60,3 +63,72 @@ def test_an_evaluation_that_is_asked_for_after_a_drain_is_answered_not_refused()
     (told,) = b.told("evaluation")
     assert (told["name"], told["n"], told["failed"], told["cancelled"]) == ("hard", 0, 2, True)
     assert b.assigned("w0.1") == []
+
+
+def test_an_evaluation_writes_nothing_down_and_is_charged_to_nobody() -> None:
+    b = bench()
+    before = len(b.rows)
+    b.say("driver.1", Evaluate("heldout", "e1", [Task("a", {})] * 3, 2, SamplingParams()))
+    effects = b.do(Tick())
+    for episode in b.assigned("w0.1"):
+        b.finish("w0.1", episode.id)
+    assert len(b.told("evaluation")) == 1
+    assert (len(b.rows), b.core.state.charged, b.core.state.episodes) == (before, 0, {})
+    assert not any(isinstance(effect, Persist) for effect in effects)
+
+
+def test_the_last_attempt_at_an_evaluation_episode_pauses_like_any() -> None:
+    b = bench(retry_pause_s=5.0, liveness_s=100.0)
+    b.say("driver.1", Evaluate("heldout", "e1", [Task("a", {})], 1, SamplingParams()))
+    for _ in range(2):
+        (episode,) = b.assigned("w0.1")
+        b.finish("w0.1", episode.id, outcome=Outcome.ENGINE_ERROR)
+    assert b.assigned("w0.1") == []
+    b.now += 5.0
+    b.do(Tick())
+    (last,) = b.assigned("w0.1")
+    b.finish("w0.1", last.id)
+    (told,) = b.told("evaluation")
+    assert (told["n"], told["failed"]) == (1, 0)
+
+
+def test_a_suspected_evaluation_episode_holds_up_no_other_one() -> None:
+    b = bench(capacity=4)
+    b.say("driver.1", Evaluate("heldout", "e1", [Task("a", {})], 4, SamplingParams()))
+    for incarnation in ("2", "3"):
+        b.say("driver.1", PeerLost("w0"))
+        b.say(b.join("w0", "worker", incarnation), Capacity(4))
+    b.say("driver.1", Evaluate("hard", "e2", [Task("b", {})], 2, SamplingParams()))
+    given = b.assigned("w0.3")
+    assert [episode.evaluation for episode in given] == ["heldout", "heldout", "hard", "hard"]
+
+
+def test_the_failures_name_the_evaluation_episode_that_took_its_workers_down() -> None:
+    b = bench(capacity=4)
+    b.say("driver.1", Evaluate("heldout", "e1", [Task("a", {})], 1, SamplingParams()))
+    for incarnation in ("2", "3", "4"):
+        b.say("driver.1", PeerLost("w0"))
+        b.say(b.join("w0", "worker", incarnation), Capacity(4))
+    told = b.told("failures")[-1]
+    assert "worker w0 was lost with episode eval-e1-0/0#0" in told["first"]["engine_error"]["error"]
+    assert (told["played"], told["retried"], told["lost"]) == (1, 1, 1)
+
+
+def test_a_reward_that_is_no_number_is_refused_by_name_in_an_evaluation_too() -> None:
+    b = bench()
+    b.say("driver.1", Evaluate("heldout", "e1", [Task("a", {})], 1, SamplingParams()))
+    (episode,) = b.assigned("w0.1")
+    done, end = Outcome.DONE, StopReason.TERMINATED
+    b.do_finish("w0.1", EpisodeReport(episode.id, done, end, [], reward=math.nan))
+    (refused,) = b.take("w0.1", Refused)
+    assert "episode eval-e1-0/0#0 refused: its reward is" in refused.reason
+    assert b.told("evaluation")[0]["failed"] == 1
+
+
+def test_a_report_that_comes_after_the_end_changes_nothing() -> None:
+    b = bench()
+    b.say("driver.1", Evaluate("heldout", "e1", [Task("a", {})], 1, SamplingParams()))
+    (episode,) = b.assigned("w0.1")
+    b.finish("w0.1", episode.id)
+    b.finish("w0.1", episode.id, reward=0.0)
+    assert len(b.told("evaluation")) == 1

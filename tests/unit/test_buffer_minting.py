@@ -52,3 +52,8 @@ def test_minting_stops_at_the_hard_bound_and_goes_on_when_weights_are_published(
 def test_only_what_num_rollout_still_needs_is_minted() -> None:
     b = bench(num_rollout=1)
     assert b.take("driver.1", TaskCredit) == [TaskCredit(2, 0)]
+    b = bench(num_rollout=1)
+    b.supply()
+    b.play_all("w0.1")
+    b.supply()
+    assert len(b.core.state.groups) == 2

@@ -9,7 +9,7 @@ import pytest
 
 from agentrl.cli.check import CheckProgress
 from agentrl.cli.main import main
-from agentrl.envs.ground import Standing
+from agentrl.envs.check.harness import Standing
 
 ENV = """
 from agentrl import Env, Message

@@ -13,9 +13,9 @@ LOSSES = "def good(batch, logprobs, entropy):\n    return logprobs.sum(), {}\nva
 @pytest.mark.parametrize(
     ("loss", "code", "said"),
     [
-        ("my_losses:absent", 2, "has no attribute 'absent'"),
+        ("my_losses:absent", 2, "has no 'absent'"),
         ("nowhere:loss", 2, "No module named 'nowhere'"),
-        ("my_losses:value", 2, "it is int 3, not a function"),
+        ("my_losses:value", 2, "my_losses:value is 3, not a function"),
         ("my_losses:good", 0, ""),
     ],
 )

@@ -55,7 +55,6 @@ def test_a_sound_configuration_passes_without_a_note(good: RunConfig) -> None:
     [
         ({"num_steps_per_rollout": 3}, "multiple of 3"),
         ({"min_group_size": 5}, "--min-group-size 5 is more than --n-samples-per-prompt 4"),
-        ({"n_samples_per_prompt": 1}, "every advantage is 0"),
         ({"update_weights_interval": 4, "max_staleness": 2}, "raise --max-staleness to 3"),
         ({"over_sampling_batch_size": 7}, "is less than --rollout-batch-size 8"),
         (

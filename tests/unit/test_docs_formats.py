@@ -8,9 +8,9 @@ from types import ModuleType
 import pytest
 
 from agentrl.config.fields import own_fields
+from agentrl.shipped import CHAT_FORMATS
 from agentrl.tokens import Message, ToolCall, Vocab
 from agentrl.tokens.formats.base import ChatFormat
-from agentrl.tokens.formats.load import FORMATS
 from tests.security.test_tokens_injection import PAYLOADS, play
 from tests.unit.test_docs_commands import ROOT, snippets
 
@@ -45,7 +45,7 @@ async def test_hostile_text_forges_nothing_in_it(
 
 
 def test_the_pages_name_the_formats_that_there_are() -> None:
-    assert f"{', '.join(FORMATS)}, or one of yours" in own_fields()["chat_format"].help
+    assert f"{CHAT_FORMATS}, or one of yours" in own_fields()["chat_format"].help
     table = re.search(r"\| format \| turns .*?\n\n", PAGE, re.DOTALL)
     assert table is not None
-    assert re.findall(r"^\| `([\w-]+)`", table[0], re.MULTILINE) == list(FORMATS)
+    assert re.findall(r"^\| `([\w-]+)`", table[0], re.MULTILINE) == list(CHAT_FORMATS.places)

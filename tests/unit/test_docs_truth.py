@@ -16,14 +16,17 @@ from typing import get_args
 import pytest
 
 from agentrl import errors
+from agentrl.actors.judge import FILTERS
+from agentrl.algorithms.custom import LOSSES
+from agentrl.algorithms.load import ESTIMATORS
 from agentrl.buffer.ledger import Ledger
 from agentrl.cli.main import main as sub_command
 from agentrl.config.flags import Program, known_flags
 from agentrl.config.resolve import parse
-from agentrl.envs.chat_formats import GROUP as FORMATS
 from agentrl.envs.named import REWARDS, TOOLS
 from agentrl.envs.registry import GROUP
 from agentrl.telemetry.metrics import REGISTRY
+from agentrl.tokens.formats.load import GROUP as FORMATS
 from agentrl.types import COLUMNS, Fate, Outcome, StopReason
 from agentrl.wire.messages import Message
 
@@ -87,7 +90,15 @@ def test_every_path_exists(page: Path) -> None:
 
 @on_every_page
 def test_every_dotted_name_exists(page: Path) -> None:
-    named = set(DOTTED.findall(page.read_text())) - {GROUP, TOOLS, REWARDS, FORMATS}
+    named = set(DOTTED.findall(page.read_text())) - {
+        GROUP,
+        TOOLS,
+        REWARDS,
+        FORMATS,
+        FILTERS,
+        LOSSES.group,
+        ESTIMATORS.group,
+    }
     assert not {name for name in named if not resolves(name.replace(":", "."))}
 
 

@@ -9,10 +9,11 @@ import pytest
 
 import agentrl.envs.search_r1
 from agentrl.cli import train
-from agentrl.envs.chat_formats import GROUP, open_chat_format
-from agentrl.envs.format_trial import try_format
+from agentrl.envs.chat_formats import open_chat_format
+from agentrl.envs.check.formats import try_format
 from agentrl.errors import ConfigError
-from agentrl.tokens.formats.load import FORMATS
+from agentrl.shipped import CHAT_FORMATS
+from agentrl.tokens.formats.load import GROUP, format_class
 from agentrl.tokens.formats.qwen import QwenFormat
 from agentrl.tokens.vocab import Vocab
 
@@ -112,7 +113,9 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("name", ["qwen", "tags"])
 def test_those_that_ship_have_names(name: str) -> None:
-    assert isinstance(open_chat_format(name, MODEL), FORMATS[name])
+    made = format_class(name)
+    assert isinstance(made, type)
+    assert isinstance(open_chat_format(name, MODEL), made)
 
 
 def test_a_tokenizer_that_lacks_the_marks_of_a_format_is_said() -> None:
@@ -120,9 +123,9 @@ def test_a_tokenizer_that_lacks_the_marks_of_a_format_is_said() -> None:
         open_chat_format("qwen3", MODEL)
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", CHAT_FORMATS.places)
 def test_those_that_ship_stand_the_trial(name: str, qwen_vocab: Vocab) -> None:
-    made = FORMATS[name](qwen_vocab, tools_in_prompt=True, default_system=None)
+    made = format_class(name)(qwen_vocab, tools_in_prompt=True, default_system=None)
     try_format(made, name)
 
 

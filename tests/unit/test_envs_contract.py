@@ -12,10 +12,10 @@ import msgspec
 import pytest
 
 from agentrl.bounds import A_REWARD
-from agentrl.envs import contract
-from agentrl.envs.contract import PROMISES, check_contract
+from agentrl.envs.check import contract
+from agentrl.envs.check.contract import PROMISES, check_contract
+from agentrl.envs.check.subject import Subject
 from agentrl.envs.env import Env
-from agentrl.envs.ground import Ground
 from agentrl.envs.messages import AssistantTurn, Message, Step
 from agentrl.errors import ConfigError, InfrastructureError
 from agentrl.tools.tool import tool
@@ -130,7 +130,7 @@ class Heavy(Sound):
 
 def broken(cls: type[Env]) -> dict[str, str]:
     """Promises that are not kept, and why."""
-    found = {f.promise: f.problem for f in check_contract(Ground(cls, {}, TASK))}
+    found = {f.promise: f.problem for f in check_contract(Subject(cls, {}, TASK))}
     declared = "its reward reads nothing but the text, as it declares"
     assert {declared, *found} == {*PROMISES}
     return {promise: problem for promise, problem in found.items() if problem is not None}
@@ -196,7 +196,7 @@ def test_a_tool_that_no_call_could_be_made_up_for_is_noted_and_an_example_helps(
             return {"OSL": "snow"}[to]
 
     assert broken(Patterned) == {}
-    (note,) = [f.note for f in check_contract(Ground(Patterned, {}, TASK)) if f.note]
+    (note,) = [f.note for f in check_contract(Subject(Patterned, {}, TASK)) if f.note]
     assert note.startswith("no value could be made up that fits fly(to): give an example")
     assert "raised KeyError: 'LIS'" in broken(Told)["whatever the policy says is answered"]
 
@@ -206,7 +206,7 @@ def test_an_env_that_saves_nothing_is_not_praised_for_it() -> None:
         reset, score = Sound.reset, Sound.score
         drawn = 0
 
-    found = [finding.promise for finding in check_contract(Ground(Unsaved, {}, TASK))]
+    found = [finding.promise for finding in check_contract(Subject(Unsaved, {}, TASK))]
     assert "what is restored goes on as what was saved" in PROMISES
     assert "what is restored goes on as what was saved" not in found
 
@@ -220,7 +220,7 @@ def test_an_example_that_does_not_fit_is_named() -> None:
             """Fly there."""
             return to
 
-    (note,) = [f.note for f in check_contract(Ground(Mistaken, {}, TASK)) if f.note]
+    (note,) = [f.note for f in check_contract(Subject(Mistaken, {}, TASK)) if f.note]
     assert "fits fly(to (its example 'Oslo' may not fit))" in note
 
 
@@ -229,7 +229,7 @@ def test_what_raises_is_told_once_and_in_the_name_of_the_tool() -> None:
     assert len(problems) == 1
     (said,) = problems.values()
     assert said.startswith("tool halve (call call_0_0) raised ZeroDivisionError")
-    notes = [f.note for f in check_contract(Ground(Wrong, {}, TASK)) if f.note]
+    notes = [f.note for f in check_contract(Subject(Wrong, {}, TASK)) if f.note]
     assert set(notes) == {"what is said above came in the way"}
 
 
@@ -353,8 +353,8 @@ def test_a_loop_that_is_held_once_by_a_busy_machine_is_no_fault(
 
     only = {"it leaves the event loop to the others": contract._leaves_the_loop}
     monkeypatch.setattr(contract, "PROMISES", only)
-    monkeypatch.setattr(contract, "rehearse", lambda *_, **__: None)
-    assert [finding.problem for finding in check_contract(Ground(Once, {}, TASK))] == [None]
+    monkeypatch.setattr(contract, "dry_reset", lambda *_, **__: None)
+    assert [finding.problem for finding in check_contract(Subject(Once, {}, TASK))] == [None]
     assert Once.num_resets > 1
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from agentrl.cli.main import main as agentrl_program
 from agentrl.cluster.feeder import Feeder
+from agentrl.envs.check.dry_reset import first_task
 from agentrl.envs.depth import MAX_DEPTH, require_shallow
-from agentrl.envs.rehearsal import first_task
 from agentrl.envs.sources import JsonlSource
 from agentrl.errors import DataError
 from agentrl.types import Task

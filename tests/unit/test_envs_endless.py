@@ -7,13 +7,14 @@ from typing import Any
 import anyio
 import pytest
 
-from agentrl.envs.any_turn import endless, turns
-from agentrl.envs.contract import PROMISES, check_contract
+from agentrl.envs.check.contract import PROMISES, check_contract
+from agentrl.envs.check.harness import Finding, Standing
+from agentrl.envs.check.leftovers import tasks_left
+from agentrl.envs.check.share import Share, shares
+from agentrl.envs.check.subject import Subject
+from agentrl.envs.check.turns import endless, turns
 from agentrl.envs.env import Env
-from agentrl.envs.ground import Finding, Ground, Standing
-from agentrl.envs.leftovers import tasks_left
 from agentrl.envs.messages import AssistantTurn, Message, Step
-from agentrl.envs.share import Share, shares
 from tests.unit.test_envs_contract import TASK, Sound, broken
 
 pytestmark = pytest.mark.anyio
@@ -153,7 +154,7 @@ def test_an_env_that_is_slow_to_begin_is_tried_for_as_long_as_there_is_time() ->
             await anyio.sleep(0.1)
             return await super().reset(seed=seed, task=task)
 
-    found = list(check_contract(Ground(Slow, {}, TASK), limit_s=3.0))
+    found = list(check_contract(Subject(Slow, {}, TASK), limit_s=3.0))
     assert [finding.problem for finding in found] == [None] * len(found)
     notes = [finding.note for finding in found if finding.note]
     assert notes
@@ -162,7 +163,7 @@ def test_an_env_that_is_slow_to_begin_is_tried_for_as_long_as_there_is_time() ->
 
 
 def test_a_check_without_time_tries_nothing_and_says_so() -> None:
-    found = list(check_contract(Ground(Sound, {}, TASK), limit_s=0.0))
+    found = list(check_contract(Subject(Sound, {}, TASK), limit_s=0.0))
     assert len(found) > 5
     assert all(finding.note is not None for finding in found)
     assert all(str(finding.note).startswith("not tried: its time was over") for finding in found)
@@ -170,7 +171,7 @@ def test_a_check_without_time_tries_nothing_and_says_so() -> None:
 
 def test_where_a_check_stands_is_announced_before_each_promise() -> None:
     said: list[Standing | Finding] = []
-    said.extend(check_contract(Ground(Sound, {}, TASK), said.append))
+    said.extend(check_contract(Subject(Sound, {}, TASK), said.append))
     standings = [one for one in said[::2] if isinstance(one, Standing)]
     total = len(PROMISES) - 1  # it declares nothing of its reward
     assert [one.number for one in standings] == [*range(1, total + 1)]

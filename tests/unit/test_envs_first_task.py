@@ -8,8 +8,8 @@ from typing import Any
 import anyio
 import pytest
 
-from agentrl.envs.preflight import ROWS, preflight
-from agentrl.envs.rehearsal import first_task
+from agentrl.envs.check.dry_reset import first_task
+from agentrl.envs.check.preflight import ROWS, preflight
 from agentrl.errors import ConfigError, DataError
 from agentrl.types import Task
 from tests.unit.env_modules import RESET, SCORE, Write, env_source, refusal, write_run
@@ -165,3 +165,52 @@ def test_a_run_of_demonstrations_checks_its_rows_and_plays_no_env(write: Write) 
         preflight(config)
     Path("rows.jsonl").write_text('{"messages": []}\n')
     assert preflight(config) == []
+
+
+def first_row(value: str) -> str:
+    """A source that gives one task, whose row has `value` in it."""
+    return (
+        "@classmethod\ndef train_tasks(cls, args, *, seed):\n"
+        "    from agentrl.types import Task\n"
+        f"    return [Task('first', {{'q': 'x', 'at': [{value}]}})]"
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("(1, 2)", "['at'][0] is tuple (1, 2), and arrives as list [1, 2]"),
+        ("{3}", "['at'][0] is set {3}, and arrives as list [3]"),
+        (
+            "__import__('datetime').date(2026, 1, 2)",
+            "['at'][0] is date datetime.date(2026, 1, 2), and arrives as str '2026-01-02'",
+        ),
+        ("{'deep': {4: 5.0}}", "the key ['at'][0]['deep'][4] is int 4, and arrives as str '4'"),
+        ("float('nan')", "['at'][0] is float nan, and arrives as NoneType None"),
+        ("{'deep': {'4': 5.0, 'n': None, 'b': True, 'l': [[], {}]}}", None),
+    ],
+)
+def test_a_row_that_is_not_the_same_when_it_arrives_is_told_by_its_task(
+    write: Write, value: str, said: str | None
+) -> None:
+    reset = "async def reset(self, *, seed, task):\n    return [Message.user(str(task['at'][0]))]"
+    notes = preflight(write(env_source(reset, SCORE, first_row(value)), rows=None))
+    told = [note for note in notes if "is not the same when it arrives" in note]
+    assert len(told) == (said is not None)
+    assert (
+        said is None or f"the row of task first is not the same when it arrives: {said}" in told[0]
+    )
+
+
+def test_the_env_is_tried_on_the_row_as_it_arrives(write: Write) -> None:
+    reset = "async def reset(self, *, seed, task):\n    day = task['at'][0].isoformat()"
+    reset += "\n    return [Message.user(day)]"
+    source = env_source(reset, SCORE, first_row("__import__('datetime').date(2026, 1, 2)"))
+    assert "raised AttributeError: 'str' object has no attribute 'isoformat'" in refusal(
+        write(source, rows=None)
+    )
+
+
+def test_a_row_that_cannot_be_sent_is_refused_by_its_task(write: Write) -> None:
+    with pytest.raises(DataError, match=r"the row of task first cannot be sent: .*object"):
+        preflight(write(env_source(RESET, SCORE, first_row("object()")), rows=None))

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from agentrl.cli.main import main
 from agentrl.envs import AssistantTurn, Step, load_env
+from agentrl.envs.check.turns import HOSTILE
 from agentrl.envs.guess import Game, GuessEnv, GuessSource, eval_tasks
 from agentrl.envs.guess.env import guess_in
 from agentrl.envs.guess.games import MAX_SPAN, MIN_SPAN
-from agentrl.envs.hostile import HOSTILE
 from agentrl.errors import ConfigError, EnvError
 
 pytestmark = pytest.mark.anyio

@@ -12,8 +12,8 @@ import pytest
 
 from agentrl import AssistantTurn, load_env
 from agentrl.envs.adapters.gymnasium import GymnasiumEnv
-from agentrl.envs.contract import check_contract
-from agentrl.envs.ground import Ground
+from agentrl.envs.check.contract import check_contract
+from agentrl.envs.check.subject import Subject
 from agentrl.errors import ConfigError, EnvError
 from agentrl.types import Task, TaskSource
 
@@ -227,7 +227,7 @@ async def test_tasks_are_seeds_that_a_cursor_resumes() -> None:
 
 def test_it_keeps_what_an_env_promises() -> None:
     cls = load_env("gymnasium")
-    ground = Ground(cls, LAKE, Task("t", {"seed": 3}))
+    ground = Subject(cls, LAKE, Task("t", {"seed": 3}))
     problems = {f.promise: f.problem for f in check_contract(ground) if f.problem is not None}
     assert not problems
 

@@ -3,7 +3,7 @@
 import pytest
 
 from agentrl import Env, Rollout, rollout
-from agentrl.envs.inspection import check_class
+from agentrl.envs.check.signatures import check_class
 from agentrl.envs.messages import Message
 from agentrl.envs.registry import MADE_ENV
 from agentrl.errors import ConfigError

@@ -9,7 +9,8 @@ import pytest
 
 from agentrl import load_env
 from agentrl.envs.messages import AssistantTurn
-from agentrl.envs.named import exact, load_reward, load_tool
+from agentrl.envs.named import load_reward, load_tool
+from agentrl.envs.rewards.exact import exact
 from agentrl.errors import ConfigError
 from agentrl.tools.fetch import fetch
 
@@ -98,7 +99,7 @@ def test_a_package_offers_tools_and_rewards(install: Install) -> None:
         ),
         (load_tool, "broken", r"tool 'broken' of brings \(.*\) is broken: cannot import no_such"),
         (load_tool, "fetch", "tool 'fetch' is claimed by agentrl and by brings .* say which with"),
-        (load_tool, "notatool", "not a tool: write `@tool` above the function"),
+        (load_tool, "notatool", "not a tool; write `@tool` above the function"),
         (load_tool, "brings_module:duoble", "has no 'duoble'; did you mean 'double'"),
         (load_tool, "brings_module:method", "takes `self`: it works as a method of its Env alone"),
         (load_reward, "exact", "reward 'exact' is claimed by agentrl and by brings"),

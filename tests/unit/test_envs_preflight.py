@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agentrl.envs.preflight import preflight
+from agentrl.envs.check.preflight import preflight
 from tests.unit.env_modules import RESET, SCORE, Write, env_source, refusal, write_run
 
 

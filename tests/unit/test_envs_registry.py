@@ -156,7 +156,7 @@ def test_a_registered_env_clashes_with_an_announced_one(plugin: Plugin) -> None:
             "{dir}/two.py",
             r"two.py defines 2 environments, First, Second; say which: --env .*:First",
         ),
-        ("{dir}/importer.py", "importer.py defines no subclass of agentrl.Env; write `class Name"),
+        ("{dir}/importer.py", "importer.py defines no environment; write `class Name"),
         ("no.such.module:MyEnv", "cannot import no.such.module: ModuleNotFoundError"),
         (":MyEnv", "cannot import"),
         ("agentrl.envs:", "has no ''"),

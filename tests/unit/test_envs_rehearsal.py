@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from agentrl.envs.preflight import preflight
+from agentrl.envs.check.dry_reset import dry_reset
+from agentrl.envs.check.preflight import preflight
 from agentrl.envs.registry import load_env
-from agentrl.envs.rehearsal import rehearse
 from agentrl.errors import ConfigError
 from agentrl.types import Task
 from tests.unit.env_modules import RESET, SCORE, Write, env_source, refusal, write_run
@@ -54,7 +54,7 @@ def test_a_try_leaves_the_task_as_it_was(write: Write) -> None:
     """An Env may hold its tasks in a table: the run will play this very one."""
     reset = "async def reset(self, *, seed, task):\n    return [Message.user(task['q'].pop())]"
     task = Task("1", {"q": ["x"]})
-    assert rehearse(made(write, reset, SCORE), task, seed=0) is None
+    assert dry_reset(made(write, reset, SCORE), task, seed=0) is None
     assert task.row == {"q": ["x"]}
 
 
@@ -138,7 +138,7 @@ def test_a_reset_that_holds_the_loop_is_refused_with_the_line_that_does(write: W
     reset = "async def reset(self, *, seed, task):\n    threading.Event().wait()\n    return []"
     env = made(write, reset, SCORE)
     with pytest.raises(ConfigError) as caught:
-        rehearse(env, Task("rows:1", {}), seed=0, limit_s=0.01)
+        dry_reset(env, Task("rows:1", {}), seed=0, limit_s=0.01)
     assert "Calc.reset held the event loop for more than 0.01 s (calc.py:7)" in str(caught.value)
 
 
@@ -146,7 +146,7 @@ def test_a_reset_that_is_slow_is_a_note_and_is_closed(write: Write) -> None:
     reset = "async def reset(self, *, seed, task):\n    await asyncio.Event().wait()\n    return []"
     close = "async def close(self):\n    self.closed = True"
     env = made(write, reset, SCORE, close)
-    note = rehearse(env, Task("rows:1", {}), seed=0, limit_s=0.01)
+    note = dry_reset(env, Task("rows:1", {}), seed=0, limit_s=0.01)
     assert note == "Calc.reset took more than 0.01 s: its prompt is unchecked"
     assert env.closed
 

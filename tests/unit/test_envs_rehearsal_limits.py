@@ -8,9 +8,9 @@ import anyio
 import anyio.to_thread
 import pytest
 
+from agentrl.envs.check.dry_reset import dry_reset, first_task
 from agentrl.envs.env import Env
 from agentrl.envs.messages import Message
-from agentrl.envs.rehearsal import first_task, rehearse
 from agentrl.errors import ConfigError
 from agentrl.types import Task
 
@@ -55,7 +55,7 @@ def test_what_cannot_be_cancelled_is_left_behind_with_a_note(
 
     env = Waiting()
     env.where = where
-    note = rehearse(env, TASK, seed=0, limit_s=LIMIT_S)
+    note = dry_reset(env, TASK, seed=0, limit_s=LIMIT_S)
     assert note is not None
     assert note.endswith(f"Waiting.{where} took more than 0.5 s: its prompt is unchecked")
 
@@ -66,7 +66,7 @@ def test_a_thread_of_the_loop_is_not_waited_for(never: threading.Event) -> None:
             if where == "reset":
                 await asyncio.to_thread(never.wait)
 
-    assert rehearse(Waiting(), TASK, seed=0, limit_s=LIMIT_S) is not None
+    assert dry_reset(Waiting(), TASK, seed=0, limit_s=LIMIT_S) is not None
 
 
 def test_a_source_that_cannot_be_cancelled_is_no_task_in_time(never: threading.Event) -> None:
@@ -95,8 +95,8 @@ def test_one_that_cancellation_does_not_end_is_left_behind_too(never: threading.
                 except asyncio.CancelledError:
                     await asyncio.sleep(60)
 
-    assert rehearse(Once(), TASK, seed=0, limit_s=LIMIT_S) is not None
-    assert rehearse(Stubborn(), TASK, seed=0, limit_s=LIMIT_S) is not None
+    assert dry_reset(Once(), TASK, seed=0, limit_s=LIMIT_S) is not None
+    assert dry_reset(Stubborn(), TASK, seed=0, limit_s=LIMIT_S) is not None
 
 
 def test_a_loop_that_is_held_after_it_turned_is_named_with_the_line(never: threading.Event) -> None:
@@ -108,7 +108,7 @@ def test_a_loop_that_is_held_after_it_turned_is_named_with_the_line(never: threa
     with pytest.raises(
         ConfigError, match=r"Held\.reset held the event loop for more than 0\.5 s \("
     ):
-        rehearse(Held(), TASK, seed=0, limit_s=LIMIT_S)
+        dry_reset(Held(), TASK, seed=0, limit_s=LIMIT_S)
 
 
 def test_reset_and_close_are_one_task(never: threading.Event) -> None:
@@ -120,4 +120,4 @@ def test_reset_and_close_are_one_task(never: threading.Event) -> None:
                 self.task = asyncio.current_task()
             assert self.task is asyncio.current_task()
 
-    assert rehearse(Grouped(), TASK, seed=0) is None
+    assert dry_reset(Grouped(), TASK, seed=0) is None

@@ -10,8 +10,8 @@ import pytest
 
 from agentrl import rollout
 from agentrl.cli.main import main as agentrl_program
-from agentrl.envs.inspection import check_class
-from agentrl.envs.preflight import preflight
+from agentrl.envs.check.preflight import preflight
+from agentrl.envs.check.signatures import check_class
 from agentrl.envs.processes import end_all, start_time
 from agentrl.envs.program import Program
 from agentrl.envs.registry import known_envs, load_env

@@ -6,10 +6,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from agentrl.algorithms.load import load_algorithm
+from agentrl.algorithms.rows import Credit
 from agentrl.config.run import RunConfig
 from agentrl.errors import DataError
-from agentrl.learner.advantage import group_advantages
-from agentrl.learner.batch import BatchCounts, BatchRules, TrainSequence, build_sequence, pack
+from agentrl.learner.batch import (
+    BatchCounts,
+    BatchRules,
+    TrainSequence,
+    build_sequence,
+    micro_batch,
+    pack,
+)
 from agentrl.learner.plan import PlannedRow, plan_iteration
 from agentrl.learner.rows import decode_trajectory
 from agentrl.lineage import Lineage
@@ -92,19 +100,21 @@ def rules(number: int = 3, max_staleness: int = 2, mask_off_policy: bool = False
     lineage = Lineage()
     for version in range(3):
         lineage.add(VersionRow(version, version - 1 if version else None, version))
-    return BatchRules(number, lineage, max_staleness, mask_off_policy)
+    cfg = RunConfig(max_staleness=max_staleness, mask_offpolicy_in_partial_rollout=mask_off_policy)
+    return BatchRules(number, lineage, load_algorithm(cfg))
 
 
 def example_sequence(**rule_changes: Any) -> TrainSequence:
     row = row_of(EXAMPLE)
-    planned = PlannedRow(row, advantage=1.5, weight=0.25)
-    return build_sequence(
-        planned, decode_trajectory(row, buffers_of(EXAMPLE)), rules(**rule_changes)
-    )
+    planned = PlannedRow(row, Credit(1.5), weight=0.25)
+    chosen = rules(**rule_changes)
+    sequence = build_sequence(planned, decode_trajectory(row, buffers_of(EXAMPLE)), chosen)
+    chosen.algorithm.advantages([sequence.row], list)
+    return sequence
 
 
 def test_columns_stand_under_the_label_they_describe() -> None:
-    columns = example_sequence().columns
+    columns = example_sequence().row.columns
     assert columns["mask"].tolist() == [False, True, True, False, True, True, False, False]
     assert columns["sampled"].tolist() == columns["mask"].tolist()
     assert columns["mu"] == pytest.approx([0, -0.2, -0.3, 0, -0.5, -0.6, 0, 0])
@@ -115,8 +125,8 @@ def test_columns_stand_under_the_label_they_describe() -> None:
 
 def test_tokens_beyond_the_bound_leave_the_mask_and_are_counted_by_token_and_turn() -> None:
     sequence = example_sequence(max_staleness=0)
-    assert sequence.columns["mask"].tolist() == [False] * 5 + [True] + [False] * 2
-    assert sequence.columns["sampled"].sum() == 4
+    assert sequence.row.columns["mask"].tolist() == [False] * 5 + [True] + [False] * 2
+    assert sequence.row.columns["sampled"].sum() == 4
     assert sequence.counts == BatchCounts(
         num_trained=1, num_masked=3, num_stale=3, num_turns=2, num_masked_turns=2
     )
@@ -126,27 +136,29 @@ def test_tokens_beyond_the_bound_leave_the_mask_and_are_counted_by_token_and_tur
 def test_off_policy_turns_are_masked_when_asked() -> None:
     sequence = example_sequence(mask_off_policy=True)
     assert (
-        sequence.columns["mask"].tolist() == [False, False, True, False, False, True] + [False] * 2
+        sequence.row.columns["mask"].tolist()
+        == [False, False, True, False, False, True] + [False] * 2
     )
     assert sequence.counts.num_off_policy == 2
     assert sequence.counts.num_masked_turns == 2
 
 
 def test_packed_labels_never_cross_into_the_next_sequence() -> None:
-    sequences = [example_sequence(), example_sequence()]
-    (batch,) = pack(sequences, 16)
+    rows = [example_sequence().row, example_sequence().row]
+    (together,) = pack(rows, 16)
+    batch = micro_batch(together)
     assert batch.labels_T.tolist() == [11, 12, 13, 14, 15, 16, 17, 0] * 2
     assert batch.positions_T.tolist() == list(range(8)) * 2
     assert batch.cu_seqlens.tolist() == [0, 8, 16]
     assert batch.max_seqlen == 8
     assert not batch.columns["mask"][[7, 15]].any()
-    assert len(pack(sequences, 15)) == 2
+    assert len(pack(rows, 15)) == 2
     assert pack([], 16) == []
 
 
 def test_per_episode_weights_give_the_mean_over_episodes_of_the_mean_over_tokens() -> None:
     header = header_of([[[3], [5, 4]], [[2], []]])
-    (plan,) = plan_iteration(header, RunConfig(max_tokens_per_gpu=64), 1)
+    (plan,) = plan_iteration(header, load_algorithm(RunConfig(max_tokens_per_gpu=64)), 1)
     by_episode: dict[str, float] = {}
     for planned in plan.shards[0]:
         key = str(planned.row.episode)
@@ -159,28 +171,29 @@ def test_per_episode_weights_give_the_mean_over_episodes_of_the_mean_over_tokens
 def test_per_token_weights_give_the_mean_over_all_sampled_tokens() -> None:
     header = header_of([[[3], [5, 4]], [[2], [6]]])
     cfg = RunConfig(max_tokens_per_gpu=64, calculate_per_token_loss=True)
-    (plan,) = plan_iteration(header, cfg, 1)
+    (plan,) = plan_iteration(header, load_algorithm(cfg), 1)
     assert {planned.weight for planned in plan.shards[0]} == {1 / 20}
 
 
 def test_denominators_do_not_notice_masking() -> None:
     whole, masked = example_sequence(), example_sequence(max_staleness=0)
-    assert whole.columns["weights"].tolist() == masked.columns["weights"].tolist()
+    assert whole.row.columns["weights"].tolist() == masked.row.columns["weights"].tolist()
 
 
 def test_a_group_split_over_ranks_keeps_the_advantages_of_the_whole_group() -> None:
     header = header_of([[[3], [5], [7], [2]]])
-    (plan,) = plan_iteration(header, RunConfig(max_tokens_per_gpu=64), 2)
+    (plan,) = plan_iteration(header, load_algorithm(RunConfig(max_tokens_per_gpu=64)), 2)
     assert all(len(shard) == 2 for shard in plan.shards)
-    expected = group_advantages([0.0, 1.0, 2.0, 3.0], RunConfig())
+    expected = load_algorithm(RunConfig()).values([0.0, 1.0, 2.0, 3.0])
     for shard in plan.shards:
         for planned in shard:
-            assert planned.advantage == expected[planned.row.episode.index]
+            assert planned.credit.value == expected[planned.row.episode.index]
 
 
 def test_mini_batches_keep_groups_whole_and_the_short_one_has_its_own_denominators() -> None:
     header = header_of([[[2], [2]]] * 5)
-    plans = plan_iteration(header, RunConfig(max_tokens_per_gpu=64, num_steps_per_rollout=2), 1)
+    cfg = RunConfig(max_tokens_per_gpu=64, num_steps_per_rollout=2)
+    plans = plan_iteration(header, load_algorithm(cfg), 1)
     groups = [{planned.row.episode.group for planned in plan.shards[0]} for plan in plans]
     assert groups == [{"g0", "g1", "g2"}, {"g3", "g4"}]
     assert [plan.num_episodes for plan in plans] == [6, 4]
@@ -189,8 +202,8 @@ def test_mini_batches_keep_groups_whole_and_the_short_one_has_its_own_denominato
 
 def test_fewer_groups_than_steps_make_fewer_steps() -> None:
     cfg = RunConfig(max_tokens_per_gpu=64, num_steps_per_rollout=4)
-    assert len(plan_iteration(header_of([[[2]], [[2]]]), cfg, 1)) == 2
-    assert plan_iteration(header_of([[[0]]]), cfg, 1) == ()
+    assert len(plan_iteration(header_of([[[2]], [[2]]]), load_algorithm(cfg), 1)) == 2
+    assert plan_iteration(header_of([[[0]]]), load_algorithm(cfg), 1) == ()
 
 
 def test_a_trajectory_of_a_foreign_episode_is_refused() -> None:
@@ -198,7 +211,7 @@ def test_a_trajectory_of_a_foreign_episode_is_refused() -> None:
     stranger = row_of(response(2), "other", 0)
     broken = GroupRows("g0", 0, "t", group.episodes, [0.0], [{}], [stranger])
     with pytest.raises(DataError, match="not one of its episodes"):
-        plan_iteration(LeaseHeader(1, [broken]), RunConfig(max_tokens_per_gpu=64), 1)
+        plan_iteration(LeaseHeader(1, [broken]), load_algorithm(RunConfig()), 1)
 
 
 @pytest.mark.parametrize(
@@ -223,7 +236,7 @@ def test_episodes_without_advantage_are_counted_but_not_computed() -> None:
     """Group g0 has one episode (advantage 0), g1 two that differ: only those two are computed."""
     header = header_of([[[4]], [[3], [5]]])
     cfg = RunConfig(max_tokens_per_gpu=64, calculate_per_token_loss=True)
-    (plan,) = plan_iteration(header, cfg, 1)
+    (plan,) = plan_iteration(header, load_algorithm(cfg), 1)
     assert {planned.row.episode.group for planned in plan.shards[0]} == {"g1"}
     assert (plan.num_episodes, plan.num_targets) == (3, 12)
     assert all(planned.weight == 1 / 12 for planned in plan.shards[0])
@@ -234,5 +247,5 @@ def test_episodes_without_advantage_are_counted_but_not_computed() -> None:
 )
 def test_a_loss_with_another_term_computes_every_episode(terms: dict[str, Any]) -> None:
     header = header_of([[[4]], [[3], [5]]])
-    (plan,) = plan_iteration(header, RunConfig(max_tokens_per_gpu=64, **terms), 1)
+    (plan,) = plan_iteration(header, load_algorithm(RunConfig(max_tokens_per_gpu=64, **terms)), 1)
     assert {planned.row.episode.group for planned in plan.shards[0]} == {"g0", "g1"}

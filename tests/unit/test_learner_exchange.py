@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from torch import Tensor
 
+from agentrl.algorithms.rows import LossFn, MicroBatch
 from agentrl.clock import ManualClock
 from agentrl.errors import DataError, FencedError, PeerLostError
 from agentrl.learner import exchange
 from agentrl.learner.asking import TURN_S, Asking
-from agentrl.learner.backend import LossFn, MicroBatch, StepResult
+from agentrl.learner.backend import StepResult
 from agentrl.learner.exchange import RowClient
 from agentrl.learner.question import RESEND_S, AskLease, StopRequested
 from agentrl.types import EpisodeId, LeaseHeader, PayloadRef, TrajectoryMeta, TrajectoryRow
@@ -76,12 +77,10 @@ class OneRank:
         self.last_broadcast = data
         return data
 
-    def logprobs(
-        self, micro_batches: Sequence[MicroBatch], *, reference: bool = False
-    ) -> list[Tensor]:
+    def run(self, model: str, micro_batches: Sequence[MicroBatch]) -> list[Tensor]:
         raise NotImplementedError
 
-    def step(self, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:
+    def step(self, model: str, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:
         raise NotImplementedError
 
     def hf_tensors(self) -> Iterator[tuple[str, Tensor]]:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 
+from agentrl.algorithms.load import load_algorithm
 from agentrl.config.device_defaults import for_device
 from agentrl.config.run import RunConfig
 from agentrl.errors import HealthError
@@ -63,7 +64,7 @@ def play(
     on_policy: LogprobDiff = NO_TOKENS,
 ) -> Health:
     """A run's health after these iterations."""
-    health = Health(cfg)
+    health = Health(load_algorithm(cfg))
     for number, metrics in enumerate(iterations, first):
         health.check(number, metrics, on_policy)
     return health
@@ -286,9 +287,19 @@ def test_plain_rewards_that_are_all_zero_are_no_signal() -> None:
         play([sound(IDLE)] * PATIENCE, cfg)
 
 
+def mine(micro_batch: object, logprobs: object, entropy: object) -> None:
+    """Is never called here."""
+
+
+MINE = f"{__name__}:mine"
+
+
 def test_a_loss_of_the_users_needs_no_rewards(caplog: pytest.LogCaptureFixture) -> None:
     computed = {"train/num_tokens": 1500, "train/masked_token_share": 0.0}
-    play([sound(IDLE | computed)] * 30, RunConfig(loss_type="custom_loss"))
+    play(
+        [sound(IDLE | computed)] * 30,
+        RunConfig(loss_type="custom_loss", custom_loss_function_path=MINE),
+    )
     assert caplog.records == []
 
 

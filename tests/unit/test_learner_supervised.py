@@ -6,11 +6,15 @@ import numpy as np
 import pytest
 import torch
 
+from agentrl.algorithms.base import Algorithm
+from agentrl.algorithms.load import load_algorithm
+from agentrl.algorithms.rows import Outputs
 from agentrl.config.run import RunConfig
-from agentrl.learner.batch import pack
+from agentrl.learner.batch import BatchRules, build_sequence, micro_batch
+from agentrl.learner.measures import Measures, measured
 from agentrl.learner.plan import StepPlan, plan_iteration
 from agentrl.learner.rows import Trajectory, decode_trajectory
-from agentrl.learner.supervised import SupervisedLoss, build_demonstration
+from agentrl.lineage import Lineage
 from agentrl.types import (
     COLUMNS,
     EpisodeId,
@@ -40,29 +44,31 @@ def dialogue(group: str, kinds: list[SpanKind]) -> tuple[TrajectoryRow, Trajecto
     return row, decode_trajectory(row, buffers)
 
 
-def step_of(rows: list[TrajectoryRow], **changes: Any) -> tuple[RunConfig, StepPlan]:
+def step_of(rows: list[TrajectoryRow], **changes: Any) -> tuple[Algorithm, StepPlan]:
     groups = [
         GroupRows(row.episode.group, i, "t", [row.episode], [0.0], [{}], [row])
         for i, row in enumerate(rows)
     ]
     config = RunConfig(loss_type="sft_loss", rollout_batch_size=len(rows), **changes)
-    (plan,) = plan_iteration(LeaseHeader(1, groups), config, 1)
-    return config, plan
+    algorithm = load_algorithm(config)
+    (plan,) = plan_iteration(LeaseHeader(1, groups), algorithm, 1)
+    return algorithm, plan
 
 
-def loss_of(dialogues: list[tuple[TrajectoryRow, Trajectory]], **changes: Any) -> tuple[float, Any]:
+def loss_of(
+    dialogues: list[tuple[TrajectoryRow, Trajectory]], **changes: Any
+) -> tuple[float, Measures]:
     """The loss when the log-probability of label t of every dialogue is -(t + 1)."""
-    config, plan = step_of([row for row, _ in dialogues], **changes)
+    algorithm, plan = step_of([row for row, _ in dialogues], **changes)
     by_episode = {row.episode: trajectory for row, trajectory in dialogues}
     (shard,) = plan.shards
-    sequences = [
-        build_demonstration(planned, by_episode[planned.row.episode], config.prompt_loss_weight)
-        for planned in shard
-    ]
-    (batch,) = pack(sequences, 1000)
+    rules = BatchRules(1, Lineage(), algorithm)
+    rows = [build_sequence(each, by_episode[each.row.episode], rules).row for each in shard]
+    algorithm.advantages(rows, list)
+    batch = micro_batch(rows)
     logprobs_T = -(batch.positions_T + 1).float()
-    loss, sums = SupervisedLoss()(batch, logprobs_T, torch.zeros_like(logprobs_T))
-    return float(loss), {name: float(value) for name, value in sums.items()}
+    loss, sums = algorithm.loss("policy", batch, Outputs(logprobs_T, torch.zeros_like(logprobs_T)))
+    return float(loss), measured(sums)
 
 
 TWO = [dialogue("a", [C, U, D, D]), dialogue("b", [C, D, U, D, D, D])]
@@ -73,8 +79,7 @@ def test_only_demonstrated_labels_have_a_loss_by_default() -> None:
     first, second = (2 + 3), (1 + 3 + 4 + 5)
     loss, sums = loss_of(TWO, calculate_per_token_loss=True)
     assert loss == pytest.approx((first + second) / 6)
-    assert sums["nll"] == pytest.approx(first + second)
-    assert sums["num_demonstrated"] == 6
+    assert sums["nll"] == pytest.approx((first + second, 6))
 
 
 def test_the_default_is_the_mean_over_dialogues_of_their_means() -> None:
@@ -86,9 +91,9 @@ def test_context_counts_at_its_weight_in_loss_and_denominator() -> None:
     loss, sums = loss_of(TWO, calculate_per_token_loss=True, prompt_loss_weight=0.25)
     shown, read = 18.0, 1 + 2
     assert loss == pytest.approx((shown + 0.25 * read) / (6 + 0.25 * 2))
-    assert sums["nll"] == pytest.approx(shown)
+    assert sums["nll"][0] == pytest.approx(shown)
 
 
 def test_a_dialogue_has_a_loss_though_its_reward_teaches_nothing() -> None:
     _, plan = step_of([row for row, _ in TWO])
-    assert [planned.advantage for shard in plan.shards for planned in shard] == [0.0, 0.0]
+    assert [planned.credit.value for shard in plan.shards for planned in shard] == [0.0, 0.0]

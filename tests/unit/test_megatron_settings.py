@@ -182,7 +182,7 @@ def test_a_config_without_a_needed_number_names_it(tmp_path: Path) -> None:
     without = {key: value for key, value in QWEN3.items() if key != "vocab_size"}
     with pytest.raises(ConfigError, match="vocab_size"):
         Architecture.from_config(without, source="config.json")
-    with pytest.raises(ConfigError, match="is it a model directory"):
+    with pytest.raises(ConfigError, match="is no Hugging Face model directory"):
         Architecture.from_checkpoint(tmp_path)
 
 

@@ -4,7 +4,8 @@ import pytest
 
 from agentrl.errors import ConfigError
 from agentrl.tokens import Message, ToolCall, Vocab
-from agentrl.tokens.formats.qwen3 import Qwen3Format, StrippedQwen3Format
+from agentrl.tokens.formats.qwen3 import Qwen3Format
+from agentrl.tokens.formats.qwen3_stripped import StrippedQwen3Format
 from agentrl.types import SpanKind
 
 CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "a"}}\n</tool_call>'

@@ -6,7 +6,8 @@ import pytest
 
 from agentrl.errors import TokenError
 from agentrl.tokens import Message, Vocab
-from agentrl.tokens.formats.qwen3 import Qwen3Format, StrippedQwen3Format
+from agentrl.tokens.formats.qwen3 import Qwen3Format
+from agentrl.tokens.formats.qwen3_stripped import StrippedQwen3Format
 from agentrl.tokens.transcript import Transcript
 from agentrl.types import COLUMNS, SpanKind
 

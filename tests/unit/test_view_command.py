@@ -96,7 +96,7 @@ def test_failed_episodes_are_found_without_knowing_their_group(
     for choice, said in (
         (["--group", "1"], "has no group 1 with a failed episode"),
         (["--lease", "1"], "has no lease 1 with a failed episode: its only lease is 1"),
-        (["--task", "t9"], "has no episode of task t9; it has t1, t0"),
+        (["--task", "t9"], "has no episode of task t9; it has t0, t1"),
     ):
         assert cli.main(["view", run, "--failed", *choice]) == 65
         assert said in capsys.readouterr().err

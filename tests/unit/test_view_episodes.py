@@ -116,9 +116,15 @@ def test_an_advantage_is_that_of_the_judged_rewards_by_the_rule_of_the_run(
     assert [episode.advantage for episode in shown] == pytest.approx(advantages, abs=1e-4)
 
 
+def test_a_rule_of_the_users_is_not_run_to_look_at_a_run(tmp_path: Path) -> None:
+    run = trained(tmp_path)
+    (run / "config.toml").write_text('advantage_estimator = "nowhere.py:Ours"\n')
+    assert [episode.advantage for episode in read_episodes(run, Choice(lease=3))] == [None, None]
+
+
 def test_the_rule_of_another_release_is_named(tmp_path: Path) -> None:
     run = trained(tmp_path)
-    (run / "config.toml").write_text('advantage_estimator = "ours"\n')
+    (run / "config.toml").write_text('loss_type = "ours"\n')
     with pytest.raises(StoreError, match=r"config\.toml: Invalid enum value 'ours'.*release"):
         read_episodes(run, Choice())
 

@@ -11,6 +11,7 @@ from types import FrameType
 import anyio
 import torch
 
+from agentrl.algorithms.load import load_algorithm
 from agentrl.clock import MonotonicClock
 from agentrl.cluster.layout import INCARNATION
 from agentrl.cluster.signals import Flag, exit_at_once
@@ -52,6 +53,7 @@ def main(spec: RunSpec, rank: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     config = spec.config
     steps = config.num_rollout * config.num_steps_per_rollout if config.num_rollout else None
+    algorithm = load_algorithm(config)
     backend = MegatronBackend(
         config,
         Path(spec.model_dir),
@@ -60,6 +62,7 @@ def main(spec: RunSpec, rank: int) -> None:
         master_address=spec.master_address,
         master_port=spec.master_port,
         num_training_steps=steps,
+        models=algorithm.needs.models,
     )
     sink = _sink(spec, spec.router_url) if backend.is_source and spec.router_url else None
     keys = load_keys(Path(spec.keys_dir)) if spec.keys_dir else None
@@ -75,7 +78,7 @@ def main(spec: RunSpec, rank: int) -> None:
     try:
         with connection as peer:
             outcome = run_learner(
-                config,
+                algorithm,
                 backend,
                 peer,
                 sink,

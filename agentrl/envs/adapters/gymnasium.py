@@ -17,12 +17,12 @@ from typing import Any, ParamSpec, TypeVar
 import anyio.to_thread
 import msgspec
 
-from agentrl.envs.blame import words_of
 from agentrl.envs.env import Env
 from agentrl.envs.messages import AssistantTurn, Message, Step
 from agentrl.errors import ConfigError, EnvError
 from agentrl.tools.tool import ToolError
 from agentrl.types import Task, TaskSource
+from agentrl.user_traceback import words_of
 
 try:
     import gymnasium

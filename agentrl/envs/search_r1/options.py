@@ -6,11 +6,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from agentrl.config.nearest import nearest
 from agentrl.envs.env import ServiceSpec
 from agentrl.envs.search_r1.answer import exact_match, f1, is_well_formed
 from agentrl.envs.search_r1.indexes import INDEXES, find_model
 from agentrl.errors import ConfigError, EnvironmentSetupError
+from agentrl.nearest import nearest
 
 __all__ = ["RETRIEVER", "Rewards", "service_of", "url_of"]
 

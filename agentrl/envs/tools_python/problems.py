@@ -13,9 +13,9 @@ from fractions import Fraction
 
 import msgspec
 
-from agentrl.config.nearest import nearest
 from agentrl.envs.made import MadeSource
 from agentrl.errors import ConfigError
+from agentrl.nearest import nearest
 from agentrl.types import Task
 
 __all__ = [

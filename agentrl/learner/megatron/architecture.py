@@ -11,6 +11,7 @@ import msgspec
 
 from agentrl.errors import ConfigError
 from agentrl.learner.megatron.settings import MegatronSettings, flag
+from agentrl.model_dir import CONFIG, decoder_config
 
 __all__ = ["SUPPORTED", "Architecture"]
 
@@ -44,14 +45,7 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def from_checkpoint(cls, model_dir: Path) -> "Architecture":
         """Read `model_dir`/config.json. Raises ConfigError for what is missing or unsupported."""
-        path = model_dir / "config.json"
-        try:
-            config = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-        except OSError as error:
-            raise ConfigError(f"{path} cannot be read: {error}; is it a model directory?") from None
-        except msgspec.DecodeError as error:
-            raise ConfigError(f"{path} is not a JSON object: {error}") from None
-        return cls.from_config(config, source=str(path))
+        return cls.from_config(decoder_config(model_dir), source=str(model_dir / CONFIG))
 
     @classmethod
     def from_config(cls, config: dict[str, Any], *, source: str) -> "Architecture":

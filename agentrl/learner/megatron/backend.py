@@ -8,7 +8,7 @@ the losses' gradients over ranks and micro-batches; nothing is averaged here.
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,11 @@ from megatron.core import parallel_state
 from megatron.core.distributed import finalize_model_grads
 from torch import Tensor
 
+from agentrl.algorithms.rows import LossFn, MicroBatch
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
-from agentrl.learner.backend import LossFn, MicroBatch, StepResult
+from agentrl.learner.backend import StepResult
+from agentrl.learner.measures import Measures, joined
 from agentrl.learner.megatron import checkpoint, compat, parallel, state, weights
 from agentrl.learner.megatron.architecture import Architecture
 from agentrl.learner.megatron.model import build_model, parameter_dtype, transformer_config
@@ -34,7 +36,8 @@ log = logging.getLogger(__name__)
 
 
 class MegatronBackend:
-    """`TrainBackend` on megatron-core, on CPUs (gloo) and GPUs (NCCL) alike.
+    """`TrainBackend` on megatron-core, on CPUs (gloo) and GPUs (NCCL) alike. `models`: those of
+    the initial weights beside the policy, by name (`Needs.models`).
 
     Raises ConfigError when `model_dir` or the Megatron settings cannot run, before any group
     exists, and EnvironmentSetupError when the other ranks do not come.
@@ -50,6 +53,7 @@ class MegatronBackend:
         master_address: str,
         master_port: int,
         num_training_steps: int | None,
+        models: Collection[str] = (),
     ) -> None:
         compat.install()
         self._settings = MegatronSettings.from_config(cfg)
@@ -75,12 +79,18 @@ class MegatronBackend:
         self.data_parallel_size: int = parallel_state.get_data_parallel_world_size()
         self.is_source = rank == 0
         try:
-            self._build(cfg, parallel.device_of_rank(rank), num_training_steps)
+            self._build(cfg, parallel.device_of_rank(rank), num_training_steps, models)
         except BaseException:
             self.close()
             raise
 
-    def _build(self, cfg: RunConfig, device: torch.device, total_steps: int | None) -> None:
+    def _build(
+        self,
+        cfg: RunConfig,
+        device: torch.device,
+        total_steps: int | None,
+        models: Collection[str],
+    ) -> None:
         self._layout = Layout(
             device=device,
             context_size=self._settings.context_parallel_size,
@@ -93,10 +103,9 @@ class MegatronBackend:
             temperature=cfg.scoring_temperature,
         )
         model = self._loaded_model(device)
-        self._reference: Any = None
-        if cfg.use_kl_loss and cfg.kl_loss_coef != 0:
-            self._reference = self._loaded_model(device).eval().requires_grad_(False)
+        frozen = {name: self._loaded_model(device).eval().requires_grad_(False) for name in models}
         self._model = wrap_model(model, self._config, self._settings)
+        self._models: dict[str, Any] = {"policy": self._model, **frozen}
         if self._settings.overlap_grad_reduce:
             self._config.no_sync_func = self._model.no_sync
         self._optimizer = Optimizer(cfg, self._settings, self._model, total_steps)
@@ -115,21 +124,16 @@ class MegatronBackend:
             weights.load(model, self._architecture, tensors)
         return model.to(device)
 
-    def logprobs(
-        self, micro_batches: Sequence[MicroBatch], *, reference: bool = False
-    ) -> list[Tensor]:
-        """See `TrainBackend.logprobs`. ValueError when no reference model was asked for."""
-        if not reference:
-            return forward_pass(self._model, micro_batches, self._layout)
-        if self._reference is None:
-            raise ValueError(
-                "there is no reference model: it is loaded for --use-kl-loss with a "
-                "--kl-loss-coef other than 0"
-            )
-        return forward_pass(self._reference, micro_batches, self._layout)
+    def run(self, model: str, micro_batches: Sequence[MicroBatch]) -> list[Tensor]:
+        """See `TrainBackend.run`. ValueError for a model that was not asked for."""
+        if model not in self._models:
+            raise ValueError(f"there is no {model} model here, only {', '.join(self._models)}")
+        return forward_pass(self._models[model], micro_batches, self._layout)
 
-    def step(self, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:
-        """See `TrainBackend.step`."""
+    def step(self, model: str, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:
+        """See `TrainBackend.step`. ValueError for a model that is not trained."""
+        if model != "policy":
+            raise ValueError(f"the model {model} is not trained here, only policy")
         self._optimizer.zero_grad()
         lr = self._optimizer.next_lr()
         results = backward_pass(self._model, micro_batches, loss_fn, self._layout)
@@ -185,15 +189,11 @@ def _sum_gradients(model: Any, _num_tokens: Any, **kwargs: Any) -> None:
     finalize_model_grads(model, None, **kwargs)
 
 
-def _over_ranks(results: list[tuple[float, dict[str, float]]]) -> tuple[bool, dict[str, float]]:
-    """Whether every loss is finite, and the metrics summed over micro-batches and replicas; equal
-    on all ranks, in the order of ranks, so that sums do not depend on timing."""
+def _over_ranks(results: list[tuple[float, Measures]]) -> tuple[bool, Measures]:
+    """Whether every loss is finite, and the measures joined over micro-batches and replicas; equal
+    on all ranks, in the order of ranks."""
     finite = all(math.isfinite(loss) for loss, _ in results)
-    counted = [metrics for _, metrics in results] if parallel.speaks_for_replica() else []
-    total: dict[str, float] = {}
+    counted = [measures for _, measures in results] if parallel.speaks_for_replica() else []
     everyone = parallel.all_gather_msgpack([finite, counted])
-    for _, batches in everyone:
-        for metrics in batches:
-            for name, value in metrics.items():
-                total[name] = total.get(name, 0.0) + value
-    return all(rank_finite for rank_finite, _ in everyone), total
+    batches = (measures for _, counted in everyone for measures in counted)
+    return all(rank_finite for rank_finite, _ in everyone), joined(batches)

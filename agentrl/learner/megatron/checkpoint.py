@@ -20,6 +20,7 @@ from torch import Tensor
 
 from agentrl import disk
 from agentrl.errors import ConfigError
+from agentrl.model_dir import CONFIG, read_config
 
 __all__ = ["Checkpoint", "write_checkpoint"]
 
@@ -133,11 +134,11 @@ def write_checkpoint(
     disk.make_folder(partial, exist_ok=False)
     try:
         _write_weights(partial, tensors)
-        config = msgspec.json.decode((source / "config.json").read_bytes(), type=dict[str, Any])
+        config = read_config(source)
         config.pop("torch_dtype", None)
         config["dtype"] = str(dtype).removeprefix("torch.")
         text = msgspec.json.format(msgspec.json.encode(config), indent=2)
-        (partial / "config.json").write_bytes(text)
+        (partial / CONFIG).write_bytes(text)
         for name in _COPIED:
             if (source / name).is_file():
                 shutil.copyfile(source / name, partial / name)

@@ -23,7 +23,8 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.utils import unwrap_model
 from torch import Tensor
 
-from agentrl.learner.backend import LossFn, MicroBatch
+from agentrl.algorithms.rows import LossFn, MicroBatch, Outputs
+from agentrl.learner.measures import Measures, measured
 from agentrl.learner.megatron.logprob import logprobs_and_entropy
 from agentrl.learner.megatron.parallel import gather_context
 from agentrl.learner.megatron.zigzag import gathered_order, local_positions
@@ -63,8 +64,8 @@ class _Input:
 
 def backward_pass(
     model: Any, micro_batches: Sequence[MicroBatch], loss_fn: LossFn, layout: Layout
-) -> list[tuple[float, dict[str, float]]]:
-    """Accumulate the gradients of all losses and reduce them over ranks. Returns loss and metrics
+) -> list[tuple[float, Measures]]:
+    """Accumulate the gradients of all losses and reduce them over ranks. Returns loss and measures
     of each micro-batch on the last pipeline stage, nothing elsewhere. A rank without micro-batches
     takes part with one token of no loss."""
 
@@ -72,17 +73,14 @@ def backward_pass(
         logprobs_T, entropy_T = _score(batch, logits, layout.temperature)
         if not micro_batches:
             return (logprobs_T * 0.0).sum(), torch.zeros((), dtype=torch.int), {}
-        value, metrics = loss_fn(batch.source, logprobs_T, entropy_T)
+        value, metrics = loss_fn(batch.source, Outputs(logprobs_T, entropy_T))
         # The count of tokens is for megatron-core's own average, which is not taken here.
         return value, torch.zeros((), dtype=torch.int), (value.detach(), metrics)
 
     results = _run(model, micro_batches or [_no_tokens()], layout, finish, forward_only=False)
     if not micro_batches:
         return []
-    return [
-        (float(loss), {name: float(value) for name, value in metrics.items()})
-        for loss, metrics in results
-    ]
+    return [(float(loss), measured(report)) for loss, report in results]
 
 
 @torch.no_grad()

@@ -7,7 +7,6 @@ Refused: any other name, a value out of bounds, and combinations that cannot run
 process group exists.
 """
 
-import difflib
 import types
 import typing
 from typing import Annotated, Any, Literal
@@ -17,6 +16,7 @@ from msgspec import Meta
 
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
+from agentrl.nearest import nearest
 
 __all__ = ["MegatronSettings"]
 
@@ -108,8 +108,7 @@ def _refuse_unknown(given: dict[str, Any]) -> None:
     names = MegatronSettings.__struct_fields__
     for name in given:
         if name not in names:
-            near = difflib.get_close_matches(name, names, n=1)
-            hint = f"; the nearest is {flag(near[0])}" if near else ""
+            hint = nearest(flag(name), map(flag, names))
             raise ConfigError(
                 f"{flag(name)} is not a Megatron setting that the learner supports{hint}"
             )

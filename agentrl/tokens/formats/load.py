@@ -1,19 +1,26 @@
-"""From a model directory to the chat format that its chat template describes."""
+"""From a name and a model directory to a chat format.
+
+A format is a class that is made as `ChatML` is, and has the methods of `ChatFormat`. agentrl's own
+are the modules of this folder; packages announce theirs under `agentrl.formats`.
+"""
 
 import json
 import re
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
-from agentrl.errors import ConfigError
+from agentrl.errors import AgentRLError, ConfigError
+from agentrl.shipped import CHAT_FORMATS
 from agentrl.tokens.formats.base import ChatFormat
 from agentrl.tokens.formats.chatml import ChatML
-from agentrl.tokens.formats.qwen import QwenFormat
-from agentrl.tokens.formats.qwen3 import Qwen3Format, StrippedQwen3Format
-from agentrl.tokens.formats.tags import TagsFormat
 from agentrl.tokens.vocab import Vocab
+from agentrl.user_code import Kind, load
+from agentrl.user_traceback import words_of
 
-__all__ = ["FORMATS", "MakesFormat", "load_format", "make_format"]
+__all__ = ["GROUP", "MakesFormat", "format_class", "load_format"]
+
+#: Entry point group under which packages announce chat formats.
+GROUP = "agentrl.formats"
 
 
 class MakesFormat(Protocol):
@@ -25,12 +32,6 @@ class MakesFormat(Protocol):
     ) -> ChatFormat: ...
 
 
-FORMATS: dict[str, type[QwenFormat | TagsFormat]] = {
-    "qwen": QwenFormat,
-    "qwen3": Qwen3Format,
-    "qwen3-stripped": StrippedQwen3Format,
-    "tags": TagsFormat,
-}
 #: Default system messages of Qwen's templates, the longer one first.
 _DEFAULT_SYSTEMS = (
     "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
@@ -38,35 +39,64 @@ _DEFAULT_SYSTEMS = (
 )
 
 
+def format_class(name: str) -> MakesFormat:
+    """The class of a name, `pkg.module:Class` or `path/to/file.py:Class`. Raises ConfigError."""
+    return load(_KIND, name)
+
+
 def load_format(name: str, model_dir: str | Path, *, max_tokens: int | None = None) -> ChatFormat:
-    """agentrl's own chat format `name` for the model at `model_dir`. Raises as `make_format`."""
-    if name not in FORMATS:
-        raise ConfigError(f"there is no chat format {name!r}; there are {', '.join(FORMATS)}")
-    return make_format(FORMATS[name], name, model_dir, max_tokens=max_tokens)
-
-
-def make_format(
-    made: MakesFormat, name: str, model_dir: str | Path, *, max_tokens: int | None = None
-) -> ChatFormat:
-    """A chat format for the model at `model_dir`; `name` is what messages call it; `max_tokens`:
-    see `Vocab`.
+    """The chat format of a name, `pkg.module:Class` or `path/to/file.py:Class` for the model at
+    `model_dir`; `max_tokens`: see `Vocab`.
 
     Reads `tokenizer.json` and the chat template (of `chat_template.jinja`, or else of
     `tokenizer_config.json`). A template that never mentions `tools` does not describe them to its
-    model: nor does the format. Raises `ConfigError` when a file is missing, or when the template of
-    a format that is ChatML is none of ChatML; any other needs no template.
+    model: nor does the format. Raises `ConfigError` when there is none, when a file is missing, or
+    when the template of a format that is ChatML is none of ChatML; any other needs no template.
     """
+    made = format_class(name)
     model_dir = Path(model_dir)
     vocab = Vocab.from_file(model_dir, max_tokens=max_tokens)
     is_chatml = isinstance(made, type) and issubclass(made, ChatML)
     template = _read_template(model_dir) if is_chatml or _has_template(model_dir) else ""
     if is_chatml and "<|im_start|>" not in template:
         raise ConfigError(f"the chat template of {model_dir} is not of the chat format {name}")
-    return made(
-        vocab,
-        tools_in_prompt=re.search(r"\btools\b", template) is not None,
-        default_system=next((text for text in _DEFAULT_SYSTEMS if text in template), None),
-    )
+    try:
+        chat = made(
+            vocab,
+            tools_in_prompt=re.search(r"\btools\b", template) is not None,
+            default_system=next((text for text in _DEFAULT_SYSTEMS if text in template), None),
+        )
+        lacks = [attribute for attribute in _ATTRIBUTES if not hasattr(chat, attribute)]
+    except AgentRLError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise ConfigError(
+            f"chat format {name} cannot be made: {words_of(error)}; it is called with the vocab, "
+            "tools_in_prompt= and default_system="
+        ) from error
+    if lacks:
+        raise ConfigError(f"chat format {name} has no {' and no '.join(lacks)} (docs/formats.md)")
+    return chat
+
+
+def _format_of(value: object) -> MakesFormat | None:
+    if not isinstance(value, type):
+        return None
+    lacks = [method for method in _METHODS if not callable(getattr(value, method, None))]
+    return None if lacks else cast("MakesFormat", value)
+
+
+_METHODS = ("open_prompt", "observe", "remembered", "write", "parse")
+_ATTRIBUTES = ("vocab", "assistant_opener", "stop_ids")
+_KIND: Kind[MakesFormat] = Kind(
+    group=GROUP,
+    noun="chat format",
+    must_be="a class with the methods of a ChatFormat",
+    write="one as docs/formats.md does",
+    flag="--chat-format",
+    take=_format_of,
+    builtin=CHAT_FORMATS.places,
+)
 
 
 def _has_template(model_dir: Path) -> bool:

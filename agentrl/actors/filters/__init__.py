@@ -1,0 +1,1 @@
+"""Dynamic filters that ship: `--dynamic-sampling-filter-path NAME` is the function of `NAME.py`."""

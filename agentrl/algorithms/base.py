@@ -1,0 +1,175 @@
+"""What an algorithm is: how rewards become a gradient, and what it needs of a run for that.
+
+    begin(header)             once for each lease: the one place where state follows from rewards
+    num_targets, credit       from the lease header, in float64, equal on every rank
+    mask, advantages          from the rows of this replica, after the forward passes
+    loss                      from one micro-batch and what the model made of it
+    state, restore            what must survive: in every checkpoint of the learner
+
+`Algorithm` has a default for each, the policy gradient of `policy_loss`: an estimator overrides
+`values`. Numpy alone is imported here; torch comes with the first loss. So an algorithm can be
+asked what it needs by programs that train nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from agentrl.algorithms.rows import Credit, MicroBatch, Outputs, Row
+from agentrl.bounds import reward_defect
+from agentrl.config.run import RunConfig
+from agentrl.errors import DataError
+from agentrl.telemetry.metrics import Metric
+from agentrl.types import GroupRows, LeaseHeader, TrajectoryMeta
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["Algorithm", "Needs", "NoArgs", "Total", "credits_of"]
+
+#: Sums over replicas. Called equally often on all of them.
+Total = Callable[[Sequence[float]], list[float]]
+
+
+class Needs(msgspec.Struct, frozen=True):
+    """What an algorithm needs of a run.
+
+    min_group: fewer episodes in a group teach nothing. engines: episodes are played; without,
+    dialogues are shown. passes: columns that a forward pass over the rows makes before the first
+    step: `prox`, the policy at the start of the iteration (later steps have it anyway), and
+    `reference`, the initial weights. all_labels: the loss reads labels that nobody sampled too.
+    """
+
+    min_group: int = 1
+    engines: bool = True
+    passes: frozenset[str] = frozenset()
+    all_labels: bool = False
+
+    @property
+    def models(self) -> frozenset[str]:
+        """Models beside the policy."""
+        return self.passes - {"prox"}
+
+
+class NoArgs(msgspec.Struct, frozen=True):
+    """Of an algorithm that takes no `--algorithm-args`."""
+
+
+class Algorithm:
+    """A policy gradient whose advantages are the rewards. `Args`: a msgspec.Struct that
+    `--algorithm-args` fills. `metrics`: what its loss reports beside those of `policy_loss`."""
+
+    Args: ClassVar[type[msgspec.Struct]] = NoArgs
+    metrics: ClassVar[tuple[Metric, ...]] = ()
+    needs: Needs
+
+    def __init__(self, cfg: RunConfig, args: Any) -> None:
+        self.cfg = cfg
+        self.args = args
+        self.needs = Needs(passes=frozenset({"reference"} if cfg.use_kl_loss else ()))
+
+    @property
+    def name(self) -> str:
+        """As messages call it, and as its state is kept under."""
+        return type(self).__qualname__
+
+    # ---- from the lease header ----
+
+    def begin(self, header: LeaseHeader) -> None:
+        """An iteration over this lease begins."""
+
+    def num_targets(self, meta: TrajectoryMeta) -> float:
+        """What the tokens of a trajectory count for in the denominator of the loss."""
+        return meta.num_sampled
+
+    def credit(self, group: GroupRows) -> Sequence[Credit]:
+        """One for each episode of the group. Pure: it is asked more than once."""
+        cfg = self.cfg
+        has_other_terms = cfg.entropy_coef != 0 or (cfg.use_kl_loss and cfg.kl_loss_coef != 0)
+        return [
+            Credit(value, skip=value == 0 and not has_other_terms)
+            for value in self.values(group.rewards)
+        ]
+
+    def values(self, rewards: Sequence[float]) -> Sequence[float]:
+        """The advantage of each episode of a group. Pure."""
+        return rewards
+
+    def teaches(self, reward: float) -> bool:
+        """Whether something is learnt where every episode earned this."""
+        return any(self.values([reward, reward]))
+
+    # ---- from rows ----
+
+    def mask(self, row: Row) -> npt.NDArray[np.bool_]:
+        """Labels to train; those that the framework leaves out stay out (invariant I5)."""
+        found: npt.NDArray[np.bool_] = row.columns["mask"]
+        return found
+
+    def advantages(self, rows: Sequence[Row], total: Total) -> None:
+        """Give every row the columns that the loss reads, float32; once for each iteration."""
+        for row in rows:
+            row.columns["advantages"] = _spread(row)
+
+    # ---- the loss ----
+
+    def loss(self, model: str, batch: MicroBatch, out: Outputs) -> tuple[Tensor, dict[str, Tensor]]:
+        """Of `model` (`policy`), divided by its global denominator: column `weights` has the
+        reciprocal. What it measured, by metric name without `train/`. Keeps no state."""
+        from agentrl.algorithms.policy_loss import policy_loss
+
+        return policy_loss(self.cfg, batch, out)
+
+    # ---- state ----
+
+    def state(self) -> bytes:
+        """What the next iteration depends on, beside the weights; equal on every rank."""
+        return b""
+
+    def restore(self, data: bytes) -> None:
+        """Take over what `state` gave, perhaps in another process."""
+
+
+def credits_of(algorithm: Algorithm, group: GroupRows) -> list[Credit]:
+    """The credit of each episode of a group. Raises DataError for a damaged header, a reward that
+    is not within the bound, and an algorithm whose answer is none."""
+    if len(group.episodes) != len(group.rewards):
+        raise DataError(
+            f"group {group.group} has {len(group.episodes)} episodes and "
+            f"{len(group.rewards)} rewards: the lease header is damaged"
+        )
+    for reward in group.rewards:
+        if found := reward_defect(reward):
+            raise DataError(f"of the rewards {group.rewards} one is {found}: check the judge")
+    credits = list(algorithm.credit(group))
+    if len(credits) != len(group.episodes):
+        raise DataError(
+            f"{algorithm.name}.credit returned {len(credits)} credits for the "
+            f"{len(group.episodes)} episodes of group {group.group}"
+        )
+    if not all(math.isfinite(value) for credit in credits for value in _numbers(credit)):
+        raise DataError(
+            f"{algorithm.name}.credit of the rewards {group.rewards}: "
+            f"{[credit.value for credit in credits]} are not all finite"
+        )
+    return credits
+
+
+def _numbers(credit: Credit) -> tuple[float, ...]:
+    return credit.value if isinstance(credit.value, tuple) else (credit.value,)
+
+
+def _spread(row: Row) -> npt.NDArray[np.float32]:
+    """Credit over labels: the episode's to all, or a turn's to its own."""
+    turns_L = row.columns["turns"]
+    if not isinstance(row.credit.value, tuple):
+        return np.full(len(turns_L), row.credit.value, dtype=np.float32)
+    by_turn = np.asarray([*row.credit.value, 0.0], dtype=np.float32)  # -1: no turn's
+    found: npt.NDArray[np.float32] = by_turn[turns_L]
+    return found

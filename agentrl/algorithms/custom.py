@@ -1,0 +1,59 @@
+"""`--loss-type custom_loss`: a loss of the user's, on the advantages of an estimator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from agentrl.algorithms.base import Algorithm, Needs
+from agentrl.algorithms.rows import Credit, MicroBatch, Outputs
+from agentrl.config.run import RunConfig
+from agentrl.types import GroupRows
+from agentrl.user_code import Kind, Signature, hook
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["LOSSES", "with_loss"]
+
+#: Losses: `(micro_batch, logprobs_T, entropy_T) -> (loss, measures)`, called once for each
+#: micro-batch. `micro_batch.columns` are those of `agentrl.learner.batch` (and `prox` from the
+#: second step of an iteration on); the loss must carry its denominator, which `columns["weights"]`
+#: has. `measures` holds `loss`, and names that begin with `custom_`: summed over micro-batches and
+#: ranks, averaged over steps, they become the metrics `train/custom_...`.
+LOSSES: Kind[Callable[..., Any]] = hook(
+    "loss(micro_batch, logprobs_T, entropy_T)",
+    [Signature(("micro_batch", "logprobs_T", "entropy_T"))],
+    group="agentrl.losses",
+    noun="loss",
+    flag="--custom-loss-function-path",
+    builtin={},
+)
+
+
+def with_loss(estimator: type[Algorithm], function: Callable[..., Any]) -> type[Algorithm]:
+    """The estimator with another loss. Every episode is computed, whatever its advantage."""
+
+    class CustomLoss(estimator):  # type: ignore[misc, valid-type]
+        needs: Needs
+
+        def __init__(self, cfg: RunConfig, args: Any) -> None:
+            super().__init__(cfg, args)
+            self.needs = msgspec.structs.replace(self.needs, all_labels=True)
+
+        def credit(self, group: GroupRows) -> Sequence[Credit]:
+            return [Credit(credit.value) for credit in super().credit(group)]
+
+        def teaches(self, reward: float) -> bool:
+            return True
+
+        def loss(
+            self, model: str, batch: MicroBatch, out: Outputs
+        ) -> tuple[Tensor, dict[str, Tensor]]:
+            found: tuple[Tensor, dict[str, Tensor]] = function(batch, out.logprobs_T, out.entropy_T)
+            return found
+
+    CustomLoss.__qualname__ = estimator.__qualname__
+    return CustomLoss

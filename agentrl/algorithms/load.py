@@ -1,0 +1,88 @@
+"""The algorithm that the flags ask for. The kind of loss is branched on here alone.
+
+    policy_loss    --advantage-estimator
+    custom_loss    the same, with the loss of --custom-loss-function-path
+    sft_loss       `sft`
+
+An estimator is agentrl's own, or a class of the user's: a subclass of `base.Algorithm` whose `Args`
+are filled by --algorithm-args. Refused are arguments that it does not take, a group that is too
+small for it, and a class that would play no episodes.
+"""
+
+import msgspec
+
+from agentrl.algorithms.base import Algorithm
+from agentrl.algorithms.custom import LOSSES, with_loss
+from agentrl.algorithms.sft import Sft
+from agentrl.config.run import RunConfig
+from agentrl.errors import ConfigError
+from agentrl.user_code import Kind, hint, load
+
+__all__ = ["ESTIMATORS", "check_algorithm", "load_algorithm", "shown_algorithm"]
+
+
+def _take(value: object) -> type[Algorithm] | None:
+    is_one = isinstance(value, type) and issubclass(value, Algorithm) and value is not Algorithm
+    return value if is_one else None  # type: ignore[return-value]
+
+
+ESTIMATORS: Kind[type[Algorithm]] = Kind(
+    group="agentrl.algorithms",
+    noun="algorithm",
+    must_be="a subclass of agentrl.algorithms.base.Algorithm",
+    write="`class Mine(Algorithm):` with `values`, `credit` or `advantages`",
+    take=_take,
+    builtin={"grpo": "agentrl.algorithms.grpo:Grpo"},
+    flag="--advantage-estimator",
+)
+
+
+def load_algorithm(cfg: RunConfig) -> Algorithm:
+    """The algorithm of this run, without any state. Raises ConfigError."""
+    if cfg.loss_type == "sft_loss":
+        return Sft(cfg, None)
+    cls = load(ESTIMATORS, cfg.advantage_estimator)
+    args = _args(cls, cfg)
+    if cfg.loss_type == "custom_loss":
+        cls = with_loss(cls, load(LOSSES, str(cfg.custom_loss_function_path)))
+    algorithm = cls(cfg, args)
+    if not algorithm.needs.engines:
+        raise ConfigError(
+            f"--advantage-estimator {cfg.advantage_estimator} needs no engines: only --loss-type "
+            "sft_loss trains on dialogues that nobody sampled"
+        )
+    return algorithm
+
+
+def shown_algorithm(cfg: RunConfig) -> Algorithm | None:
+    """What credited the episodes of a run, for those who only look at it: None where that would run
+    code of the user's, or where nothing is credited."""
+    if cfg.loss_type == "sft_loss" or cfg.advantage_estimator not in ESTIMATORS.builtin:
+        return None
+    return load_algorithm(msgspec.structs.replace(cfg, loss_type="policy_loss"))
+
+
+def check_algorithm(cfg: RunConfig) -> None:
+    """Raise ConfigError for an algorithm that cannot run with these flags."""
+    algorithm = load_algorithm(cfg)
+    episodes, least = cfg.n_samples_per_prompt, algorithm.needs.min_group
+    if episodes < least:
+        raise ConfigError(
+            f"--n-samples-per-prompt {episodes} with --advantage-estimator "
+            f"{cfg.advantage_estimator}: it compares the episodes of a group, and would learn "
+            f"nothing from fewer than {least}; raise --n-samples-per-prompt or give "
+            "--disable-rewards-normalization"
+        )
+
+
+def _args(cls: type[Algorithm], cfg: RunConfig) -> msgspec.Struct:
+    given, known = cfg.algorithm_args, [field.name for field in msgspec.structs.fields(cls.Args)]
+    for name in given:
+        if name not in known:
+            raise ConfigError(
+                f"--algorithm-args: {cls.__name__} takes no {name!r}{hint(name, known)}"
+            )
+    try:
+        return msgspec.convert(given, cls.Args)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"--algorithm-args for {cls.__name__}: {error}") from error

@@ -1,0 +1,125 @@
+"""What can be known of an environment and its tasks before anything starts.
+
+    import -> look at the class -> rows of --prompt-data -> make -> services, evaluation sets
+        -> first task -> reset once, if the Env needs no service and does not own its loop
+
+Each mistake is a ConfigError (a malformed row: DataError) that names the class, the method and the
+line to write. Nothing of it outlives the check: the run makes its own instances.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from agentrl.config.run import RunConfig
+from agentrl.envs.check.dry_reset import discard, dry_reset, first_task, make_env
+from agentrl.envs.check.signatures import check_class
+from agentrl.envs.depth import require_shallow
+from agentrl.envs.env import Env, EnvContext, ServiceSpec
+from agentrl.envs.registry import load_env
+from agentrl.envs.rollout import Rollout
+from agentrl.envs.single_turn import SingleTurnEnv
+from agentrl.envs.sources import JsonlSource
+from agentrl.envs.tasks import open_eval_sets, open_source
+from agentrl.envs.travel import arrived
+from agentrl.errors import AgentRLError, ConfigError
+from agentrl.types import TaskSource
+from agentrl.user_traceback import words_of
+
+__all__ = ["ROWS", "check_eval_sets", "preflight", "services_of", "source_of", "tools_of"]
+
+#: Rows of --prompt-data that are read; a later malformed one ends the run when it is reached.
+ROWS = 1000
+
+
+def preflight(config: RunConfig) -> list[str]:
+    """Check what `config` says of its environment and tasks; returns notes for the user.
+
+    Raises ConfigError, or DataError with file and line.
+    """
+    cls = load_env(config.env or "single-turn")
+    if config.is_supervised:
+        return _rows(open_source(config, cls))
+    check_class(cls)
+    notes = _rows(source := source_of(config, cls))
+    env = make_env(cls, config.env_args)
+    services = services_of(config, cls)
+    check_eval_sets(config, cls)
+    task, changed = first_task(source), None
+    if task is not None:
+        task, changed = arrived(task)
+    is_rollout = issubclass(cls, Rollout)
+    if cls is not SingleTurnEnv and not is_rollout:
+        notes = [tools_of(env), *_unverified(cls), *notes]
+    notes += [changed] if changed else []
+    if services or task is None or is_rollout:
+        discard(env)
+        return notes
+    Env.bind(env, EnvContext({}, config.tool_timeout_s, config.allow_unsafe_sandbox))
+    note = dry_reset(env, task, seed=config.rollout_seed)
+    return [*notes, note] if note else notes
+
+
+def _rows(source: TaskSource) -> list[str]:
+    note = source.check(ROWS) if isinstance(source, JsonlSource) else None
+    return [] if note is None else [note]
+
+
+def source_of(config: RunConfig, cls: type[Env]) -> TaskSource:
+    """The training tasks. Raises ConfigError for what is no source, and for what raises."""
+    with _calling(cls, "train_tasks"):
+        return open_source(config, cls)
+
+
+def services_of(config: RunConfig, cls: type[Env]) -> dict[str, ServiceSpec]:
+    """The services by name. Raises ConfigError for what is none, and for what raises."""
+    with _calling(cls, "service_specs"):
+        services: object = cls.service_specs(config.env_args)
+    if isinstance(services, dict) and all(isinstance(s, ServiceSpec) for s in services.values()):
+        return services
+    raise ConfigError(
+        f"{cls.__qualname__}.service_specs returned {services!r:.80}; return a dict of ServiceSpec "
+        "by name"
+    )
+
+
+def check_eval_sets(config: RunConfig, cls: type[Env]) -> None:
+    """Raise ConfigError for evaluation sets that are none, and for what raises."""
+    with _calling(cls, "eval_tasks"):
+        sets = open_eval_sets(config, cls)
+    for name, tasks in sets.items():
+        for task in tasks:
+            require_shallow(task.row, f"the row of task {task.id} of evaluation set {name}")
+
+
+@contextmanager
+def _calling(cls: type[Env], name: str) -> Iterator[None]:
+    """What a class method raises is a ConfigError in its name."""
+    try:
+        yield
+    except AgentRLError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{cls.__qualname__}.{name} raised {words_of(error)}") from error
+
+
+def tools_of(env: Env) -> str:
+    """What the model may call: a forgotten `@tool` shows here and nowhere else."""
+    nothing = "none before reset (`@tool` above a method makes it one)"
+    tools = ", ".join(_signatures(env)) or nothing
+    return f"environment {type(env).__qualname__}; tools of the model: {tools}"
+
+
+def _unverified(cls: type[Env]) -> Iterator[str]:
+    """Only its author knows what `score` reads: tools may have changed what it looks at."""
+    rewards_text = cls.step is Env.step and cls.run_tools is Env.run_tools
+    if rewards_text and cls.reward_reads_text_only is None:
+        yield (
+            f"nothing verifies where the rewards of {cls.__qualname__} come from; if its score "
+            "reads its text and what reset has set, and nothing that a tool did, write "
+            "`reward_reads_text_only = True` in the class (False ends this note)"
+        )
+
+
+def _signatures(env: Env) -> Iterator[str]:
+    for name, tool in env.tools.items():
+        yield f"{name}({', '.join(tool.spec.parameters.get('properties', ()))})"

@@ -1,0 +1,74 @@
+"""What micro-batches, replicas and steps measure becomes one number for each metric.
+
+A loss reports tensors by metric name without `train/`; how reports are joined is what the metric
+declares (`agentrl.telemetry.metrics`):
+
+    sum     x              added over micro-batches and replicas; the mean over steps
+    mean    total, n       both added; total / n
+    max     x              the largest of all
+    ess     r, r^2, n      sums of importance ratios, added; their effective sample share
+
+A measure is the tuple of these numbers. Pure, and in the order of the reports, so that sums do not
+depend on timing.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+
+from torch import Tensor
+
+from agentrl.algorithms.corrections import effective_sample_share
+from agentrl.errors import DataError
+from agentrl.telemetry.metrics import REGISTRY, Metric
+
+__all__ = ["Measure", "Measures", "joined", "measured", "value_of"]
+
+Measure = tuple[float, ...]
+Measures = dict[str, Measure]
+
+_WIDTHS = {"sum": 1, "mean": 2, "max": 1, "ess": 3}
+
+
+def measured(report: Mapping[str, Tensor]) -> Measures:
+    """The numbers of one report. Raises DataError where a metric wants others than were given."""
+    measures = {name: tuple(tensor.flatten().tolist()) for name, tensor in report.items()}
+    for name, measure in measures.items():
+        metric = _declared(name)
+        if metric is not None and len(measure) != _WIDTHS[str(metric.reduce)]:
+            raise DataError(
+                f"the loss reports {len(measure)} numbers for train/{name}, whose reduction "
+                f"{metric.reduce} is of {_WIDTHS[str(metric.reduce)]}"
+            )
+    return measures
+
+
+def joined(parts: Iterable[Mapping[str, Measure]]) -> Measures:
+    """One measure of each name: of micro-batches and replicas, or of steps."""
+    found: Measures = {}
+    for part in parts:
+        for name, new in part.items():
+            found[name] = _join(_declared(name), found[name], new) if name in found else tuple(new)
+    return found
+
+
+def value_of(name: str, measure: Measure, num_steps: int) -> float | None:
+    """The metric's value over `num_steps` joined steps; None where nothing was measured."""
+    metric = _declared(name)
+    if metric is not None and metric.reduce == "max":
+        return measure[0]
+    if metric is not None and metric.reduce == "ess":
+        total, squared, num = measure
+        return effective_sample_share(num, total, squared) if num else None
+    total, num = measure if len(measure) == 2 else (measure[0], num_steps)
+    return total / num if num else None
+
+
+def _join(metric: Metric | None, old: Measure, new: Measure) -> Measure:
+    if metric is not None and metric.reduce == "max":
+        return new if new[0] > old[0] or math.isnan(new[0]) else old
+    return tuple(a + b for a, b in zip(old, new, strict=True))
+
+
+def _declared(name: str) -> Metric | None:
+    metric = REGISTRY.find(f"train/{name}")
+    return metric if metric is not None and metric.reduce is not None else None

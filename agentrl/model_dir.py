@@ -1,0 +1,48 @@
+"""A Hugging Face model directory: the one reader of its `config.json`.
+
+What the numbers mean is for others to say: sizes for `config`, the architecture for the learner.
+Read anew at each call, for `--save-hf` may write a directory again. Refused, for all in the same
+words: what is no model directory, and a file that is no configuration.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from agentrl.errors import ConfigError
+from agentrl.paths import kind_of
+
+__all__ = ["CONFIG", "decoder_config", "read_config"]
+
+CONFIG = "config.json"
+
+
+def read_config(directory: Path) -> dict[str, Any]:
+    """The `config.json` of `directory` as it stands there. Raises ConfigError."""
+    path = directory / CONFIG
+    if (kind := kind_of(path)) != "a file":
+        where = directory.resolve()
+        lack = f"its {CONFIG} is {kind}" if kind != "nothing" else f"it has no {CONFIG}"
+        if (folder := kind_of(where)) != "a directory":
+            lack = f"there is no folder {where}" if folder == "nothing" else f"it is {folder}"
+        raise ConfigError(f"--hf-checkpoint {directory} is no Hugging Face model directory: {lack}")
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except OSError as error:
+        raise ConfigError(f"--hf-checkpoint {path} cannot be read: {error.strerror}") from None
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise ConfigError(f"--hf-checkpoint {path} is not a JSON object: {error}") from None
+
+
+def decoder_config(directory: Path) -> dict[str, Any]:
+    """The same, with what it nests in `text_config` beside the rest: sizes stand at the top,
+    whether or not the model reads more than text. `architectures` is a list, maybe empty."""
+    config = read_config(directory)
+    text, names = config.get("text_config") or {}, config.get("architectures") or []
+    if not isinstance(text, dict) or not isinstance(names, list):
+        raise ConfigError(
+            f"--hf-checkpoint {directory / CONFIG}: text_config must be an object and "
+            "architectures a list of names"
+        )
+    return config | text | {"architectures": names}

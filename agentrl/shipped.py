@@ -1,0 +1,41 @@
+"""What ships with agentrl and is chosen by a name: each thing is a module of its shelf.
+
+    agentrl/tokens/formats/qwen3_stripped.py   is --chat-format qwen3-stripped
+
+To ship another is to add its file. Names are known without importing anything, so that `--help`
+may list them.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["CHAT_FORMATS", "FILTERS", "REWARDS", "Shelf"]
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """A package whose modules are things of one kind, but for `frame`, which they stand on. `dash`:
+    what an underscore of a file's name is in the name of the thing."""
+
+    package: str
+    frame: frozenset[str] = frozenset({"base", "load"})
+    dash: str = "-"
+
+    @property
+    def places(self) -> dict[str, str]:
+        """Names in order, and the module of each."""
+        folder = Path(__file__).parents[1].joinpath(*self.package.split("."))
+        stems = sorted(path.stem for path in folder.glob("[!_]*.py"))
+        return {
+            stem.replace("_", self.dash): f"{self.package}.{stem}"
+            for stem in stems
+            if stem not in self.frame
+        }
+
+    def __str__(self) -> str:
+        return ", ".join(self.places)
+
+
+CHAT_FORMATS = Shelf("agentrl.tokens.formats", frozenset({"base", "chatml", "hermes", "load"}))
+FILTERS = Shelf("agentrl.actors.filters", dash="_")
+REWARDS = Shelf("agentrl.envs.rewards", dash="_")

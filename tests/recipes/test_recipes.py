@@ -1,0 +1,117 @@
+"""CONTRIBUTING's recipes, done: each is a commit of one file in a copy of the repository, and the
+copy then has what was added, and tests it.
+
+The folder of a recipe holds the file where it goes. `RECIPES` says how it shows.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+IGNORED = shutil.ignore_patterns("__pycache__", "*.pyc")
+COPIED = ("agentrl", "envs_contrib", "tests", "pyproject.toml", "train.py", "train_async.py")
+
+
+class Recipe(msgspec.Struct, frozen=True):
+    """`has`: Python that only runs where the addition is there; `tests`: those that it gets without
+    a word."""
+
+    has: str
+    tests: tuple[str, ...]
+
+
+RECIPES = {
+    "chat_format": Recipe(
+        """
+from agentrl.config.flags import own_fields
+assert "hermes-stop" in own_fields()["chat_format"].help
+""",
+        (
+            "tests/unit/test_envs_chat_formats.py",
+            "tests/property/test_formats_properties.py",
+            "tests/security/test_tokens_injection.py::test_hostile_text_forges_nothing",
+        ),
+    ),
+    "reward": Recipe(
+        """
+from agentrl.envs.named import load_reward
+assert load_reward("contains")("in Rome.", "Rome", {}) == 1
+""",
+        ("tests/unit/test_envs_named.py",),
+    ),
+    "filter": Recipe(
+        """
+from agentrl.actors.judge import load_filter
+from agentrl.types import Task
+keep = load_filter("any_reward")
+assert keep([0.0, 1.0], Task("a", {}))[0] and not keep([0.0], Task("a", {}))[0]
+""",
+        ("tests/unit/test_actors_judge.py",),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository of one commit, with what ships."""
+    folder = tmp_path_factory.mktemp("sound") / "repository"
+    folder.mkdir()
+    for name in COPIED:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, folder / name, ignore=IGNORED)
+        else:
+            shutil.copy(source, folder / name)
+    git(folder, "init", "--quiet")
+    commit(folder, "what ships")
+    return folder
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_an_addition_is_one_file(recipe: str, sound: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "repository"
+    git(tmp_path, "clone", "--quiet", "--local", str(sound), str(copy))
+    shutil.copytree(HERE / recipe, copy, dirs_exist_ok=True, ignore=IGNORED)
+    commit(copy, recipe)
+    changed = git(copy, "show", "--name-status", "--format=", "HEAD").splitlines()
+    assert [line.partition("\t")[0] for line in changed] == ["A"], changed
+    run(copy, "-c", RECIPES[recipe].has)
+    run(copy, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *RECIPES[recipe].tests)
+
+
+def test_every_folder_is_a_recipe() -> None:
+    folders = {path.name for path in HERE.iterdir() if path.is_dir()} - {"__pycache__"}
+    assert folders == RECIPES.keys()
+
+
+def run(folder: Path, *words: str) -> None:
+    env = os.environ | {"PYTHONPATH": str(folder), "HYPOTHESIS_STORAGE_DIRECTORY": str(folder)}
+    result = subprocess.run(
+        [sys.executable, "-B", *words],
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    assert result.returncode == 0, f"{result.stdout[-3000:]}{result.stderr[-2000:]}"
+
+
+def commit(folder: Path, message: str) -> None:
+    git(folder, "add", "--all")
+    who = ("-c", "user.name=recipe", "-c", "user.email=recipe@example.org")
+    git(folder, *who, "commit", "--quiet", "--message", message)
+
+
+def git(folder: Path, *words: str) -> str:
+    return subprocess.run(
+        ["git", "-C", str(folder), *words], check=True, capture_output=True, text=True
+    ).stdout

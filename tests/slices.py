@@ -1,0 +1,30 @@
+"""Which part of a long list of cases a session plays.
+
+A commit plays the slice of its day, so that every case has its turn within some days, and the
+session says how to play the same again. AGENTRL_TESTS is `full` (`make test-full` plays all) or
+unset; AGENTRL_TESTS_DAY (YYYY-MM-DD) plays the slice of another day.
+"""
+
+import os
+import random
+from collections.abc import Sequence
+from datetime import UTC, date, datetime
+from typing import TypeVar
+
+__all__ = ["DAY", "IS_FULL", "of_the_day"]
+
+IS_FULL = os.environ.get("AGENTRL_TESTS") == "full"
+DAY = date.fromisoformat(os.environ.get("AGENTRL_TESTS_DAY") or f"{datetime.now(UTC):%Y-%m-%d}")
+
+Case = TypeVar("Case")
+
+
+def of_the_day(cases: Sequence[Case], count: int, day: date = DAY) -> list[Case]:
+    """At most `count` of the cases, in their order; each comes once in every
+    `ceil(len(cases) / count)` days. All of them in a full session."""
+    if IS_FULL or len(cases) <= count:
+        return list(cases)
+    rounds = -(-len(cases) // count)
+    cycle, turn = divmod(day.toordinal(), rounds)
+    shuffled = random.Random(cycle).sample(range(len(cases)), len(cases))
+    return [cases[index] for index in sorted(shuffled[turn::rounds])]

@@ -1,0 +1,243 @@
+"""What every flag of `RunConfig` does in every mode: accepted, or refused, and what the user reads.
+
+    python -m tests.unit.flag_matrix            print what differs from flag_matrix.tsv
+    python -m tests.unit.flag_matrix --write    replace flag_matrix.tsv (each changed line belongs
+                                                into the CHANGELOG)
+
+A line is flags, mode, answer and text, with tabs between them. The text of an accepted flag is the
+notes that the mode alone does not bring. Nothing here depends on the host: the device is the CPU.
+"""
+
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from agentrl.config.flags import Program
+from agentrl.config.presets import DEFAULT, PRESETS
+from agentrl.config.resolve import parse
+from agentrl.config.toml import write_config
+from agentrl.errors import AgentRLError
+
+__all__ = ["FILE", "MODES", "TOGETHER", "VALUES", "Ground", "lines"]
+
+FILE = Path(__file__).with_name("flag_matrix.tsv")
+#: A valid value of each flag other than its default; flags without a value stand for themselves.
+VALUES: dict[str, str] = {
+    "preset": "search-r1-local",
+    "run_dir": "elsewhere",
+    "run_id": "mine",
+    "resume": "auto",
+    "num_rollout": "7",
+    "num_epoch": "2",
+    "device": "cpu",
+    "seed": "7",
+    "prompt_data": "ROWS2",
+    "input_key": "question",
+    "label_key": "answer",
+    "custom_rm_path": "exact",
+    "rollout_seed": "7",
+    "env": "guess",
+    "env_args": '{"k": 1}',
+    "chat_format": "tags",
+    "rollout_batch_size": "16",
+    "n_samples_per_prompt": "2",
+    "min_group_size": "1",
+    "rollout_temperature": "0.5",
+    "rollout_top_p": "0.9",
+    "rollout_top_k": "20",
+    "rollout_max_context_len": "256",
+    "rollout_max_prompt_len": "100",
+    "rollout_max_response_len": "32",
+    "rollout_stop_token_ids": "5",
+    "max_turns": "4",
+    "max_tool_calls": "2",
+    "turn_timeout_s": "7",
+    "tool_timeout_s": "5",
+    "episode_timeout_s": "700",
+    "dynamic_sampling_filter_path": "mine:keep",
+    "over_sampling_batch_size": "48",
+    "num_agent_workers": "2",
+    "max_concurrent_episodes": "600",
+    "async_buffer_size": "3",
+    "update_weights_interval": "2",
+    "max_staleness": "1",
+    "staleness_policy": "drop",
+    "buffer_disk_limit": "1000000000",
+    "keep_trajectories": "0",
+    "hf_checkpoint": "MODEL2",
+    "save": "TMP/checkpoints",
+    "save_interval": "5",
+    "load": "TMP/other",
+    "save_hf": "TMP/hf",
+    "num_steps_per_rollout": "2",
+    "max_tokens_per_gpu": "4096",
+    "loss_type": "sft_loss",
+    "custom_loss_function_path": "mine:loss",
+    "prompt_loss_weight": "0.1",
+    "advantage_estimator": "mine.py:Mine",
+    "algorithm_args": '{"k": 1}',
+    "eps_clip": "0.1",
+    "eps_clip_high": "0.3",
+    "eps_clip_c": "3",
+    "tis_clip": "5",
+    "tis_clip_low": "0.5",
+    "entropy_coef": "0.01",
+    "kl_loss_coef": "0.1",
+    "kl_loss_type": "k2",
+    "lr": "1e-5",
+    "min_lr": "1e-7",
+    "lr_decay_style": "cosine",
+    "lr_warmup_iters": "5",
+    "weight_decay": "0.1",
+    "adam_beta1": "0.8",
+    "adam_beta2": "0.9",
+    "adam_eps": "1e-6",
+    "clip_grad": "0.5",
+    "ray_address": "10.0.0.1:6379",
+    "actor_num_nodes": "2",
+    "actor_num_gpus_per_node": "2",
+    "rollout_num_gpus": "4",
+    "rollout_num_gpus_per_engine": "2",
+    "start_timeout_s": "60",
+    "sglang_server_concurrency": "3",
+    "update_weight_buffer_size": "1000000",
+    "update_weights_timeout": "5",
+    "update_weights_fleet_size": "2",
+    "eval_prompt_data": "held ROWS2",
+    "eval_interval": "5",
+    "eval_mode": "pinned",
+    "n_samples_per_eval_prompt": "4",
+    "eval_temperature": "0.7",
+}
+_ROWS = "--env single-turn --prompt-data ROWS"
+#: Flags whose meaning hangs on each other.
+TOGETHER = (
+    "--use-kl-loss --kl-loss-coef 0.1",
+    "--use-kl-loss --kl-loss-type k2",
+    "--no-use-tis --tis-clip 5",
+    "--no-use-tis --tis-clip-low 0.5",
+    "--disable-rewards-normalization --disable-grpo-std-normalization",
+    "--loss-type custom_loss --custom-loss-function-path mine:loss",
+    "--loss-type custom_loss --custom-loss-function-path mine:loss --eps-clip 0.1",
+    "--loss-type custom_loss --custom-loss-function-path mine:loss --tis-clip 5",
+    "--loss-type custom_loss --custom-loss-function-path mine:loss --entropy-coef 0.01",
+    "--loss-type custom_loss --custom-loss-function-path mine:loss --use-kl-loss",
+    "--lr-decay-style cosine --min-lr 1e-7",
+    f"{_ROWS} --input-key question",
+    f"{_ROWS} --label-key answer",
+    f"{_ROWS} --custom-rm-path exact",
+    "--prompt-data ROWS --num-epoch 2",
+    "--prompt-data ROWS --rollout-shuffle",
+    f"{_ROWS} --eval-temperature 0.7",
+    f"{_ROWS} --skip-eval-before-train",
+    "--eval-mode pinned --eval-interval 5",
+    "--rollout-num-gpus 4 --rollout-num-gpus-per-engine 2",
+    "--dynamic-sampling-filter-path mine:keep --over-sampling-batch-size 48",
+    "--sglang-mem-fraction-static 0.5",
+    "--router-policy random",
+    "--recompute-granularity full",
+    "--global-batch-size 8",
+    "--global-batch-size 8 --use-tensorboard --epsclip 0.1",
+    "--global-batch-size 8 --eps-clip nonsense --max-turns 0",
+)
+_ANY = "--hf-checkpoint MODEL --device cpu --run-dir TMP/runs"
+_ACTING = f"{_ANY} --env search-r1-local --rollout-max-response-len 64"
+_TRAINED = f"{_ACTING} --n-samples-per-prompt 4"
+MODES: dict[str, tuple[Program, str]] = {
+    "train_async": ("train_async", _TRAINED),
+    "train": ("train", _TRAINED),
+    "sft": ("train_async", f"{_ANY} --loss-type sft_loss --prompt-data ROWS"),
+    "eval": ("train_async", f"{_ACTING} --eval-only"),
+    "resume": ("train_async", "--resume RUN --device cpu"),
+}
+
+
+class Ground:
+    """Files that the flags name, in `folder`, under the short names that stand in the table."""
+
+    def __init__(self, folder: Path) -> None:
+        model = Path(PRESETS[DEFAULT].values["hf_checkpoint"])
+        self.names = {
+            "MODEL2": folder / "model",
+            "MODEL": model,
+            "ROWS2": folder / "more.jsonl",
+            "ROWS": folder / "rows.jsonl",
+            "RUN": folder / "begun",
+            "TMP": folder,
+        }
+        (folder / "model").symlink_to(model)
+        for rows in ("ROWS", "ROWS2"):
+            self.names[rows].write_text('{"input": "q", "question": "q", "answer": "a"}\n')
+        (folder / "begun").mkdir()
+        begun = parse(self.words(_TRAINED), "train_async").config
+        write_config(folder / "begun" / "config.toml", begun)
+        (folder / "begun" / "ledger.db").touch()
+
+    def words(self, text: str) -> list[str]:
+        """The words of a command line, with the real paths."""
+        return [self._real(word) for word in text.split()]
+
+    def shown(self, text: str) -> str:
+        """`text` with the short names, on one line."""
+        for name, path in self.names.items():
+            text = text.replace(str(path), name)
+        return json.dumps(text.replace(str(Path.cwd()), "HERE"), ensure_ascii=False)[1:-1]
+
+    def _real(self, word: str) -> str:
+        head, slash, tail = word.partition("/")
+        return str(self.names[head]) + slash + tail if head in self.names else word
+
+
+def given() -> Iterator[str]:
+    """Every flag alone, then those that belong together."""
+    from agentrl.config.fields import own_fields
+
+    for name, field in own_fields().items():
+        if field.kind == "bool":
+            yield field.flag
+            yield field.flag.replace("--", "--no-", 1)
+        elif field.kind == "json":
+            yield f"{field.flag} {VALUES[name].replace(' ', '')}"
+        else:
+            yield f"{field.flag} {VALUES[name]}"
+    yield from TOGETHER
+
+
+def lines() -> Iterator[str]:
+    """The table, line by line."""
+    with tempfile.TemporaryDirectory() as folder:
+        ground = Ground(Path(folder).resolve())
+        usual = {mode: _answer(ground, mode, "")[1] for mode in MODES}
+        for flags in given():
+            for mode in MODES:
+                answer, said = _answer(ground, mode, flags)
+                if answer == "accepted":
+                    said = [note for note in said if note not in usual[mode]]
+                yield "\t".join((flags, mode, answer, ground.shown("\n".join(said)))).rstrip()
+
+
+def _answer(ground: Ground, mode: str, flags: str) -> tuple[str, list[str]]:
+    program, base = MODES[mode]
+    try:
+        notes = parse([*ground.words(base), *ground.words(flags)], program).notes
+    except AgentRLError as error:
+        return "refused", [str(error)]
+    return "accepted", notes
+
+
+def _main() -> int:
+    now = list(lines())
+    if "--write" in sys.argv:
+        FILE.write_text("\n".join(now) + "\n")
+        return 0
+    kept = FILE.read_text().splitlines()
+    changes = [f"- {line}" for line in kept if line not in now]
+    changes += [f"+ {line}" for line in now if line not in kept]
+    sys.stdout.write("".join(f"{line}\n" for line in sorted(changes, key=lambda line: line[2:])))
+    return bool(changes)
+
+
+if __name__ == "__main__":
+    sys.exit(_main())

@@ -1,0 +1,118 @@
+"""The flags name an algorithm: ours or the user's, with its arguments, or it is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentrl.algorithms.base import credits_of
+from agentrl.algorithms.load import check_algorithm, load_algorithm
+from agentrl.algorithms.rows import Credit
+from agentrl.cli import train
+from agentrl.config.run import RunConfig
+from agentrl.errors import ConfigError, DataError
+from agentrl.types import EpisodeId, GroupRows
+
+RLOO = '''
+"""Leave-one-out: Kool et al. 2019; Ahmadian et al. 2024, https://arxiv.org/abs/2402.14740."""
+
+import msgspec
+
+from agentrl.algorithms.base import Algorithm
+
+
+class Rloo(Algorithm):
+    class Args(msgspec.Struct):
+        scale: float = 1.0
+
+    def __init__(self, cfg, args):
+        super().__init__(cfg, args)
+        self.needs = msgspec.structs.replace(self.needs, min_group=2)
+
+    def values(self, rewards):
+        others = len(rewards) - 1
+        total = sum(rewards)
+        return [self.args.scale * (r - (total - r) / others) for r in rewards]
+'''
+
+
+def group_of(rewards: list[float]) -> GroupRows:
+    ids = [EpisodeId("g", index) for index in range(len(rewards))]
+    return GroupRows("g", 1, "t", ids, rewards, [{} for _ in ids], [])
+
+
+def ours(folder: Path, **flags: Any) -> RunConfig:
+    (folder / "rloo.py").write_text(RLOO)
+    return RunConfig(advantage_estimator=str(folder / "rloo.py"), n_samples_per_prompt=4, **flags)
+
+
+def test_an_estimator_is_one_file_that_the_flag_names(tmp_path: Path) -> None:
+    algorithm = load_algorithm(ours(tmp_path, algorithm_args={"scale": 2.0}))
+    found = credits_of(algorithm, group_of([0.0, 0.0, 3.0]))
+    assert [credit.value for credit in found] == [-3.0, -3.0, 6.0]
+    assert credits_of(algorithm, group_of([1.0, 1.0])) == [Credit(0.0, skip=True)] * 2
+
+
+def test_a_custom_loss_takes_the_credit_of_any_estimator_and_skips_nothing(tmp_path: Path) -> None:
+    (tmp_path / "loss.py").write_text("def mine(batch, logprobs_T, entropy_T): ...\n")
+    cfg = ours(
+        tmp_path, loss_type="custom_loss", custom_loss_function_path=str(tmp_path / "loss.py")
+    )
+    algorithm = load_algorithm(cfg)
+    assert (algorithm.name, algorithm.needs.all_labels) == ("Rloo", True)
+    assert credits_of(algorithm, group_of([1.0, 1.0])) == [Credit(0.0)] * 2
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ({"scal": 2.0}, "Rloo takes no 'scal'; did you mean 'scale'"),
+        ({"scale": "much"}, "for Rloo: Expected `float`, got `str`"),
+    ],
+)
+def test_arguments_that_the_class_does_not_take_are_refused(
+    args: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        load_algorithm(ours(tmp_path, algorithm_args=args))
+
+
+def test_grpo_takes_no_arguments() -> None:
+    with pytest.raises(ConfigError, match="Grpo takes no 'scale'; known: none"):
+        load_algorithm(RunConfig(algorithm_args={"scale": 1}))
+
+
+def test_a_name_that_nobody_announces_is_refused_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="there is no algorithm 'grop'; did you mean 'grpo'"):
+        load_algorithm(RunConfig(advantage_estimator="grop"))
+
+
+def test_a_group_that_is_too_small_teaches_nothing_and_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"--n-samples-per-prompt 1 .* fewer than 2"):
+        check_algorithm(RunConfig(n_samples_per_prompt=1))
+    check_algorithm(RunConfig(n_samples_per_prompt=1, disable_rewards_normalization=True))
+
+
+def test_the_command_line_refuses_before_anything_starts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Of the default job too, into which nothing else is looked."""
+    assert train.main(["--n-samples-per-prompt", "1"], "train_async") == 2
+    assert "learn nothing from fewer than 2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ("[0.0]", "returned 1 credits for the 2 episodes of group g"),
+        ("[float('nan')] * 2", r"\[nan, nan\] are not all finite"),
+    ],
+)
+def test_credit_that_is_none_is_refused(values: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "odd.py").write_text(
+        "from agentrl.algorithms.base import Algorithm\n"
+        f"class Odd(Algorithm):\n    def values(self, rewards):\n        return {values}\n"
+    )
+    algorithm = load_algorithm(RunConfig(advantage_estimator=str(tmp_path / "odd.py")))
+    with pytest.raises(DataError, match=said):
+        credits_of(algorithm, group_of([0.0, 1.0]))
