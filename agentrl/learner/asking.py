@@ -9,6 +9,7 @@ What is asked and which message answers stands in `question`.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from agentrl.clock import Clock
@@ -54,22 +55,15 @@ class LearnerPeer(Protocol):
         ...
 
 
+@dataclass(eq=False)
 class Asking:
     """Asks on the source rank; the other ranks only listen."""
 
-    def __init__(
-        self,
-        peer: LearnerPeer,
-        backend: Rank,
-        should_stop: Callable[[], bool],
-        should_republish: Callable[[], bool],
-        clock: Clock,
-    ) -> None:
-        self._peer = peer
-        self._backend = backend
-        self._should_stop = should_stop
-        self._should_republish = should_republish
-        self._clock = clock
+    _peer: LearnerPeer
+    _backend: Rank
+    _should_stop: Callable[[], bool]
+    _should_republish: Callable[[], bool]
+    _clock: Clock
 
     def ask(self, asked: AskLease | AskPush) -> Answer:
         """The answer, or what comes before one. Collective: every rank gets the same.

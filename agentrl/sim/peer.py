@@ -4,7 +4,7 @@ UP -> CUT OFF -> UP       (what either side says meanwhile is lost)
 any -> GONE
 """
 
-import math
+import sys
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
@@ -15,6 +15,7 @@ from agentrl.sim.truth import BrokenPromiseError
 from agentrl.types import EpisodeId
 from agentrl.wire.conversation import Conversation
 from agentrl.wire.messages import Message, Refused, Role, Welcome
+from agentrl.wire.outbox import Outbox
 
 __all__ = ["Line", "Peer"]
 
@@ -56,17 +57,9 @@ class Peer:
         self.is_cut_off = False
         self.is_fenced = False
         self._line = line
-        self._role: Role = role
         self._take = take
-        self._talk = Conversation(
-            role,
-            name,
-            self.incarnation,
-            running,
-            timeout_s=math.inf,
-            resend_s=RESEND_S,
-            outbox_limit=2**31,
-        )
+        outbox = Outbox(sys.maxsize, RESEND_S)
+        self._talk = Conversation(role, name, self.incarnation, running, outbox)
         self._timer: Timer | None = None
         self._recent: deque[tuple[int, Message]] = deque(maxlen=DOUBLED)
         self._doubled: list[tuple[int, Message]] = []
@@ -124,7 +117,7 @@ class Peer:
         except FencedError:
             self.is_fenced = True
             return
-        if isinstance(message, Refused) and self._role != "worker":
+        if isinstance(message, Refused) and self._talk.role != "worker":
             raise BrokenPromiseError(f"the buffer refuses {self.connection}: {message.reason}")
         if isinstance(message, Welcome):
             self._welcomed()

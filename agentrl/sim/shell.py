@@ -9,9 +9,18 @@ that stands still finds, when it goes on, that time has passed, and then what wa
 """
 
 from collections import deque
+from collections.abc import Callable
 
 from agentrl.buffer.core import BufferCore
-from agentrl.buffer.events import DropSegments, FromPeer, Persist, Send, Stored, Tick
+from agentrl.buffer.events import (
+    Commit,
+    DropSegments,
+    FromPeer,
+    Send,
+    Stored,
+    Tick,
+    in_order,
+)
 from agentrl.buffer.settings import BufferSettings
 from agentrl.sim.columns import Columns
 from agentrl.sim.durable import Durable
@@ -40,6 +49,8 @@ class Shell:
         self._waiting: deque[FromPeer | Tick] = deque()
         self._busy = False
         self._still = False
+        self._effects_left: int | None = None
+        self._ended: Callable[[], object]
         self.core: BufferCore | None = BufferCore(settings, now=timeline.now)
 
     # ---- processes ----
@@ -55,10 +66,16 @@ class Shell:
         peer.gone = True
         del self.peers[peer.connection], self._connections[peer.connection]
 
-    def crash(self) -> None:
-        """The buffer ends; only its rows remain."""
-        self.core, self._still = None, False
+    def crash(self, after: int, ended: Callable[[], object]) -> None:
+        """The buffer ends, and only its rows remain: with the next effect but so many, in the midst
+        of what an event causes. `ended` is called then."""
+        if self._effects_left is None:
+            self._effects_left, self._ended = after, ended
+
+    def _end(self) -> None:
+        self.core, self._still, self._effects_left = None, False, None
         self._waiting.clear()
+        self._ended()
 
     def stand_still(self) -> None:
         """The buffer does nothing; what it is told waits."""
@@ -116,13 +133,19 @@ class Shell:
     def _carry(self, event: FromPeer | Tick) -> None:
         assert self.core is not None
         effects = self.core.handle(self._stored(event), self.timeline.now)
-        self.durable.commit([effect.row for effect in effects if isinstance(effect, Persist)])
-        for effect in effects:
-            if isinstance(effect, Send):
-                self._send(effect.peer, effect.message)
-            elif isinstance(effect, DropSegments):
-                needed = self.core.state.needs_segment
-                self.columns.drop(n for n in effect.segments if not needed(n))
+        for effect in in_order(effects, self.core.state.needs_segment):
+            match effect:
+                case Commit(rows):
+                    self.durable.commit(rows)
+                case Send(peer, message):
+                    self._send(peer, message)
+                case DropSegments(segments):
+                    self.columns.drop(segments)
+            if self._effects_left is not None:
+                self._effects_left -= 1
+                if self._effects_left < 0:
+                    self._end()
+                    return
 
     def _send(self, connection: str, message: Message) -> None:
         peer = self.peers.get(connection)

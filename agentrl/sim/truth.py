@@ -4,6 +4,7 @@ Weights are objects here and not numbers, so a version number that is given twic
 versions that lies, is seen. Checked, with the words of the design:
 
     a version number is never given twice
+    no more turns are on engines than there are permits
     no trained token is older than the bound, over recoveries too
     nothing is trained twice in the surviving lineage of weights
     what is leased was really played; stored columns are there as long as they are needed
@@ -64,6 +65,13 @@ class Truth:
         return max(0, lease - 1 - weights.iteration, weights.undone)
 
     # ---- episodes and leases ----
+
+    def in_flight(self, turns: int, permits: int) -> None:
+        """So many turns are on engines."""
+        if turns > permits:
+            raise BrokenPromiseError(
+                f"{turns} turns are on engines, and there are {permits} permits"
+            )
 
     def played(self, id: EpisodeId, spans: Iterable[tuple[Weights, int]]) -> None:
         """An attempt was played to its end by these weights."""

@@ -15,6 +15,7 @@ messages of an identity that has not said Hello are ignored; a Heartbeat is answ
 import logging
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from agentrl.errors import FencedError, PeerLostError
 from agentrl.types import EpisodeId
@@ -39,36 +40,28 @@ HELLO_S = 1.0
 MAX_SILENT_BEATS = 3
 
 
+@dataclass(eq=False)
 class Conversation:
     """One process and its outbox. Times are in seconds, on one clock of the caller's, which asks
     what is `due`, says it, and tells that it has `said` it.
 
-    `welcome`: the last one, None before the first; `is_welcomed`: more than Hello may be said.
-    `is_held_back`: the caller cannot listen, so silence means nothing.
+    `running`: which episodes play here now. `timeout_s`: most seconds without a Welcome. `welcome`:
+    the last one, None before the first; `is_welcomed`: more than Hello may be said. `is_held_back`:
+    the caller cannot listen, so silence means nothing.
     """
 
-    def __init__(
-        self,
-        role: Role,
-        name: str,
-        incarnation: str,
-        running: Callable[[], list[EpisodeId]],
-        *,
-        timeout_s: float,
-        resend_s: float,
-        outbox_limit: int,
-        address: str = "",
-    ) -> None:
-        self._role: Role = role
-        self._name = name
-        self._incarnation = incarnation
-        self._running = running
-        self._timeout_s = timeout_s
-        self._address = address
-        self.outbox = Outbox(outbox_limit, resend_s)
-        self.welcome: Welcome | None = None
-        self.is_welcomed = False
-        self.is_held_back = False
+    role: Role
+    name: str
+    incarnation: str
+    running: Callable[[], list[EpisodeId]]
+    outbox: Outbox
+    timeout_s: float = math.inf
+    address: str = ""
+    welcome: Welcome | None = field(default=None, init=False)
+    is_welcomed: bool = field(default=False, init=False)
+    is_held_back: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
         self._lost_at = self._hello_at = 0.0
         self._beat_s = math.inf
         self._heard_at = self._spoke_at = self._beat_at = -math.inf
@@ -85,7 +78,7 @@ class Conversation:
     def lose(self, now: float, why: str) -> None:
         """The connection broke, or might as well have."""
         if self.is_welcomed:
-            logger.info("%s: no word from the buffer (%s): saying hello again", self._name, why)
+            logger.info("%s: no word from the buffer (%s): saying hello again", self.name, why)
             self.is_welcomed = False
             self.begin(now)
 
@@ -105,7 +98,7 @@ class Conversation:
                 self.outbox.settle(seqs)
                 return False
             case Refused(reason=reason, fatal=True):
-                raise FencedError(f"{self._name} must exit, the buffer says: {reason}")
+                raise FencedError(f"{self.name} must exit, the buffer says: {reason}")
             case Refused(seq=seq):
                 self.outbox.settle([seq])
             case Welcome():
@@ -149,7 +142,7 @@ class Conversation:
         """When to ask for what is `due` again; `is_blocked`: nothing can go out before it wakes the
         caller by itself."""
         if not self.is_welcomed:
-            give_up = self._lost_at + self._timeout_s
+            give_up = self._lost_at + self.timeout_s
             return give_up if is_blocked else min(self._hello_at, give_up)
         if is_blocked:
             return self._silent_at
@@ -158,14 +151,14 @@ class Conversation:
         return soonest if resend_at is None else min(soonest, resend_at)
 
     def _hello_due(self, now: float) -> Pending | None:
-        if now >= self._lost_at + self._timeout_s:
+        if now >= self._lost_at + self.timeout_s:
             raise PeerLostError(
-                f"{self._name}: no Welcome from the buffer at {self._address} for "
-                f"{self._timeout_s:g} s: is it running, and with the keys of this run?"
+                f"{self.name}: no Welcome from the buffer at {self.address} for "
+                f"{self.timeout_s:g} s: is it running, and with the keys of this run?"
             )
         if now < self._hello_at:
             return None
-        hello = Hello(self._role, self._name, self._incarnation, self._unsettled())
+        hello = Hello(self.role, self.name, self.incarnation, self._unsettled())
         return Pending(0, hello, ())
 
     def _unsettled(self) -> list[EpisodeId]:
@@ -173,7 +166,7 @@ class Conversation:
         ones whose report waits for its Ack."""
         messages = self.outbox.messages()
         reported = [message.report.id for message in messages if isinstance(message, Finished)]
-        return [*self._running(), *reported]
+        return [*self.running(), *reported]
 
     @property
     def _silent_at(self) -> float:

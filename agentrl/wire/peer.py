@@ -23,6 +23,7 @@ from agentrl.wire.conversation import Conversation
 from agentrl.wire.frames import Column, decode, encode, require_encodable
 from agentrl.wire.keys import CurveKeys
 from agentrl.wire.messages import Ack, Envelope, Message, Refused, Role, Welcome
+from agentrl.wire.outbox import Outbox
 from agentrl.wire.transport import DealerSocket
 
 __all__ = ["BufferPeer"]
@@ -71,15 +72,9 @@ class BufferPeer:
         self._socket = DealerSocket(
             address, identity=f"{name}.{self.incarnation}".encode()[-255:], keys=keys
         )
+        outbox = Outbox(outbox_limit, resend_s)
         self._talk = Conversation(
-            role,
-            name,
-            self.incarnation,
-            running,
-            timeout_s=connect_timeout_s,
-            resend_s=resend_s,
-            outbox_limit=outbox_limit,
-            address=address,
+            role, name, self.incarnation, running, outbox, connect_timeout_s, address
         )
         self._failure: Exception | None = None
         self._changed = anyio.Event()

@@ -18,6 +18,7 @@ from agentrl.wire.messages import (
     Retire,
     Welcome,
 )
+from agentrl.wire.outbox import Outbox
 
 BEAT_S, RESEND_S, TIMEOUT_S = 1.0, 2.0, 60.0
 PLAYED = EpisodeId("g", 1)
@@ -29,9 +30,8 @@ def talk(*, welcomed_at: float | None = 0.0) -> Conversation:
         "worker-0",
         "i",
         lambda: [PLAYED],
-        timeout_s=TIMEOUT_S,
-        resend_s=RESEND_S,
-        outbox_limit=8,
+        Outbox(8, RESEND_S),
+        TIMEOUT_S,
     )
     found.begin(0.0)
     if welcomed_at is not None:
