@@ -59,12 +59,6 @@ MUTANTS = [
         "        yield Save(",
     ),
     Mutant(
-        "a lease that is lost on its way is not asked for again",
-        "agentrl/learner/question.py",
-        "            self._ask_at = now\n        return",
-        "            pass\n        return",
-    ),
-    Mutant(
         "a permit is given twice",
         "agentrl/serving/permit_queue.py",
         "                granted()\n                return\n        self.measure",
@@ -95,24 +89,6 @@ MUTANTS = [
         OUTBOX,
         "            self._sent.pop(seq, None)\n",
         "            self._sent.clear()\n",
-    ),
-    Mutant(
-        "what was not answered is not said again",
-        OUTBOX,
-        "return pending if now >= sent_at + self._resend_s else None",
-        "return None",
-    ),
-    Mutant(
-        "after a lost connection nothing is said again at once",
-        CONVERSATION,
-        "                self.outbox.rewind()\n",
-        "",
-    ),
-    Mutant(
-        "Hello leaves out finished episodes whose report waits for its Ack",
-        CONVERSATION,
-        "return [*self.running(), *reported]",
-        "return self.running()",
     ),
     Mutant(
         "nobody beats",
