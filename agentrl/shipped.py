@@ -9,7 +9,7 @@ may list them.
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["CHAT_FORMATS", "FILTERS", "REWARDS", "Shelf"]
+__all__ = ["ALGORITHMS", "CHAT_FORMATS", "FILTERS", "MODEL_FAMILIES", "REWARDS", "Shelf"]
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,14 @@ class Shelf:
         return ", ".join(self.places)
 
 
+ALGORITHMS = Shelf(
+    "agentrl.algorithms",
+    frozenset({"base", "corrections", "custom", "load", "policy_loss", "rows", "sft"}),
+    dash="_",
+)
 CHAT_FORMATS = Shelf("agentrl.tokens.formats", frozenset({"base", "chatml", "hermes", "load"}))
 FILTERS = Shelf("agentrl.actors.filters", dash="_")
+MODEL_FAMILIES = Shelf(
+    "agentrl.models", frozenset({"architecture", "decoder", "family", "registry"})
+)
 REWARDS = Shelf("agentrl.envs.rewards", dash="_")

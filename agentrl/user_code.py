@@ -111,9 +111,7 @@ def hook(
 def load(kind: Kind[T], spec: str) -> T:
     """What a flag names. Raises ConfigError when there is none, or several."""
     try:
-        if spec.endswith(".py"):
-            return _only(kind, spec)
-        if ":" in spec:
+        if spec.endswith(".py") or ":" in spec:
             return _at(kind, spec)
         if kind.is_function and "." in spec and "/" not in spec:
             return _at(kind, ":".join(spec.rsplit(".", 1)))
@@ -137,7 +135,7 @@ def load_named(kind: Kind[T], name: str) -> tuple[str, T] | None:
         raise claimed_twice(kind, name, claims)
     for owner, target in claims.items():
         try:
-            return owner, _at(kind, target) if ":" in target else _only_of(kind, target)
+            return owner, _at(kind, target)
         except ConfigError as error:
             raise ConfigError(f"{kind.noun} {name!r} of {owner} is broken: {error}") from error
     return None
@@ -206,9 +204,12 @@ def load_file(path: Path) -> ModuleType:
 
 
 def _at(kind: Kind[T], place: str) -> T:
-    """What stands at `pkg.module:attribute` or `path/to/file.py:attribute`."""
-    home, _, attribute = place.rpartition(":")
+    """What stands at `pkg.module:attribute` or `path/to/file.py:attribute`; of a module or a file
+    alone, the only one of its kind that it defines."""
+    home, colon, attribute = place.rpartition(":") if ":" in place else (place, "", "")
     module = load_file(Path(home)) if home.endswith(".py") else _load_module(home)
+    if not colon:
+        return _only(kind, module, home)
     found = getattr(module, attribute, None)
     if found is None:
         here = [name for name, value in vars(module).items() if kind.take(value) is not None]
@@ -219,17 +220,8 @@ def _at(kind: Kind[T], place: str) -> T:
     return taken
 
 
-def _only_of(kind: Kind[T], module: str) -> T:
-    """The one such thing that a module of agentrl defines."""
-    return _only_in(kind, _load_module(module), module)
-
-
-def _only(kind: Kind[T], path: str) -> T:
-    """The one such thing that the file itself defines."""
-    return _only_in(kind, load_file(Path(path)), path)
-
-
-def _only_in(kind: Kind[T], module: ModuleType, path: str) -> T:
+def _only(kind: Kind[T], module: ModuleType, path: str) -> T:
+    """The one such thing that the module itself defines."""
     found: dict[str, T] = {}
     for name, value in vars(module).items():
         taken = kind.take(value)

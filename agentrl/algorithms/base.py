@@ -21,10 +21,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from agentrl.algorithms.rows import Credit, MicroBatch, Outputs, Row
+from agentrl.algorithms.rows import TAKEN, Credit, MicroBatch, Outputs, Row
 from agentrl.bounds import reward_defect
+from agentrl.columns import Column
 from agentrl.config.run import RunConfig
-from agentrl.errors import DataError
+from agentrl.errors import ConfigError, DataError
 from agentrl.telemetry.metrics import Metric
 from agentrl.types import GroupRows, LeaseHeader, TrajectoryMeta
 
@@ -44,12 +45,18 @@ class Needs(msgspec.Struct, frozen=True):
     dialogues are shown. passes: columns that a forward pass over the rows makes before the first
     step: `prox`, the policy at the start of the iteration (later steps have it anyway), and
     `reference`, the initial weights. all_labels: the loss reads labels that nobody sampled too.
+    columns: optional ones of the trajectories, which rows and micro-batches then have by name.
     """
 
     min_group: int = 1
     engines: bool = True
     passes: frozenset[str] = frozenset()
     all_labels: bool = False
+    columns: tuple[Column, ...] = ()
+
+    def __post_init__(self) -> None:
+        if taken := [column.name for column in self.columns if column.name in TAKEN]:
+            raise ConfigError(f"rows have {', '.join(taken)} already: name the column otherwise")
 
     @property
     def models(self) -> frozenset[str]:
@@ -115,7 +122,7 @@ class Algorithm:
     def advantages(self, rows: Sequence[Row], total: Total) -> None:
         """Give every row the columns that the loss reads, float32; once for each iteration."""
         for row in rows:
-            row.columns["advantages"] = _spread(row)
+            row.columns["advantages"] = _spread(row, self.name)
 
     # ---- the loss ----
 
@@ -165,11 +172,16 @@ def _numbers(credit: Credit) -> tuple[float, ...]:
     return credit.value if isinstance(credit.value, tuple) else (credit.value,)
 
 
-def _spread(row: Row) -> npt.NDArray[np.float32]:
+def _spread(row: Row, name: str) -> npt.NDArray[np.float32]:
     """Credit over labels: the episode's to all, or a turn's to its own."""
     turns_L = row.columns["turns"]
     if not isinstance(row.credit.value, tuple):
         return np.full(len(turns_L), row.credit.value, dtype=np.float32)
+    if (last := int(turns_L.max(initial=-1))) >= len(row.credit.value):
+        raise DataError(
+            f"{name}.credit gave episode {row.trajectory.episode} {len(row.credit.value)} numbers, "
+            f"and it has a turn {last}: one is wanted for each turn"
+        )
     by_turn = np.asarray([*row.credit.value, 0.0], dtype=np.float32)  # -1: no turn's
     found: npt.NDArray[np.float32] = by_turn[turns_L]
     return found

@@ -16,6 +16,8 @@ from agentrl.algorithms.custom import LOSSES, with_loss
 from agentrl.algorithms.sft import Sft
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
+from agentrl.shipped import ALGORITHMS
+from agentrl.telemetry.metrics import REGISTRY
 from agentrl.user_code import Kind, hint, load
 
 __all__ = ["ESTIMATORS", "check_algorithm", "load_algorithm", "shown_algorithm"]
@@ -32,7 +34,7 @@ ESTIMATORS: Kind[type[Algorithm]] = Kind(
     must_be="a subclass of agentrl.algorithms.base.Algorithm",
     write="`class Mine(Algorithm):` with `values`, `credit` or `advantages`",
     take=_take,
-    builtin={"grpo": "agentrl.algorithms.grpo:Grpo"},
+    builtin=ALGORITHMS.places,
     flag="--advantage-estimator",
 )
 
@@ -43,6 +45,7 @@ def load_algorithm(cfg: RunConfig) -> Algorithm:
         return Sft(cfg, None)
     cls = load(ESTIMATORS, cfg.advantage_estimator)
     args = _args(cls, cfg)
+    _declare(cls)
     if cfg.loss_type == "custom_loss":
         cls = with_loss(cls, load(LOSSES, str(cfg.custom_loss_function_path)))
     algorithm = cls(cfg, args)
@@ -73,6 +76,20 @@ def check_algorithm(cfg: RunConfig) -> None:
             f"nothing from fewer than {least}; raise --n-samples-per-prompt or give "
             "--disable-rewards-normalization"
         )
+
+
+def _declare(cls: type[Algorithm]) -> None:
+    """Make the metrics known that its loss reports, here and where a run is recorded."""
+    for metric in cls.metrics:
+        known = REGISTRY.find(metric.name)
+        if known == metric:
+            continue
+        if known is not None or metric.reduce is None or not metric.name.startswith("train/"):
+            raise ConfigError(
+                f"{cls.__name__}.metrics: {metric.name} wants a name of its own that begins with "
+                "train/, and a reduction: sum, mean or max"
+            )
+        REGISTRY.declare(metric)
 
 
 def _args(cls: type[Algorithm], cfg: RunConfig) -> msgspec.Struct:

@@ -33,6 +33,7 @@ from agentrl.wire.messages import (
     Publishing,
     PushRequest,
     Refused,
+    Republish,
     Retire,
     Role,
     Snapshot,
@@ -155,12 +156,14 @@ class BufferCore:
             case Verdict() as message:
                 self._claims.verdict(peer.name, message)
             case LeaseRequest() as message:
+                self._desks.pushes.question(peer, message)
                 return self._leases.request(peer, message.number, now)
             case Fetch() as message:
                 self.state.emit(ReadRows(event.peer, message))
             case Stepped() as message:
                 return self._leases.step(message, peer.row.epoch)
             case PushRequest() as message:
+                self._desks.pushes.question(peer, message)
                 self._desks.pushes.request(peer, message.version, now)
             case Publishing() as message:
                 return self._leases.announce(message.row)
@@ -182,6 +185,8 @@ class BufferCore:
                 self._desks.reception.ended(message.name, message.incarnation)
                 if message.failed:
                     self._failed(message)
+            case Republish():
+                self._desks.pushes.asked_for(message)
             case Echo():
                 self.state.notify("echo", id=message.id)
             case Drain():

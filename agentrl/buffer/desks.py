@@ -43,7 +43,7 @@ class Desks:
         self.dropping = DropDesk(self.state, self.minter)
         self.pushes = PushDesk(self.state, self.claims.evaluations, self.peers)
         self.reception = Reception(
-            self.state, self.peers, self.claims, self.leases, self.minter, now
+            self.state, self.peers, self.claims, self.leases, self.minter, self.pushes, now
         )
         self.news = News(self.state, self.claims.attempts)
         self.draining: str | None = None

@@ -20,6 +20,7 @@ import heapq
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from functools import partial
+from operator import attrgetter
 
 import msgspec
 
@@ -34,6 +35,7 @@ from agentrl.wire.messages import Assign
 __all__ = ["EpisodeQueue", "Key", "assign"]
 
 EVALUATION_SHARE = 0.25
+_FREE = attrgetter("free")
 #: Number of the group, and index in it.
 Key = tuple[int, int]
 
@@ -116,22 +118,28 @@ def assign(
 ) -> None:
     """Give waiting episodes to workers until no worker or no episode is left. `may_have`: whether a
     worker may play this one; `is_at_rest`: no training episode is played or can be minted."""
-    if all(queue.peek() is None for queue in queues.values()):
+    waiting = [kind for kind, queue in queues.items() if queue.peek() is not None]
+    if not waiting:
         return
     workers = peers.workers()
     share = _evaluation_share(state, workers)
-    evals = Counter({p.name: sum(id.group in state.eval_mints for id in p.held) for p in peers})
+    evals = _held_evals(state, peers)
     given: defaultdict[str, list[EpisodeAssignment]] = defaultdict(list)
 
+    def for_training(worker: Peer) -> int:
+        """Where evaluation episodes take no room, but for a worker that is full."""
+        return worker.free and worker.free + evals[worker.name]
+
     def give(kind: GroupKind, may: Callable[[Peer, Key], bool]) -> None:
-        willing = list(workers)
-        unseen = evals if kind == "train" else Counter[str]()
-        while (worker := _roomiest(willing, unseen)) is not None:
-            key = queues[kind].peek(partial(may_have, worker))
+        queue, willing = queues[kind], list(workers) if kind in waiting else []
+        room = for_training if kind == "train" and state.evals else _FREE
+        while willing and (worker := max(willing, key=room)).free:
+            key = queue.peek(partial(may_have, worker))
             if key is None or not may(worker, key):
                 willing.remove(worker)  # what another worker may have is none for this one
+                willing = willing if queue.peek() is not None else []
                 continue
-            queues[kind].pop(key)
+            queue.pop(key)
             episode = _claim(state, key, worker.name)
             worker.held.add(episode.id)
             evals[worker.name] += kind == "eval"
@@ -150,11 +158,10 @@ def assign(
             state.send(worker.connection, Assign(given[worker.name]))
 
 
-def _roomiest(workers: list[Peer], unseen: Counter[str]) -> Peer | None:
-    """The worker with most room, of those that have any. `unseen`: episodes that take no room in
-    the comparison."""
-    free = [worker for worker in workers if worker.free > 0]
-    return max(free, key=lambda worker: worker.free + unseen[worker.name], default=None)
+def _held_evals(state: State, peers: Peers) -> Counter[str]:
+    """How many evaluation episodes each worker holds, by name."""
+    held = ((peer.name, id) for peer in peers for id in peer.held) if state.evals else ()
+    return Counter(name for name, id in held if id.group in state.eval_mints)
 
 
 def _evaluation_share(state: State, workers: list[Peer]) -> int:

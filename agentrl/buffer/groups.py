@@ -36,7 +36,6 @@ __all__ = [
     "mint",
     "needs_judge",
     "record",
-    "retired",
     "retry",
     "take_verdict",
 ]
@@ -90,6 +89,7 @@ def record(
             answer=report.answer,
             error=report.error,
             wall_s=report.wall_s,
+            facts=report.facts,
             trajectories=trajectories,
         )
     )
@@ -188,12 +188,9 @@ def close(state: State, number: int, fate: Fate, reason: str) -> None:
     for row in state.group_episodes(number):
         if row.outcome is None:
             state.put(msgspec.structs.replace(row, worker=None, outcome=Outcome.CANCELLED))
-    state.put(retired(group, fate, reason))
-
-
-def retired(group: GroupRow, fate: Fate, reason: str) -> GroupRow:
-    """The last row of a group."""
-    return msgspec.structs.replace(group, state=GroupState.RETIRED, fate=fate, reason=reason[:500])
+    state.put(
+        msgspec.structs.replace(group, state=GroupState.RETIRED, fate=fate, reason=reason[:500])
+    )
 
 
 def account(state: State, number: int, trained: int) -> None:

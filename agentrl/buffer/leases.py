@@ -11,7 +11,9 @@ any more: its groups are poison, those of the leases after it are READY again, a
 next to be made.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -21,7 +23,15 @@ from agentrl.buffer.ids import group_id
 from agentrl.buffer.peers import Peer, Peers
 from agentrl.buffer.rows import EpisodeRow, LeaseRow
 from agentrl.buffer.state import State
-from agentrl.types import Fate, GroupRows, GroupState, LeaseHeader, TrajectoryRow, VersionRow
+from agentrl.types import (
+    Fate,
+    GroupRows,
+    GroupState,
+    LeaseHeader,
+    StopReason,
+    TrajectoryRow,
+    VersionRow,
+)
 from agentrl.wire.messages import (
     Lease,
     Message,
@@ -129,9 +139,7 @@ class LeaseDesk:
         drained = minting_ended and len(mints) == len(state.unleased)
         last = drained or number == state.settings.num_rollout
         self._pace(number, mints, wait_s, now)
-        for mint in mints:
-            group = state.groups[mint]
-            state.put(msgspec.structs.replace(group, state=GroupState.LEASED, lease=number))
+        self._move(mints, GroupState.LEASED, lease=number)
         figures = figures | {"wait_s": wait_s}
         before = state.unmade.get(number)
         given_up = () if before is None else before.given_up
@@ -232,9 +240,7 @@ class LeaseDesk:
                 self._mark_stepped(number, epoch, skipped=False)
             lease = state.leases[number]
             fate = Fate.SKIPPED if lease.skipped else Fate.TRAINED
-            for mint in lease.mints:
-                group = state.groups[mint]
-                state.put(msgspec.structs.replace(group, state=GroupState.RETIRED, fate=fate))
+            self._move(lease.mints, GroupState.RETIRED, fate=fate)
         state.mark("retired_through", through)
         state.forget_leases()
         return None
@@ -279,14 +285,14 @@ class LeaseDesk:
         state = self._state
         lease = state.leases[number]
         state.put(msgspec.structs.replace(lease, stepped_by=epoch, skipped=skipped, ended=()))
-        self._move(lease, GroupState.STEPPED)
+        self._move(lease.mints, GroupState.STEPPED)
 
     def _reopen(self, first: int) -> None:
         state = self._state
         for number in range(first, state.last_lease + 1):
             lease = state.leases[number]
             state.put(msgspec.structs.replace(lease, stepped_by=0, skipped=False))
-            self._move(lease, GroupState.LEASED)
+            self._move(lease.mints, GroupState.LEASED)
         state.mark("published_through", min(state.published_through, first - 1))
         self.waiting = None
 
@@ -295,21 +301,19 @@ class LeaseDesk:
         state = self._state
         reason = f"lease {failed.number} ended the learner {failed.deaths} times"
         for number in range(state.last_lease, failed.number - 1, -1):
-            lease = state.leases[number]
-            is_it = number == failed.number
-            for mint in lease.mints:
-                group = msgspec.structs.replace(state.groups[mint], lease=None)
-                if is_it:
-                    state.put(groups.retired(group, Fate.POISON, reason))
-                else:
-                    state.put(msgspec.structs.replace(group, state=GroupState.READY))
-            given_up = lease.given_up + (lease.mints if is_it else ())
+            lease, given_up = state.leases[number], state.leases[number].given_up
+            if number == failed.number:
+                given_up += lease.mints
+                end, fate = GroupState.RETIRED, Fate.POISON
+                self._move(lease.mints, end, lease=None, fate=fate, reason=reason)
+            else:
+                self._move(lease.mints, GroupState.READY, lease=None)
             state.put(LeaseRow(number=number, mints=(), given_up=given_up))
 
-    def _move(self, lease: LeaseRow, to: GroupState) -> None:
-        state = self._state
-        for mint in lease.mints:
-            state.put(msgspec.structs.replace(state.groups[mint], state=to))
+    def _move(self, mints: Iterable[int], to: GroupState, **changes: Any) -> None:
+        for mint in mints:
+            row = msgspec.structs.replace(self._state.groups[mint], state=to, **changes)
+            self._state.put(row)
 
 
 def header(state: State, number: int) -> LeaseHeader:
@@ -330,6 +334,8 @@ def _group_rows(state: State, mint: int) -> GroupRows:
         rewards=list(group.rewards or ()),
         metrics=[row.metrics for row in done],
         trajectories=[line for row in done for line in _trajectory_rows(state, row)],
+        stop_reasons=[row.stop_reason or StopReason.ERROR for row in done],
+        facts=[row.facts for row in done],
     )
 
 

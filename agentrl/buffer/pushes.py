@@ -1,9 +1,11 @@
-"""Pushes that ask whether they may go: weights stay as they are while an evaluation is pinned.
+"""Pushes that ask whether they may go, and pushes that the driver asks for.
 
     asked -> (a pinned evaluation runs, its driver is there, its episodes end) -> granted
+    Republish -> told to the learner that asks -> (not heeded: told again at its next question)
 
-An evaluation needs no mint and no new weights, so it ends, however many groups are charged. Nothing
-is durable: a restarted buffer holds nothing, its learner asks again, and so does its driver.
+Weights stay as they are while an evaluation is pinned. It needs no mint and no new weights, so it
+ends, however many groups are charged. Nothing is durable: a restarted buffer holds nothing, its
+learner asks again, and so does its driver.
 """
 
 import msgspec
@@ -11,7 +13,7 @@ import msgspec
 from agentrl.buffer.evaluations import Evaluations
 from agentrl.buffer.peers import Peer, Peers
 from agentrl.buffer.state import State
-from agentrl.wire.messages import PushGrant
+from agentrl.wire.messages import LeaseRequest, PushGrant, PushRequest, Republish
 
 __all__ = ["PushDesk"]
 
@@ -33,6 +35,25 @@ class PushDesk:
         self._waiting: _Waiting | None = None
         self._num_reported = 0
         self._moved_at = 0.0
+        self._asking: int | None = None
+        self._heeded = 0
+        #: The last push that the driver has asked for.
+        self.republish = 0
+
+    def asked_for(self, message: Republish) -> None:
+        """The driver asks for another push of the newest weights."""
+        self.republish = max(self.republish, message.number)
+        self._tell()
+
+    def question(self, learner: Peer, message: LeaseRequest | PushRequest) -> None:
+        """A learner asks, so that it listens, and says which push it has heeded."""
+        self._asking, self._heeded = learner.row.epoch, message.republished
+        self._tell()
+
+    def _tell(self) -> None:
+        learner = None if self._asking is None else self._peers.sender(self._asking)
+        if learner is not None and self._heeded < self.republish:
+            self._state.send(learner.connection, Republish(self.republish))
 
     def request(self, learner: Peer, version: int, now: float) -> None:
         """A learner asks for its next push; only the last question counts."""

@@ -12,6 +12,7 @@ from agentrl.buffer.claims import ClaimDesk
 from agentrl.buffer.leases import LeaseDesk
 from agentrl.buffer.minting import Minter
 from agentrl.buffer.peers import Peer, Peers
+from agentrl.buffer.pushes import PushDesk
 from agentrl.buffer.state import State
 from agentrl.wire.messages import Hello, Refused, Welcome
 
@@ -28,6 +29,7 @@ class Reception:
         claims: ClaimDesk,
         leases: LeaseDesk,
         minter: Minter,
+        pushes: PushDesk,
         now: float,
     ) -> None:
         self._state = state
@@ -35,6 +37,7 @@ class Reception:
         self._claims = claims
         self._leases = leases
         self._minter = minter
+        self._pushes = pushes
         self._awake_at = now
 
     def awake(self, now: float) -> None:
@@ -116,6 +119,7 @@ class Reception:
             published_version=state.published_version,
             stepped=state.stepped,
             fates={str(fate): count for fate, count in sorted(state.fates.items())},
+            republish=self._pushes.republish,
         )
 
     def _replace(self, old: Peer | None, connection: str) -> None:

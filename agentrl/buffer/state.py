@@ -207,8 +207,8 @@ class State:
 
     def find_episode(self, id: EpisodeId) -> EpisodeRow | None:
         """The open row of this very attempt, or None."""
-        mint = self.eval_mints.get(id.group, mint_of(id.group))
-        row = None if mint is None else self.episodes.get((mint, id.index))
+        mint = mint_of(id.group) or self.eval_mints.get(id.group)
+        row = self.episodes.get((mint, id.index)) if mint else None
         return row if row is not None and row.attempt == id.attempt else None
 
     # ---- storage ----

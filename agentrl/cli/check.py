@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Self, TextIO
 
+from agentrl.cli.apart import tell
 from agentrl.envs.check.harness import Finding, Standing
 from agentrl.envs.check.subject import Subject
 
@@ -132,12 +133,16 @@ def _unlogged() -> Iterator[None]:
 
 
 def _findings(subject: Subject, progress: CheckProgress, limit_s: float) -> Iterator[Finding]:
+    def announce(standing: Standing) -> None:
+        tell(standing.promise)
+        progress.tries(standing)
+
     from agentrl.envs.rollout import Rollout
 
     if issubclass(subject.cls, Rollout):
         from agentrl.actors.rollout_contract import check_rollout
 
-        return check_rollout(subject, progress.tries, limit_s)
+        return check_rollout(subject, announce, limit_s)
     from agentrl.envs.check.contract import check_contract
 
-    return check_contract(subject, progress.tries, limit_s)
+    return check_contract(subject, announce, limit_s)

@@ -45,7 +45,7 @@ its newest checkpoint; or one of its checkpoints. Scores are on the console and 
 of a new run directory.
 
     agentrl eval runs/ID
-    agentrl eval MODEL --env NAME [any flag of train_async.py]
+    agentrl eval MODEL --env NAME [any flag of train_async.py that an evaluation reads]
 
 exit codes: those of train_async.py, 0 when every set was played
 """
@@ -61,7 +61,12 @@ exit codes:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one sub-command; returns its exit code."""
+    """Run one sub-command; returns its exit code. From a shell (no `argv`), user code is checked in
+    a process of its own."""
+    if argv is None and sys.argv[1:3] == ["env", "check"]:
+        from agentrl.cli.apart import run_apart
+
+        return run_apart(sys.argv[1:])
     parser = Parser(
         prog="agentrl", description=_ABOUT, epilog="agentrl SUB-COMMAND --help says more."
     )

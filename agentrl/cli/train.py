@@ -4,13 +4,15 @@ import sys
 import time
 from pathlib import Path
 
+from agentrl.config.command_line import Program, help_page
 from agentrl.config.device import Device
-from agentrl.config.flags import Program, help_page
+from agentrl.config.fields import own_fields
+from agentrl.config.passthrough import FAMILIES
 from agentrl.config.presets import DEFAULT, PRESETS
 from agentrl.config.readiness import check_readiness
 from agentrl.config.resolve import parse
 from agentrl.config.run import RunConfig
-from agentrl.errors import AgentRLError
+from agentrl.errors import AgentRLError, ConfigError
 from agentrl.visible import visible
 
 __all__ = ["main", "run"]
@@ -35,9 +37,7 @@ def run(argv: list[str], program: Program) -> int:
     _say(resolved.notes)
     _say(check_readiness(resolved.config, dry_run=resolved.dry_run))
     if not resolved.config.eval_only:
-        from agentrl.algorithms.load import check_algorithm
-
-        check_algorithm(resolved.config)
+        _check_algorithm(resolved.config)
     if not resolved.dry_run and resolved.config.ray_address is None:
         from agentrl.cluster.own_ray import import_ray
 
@@ -58,6 +58,17 @@ def run(argv: list[str], program: Program) -> int:
     return launch(resolved.config, origin)
 
 
+def _check_algorithm(config: RunConfig) -> None:
+    """That the algorithm can run with these flags; one of the user's is tried on a small lease."""
+    from agentrl.algorithms.load import ESTIMATORS, check_algorithm
+
+    if config.advantage_estimator not in ESTIMATORS.builtin:
+        from agentrl.learner.algorithm_trial import try_algorithm
+
+        try_algorithm(config)
+    check_algorithm(config)
+
+
 def _say(notes: list[str]) -> None:
     for note in notes:
         sys.stdout.write(f"{visible(note)}\n")
@@ -66,13 +77,13 @@ def _say(notes: list[str]) -> None:
 
 def _is_default(config: RunConfig) -> bool:
     """Whether model, data, user code and passed-through flags are those that the project ships."""
-    code = ("env", "chat_format", "custom_loss_function_path", "dynamic_sampling_filter_path")
-    names = ("preset", "hf_checkpoint", "prompt_data", *code)
-    ours = {name: getattr(config, name) for name in names}
-    values = {"preset": DEFAULT, "chat_format": RunConfig().chat_format} | PRESETS[DEFAULT].values
-    shipped = {name: values.get(name) for name in names}
-    more = (config.env_args, config.eval_prompt_data)
-    return ours == shipped and not any((*more, config.megatron, config.sglang, config.router))
+    shipped = RunConfig(**PRESETS[DEFAULT].values)
+    looked_at = [
+        name
+        for name, field in own_fields().items()
+        if field.fact.holds in ("rows", "code", "model") or field.kind in ("json", "list")
+    ]
+    return all(getattr(config, n) == getattr(shipped, n) for n in (*looked_at, *FAMILIES))
 
 
 def _check_rooms(config: RunConfig) -> list[str]:
@@ -94,13 +105,15 @@ def _check_rooms(config: RunConfig) -> list[str]:
         )
     # Torch comes with these; nobody waits for it to hear of a mistake in an Env.
     from agentrl.actors.judge import load_filter
-    from agentrl.learner.megatron.architecture import Architecture
-    from agentrl.learner.megatron.settings import MegatronSettings
+    from agentrl.config.megatron import MegatronSettings
+    from agentrl.models.registry import open_model
     from agentrl.serving.launch import engine_command, router_command
 
     load_filter(config.dynamic_sampling_filter_path)
     model = str(config.hf_checkpoint)
-    Architecture.from_checkpoint(Path(model)).check(MegatronSettings.from_config(config))
+    described = open_model(Path(model), config.model_family)
+    described.architecture.check(MegatronSettings.from_config(config))
+    notes += _on_chat_format(config, described.family.chat_format)
     # Commands are pure functions: making one without ports checks its settings.
     device: Device = "cpu" if config.device == "cpu" else "cuda"
     engine_command(
@@ -110,3 +123,22 @@ def _check_rooms(config: RunConfig) -> list[str]:
         port=0, prometheus_port=0, turn_timeout_s=config.turn_timeout_s, extra=config.router
     )
     return notes
+
+
+def _on_chat_format(config: RunConfig, usual: str | None) -> list[str]:
+    """A note where the format is left to its default, and `usual`, that of the model's family, is
+    another one for which its tokenizer has the words."""
+    from agentrl.envs.chat_formats import open_chat_format
+
+    if (
+        usual is None
+        or usual == config.chat_format
+        or config.chat_format != RunConfig().chat_format
+    ):
+        return []
+    try:
+        open_chat_format(usual, str(config.hf_checkpoint))
+    except ConfigError:
+        return []
+    speaks = f"models of the family of {config.hf_checkpoint} are instructed in"
+    return [f"{speaks} --chat-format {usual}; this run writes turns as {config.chat_format} does"]

@@ -22,8 +22,6 @@ def main(argv: list[str]) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
-    # Some programs are told things by SIGUSR1; until they listen, it must not end them.
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     if os.getppid() != parent:
         sys.exit(f"parent {parent} ended before {program[0]} could start")
     os.execvp(program[0], program)  # noqa: S606 - this module's purpose is to become the program

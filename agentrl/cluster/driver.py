@@ -9,7 +9,6 @@ business of `watch.py`.
 import logging
 import signal
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import anyio
 from anyio.abc import TaskStatus
@@ -17,27 +16,22 @@ from anyio.abc import TaskStatus
 from agentrl.clock import Clock
 from agentrl.cluster.evaluator import Evaluator
 from agentrl.cluster.events import RunState
-from agentrl.cluster.failed_leases import given_up
-from agentrl.cluster.failures import FailureStreak
+from agentrl.cluster.failures import given_up
 from agentrl.cluster.feeder import Feeder
 from agentrl.cluster.host import ProcessOrder
 from agentrl.cluster.layout import RunDir
-from agentrl.cluster.phases import Phases
 from agentrl.cluster.placement import Cluster
+from agentrl.cluster.requests import Requests
 from agentrl.cluster.restarts import Processes
-from agentrl.cluster.services import wait_ready
 from agentrl.cluster.signals import InterruptedRunError
 from agentrl.cluster.silence import SilenceWatch
 from agentrl.cluster.spec import RunSpec
-from agentrl.cluster.supervision import Supervision
 from agentrl.cluster.watch import Watch
+from agentrl.envs.tasks import RunTasks
 from agentrl.errors import EnvironmentSetupError, HealthError, InfrastructureError
 from agentrl.telemetry.recorder import Recorder
-from agentrl.types import Task, TaskSource
-from agentrl.wire.keys import load_keys
 from agentrl.wire.messages import (
     Drain,
-    Echo,
     Event,
     Refused,
     TaskCredit,
@@ -62,29 +56,25 @@ class Driver:
         spec: RunSpec,
         cluster: Cluster,
         orders: Sequence[ProcessOrder],
-        ready_urls: dict[str, str],
-        source: TaskSource,
-        eval_sets: dict[str, list[Task]],
+        tasks: RunTasks,
         recorder: Recorder,
-        phases: Phases,
         clock: Clock,
     ) -> None:
-        self._run, self._spec, self._cluster = run, spec, cluster
-        self._ready_urls = ready_urls
-        self._recorder, self._phases, self._clock = recorder, phases, clock
-        keys = load_keys(Path(spec.keys_dir)) if spec.keys_dir else None
-        self._peer = BufferPeer(spec.buffer_address, role="driver", name="driver", keys=keys)
+        self._run, self._spec, self._recorder = run, spec, recorder
+        self._peer = BufferPeer(
+            spec.buffer_address, role="driver", name="driver", keys=spec.peer_keys()
+        )
         self.state = RunState()
-        self._processes = Processes(cluster, spec, orders, ready_urls, self._peer, self.state)
-        self._feeder = Feeder(source, self._peer)
-        self._awaited: dict[str, Echo] = {}
-        self._failures = FailureStreak(_FAILED_BATCHES * spec.config.rollout_batch_size)
-        supervision = Supervision(spec.config.num_learner_ranks)
-        self._watch = Watch(run, cluster, self._processes, supervision, self.state, recorder)
+        self._requests = Requests(self._peer, self.state)
+        self._processes = Processes(cluster, spec, orders, self._requests, self.state)
+        self._feeder = Feeder(tasks.source, self._peer)
+        self._watch = Watch(run, cluster, self._processes, self._requests, self.state, recorder)
         self._silence = SilenceWatch(
             spec.engines, self.state, recorder, self._processes.ask_for_weights, clock
         )
-        self._evaluator = Evaluator(spec.config, eval_sets, self._peer, self.state, recorder)
+        self._evaluator = Evaluator(
+            spec.config, tasks.eval_sets, self._requests, self.state, recorder
+        )
 
     async def run(self, check: Callable[[], None] = lambda: None) -> None:
         """Conduct the run; returns when it is complete. `check` raises for a signal that came
@@ -98,7 +88,7 @@ class Driver:
             check()
             for name in self._processes.names:
                 await self._processes.start(name)
-            self._phases.mark("processes_started")
+            self._recorder.phase("processes_started")
             started = ", ".join(self._processes.names)
             self._recorder.note(f"started {started}; waiting until they are ready")
             group.start_soon(self._watch.run)
@@ -118,16 +108,15 @@ class Driver:
             self._reconcile(welcome)
             return
         self.state.continue_from(welcome)
-        self._failures.begin(welcome.fates)
         self._recorder.continue_from(welcome.fates)
         self._watch.stepped(welcome.stepped)
 
     async def _conduct(self) -> None:
         config = self._spec.config
-        await wait_ready(self._ready_urls, config.start_timeout_s)
-        self._phases.mark("engines_ready")
+        await self._processes.ready(self._processes.names)
+        self._recorder.phase("engines_ready")
         await self._first_push(config.start_timeout_s)
-        ready_s = self._phases.mark("first_push")
+        ready_s = self._recorder.phase("first_push")
         if self._spec.router_url is not None:
             self._recorder.note(f"engines serve version {self.state.version} after {ready_s:.0f} s")
         is_new = not config.is_continued
@@ -140,15 +129,15 @@ class Driver:
             if config.eval_interval is not None:
                 group.start_soon(self._evaluator.evaluate_beside, config.eval_interval)
             await self.state.wait(lambda s: s.leases >= 1 or s.learner_done)
-            self._phases.mark("first_lease")
+            self._recorder.phase("first_lease")
             await self.state.wait(lambda s: s.steps >= 1 or s.learner_done)
-            self._phases.mark("first_step")
+            self._recorder.phase("first_step")
             await self.state.wait(lambda s: s.learner_done)
             # Its exit is no event of the buffer: what it said last may still be on its way.
-            await self._catch_up()
-            self._phases.mark("trained")
-        if self.state.steps == 0 and (reason := self._failures.reason()):
-            raise self._failure(reason)
+            await self._requests.catch_up()
+            self._recorder.phase("trained")
+        if self.state.steps == 0:
+            self._require_no_failures(1)
         await self._evaluator.evaluate()
         # One that was started again for the sake of an engine ends its work in peace.
         await self.state.wait(lambda s: s.learner_done)
@@ -162,13 +151,6 @@ class Driver:
             f"(--start-timeout-s); its log {self._run.log('learner-0')} ends:\n"
             f"{self._run.log_tail('learner-0')}"
         )
-
-    async def _catch_up(self) -> None:
-        """Wait until every event of the buffer up to now is in."""
-        self._awaited["trained"] = echo = Echo("trained")
-        await self._peer.deliver(echo)
-        await self.state.wait(lambda s: echo.id in s.echoes)
-        del self._awaited["trained"]
 
     async def _drain(self, reason: str, *, resumable: bool = False) -> None:
         await self._peer.deliver(Drain(reason, resumable))
@@ -187,10 +169,7 @@ class Driver:
                     await self._react(message)
                 case Welcome():
                     self._reconcile(message)
-                    # A buffer that restarted has forgotten what it owes an answer to.
-                    await self._evaluator.ask_again()
-                    for echo in list(self._awaited.values()):
-                        await self._peer.deliver(echo)
+                    await self._requests.ask_again()
                 case Refused(reason):
                     raise InfrastructureError(f"the buffer refused the driver: {reason}")
                 case _:
@@ -200,39 +179,32 @@ class Driver:
         """A buffer that died took along the events that it had not told yet; its ledger has not."""
         missed = self.state.reconcile(welcome)
         self._recorder.event("fates", {"counts": welcome.fates})
-        reason = self._failures.fates(welcome.fates)
         if missed:
             _LOG.warning("the buffer's ledger has %s iterations that no event told of", missed)
-            self._failures.stepped()
             self._watch.stepped(self.state.steps)
-        elif reason is not None:
-            raise self._failure(reason)
+        self._require_no_failures(_FAILED_BATCHES * self._spec.config.rollout_batch_size)
 
     async def _react(self, event: Event) -> None:
         """What the run does about an event, beside noting it."""
         match event.kind:
             case "step":
-                self._failures.stepped()
                 self._watch.stepped(event.data["number"])
             case "lease_failed" if event.data["given_up"]:
-                self._failures.given_up(len(event.data["groups"]))
                 self._recorder.note(given_up(event.data))
             case "fates":
-                if reason := self._failures.fates(
-                    event.data["counts"], event.data.get("too_long", 0)
-                ):
-                    raise self._failure(reason)
+                self._require_no_failures(_FAILED_BATCHES * self._spec.config.rollout_batch_size)
             case "stuck":
                 raise HealthError(str(event.data["reason"]))
             case "peer":
-                data = event.data
-                await self._watch.heard_of(data["name"], data["state"], data["incarnation"])
+                await self._watch.heard_of(event.data)
 
-    def _failure(self, reason: str) -> HealthError:
-        return HealthError(
-            f"{reason}; the worker's log {self._run.log('worker-0')} ends:\n"
-            f"{self._run.log_tail('worker-0', 4)}"
-        )
+    def _require_no_failures(self, limit: int) -> None:
+        """Raise HealthError when so many groups have failed since the last iteration."""
+        if words := self.state.failures.words(at_least=limit):
+            raise HealthError(
+                f"{words}; the worker's log {self._run.log('worker-0')} ends:\n"
+                f"{self._run.log_tail('worker-0', 4)}"
+            )
 
     async def _signals(self, *, task_status: TaskStatus[None]) -> None:
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:

@@ -10,11 +10,11 @@ All sets of one evaluation are asked for at once, so pushes that wait do so once
 from collections.abc import Mapping, Sequence
 
 from agentrl.cluster.events import RunState
+from agentrl.cluster.requests import Requests
 from agentrl.config.run import RunConfig
 from agentrl.telemetry.recorder import Recorder
 from agentrl.types import SamplingParams, Task
 from agentrl.wire.messages import Evaluate
-from agentrl.wire.peer import BufferPeer
 
 __all__ = ["Evaluator"]
 
@@ -26,16 +26,15 @@ class Evaluator:
         self,
         config: RunConfig,
         sets: Mapping[str, Sequence[Task]],
-        peer: BufferPeer,
+        requests: Requests,
         state: RunState,
         recorder: Recorder,
     ) -> None:
         self._config = config
         self._sets = sets
-        self._peer = peer
+        self._requests = requests
         self._state = state
         self._recorder = recorder
-        self._awaited: dict[str, Evaluate] = {}
 
     async def evaluate(self, *, beside: bool = False) -> None:
         """Play every set once; returns when all scores are recorded, as those of the weights that
@@ -45,11 +44,9 @@ class Evaluator:
         for order in orders:
             if not beside:
                 self._recorder.note(f"evaluating {order.name}: {len(order.tasks)} tasks")
-            self._awaited[order.id] = order
-            await self._peer.deliver(order)
+            await self._requests.ask(order.id, order)
         for id in [order.id for order in orders]:
-            await self._state.wait(lambda s, id=id: id in s.evaluations)  # type: ignore[misc]
-            del self._awaited[id]
+            await self._requests.answered(id, lambda s, id=id: id in s.evaluations)  # type: ignore[misc]
             self._recorder.evaluation(step, self._state.evaluations[id])
 
     async def evaluate_beside(self, interval: int) -> None:
@@ -64,11 +61,6 @@ class Evaluator:
                 return
             due = _next(interval, state.iteration)
             await self.evaluate(beside=True)
-
-    async def ask_again(self) -> None:
-        """Ask for what is still owed: a buffer that restarted has forgotten it."""
-        for order in list(self._awaited.values()):
-            await self._peer.deliver(order)
 
     def _order(self, name: str, step: int, *, beside: bool) -> Evaluate:
         config = self._config

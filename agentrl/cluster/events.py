@@ -5,7 +5,7 @@ from typing import Any
 
 import anyio
 
-from agentrl.cluster.failed_leases import FailedLeases
+from agentrl.cluster.failures import FailedLeases, FailureStreak
 from agentrl.wire.messages import Event, Welcome
 
 __all__ = ["RunState"]
@@ -24,8 +24,8 @@ class RunState:
         self.last_lease: int | None = None
         self.steps = 0
         self.evaluations: dict[str, dict[str, Any]] = {}
-        self.fates: dict[str, int] = {}
         self.echoes: set[str] = set()
+        self.failures = FailureStreak()
         self.failed_leases = FailedLeases()
         self.learner_done = False
         self.drained = False
@@ -42,13 +42,17 @@ class RunState:
         to say: until it has published, engines hold nothing."""
         self._published_before = welcome.published_version
         self.reconcile(welcome)
+        self.failures.begin(welcome.fates)
 
     def reconcile(self, welcome: Welcome) -> int:
         """Learn from the ledger what a buffer that died had still to tell; returns how many
         iterations nothing else is known of."""
         missed = max(0, welcome.stepped - self.steps)
-        self.leases, self.fates = welcome.last_lease, dict(welcome.fates)
+        self.leases = welcome.last_lease
         self.steps += missed
+        self.failures.fates(welcome.fates)
+        if missed:
+            self.failures.stepped()
         if welcome.published_version > self._published_before:
             self.version = welcome.published_version
             iterations = {row.version: row.iteration for row in welcome.versions}
@@ -73,8 +77,11 @@ class RunState:
             case "step":
                 self.steps = int(event.data["number"])
                 self.failed_leases.stepped(self.steps)
+                self.failures.stepped()
             case "lease_failed":
                 self.failed_leases.take(event.data)
+                if event.data["given_up"]:
+                    self.failures.given_up(len(event.data["groups"]))
             case "evaluation":
                 self.evaluations[str(event.data["id"])] = event.data
             case "echo":
@@ -82,7 +89,7 @@ class RunState:
             case "drained":
                 self.drained = True
             case "fates":
-                self.fates = {str(k): int(v) for k, v in event.data["counts"].items()}
+                self.failures.fates(event.data["counts"], event.data.get("too_long", 0))
         self.notify()
 
     def notify(self) -> None:

@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -28,11 +29,17 @@ from agentrl.cluster.ports import free_ports
 from agentrl.disk import make_folder, narrow
 from agentrl.errors import InfrastructureError
 
-__all__ = ["ExitNotice", "ProcessHost", "ProcessOrder", "environment_of"]
+__all__ = ["ExitNotice", "ProcessHost", "ProcessKind", "ProcessOrder", "environment_of"]
+
+#: What a process is to the run; a service is the user's own.
+ProcessKind = Literal["buffer", "learner", "worker", "engine", "router", "service"]
 
 
 class ProcessOrder(msgspec.Struct, frozen=True):
     """A process to start: its name in the run, command, extra environment and log file.
+
+    `kind`: what its end means, whatever its name. `ready_url`: answers 200 once it is ready; empty:
+    nobody waits for it.
 
     `env_defaults`: variables for a node whose own environment does not have them.
 
@@ -50,6 +57,8 @@ class ProcessOrder(msgspec.Struct, frozen=True):
     scratch: str = ""
     expendable: bool = False
     env_defaults: dict[str, str] = {}
+    kind: ProcessKind = "service"
+    ready_url: str = ""
 
     def remove_scratch(self) -> None:
         if self.scratch:
@@ -68,6 +77,7 @@ class ExitNotice(msgspec.Struct, frozen=True):
     pid: int
     returncode: int
     expected: bool
+    kind: ProcessKind = "service"
 
 
 class _Child:
@@ -245,7 +255,8 @@ class ProcessHost:
         with child.reaping:
             code = child.process.wait()
             child.done.set()
-        self._exits.put(ExitNotice(child.order.name, child.process.pid, code, child.expected))
+        order, pid = child.order, child.process.pid
+        self._exits.put(ExitNotice(order.name, pid, code, child.expected, order.kind))
 
 
 def _await(children: Iterable[_Child], timeout_s: float) -> None:

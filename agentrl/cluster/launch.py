@@ -1,6 +1,7 @@
 """From a resolved configuration to an exit code: place, start, conduct, stop, summarise."""
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
@@ -8,9 +9,9 @@ import msgspec
 
 from agentrl.clock import Clock, MonotonicClock
 from agentrl.cluster.driver import Driver
+from agentrl.cluster.host import ProcessOrder
 from agentrl.cluster.layout import RunDir, with_run
 from agentrl.cluster.orders import plan_processes
-from agentrl.cluster.phases import Phases
 from agentrl.cluster.placement import Cluster, plan_slots
 from agentrl.cluster.remains import judge
 from agentrl.cluster.signals import InterruptedRunError, SignalGate
@@ -20,7 +21,7 @@ from agentrl.config.device_defaults import check_device, notes_on_device
 from agentrl.config.run import RunConfig
 from agentrl.config.toml import write_config
 from agentrl.envs.registry import load_env
-from agentrl.envs.tasks import open_eval_sets, open_source
+from agentrl.envs.tasks import open_tasks
 from agentrl.errors import (
     AgentRLError,
     ConfigError,
@@ -64,13 +65,12 @@ def _recorded(config: RunConfig, run: RunDir, origin: float, clock: Clock, gate:
     write_config(run.path / "config.toml", told)
     config = with_run(config, run)
     setup_logging("INFO", name="driver", path=run.path / "logs" / "driver.log")
-    phases = Phases(run.path / "phases.json", clock, origin)
-    with Recorder(run.path, config, clock, run_id=run.id) as recorder:
+    with Recorder(run.path, config, clock, run_id=run.id, origin=origin) as recorder:
         status, code, error = "crashed", 70, None
         spent: RestartsSpentError | None = None
         recorder.note(f"run directory {run.path}")
         try:
-            _launch(config, run, recorder, phases, clock, gate)
+            _launch(config, run, recorder, clock, gate)
             status, code = "complete", 0
         except InterruptedRunError as interrupt:
             status, code = "interrupted", 128 + interrupt.number
@@ -103,7 +103,6 @@ def _launch(
     config: RunConfig,
     run: RunDir,
     recorder: Recorder,
-    phases: Phases,
     clock: Clock,
     gate: SignalGate,
 ) -> None:
@@ -112,10 +111,9 @@ def _launch(
     with gate.interrupting():  # user code, and nothing is started yet
         env_class = load_env(config.env or "single-turn")
         recorder.explain(env_class.described_metrics())
-        source = open_source(config, env_class)
-        eval_sets = open_eval_sets(config, env_class)
+        tasks = open_tasks(config, env_class)
         services = env_class.service_specs(config.env_args)
-    phases.mark("parsed")
+    recorder.phase("parsed")
     with Cluster(config.ray_address, run.ray) as cluster:
         gate.arm()
         gate.check()
@@ -123,8 +121,8 @@ def _launch(
         config = msgspec.structs.replace(config, device=device)
         num_gpus = cluster.num_gpus() if device == "cuda" else 0
         cluster.place(plan_slots(config, num_gpus, list(services)), gate.check)
-        phases.mark("placed")
-        spec, orders, ready = plan_processes(config, run, cluster, services, device)
+        recorder.phase("placed")
+        spec, orders = plan_processes(config, run, cluster, services, device)
         for key in key_files(spec):
             cluster.write_file(str(key), key.read_bytes())
         cluster.write_file(str(run.spec), msgspec.json.encode(spec))
@@ -133,11 +131,8 @@ def _launch(
             spec=spec,
             cluster=cluster,
             orders=orders,
-            ready_urls=ready,
-            source=source,
-            eval_sets=eval_sets,
+            tasks=tasks,
             recorder=recorder,
-            phases=phases,
             clock=clock,
         )
         gate.check()
@@ -146,7 +141,7 @@ def _launch(
         finally:
             # From here on everything is ending; a further signal changes nothing.
             gate.arm()
-            _stop(cluster, config)
+            _stop(cluster, orders)
 
 
 def _device(config: RunConfig, recorder: Recorder, cluster: Cluster, gate: SignalGate) -> Device:
@@ -164,12 +159,11 @@ def _device(config: RunConfig, recorder: Recorder, cluster: Cluster, gate: Signa
     return choice.device
 
 
-def _stop(cluster: Cluster, config: RunConfig) -> None:
+def _stop(cluster: Cluster, orders: Sequence[ProcessOrder]) -> None:
     """The learner first: it saves its weights and tells the buffer, which must still be there. The
     engines last, wherever they run: a host knows only what is in its own slot."""
-    learners = [f"learner-{rank}" for rank in range(config.num_learner_ranks)]
-    engines = {f"engine-{index}" for index in range(config.num_engines)}
-    others = [name for name in cluster.processes() if name not in engines]
+    learners = [order.name for order in orders if order.kind == "learner"]
+    others = [order.name for order in orders if order.kind != "engine"]
     stages = ((learners, _LEARNER_GRACE_S), (others, _STOP_GRACE_S), (None, _STOP_GRACE_S))
     for names, grace_s in stages:
         try:

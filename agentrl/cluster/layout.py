@@ -11,12 +11,11 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 
 import msgspec
 
 from agentrl import disk
-from agentrl.cluster.host import ProcessOrder
+from agentrl.cluster.host import ProcessKind, ProcessOrder
 from agentrl.cluster.signals import in_turns
 from agentrl.config.edited import digests
 from agentrl.config.record import RunRecord, read_record, write_record
@@ -81,12 +80,7 @@ class RunDir:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         shutil.rmtree(self.private, ignore_errors=True)
         with contextlib.suppress(OSError):  # what ended the run is what must be heard
             write_record(self.path, RunRecord(self.id, files=self._files))
@@ -217,7 +211,7 @@ def _remove_private(record: RunRecord | None) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def role_order(run: RunDir, name: str, env: Mapping[str, str] | None = None) -> ProcessOrder:
+def role_order(run: RunDir, kind: ProcessKind, name: str, env: Mapping[str, str]) -> ProcessOrder:
     """The order for one of agentrl's own processes."""
     argv = (sys.executable, "-m", "agentrl.cluster.roles", name, str(run.spec))
-    return ProcessOrder(name, argv, dict(env or {}), run.log(name))
+    return ProcessOrder(name, argv, dict(env), run.log(name), kind=kind)

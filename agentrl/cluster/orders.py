@@ -37,10 +37,9 @@ def plan_processes(
     cluster: Cluster,
     services: dict[str, ServiceSpec],
     device: Device,
-) -> tuple[RunSpec, list[ProcessOrder], dict[str, str]]:
-    """What every process is told, their orders as they are to be started, and the URLs that must
-    answer before training, by process. This writes the key of engines and router, and on more than
-    one slot those of peers."""
+) -> tuple[RunSpec, list[ProcessOrder]]:
+    """What every process is told, and their orders as they are to be started. This writes the key
+    of engines and router, and on more than one slot those of peers."""
     config = for_device(config, device)
     model_dir = Path(str(config.hf_checkpoint)).resolve()
     facts = read_model_facts(model_dir, config.rollout_max_context_len)
@@ -78,22 +77,24 @@ def plan_processes(
     ]
     if config.ray_address is None:
         orders = [_on_loopback(order) for order in orders]
-    orders += [role_order(run, "buffer", env)]
+    orders += [role_order(run, "buffer", "buffer", env)]
     orders += [
         ProcessOrder(
-            n, service_command(s, cluster.address_of(n), ports[n]), dict(_CPU_ENV), run.log(n)
+            name,
+            service_command(service, cluster.address_of(name), ports[name]),
+            dict(_CPU_ENV),
+            run.log(name),
+            ready_url=spec.services[name] + service.ready_path,
         )
-        for n, s in services.items()
+        for name, service in services.items()
     ]
-    orders += [role_order(run, f"worker-{i}", env) for i in range(config.num_agent_workers)]
-    ready = {e.name: f"{e.url}/health" for e in engines}
-    ready |= {n: spec.services[n] + s.ready_path for n, s in services.items()}
+    workers = [f"worker-{index}" for index in range(config.num_agent_workers)]
+    orders += [role_order(run, "worker", name, env) for name in workers]
     if spec.router_url is not None:
         orders += [_router_order(config, run, cluster, spec)]
-        ready["router"] = f"{spec.router_url}/liveness"
     if device == "cpu":
         orders = [msgspec.structs.replace(order, env=order.env | _NO_GPUS) for order in orders]
-    return spec, orders, ready
+    return spec, orders
 
 
 def _on_loopback(order: ProcessOrder) -> ProcessOrder:
@@ -105,10 +106,11 @@ def _url(cluster: Cluster, name: str) -> str:
 
 
 def _learner_order(config: RunConfig, run: RunDir, rank: int, device: Device) -> ProcessOrder:
+    name = f"learner-{rank}"
     if device == "cpu":
-        return role_order(run, f"learner-{rank}", _CPU_ENV)
+        return role_order(run, "learner", name, _CPU_ENV)
     nccl = nccl_environment(config.sglang)
-    order = role_order(run, f"learner-{rank}", nccl.forced)
+    order = role_order(run, "learner", name, nccl.forced)
     return msgspec.structs.replace(order, env_defaults=_CUDA_LEARNER | nccl.defaults)
 
 
@@ -133,6 +135,8 @@ def _engine_order(
         scratch=str(run.private / command.name),
         # SIGTERM reaches its children too: SGLang calls that a crash and waits for diagnostics.
         expendable=True,
+        kind="engine",
+        ready_url=f"{engine.url}/health",
     )
 
 
@@ -146,7 +150,14 @@ def _router_order(config: RunConfig, run: RunDir, cluster: Cluster, spec: RunSpe
         turn_timeout_s=config.turn_timeout_s,
         extra=config.router,
     )
-    return ProcessOrder(command.name, command.argv, command.env, run.log(command.name))
+    return ProcessOrder(
+        command.name,
+        command.argv,
+        command.env,
+        run.log(command.name),
+        kind="router",
+        ready_url=f"{url}/liveness",
+    )
 
 
 def _host(url: str) -> str:

@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -120,12 +119,7 @@ class Cluster:
                 "may be too slow for Ray's own deadlines: try again when it is less so"
             ) from error
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         import ray
 
         try:

@@ -15,7 +15,7 @@ which is meant: each process is told an incarnation of its own, and says it to t
 import logging
 import signal
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import anyio
@@ -25,14 +25,14 @@ from agentrl.cluster.events import RunState
 from agentrl.cluster.host import ExitNotice, ProcessOrder
 from agentrl.cluster.layout import INCARNATION, RUN_MARK
 from agentrl.cluster.placement import Cluster
+from agentrl.cluster.requests import Requests
 from agentrl.cluster.services import wait_ready
 from agentrl.cluster.spec import RunSpec
 from agentrl.cluster.supervision import Consequence, died_by_itself
 from agentrl.errors import EngineError
 from agentrl.serving.control import RouterControl
 from agentrl.serving.key import read_key
-from agentrl.wire.messages import Echo, PeerLost
-from agentrl.wire.peer import BufferPeer
+from agentrl.wire.messages import PeerLost, Republish
 
 __all__ = ["Processes", "in_thread"]
 
@@ -40,6 +40,8 @@ _LOG = logging.getLogger(__name__)
 
 #: The rank that speaks to the engines.
 _TOLD = "learner-0"
+#: The question for weights: whether a learner has heeded it, it and the buffer know.
+_WEIGHTS = "weights"
 
 
 class _Life(msgspec.Struct, frozen=True):
@@ -51,33 +53,45 @@ class _Life(msgspec.Struct, frozen=True):
 
 
 class Processes:
-    """The processes of a run, by name. `ready_urls`: what answers once a process is ready."""
+    """The processes of a run, by name."""
 
     def __init__(
         self,
         cluster: Cluster,
         spec: RunSpec,
         orders: Sequence[ProcessOrder],
-        ready_urls: dict[str, str],
-        peer: BufferPeer,
+        requests: Requests,
         state: RunState,
     ) -> None:
         self._cluster = cluster
         self._spec = spec
         self._orders = {order.name: order for order in orders}
-        self._ready_urls = ready_urls
-        self._peer = peer
+        self._requests = requests
         self._state = state
         self._lives: dict[str, _Life] = {}
         self._learner_life = 1
         #: What came back since the learner was started, and may lack weights or a route.
         self._late: set[str] = set()
+        #: Times that weights were asked for.
+        self._num_asked = 0
         self._one_at_a_time = anyio.Lock()
 
     @property
     def names(self) -> list[str]:
         """In starting order."""
         return list(self._orders)
+
+    @property
+    def learners(self) -> list[str]:
+        """The ranks of the learner."""
+        return [order.name for order in self._orders.values() if order.kind == "learner"]
+
+    async def ready(self, names: Collection[str]) -> None:
+        """Wait until those of `names` that say when they are ready do. Raises
+        EnvironmentSetupError."""
+        urls = {name: self._orders[name].ready_url for name in names}
+        told = {name: url for name, url in urls.items() if url}
+        await wait_ready(told, self._spec.config.start_timeout_s)
 
     async def start(self, name: str) -> None:
         """Start a process that is not running."""
@@ -116,25 +130,18 @@ class Processes:
                     await self._unroute(notice.name)
                     await self.start(notice.name)
                 case _:
-                    if notice.name.startswith("worker-"):
-                        await self._peer.deliver(PeerLost(notice.name, life.incarnation))
+                    if notice.kind == "worker":
+                        await self._requests.tell(PeerLost(notice.name, life.incarnation))
                     await self.start(notice.name)
         if consequence in (Consequence.RESTART_ENGINE, Consequence.RESTART_ROUTER):
-            url = {notice.name: self._ready_urls[notice.name]}
-            await wait_ready(url, self._spec.config.start_timeout_s)
+            await self.ready([notice.name])
             await self.ask_for_weights(notice.name)
 
     async def tell_failed(self, notice: ExitNotice) -> None:
         """Tell the buffer of a learner that has ended by itself, whichever of its ranks was first:
         one of them asks for leases."""
         if died_by_itself(notice.returncode):
-            await self._peer.deliver(PeerLost(_TOLD, self._lives[_TOLD].incarnation, failed=True))
-
-    async def catch_up(self) -> None:
-        """Wait until every event of the buffer up to now is in."""
-        echo = Echo(uuid.uuid4().hex)
-        await self._peer.deliver(echo)
-        await self._state.wait(lambda state: echo.id in state.echoes)
+            await self._requests.tell(PeerLost(_TOLD, self._lives[_TOLD].incarnation, failed=True))
 
     async def learner_ended(self) -> None:
         """The learner has done its work. What it was told last it may not have heeded any more: if
@@ -146,9 +153,11 @@ class Processes:
     async def ask_for_weights(self, name: str) -> None:
         """Have the learner give its weights to the engines: `name` may lack them."""
         self._late.add(name)
-        learner = self._lives[_TOLD]
-        if not await in_thread(self._cluster.signal, _TOLD, signal.SIGUSR1, learner.pid):
-            await self._begin_again(learner)
+        if self._state.learner_done:
+            await self._begin_again(self._lives[_TOLD])
+        else:
+            self._num_asked += 1
+            await self._requests.ask(_WEIGHTS, Republish(self._num_asked))
 
     async def _lacks(self, late: set[str]) -> bool:
         """Whether the router lacks one of these engines, or any when it was away itself."""
@@ -168,12 +177,12 @@ class Processes:
                 await self._restart_learner()
 
     async def _restart_learner(self) -> None:
-        ranks = [name for name in self._orders if name.startswith("learner-")]
-        await in_thread(self._cluster.stop, ranks, 0.0)
+        await in_thread(self._cluster.stop, self.learners, 0.0)
         self._learner_life += 1
         self._state.learner_done = False
         self._late = set()
-        for rank in ranks:
+        self._requests.drop(_WEIGHTS)
+        for rank in self.learners:
             await self.start(rank)
 
     async def _unroute(self, name: str) -> None:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 import anyio
@@ -16,7 +16,6 @@ import anyio
 from agentrl.errors import FencedError
 
 __all__ = [
-    "Flag",
     "InterruptedRunError",
     "SignalGate",
     "exit_at_once",
@@ -52,22 +51,6 @@ def exit_at_once(error: FencedError) -> None:
     os._exit(error.exit_code)
 
 
-class Flag:
-    """Something that a signal handler sets and one reader takes back."""
-
-    def __init__(self) -> None:
-        self._is_set = False
-
-    def set(self) -> None:
-        """Set it; again changes nothing."""
-        self._is_set = True
-
-    def take(self) -> bool:
-        """Whether it was set since the last time."""
-        was_set, self._is_set = self._is_set, False
-        return was_set
-
-
 class SignalGate:
     """Remembers a signal while nothing may be interrupted; `check` raises it where it may, and
     user code is interrupted as Python does it.
@@ -86,12 +69,7 @@ class SignalGate:
         self.arm()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 

@@ -14,7 +14,6 @@ again after a recovery is none: else a death that always comes back would never 
 ranks of a learner live and die together: however many of a life die, it is one death.
 """
 
-import re
 import signal
 from enum import Enum, auto
 
@@ -46,14 +45,13 @@ CUT_OFF = 75
 _ERRORS: dict[int, type[AgentRLError]] = {
     kind.exit_code: kind for kind in (ConfigError, EnvironmentSetupError, HealthError, DataError)
 }
-#: Names of processes that are no service of the user's, and those that are agentrl's own programs.
-_NAME = re.compile(r"(learner|worker|engine)-\d+|buffer|router")
+#: Processes that are agentrl's own programs.
 _OWN = ("learner", "worker", "buffer")
 
 
 def exit_error(notice: ExitNotice) -> type[AgentRLError]:
     """The error that a process meant by its return code; InfrastructureError when it meant none."""
-    if _kind(notice.name) not in _OWN:
+    if notice.kind not in _OWN:
         return InfrastructureError
     return _ERRORS.get(notice.returncode, InfrastructureError)
 
@@ -78,7 +76,7 @@ _RESTARTS = {"engine": Consequence.RESTART_ENGINE, "router": Consequence.RESTART
 
 def has_crashed_learner(notice: ExitNotice) -> bool:
     """Whether a rank of the learner has ended, for a cause that it could not name."""
-    return _kind(notice.name) == "learner" and exit_error(notice) is InfrastructureError
+    return notice.kind == "learner" and exit_error(notice) is InfrastructureError
 
 
 def died_by_itself(returncode: int) -> bool:
@@ -87,10 +85,10 @@ def died_by_itself(returncode: int) -> bool:
     return (returncode > 0 and returncode != CUT_OFF) or -returncode in _FAULTS
 
 
-def must_be_killed(name: str, state: str) -> bool:
+def must_be_killed(role: str, state: str) -> bool:
     """Whether a peer that the buffer says is `state` stands still: a worker whose event loop is
     blocked. A learner that trains is silent at times."""
-    return state == "lost" and name.startswith("worker-")
+    return state == "lost" and role == "worker"
 
 
 class Supervision:
@@ -110,9 +108,9 @@ class Supervision:
             return Consequence.NOTHING
         if exit_error(notice) is not InfrastructureError:
             return Consequence.FAIL
-        kind = _kind(notice.name)
-        if kind != "learner":
-            return self._charge(notice.name, _RESTARTS.get(kind, Consequence.RESTART))
+        if notice.kind != "learner":
+            restart = _RESTARTS.get(notice.kind, Consequence.RESTART)
+            return self._charge(notice.name, restart)
         if life is None or life <= self._fallen:
             return Consequence.NOTHING
         if notice.returncode == 0:
@@ -121,7 +119,7 @@ class Supervision:
             is_last = len(done) == self._num_learners
             return Consequence.LEARNER_DONE if is_last else Consequence.NOTHING
         self._fallen = life
-        return self._charge(kind, Consequence.RESTART_LEARNER)
+        return self._charge(notice.kind, Consequence.RESTART_LEARNER)
 
     def stepped(self, number: int) -> None:
         """Iteration `number` was made. If none so late was made before, restart budgets begin
@@ -136,9 +134,3 @@ class Supervision:
             return Consequence.FAIL
         self._restarts[account] = self._restarts.get(account, 0) + 1
         return restart
-
-
-def _kind(name: str) -> str:
-    """What a process is; a service is of no kind."""
-    match = _NAME.fullmatch(name)
-    return (match[1] or match[0]) if match else ""

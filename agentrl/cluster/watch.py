@@ -6,6 +6,8 @@ A run that must end does so with the process's name, exit code and last log line
 """
 
 import logging
+from collections.abc import Mapping
+from typing import Any
 
 import anyio
 import anyio.abc
@@ -14,6 +16,7 @@ from agentrl.cluster.events import RunState
 from agentrl.cluster.host import ExitNotice
 from agentrl.cluster.layout import RunDir
 from agentrl.cluster.placement import Cluster
+from agentrl.cluster.requests import Requests
 from agentrl.cluster.restarts import Processes, in_thread
 from agentrl.cluster.supervision import (
     MAX_RESTARTS,
@@ -43,12 +46,13 @@ class Watch:
         run: RunDir,
         cluster: Cluster,
         processes: Processes,
-        supervision: Supervision,
+        requests: Requests,
         state: RunState,
         recorder: Recorder,
     ) -> None:
         self._run, self._cluster, self._processes = run, cluster, processes
-        self._supervision, self._state, self._recorder = supervision, state, recorder
+        self._requests, self._state, self._recorder = requests, state, recorder
+        self._supervision = Supervision(len(processes.learners))
 
     async def run(self) -> None:
         """Watch until cancelled. Raises the AgentRLError that an exit means."""
@@ -63,9 +67,12 @@ class Watch:
         """Iteration `number` was made."""
         self._supervision.stepped(number)
 
-    async def heard_of(self, name: str, state: str, incarnation: str) -> None:
-        """The buffer says that one of its peers is `state`: kill it if it stands still."""
-        if must_be_killed(name, state) and await self._processes.kill(name, incarnation):
+    async def heard_of(self, peer: Mapping[str, Any]) -> None:
+        """The buffer says how one of its peers is (an event `peer`): kill it if it stands still."""
+        name = peer["name"]
+        if not must_be_killed(peer["role"], peer["state"]):
+            return
+        if await self._processes.kill(name, peer["incarnation"]):
             _LOG.error("%s did not answer: it is killed and started again", name)
 
     async def _watch(
@@ -98,7 +105,7 @@ class Watch:
         the learner was."""
         with anyio.move_on_after(_LAST_WORD_S):
             await self._processes.tell_failed(notice)
-            await self._processes.catch_up()
+            await self._requests.catch_up()
         raise self._error(notice)
 
     def _error(self, notice: ExitNotice) -> AgentRLError:

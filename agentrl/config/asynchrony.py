@@ -4,31 +4,31 @@ Every combination that is accepted makes progress: while the learner waits, a wh
 played, by weights young enough to be trained. Letters as in docs/async.md.
 """
 
+from collections.abc import Iterator
+
 from agentrl.config.run import RunConfig
-from agentrl.errors import ConfigError
 
-__all__ = ["check_asynchrony", "notes_on_asynchrony"]
+__all__ = ["about_asynchrony", "notes_on_asynchrony"]
 
 
-def check_asynchrony(config: RunConfig) -> None:
-    """Raise ConfigError for what could train nothing, or would have to break a bound."""
+def about_asynchrony(config: RunConfig) -> Iterator[str]:
+    """What could train nothing, or would have to break a bound."""
     staleness, interval = config.staleness_bound, config.update_weights_interval
     if staleness < interval - 1:
-        raise ConfigError(
+        yield (
             f"--max-staleness {staleness} with --update-weights-interval {interval}: just before a "
             f"push the newest weights are {interval - 1} iterations old, so nothing could be "
             f"trained; raise --max-staleness to {interval - 1} or lower --update-weights-interval "
             f"to {staleness + 1}"
         )
-    _check_over_sampling(config)
+    elif config.over_sampling_batch_size is not None:
+        yield from _about_over_sampling(config, config.over_sampling_batch_size)
 
 
-def _check_over_sampling(config: RunConfig) -> None:
-    wanted, batch = config.over_sampling_batch_size, config.rollout_batch_size
-    if wanted is None:
-        return
+def _about_over_sampling(config: RunConfig, wanted: int) -> Iterator[str]:
+    batch = config.rollout_batch_size
     if wanted < batch:
-        raise ConfigError(
+        yield (
             f"--over-sampling-batch-size {wanted} is less than --rollout-batch-size {batch}: the "
             f"next iteration could never be filled; make it {batch} or more"
         )
@@ -37,7 +37,7 @@ def _check_over_sampling(config: RunConfig) -> None:
     most = min(ahead + 1, staleness - interval + 2) * batch
     if wanted > most:
         needed = -(-wanted // batch) - 1
-        raise ConfigError(
+        yield (
             f"--over-sampling-batch-size {wanted} with --rollout-batch-size {batch}, "
             f"--async-buffer-size {ahead}, --update-weights-interval {interval} and "
             f"--max-staleness {staleness}: at most min(B + 1, S - I + 2) x N = {most} groups can "

@@ -11,18 +11,13 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from agentrl.config.fields import own_fields
 from agentrl.config.run import RunConfig
 
 __all__ = ["digests", "notes_on_edits"]
 
-#: Fields that name code by its place, path/to/file.py[:name], and data, path[@slice].
-_CODE = (
-    *("env", "chat_format", "custom_rm_path", "dynamic_sampling_filter_path"),
-    "custom_loss_function_path",
-)
-_DATA = ("prompt_data",)
-_PLACE = {name: re.compile(r"(.+\.py)(:\w+)?") for name in _CODE}
-_PLACE |= {name: re.compile(r"(.+?)(@\[[-\d:]*\])?") for name in _DATA}
+#: How a field names a file, by what it holds: path/to/file.py[:name], path[@slice].
+_PLACES = {"code": re.compile(r"(.+\.py)(:\w+)?"), "rows": re.compile(r"(.+?)(@\[[-\d:]*\])?")}
 #: Bytes of a file that are looked at, beside its length: a data set may be long.
 _HEAD = 64 * 1024**2
 
@@ -44,12 +39,12 @@ def notes_on_edits(before: Mapping[str, str], config: RunConfig) -> list[str]:
 
 def _files(config: RunConfig) -> Iterator[tuple[str, Path]]:
     """Those that can be read; what is wrong with others is said where they are used."""
-    for name, place in _PLACE.items():
-        value = getattr(config, name)
-        if value is not None and (found := place.fullmatch(value)):
+    for name, field in own_fields().items():
+        place, value = _PLACES.get(field.fact.holds), getattr(config, name)
+        if place is not None and value is not None and (found := place.fullmatch(value)):
             path = Path(found[1]).expanduser()
             if path.is_file() and os.access(path, os.R_OK):
-                yield f"--{name.replace('_', '-')} {value}", path
+                yield f"{field.flag} {value}", path
 
 
 def _digest(path: Path) -> str:

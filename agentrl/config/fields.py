@@ -11,11 +11,12 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Meta
 
-from agentrl.config.passthrough import FAMILIES
+from agentrl.config.facts import Fact
+from agentrl.config.passthrough import FAMILIES, decoded
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 
-__all__ = ["Field", "convert", "own_fields"]
+__all__ = ["Field", "convert", "fact_of", "own_fields"]
 
 Kind = Literal["bool", "int", "float", "str", "choice", "json", "list"]
 
@@ -27,7 +28,7 @@ class Field(msgspec.Struct, frozen=True):
     kind: Kind
     type: Any
     help: str
-    group: str
+    fact: Fact
     default: Any
     bounds: str
     choices: tuple[str, ...]
@@ -37,21 +38,32 @@ class Field(msgspec.Struct, frozen=True):
         """The flag's spelling."""
         return "--" + self.name.replace("_", "-")
 
+    def spelled(self, value: Any) -> str:
+        """The flag that gives `value`."""
+        return self.flag.replace("--", "--no-", 1) if value is False else self.flag
+
 
 @functools.cache
 def own_fields() -> dict[str, Field]:
     """Every field of `RunConfig` that is a flag of its own, by name and in order."""
+    return {name: field for name, field in _all_fields().items() if name not in FAMILIES}
+
+
+def fact_of(name: str) -> Fact:
+    """What there is to say of a field, or of a family."""
+    return _all_fields()[name].fact
+
+
+@functools.cache
+def _all_fields() -> dict[str, Field]:
     hints = typing.get_type_hints(RunConfig, include_extras=True)
-    return {
-        info.name: _field(info, hints[info.name])
-        for info in msgspec.structs.fields(RunConfig)
-        if info.name not in FAMILIES
-    }
+    infos = msgspec.structs.fields(RunConfig)
+    return {info.name: _field(info, hints[info.name]) for info in infos}
 
 
 def _field(info: msgspec.structs.FieldInfo, hint: Any) -> Field:
     bare, metas = _unwrapped(hint)
-    described = next(m for m in metas if m.description is not None)
+    described = next(m for m in metas if m.extra_json_schema is not None)
     default = info.default
     if info.default_factory is not msgspec.NODEFAULT:
         default = info.default_factory()
@@ -61,7 +73,7 @@ def _field(info: msgspec.structs.FieldInfo, hint: Any) -> Field:
         kind=_kind(bare),
         type=hint,
         help=described.description or "",
-        group=(described.extra_json_schema or {}).get("group", "other"),
+        fact=(described.extra_json_schema or {})["fact"],
         default=default,
         bounds=", ".join(_bounds(metas)),
         choices=tuple(map(str, typing.get_args(bare))) if literal else (),
@@ -107,11 +119,8 @@ def convert(field: Field, value: Any) -> Any:
 
     Raises ConfigError that names the flag, the value and what is allowed.
     """
-    if field.kind == "json" and isinstance(value, str):
-        try:
-            value = msgspec.json.decode(value)
-        except msgspec.DecodeError as error:
-            raise ConfigError(f"{field.flag} wants a JSON object, not {value!r}: {error}") from None
+    if field.kind == "json":
+        value = decoded(field.flag, value)
     try:
         return msgspec.convert(value, field.type, strict=False)
     except msgspec.ValidationError as error:

@@ -6,11 +6,11 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from agentrl.config.fields import own_fields
 from agentrl.errors import ConfigError
 
 __all__ = ["CHECKPOINT", "check_run_id", "checkpoints_of", "with_places"]
 
-_PLACES = ("save", "save_hf", "load")
 #: Name of a checkpoint's folder.
 CHECKPOINT = re.compile(r"iteration_\d+")
 _RUN_ID = re.compile(r"(?!\.\.?$)[A-Za-z0-9._-]{1,80}")
@@ -28,7 +28,8 @@ def check_run_id(name: str | None) -> None:
 
 def with_places(values: dict[str, Any]) -> dict[str, Any]:
     """`values` with absolute folders; a run that `--load` names becomes its checkpoints."""
-    named = {name: Path(values[name]).absolute() for name in _PLACES if values.get(name)}
+    folders = [name for name, field in own_fields().items() if field.fact.holds == "folder"]
+    named = {name: Path(values[name]).absolute() for name in folders if values.get(name)}
     if "load" in named:
         named["load"] = checkpoints_of(named["load"])
     return values | {name: str(path) for name, path in named.items()}

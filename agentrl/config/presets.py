@@ -11,10 +11,7 @@ import msgspec
 from agentrl.errors import ConfigError
 from agentrl.nearest import nearest
 
-__all__ = ["DEFAULT", "PRESETS", "STARTERS", "Preset", "preset"]
-
-#: Naming any of these is a run of one's own.
-STARTERS = ("hf_checkpoint", "prompt_data", "env")
+__all__ = ["DEFAULT", "PRESETS", "Preset", "preset"]
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 

@@ -4,16 +4,16 @@ Places are tried by writing, weights are there, a checkpoint to begin with is on
 may be opened.
 """
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from agentrl.config.descriptors import raise_limit
 from agentrl.config.places import CHECKPOINT
+from agentrl.config.refusals import gather
 from agentrl.config.run import RunConfig
 from agentrl.config.weights import read_shapes
 from agentrl.config.writable import check_places
-from agentrl.errors import AgentRLError, ConfigError
+from agentrl.errors import ConfigError
 from agentrl.paths import kind_of
 
 __all__ = ["check_readiness"]
@@ -21,22 +21,12 @@ __all__ = ["check_readiness"]
 
 def check_readiness(config: RunConfig, *, dry_run: bool) -> list[str]:
     """Notes for the user. Raises the first error, with the words of all."""
-    notes: list[str] = []
-    errors: list[AgentRLError] = []
-    checks: list[Callable[[], list[str]]] = [
+    return gather(
         partial(_weights, config, dry_run=dry_run),
         partial(_first_checkpoint, config),
-        partial(_places, config),
+        partial(check_places, config),
         partial(raise_limit, config, dry_run=dry_run),
-    ]
-    for check in checks:
-        try:
-            notes += check()
-        except AgentRLError as error:
-            errors.append(error)
-    if errors:
-        raise type(errors[0])("\n".join(map(str, errors)))
-    return notes
+    )
 
 
 def _weights(config: RunConfig, *, dry_run: bool) -> list[str]:
@@ -60,9 +50,4 @@ def _first_checkpoint(config: RunConfig) -> list[str]:
     folders = (place, *place.iterdir())
     if not any(CHECKPOINT.fullmatch(path.name) and path.is_dir() for path in folders):
         raise ConfigError(f"--load: there is no checkpoint (iteration_...) in {place}")
-    return []
-
-
-def _places(config: RunConfig) -> list[str]:
-    check_places(config)
     return []

@@ -15,6 +15,8 @@ from typing import Any
 import msgspec
 
 from agentrl.config import fields, passthrough, spellings
+from agentrl.config.command_line import GivenFlags, Program, read_flags
+from agentrl.config.conditions import ROW_ENVS
 from agentrl.config.device import choose_here
 from agentrl.config.device_defaults import (
     check_device,
@@ -23,16 +25,17 @@ from agentrl.config.device_defaults import (
     without_defaults,
 )
 from agentrl.config.edited import notes_on_edits
-from agentrl.config.evaluation import without_training
+from agentrl.config.facts import mode_of
 from agentrl.config.fields import own_fields
-from agentrl.config.flags import GivenFlags, Program, read_flags
 from agentrl.config.passthrough import FAMILIES, Family
 from agentrl.config.places import check_run_id, with_places
-from agentrl.config.presets import DEFAULT, STARTERS, preset
+from agentrl.config.presets import DEFAULT, preset
 from agentrl.config.record import read_record
+from agentrl.config.refusals import beside
 from agentrl.config.resume import find_run
 from agentrl.config.run import RunConfig
 from agentrl.config.stored import refuse_changes
+from agentrl.config.unread import for_evaluation, is_read
 from agentrl.config.validate import validate
 from agentrl.errors import ConfigError
 from agentrl.nearest import nearest
@@ -40,64 +43,88 @@ from agentrl.paths import kind_of
 
 __all__ = ["Resolved", "layered", "parse"]
 
-#: What makes asynchronous training synchronous; train.py takes no other values.
-_SYNCHRONOUS = {"async_buffer_size": 0, "max_staleness": 0, "update_weights_interval": 1}
-
-#: The environments for rows of a prompt and a label, that of a run which names none first, and the
-#: flags that are arguments of theirs.
-_ROW_ENVS = ("single-turn", "tools")
-_ROW_KEYS = {"input_key": "input_key", "label_key": "label_key", "custom_rm_path": "reward"}
-
 Layer = dict[str, Any]
 
 
 class Resolved(msgspec.Struct, frozen=True):
-    """A configuration that can run. `notes` are lines for the user, the most important first."""
+    """A configuration that can run. `notes` are lines for the user, the most important first.
+    `said`: the fields that somebody set, as they were spelled."""
 
     config: RunConfig
     notes: list[str]
+    said: dict[str, str] = {}
     dry_run: bool = False
 
 
 def parse(argv: list[str], program: Program) -> Resolved:
-    """Read, merge and check. Raises ConfigError naming the flag, the numbers and what to do, and
-    EnvironmentSetupError for a device that this host cannot give.
+    """Read, merge and check. Raises ConfigError naming each flag that is refused, the numbers and
+    what to do, and EnvironmentSetupError for a device that this host cannot give.
 
     The device is decided here, but for a run on a cluster (`--ray-address`): that one stays `auto`
     until the cluster can be asked.
     """
     given = read_flags(argv)
-    config, notes = layered(given, program)
-    if config.ray_address is None or config.device == "cpu":
-        choice = choose_here(config.device)
-        check_device(config, choice.device)
-        config = for_device(config, choice.device)
-        notes += [str(choice), *notes_on_device(config, choice.device)]
-    return Resolved(config, notes + validate(config), given.dry_run)
+    with beside(given.refused):
+        config, notes, said = _layered(given, program)
+        if config.ray_address is None or config.device == "cpu":
+            choice = choose_here(config.device)
+            check_device(config, choice.device)
+            config = for_device(config, choice.device)
+            notes += [str(choice), *notes_on_device(config, choice.device)]
+        notes += validate(config, said)
+    return Resolved(config, notes, said, given.dry_run)
 
 
 def layered(given: GivenFlags, program: Program) -> tuple[RunConfig, list[str]]:
     """The merged configuration, each value within its own bounds; nothing is compared yet."""
-    flags = _converted(given.own | given.families)
+    with beside(given.refused):
+        config, notes, _ = _layered(given, program)
+    return config, notes
+
+
+def _layered(given: GivenFlags, program: Program) -> tuple[RunConfig, list[str], dict[str, str]]:
+    """As `layered`, and what somebody said: the flags, and what is no default in a file."""
+    flags = dict(given.values)
     file = _read(Path(given.config)) if given.config is not None else {}
     if flags.get("eval_only"):
-        file = without_training(file)
+        file = for_evaluation(file)
+    said = _said(file, f" (in {given.config})") | given.said
     values = _merged(_without_keys(file, flags), flags)
+    check_run_id(values.get("run_id"))
     run = find_run(
         *(values.get(n, own_fields()[n].default) for n in ("resume", "run_dir", "run_id")),
         eval_only=values.get("eval_only", False),
     )
     if run is not None:
-        return _continued(run.resolve(), values, program)
-    values, notes = _with_preset(values)
+        if values["resume"] == "auto":  # they have found it
+            said = {name: text for name, text in said.items() if name not in ("run_dir", "run_id")}
+        return *_continued(run.resolve(), values, program), said
+    under, notes = _preset(values)
     if values.get("resume") == "auto":
         where = Path(values.get("run_dir", own_fields()["run_dir"].default))
         where /= values.get("run_id") or ""
         notes.insert(0, f"--resume auto: there is nothing to continue in {where}; a new run begins")
     if program == "train":
         values = _synchronous(values)
-    values, advice = _with_ranks(values)
-    return RunConfig(**with_places(_with_row_keys(values))), notes + advice
+    config, advice = _begun(under, values)
+    # Nobody said what a preset has for another kind of run: that would be told to config.toml.
+    read = {name: value for name, value in under.items() if is_read(config, name)}
+    if read != under:
+        config, advice = _begun(read, values)
+    return config, notes + advice, said
+
+
+def _begun(under: Layer, given: Layer) -> tuple[RunConfig, list[str]]:
+    values, advice = _with_ranks(_merged(under, given))
+    return RunConfig(**with_places(_with_row_keys(values))), advice
+
+
+def _said(layer: Layer, origin: str) -> dict[str, str]:
+    """The spellings of what `layer` sets to another value than the default."""
+    own = own_fields()
+    found = {n: own[n].spelled(v) for n, v in layer.items() if n in own and v != own[n].default}
+    found |= {n: f"[{n}]" for n in FAMILIES if layer.get(n)}
+    return {name: text + origin for name, text in found.items()}
 
 
 def _continued(run: Path, given: Layer, program: Program) -> tuple[RunConfig, list[str]]:
@@ -119,35 +146,33 @@ def _continued(run: Path, given: Layer, program: Program) -> tuple[RunConfig, li
     if program == "train":
         values = _synchronous(values)
     config = RunConfig(**with_places(_with_row_keys(values)))
-    refuse_changes(RunConfig(**with_places(before)), config, run)
+    notes = refuse_changes(RunConfig(**with_places(before)), config, run)
     edits = [] if record is None else notes_on_edits(record.files, config)
-    return config, [f"continuing {run}", *edits]
+    return config, [f"continuing {run}", *notes, *edits]
 
 
-def _with_preset(values: Layer) -> tuple[Layer, list[str]]:
-    name = values.get("preset")
-    notes = []
-    if name is None and not any(key in values for key in STARTERS):
-        name = DEFAULT
-        notes.append(
-            f"preset {name}: {preset(name).about} "
-            "(no --hf-checkpoint, --prompt-data or --env given)"
-        )
-    elif name is not None:
-        notes.append(f"preset {name}: {preset(name).about}")
+def _preset(values: Layer) -> tuple[Layer, list[str]]:
+    """The values of the preset that lies under `values`, if one does, and its name."""
+    name, reason = values.get("preset"), ""
+    starters = [name for name, field in own_fields().items() if field.fact.starts]
+    if name is None and not any(starter in values for starter in starters):
+        flags = [own_fields()[starter].flag for starter in starters]
+        name, reason = DEFAULT, f" (no {', '.join(flags[:-1])} or {flags[-1]} given)"
     if name is None:
-        return values, notes
-    return _merged(preset(name).values, values) | {"preset": name}, notes
+        return {}, []
+    return preset(name).values | {"preset": name}, [f"preset {name}: {preset(name).about}{reason}"]
 
 
 def _synchronous(values: Layer) -> Layer:
-    for name, fixed in _SYNCHRONOUS.items():
-        if values.get(name, fixed) != fixed:
+    kept = {n: f.fact.synchronous for n, f in own_fields().items()}
+    fixed = {name: value for name, value in kept.items() if value is not None}
+    for name, value in fixed.items():
+        if values.get(name, value) != value:
             raise ConfigError(
                 f"{own_fields()[name].flag} is {values[name]}, but train.py is synchronous and has "
-                f"{fixed}; leave it out or use train_async.py"
+                f"{value}; leave it out or use train_async.py"
             )
-    return values | _SYNCHRONOUS
+    return values | fixed
 
 
 def _with_ranks(values: Layer) -> tuple[Layer, list[str]]:
@@ -160,38 +185,32 @@ def _with_ranks(values: Layer) -> tuple[Layer, list[str]]:
     return values | {name: 1}, [f"on the CPU the learner has 1 rank ({own_fields()[name].flag})"]
 
 
+def _env_args() -> dict[str, str]:
+    """The flags that are arguments of the environments for rows, by their names there."""
+    facts = {name: field.fact.env_arg for name, field in own_fields().items()}
+    return {argument: name for name, argument in facts.items() if argument is not None}
+
+
 def _with_row_keys(values: Layer) -> Layer:
-    """`--input-key`, `--label-key` and `--custom-rm-path` are arguments of the environments for
-    rows, of which a run with data and no other environment has the first; demonstrations have
-    none."""
-    if values.get("loss_type") == "sft_loss":
+    """The environment and its arguments: a run with data and no other environment has the first of
+    those for rows; demonstrations have none."""
+    env = values.get("env", ROW_ENVS[0] if "prompt_data" in values else None)
+    if mode_of(values) == "supervised" or env not in ROW_ENVS:
         return values
     # The defaults are those of the environment too: a file that spells them out says nothing more.
     given = {
         argument: values[name]
-        for name, argument in _ROW_KEYS.items()
+        for argument, name in _env_args().items()
         if values.get(name, own_fields()[name].default) != own_fields()[name].default
     }
-    env = values.get("env")
-    if env is None and "prompt_data" in values:
-        env = _ROW_ENVS[0]
-    if env in _ROW_ENVS:
-        return values | {"env": env, "env_args": given | values.get("env_args", {})}
-    flags = {argument: own_fields()[name].flag for name, argument in _ROW_KEYS.items()}
-    for argument, value in given.items():
-        raise ConfigError(
-            f"{flags[argument]} {value} is read by --env {' and '.join(_ROW_ENVS)} alone; tell "
-            f"{env or 'your environment'} about its rows with --env-args"
-        )
-    return values
+    return values | {"env": env, "env_args": given | values.get("env_args", {})}
 
 
 def _without_keys(file: Layer, flags: Layer) -> Layer:
     """A file's `env_args` may hold keys of rows; one that is given as a flag now is not its say."""
     if "env_args" not in file:
         return file
-    said = {argument for name, argument in _ROW_KEYS.items() if name in flags}
-    left = {name: value for name, value in file["env_args"].items() if name not in said}
+    left = {n: value for n, value in file["env_args"].items() if _env_args().get(n) not in flags}
     return file | {"env_args": left}
 
 
@@ -210,7 +229,6 @@ def _converted(raw: Mapping[Any, Any]) -> Layer:
             values[name] = _family(name, value)
         else:
             values[name] = fields.convert(own_fields()[name], value)
-    check_run_id(values.get("run_id"))
     return values
 
 

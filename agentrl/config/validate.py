@@ -6,15 +6,20 @@ what to do. What the rooms alone can judge (an Env's arguments, a Megatron layou
 
 import os
 import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from agentrl.config.asynchrony import check_asynchrony, notes_on_asynchrony
-from agentrl.config.evaluation import check_evaluation
+from agentrl.config.asynchrony import about_asynchrony, notes_on_asynchrony
+from agentrl.config.device import Device
 from agentrl.config.lengths import notes_on_lengths
+from agentrl.config.megatron import MegatronSettings
 from agentrl.config.model import ModelSummary, read_model
-from agentrl.config.objective import check_objective
+from agentrl.config.objective import about_objective
+from agentrl.config.refusals import beside, gather
+from agentrl.config.refused import about_refused
 from agentrl.config.run import RunConfig
 from agentrl.config.toml import dump_config
+from agentrl.config.unread import about_unread
 from agentrl.errors import ConfigError
 from agentrl.paths import kind_of
 
@@ -25,93 +30,119 @@ _LENGTH = re.compile(r"(\d+(?:\.\d+)?)(|k|M|Ki|Mi)")
 _SLICE = re.compile(r"@\[-?\d*:-?\d*\]$")
 
 
-def validate(config: RunConfig) -> list[str]:
-    """Check `config`; returns notes on what will run but deserves a look.
+def validate(config: RunConfig, said: Mapping[str, str] | None = None) -> list[str]:
+    """Check `config`, of which the user said the fields `said` (spelled so); returns notes on what
+    will run but deserves a look.
 
-    Raises ConfigError. Reads the model's config.json and looks for the named files.
+    Raises ConfigError with all that is refused. Reads the model's config.json and looks for the
+    named files.
     """
-    check_evaluation(config)
-    _check_batch(config)
-    check_asynchrony(config)
-    _check_sampling(config)
-    check_objective(config)
-    _check_devices(config)
-    _check_data(config)
-    model = read_model(_model_dir(config))
-    _check_lengths(config, model)
+    device: Device | None = None if config.device == "auto" else config.device
+    refused = [
+        *about_unread(config, said or {}),
+        *about_refused("sglang", config.sglang, device),
+        *about_refused("router", config.router),
+        *_about_batch(config),
+        *about_asynchrony(config),
+        *_about_sampling(config),
+        *about_objective(config),
+        *_about_evaluations(config),
+        *_about_devices(config),
+        *_about_data(config),
+    ]
+    notes: list[str] = []
+
+    def check_model() -> None:
+        model = read_model(_model_dir(config))
+        refused.extend(_about_lengths(config, model))
+        notes.extend(notes_on_lengths(config, model))
+
+    with beside(refused):
+        gather(check_model, lambda: _check_settings(config))
+    return _notes(config) + notes
+
+
+def _check_settings(config: RunConfig) -> None:
+    MegatronSettings.from_config(config)
     dump_config(config)
-    return _notes(config) + notes_on_lengths(config, model)
 
 
-def _refuse(message: str) -> None:
-    raise ConfigError(message)
-
-
-def _check_batch(config: RunConfig) -> None:
+def _about_batch(config: RunConfig) -> Iterator[str]:
     groups, episodes = config.rollout_batch_size, config.n_samples_per_prompt
     steps = config.num_steps_per_rollout
     if groups % steps:
-        _refuse(
+        yield (
             f"--rollout-batch-size {groups} groups x --n-samples-per-prompt {episodes} cannot be "
             f"shared by --num-steps-per-rollout {steps}: a step takes whole groups; make "
             f"--rollout-batch-size a multiple of {steps}"
         )
     if config.min_group_size is not None and config.min_group_size > episodes:
-        _refuse(
+        yield (
             f"--min-group-size {config.min_group_size} is more than --n-samples-per-prompt "
             f"{episodes}: no group could ever be trained; make it {episodes} or less"
         )
 
 
-def _check_sampling(config: RunConfig) -> None:
-    if config.rollout_top_p < 1 or config.rollout_top_k != -1:
-        _refuse(
+def _about_sampling(config: RunConfig) -> Iterator[str]:
+    is_cut = config.rollout_top_p < 1 or config.rollout_top_k != -1
+    if is_cut and config.mode == "policy":
+        yield (
             f"--rollout-top-p {config.rollout_top_p:g} and --rollout-top-k {config.rollout_top_k}: "
             "training needs the probabilities of all tokens, and engines return none for those "
             "that were cut off; use 1 and -1 (--rollout-temperature is free)"
         )
     if config.turn_timeout_s > config.episode_timeout_s:
-        _refuse(
+        yield (
             f"--turn-timeout-s {config.turn_timeout_s:g} is longer than --episode-timeout-s "
             f"{config.episode_timeout_s:g}: no turn could use it; lower the first or raise the "
             "second"
         )
 
 
-def _check_devices(config: RunConfig) -> None:
+def _about_evaluations(config: RunConfig) -> Iterator[str]:
+    interval, iterations = config.eval_interval, config.num_rollout
+    if config.eval_mode == "pinned" and interval and iterations and iterations <= interval:
+        yield (
+            f"--eval-mode pinned with --eval-interval {interval} and --num-rollout {iterations}: "
+            "no evaluation beside training would come before the last push; lower "
+            f"--eval-interval below {iterations}, or leave both out"
+        )
+
+
+def _about_devices(config: RunConfig) -> Iterator[str]:
     per_engine, devices = config.rollout_num_gpus_per_engine, config.rollout_num_gpus
     if devices is not None and devices % per_engine:
-        _refuse(
+        yield (
             f"--rollout-num-gpus {devices} is not a multiple of --rollout-num-gpus-per-engine "
             f"{per_engine}: {devices % per_engine} devices would stay idle"
         )
-    _check_engine(config)
+    yield from _about_engine(config)
 
 
-def _check_engine(config: RunConfig) -> None:
+def _about_engine(config: RunConfig) -> Iterator[str]:
     """SGLang's own flags may shape an engine, but not take other devices than it is given."""
     if (nodes := config.sglang.get("nnodes", 1)) != 1:
-        _refuse(
+        yield (
             f"--sglang-nnodes {nodes}: an engine runs on one node; its devices are "
             "--rollout-num-gpus-per-engine, and --rollout-num-gpus makes more engines"
         )
     if (stages := config.sglang.get("pp_size", 1)) != 1:
-        _refuse(
+        yield (
             f"--sglang-pp-size {stages}: every stage of an engine would join a weight push under "
             "the ranks of the first one, and the push would wait until its deadline; spread an "
             "engine by tensor parallelism (--rollout-num-gpus-per-engine)"
         )
-    _check_checksums(config)
+    yield from _about_checksums(config)
     per_engine = config.rollout_num_gpus_per_engine
     tensor = config.sglang.get("tp_size", per_engine)
     if tensor != per_engine:
-        _refuse(
+        yield (
             f"--sglang-tp-size {tensor} takes {tensor} devices, --rollout-num-gpus-per-engine "
             f"gives an engine {per_engine}; use --rollout-num-gpus-per-engine {tensor}"
         )
 
 
-def _check_checksums(config: RunConfig) -> None:
+def _about_checksums(config: RunConfig) -> Iterator[str]:
     """The learner can compute SGLang's digest of a whole parameter as it was pushed, no other."""
     if not config.check_weight_update_equal:
         return
@@ -123,7 +154,7 @@ def _check_checksums(config: RunConfig) -> None:
     elif config.sglang.get("dtype") == "auto":
         reason = "--sglang-dtype auto does not say in which type it is kept; name one"
     if reason:
-        _refuse(
+        yield (
             "--check-weight-update-equal compares SGLang's digest of each whole parameter with the "
             f"learner's, but {reason}; leave the check out"
         )
@@ -138,43 +169,38 @@ def _model_dir(config: RunConfig) -> Path:
     return Path(config.hf_checkpoint)
 
 
-def _check_data(config: RunConfig) -> None:
+def _about_data(config: RunConfig) -> Iterator[str]:
     if config.env is None and config.prompt_data is None:
-        _refuse(
+        yield (
             "--env and --prompt-data are missing: name an environment that brings its tasks, or a "
             "JSONL file of tasks (and --env, unless single-turn answers are to match their labels)"
         )
     if config.prompt_data is not None:
-        _check_file("--prompt-data", config.prompt_data)
-    elif config.num_epoch is not None or config.rollout_shuffle:
-        _refuse(
-            "--num-epoch and --rollout-shuffle order the rows of --prompt-data; without it --env "
-            f"{config.env} brings its tasks in an order of its own (see --num-rollout)"
-        )
+        yield from _about_file("--prompt-data", config.prompt_data)
     words = config.eval_prompt_data
     if len(words) % 2:
-        _refuse(
+        yield (
             f"--eval-prompt-data has {len(words)} words ({' '.join(words)}); "
             "it wants pairs: NAME PATH"
         )
     if repeated := {name for name in words[::2] if words[::2].count(name) > 1}:
-        _refuse(f"--eval-prompt-data names {', '.join(sorted(repeated))} twice; names must differ")
+        yield (f"--eval-prompt-data names {', '.join(sorted(repeated))} twice; names must differ")
     for path in words[1::2]:
-        _check_file("--eval-prompt-data", path)
+        yield from _about_file("--eval-prompt-data", path)
 
 
-def _check_file(flag: str, path: str) -> None:
+def _about_file(flag: str, path: str) -> Iterator[str]:
     file = Path(_SLICE.sub("", path))
     kind = kind_of(file)
     if kind == "nothing":
-        _refuse(f"{flag} {path}: there is no file {file.absolute()}")
-    if kind != "a file":
-        _refuse(f"{flag} {path}: {file.absolute()} is {kind}, not a file of rows")
-    if not os.access(file, os.R_OK):
-        _refuse(f"{flag} {path}: {file.absolute()} may not be read by you")
+        yield (f"{flag} {path}: there is no file {file.absolute()}")
+    elif kind != "a file":
+        yield (f"{flag} {path}: {file.absolute()} is {kind}, not a file of rows")
+    elif not os.access(file, os.R_OK):
+        yield (f"{flag} {path}: {file.absolute()} may not be read by you")
 
 
-def _check_lengths(config: RunConfig, model: ModelSummary) -> None:
+def _about_lengths(config: RunConfig, model: ModelSummary) -> Iterator[str]:
     limits = [
         (name, value)
         for name, value in (
@@ -187,23 +213,23 @@ def _check_lengths(config: RunConfig, model: ModelSummary) -> None:
         return
     name, context = min(limits, key=lambda limit: limit[1])
     if config.rollout_max_context_len not in (None, context):
-        _refuse(
+        yield (
             f"--rollout-max-context-len {config.rollout_max_context_len} is more than {name} "
             f"{context}; lower it to {context}"
         )
     engine = _tokens(config.sglang.get("context_length"))
     if engine is not None and engine < context:
-        _refuse(
+        yield (
             f"--sglang-context-length {engine} is less than {name} {context}: engines would refuse "
             f"turns that the run sends them; give --rollout-max-context-len {engine}"
         )
     if config.rollout_max_response_len >= context and not config.is_supervised:
-        _refuse(
+        yield (
             f"--rollout-max-response-len {config.rollout_max_response_len} leaves no room for a "
             f"prompt within {name} {context}; lower it below {context}"
         )
     if config.rollout_max_prompt_len is not None and config.rollout_max_prompt_len >= context:
-        _refuse(
+        yield (
             f"--rollout-max-prompt-len {config.rollout_max_prompt_len} leaves no room for a turn "
             f"within {name} {context}; lower it below {context}"
         )

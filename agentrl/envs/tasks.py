@@ -5,6 +5,7 @@ from itertools import chain
 from pathlib import Path
 
 import anyio
+import msgspec
 
 from agentrl.config.run import RunConfig
 from agentrl.envs.env import Env
@@ -13,7 +14,19 @@ from agentrl.envs.sources import JsonlSource
 from agentrl.errors import ConfigError
 from agentrl.types import Task, TaskSource
 
-__all__ = ["open_eval_sets", "open_source", "own_source"]
+__all__ = ["RunTasks", "open_eval_sets", "open_source", "open_tasks", "own_source"]
+
+
+class RunTasks(msgspec.Struct, frozen=True):
+    """What a run trains on, and its evaluation sets by name."""
+
+    source: TaskSource
+    eval_sets: dict[str, list[Task]]
+
+
+def open_tasks(config: RunConfig, env_class: type[Env]) -> RunTasks:
+    """Both, as the flags and the Env say. Raises ConfigError."""
+    return RunTasks(open_source(config, env_class), open_eval_sets(config, env_class))
 
 
 def open_source(config: RunConfig, env_class: type[Env]) -> TaskSource:
@@ -29,7 +42,7 @@ def open_source(config: RunConfig, env_class: type[Env]) -> TaskSource:
             seed=config.rollout_seed,
             shuffle=config.rollout_shuffle,
             num_epoch=None if endless else config.num_epoch or 1,
-            required_keys=[config.input_key] if config.is_supervised else [],
+            required_keys=[config.dialogue_key] if config.dialogue_key is not None else [],
         )
     source = own_source(config, env_class)
     if source is None and config.eval_only:

@@ -19,10 +19,9 @@ from agentrl.learner.question import (
     AskLease,
     AskPush,
     Question,
-    Republish,
     StopRequested,
 )
-from agentrl.wire.messages import Heartbeat, Message, Welcome
+from agentrl.wire.messages import Heartbeat, Message, Republish, Welcome
 
 __all__ = ["TURN_S", "Asking", "LearnerPeer"]
 
@@ -62,27 +61,29 @@ class Asking:
     _peer: LearnerPeer
     _backend: Rank
     _should_stop: Callable[[], bool]
-    _should_republish: Callable[[], bool]
     _clock: Clock
+
+    def __post_init__(self) -> None:
+        self._heeded = self._peer.welcome.republish
 
     def ask(self, asked: AskLease | AskPush) -> Answer:
         """The answer, or what comes before one. Collective: every rank gets the same.
 
         Raises what `Question.hear` raises, and what the connection raises when it is gone.
         """
-        question = Question(asked, self._clock.now())
+        question = Question(asked, self._clock.now(), self._heeded)
         while True:
             heard: Answer | Heartbeat = by_source(
                 self._backend, lambda: self._turn(question), Answer | Heartbeat
             )
+            if isinstance(heard, Republish):
+                self._heeded = heard.number
             if not isinstance(heard, Heartbeat):
                 return heard
 
     def _turn(self, question: Question) -> Answer | Heartbeat:
         if self._should_stop():
             return StopRequested()
-        if self._should_republish():
-            return Republish()
         message = question.due(self._clock.now())
         if message is not None:
             self._peer.send(message)

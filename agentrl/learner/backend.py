@@ -14,7 +14,7 @@ from torch import Tensor
 from agentrl.algorithms.rows import LossFn, MicroBatch
 from agentrl.learner.measures import Measures
 
-__all__ = ["StepResult", "TrainBackend"]
+__all__ = ["Models", "StepResult", "TrainBackend"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +31,15 @@ class StepResult:
     metrics: Measures
 
 
-class TrainBackend(Protocol):
-    """One rank's share of the model. Every method but `close` is collective: all ranks call it,
-    in the same order. Data-parallel ranks may hold different numbers of micro-batches, also none.
+class Models(Protocol):
+    """What an iteration needs of a backend. Every method is collective: all ranks call it, in the
+    same order. Data-parallel ranks may hold different numbers of micro-batches, also none.
 
     data_parallel_rank, data_parallel_size: which share of the rows this rank trains.
-    is_source: the rank that talks to the buffer and publishes (global rank 0).
     """
 
     data_parallel_rank: int
     data_parallel_size: int
-    is_source: bool
 
     def run(self, model: str, micro_batches: Sequence[MicroBatch]) -> list[Tensor]:
         """What `model` makes of them, forward only: one detached float32 [T] for each micro-batch,
@@ -54,6 +52,19 @@ class TrainBackend(Protocol):
         micro-batches of d loss; the loss already carries its denominator, so nothing is averaged
         here."""
         ...
+
+    def all_reduce_sum(self, values: Sequence[float]) -> list[float]:
+        """Sums over data-parallel ranks, in float64."""
+        ...
+
+
+class TrainBackend(Models, Protocol):
+    """One rank's share of the model. Every method but `close` is collective.
+
+    is_source: the rank that talks to the buffer and publishes (global rank 0).
+    """
+
+    is_source: bool
 
     def hf_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Current weights by Hugging Face name, full tensors, on every rank. All ranks must
@@ -81,10 +92,6 @@ class TrainBackend(Protocol):
 
     def broadcast_bytes(self, data: bytes | None) -> bytes:
         """`data` of the source rank, on every rank."""
-        ...
-
-    def all_reduce_sum(self, values: Sequence[float]) -> list[float]:
-        """Sums over data-parallel ranks, in float64."""
         ...
 
     def close(self) -> None:

@@ -12,7 +12,8 @@ import torch
 
 from agentrl.algorithms.base import Algorithm, Needs
 from agentrl.algorithms.rows import Row
-from agentrl.learner.backend import StepResult, TrainBackend
+from agentrl.columns import EXCLUDED, Column
+from agentrl.learner.backend import Models, StepResult
 from agentrl.learner.batch import (
     BatchCounts,
     BatchRules,
@@ -29,7 +30,7 @@ from agentrl.types import LeaseHeader, TrajectoryRow
 
 __all__ = ["IterationResult", "train_lease"]
 
-FetchRows = Callable[[Sequence[TrajectoryRow]], Sequence[Trajectory | None]]
+FetchRows = Callable[[Sequence[TrajectoryRow], Sequence[Column]], Sequence[Trajectory | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class IterationResult:
 def train_lease(
     header: LeaseHeader,
     algorithm: Algorithm,
-    backend: TrainBackend,
+    backend: Models,
     lineage: Lineage,
     fetch: FetchRows,
 ) -> IterationResult:
@@ -83,7 +84,8 @@ def _load(
     shards: Sequence[Sequence[PlannedRow]], rules: BatchRules, fetch: FetchRows
 ) -> list[tuple[list[TrainSequence], BatchCounts]]:
     """For each step, its sequences on this rank and what is missing from it."""
-    trajectories = iter(fetch([planned.row for shard in shards for planned in shard]))
+    rows = [planned.row for shard in shards for planned in shard]
+    trajectories = iter(fetch(rows, (EXCLUDED, *rules.algorithm.needs.columns)))
     loaded = []
     for shard in shards:
         sequences: list[TrainSequence] = []
@@ -105,9 +107,7 @@ def _missing(row: TrajectoryRow) -> BatchCounts:
     )
 
 
-def _run_passes(
-    steps: Sequence[Sequence[Sequence[Row]]], needs: Needs, backend: TrainBackend
-) -> None:
+def _run_passes(steps: Sequence[Sequence[Sequence[Row]]], needs: Needs, backend: Models) -> None:
     """Give rows the columns that a forward pass makes. Collective. Without asking, the later steps
     of a policy have `prox`: at the first one it is the current policy."""
     if "prox" in needs.passes:
@@ -118,7 +118,7 @@ def _run_passes(
         _run_pass(name, steps, backend)
 
 
-def _run_pass(column: str, steps: Sequence[Sequence[Sequence[Row]]], backend: TrainBackend) -> None:
+def _run_pass(column: str, steps: Sequence[Sequence[Sequence[Row]]], backend: Models) -> None:
     """One more column, from a single forward pass over those steps."""
     batches = [rows for step in steps for rows in step]
     model = "policy" if column == "prox" else column
@@ -130,9 +130,7 @@ def _run_pass(column: str, steps: Sequence[Sequence[Sequence[Row]]], backend: Tr
             row.columns[column] = part_L.numpy()
 
 
-def _over_ranks(
-    counts: BatchCounts, max_age: int, backend: TrainBackend
-) -> tuple[BatchCounts, int]:
+def _over_ranks(counts: BatchCounts, max_age: int, backend: Models) -> tuple[BatchCounts, int]:
     """Counts summed and the age maximised over data-parallel ranks, in one reduction: each rank
     writes its age (shifted to be >= 0) in its own slot."""
     ages = [0.0] * backend.data_parallel_size

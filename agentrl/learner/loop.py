@@ -63,20 +63,18 @@ def run_learner(
     *,
     clock: Clock,
     should_stop: Callable[[], bool] = lambda: False,
-    should_republish: Callable[[], bool] = lambda: False,
 ) -> LearnerOutcome:
     """Train until no lease is left or `should_stop` (read on the source rank) says so; a run that
     has checkpoints goes on after the newest.
 
     Run it on every rank, each with its own `peer`; `sink` is needed on the source only, and not by
-    a run without engines (`sft_loss`), whose versions are numbers alone. `should_republish` (read
-    on the source rank, true once for each time): an engine has come that lacks the newest weights,
-    and may not wait for the next push. The caller closes all three.
+    a run without engines (`sft_loss`), whose versions are numbers alone. The caller closes all
+    three.
 
     Raises HealthError for a run that cannot be sound, PushError, PeerLostError, FencedError, and
     ConfigError or DataError for a lease that cannot be trained.
     """
-    asking = Asking(peer, backend, should_stop, should_republish, clock)
+    asking = Asking(peer, backend, should_stop, clock)
     return _Learner(algorithm, backend, peer, sink, clock, asking).run()
 
 

@@ -1,7 +1,9 @@
 """What a learner asks the buffer: the question, which message answers it, and when to ask again.
 
 Pure: no rank, no clock. A Welcome means that the connection was made anew: what is unanswered is
-asked again. Refused are a lease out of order, and whatever the buffer refused of this learner.
+asked again. A Republish (an engine lacks weights) answers any question, once: each question says
+the last that was heeded, so that one that came at another time comes again. Refused are a lease out
+of order, and whatever the buffer refused of this learner.
 """
 
 import msgspec
@@ -15,6 +17,7 @@ from agentrl.wire.messages import (
     PushGrant,
     PushRequest,
     Refused,
+    Republish,
     Welcome,
 )
 
@@ -24,7 +27,6 @@ __all__ = [
     "AskLease",
     "AskPush",
     "Question",
-    "Republish",
     "StopRequested",
     "raise_if_refused",
 ]
@@ -37,10 +39,6 @@ class StopRequested(msgspec.Struct, frozen=True, tag_field="t", tag="stop_reques
     """The source rank was asked to stop: all ranks end here."""
 
 
-class Republish(msgspec.Struct, frozen=True, tag_field="t", tag="republish"):
-    """An engine lacks the newest weights: all ranks publish, then wait on."""
-
-
 Answer = Lease | NoMoreLeases | PushGrant | StopRequested | Republish
 
 
@@ -50,7 +48,7 @@ class AskLease(msgspec.Struct, frozen=True):
     number: int
 
     @property
-    def message(self) -> Message:
+    def message(self) -> LeaseRequest:
         return LeaseRequest(self.number)
 
     def answer(self, message: Message) -> Answer | None:
@@ -74,7 +72,7 @@ class AskPush(msgspec.Struct, frozen=True):
     version: int
 
     @property
-    def message(self) -> Message:
+    def message(self) -> PushRequest:
         return PushRequest(self.version)
 
     def answer(self, message: Message) -> Answer | None:
@@ -83,10 +81,12 @@ class AskPush(msgspec.Struct, frozen=True):
 
 
 class Question:
-    """One that waits for its answer; `now` is in seconds, on one clock of the caller's."""
+    """One that waits for its answer; `now` is in seconds, on one clock of the caller's. `heeded`:
+    the number of the last Republish that this learner has taken for an answer."""
 
-    def __init__(self, asked: AskLease | AskPush, now: float) -> None:
+    def __init__(self, asked: AskLease | AskPush, now: float, heeded: int = 0) -> None:
         self._asked = asked
+        self._heeded = heeded
         self._ask_at = now
 
     def due(self, now: float) -> Message | None:
@@ -94,7 +94,7 @@ class Question:
         if now < self._ask_at:
             return None
         self._ask_at = now + RESEND_S
-        return self._asked.message
+        return msgspec.structs.replace(self._asked.message, republished=self._heeded)
 
     def hear(self, message: Message, now: float) -> Answer | None:
         """The answer, if this is one. Raises FencedError or DataError when the buffer refused
@@ -102,6 +102,8 @@ class Question:
         raise_if_refused(message)
         if isinstance(message, Welcome):
             self._ask_at = now
+        if isinstance(message, Republish):
+            return message if message.number > self._heeded else None
         return self._asked.answer(message)
 
 

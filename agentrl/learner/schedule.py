@@ -23,7 +23,7 @@ from typing import Protocol
 
 import msgspec
 
-from agentrl.learner.question import Answer, AskLease, AskPush, Republish, StopRequested
+from agentrl.learner.question import Answer, AskLease, AskPush, StopRequested
 from agentrl.types import LeaseHeader, VersionRow
 from agentrl.wire.messages import (
     Lease,
@@ -31,6 +31,7 @@ from agentrl.wire.messages import (
     NoMoreLeases,
     Published,
     Publishing,
+    Republish,
     Retire,
     Stepped,
 )

@@ -22,18 +22,12 @@ class Bucket(NamedTuple):
     last: bool
 
 
-def make_buckets(
-    tensors: Iterable[tuple[str, torch.Tensor]], max_bytes: int, skip: frozenset[str] = frozenset()
-) -> Iterator[Bucket]:
-    """Pack `tensors` (name, tensor) in order into buckets of at most `max_bytes` each.
-
-    A tensor larger than that travels alone. `skip` names tensors that stay behind.
-    """
+def make_buckets(tensors: Iterable[tuple[str, torch.Tensor]], max_bytes: int) -> Iterator[Bucket]:
+    """Pack `tensors` (name, tensor) in order into buckets of at most `max_bytes` each; a tensor
+    larger than that travels alone."""
     pending: list[tuple[str, torch.Tensor]] = []
     size = 0
     for name, tensor in tensors:
-        if name in skip:
-            continue
         fits = size + tensor.nbytes <= max_bytes and size % tensor.itemsize == 0
         if pending and not fits:
             yield _pack(pending, last=False)
@@ -62,14 +56,9 @@ class BucketStream:
     are kept in host memory.
     """
 
-    def __init__(
-        self,
-        tensors: Iterable[tuple[str, torch.Tensor]],
-        max_bytes: int,
-        skip: frozenset[str] = frozenset(),
-    ) -> None:
-        self._again = None if iter(tensors) is tensors else (tensors, max_bytes, skip)
-        self._rest = make_buckets(tensors, max_bytes, skip)
+    def __init__(self, tensors: Iterable[tuple[str, torch.Tensor]], max_bytes: int) -> None:
+        self._again = None if iter(tensors) is tensors else (tensors, max_bytes)
+        self._rest = make_buckets(tensors, max_bytes)
         self._kept: list[Bucket] = []
 
     def __iter__(self) -> Iterator[Bucket]:

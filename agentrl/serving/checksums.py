@@ -2,51 +2,48 @@
 
 SGLang's `/weights_checker` hashes each parameter of its own model: the first 8 bytes, as hex, of
 the SHA-256 of the raw bytes (`sglang.srt.managers.mm_utils.tensor_hash`, host memory). Its model
-differs from the Hugging Face one in three ways, undone here for engines with one rank: q, k and v
-projections are one parameter, so are gate and up projections, and the vocabulary is padded.
+differs from the Hugging Face one in two ways, undone here for engines with one rank: parameters
+that its family names are several Hugging Face ones, and the vocabulary is padded.
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
 
-__all__ = ["expected_checksums"]
+__all__ = ["Fused", "expected_checksums"]
 
-#: HF module names in the order of rows of the fused parameter.
-FUSED = {
-    "qkv_proj": ("q_proj", "k_proj", "v_proj"),
-    "gate_up_proj": ("gate_proj", "up_proj"),
-}
+#: Modules of SGLang's model, with the Hugging Face modules that each is, in the order of its rows.
+Fused = Mapping[str, tuple[str, ...]]
 #: Rows of embedding and output layer are padded with zeros to a multiple of this.
 VOCAB_PADDING = 64
 _VOCAB_PARAMETERS = ("model.embed_tokens.weight", "lm_head.weight")
 
 
 def expected_checksums(
-    tensors: Iterable[tuple[str, torch.Tensor]], dtype: torch.dtype | None = None
+    tensors: Iterable[tuple[str, torch.Tensor]], fused: Fused, dtype: torch.dtype | None = None
 ) -> dict[str, str]:
     """Digest by SGLang parameter name of `tensors` (HF name, tensor) as an engine keeps them: in
     `dtype`, or as they are."""
-    parts: dict[str, dict[str, torch.Tensor]] = {}
+    parts: dict[str, dict[int, torch.Tensor]] = {}
     for name, tensor in tensors:
-        fused, piece = _sglang_name(name)
-        parts.setdefault(fused, {})[piece] = tensor if dtype is None else tensor.to(dtype)
+        parameter, row = _sglang_name(name, fused)
+        parts.setdefault(parameter, {})[row] = tensor if dtype is None else tensor.to(dtype)
     return {name: _digest(_assemble(name, pieces)) for name, pieces in parts.items()}
 
 
-def _sglang_name(name: str) -> tuple[str, str]:
-    """SGLang's parameter, and which piece of it this tensor is."""
-    for fused, pieces in FUSED.items():
-        for piece in pieces:
+def _sglang_name(name: str, fused: Fused) -> tuple[str, int]:
+    """SGLang's parameter, and where in the order of its rows this tensor stands."""
+    for module, pieces in fused.items():
+        for row, piece in enumerate(pieces):
             if f".{piece}." in name:
-                return name.replace(f".{piece}.", f".{fused}."), piece
-    return name, ""
+                return name.replace(f".{piece}.", f".{module}."), row
+    return name, 0
 
 
-def _assemble(name: str, pieces: dict[str, torch.Tensor]) -> torch.Tensor:
-    order = next((FUSED[part] for part in name.split(".") if part in FUSED), ("",))
-    tensor = torch.cat([pieces[piece] for piece in order]) if len(order) > 1 else pieces[""]
+def _assemble(name: str, pieces: dict[int, torch.Tensor]) -> torch.Tensor:
+    rows = [pieces[row] for row in sorted(pieces)]
+    tensor = torch.cat(rows) if len(rows) > 1 else rows[0]
     if name in _VOCAB_PARAMETERS:
         padding = -tensor.shape[0] % VOCAB_PADDING
         tensor = torch.nn.functional.pad(tensor, (0, 0, 0, padding))

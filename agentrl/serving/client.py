@@ -14,7 +14,6 @@ kills the whole engine process) and prompts that fill the context.
 import secrets
 from collections.abc import Callable, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Any, Self
 
 import aiohttp
@@ -121,12 +120,7 @@ class EngineClient:
         )
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         with anyio.CancelScope(shield=True):
             await self._session.close()
 

@@ -6,14 +6,13 @@ engine is alive and said no.
 """
 
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 import aiohttp
 import anyio
 import msgspec
 
-from agentrl.clock import Clock, MonotonicClock
+from agentrl.clock import MonotonicClock
 from agentrl.errors import EngineError
 from agentrl.serving.key import authorization
 from agentrl.types import EngineAddress
@@ -76,7 +75,10 @@ class _Checksum(msgspec.Struct):
 
 
 class _HttpControl:
-    """One server's JSON endpoints. `async with` opens and closes the HTTP session."""
+    """One server's JSON endpoints. `async with` opens and closes the HTTP session. `_ready` answers
+    2xx once it takes requests."""
+
+    _ready: str
 
     def __init__(self, name: str, url: str, timeout_s: float, key: str | None) -> None:
         self.name = name
@@ -95,12 +97,7 @@ class _HttpControl:
         )
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         with anyio.CancelScope(shield=True):
             await self._session.close()
 
@@ -129,10 +126,15 @@ class _HttpControl:
     async def _get(self, path: str) -> Any:
         return msgspec.json.decode(await self._call("GET", path))
 
-    async def _wait_for(
-        self, path: str, deadline_s: float, alive: Callable[[], bool], clock: Clock
+    async def wait_ready(
+        self,
+        deadline_s: float,
+        alive: Callable[[], bool] = lambda: True,
+        path: str | None = None,
     ) -> None:
-        """Until `path` answers 2xx. EngineError when the process ends or the deadline passes."""
+        """Until it takes requests (or else `path` answers 2xx). `alive` tells whether its process
+        still runs. EngineError when that ends or the deadline passes."""
+        path, clock = path or self._ready, MonotonicClock()
         end = clock.now() + deadline_s
         while True:
             try:
@@ -153,22 +155,15 @@ class EngineControl(_HttpControl):
     """RL control plane of one SGLang engine; `timeout_s` is the deadline of each call, `key` what
     it wants to be shown."""
 
+    _ready = "/ready"
+
     def __init__(self, engine: EngineAddress, *, timeout_s: float, key: str | None = None) -> None:
         super().__init__(engine.name, engine.url, timeout_s, key)
 
-    async def wait_ready(
-        self,
-        deadline_s: float,
-        alive: Callable[[], bool] = lambda: True,
-        clock: Clock | None = None,
-    ) -> None:
-        """Until the engine takes requests. `alive` tells whether its process still runs."""
-        await self._wait_for("/ready", deadline_s, alive, clock or MonotonicClock())
-
-    async def wait_alive(self, deadline_s: float, clock: Clock | None = None) -> None:
+    async def wait_alive(self, deadline_s: float) -> None:
         """Until the engine can be given weights. One that a sender left paused when it died can,
         though it takes no requests."""
-        await self._wait_for("/model_info", deadline_s, lambda: True, clock or MonotonicClock())
+        await self.wait_ready(deadline_s, path="/model_info")
 
     async def is_alive(self) -> bool:
         """Whether the engine can be given weights now; one that is slow to say so cannot."""
@@ -297,19 +292,12 @@ class EngineControl(_HttpControl):
 
 class RouterControl(_HttpControl):
     """The router's own control plane: which engines it sends requests to. `key`: what it and they
-    want to be shown."""
+    want to be shown. It is ready when it answers; it may have no workers yet."""
+
+    _ready = "/liveness"
 
     def __init__(self, url: str, *, timeout_s: float, key: str | None = None) -> None:
         super().__init__("router", url, timeout_s, key)
-
-    async def wait_ready(
-        self,
-        deadline_s: float,
-        alive: Callable[[], bool] = lambda: True,
-        clock: Clock | None = None,
-    ) -> None:
-        """Until the router answers; it may have no workers yet."""
-        await self._wait_for("/liveness", deadline_s, alive, clock or MonotonicClock())
 
     async def workers(self) -> dict[str, bool]:
         """URL of each worker, and whether the router thinks it healthy."""
@@ -318,7 +306,7 @@ class RouterControl(_HttpControl):
 
     async def wait_workers(self, deadline_s: float) -> dict[str, bool]:
         """As `workers`, of a router that may be about to start."""
-        await self._wait_for("/workers", deadline_s, lambda: True, MonotonicClock())
+        await self.wait_ready(deadline_s, path="/workers")
         return await self.workers()
 
     async def add(self, engine: EngineAddress, deadline_s: float) -> None:

@@ -9,7 +9,7 @@ engines' side, so a member leaves the collective of this name before it joins. A
 the thread that publishes; HTTP runs in the portal's event loop, beside the broadcast.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Future
 
 import torch
@@ -23,38 +23,32 @@ from agentrl.serving.control import EngineControl, EngineRefusedError
 
 __all__ = ["Fleet", "failures_of", "start_calls"]
 
-Outcome = Future[EngineError | None]
+Call = Callable[[EngineControl], Awaitable[None]]
+#: By member, what its call came to: its EngineError, or None.
+Outcomes = dict[EngineControl, Future[EngineError | None]]
 
 #: Seconds that an engine may take to say that a rendezvous has failed.
 _MARGIN_S = 10.0
 
 
-async def _outcome_of(call: Callable[[], Awaitable[None]]) -> EngineError | None:
+async def _outcome_of(call: Call, member: EngineControl) -> EngineError | None:
     try:
-        await call()
+        await call(member)
     except EngineError as error:
         return error
     return None
 
 
-def start_calls(
-    portal: BlockingPortal, calls: Iterable[Callable[[], Awaitable[None]]]
-) -> list[Outcome]:
-    """Run `calls` at once in the portal's loop; each future yields the call's EngineError or None.
-
-    Every call has its own deadline, so every future ends.
-    """
-    return [portal.start_task_soon(_outcome_of, call) for call in calls]
+def start_calls(portal: BlockingPortal, members: Iterable[EngineControl], call: Call) -> Outcomes:
+    """Make the same call to all `members` at once, in the portal's loop. Every call has its own
+    deadline, so every future ends."""
+    return {member: portal.start_task_soon(_outcome_of, call, member) for member in members}
 
 
-def failures_of(
-    members: Sequence[EngineControl], outcomes: Sequence[Outcome]
-) -> dict[EngineControl, EngineError]:
+def failures_of(outcomes: Outcomes) -> dict[EngineControl, EngineError]:
     """Wait for all outcomes; members whose call failed, and why."""
-    results = [outcome.result() for outcome in outcomes]
-    return {
-        member: error for member, error in zip(members, results, strict=True) if error is not None
-    }
+    results = {member: outcome.result() for member, outcome in outcomes.items()}
+    return {member: error for member, error in results.items() if error is not None}
 
 
 class Fleet:
@@ -76,7 +70,7 @@ class Fleet:
         self._open_group = open_group
         self._ranks = ranks_per_engine
         self._group: SenderGroup | None = None
-        self._transfer: tuple[list[Outcome], dist.Work | None] = ([], None)
+        self._transfer: tuple[Outcomes, dist.Work | None] = ({}, None)
         self._trouble: Exception | None = None
         self._suspects: list[EngineControl] = []
         self._strikes = 0
@@ -95,14 +89,24 @@ class Fleet:
     def connect(self) -> None:
         """Build the collective with all members. Look at `connected` for the result."""
         group = self._group = self._open_group(self.name)
-        calls = [
-            self._init_call(member, group, 1 + index * self._ranks)
-            for index, member in enumerate(self.members)
-        ]
-        outcomes = start_calls(self._portal, calls)
+        world_size = 1 + len(self.members) * self._ranks
+
+        async def join(member: EngineControl) -> None:
+            await member.destroy_group(group.name)
+            await member.init_group(
+                group=group.name,
+                host=group.host,
+                port=group.port,
+                rank=1 + self.members.index(member) * self._ranks,
+                world_size=world_size,
+                backend=group.backend,
+                timeout_s=group.connect_s + _MARGIN_S,
+            )
+
+        outcomes = start_calls(self._portal, self.members, join)
         trouble: Exception | None = None
         try:
-            group.connect(1 + len(self.members) * self._ranks)
+            group.connect(world_size)
         except RuntimeError as error:
             trouble = error.with_traceback(None)  # its frames would keep the store open
             group.close()  # an engine that still waits for the rendezvous sees it fail
@@ -112,8 +116,22 @@ class Fleet:
         """Start sending a bucket; `payload` is its tensor on the collective's device."""
         group = self._group
         assert group is not None
-        calls = [self._receive_call(member, group.name, bucket, label) for member in self.members]
-        outcomes = start_calls(self._portal, calls)
+
+        async def receive(member: EngineControl) -> None:
+            try:
+                await member.receive_bucket(
+                    group=group.name,
+                    names=bucket.names,
+                    dtypes=bucket.dtypes,
+                    shapes=bucket.shapes,
+                    label=label,
+                )
+            except EngineRefusedError:
+                # It is not in the broadcast: leaving the group ends our wait for it at once.
+                await member.destroy_group(group.name)
+                raise
+
+        outcomes = start_calls(self._portal, self.members, receive)
         try:
             self._transfer = (outcomes, group.broadcast(payload))
         except RuntimeError as error:
@@ -164,52 +182,11 @@ class Fleet:
         name = self._group.name
         self._group.close()
         self._group = None
-        calls = [self._leave_call(member, name) for member in self.members]
-        return failures_of(self.members, start_calls(self._portal, calls))
+        leave = start_calls(self._portal, self.members, lambda member: member.destroy_group(name))
+        return failures_of(leave)
 
-    def _settle(self, outcomes: list[Outcome], trouble: Exception | None) -> None:
-        failures = failures_of(self.members, outcomes)
+    def _settle(self, outcomes: Outcomes, trouble: Exception | None) -> None:
+        failures = failures_of(outcomes)
         self._suspects = list(failures)
         self._trouble = next(iter(failures.values()), trouble)
         self.connected = self._trouble is None
-
-    def _init_call(
-        self, member: EngineControl, group: SenderGroup, rank: int
-    ) -> Callable[[], Awaitable[None]]:
-        async def join() -> None:
-            await member.destroy_group(group.name)
-            await member.init_group(
-                group=group.name,
-                host=group.host,
-                port=group.port,
-                rank=rank,
-                world_size=1 + len(self.members) * self._ranks,
-                backend=group.backend,
-                timeout_s=group.connect_s + _MARGIN_S,
-            )
-
-        return join
-
-    @staticmethod
-    def _leave_call(member: EngineControl, name: str) -> Callable[[], Awaitable[None]]:
-        return lambda: member.destroy_group(name)
-
-    @staticmethod
-    def _receive_call(
-        member: EngineControl, group: str, bucket: Bucket, label: str | None
-    ) -> Callable[[], Awaitable[None]]:
-        async def receive() -> None:
-            try:
-                await member.receive_bucket(
-                    group=group,
-                    names=bucket.names,
-                    dtypes=bucket.dtypes,
-                    shapes=bucket.shapes,
-                    label=label,
-                )
-            except EngineRefusedError:
-                # It is not in the broadcast: leaving the group ends our wait for it at once.
-                await member.destroy_group(group)
-                raise
-
-        return receive

@@ -16,6 +16,8 @@ from typing import Any
 import msgspec
 
 from agentrl.config.device import Device
+from agentrl.config.passthrough import Family, spelled
+from agentrl.config.refused import about_refused
 from agentrl.errors import ConfigError
 from agentrl.serving.cpu import ATTENTION_BACKEND, PLUGIN_NAME
 from agentrl.serving.engine_files import ENGINE_MARK
@@ -24,8 +26,6 @@ from agentrl.serving.key import KEY_FILE
 __all__ = [
     "ENGINE_DEFAULTS",
     "NEGATABLE",
-    "REFUSED_ENGINE",
-    "REFUSED_ROUTER",
     "ROUTER_DEFAULTS",
     "ProcessSpec",
     "engine_command",
@@ -75,49 +75,6 @@ ROUTER_DEFAULTS: dict[str, Any] = {
     "log_level": "warn",
 }
 
-_PLACED = "agentrl places its engines itself"
-_KEYED = "every run makes a key of its own for its engines and router"
-_MEETING = "an engine's ranks meet through a file of its own"
-_PUSHED = "SGLang takes no weight pushes over a collective with it"
-REFUSED_ENGINE: dict[str, str] = {
-    "model_path": "use --hf-checkpoint",
-    "model": "use --hf-checkpoint",
-    "host": _PLACED,
-    "port": _PLACED,
-    "device": "use --device",
-    "dist_init_addr": _MEETING,
-    "nccl_port": _MEETING,
-    "weight_version": "version labels are numbers that the learner publishes",
-    "dp_size": f"{_PUSHED}; use more engines (--rollout-num-gpus)",
-    "data_parallel_size": f"{_PUSHED}; use more engines (--rollout-num-gpus)",
-    "weight_cache_mode": _PUSHED,
-    "smg_grpc_mode": "agentrl speaks HTTP to its engines",
-    "grpc_mode": "agentrl speaks HTTP to its engines",
-    "encoder_only": "an engine has to generate",
-    "disaggregation_mode": "split prefill and decode engines are not supported",
-    "api_key": _KEYED,
-    "admin_api_key": _KEYED,
-    "grpc_port": "agentrl speaks HTTP to its engines",
-    "tokenizer_worker_num": "SGLang wants no key with it",
-    "enable_eplb": "it moves weights between two pushes, and an engine must hold what it was given",
-}
-_REFUSED_ON_CPU = {
-    "enable_deterministic_inference": "SGLang refuses it with the torch_native attention backend",
-}
-REFUSED_ROUTER: dict[str, str] = {
-    "host": _PLACED,
-    "port": _PLACED,
-    "prometheus_port": _PLACED,
-    "worker_urls": "engines are routed when they have received weights",
-    "request_timeout_secs": "use --turn-timeout-s",
-    "api_key": _KEYED,
-    "control_plane_api_keys": _KEYED,
-    "jwt_issuer": _KEYED,
-    "jwt_audience": _KEYED,
-    "pd_disaggregation": "split prefill and decode engines are not supported",
-    "mini_lb": "agentrl adds and removes workers, which the mini balancer cannot",
-}
-
 #: Boolean ServerArgs that SGLang may turn on by itself: False is spelled `--no-FLAG`. All other
 #: booleans are off unless their flag is given. A test compares this with the installed SGLang.
 NEGATABLE = frozenset(
@@ -159,7 +116,6 @@ def engine_command(
     `key_file` holds the key that it wants with every request: without one it serves everybody.
     `environ` is what the process will inherit. Raises ConfigError for a refused field.
     """
-    refused = REFUSED_ENGINE | (_REFUSED_ON_CPU if device == "cpu" else {})
     settings = {
         "model_path": model_path,
         "host": host,
@@ -168,7 +124,7 @@ def engine_command(
         "dtype": dtype,
         "weight_version": weight_version,
         **ENGINE_DEFAULTS[device],
-        **_checked(extra, refused, "--sglang-"),
+        **_checked("sglang", extra, device),
     }
     return ProcessSpec(
         name=name,
@@ -201,21 +157,23 @@ def router_command(
         "prometheus_port": prometheus_port,
         "request_timeout_secs": math.ceil(turn_timeout_s),
         **ROUTER_DEFAULTS,
-        **_checked(extra, REFUSED_ROUTER, "--router-"),
+        **_checked("router", extra),
     }
     argv = (python, "-m", "agentrl.serving.router_main", *_flags(settings))
     return ProcessSpec(name=name, argv=argv, env=_key_env(key_file))
 
 
 def _checked(
-    extra: Mapping[str, Any], refused: Mapping[str, str], prefix: str
+    family: Family, extra: Mapping[str, Any], device: Device | None = None
 ) -> Mapping[str, Any]:
-    for field in extra:
-        flag = prefix + field.replace("_", "-")
-        if not field.isidentifier():
-            raise ConfigError(f"{flag}: {field!r} is no field name (words joined by underscores)")
-        if field in refused:
-            raise ConfigError(f"{flag} is refused: {refused[field]}")
+    refused = about_refused(family, extra, device)
+    refused += [
+        f"{spelled(family, f'--{field}')}: {field!r} is no field name (words joined by underscores)"
+        for field in extra
+        if not field.isidentifier()
+    ]
+    if refused:
+        raise ConfigError("\n".join(refused))
     return extra
 
 

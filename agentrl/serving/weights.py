@@ -26,7 +26,7 @@ from anyio.from_thread import start_blocking_portal
 from agentrl.clock import Clock, MonotonicClock
 from agentrl.errors import PushError
 from agentrl.serving.buckets import Bucket, BucketStream
-from agentrl.serving.checksums import expected_checksums
+from agentrl.serving.checksums import Fused, expected_checksums
 from agentrl.serving.collective import SenderGroup
 from agentrl.serving.control import EngineChecksum, EngineControl, HeldWeights
 from agentrl.serving.fleet import Fleet, failures_of, start_calls
@@ -68,8 +68,8 @@ class FleetWeightSink:
     ranks_per_engine  devices of one engine (its tensor-parallel size)
     engine_dtype      what engines keep weights in; None: unknown, so that `verify` compares what is
                       sent, and engines that a push did not change are not told of
+    fused             parameters of the engines that are several of the tensors (`verify`)
     tells_digests     engines are asked for a digest of their weights around each push
-    tied_embeddings   the model has no output layer of its own: `lm_head.weight` is not sent
     on_lost           told of each engine that fell out of a push, in the calling thread
     key               what engines want to be shown
     """
@@ -86,8 +86,8 @@ class FleetWeightSink:
         host: str = "127.0.0.1",
         ranks_per_engine: int = 1,
         engine_dtype: torch.dtype | None = None,
+        fused: Fused | None = None,
         tells_digests: bool = True,
-        tied_embeddings: bool = False,
         connect_s: float = 60.0,
         key: str | None = None,
         clock: Clock | None = None,
@@ -102,8 +102,8 @@ class FleetWeightSink:
         self._ranks = ranks_per_engine
         self._key = key
         self._engine_dtype = engine_dtype
+        self._fused = fused or {}
         self._tells_digests = tells_digests
-        self._skip = frozenset({"lm_head.weight"}) if tied_embeddings else frozenset[str]()
         self._clock = clock or MonotonicClock()
         self._device = torch.device("cuda" if backend == "nccl" else "cpu")
         self._resources = ExitStack()
@@ -131,7 +131,7 @@ class FleetWeightSink:
         to the deadline. Raises PushError when none has, or when the sender itself fails; engines
         then stay paused until a publish succeeds.
         """
-        buckets = BucketStream(tensors, self._bucket_bytes, self._skip)
+        buckets = BucketStream(tensors, self._bucket_bytes)
         deadline = self._clock.now() + self._timeout_s
         while True:
             self._recall()
@@ -155,7 +155,7 @@ class FleetWeightSink:
         whole parameters. A configuration with others is refused before a run starts.
         Raises PushError that names the engine and the first tensors that differ.
         """
-        expected = expected_checksums(tensors, self._engine_dtype)
+        expected = expected_checksums(tensors, self._fused, self._engine_dtype)
         for member in self._members():
             actual = self._checksum(member).tensors
             wrong = sorted(n for n in actual if actual[n] != expected.get(n, actual[n]))
@@ -253,9 +253,7 @@ class FleetWeightSink:
     def _each(self, fleets: list[Fleet], call: Callable[[EngineControl], Awaitable[None]]) -> None:
         """The same call to every member at once; those that fail it are lost."""
         owners = {member: fleet for fleet in fleets for member in fleet.members}
-        members = list(owners)
-        calls = [_bound(call, member) for member in members]
-        for member, error in failures_of(members, start_calls(self._portal, calls)).items():
+        for member, error in failures_of(start_calls(self._portal, owners, call)).items():
             owners[member].drop(member)
             self._lose(member, error)
 
@@ -326,8 +324,7 @@ class FleetWeightSink:
             found[member.name] = await member.held()
 
         members = list(self._members()) if self._tells_digests else []
-        calls = [_bound(ask, member) for member in members]
-        for member, error in failures_of(members, start_calls(self._portal, calls)).items():
+        for member, error in failures_of(start_calls(self._portal, members, ask)).items():
             if member.name not in self._unseen:
                 logger.warning("nobody can tell which weights %s holds: %s", member.name, error)
         self._unseen = {member.name for member in members} - found.keys()
@@ -345,9 +342,3 @@ def _sum_of(payload: torch.Tensor) -> int:
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def _bound(
-    call: Callable[[EngineControl], Awaitable[None]], member: EngineControl
-) -> Callable[[], Awaitable[None]]:
-    return lambda: call(member)

@@ -8,12 +8,14 @@ failed the person who watches hears twice: when the Env raises for the first tim
 import sys
 from collections import deque
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol, Self, TextIO
 
 from agentrl.clock import Clock
 from agentrl.telemetry.dropped import DroppedGroups, one_line
 from agentrl.telemetry.metrics import REGISTRY, Registry
+from agentrl.telemetry.phases import Phases
 from agentrl.telemetry.progress import Progress, duration
 from agentrl.telemetry.sinks import MetricsWriter, StepEvent
 from agentrl.telemetry.summary import SummaryBuilder, read_summary, write_summary
@@ -43,7 +45,8 @@ class _RunConfig(Protocol):
 
 class Recorder:
     """`with Recorder(run_dir, config, clock) as recorder`. `run_id`: the run's id; without it, the
-    name of the folder, which may have been changed since the run began."""
+    name of the folder, which may have been changed since the run began. `origin`: what the clock
+    read when the program began; None: now."""
 
     def __init__(
         self,
@@ -52,15 +55,20 @@ class Recorder:
         clock: Clock,
         *,
         run_id: str | None = None,
+        origin: float | None = None,
         stream: TextIO | None = None,
         registry: Registry = REGISTRY,
     ) -> None:
         self._run_dir = run_dir
         self._clock = clock
+        self._phases = Phases(
+            run_dir / "phases.json", clock, clock.now() if origin is None else origin
+        )
         self._summary = SummaryBuilder(run_id or run_dir.name, clock)
         if (before := read_summary(run_dir / "summary.json")) is not None:
             self._summary.continue_from(before)
         self._registry = registry
+        self._sinks = ExitStack()
         self._writer = MetricsWriter(run_dir, registry=registry)
         how = _how(config.rollout_temperature)
         self._progress = Progress(stream or sys.stdout, config.num_rollout, clock, how=how)
@@ -74,13 +82,12 @@ class Recorder:
         self._latest: dict[str, float] = {}
 
     def __enter__(self) -> Self:
-        self._writer.__enter__()
-        self._progress.__enter__()
+        self._sinks.enter_context(self._writer)
+        self._sinks.enter_context(self._progress)
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._progress.__exit__(*exc)
-        self._writer.__exit__(*exc)
+        self._sinks.close()
 
     def continue_from(self, fates: Mapping[str, int]) -> None:
         """The fates of a run that is continued, before it goes on."""
@@ -129,6 +136,10 @@ class Recorder:
             f"evaluation {name}: {said} over {score.n} episodes, "
             f"versions {score.version_min}..{score.version_max}"
         )
+
+    def phase(self, name: str) -> float:
+        """A phase of the start was reached now; returns its seconds since the program began."""
+        return self._phases.mark(name)
 
     def explain(self, metrics: Mapping[str, str]) -> None:
         """What the run's Env says of the metrics that it counts."""

@@ -9,18 +9,11 @@ from typing import Any
 
 import msgspec
 
+from agentrl.config.fields import own_fields
 from agentrl.config.run import RunConfig
 from agentrl.errors import StoreError
 
 __all__ = ["read_objective", "read_settings"]
-
-#: Fields that decide, beside the rewards of a group, what its advantages are.
-_OBJECTIVE = (
-    "loss_type",
-    "advantage_estimator",
-    "disable_grpo_std_normalization",
-    "disable_rewards_normalization",
-)
 
 
 def read_settings(run_dir: Path) -> dict[str, Any]:
@@ -39,7 +32,8 @@ def read_objective(run_dir: Path) -> RunConfig:
     Raises StoreError when config.toml cannot be read, or names a rule that is unknown here.
     """
     settings = read_settings(run_dir)
-    known = {name: settings[name] for name in _OBJECTIVE if name in settings}
+    objective = (name for name, field in own_fields().items() if field.fact.group == "objective")
+    known = {name: settings[name] for name in objective if name in settings}
     try:
         return msgspec.convert(known, RunConfig)
     except msgspec.ValidationError as error:

@@ -7,8 +7,8 @@ rules are idempotent, so a message that arrives twice changes nothing.
     worker   sends Hello, Capacity, Finished+columns, Snapshot+column, Verdict
              gets  Assign+columns, Judge, Cancel, NewWeights
     learner  sends Hello, LeaseRequest, Fetch, Stepped, PushRequest, Publishing, Published, Retire
-             gets  Lease, Rows+columns, NoMoreLeases, PushGrant
-    driver   sends Hello, Tasks, Evaluate, PeerLost, Echo, Drain
+             gets  Lease, Rows+columns, NoMoreLeases, PushGrant, Republish
+    driver   sends Hello, Tasks, Evaluate, PeerLost, Republish, Echo, Drain
              gets  TaskCredit, Event
     all      send  Heartbeat
              get   Welcome, Ack, Refused
@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
+from agentrl.columns import Column
 from agentrl.types import (
     EpisodeAssignment,
     EpisodeId,
@@ -139,6 +140,13 @@ class PeerLost(_FromDriver, frozen=True, tag="peer_lost"):
     failed: bool = False
 
 
+class Republish(_FromDriver, frozen=True, tag="republish"):
+    """An engine may lack the newest weights: publish them again. From the driver, which counts, and
+    passed on to the learner at each of its questions until it has heeded this `number`."""
+
+    number: int
+
+
 class Echo(_FromDriver, frozen=True, tag="echo"):
     """Tell this back as an event: whoever hears it has heard of everything before."""
 
@@ -154,17 +162,21 @@ class Drain(_FromDriver, frozen=True, tag="drain"):
 
 
 class LeaseRequest(_FromLearner, frozen=True, tag="lease_request"):
-    """The learner wants lease `number`; it is pushed as soon as N groups are READY."""
+    """The learner wants lease `number`; it is pushed as soon as N groups are READY.
+    `republished`: the number of the last Republish that it has heeded."""
 
     number: int
+    republished: int = 0
 
 
 class Fetch(_FromLearner, frozen=True, tag="fetch"):
-    """Send the columns of these payloads (names of `COLUMNS`; all when empty)."""
+    """Send `columns` of these payloads, by name; when empty, those of every trajectory. `optional`:
+    the optional columns that lie in each payload; empty when none lie in any."""
 
     request: int
     payloads: list[PayloadRef]
     columns: list[str] = []
+    optional: list[tuple[Column, ...]] = []
 
 
 class Stepped(_FromLearner, frozen=True, tag="stepped"):
@@ -180,9 +192,11 @@ class Stepped(_FromLearner, frozen=True, tag="stepped"):
 
 
 class PushRequest(_FromLearner, frozen=True, tag="push_request"):
-    """May the engines get `version` now? The answer waits while an evaluation is pinned."""
+    """May the engines get `version` now? The answer waits while an evaluation is pinned.
+    `republished`: as in LeaseRequest."""
 
     version: int
+    republished: int = 0
 
 
 class Publishing(_FromLearner, frozen=True, tag="publishing"):
@@ -213,7 +227,8 @@ class Welcome(_Message, frozen=True, tag="welcome"):
     """The peer's epoch: every message it sends carries it; older epochs are refused. `versions`:
     all that were announced or published, in order; `published_version`: the newest whose push has
     ended, or -1. `stepped`: the last lease that an iteration consumed. `retired_through`: leases up
-    to this one are gone for ever. `fates`: groups so far, by fate."""
+    to this one are gone for ever. `fates`: groups so far, by fate. `republish`: the last Republish
+    so far; the first push of a new learner is an answer to it."""
 
     epoch: int
     heartbeat_s: float
@@ -225,6 +240,7 @@ class Welcome(_Message, frozen=True, tag="welcome"):
     published_version: int = -1
     stepped: int = 0
     fates: dict[str, int] = {}
+    republish: int = 0
 
 
 class Ack(_Message, frozen=True, tag="ack"):
@@ -297,8 +313,8 @@ class PushGrant(_Message, frozen=True, tag="push_grant"):
 
 
 class Rows(_Message, frozen=True, tag="rows"):
-    """Answer to Fetch: for each payload in order, its columns in order. `missing` lists the indices
-    of payloads that failed their checksum (their columns are empty)."""
+    """Answer to Fetch: for each payload in order, its columns in order, empty where it has none of
+    that name. `missing` lists the indices of payloads that failed their checksum: all are empty."""
 
     request: int
     missing: list[int] = []
@@ -321,6 +337,7 @@ Message = (
     | Tasks
     | Evaluate
     | PeerLost
+    | Republish
     | Echo
     | Drain
     | LeaseRequest

@@ -20,7 +20,7 @@ from agentrl.clock import Clock, MonotonicClock
 from agentrl.errors import FencedError, FrameError, PeerLostError, ProtocolVersionError
 from agentrl.types import EpisodeId
 from agentrl.wire.conversation import Conversation
-from agentrl.wire.frames import Column, decode, encode, require_encodable
+from agentrl.wire.frames import ColumnBuffer, decode, encode, require_encodable
 from agentrl.wire.keys import CurveKeys
 from agentrl.wire.messages import Ack, Envelope, Message, Refused, Role, Welcome
 from agentrl.wire.outbox import Outbox
@@ -127,7 +127,7 @@ class BufferPeer:
         """Messages in the outbox."""
         return len(self._talk.outbox)
 
-    async def send(self, message: Message, columns: Sequence[Column] = ()) -> None:
+    async def send(self, message: Message, columns: Sequence[ColumnBuffer] = ()) -> None:
         """Send once, as soon as there is a welcomed connection with room.
 
         Raises PeerLostError when there is none for `connect_timeout_s`, FrameError when the
@@ -144,11 +144,11 @@ class BufferPeer:
             f"{self._connect_timeout_s:g} s"
         )
 
-    def offer(self, message: Message, columns: Sequence[Column] = ()) -> bool:
+    def offer(self, message: Message, columns: Sequence[ColumnBuffer] = ()) -> bool:
         """Send now or not at all; whether it was sent. Raises FrameError when it is too large."""
         return self._talk.is_welcomed and self._transmit(message, columns)
 
-    async def deliver(self, message: Message, columns: Sequence[Column] = ()) -> int:
+    async def deliver(self, message: Message, columns: Sequence[ColumnBuffer] = ()) -> int:
         """Put into the outbox, to be sent until the buffer has it; returns its sequence number.
 
         Waits while the outbox is full. `columns` must not change before the Ack. Raises FrameError
@@ -283,7 +283,9 @@ class BufferPeer:
             self._talk.said(pending, now)
         return True
 
-    def _transmit(self, message: Message, columns: Sequence[Column] = (), seq: int = 0) -> bool:
+    def _transmit(
+        self, message: Message, columns: Sequence[ColumnBuffer] = (), seq: int = 0
+    ) -> bool:
         frames = encode(Envelope(self._talk.epoch, seq, message), columns)
         if not self._socket.try_send(frames):
             return False

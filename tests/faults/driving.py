@@ -15,7 +15,16 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from agentrl.cluster.events import RunState
 from agentrl.cluster.feeder import Feeder
 from agentrl.types import Task
-from agentrl.wire.messages import Drain, Echo, Event, Message, Refused, TaskCredit, Welcome
+from agentrl.wire.messages import (
+    Drain,
+    Echo,
+    Event,
+    Message,
+    Refused,
+    Republish,
+    TaskCredit,
+    Welcome,
+)
 from agentrl.wire.peer import BufferPeer
 
 __all__ = ["Driving"]
@@ -43,6 +52,7 @@ class Driving:
         self._portal: BlockingPortal
         self._source = _Endless()
         self.state = RunState()
+        self._num_asked = 0
         self.events: list[Event] = []
         self.failure: BaseException | None = None
 
@@ -63,6 +73,11 @@ class Driving:
     def tell(self, message: Message) -> None:
         """Say something that the buffer must hear."""
         self._portal.call(self._deliver, message)
+
+    def ask_for_weights(self) -> None:
+        """Have the learner publish again, as the driver does for an engine that came back."""
+        self._num_asked += 1
+        self.tell(Republish(self._num_asked))
 
     async def _deliver(self, message: Message) -> None:
         await self._peer.deliver(message)
@@ -122,5 +137,7 @@ class Driving:
                     self.state.apply(message)
                 case Welcome():
                     self.state.reconcile(message)
+                    if self._num_asked:
+                        await self._peer.deliver(Republish(self._num_asked))
                 case Refused(reason):
                     raise AssertionError(f"the buffer refused the driver: {reason}")

@@ -252,8 +252,7 @@ class Lab:
         self.start(name)
         if kind in ("engine", "router"):
             self.driving.in_loop(_ready, self.spec, name)
-            if self.code("learner-0") is None:
-                os.kill(self._pids["learner-0"], signal.SIGUSR1)
+            self.driving.ask_for_weights()
 
     # ---- waiting ----
 

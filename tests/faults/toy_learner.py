@@ -21,7 +21,7 @@ from agentrl.algorithms.load import load_algorithm
 from agentrl.algorithms.rows import LossFn, MicroBatch
 from agentrl.clock import MonotonicClock
 from agentrl.cluster.layout import INCARNATION
-from agentrl.cluster.signals import Flag, exit_at_once
+from agentrl.cluster.signals import exit_at_once
 from agentrl.cluster.spec import RunSpec, read_spec
 from agentrl.errors import AgentRLError
 from agentrl.learner import checkpoints
@@ -191,8 +191,7 @@ def _sink(spec: RunSpec) -> RoutedWeightSink:
 
 
 def _train(spec: RunSpec) -> None:
-    stop, news = threading.Event(), Flag()
-    signal.signal(signal.SIGUSR1, lambda number, frame: news.set())
+    stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
     reports(checkpoints, "seal", lambda *_, **__: reached("renamed"))
     reports(TcpGroup, "broadcast", lambda *_: reached("pushing"), before=True)
@@ -214,7 +213,6 @@ def _train(spec: RunSpec) -> None:
                 sink,
                 clock=MonotonicClock(),
                 should_stop=stop.is_set,
-                should_republish=news.take,
             )
         note("learned", iterations=outcome.num_iterations, weights=backend.digest)
     finally:

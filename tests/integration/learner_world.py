@@ -18,11 +18,11 @@ from torch import Tensor
 
 from agentrl.algorithms.load import load_algorithm
 from agentrl.clock import ManualClock
+from agentrl.columns import COLUMNS
 from agentrl.config.run import RunConfig
 from agentrl.errors import PeerLostError
 from agentrl.learner.loop import LearnerOutcome, run_learner
 from agentrl.types import (
-    COLUMNS,
     EpisodeId,
     GroupRows,
     LeaseHeader,
@@ -40,6 +40,7 @@ from agentrl.wire.messages import (
     NoMoreLeases,
     Published,
     Publishing,
+    Republish,
     Retire,
     Rows,
     Stepped,
@@ -58,6 +59,7 @@ class World:
     `delivered` holds what the learner delivered, and the path of a save in its place. A lease that
     was given once is given again as it was. `dies_after`: iteration whose report never leaves the
     learner. `shown`: groups are one dialogue each, which nobody sampled (`sft_loss`).
+    `dies_at`: point that kills the learner, and how many iterations it reports before.
     """
 
     def __init__(
@@ -76,7 +78,10 @@ class World:
         self.delivered: list[Message | Path] = []
         self.damaged: set[str] = set()
         self.num_flushes = 0
+        #: The push that is asked for at the first question for each of these leases.
+        self.republish: dict[int, int] = {}
         self.dies_after: int | None = None
+        self.dies_at: tuple[str, int] | None = None
         self._given: dict[int, Lease] = {}
         self._lease_sizes = lease_sizes
         self._lag = lag
@@ -90,9 +95,17 @@ class World:
     def of(self, kind: type[Message]) -> list[Any]:
         return [message for message in self.delivered if isinstance(message, kind)]
 
+    def reached(self, point: str) -> None:
+        """The learner is there."""
+        wanted, reported = self.dies_at or ("", 0)
+        if point == wanted and len(self.of(Stepped)) >= reported:
+            self.dies_at = None
+            raise PeerLostError(f"killed at {point}")
+
     # ---- WeightSink ----
 
     def publish(self, version: int, tensors: Iterable[tuple[str, Tensor]]) -> PushReport:
+        self.reached("push")
         self.pushes.append(version)
         self.tables[version] = dict(tensors)["table"]
         return PushReport(version, pause_s=0.1, total_s=0.2, num_bytes=256, engines=("e",))
@@ -119,6 +132,7 @@ class World:
     def take(self, message: Message) -> None:
         if isinstance(message, Stepped) and message.number == self.dies_after:
             raise PeerLostError("killed")
+        self.reached(type(message).__name__)
         self.delivered.append(message)
 
     @property
@@ -128,6 +142,7 @@ class World:
         return Welcome(1, 1.0, [rows[v] for v in sorted(rows)], retired_through=retired)
 
     def flush(self) -> None:
+        self.reached("flush")
         self.num_flushes += 1
 
     def rows(self, fetch: Fetch) -> tuple[Rows, list[bytes]]:
@@ -187,8 +202,8 @@ class World:
         self, episode: EpisodeId, meta: TrajectoryMeta, columns: Sequence[Sequence[Any]]
     ) -> TrajectoryRow:
         data = [
-            np.array(column, dtype=dtype).tobytes()
-            for column, dtype in zip(columns, COLUMNS.values(), strict=True)
+            np.array(values, dtype=column.dtype).tobytes()
+            for values, column in zip(columns, COLUMNS.values(), strict=True)
         ]
         offset = len(self._payloads)
         self._payloads[offset] = (str(episode), data)
@@ -205,9 +220,15 @@ class WorldPeer:
 
     def send(self, message: Message, /) -> None:
         if isinstance(message, LeaseRequest):
+            asked = self._world.republish.get(message.number, 0)
+            if asked > message.republished:
+                self._answers.append((Republish(asked), []))
+                return
             self._answers.append((self._world.lease(message.number), []))
+            self._world.reached("lease")
         else:
             assert isinstance(message, Fetch)
+            self._world.reached("fetch")
             self._answers.append(self._world.rows(message))
 
     @property
@@ -233,8 +254,8 @@ def learn(
     backend_class: type[ToyBackend] = ToyBackend,
     num_ranks: int = 1,
     should_stop: Callable[[], bool] = lambda: False,
-    should_republish: Callable[[], bool] = lambda: False,
     not_finite_at: Iterable[int] = (),
+    config_class: type[RunConfig] = RunConfig,
     **flags: Any,
 ) -> tuple[LearnerOutcome, list[ToyBackend]]:
     """Train on the world's leases, each rank in a thread; what they agree on, their backends."""
@@ -253,7 +274,6 @@ def learn(
             world if backend.is_source else None,
             clock=clock,
             should_stop=should_stop,
-            should_republish=should_republish,
         )
 
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(num_ranks) as threads:
@@ -263,7 +283,7 @@ def learn(
             "max_staleness": 8,
             "max_tokens_per_gpu": 32,
         }
-        cfg = RunConfig(**(defaults | flags))
+        cfg = config_class(**(defaults | flags))
         outcomes = list(threads.map(partial(run, cfg), backends))
     assert all(outcome == outcomes[0] for outcome in outcomes)
     return outcomes[0], backends

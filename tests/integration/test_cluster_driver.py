@@ -17,13 +17,13 @@ from aiohttp import web
 
 from agentrl.clock import MonotonicClock
 from agentrl.cluster.driver import Driver
-from agentrl.cluster.host import ExitNotice, ProcessOrder
+from agentrl.cluster.host import ExitNotice, ProcessKind, ProcessOrder
 from agentrl.cluster.layout import INCARNATION, RunDir
-from agentrl.cluster.phases import Phases
 from agentrl.cluster.placement import Cluster
 from agentrl.cluster.spec import ModelFacts, RunSpec
 from agentrl.cluster.supervision import MAX_RESTARTS
 from agentrl.config.run import RunConfig
+from agentrl.envs.tasks import RunTasks
 from agentrl.errors import HealthError, RestartsSpentError
 from agentrl.telemetry.recorder import Recorder
 from agentrl.telemetry.summary import RunSummary, read_summary
@@ -90,7 +90,11 @@ class PaperCluster:
 
     def end(self, name: str, code: int) -> None:
         self._ended.add(self.pids[name])
-        self._exits.put(ExitNotice(name, self.pids[name], code, False))
+        self._exits.put(ExitNotice(name, self.pids[name], code, False, kind_of(name)))
+
+
+def kind_of(name: str) -> ProcessKind:
+    return cast(ProcessKind, name.partition("-")[0])
 
 
 class GreetedBuffer(ScriptedBuffer):
@@ -122,6 +126,10 @@ class Play:
     @property
     def names(self) -> list[str]:
         return ["learner-0", "worker-0", *(["engine-0"] if self.engine_url else [])]
+
+    def order(self, name: str) -> ProcessOrder:
+        url = f"{self.engine_url}/health" if name == "engine-0" else ""
+        return ProcessOrder(name, ("x",), kind=kind_of(name), ready_url=url)
 
     def welcome(self, **facts: Any) -> None:
         """What the buffer says to a Hello from now on."""
@@ -163,12 +171,9 @@ class Play:
                 run=run,
                 spec=spec,
                 cluster=cast(Cluster, self.cluster),
-                orders=[ProcessOrder(name, ("x",)) for name in self.names],
-                ready_urls={"engine-0": f"{self.engine_url}/health"} if self.engine_url else {},
-                source=cast(Any, None),
-                eval_sets=eval_sets,
+                orders=[self.order(name) for name in self.names],
+                tasks=RunTasks(cast(Any, None), eval_sets),
                 recorder=recorder,
-                phases=Phases(run.path / "phases.json", clock, clock.now()),
                 clock=clock,
             )
             try:
@@ -391,7 +396,11 @@ async def test_an_engine_that_dies_in_the_last_evaluation_is_given_the_weights_a
         scored = {"id": "held@1-pinned", "name": "held", "n": 1, "failed": 0, "score": 0.5}
         await play.tell("evaluation", **scored, version_min=2, version_max=2)
         about = {"name": "worker-0", "role": "worker", "state": "lost"}
-        await play.tell("peer", **about, incarnation=cluster.incarnations[cluster.pids["worker-0"]])
+        await play.tell(
+            "peer",
+            **about,
+            incarnation=cluster.incarnations[cluster.pids["worker-0"]],
+        )
         await play.buffer.until_heard(PeerLost)
         # All is heard, and nothing ends: the learner has not ended again yet.
         assert not any(isinstance(message, Drain) for message in play.buffer.said)

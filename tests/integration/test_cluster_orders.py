@@ -18,8 +18,8 @@ from agentrl.cluster.orders import plan_processes
 from agentrl.cluster.placement import Cluster
 from agentrl.cluster.spec import RunSpec
 from agentrl.config.device import Device
+from agentrl.config.megatron import MegatronSettings
 from agentrl.config.run import RunConfig
-from agentrl.learner.megatron.settings import MegatronSettings
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -80,7 +80,7 @@ def plan(tmp_path: Path) -> Plan:
         cluster = cast(Cluster, OneNode())
         run = RunDir(config)
         run.private = Path(tempfile.mkdtemp(dir=tmp_path))
-        spec, found, _ = plan_processes(config, run, cluster, {}, device)
+        spec, found = plan_processes(config, run, cluster, {}, device)
         return spec, {order.name: order for order in found}
 
     return make

@@ -1,29 +1,33 @@
 """An engine or the router comes back, and the learner that has the weights may have ended: whoever
 trains on has them handed out, whoever has ended is started again to do it. Over real sockets."""
 
-import signal
-import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import cast
 
 import anyio
 import pytest
 from aiohttp import web
 
 from agentrl.cluster.events import RunState
-from agentrl.cluster.host import ExitNotice, ProcessOrder
+from agentrl.cluster.host import ExitNotice, ProcessKind, ProcessOrder
 from agentrl.cluster.placement import Cluster
+from agentrl.cluster.requests import Requests
 from agentrl.cluster.restarts import Processes
 from agentrl.cluster.spec import ModelFacts, RunSpec
 from agentrl.cluster.supervision import Consequence
 from agentrl.config.run import RunConfig
 from agentrl.types import EngineAddress
+from agentrl.wire.messages import Message, Republish
 from agentrl.wire.peer import BufferPeer
 
 pytestmark = pytest.mark.anyio
 
 RANKS = ("learner-0", "learner-1")
+
+
+def kind_of(name: str) -> ProcessKind:
+    return cast(ProcessKind, name.partition("-")[0])
 
 
 class Site:
@@ -35,9 +39,9 @@ class Site:
         self.router_answers = True
         self.running: dict[str, int] = {}
         self.started: list[str] = []
-        self.told: list[int] = []
-        self.askers: threading.Barrier | None = None
+        self.told: list[Message] = []
         self.state = RunState()
+        self.requests = Requests(cast(BufferPeer, self), self.state)
 
     # ---- the cluster ----
 
@@ -50,14 +54,11 @@ class Site:
         for name in names:
             self.running.pop(name, None)
 
-    def signal(self, name: str, number: int, pid: int) -> bool:
-        assert number == signal.SIGUSR1
-        if self.askers is not None:
-            self.askers.wait(10)
-        if self.running.get(name) != pid:
-            return False
-        self.told.append(pid)
-        return True
+    # ---- the buffer ----
+
+    async def deliver(self, message: Message) -> int:
+        self.told.append(message)
+        return len(self.told)
 
     # ---- the router ----
 
@@ -95,7 +96,8 @@ class Site:
         kind = Consequence.RESTART_ROUTER if name == "router" else Consequence.RESTART_ENGINE
         if name == "router":
             self.routed = set()
-        await processes.restart(ExitNotice(name, self.running.pop(name), -9, False), kind)
+        notice = ExitNotice(name, self.running.pop(name), -9, False, kind_of(name))
+        await processes.restart(notice, kind)
 
 
 @asynccontextmanager
@@ -128,9 +130,16 @@ async def site() -> AsyncIterator[tuple[Site, Processes]]:
     processes = Processes(
         cast(Cluster, there),
         spec,
-        [ProcessOrder(name, (name,)) for name in names],
-        dict.fromkeys(("engine-0", "engine-1", "router"), f"{there.url}/alive"),
-        cast(BufferPeer, cast(Any, None)),
+        [
+            ProcessOrder(
+                name,
+                (name,),
+                kind=kind_of(name),
+                ready_url="" if name in RANKS else f"{there.url}/alive",
+            )
+            for name in names
+        ],
+        there.requests,
         there.state,
     )
     try:
@@ -146,7 +155,22 @@ async def test_a_learner_that_trains_is_told_and_left_alone() -> None:
         await there.dies(processes, "engine-0")
         assert there.engine(0) not in there.routed
         assert there.started == ["engine-0"]
-        assert there.told == [there.running["learner-0"]]
+        assert there.told == [Republish(1)]
+        await there.dies(processes, "router")
+        assert there.told == [Republish(1), Republish(2)]
+
+
+async def test_a_buffer_that_restarted_hears_again_what_may_be_owed_and_no_more() -> None:
+    async with site() as (there, processes):
+        await there.requests.ask_again()
+        assert there.told == []
+        await there.dies(processes, "engine-0")
+        await there.requests.ask_again()
+        assert there.told == [Republish(1)] * 2
+        there.learner_ends()
+        await there.dies(processes, "engine-1")
+        await there.requests.ask_again()
+        assert there.told == [Republish(1)] * 2, "the first push of a new learner is the answer"
 
 
 @pytest.mark.parametrize("name", ["engine-0", "router"])
@@ -162,7 +186,6 @@ async def test_a_learner_that_has_ended_is_started_again_for_whoever_comes_back(
 async def test_one_start_is_enough_for_two_that_come_back_at_once() -> None:
     async with site() as (there, processes):
         there.learner_ends()
-        there.askers = threading.Barrier(2)
         async with anyio.create_task_group() as both:
             both.start_soon(there.dies, processes, "engine-0")
             both.start_soon(there.dies, processes, "engine-1")
@@ -204,10 +227,10 @@ async def test_the_end_of_a_learner_that_owes_nothing_starts_nothing() -> None:
 
 async def test_a_rank_of_an_earlier_life_is_known_as_such() -> None:
     async with site() as (there, processes):
-        first = ExitNotice("learner-1", there.running["learner-1"], 0, False)
+        first = ExitNotice("learner-1", there.running["learner-1"], 0, False, "learner")
         assert processes.learner_life(first) == 1
         there.learner_ends()
         await there.dies(processes, "engine-0")
         assert processes.learner_life(first) is None
-        second = ExitNotice("learner-1", there.running["learner-1"], 0, False)
+        second = ExitNotice("learner-1", there.running["learner-1"], 0, False, "learner")
         assert processes.learner_life(second) == 2

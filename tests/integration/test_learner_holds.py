@@ -13,16 +13,28 @@ from agentrl.clock import ManualClock
 from agentrl.config.run import RunConfig
 from agentrl.learner.asking import TURN_S
 from agentrl.learner.loop import LearnerOutcome, run_learner
-from agentrl.wire.messages import Message, Published, PushGrant, PushRequest, Retire, Stepped
+from agentrl.wire.messages import (
+    Message,
+    Published,
+    PushGrant,
+    PushRequest,
+    Republish,
+    Retire,
+    Stepped,
+)
 from tests.integration.learner_world import World, WorldPeer
 from tests.integration.toy_backend import ToyBackend, ToyGroup
 
 
 class HoldingPeer(WorldPeer):
-    """Grants a push after `rounds` silent turns; `asked` holds the versions of the requests."""
+    """Grants a push after `rounds` silent turns; `asked` holds the versions of the requests. An
+    engine comes late when that of `republish_at` is made."""
 
-    def __init__(self, world: World, clock: ManualClock, rounds: float) -> None:
+    def __init__(
+        self, world: World, clock: ManualClock, rounds: float, republish_at: int | None = None
+    ) -> None:
         super().__init__(world, clock)
+        self._republish_at = republish_at
         self.asked: list[int] = []
         self._rounds = self._left = rounds
 
@@ -32,6 +44,8 @@ class HoldingPeer(WorldPeer):
         elif not self.asked or self.asked[-1] != message.version:
             self.asked.append(message.version)
             self._left = self._rounds
+            if message.version == self._republish_at:
+                self._answers.append((Republish(1), []))
             self._answers.append((PushGrant(message.version), []))
 
     def receive(self, timeout_s: float, /) -> tuple[Message, Sequence[Any]]:
@@ -49,7 +63,7 @@ def learn_held(
     rounds: float = 2,
     num_ranks: int = 1,
     should_stop: Callable[[HoldingPeer], bool] = lambda peer: False,
-    should_republish: Callable[[HoldingPeer], bool] = lambda peer: False,
+    republish_at: int | None = None,
     **flags: Any,
 ) -> tuple[LearnerOutcome, HoldingPeer]:
     defaults: dict[str, Any] = {"eval_mode": "pinned", "eval_interval": 1, "max_staleness": 8}
@@ -59,7 +73,7 @@ def learn_held(
 
     def run(rank: int) -> LearnerOutcome:
         backend, clock = ToyBackend(group, rank), ManualClock()
-        peer = HoldingPeer(world, clock, rounds)
+        peer = HoldingPeer(world, clock, rounds, republish_at)
         if backend.is_source:
             backend.on_save = world.delivered.append
             with lock:
@@ -71,7 +85,6 @@ def learn_held(
             world if backend.is_source else None,
             clock=clock,
             should_stop=lambda: should_stop(peer),
-            should_republish=lambda: should_republish(peer),
         )
 
     with ThreadPoolExecutor(num_ranks) as threads:
@@ -126,12 +139,7 @@ def test_a_learner_that_is_stopped_while_it_is_held_saves_and_does_not_push(
 def test_a_late_engine_gets_its_weights_in_the_midst_of_a_hold(tmp_path: Path) -> None:
     """Else an evaluation whose only engine came back would wait for the push, and it for that."""
     world = World([2] * 2)
-    late = iter([True])
-
-    def republish(peer: HoldingPeer) -> bool:
-        return peer.asked == [1] and next(late, False)
-
-    learn_held(world, tmp_path, rounds=5, should_republish=republish)
+    learn_held(world, tmp_path, rounds=5, republish_at=1)
     assert world.pushes == [0, 1, 2]
     rows = [message.row for message in world.of(Published)]
     assert [(row.version, row.iteration) for row in rows] == [(0, 0), (1, 1), (2, 2)]

@@ -150,6 +150,41 @@ def test_the_metrics_say_what_happened() -> None:
         assert isinstance(value, list) or math.isfinite(value), name
 
 
+MEASURING = """
+import torch
+from agentrl.algorithms.grpo import Grpo
+from agentrl.telemetry.metrics import Metric
+
+class Measuring(Grpo):
+    metrics = (Metric("train/mine", "nats", "mean entropy of a trained token, again", "mean"),)
+
+    def loss(self, model, batch, out):
+        loss, found = super().loss(model, batch, out)
+        entropy_K = out.entropy_T[batch.columns["mask"]].detach()
+        mine = torch.stack([entropy_K.sum(), torch.tensor(float(len(entropy_K)))])
+        return loss, {**found, "mine": mine}
+"""
+
+
+def test_a_metric_of_a_users_algorithm_is_declared_in_its_class(tmp_path: Path) -> None:
+    (tmp_path / "measuring.py").write_text(MEASURING)
+    world = World([4] * 2)
+    learn(world, num_ranks=2, advantage_estimator=str(tmp_path / "measuring.py"))
+    for step in world.of(Stepped):
+        assert step.metrics["train/mine"] == pytest.approx(step.metrics["train/entropy"])
+
+
+def test_without_a_coefficient_the_kl_is_measured_and_changes_nothing() -> None:
+    plain, measured = World([4] * 3), World([4] * 3)
+    learn(plain)
+    learn(measured, use_kl_loss=True, kl_loss_type="k3")
+    assert torch.equal(measured.tables[3], plain.tables[3])
+    found = [step.metrics["train/kl_loss"] for step in measured.of(Stepped)]
+    assert found[0] == 0
+    assert found[-1] > 0
+    assert "train/kl_loss" not in plain.of(Stepped)[0].metrics
+
+
 def test_tokens_beyond_the_bound_change_no_weight() -> None:
     world = World([4] * 5, lag=100)
     learn(world, max_staleness=1)

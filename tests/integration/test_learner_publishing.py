@@ -21,15 +21,15 @@ def test_a_longer_interval_publishes_every_second_iteration_and_the_rest_at_the_
 
 def test_an_engine_that_came_late_gets_the_newest_weights_under_their_own_number() -> None:
     world = World([2] * 3)
-    asked = iter([True, False])
-    learn(world, should_republish=lambda: next(asked, False))
+    world.republish = {1: 1}
+    learn(world)
     assert world.pushes == [0, 0, 1, 2, 3]
     assert [message.row.version for message in world.of(Published)] == [0, 1, 2, 3]
 
 
 def test_weights_that_moved_on_reach_a_late_engine_as_another_version() -> None:
     world = World([2] * 4)
-    asked = iter([False, True, False])
-    learn(world, update_weights_interval=4, should_republish=lambda: next(asked, False))
+    world.republish = {2: 1}
+    learn(world, update_weights_interval=4)
     rows = [message.row for message in world.of(Published)]
     assert [(row.version, row.iteration) for row in rows] == [(0, 0), (1, 1), (2, 4)]

@@ -1,15 +1,22 @@
 """A learner goes on from its run's checkpoints, and from no other's."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
-from agentrl.errors import ConfigError, PeerLostError
+from agentrl.algorithms.rows import LossFn, MicroBatch, Outputs
+from agentrl.errors import ConfigError, InfrastructureError, PeerLostError
+from agentrl.learner.backend import StepResult
+from agentrl.learner.manifest import describe, read_verified
+from agentrl.shipped import ALGORITHMS
 from agentrl.types import VersionRow
 from agentrl.wire.messages import Published, Retire
 from tests.integration.learner_world import World, learn
+from tests.integration.toy_backend import ToyBackend
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2])
@@ -42,6 +49,147 @@ def test_a_learner_that_died_goes_on_as_if_nothing_had_happened(
     again = world.of(Published)[versions].row
     assert (again.version, again.iteration) == (versions, restored)
     assert torch.equal(world.tables[again.version], world.tables[restored])
+
+
+#: A baseline of all rewards so far, and advantages against it turn by turn.
+BASELINE = """
+import msgspec
+from agentrl.algorithms.base import Algorithm
+from agentrl.algorithms.rows import Credit
+
+
+class Baseline(Algorithm):
+    mean, count = 0.0, 0
+
+    def begin(self, header):
+        for group in header.groups:
+            for reward in group.rewards:
+                self.count += 1
+                self.mean += (reward - self.mean) / self.count
+
+    def credit(self, group):
+        return [Credit((r - self.mean, 2 * (r - self.mean))) for r in group.rewards]
+
+    def state(self):
+        return msgspec.msgpack.encode((self.mean, self.count))
+
+    def restore(self, data):
+        self.mean, self.count = msgspec.msgpack.decode(data)
+"""
+
+LOSS = """
+def mine(batch, logprobs_T, entropy_T):
+    trained = batch.columns["mask"]
+    loss = -(logprobs_T * batch.columns["advantages"] * batch.columns["weights"])[trained].sum()
+    return loss, {"loss": loss.detach()}
+"""
+
+#: Steps of a learner at which it is killed, those of an iteration with a checkpoint in order.
+POINTS = (
+    "lease",
+    "fetch",
+    "backward",
+    "Stepped",
+    "Publishing",
+    "push",
+    "Published",
+    "flush",
+    "save",
+)
+#: Without engines nothing is pushed.
+KILLS = [
+    (algorithm, point)
+    for algorithm in (*ALGORITHMS.places, "sft", "custom", "of the user's, with a state")
+    for point in POINTS
+    if algorithm != "sft" or point not in ("Publishing", "push")
+]
+
+
+class Dying(ToyBackend):
+    """Is killed between backward and step, or while it saves."""
+
+    world: World
+
+    def step(self, model: str, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:
+        def killed_after(batch: MicroBatch, out: Outputs) -> tuple[Tensor, dict[str, Tensor]]:
+            self.world.reached("backward")
+            return loss_fn(batch, out)
+
+        return super().step(model, micro_batches, killed_after)
+
+    def save_state(self, directory: Path) -> None:
+        super().save_state(directory)
+        self.world.reached("save")
+
+
+def flags_of(algorithm: str, folder: Path) -> dict[str, Any]:
+    match algorithm:
+        case name if name in ALGORITHMS.places:
+            return {"advantage_estimator": name, "num_steps_per_rollout": 2}
+        case "sft":
+            return {"loss_type": "sft_loss", "prompt_loss_weight": 0.5}
+        case "custom":
+            (folder / "loss.py").write_text(LOSS)
+            path = str(folder / "loss.py")
+            return {"loss_type": "custom_loss", "custom_loss_function_path": path}
+    (folder / "baseline.py").write_text(BASELINE)
+    return {"advantage_estimator": str(folder / "baseline.py")}
+
+
+@pytest.mark.parametrize(("algorithm", "point"), KILLS)
+def test_a_learner_killed_at_any_step_goes_on_bit_for_bit_whatever_it_learns_by(
+    algorithm: str, point: str, tmp_path: Path
+) -> None:
+    flags = flags_of(algorithm, tmp_path)
+    shown = algorithm == "sft"
+    _, (unharmed,) = learn(World([3] * 5, shown=shown), **flags)
+    world = Dying.world = World([3] * 5, shown=shown)
+    flags |= {"save": str(tmp_path / "save"), "save_interval": 2, "backend_class": Dying}
+    for reported in (2, 4):
+        world.dies_at = point, reported
+        with pytest.raises(InfrastructureError, match=f"killed at {point}"):
+            learn(world, **flags)
+    outcome, (resumed,) = learn(world, **flags)
+    assert outcome.num_iterations == 5
+    assert torch.equal(resumed.table, unharmed.table)
+    assert unharmed.table.any()
+
+
+def test_a_state_that_does_not_come_back_is_seen(tmp_path: Path) -> None:
+    """The test above would be green without any state if the baseline changed nothing."""
+    flags = flags_of("user", tmp_path) | {"save": str(tmp_path / "save"), "save_interval": 1}
+    _, (unharmed,) = learn(World([3] * 5), **flags)
+    forgetful = tmp_path / "forgetful.py"
+    forgetful.write_text(BASELINE.replace("self.mean, self.count =", "_ ="))
+    flags |= {"save": str(tmp_path / "again"), "advantage_estimator": str(forgetful)}
+    world = World([3] * 5)
+    world.dies_after = 4
+    with pytest.raises(PeerLostError):
+        learn(world, **flags)
+    world.dies_after = None
+    _, (resumed,) = learn(world, **flags)
+    assert not torch.equal(resumed.table, unharmed.table)
+
+
+def test_the_state_of_another_algorithm_is_left_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = str(tmp_path / "a")
+    learn(World([2] * 2), save=folder, **flags_of("user", tmp_path))
+    learn(World([2]), save=str(tmp_path / "b"), load=folder, run_id="second")
+    assert any("the state of Baseline; Grpo begins without" in text for text in caplog.messages)
+
+
+def test_a_checkpoint_of_an_older_release_has_no_state_of_an_algorithm(tmp_path: Path) -> None:
+    learn(World([2] * 2), save=str(tmp_path / "a"), run_id="first")
+    (state,) = tmp_path.glob("a/*/algorithm.msgpack")
+    old = read_verified(state.parent)
+    state.unlink()
+    state.with_name("manifest.json").unlink()
+    describe(state.parent, iteration=old.iteration, version=old.version, run_id=old.run_id)
+    world = World([2])
+    learn(world, save=str(tmp_path / "b"), load=str(tmp_path / "a"), run_id="second")
+    assert world.tables[0].any()
 
 
 def test_the_buffer_may_forget_what_the_checkpoint_before_the_last_covers() -> None:

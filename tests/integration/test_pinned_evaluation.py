@@ -29,13 +29,14 @@ from agentrl.clock import MonotonicClock
 from agentrl.cluster.evaluator import Evaluator
 from agentrl.cluster.events import RunState
 from agentrl.cluster.feeder import Feeder
+from agentrl.cluster.requests import Requests
+from agentrl.columns import COLUMNS
 from agentrl.config.run import RunConfig
 from agentrl.learner.backend import StepResult
 from agentrl.learner.loop import LearnerOutcome, run_learner
 from agentrl.telemetry.metrics import REGISTRY, Registry
 from agentrl.telemetry.recorder import Recorder
 from agentrl.types import (
-    COLUMNS,
     EpisodeAssignment,
     EpisodeId,
     EpisodeReport,
@@ -48,7 +49,7 @@ from agentrl.types import (
     TrajectoryMeta,
 )
 from agentrl.wire.blocking import BlockingPeer
-from agentrl.wire.frames import Column
+from agentrl.wire.frames import ColumnBuffer
 from agentrl.wire.messages import (
     Assign,
     Cancel,
@@ -134,7 +135,7 @@ class LearnerPeer(BlockingPeer):
     story: Story
     asked = -1
 
-    def send(self, message: Message, columns: Sequence[Column] = ()) -> None:
+    def send(self, message: Message, columns: Sequence[ColumnBuffer] = ()) -> None:
         super().send(message, columns)
         if isinstance(message, PushRequest):
             self.asked = message.version
@@ -198,7 +199,7 @@ def played(id: EpisodeId, versions: list[int]) -> tuple[EpisodeReport, list[Any]
     counts = [(version, versions.count(version)) for version in sorted(set(versions))]
     meta = TrajectoryMeta(size + 1, size, 1, float(id.index), counts)
     report = EpisodeReport(id, Outcome.DONE, StopReason.TERMINATED, [meta], meta.reward)
-    return report, [np.array(values[name], dtype) for name, dtype in COLUMNS.items()]
+    return report, [np.array(values[name], dtype=c.dtype) for name, c in COLUMNS.items()]
 
 
 class Source:
@@ -274,15 +275,17 @@ class Run:
             BufferPeer(address, role="worker", name="worker-0") as worker,
             anyio.create_task_group() as tasks,
         ):
-            evaluator = Evaluator(self.config, {"heldout": QUESTIONS}, driver, self.state, recorder)
+            requests = Requests(driver, self.state)
+            sets = {"heldout": QUESTIONS}
+            evaluator = Evaluator(self.config, sets, requests, self.state, recorder)
             self._feeder = Feeder(Source(), driver)
             tasks.start_soon(self._feeder.run)
-            tasks.start_soon(self._receive, driver, evaluator, recorder)
+            tasks.start_soon(self._receive, driver, requests, recorder)
             tasks.start_soon(Agents(worker, self.engine, self.story).run)
             yield evaluator
             tasks.cancel_scope.cancel()
 
-    async def _receive(self, driver: BufferPeer, evaluator: Evaluator, recorder: Recorder) -> None:
+    async def _receive(self, driver: BufferPeer, requests: Requests, recorder: Recorder) -> None:
         while True:
             message, _ = await driver.receive()
             match message:
@@ -292,7 +295,7 @@ class Run:
                     self.state.apply(message)
                     recorder.event(message.kind, message.data)
                 case Welcome():
-                    await evaluator.ask_again()
+                    await requests.ask_again()
                 case Refused(reason):
                     raise AssertionError(reason)
 

@@ -23,6 +23,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from agentrl.cluster.ports import free_ports
 from agentrl.errors import EngineError, HealthError, PushError
+from agentrl.models.registry import families
 from agentrl.serving.client import EngineClient
 from agentrl.serving.control import EngineControl, EngineRefusedError, RouterControl
 from agentrl.serving.key import authorization, make_key, read_key
@@ -174,8 +175,8 @@ def sink_to(
         bucket_bytes=50_000,
         timeout_s=CALL_S,
         fleet_size=16,
-        tied_embeddings=True,
         engine_dtype=engine_dtype,
+        fused=families()["qwen3"].engine_fused,
         on_lost=lambda engine: reported.append(engine.name),
         key=stack.key,
     )

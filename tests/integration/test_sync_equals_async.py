@@ -13,7 +13,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from agentrl.buffer import audit
 from agentrl.buffer.ledger import LedgerReader
-from agentrl.config.flags import Program
+from agentrl.config.command_line import Program
 from agentrl.config.resolve import parse
 from agentrl.config.run import RunConfig
 from agentrl.config.toml import write_config

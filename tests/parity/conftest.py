@@ -3,11 +3,12 @@ job over them that any number of ranks can play (worker processes load this file
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,21 +21,9 @@ from torch import Tensor
 from agentrl.algorithms.rows import LossFn, MicroBatch, Outputs
 from agentrl.errors import InfrastructureError
 from agentrl.learner.backend import TrainBackend
+from agentrl.models.registry import families
 
 VOCAB = 96
-DIMS: dict[str, Any] = {
-    "vocab_size": VOCAB,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "max_position_embeddings": 128,
-    "rms_norm_eps": 1e-6,
-    "initializer_range": 0.1,
-    "attn_implementation": "eager",
-}
 
 
 class HFModel(NamedTuple):
@@ -46,8 +35,9 @@ class HFModel(NamedTuple):
 
 @pytest.fixture(scope="session")
 def hf_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], HFModel]:
-    """Makes `Qwen3`, `Qwen2` or `Llama`, each once. With `-tied` the embedding is the head; with
-    `-odd` two data-parallel ranks of a distributed optimizer share a row of a tied model."""
+    """Makes the tiny member of a family of `agentrl.models`, each once. With `-tied` the embedding
+    is the head; with `-odd` two data-parallel ranks of a distributed optimizer share a row of a
+    tied model; with `-wide` heads are as wide as Qwen3's."""
     made: dict[str, HFModel] = {}
 
     def make(name: str) -> HFModel:
@@ -59,20 +49,33 @@ def hf_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], HFMode
 
 
 def _make(name: str, directory: Path) -> HFModel:
-    import transformers
+    family, *_ = re.split("-(?=odd|tied|wide)", name)
+    wide = {"head_dim": 16} if "wide" in name else {}
+    odd = {"hidden_size": 40, "intermediate_size": 56} if "odd" in name else {}
+    tied = {"tie_word_embeddings": "tied" in name}
+    return make_model({**families()[family].tiny, **odd, **tied, **wide}, directory)
 
-    family, *variants = name.split("-")
-    odd = {"hidden_size": 40, "intermediate_size": 56} if "odd" in variants else {}
-    config = getattr(transformers, f"{family}Config")(
-        **DIMS | odd, tie_word_embeddings="tied" in variants, rope_theta=50_000.0
-    )
+
+def make_model(config: Mapping[str, Any], directory: Path) -> HFModel:
+    """The random model that a config.json describes."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
     torch.manual_seed(7)
-    model = getattr(transformers, f"{family}ForCausalLM")(config).float().eval()
+    model = AutoModelForCausalLM.from_config(
+        AutoConfig.for_model(**config), attn_implementation="eager"
+    )
+    model = model.float().eval()
     for parameter_name, parameter in model.named_parameters():
         if "norm" in parameter_name or "bias" in parameter_name:
             parameter.data.uniform_(0.5, 1.5)
     model.save_pretrained(directory)
     return HFModel(model, directory)
+
+
+@pytest.fixture(scope="session")
+def make_hf_model() -> Callable[[Mapping[str, Any], Path], HFModel]:
+    """Makes the random model that a config.json describes."""
+    return make_model
 
 
 @pytest.fixture(scope="session")

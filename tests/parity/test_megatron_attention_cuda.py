@@ -86,7 +86,7 @@ def open_backend(free_ports: Callable[[int], int], hf_model: Any) -> Iterator[Op
             backend.close()
         backend = MegatronBackend(
             RunConfig(actor_num_gpus_per_node=1, lr=1e-3, megatron=megatron),
-            hf_model("Qwen3").directory,
+            hf_model("qwen3").directory,
             rank=0,
             world_size=1,
             master_address="127.0.0.1",

@@ -27,7 +27,7 @@ OVERLAP = DISTRIBUTED | {"overlap_grad_reduce": True, "overlap_param_gather": Tr
 TENSOR = {"tensor_model_parallel_size": 2}
 PIPELINE = {"pipeline_model_parallel_size": 2}
 CONTEXT = {"context_parallel_size": 2}
-ODD = "Qwen3-tied-odd"
+ODD = "qwen3-tied-odd"
 
 Tensors = dict[str, Tensor]
 Open = Callable[..., MegatronBackend]
@@ -44,7 +44,7 @@ def opened(hf_model: Any, free_ports: Callable[[int], int]) -> Iterator[Open]:
     """Opens a single-rank backend; the one before is closed, as there can be only one."""
     backends: list[MegatronBackend] = []
 
-    def make(megatron: dict[str, Any], model: str = "Qwen3", **flags: Any) -> MegatronBackend:
+    def make(megatron: dict[str, Any], model: str = "qwen3", **flags: Any) -> MegatronBackend:
         for backend in backends:
             backend.close()
         backends.append(
@@ -170,9 +170,9 @@ def test_a_state_of_another_model_or_type_is_refused_and_nothing_changes(
 ) -> None:
     follow_script(opened({}), [("step", "0"), ("save", str(tmp_path))])
     for model, megatron, words in (
-        ("Qwen2", {}, r"lacks decoder\.layers\.0\.self_attention\.linear_qkv\.bias"),
-        ("Qwen3-tied", {}, r"has 3 tensors that .* such as optimizer.*\.output_layer\.weight"),
-        ("Qwen3", {"bf16": True}, r"in bfloat16, the checkpoint.*in float32"),
+        ("qwen2-wide", {}, r"lacks decoder\.layers\.0\.self_attention\.linear_qkv\.bias"),
+        ("qwen3-tied", {}, r"has 3 tensors that .* such as optimizer.*\.output_layer\.weight"),
+        ("qwen3", {"bf16": True}, r"in bfloat16, the checkpoint.*in float32"),
     ):
         other = opened(megatron, model)
         before = weights(other)
@@ -265,9 +265,9 @@ TWO_RANKS: dict[str, tuple[str, dict[str, Any], str]] = {
     "pp2": (ODD, PIPELINE | DISTRIBUTED, "load tp2, save pp2, step 2, export pp2-after"),
     "cp2": (ODD, CONTEXT | DISTRIBUTED, "load pp2, save cp2, step 2, export cp2-after"),
     "overlap": (ODD, OVERLAP, "load cp2, step 2, save overlap, export overlap-after"),
-    "untied-pp2": ("Qwen3", PIPELINE, "step 0, save untied-pp2, step 1, export untied-pp2-after"),
+    "untied-pp2": ("qwen3", PIPELINE, "step 0, save untied-pp2, step 1, export untied-pp2-after"),
     "untied-dp2": (
-        "Qwen3",
+        "qwen3",
         DISTRIBUTED,
         "load untied-pp2, save untied-dp2, step 1, export untied-dp2-after",
     ),

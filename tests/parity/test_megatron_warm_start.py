@@ -30,7 +30,7 @@ def opened(hf_model: Any, free_ports: Callable[[int], int]) -> Iterator[Open]:
         backends.append(
             MegatronBackend(
                 RunConfig(actor_num_gpus_per_node=1, run_id=run_id, lr=1e-3, **schedule),
-                hf_model("Qwen3").directory,
+                hf_model("qwen3").directory,
                 rank=0,
                 world_size=1,
                 master_address="127.0.0.1",

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agentrl.config.flags import GivenFlags
+from agentrl.config.command_line import GivenFlags
 from agentrl.config.resolve import layered
 from agentrl.config.run import RunConfig
 from agentrl.config.toml import dump_config, write_config

@@ -7,7 +7,6 @@ import pytest
 from tests.property.mutants import Mutant, broken_by
 
 SCHEDULE = "agentrl/learner/schedule.py"
-CONVERSATION = "agentrl/wire/conversation.py"
 OUTBOX = "agentrl/wire/outbox.py"
 
 MUTANTS = [
@@ -53,12 +52,6 @@ MUTANTS = [
         "max(row.version for row in versions)",
     ),
     Mutant(
-        "a checkpoint rests on what could be lost",
-        SCHEDULE,
-        "        yield Settle()\n        yield Save(",
-        "        yield Save(",
-    ),
-    Mutant(
         "a permit is given twice",
         "agentrl/serving/permit_queue.py",
         "                granted()\n                return\n        self.measure",
@@ -89,24 +82,6 @@ MUTANTS = [
         OUTBOX,
         "            self._sent.pop(seq, None)\n",
         "            self._sent.clear()\n",
-    ),
-    Mutant(
-        "nobody beats",
-        CONVERSATION,
-        "if pending is None and now >= self._beat_at_latest:",
-        "if False:",
-    ),
-    Mutant(
-        "a silent buffer is not noticed",
-        CONVERSATION,
-        "if self.is_welcomed and now >= self._silent_at:",
-        "if False:",
-    ),
-    Mutant(
-        "what is said carries the first epoch for ever",
-        CONVERSATION,
-        "known, self.welcome = self.welcome, message",
-        "known, self.welcome = self.welcome, self.welcome or message",
     ),
 ]
 

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from agentrl.config.flags import Program
+from agentrl.config.command_line import Program
 from agentrl.config.presets import DEFAULT, PRESETS
 from agentrl.config.resolve import parse
 from agentrl.config.toml import write_config
@@ -28,7 +28,7 @@ VALUES: dict[str, str] = {
     "preset": "search-r1-local",
     "run_dir": "elsewhere",
     "run_id": "mine",
-    "resume": "auto",
+    "resume": "auto --run-dir TMP/runs",
     "num_rollout": "7",
     "num_epoch": "2",
     "device": "cpu",
@@ -67,6 +67,7 @@ VALUES: dict[str, str] = {
     "buffer_disk_limit": "1000000000",
     "keep_trajectories": "0",
     "hf_checkpoint": "MODEL2",
+    "model_family": "Qwen3ForCausalLM",
     "save": "TMP/checkpoints",
     "save_interval": "5",
     "load": "TMP/other",
@@ -177,7 +178,7 @@ class Ground:
 
     def words(self, text: str) -> list[str]:
         """The words of a command line, with the real paths."""
-        return [self._real(word) for word in text.split()]
+        return [self.real(word) for word in text.split()]
 
     def shown(self, text: str) -> str:
         """`text` with the short names, on one line."""
@@ -185,7 +186,8 @@ class Ground:
             text = text.replace(str(path), name)
         return json.dumps(text.replace(str(Path.cwd()), "HERE"), ensure_ascii=False)[1:-1]
 
-    def _real(self, word: str) -> str:
+    def real(self, word: str) -> str:
+        """A word with the real path of the short name that it begins with."""
         head, slash, tail = word.partition("/")
         return str(self.names[head]) + slash + tail if head in self.names else word
 

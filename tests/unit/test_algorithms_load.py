@@ -102,6 +102,24 @@ def test_the_command_line_refuses_before_anything_starts(
 
 
 @pytest.mark.parametrize(
+    "metric",
+    [
+        'Metric("train/entropy", "nats", "ours already", "sum")',
+        'Metric("train/mine", "nats", "without a reduction")',
+        'Metric("rollout/mine", "nats", "of another family", "sum")',
+    ],
+)
+def test_a_metric_that_is_taken_or_has_no_reduction_is_refused(metric: str, tmp_path: Path) -> None:
+    (tmp_path / "odd.py").write_text(
+        "from agentrl.algorithms.base import Algorithm\n"
+        "from agentrl.telemetry.metrics import Metric\n"
+        f"class Odd(Algorithm):\n    metrics = ({metric},)\n"
+    )
+    with pytest.raises(ConfigError, match=r"Odd\.metrics: .* wants a name of its own"):
+        load_algorithm(RunConfig(advantage_estimator=str(tmp_path / "odd.py")))
+
+
+@pytest.mark.parametrize(
     ("values", "said"),
     [
         ("[0.0]", "returned 1 credits for the 2 episodes of group g"),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agentrl.config.flags import Program
+from agentrl.config.command_line import Program
 from agentrl.config.resolve import parse
 from agentrl.errors import DataError
 from agentrl.learner.beginning import hf_directory, keeps_models

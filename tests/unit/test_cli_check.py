@@ -2,9 +2,12 @@
 
 import io
 import re
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
+import psutil
 import pytest
 
 from agentrl.cli.check import CheckProgress
@@ -138,3 +141,83 @@ def test_the_time_of_a_check_is_a_flag_and_what_was_left_out_is_said(
             main([*flags, "--limit-s", wrong])
         assert ended.value.code == 2
         assert "is no number of seconds above 0" in capsys.readouterr().err
+
+
+# ---- code that ends its process ------------------------------------------------------------------
+
+PROGRAM = "import sys; from agentrl.cli.main import main; sys.exit(main())"
+TOOL = '''
+    @tool
+    async def add(self, a: int, b: int) -> int:
+        """Add two numbers."""
+        {does}
+'''
+SERVED = """
+    @classmethod
+    def service_specs(cls, args):
+        import sys
+        from agentrl import ServiceSpec
+        sleeper = ["python", "-m", "http.server", "--bind", "{host}", "{port}"]
+        return {"files": ServiceSpec("files", [sys.executable, *sleeper[1:]], "/")}
+"""
+
+
+def shell(*argv: str) -> "subprocess.CompletedProcess[str]":
+    """`agentrl` as from a shell, in the current directory."""
+    command = [sys.executable, "-c", PROGRAM, *argv]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.mark.parametrize(
+    ("does", "how"),
+    [
+        ("import os; os._exit(0)", "with exit code 0"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "by signal SIGKILL"),
+    ],
+)
+def test_a_tool_that_ends_its_process_breaks_the_promise_that_is_tried(
+    does: str, how: str, here: Path
+) -> None:
+    (here / "rows.jsonl").write_text('{"q": "x"}\n')
+    source = ENV.format(method="eval_tasks(cls, args):\n        return {}")
+    source = source.replace("import Env", "import tool, Env") + TOOL.format(does=does)
+    (here / "sums.py").write_text(source)
+    done = shell("env", "check", "sums.py", "--prompt-data", "rows.jsonl")
+    assert done.returncode == 1, done.stderr
+    *_, kept, broken, why, last = done.stdout.splitlines()
+    assert kept == "ok  the same seed and task give the same prompt"
+    assert broken == f"BAD {THIRD.promise}"
+    assert why.startswith(f"    code of the Env ended the process {how}, where only ")
+    assert last == "this promise is broken, and nothing more was tried"
+
+
+def test_code_that_ends_its_process_as_it_is_imported_is_told_too(here: Path) -> None:
+    (here / "sums.py").write_text("import os\nos._exit(0)\n")
+    done = shell("env", "check", "sums.py")
+    assert done.returncode == 1
+    assert "BAD it can be imported, made and reset\n" in done.stdout
+
+
+def test_a_service_of_an_env_that_ends_its_process_is_ended_too(here: Path) -> None:
+    (here / "rows.jsonl").write_text('{"q": "x"}\n')
+    source = ENV.format(method="eval_tasks(cls, args):\n        return {}")
+    source += SERVED + "\n    async def close(self):\n        __import__('os')._exit(0)\n"
+    (here / "sums.py").write_text(source)
+    done = shell("env", "check", "sums.py", "--prompt-data", "rows.jsonl")
+    assert done.returncode == 1
+    servers = [
+        process
+        for process in psutil.process_iter(["cmdline", "cwd"])
+        if "http.server" in (process.info["cmdline"] or []) and process.info["cwd"] == str(here)
+    ]
+    assert servers == []
+
+
+def test_from_a_shell_a_check_ends_as_the_program_does_in_one_process(here: Path) -> None:
+    assert shell("env", "new", "sums").returncode == 0
+    flags = ["env", "check", "sums.py", "--prompt-data", "sums.jsonl"]
+    done = shell(*flags)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("Sums: every promise is kept\n")
+    assert shell(*flags, "--zzz").returncode == 2
+    assert shell("env", "check", "absent.py").returncode == 2

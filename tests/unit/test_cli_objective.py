@@ -30,12 +30,12 @@ def test_a_loss_that_is_none_is_refused(
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "my_losses.py").write_text(LOSSES)
     argv = ["--loss-type", "custom_loss", "--custom-loss-function-path", loss]
-    # One more thing is wrong with each, so that nothing can start where this goes unnoticed.
-    wrong = ["--router-request-timeout-secs", "3"] if code else ["--dry-run"]
+    # The model is wrong as well, so that nothing can start where this goes unnoticed.
+    wrong = ["--num-layers", "99"] if code else ["--dry-run"]
     assert train.main([*argv, *wrong], "train_async") == code
     heard = capsys.readouterr()
     assert said in heard.err
-    assert "--turn-timeout-s" not in heard.err
+    assert "--num-layers" not in heard.err
 
 
 def test_a_loss_of_ones_own_makes_a_run_ones_own_although_all_else_is_the_default() -> None:

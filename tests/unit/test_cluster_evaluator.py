@@ -10,6 +10,7 @@ import pytest
 
 from agentrl.cluster.evaluator import Evaluator
 from agentrl.cluster.events import RunState
+from agentrl.cluster.requests import Requests
 from agentrl.config.run import RunConfig
 from agentrl.types import Task
 from agentrl.wire.messages import Evaluate, Event
@@ -27,7 +28,8 @@ class Site:
         self.asked: list[Evaluate] = []
         self.scores: list[tuple[int, str]] = []
         config = RunConfig(**flags)
-        self.evaluator = Evaluator(config, SETS, cast(Any, self), self.state, cast(Any, self))
+        self.requests = Requests(cast(Any, self), self.state)
+        self.evaluator = Evaluator(config, SETS, self.requests, self.state, cast(Any, self))
 
     async def deliver(self, order: Evaluate) -> None:
         self.asked.append(order)
@@ -147,5 +149,5 @@ async def test_a_buffer_that_restarted_is_asked_again_for_what_it_owes() -> None
         await site.publish(1)
         await site.answer("heldout@1-beside")
         site.asked.clear()
-        await site.evaluator.ask_again()
+        await site.requests.ask_again()
         assert site.ids == ["hard@1-beside"]

@@ -4,7 +4,6 @@ import anyio
 import pytest
 
 from agentrl.cluster.events import RunState
-from agentrl.cluster.failures import FailureStreak
 from agentrl.wire.messages import Event, Welcome
 
 
@@ -21,7 +20,7 @@ def test_a_continued_run_knows_its_leases_iterations_and_fates_but_no_version() 
     state.continue_from(
         welcome(last_lease=7, stepped=6, fates={"trained": 12}, published_version=3)
     )
-    assert (state.leases, state.steps, state.fates) == (7, 6, {"trained": 12})
+    assert (state.leases, state.steps) == (7, 6)
     assert state.version is None
 
 
@@ -68,22 +67,26 @@ def test_iterations_that_nobody_told_of_are_counted(stepped: int, missed: int) -
     state.apply(Event("step", {"number": 5}))
     assert state.reconcile(welcome(stepped=stepped, fates={"poison": 2})) == missed
     assert state.steps == 5 + missed
-    assert state.fates == {"poison": 2}
+    assert ("2 poison" in state.failures.words()) is not bool(missed)
 
 
 # ---- failures -----------------------------------------------------------------------------------
 
 
 def test_failures_of_long_ago_do_not_end_a_run_that_is_continued() -> None:
-    streak = FailureStreak(limit=32)
-    streak.begin({"env_error": 40})
-    assert streak.fates({"env_error": 41, "trained": 900}) is None
-    assert streak.fates({"env_error": 72}) is not None
+    state = RunState()
+    state.continue_from(welcome(fates={"env_error": 40}))
+    state.apply(Event("fates", {"counts": {"env_error": 41, "trained": 900}}))
+    assert state.failures.words(at_least=32) == ""
+    state.apply(Event("fates", {"counts": {"env_error": 72}}))
+    assert "32 env_error since it was continued" in state.failures.words(at_least=32)
 
 
 def test_an_iteration_before_the_first_fate_forgives_nothing_that_is_new() -> None:
-    streak = FailureStreak(limit=4)
-    streak.begin({"env_error": 40})
-    streak.stepped()
-    assert streak.fates({"env_error": 43}) is None
-    assert streak.fates({"env_error": 44}) is not None
+    state = RunState()
+    state.continue_from(welcome(fates={"env_error": 40}))
+    state.apply(Event("step", {"number": 1}))
+    state.apply(Event("fates", {"counts": {"env_error": 43}}))
+    assert state.failures.words(at_least=4) == ""
+    state.apply(Event("fates", {"counts": {"env_error": 44}}))
+    assert state.failures.words(at_least=4)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from agentrl.cluster.failed_leases import FailedLeases, given_up
+from agentrl.cluster.failures import FailedLeases, given_up
 
 
 def failed(number: int, deaths: int, groups: list[str], **more: Any) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def environments(folder: Path, device: Any) -> dict[str, dict[str, str]]:
     services = {"search": ServiceSpec("search", ["true"], "/")}
     with RunDir(config) as run:
         cluster = cast(Cluster, OneNode())
-        _, orders, _ = plan_processes(config, run, cluster, services, device)
+        _, orders = plan_processes(config, run, cluster, services, device)
     return {order.name: order.env for order in orders}
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from agentrl.cluster.host import ProcessKind, ProcessOrder
 from agentrl.cluster.launch import _stop
 from agentrl.cluster.placement import Cluster, Slot, plan_slots, ray_options
 from agentrl.config.run import RunConfig
@@ -145,7 +146,9 @@ def test_engines_are_stopped_last_although_each_has_a_slot_of_its_own(
     monkeypatch.setitem(sys.modules, "ray", ray)
     cluster = Cluster(None, Path("/r"))
     cluster.place(slots, lambda: None)
-    _stop(cluster, config)
+    kinds: dict[str, ProcessKind] = {"engine": "engine", "learner": "learner"}
+    names = [name for slot in slots for name in slot.processes]
+    _stop(cluster, [ProcessOrder(n, (), kind=kinds.get(n[:-2], "service")) for n in names])
     engines = {"engine-0", "engine-1"}
     others = {name for slot in slots for name in slot.processes} - engines - {"learner-0"}
     assert ray.stages == [{"learner-0"}, others, engines]

@@ -18,11 +18,11 @@ from agentrl.buffer.store import PayloadStore
 from agentrl.clock import ManualClock
 from agentrl.cluster.host import ProcessHost, ProcessOrder
 from agentrl.cluster.layout import RunDir
-from agentrl.cluster.phases import Phases
 from agentrl.config.run import RunConfig
 from agentrl.config.toml import write_config
 from agentrl.learner.megatron.checkpoint import write_checkpoint
 from agentrl.telemetry.logging import setup_logging
+from agentrl.telemetry.phases import Phases
 from agentrl.telemetry.recorder import Recorder
 from tests.unit.checkpoint_ranks import saved
 

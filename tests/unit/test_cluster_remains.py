@@ -11,7 +11,7 @@ import pytest
 from agentrl.buffer.ledger import Ledger
 from agentrl.cli import train
 from agentrl.cluster.remains import judge
-from agentrl.config.flags import read_flags
+from agentrl.config.command_line import read_flags
 from agentrl.config.resolve import layered
 from agentrl.config.run import RunConfig
 from agentrl.config.toml import write_config

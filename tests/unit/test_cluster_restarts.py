@@ -10,6 +10,7 @@ from agentrl.cluster.events import RunState
 from agentrl.cluster.host import ExitNotice, ProcessOrder
 from agentrl.cluster.layout import INCARNATION, RUN_MARK
 from agentrl.cluster.placement import Cluster
+from agentrl.cluster.requests import Requests
 from agentrl.cluster.restarts import Processes
 from agentrl.cluster.spec import ModelFacts, RunSpec
 from agentrl.cluster.supervision import Consequence
@@ -70,9 +71,14 @@ class Told:
 
 def processes(*names: str) -> tuple[Processes, PaperCluster, Told]:
     cluster, peer = PaperCluster(), Told()
-    orders = [ProcessOrder("worker-0", ("w",), {"A": "1"}), ProcessOrder("buffer", ("b",))]
-    orders += [ProcessOrder(name, ("l",)) for name in names]
-    made = Processes(cast(Cluster, cluster), SPEC, orders, {}, cast(BufferPeer, peer), RunState())
+    orders = [
+        ProcessOrder("worker-0", ("w",), {"A": "1"}, kind="worker"),
+        ProcessOrder("buffer", ("b",), kind="buffer"),
+    ]
+    orders += [ProcessOrder(name, ("l",), kind="learner") for name in names]
+    state = RunState()
+    requests = Requests(cast(BufferPeer, peer), state)
+    made = Processes(cast(Cluster, cluster), SPEC, orders, requests, state)
     return made, cluster, peer
 
 
@@ -83,7 +89,7 @@ def told_of(cluster: PaperCluster, start: int) -> str:
 async def end(made: Processes, cluster: PaperCluster, name: str) -> None:
     """The process ends, and is started again."""
     pid = cluster.running.pop(name)
-    await made.restart(ExitNotice(name, pid, -9, False), Consequence.RESTART)
+    await made.restart(ExitNotice(name, pid, -9, False, "worker"), Consequence.RESTART)
 
 
 def test_every_process_is_told_of_its_run_and_which_one_of_its_name_it_is() -> None:
@@ -140,7 +146,7 @@ def test_the_buffer_hears_of_a_learner_that_ended_by_itself_and_of_no_other(firs
             for name in ("learner-0", "learner-1"):
                 if name not in cluster.running:
                     await made.start(name)
-            notice = ExitNotice(first, cluster.running[first], code, False)
+            notice = ExitNotice(first, cluster.running[first], code, False, "learner")
             await made.restart(notice, Consequence.RESTART_LEARNER)
 
     anyio.run(run)
@@ -154,7 +160,7 @@ def test_the_news_of_an_end_that_was_dealt_with_starts_nothing() -> None:
     async def run() -> None:
         await made.start("worker-0")
         await made.start("worker-0")
-        await made.restart(ExitNotice("worker-0", 101, -9, False), Consequence.RESTART)
+        await made.restart(ExitNotice("worker-0", 101, -9, False, "worker"), Consequence.RESTART)
 
     anyio.run(run)
     assert len(cluster.started) == 2

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agentrl.cluster.host import ExitNotice
+from agentrl.cluster.host import ExitNotice, ProcessKind
 from agentrl.cluster.supervision import (
     CUT_OFF,
     MAX_RESTARTS,
@@ -14,9 +14,18 @@ from agentrl.cluster.supervision import (
 )
 from agentrl.errors import DataError, InfrastructureError
 
+KINDS: dict[str, ProcessKind] = {
+    "learner": "learner", "worker": "worker", "engine": "engine", "buffer": "buffer",
+    "router": "router",
+}  # fmt: skip
 
-def exit_of(name: str, code: int, expected: bool = False) -> ExitNotice:
-    return ExitNotice(name, 7, code, expected)
+
+def exit_of(
+    name: str, code: int, expected: bool = False, kind: ProcessKind | None = None
+) -> ExitNotice:
+    is_own = name in KINDS or name.rpartition("-")[2].isdecimal()
+    own = KINDS.get(name.partition("-")[0], "service") if is_own else "service"
+    return ExitNotice(name, 7, code, expected, kind or own)
 
 
 def test_the_learner_is_done_when_its_last_rank_is() -> None:
@@ -117,6 +126,15 @@ def test_every_part_of_a_run_is_started_again(
     assert Supervision(2).ended(exit_of(name, code), 1) is consequence
 
 
+@pytest.mark.parametrize("name", ["worker-7", "learner-1", "engine-9"])
+def test_a_service_is_one_by_its_kind_whatever_its_name_is(name: str) -> None:
+    watch = Supervision(1)
+    for _ in range(MAX_RESTARTS):
+        notice = exit_of(name, 65, kind="service")
+        assert watch.ended(notice, None) is Consequence.RESTART
+        assert exit_error(notice) is InfrastructureError
+
+
 def test_an_engine_that_ends_by_itself_is_missed_though_it_says_all_is_well() -> None:
     assert Supervision(1).ended(exit_of("engine-0", 0)) is Consequence.RESTART_ENGINE
 
@@ -170,16 +188,16 @@ def test_an_exit_that_was_ordered_is_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "state", "killed"),
+    ("role", "state", "killed"),
     [
-        ("worker-0", "lost", True),
-        ("worker-0", "joined", False),
-        ("worker-0", "back", False),
-        ("learner-0", "lost", False),
+        ("worker", "lost", True),
+        ("worker", "joined", False),
+        ("worker", "back", False),
+        ("learner", "lost", False),
         ("driver", "lost", False),
     ],
 )
 def test_a_worker_that_falls_silent_is_killed_and_nobody_else(
-    name: str, state: str, killed: bool
+    role: str, state: str, killed: bool
 ) -> None:
-    assert must_be_killed(name, state) is killed
+    assert must_be_killed(role, state) is killed

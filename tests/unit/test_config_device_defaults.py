@@ -14,9 +14,9 @@ from agentrl.config.device_defaults import (
     notes_on_device,
     without_defaults,
 )
+from agentrl.config.megatron import MegatronSettings
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
-from agentrl.learner.megatron.settings import MegatronSettings
 
 
 def test_a_learner_on_gpus_trains_in_bf16_with_a_distributed_optimizer() -> None:

@@ -3,9 +3,10 @@
 import pytest
 
 from agentrl.config import spellings
+from agentrl.config.command_line import help_page, known_flags, read_flags
 from agentrl.config.fields import own_fields
-from agentrl.config.flags import help_page, known_flags, read_flags
 from agentrl.config.passthrough import FAMILIES
+from agentrl.config.resolve import parse
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 
@@ -52,41 +53,43 @@ def test_without_help_there_is_no_page() -> None:
 
 
 def test_a_slime_model_file_lands_in_the_megatron_family() -> None:
-    given = read_flags(MODEL_ARGS.split())
-    assert given.own == {}
-    assert given.families["megatron"]["num_layers"] == "36"
-    assert given.families["megatron"]["swiglu"] is True
-    assert given.families["megatron"]["norm_epsilon"] == "1e-6"
-    assert len(given.families["megatron"]) == 15
+    values = read_flags(MODEL_ARGS.split()).values
+    assert values.keys() == {"megatron"}
+    assert values["megatron"]["num_layers"] == 36
+    assert values["megatron"]["swiglu"] is True
+    assert values["megatron"]["norm_epsilon"] == 1e-6
+    assert len(values["megatron"]) == 15
 
 
 def test_sglang_and_router_flags_lose_their_prefix_and_aliases() -> None:
     argv = ["--sglang-mem-fraction-static", "0.5", "--sglang-tensor-parallel-size", "2"]
     given = read_flags([*argv, "--router-policy", "manual"])
-    assert given.families["sglang"] == {"mem_fraction_static": "0.5", "tp_size": "2"}
-    assert given.families["router"] == {"policy": "manual"}
+    assert given.values["sglang"] == {"mem_fraction_static": 0.5, "tp_size": 2}
+    assert given.values["router"] == {"policy": "manual"}
+    assert given.said["sglang"] == "--sglang-mem-fraction-static, --sglang-tp-size"
 
 
 def test_an_own_flag_hides_the_same_name_of_a_family() -> None:
     given = read_flags(["--lr", "1e-4", "--sglang-server-concurrency", "8"])
-    assert given.own == {"lr": "1e-4", "sglang_server_concurrency": "8"}
-    assert not given.families["megatron"]
-    assert not given.families["sglang"]
+    assert given.values == {"lr": 1e-4, "sglang_server_concurrency": 8}
 
 
 def test_booleans_have_a_negative_spelling_in_every_family() -> None:
     given = read_flags(["--no-use-tis", "--no-rope-fusion", "--sglang-no-enable-tf32-matmul"])
-    assert given.own == {"use_tis": False}
-    assert given.families["megatron"] == {"rope_fusion": False}
-    assert given.families["sglang"] == {"enable_tf32_matmul": False}
+    assert given.values == {
+        "use_tis": False,
+        "megatron": {"rope_fusion": False},
+        "sglang": {"enable_tf32_matmul": False},
+    }
+    assert given.said["use_tis"] == "--no-use-tis"
 
 
 def test_a_negative_number_is_a_value() -> None:
-    assert read_flags(["--rollout-top-k", "-1"]).own == {"rollout_top_k": "-1"}
+    assert read_flags(["--rollout-top-k", "-1"]).values == {"rollout_top_k": -1}
 
 
 def test_the_last_of_two_equal_flags_wins() -> None:
-    assert read_flags(["--seed", "1", "--seed", "2"]).own == {"seed": "2"}
+    assert read_flags(["--seed", "1", "--seed", "2"]).values == {"seed": 2}
 
 
 @pytest.mark.parametrize(
@@ -105,8 +108,31 @@ def test_the_last_of_two_equal_flags_wins() -> None:
 )
 def test_a_wrong_argument_is_told_what_to_write(argv: str, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        read_flags(argv.split())
+        parse(argv.split(), "train_async")
     assert said in str(caught.value)
+
+
+def test_all_that_is_refused_on_a_command_line_is_told_at_once() -> None:
+    argv = "--global-batch-size 8 --epsclip 0.1 --max-turns 0 --eps-clip nonsense --kl-loss-coef 1"
+    argv += " --rollout-top-p 0.9 --sglang-host here --sglang-port 3 --router-port 3"
+    argv += " --num-experts 8 --hidden-dropout 0.1"
+    with pytest.raises(ConfigError) as caught:
+        parse(argv.split(), "train_async")
+    assert [
+        line.split(":")[0].split(" is ")[0].strip() for line in str(caught.value).splitlines()
+    ] == [
+        "unknown flag --global-batch-size",
+        "unknown flag --epsclip; did you mean --eps-clip, --eps-clip-c, --eps-clip-high?",
+        "--max-turns cannot be '0'",
+        "--eps-clip cannot be 'nonsense'",
+        "--kl-loss-coef",
+        "--sglang-host",
+        "--sglang-port",
+        "--router-port",
+        "--rollout-top-p 0.9 and --rollout-top-k -1",
+        "--num-experts",
+        "--hidden-dropout cannot be 0.1",
+    ]
 
 
 def test_advice_names_only_flags_that_exist_and_none_that_agentrl_has() -> None:

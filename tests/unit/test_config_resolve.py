@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.config.flags import Program, read_flags
+from agentrl.config.command_line import Program, read_flags
 from agentrl.config.presets import DEFAULT, PRESETS
 from agentrl.config.resolve import layered, parse
 from agentrl.config.run import RunConfig
@@ -132,10 +132,9 @@ def test_row_keys_reach_the_environment_that_reads_them() -> None:
     assert config.env_args == {"input_key": "question", "label_key": "answer"}
     config = resolve("--env", "tools", "--prompt-data", "x.jsonl", "--custom-rm-path", "mine:judge")
     assert config.env_args == {"reward": "mine:judge"}
-    with pytest.raises(
-        ConfigError, match="--input-key question is read by --env single-turn and tools alone"
-    ):
-        resolve("--prompt-data", "x.jsonl", "--env", "mine:Env", "--input-key", "question")
+    argv = ["--prompt-data", "x.jsonl", "--env", "mine:Env", "--input-key", "question"]
+    with pytest.raises(ConfigError, match="--input-key: only --env single-turn and tools read"):
+        parse(argv, "train_async")
 
 
 def test_dry_run_reaches_the_caller(tmp_path: Path) -> None:

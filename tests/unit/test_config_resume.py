@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.config.flags import read_flags
+from agentrl.config.command_line import read_flags
 from agentrl.config.resolve import layered
 from agentrl.config.resume import find_run
 from agentrl.config.run import RunConfig

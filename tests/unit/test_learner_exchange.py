@@ -24,6 +24,7 @@ from agentrl.wire.messages import (
     Message,
     NoMoreLeases,
     Refused,
+    Republish,
     Rows,
     Welcome,
 )
@@ -34,7 +35,8 @@ Answer = Message | tuple[Message, list[bytes]] | None
 class ScriptedPeer:
     """Answers `receive` from a list; None, and the end of the list, time out and move the clock."""
 
-    def __init__(self, clock: ManualClock, answers: Sequence[Answer]) -> None:
+    def __init__(self, clock: ManualClock, answers: Sequence[Answer], republish: int = 0) -> None:
+        self._republish = republish
         self.sent: list[Message] = []
         self.timeouts: list[float] = []
         self._clock = clock
@@ -42,7 +44,7 @@ class ScriptedPeer:
 
     @property
     def welcome(self) -> Welcome:
-        return Welcome(1, 1.0)
+        return Welcome(1, 1.0, republish=self._republish)
 
     def send(self, message: Message, /) -> None:
         self.sent.append(message)
@@ -114,7 +116,7 @@ def ask(
     def stop() -> bool:
         return len(peer.timeouts) >= stop_after
 
-    asking = Asking(peer, backend, stop, lambda: False, clock)
+    asking = Asking(peer, backend, stop, clock)
     return asking.ask(AskLease(number)), peer, backend
 
 
@@ -151,7 +153,7 @@ def test_what_goes_wrong_on_the_source_is_raised_on_every_rank(
     clock, source = ManualClock(), OneRank()
     for rank in (source, Listener(source)):
         peer = ScriptedPeer(clock, [answer])
-        asking = Asking(peer, rank, lambda: False, lambda: False, clock)
+        asking = Asking(peer, rank, lambda: False, clock)
         with pytest.raises(error):
             asking.ask(AskLease(2))
 
@@ -184,6 +186,24 @@ def test_the_end_of_leases_and_a_request_to_stop_are_told_apart() -> None:
     answer, peer, _ = ask(3, [], stop_after=2)
     assert answer == StopRequested()
     assert len(peer.timeouts) == 2
+
+
+def test_a_push_that_is_asked_for_is_heeded_once_by_every_rank() -> None:
+    clock, source = ManualClock(), OneRank()
+    peer = ScriptedPeer(clock, [Republish(4), Republish(4), lease(2)])
+    asking = Asking(peer, source, lambda: False, clock)
+    other = Asking(ScriptedPeer(clock, []), Listener(source), lambda: False, clock)
+    assert asking.ask(AskLease(2)) == Republish(4)
+    assert other.ask(AskLease(2)) == Republish(4)
+    assert asking.ask(AskLease(2)) == lease(2), "what comes again was heeded"
+    assert peer.sent == [LeaseRequest(2), LeaseRequest(2, republished=4)]
+
+
+def test_a_learner_has_nothing_to_heed_that_was_asked_for_before_it_began() -> None:
+    peer = ScriptedPeer(ManualClock(), [Republish(3), Republish(4)], republish=3)
+    asking = Asking(peer, OneRank(), lambda: False, ManualClock())
+    assert asking.ask(AskLease(1)) == Republish(4)
+    assert peer.sent == [LeaseRequest(1, republished=3)]
 
 
 def test_a_refusal_is_an_error_and_a_fatal_one_fences() -> None:

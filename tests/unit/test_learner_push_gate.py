@@ -7,9 +7,9 @@ import pytest
 from agentrl.clock import ManualClock
 from agentrl.errors import DataError, FencedError
 from agentrl.learner.asking import TURN_S, Asking
-from agentrl.learner.question import RESEND_S, AskPush, Republish, StopRequested
+from agentrl.learner.question import RESEND_S, AskPush, StopRequested
 from agentrl.types import LeaseHeader
-from agentrl.wire.messages import Lease, PushGrant, PushRequest, Refused, Welcome
+from agentrl.wire.messages import Lease, PushGrant, PushRequest, Refused, Republish, Welcome
 from tests.unit.test_learner_exchange import Answer, OneRank, ScriptedPeer
 
 
@@ -21,7 +21,6 @@ class Ask:
         answers: Sequence[Answer],
         *,
         stops_after: int = 10**6,
-        republishes_after: int = 10**6,
     ) -> None:
         clock, self.backend = ManualClock(), OneRank()
         self.peer = ScriptedPeer(clock, answers)
@@ -29,8 +28,7 @@ class Ask:
         def after(count: int) -> Callable[[], bool]:
             return lambda: len(self.peer.timeouts) >= count
 
-        stop, republish = after(stops_after), after(republishes_after)
-        asking = Asking(self.peer, self.backend, stop, republish, clock)
+        asking = Asking(self.peer, self.backend, after(stops_after), clock)
         self.answer = asking.ask(AskPush(7))
 
 
@@ -59,9 +57,8 @@ def test_a_request_to_stop_ends_the_wait_without_a_push() -> None:
 
 
 def test_an_engine_without_weights_ends_the_wait_with_the_push() -> None:
-    asked = Ask([], republishes_after=3)
-    assert asked.answer == Republish()
-    assert len(asked.peer.timeouts) == 3
+    asked = Ask([None, None, None, Republish(1)])
+    assert asked.answer == Republish(1)
 
 
 def test_what_the_buffer_refuses_meanwhile_is_not_lost() -> None:

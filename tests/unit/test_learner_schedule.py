@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.learner.question import Answer, AskLease, AskPush, Republish, StopRequested
+from agentrl.learner.question import Answer, AskLease, AskPush, StopRequested
 from agentrl.learner.schedule import (
     End,
     LoopSettings,
@@ -27,6 +27,7 @@ from agentrl.wire.messages import (
     Published,
     Publishing,
     PushGrant,
+    Republish,
     Retire,
     Stepped,
 )
@@ -130,7 +131,7 @@ def test_intervals_leave_out_pushes_and_saves_and_the_end_makes_up_for_them() ->
 
 def test_without_engines_a_version_is_a_number_alone_and_nobody_is_asked() -> None:
     settings = msgspec.structs.replace(EVERY, has_engines=False)
-    assert brief(played(settings, [Republish()], leases=1)) == (
+    assert brief(played(settings, [Republish(1)], leases=1)) == (
         "published0 asklease1 asklease1 train1 stepped1 published1 settle save1"
         " asklease2 settle save1 savemodel retire1 settle end"
     )
@@ -160,8 +161,8 @@ def test_a_request_to_stop_saves_and_pushes_nothing_and_keeps_a_checkpoint_to_fa
 
 def test_engines_that_come_late_get_what_is_trained_or_the_same_version_again() -> None:
     settings = LoopSettings(update_weights_interval=2, save_interval=9)
-    assert "asklease1 push0 asklease1 train1" in brief(played(settings, [Republish()]))
-    again = brief(played(settings, [None, Republish()]))
+    assert "asklease1 push0 asklease1 train1" in brief(played(settings, [Republish(1)]))
+    again = brief(played(settings, [None, Republish(1)]))
     assert (
         "asklease2 announce1 settle push1 published1 asklease2 train2 stepped2 announce2" in again
     )
@@ -189,7 +190,7 @@ def test_one_that_goes_on_from_a_checkpoint_can_fall_back_to_it() -> None:
     assert "save5 retire4 asklease6" in steps
 
 
-_words = st.lists(st.sampled_from([None, None, None, Republish(), StopRequested()]), max_size=12)
+_words = st.lists(st.sampled_from([None, None, None, Republish(1), StopRequested()]), max_size=12)
 
 
 @given(

@@ -10,12 +10,12 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
-from agentrl.config.flags import read_flags
-from agentrl.config.passthrough import convert
+from agentrl.config.command_line import read_flags
+from agentrl.config.megatron import MegatronSettings, flag
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
-from agentrl.learner.megatron.architecture import SUPPORTED, Architecture
-from agentrl.learner.megatron.settings import MegatronSettings, flag
+from agentrl.models import Architecture
+from agentrl.models.registry import describe_model, open_model
 
 QWEN3: dict[str, Any] = {
     "architectures": ["Qwen3ForCausalLM"],
@@ -40,7 +40,7 @@ def settings(ranks: int = 8, **megatron: Any) -> MegatronSettings:
 
 
 def architecture(**changes: Any) -> Architecture:
-    return Architecture.from_config(QWEN3 | changes, source="config.json")
+    return describe_model(QWEN3 | changes, None, source="config.json").architecture
 
 
 def test_the_flags_that_describe_qwen3_8b_to_megatron_are_accepted_unchanged() -> None:
@@ -106,9 +106,9 @@ def given_as_flags(name: str, value: Any) -> Any:
     words = [flag(name), *([] if value is True else [str(value)])]
     if value is False:
         words = [flag(name).replace("--", "--no-", 1)]
-    raw = read_flags(words).families["megatron"]
-    assert raw.keys() == {name}
-    return convert("megatron", name, raw[name])
+    read = read_flags(words).values["megatron"]
+    assert read.keys() == {name}
+    return read[name]
 
 
 def examples(name: str) -> list[Any]:
@@ -163,7 +163,10 @@ def test_a_flag_that_contradicts_the_checkpoint_is_refused_with_both_numbers(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"architectures": ["MixtralForCausalLM"]}, ["MixtralForCausalLM", *SUPPORTED]),
+        (
+            {"architectures": ["MixtralForCausalLM"]},
+            ["MixtralForCausalLM", "Qwen3ForCausalLM", "--model-family"],
+        ),
         ({"architectures": None}, ["[]"]),
         ({"hidden_act": "gelu"}, ["hidden_act", "gelu", "silu"]),
         ({"use_sliding_window": True}, ["use_sliding_window"]),
@@ -181,9 +184,9 @@ def test_a_checkpoint_that_would_be_computed_wrongly_is_refused(
 def test_a_config_without_a_needed_number_names_it(tmp_path: Path) -> None:
     without = {key: value for key, value in QWEN3.items() if key != "vocab_size"}
     with pytest.raises(ConfigError, match="vocab_size"):
-        Architecture.from_config(without, source="config.json")
+        describe_model(without, None, source="config.json")
     with pytest.raises(ConfigError, match="is no Hugging Face model directory"):
-        Architecture.from_checkpoint(tmp_path)
+        open_model(tmp_path, None)
 
 
 def test_rotary_parameters_are_found_in_old_and_new_files() -> None:

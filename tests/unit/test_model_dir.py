@@ -11,7 +11,7 @@ import pytest
 from agentrl.cluster.spec import ModelFacts, read_model_facts
 from agentrl.config.model import read_model
 from agentrl.errors import ConfigError
-from agentrl.learner.megatron.architecture import Architecture
+from agentrl.models.registry import open_model
 
 SIZES = {
     "vocab_size": 512,
@@ -28,7 +28,7 @@ NAMES = {"architectures": ["Qwen3ForCausalLM"]}
 READERS: dict[str, Callable[[Path], Any]] = {
     "configuration": read_model,
     "cluster": lambda directory: read_model_facts(directory, None),
-    "learner": Architecture.from_checkpoint,
+    "learner": lambda directory: open_model(directory, None),
 }
 
 

@@ -11,6 +11,7 @@ Fields that are not named here change nothing and are not read.
 """
 
 import json
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -93,41 +94,33 @@ class _Body(msgspec.Struct):
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
-    min_p: Any = None
-    frequency_penalty: Any = None
-    presence_penalty: Any = None
-    repetition_penalty: Any = None
-    logit_bias: Any = None
-    seed: Any = None
-    response_format: Any = None
-    parallel_tool_calls: Any = None
-    reasoning_effort: Any = None
 
 
 def decode_request(body: bytes, sampling: SamplingParams) -> ChatRequest:
     """The request of an HTTP body. `sampling` is the run's. Raises ChatError, which says why."""
     try:
-        return _request(msgspec.json.decode(body, type=_Body), sampling)
+        asked = msgspec.json.decode(body)
     # RecursionError: nested too deeply; ValueError: a number too long to read.
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
         raise _unreadable(error) from error
+    return read_request(asked, sampling)
 
 
 def read_request(asked: object, sampling: SamplingParams) -> ChatRequest:
     """The same of an object as JSON decodes to."""
     try:
-        return _request(msgspec.convert(asked, _Body), sampling)
+        body = msgspec.convert(asked, _Body)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise _unreadable(error) from error
+    assert isinstance(asked, Mapping)  # or it could not be converted
+    return _request(body, _ignored(asked, sampling))
 
 
 def _unreadable(error: Exception) -> ChatError:
-    if isinstance(error, ChatError):
-        return error
     return ChatError(f"the request is no chat completion request: {error}", code="invalid_request")
 
 
-def _request(body: _Body, sampling: SamplingParams) -> ChatRequest:
+def _request(body: _Body, ignored: tuple[str, ...]) -> ChatRequest:
     _refuse_other_shapes(body)
     tools = tuple(_schema(tool) for tool in body.tools or ())
     stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
@@ -143,7 +136,7 @@ def _request(body: _Body, sampling: SamplingParams) -> ChatRequest:
         stop=tuple(stop for stop in stops if stop),
         stream=bool(body.stream),
         include_usage=body.stream_options is not None and body.stream_options.include_usage,
-        ignored=_ignored(body, sampling),
+        ignored=ignored,
     )
 
 
@@ -166,13 +159,13 @@ def _refuse_other_shapes(body: _Body) -> None:
             raise ChatError(f"{name} is not answered; {advice}", param=name)
 
 
-def _ignored(body: _Body, sampling: SamplingParams) -> tuple[str, ...]:
+def _ignored(body: Mapping[str, Any], sampling: SamplingParams) -> tuple[str, ...]:
     """What the request says of the sampling, and the run says otherwise."""
-    asked = {name: getattr(body, name) for name in STEERING if getattr(body, name) is not None}
+    asked = {name: body[name] for name in STEERING if body.get(name) is not None}
     own = {name: getattr(sampling, name) for name in ("temperature", "top_p", "top_k")}
     own |= {"response_format": {"type": "text"}, "parallel_tool_calls": True}
     names = [name for name, value in asked.items() if name not in own or own[name] != value]
-    if body.tool_choice not in (None, "auto", "none"):
+    if body.get("tool_choice") not in (None, "auto", "none"):
         names.append("tool_choice")
     return tuple(names)
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import anyio
 import torch
@@ -14,27 +15,20 @@ import torch
 from agentrl.algorithms.load import load_algorithm
 from agentrl.clock import MonotonicClock
 from agentrl.cluster.layout import INCARNATION
-from agentrl.cluster.signals import Flag, exit_at_once
+from agentrl.cluster.signals import exit_at_once
 from agentrl.cluster.spec import RunSpec
 from agentrl.config.device_defaults import engine_dtype, engines_tell_digests
 from agentrl.learner.loop import run_learner
 from agentrl.learner.megatron import MegatronBackend
+from agentrl.models.registry import open_model
 from agentrl.serving.control import EngineControl
 from agentrl.serving.key import read_key
 from agentrl.serving.routing import RoutedWeightSink
 from agentrl.serving.weights import FleetWeightSink
 from agentrl.types import EngineAddress
 from agentrl.wire.blocking import BlockingPeer
-from agentrl.wire.keys import load_keys
 
-__all__ = ["main"]
-
-_TORCH_DTYPES = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-    "auto": None,
-}
+__all__ = ["main", "sink_settings"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -46,9 +40,6 @@ def main(spec: RunSpec, rank: int) -> None:
     def on_sigterm(number: int, frame: FrameType | None) -> None:
         stop.set()
 
-    # The driver's word that an engine or the router has come back.
-    news = Flag()
-    signal.signal(signal.SIGUSR1, lambda number, frame: news.set())
     signal.signal(signal.SIGTERM, on_sigterm)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     config = spec.config
@@ -65,14 +56,13 @@ def main(spec: RunSpec, rank: int) -> None:
         models=algorithm.needs.models,
     )
     sink = _sink(spec, spec.router_url) if backend.is_source and spec.router_url else None
-    keys = load_keys(Path(spec.keys_dir)) if spec.keys_dir else None
     name = f"learner-{rank}"
     connection = BlockingPeer(
         spec.buffer_address,
         role="learner",
         name=name,
         incarnation=os.environ.get(INCARNATION),
-        keys=keys,
+        keys=spec.peer_keys(),
         on_fenced=exit_at_once,
     )
     try:
@@ -84,7 +74,6 @@ def main(spec: RunSpec, rank: int) -> None:
                 sink,
                 clock=MonotonicClock(),
                 should_stop=stop.is_set,
-                should_republish=news.take,
             )
         _LOG.info("%s ended: %s", name, outcome)
     finally:
@@ -93,25 +82,34 @@ def main(spec: RunSpec, rank: int) -> None:
         backend.close()
 
 
+def sink_settings(spec: RunSpec) -> dict[str, Any]:
+    """What the sender of weights is told, beside where the engines are."""
+    config = spec.config
+    return {
+        "bucket_bytes": config.update_weight_buffer_size,
+        "timeout_s": config.update_weights_timeout,
+        "fleet_size": config.update_weights_fleet_size,
+        "ranks_per_engine": config.rollout_num_gpus_per_engine,
+        "engine_dtype": getattr(torch, engine_dtype(config), None),
+        "tells_digests": engines_tell_digests(config),
+    }
+
+
 def _sink(spec: RunSpec, router_url: str) -> RoutedWeightSink:
     """The way to the engines; returns when all of them are there."""
     anyio.run(_engines_ready, spec)
-    config = spec.config
     key = read_key(spec.engine_key_file)
+    family = open_model(Path(spec.model_dir), spec.config.model_family).family
 
     def open_sink(on_lost: Callable[[EngineAddress], None]) -> FleetWeightSink:
         return FleetWeightSink(
             spec.engines,
-            bucket_bytes=config.update_weight_buffer_size,
-            timeout_s=config.update_weights_timeout,
-            fleet_size=config.update_weights_fleet_size,
             on_lost=on_lost,
             backend="nccl" if torch.cuda.is_available() else "gloo",
             host=spec.collective_address,
-            ranks_per_engine=config.rollout_num_gpus_per_engine,
             key=key,
-            engine_dtype=_TORCH_DTYPES[engine_dtype(config)],
-            tells_digests=engines_tell_digests(config),
+            fused=family.engine_fused,
+            **sink_settings(spec),
         )
 
     return RoutedWeightSink(router_url, spec.engines, open_sink, key)

@@ -3,6 +3,7 @@
 import functools
 import os
 from pathlib import Path
+from typing import Any
 
 import anyio
 
@@ -14,10 +15,22 @@ from agentrl.cluster.signals import until_sigterm
 from agentrl.cluster.spec import RunSpec
 from agentrl.serving.client import EngineClient
 from agentrl.serving.key import read_key
-from agentrl.wire.keys import load_keys
 from agentrl.wire.peer import BufferPeer
 
-__all__ = ["main"]
+__all__ = ["client_settings", "main"]
+
+
+def client_settings(spec: RunSpec) -> dict[str, Any]:
+    """What the worker's client of the engines is told, beside where they are."""
+    config = spec.config
+    permits = config.num_engines * config.sglang_server_concurrency // config.num_agent_workers
+    return {
+        "vocab_size": spec.model.vocab_size,
+        "max_context": spec.model.max_context,
+        "num_permits": max(1, permits),
+        "turn_timeout_s": config.turn_timeout_s,
+        "partial_rollout": config.partial_rollout,
+    }
 
 
 def main(spec: RunSpec, name: str) -> None:
@@ -32,17 +45,12 @@ async def _work(spec: RunSpec, name: str) -> None:
         config, Path(spec.model_dir), spec.model.max_context, spec.services
     )
     worker = Worker(settings)
-    permits = config.num_engines * config.sglang_server_concurrency // config.num_agent_workers
     client = EngineClient(
         spec.router_url or "",  # nobody asks where there are no engines
         spec.engines,
-        vocab_size=spec.model.vocab_size,
-        max_context=spec.model.max_context,
-        num_permits=max(1, permits),
-        turn_timeout_s=config.turn_timeout_s,
-        partial_rollout=config.partial_rollout,
         key=read_key(spec.engine_key_file),
         clock=MonotonicClock(),
+        **client_settings(spec),
     )
     peer = BufferPeer(
         spec.buffer_address,
@@ -50,7 +58,7 @@ async def _work(spec: RunSpec, name: str) -> None:
         name=name,
         incarnation=os.environ.get(INCARNATION),
         running=worker.running,
-        keys=load_keys(Path(spec.keys_dir)) if spec.keys_dir else None,
+        keys=spec.peer_keys(),
     )
     async with client, peer:
         await worker.run(peer, client)

@@ -19,16 +19,17 @@ from megatron.core.distributed import finalize_model_grads
 from torch import Tensor
 
 from agentrl.algorithms.rows import LossFn, MicroBatch
+from agentrl.config.megatron import MegatronSettings
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.learner.backend import StepResult
 from agentrl.learner.measures import Measures, joined
-from agentrl.learner.megatron import checkpoint, compat, parallel, state, weights
-from agentrl.learner.megatron.architecture import Architecture
+from agentrl.learner.megatron import checkpoint, compat, parallel, state
 from agentrl.learner.megatron.model import build_model, parameter_dtype, transformer_config
 from agentrl.learner.megatron.optimizer import Optimizer, wrap_model
 from agentrl.learner.megatron.passes import Layout, backward_pass, forward_pass
-from agentrl.learner.megatron.settings import MegatronSettings
+from agentrl.learner.megatron.weights import Weights
+from agentrl.models.registry import open_model
 
 __all__ = ["MegatronBackend"]
 
@@ -62,10 +63,10 @@ class MegatronBackend:
                 f"the learner was started with {world_size} ranks, "
                 f"the run is configured for {cfg.num_learner_ranks}"
             )
-        self._architecture = Architecture.from_checkpoint(model_dir)
-        self._architecture.check(self._settings)
+        self._described = open_model(model_dir, cfg.model_family)
+        self._described.architecture.check(self._settings)
         self._model_dir = model_dir
-        self._config = transformer_config(self._architecture, self._settings)
+        self._config = transformer_config(self._described.architecture, self._settings)
         self._config.finalize_model_grads_func = _sum_gradients
         parallel.open_groups(
             self._settings,
@@ -102,8 +103,10 @@ class MegatronBackend:
             ),
             temperature=cfg.scoring_temperature,
         )
-        model = self._loaded_model(device)
-        frozen = {name: self._loaded_model(device).eval().requires_grad_(False) for name in models}
+        model, self._weights = self._loaded_model(device)
+        frozen = {
+            name: self._loaded_model(device)[0].eval().requires_grad_(False) for name in models
+        }
         self._model = wrap_model(model, self._config, self._settings)
         self._models: dict[str, Any] = {"policy": self._model, **frozen}
         if self._settings.overlap_grad_reduce:
@@ -112,17 +115,17 @@ class MegatronBackend:
         log.info(
             "rank %d: %s with %d parameters on %s",
             dist.get_rank(),
-            self._architecture.name,
+            self._described.architecture.name,
             sum(parameter.numel() for parameter in model.parameters()),
             device,
         )
 
-    def _loaded_model(self, device: torch.device) -> Any:
-        model = build_model(self._architecture, self._config, torch.device("cpu"))
-        shapes = weights.hf_shapes(self._architecture)
-        with checkpoint.Checkpoint(self._model_dir, shapes) as tensors:
-            weights.load(model, self._architecture, tensors)
-        return model.to(device)
+    def _loaded_model(self, device: torch.device) -> tuple[Any, Weights]:
+        model = build_model(self._described.architecture, self._config, torch.device("cpu"))
+        weights = Weights(model, self._described)
+        with checkpoint.Checkpoint(self._model_dir, weights.shapes) as tensors:
+            weights.load(tensors)
+        return model.to(device), weights
 
     def run(self, model: str, micro_batches: Sequence[MicroBatch]) -> list[Tensor]:
         """See `TrainBackend.run`. ValueError for a model that was not asked for."""
@@ -144,7 +147,7 @@ class MegatronBackend:
     def hf_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """See `TrainBackend.hf_tensors`."""
         self._finish_gathering()
-        return weights.export(self._model.module, self._architecture)
+        return self._weights.export()
 
     def save_hf(self, directory: Path) -> None:
         """See `TrainBackend.save_hf`; the source rank writes."""

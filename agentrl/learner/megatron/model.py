@@ -1,9 +1,10 @@
 """Builds this rank's share of the model: megatron-core's GPTModel with packed attention.
 
-Parameters are left uninitialised; `weights.load` fills every one of them. The layer is
+Parameters are left uninitialised; `Weights.load` fills every one of them. The layer is
 megatron-core's local one, so no Transformer Engine, Apex or flash-attn is needed.
 """
 
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -12,13 +13,16 @@ from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from megatron.core.transformer.transformer_config import TransformerConfig
+from msgspec.structs import asdict
 from torch.nn.functional import silu
 
-from agentrl.learner.megatron.architecture import Architecture
+from agentrl.config.megatron import MegatronSettings
 from agentrl.learner.megatron.attention import PackedAttention
-from agentrl.learner.megatron.settings import MegatronSettings
+from agentrl.models.architecture import Architecture
 
 __all__ = ["build_model", "parameter_dtype", "transformer_config"]
+
+_FIELDS = {field.name for field in fields(TransformerConfig)}
 
 
 class RMSNorm(torch.nn.RMSNorm):
@@ -37,19 +41,13 @@ def parameter_dtype(settings: MegatronSettings) -> torch.dtype:
 
 
 def transformer_config(architecture: Architecture, settings: MegatronSettings) -> Any:
-    """megatron-core's TransformerConfig. `calculate_per_token_loss` makes its gradients plain sums
-    over ranks and micro-batches: the loss brings its own denominator."""
+    """megatron-core's TransformerConfig, with every field of it that `architecture` has.
+    `calculate_per_token_loss` makes its gradients plain sums over ranks and micro-batches: the loss
+    brings its own denominator."""
     dtype = parameter_dtype(settings)
     return TransformerConfig(
-        num_layers=architecture.num_layers,
-        hidden_size=architecture.hidden_size,
-        ffn_hidden_size=architecture.ffn_hidden_size,
-        num_attention_heads=architecture.num_attention_heads,
-        num_query_groups=architecture.num_query_groups,
-        kv_channels=architecture.kv_channels,
+        **{name: value for name, value in asdict(architecture).items() if name in _FIELDS},
         layernorm_epsilon=architecture.norm_epsilon,
-        qk_layernorm=architecture.qk_layernorm,
-        add_qkv_bias=architecture.add_qkv_bias,
         normalization="RMSNorm",
         gated_linear_unit=True,
         activation_func=silu,

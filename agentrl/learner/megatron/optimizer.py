@@ -15,12 +15,12 @@ from megatron.core.distributed import DistributedDataParallel, DistributedDataPa
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
 
+from agentrl.config.megatron import MegatronSettings
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.learner.megatron import moments
 from agentrl.learner.megatron.model import parameter_dtype
 from agentrl.learner.megatron.schedule import learning_rate
-from agentrl.learner.megatron.settings import MegatronSettings
 
 __all__ = ["Optimizer", "wrap_model"]
 

@@ -20,8 +20,8 @@ from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from torch import Tensor
 from torch._C._distributed_c10d import TCPStore
 
+from agentrl.config.megatron import MegatronSettings
 from agentrl.errors import EnvironmentSetupError
-from agentrl.learner.megatron.settings import MegatronSettings
 
 __all__ = [
     "all_gather_msgpack",

@@ -2,7 +2,7 @@
 
 Names are Megatron's own with underscores (`RunConfig.megatron`). Three kinds: settings, which
 change how the model is trained; fixed ones, of which one value is right here and any other refused;
-and architecture flags, which must say what the checkpoint's config.json says (`architecture.py`).
+and architecture flags, which must say what the checkpoint's config.json says (`agentrl.models`).
 Refused: any other name, a value out of bounds, and combinations that cannot run, all before a
 process group exists.
 """
@@ -75,8 +75,11 @@ class MegatronSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     @classmethod
     def from_config(cls, cfg: RunConfig) -> "MegatronSettings":
         """The checked settings of a run. Raises ConfigError naming the flag and the numbers."""
-        _refuse_unknown(cfg.megatron)
-        settings = cls(**{name: _converted(name, value) for name, value in cfg.megatron.items()})
+        refused: list[str] = []
+        values = {name: _converted(name, value, refused) for name, value in cfg.megatron.items()}
+        if refused:
+            raise ConfigError("\n".join(refused))
+        settings = cls(**values)
         _check_combinations(settings, cfg.num_learner_ranks)
         return settings
 
@@ -104,21 +107,16 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _refuse_unknown(given: dict[str, Any]) -> None:
-    names = MegatronSettings.__struct_fields__
-    for name in given:
-        if name not in names:
-            hint = nearest(flag(name), map(flag, names))
-            raise ConfigError(
-                f"{flag(name)} is not a Megatron setting that the learner supports{hint}"
-            )
-
-
-def _converted(name: str, value: Any) -> Any:
+def _converted(name: str, value: Any, refused: list[str]) -> Any:
+    """`value` as the setting's type; what is wrong with name or value is added to `refused`."""
+    if name not in _TYPES:
+        close = nearest(flag(name), map(flag, _TYPES))
+        refused.append(f"{flag(name)} is not a Megatron setting that the learner supports{close}")
+        return None
     try:
         return msgspec.convert(value, type=_TYPES[name])
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{flag(name)} cannot be {value!r}: {error}{_allowed(name)}") from None
+        refused.append(f"{flag(name)} cannot be {value!r}: {error}{_allowed(name)}")
 
 
 def _allowed(name: str) -> str:

@@ -1,22 +1,27 @@
-"""A real engine with agentrl's CPU attention says what transformers says."""
+"""For each family: a real engine with agentrl's CPU attention takes a push of the learner's
+weights, and says what transformers says."""
 
 import os
 import random
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import anyio
 import pytest
 import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from agentrl.cluster.ports import free_ports
+from agentrl.config.run import RunConfig
+from agentrl.learner.megatron import MegatronBackend
+from agentrl.models.registry import families
 from agentrl.serving.client import EngineClient
 from agentrl.serving.control import EngineControl
 from agentrl.serving.cpu import ATTENTION_BACKEND
 from agentrl.serving.launch import engine_command
+from agentrl.serving.weights import FleetWeightSink
 from agentrl.types import EngineAddress, Generation, SamplingParams
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real, pytest.mark.timeout(600)]
@@ -24,24 +29,50 @@ pytestmark = [pytest.mark.anyio, pytest.mark.real, pytest.mark.timeout(600)]
 VOCAB_SIZE, MAX_CONTEXT, NUM_REQUESTS, NUM_NEW = 500, 1024, 16, 24
 
 
-def make_model() -> Qwen3ForCausalLM:
-    torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=VOCAB_SIZE,
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=16,
-        max_position_embeddings=MAX_CONTEXT,
-        tie_word_embeddings=True,
-        eos_token_id=None,
-        bos_token_id=0,
-        pad_token_id=0,
-        initializer_range=0.2,
+def make_model(family: str, folder: Path, seed: int) -> PreTrainedModel:
+    """A small member of the family, saved in `folder`; with a context and vocabulary of its own."""
+    torch.manual_seed(seed)
+    config = AutoConfig.for_model(
+        **dict(families()[family].tiny)
+        | {"vocab_size": VOCAB_SIZE, "max_position_embeddings": MAX_CONTEXT}
+        | {"eos_token_id": None, "bos_token_id": 0, "pad_token_id": 0, "initializer_range": 0.2}
     )
-    return Qwen3ForCausalLM(config).to(torch.float32).eval()
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(config).to(torch.float32).eval()
+    for name, parameter in model.named_parameters():
+        if "norm" in name or "bias" in name:
+            parameter.data.uniform_(0.5, 1.5)
+    model.save_pretrained(folder)
+    return model
+
+
+def learned(folder: Path) -> dict[str, torch.Tensor]:
+    """What a learner sends of the model in `folder`."""
+    backend = MegatronBackend(
+        RunConfig(actor_num_gpus_per_node=1),
+        folder,
+        rank=0,
+        world_size=1,
+        master_address="127.0.0.1",
+        master_port=free_ports(1)[0],
+        num_training_steps=None,
+    )
+    with closing(backend):
+        return {name: tensor.clone() for name, tensor in backend.hf_tensors()}
+
+
+def push(family: str, engine: EngineAddress, tensors: dict[str, torch.Tensor]) -> None:
+    """Send the weights as version 1, and look at them in the engine."""
+    with FleetWeightSink(
+        [engine],
+        bucket_bytes=50_000,
+        timeout_s=60,
+        fleet_size=1,
+        engine_dtype=torch.float32,
+        fused=families()[family].engine_fused,
+        on_lost=lambda lost: pytest.fail(f"{lost.name} fell out of the push"),
+    ) as sink:
+        sink.publish(1, tensors.items())
+        sink.verify(tensors.items())
 
 
 def prompts() -> list[list[int]]:
@@ -103,12 +134,17 @@ def running_engine(folder: Path) -> Iterator[tuple[EngineAddress, subprocess.Pop
         process.wait(30)
 
 
-async def test_16_greedy_requests_at_once_equal_transformers(tmp_path: Path) -> None:
-    model = make_model()
-    model.save_pretrained(tmp_path / "model")
+@pytest.mark.parametrize("family", families())
+async def test_16_greedy_requests_after_a_push_equal_transformers(
+    family: str, tmp_path: Path
+) -> None:
+    make_model(family, tmp_path / "model", seed=0)
+    model = make_model(family, tmp_path / "learned", seed=1)
+    tensors = learned(tmp_path / "learned")
     with running_engine(tmp_path) as (engine, process):
         async with EngineControl(engine, timeout_s=10) as control:
             await control.wait_ready(300, lambda: process.poll() is None)
+        await anyio.to_thread.run_sync(push, family, engine, tensors)
         rounds = await generate(engine, rounds=2)
     for replies in rounds:
         for prompt, reply in zip(prompts(), replies, strict=True):
@@ -116,9 +152,10 @@ async def test_16_greedy_requests_at_once_equal_transformers(tmp_path: Path) -> 
 
 
 @torch.no_grad()
-def check_against(model: Qwen3ForCausalLM, prompt: list[int], reply: Generation) -> None:
+def check_against(model: PreTrainedModel, prompt: list[int], reply: Generation) -> None:
     """Each sampled token is the likeliest after those before it, with the same logprob."""
     assert len(reply.output_ids) == NUM_NEW
+    assert reply.versions == [1] * NUM_NEW
     logits = model(torch.tensor([prompt + reply.output_ids])).logits[0, len(prompt) - 1 : -1]
     assert logits.argmax(-1).tolist() == reply.output_ids
     expected = logits.log_softmax(-1)[range(NUM_NEW), reply.output_ids]

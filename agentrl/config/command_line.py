@@ -1,19 +1,21 @@
 """The command line: reading it, and the pages of `--help`.
 
 Every flag comes from `RunConfig` (own ones) or from a generated table (passed through); an own flag
-hides one of Megatron's of the same name. Values stay text here: `resolve.py` converts them together
-with those of files. Refused: an unknown flag, with the nearest names or what to write instead.
+hides one of Megatron's of the same name. Which flags were given, and how they were spelled, is kept
+beside their values. Refused: unknown flags, with the nearest names or what to write instead, and
+values out of bounds; all of them are named, and what is right is read.
 """
 
 import argparse
 import functools
+import re
 import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, NoReturn
 
 import msgspec
 
-from agentrl.config import passthrough, spellings
+from agentrl.config import fields, passthrough, spellings
 from agentrl.config.fields import Field, own_fields
 from agentrl.config.passthrough import FAMILIES, Family, Flag, spelled
 from agentrl.errors import ConfigError
@@ -32,10 +34,12 @@ _INDENT = 34
 
 
 class GivenFlags(msgspec.Struct, frozen=True):
-    """What the command line says: raw values by field (`own`) and by family and key."""
+    """What the command line says: values by field, a family's under its name; the spellings of
+    these fields; and a line for each flag that is unknown, or whose value cannot be."""
 
-    own: dict[str, Any]
-    families: dict[Family, dict[str, Any]]
+    values: dict[str, Any] = {}
+    said: dict[str, str] = {}
+    refused: list[str] = []
     config: str | None = None
     dry_run: bool = False
 
@@ -46,21 +50,26 @@ class _Parser(argparse.ArgumentParser):
 
 
 def read_flags(argv: list[str]) -> GivenFlags:
-    """The flags of `argv`. Raises ConfigError for what is unknown or lacks its value."""
+    """The flags of `argv`. Raises ConfigError for one that lacks its value."""
     space, unknown = _parser().parse_known_args(argv)
-    if unknown:
-        raise ConfigError(_about_unknown(unknown))
-    own: dict[str, Any] = {}
-    families: dict[Family, dict[str, Any]] = {family: {} for family in FAMILIES}
+    values: dict[str, Any] = {}
+    said: dict[str, str] = {}
+    refused = list(_about_unknown(unknown))
     for name, value in vars(space).items():
         family, dot, key = name.partition(".")
-        if not dot:
-            continue
-        if family == "own":
-            own[key] = value
-        else:
-            families[next(f for f in FAMILIES if f == family)][key] = value
-    return GivenFlags(own, families, config=space.config, dry_run=space.dry_run)
+        try:
+            if family == "own":
+                field = own_fields()[key]
+                values[key] = fields.convert(field, value)
+                said[key] = field.spelled(value)
+            elif dot:
+                family = next(f for f in FAMILIES if f == family)
+                values.setdefault(family, {})[key] = passthrough.convert(family, key, value)
+                flag = spelled(family, "--" + key.replace("_", "-"))
+                said[family] = ", ".join(filter(None, (said.get(family), flag)))
+        except ConfigError as error:
+            refused.append(str(error))
+    return GivenFlags(values, said, refused, config=space.config, dry_run=space.dry_run)
 
 
 @functools.cache
@@ -109,15 +118,16 @@ def known_flags() -> list[str]:
     return found
 
 
-def _about_unknown(unknown: list[str]) -> str:
-    for text in unknown:
-        if text.startswith("-"):
-            name = text.split("=")[0]
-            if advice := spellings.advice(name):
-                return f"unknown flag {name}: {advice}"
-            own = [field.flag for field in own_fields().values()]
-            return f"unknown flag {name}{nearest(name, own) or nearest(name, known_flags())}"
-    return f"unexpected argument {unknown[0]!r}: values follow their flag, as in --num-rollout 10"
+def _about_unknown(words: list[str]) -> Iterator[str]:
+    """A line for each word that no flag took; what follows an unknown flag is its value."""
+    own = [field.flag for field in own_fields().values()]
+    flags = [word.split("=")[0] for word in words if re.match(r"--?[^\d.]", word)]
+    if words and not words[0].startswith("-"):
+        yield f"unexpected argument {words[0]!r}: values follow their flag, as in --num-rollout 10"
+    for name in dict.fromkeys(flags):
+        advice = spellings.advice(name)
+        close = nearest(name, own) or nearest(name, known_flags())
+        yield f"unknown flag {name}" + (f": {advice}" if advice else close)
 
 
 # ---- help ---------------------------------------------------------------------------------------
@@ -153,8 +163,8 @@ def _own_page(program: Program) -> Iterator[str]:
     yield from _entry("--dry-run", "print the resolved run, its placement and sizes; start nothing")
     group = ""
     for field in own_fields().values():
-        if field.group != group:
-            group = field.group
+        if field.fact.group != group:
+            group = field.fact.group
             yield f"\n{group}:"
         yield from _entry(f"{field.flag} {_metavar(field)}".rstrip(), _said(field))
     yield "\npassed through: Megatron's own names, --sglang-* and --router-*; see --help PAGE"

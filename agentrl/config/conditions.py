@@ -1,0 +1,93 @@
+"""Named conditions under which a flag is read (`Fact.needs`), and what to do where one fails.
+
+The learner's rooms decide by the same settings; a test compares what they read with what is said
+here.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from agentrl.config.run import RunConfig
+
+__all__ = ["CONDITIONS", "ROW_ENVS", "Condition"]
+
+#: The environments for rows of a prompt and a label; that of a run which names none is the first.
+ROW_ENVS = ("single-turn", "tools")
+
+
+class Condition(msgspec.Struct, frozen=True):
+    """`otherwise` completes `FLAG: `: why nothing reads it, and what to do."""
+
+    holds: Callable[[RunConfig], bool]
+    otherwise: str
+
+
+def _policy_loss(config: RunConfig) -> bool:
+    return config.loss_type == "policy_loss"
+
+
+CONDITIONS = {
+    "new_run": Condition(
+        lambda config: not config.is_continued,
+        "--resume names the directory of the run; leave this out",
+    ),
+    "rows": Condition(
+        lambda config: config.prompt_data is not None,
+        "this is about the rows of --prompt-data; without it the environment brings its tasks in "
+        "an order of its own (see --num-rollout)",
+    ),
+    "row_env": Condition(
+        lambda config: config.is_supervised or config.env in ROW_ENVS,
+        f"only --env {' and '.join(ROW_ENVS)} read this; tell another environment about its rows "
+        "with --env-args",
+    ),
+    "random": Condition(
+        lambda config: not config.is_supervised or config.rollout_shuffle,
+        "demonstrations come in the order of their file, and nothing is drawn; give "
+        "--rollout-shuffle, or leave this out",
+    ),
+    "ahead": Condition(
+        lambda config: config.num_ahead > 0 or config.update_weights_interval > 1,
+        "generation waits for the learner (train.py, or B or S of 0 and I of 1), so no token is "
+        "stale and no turn meets a push; leave this out",
+    ),
+    "custom_loss": Condition(
+        lambda config: config.loss_type == "custom_loss",
+        "only --loss-type custom_loss calls it; give both or neither",
+    ),
+    "policy_loss": Condition(
+        _policy_loss,
+        "--loss-type custom_loss has a loss of its own, which does not know of this; leave it out",
+    ),
+    "tis": Condition(
+        lambda config: _policy_loss(config) and config.use_tis,
+        "no token is weighted by a truncated pi_prox / mu under --no-use-tis or a custom loss; "
+        "leave this out",
+    ),
+    "kl_loss": Condition(
+        lambda config: _policy_loss(config) and config.use_kl_loss,
+        "this has no effect without --use-kl-loss, nor under a custom loss; give both or neither",
+    ),
+    "group_statistics": Condition(
+        lambda config: not config.disable_rewards_normalization,
+        "--disable-rewards-normalization takes rewards as they are, and nothing is divided; give "
+        "one of the two",
+    ),
+    "decay": Condition(
+        lambda config: config.lr_decay_style != "constant",
+        "--lr-decay-style constant never comes down to it; name another style, or leave this out",
+    ),
+    "eval_interval": Condition(
+        lambda config: config.eval_interval is not None,
+        "this is about the evaluations of --eval-interval, which is not given; name the iterations "
+        "between them (the first and the last evaluation of a run are of one version each without "
+        "it)",
+    ),
+    "evaluation_sets": Condition(
+        # Rows to train on bring none; an environment may.
+        lambda config: bool(config.eval_prompt_data) or config.prompt_data is None,
+        "there is nothing to evaluate beside the rows of --prompt-data; name other rows with "
+        "--eval-prompt-data NAME FILE, or leave this out",
+    ),
+}

@@ -1,0 +1,114 @@
+"""`flag(...)`: what there is to say of a flag, at its field, and nowhere else.
+
+Help page, command line, refusals and the rules for a continued run read these facts; no module
+keeps a list of flags of its own. Tests compare them with what the processes of a run are given.
+"""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+__all__ = [
+    "ACTS",
+    "ALL",
+    "FREE",
+    "GROUPS",
+    "PLAYED",
+    "POLICY",
+    "STATE",
+    "TASKS",
+    "TRAINS",
+    "AtLeastTwo",
+    "Count",
+    "Fact",
+    "Mode",
+    "Natural",
+    "NonNegative",
+    "OnResume",
+    "OverOne",
+    "fixed",
+    "flag",
+    "mode_of",
+    "noted",
+]
+
+# A bound belongs to the number, not to its absence.
+Natural = Annotated[int, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=1)]
+AtLeastTwo = Annotated[int, Meta(ge=2)]
+NonNegative = Annotated[float, Meta(ge=0)]
+OverOne = Annotated[float, Meta(gt=1)]
+
+#: What a run does: learn from rewarded episodes, imitate dialogues, or only score a model.
+Mode = Literal["policy", "supervised", "eval"]
+POLICY: frozenset[Mode] = frozenset({"policy"})
+TRAINS: frozenset[Mode] = frozenset({"policy", "supervised"})
+ACTS: frozenset[Mode] = frozenset({"policy", "eval"})
+ALL: frozenset[Mode] = TRAINS | ACTS
+
+
+class OnResume(msgspec.Struct, frozen=True):
+    """Whether a continued run may change the flag. `why`: of a fixed one what contradicts a change,
+    of a noted one what the user should know."""
+
+    kind: Literal["free", "fixed", "noted"]
+    why: str = ""
+
+
+def fixed(why: str) -> OnResume:
+    """Something stored was made under the old value, and would be read as if under the new one."""
+    return OnResume("fixed", why)
+
+
+def noted(why: str) -> OnResume:
+    """A change is allowed, and told."""
+    return OnResume("noted", why)
+
+
+#: It applies from the continuation on, and no stored row contradicts it.
+FREE = OnResume("free")
+TASKS = fixed("its ledger counts the tasks of that")
+GROUPS = fixed("its ledger holds groups of that")
+PLAYED = fixed("its ledger holds episodes that were played under that")
+STATE = fixed("its checkpoints go on from that")
+
+
+class Fact(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a flag beside its type, bounds and help.
+
+    group        section of the help page
+    on_resume    whether a continued run may change it
+    modes        runs that read it; in others it is refused
+    needs        name of the condition (`conditions.py`) under which they do; None: always
+    holds        rows: a file of tasks; folder: written to config.toml as an absolute path;
+                 code: a name or path of the user's code; model: a directory of weights
+    env_arg      argument of the environments for rows that it becomes
+    synchronous  the one value that train.py has
+    starts       naming it makes a run of one's own: no preset lies under it
+    """
+
+    group: str
+    on_resume: OnResume
+    modes: frozenset[Mode] = ALL
+    needs: str | None = None
+    holds: Literal["value", "rows", "folder", "code", "model"] = "value"
+    env_arg: str | None = None
+    synchronous: int | None = None
+    starts: bool = False
+
+
+_FACTS = frozenset(Fact.__struct_fields__)
+
+
+def flag(text: str, **said: Any) -> Meta:
+    """The help text of a field with its facts (those of `Fact`) and bounds (those of `Meta`)."""
+    fact = Fact(**{name: said.pop(name) for name in _FACTS & said.keys()})
+    return Meta(description=text, extra_json_schema={"fact": fact}, **said)
+
+
+def mode_of(values: Any) -> Mode:
+    """The mode of a run with these settings by name."""
+    if values.get("eval_only"):
+        return "eval"
+    return "supervised" if values.get("loss_type") == "sft_loss" else "policy"

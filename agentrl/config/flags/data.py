@@ -1,0 +1,68 @@
+"""Tasks, and the environment that plays them."""
+
+from functools import partial
+from typing import Annotated, Any
+
+from agentrl.config.facts import ACTS, GROUPS, PLAYED, TASKS, TRAINS, flag
+from agentrl.config.flags.run import RunFlags
+from agentrl.shipped import CHAT_FORMATS
+
+__all__ = ["DataFlags"]
+
+_flag = partial(flag, group="data", on_resume=TASKS)
+_env = partial(_flag, modes=ACTS, on_resume=GROUPS)
+_key = partial(_flag, needs="row_env")
+
+
+class DataFlags(RunFlags, frozen=True, kw_only=True):
+    """Tasks, and the environment that plays them."""
+
+    prompt_data: Annotated[
+        str | None,
+        _flag(
+            "JSONL file of tasks, one object a line; path@[a:b] takes a slice",
+            holds="rows",
+            starts=True,
+        ),
+    ] = None
+    input_key: Annotated[
+        str, _key("key of the prompt in a row (used by --env single-turn)", env_arg="input_key")
+    ] = "input"
+    label_key: Annotated[
+        str | None, _key("key of the label in a row", modes=ACTS, env_arg="label_key")
+    ] = None
+    custom_rm_path: Annotated[
+        str | None,
+        _key(
+            "reward of --env single-turn and tools: a name that a package brings, pkg.module:fn or "
+            "path/to/file.py[:fn], called as fn(text, label, task)",
+            modes=ACTS,
+            on_resume=PLAYED,
+            holds="code",
+            env_arg="reward",
+        ),
+    ] = None
+    rollout_shuffle: Annotated[
+        bool, _flag("shuffle the tasks of each epoch by --rollout-seed", modes=TRAINS, needs="rows")
+    ] = False
+    rollout_seed: Annotated[int, _flag("seed of task order and episodes", needs="random", ge=0)] = (
+        42
+    )
+    env: Annotated[
+        str | None,
+        _env(
+            "environment: a registered name, pkg.module:Class or path/to/file.py[:Class]",
+            holds="code",
+            starts=True,
+        ),
+    ] = None
+    env_args: Annotated[dict[str, Any], _env("keyword arguments of the Env as JSON")] = {}
+    chat_format: Annotated[
+        str,
+        _flag(
+            f"how turns and tool calls are written as tokens: {CHAT_FORMATS}, or one of yours: "
+            "pkg.module:Class or path/to/file.py[:Class]",
+            on_resume=PLAYED,
+            holds="code",
+        ),
+    ] = "qwen"

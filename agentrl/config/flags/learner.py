@@ -1,0 +1,70 @@
+"""The model: where its weights come from, where they go, and how many rows a step takes."""
+
+from functools import partial
+from typing import Annotated
+
+from agentrl.config.facts import FREE, STATE, TRAINS, flag
+from agentrl.config.flags.asynchrony import AsynchronyFlags
+
+__all__ = ["LearnerFlags"]
+
+_flag = partial(flag, group="learner", on_resume=FREE)
+_trained = partial(_flag, modes=TRAINS)
+
+
+class LearnerFlags(AsynchronyFlags, frozen=True, kw_only=True):
+    """The model: where its weights come from, where they go, and how many rows a step takes."""
+
+    hf_checkpoint: Annotated[
+        str | None,
+        _flag(
+            "Hugging Face model directory: architecture, weights, tokenizer",
+            on_resume=STATE,
+            holds="model",
+            starts=True,
+        ),
+    ] = None
+    model_family: Annotated[
+        str | None,
+        _flag(
+            "what reads --hf-checkpoint (default: the family of its architecture): an "
+            "architecture, pkg.module:NAME or path/to/file.py[:NAME], a Family of agentrl.models",
+            on_resume=STATE,
+            holds="code",
+        ),
+    ] = None
+    save: Annotated[
+        str | None,
+        _trained(
+            "folder of the checkpoints (default: runs/ID/recovery)", on_resume=STATE, holds="folder"
+        ),
+    ] = None
+    save_interval: Annotated[
+        int, _trained("iterations between checkpoints; the two newest are kept", ge=1)
+    ] = 10
+    load: Annotated[
+        str | None,
+        _flag(
+            "a run or a folder of checkpoints, whose newest gives weights and optimizer to begin "
+            "with, or one checkpoint",
+            on_resume=STATE,
+            holds="folder",
+        ),
+    ] = None
+    save_hf: Annotated[
+        str | None,
+        _trained(
+            "where the final weights go in Hugging Face format (default: runs/ID/hf); with "
+            "{rollout_id} in it, a model goes there with every checkpoint",
+            holds="folder",
+        ),
+    ] = None
+    num_steps_per_rollout: Annotated[int, _trained("M: optimizer steps in an iteration", ge=1)] = 1
+    max_tokens_per_gpu: Annotated[
+        int,
+        _trained(
+            "tokens of a packed micro-batch for each rank that shares it (context parallelism); a "
+            "longer trajectory is a micro-batch of its own",
+            ge=1,
+        ),
+    ] = 8192

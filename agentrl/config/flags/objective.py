@@ -1,0 +1,97 @@
+"""What is learnt: the loss and its terms.
+
+A loss is the configuration's and not a checkpoint's: a continued run may change all but its kind.
+"""
+
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from agentrl.config.facts import FREE, POLICY, STATE, TRAINS, NonNegative, OverOne, flag
+from agentrl.config.flags.learner import LearnerFlags
+from agentrl.shipped import ALGORITHMS
+
+__all__ = ["ObjectiveFlags"]
+
+_flag = partial(flag, group="objective", on_resume=FREE, modes=POLICY)
+_loss = partial(flag, group="policy loss", on_resume=FREE, modes=POLICY)
+_term = partial(_loss, needs="policy_loss")
+
+
+class ObjectiveFlags(LearnerFlags, frozen=True, kw_only=True):
+    """What is learnt: the loss and its terms."""
+
+    loss_type: Annotated[
+        Literal["policy_loss", "sft_loss", "custom_loss"],
+        _flag(
+            "what is learnt: rewarded episodes (policy_loss), or the demonstrated turns of "
+            "--prompt-data (sft_loss: --input-key names a list of chat messages)",
+            modes=TRAINS,
+            on_resume=STATE,
+        ),
+    ] = "policy_loss"
+    custom_loss_function_path: Annotated[
+        str | None,
+        _flag(
+            "loss of --loss-type custom_loss, called as fn(micro_batch, logprobs_T, entropy_T): "
+            "a name, pkg.module:fn or path/to/file.py[:fn]",
+            holds="code",
+            needs="custom_loss",
+        ),
+    ] = None
+    prompt_loss_weight: Annotated[
+        float,
+        _flag(
+            "sft_loss: weight of tokens that the assistant only reads",
+            modes=frozenset({"supervised"}),
+            ge=0,
+            le=1,
+        ),
+    ] = 0.0
+    advantage_estimator: Annotated[
+        str,
+        _flag(
+            f"how rewards become advantages: {ALGORITHMS}, a name that a package brings, or a "
+            "class of yours: path/to/file.py[:Class] or pkg.module:Class",
+            holds="code",
+        ),
+    ] = "grpo"
+    algorithm_args: Annotated[
+        dict[str, Any], _flag("arguments of that class as JSON, which fill its Args")
+    ] = {}
+    disable_grpo_std_normalization: Annotated[
+        bool,
+        _flag(
+            "do not divide by the group's standard deviation (Dr.GRPO)", needs="group_statistics"
+        ),
+    ] = False
+    disable_rewards_normalization: Annotated[
+        bool, _flag("use rewards as advantages, without group statistics")
+    ] = False
+    calculate_per_token_loss: Annotated[
+        bool,
+        _flag(
+            "mean over all sampled tokens (default: mean over episodes of the episode's mean)",
+            modes=TRAINS,
+        ),
+    ] = False
+    eps_clip: Annotated[float, _term("lower clip range of the ratio", ge=0)] = 0.2
+    eps_clip_high: Annotated[
+        NonNegative | None, _term("upper clip range (default: --eps-clip)")
+    ] = None
+    eps_clip_c: Annotated[
+        OverOne | None, _term("dual-clip constant for negative advantages (default: off)")
+    ] = None
+    use_tis: Annotated[bool, _term("weight tokens by truncated pi_prox / mu")] = True
+    tis_clip: Annotated[float, _loss("upper truncation of pi_prox / mu", needs="tis", gt=0)] = 2.0
+    tis_clip_low: Annotated[float, _loss("lower truncation of pi_prox / mu", needs="tis", ge=0)] = (
+        0.0
+    )
+    entropy_coef: Annotated[float, _term("weight of the entropy bonus")] = 0.0
+    use_kl_loss: Annotated[
+        bool, _loss("add a KL penalty to the initial weights (loads a reference model)")
+    ] = False
+    kl_loss_coef: Annotated[float, _loss("weight of the KL penalty", needs="kl_loss", ge=0)] = 0.0
+    kl_loss_type: Annotated[
+        Literal["k1", "k2", "k3", "low_var_kl"],
+        _loss("estimator of the KL penalty", needs="kl_loss"),
+    ] = "k1"

@@ -1,0 +1,60 @@
+"""Which run it is: its place, its length, its device, and the seed of the learner.
+
+The directory that is continued decides which run it is.
+"""
+
+from functools import partial
+from typing import Annotated, Literal
+
+import msgspec
+
+from agentrl.config.facts import FREE, GROUPS, STATE, TASKS, TRAINS, Count, flag
+
+__all__ = ["RunFlags"]
+
+_flag = partial(flag, group="run", on_resume=FREE)
+
+
+class RunFlags(msgspec.Struct, frozen=True, kw_only=True):
+    """Which run it is: its place, its length, its device, and the seed of the learner."""
+
+    preset: Annotated[
+        str | None,
+        _flag("start from this preset; its values lie under your flags", on_resume=GROUPS),
+    ] = None
+    run_dir: Annotated[str, _flag("folder that holds the run directories", needs="new_run")] = (
+        "runs"
+    )
+    run_id: Annotated[
+        str | None,
+        _flag(
+            "name of this run, [A-Za-z0-9._-]{1,80} (default: time and a short random id)",
+            needs="new_run",
+        ),
+    ] = None
+    resume: Annotated[
+        str, _flag("continue a run: its directory, or auto (an unfinished one); never")
+    ] = "never"
+    num_rollout: Annotated[
+        Count | None, _flag("iterations to train (default: until the tasks end)", modes=TRAINS)
+    ] = None
+    num_epoch: Annotated[
+        Count | None,
+        _flag("times to go through the task source", modes=TRAINS, on_resume=TASKS, needs="rows"),
+    ] = None
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"],
+        _flag(
+            "where the model runs: auto takes GPUs that are there if torch and SGLang can use "
+            "them; cpu hides them from the run"
+        ),
+    ] = "auto"
+    seed: Annotated[
+        int,
+        _flag(
+            "seed of the learner and of everything that has none of its own",
+            modes=TRAINS,
+            on_resume=STATE,
+            ge=0,
+        ),
+    ] = 1234

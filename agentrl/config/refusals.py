@@ -1,0 +1,35 @@
+"""All that is wrong is told at once: several checks, one error."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from agentrl.errors import AgentRLError, ConfigError
+
+__all__ = ["beside", "gather"]
+
+
+def gather(*checks: Callable[[], list[str] | None]) -> list[str]:
+    """The notes of all `checks`. Raises the first error, with the words of all."""
+    notes: list[str] = []
+    errors: list[AgentRLError] = []
+    for check in checks:
+        try:
+            notes += check() or []
+        except AgentRLError as error:
+            errors.append(error)
+    if errors:
+        raise type(errors[0])("\n".join(dict.fromkeys(map(str, errors))))
+    return notes
+
+
+@contextmanager
+def beside(refused: list[str]) -> Iterator[None]:
+    """Raise ConfigError with the lines of `refused`, and with what is refused within."""
+    try:
+        yield
+    except AgentRLError as error:
+        if not refused:
+            raise
+        raise ConfigError("\n".join([*refused, str(error)])) from error
+    if refused:
+        raise ConfigError("\n".join(refused))

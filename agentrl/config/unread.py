@@ -1,0 +1,61 @@
+"""No flag does nothing: one that was given, and that nothing in this run reads, is refused by name.
+
+Given are the flags of the command line, and what a file sets to another value than the default: a
+run's own config.toml spells out every default. Of a preset, and of a file whose model is scored
+(`--eval-only`), only what the run reads is taken.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from agentrl.config.conditions import CONDITIONS
+from agentrl.config.facts import Mode, mode_of
+from agentrl.config.fields import fact_of
+from agentrl.config.run import RunConfig
+
+__all__ = ["about_unread", "for_evaluation", "is_read"]
+
+_OTHERS: dict[Mode, str] = {
+    "policy": "a policy is trained on nothing but what it sampled; leave this out, or give "
+    "--loss-type sft_loss",
+    "supervised": "--loss-type sft_loss imitates dialogues, without engines, environment or "
+    "rewards; leave this out",
+    "eval": "an evaluation scores --hf-checkpoint, or --load with its architecture, and trains "
+    "nothing; leave this out",
+}
+
+
+def about_unread(config: RunConfig, said: Mapping[str, str]) -> list[str]:
+    """A line for each reason why flags of `said` (spellings by field) are not read."""
+    flags: dict[str, list[str]] = {}
+    for name, spelled in said.items():
+        if why := _why_unread(config, name):
+            flags.setdefault(why, []).append(spelled)
+    return [f"{', '.join(spelled)}: {why}" for why, spelled in flags.items()]
+
+
+def is_read(config: RunConfig, name: str) -> bool:
+    """Whether something in a run of `config` reads the field, or family, of that name."""
+    return _why_unread(config, name) is None
+
+
+def _why_unread(config: RunConfig, name: str) -> str | None:
+    fact = fact_of(name)
+    if config.mode not in fact.modes:
+        return _OTHERS[config.mode]
+    if fact.needs is None or CONDITIONS[fact.needs].holds(config):
+        return None
+    return CONDITIONS[fact.needs].otherwise
+
+
+def for_evaluation(layer: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a run that an evaluation of its model reads: neither where its training began
+    nor which dialogues were imitated."""
+    imitates = mode_of({**layer, "eval_only": False}) == "supervised"
+
+    def is_kept(name: str) -> bool:
+        fact = fact_of(name)
+        is_dialogue = imitates and (fact.holds == "rows" or fact.env_arg is not None)
+        return "eval" in fact.modes and name != "load" and not is_dialogue
+
+    return {name: value for name, value in layer.items() if is_kept(name)}

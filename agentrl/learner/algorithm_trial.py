@@ -1,0 +1,314 @@
+"""A user's algorithm is tried before anything starts, on a lease that nobody played.
+
+    parent: try_algorithm -> child: two iterations over a table of scores -> verdict, or deadline
+
+Three groups: one whose rewards are equal, one with an episode that failed, one of episodes with two
+segments and two roles. The path is the learner's own (`train_lease`); the backend looks at what
+each micro-batch is given and gives back. Refused are what the path itself refuses (an answer of a
+wrong length, or not finite), a loss that is none, a gradient at a label that is not trained, a loss
+that depends on the order of micro-batches, credit that is not the same twice, a state that does not
+come back, and a hang: each with a line of the user's file. The process is killed with all that it
+began.
+"""
+
+import faulthandler
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from torch import Tensor
+
+from agentrl.algorithms.base import Algorithm, credits_of
+from agentrl.algorithms.load import check_algorithm, load_algorithm
+from agentrl.algorithms.rows import LossFn, MicroBatch, Outputs
+from agentrl.columns import COLUMNS, Column
+from agentrl.config.run import RunConfig
+from agentrl.errors import AgentRLError, ConfigError, DataError
+from agentrl.learner.backend import StepResult
+from agentrl.learner.iteration import train_lease
+from agentrl.learner.measures import Measures, joined, measured
+from agentrl.learner.rows import Trajectory, decode_trajectory
+from agentrl.lineage import Lineage
+from agentrl.types import (
+    EpisodeFacts,
+    EpisodeId,
+    GroupRows,
+    LeaseHeader,
+    PayloadRef,
+    SpanKind,
+    StopReason,
+    TrajectoryMeta,
+    TrajectoryRow,
+    VersionRow,
+)
+from agentrl.user_traceback import is_users, shown_path, words_of
+
+__all__ = ["LIMIT_S", "try_algorithm"]
+
+#: Seconds that the two iterations may take: they take milliseconds.
+LIMIT_S = 60.0
+#: Seconds that the process has to start in, and to import torch.
+_START_S = 300.0
+_VOCABULARY = 16
+_LEASES = (3, 4)
+
+
+def try_algorithm(cfg: RunConfig, limit_s: float = LIMIT_S) -> None:
+    """Raise ConfigError for an algorithm that fails its trial."""
+    process = subprocess.Popen(  # noqa: S603 - ourselves, no shell
+        [sys.executable, "-m", __name__, str(limit_s)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
+        start_new_session=True,
+    )
+    try:
+        verdict, said = process.communicate(msgspec.json.encode(cfg), limit_s + _START_S)
+    except subprocess.TimeoutExpired:
+        verdict, said = b"", b""
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    if verdict:
+        text: str = msgspec.json.decode(verdict, type=str)
+    else:
+        text = _of_a_death(said.decode("utf-8", "replace"), limit_s)
+    if text:
+        raise ConfigError(f"--advantage-estimator {cfg.advantage_estimator}: {text}")
+
+
+def _of_a_death(said: str, limit_s: float) -> str:
+    """What to say of a process that gave no verdict: faulthandler names the line, innermost
+    first."""
+    frames = re.findall(r'File "([^"]+)", line (\d+) in (\S+)', said)
+    theirs = ((file, line, name) for file, line, name in frames if is_users(file))
+    file, line, name = next(theirs, (None, None, None))
+    place = f"{name} ({shown_path(file)}:{line})" if file else "the program"
+    if "Timeout" in said:
+        return f"{place} did not come to an end within {limit_s:g} s on a small lease"
+    return f"{place} ended the process: {' '.join(said.split())[-300:]}"
+
+
+# ---- in the process of its own -------------------------------------------------------------------
+
+
+def _main() -> None:
+    verdicts = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what the user's code prints is no verdict
+    cfg = msgspec.json.decode(sys.stdin.buffer.read(), type=RunConfig)
+    faulthandler.dump_traceback_later(float(sys.argv[1]), exit=True)
+    verdict = _problem(cfg)
+    faulthandler.cancel_dump_traceback_later()
+    verdicts.write(msgspec.json.encode(verdict or ""))
+    verdicts.flush()
+    os._exit(0)  # threads of the user's code do not hold it
+
+
+def _problem(cfg: RunConfig) -> str | None:
+    algorithm: Algorithm | None = None
+    try:
+        check_algorithm(cfg)
+        small = msgspec.structs.replace(cfg, num_steps_per_rollout=2, max_tokens_per_gpu=24)
+        algorithm = load_algorithm(small)
+        _play(algorithm)
+    except _BrokenError as error:
+        return f"{error}{_line_of(algorithm, error.methods)}"
+    except ConfigError as error:
+        return str(error)
+    except DataError as error:
+        named = re.search(r"\.(credit|mask|advantages)\b", str(error))
+        method = named[1] if named else "loss"
+        return f"{error}{_line_of(algorithm, (method, 'values'))}"
+    except BaseException as error:  # whatever it is, it is the user's
+        return words_of(error)
+    return None
+
+
+class _BrokenError(AgentRLError):
+    """Its text says what is wrong with what `methods` returned."""
+
+    def __init__(self, text: str, *methods: str) -> None:
+        super().__init__(text)
+        self.methods = methods
+
+
+def _play(algorithm: Algorithm) -> None:
+    lineage = Lineage(VersionRow(v, v - 1 if v else None, v) for v in range(max(_LEASES)))
+    backend = _Backend()
+    for number in _LEASES:
+        lease = _Lease(number, max(3, algorithm.needs.min_group + 1))
+        for group in lease.header.groups:
+            if credits_of(algorithm, group) != credits_of(algorithm, group):
+                raise _BrokenError(
+                    f"the credit of the rewards {group.rewards} is not the same twice: it is asked "
+                    "more than once; change state in `begin`",
+                    "values",
+                    "credit",
+                )
+        train_lease(lease.header, algorithm, backend, lineage, lease.fetch)
+    kept = algorithm.state()
+    again = load_algorithm(algorithm.cfg)
+    if kept:
+        again.restore(kept)
+    if again.state() != kept:
+        raise _BrokenError("`restore(state())` gives another state", "restore", "state")
+
+
+def _line_of(algorithm: Algorithm | None, methods: Sequence[str]) -> str:
+    """Where the user wrote the first of these methods."""
+    for cls in type(algorithm).__mro__:
+        for method in methods:
+            code = getattr(vars(cls).get(method), "__code__", None)
+            if code is not None and is_users(code.co_filename):
+                return f" ({shown_path(code.co_filename)}:{code.co_firstlineno})"
+    return ""
+
+
+class _Backend:
+    """One rank whose model is a table of scores that learns nothing: the loss is looked at."""
+
+    data_parallel_rank, data_parallel_size = 0, 1
+    is_source = True
+
+    def __init__(self) -> None:
+        generator = torch.Generator().manual_seed(0)
+        self._table = torch.randn(_VOCABULARY, _VOCABULARY, generator=generator)
+
+    def run(self, model: str, micro_batches: Sequence[MicroBatch]) -> list[Tensor]:
+        return [self._outputs(batch).logprobs_T.detach() for batch in micro_batches]
+
+    def step(self, model: str, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:
+        forth = [self._look(batch, loss_fn) for batch in micro_batches]
+        back = [self._look(batch, loss_fn) for batch in reversed(micro_batches)][::-1]
+        for (first, _), (second, _) in zip(forth, back, strict=True):
+            if first != second:
+                raise _BrokenError(
+                    f"the loss of a micro-batch is {first:g}, and {second:g} when the others came "
+                    "before it: it must not depend on their order",
+                    "loss",
+                )
+        measures = joined(report for _, report in forth)
+        return StepResult(skipped=False, grad_norm=0.0, lr=0.0, metrics=measures)
+
+    def _look(self, batch: MicroBatch, loss_fn: LossFn) -> tuple[float, Measures]:
+        out = self._outputs(batch)
+        loss, report = loss_fn(batch, out)
+        if not isinstance(loss, Tensor) or loss.numel() != 1 or not bool(torch.isfinite(loss)):
+            shown = f"{loss!r:.100}"
+            raise _BrokenError(f"the loss is {shown}; a finite scalar is wanted", "loss")
+        if batch.columns["mask"].any() and not loss.requires_grad:
+            raise _BrokenError("the loss has no gradient", "loss", "advantages")
+        self._look_at_gradient(batch, loss, out)
+        return float(loss.detach()), measured(report)
+
+    def _look_at_gradient(self, batch: MicroBatch, loss: Tensor, out: Outputs) -> None:
+        if not loss.requires_grad:
+            return
+        untrained_T = ~batch.columns["mask"]
+        for name, value_T in (("logprobs_T", out.logprobs_T), ("entropy_T", out.entropy_T)):
+            (grad_T,) = torch.autograd.grad(loss, value_T, retain_graph=True, allow_unused=True)
+            odd = 0 if grad_T is None else int((grad_T[untrained_T] != 0).sum())
+            if odd:
+                raise _BrokenError(
+                    f"the loss has a gradient at {odd} labels of {name} that are not trained: use "
+                    "column `mask`",
+                    "loss",
+                )
+            if grad_T is not None and not bool(torch.isfinite(grad_T).all()):
+                raise _BrokenError(f"the gradient of the loss by {name} is not finite", "loss")
+
+    def _outputs(self, batch: MicroBatch) -> Outputs:
+        logprobs_TV = torch.log_softmax(self._table[batch.tokens_T], dim=-1)
+        entropy_T = -(logprobs_TV.exp() * logprobs_TV).sum(-1)
+        logprobs_T = logprobs_TV.gather(1, batch.labels_T[:, None]).squeeze(1)
+        return Outputs(logprobs_T.requires_grad_(), entropy_T.requires_grad_())
+
+    def all_reduce_sum(self, values: Sequence[float]) -> list[float]:
+        return list(values)
+
+
+class _Lease:
+    """A lease of `size` episodes a group, and the rows behind it."""
+
+    def __init__(self, number: int, size: int) -> None:
+        self._random = random.Random(number)
+        self._number = number
+        self._data: list[list[bytes]] = []
+        groups = [
+            self._group(1, [0.5] * size, self._plain),
+            self._group(2, [0.0, *self._rewards(size - 1)], self._plain, failed=1),
+            self._group(3, [1.0, *self._rewards(size - 1)], self._segments),
+        ]
+        self.header = LeaseHeader(number=number, groups=groups)
+
+    def fetch(self, rows: Sequence[TrajectoryRow], optional: Sequence[Column]) -> list[Trajectory]:
+        """Nobody has written an optional column: all are filled."""
+        return [
+            decode_trajectory(
+                row, [*self._data[row.payload.offset], *(b"" for _ in optional)], optional
+            )
+            for row in rows
+        ]
+
+    def _rewards(self, num: int) -> list[float]:
+        return [round(self._random.uniform(-1, 2), 3) for _ in range(num)]
+
+    def _group(
+        self,
+        mint: int,
+        rewards: list[float],
+        play: Callable[[EpisodeId, float], Iterator[TrajectoryRow]],
+        failed: int | None = None,
+    ) -> GroupRows:
+        name = f"{mint:08d}"
+        done = [(i, reward) for i, reward in enumerate(rewards) if i != failed]
+        ids = [EpisodeId(name, index) for index, _ in done]
+        rows = [row for index, reward in done for row in play(EpisodeId(name, index), reward)]
+        kept = [reward for _, reward in done]
+        ends = [StopReason.TERMINATED, *[StopReason.CONTEXT_LIMIT] * (len(ids) - 1)]
+        facts = [EpisodeFacts() for _ in ids]
+        return GroupRows(name, mint, "trial", ids, kept, [{} for _ in ids], rows, ends, facts)
+
+    def _plain(self, episode: EpisodeId, reward: float) -> Iterator[TrajectoryRow]:
+        yield self._trajectory(episode, reward)
+
+    def _segments(self, episode: EpisodeId, reward: float) -> Iterator[TrajectoryRow]:
+        for role in ("policy", "critic"):
+            for segment in range(2):
+                yield self._trajectory(episode, reward, role=role, segment=segment)
+
+    def _trajectory(self, episode: EpisodeId, reward: float, **facts: Any) -> TrajectoryRow:
+        """A prompt, then two turns of sampled tokens, each answered by what nobody trains."""
+        kinds, turns = [SpanKind.CONTROL] * 2, [-1] * 2
+        for turn in range(2):
+            sampled, answered = self._random.randint(1, 4), self._random.randint(1, 2)
+            kinds += [SpanKind.SAMPLED] * sampled + [SpanKind.UNTRUSTED] * answered
+            turns += [turn] * (sampled + answered)
+        is_sampled = np.array(kinds) == SpanKind.SAMPLED
+        version, count = self._number - 1, int(is_sampled.sum())
+        columns = {
+            "tokens": [self._random.randrange(_VOCABULARY) for _ in kinds],
+            "kinds": kinds,
+            "logprobs": np.where(is_sampled, -self._random.uniform(1, 3), 0.0),
+            "versions": np.where(is_sampled, version, -1),
+            "turns": turns,
+        }
+        meta = TrajectoryMeta(len(kinds), count, 2, reward, [(version, count)], **facts)
+        row = TrajectoryRow(episode, meta, PayloadRef("trial", 1, len(self._data), 0, 0))
+        self._data.append([np.array(columns[n], c.dtype).tobytes() for n, c in COLUMNS.items()])
+        return row
+
+
+if __name__ == "__main__":
+    _main()

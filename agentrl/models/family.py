@@ -1,0 +1,111 @@
+"""What a model family is: a reader of its config.json, and a table of its tensors.
+
+The table says what a tensor of megatron-core is made of, never where its shares lie: that says
+megatron-core itself (`learner/megatron/weights.py`). Its name is the one in megatron-core's
+checkpoints, which is the same for all of its layer implementations. A part whose tensor
+a model lacks (a bias, a head that is tied) means nothing for it, so a table may serve many models.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from agentrl.models.architecture import Architecture
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["Family", "Named", "Part", "Piece", "halves", "in_layer", "plain", "qkv"]
+
+
+class Piece(NamedTuple):
+    """A Hugging Face tensor, or rows of one, in a whole tensor: a view, and the shape on disk."""
+
+    view: "Tensor"
+    shape: tuple[int, ...]
+
+
+#: The Hugging Face tensors within a whole tensor, as views of its memory: they are written to load
+#: it and read to export it, so there is no second rule for the way back.
+Split = Callable[["Tensor", Architecture], list[Piece]]
+
+
+def plain(whole: "Tensor", _: Architecture) -> list[Piece]:
+    """The tensor itself."""
+    return [Piece(whole, tuple(whole.shape))]
+
+
+def halves(whole: "Tensor", _: Architecture) -> list[Piece]:
+    """Two tensors of equal size, one after the other: gate and up projection."""
+    return [Piece(half, tuple(half.shape)) for half in whole.chunk(2)]
+
+
+def qkv(whole: "Tensor", architecture: Architecture) -> list[Piece]:
+    """Queries, keys and values, which lie together for each key-value head."""
+    groups, width = architecture.num_query_groups, architecture.kv_channels
+    rest = tuple(whole.shape[1:])
+    rows = [architecture.num_attention_heads // groups * width, width, width]
+    views = whole.view(groups, -1, *rest).split_with_sizes(rows, 1)
+    return [Piece(view, (groups * size, *rest)) for view, size in zip(views, rows, strict=True)]
+
+
+class Part(msgspec.Struct, frozen=True):
+    """One tensor of megatron-core, `key`, and the Hugging Face tensors that it is made of, one name
+    for each piece: pieces of one name are its rows, one after the other. `{layer}` stands for the
+    number of the layer in both."""
+
+    key: str
+    hf: tuple[str, ...]
+    split: Split = plain
+
+
+def in_layer(key: str, *hf: str, split: Split = plain) -> Part:
+    """A part of each layer, by its names within the layer."""
+    names = tuple(f"model.layers.{{layer}}.{name}" for name in hf)
+    return Part(f"decoder.layers.{{layer}}.{key}", names, split)
+
+
+class Named(NamedTuple):
+    """A tensor of a model: the names it has on disk, its split, and its place in the order."""
+
+    hf: tuple[str, ...]
+    split: Split
+    order: tuple[int, ...]
+
+
+class Family(msgspec.Struct, frozen=True, kw_only=True):
+    """A family of models.
+
+    architectures   Hugging Face names, as config.json gives them
+    read            config.json to `Architecture`; ConfigError for a feature that the model here
+                    would not compute, by its key. A KeyError tells what the file lacks
+    parts           its tensors; those of a layer stand together
+    engine_fused    parameters of SGLang's model that are several Hugging Face modules in one
+    engine_class    `module:class` of SGLang's model, which spares an engine on a CPU host the
+                    import of all models that SGLang ships
+    chat_format     the `--chat-format` that its instructed members were trained on
+    tiny            config.json of a member small enough for tests
+    """
+
+    name: str
+    architectures: tuple[str, ...]
+    read: Callable[[dict[str, Any]], Architecture]
+    parts: tuple[Part, ...]
+    engine_fused: Mapping[str, tuple[str, ...]] = {}
+    engine_class: str | None = None
+    chat_format: str | None = None
+    tiny: Mapping[str, Any] = {}
+
+    def named(self, key: str) -> Named | None:
+        """What the table says of a tensor; None when it says nothing."""
+        first = next((i for i, part in enumerate(self.parts) if "{layer}" in part.key), 0)
+        for index, part in enumerate(self.parts):
+            pattern = re.escape(part.key).replace(r"\{layer\}", r"(?P<layer>\d+)")
+            if found := re.fullmatch(pattern, key):
+                names = tuple(name.format(**found.groupdict()) for name in part.hf)
+                layers = [int(layer) for layer in found.groups()]
+                order = (first, *layers, index) if layers else (index,)
+                return Named(names, part.split, order)
+        return None

@@ -1,0 +1,16 @@
+"""Llama: no bias, and queries and keys as they are."""
+
+from agentrl.models.decoder import FUSED, PARTS, read_decoder, tiny
+from agentrl.models.family import Family
+
+__all__ = ["FAMILY"]
+
+FAMILY = Family(
+    name="llama",
+    architectures=("LlamaForCausalLM",),
+    read=read_decoder,
+    parts=PARTS,
+    tiny=tiny("LlamaForCausalLM", "llama"),
+    engine_fused=FUSED,
+    engine_class="sglang.srt.models.llama:LlamaForCausalLM",
+)

@@ -1,0 +1,184 @@
+"""What the processes of a run are told, and what they read: made by the code that starts them.
+
+`told` is compared between two values of a flag: addresses, commands, settings of buffer and worker,
+tasks, evaluations, and the weights after two real steps of the learner. `read` are the names of
+fields that the learner and the driver ask their whole configuration for while they run.
+"""
+
+import hashlib
+import re
+import tempfile
+from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+import msgspec
+import torch
+
+from agentrl.actors.limits import Limits
+from agentrl.actors.worker import Worker, WorkerSettings
+from agentrl.algorithms.load import load_algorithm
+from agentrl.buffer.settings import BufferSettings
+from agentrl.cluster.driver import Driver
+from agentrl.cluster.evaluator import Evaluator
+from agentrl.cluster.events import RunState
+from agentrl.cluster.layout import RunDir
+from agentrl.cluster.orders import plan_processes
+from agentrl.cluster.placement import Cluster, plan_slots, ray_options
+from agentrl.cluster.roles.buffer import sampling_of
+from agentrl.cluster.roles.learner import sink_settings
+from agentrl.cluster.roles.worker import client_settings
+from agentrl.cluster.spec import RunSpec
+from agentrl.config.descriptors import open_files
+from agentrl.config.run import RunConfig
+from agentrl.envs.registry import load_env
+from agentrl.envs.tasks import open_eval_sets, open_source
+from agentrl.learner.iteration import train_lease
+from agentrl.learner.megatron import MegatronBackend
+from agentrl.types import EpisodeAssignment, EpisodeId, SamplingParams, Task
+from tests.integration.learner_world import World, learn
+from tests.integration.toy_backend import VOCABULARY
+from tests.parity.golden import Batch, TableBackend, lineage
+
+__all__ = ["read", "told"]
+
+_DIALOGUE = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hello"}]
+_noted: set[str] = set()
+
+
+class _OneNode:
+    """A cluster of which only addresses are asked."""
+
+    def address_of(self, process: str) -> str:
+        return "127.0.0.1"
+
+    def reserve_port(self, process: str) -> int:
+        return 4000
+
+    def slots(self) -> list[str]:
+        return ["host"]
+
+
+class _Noted(RunConfig, frozen=True, kw_only=True):
+    """Notes the names of the fields that are asked for."""
+
+    def __getattribute__(self, name: str) -> Any:
+        _noted.add(name)
+        return super().__getattribute__(name)
+
+
+class _NotedLimits(Limits, frozen=True, kw_only=True):
+    def __getattribute__(self, name: str) -> Any:
+        _noted.add(name)
+        return super().__getattribute__(name)
+
+
+def told(config: RunConfig) -> dict[str, str]:
+    """What every process of the run is told, as text that two runs can be compared by."""
+    run = RunDir(config)
+    with tempfile.TemporaryDirectory() as folder:
+        run.private = Path(folder)
+        found = {name: repr(value) for name, value in _told(config, run)}
+
+    def same_everywhere(text: str) -> str:
+        text = text.replace(folder, "PRIVATE").replace(config.run_id or run.id, "ID")
+        return re.sub(" at 0x[0-9a-f]+", "", text)
+
+    return {name: same_everywhere(text) for name, text in found.items()}
+
+
+def _told(config: RunConfig, run: RunDir) -> Iterator[tuple[str, Any]]:
+    env_class = load_env(config.env or "single-turn")
+    spec, orders = plan_processes(config, run, cast(Cluster, _OneNode()), {}, "cpu")
+    addresses = msgspec.structs.replace(spec, config=RunConfig())
+    yield "run", (config.device, config.run_id, run.path, run._resume)
+    yield "processes", (addresses, orders, plan_slots(config, 100, []))
+    yield "host", ray_options(config.ray_address, run.ray)
+    yield "worker", _worker(config, spec)
+    if config.mode != "eval":
+        yield "buffer", BufferSettings.from_config(config, "", sampling_of(config))
+        yield "tasks", vars(open_source(config, env_class))
+        yield "learner", [_trained(config, seed) for seed in range(4)]
+        yield "files", open_files(config)
+    if config.mode != "supervised":
+        sets = open_eval_sets(config, env_class)
+        parts: Any = (None, RunState(), None)
+        beside = config.eval_interval is not None
+        evaluator = Evaluator(config, sets, *parts)
+        yield "evaluations", [evaluator._order(name, 0, beside=beside) for name in sets]
+        yield "turns", (client_settings(spec), sink_settings(spec))
+        buffer = BufferSettings.from_config(config, "", SamplingParams())
+        yield "permits", (buffer.num_permits, buffer.hold_patience_s)
+
+
+def _worker(config: RunConfig, spec: RunSpec) -> Any:
+    settings = WorkerSettings.from_config(config, Path(spec.model_dir), 512, {})
+    told: list[Any] = [settings.max_concurrent_episodes, settings.chat_format]
+    if config.mode == "supervised":
+        return [*told, settings.demonstration_key, _of_demonstrations(settings)]
+    return [*told, settings if config.mode == "policy" else _without_filter(settings)]
+
+
+def _without_filter(settings: WorkerSettings) -> WorkerSettings:
+    """Evaluations are not filtered."""
+    return msgspec.structs.replace(settings, filter_path=None)
+
+
+def _of_demonstrations(settings: WorkerSettings) -> dict[str, Any]:
+    """The limits that a dialogue is really held against."""
+    limits = _NotedLimits(**msgspec.structs.asdict(settings.limits))
+    worker = Worker(msgspec.structs.replace(settings, limits=limits, filter_path=None))
+    task = Task("t", {str(settings.demonstration_key): _DIALOGUE})
+    assignment = EpisodeAssignment(EpisodeId("g", 0), 0, 0, task, SamplingParams())
+    _noted.clear()
+    client: Any = None
+    anyio.run(worker._player.play, assignment, client)
+    return {name: getattr(settings.limits, name) for name in _noted & {*Limits.__struct_fields__}}
+
+
+def _trained(config: RunConfig, seed: int) -> str:
+    """The weights after two steps on one lease, and what was measured."""
+    config = msgspec.structs.replace(config, num_steps_per_rollout=2, max_tokens_per_gpu=160)
+    batch, backend = Batch(seed), TableBackend(seed)
+    parts: Any = (batch.header, load_algorithm(config), backend, lineage(), batch.fetch)
+    result = train_lease(*parts)
+    weights = array("f", backend.table.detach().flatten().tolist())
+    sums = [sorted(step.metrics.items()) for step in result.steps]
+    return hashlib.sha256(weights).hexdigest() + str(sums)
+
+
+def read(config: RunConfig, port: int) -> set[str]:
+    """The fields that learner and driver ask for."""
+    values = {**msgspec.structs.asdict(config), "max_tokens_per_gpu": 64}
+    _noted.clear()
+    with _backend(_Noted(**values), port), tempfile.TemporaryDirectory() as folder:
+        learn_values = {**values, "save": None, "run_dir": folder, "run_id": "r"}
+        world = World([] if config.mode == "eval" else [2, 2])
+        world.tables[0] = torch.zeros(VOCABULARY, VOCABULARY)  # where nobody publishes
+        learn(world, config_class=_Noted, **learn_values)
+    return (_noted | {*Driver._conduct.__code__.co_names}) & {*RunConfig.__struct_fields__}
+
+
+@contextmanager
+def _backend(config: RunConfig, port: int) -> Iterator[None]:
+    algorithm = load_algorithm(config)
+    backend = MegatronBackend(
+        config,
+        Path(str(config.hf_checkpoint)),
+        rank=0,
+        world_size=1,
+        master_address="127.0.0.1",
+        master_port=port,
+        num_training_steps=10,
+        models=algorithm.needs.models,
+    )
+    try:
+        if config.mode != "eval":
+            batch = Batch(1)
+            train_lease(batch.header, algorithm, backend, lineage(), batch.fetch)
+        yield
+    finally:
+        backend.close()

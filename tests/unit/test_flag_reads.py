@@ -1,0 +1,247 @@
+"""Flags are read where they are said to be, and refused elsewhere: seen, not declared.
+
+For each flag and mode the processes are made with and without it. What is said to be read there
+must change what they are told, or be asked for by learner or driver; what is not must change
+nothing.
+"""
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from agentrl.algorithms.base import Algorithm
+from agentrl.config.conditions import CONDITIONS
+from agentrl.config.facts import Mode
+from agentrl.config.fields import convert, own_fields
+from agentrl.config.resolve import parse
+from agentrl.config.run import RunConfig
+from agentrl.errors import ConfigError
+from tests.unit.flag_matrix import MODES, VALUES, Ground
+from tests.unit.flag_uses import read, told
+
+pytestmark = pytest.mark.timeout(300)
+
+SHOWN: dict[Mode, str] = {"policy": "train_async", "supervised": "sft", "eval": "eval"}
+_LOSS = f"--loss-type custom_loss --custom-loss-function-path {__name__}:loss"
+_ROWS = "--env single-turn --prompt-data ROWS"
+#: What must be there for a flag to be read, by field, in one mode or in all.
+BESIDE: dict[str | tuple[str, Mode], str] = {
+    ("preset", "supervised"): "--n-samples-per-prompt 1",
+    "num_epoch": "--prompt-data ROWS",
+    "rollout_shuffle": "--prompt-data ROWS",
+    ("rollout_seed", "supervised"): "--rollout-shuffle",
+    ("input_key", "policy"): _ROWS,
+    ("input_key", "eval"): f"{_ROWS} --eval-prompt-data held ROWS2",
+    ("label_key", "policy"): _ROWS,
+    ("label_key", "eval"): f"{_ROWS} --eval-prompt-data held ROWS2",
+    ("custom_rm_path", "policy"): _ROWS,
+    ("custom_rm_path", "eval"): f"{_ROWS} --eval-prompt-data held ROWS2",
+    ("calculate_per_token_loss", "supervised"): "--prompt-loss-weight 0.1",
+    "custom_loss_function_path": "--loss-type custom_loss",
+    "algorithm_args": f"--advantage-estimator {__name__}:Doubled",
+    "kl_loss_coef": "--use-kl-loss",
+    "kl_loss_type": "--use-kl-loss --kl-loss-coef 0.1",
+    "min_lr": "--lr-decay-style cosine",
+    "eval_mode": "--eval-interval 5",
+    "rollout_num_gpus_per_engine": "--rollout-num-gpus 4",
+}
+#: Other values than those of the matrix, where these would be refused or change nothing here.
+OTHER: dict[str, str] = {
+    "env_args": '{"num_facts":3}',
+    "rollout_batch_size": "40",
+    "tis_clip": "1.1",
+    "eps_clip_c": "1.2",
+    "custom_rm_path": "contains",
+    "custom_loss_function_path": f"{__name__}:loss",
+    "advantage_estimator": f"{__name__}:Doubled",
+    "algorithm_args": '{"by":3.0}',
+}
+#: Fields of one valid value, in one mode or in all; and what is the mode itself.
+ONE_VALUE: set[str | tuple[str, Mode]] = {
+    *("rollout_top_p", "rollout_top_k", "eval_only"),
+    ("n_samples_per_prompt", "supervised"),
+    ("prompt_data", "eval"),  # it keeps an environment's own sets from being those of other tasks
+}
+_ADAM = ("weight_decay", "adam_beta1", "adam_beta2", "adam_eps", "clip_grad")
+#: What learner, driver and client look up and have no use for.
+READ_AND_UNUSED: dict[Mode, set[str]] = {
+    "policy": set(),
+    # no sets, no engines, and no turns of a policy
+    "supervised": {
+        *("eval_interval", "eval_mode", "skip_eval_before_train"),
+        *("partial_rollout", "mask_offpolicy_in_partial_rollout"),
+    },
+    # an optimizer that never steps, places where nothing is saved, and no iterations
+    "eval": {
+        *("lr", "min_lr", "lr_decay_style", *_ADAM, "seed", "rollout_temperature", "loss_type"),
+        *("save", "save_hf", "save_interval", "update_weights_interval"),
+        *("eval_interval", "eval_mode", "skip_eval_before_train", "partial_rollout"),
+    },
+}
+
+
+def loss(batch: Any, logprobs_T: Any, entropy_T: Any) -> Any:
+    """A loss of the user's."""
+    value = -(logprobs_T * batch.columns["weights"] * batch.columns["mask"]).sum()
+    return value, {"loss": value.detach()}
+
+
+class Doubled(Algorithm):
+    """An estimator of the user's."""
+
+    class Args(msgspec.Struct):
+        by: float = 2.0
+
+    def values(self, rewards: Sequence[float]) -> Sequence[float]:
+        return [self.args.by * reward for reward in rewards]
+
+
+@pytest.fixture(scope="module")
+def ground(tmp_path_factory: pytest.TempPathFactory) -> Ground:
+    ground = Ground(tmp_path_factory.mktemp("ground").resolve())
+    row = '{"input": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}\n'
+    ground.names["ROWS2"].write_text(row * 2)
+    return ground
+
+
+Resolve = Callable[[Mode, str], RunConfig]
+
+
+@pytest.fixture(scope="module")
+def resolve(ground: Ground) -> Resolve:
+    def make(mode: Mode, flags: str) -> RunConfig:
+        program, base = MODES[SHOWN[mode]]
+        return parse([*ground.words(base), *ground.words(flags)], program).config
+
+    return make
+
+
+Told = Callable[[Mode, str], dict[str, str]]
+
+
+@pytest.fixture(scope="module")
+def processes(resolve: Resolve) -> Told:
+    return functools.cache(lambda mode, flags: told(resolve(mode, flags)))
+
+
+Asked = dict[Mode, set[str]]
+
+
+@pytest.fixture(scope="module")
+def asked(resolve: Resolve, free_tcp_port_factory: Callable[[], int]) -> Asked:
+    lines: dict[Mode, tuple[str, ...]] = {
+        "policy": ("", "--use-kl-loss", _LOSS),
+        "supervised": ("--prompt-loss-weight 0.1",),
+        "eval": ("",),
+    }
+    found = {
+        mode: set().union(*(read(resolve(mode, line), free_tcp_port_factory()) for line in every))
+        for mode, every in lines.items()
+    }
+    # What is read to make the objective says nothing of whether the loss has a use for it.
+    terms = {n for n, f in own_fields().items() if f.fact.group in ("objective", "policy loss")}
+    return {mode: names - terms | {"loss_type"} for mode, names in found.items()}
+
+
+def cases(*, is_read: bool) -> Iterator[tuple[str, Mode]]:
+    for name, field in own_fields().items():
+        for mode in SHOWN:
+            if (mode in field.fact.modes) == is_read and not {name, (name, mode)} & ONE_VALUE:
+                yield name, mode
+
+
+def words_of(name: str) -> str:
+    field = own_fields()[name]
+    if field.kind == "bool":
+        return field.spelled(not field.default)
+    return f"{field.flag} {OTHER.get(name, VALUES.get(name))}"
+
+
+@pytest.mark.parametrize("mode", SHOWN)
+def test_the_same_flags_tell_the_processes_the_same(mode: Mode, resolve: Resolve) -> None:
+    assert told(resolve(mode, "")) == told(resolve(mode, ""))
+
+
+@pytest.mark.parametrize(("name", "mode"), list(cases(is_read=True)))
+def test_what_is_said_to_be_read_reaches_a_process(
+    name: str, mode: Mode, processes: Told, asked: Asked
+) -> None:
+    if name in asked[mode]:
+        return
+    beside = BESIDE.get((name, mode), BESIDE.get(name, ""))
+    try:
+        without = processes(mode, beside)
+    except ConfigError:  # one cannot be without the other
+        without = processes(mode, "")
+    assert processes(mode, f"{beside} {words_of(name)}") != without
+
+
+def changed(config: RunConfig, name: str, ground: Ground) -> RunConfig:
+    """`config` with another value that the command line would refuse."""
+    field = own_fields()[name]
+    value: Any = not field.default
+    if field.kind != "bool":
+        words = [ground.real(word) for word in OTHER.get(name, VALUES.get(name, "")).split()]
+        value = convert(field, words if field.kind == "list" else words[0])
+    return msgspec.structs.replace(config, **{name: value})
+
+
+def without_buffer(told: dict[str, str]) -> dict[str, str]:
+    """Where dialogues are imitated nothing is sampled, compared or old: the buffer's rules for that
+    meet nothing."""
+    return {name: value for name, value in told.items() if name != "buffer"}
+
+
+@pytest.mark.parametrize("mode", SHOWN)
+def test_what_is_said_to_be_unread_reaches_none(
+    mode: Mode, resolve: Resolve, asked: Asked, ground: Ground
+) -> None:
+    unread = {name for name, where in cases(is_read=False) if where == mode}
+    unread -= READ_AND_UNUSED[mode]
+    assert not unread & asked[mode]
+    config = resolve(mode, "")
+    usual = without_buffer(told(config))
+
+    def reach(names: set[str]) -> bool:
+        other = functools.reduce(lambda made, name: changed(made, name, ground), names, config)
+        return without_buffer(told(other)) != usual
+
+    guilty = {name for name in unread if reach({name})} if reach(unread) else set()
+    assert not guilty
+
+
+UNMET: list[tuple[str, str]] = [
+    ("kl_loss_coef", ""),
+    ("kl_loss_type", ""),
+    ("kl_loss_coef", _LOSS),
+    ("tis_clip", "--no-use-tis"),
+    ("tis_clip", _LOSS),
+    ("tis_clip_low", "--no-use-tis"),
+    ("eps_clip", _LOSS),
+    ("eps_clip_high", _LOSS),
+    ("eps_clip_c", _LOSS),
+    ("use_tis", _LOSS),
+    ("entropy_coef", _LOSS),
+    ("disable_grpo_std_normalization", "--disable-rewards-normalization"),
+    ("eval_mode", ""),
+    ("n_samples_per_eval_prompt", _ROWS),
+    ("eval_temperature", _ROWS),
+    ("rollout_shuffle", ""),
+    ("num_epoch", ""),
+]
+
+
+@pytest.mark.parametrize(("name", "beside"), UNMET)
+def test_a_flag_whose_condition_fails_changes_nothing(
+    name: str, beside: str, resolve: Resolve, ground: Ground
+) -> None:
+    config = resolve("policy", beside)
+    other = changed(config, name, ground)
+    assert told(other) == told(config)
+
+
+def test_every_condition_is_of_some_flag() -> None:
+    assert {field.fact.needs for field in own_fields().values()} - {None} == CONDITIONS.keys()

@@ -1,0 +1,149 @@
+"""A class of the user's is tried in a process of its own; each fault is told with its line."""
+
+from pathlib import Path
+
+import pytest
+
+from agentrl.cli import train
+from agentrl.config.run import RunConfig
+from agentrl.errors import ConfigError
+from agentrl.learner.algorithm_trial import try_algorithm
+
+HEAD = """\
+import time
+import numpy as np
+import msgspec
+from agentrl.algorithms.base import Algorithm
+from agentrl.algorithms.rows import Credit
+
+
+class Mine(Algorithm):
+"""
+
+FAULTS = {
+    "not a number": (
+        "    def values(self, rewards):\n        return [float('nan')] * len(rewards)\n",
+        r"Mine\.credit .*are not all finite \(.*mine\.py:9\)",
+    ),
+    "a wrong length": (
+        "    def values(self, rewards):\n        return rewards[:2]\n",
+        r"2 credits for the 3 episodes of group .*\(.*mine\.py:9\)",
+    ),
+    "too few turns": (
+        "    def credit(self, group):\n        return [Credit((r,)) for r in group.rewards]\n",
+        r"gave episode .* 1 numbers, and it has a turn 1.*\(.*mine\.py:9\)",
+    ),
+    "an exception": (
+        "    def values(self, rewards):\n        return [1 / r for r in rewards]\n",
+        r"ZeroDivisionError: float division by zero \(.*mine\.py:10\)",
+    ),
+    "advantages of a wrong length": (
+        (
+            "    def advantages(self, rows, total):\n        for row in rows:\n"
+            "            row.columns['advantages'] = np.zeros(2, np.float32)\n"
+        ),
+        r"column advantages of episode .* has shape \(2,\); .*\(.*mine\.py:9\)",
+    ),
+    "a mask that is none": (
+        "    def mask(self, row):\n        return True\n",
+        r"Mine\.mask returned bool of shape \(\) .*\(.*mine\.py:9\)",
+    ),
+    "a gradient at an untrained label": (
+        "    def loss(self, model, batch, out):\n        return out.logprobs_T.sum(), {}\n",
+        r"gradient at \d+ labels of logprobs_T that are not trained.*\(.*mine\.py:9\)",
+    ),
+    "a loss that depends on the order": (
+        (
+            "    seen = 0\n    def loss(self, model, batch, out):\n        self.seen += 1\n"
+            "        loss, found = super().loss(model, batch, out)\n"
+            "        return self.seen * loss, found\n"
+        ),
+        r"must not depend on their order \(.*mine\.py:10\)",
+    ),
+    "a loss that is not a number": (
+        (
+            "    def loss(self, model, batch, out):\n"
+            "        return out.logprobs_T[batch.columns['mask']].sum() * float('nan'), {}\n"
+        ),
+        r"the loss is tensor\(nan.*; a finite scalar is wanted \(.*mine\.py:9\)",
+    ),
+    "credit that changes": (
+        (
+            "    calls = 0\n    def values(self, rewards):\n        self.calls += 1\n"
+            "        return [r + self.calls for r in rewards]\n"
+        ),
+        r"is not the same twice.*\(.*mine\.py:10\)",
+    ),
+    "a state that does not come back": (
+        (
+            "    count = 0\n    def begin(self, header):\n        self.count += 1\n"
+            "    def state(self):\n        return msgspec.msgpack.encode(self.count)\n"
+        ),
+        r"`restore\(state\(\)\)` gives another state \(.*mine\.py:12\)",
+    ),
+    "an end of the process": (
+        "    def values(self, rewards):\n        import os\n        os._exit(3)\n",
+        "ended the process",
+    ),
+    "no such argument": (
+        (
+            "    def __init__(self, cfg, args):\n        super().__init__(cfg, args)\n"
+            "        self.x = args.x\n"
+        ),
+        r"AttributeError: .*\(.*mine\.py:11\)",
+    ),
+}
+
+GOOD = """\
+    class Args(msgspec.Struct):
+        decay: float = 0.9
+
+    def __init__(self, cfg, args):
+        super().__init__(cfg, args)
+        self.baseline = 0.0
+
+    def begin(self, header):
+        rewards = [reward for group in header.groups for reward in group.rewards]
+        mean = sum(rewards) / len(rewards)
+        self.baseline = self.args.decay * self.baseline + (1 - self.args.decay) * mean
+
+    def credit(self, group):
+        return [Credit((reward - self.baseline, reward)) for reward in group.rewards]
+
+    def state(self):
+        return msgspec.msgpack.encode(self.baseline)
+
+    def restore(self, data):
+        self.baseline = msgspec.msgpack.decode(data)
+"""
+
+
+def config(folder: Path, body: str) -> RunConfig:
+    (folder / "mine.py").write_text(HEAD + body)
+    return RunConfig(advantage_estimator=str(folder / "mine.py"), n_samples_per_prompt=4)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_told_with_its_line(fault: str, tmp_path: Path) -> None:
+    body, said = FAULTS[fault]
+    with pytest.raises(ConfigError, match=f"--advantage-estimator .*mine.py: .*{said}"):
+        try_algorithm(config(tmp_path, body))
+
+
+def test_a_hang_is_told_with_its_line(tmp_path: Path) -> None:
+    body = "    def values(self, rewards):\n        time.sleep(10_000)\n"
+    with pytest.raises(ConfigError, match=r"values \(.*mine\.py:10\) did not come to an end"):
+        try_algorithm(config(tmp_path, body), limit_s=3.0)
+
+
+def test_a_sound_one_of_turns_and_with_a_state_passes(tmp_path: Path) -> None:
+    try_algorithm(config(tmp_path, GOOD))
+
+
+def test_the_command_line_tries_it_before_anything_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cfg = config(tmp_path, FAULTS["a wrong length"][0])
+    argv = ["--advantage-estimator", str(cfg.advantage_estimator)]
+    assert train.main(argv, "train_async") == 2
+    assert "mine.py:9)" in capsys.readouterr().err

@@ -1,0 +1,129 @@
+"""Which family a config.json is of, what refuses it, and what the listing holds. No torch."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from agentrl.cli.train import main as train
+from agentrl.errors import ConfigError
+from agentrl.models import Family, Part
+from agentrl.models.registry import describe_model, families
+from agentrl.shipped import CHAT_FORMATS
+
+PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+LLAMA = families()["llama"]
+
+
+def written(path: Path, code: str) -> str:
+    path.write_text(code)
+    return str(path)
+
+
+@pytest.mark.parametrize("name", families())
+def test_a_family_is_listed_by_its_file_reads_its_tiny_member_and_stands_on_the_page(
+    name: str,
+) -> None:
+    family = families()[name]
+    found = describe_model(dict(family.tiny), None, source="config.json")
+    assert (family.name, found.family, found.architecture.name) == (
+        name,
+        family,
+        family.architectures[0],
+    )
+    assert family.chat_format is None or family.chat_format in CHAT_FORMATS.places
+    speaks = f"`--chat-format {family.chat_format}`" if family.chat_format else ""
+    row = [f"`{name}`", ", ".join(f"`{each}`" for each in family.architectures), speaks]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in PAGE.splitlines()]
+    assert row in rows
+
+
+def test_the_page_lists_no_family_that_there_is_not() -> None:
+    table = PAGE.partition("## Two authorities")[0]
+    assert re.findall(r"^\| `(\w+)`", table, re.MULTILINE) == list(families())
+
+
+def test_a_file_says_what_another_architecture_means(tmp_path: Path) -> None:
+    code = (
+        "from agentrl.models import Family\n"
+        "from agentrl.models.decoder import PARTS, read_decoder\n"
+        "FAMILY = Family(name='twin', architectures=('TwinForCausalLM',), read=read_decoder,\n"
+        "                parts=PARTS)\n"
+        "OTHER = 3\n"
+    )
+    place = written(tmp_path / "twin.py", code)
+    config = {**LLAMA.tiny, "architectures": ["TwinForCausalLM"]}
+    for given in (place, f"{place}:FAMILY"):
+        assert describe_model(config, given, source="config.json").family.name == "twin"
+    with pytest.raises(ConfigError, match="TwinForCausalLM is not supported"):
+        describe_model(config, None, source="config.json")
+    with pytest.raises(ConfigError, match=r"LlamaForCausalLM is not one of.*TwinForCausalLM"):
+        describe_model(dict(LLAMA.tiny), place, source="config.json")
+    with pytest.raises(ConfigError, match="is 3, not a Family"):
+        describe_model(config, f"{place}:OTHER", source="config.json")
+
+
+def test_a_family_that_cannot_read_a_file_is_told_with_its_line(tmp_path: Path) -> None:
+    code = (
+        "from agentrl.models import Family\n"
+        "def read(config):\n"
+        "    return config['hidden_size'] / config['num_labels_of_mine'].value\n"
+        "FAMILY = Family(name='torn', architectures=('LlamaForCausalLM',), read=read, parts=())\n"
+    )
+    place = written(tmp_path / "torn.py", code)
+    with pytest.raises(ConfigError, match=r"config\.json lacks 'num_labels_of_mine'"):
+        describe_model(dict(LLAMA.tiny), place, source="config.json")
+    with pytest.raises(ConfigError, match=r"family torn cannot read .*'int'.*torn\.py:3"):
+        describe_model({**LLAMA.tiny, "num_labels_of_mine": 2}, place, source="config.json")
+
+
+def test_parts_of_a_layer_stand_together_in_the_order_of_the_layers() -> None:
+    part = Part("a.{layer}.x", ("h.{layer}.x",))
+    table = (Part("in", ("i",)), part, Part("a.{layer}.y", ("h.{layer}.y",)), Part("out", ("o",)))
+    family = msgspec.structs.replace(LLAMA, parts=table)
+    keys = ["out", "a.10.x", "a.2.y", "in", "a.2.x"]
+    named = {key: found for key in keys if (found := family.named(key)) is not None}
+    assert sorted(keys, key=lambda key: named[key].order) == [
+        "in",
+        "a.2.x",
+        "a.2.y",
+        "a.10.x",
+        "out",
+    ]
+    assert named["a.10.x"].hf == ("h.10.x",)
+    assert isinstance(family, Family)
+    assert family.named("a.x.y") is None
+
+
+@pytest.mark.parametrize(("given", "is_told"), [([], True), (["--chat-format", "qwen3"], False)])
+def test_a_run_that_leaves_the_format_to_its_default_hears_of_the_one_that_the_family_speaks(
+    given: list[str],
+    is_told: bool,
+    qwen_tokenizer_json: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    config = {**families()["qwen3"].tiny, "vocab_size": 1024, "max_position_embeddings": 1024}
+    written(tmp_path / "config.json", msgspec.json.encode(config).decode())
+    written(tmp_path / "tokenizer.json", qwen_tokenizer_json)
+    template = "{% for m in messages %}<|im_start|>{{ tools }}{{ m.content }}{% endfor %}"
+    written(tmp_path / "tokenizer_config.json", json.dumps({"chat_template": template}))
+    flags = ["--preset", "search-r1-local", "--hf-checkpoint", str(tmp_path), "--dry-run"]
+    assert train([*flags, *given], "train_async") == 0
+    assert ("are instructed in --chat-format qwen3" in capsys.readouterr().out) is is_told
+
+
+def test_families_load_neither_torch_nor_megatron() -> None:
+    code = (
+        "import sys\n"
+        "from agentrl.models.registry import families\n"
+        "assert families()\n"
+        "heavy = {'torch', 'megatron', 'numpy', 'transformers', 'sglang'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
