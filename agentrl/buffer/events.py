@@ -1,8 +1,9 @@
-"""What goes into the core and what comes out of it.
+"""What goes into the core and what comes out of it, and in which order a shell carries it out.
 
-The shell carries out the effects of a batch in this order: every Persist in one commit, then
-Send and Notify, then ReadRows, then DropSegments. Nothing is said to a peer before it is durable.
+Nothing is said to a peer before it is durable.
 """
+
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -11,6 +12,7 @@ from agentrl.types import EpisodeId, PayloadRef
 from agentrl.wire.messages import Ack, Event, Fetch, Finished, Message
 
 __all__ = [
+    "Commit",
     "DropSegments",
     "Effect",
     "FromPeer",
@@ -22,7 +24,7 @@ __all__ = [
     "Stored",
     "Tick",
     "Unreadable",
-    "with_joined_acks",
+    "in_order",
 ]
 
 
@@ -102,7 +104,28 @@ class DropSegments(msgspec.Struct, frozen=True):
 Effect = Persist | Send | Notify | ReadRows | DropSegments
 
 
-def with_joined_acks(effects: list[Effect]) -> list[Effect]:
+class Commit(msgspec.Struct, frozen=True):
+    """Write these rows at once, or none of them."""
+
+    rows: list[Row]
+
+
+def in_order(
+    effects: list[Effect], is_needed: Callable[[int], bool]
+) -> Iterator[Commit | Send | Notify | ReadRows | DropSegments]:
+    """What a shell does with the effects of a batch: one commit of all rows, then the rest, with
+    one Ack for each peer. `is_needed`: whether a segment must stay, asked when it is its turn."""
+    rows = [effect.row for effect in effects if isinstance(effect, Persist)]
+    if rows:
+        yield Commit(rows)
+    for effect in _with_joined_acks(effects):
+        if isinstance(effect, DropSegments):
+            yield DropSegments(tuple(n for n in effect.segments if not is_needed(n)))
+        elif not isinstance(effect, Persist):
+            yield effect
+
+
+def _with_joined_acks(effects: list[Effect]) -> list[Effect]:
     """The same effects with one Ack for each peer, in the place of its last one."""
     joined: dict[str, list[int]] = {}
     kept: list[Effect] = []

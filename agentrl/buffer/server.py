@@ -23,18 +23,18 @@ from agentrl.buffer import payloads
 from agentrl.buffer.core import BufferCore
 from agentrl.buffer.driver_events import DriverEvents
 from agentrl.buffer.events import (
+    Commit,
     DropSegments,
     Effect,
     FromPeer,
     Input,
     Notify,
-    Persist,
     ReadRows,
     Send,
     Stored,
     Tick,
     Unreadable,
-    with_joined_acks,
+    in_order,
 )
 from agentrl.buffer.ledger import Ledger
 from agentrl.buffer.quarantine import Quarantine
@@ -185,12 +185,11 @@ class _Shell:
         return Stored(*place, payloads=tuple(refs))
 
     async def _carry_out(self, effects: list[Effect]) -> None:
-        rows = [effect.row for effect in effects if isinstance(effect, Persist)]
-        if rows:
-            # In this thread: the batch waits for it anyway, and two hops cost more than a commit.
-            self._commit(rows)
-        for effect in with_joined_acks(effects):
+        for effect in in_order(effects, self._core.state.needs_segment):
             match effect:
+                case Commit(rows):
+                    # In this thread: the batch waits for it anyway, and two hops cost more.
+                    self._commit(rows)
                 case Send(peer, Assign() as message) if self._snapshots.has_any_of(message):
                     self._send(peer, *await to_thread.run_sync(self._snapshots.attach, message))
                 case Send(peer, message):
@@ -200,8 +199,7 @@ class _Shell:
                 case ReadRows():
                     await self._fetches.send(effect)
                 case DropSegments(segments):
-                    unused = [n for n in segments if not self._core.state.needs_segment(n)]
-                    await to_thread.run_sync(self._store.drop, unused)
+                    await to_thread.run_sync(self._store.drop, segments)
         self._tell_driver()
 
     def _commit(self, rows: list[Row]) -> None:

@@ -9,6 +9,7 @@ What is asked and which message answers stands in `question`.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from agentrl.clock import Clock
@@ -53,21 +54,17 @@ class LearnerPeer(Protocol):
         ...
 
 
+@dataclass(eq=False)
 class Asking:
     """Asks on the source rank; the other ranks only listen."""
 
-    def __init__(
-        self,
-        peer: LearnerPeer,
-        backend: Rank,
-        should_stop: Callable[[], bool],
-        clock: Clock,
-    ) -> None:
-        self._peer = peer
-        self._backend = backend
-        self._should_stop = should_stop
-        self._clock = clock
-        self._heeded = peer.welcome.republish
+    _peer: LearnerPeer
+    _backend: Rank
+    _should_stop: Callable[[], bool]
+    _clock: Clock
+
+    def __post_init__(self) -> None:
+        self._heeded = self._peer.welcome.republish
 
     def ask(self, asked: AskLease | AskPush) -> Answer:
         """The answer, or what comes before one. Collective: every rank gets the same.

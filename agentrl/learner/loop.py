@@ -74,33 +74,28 @@ def run_learner(
     Raises HealthError for a run that cannot be sound, PushError, PeerLostError, FencedError, and
     ConfigError or DataError for a lease that cannot be trained.
     """
-    return _Learner(algorithm, backend, peer, sink, clock, should_stop).run()
+    asking = Asking(peer, backend, should_stop, clock)
+    return _Learner(algorithm, backend, peer, sink, clock, asking).run()
 
 
+@dataclass(eq=False)
 class _Learner:
     """One rank's state between iterations."""
 
-    def __init__(
-        self,
-        algorithm: Algorithm,
-        backend: TrainBackend,
-        peer: LearnerPeer,
-        sink: WeightSink | None,
-        clock: Clock,
-        should_stop: Callable[[], bool],
-    ) -> None:
-        self._cfg = algorithm.cfg
-        self._algorithm = algorithm
-        self._backend = backend
-        self._peer = peer
-        self._sink = sink
-        self._clock = clock
-        self._asking = Asking(peer, backend, should_stop, clock)
-        self._rows = RowClient(peer, clock)
+    _algorithm: Algorithm
+    _backend: TrainBackend
+    _peer: LearnerPeer
+    _sink: WeightSink | None
+    _clock: Clock
+    _asking: Asking
+
+    def __post_init__(self) -> None:
+        self._cfg = self._algorithm.cfg
+        self._rows = RowClient(self._peer, self._clock)
         self._lineage = Lineage()
         self._num_skipped = 0
-        self._health = Health(algorithm)
-        self._checkpoints = Checkpoints(algorithm, backend)
+        self._health = Health(self._algorithm)
+        self._checkpoints = Checkpoints(self._algorithm, self._backend)
         self._asked_at: float | None = None
         self._held_s = 0.0
 

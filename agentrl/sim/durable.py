@@ -7,6 +7,7 @@ at every write, from the rows alone:
     nothing is minted beyond (min(B, S) + I) * N charged groups: a group is charged until published
     weights contain its lease, or it has another fate
     a task is minted once, and again only when the group that it had is stale
+    published weights contain no lease whose iteration is not recorded
 """
 
 from collections import Counter
@@ -112,6 +113,11 @@ class Durable:
     def _put_mark(self, row: Mark) -> None:
         self._marks[row.key] = row
         if row.key == "published_through":
+            lease = self._leases.get(row.value)
+            if lease is not None and not lease.stepped_by:
+                raise BrokenPromiseError(
+                    f"published weights contain lease {row.value}, whose iteration is not recorded"
+                )
             self._charged = {
                 group.mint for group in self.groups.values() if self._is_charged(group)
             }

@@ -100,6 +100,9 @@ class Episode:
     def _submit(self, engine: Engine) -> None:
         self._turn = Turn(self._plan.turns[self._next], self._sampled, self._failed)
         engine.submit(self._turn)
+        scenario = self._world.scenario
+        permits = scenario.permits_per_worker * scenario.num_agent_workers
+        self._world.truth.in_flight(self._world.fleet.num_turns, permits)
 
     def _go_on(self) -> None:
         if self._live:

@@ -43,6 +43,11 @@ class Fleet:
             chosen.load += 1
         return chosen
 
+    @property
+    def num_turns(self) -> int:
+        """Turns that are on engines."""
+        return sum(engine.num_turns for engine in self.engines)
+
     def when_there_is_one(self, action: Callable[[], None]) -> None:
         """Call `action` as soon as an engine is back."""
         self._waiting.append(action)

@@ -88,13 +88,13 @@ class Learner:
         )
         saved = world.checkpoints[-1] if world.checkpoints else None
         self._schedule = Schedule(settings, welcome.versions, saved)
-        iteration = self._schedule.newest.iteration
-        if welcome.retired_through > iteration:
+        first = self._schedule.newest
+        if welcome.retired_through > first.iteration:
             raise BrokenPromiseError(
                 f"leases up to {welcome.retired_through} are retired, and the checkpoint is of"
-                f" iteration {iteration}"
+                f" iteration {first.iteration}"
             )
-        world.truth.recovered(iteration)
+        world.truth.recovered(first)
         self._steps = self._schedule.steps()
         self._go_on(None)
 

@@ -27,35 +27,36 @@ class Lane:
     def __init__(self, network: "Network") -> None:
         self._network = network
         self._arrives_at = 0.0
-        self._waiting: deque[Action] = deque()
+        self._waiting: deque[tuple[Action, bool]] = deque()
         self.still = False
         self.loses = 0.0
 
-    def carry(self, action: Action) -> None:
-        """Do `action` where it arrives."""
+    def carry(self, action: Action, *, counts: bool = True) -> None:
+        """Do `action` where it arrives. `counts`: nobody is done as long as it is on its way."""
         network = self._network
         if not (network.delay_s or self.still or self._waiting):
             action()
             return
         delay_s = network.rng.expovariate(1 / network.delay_s) if network.delay_s else 0.0
         self._arrives_at = max(self._arrives_at, network.timeline.now + delay_s)
-        network.num_on_their_way += 1
-        network.timeline.after(self._arrives_at - network.timeline.now, lambda: self._come(action))
+        network.num_on_their_way += counts
+        delay_s = self._arrives_at - network.timeline.now
+        network.timeline.after(delay_s, lambda: self._come(action, counts))
 
     def go_on(self) -> None:
         """Hand over what waited, in order."""
         self.still = False
         while self._waiting and not self.still:
-            self._arrive(self._waiting.popleft())
+            self._arrive(*self._waiting.popleft())
 
-    def _come(self, action: Action) -> None:
+    def _come(self, action: Action, counts: bool) -> None:
         if self.still or self._waiting:
-            self._waiting.append(action)
+            self._waiting.append((action, counts))
         else:
-            self._arrive(action)
+            self._arrive(action, counts)
 
-    def _arrive(self, action: Action) -> None:
-        self._network.num_on_their_way -= 1
+    def _arrive(self, action: Action, counts: bool) -> None:
+        self._network.num_on_their_way -= counts
         if not self.loses or self._network.rng.random() >= self.loses:
             action()
 

@@ -1,36 +1,45 @@
-"""One incarnation of a process, in its conversation with the buffer.
+"""One incarnation of a process under virtual time, in the production conversation with the buffer.
 
-    HELLO -> WELCOMED -> GONE          (a restarted buffer: HELLO again)
-    any -> CUT OFF -> HELLO            (what either side says meanwhile is lost)
-    any -> FENCED                      (told that another process has its place: it must exit)
-
-The model of `agentrl.wire.peer`: `deliver` goes out until the buffer has answered it, `send` once.
+UP -> CUT OFF -> UP       (what either side says meanwhile is lost)
+any -> GONE
 """
 
+import sys
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from agentrl.errors import FencedError
+from agentrl.sim.timeline import Timeline, Timer
 from agentrl.sim.truth import BrokenPromiseError
 from agentrl.types import EpisodeId
-from agentrl.wire.messages import Ack, Finished, Heartbeat, Hello, Message, Refused, Role, Welcome
+from agentrl.wire.conversation import Conversation
+from agentrl.wire.messages import Message, Refused, Role, Welcome
+from agentrl.wire.outbox import Outbox
 
 __all__ = ["Line", "Peer"]
 
 #: Messages that come once more after a reconnect, answered or not.
 DOUBLED = 3
+RESEND_S = 2.0
 
 
 class Line(Protocol):
     """What carries messages to the buffer."""
 
-    def post(self, peer: "Peer", seq: int, message: Message) -> None:
+    @property
+    def timeline(self) -> Timeline:
+        """The time of all its peers."""
+        ...
+
+    def post(self, peer: "Peer", epoch: int, seq: int, message: Message) -> None:
         """Take a message; one that comes while the buffer is away is lost."""
         ...
 
 
 class Peer:
-    """`take` is given what the buffer says, Welcome included; `running` tells what plays here."""
+    """`take` is given what the buffer says, the first Welcome included; `running` tells what plays
+    here. `is_fenced`: told to exit."""
 
     def __init__(
         self,
@@ -44,17 +53,14 @@ class Peer:
         self.name = name
         self.incarnation = str(incarnation)
         self.connection = f"{name}.{incarnation}"
-        self.epoch = 0
         self.gone = False
         self.is_cut_off = False
         self.is_fenced = False
         self._line = line
-        self._role: Role = role
         self._take = take
-        self._running = running
-        self._welcomed = False
-        self._seq = 0
-        self._outbox: dict[int, Message] = {}
+        outbox = Outbox(sys.maxsize, RESEND_S)
+        self._talk = Conversation(role, name, self.incarnation, running, outbox)
+        self._timer: Timer | None = None
         self._recent: deque[tuple[int, Message]] = deque(maxlen=DOUBLED)
         self._doubled: list[tuple[int, Message]] = []
         self._when_settled: list[Callable[[], None]] = []
@@ -62,88 +68,96 @@ class Peer:
     @property
     def is_quiet(self) -> bool:
         """Whether the buffer knows this process, and has answered all that it was told."""
-        return self._welcomed and not self._outbox
+        return self._talk.is_welcomed and not len(self._talk.outbox)
 
     def when_settled(self, action: Callable[[], None]) -> None:
         """Call `action` as soon as the buffer has committed everything it was told."""
         self._when_settled.append(action)
-        self._settle([])
+        self._call_settled()
 
-    def hello(self) -> None:
-        """Say who this is; after the Welcome everything unsettled goes out again."""
-        if self.gone or self.is_cut_off or self.is_fenced:
-            return
-        self._welcomed = False
-        reported = [m.report.id for m in self._outbox.values() if isinstance(m, Finished)]
-        running = [*self._running(), *reported]
-        self._line.post(self, 0, Hello(self._role, self.name, self.incarnation, running))
+    def join(self) -> None:
+        """The process has started."""
+        self._talk.begin(self._line.timeline.now)
+        self._act()
 
-    def beat(self) -> None:
-        """Still here; and everything unsettled is due again, or else another Hello."""
-        if self._welcomed:
-            self.send(Heartbeat())
-            self._repeat()
-        else:
-            self.hello()
+    def lost(self) -> None:
+        """It notices that the buffer is another one."""
+        self._talk.lose(self._line.timeline.now, "the connection broke")
+        self._act()
 
     def send(self, message: Message) -> None:
-        """Say it once."""
-        if self._welcomed:
-            self._line.post(self, 0, message)
+        """Say it once, now or not at all."""
+        if self._talk.is_welcomed:
+            self._talk.spoke(self._line.timeline.now)
+            self._post(0, message)
 
     def deliver(self, message: Message) -> None:
         """Say it until it is answered."""
-        self._seq += 1
-        self._outbox[self._seq] = message
-        self._recent.append((self._seq, message))
-        if self._welcomed:
-            self._line.post(self, self._seq, message)
+        self._recent.append((self._talk.outbox.add(message, ()), message))
+        self._act()
 
     def cut_off(self) -> None:
         """The connection breaks."""
-        self.is_cut_off, self._welcomed = True, False
+        self.is_cut_off = True
+        self._talk.lose(self._line.timeline.now, "the connection broke")
 
     def reconnect(self) -> None:
         """It stands again. The last messages come once more, answered or not."""
         self.is_cut_off = False
         self._doubled = list(self._recent)
-        self.hello()
+        self._act()
 
     def arrive(self, message: Message) -> None:
         """The buffer says something."""
         if self.is_cut_off or self.is_fenced or self.gone:
             return
-        match message:
-            case Ack(seqs):
-                self._settle(seqs)
-            case Heartbeat():
-                pass
-            case Refused(reason, seq, fatal):
-                if fatal:
-                    self.is_fenced, self._welcomed = True, False
-                elif self._role == "worker":
-                    self._settle([seq])
-                else:
-                    raise BrokenPromiseError(f"the buffer refuses {self.connection}: {reason}")
-            case Welcome():
-                self.epoch, self._welcomed = message.epoch, True
-                self._take(message)
-                self._repeat()
-                doubled, self._doubled = self._doubled, []
-                for seq, told in doubled:
-                    self._line.post(self, seq, told)
-            case _:
-                self._take(message)
+        self._talk.heard(self._line.timeline.now)
+        try:
+            is_for_owner = self._talk.take(message)
+        except FencedError:
+            self.is_fenced = True
+            return
+        if isinstance(message, Refused) and self._talk.role != "worker":
+            raise BrokenPromiseError(f"the buffer refuses {self.connection}: {message.reason}")
+        if isinstance(message, Welcome):
+            self._welcomed()
+        if is_for_owner or isinstance(message, Welcome):
+            self._take(message)
+        self._call_settled()
 
-    def _settle(self, seqs: list[int]) -> None:
-        for seq in seqs:
-            self._outbox.pop(seq, None)
-        if not self._outbox:
+    def _welcomed(self) -> None:
+        self._act()
+        doubled, self._doubled = self._doubled, []
+        for seq, told in doubled:
+            self._post(seq, told)
+
+    def _act(self) -> None:
+        if self.is_cut_off or self.is_fenced or self.gone:
+            return
+        now = self._line.timeline.now
+        while (pending := self._talk.due(now)) is not None:
+            self._talk.said(pending, now)
+            self._post(pending.seq, pending.message)
+        self._look_at(self._talk.next_due())
+
+    def _look_at(self, when: float) -> None:
+        """A look that is planned for too early finds nothing, and plans the next one."""
+        if self._timer is not None:
+            if self._timer.when <= when:
+                return
+            self._timer.cancel()
+        timeline = self._line.timeline
+        self._timer = timeline.after(max(0.0, when - timeline.now), self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        self._act()
+
+    def _post(self, seq: int, message: Message) -> None:
+        self._line.post(self, self._talk.epoch, seq, message)
+
+    def _call_settled(self) -> None:
+        if not len(self._talk.outbox):
             waiting, self._when_settled = self._when_settled, []
             for action in waiting:
                 action()
-
-    def _repeat(self) -> None:
-        if self._welcomed:
-            for seq, message in list(self._outbox.items()):
-                self._line.post(self, seq, message)

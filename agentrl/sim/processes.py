@@ -16,8 +16,8 @@ from agentrl.sim.world import World
 
 __all__ = ["Processes"]
 
-#: Most seconds after which a peer says Hello to a buffer that has come back.
-HELLO_S = 1.0
+#: Most seconds after which a peer notices that the buffer has come back.
+NOTICE_S = 1.0
 
 
 class Processes:
@@ -73,8 +73,8 @@ class Processes:
             self._world.timeline.after(down_s, lambda: self._world.fleet.restart(index))
 
     def lose_learner(self, down_s: float, *, damaged: bool, failed: bool = False) -> None:
-        """The learner ends; `damaged`: its newest checkpoint with it, where there is an older;
-        `failed`: by itself, which the driver tells."""
+        """The learner ends; `damaged`: its newest checkpoint with it, where there is an older that
+        the run can go on from; `failed`: by itself, which the driver tells."""
         if self._learner is None:
             return
         self.struck["learner"] += 1
@@ -82,9 +82,11 @@ class Processes:
         if failed:
             self._driver.lost(self._learner.peer, failed=True)
         self._learner = None
-        if damaged and len(self._world.checkpoints) == KEPT:
+        saved = self._world.checkpoints
+        is_last = bool(saved) and saved[-1].iteration == self._world.scenario.iterations
+        if damaged and len(saved) == KEPT and not is_last:
             self.struck["checkpoint"] += 1
-            self._world.checkpoints.pop()
+            saved.pop()
         self._world.timeline.after(down_s, self._start_learner)
 
     def lose_buffer(self, down_s: float) -> None:
@@ -96,11 +98,10 @@ class Processes:
         def restart() -> None:
             shell.restart()
             for peer in self._peers():
-                self._world.timeline.after(self._rng.uniform(0.0, HELLO_S), peer.hello)
+                self._world.timeline.after(self._rng.uniform(0.0, NOTICE_S), peer.lost)
 
         self.struck["buffer"] += 1
-        shell.crash()
-        self._world.timeline.after(down_s, restart)
+        shell.crash(self._rng.randrange(4), lambda: self._world.timeline.after(down_s, restart))
 
     def lose_connection(self, down_s: float) -> None:
         """A peer and the buffer do not hear each other for a while."""
@@ -147,8 +148,6 @@ class Processes:
             self._drained = True
             self._driver.drain()
         self._replace_fenced()
-        for peer in self._peers():
-            peer.beat()
         self._world.shell.tick()
         self._world.timeline.after(self._world.scenario.heartbeat_s, self._beat)
 
@@ -171,7 +170,13 @@ class Processes:
         is_silent = shell.network.num_on_their_way == 0
         is_whole = None not in self.workers.values()
         is_known = all(peer.is_quiet for peer in self._peers())
-        return is_silent and is_whole and is_known and not shell.durable.waiting()
+        return (
+            shell.core is not None
+            and is_silent
+            and is_whole
+            and is_known
+            and not shell.durable.waiting()
+        )
 
     def _check_claims(self) -> None:
         """What the buffer believes to be played is played, and nothing else."""

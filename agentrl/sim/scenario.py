@@ -114,25 +114,15 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def buffer(self) -> BufferSettings:
-        """The settings of the production core; its disk is without bound."""
+        """The settings of the production core: fields of one name are the same. Its disk is without
+        bound."""
+        same = set(BufferSettings.__struct_fields__) & set(self.__struct_fields__)
         return BufferSettings(
+            **{name: getattr(self, name) for name in sorted(same)},
             address="sim",
-            rollout_batch_size=self.rollout_batch_size,
-            n_samples_per_prompt=self.n_samples_per_prompt,
-            min_group_size=self.min_group_size,
-            async_buffer_size=self.async_buffer_size,
-            update_weights_interval=self.update_weights_interval,
-            max_staleness=self.max_staleness,
-            staleness_policy=self.staleness_policy,
-            partial_rollout=self.partial_rollout,
-            over_sampling_batch_size=self.over_sampling_batch_size,
             buffer_disk_limit=2**62,
             keep_trajectories=0,
-            retry_pause_s=self.retry_pause_s,
             num_permits=self.num_engines * self.sglang_server_concurrency,
-            segment_bytes=self.segment_bytes,
-            heartbeat_s=self.heartbeat_s,
-            liveness_s=self.liveness_s,
         )
 
     def iteration_s(self, num_tokens: int) -> float:

@@ -9,16 +9,25 @@ that stands still finds, when it goes on, that time has passed, and then what wa
 """
 
 from collections import deque
+from collections.abc import Callable
 
 from agentrl.buffer.core import BufferCore
-from agentrl.buffer.events import DropSegments, FromPeer, Persist, Send, Stored, Tick
+from agentrl.buffer.events import (
+    Commit,
+    DropSegments,
+    FromPeer,
+    Send,
+    Stored,
+    Tick,
+    in_order,
+)
 from agentrl.buffer.settings import BufferSettings
 from agentrl.sim.columns import Columns
 from agentrl.sim.durable import Durable
 from agentrl.sim.network import Connection, Network
 from agentrl.sim.peer import Peer
 from agentrl.sim.timeline import Timeline
-from agentrl.wire.messages import Finished, Message
+from agentrl.wire.messages import Finished, Heartbeat, Message
 
 __all__ = ["Shell"]
 
@@ -35,11 +44,13 @@ class Shell:
         self.network = network
         self.columns = Columns(settings.segment_bytes)
         self.peers: dict[str, Peer] = {}
-        self._timeline = timeline
+        self.timeline = timeline
         self._connections: dict[str, Connection] = {}
         self._waiting: deque[FromPeer | Tick] = deque()
         self._busy = False
         self._still = False
+        self._effects_left: int | None = None
+        self._ended: Callable[[], object]
         self.core: BufferCore | None = BufferCore(settings, now=timeline.now)
 
     # ---- processes ----
@@ -48,17 +59,23 @@ class Shell:
         """A process has started."""
         self.peers[peer.connection] = peer
         self._connections[peer.connection] = self.network.connect()
-        peer.hello()
+        peer.join()
 
     def leave(self, peer: Peer) -> None:
         """A process has ended; what it said may still be on its way."""
         peer.gone = True
         del self.peers[peer.connection], self._connections[peer.connection]
 
-    def crash(self) -> None:
-        """The buffer ends; only its rows remain."""
-        self.core, self._still = None, False
+    def crash(self, after: int, ended: Callable[[], object]) -> None:
+        """The buffer ends, and only its rows remain: with the next effect but so many, in the midst
+        of what an event causes. `ended` is called then."""
+        if self._effects_left is None:
+            self._effects_left, self._ended = after, ended
+
+    def _end(self) -> None:
+        self.core, self._still, self._effects_left = None, False, None
         self._waiting.clear()
+        self._ended()
 
     def stand_still(self) -> None:
         """The buffer does nothing; what it is told waits."""
@@ -76,7 +93,7 @@ class Shell:
         ledger = self.durable.load()
         there = set(self.columns.there)
         known = ledger.without_lost_segments(there)
-        self.core = BufferCore(self.settings, known, self._timeline.now)
+        self.core = BufferCore(self.settings, known, self.timeline.now)
         self.columns.reopen(max(ledger.segments, default=0) + 1)
         self.columns.drop(there - set(self.core.state.segments))
 
@@ -86,11 +103,13 @@ class Shell:
 
     # ---- messages ----
 
-    def post(self, peer: Peer, seq: int, message: Message) -> None:
+    def post(self, peer: Peer, epoch: int, seq: int, message: Message) -> None:
         """Carry a message of a living process to the buffer; lost if that is away by then."""
         if not peer.gone:
-            event = FromPeer(peer.connection, peer.epoch, seq, message)
-            self._connections[peer.connection].up.carry(lambda: self._take(event))
+            event = FromPeer(peer.connection, epoch, seq, message)
+            self._connections[peer.connection].up.carry(
+                lambda: self._take(event), counts=not isinstance(message, Heartbeat)
+            )
 
     def tick(self) -> None:
         """The buffer's own timer."""
@@ -113,19 +132,27 @@ class Shell:
 
     def _carry(self, event: FromPeer | Tick) -> None:
         assert self.core is not None
-        effects = self.core.handle(self._stored(event), self._timeline.now)
-        self.durable.commit([effect.row for effect in effects if isinstance(effect, Persist)])
-        for effect in effects:
-            if isinstance(effect, Send):
-                self._send(effect.peer, effect.message)
-            elif isinstance(effect, DropSegments):
-                needed = self.core.state.needs_segment
-                self.columns.drop(n for n in effect.segments if not needed(n))
+        effects = self.core.handle(self._stored(event), self.timeline.now)
+        for effect in in_order(effects, self.core.state.needs_segment):
+            match effect:
+                case Commit(rows):
+                    self.durable.commit(rows)
+                case Send(peer, message):
+                    self._send(peer, message)
+                case DropSegments(segments):
+                    self.columns.drop(segments)
+            if self._effects_left is not None:
+                self._effects_left -= 1
+                if self._effects_left < 0:
+                    self._end()
+                    return
 
     def _send(self, connection: str, message: Message) -> None:
         peer = self.peers.get(connection)
         if peer is not None:
-            self._connections[connection].down.carry(lambda: peer.arrive(message))
+            self._connections[connection].down.carry(
+                lambda: peer.arrive(message), counts=not isinstance(message, Heartbeat)
+            )
 
     def _stored(self, event: FromPeer | Tick) -> FromPeer | Stored | Tick:
         """A report that is wanted has its columns stored first."""

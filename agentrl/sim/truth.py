@@ -4,6 +4,7 @@ Weights are objects here and not numbers, so a version number that is given twic
 versions that lies, is seen. Checked, with the words of the design:
 
     a version number is never given twice
+    no more turns are on engines than there are permits
     no trained token is older than the bound, over recoveries too
     nothing is trained twice in the surviving lineage of weights
     what is leased was really played; stored columns are there as long as they are needed
@@ -12,7 +13,7 @@ versions that lies, is seen. Checked, with the words of the design:
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from agentrl.types import EpisodeId, Fate, LeaseHeader
+from agentrl.types import EpisodeId, Fate, LeaseHeader, VersionRow
 
 __all__ = ["BrokenPromiseError", "Truth", "Weights"]
 
@@ -53,11 +54,19 @@ class Truth:
         if weights.version in self._versions:
             raise BrokenPromiseError(f"version {weights.version} was given to two sets of weights")
         self._versions.add(weights.version)
-        gap = self._chain[-1].iteration - weights.iteration if self._chain else 0
+        self._leave(parent, weights.iteration)
+        self._chain.append(weights)
+
+    def recovered(self, row: VersionRow) -> None:
+        """A learner begins, and will publish as `row`: what was trained later is undone."""
+        self._trained = {mint: k for mint, k in self._trained.items() if k <= row.iteration}
+        self._leave(row.parent, row.iteration)
+
+    def _leave(self, parent: int | None, iteration: int) -> None:
+        gap = self._chain[-1].iteration - iteration if self._chain else 0
         while self._chain and self._chain[-1].version != parent:
             left = self._chain.pop()
             left.undone = max(left.undone, gap)
-        self._chain.append(weights)
 
     def age(self, weights: Weights, lease: int) -> int:
         """Age in iterations, in lease `lease`, of a token that these weights sampled."""
@@ -65,13 +74,16 @@ class Truth:
 
     # ---- episodes and leases ----
 
+    def in_flight(self, turns: int, permits: int) -> None:
+        """So many turns are on engines."""
+        if turns > permits:
+            raise BrokenPromiseError(
+                f"{turns} turns are on engines, and there are {permits} permits"
+            )
+
     def played(self, id: EpisodeId, spans: Iterable[tuple[Weights, int]]) -> None:
         """An attempt was played to its end by these weights."""
         self._played[id] = tuple(spans)
-
-    def recovered(self, iteration: int) -> None:
-        """The learner goes on after `iteration`: what was trained later is undone."""
-        self._trained = {mint: k for mint, k in self._trained.items() if k <= iteration}
 
     def trained(self, header: LeaseHeader, kept: Collection[int]) -> None:
         """A lease was trained on; `kept` are the versions whose tokens were."""

@@ -1,23 +1,14 @@
-"""A peer's conversation with the buffer: hello, heartbeats, resends, reconnects.
+"""A peer of the buffer: a socket, two tasks that carry out the rules of `conversation`, an inbox.
 
-    CONNECTING -> WELCOMED <-> LOST -> (deadline) FAILED
-                      any state -> (fenced) FAILED
-
-Owns the socket, the outbox and two tasks: one reads, one acts when something is due. Messages of
-`deliver` reach the buffer at least once and, over one connection, first in order; messages of
-`send` at most once. While LOST only Hello is spoken; on Welcome everything unsettled goes out
-again under the new epoch, and the owner sees that Welcome so that it can announce again what it
-had sent unacknowledged.
-
-What this expects of the buffer: a Hello with a known incarnation is answered with the same epoch;
-messages of an identity that has not said Hello are ignored; a Heartbeat is answered with one.
+One task reads, one acts when something is due. Messages of `deliver` reach the buffer at least once
+and, over one connection, first in order; messages of `send` at most once. The owner sees every
+Welcome but the first, so that it can announce again what it had sent unacknowledged.
 
 `receive` must run beside `deliver`: when the owner takes nothing, the inbox fills, reading stops,
 and with it the Acks.
 """
 
 import logging
-import math
 import uuid
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -28,19 +19,10 @@ import anyio
 from agentrl.clock import Clock, MonotonicClock
 from agentrl.errors import FencedError, FrameError, PeerLostError, ProtocolVersionError
 from agentrl.types import EpisodeId
+from agentrl.wire.conversation import Conversation
 from agentrl.wire.frames import ColumnBuffer, decode, encode, require_encodable
 from agentrl.wire.keys import CurveKeys
-from agentrl.wire.messages import (
-    Ack,
-    Envelope,
-    Finished,
-    Heartbeat,
-    Hello,
-    Message,
-    Refused,
-    Role,
-    Welcome,
-)
+from agentrl.wire.messages import Ack, Envelope, Message, Refused, Role, Welcome
 from agentrl.wire.outbox import Outbox
 from agentrl.wire.transport import DealerSocket
 
@@ -48,9 +30,6 @@ __all__ = ["BufferPeer"]
 
 logger = logging.getLogger(__name__)
 
-HELLO_S = 1.0
-#: Heartbeats of silence after which the buffer counts as lost.
-MAX_SILENT_BEATS = 3
 INBOX_LIMIT = 4096
 
 Received = tuple[Message, list[memoryview]]
@@ -87,22 +66,19 @@ class BufferPeer:
         self.role = role
         self.name = name
         self.incarnation = incarnation or uuid.uuid4().hex
-        self._running = running
         self._on_fenced = on_fenced
         self._clock = clock or MonotonicClock()
         self._connect_timeout_s = connect_timeout_s
         self._socket = DealerSocket(
             address, identity=f"{name}.{self.incarnation}".encode()[-255:], keys=keys
         )
-        self._outbox = Outbox(outbox_limit, resend_s)
-        self._welcome: Welcome | None = None
-        self._welcomed = False
+        outbox = Outbox(outbox_limit, resend_s)
+        self._talk = Conversation(
+            role, name, self.incarnation, running, outbox, connect_timeout_s, address
+        )
         self._failure: Exception | None = None
         self._changed = anyio.Event()
         self._nudge = anyio.Event()
-        self._lost_at = self._hello_at = 0.0
-        self._heard_at = self._spoke_at = self._beat_at = -math.inf
-        self._held_back = False
 
     async def __aenter__(self) -> Self:
         """Connect and wait for Welcome.
@@ -110,7 +86,7 @@ class BufferPeer:
         Raises PeerLostError after `connect_timeout_s` without one, FencedError when the buffer
         says that this process must exit, ProtocolVersionError when it runs other code.
         """
-        self._lost_at = self._hello_at = self._clock.now()
+        self._talk.begin(self._clock.now())
         self._inbox, self._taken = anyio.create_memory_object_stream[Received](INBOX_LIMIT)
         await self._socket.__aenter__()
         self._tasks = anyio.create_task_group()
@@ -118,7 +94,7 @@ class BufferPeer:
         try:
             for task in (self._read, self._act, self._watch):
                 self._tasks.start_soon(task)
-            await self._until(lambda: self._welcomed)
+            await self._until(lambda: self._talk.is_welcomed)
         except BaseException as error:
             await self.__aexit__(type(error), error, error.__traceback__)
             raise
@@ -143,22 +119,13 @@ class BufferPeer:
     @property
     def welcome(self) -> Welcome:
         """The last Welcome."""
-        assert self._welcome is not None, "the peer has not been entered"
-        return self._welcome
+        assert self._talk.welcome is not None, "the peer has not been entered"
+        return self._talk.welcome
 
     @property
     def unacked(self) -> int:
         """Messages in the outbox."""
-        return len(self._outbox)
-
-    def _unsettled(self) -> list[EpisodeId]:
-        """Episodes that the buffer need not give to anyone else."""
-        reported = [
-            message.report.id
-            for message in self._outbox.messages()
-            if isinstance(message, Finished)
-        ]
-        return [*self._running(), *reported]
+        return len(self._talk.outbox)
 
     async def send(self, message: Message, columns: Sequence[ColumnBuffer] = ()) -> None:
         """Send once, as soon as there is a welcomed connection with room.
@@ -168,7 +135,7 @@ class BufferPeer:
         """
         with anyio.move_on_after(self._connect_timeout_s):
             while True:
-                await self._until(lambda: self._welcomed)
+                await self._until(lambda: self._talk.is_welcomed)
                 if self._transmit(message, columns):
                     return
                 await self._socket.writable()
@@ -179,7 +146,7 @@ class BufferPeer:
 
     def offer(self, message: Message, columns: Sequence[ColumnBuffer] = ()) -> bool:
         """Send now or not at all; whether it was sent. Raises FrameError when it is too large."""
-        return self._welcomed and self._transmit(message, columns)
+        return self._talk.is_welcomed and self._transmit(message, columns)
 
     async def deliver(self, message: Message, columns: Sequence[ColumnBuffer] = ()) -> int:
         """Put into the outbox, to be sent until the buffer has it; returns its sequence number.
@@ -188,18 +155,18 @@ class BufferPeer:
         when the message is too large, PeerLostError and FencedError as `receive` does.
         """
         require_encodable(message, columns)  # refuse now what could never be sent
-        await self._until(lambda: not self._outbox.full)
-        seq = self._outbox.add(message, columns)
+        await self._until(lambda: not self._talk.outbox.full)
+        seq = self._talk.outbox.add(message, columns)
         self._nudge.set()
         return seq
 
     async def flush(self, timeout_s: float) -> None:
         """Wait until every delivered message is settled; PeerLostError after `timeout_s`."""
         with anyio.move_on_after(timeout_s):
-            await self._until(lambda: not len(self._outbox))
+            await self._until(lambda: not self.unacked)
             return
         raise PeerLostError(
-            f"{self.name}: the buffer has not acknowledged {len(self._outbox)} messages within "
+            f"{self.name}: the buffer has not acknowledged {self.unacked} messages within "
             f"{timeout_s:g} s"
         )
 
@@ -238,16 +205,12 @@ class BufferPeer:
     def _fail(self, error: Exception) -> None:
         if self._failure is None:
             self._failure = error
-        self._welcomed = False
+        self._talk.is_welcomed = False
         self._inbox.close()
         self._notify()
 
     def _lose(self, why: str) -> None:
-        if not self._welcomed or self._failure is not None:
-            return
-        logger.info("%s: no word from the buffer (%s): saying hello again", self.name, why)
-        self._welcomed = False
-        self._lost_at = self._hello_at = self._clock.now()
+        self._talk.lose(self._clock.now(), why)
         self._notify()
 
     # ---- tasks -----------------------------------------------------------------------------------
@@ -270,36 +233,23 @@ class BufferPeer:
                 logger.warning("%s: a message of the buffer is dropped: %s", self.name, error)
                 self._lose("a damaged message")
                 continue
-            self._heard_at = self._clock.now()
+            self._talk.heard(self._clock.now())
             await self._take(envelope.body, columns)
 
     async def _take(self, message: Message, columns: list[memoryview]) -> None:
-        match message:
-            case Heartbeat():
-                return
-            case Ack(seqs=seqs):
-                self._outbox.settle(seqs)
-                self._notify()
-                return
-            case Refused(reason=reason, fatal=True):
-                fenced = FencedError(f"{self.name} must exit, the buffer says: {reason}")
-                self._fail(fenced)
-                self._on_fenced(fenced)
-                return
-            case Refused(reason=reason, seq=seq):
-                logger.warning("%s: the buffer refused message %s: %s", self.name, seq, reason)
-                self._outbox.settle([seq])
-                self._notify()
-            case Welcome():
-                known, self._welcome = self._welcome, message
-                self._welcomed = True
-                self._outbox.rewind()
-                self._notify()
-                if known is None:
-                    return
-            case _:
-                pass
-        await self._hand_over(message, columns)
+        try:
+            is_for_owner = self._talk.take(message)
+        except FencedError as error:
+            self._fail(error)
+            self._on_fenced(error)
+            return
+        if isinstance(message, Ack | Refused | Welcome):
+            self._notify()
+        if isinstance(message, Refused):
+            reason, seq = message.reason, message.seq
+            logger.warning("%s: the buffer refused message %s: %s", self.name, seq, reason)
+        if is_for_owner:
+            await self._hand_over(message, columns)
 
     async def _hand_over(self, message: Message, columns: list[memoryview]) -> None:
         if self._failure is not None:  # nobody takes what was on its way in
@@ -308,70 +258,36 @@ class BufferPeer:
             self._inbox.send_nowait((message, columns))
         except anyio.WouldBlock:
             logger.warning("%s: %s messages wait for the owner", self.name, INBOX_LIMIT)
-            self._held_back = True
+            self._talk.is_held_back = True
             await self._inbox.send((message, columns))
-            self._held_back = False
-            self._heard_at = self._clock.now()
+            self._talk.is_held_back = False
+            self._talk.heard(self._clock.now())
 
     async def _act(self) -> None:
         while self._failure is None:
             self._nudge = anyio.Event()
             now = self._clock.now()
-            blocked, deadline = self._converse(now) if self._welcomed else self._greet(now)
-            with anyio.move_on_after(deadline - now):
-                await (self._socket.writable() if blocked else self._nudge.wait())
+            try:
+                is_blocked = not self._say_what_is_due(now)
+            except PeerLostError as error:
+                self._fail(error)
+                return
+            with anyio.move_on_after(self._talk.next_due(is_blocked=is_blocked) - now):
+                await (self._socket.writable() if is_blocked else self._nudge.wait())
 
-    def _greet(self, now: float) -> tuple[bool, float]:
-        """Say Hello when due; whether the socket is blocked, and when to act again."""
-        give_up = self._lost_at + self._connect_timeout_s
-        if now >= give_up:
-            self._fail(
-                PeerLostError(
-                    f"{self.name}: no Welcome from the buffer at {self._socket.address} for "
-                    f"{self._connect_timeout_s:g} s: is it running, and with the keys of this run?"
-                )
-            )
-        elif now >= self._hello_at:
-            hello = Hello(self.role, self.name, self.incarnation, self._unsettled())
-            if not self._transmit(hello):
-                return True, give_up
-            self._hello_at = now + HELLO_S
-        return False, min(self._hello_at, give_up)
-
-    def _converse(self, now: float) -> tuple[bool, float]:
-        """Send what is due to a buffer that knows us; returns what `_greet` returns."""
-        beat_s = self.welcome.heartbeat_s
-        silent_at = math.inf if self._held_back else self._heard_at + MAX_SILENT_BEATS * beat_s
-        if now >= silent_at:
-            self._lose(f"silent for {now - self._heard_at:.1f} s")
-            return self._greet(now)
-        while (pending := self._outbox.due(now)) is not None:
+    def _say_what_is_due(self, now: float) -> bool:
+        """False: the socket takes no more."""
+        while (pending := self._talk.due(now)) is not None:
             if not self._transmit(pending.message, pending.columns, pending.seq):
-                return True, silent_at
-            self._outbox.mark_sent(pending.seq, now)
-        if now >= self._beat_due(beat_s):
-            if not self._transmit(Heartbeat()):
-                return True, silent_at
-            self._beat_at = now
-        resend_at = self._outbox.next_due()
-        return False, min(
-            silent_at, self._beat_due(beat_s), math.inf if resend_at is None else resend_at
-        )
-
-    def _beat_due(self, beat_s: float) -> float:
-        """One beat after either side last spoke, but at most one Heartbeat a beat."""
-        return max(min(self._spoke_at, self._heard_at), self._beat_at) + beat_s
+                return False
+            self._talk.said(pending, now)
+        return True
 
     def _transmit(
         self, message: Message, columns: Sequence[ColumnBuffer] = (), seq: int = 0
     ) -> bool:
-        if not self._socket.try_send(self._frames(message, columns, seq)):
+        frames = encode(Envelope(self._talk.epoch, seq, message), columns)
+        if not self._socket.try_send(frames):
             return False
-        self._spoke_at = self._clock.now()
+        self._talk.spoke(self._clock.now())
         return True
-
-    def _frames(
-        self, message: Message, columns: Sequence[ColumnBuffer], seq: int = 0
-    ) -> list[bytes | memoryview]:
-        epoch = self._welcome.epoch if self._welcome else 0
-        return encode(Envelope(epoch, seq, message), columns)

@@ -26,6 +26,7 @@ from agentrl.types import (
     Task,
     TrajectoryMeta,
     TrajectoryRow,
+    VersionRow,
 )
 
 
@@ -73,6 +74,13 @@ def test_weights_that_a_recovery_left_behind_are_as_old_as_what_it_undid(truth: 
         truth.trained(lease(1, group(1, [(1, 5)])), kept={1})
 
 
+def test_a_recovery_that_pushed_nothing_undoes_what_it_left_and_no_more(truth: Truth) -> None:
+    _, second, third = history(truth, None, 0, 1)
+    truth.recovered(VersionRow(3, 1, 1))
+    truth.recovered(VersionRow(4, 0, 0))
+    assert (second.undone, third.undone) == (1, 1)
+
+
 def test_a_version_number_that_is_given_twice_is_seen(truth: Truth) -> None:
     history(truth, None, 0)
     with pytest.raises(BrokenPromiseError, match="version 1 was given to two sets"):
@@ -85,7 +93,7 @@ def test_a_group_in_two_leases_is_seen_unless_a_recovery_undid_the_first(truth: 
     truth.trained(lease(1, group(1, [(0, 5)])), kept={0})
     with pytest.raises(BrokenPromiseError, match="trained in lease 2 and was trained in lease 1"):
         truth.trained(lease(2, group(1, [(0, 5)])), kept={0})
-    truth.recovered(0)
+    truth.recovered(VersionRow(1, 0, 0))
     truth.trained(lease(2, group(1, [(0, 5)])), kept={0})
 
 
