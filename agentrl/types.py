@@ -1,7 +1,7 @@
 """The words every room shares: what a task, group, episode, trajectory and lease are made of.
 
 Only msgspec and the standard library are imported here. Columns of a trajectory travel as buffers
-(`array.array`, numpy array or memoryview); `COLUMNS` says what they hold.
+(`array.array`, numpy array or memoryview); a `Column` says what one holds.
 
     Group      MINTED -> READY -> LEASED -> STEPPED(k) -> RETIRED
     Episode    QUEUED -> CLAIMED -> FINISHED(outcome)
@@ -13,13 +13,14 @@ from typing import Any, Protocol
 
 import msgspec
 
+from agentrl.columns import COLUMNS, Column
+
 __all__ = [
-    "COLUMNS",
     "MAX_SNAPSHOT_BYTES",
     "RESAMPLES",
-    "TOKEN_BYTES",
     "EngineAddress",
     "EpisodeAssignment",
+    "EpisodeFacts",
     "EpisodeId",
     "EpisodeReport",
     "EpisodeSummary",
@@ -28,7 +29,6 @@ __all__ = [
     "GroupRows",
     "GroupState",
     "LeaseHeader",
-    "NamedTensor",
     "Outcome",
     "PayloadRef",
     "PermitStats",
@@ -53,22 +53,6 @@ class SpanKind(IntEnum):
     SAMPLED = 1
     UNTRUSTED = 2
     DEMONSTRATION = 3
-
-
-#: Columns of a trajectory of T tokens: name -> numpy dtype. All have length T.
-#: tokens: token id; kinds: SpanKind; logprobs: engine log-probability where SAMPLED, else 0;
-#: versions: weight version that sampled the token, else -1; turns: index of the turn that the
-#: token belongs to (sampled tokens and the observation that answers them), -1 for the prompt.
-COLUMNS: dict[str, str] = {
-    "tokens": "<i4",
-    "kinds": "|u1",
-    "logprobs": "<f4",
-    "versions": "<i4",
-    "turns": "<i2",
-}
-
-#: Bytes of one token over all columns; a dtype's name ends with its size.
-TOKEN_BYTES = sum(int(dtype[2:]) for dtype in COLUMNS.values())
 
 
 class Outcome(StrEnum):
@@ -166,7 +150,8 @@ class TrajectoryMeta(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `versions` counts sampled tokens by weight version, in order of version. `segment` numbers the
     trajectories of one role whose episode rewrote its history; one that is not 0 begins with a
-    prompt that repeats what was said before, as the chat format remembers it.
+    prompt that repeats what was said before, as the chat format remembers it. `columns`: its
+    optional columns, in the order in which they travel.
     """
 
     num_tokens: int
@@ -177,11 +162,31 @@ class TrajectoryMeta(msgspec.Struct, frozen=True, omit_defaults=True):
     role: str = "policy"
     num_demonstrated: int = 0
     segment: int = 0
+    columns: tuple[Column, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.columns and len({column.name for column in self.layout}) < len(self.layout):
+            raise ValueError(f"a column is there twice: {[column.name for column in self.layout]}")
+
+    @property
+    def layout(self) -> tuple[Column, ...]:
+        """All its columns, as they travel and lie: one after the other."""
+        return (*COLUMNS.values(), *self.columns)
+
+
+class EpisodeFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What a worker says of an episode that nobody but the learner and people read: it goes through
+    ledger and lease as it came. A fact is declared here, set where the report is made, and read.
+
+    `env`: the Env that was played, as `--env` names it.
+    """
+
+    env: str = ""
 
 
 class EpisodeReport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a worker says of a finished episode. The columns of trajectory i are columns
-    [i * len(COLUMNS), (i + 1) * len(COLUMNS)) of the message, in the order of `COLUMNS`.
+    """What a worker says of a finished episode. The columns of its trajectories follow, one
+    trajectory after the other, each as its `layout` says.
     `answer`: the text of the last turn, for an Env that scores groups."""
 
     id: EpisodeId
@@ -193,6 +198,12 @@ class EpisodeReport(msgspec.Struct, frozen=True, omit_defaults=True):
     error: str | None = None
     wall_s: float = 0.0
     answer: str = ""
+    facts: EpisodeFacts = EpisodeFacts()
+
+    @property
+    def layouts(self) -> list[tuple[Column, ...]]:
+        """Of its trajectories."""
+        return [meta.layout for meta in self.trajectories]
 
 
 class EpisodeSummary(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -225,8 +236,8 @@ class TrajectoryRow(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class GroupRows(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One group of a lease. `rewards[i]` is the judged reward of the i-th `done` episode and
-    `trajectories` holds the rows of those same episodes."""
+    """One group of a lease, of its `done` episodes in order of index: their judged `rewards`, their
+    `metrics`, why each stopped, what else is known of them, and the rows of their trajectories."""
 
     group: str
     mint: int
@@ -235,6 +246,8 @@ class GroupRows(msgspec.Struct, frozen=True, omit_defaults=True):
     rewards: list[float]
     metrics: list[dict[str, float]]
     trajectories: list[TrajectoryRow]
+    stop_reasons: list[StopReason] = []
+    facts: list[EpisodeFacts] = []
 
 
 class LeaseHeader(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -285,12 +298,6 @@ class PushReport(msgspec.Struct, frozen=True):
     engines: tuple[str, ...]
 
 
-class NamedTensor(Protocol):
-    """A pair of HF parameter name and torch tensor (typed here without torch)."""
-
-    def __getitem__(self, index: int, /) -> Any: ...
-
-
 #: Bytes of what is saved of an episode between two turns; a larger one is not kept.
 MAX_SNAPSHOT_BYTES = 8 * 1024**2
 
@@ -301,7 +308,8 @@ RESAMPLES = 2
 
 class Generation(msgspec.Struct, frozen=True):
     """What an engine sampled in one turn: ids with one log-probability (of the distribution that
-    was sampled from, in nats) and one weight version each.
+    was sampled from, in nats), one weight version, and one token of each optional column
+    (`columns`: a buffer of each).
 
     `finish_reason`: stop, length or abort. `matched`: the stop id, where one ended the turn.
     `num_retractions`: pushes that it went on through; `num_resamples`: times that the turn was
@@ -313,6 +321,7 @@ class Generation(msgspec.Struct, frozen=True):
     versions: list[int]
     finish_reason: str
     matched: int | None = None
+    columns: dict[Column, Any] = {}
     num_retractions: int = 0
     num_resamples: int = 0
     latency_s: float = 0.0

@@ -104,7 +104,7 @@ def _taking(folder: Path) -> Iterator[Callable[[Sequence[zmq.Frame]], None]]:
             envelope, columns = decode([frame.buffer for frame in frames[1:]])
             assert isinstance(envelope.body, Finished)
             assert payloads.defect(envelope.body.report, columns) is None
-            ref = store.append(payloads.columns_of(columns, 0))
+            ref = store.append(columns)
             store.drop([number for number in store.numbers() if number < ref.segment])
 
         yield take

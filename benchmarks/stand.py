@@ -22,8 +22,8 @@ import numpy as np
 from agentrl.buffer.server import run_buffer
 from agentrl.buffer.settings import BufferSettings
 from agentrl.cluster.signals import until_sigterm
+from agentrl.columns import COLUMNS
 from agentrl.types import (
-    COLUMNS,
     EpisodeId,
     EpisodeReport,
     Outcome,
@@ -137,7 +137,7 @@ def made(num_tokens: int, version: int = 1) -> Made:
     num_sampled = int(is_sampled.sum())
     num_turns = int(values["turns"].max()) + 1
     meta = TrajectoryMeta(num_tokens, num_sampled, num_turns, 1.0, [(version, num_sampled)])
-    return meta, [values[name].astype(dtype) for name, dtype in COLUMNS.items()]
+    return meta, [values[name].astype(c.dtype) for name, c in COLUMNS.items()]
 
 
 def finished(id: EpisodeId, meta: TrajectoryMeta) -> Finished:

@@ -2,8 +2,9 @@
 
 import msgspec
 
+from agentrl.columns import TOKEN_BYTES
 from agentrl.errors import PromptTooLongError
-from agentrl.types import TOKEN_BYTES, EpisodeAssignment
+from agentrl.types import EpisodeAssignment
 from agentrl.wire.frames import MAX_MESSAGE_BYTES
 
 __all__ = ["MAX_TOKENS", "Budget", "Limits", "prompt_too_long"]

@@ -16,7 +16,7 @@ _LARGEST_INT = 2**63 - 1
 
 
 class PlayedEpisode(msgspec.Struct, frozen=True):
-    """A report and the columns of its trajectories, in the order of `COLUMNS`."""
+    """A report and the columns of its trajectories, one after the other."""
 
     report: EpisodeReport
     columns: list["array[Any]"]

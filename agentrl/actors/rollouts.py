@@ -25,6 +25,7 @@ from agentrl.actors.player import Attempt
 from agentrl.actors.report import PlayedEpisode
 from agentrl.actors.turns import MAX_ANSWER_CHARS
 from agentrl.actors.writing import Writers
+from agentrl.columns import EXCLUDED
 from agentrl.envs.env import Env
 from agentrl.envs.messages import Step
 from agentrl.envs.rollout import Rollout, outcome_of
@@ -165,6 +166,8 @@ def _report(
     if recorder.num_calls == 0:
         raise EnvError(f"the agent made no call that was answered ({reason}); there is no turn")
     segments = recorder.segments()
+    for one in segments if step.excluded else ():
+        one.stream.write(EXCLUDED, b"\1" * len(one.stream))
     columns: list[array[Any]] = [column for one in segments for column in one.stream.columns()]
     truncated = float(reason is not StopReason.TERMINATED)
     metrics = recorder.metrics | {"segments": float(len(segments)), "truncated": truncated}

@@ -39,4 +39,7 @@ async def sample_turn(
         raise EngineError(f"turn {turn} was aborted on its engine")
     if not generation.output_ids:
         raise EngineError(f"turn {turn} came back without a token")
+    for column, values in generation.columns.items():
+        if memoryview(values).nbytes != len(generation.output_ids) * column.token_bytes:
+            raise EngineError(f"turn {turn}: column {column.name} is not of each of its tokens")
     return generation

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
+from agentrl.columns import Column
 from agentrl.errors import EnvError
 
 __all__ = ["EpisodeSnapshot", "Save"]
@@ -17,8 +18,9 @@ Save = Callable[[bytes], Awaitable[None]]
 
 class EpisodeSnapshot(msgspec.Struct, frozen=True):
     """An episode that waits for its next turn. `env`: what its Env made of itself; `columns`: of
-    its tokens, in the order of `COLUMNS`; reward and metrics as earned so far; `played_s`: seconds
-    of its time that are spent."""
+    its tokens, one segment after the other, and `optional`: which of each segment's are beside
+    `COLUMNS`; reward and metrics as earned so far; `played_s`: seconds of its time that are
+    spent."""
 
     env: bytes
     columns: list[bytes]
@@ -26,6 +28,7 @@ class EpisodeSnapshot(msgspec.Struct, frozen=True):
     metrics: dict[str, float]
     calls_left: int | None
     played_s: float
+    optional: list[tuple[Column, ...]] = []
 
     def encode(self) -> bytes:
         """As bytes."""

@@ -16,6 +16,7 @@ from agentrl.actors.sampling import sample_turn
 from agentrl.actors.snapshots import EpisodeSnapshot
 from agentrl.actors.writing import Writers, num_chars
 from agentrl.bounds import metric_defect, reward_defect
+from agentrl.columns import EXCLUDED
 from agentrl.envs.env import Env
 from agentrl.envs.messages import AssistantTurn, Step
 from agentrl.errors import EngineError, EnvError, InfrastructureError, TextTooLongError
@@ -85,7 +86,7 @@ class Episode:
         except InfrastructureError as failure:
             # What was saved may hold what is gone for ever: the next attempt begins anew.
             raise EnvError(f"{type(env).__name__}.restore: {message_of(failure)}") from failure
-        self._transcript.restore(saved.columns)
+        self._transcript.restore(saved.columns, saved.optional)
         self._budget.restore(saved.calls_left)
         self._reward = saved.reward
         self._metrics = saved.metrics | {"resumed_turns": float(self._transcript.num_turns)}
@@ -113,6 +114,7 @@ class Episode:
         return EpisodeSnapshot(
             env=state,
             columns=self._transcript.save(),
+            optional=self._transcript.optional,
             reward=self._reward,
             metrics=dict(self._metrics),
             calls_left=self._budget.calls_left,
@@ -141,6 +143,8 @@ class Episode:
         if not self._budget.take_calls(len(turn.tool_calls)):
             raise _TruncatedError(StopReason.TOOL_CALL_LIMIT)
         step = await self._step(env, turn)
+        if step.excluded:
+            self._transcript.write(EXCLUDED, b"\1" * len(self._transcript.turn_ids()))
         if finish_reason == "length":
             raise _TruncatedError(StopReason.RESPONSE_LIMIT)
         if step.terminated or step.truncated:
@@ -166,6 +170,8 @@ class Episode:
             turn=self._transcript.num_turns,
         )
         self._transcript.sampled(generation.output_ids, generation.logprobs, generation.versions)
+        for column, values in generation.columns.items():
+            self._transcript.write(column, values)
         self._count(
             {
                 "retractions": float(generation.num_retractions),

@@ -33,7 +33,13 @@ from agentrl.envs.registry import load_env
 from agentrl.envs.rollout import Rollout
 from agentrl.errors import EnvError
 from agentrl.tokens.formats.base import ChatFormat
-from agentrl.types import MAX_SNAPSHOT_BYTES, EpisodeAssignment, EpisodeId, TurnClient
+from agentrl.types import (
+    MAX_SNAPSHOT_BYTES,
+    EpisodeAssignment,
+    EpisodeId,
+    EpisodeReport,
+    TurnClient,
+)
 from agentrl.visible import message_of
 from agentrl.wire.messages import (
     Assign,
@@ -194,8 +200,15 @@ class Worker:
         finally:
             del self._scopes[assignment.id]
         if not scope.cancel_called:
-            await peer.deliver(Finished(played.report), played.columns)
+            await peer.deliver(Finished(self._named(played.report)), played.columns)
         await self._announce(peer, client)
+
+    def _named(self, report: EpisodeReport) -> EpisodeReport:
+        """With the Env that was played; none was where a dialogue is shown."""
+        if self._settings.demonstration_key is not None:
+            return report
+        facts = msgspec.structs.replace(report.facts, env=self._settings.env)
+        return msgspec.structs.replace(report, facts=facts)
 
     def _order(self, group: anyio.abc.TaskGroup, order: Judge, peer: BufferPeer) -> None:
         """Judge in the background; a reconnected buffer may ask again for what is under way."""

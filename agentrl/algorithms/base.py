@@ -21,10 +21,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from agentrl.algorithms.rows import Credit, MicroBatch, Outputs, Row
+from agentrl.algorithms.rows import TAKEN, Credit, MicroBatch, Outputs, Row
 from agentrl.bounds import reward_defect
+from agentrl.columns import Column
 from agentrl.config.run import RunConfig
-from agentrl.errors import DataError
+from agentrl.errors import ConfigError, DataError
 from agentrl.telemetry.metrics import Metric
 from agentrl.types import GroupRows, LeaseHeader, TrajectoryMeta
 
@@ -44,12 +45,18 @@ class Needs(msgspec.Struct, frozen=True):
     dialogues are shown. passes: columns that a forward pass over the rows makes before the first
     step: `prox`, the policy at the start of the iteration (later steps have it anyway), and
     `reference`, the initial weights. all_labels: the loss reads labels that nobody sampled too.
+    columns: optional ones of the trajectories, which rows and micro-batches then have by name.
     """
 
     min_group: int = 1
     engines: bool = True
     passes: frozenset[str] = frozenset()
     all_labels: bool = False
+    columns: tuple[Column, ...] = ()
+
+    def __post_init__(self) -> None:
+        if taken := [column.name for column in self.columns if column.name in TAKEN]:
+            raise ConfigError(f"rows have {', '.join(taken)} already: name the column otherwise")
 
     @property
     def models(self) -> frozenset[str]:

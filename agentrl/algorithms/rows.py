@@ -16,12 +16,20 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from agentrl.columns import COLUMNS, EXCLUDED
 from agentrl.types import TrajectoryRow
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Credit", "LossFn", "MicroBatch", "Outputs", "Row"]
+__all__ = ["TAKEN", "Credit", "LossFn", "MicroBatch", "Outputs", "Row"]
+
+#: Columns that rows have without being asked, or that a pass or the default advantages give them:
+#: no optional column of a trajectory is called so.
+TAKEN = frozenset(
+    {"weights", "mask", "sampled", "scored", "mu", "ages", "turns", "demonstrated", "prox"}
+    | {"reference", "advantages", EXCLUDED.name, *COLUMNS}
+)
 
 
 class Credit(msgspec.Struct, frozen=True):
@@ -35,7 +43,8 @@ class Credit(msgspec.Struct, frozen=True):
 @dataclass(slots=True)
 class Row:
     """One trajectory that this replica trains. `columns`: of length L, by name; those of
-    `agentrl.learner.batch`, those of the passes, and what the algorithm adds."""
+    `agentrl.learner.batch`, those that the algorithm needs, of shape (L, ...), those of the passes,
+    and what the algorithm adds."""
 
     trajectory: TrajectoryRow
     credit: Credit
@@ -50,9 +59,9 @@ class MicroBatch:
     tokens_T: int64 token ids. labels_T: int64, the next token of the same sequence; 0 at the last
     position of a sequence (whose log-probability means nothing). positions_T: int64 position in
     its own sequence. cu_seqlens: int32 [num_sequences + 1], starts of the sequences and T.
-    columns: tensors of length T aligned with `labels_T`, by name. Only the loss reads them, but for
-    `scored` (bool): where it is false the loss will not read log-probability and entropy, and a
-    backend may give 0. Without it all are scored.
+    columns: tensors of shape (T, ...) aligned with `labels_T`, by name. Only the loss reads them,
+    but for `scored` (bool): where it is false the loss will not read log-probability and entropy,
+    and a backend may give 0. Without it all are scored.
     """
 
     tokens_T: Tensor

@@ -89,6 +89,7 @@ def record(
             answer=report.answer,
             error=report.error,
             wall_s=report.wall_s,
+            facts=report.facts,
             trajectories=trajectories,
         )
     )

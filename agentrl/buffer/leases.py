@@ -23,7 +23,15 @@ from agentrl.buffer.ids import group_id
 from agentrl.buffer.peers import Peer, Peers
 from agentrl.buffer.rows import EpisodeRow, LeaseRow
 from agentrl.buffer.state import State
-from agentrl.types import Fate, GroupRows, GroupState, LeaseHeader, TrajectoryRow, VersionRow
+from agentrl.types import (
+    Fate,
+    GroupRows,
+    GroupState,
+    LeaseHeader,
+    StopReason,
+    TrajectoryRow,
+    VersionRow,
+)
 from agentrl.wire.messages import (
     Lease,
     Message,
@@ -326,6 +334,8 @@ def _group_rows(state: State, mint: int) -> GroupRows:
         rewards=list(group.rewards or ()),
         metrics=[row.metrics for row in done],
         trajectories=[line for row in done for line in _trajectory_rows(state, row)],
+        stop_reasons=[row.stop_reason or StopReason.ERROR for row in done],
+        facts=[row.facts for row in done],
     )
 
 

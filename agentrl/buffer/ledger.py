@@ -33,8 +33,10 @@ from agentrl.visible import visible
 
 __all__ = ["SCHEMA_VERSION", "Ledger", "LedgerReader", "refuse_network_file_system"]
 
-#: 1 had no digests.
-SCHEMA_VERSION = 2
+#: 1 had no digests. In 2 a trajectory had no optional columns and an episode no facts: its rows are
+#: rows of 3 that lack these.
+SCHEMA_VERSION = 3
+_READABLE = (2, 3)
 #: Damaged places that an error lists.
 _MAX_TOLD = 20
 
@@ -178,7 +180,7 @@ class LedgerReader:
     def _schema(self) -> int:
         """The ledger's schema version, 0 when it is empty; StoreError for that of others."""
         ((found,),) = self._db.execute("PRAGMA user_version")
-        if found not in (0, SCHEMA_VERSION):
+        if found not in (0, *_READABLE):
             raise StoreError(
                 f"{self.path} has schema {found}, this agentrl writes {SCHEMA_VERSION}: finish the"
                 f" run with the version that wrote it, or take its weights into a new one with"
@@ -275,9 +277,11 @@ class Ledger(LedgerReader):
     def _open(self) -> None:
         for pragma in ("locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=FULL"):
             self._db.execute(f"PRAGMA {pragma}").fetchall()
-        if self._schema() == 0:
+        found = self._schema()
+        if found != SCHEMA_VERSION:
+            tables = SCHEMA if found == 0 else ""
             version = f"PRAGMA user_version={SCHEMA_VERSION};"
-            self._db.executescript(f"BEGIN EXCLUSIVE; {SCHEMA} {version} COMMIT;")
+            self._db.executescript(f"BEGIN EXCLUSIVE; {tables} {version} COMMIT;")
 
     def _close(self) -> None:
         self._db.close()

@@ -1,65 +1,41 @@
-"""The bytes of a stored trajectory: its columns one after the other, in the order of `COLUMNS`.
-
-Every column has one item per token and a fixed item size, so the number of bytes alone says where
-each column lies and a `PayloadRef` needs nothing else. `defect` holds what ingestion refuses: a
-trajectory whose columns contradict its report never reaches the learner.
+"""What ingestion refuses: a trajectory whose columns contradict its report never reaches the
+learner. What is stored are its columns one after the other, as its `layout` says.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import Buffer
 
 from agentrl.buffer.numbers import report_defect
-from agentrl.types import COLUMNS, TOKEN_BYTES, EpisodeReport, SpanKind, TrajectoryMeta
+from agentrl.columns import dealt
+from agentrl.errors import DataError
+from agentrl.types import EpisodeReport, SpanKind, TrajectoryMeta
+from agentrl.wire.arrays import as_arrays
 
-__all__ = ["columns_of", "defect", "select", "split"]
+__all__ = ["defect"]
 
-_ITEM_BYTES = {name: np.dtype(dtype).itemsize for name, dtype in COLUMNS.items()}
 #: Plain numbers: numpy compares an array with an enum's member one by one.
 _SAMPLED, _DEMONSTRATION = int(SpanKind.SAMPLED), int(SpanKind.DEMONSTRATION)
 _LAST_KIND = int(max(SpanKind))
-
-
-def split(payload: Buffer) -> dict[str, memoryview]:
-    """Views of the columns of a payload, as bytes."""
-    view = memoryview(payload)
-    num_tokens, rest = divmod(view.nbytes, TOKEN_BYTES)
-    assert rest == 0, f"{view.nbytes} bytes are no whole number of tokens"
-    columns, start = {}, 0
-    for name, item_bytes in _ITEM_BYTES.items():
-        end = start + num_tokens * item_bytes
-        columns[name] = view[start:end]
-        start = end
-    return columns
-
-
-def select(payload: Buffer, names: Sequence[str]) -> list[memoryview]:
-    """The named columns of a payload, in that order; all of them when `names` is empty."""
-    columns = split(payload)
-    return [columns[name] for name in (names or COLUMNS)]
-
-
-def columns_of(columns: Sequence[memoryview], trajectory: int) -> Sequence[memoryview]:
-    """The columns of the i-th trajectory of a message."""
-    return columns[trajectory * len(COLUMNS) : (trajectory + 1) * len(COLUMNS)]
 
 
 def defect(report: EpisodeReport, columns: Sequence[memoryview]) -> str | None:
     """Why the columns of a `done` report cannot be trained on, or None."""
     if not report.trajectories:
         return "it is done and has no trajectory"
-    expected = len(COLUMNS) * len(report.trajectories)
+    expected = sum(map(len, report.layouts))
     if len(columns) != expected:
         return (
             f"{len(columns)} columns came, {len(report.trajectories)} trajectories have {expected}"
         )
     if found := report_defect(report):
         return found
-    for position, meta in enumerate(report.trajectories):
-        found = _meta_defect(meta) or _column_defect(meta, columns_of(columns, position))
+    pairs = zip(report.trajectories, dealt(report.layouts, columns), strict=True)
+    for position, (meta, own) in enumerate(pairs):
+        found = _meta_defect(meta) or _column_defect(meta, own)
         if found is not None:
             return f"trajectory {position}: {found}"
     return None
@@ -77,17 +53,11 @@ def _meta_defect(meta: TrajectoryMeta) -> str | None:
     return None
 
 
-def _column_defect(meta: TrajectoryMeta, columns: Sequence[memoryview]) -> str | None:
-    for (name, item_bytes), column in zip(_ITEM_BYTES.items(), columns, strict=True):
-        expected = item_bytes * meta.num_tokens
-        if column.nbytes != expected:
-            return (
-                f"column {name} has {column.nbytes} bytes, {meta.num_tokens} tokens have {expected}"
-            )
-    arrays = {
-        name: np.frombuffer(column, dtype=dtype)
-        for (name, dtype), column in zip(COLUMNS.items(), columns, strict=True)
-    }
+def _column_defect(meta: TrajectoryMeta, columns: Mapping[str, Any]) -> str | None:
+    try:
+        arrays = as_arrays(meta.layout, meta.num_tokens, columns)
+    except DataError as error:
+        return str(error)
     if arrays["kinds"].max() > _LAST_KIND:
         return f"column kinds holds {arrays['kinds'].max()}, which is no span kind"
     sampled = arrays["kinds"] == _SAMPLED

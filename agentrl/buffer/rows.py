@@ -9,6 +9,7 @@ from collections.abc import Collection
 import msgspec
 
 from agentrl.types import (
+    EpisodeFacts,
     Fate,
     GroupState,
     Outcome,
@@ -76,6 +77,7 @@ class EpisodeRow(msgspec.Struct, frozen=True):
     wall_s: float = 0.0
     answer: str = ""
     trajectories: tuple[StoredTrajectory, ...] = ()
+    facts: EpisodeFacts = EpisodeFacts()
 
     @property
     def num_failures(self) -> int:

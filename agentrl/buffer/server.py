@@ -43,9 +43,10 @@ from agentrl.buffer.settings import BufferSettings
 from agentrl.buffer.snapshots import Snapshots
 from agentrl.buffer.store import PayloadStore
 from agentrl.clock import Clock, MonotonicClock
+from agentrl.columns import COLUMNS, Column, dealt, split
 from agentrl.errors import FrameError, ProtocolVersionError, StoreError
 from agentrl.types import PayloadRef
-from agentrl.wire.frames import Column, decode, encode, salvage
+from agentrl.wire.frames import ColumnBuffer, decode, encode, salvage
 from agentrl.wire.keys import CurveKeys
 from agentrl.wire.messages import Assign, Envelope, Fetch, Finished, Message, Refused, Rows
 from agentrl.wire.transport import RouterSocket
@@ -179,10 +180,8 @@ class _Shell:
         if defect is not None:
             self._quarantine.keep(defect, event.peer, columns, str(report.id))
             return Stored(*place, defect=defect)
-        refs = [
-            self._store.append(payloads.columns_of(columns, position))
-            for position in range(len(report.trajectories))
-        ]
+        each = dealt(report.layouts, columns)
+        refs = [self._store.append(list(own.values())) for own in each]
         return Stored(*place, payloads=tuple(refs))
 
     async def _carry_out(self, effects: list[Effect]) -> None:
@@ -237,7 +236,7 @@ class _Shell:
 
     # ---- out ----
 
-    def _send(self, peer: str, message: Message, columns: Sequence[Column] = ()) -> bool:
+    def _send(self, peer: str, message: Message, columns: Sequence[ColumnBuffer] = ()) -> bool:
         """False: it could not be queued. What is not an event is dropped then: its peer says Hello,
         or sends again."""
         try:
@@ -256,17 +255,20 @@ class _Shell:
             self._events.hand_over(partial(self._send, driver))
 
     def _read_rows(self, fetch: Fetch) -> tuple[list[int], list[memoryview]]:
-        missing, columns = [], []
+        names = fetch.columns or COLUMNS
+        missing: list[int] = []
+        columns: list[memoryview] = []
         for position, ref in enumerate(fetch.payloads):
-            payload = self._payload(ref)
-            if payload is None:
+            optional = fetch.optional[position] if fetch.optional else ()
+            found = self._columns(ref, optional)
+            if found is None:
                 missing.append(position)
-            columns += payloads.select(payload or b"", fetch.columns)
+            columns += ((found or {}).get(name, memoryview(b"")) for name in names)
         return missing, columns
 
-    def _payload(self, ref: PayloadRef) -> bytes | None:
+    def _columns(self, ref: PayloadRef, optional: Sequence[Column]) -> dict[str, memoryview] | None:
         try:
-            return self._store.read(ref)
-        except StoreError as error:
+            return split((*COLUMNS.values(), *optional), self._store.read(ref))
+        except (StoreError, ValueError) as error:
             logger.error("a payload cannot be served: %s", error)
             return None

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import msgspec
 
+from agentrl.columns import TOKEN_BYTES
 from agentrl.config.descriptors import open_files
 from agentrl.config.learner_memory import learner_bytes
 from agentrl.config.model import ModelSummary, read_model
 from agentrl.config.run import RunConfig
 from agentrl.config.toml import dump_config
-from agentrl.types import TOKEN_BYTES
 
 __all__ = ["Capacity", "capacity", "describe", "in_units"]
 

@@ -34,8 +34,10 @@ class Step(msgspec.Struct, kw_only=True):
     `messages` are what the model reads next; the assistant role is refused, for only the policy
     writes that. `reward` and each of `metrics` add up over the steps of an episode; what converts
     to a float, such as a numpy scalar, is converted, and the names of metrics to str. `terminated`:
-    the task ended; `truncated`: the Env's own budget ended it. Raises `EnvError` on an assistant
-    message and on a reward or metric that is no number within its bound (`agentrl.bounds`).
+    the task ended; `truncated`: the Env's own budget ended it. `excluded`: the turn stays out of
+    the loss (of a `Rollout`: all turns), and the episode keeps its reward. Raises `EnvError` on an
+    assistant message and on a reward or metric that is no number within its bound
+    (`agentrl.bounds`).
     """
 
     messages: list[Message] = []
@@ -43,6 +45,7 @@ class Step(msgspec.Struct, kw_only=True):
     terminated: bool = False
     truncated: bool = False
     metrics: dict[str, float] = {}
+    excluded: bool = False
 
     def __post_init__(self) -> None:
         self.messages = list(self.messages)

@@ -152,7 +152,10 @@ def outcome_of(returned: object, who: str) -> Step:
         if returned.messages:
             raise EnvError(f"{who} returned a Step with messages; nobody reads them")
         return Step(
-            reward=returned.reward, truncated=returned.truncated, metrics=dict(returned.metrics)
+            reward=returned.reward,
+            truncated=returned.truncated,
+            metrics=dict(returned.metrics),
+            excluded=returned.excluded,
         )
     try:
         return Step(reward=returned)  # type: ignore[arg-type]

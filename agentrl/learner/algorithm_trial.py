@@ -30,6 +30,7 @@ from torch import Tensor
 from agentrl.algorithms.base import Algorithm, credits_of
 from agentrl.algorithms.load import check_algorithm, load_algorithm
 from agentrl.algorithms.rows import LossFn, MicroBatch, Outputs
+from agentrl.columns import COLUMNS, Column
 from agentrl.config.run import RunConfig
 from agentrl.errors import AgentRLError, ConfigError, DataError
 from agentrl.learner.backend import StepResult
@@ -38,12 +39,13 @@ from agentrl.learner.measures import Measures, joined, measured
 from agentrl.learner.rows import Trajectory, decode_trajectory
 from agentrl.lineage import Lineage
 from agentrl.types import (
-    COLUMNS,
+    EpisodeFacts,
     EpisodeId,
     GroupRows,
     LeaseHeader,
     PayloadRef,
     SpanKind,
+    StopReason,
     TrajectoryMeta,
     TrajectoryRow,
     VersionRow,
@@ -242,7 +244,7 @@ class _Lease:
     def __init__(self, number: int, size: int) -> None:
         self._random = random.Random(number)
         self._number = number
-        self._rows: list[Trajectory] = []
+        self._data: list[list[bytes]] = []
         groups = [
             self._group(1, [0.5] * size, self._plain),
             self._group(2, [0.0, *self._rewards(size - 1)], self._plain, failed=1),
@@ -250,8 +252,14 @@ class _Lease:
         ]
         self.header = LeaseHeader(number=number, groups=groups)
 
-    def fetch(self, rows: Sequence[TrajectoryRow]) -> list[Trajectory]:
-        return [self._rows[row.payload.offset] for row in rows]
+    def fetch(self, rows: Sequence[TrajectoryRow], optional: Sequence[Column]) -> list[Trajectory]:
+        """Nobody has written an optional column: all are filled."""
+        return [
+            decode_trajectory(
+                row, [*self._data[row.payload.offset], *(b"" for _ in optional)], optional
+            )
+            for row in rows
+        ]
 
     def _rewards(self, num: int) -> list[float]:
         return [round(self._random.uniform(-1, 2), 3) for _ in range(num)]
@@ -268,7 +276,9 @@ class _Lease:
         ids = [EpisodeId(name, index) for index, _ in done]
         rows = [row for index, reward in done for row in play(EpisodeId(name, index), reward)]
         kept = [reward for _, reward in done]
-        return GroupRows(name, mint, "trial", ids, kept, [{} for _ in ids], rows)
+        ends = [StopReason.TERMINATED, *[StopReason.CONTEXT_LIMIT] * (len(ids) - 1)]
+        facts = [EpisodeFacts() for _ in ids]
+        return GroupRows(name, mint, "trial", ids, kept, [{} for _ in ids], rows, ends, facts)
 
     def _plain(self, episode: EpisodeId, reward: float) -> Iterator[TrajectoryRow]:
         yield self._trajectory(episode, reward)
@@ -295,9 +305,8 @@ class _Lease:
             "turns": turns,
         }
         meta = TrajectoryMeta(len(kinds), count, 2, reward, [(version, count)], **facts)
-        row = TrajectoryRow(episode, meta, PayloadRef("trial", 1, len(self._rows), 0, 0))
-        data = [np.array(columns[name], dtype).tobytes() for name, dtype in COLUMNS.items()]
-        self._rows.append(decode_trajectory(row, data))
+        row = TrajectoryRow(episode, meta, PayloadRef("trial", 1, len(self._data), 0, 0))
+        self._data.append([np.array(columns[n], c.dtype).tobytes() for n, c in COLUMNS.items()])
         return row
 
 

@@ -17,6 +17,7 @@ import torch
 
 from agentrl.algorithms.base import Algorithm
 from agentrl.algorithms.rows import MicroBatch, Row
+from agentrl.columns import EXCLUDED
 from agentrl.errors import DataError
 from agentrl.learner.packing import first_fit_decreasing
 from agentrl.learner.plan import PlannedRow
@@ -91,12 +92,15 @@ def build_sequence(planned: PlannedRow, trajectory: Trajectory, rules: BatchRule
     log-probability of the label. weights: float32, reciprocal of the denominator. ages: int32, -1
     if not sampled. turns: int16, -1 in the prompt.
 
-    Of a dialogue that is shown: mask, scored, weights, and demonstrated: bool.
+    Of a dialogue that is shown: mask, scored, weights, and demonstrated: bool. Of both: what the
+    algorithm needs, filled where the trajectory has none of it.
     """
     algorithm, length = rules.algorithm, len(trajectory.tokens_L)
     columns: dict[str, npt.NDArray[Any]] = {
-        "weights": np.full(length, planned.weight, dtype=np.float32)
+        column.name: shift(trajectory.optional[column], column.fill)
+        for column in algorithm.needs.columns
     }
+    columns["weights"] = np.full(length, planned.weight, dtype=np.float32)
     row = Row(planned.row, planned.credit, trajectory.tokens_L, columns)
     if not algorithm.needs.engines:
         columns["demonstrated"] = shift(trajectory.demonstrated_L, False)
@@ -124,6 +128,8 @@ def _played(row: Row, trajectory: Trajectory, rules: BatchRules) -> npt.NDArray[
         else None
     )
     reasons_L = excluded_reasons(ages_L, sampled_L, off_policy_L, cfg.staleness_bound)
+    if (by_env_L := trajectory.optional.get(EXCLUDED)) is not None:
+        reasons_L[sampled_L & (by_env_L != 0)] |= np.uint8(Excluded.STEP)
     row.columns |= {
         "mask": shift(sampled_L & (reasons_L == 0), False),
         "sampled": shift(sampled_L, False),
@@ -147,7 +153,9 @@ def _narrow(row: Row, algorithm: Algorithm) -> None:
 
 
 def check_columns(rows: Sequence[Row], algorithm: Algorithm) -> None:
-    """Raise DataError unless every row has the same columns, each a number for every label."""
+    """Raise DataError unless every row has the same columns, each a number for every label, or
+    what the algorithm has declared."""
+    declared = {column.name: column.shape for column in algorithm.needs.columns}
     for row in rows:
         if row.columns.keys() != rows[0].columns.keys():
             odd = sorted(row.columns.keys() ^ rows[0].columns.keys())
@@ -155,7 +163,7 @@ def check_columns(rows: Sequence[Row], algorithm: Algorithm) -> None:
                 f"{algorithm.name}.advantages gave {odd} to some rows and not to others"
             )
         for name, column_L in row.columns.items():
-            if column_L.shape != row.tokens_L.shape:
+            if column_L.shape != (*row.tokens_L.shape, *declared.get(name, ())):
                 raise DataError(
                     f"{algorithm.name}.advantages: column {name} of episode "
                     f"{row.trajectory.episode} has shape {column_L.shape}; a number is wanted for "

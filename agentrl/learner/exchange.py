@@ -9,11 +9,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from agentrl.clock import Clock
+from agentrl.columns import COLUMNS, Column
 from agentrl.errors import DataError, PeerLostError
 from agentrl.learner.asking import LearnerPeer
 from agentrl.learner.question import raise_if_refused
 from agentrl.learner.rows import Trajectory, decode_trajectory
-from agentrl.types import COLUMNS, TrajectoryRow
+from agentrl.types import TrajectoryRow
 from agentrl.wire.messages import Fetch, Rows, Welcome
 
 __all__ = ["RowClient"]
@@ -35,21 +36,31 @@ class RowClient:
         self._clock = clock
         self._requests = itertools.count(1)
 
-    def fetch(self, rows: Sequence[TrajectoryRow]) -> list[Trajectory | None]:
-        """The trajectories in the order of `rows`; None where the stored payload is damaged.
+    def fetch(
+        self, rows: Sequence[TrajectoryRow], optional: Sequence[Column] = ()
+    ) -> list[Trajectory | None]:
+        """The trajectories in the order of `rows`, with these optional columns and no other; None
+        where the stored payload is damaged.
 
         Raises PeerLostError when the buffer misses its deadline, DataError for columns that are
         not what their row promises.
         """
         found: list[Trajectory | None] = []
         for chunk in _chunks(rows):
-            found.extend(self._fetch_chunk(chunk))
+            found.extend(self._fetch_chunk(chunk, optional))
         return found
 
-    def _fetch_chunk(self, rows: Sequence[TrajectoryRow]) -> Iterator[Trajectory | None]:
+    def _fetch_chunk(
+        self, rows: Sequence[TrajectoryRow], optional: Sequence[Column]
+    ) -> Iterator[Trajectory | None]:
         request = next(self._requests)
-        answer, columns = self._ask(Fetch(request, [row.payload for row in rows]))
-        width = len(COLUMNS)
+        there = [row.meta.columns for row in rows]
+        wanted = [*COLUMNS, *(column.name for column in optional)]
+        names = [n for n in wanted if n in COLUMNS or n in (c.name for each in there for c in each)]
+        payloads = [row.payload for row in rows]
+        fetch = Fetch(request, payloads, names, there if any(there) else [])
+        answer, columns = self._ask(fetch)
+        width = len(names)
         if len(columns) != width * len(rows):
             raise DataError(
                 f"answer to fetch {request} has {len(columns)} columns instead of "
@@ -68,7 +79,8 @@ class RowClient:
                 )
                 yield None
             else:
-                yield decode_trajectory(row, columns[index * width : (index + 1) * width])
+                own = dict(zip(names, columns[index * width :], strict=False))
+                yield decode_trajectory(row, [own.get(n, b"") for n in wanted], optional)
 
     def _ask(self, fetch: Fetch) -> tuple[Rows, Sequence[Any]]:
         deadline = self._clock.now() + FETCH_TIMEOUT_S

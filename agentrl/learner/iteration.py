@@ -12,6 +12,7 @@ import torch
 
 from agentrl.algorithms.base import Algorithm, Needs
 from agentrl.algorithms.rows import Row
+from agentrl.columns import EXCLUDED, Column
 from agentrl.learner.backend import Models, StepResult
 from agentrl.learner.batch import (
     BatchCounts,
@@ -29,7 +30,7 @@ from agentrl.types import LeaseHeader, TrajectoryRow
 
 __all__ = ["IterationResult", "train_lease"]
 
-FetchRows = Callable[[Sequence[TrajectoryRow]], Sequence[Trajectory | None]]
+FetchRows = Callable[[Sequence[TrajectoryRow], Sequence[Column]], Sequence[Trajectory | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,8 @@ def _load(
     shards: Sequence[Sequence[PlannedRow]], rules: BatchRules, fetch: FetchRows
 ) -> list[tuple[list[TrainSequence], BatchCounts]]:
     """For each step, its sequences on this rank and what is missing from it."""
-    trajectories = iter(fetch([planned.row for shard in shards for planned in shard]))
+    rows = [planned.row for shard in shards for planned in shard]
+    trajectories = iter(fetch(rows, (EXCLUDED, *rules.algorithm.needs.columns)))
     loaded = []
     for shard in shards:
         sequences: list[TrainSequence] = []

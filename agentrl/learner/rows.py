@@ -11,15 +11,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from agentrl.columns import COLUMNS, Column
 from agentrl.errors import DataError
-from agentrl.types import COLUMNS, SpanKind, TrajectoryRow
+from agentrl.types import SpanKind, TrajectoryRow
+from agentrl.wire.arrays import as_arrays
 
 __all__ = ["Trajectory", "decode_trajectory"]
 
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """The columns of L tokens (see `agentrl.types.COLUMNS`), read-only views of the wire bytes."""
+    """The columns of L tokens (see `agentrl.columns`), read-only views of the wire bytes.
+    `optional`: those that were asked for, each of shape (L, *shape)."""
 
     row: TrajectoryRow
     tokens_L: npt.NDArray[np.int32]
@@ -27,6 +30,7 @@ class Trajectory:
     logprobs_L: npt.NDArray[np.float32]
     versions_L: npt.NDArray[np.int32]
     turns_L: npt.NDArray[np.int16]
+    optional: dict[Column, npt.NDArray[Any]]
 
     @property
     def sampled_L(self) -> npt.NDArray[np.bool_]:
@@ -39,26 +43,32 @@ class Trajectory:
         return np.equal(self.kinds_L, SpanKind.DEMONSTRATION, dtype=np.bool_)
 
 
-def decode_trajectory(row: TrajectoryRow, buffers: Sequence[Any]) -> Trajectory:
-    """Columns from raw little-endian buffers in the order of `COLUMNS`.
+def decode_trajectory(
+    row: TrajectoryRow, buffers: Sequence[Any], optional: Sequence[Column] = ()
+) -> Trajectory:
+    """Columns from raw little-endian buffers, in the order of `COLUMNS` and then of `optional`. One
+    of these that the trajectory has not is filled.
 
     Raises DataError when lengths, sampled tokens or versions differ from `row.meta`, when an engine
     log-probability is not finite, or when the first token is sampled (nothing predicts it).
     """
-    if len(buffers) != len(COLUMNS):
-        raise DataError(f"{_name(row)}: {len(buffers)} columns instead of {len(COLUMNS)}")
-    for (name, dtype), buffer in zip(COLUMNS.items(), buffers, strict=True):
-        expected = row.meta.num_tokens * np.dtype(dtype).itemsize
-        if memoryview(buffer).nbytes != expected:
-            raise DataError(
-                f"{_name(row)}: column {name} has {memoryview(buffer).nbytes} bytes instead of "
-                f"{expected} for {row.meta.num_tokens} tokens"
-            )
-    arrays = [
-        np.frombuffer(buffer, dtype=dtype)
-        for dtype, buffer in zip(COLUMNS.values(), buffers, strict=True)
-    ]
-    trajectory = Trajectory(row, *arrays)
+    layout = (*COLUMNS.values(), *optional)
+    if len(buffers) != len(layout):
+        raise DataError(f"{_name(row)}: {len(buffers)} columns instead of {len(layout)}")
+    named = dict(zip((column.name for column in layout), buffers, strict=True))
+    there = {column.name: column for column in row.meta.columns}
+    for column in optional:
+        if there.get(column.name, column) != column:
+            raise DataError(f"{_name(row)} has {there[column.name]}, and {column} is asked for")
+        if column.name not in there:
+            shape = (row.meta.num_tokens, *column.shape)
+            named[column.name] = np.full(shape, column.fill, column.dtype)
+    try:
+        arrays = as_arrays(layout, row.meta.num_tokens, named)
+    except DataError as error:
+        raise DataError(f"{_name(row)}: {error}") from None
+    required = {f"{name}_L": arrays[name] for name in COLUMNS}
+    trajectory = Trajectory(row, **required, optional={c: arrays[c.name] for c in optional})
     _check(trajectory)
     return trajectory
 

@@ -26,10 +26,12 @@ class Excluded(IntFlag):
 
     STALE: older than `--max-staleness`. OFF_POLICY_TURN: sampled by an older version than the
     newest of its turn, under `--mask-offpolicy-in-partial-rollout` or `--no-partial-rollout`.
+    STEP: its Env said so (`Step.excluded`).
     """
 
     STALE = 1
     OFF_POLICY_TURN = 2
+    STEP = 4
 
 
 def token_ages(lineage: Lineage, versions_L: npt.NDArray[np.int32], number: int) -> IntArray:

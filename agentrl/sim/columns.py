@@ -6,8 +6,9 @@ whether it is still there when it is trained.
 
 from collections.abc import Iterable
 
+from agentrl.columns import TOKEN_BYTES
 from agentrl.sim.truth import BrokenPromiseError
-from agentrl.types import TOKEN_BYTES, LeaseHeader, PayloadRef
+from agentrl.types import LeaseHeader, PayloadRef
 
 __all__ = ["Columns"]
 

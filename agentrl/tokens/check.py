@@ -13,23 +13,25 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
+from agentrl.columns import COLUMNS, Column
 from agentrl.errors import TokenError
-from agentrl.types import COLUMNS, SpanKind
+from agentrl.types import SpanKind
 
-__all__ = ["TYPECODES", "check_columns", "runs"]
-
-#: `array.array` typecode of each column, in the order of `COLUMNS`.
-TYPECODES = dict(zip(COLUMNS, "iBfih", strict=True))
+__all__ = ["check_columns", "runs"]
 
 _RUNS = re.compile(rb"\x00+|\x01+|\x02+|\x03+")
 _POLICY = (SpanKind.SAMPLED, SpanKind.DEMONSTRATION)
 
 
 def check_columns(
-    columns: Mapping[str, "array[Any]"], *, control_ids: Set[int], opener: Sequence[int]
+    columns: Mapping[str, "array[Any]"],
+    *,
+    control_ids: Set[int],
+    opener: Sequence[int],
+    layout: Mapping[str, Column] = COLUMNS,
 ) -> None:
     """Raise `TokenError`, naming the position, where `columns` break an invariant."""
-    lengths = {name: len(columns[name]) for name in COLUMNS}
+    lengths = {name: -(-len(columns[name]) // column.num_items) for name, column in layout.items()}
     if len(set(lengths.values())) > 1:
         raise TokenError(f"columns differ in length: {lengths}")
     turn = -1

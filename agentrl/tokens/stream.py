@@ -14,11 +14,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from typing_extensions import Buffer
+
+from agentrl.columns import COLUMNS, Column
 from agentrl.errors import TokenError
-from agentrl.tokens.check import TYPECODES, check_columns, runs
+from agentrl.tokens.check import check_columns, runs
 from agentrl.tokens.spans import Span
 from agentrl.tokens.vocab import Vocab
-from agentrl.types import COLUMNS, SpanKind, TrajectoryMeta
+from agentrl.types import SpanKind, TrajectoryMeta
 
 __all__ = ["TokenStream"]
 
@@ -37,8 +40,9 @@ class TokenStream:
         self._vocab = vocab
         self._opener = list(opener)
         self._columns: dict[str, array[Any]] = {
-            name: array(code) for name, code in TYPECODES.items()
+            name: array(column.typecode) for name, column in COLUMNS.items()
         }
+        self._layout = dict(COLUMNS)
         self._turn = -1
         self._turn_start = 0
         self._asked = 0
@@ -103,6 +107,20 @@ class TokenStream:
         """Append a turn that is to be imitated (SFT)."""
         self._append_turn(SpanKind.DEMONSTRATION, ids, None, None)
 
+    def write(self, column: Column, values: Buffer) -> None:
+        """Give the newest tokens what `values` holds of an optional column; a token that nobody
+        gives anything has its fill."""
+        items = array(column.typecode, bytes(values))
+        size = len(self) * column.num_items
+        if len(items) > size or len(items) % column.num_items:
+            raise TokenError(f"{len(items)} items of column {column.name} for {len(self)} tokens")
+        if column.name in COLUMNS or self._layout.get(column.name, column) != column:
+            raise TokenError(f"there is another column {column.name}: choose another name")
+        self._layout[column.name] = column
+        self._columns.setdefault(column.name, array(column.typecode))
+        self._fill()
+        self._columns[column.name][size - len(items) :] = items
+
     def prompt_ids(self) -> list[int]:
         """Every id so far, for the engine. Raises `TokenError` if it does not begin with what the
         engine was given the last time and sampled then."""
@@ -138,32 +156,47 @@ class TokenStream:
             role=role,
             segment=segment,
             num_demonstrated=self._columns["kinds"].count(SpanKind.DEMONSTRATION),
+            columns=self.optional,
         )
 
-    def columns(self) -> list["array[Any]"]:
-        """Copies of the columns, in the order of `COLUMNS`, after `validate`."""
-        self.validate()
-        return [self._columns[name][:] for name in COLUMNS]
+    @property
+    def optional(self) -> tuple[Column, ...]:
+        """The optional columns that something was written to."""
+        return tuple(self._layout.values())[len(COLUMNS) :]
 
-    def restore(self, columns: Sequence[bytes]) -> None:
-        """Become, while still empty, the stream whose `columns()` have these bytes. Raises
-        `TokenError` for bytes that are not those of a stream with a turn."""
-        if len(self) or len(columns) != len(COLUMNS):
+    def columns(self) -> list["array[Any]"]:
+        """Copies of the columns of its `meta`'s layout, in that order, after `validate`."""
+        self.validate()
+        return [column[:] for column in self._columns.values()]
+
+    def restore(self, columns: Sequence[bytes], optional: Sequence[Column] = ()) -> None:
+        """Become, while still empty, the stream whose `columns()` have these bytes, with those
+        optional ones. Raises `TokenError` for bytes that are not those of a stream with a turn."""
+        layout = COLUMNS | {column.name: column for column in optional}
+        if len(self) or len(columns) != len(layout):
             raise TokenError(f"{len(columns)} columns for a stream of {len(self)} tokens")
-        fresh: dict[str, array[Any]] = {name: array(TYPECODES[name]) for name in COLUMNS}
+        fresh: dict[str, array[Any]] = {}
         try:
-            for name, column in zip(COLUMNS, columns, strict=True):
-                fresh[name].frombytes(column)
+            for (name, column), data in zip(layout.items(), columns, strict=True):
+                fresh[name] = array(column.typecode, data)
         except ValueError as error:
             raise TokenError(f"column {name} holds no whole number of items: {error}") from error
-        check_columns(fresh, control_ids=self._vocab.control_ids, opener=self._opener)
-        self._columns = fresh
+        check_columns(
+            fresh, control_ids=self._vocab.control_ids, opener=self._opener, layout=layout
+        )
+        self._columns, self._layout = fresh, layout
         self._turn = max(fresh["turns"], default=-1)
         self._turn_start = fresh["turns"].index(self._turn) if self._turn >= 0 else 0
 
     def validate(self) -> None:
         """Check the columns as a whole; see `check_columns`."""
-        check_columns(self._columns, control_ids=self._vocab.control_ids, opener=self._opener)
+        self._fill()
+        check_columns(
+            self._columns,
+            control_ids=self._vocab.control_ids,
+            opener=self._opener,
+            layout=self._layout,
+        )
 
     def _append_untrusted(self, ids: Sequence[int]) -> None:
         if found := self._vocab.control_ids.intersection(ids):
@@ -218,3 +251,10 @@ class TokenStream:
             raise TokenError(f"{kind.name} tokens hold a negative id")
         for name, values in new.items():
             self._columns[name].extend(values)
+
+    def _fill(self) -> None:
+        """Bring the optional columns up to the tokens that came since they were written."""
+        for column in self.optional:
+            written = self._columns[column.name]
+            missing = len(self) * column.num_items - len(written)
+            written.extend(array(column.typecode, [column.fill]) * missing)

@@ -10,14 +10,18 @@ exactly one segment.
 
 from array import array
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
+from typing_extensions import Buffer
+
+from agentrl.columns import COLUMNS, Column
 from agentrl.errors import TextTooLongError, TokenError
 from agentrl.tokens.chat import Message
 from agentrl.tokens.formats.base import ChatFormat, ToolSchema
 from agentrl.tokens.spans import Span, context_spans
 from agentrl.tokens.stream import TokenStream
-from agentrl.types import COLUMNS, SpanKind, TrajectoryMeta
+from agentrl.types import SpanKind, TrajectoryMeta
 
 __all__ = ["Transcript"]
 
@@ -61,6 +65,10 @@ class Transcript:
         """Append what the engine sampled; see `TokenStream.sampled`."""
         self._last.sampled(ids, logprobs, versions)
 
+    def write(self, column: Column, values: Buffer) -> None:
+        """Give the newest tokens what `values` holds; see `TokenStream.write`."""
+        self._last.write(column, values)
+
     def turn_ids(self) -> list[int]:
         """Ids of the turn that was sampled last; see `TokenStream.turn_ids`."""
         return self._last.turn_ids()
@@ -96,16 +104,22 @@ class Transcript:
         """Columns of every segment as bytes, for `restore`."""
         return [column.tobytes() for segment in self._segments for column in segment.columns()]
 
-    def restore(self, columns: Sequence[bytes]) -> None:
+    @property
+    def optional(self) -> list[tuple[Column, ...]]:
+        """The optional columns of every segment."""
+        return [segment.optional for segment in self._segments]
+
+    def restore(self, columns: Sequence[bytes], optional: Sequence[Sequence[Column]] = ()) -> None:
         """Become, while still empty, what another has saved. Raises `TokenError` for bytes that are
         not those of segments."""
-        width = len(COLUMNS)
-        if len(self) or not columns or len(columns) % width:
+        optional = optional or [()] * (len(columns) // len(COLUMNS))
+        widths = [len(COLUMNS) + len(each) for each in optional]
+        if len(self) or not columns or len(columns) != sum(widths):
             raise TokenError(f"{len(columns)} columns for a transcript of {len(self)} tokens")
-        segments = []
-        for start in range(0, len(columns), width):
+        segments, rest = [], iter(columns)
+        for each, width in zip(optional, widths, strict=True):
             segments.append(self._empty())
-            segments[-1].restore(columns[start : start + width])
+            segments[-1].restore([*islice(rest, width)], each)
         self._segments = segments
 
     @property

@@ -16,16 +16,15 @@ import numpy.typing as npt
 
 from agentrl.algorithms.base import Algorithm, credits_of
 from agentrl.algorithms.load import shown_algorithm
-from agentrl.buffer import payloads
 from agentrl.buffer.ids import group_id
 from agentrl.buffer.moment import read_moment
 from agentrl.buffer.rows import EpisodeRow, GroupRow, LedgerState, StoredTrajectory
 from agentrl.buffer.store import read_payload, segments_in
+from agentrl.columns import split
 from agentrl.config.run import RunConfig
 from agentrl.errors import StoreError
 from agentrl.lineage import Lineage
 from agentrl.types import (
-    COLUMNS,
     EpisodeId,
     Fate,
     GroupRows,
@@ -35,6 +34,7 @@ from agentrl.types import (
 )
 from agentrl.view.choice import Choice, Key, Line, choose
 from agentrl.view.config import read_objective
+from agentrl.wire.arrays import as_arrays
 
 __all__ = ["Episode", "Trajectory", "read_episodes", "read_facts"]
 
@@ -48,7 +48,7 @@ _UNJUDGED: tuple[float | None, float | None] = (None, None)
 
 
 class Trajectory(msgspec.Struct, frozen=True):
-    """A trajectory of T tokens. `columns`: name in `COLUMNS` -> array of shape (T,). `ages`: int64
+    """A trajectory of T tokens. `columns`: by name, of shape (T, ...). `ages`: int64
     of shape (T,), in iterations of the lease that trained it, -1 where there is none. Both are
     None, and `missing` says why, when its bytes are not there."""
 
@@ -184,8 +184,8 @@ def _read(
         payload = read_payload(folder, line.payload)
     except StoreError as error:
         return Trajectory(line.meta, None, None, str(error))
-    views = payloads.split(payload)
-    columns: Columns = {n: np.frombuffer(views[n], dtype=dtype) for n, dtype in COLUMNS.items()}
+    layout = line.meta.layout
+    columns = as_arrays(layout, line.meta.num_tokens, split(layout, payload))
     return Trajectory(line.meta, columns, _ages(columns, lineage, lease))
 
 

@@ -17,7 +17,7 @@ from anyio.from_thread import BlockingPortal
 from agentrl.clock import Clock
 from agentrl.errors import FencedError, PeerLostError
 from agentrl.types import EpisodeId
-from agentrl.wire.frames import Column
+from agentrl.wire.frames import ColumnBuffer
 from agentrl.wire.keys import CurveKeys
 from agentrl.wire.messages import Message, Role, Welcome
 from agentrl.wire.peer import BufferPeer, Received
@@ -81,11 +81,11 @@ class BlockingPeer:
         """The last Welcome."""
         return self._peer.welcome
 
-    def send(self, message: Message, columns: Sequence[Column] = ()) -> None:
+    def send(self, message: Message, columns: Sequence[ColumnBuffer] = ()) -> None:
         """See `BufferPeer.send`."""
         self._call(self._peer.send, message, columns)
 
-    def deliver(self, message: Message, columns: Sequence[Column] = ()) -> int:
+    def deliver(self, message: Message, columns: Sequence[ColumnBuffer] = ()) -> int:
         """See `BufferPeer.deliver`."""
         return self._call(self._peer.deliver, message, columns)
 

@@ -31,7 +31,7 @@ from agentrl.wire.messages import Envelope, Message
 __all__ = [
     "MAX_MESSAGE_BYTES",
     "PROTOCOL_VERSION",
-    "Column",
+    "ColumnBuffer",
     "Remains",
     "decode",
     "encode",
@@ -51,7 +51,7 @@ class _Array(Protocol):
 
 
 #: A column to send: any C-contiguous buffer.
-Column = Buffer | _Array
+ColumnBuffer = Buffer | _Array
 
 _MAGIC = b"aRLw"
 _IDENT = struct.Struct("<4sH")
@@ -100,7 +100,7 @@ _UNREADABLE = (msgspec.MsgspecError, ValueError, TypeError, OverflowError)
 
 def encode(
     envelope: Envelope,
-    columns: Sequence[Column] = (),
+    columns: Sequence[ColumnBuffer] = (),
     *,
     max_bytes: int = MAX_MESSAGE_BYTES,
 ) -> list[bytes | memoryview]:
@@ -115,7 +115,7 @@ def encode(
     return [prelude, header, *views]
 
 
-def require_encodable(message: Message, columns: Sequence[Column] = ()) -> None:
+def require_encodable(message: Message, columns: Sequence[ColumnBuffer] = ()) -> None:
     """Raise FrameError where `encode` would, without the work of it, whatever the epoch and the
     sequence number will be."""
     _parts(Envelope(_LARGEST, _LARGEST, message), columns, MAX_MESSAGE_BYTES)
@@ -149,7 +149,7 @@ def salvage(frames: Sequence[Buffer]) -> Remains | None:
 
 
 def _parts(
-    envelope: Envelope, columns: Sequence[Column], max_bytes: int
+    envelope: Envelope, columns: Sequence[ColumnBuffer], max_bytes: int
 ) -> tuple[bytes, list[memoryview], int]:
     """Header, columns as bytes, and the bytes of all columns."""
     name = type(envelope.body).__name__
@@ -227,7 +227,7 @@ def _checksum(facts: bytes, header: Buffer, columns: Sequence[memoryview]) -> in
     return digest.intdigest()
 
 
-def _as_bytes(column: Column) -> memoryview:
+def _as_bytes(column: ColumnBuffer) -> memoryview:
     view = memoryview(cast(Buffer, column))
     if view.nbytes == 0:
         return memoryview(b"")

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
+from agentrl.columns import Column
 from agentrl.types import (
     EpisodeAssignment,
     EpisodeId,
@@ -169,11 +170,13 @@ class LeaseRequest(_FromLearner, frozen=True, tag="lease_request"):
 
 
 class Fetch(_FromLearner, frozen=True, tag="fetch"):
-    """Send the columns of these payloads (names of `COLUMNS`; all when empty)."""
+    """Send `columns` of these payloads, by name; when empty, those of every trajectory. `optional`:
+    the optional columns that lie in each payload; empty when none lie in any."""
 
     request: int
     payloads: list[PayloadRef]
     columns: list[str] = []
+    optional: list[tuple[Column, ...]] = []
 
 
 class Stepped(_FromLearner, frozen=True, tag="stepped"):
@@ -310,8 +313,8 @@ class PushGrant(_Message, frozen=True, tag="push_grant"):
 
 
 class Rows(_Message, frozen=True, tag="rows"):
-    """Answer to Fetch: for each payload in order, its columns in order. `missing` lists the indices
-    of payloads that failed their checksum (their columns are empty)."""
+    """Answer to Fetch: for each payload in order, its columns in order, empty where it has none of
+    that name. `missing` lists the indices of payloads that failed their checksum: all are empty."""
 
     request: int
     missing: list[int] = []

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from agentrl.wire.frames import Column
+from agentrl.wire.frames import ColumnBuffer
 from agentrl.wire.messages import Message
 
 __all__ = ["Outbox", "Pending"]
@@ -24,7 +24,7 @@ class Pending(msgspec.Struct, frozen=True):
 
     seq: int
     message: Message
-    columns: Sequence[Column]
+    columns: Sequence[ColumnBuffer]
 
 
 class Outbox:
@@ -50,7 +50,7 @@ class Outbox:
         """No room for another message."""
         return len(self) >= self._limit
 
-    def add(self, message: Message, columns: Sequence[Column]) -> int:
+    def add(self, message: Message, columns: Sequence[ColumnBuffer]) -> int:
         """Take a message and return its sequence number. The outbox must not be full."""
         assert not self.full
         self._last_seq += 1

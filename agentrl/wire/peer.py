@@ -28,7 +28,7 @@ import anyio
 from agentrl.clock import Clock, MonotonicClock
 from agentrl.errors import FencedError, FrameError, PeerLostError, ProtocolVersionError
 from agentrl.types import EpisodeId
-from agentrl.wire.frames import Column, decode, encode, require_encodable
+from agentrl.wire.frames import ColumnBuffer, decode, encode, require_encodable
 from agentrl.wire.keys import CurveKeys
 from agentrl.wire.messages import (
     Ack,
@@ -160,7 +160,7 @@ class BufferPeer:
         ]
         return [*self._running(), *reported]
 
-    async def send(self, message: Message, columns: Sequence[Column] = ()) -> None:
+    async def send(self, message: Message, columns: Sequence[ColumnBuffer] = ()) -> None:
         """Send once, as soon as there is a welcomed connection with room.
 
         Raises PeerLostError when there is none for `connect_timeout_s`, FrameError when the
@@ -177,11 +177,11 @@ class BufferPeer:
             f"{self._connect_timeout_s:g} s"
         )
 
-    def offer(self, message: Message, columns: Sequence[Column] = ()) -> bool:
+    def offer(self, message: Message, columns: Sequence[ColumnBuffer] = ()) -> bool:
         """Send now or not at all; whether it was sent. Raises FrameError when it is too large."""
         return self._welcomed and self._transmit(message, columns)
 
-    async def deliver(self, message: Message, columns: Sequence[Column] = ()) -> int:
+    async def deliver(self, message: Message, columns: Sequence[ColumnBuffer] = ()) -> int:
         """Put into the outbox, to be sent until the buffer has it; returns its sequence number.
 
         Waits while the outbox is full. `columns` must not change before the Ack. Raises FrameError
@@ -362,14 +362,16 @@ class BufferPeer:
         """One beat after either side last spoke, but at most one Heartbeat a beat."""
         return max(min(self._spoke_at, self._heard_at), self._beat_at) + beat_s
 
-    def _transmit(self, message: Message, columns: Sequence[Column] = (), seq: int = 0) -> bool:
+    def _transmit(
+        self, message: Message, columns: Sequence[ColumnBuffer] = (), seq: int = 0
+    ) -> bool:
         if not self._socket.try_send(self._frames(message, columns, seq)):
             return False
         self._spoke_at = self._clock.now()
         return True
 
     def _frames(
-        self, message: Message, columns: Sequence[Column], seq: int = 0
+        self, message: Message, columns: Sequence[ColumnBuffer], seq: int = 0
     ) -> list[bytes | memoryview]:
         epoch = self._welcome.epoch if self._welcome else 0
         return encode(Envelope(epoch, seq, message), columns)

@@ -10,17 +10,9 @@ import pytest
 from agentrl.buffer.ledger import Ledger
 from agentrl.buffer.rows import EpisodeRow, GroupRow, LeaseRow, Mark, Row, StoredTrajectory
 from agentrl.buffer.store import PayloadStore
+from agentrl.columns import TOKEN_BYTES
 from agentrl.learner import checkpoints
-from agentrl.types import (
-    TOKEN_BYTES,
-    EpisodeId,
-    Fate,
-    GroupState,
-    Outcome,
-    Task,
-    TrajectoryMeta,
-    VersionRow,
-)
+from agentrl.types import EpisodeId, Fate, GroupState, Outcome, Task, TrajectoryMeta, VersionRow
 from tests.faults.checker import Findings, judge
 from tests.faults.history import note
 

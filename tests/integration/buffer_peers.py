@@ -8,8 +8,8 @@ import anyio
 import numpy as np
 
 from agentrl.buffer import BufferSettings
+from agentrl.columns import COLUMNS
 from agentrl.types import (
-    COLUMNS,
     EpisodeAssignment,
     EpisodeId,
     EpisodeReport,
@@ -45,7 +45,7 @@ def columns_of(id: EpisodeId, size: int, version: int) -> list[np.ndarray[Any, A
         "versions": np.full(size, version),
         "turns": np.zeros(size),
     }
-    return [values[name].astype(dtype) for name, dtype in COLUMNS.items()]
+    return [values[name].astype(c.dtype) for name, c in COLUMNS.items()]
 
 
 class Worker:

@@ -12,7 +12,8 @@ import msgspec
 import numpy as np
 
 from agentrl.buffer import BufferSettings
-from agentrl.types import COLUMNS, GroupRows, LeaseHeader, VersionRow
+from agentrl.columns import COLUMNS
+from agentrl.types import GroupRows, LeaseHeader, VersionRow
 from agentrl.wire.messages import (
     Event,
     Fetch,
@@ -122,7 +123,7 @@ class Learner:
                 break
         assert message.missing == []
         for position, row in enumerate(group.trajectories):
-            tokens = np.frombuffer(columns[2 * position + 1], COLUMNS["tokens"])
+            tokens = np.frombuffer(columns[2 * position + 1], COLUMNS["tokens"].dtype)
             assert len(tokens) == row.meta.num_tokens
             assert tokens[:2].tolist() == [group.mint, row.episode.index]
         assert group.rewards == [float(id.index) for id in group.episodes]

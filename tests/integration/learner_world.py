@@ -18,11 +18,11 @@ from torch import Tensor
 
 from agentrl.algorithms.load import load_algorithm
 from agentrl.clock import ManualClock
+from agentrl.columns import COLUMNS
 from agentrl.config.run import RunConfig
 from agentrl.errors import PeerLostError
 from agentrl.learner.loop import LearnerOutcome, run_learner
 from agentrl.types import (
-    COLUMNS,
     EpisodeId,
     GroupRows,
     LeaseHeader,
@@ -202,8 +202,8 @@ class World:
         self, episode: EpisodeId, meta: TrajectoryMeta, columns: Sequence[Sequence[Any]]
     ) -> TrajectoryRow:
         data = [
-            np.array(column, dtype=dtype).tobytes()
-            for column, dtype in zip(columns, COLUMNS.values(), strict=True)
+            np.array(values, dtype=column.dtype).tobytes()
+            for values, column in zip(columns, COLUMNS.values(), strict=True)
         ]
         offset = len(self._payloads)
         self._payloads[offset] = (str(episode), data)

@@ -30,13 +30,13 @@ from agentrl.cluster.evaluator import Evaluator
 from agentrl.cluster.events import RunState
 from agentrl.cluster.feeder import Feeder
 from agentrl.cluster.requests import Requests
+from agentrl.columns import COLUMNS
 from agentrl.config.run import RunConfig
 from agentrl.learner.backend import StepResult
 from agentrl.learner.loop import LearnerOutcome, run_learner
 from agentrl.telemetry.metrics import REGISTRY, Registry
 from agentrl.telemetry.recorder import Recorder
 from agentrl.types import (
-    COLUMNS,
     EpisodeAssignment,
     EpisodeId,
     EpisodeReport,
@@ -49,7 +49,7 @@ from agentrl.types import (
     TrajectoryMeta,
 )
 from agentrl.wire.blocking import BlockingPeer
-from agentrl.wire.frames import Column
+from agentrl.wire.frames import ColumnBuffer
 from agentrl.wire.messages import (
     Assign,
     Cancel,
@@ -135,7 +135,7 @@ class LearnerPeer(BlockingPeer):
     story: Story
     asked = -1
 
-    def send(self, message: Message, columns: Sequence[Column] = ()) -> None:
+    def send(self, message: Message, columns: Sequence[ColumnBuffer] = ()) -> None:
         super().send(message, columns)
         if isinstance(message, PushRequest):
             self.asked = message.version
@@ -199,7 +199,7 @@ def played(id: EpisodeId, versions: list[int]) -> tuple[EpisodeReport, list[Any]
     counts = [(version, versions.count(version)) for version in sorted(set(versions))]
     meta = TrajectoryMeta(size + 1, size, 1, float(id.index), counts)
     report = EpisodeReport(id, Outcome.DONE, StopReason.TERMINATED, [meta], meta.reward)
-    return report, [np.array(values[name], dtype) for name, dtype in COLUMNS.items()]
+    return report, [np.array(values[name], dtype=c.dtype) for name, c in COLUMNS.items()]
 
 
 class Source:

@@ -15,10 +15,10 @@ import msgspec
 import pytest
 
 import agentrl.envs.search_r1
-from agentrl.buffer import payloads
 from agentrl.buffer.audit import audit
 from agentrl.buffer.ledger import LedgerReader
 from agentrl.buffer.store import read_payload
+from agentrl.columns import split
 from agentrl.envs.search_r1.questions import eval_tasks
 from agentrl.types import Fate
 
@@ -47,8 +47,9 @@ class Played:
         self.columns = {
             (row.mint, row.index): {
                 name: bytes(column)
-                for name, column in payloads.split(
-                    read_payload(run / "payload", row.trajectories[0].payload)
+                for name, column in split(
+                    row.trajectories[0].meta.layout,
+                    read_payload(run / "payload", row.trajectories[0].payload),
                 ).items()
             }
             for row in rows.episodes

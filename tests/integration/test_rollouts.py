@@ -22,6 +22,7 @@ from agentrl.actors.limits import Limits
 from agentrl.actors.player import Player
 from agentrl.actors.rollouts import RolloutEpisodes
 from agentrl.bounds import A_REWARD
+from agentrl.columns import EXCLUDED
 from agentrl.envs.messages import Step
 from agentrl.envs.program import Program
 from agentrl.envs.rollout import Chat, Rollout
@@ -109,6 +110,17 @@ async def test_a_step_carries_metrics_and_the_agent_s_own_budget() -> None:
     assert report.stop_reason is StopReason.ENV_TRUNCATED
     assert report.reward == 2.0
     assert report.metrics["searches"] == 3.0
+    assert [meta.columns for meta in report.trajectories] == [()]
+
+
+async def test_an_episode_that_its_agent_excludes_is_marked_as_a_whole() -> None:
+    async def solve(task: dict[str, Any], chat: Chat) -> Step:
+        await chat.complete(HELLO)
+        return Step(reward=2.0, excluded=True)
+
+    played = await play(solve, Policy(["42"]))
+    assert [meta.columns for meta in played.report.trajectories] == [(EXCLUDED,)]
+    assert (columns_of(played)[0]["excluded"] == 1).all()
 
 
 @pytest.mark.parametrize(

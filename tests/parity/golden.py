@@ -28,6 +28,7 @@ from torch import Tensor
 
 from agentrl.algorithms.load import load_algorithm
 from agentrl.algorithms.rows import LossFn, MicroBatch, Outputs
+from agentrl.columns import COLUMNS, Column
 from agentrl.config.run import RunConfig
 from agentrl.learner.backend import StepResult
 from agentrl.learner.iteration import train_lease
@@ -35,7 +36,6 @@ from agentrl.learner.measures import Measures, joined, measured
 from agentrl.learner.rows import Trajectory, decode_trajectory
 from agentrl.lineage import Lineage
 from agentrl.types import (
-    COLUMNS,
     EpisodeId,
     GroupRows,
     LeaseHeader,
@@ -101,8 +101,9 @@ class Batch:
         groups = [self._group(mint) for mint in range(1, 7)]
         self.header = LeaseHeader(number=LEASE, groups=groups)
 
-    def fetch(self, rows: Sequence[TrajectoryRow]) -> list[Trajectory]:
-        """The trajectories of `rows`."""
+    def fetch(self, rows: Sequence[TrajectoryRow], optional: Sequence[Column]) -> list[Trajectory]:
+        """The trajectories of `rows`, which have no optional column."""
+        del optional
         return [self.rows[row.payload.offset] for row in rows]
 
     def _group(self, mint: int) -> GroupRows:
@@ -134,7 +135,7 @@ class Batch:
         )
         place = len(self.rows)
         row = TrajectoryRow(episode, meta, PayloadRef("golden", 1, place, 0, 0))
-        data = [np.array(columns[name], dtype).tobytes() for name, dtype in COLUMNS.items()]
+        data = [np.array(columns[name], dtype=c.dtype).tobytes() for name, c in COLUMNS.items()]
         self.rows[place] = decode_trajectory(row, data)
         return row
 

@@ -17,10 +17,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from agentrl.columns import COLUMNS
 from agentrl.errors import TokenError
 from agentrl.tokens import Message, QwenFormat, TokenStream, Vocab
-from agentrl.tokens.check import TYPECODES, check_columns
-from agentrl.types import COLUMNS, SpanKind
+from agentrl.tokens.check import check_columns
+from agentrl.types import SpanKind
 
 #: Text that is dense in what matters: control tokens, their halves, JSON, odd characters.
 FRAGMENTS = [
@@ -193,7 +194,7 @@ def test_a_planted_violation_is_always_found(qwen_vocab: Vocab, data: st.DataObj
         plants += [("tokens", control)]
     name, value = data.draw(st.sampled_from(plants))
     columns[name][at] = value
-    assert set(columns) == set(TYPECODES)
+    assert set(columns) == set(COLUMNS)
     try:
         check_columns(
             columns, control_ids=qwen_vocab.control_ids, opener=list(chat.assistant_opener)

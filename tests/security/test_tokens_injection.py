@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from agentrl import AssistantTurn, Env, Message, tool
+from agentrl.columns import COLUMNS
 from agentrl.errors import ConfigError
 from agentrl.shipped import CHAT_FORMATS
 from agentrl.tokens import QwenFormat, TokenStream, ToolCall, Vocab
@@ -16,7 +17,7 @@ from agentrl.tokens.formats.base import ChatFormat
 from agentrl.tokens.formats.load import format_class
 from agentrl.tokens.formats.qwen3_stripped import StrippedQwen3Format
 from agentrl.tokens.transcript import Transcript
-from agentrl.types import COLUMNS, SpanKind
+from agentrl.types import SpanKind
 
 pytestmark = pytest.mark.anyio
 

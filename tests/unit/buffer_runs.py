@@ -7,7 +7,8 @@ from agentrl.buffer.ledger import Ledger
 from agentrl.buffer.rows import EpisodeRow, GroupRow, LeaseRow, Mark, Row, StoredTrajectory
 from agentrl.buffer.store import PayloadStore
 from agentrl.buffer.tables import TABLES, digest
-from agentrl.types import TOKEN_BYTES, Fate, GroupState, Outcome, Task, TrajectoryMeta, VersionRow
+from agentrl.columns import TOKEN_BYTES
+from agentrl.types import Fate, GroupState, Outcome, Task, TrajectoryMeta, VersionRow
 
 
 def trained_run(folder: Path) -> None:

@@ -17,12 +17,12 @@ from agentrl.actors.limits import Limits
 from agentrl.actors.player import Player
 from agentrl.actors.report import PlayedEpisode
 from agentrl.actors.rollouts import RolloutEpisodes
+from agentrl.columns import dealt
 from agentrl.envs.registry import MADE_ENV
 from agentrl.envs.rollout import Chat, Rollout
 from agentrl.tokens.formats.base import ChatFormat
 from agentrl.tokens.formats.load import load_format
 from agentrl.types import (
-    COLUMNS,
     EpisodeAssignment,
     EpisodeId,
     Generation,
@@ -31,6 +31,7 @@ from agentrl.types import (
     SpanKind,
     Task,
 )
+from agentrl.wire.arrays import as_arrays
 
 MODEL = Path(agentrl.envs.search_r1.__file__).parent / "model"
 CHAT = load_format("qwen", MODEL)
@@ -145,15 +146,9 @@ async def play(
 
 def columns_of(played: PlayedEpisode) -> list[dict[str, np.ndarray[Any, Any]]]:
     """The columns of each trajectory."""
-    size = len(COLUMNS)
-    groups = [played.columns[at : at + size] for at in range(0, len(played.columns), size)]
-    return [
-        {
-            name: np.frombuffer(column, dtype)
-            for (name, dtype), column in zip(COLUMNS.items(), group, strict=True)
-        }
-        for group in groups
-    ]
+    metas = played.report.trajectories
+    each = dealt(played.report.layouts, played.columns)
+    return [as_arrays(m.layout, m.num_tokens, own) for m, own in zip(metas, each, strict=True)]
 
 
 def trained(played: PlayedEpisode) -> list[tuple[list[int], list[int]]]:

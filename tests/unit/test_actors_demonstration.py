@@ -10,10 +10,10 @@ from agentrl.actors.demonstration import Demonstrations
 from agentrl.actors.limits import Limits
 from agentrl.actors.player import Player
 from agentrl.actors.report import PlayedEpisode
+from agentrl.columns import COLUMNS
 from agentrl.tokens.formats.base import ChatFormat
 from agentrl.tokens.formats.load import load_format
 from agentrl.types import (
-    COLUMNS,
     EpisodeAssignment,
     EpisodeId,
     Outcome,

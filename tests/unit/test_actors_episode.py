@@ -14,6 +14,7 @@ from agentrl.actors.episode import EnvEpisodes
 from agentrl.actors.limits import Limits
 from agentrl.actors.player import Player
 from agentrl.actors.report import PlayedEpisode
+from agentrl.columns import COLUMNS, EXCLUDED, dealt
 from agentrl.envs.env import Env
 from agentrl.envs.messages import AssistantTurn, Message, Step
 from agentrl.errors import EngineError
@@ -21,7 +22,6 @@ from agentrl.tokens.formats.load import load_format
 from agentrl.tokens.vocab import Vocab
 from agentrl.tools.tool import tool
 from agentrl.types import (
-    COLUMNS,
     EpisodeAssignment,
     EpisodeId,
     Generation,
@@ -32,6 +32,7 @@ from agentrl.types import (
     StopReason,
     Task,
 )
+from agentrl.wire.arrays import as_arrays
 
 pytestmark = pytest.mark.anyio
 
@@ -124,8 +125,8 @@ async def play(
 
 
 def columns_of(played: PlayedEpisode) -> dict[str, np.ndarray[Any, Any]]:
-    pairs = zip(COLUMNS.items(), played.columns, strict=True)
-    return {name: np.frombuffer(column, dtype) for (name, dtype), column in pairs}
+    pairs = zip(COLUMNS.values(), played.columns, strict=True)
+    return {column.name: np.frombuffer(data, column.dtype) for column, data in pairs}
 
 
 async def test_a_tool_call_is_run_and_its_answer_scored() -> None:
@@ -149,6 +150,27 @@ async def test_only_what_the_engine_sampled_is_marked_sampled() -> None:
     assert set(columns["versions"][sampled]) == {1, 2}
     assert (columns["versions"][~sampled] == -1).all()
     assert (columns["logprobs"][sampled] == -0.5).all()
+
+
+class Unsure(Env):
+    """Has the first of two turns left out."""
+
+    async def reset(self, *, seed: int, task: dict[str, Any]) -> list[Message]:
+        return [Message.user("Well?")]
+
+    async def step(self, turn: AssistantTurn) -> Step:
+        begins = turn.index == 0
+        return Step(messages=[Message.user("So?")], excluded=begins, terminated=not begins)
+
+
+async def test_a_turn_that_its_env_excludes_is_marked_and_no_other() -> None:
+    played = await play(Unsure, ScriptedClient("well<|im_end|>", "so<|im_end|>"))
+    (meta,) = played.report.trajectories
+    assert meta.columns == (EXCLUDED,)
+    columns = as_arrays(meta.layout, meta.num_tokens, dealt([meta.layout], played.columns)[0])
+    sampled = columns["kinds"] == SpanKind.SAMPLED
+    assert columns["excluded"].tolist() == (sampled & (columns["turns"] == 0)).tolist()
+    assert columns["excluded"].any()
 
 
 async def test_each_prompt_begins_with_the_one_before_and_what_was_sampled() -> None:

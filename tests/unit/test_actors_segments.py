@@ -7,12 +7,13 @@ import pytest
 
 from agentrl.actors.episode import EnvEpisodes
 from agentrl.actors.player import Player
+from agentrl.columns import COLUMNS
 from agentrl.envs.env import Env
 from agentrl.envs.messages import AssistantTurn, Message, Step
 from agentrl.errors import EngineError
 from agentrl.tokens import Vocab
 from agentrl.tokens.formats.qwen3_stripped import StrippedQwen3Format
-from agentrl.types import COLUMNS, EpisodeReport, Outcome, StopReason
+from agentrl.types import EpisodeReport, Outcome, StopReason
 from tests.unit.test_actors_episode import ASSIGNMENT, LIMITS, ScriptedClient
 
 pytestmark = pytest.mark.anyio

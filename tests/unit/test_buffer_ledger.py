@@ -1,11 +1,12 @@
 """The ledger file: whole commits of one buffer, and what it refuses to open."""
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from agentrl.buffer.ledger import Ledger, refuse_network_file_system
+from agentrl.buffer.ledger import Ledger, LedgerReader, refuse_network_file_system
 from agentrl.buffer.rows import EpisodeRow, GroupRow, Mark, StoredTrajectory
 from agentrl.errors import EnvironmentSetupError, StoreError
 from agentrl.types import Outcome, PayloadRef, Task, TrajectoryMeta
@@ -31,14 +32,35 @@ def test_a_ledger_of_another_schema_or_no_ledger_at_all_is_refused(tmp_path: Pat
     with Ledger(path):
         pass
     for version in (1, 99):
-        db = sqlite3.connect(path)
-        db.execute(f"PRAGMA user_version={version}")
-        db.close()
-        with pytest.raises(StoreError, match=f"schema {version}, .* writes 2: finish .* --load "):
+        set_version(path, version)
+        with pytest.raises(StoreError, match=f"schema {version}, .* writes 3: finish .* --load "):
             Ledger(path)
     path.write_bytes(b"not a database, but long enough to look at" * 100)
     with pytest.raises(StoreError, match="no readable ledger"):
         Ledger(path)
+
+
+def test_a_ledger_of_the_schema_before_is_read_and_then_of_this_one(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    with Ledger(path) as ledger:
+        ledger.commit([Mark("a", 1)])
+    set_version(path, 2)
+    with LedgerReader(path) as ledger:
+        assert ledger.load().marks == (Mark("a", 1),)
+    assert version_of(path) == 2, "a reader changes no byte"
+    with Ledger(path) as ledger:
+        assert ledger.load().marks == (Mark("a", 1),)
+    assert version_of(path) == 3, "earlier code refuses it from now on"
+
+
+def set_version(path: Path, version: int) -> None:
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(f"PRAGMA user_version={version}")
+
+
+def version_of(path: Path) -> int:
+    with closing(sqlite3.connect(path)) as db:
+        return int(db.execute("PRAGMA user_version").fetchone()[0])
 
 
 @pytest.mark.parametrize("kind", ["nfs4", "lustre", "fuse.sshfs"])

@@ -9,7 +9,7 @@ from agentrl.buffer import BufferSettings
 from agentrl.buffer.ledger import LedgerReader
 from agentrl.buffer.server import run_buffer
 from agentrl.buffer.store import segments_in
-from agentrl.types import TOKEN_BYTES
+from agentrl.columns import TOKEN_BYTES
 from tests.unit.buffer_runs import retired_run, trained_run
 
 

@@ -6,18 +6,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from agentrl.buffer.payloads import defect, select
+from agentrl.buffer.payloads import defect
 from agentrl.buffer.store import PayloadStore
+from agentrl.columns import COLUMNS, TOKEN_BYTES, split
 from agentrl.errors import StoreError
-from agentrl.types import (
-    COLUMNS,
-    TOKEN_BYTES,
-    EpisodeId,
-    EpisodeReport,
-    Outcome,
-    StopReason,
-    TrajectoryMeta,
-)
+from agentrl.types import EpisodeId, EpisodeReport, Outcome, StopReason, TrajectoryMeta
 
 Columns = list[memoryview]
 
@@ -31,7 +24,7 @@ def columns(kinds: list[int], versions: list[int], logprob: float = -0.5) -> Col
         "versions": np.array(versions),
         "turns": np.zeros(size),
     }
-    return [memoryview(values[n].astype(d).tobytes()) for n, d in COLUMNS.items()]
+    return [memoryview(values[n].astype(c.dtype).tobytes()) for n, c in COLUMNS.items()]
 
 
 def report(**meta: object) -> EpisodeReport:
@@ -77,8 +70,9 @@ def test_columns_are_found_again_in_a_payload_by_its_length_alone() -> None:
     whole = columns(*GOOD)
     payload = b"".join(whole)
     assert len(payload) == 3 * TOKEN_BYTES
-    assert select(payload, []) == whole
-    assert select(payload, ["versions", "tokens"]) == [whole[3], whole[0]]
+    assert list(split(tuple(COLUMNS.values()), payload).values()) == whole
+    with pytest.raises(ValueError, match="no whole number of tokens"):
+        split(tuple(COLUMNS.values()), payload[:-1])
 
 
 # ---- segments -----------------------------------------------------------------------------------

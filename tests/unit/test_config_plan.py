@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from agentrl.columns import COLUMNS
 from agentrl.config.model import read_model
 from agentrl.config.plan import capacity, describe
 from agentrl.config.run import RunConfig
-from agentrl.types import COLUMNS
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_without_weights_the_count_is_open(model_dir: Path) -> None:
 def test_a_stored_token_takes_the_bytes_of_its_columns(model_dir: Path) -> None:
     config = RunConfig(hf_checkpoint=str(model_dir), rollout_batch_size=1, async_buffer_size=0)
     sizes = capacity(config, read_model(model_dir))
-    per_token = sum(np.dtype(dtype).itemsize for dtype in COLUMNS.values())
+    per_token = sum(np.dtype(column.dtype).itemsize for column in COLUMNS.values())
     assert sizes.stored_bytes == 1024 * sizes.charged_episodes * per_token
 
 

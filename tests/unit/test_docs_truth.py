@@ -21,13 +21,14 @@ from agentrl.algorithms.custom import LOSSES
 from agentrl.algorithms.load import ESTIMATORS
 from agentrl.buffer.ledger import Ledger
 from agentrl.cli.main import main as sub_command
+from agentrl.columns import COLUMNS
 from agentrl.config.command_line import Program, known_flags
 from agentrl.config.resolve import parse
 from agentrl.envs.named import REWARDS, TOOLS
 from agentrl.envs.registry import GROUP
 from agentrl.telemetry.metrics import REGISTRY
 from agentrl.tokens.formats.load import GROUP as FORMATS
-from agentrl.types import COLUMNS, Fate, Outcome, StopReason
+from agentrl.types import Fate, Outcome, StopReason
 from agentrl.wire.messages import Message
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -5,10 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from agentrl.algorithms.base import Algorithm
 from agentrl.algorithms.load import load_algorithm
-from agentrl.algorithms.rows import Credit, Row
+from agentrl.algorithms.rows import TAKEN, Credit, Row
+from agentrl.columns import COLUMNS, EXCLUDED
 from agentrl.config.run import RunConfig
 from agentrl.errors import DataError
 from agentrl.learner.batch import (
@@ -23,7 +25,6 @@ from agentrl.learner.plan import PlannedRow, plan_iteration
 from agentrl.learner.rows import decode_trajectory
 from agentrl.lineage import Lineage
 from agentrl.types import (
-    COLUMNS,
     EpisodeId,
     GroupRows,
     LeaseHeader,
@@ -62,7 +63,7 @@ def row_of(
 
 
 def buffers_of(columns: dict[str, list[Any]]) -> list[bytes]:
-    return [np.array(columns[name], dtype=dtype).tobytes() for name, dtype in COLUMNS.items()]
+    return [np.array(columns[name], dtype=c.dtype).tobytes() for name, c in COLUMNS.items()]
 
 
 def response(num_sampled: int, prompt: int = 2) -> dict[str, list[Any]]:
@@ -122,6 +123,26 @@ def test_columns_stand_under_the_label_they_describe() -> None:
     assert columns["ages"].tolist() == [-1, 2, 1, -1, 1, 0, -1, -1]
     assert set(columns["advantages"].tolist()) == {1.5}
     assert set(columns["weights"].tolist()) == {0.25}
+
+
+def test_what_the_env_excluded_is_not_trained_and_nothing_else_changes() -> None:
+    row = row_of(EXAMPLE)
+    row = replace(row, meta=replace(row.meta, columns=(EXCLUDED,)))
+    first_turn = bytes(turn == 0 for turn in EXAMPLE["turns"])
+    trajectory = decode_trajectory(row, [*buffers_of(EXAMPLE), first_turn], (EXCLUDED,))
+    sequence = build_sequence(PlannedRow(row, Credit(1.5), weight=0.25), trajectory, rules())
+    whole = example_sequence().row.columns
+    found = sequence.row.columns
+    assert found["mask"].tolist() == [False] * 4 + [True, True, False, False]
+    for name in found.keys() - {"mask"}:
+        assert found[name].tolist() == whole[name].tolist()
+    counts = sequence.counts
+    assert (counts.num_trained, counts.num_masked, counts.num_masked_turns) == (2, 2, 1)
+    assert (counts.num_stale, counts.num_off_policy) == (0, 0)
+
+
+def test_rows_have_no_column_of_a_name_that_may_be_given_away() -> None:
+    assert example_sequence().row.columns.keys() <= TAKEN
 
 
 def test_tokens_beyond_the_bound_leave_the_mask_and_are_counted_by_token_and_turn() -> None:
@@ -253,7 +274,7 @@ def test_a_trajectory_of_a_foreign_episode_is_refused() -> None:
         ({"kinds": [S, C, C, S, U, S, S, C]}, "its first token is sampled"),
         ({"logprobs": [0, 0, np.nan, 0, 0, 0, 0, 0]}, "not finite"),
         ({"versions": [-1, -1, 0, 1, -1, 1, 1, -1]}, "its row says"),
-        ({"tokens": [1, 2]}, "column tokens has 8 bytes instead of 32"),
+        ({"tokens": [1, 2]}, "column tokens has 8 bytes, 8 tokens have 32"),
     ],
     ids=["count", "first", "nan", "versions", "length"],
 )

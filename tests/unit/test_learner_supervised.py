@@ -9,6 +9,7 @@ import torch
 from agentrl.algorithms.base import Algorithm
 from agentrl.algorithms.load import load_algorithm
 from agentrl.algorithms.rows import Outputs
+from agentrl.columns import COLUMNS
 from agentrl.config.run import RunConfig
 from agentrl.learner.batch import BatchRules, build_sequence, micro_batch
 from agentrl.learner.measures import Measures, measured
@@ -16,7 +17,6 @@ from agentrl.learner.plan import StepPlan, plan_iteration
 from agentrl.learner.rows import Trajectory, decode_trajectory
 from agentrl.lineage import Lineage
 from agentrl.types import (
-    COLUMNS,
     EpisodeId,
     GroupRows,
     LeaseHeader,
@@ -40,7 +40,7 @@ def dialogue(group: str, kinds: list[SpanKind]) -> tuple[TrajectoryRow, Trajecto
     }
     meta = TrajectoryMeta(num, 0, 1, 0.0, [], num_demonstrated=kinds.count(D))
     row = TrajectoryRow(EpisodeId(group, 0), meta, PayloadRef("s", 0, 0, 1, 0))
-    buffers = [np.array(columns[name], dtype=dtype).tobytes() for name, dtype in COLUMNS.items()]
+    buffers = [np.array(columns[name], dtype=c.dtype).tobytes() for name, c in COLUMNS.items()]
     return row, decode_trajectory(row, buffers)
 
 

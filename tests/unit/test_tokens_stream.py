@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
+from agentrl.columns import COLUMNS
 from agentrl.errors import TokenError
 from agentrl.tokens import Message, QwenFormat, Span, TokenStream, Vocab
-from agentrl.tokens.check import TYPECODES, check_columns
-from agentrl.types import COLUMNS, SpanKind, TrajectoryMeta
+from agentrl.tokens.check import check_columns
+from agentrl.types import SpanKind, TrajectoryMeta
 
 
 @pytest.fixture
@@ -54,8 +55,7 @@ def test_columns_hold_what_was_appended_under_its_author(
 def test_columns_are_copies_in_the_order_and_width_of_the_wire(stream: TokenStream) -> None:
     sample(stream, [11])
     columns = stream.columns()
-    assert [f"{column.itemsize}" for column in columns] == [code[-1] for code in COLUMNS.values()]
-    assert list(TYPECODES) == list(COLUMNS)
+    assert [column.itemsize for column in columns] == [c.token_bytes for c in COLUMNS.values()]
     columns[0][0] = 99
     assert stream.prompt_ids()[0] != 99
 

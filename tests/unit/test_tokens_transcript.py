@@ -4,12 +4,13 @@ from collections import Counter
 
 import pytest
 
+from agentrl.columns import COLUMNS
 from agentrl.errors import TokenError
 from agentrl.tokens import Message, Vocab
 from agentrl.tokens.formats.qwen3 import Qwen3Format
 from agentrl.tokens.formats.qwen3_stripped import StrippedQwen3Format
 from agentrl.tokens.transcript import Transcript
-from agentrl.types import COLUMNS, SpanKind
+from agentrl.types import SpanKind
 
 KINDS = list(COLUMNS).index("kinds")
 MAX_CONTEXT = 1000

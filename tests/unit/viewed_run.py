@@ -13,11 +13,11 @@ from agentrl.buffer import BufferCore, BufferSettings, payloads
 from agentrl.buffer.events import DropSegments, FromPeer, Input, Persist, Send, Stored
 from agentrl.buffer.ledger import Ledger
 from agentrl.buffer.store import PayloadStore
+from agentrl.columns import COLUMNS
 from agentrl.tokens.chat import Message as ChatMessage
 from agentrl.tokens.formats.load import load_format
 from agentrl.tokens.spans import Span
 from agentrl.types import (
-    COLUMNS,
     EpisodeAssignment,
     EpisodeReport,
     Outcome,
@@ -180,7 +180,9 @@ def trajectory(said: str, answer: str, version: int) -> tuple[list[memoryview], 
     add([Span(SpanKind.SAMPLED, second)], 1)
     versions = np.where(np.array(kinds) == SpanKind.SAMPLED, version, -1)
     values = dict(zip(COLUMNS, (ids, kinds, logprobs, versions, turns), strict=True))
-    columns = [memoryview(np.array(values[n]).astype(d).tobytes()) for n, d in COLUMNS.items()]
+    columns = [
+        memoryview(np.array(values[n]).astype(c.dtype).tobytes()) for n, c in COLUMNS.items()
+    ]
     num_sampled = len(first) + len(second)
     meta = TrajectoryMeta(len(ids), num_sampled, 2, 0.0, [(version, num_sampled)])
     return columns, meta

@@ -137,6 +137,8 @@ class CallTree:
                 raise TokenError(f"{turn}: its {len(prompt)} tokens are not what the engine saw")
             sampled = call.generation
             stream.sampled(sampled.output_ids, sampled.logprobs, sampled.versions)
+            for column, values in sampled.columns.items():
+                stream.write(column, values)
             call = self._next.get(call)
         return stream
 

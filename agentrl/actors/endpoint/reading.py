@@ -36,6 +36,10 @@ def cut_at_stop(chat: ChatFormat, generation: Generation, stops: Sequence[str]) 
         output_ids=generation.output_ids[:low],
         logprobs=generation.logprobs[:low],
         versions=generation.versions[:low],
+        columns={
+            column: bytes(values)[: low * column.token_bytes]
+            for column, values in generation.columns.items()
+        },
         finish_reason="stop",
         matched=None,
     )
