@@ -156,7 +156,7 @@ from agentrl.algorithms.grpo import Grpo
 from agentrl.telemetry.metrics import Metric
 
 class Measuring(Grpo):
-    metrics = (Metric("train/entropy_again", "nats", "mean entropy of a trained token, again", "mean"),)
+    metrics = (Metric("train/entropy_again", "nats", "entropy of a trained token", "mean"),)
 
     def loss(self, model, batch, out):
         loss, found = super().loss(model, batch, out)
