@@ -156,13 +156,13 @@ from agentrl.algorithms.grpo import Grpo
 from agentrl.telemetry.metrics import Metric
 
 class Measuring(Grpo):
-    metrics = (Metric("train/mine", "nats", "mean entropy of a trained token, again", "mean"),)
+    metrics = (Metric("train/entropy_again", "nats", "entropy of a trained token", "mean"),)
 
     def loss(self, model, batch, out):
         loss, found = super().loss(model, batch, out)
         entropy_K = out.entropy_T[batch.columns["mask"]].detach()
         mine = torch.stack([entropy_K.sum(), torch.tensor(float(len(entropy_K)))])
-        return loss, {**found, "mine": mine}
+        return loss, {**found, "entropy_again": mine}
 """
 
 
@@ -171,7 +171,7 @@ def test_a_metric_of_a_users_algorithm_is_declared_in_its_class(tmp_path: Path) 
     world = World([4] * 2)
     learn(world, num_ranks=2, advantage_estimator=str(tmp_path / "measuring.py"))
     for step in world.of(Stepped):
-        assert step.metrics["train/mine"] == pytest.approx(step.metrics["train/entropy"])
+        assert step.metrics["train/entropy_again"] == pytest.approx(step.metrics["train/entropy"])
 
 
 def test_without_a_coefficient_the_kl_is_measured_and_changes_nothing() -> None:
