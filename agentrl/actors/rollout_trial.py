@@ -91,8 +91,10 @@ class RolloutTrial(Trial):
         what is no fault of the agent's, BrokenError where even the end takes too long."""
         policy = policy if isinstance(policy, Scripted) else Scripted(shipped_format(), policy)
         watched = _Watched(self.subject)
-        with self.within(what, 1.5 * self.limit_s):
-            report = await self._play(policy, watched, max_turns)
+        try:
+            with self.within(what, 1.5 * self.limit_s):
+                report = await self._play(policy, watched, max_turns)
+        finally:  # it says more than that time was up in the same moment
             if isinstance(watched.failure, BlockedError):
                 raise watched.failure
         if report.outcome is Outcome.ENGINE_ERROR:

@@ -96,7 +96,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
             ),
             max_concurrent_episodes=config.max_concurrent_episodes,
             filter_path=config.dynamic_sampling_filter_path,
-            demonstration_key=config.input_key if config.is_supervised else None,
+            demonstration_key=config.dialogue_key,
         )
 
 

@@ -122,7 +122,7 @@ class Algorithm:
     def advantages(self, rows: Sequence[Row], total: Total) -> None:
         """Give every row the columns that the loss reads, float32; once for each iteration."""
         for row in rows:
-            row.columns["advantages"] = _spread(row)
+            row.columns["advantages"] = _spread(row, self.name)
 
     # ---- the loss ----
 
@@ -172,11 +172,16 @@ def _numbers(credit: Credit) -> tuple[float, ...]:
     return credit.value if isinstance(credit.value, tuple) else (credit.value,)
 
 
-def _spread(row: Row) -> npt.NDArray[np.float32]:
+def _spread(row: Row, name: str) -> npt.NDArray[np.float32]:
     """Credit over labels: the episode's to all, or a turn's to its own."""
     turns_L = row.columns["turns"]
     if not isinstance(row.credit.value, tuple):
         return np.full(len(turns_L), row.credit.value, dtype=np.float32)
+    if (last := int(turns_L.max(initial=-1))) >= len(row.credit.value):
+        raise DataError(
+            f"{name}.credit gave episode {row.trajectory.episode} {len(row.credit.value)} numbers, "
+            f"and it has a turn {last}: one is wanted for each turn"
+        )
     by_turn = np.asarray([*row.credit.value, 0.0], dtype=np.float32)  # -1: no turn's
     found: npt.NDArray[np.float32] = by_turn[turns_L]
     return found

@@ -45,7 +45,7 @@ its newest checkpoint; or one of its checkpoints. Scores are on the console and 
 of a new run directory.
 
     agentrl eval runs/ID
-    agentrl eval MODEL --env NAME [any flag of train_async.py]
+    agentrl eval MODEL --env NAME [any flag of train_async.py that an evaluation reads]
 
 exit codes: those of train_async.py, 0 when every set was played
 """

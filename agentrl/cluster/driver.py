@@ -9,7 +9,6 @@ business of `watch.py`.
 import logging
 import signal
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import anyio
 from anyio.abc import TaskStatus
@@ -31,7 +30,6 @@ from agentrl.cluster.watch import Watch
 from agentrl.envs.tasks import RunTasks
 from agentrl.errors import EnvironmentSetupError, HealthError, InfrastructureError
 from agentrl.telemetry.recorder import Recorder
-from agentrl.wire.keys import load_keys
 from agentrl.wire.messages import (
     Drain,
     Event,
@@ -63,8 +61,9 @@ class Driver:
         clock: Clock,
     ) -> None:
         self._run, self._spec, self._recorder = run, spec, recorder
-        keys = load_keys(Path(spec.keys_dir)) if spec.keys_dir else None
-        self._peer = BufferPeer(spec.buffer_address, role="driver", name="driver", keys=keys)
+        self._peer = BufferPeer(
+            spec.buffer_address, role="driver", name="driver", keys=spec.peer_keys()
+        )
         self.state = RunState()
         self._requests = Requests(self._peer, self.state)
         self._processes = Processes(cluster, spec, orders, self._requests, self.state)

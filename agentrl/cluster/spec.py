@@ -8,6 +8,7 @@ from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.model_dir import CONFIG, decoder_config
 from agentrl.types import EngineAddress
+from agentrl.wire.keys import CurveKeys, load_keys
 
 __all__ = ["ModelFacts", "RunSpec", "key_files", "read_model_facts", "read_spec"]
 
@@ -36,6 +37,10 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     collective_address: str
     keys_dir: str | None = None
     engine_key_file: str | None = None
+
+    def peer_keys(self) -> CurveKeys | None:
+        """What peers of the buffer show each other; None on one host. Read from their files."""
+        return load_keys(Path(self.keys_dir)) if self.keys_dir else None
 
 
 def read_spec(path: Path) -> RunSpec:

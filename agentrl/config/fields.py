@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from agentrl.config.facts import Fact
-from agentrl.config.passthrough import FAMILIES
+from agentrl.config.passthrough import FAMILIES, decoded
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 
@@ -119,11 +119,8 @@ def convert(field: Field, value: Any) -> Any:
 
     Raises ConfigError that names the flag, the value and what is allowed.
     """
-    if field.kind == "json" and isinstance(value, str):
-        try:
-            value = msgspec.json.decode(value)
-        except msgspec.DecodeError as error:
-            raise ConfigError(f"{field.flag} wants a JSON object, not {value!r}: {error}") from None
+    if field.kind == "json":
+        value = decoded(field.flag, value)
     try:
         return msgspec.convert(value, field.type, strict=False)
     except msgspec.ValidationError as error:

@@ -15,7 +15,17 @@ import msgspec
 from agentrl.errors import ConfigError
 from agentrl.nearest import nearest
 
-__all__ = ["FAMILIES", "Family", "Flag", "Table", "check_key", "convert", "spelled", "table"]
+__all__ = [
+    "FAMILIES",
+    "Family",
+    "Flag",
+    "Table",
+    "check_key",
+    "convert",
+    "decoded",
+    "spelled",
+    "table",
+]
 
 Family = Literal["megatron", "sglang", "router"]
 FAMILIES: tuple[Family, ...] = ("megatron", "sglang", "router")
@@ -79,15 +89,20 @@ def check_key(family: Family, key: str, where: str) -> str:
     return key
 
 
+def decoded(flag: str, value: Any) -> Any:
+    """A JSON object that is still text, or ConfigError that names `flag`."""
+    try:
+        return msgspec.json.decode(value) if isinstance(value, str) else value
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{flag} wants a JSON object, not {value!r}: {error}") from None
+
+
 def convert(family: Family, key: str, value: Any) -> Any:
     """`value` (text from a flag, or a value from a file) as the flag's kind, or ConfigError."""
     flag = _by_key(family)[key]
     name = spelled(family, "--" + key.replace("_", "-"))
-    if flag.kind == "json" and isinstance(value, str):
-        try:
-            value = msgspec.json.decode(value)
-        except msgspec.DecodeError as error:
-            raise ConfigError(f"{name} wants a JSON object, not {value!r}: {error}") from None
+    if flag.kind == "json":
+        value = decoded(name, value)
     try:
         # Text stays text where the program may read more than a number.
         value = msgspec.convert(value, _TYPES[flag.kind], strict=flag.kind == "str")

@@ -68,6 +68,11 @@ class RunConfig(EvaluationFlags, frozen=True, kw_only=True, forbid_unknown_field
         return self.loss_type == "sft_loss"
 
     @property
+    def dialogue_key(self) -> str | None:
+        """Where a row holds the dialogue that is imitated; None where episodes are played."""
+        return self.input_key if self.is_supervised else None
+
+    @property
     def scoring_temperature(self) -> float:
         """What the learner divides logits by: the temperature at which the engine reports
         log-probabilities of what it sampled."""

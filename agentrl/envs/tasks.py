@@ -42,7 +42,7 @@ def open_source(config: RunConfig, env_class: type[Env]) -> TaskSource:
             seed=config.rollout_seed,
             shuffle=config.rollout_shuffle,
             num_epoch=None if endless else config.num_epoch or 1,
-            required_keys=[config.input_key] if config.is_supervised else [],
+            required_keys=[config.dialogue_key] if config.dialogue_key is not None else [],
         )
     source = own_source(config, env_class)
     if source is None and config.eval_only:

@@ -12,6 +12,7 @@ from agentrl.algorithms.rows import LossFn, MicroBatch, Outputs
 from agentrl.errors import ConfigError, InfrastructureError, PeerLostError
 from agentrl.learner.backend import StepResult
 from agentrl.learner.manifest import describe, read_verified
+from agentrl.shipped import ALGORITHMS
 from agentrl.types import VersionRow
 from agentrl.wire.messages import Published, Retire
 from tests.integration.learner_world import World, learn
@@ -98,7 +99,7 @@ POINTS = (
 #: Without engines nothing is pushed.
 KILLS = [
     (algorithm, point)
-    for algorithm in ("grpo", "sft", "custom", "of the user's, with a state")
+    for algorithm in (*ALGORITHMS.places, "sft", "custom", "of the user's, with a state")
     for point in POINTS
     if algorithm != "sft" or point not in ("Publishing", "push")
 ]
@@ -123,8 +124,8 @@ class Dying(ToyBackend):
 
 def flags_of(algorithm: str, folder: Path) -> dict[str, Any]:
     match algorithm:
-        case "grpo":
-            return {"num_steps_per_rollout": 2}
+        case name if name in ALGORITHMS.places:
+            return {"advantage_estimator": name, "num_steps_per_rollout": 2}
         case "sft":
             return {"loss_type": "sft_loss", "prompt_loss_weight": 0.5}
         case "custom":

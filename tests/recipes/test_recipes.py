@@ -30,7 +30,7 @@ class Recipe(msgspec.Struct, frozen=True):
 RECIPES = {
     "chat_format": Recipe(
         """
-from agentrl.config.flags import own_fields
+from agentrl.config.fields import own_fields
 assert "hermes-stop" in own_fields()["chat_format"].help
 """,
         (
@@ -42,13 +42,20 @@ assert "hermes-stop" in own_fields()["chat_format"].help
     "estimator": Recipe(
         """
 from agentrl.algorithms.load import load_algorithm
-from agentrl.config.flags import own_fields
+from agentrl.config.fields import own_fields
 from agentrl.config.run import RunConfig
 assert "rloo" in own_fields()["advantage_estimator"].help
 algorithm = load_algorithm(RunConfig(advantage_estimator="rloo", n_samples_per_prompt=3))
 assert algorithm.values([0.0, 0.0, 1.0]) == [-0.5, -0.5, 1.0]
 """,
-        ("tests/unit/test_flag_matrix.py",),
+        ("tests/integration/test_learner_resume.py", "-k", "rloo"),
+    ),
+    "model_family": Recipe(
+        """
+from agentrl.models.registry import families
+assert families()["mistral"].architectures == ("MistralForCausalLM",)
+""",
+        ("tests/parity/test_megatron_step.py", "-k", "mistral"),
     ),
     "reward": Recipe(
         """
@@ -96,6 +103,41 @@ def test_an_addition_is_one_file(recipe: str, sound: Path, tmp_path: Path) -> No
     assert [line.partition("\t")[0] for line in changed] == ["A"], changed
     run(copy, "-c", RECIPES[recipe].has)
     run(copy, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *RECIPES[recipe].tests)
+
+
+FLAG = """
+    warm_restarts: Annotated[Count | None, _flag("restarts of the decay", needs="decay")] = None
+"""
+HAS_FLAG = """
+import pytest
+from agentrl.config.command_line import help_page
+from agentrl.config.resolve import parse
+from agentrl.config.toml import dump_config
+from agentrl.errors import ConfigError
+given = ["--warm-restarts", "3", "--lr-decay-style", "cosine"]
+config = parse(given, "train_async").config
+assert config.warm_restarts == 3 and "warm_restarts = 3" in dump_config(config)
+assert "--warm-restarts INT" in help_page(["--help"], "train_async")
+for refused in (given[:2], [*given, "--eval-only"], ["--warm-restarts", "0", *given[2:]]):
+    with pytest.raises(ConfigError, match="--warm-restarts"):
+        parse(refused, "train_async")
+"""
+
+
+@pytest.mark.timeout(600)
+def test_a_flag_is_one_edit_and_has_to_be_read(sound: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "repository"
+    git(tmp_path, "clone", "--quiet", "--local", str(sound), str(copy))
+    file = copy / "agentrl" / "config" / "flags" / "optimizer.py"
+    text = file.read_text().replace("import FREE", "import Count, FREE")
+    file.write_text(text.rstrip() + FLAG)
+    commit(copy, "a flag")
+    changed = git(copy, "show", "--name-only", "--format=", "HEAD").splitlines()
+    assert changed == ["agentrl/config/flags/optimizer.py"]
+    run(copy, "-c", HAS_FLAG)
+    unread = "test_what_is_said_to_be_read_reaches_a_process[warm_restarts-policy]"
+    with pytest.raises(AssertionError, match="warm_restarts"):
+        run(copy, "-m", "pytest", "-q", "-x", f"tests/unit/test_flag_reads.py::{unread}")
 
 
 def test_every_folder_is_a_recipe() -> None:

@@ -152,7 +152,16 @@ GOES_ON: list[dict[str, Any]] = [
     {"min_group_size": 1},
     {"keep_trajectories": 0},
     {"buffer_disk_limit": 10**9},
+    {"max_turns": 5},
+    {"max_tool_calls": 1},
+    {"rollout_max_response_len": 32},
 ]
+
+
+def test_other_limits_of_an_episode_are_noted(killed: Path) -> None:
+    notes = parse(["--resume", str(killed), "--max-turns", "5"], "train_async").notes
+    begun = f"--max-turns 5, but {killed} was begun with 3"
+    assert f"{begun} and groups that are open go on with episodes of both" in notes
 
 
 def words(changes: dict[str, Any]) -> list[str]:

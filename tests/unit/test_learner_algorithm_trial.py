@@ -29,6 +29,10 @@ FAULTS = {
         "    def values(self, rewards):\n        return rewards[:2]\n",
         r"2 credits for the 3 episodes of group .*\(.*mine\.py:9\)",
     ),
+    "too few turns": (
+        "    def credit(self, group):\n        return [Credit((r,)) for r in group.rewards]\n",
+        r"gave episode .* 1 numbers, and it has a turn 1.*\(.*mine\.py:9\)",
+    ),
     "an exception": (
         "    def values(self, rewards):\n        return [1 / r for r in rewards]\n",
         r"ZeroDivisionError: float division by zero \(.*mine\.py:10\)",

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from agentrl.algorithms.base import Algorithm
 from agentrl.algorithms.load import load_algorithm
-from agentrl.algorithms.rows import TAKEN, Credit
+from agentrl.algorithms.rows import TAKEN, Credit, Row
 from agentrl.columns import COLUMNS, EXCLUDED
 from agentrl.config.run import RunConfig
 from agentrl.errors import DataError
@@ -162,6 +163,37 @@ def test_off_policy_turns_are_masked_when_asked() -> None:
     )
     assert sequence.counts.num_off_policy == 2
     assert sequence.counts.num_masked_turns == 2
+
+
+def masked_by(cls: type[Algorithm], value: float | tuple[float, ...] = 1.0) -> TrainSequence:
+    row = row_of(EXAMPLE)
+    chosen = BatchRules(3, rules().lineage, cls(RunConfig(max_staleness=1), None))
+    trajectory = decode_trajectory(row, buffers_of(EXAMPLE))
+    sequence = build_sequence(PlannedRow(row, Credit(value), 0.25), trajectory, chosen)
+    chosen.algorithm.advantages([sequence.row], list)
+    return sequence
+
+
+def test_credit_of_turns_stands_under_their_labels() -> None:
+    columns = masked_by(Algorithm, (2.0, 3.0)).row.columns
+    assert columns["advantages"].tolist() == [0, 2, 2, 2, 3, 3, 3, 0]
+
+
+def test_an_algorithm_may_leave_out_what_is_trained_and_bring_nothing_back() -> None:
+    class All(Algorithm):
+        def mask(self, row: Row) -> Any:
+            return np.ones(len(row.tokens_L), dtype=np.bool_)
+
+    class FirstTurn(Algorithm):
+        def mask(self, row: Row) -> Any:
+            return row.columns["turns"] == 0
+
+    bound, every, first = (masked_by(cls) for cls in (Algorithm, All, FirstTurn))
+    trained = [False, False, True, False, True, True, False, False]
+    assert bound.row.columns["mask"].tolist() == every.row.columns["mask"].tolist() == trained
+    assert first.row.columns["mask"].tolist() == [False, False, True] + [False] * 5
+    assert (bound.counts, every.counts.num_masked) == (every.counts, 1)
+    assert (first.counts.num_trained, first.counts.num_masked) == (1, 3)
 
 
 def test_packed_labels_never_cross_into_the_next_sequence() -> None:

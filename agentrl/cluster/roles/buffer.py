@@ -10,7 +10,6 @@ from agentrl.cluster.signals import until_sigterm
 from agentrl.cluster.spec import RunSpec
 from agentrl.config.run import RunConfig
 from agentrl.types import SamplingParams
-from agentrl.wire.keys import load_keys
 
 __all__ = ["main", "sampling_of"]
 
@@ -30,9 +29,8 @@ def main(spec: RunSpec) -> None:
     """Serve the ledger of `spec.run_dir` until SIGTERM."""
     sampling = sampling_of(spec.config)
     settings = BufferSettings.from_config(spec.config, spec.buffer_address, sampling)
-    keys = load_keys(Path(spec.keys_dir)) if spec.keys_dir else None
 
     async def serve() -> None:
-        await until_sigterm(lambda: run_buffer(settings, Path(spec.run_dir), keys=keys))
+        await until_sigterm(lambda: run_buffer(settings, Path(spec.run_dir), keys=spec.peer_keys()))
 
     anyio.run(serve)

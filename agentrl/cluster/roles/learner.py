@@ -27,16 +27,8 @@ from agentrl.serving.routing import RoutedWeightSink
 from agentrl.serving.weights import FleetWeightSink
 from agentrl.types import EngineAddress
 from agentrl.wire.blocking import BlockingPeer
-from agentrl.wire.keys import load_keys
 
 __all__ = ["main", "sink_settings"]
-
-_TORCH_DTYPES = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-    "auto": None,
-}
 
 _LOG = logging.getLogger(__name__)
 
@@ -64,14 +56,13 @@ def main(spec: RunSpec, rank: int) -> None:
         models=algorithm.needs.models,
     )
     sink = _sink(spec, spec.router_url) if backend.is_source and spec.router_url else None
-    keys = load_keys(Path(spec.keys_dir)) if spec.keys_dir else None
     name = f"learner-{rank}"
     connection = BlockingPeer(
         spec.buffer_address,
         role="learner",
         name=name,
         incarnation=os.environ.get(INCARNATION),
-        keys=keys,
+        keys=spec.peer_keys(),
         on_fenced=exit_at_once,
     )
     try:
@@ -99,7 +90,7 @@ def sink_settings(spec: RunSpec) -> dict[str, Any]:
         "timeout_s": config.update_weights_timeout,
         "fleet_size": config.update_weights_fleet_size,
         "ranks_per_engine": config.rollout_num_gpus_per_engine,
-        "engine_dtype": _TORCH_DTYPES[engine_dtype(config)],
+        "engine_dtype": getattr(torch, engine_dtype(config), None),
         "tells_digests": engines_tell_digests(config),
     }
 

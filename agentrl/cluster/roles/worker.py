@@ -15,7 +15,6 @@ from agentrl.cluster.signals import until_sigterm
 from agentrl.cluster.spec import RunSpec
 from agentrl.serving.client import EngineClient
 from agentrl.serving.key import read_key
-from agentrl.wire.keys import load_keys
 from agentrl.wire.peer import BufferPeer
 
 __all__ = ["client_settings", "main"]
@@ -59,7 +58,7 @@ async def _work(spec: RunSpec, name: str) -> None:
         name=name,
         incarnation=os.environ.get(INCARNATION),
         running=worker.running,
-        keys=load_keys(Path(spec.keys_dir)) if spec.keys_dir else None,
+        keys=spec.peer_keys(),
     )
     async with client, peer:
         await worker.run(peer, client)

@@ -10,6 +10,8 @@ from agentrl.shipped import CHAT_FORMATS
 __all__ = ["DataFlags"]
 
 _flag = partial(flag, group="data", on_resume=TASKS)
+_env = partial(_flag, modes=ACTS, on_resume=GROUPS)
+_key = partial(_flag, needs="row_env")
 
 
 class DataFlags(RunFlags, frozen=True, kw_only=True):
@@ -24,27 +26,20 @@ class DataFlags(RunFlags, frozen=True, kw_only=True):
         ),
     ] = None
     input_key: Annotated[
-        str,
-        _flag(
-            "key of the prompt in a row (used by --env single-turn)",
-            env_arg="input_key",
-            needs="row_env",
-        ),
+        str, _key("key of the prompt in a row (used by --env single-turn)", env_arg="input_key")
     ] = "input"
     label_key: Annotated[
-        str | None,
-        _flag("key of the label in a row", modes=ACTS, env_arg="label_key", needs="row_env"),
+        str | None, _key("key of the label in a row", modes=ACTS, env_arg="label_key")
     ] = None
     custom_rm_path: Annotated[
         str | None,
-        _flag(
+        _key(
             "reward of --env single-turn and tools: a name that a package brings, pkg.module:fn or "
             "path/to/file.py[:fn], called as fn(text, label, task)",
             modes=ACTS,
             on_resume=PLAYED,
             holds="code",
             env_arg="reward",
-            needs="row_env",
         ),
     ] = None
     rollout_shuffle: Annotated[
@@ -55,17 +50,13 @@ class DataFlags(RunFlags, frozen=True, kw_only=True):
     )
     env: Annotated[
         str | None,
-        _flag(
+        _env(
             "environment: a registered name, pkg.module:Class or path/to/file.py[:Class]",
-            modes=ACTS,
-            on_resume=GROUPS,
             holds="code",
             starts=True,
         ),
     ] = None
-    env_args: Annotated[
-        dict[str, Any], _flag("keyword arguments of the Env as JSON", modes=ACTS, on_resume=GROUPS)
-    ] = {}
+    env_args: Annotated[dict[str, Any], _env("keyword arguments of the Env as JSON")] = {}
     chat_format: Annotated[
         str,
         _flag(

@@ -9,6 +9,7 @@ from agentrl.config.flags.serving import ServingFlags
 __all__ = ["EvaluationFlags"]
 
 _flag = partial(flag, group="evaluation", on_resume=FREE, modes=POLICY)
+_played = partial(_flag, modes=ACTS, needs="evaluation_sets")
 
 
 class EvaluationFlags(ServingFlags, frozen=True, kw_only=True):
@@ -21,7 +22,7 @@ class EvaluationFlags(ServingFlags, frozen=True, kw_only=True):
         Count | None,
         _flag(
             "iterations between evaluations beside training (default: before the first iteration "
-            "and after the last, with nothing else running)",
+            "and after the last, with nothing else running)"
         ),
     ] = None
     eval_mode: Annotated[
@@ -36,17 +37,9 @@ class EvaluationFlags(ServingFlags, frozen=True, kw_only=True):
         bool,
         _flag("evaluate --hf-checkpoint once, train nothing, and end", modes=ALL, on_resume=GROUPS),
     ] = False
-    n_samples_per_eval_prompt: Annotated[
-        int, _flag("episodes of each evaluation task", modes=ACTS, needs="evaluation_sets", ge=1)
-    ] = 1
+    n_samples_per_eval_prompt: Annotated[int, _played("episodes of each evaluation task", ge=1)] = 1
     eval_temperature: Annotated[
-        float,
-        _flag(
-            "temperature of evaluation turns; 0 is greedy",
-            modes=ACTS,
-            needs="evaluation_sets",
-            ge=0,
-        ),
+        float, _played("temperature of evaluation turns; 0 is greedy", ge=0)
     ] = 0.0
     skip_eval_before_train: Annotated[
         bool, _flag("no evaluation before the first iteration", needs="evaluation_sets")

@@ -9,6 +9,7 @@ from agentrl.config.flags.asynchrony import AsynchronyFlags
 __all__ = ["LearnerFlags"]
 
 _flag = partial(flag, group="learner", on_resume=FREE)
+_trained = partial(_flag, modes=TRAINS)
 
 
 class LearnerFlags(AsynchronyFlags, frozen=True, kw_only=True):
@@ -34,15 +35,12 @@ class LearnerFlags(AsynchronyFlags, frozen=True, kw_only=True):
     ] = None
     save: Annotated[
         str | None,
-        _flag(
-            "folder of the checkpoints (default: runs/ID/recovery)",
-            modes=TRAINS,
-            on_resume=STATE,
-            holds="folder",
+        _trained(
+            "folder of the checkpoints (default: runs/ID/recovery)", on_resume=STATE, holds="folder"
         ),
     ] = None
     save_interval: Annotated[
-        int, _flag("iterations between checkpoints; the two newest are kept", modes=TRAINS, ge=1)
+        int, _trained("iterations between checkpoints; the two newest are kept", ge=1)
     ] = 10
     load: Annotated[
         str | None,
@@ -55,22 +53,18 @@ class LearnerFlags(AsynchronyFlags, frozen=True, kw_only=True):
     ] = None
     save_hf: Annotated[
         str | None,
-        _flag(
+        _trained(
             "where the final weights go in Hugging Face format (default: runs/ID/hf); with "
             "{rollout_id} in it, a model goes there with every checkpoint",
-            modes=TRAINS,
             holds="folder",
         ),
     ] = None
-    num_steps_per_rollout: Annotated[
-        int, _flag("M: optimizer steps in an iteration", modes=TRAINS, ge=1)
-    ] = 1
+    num_steps_per_rollout: Annotated[int, _trained("M: optimizer steps in an iteration", ge=1)] = 1
     max_tokens_per_gpu: Annotated[
         int,
-        _flag(
+        _trained(
             "tokens of a packed micro-batch for each rank that shares it (context parallelism); a "
             "longer trajectory is a micro-batch of its own",
-            modes=TRAINS,
             ge=1,
         ),
     ] = 8192

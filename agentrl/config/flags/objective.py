@@ -14,6 +14,7 @@ __all__ = ["ObjectiveFlags"]
 
 _flag = partial(flag, group="objective", on_resume=FREE, modes=POLICY)
 _loss = partial(flag, group="policy loss", on_resume=FREE, modes=POLICY)
+_term = partial(_loss, needs="policy_loss")
 
 
 class ObjectiveFlags(LearnerFlags, frozen=True, kw_only=True):
@@ -73,24 +74,19 @@ class ObjectiveFlags(LearnerFlags, frozen=True, kw_only=True):
             modes=TRAINS,
         ),
     ] = False
-    eps_clip: Annotated[
-        float, _loss("lower clip range of the ratio", needs="policy_loss", ge=0)
-    ] = 0.2
+    eps_clip: Annotated[float, _term("lower clip range of the ratio", ge=0)] = 0.2
     eps_clip_high: Annotated[
-        NonNegative | None, _loss("upper clip range (default: --eps-clip)", needs="policy_loss")
+        NonNegative | None, _term("upper clip range (default: --eps-clip)")
     ] = None
     eps_clip_c: Annotated[
-        OverOne | None,
-        _loss("dual-clip constant for negative advantages (default: off)", needs="policy_loss"),
+        OverOne | None, _term("dual-clip constant for negative advantages (default: off)")
     ] = None
-    use_tis: Annotated[
-        bool, _loss("weight tokens by truncated pi_prox / mu", needs="policy_loss")
-    ] = True
+    use_tis: Annotated[bool, _term("weight tokens by truncated pi_prox / mu")] = True
     tis_clip: Annotated[float, _loss("upper truncation of pi_prox / mu", needs="tis", gt=0)] = 2.0
     tis_clip_low: Annotated[float, _loss("lower truncation of pi_prox / mu", needs="tis", ge=0)] = (
         0.0
     )
-    entropy_coef: Annotated[float, _loss("weight of the entropy bonus", needs="policy_loss")] = 0.0
+    entropy_coef: Annotated[float, _term("weight of the entropy bonus")] = 0.0
     use_kl_loss: Annotated[
         bool, _loss("add a KL penalty to the initial weights (loads a reference model)")
     ] = False

@@ -19,8 +19,7 @@ class OptimizerFlags(ObjectiveFlags, frozen=True, kw_only=True):
         0.0
     )
     lr_decay_style: Annotated[
-        Literal["constant", "linear", "cosine"],
-        _flag("learning-rate schedule after the warm-up"),
+        Literal["constant", "linear", "cosine"], _flag("learning-rate schedule after the warm-up")
     ] = "constant"
     lr_warmup_iters: Annotated[int, _flag("optimizer steps of linear warm-up", ge=0)] = 0
     weight_decay: Annotated[float, _flag("decoupled weight decay of matrices", ge=0)] = 0.01

@@ -29,6 +29,5 @@ class PlacementFlags(OptimizerFlags, frozen=True, kw_only=True):
         int, _flag("devices of one engine", modes=ACTS, ge=1)
     ] = 1
     start_timeout_s: Annotated[
-        float,
-        _flag("deadline of the engines' start, and of the first push after it", gt=0),
+        float, _flag("deadline of the engines' start, and of the first push after it", gt=0)
     ] = 600.0

@@ -46,7 +46,7 @@ class RunFlags(msgspec.Struct, frozen=True, kw_only=True):
         Literal["auto", "cpu", "cuda"],
         _flag(
             "where the model runs: auto takes GPUs that are there if torch and SGLang can use "
-            "them; cpu hides them from the run",
+            "them; cpu hides them from the run"
         ),
     ] = "auto"
     seed: Annotated[

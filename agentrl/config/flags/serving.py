@@ -26,6 +26,6 @@ class ServingFlags(PlacementFlags, frozen=True, kw_only=True):
         bool,
         _flag(
             "after each push compare every engine's weights with the learner's (engines of one "
-            "rank, on the CPU)",
+            "rank, on the CPU)"
         ),
     ] = False

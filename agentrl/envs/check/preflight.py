@@ -37,7 +37,7 @@ def preflight(config: RunConfig) -> list[str]:
     Raises ConfigError, or DataError with file and line.
     """
     cls = load_env(config.env or "single-turn")
-    if config.is_supervised:
+    if config.dialogue_key is not None:
         return _rows(open_source(config, cls))
     check_class(cls)
     notes = _rows(source := source_of(config, cls))
