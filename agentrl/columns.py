@@ -19,18 +19,13 @@ from typing_extensions import Buffer
 __all__ = ["COLUMNS", "EXCLUDED", "TOKEN_BYTES", "Column", "dealt", "split"]
 
 #: What an item of a column may be: numpy's name of it (little-endian) -> typecode of `array`.
-_DTYPES = {
-    "|u1": "B",
-    "|i1": "b",
-    "<u2": "H",
-    "<i2": "h",
-    "<u4": "I",
-    "<i4": "i",
-    "<u8": "Q",
-    "<i8": "q",
-    "<f4": "f",
-    "<f8": "d",
-}
+_DTYPES = dict(
+    zip(
+        ["|u1", "|i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "<f4", "<f8"],
+        "BbHhIiQqfd",
+        strict=True,
+    )
+)
 
 
 class Column(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
-from agentrl.columns import COLUMNS, Column
+from agentrl.columns import COLUMNS
 from agentrl.errors import TokenError
 from agentrl.types import SpanKind
 
@@ -24,14 +24,10 @@ _POLICY = (SpanKind.SAMPLED, SpanKind.DEMONSTRATION)
 
 
 def check_columns(
-    columns: Mapping[str, "array[Any]"],
-    *,
-    control_ids: Set[int],
-    opener: Sequence[int],
-    layout: Mapping[str, Column] = COLUMNS,
+    columns: Mapping[str, "array[Any]"], *, control_ids: Set[int], opener: Sequence[int]
 ) -> None:
     """Raise `TokenError`, naming the position, where `columns` break an invariant."""
-    lengths = {name: -(-len(columns[name]) // column.num_items) for name, column in layout.items()}
+    lengths = {name: len(columns[name]) for name in COLUMNS}
     if len(set(lengths.values())) > 1:
         raise TokenError(f"columns differ in length: {lengths}")
     turn = -1

@@ -167,6 +167,7 @@ class TokenStream:
     def columns(self) -> list["array[Any]"]:
         """Copies of the columns of its `meta`'s layout, in that order, after `validate`."""
         self.validate()
+        self._fill()
         return [column[:] for column in self._columns.values()]
 
     def restore(self, columns: Sequence[bytes], optional: Sequence[Column] = ()) -> None:
@@ -181,22 +182,18 @@ class TokenStream:
                 fresh[name] = array(column.typecode, data)
         except ValueError as error:
             raise TokenError(f"column {name} holds no whole number of items: {error}") from error
-        check_columns(
-            fresh, control_ids=self._vocab.control_ids, opener=self._opener, layout=layout
-        )
+        check_columns(fresh, control_ids=self._vocab.control_ids, opener=self._opener)
+        if any(len(fresh[c.name]) != len(fresh["tokens"]) * c.num_items for c in optional):
+            raise TokenError(
+                f"{[c.name for c in optional]} are not of {len(fresh['tokens'])} tokens"
+            )
         self._columns, self._layout = fresh, layout
         self._turn = max(fresh["turns"], default=-1)
         self._turn_start = fresh["turns"].index(self._turn) if self._turn >= 0 else 0
 
     def validate(self) -> None:
         """Check the columns as a whole; see `check_columns`."""
-        self._fill()
-        check_columns(
-            self._columns,
-            control_ids=self._vocab.control_ids,
-            opener=self._opener,
-            layout=self._layout,
-        )
+        check_columns(self._columns, control_ids=self._vocab.control_ids, opener=self._opener)
 
     def _append_untrusted(self, ids: Sequence[int]) -> None:
         if found := self._vocab.control_ids.intersection(ids):

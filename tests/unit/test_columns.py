@@ -137,6 +137,8 @@ def test_a_transcript_that_goes_on_has_its_optional_columns(qwen_vocab: Vocab) -
     assert again.metas(1.0) == first.metas(1.0)
     with pytest.raises(TokenError, match="6 columns for a transcript"):
         Transcript(chat).restore(first.save())
+    with pytest.raises(TokenError, match=r"\['pairs'\] are not of"):
+        Transcript(chat).restore([*first.save()[:5], b"\1\0"], first.optional)
 
 
 # ---- a turn -------------------------------------------------------------------------------------
