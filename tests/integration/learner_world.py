@@ -8,7 +8,6 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from agentrl.algorithms.base import Algorithm
 from agentrl.algorithms.load import load_algorithm
 from agentrl.clock import ManualClock
 from agentrl.columns import COLUMNS
@@ -265,10 +265,10 @@ def learn(
         backend.not_finite_at = set(not_finite_at)
     backends[0].on_save = world.delivered.append
 
-    def run(cfg: RunConfig, backend: ToyBackend) -> LearnerOutcome:
+    def run(algorithm: Algorithm, backend: ToyBackend) -> LearnerOutcome:
         clock = ManualClock()
         return run_learner(
-            load_algorithm(cfg),
+            algorithm,
             backend,
             WorldPeer(world, clock),
             world if backend.is_source else None,
@@ -284,6 +284,7 @@ def learn(
             "max_tokens_per_gpu": 32,
         }
         cfg = config_class(**(defaults | flags))
-        outcomes = list(threads.map(partial(run, cfg), backends))
+        algorithms = [load_algorithm(cfg) for _ in backends]  # a module is imported by one thread
+        outcomes = list(threads.map(run, algorithms, backends))
     assert all(outcome == outcomes[0] for outcome in outcomes)
     return outcomes[0], backends
