@@ -100,7 +100,7 @@ def _watch_acks() -> None:
     def note_acked(peer: Any, message: object, columns: object) -> None:
         if not isinstance(message, Ack):
             return
-        outbox: Outbox = peer._outbox
+        outbox: Outbox = peer._talk.outbox
         settled = set(message.seqs)
         for pending in _pending(outbox):
             if pending.seq in settled and isinstance(pending.message, Finished):
