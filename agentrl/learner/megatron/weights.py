@@ -40,13 +40,15 @@ class _Box(NamedTuple):
 
 
 class _Whole(NamedTuple):
-    """A whole tensor, of which this rank holds `boxes`, maybe none."""
+    """A whole tensor, of which this rank holds `boxes`, maybe none. `teller`: the rank of the
+    replica that holds it all, if there is one."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     hf: tuple[str, ...]
     split: Split
     boxes: list[_Box]
+    teller: int | None
 
 
 class Weights:
@@ -60,12 +62,20 @@ class Weights:
         self._model = model
         self._any = next(built.parameters())
         held = _held(built)
-        facts = {key: (shape, _name(boxes[0])) for key, (shape, boxes) in held.items()}
-        everyone = {
-            k: v for theirs in parallel.all_gather_msgpack(facts) for k, v in theirs.items()
+        facts = {
+            key: (shape, _name(boxes[0]), _is_complete(shape, boxes))
+            for key, (shape, boxes) in held.items()
+        }
+        everyone = parallel.all_gather_msgpack(facts)
+        self._group = parallel_state.get_model_parallel_group()
+        tellers = {
+            key: rank
+            for rank in dist.get_process_group_ranks(self._group)
+            for key, (*_, is_complete) in everyone[rank].items()
+            if is_complete
         }
         found = []
-        for key, (shape, dtype) in everyone.items():
+        for key, (shape, dtype, _) in {k: v for each in everyone for k, v in each.items()}.items():
             named = model.family.named(key)
             if named is None:
                 raise ConfigError(
@@ -73,7 +83,9 @@ class Weights:
                     "megatron-core has for this model: add a Part to its table"
                 )
             boxes = held[key][1] if key in held else []
-            whole = _Whole(tuple(shape), getattr(torch, dtype), named.hf, named.split, boxes)
+            whole = _Whole(
+                tuple(shape), getattr(torch, dtype), named.hf, named.split, boxes, tellers.get(key)
+            )
             found.append((named.order, whole))
         self._wholes = [whole for _, whole in sorted(found, key=lambda each: each[0])]
         self.shapes = {
@@ -118,19 +130,20 @@ class Weights:
                 yield name, (rows[0] if len(rows) == 1 else torch.cat(rows)).contiguous()
 
     def _gathered(self, whole: _Whole) -> Tensor:
-        group = parallel_state.get_model_parallel_group()
-        if len(whole.boxes) == 1 and whole.boxes[0].sizes == whole.shape and group.size() == 1:
-            return whole.boxes[0].memory()
-        full = torch.zeros(whole.shape, dtype=whole.dtype, device=self._any.device)
+        if whole.teller == dist.get_rank():
+            full: Tensor = whole.boxes[0].parameter.detach().view(whole.shape)
+        else:
+            full = torch.zeros(whole.shape, dtype=whole.dtype, device=self._any.device)
+        if whole.teller is not None:
+            dist.broadcast(full, whole.teller, group=self._group)
+            return full
         for box in whole.boxes:
             if box.is_told:
                 full[box.where] = box.memory()
-        if group.size() > 1:
-            # Each element is told by one rank and 0 on all others, so the sum of the bits is exact,
-            # and one collective serves every layout.
-            data = full.view(-1).view(torch.uint8)
-            bits = data.view(torch.int32) if data.numel() % 4 == 0 else data
-            dist.all_reduce(bits, group=group)
+        # Each element is told by one rank and 0 on all others, so the sum of the bits is exact, and
+        # one collective serves every layout.
+        data = full.view(-1).view(torch.uint8)
+        dist.all_reduce(data.view(torch.int32) if len(data) % 4 == 0 else data, group=self._group)
         return full
 
 
@@ -147,6 +160,13 @@ def _held(built: Any) -> dict[str, tuple[tuple[int, ...], list[_Box]]]:
             found.setdefault(part.key, (tuple(part.global_shape), []))[1].append(box)
             start += prod(sizes)
     return found
+
+
+def _is_complete(shape: tuple[int, ...], boxes: list[_Box]) -> bool:
+    """Whether the memory of one parameter is the whole tensor, and is told."""
+    row = prod(shape[1:])
+    in_order = all(box.is_told and box.start == box.where[0].start * row for box in boxes)
+    return in_order and sum(prod(box.sizes) for box in boxes) == prod(shape)
 
 
 def _mark(parameter: Any, made_of: list[Any]) -> None:
