@@ -40,15 +40,15 @@ class _Box(NamedTuple):
 
 
 class _Whole(NamedTuple):
-    """A whole tensor, of which this rank holds `boxes`, maybe none. `teller`: the rank of the
-    replica that holds it all, if there is one."""
+    """A whole tensor, of which this rank holds `boxes`, maybe none. `told`: the boxes that each
+    rank of the replica tells the others, by rank; ranks that tell none are left out."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     hf: tuple[str, ...]
     split: Split
     boxes: list[_Box]
-    teller: int | None
+    told: dict[int, list[tuple[slice, ...]]]
 
 
 class Weights:
@@ -63,17 +63,12 @@ class Weights:
         self._any = next(built.parameters())
         held = _held(built)
         facts = {
-            key: (shape, _name(boxes[0]), _is_complete(shape, boxes))
+            key: (shape, _name(boxes[0]), [_ends(box) for box in boxes if box.is_told])
             for key, (shape, boxes) in held.items()
         }
         everyone = parallel.all_gather_msgpack(facts)
         self._group = parallel_state.get_model_parallel_group()
-        tellers = {
-            key: rank
-            for rank in dist.get_process_group_ranks(self._group)
-            for key, (*_, is_complete) in everyone[rank].items()
-            if is_complete
-        }
+        self._ranks = dist.get_process_group_ranks(self._group)
         found = []
         for key, (shape, dtype, _) in {k: v for each in everyone for k, v in each.items()}.items():
             named = model.family.named(key)
@@ -82,10 +77,13 @@ class Weights:
                     f"model family {model.family.name} says nothing of the tensor {key}, which "
                     "megatron-core has for this model: add a Part to its table"
                 )
+            told = {
+                rank: [tuple(slice(*ends) for ends in box) for box in everyone[rank][key][2]]
+                for rank in self._ranks
+                if key in everyone[rank] and everyone[rank][key][2]
+            }
             boxes = held[key][1] if key in held else []
-            whole = _Whole(
-                tuple(shape), getattr(torch, dtype), named.hf, named.split, boxes, tellers.get(key)
-            )
+            whole = _Whole(tuple(shape), getattr(torch, dtype), named.hf, named.split, boxes, told)
             found.append((named.order, whole))
         self._wholes = [whole for _, whole in sorted(found, key=lambda each: each[0])]
         self.shapes = {
@@ -130,20 +128,32 @@ class Weights:
                 yield name, (rows[0] if len(rows) == 1 else torch.cat(rows)).contiguous()
 
     def _gathered(self, whole: _Whole) -> Tensor:
-        if whole.teller == dist.get_rank():
-            full: Tensor = whole.boxes[0].parameter.detach().view(whole.shape)
+        """The whole tensor on every rank. As bytes: not every backend sends every type."""
+        mine = [box for box in whole.boxes if box.is_told]
+        if list(whole.told) == [dist.get_rank()] and _is_in_order(whole.shape, mine):
+            full: Tensor = mine[0].parameter.detach().view(whole.shape)
         else:
-            full = torch.zeros(whole.shape, dtype=whole.dtype, device=self._any.device)
-        if whole.teller is not None:
-            dist.broadcast(full, whole.teller, group=self._group)
-            return full
-        for box in whole.boxes:
-            if box.is_told:
+            full = torch.empty(whole.shape, dtype=whole.dtype, device=self._any.device)
+            for box in mine:
                 full[box.where] = box.memory()
-        # Each element is told by one rank and 0 on all others, so the sum of the bits is exact, and
-        # one collective serves every layout.
-        data = full.view(-1).view(torch.uint8)
-        dist.all_reduce(data.view(torch.int32) if len(data) % 4 == 0 else data, group=self._group)
+        if len(whole.told) == 1:
+            (teller,) = whole.told
+            dist.broadcast(full.view(-1).view(torch.uint8), teller, group=self._group)
+            return full
+        sizes = {rank: [full[box].numel() for box in boxes] for rank, boxes in whole.told.items()}
+        longest = max(map(sum, sizes.values()))
+        sent = full.new_empty(longest)
+        start = 0
+        for box in mine:
+            sent[start : (start := start + prod(box.sizes))] = box.memory().view(-1)
+        shares = [torch.empty_like(sent) for _ in self._ranks]
+        as_bytes = [share.view(torch.uint8) for share in shares]
+        dist.all_gather(as_bytes, sent.view(torch.uint8), group=self._group)
+        for rank, share in zip(self._ranks, shares, strict=True):
+            boxes = whole.told.get(rank, [])
+            parts = share.split_with_sizes([*(own := sizes.get(rank, [])), longest - sum(own)])
+            for where, part in zip(boxes, parts, strict=False):
+                full[where] = part.view(full[where].shape)
         return full
 
 
@@ -162,11 +172,19 @@ def _held(built: Any) -> dict[str, tuple[tuple[int, ...], list[_Box]]]:
     return found
 
 
-def _is_complete(shape: tuple[int, ...], boxes: list[_Box]) -> bool:
-    """Whether the memory of one parameter is the whole tensor, and is told."""
+def _ends(box: _Box) -> list[tuple[int, int]]:
+    return [(axis.start, axis.stop) for axis in box.where]
+
+
+def _is_in_order(shape: tuple[int, ...], boxes: list[_Box]) -> bool:
+    """Whether boxes that are the whole tensor lie in one parameter as they lie in the tensor."""
     row = prod(shape[1:])
-    in_order = all(box.is_told and box.start == box.where[0].start * row for box in boxes)
-    return in_order and sum(prod(box.sizes) for box in boxes) == prod(shape)
+    return all(
+        box.parameter is boxes[0].parameter
+        and box.sizes[1:] == shape[1:]
+        and box.start == (box.where[0].start if shape else 0) * row
+        for box in boxes
+    )
 
 
 def _mark(parameter: Any, made_of: list[Any]) -> None:
