@@ -119,7 +119,10 @@ class PausesMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(WORKERS))
     def worker_dies(self, name: str) -> None:
-        self.suspected |= {(id.group, id.index) for id in self.playing[name]}
+        lost = {(id.group, id.index) for id in self.playing[name]}
+        self.suspected |= lost
+        # Down to its last attempt, it pauses again, whether this loss counts against it or not.
+        self.paused_at |= {key: self.bench.now for key in lost if self.failures[key] == 2}
         self.playing[name].clear()
         self.incarnation[name] += 1
         self.join(name)
