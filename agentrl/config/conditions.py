@@ -1,4 +1,4 @@
-"""Named conditions under which a flag is read (`Fact.needs`), and what to do where one fails.
+"""Named conditions under which a flag is read (`FlagFact.needs`), and what to do where one fails.
 
 The learner's rooms decide by the same settings; a test compares what they read with what is said
 here.

@@ -21,7 +21,7 @@ __all__ = [
     "TRAINS",
     "AtLeastTwo",
     "Count",
-    "Fact",
+    "FlagFact",
     "Mode",
     "Natural",
     "NonNegative",
@@ -74,7 +74,7 @@ PLAYED = fixed("its ledger holds episodes that were played under that")
 STATE = fixed("its checkpoints go on from that")
 
 
-class Fact(msgspec.Struct, frozen=True, kw_only=True):
+class FlagFact(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a flag beside its type, bounds and help.
 
     group        section of the help page
@@ -98,12 +98,12 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True):
     starts: bool = False
 
 
-_FACTS = frozenset(Fact.__struct_fields__)
+_FACTS = frozenset(FlagFact.__struct_fields__)
 
 
 def flag(text: str, **said: Any) -> Meta:
-    """The help text of a field with its facts (those of `Fact`) and bounds (those of `Meta`)."""
-    fact = Fact(**{name: said.pop(name) for name in _FACTS & said.keys()})
+    """The help text of a field, with its facts (of `FlagFact`) and bounds (of `Meta`)."""
+    fact = FlagFact(**{name: said.pop(name) for name in _FACTS & said.keys()})
     return Meta(description=text, extra_json_schema={"fact": fact}, **said)
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Meta
 
-from agentrl.config.facts import Fact
+from agentrl.config.facts import FlagFact
 from agentrl.config.passthrough import FAMILIES, decoded
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
@@ -28,7 +28,7 @@ class Field(msgspec.Struct, frozen=True):
     kind: Kind
     type: Any
     help: str
-    fact: Fact
+    fact: FlagFact
     default: Any
     bounds: str
     choices: tuple[str, ...]
@@ -49,7 +49,7 @@ def own_fields() -> dict[str, Field]:
     return {name: field for name, field in _all_fields().items() if name not in FAMILIES}
 
 
-def fact_of(name: str) -> Fact:
+def fact_of(name: str) -> FlagFact:
     """What there is to say of a field, or of a family."""
     return _all_fields()[name].fact
 

@@ -3,7 +3,7 @@
 A flag is fixed where something stored was made under its old value and would be read as if made
 under the new one: a group whose episodes are compared with each other, a log-probability that the
 learner scores again, a position in the tasks, the state of a checkpoint. All else applies from the
-continuation on. Which is which stands at the flag (`Fact.on_resume`).
+continuation on. Which is which stands at the flag (`FlagFact.on_resume`).
 """
 
 from collections.abc import Iterator

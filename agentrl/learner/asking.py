@@ -18,7 +18,7 @@ from agentrl.learner.question import (
     Answer,
     AskLease,
     AskPush,
-    Question,
+    BufferQuestion,
     StopRequested,
 )
 from agentrl.wire.messages import Heartbeat, Message, Republish, Welcome
@@ -69,9 +69,9 @@ class Asking:
     def ask(self, asked: AskLease | AskPush) -> Answer:
         """The answer, or what comes before one. Collective: every rank gets the same.
 
-        Raises what `Question.hear` raises, and what the connection raises when it is gone.
+        Raises what `BufferQuestion.hear` raises, and what the connection raises when it is gone.
         """
-        question = Question(asked, self._clock.now(), self._heeded)
+        question = BufferQuestion(asked, self._clock.now(), self._heeded)
         while True:
             heard: Answer | Heartbeat = by_source(
                 self._backend, lambda: self._turn(question), Answer | Heartbeat
@@ -81,7 +81,7 @@ class Asking:
             if not isinstance(heard, Heartbeat):
                 return heard
 
-    def _turn(self, question: Question) -> Answer | Heartbeat:
+    def _turn(self, question: BufferQuestion) -> Answer | Heartbeat:
         if self._should_stop():
             return StopRequested()
         message = question.due(self._clock.now())

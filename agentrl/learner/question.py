@@ -26,7 +26,7 @@ __all__ = [
     "Answer",
     "AskLease",
     "AskPush",
-    "Question",
+    "BufferQuestion",
     "StopRequested",
     "raise_if_refused",
 ]
@@ -80,7 +80,7 @@ class AskPush(msgspec.Struct, frozen=True):
         return PushGrant(self.version) if is_mine else None
 
 
-class Question:
+class BufferQuestion:
     """One that waits for its answer; `now` is in seconds, on one clock of the caller's. `heeded`:
     the number of the last Republish that this learner has taken for an answer."""
 

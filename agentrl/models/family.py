@@ -17,10 +17,10 @@ from agentrl.models.architecture import Architecture
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Family", "Named", "Part", "Piece", "halves", "in_layer", "plain", "qkv"]
+__all__ = ["Family", "Named", "Part", "TensorPiece", "halves", "in_layer", "plain", "qkv"]
 
 
-class Piece(NamedTuple):
+class TensorPiece(NamedTuple):
     """A Hugging Face tensor, or rows of one, in a whole tensor: a view, and the shape on disk."""
 
     view: "Tensor"
@@ -29,26 +29,28 @@ class Piece(NamedTuple):
 
 #: The Hugging Face tensors within a whole tensor, as views of its memory: they are written to load
 #: it and read to export it, so there is no second rule for the way back.
-Split = Callable[["Tensor", Architecture], list[Piece]]
+Split = Callable[["Tensor", Architecture], list[TensorPiece]]
 
 
-def plain(whole: "Tensor", _: Architecture) -> list[Piece]:
+def plain(whole: "Tensor", _: Architecture) -> list[TensorPiece]:
     """The tensor itself."""
-    return [Piece(whole, tuple(whole.shape))]
+    return [TensorPiece(whole, tuple(whole.shape))]
 
 
-def halves(whole: "Tensor", _: Architecture) -> list[Piece]:
+def halves(whole: "Tensor", _: Architecture) -> list[TensorPiece]:
     """Two tensors of equal size, one after the other: gate and up projection."""
-    return [Piece(half, tuple(half.shape)) for half in whole.chunk(2)]
+    return [TensorPiece(half, tuple(half.shape)) for half in whole.chunk(2)]
 
 
-def qkv(whole: "Tensor", architecture: Architecture) -> list[Piece]:
+def qkv(whole: "Tensor", architecture: Architecture) -> list[TensorPiece]:
     """Queries, keys and values, which lie together for each key-value head."""
     groups, width = architecture.num_query_groups, architecture.kv_channels
     rest = tuple(whole.shape[1:])
     rows = [architecture.num_attention_heads // groups * width, width, width]
     views = whole.view(groups, -1, *rest).split_with_sizes(rows, 1)
-    return [Piece(view, (groups * size, *rest)) for view, size in zip(views, rows, strict=True)]
+    return [
+        TensorPiece(view, (groups * size, *rest)) for view, size in zip(views, rows, strict=True)
+    ]
 
 
 class Part(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 
 import msgspec
 
-from agentrl.learner.question import AskLease, AskPush, Question
+from agentrl.learner.question import AskLease, AskPush, BufferQuestion
 from agentrl.learner.schedule import (
     KEPT,
     End,
@@ -51,7 +51,7 @@ class Learner:
         self._lineage = Lineage()
         self._schedule: Schedule | None = None
         self._steps: Generator[Step, StepAnswer, None]
-        self._question: Question | None = None
+        self._question: BufferQuestion | None = None
         self._asked_at = 0.0
         self._timer: Timer | None = None
         self._dead = False
@@ -113,7 +113,7 @@ class Learner:
                 if number > world.scenario.iterations:
                     self._go_on(NoMoreLeases(number - 1, "the run is long enough"))
                 else:
-                    self._question = Question(step, world.timeline.now)
+                    self._question = BufferQuestion(step, world.timeline.now)
                     self._ask()
             case AskPush(version):
                 world.when_idle(lambda: self._go_on(PushGrant(version)))

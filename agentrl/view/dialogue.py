@@ -16,7 +16,7 @@ from agentrl.types import SpanKind
 from agentrl.view.episodes import Columns
 from agentrl.view.pieces import pieces
 
-__all__ = ["Part", "dialogue"]
+__all__ = ["DialoguePart", "dialogue"]
 
 _START = "<|im_start|>"
 _FRAME = frozenset({_START, "<|im_end|>"})
@@ -24,7 +24,7 @@ _RESULT = "<tool_response>"
 _MODEL = (SpanKind.SAMPLED, SpanKind.DEMONSTRATION)
 
 
-class Part(msgspec.Struct, frozen=True):
+class DialoguePart(msgspec.Struct, frozen=True):
     """Tokens [start, start + len(texts)) by one speaker: a role of the format, tool, or else prompt
     or observation. `texts[i]` is what token i shows (not yet `visible`); framing shows nothing."""
 
@@ -39,7 +39,7 @@ class Part(msgspec.Struct, frozen=True):
         return "".join(self.texts).strip("\n")
 
 
-def dialogue(columns: Columns, vocab: Vocab) -> list[Part]:
+def dialogue(columns: Columns, vocab: Vocab) -> list[DialoguePart]:
     """The parts of a trajectory. Framing alone (an opener) makes no part of its own."""
     kinds = columns["kinds"]
     model = np.isin(kinds, _MODEL)
@@ -57,7 +57,7 @@ def dialogue(columns: Columns, vocab: Vocab) -> list[Part]:
     return parts
 
 
-def _part(columns: Columns, vocab: Vocab, start: int, stop: int) -> Part:
+def _part(columns: Columns, vocab: Vocab, start: int, stop: int) -> DialoguePart:
     ids: list[int] = columns["tokens"][start:stop].tolist()
     turn = int(columns["turns"][start])
     by_model = int(columns["kinds"][start]) in _MODEL
@@ -69,7 +69,7 @@ def _part(columns: Columns, vocab: Vocab, start: int, stop: int) -> Part:
         if turn >= 0 and _RESULT in _own_text(columns, vocab, start, stop):
             speaker = "tool"
     texts = ["" if id_ in frame else text for id_, text in zip(ids, texts, strict=True)]
-    return Part(speaker, turn, start, texts, by_model)
+    return DialoguePart(speaker, turn, start, texts, by_model)
 
 
 def _take_role(texts: list[str]) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from agentrl.tokens.vocab import Vocab
-from agentrl.view.dialogue import Part, dialogue
+from agentrl.view.dialogue import DialoguePart, dialogue
 from agentrl.view.episodes import Episode, Trajectory
 from agentrl.view.facts import TokenFacts, about, about_trajectory, signed, token_facts
 from agentrl.visible import visible
@@ -91,7 +91,7 @@ def _trajectory(
         yield from _table(columns["tokens"].tolist(), facts, vocab)
 
 
-def _part(part: Part, facts: list[TokenFacts]) -> Iterator[str]:
+def _part(part: DialoguePart, facts: list[TokenFacts]) -> Iterator[str]:
     side = "assistant" if part.by_model else "tool" if part.turn >= 0 else "prompt"
     turn = f"turn {part.turn}, " if part.turn >= 0 else ""
     yield f'<section class="{side}"><h3>{turn}{_safe(part.speaker)}</h3>\n<pre>'

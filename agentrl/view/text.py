@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from agentrl.tokens.vocab import Vocab
-from agentrl.view.dialogue import Part, dialogue
+from agentrl.view.dialogue import DialoguePart, dialogue
 from agentrl.view.episodes import Episode, Trajectory
 from agentrl.view.facts import about, about_trajectory, signed, token_facts
 from agentrl.visible import visible
@@ -67,7 +67,7 @@ def conversation(trajectory: Trajectory, vocab: Vocab) -> Iterator[Line]:
             yield f"  {line}".rstrip(), style
 
 
-def _heading(part: Part) -> str:
+def _heading(part: DialoguePart) -> str:
     turn = f"turn {part.turn}, " if part.turn >= 0 else ""
     return f"-- {turn}{visible(part.speaker)} --"
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from agentrl.errors import ConfigError
 from agentrl.learner.megatron import parallel, placement
-from agentrl.models.family import Piece, Split
+from agentrl.models.family import Split, TensorPiece
 from agentrl.models.registry import Model
 
 __all__ = ["Weights"]
@@ -92,7 +92,7 @@ class Weights:
             for name, pieces in self._on_disk(whole, torch.empty(whole.shape, device="meta"))
         }
 
-    def _on_disk(self, whole: _Whole, tensor: Tensor) -> Iterator[tuple[str, list[Piece]]]:
+    def _on_disk(self, whole: _Whole, tensor: Tensor) -> Iterator[tuple[str, list[TensorPiece]]]:
         """The Hugging Face tensors of a whole `tensor`: name, and its rows in pieces."""
         pieces = whole.split(tensor, self._model.architecture)
         if len(pieces) != len(whole.hf):
