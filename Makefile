@@ -53,6 +53,8 @@ lock: setup
 
 flags: setup
 	$(BIN)/python scripts/gen_flags.py
+	$(BIN)/python scripts/from_slime.py
+	$(BIN)/python -m scripts.slime_scripts.outcomes
 
 clean:  ## remove caches and build products; runs/ and .venv stay
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -5,7 +5,14 @@ A number that is finite can still ruin a run: two rewards of 1e308 have no sum, 
 returns them and again where the buffer takes them in.
 """
 
-__all__ = ["A_REWARD", "MAX_METRIC", "MAX_REWARD", "metric_defect", "reward_defect"]
+__all__ = [
+    "A_REWARD",
+    "MAX_EVALUATIONS",
+    "MAX_METRIC",
+    "MAX_REWARD",
+    "metric_defect",
+    "reward_defect",
+]
 
 #: Largest size of a reward. In float32, in which the loss is computed, rewards of 1e6 are told
 #: apart when they differ by 0.1, and the squares of a million of them add up to 1e18 of 3e38.
@@ -13,6 +20,8 @@ MAX_REWARD = 1e6
 #: Largest size of a metric, and most seconds of an episode. Counts up to here are whole numbers in
 #: a float, and the squares of a million of them add up to 1e36, finite in TensorBoard's float32.
 MAX_METRIC = 1e15
+#: Evaluation sets that may be played at once.
+MAX_EVALUATIONS = 64
 #: What a reward must be, in words.
 A_REWARD = f"a finite number of at most {MAX_REWARD:g} in size"
 

@@ -16,7 +16,7 @@ from typing import TypeVar
 import msgspec
 from typing_extensions import Buffer
 
-__all__ = ["COLUMNS", "EXCLUDED", "TOKEN_BYTES", "Column", "dealt", "split"]
+__all__ = ["COLUMNS", "EXCLUDED", "TOKEN_BYTES", "Column", "dealt", "most_bytes", "split"]
 
 #: What an item of a column may be: numpy's name of it (little-endian) -> typecode of `array`.
 _DTYPES = dict(
@@ -43,12 +43,15 @@ class Column(msgspec.Struct, frozen=True, omit_defaults=True):
     fill: int | float = 0
 
     def __post_init__(self) -> None:
-        is_known = self.name.isidentifier() and self.dtype in _DTYPES
-        if not is_known or min(self.shape, default=1) < 1:
-            raise ValueError(
-                f"{self.name!r:.60} of {self.dtype!r:.20} {self.shape} is no column: a name, one of"
-                f" {' '.join(_DTYPES)}, and a positive number of items"
-            )
+        if not self.name.isidentifier():
+            raise ValueError(f"column {self.name!r:.60}: its name must be an identifier")
+        if self.dtype not in _DTYPES:
+            kinds = " ".join(_DTYPES)
+            raise ValueError(f"column {self.name}: {self.dtype!r:.20} is not one of {kinds}")
+        if min(self.shape, default=1) < 1:
+            raise ValueError(f"column {self.name}: shape {self.shape} holds no item")
+        if not math.isfinite(self.fill):  # rows of the ledger are JSON, which has no word for it
+            raise ValueError(f"column {self.name}: its fill {self.fill} is not finite")
         try:
             array(self.typecode, [self.fill])
         except (OverflowError, TypeError) as error:
@@ -88,6 +91,13 @@ EXCLUDED = Column("excluded", "|u1")
 
 #: Bytes of one token over all of them.
 TOKEN_BYTES = sum(column.token_bytes for column in _REQUIRED)
+
+
+def most_bytes(num_tokens: int, optional: Iterable[Column]) -> int:
+    """Bytes of so many tokens that have those optional columns, and EXCLUDED: an episode may be
+    left out when it has ended."""
+    return num_tokens * (TOKEN_BYTES + sum(c.token_bytes for c in {*optional, EXCLUDED}))
+
 
 T = TypeVar("T")
 

@@ -11,9 +11,10 @@ from typing import Any
 import msgspec
 
 from agentrl.errors import ConfigError
+from agentrl.hub import advice
 from agentrl.paths import kind_of
 
-__all__ = ["CONFIG", "decoder_config", "read_config"]
+__all__ = ["CONFIG", "decoder_config", "quantization", "read_config"]
 
 CONFIG = "config.json"
 
@@ -25,7 +26,9 @@ def read_config(directory: Path) -> dict[str, Any]:
         where = directory.resolve()
         lack = f"its {CONFIG} is {kind}" if kind != "nothing" else f"it has no {CONFIG}"
         if (folder := kind_of(where)) != "a directory":
-            lack = f"there is no folder {where}" if folder == "nothing" else f"it is {folder}"
+            lack = f"it is {folder}"
+            if folder == "nothing":
+                lack = f"there is no folder {where}{advice(str(directory))}"
         raise ConfigError(f"--hf-checkpoint {directory} is no Hugging Face model directory: {lack}")
     try:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
@@ -46,3 +49,11 @@ def decoder_config(directory: Path) -> dict[str, Any]:
             "architectures a list of names"
         )
     return config | text | {"architectures": names}
+
+
+def quantization(directory: Path) -> str | None:
+    """How the weights there are quantised, in the word of its `config.json`; None: not at all."""
+    found = decoder_config(directory).get("quantization_config")
+    if not found:
+        return None
+    return str(found.get("quant_method", found)) if isinstance(found, dict) else str(found)

@@ -3,7 +3,10 @@
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["near", "nearest"]
+__all__ = ["near", "nearest", "nearest_flag"]
+
+#: A flag is another one misspelt where so much of it, of 1, is the same.
+_MISSPELT = 0.85
 
 
 def near(name: str, known: Iterable[str]) -> list[str]:
@@ -15,3 +18,24 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """`; did you mean A, B?` for the known names like `name`, or an empty string."""
     close = near(name, known)
     return f"; did you mean {', '.join(close)}?" if close else ""
+
+
+def nearest_flag(name: str, known: Iterable[str]) -> str:
+    """As `nearest`, of flags: those that `name` misspells, or leaves the last word out of. Names
+    that are merely alike mean other things (`--ref-load` is not `--load`)."""
+    bare = _bare(name)
+    alike = {other: _likeness(bare, _bare(other)) for other in dict.fromkeys(known)}
+    close = sorted((o for o, likeness in alike.items() if likeness), key=lambda o: -alike[o])[:3]
+    return f"; did you mean {', '.join(close)}?" if close else ""
+
+
+def _bare(name: str) -> list[str]:
+    return name.lstrip("-").lower().replace("_", "-").split("-")
+
+
+def _likeness(words: list[str], others: list[str]) -> float:
+    if set(words) < set(others):
+        return _MISSPELT if len(words) > 1 and words == others[:-1] else 0.0
+    matcher = difflib.SequenceMatcher(None, "".join(words), "".join(others), autojunk=False)
+    is_near = matcher.real_quick_ratio() >= _MISSPELT and matcher.ratio() >= _MISSPELT
+    return matcher.ratio() if is_near else 0.0

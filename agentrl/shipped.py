@@ -6,7 +6,8 @@ To ship another is to add its file. Names are known without importing anything, 
 may list them.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 __all__ = ["ALGORITHMS", "CHAT_FORMATS", "FILTERS", "MODEL_FAMILIES", "REWARDS", "Shelf"]
@@ -15,11 +16,13 @@ __all__ = ["ALGORITHMS", "CHAT_FORMATS", "FILTERS", "MODEL_FAMILIES", "REWARDS",
 @dataclass(frozen=True)
 class Shelf:
     """A package whose modules are things of one kind, but for `frame`, which they stand on. `dash`:
-    what an underscore of a file's name is in the name of the thing."""
+    what an underscore of a file's name is in the name of the thing. `theirs`: places in other
+    projects, each with the name of ours that stands for what is there."""
 
     package: str
     frame: frozenset[str] = frozenset({"base", "load"})
     dash: str = "-"
+    theirs: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def places(self) -> dict[str, str]:
@@ -38,12 +41,44 @@ class Shelf:
 
 ALGORITHMS = Shelf(
     "agentrl.algorithms",
-    frozenset({"base", "corrections", "custom", "load", "policy_loss", "rows", "sft"}),
+    frozenset(
+        {"base", "corrections", "custom", "load", "mismatch", "policy_loss", "rows", "sft"}
+        | {"normalization"}
+    ),
     dash="_",
 )
-CHAT_FORMATS = Shelf("agentrl.tokens.formats", frozenset({"base", "chatml", "hermes", "load"}))
-FILTERS = Shelf("agentrl.actors.filters", dash="_")
+CHAT_FORMATS = Shelf(
+    "agentrl.tokens.formats",
+    frozenset({"base", "chatml", "hermes", "load", "marked", "thoughts", "values"}),
+)
+_SLIMES_FILTERS = "slime.rollout.filter_hub.dynamic_sampling_filters"
+FILTERS = Shelf(
+    "agentrl.actors.filters",
+    dash="_",
+    theirs=dict.fromkeys(
+        (
+            f"{_SLIMES_FILTERS}.check_reward_nonzero_std",
+            f"{_SLIMES_FILTERS}.check_reward_nonzero_std_with_fallback",
+        ),
+        "check_reward_nonzero_std",
+    ),
+)
 MODEL_FAMILIES = Shelf(
-    "agentrl.models", frozenset({"architecture", "decoder", "family", "registry"})
+    "agentrl.models",
+    frozenset(
+        {
+            "architecture",
+            "decoder",
+            "delta_net",
+            "experts",
+            "family",
+            "headers",
+            "latent",
+            "registry",
+            "rope",
+            "routes",
+            "shapes",
+        }
+    ),
 )
 REWARDS = Shelf("agentrl.envs.rewards", dash="_")

@@ -86,6 +86,7 @@ class Fate(StrEnum):
     TRAINED = "trained"
     STALE = "stale"
     FILTERED = "filtered"
+    SURPLUS = "surplus"
     SKIPPED = "skipped"
     ENV_ERROR = "env_error"
     ENGINE_ERROR = "engine_error"
@@ -309,7 +310,7 @@ RESAMPLES = 2
 class Generation(msgspec.Struct, frozen=True):
     """What an engine sampled in one turn: ids with one log-probability (of the distribution that
     was sampled from, in nats), one weight version, and one token of each optional column
-    (`columns`: a buffer of each).
+    (`columns`: a buffer of each, which may begin with tokens of the prompt).
 
     `finish_reason`: stop, length or abort. `matched`: the stop id, where one ended the turn.
     `num_retractions`: pushes that it went on through; `num_resamples`: times that the turn was
@@ -324,7 +325,6 @@ class Generation(msgspec.Struct, frozen=True):
     columns: dict[Column, Any] = {}
     num_retractions: int = 0
     num_resamples: int = 0
-    latency_s: float = 0.0
 
 
 class TurnClient(Protocol):

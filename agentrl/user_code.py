@@ -17,7 +17,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, TypeVar
@@ -52,7 +52,7 @@ class Kind(Generic[T]):
     `builtin`: agentrl's own, name to `module:attribute`, or to a module that defines a single one.
     `flag`: where a place is given.
     `is_function`: `pkg.module.name` is a place too, and messages begin with the flag if there is
-    one.
+    one. `synonyms`: places in other projects whose function is one of agentrl's own, by its name.
     """
 
     group: str
@@ -63,6 +63,7 @@ class Kind(Generic[T]):
     builtin: Mapping[str, str]
     flag: str = ""
     is_function: bool = False
+    synonyms: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,7 @@ def hook(
 
 def load(kind: Kind[T], spec: str) -> T:
     """What a flag names. Raises ConfigError when there is none, or several."""
+    spec = kind.synonyms.get(spec, spec)
     try:
         if spec.endswith(".py") or ":" in spec:
             return _at(kind, spec)
@@ -207,7 +209,9 @@ def _at(kind: Kind[T], place: str) -> T:
     """What stands at `pkg.module:attribute` or `path/to/file.py:attribute`; of a module or a file
     alone, the only one of its kind that it defines."""
     home, colon, attribute = place.rpartition(":") if ":" in place else (place, "", "")
-    module = load_file(Path(home)) if home.endswith(".py") else _load_module(home)
+    module = (
+        load_file(Path(home)) if home.endswith(".py") else _load_module(home, colon + attribute)
+    )
     if not colon:
         return _only(kind, module, home)
     found = getattr(module, attribute, None)
@@ -249,11 +253,14 @@ def _claims(kind: Kind[T], name: str) -> Iterator[tuple[str, str]]:
         yield f"{owner} ({point.value})", point.value
 
 
-def _load_module(name: str) -> ModuleType:
+def _load_module(name: str, attribute: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except (Exception, SystemExit) as error:
-        raise ConfigError(_import_failed(name, error)) from error
+        file = Path(name.replace(".", "/") + ".py")
+        is_lacking = isinstance(error, ModuleNotFoundError) and name.startswith(str(error.name))
+        meant = f"; did you mean '{file}{attribute}'?" if is_lacking and file.is_file() else ""
+        raise ConfigError(_import_failed(name, error) + meant) from error
 
 
 def _import_failed(what: str, error: BaseException) -> str:

@@ -37,6 +37,7 @@ COMMON: dict[str, Any] = {
     "eps-clip-high": 0.28,
     "sglang-server-concurrency": 64,
     "eval-interval": 10,
+    "eval-temperature": 0.0,
     # beside training a set takes many iterations on two cores, and its score mixes versions
     "eval-mode": "pinned",
 }

@@ -46,10 +46,17 @@ LAUNCHER: dict[str, tuple[str, str]] = {
     "decoder-last-pipeline-num-layers": ("int", "layers of the last pipeline stage"),
     "distributed-timeout-minutes": ("float", "deadline of a collective, in minutes"),
     "enable-experimental": ("bool", "allow experimental features of Megatron-core"),
+    "finetune": ("bool", "begin a new run with the weights of --load alone"),
     "group-query-attention": ("bool", "grouped queries (see --num-query-groups)"),
     "make-vocab-size-divisible-by": ("int", "pad the vocabulary to a multiple of this"),
     "max-position-embeddings": ("int", "longest sequence the model was made for"),
     "moe-shared-expert-gate": ("bool", "gate the output of the shared experts"),
+    "no-load-optim": ("bool", "take the weights of --load, and leave its optimizer"),
+    "num-layers-per-virtual-pipeline-stage": (
+        "int",
+        "layers of an interleaved stage",
+    ),
+    "num-virtual-stages-per-pipeline-rank": ("int", "interleaved stages of a rank"),
     "num-experts": ("int", "experts of a mixture-of-experts layer"),
     "position-embedding": ("bool", "position embeddings (--no-position-embedding: none)"),
     "position-embedding-type": ("str", "kind of position embedding"),
@@ -57,6 +64,7 @@ LAUNCHER: dict[str, tuple[str, str]] = {
     "post-self-attn-layernorm": ("bool", "normalise the output of self-attention"),
     "recompute-activations": ("bool", "recompute attention in the backward pass"),
     "rope-fusion": ("bool", "fused rotary embedding (--no-rope-fusion: not fused)"),
+    "rope-scaling-factor": ("float", "factor of --use-rope-scaling"),
     "rotary-base": ("float", "base of the rotary embedding"),
     "rotary-percent": ("float", "share of each head that is rotated"),
     "seq-length": ("int", "longest sequence in training"),
@@ -178,6 +186,9 @@ def _annotation(text: str) -> dict[str, Any] | None:
     if inner.startswith("Literal["):
         values = ast.literal_eval(inner.removeprefix("Literal"))
         return {"kind": "str", "choices": list(map(str, values))}
+    if inner == "List[str]":
+        return {"kind": "strs"}
+    inner = re.sub(r"^Union\[float, List\[float\]\]$", "float", inner)
     return {"kind": inner if inner in ("int", "float", "bool") else "str"}
 
 

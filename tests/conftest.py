@@ -1,6 +1,7 @@
 """Fixtures every test may use."""
 
 import json
+from functools import cache
 
 import pytest
 from hypothesis import settings
@@ -8,6 +9,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from tokenizers.trainers import BpeTrainer
 
 from agentrl.tokens import Vocab
+from agentrl.tokens.formats.load import format_class
 from tests.slices import DAY, IS_FULL
 
 # Machines differ in speed and are shared: how long an example takes is no property of the code.
@@ -54,6 +56,25 @@ def make_tokenizer_json() -> str:
     marks = [mark for tag in tags for mark in (f"<{tag}>", f"</{tag}>")]
     tokenizer.add_tokens([AddedToken(t, special=False, normalized=False) for t in marks])
     return json.dumps(json.loads(tokenizer.to_str()))
+
+
+def tokenizer_json_for(name: str, *, with_tool_tokens: bool = True) -> str:
+    """`make_tokenizer_json` with the markers that the chat format `name` needs besides; its own
+    `<tool_call>` and the like may be left out."""
+    description = json.loads(make_tokenizer_json())
+    tokens = [t for t in description["added_tokens"] if t["special"] or with_tool_tokens]
+    plain = {t["content"] for t in description["added_tokens"]} - {t["content"] for t in tokens}
+    tokenizer = Tokenizer.from_str(json.dumps({**description, "added_tokens": tokens}))
+    markers = [text for text in getattr(format_class(name), "MARKERS", ()) if text not in plain]
+    missing = [text for text in markers if tokenizer.token_to_id(text) is None]
+    tokenizer.add_special_tokens([AddedToken(text, normalized=False) for text in missing])
+    return json.dumps(json.loads(tokenizer.to_str()))
+
+
+@cache
+def vocab_for(name: str) -> Vocab:
+    """A vocabulary that the chat format `name` can be made with."""
+    return Vocab(tokenizer_json_for(name), source="test tokenizer")
 
 
 @pytest.fixture(scope="session")

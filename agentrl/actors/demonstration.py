@@ -17,9 +17,11 @@ from agentrl.actors.limits import Limits
 from agentrl.actors.player import Attempt
 from agentrl.actors.report import PlayedEpisode
 from agentrl.actors.writing import Writers
+from agentrl.envs.row_tools import tools_of
+from agentrl.envs.rows.keys import find, without_nulls
 from agentrl.errors import AgentRLError, EnvError, PromptTooLongError, TextTooLongError
 from agentrl.tokens.chat import Message, ToolCall
-from agentrl.tokens.formats.base import ChatFormat
+from agentrl.tokens.formats.base import ChatFormat, openers_of
 from agentrl.tokens.stream import TokenStream
 from agentrl.types import EpisodeReport, Outcome, StopReason, Task
 from agentrl.visible import message_of
@@ -100,8 +102,8 @@ class Demonstrations:
         first = next((i for i, message in enumerate(said) if message.role == "assistant"), None)
         if first is None or said[-1].role != "assistant":
             raise EnvError(f"what is under {self._key!r} does not end with an assistant turn")
-        stream = TokenStream(self._chat.vocab, opener=self._chat.assistant_opener)
-        stream.extend(self._chat.open_prompt(_context(said[:first]), row.get("tools") or ()))
+        stream = TokenStream(self._chat.vocab, openers=openers_of(self._chat))
+        stream.extend(self._chat.open_prompt(_context(said[:first]), tools_of(row)))
         between: list[_Said] = []
         ids: list[int] = []
         for message in said[first:]:
@@ -117,8 +119,8 @@ class Demonstrations:
 
     def _messages(self, row: dict[str, Any]) -> list[_Said]:
         try:
-            return msgspec.convert(row.get(self._key), list[_Said])
-        except msgspec.ValidationError as error:
+            return msgspec.convert(without_nulls(find(row, self._key)), list[_Said])
+        except (KeyError, msgspec.ValidationError) as error:
             raise EnvError(
                 f"{self._key!r} (--input-key) is no list of chat messages: {error}; the row has "
                 f"{sorted(row)}"

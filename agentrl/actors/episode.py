@@ -51,8 +51,9 @@ class EnvEpisodes:
             snapshot = EpisodeSnapshot.decode(attempt.saved)
             attempt.go_on_after(snapshot.played_s)
         row = None
-        episode = Episode(attempt, self._chat, self._limits, self._writers)
-        with anyio.move_on_after(self._limits.episode_timeout_s - attempt.played_s()) as deadline:
+        limits = self._limits.of(attempt.assignment)
+        episode = Episode(attempt, self._chat, limits, self._writers)
+        with anyio.move_on_after(limits.episode_timeout_s - attempt.played_s()) as deadline:
             row = await self._play(episode, attempt, boundary, snapshot)
         if deadline.cancelled_caught:
             episode.run_out_of_time()

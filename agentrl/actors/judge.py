@@ -51,12 +51,13 @@ _FILTERS: Kind[DynamicFilter] = hook(
     noun="filter",
     flag="--dynamic-sampling-filter-path",
     builtin=FILTERS_SHIPPED.places,
+    synonyms=FILTERS_SHIPPED.theirs,
 )
 
 
 def load_filter(spec: str | None) -> DynamicFilter | None:
-    """The filter of a name, `pkg.module:name` (or dotted) or `path/to/file.py[:name]`, or None.
-    Raises ConfigError for a bad one."""
+    """The filter of a name, `pkg.module:name` (or dotted) or `path/to/file.py[:name]`, or None; of
+    one of slime's, ours. Raises ConfigError for a bad one."""
     return None if spec is None else load(_FILTERS, spec)
 
 

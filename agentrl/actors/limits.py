@@ -2,36 +2,47 @@
 
 import msgspec
 
-from agentrl.columns import TOKEN_BYTES
 from agentrl.errors import PromptTooLongError
 from agentrl.types import EpisodeAssignment
 from agentrl.wire.frames import MAX_MESSAGE_BYTES
 
-__all__ = ["MAX_TOKENS", "Budget", "Limits", "prompt_too_long"]
+__all__ = ["MAX_BYTES", "Budget", "Limits", "prompt_too_long"]
 
-#: Tokens that one report can carry, with room for the report itself.
-MAX_TOKENS = (MAX_MESSAGE_BYTES - 2**20) // TOKEN_BYTES
+#: Of all columns in one report, with room for the report itself.
+MAX_BYTES = MAX_MESSAGE_BYTES - 2**20
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """`max_context` counts prompt and response tokens together, `max_prompt` the first prompt;
-    `max_tokens` all trajectories of an episode, each with its context."""
+    `max_bytes` the columns of all trajectories of an episode, each with its context. `evaluation`:
+    those of an episode that is only scored, where they are others."""
 
     max_context: int
     max_prompt: int
     max_turns: int
     max_tool_calls: int | None
     episode_timeout_s: float
-    max_tokens: int = MAX_TOKENS
+    max_bytes: int = MAX_BYTES
+    evaluation: "Limits | None" = None
+
+    @property
+    def longest_context(self) -> int:
+        """Tokens that the longest episode of any kind may have."""
+        return max(self.max_context, self.evaluation.max_context if self.evaluation else 0)
+
+    def of(self, assignment: EpisodeAssignment) -> "Limits":
+        """Those that hold for one episode."""
+        return self if assignment.evaluation is None else self.evaluation or self
 
 
 def prompt_too_long(
     assignment: EpisodeAssignment, limits: Limits, found: str
 ) -> PromptTooLongError:
     """The first prompt does not fit; `found` says how long it is."""
+    kind = "rollout" if assignment.evaluation is None else "eval"
     return PromptTooLongError(
         f"the first prompt of task {assignment.task.id} is too long: at most {limits.max_prompt} "
-        f"tokens fit (--rollout-max-prompt-len), and {found}"
+        f"tokens fit (--{kind}-max-prompt-len), and {found}"
     )
 
 

@@ -84,7 +84,11 @@ class RolloutEpisodes:
     async def play(self, attempt: Attempt, boundary: Boundary) -> PlayedEpisode:
         """See `Strategy`."""
         recorder = Recorder(
-            attempt.assignment, self._chat, self._limits, attempt.client, writers=self._writers
+            attempt.assignment,
+            self._chat,
+            self._limits.of(attempt.assignment),
+            attempt.client,
+            writers=self._writers,
         )
         env = cast(Rollout, self._make_env())
         token = self._endpoint.open(recorder)

@@ -40,6 +40,8 @@ async def sample_turn(
     if not generation.output_ids:
         raise EngineError(f"turn {turn} came back without a token")
     for column, values in generation.columns.items():
-        if memoryview(values).nbytes != len(generation.output_ids) * column.token_bytes:
+        known, rest = divmod(memoryview(values).nbytes, column.token_bytes)
+        sampled = len(generation.output_ids)
+        if rest or not sampled <= known <= len(prompt) + sampled:
             raise EngineError(f"turn {turn}: column {column.name} is not of each of its tokens")
     return generation

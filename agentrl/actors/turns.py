@@ -19,8 +19,9 @@ from agentrl.bounds import metric_defect, reward_defect
 from agentrl.columns import EXCLUDED
 from agentrl.envs.env import Env
 from agentrl.envs.messages import AssistantTurn, Step
+from agentrl.envs.row_tools import name_of
 from agentrl.errors import EngineError, EnvError, InfrastructureError, TextTooLongError
-from agentrl.tokens.formats.base import ChatFormat
+from agentrl.tokens.formats.base import ChatFormat, ToolSchema
 from agentrl.tokens.transcript import Transcript
 from agentrl.types import EpisodeReport, Outcome, StopReason
 from agentrl.visible import message_of
@@ -68,7 +69,7 @@ class Episode:
         if not isinstance(messages, list):
             found = type(messages).__name__
             raise EnvError(f"{type(env).__name__}.reset returned {found}, not a list of Message")
-        tools = [tool.spec.to_openai() for tool in env.tools.values()]
+        tools = _schemas(env)
         chars = num_chars(messages, tools)
         try:
             await self._writers.run(chars, self._transcript.open, messages, tools)
@@ -124,11 +125,12 @@ class Episode:
     async def _turn(self, env: Env) -> bool:
         """Play one turn; whether it was the last."""
         room = self._budget.room(len(self._transcript), self._assignment.sampling.max_new_tokens)
-        if room < 1 or self._transcript.num_tokens + room > self._limits.max_tokens:
+        if room < 1 or self._transcript.bytes_after(room) > self._limits.max_bytes:
             raise _TruncatedError(StopReason.CONTEXT_LIMIT)
         finish_reason = await self._generate(room)
         index = self._transcript.num_turns - 1
-        parsed = self._chat.parse(self._transcript.turn_ids(), index=index, tools=env.tools.keys())
+        tools = {name_of(schema): schema for schema in _schemas(env)}
+        parsed = self._chat.parse(self._transcript.turn_ids(), index=index, tools=tools)
         turn = AssistantTurn(
             parsed.text,
             parsed.tool_calls,
@@ -233,3 +235,8 @@ class Episode:
             answer=sendable_text(self._last_text, MAX_ANSWER_CHARS) if self._reports_answer else "",
         )
         return PlayedEpisode(report, self._transcript.columns())
+
+
+def _schemas(env: Env) -> list[ToolSchema]:
+    """The tools that a prompt shows."""
+    return [*(tool.spec.to_openai() for tool in env.tools.values()), *env.schemas]

@@ -87,17 +87,30 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
             context=EnvContext(services, config.tool_timeout_s, config.allow_unsafe_sandbox),
             model_dir=str(model_dir),
             chat_format=config.chat_format,
-            limits=Limits(
-                max_context=max_context,
-                max_prompt=config.rollout_max_prompt_len or max_context - 2,
-                max_turns=config.max_turns,
-                max_tool_calls=config.max_tool_calls,
-                episode_timeout_s=config.episode_timeout_s,
-            ),
+            limits=_limits(config, max_context),
             max_concurrent_episodes=config.max_concurrent_episodes,
             filter_path=config.dynamic_sampling_filter_path,
             demonstration_key=config.dialogue_key,
         )
+
+
+def _limits(config: RunConfig, max_context: int) -> Limits:
+    """Those of training episodes and of evaluations, on engines that hold `max_context` tokens."""
+    training = min(max_context, config.rollout_max_context_len or max_context)
+    scored = min(max_context, config.eval_max_context_len or training)
+    evaluation = Limits(
+        max_context=scored,
+        max_prompt=config.eval_max_prompt_len or scored - 2,
+        max_turns=config.max_turns,
+        max_tool_calls=config.max_tool_calls,
+        episode_timeout_s=config.episode_timeout_s,
+    )
+    if config.mode == "eval":
+        return evaluation
+    max_prompt = config.rollout_max_prompt_len or training - 2
+    return msgspec.structs.replace(
+        evaluation, max_context=training, max_prompt=max_prompt, evaluation=evaluation
+    )
 
 
 class Worker:
@@ -107,7 +120,7 @@ class Worker:
         self._settings = settings
         self._env_class = load_env(settings.env)
         chat = open_chat_format(
-            settings.chat_format, settings.model_dir, max_tokens=settings.limits.max_context
+            settings.chat_format, settings.model_dir, max_tokens=settings.limits.longest_context
         )
         self._endpoint = Endpoint()
         self._player = Player(self._strategy(chat))

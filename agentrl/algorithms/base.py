@@ -3,25 +3,28 @@
     begin(header)             once for each lease: the one place where state follows from rewards
     num_targets, credit       from the lease header, in float64, equal on every rank
     mask, advantages          from the rows of this replica, after the forward passes
-    loss                      from one micro-batch and what the model made of it
+    objective, loss           from one micro-batch and what the model made of it
     state, restore            what must survive: in every checkpoint of the learner
 
 `Algorithm` has a default for each, the policy gradient of `policy_loss`: an estimator overrides
-`values`. Numpy alone is imported here; torch comes with the first loss. So an algorithm can be
-asked what it needs by programs that train nothing.
+`values`, or `objective`. Numpy alone is imported here; torch comes with the first loss. So an
+algorithm can be asked what it needs by programs that train nothing.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from agentrl.algorithms.rows import TAKEN, Credit, MicroBatch, Outputs, Row
+from agentrl.algorithms.normalization import Total, normalize
+from agentrl.algorithms.rows import TAKEN, Credit, MicroBatch, Outputs, Row, Trained
 from agentrl.bounds import reward_defect
 from agentrl.columns import Column
 from agentrl.config.run import RunConfig
@@ -32,29 +35,40 @@ from agentrl.types import GroupRows, LeaseHeader, TrajectoryMeta
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Algorithm", "Needs", "NoArgs", "Total", "credits_of"]
+__all__ = ["TERMS", "Algorithm", "Needs", "NoArgs", "Total", "credits_of"]
 
-#: Sums over replicas. Called equally often on all of them.
-Total = Callable[[Sequence[float]], list[float]]
+#: Flags of the objective that plan, default advantages and default loss read, but for those of an
+#: `objective`.
+TERMS = frozenset(
+    {"calculate_per_token_loss", "loss_length", "normalize_advantages", "entropy_coef"}
+    | {"eps_clip", "eps_clip_high", "use_rollout_logprobs", "use_tis", "tis_clip", "tis_clip_low"}
+    | {"use_kl_loss", "kl_loss_coef", "kl_loss_type", "use_unbiased_kl"}
+)
 
 
 class Needs(msgspec.Struct, frozen=True):
     """What an algorithm needs of a run.
 
-    min_group: fewer episodes in a group teach nothing. engines: episodes are played; without,
+    min_group: fewer episodes in a group teach nothing. min_group_advice: what else one may do than
+    play more, from the word "or" on. engines: episodes are played; without,
     dialogues are shown. passes: columns that a forward pass over the rows makes before the first
-    step: `prox`, the policy at the start of the iteration (later steps have it anyway), and
-    `reference`, the initial weights. all_labels: the loss reads labels that nobody sampled too.
-    columns: optional ones of the trajectories, which rows and micro-batches then have by name.
+    step: `prox`, the policy at the start of the iteration, and `reference`, the initial weights.
+    later_prox: the later steps have `prox` anyway, since the loss takes its ratio to it.
+    all_labels: the loss reads labels that nobody sampled too. columns: optional ones of the
+    trajectories, which rows and micro-batches then have by name.
     """
 
     min_group: int = 1
+    min_group_advice: str = ""
     engines: bool = True
     passes: frozenset[str] = frozenset()
+    later_prox: bool = True
     all_labels: bool = False
     columns: tuple[Column, ...] = ()
 
     def __post_init__(self) -> None:
+        if unknown := self.passes - {"prox", "reference"}:
+            raise ConfigError(f"there is no pass {', '.join(sorted(unknown))}: prox or reference")
         if taken := [column.name for column in self.columns if column.name in TAKEN]:
             raise ConfigError(f"rows have {', '.join(taken)} already: name the column otherwise")
 
@@ -70,21 +84,38 @@ class NoArgs(msgspec.Struct, frozen=True):
 
 class Algorithm:
     """A policy gradient whose advantages are the rewards. `Args`: a msgspec.Struct that
-    `--algorithm-args` fills. `metrics`: what its loss reports beside those of `policy_loss`."""
+    `--algorithm-args` fills. `metrics`: what its loss reports beside those of `policy_loss`.
+    `reads`: the flags of the objective that one of agentrl's own reads; any other is refused. Of a
+    class of the user's that is observed (`agentrl.learner.algorithm_trial`). `requires`: flags that
+    have to be set so."""
 
     Args: ClassVar[type[msgspec.Struct]] = NoArgs
     metrics: ClassVar[tuple[Metric, ...]] = ()
+    reads: ClassVar[frozenset[str]] = frozenset()
+    requires: ClassVar[frozenset[str]] = frozenset()
+    #: Whether an episode of advantage 0 has no gradient, and need not be computed. None: as the
+    #: flags say for the loss of `policy_loss`, and False for a loss that a subclass wrote.
+    loss_vanishes: ClassVar[bool | None] = None
     needs: Needs
 
     def __init__(self, cfg: RunConfig, args: Any) -> None:
         self.cfg = cfg
         self.args = args
-        self.needs = Needs(passes=frozenset({"reference"} if cfg.use_kl_loss else ()))
+        self.needs = Needs(
+            passes=frozenset({"reference"} if cfg.use_kl_loss else ()),
+            later_prox=not cfg.use_rollout_logprobs,
+        )
 
     @property
     def name(self) -> str:
-        """As messages call it, and as its state is kept under."""
+        """As messages call it."""
         return type(self).__qualname__
+
+    @property
+    def state_name(self) -> str:
+        """What its state is kept under: its file, wherever that lies, and its class."""
+        file = sys.modules[type(self).__module__].__file__
+        return f"{Path(file or '').stem}.{self.name}"
 
     # ---- from the lease header ----
 
@@ -97,12 +128,21 @@ class Algorithm:
 
     def credit(self, group: GroupRows) -> Sequence[Credit]:
         """One for each episode of the group. Pure: it is asked more than once."""
-        cfg = self.cfg
-        has_other_terms = cfg.entropy_coef != 0 or (cfg.use_kl_loss and cfg.kl_loss_coef != 0)
         return [
-            Credit(value, skip=value == 0 and not has_other_terms)
+            Credit(value, skip=value == 0 and not self._has_other_terms)
             for value in self.values(group.rewards)
         ]
+
+    @property
+    def _has_other_terms(self) -> bool:
+        """Whether an episode of advantage 0 may have a gradient."""
+        if self.loss_vanishes is not None:
+            return not self.loss_vanishes
+        # At a coefficient of 0 the KL is measured, and over the same episodes as at any other.
+        is_known = type(self).loss is Algorithm.loss
+        if not is_known or self.cfg.normalize_advantages:
+            return True
+        return self.cfg.entropy_coef != 0 or bool(self.needs.models)
 
     def values(self, rewards: Sequence[float]) -> Sequence[float]:
         """The advantage of each episode of a group. Pure."""
@@ -110,7 +150,9 @@ class Algorithm:
 
     def teaches(self, reward: float) -> bool:
         """Whether something is learnt where every episode earned this."""
-        return any(self.values([reward, reward]))
+        num = max(2, self.needs.min_group)
+        has_unknown_loss = self.loss_vanishes is None and type(self).loss is not Algorithm.loss
+        return has_unknown_loss or any(self.values([reward] * num))
 
     # ---- from rows ----
 
@@ -122,7 +164,13 @@ class Algorithm:
     def advantages(self, rows: Sequence[Row], total: Total) -> None:
         """Give every row the columns that the loss reads, float32; once for each iteration."""
         for row in rows:
-            row.columns["advantages"] = _spread(row, self.name)
+            row.columns["advantages"] = self.token_advantages(row)
+        if self.cfg.normalize_advantages:
+            normalize(rows, total)
+
+    def token_advantages(self, row: Row) -> npt.NDArray[np.float32]:
+        """One for each label, from the credit of its episode."""
+        return _spread(row, self.name)
 
     # ---- the loss ----
 
@@ -131,7 +179,14 @@ class Algorithm:
         reciprocal. What it measured, by metric name without `train/`. Keeps no state."""
         from agentrl.algorithms.policy_loss import policy_loss
 
-        return policy_loss(self.cfg, batch, out)
+        return policy_loss(self.cfg, batch, out, self.objective)
+
+    def objective(self, trained: Trained) -> tuple[Tensor, Tensor]:
+        """What to maximise, for each trained token, and where a clip was active. Called by the
+        default `loss`, which adds weights, entropy and KL."""
+        from agentrl.algorithms.policy_loss import ppo_objective
+
+        return ppo_objective(self.cfg, trained)
 
     # ---- state ----
 
@@ -153,7 +208,7 @@ def credits_of(algorithm: Algorithm, group: GroupRows) -> list[Credit]:
         )
     for reward in group.rewards:
         if found := reward_defect(reward):
-            raise DataError(f"of the rewards {group.rewards} one is {found}: check the judge")
+            raise DataError(f"group {group.group}: a reward is {found}: check the judge")
     credits = list(algorithm.credit(group))
     if len(credits) != len(group.episodes):
         raise DataError(
@@ -162,8 +217,8 @@ def credits_of(algorithm: Algorithm, group: GroupRows) -> list[Credit]:
         )
     if not all(math.isfinite(value) for credit in credits for value in _numbers(credit)):
         raise DataError(
-            f"{algorithm.name}.credit of the rewards {group.rewards}: "
-            f"{[credit.value for credit in credits]} are not all finite"
+            f"{algorithm.name}.credit returned {[credit.value for credit in credits]} for the "
+            f"rewards {group.rewards}: the numbers are not all finite"
         )
     return credits
 
@@ -177,6 +232,7 @@ def _spread(row: Row, name: str) -> npt.NDArray[np.float32]:
     turns_L = row.columns["turns"]
     if not isinstance(row.credit.value, tuple):
         return np.full(len(turns_L), row.credit.value, dtype=np.float32)
+    turns_L = np.where(turns_L < 0, -1, turns_L + row.first_turn)
     if (last := int(turns_L.max(initial=-1))) >= len(row.credit.value):
         raise DataError(
             f"{name}.credit gave episode {row.trajectory.episode} {len(row.credit.value)} numbers, "

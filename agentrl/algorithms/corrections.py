@@ -16,6 +16,7 @@ __all__ = [
     "effective_sample_share",
     "kl_estimate",
     "log_ratio",
+    "sequence_mean",
     "truncated_weight",
 ]
 
@@ -30,6 +31,14 @@ LOW_VAR_KL_LIMIT = 10.0
 def log_ratio(logprobs_K: Tensor, base_K: Tensor) -> Tensor:
     """`log p - log q`, clamped to +-LOG_RATIO_LIMIT (no gradient beyond it)."""
     return (logprobs_K - base_K).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+
+
+def sequence_mean(values_K: Tensor, sequences_K: Tensor, num_sequences: int) -> Tensor:
+    """The mean of each token's sequence; `sequences_K`: which of them each token is of."""
+    totals_S = values_K.new_zeros(num_sequences).index_add(0, sequences_K, values_K)
+    counts_S = torch.bincount(sequences_K, minlength=num_sequences)
+    found: Tensor = (totals_S / counts_S.clamp(min=1))[sequences_K]
+    return found
 
 
 def truncated_weight(

@@ -41,7 +41,7 @@ def with_loss(estimator: type[Algorithm], function: Callable[..., Any]) -> type[
 
         def __init__(self, cfg: RunConfig, args: Any) -> None:
             super().__init__(cfg, args)
-            self.needs = msgspec.structs.replace(self.needs, all_labels=True)
+            self.needs = msgspec.structs.replace(self.needs, all_labels=True, later_prox=True)
 
         def credit(self, group: GroupRows) -> Sequence[Credit]:
             return [Credit(credit.value) for credit in super().credit(group)]
@@ -55,5 +55,6 @@ def with_loss(estimator: type[Algorithm], function: Callable[..., Any]) -> type[
             found: tuple[Tensor, dict[str, Tensor]] = function(batch, out.logprobs_T, out.entropy_T)
             return found
 
-    CustomLoss.__qualname__ = estimator.__qualname__
+    CustomLoss.__qualname__, CustomLoss.__module__ = estimator.__qualname__, estimator.__module__
+    CustomLoss.loss.__wrapped__ = function  # type: ignore[attr-defined]
     return CustomLoss

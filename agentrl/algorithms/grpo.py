@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from agentrl.algorithms.base import Algorithm
+from agentrl.algorithms.base import TERMS, Algorithm
 from agentrl.config.run import RunConfig
 
 __all__ = ["STD_EPSILON", "Grpo", "has_zero_std"]
@@ -24,10 +24,19 @@ class Grpo(Algorithm):
     of equal rewards, as any group of one, has advantage exactly 0.
     """
 
+    reads = TERMS | {
+        *("disable_grpo_std_normalization", "disable_rewards_normalization"),
+        "eps_clip_c",
+    }
+
     def __init__(self, cfg: RunConfig, args: Any) -> None:
         super().__init__(cfg, args)
         least = 1 if cfg.disable_rewards_normalization else 2
-        self.needs = msgspec.structs.replace(self.needs, min_group=least)
+        advice = (
+            " or give --disable-rewards-normalization (in slime too, a reward less the mean of its"
+            " group of one is 0)"
+        )
+        self.needs = msgspec.structs.replace(self.needs, min_group=least, min_group_advice=advice)
 
     def values(self, rewards: Sequence[float]) -> Sequence[float]:
         if self.cfg.disable_rewards_normalization:

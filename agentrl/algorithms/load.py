@@ -9,18 +9,23 @@ are filled by --algorithm-args. Refused are arguments that it does not take, a g
 small for it, and a class that would play no episodes.
 """
 
+from collections.abc import Mapping
+
 import msgspec
 
 from agentrl.algorithms.base import Algorithm
 from agentrl.algorithms.custom import LOSSES, with_loss
 from agentrl.algorithms.sft import Sft
+from agentrl.config.fields import own_fields
+from agentrl.config.flags.objective import ObjectiveFlags
 from agentrl.config.run import RunConfig
+from agentrl.config.unread import is_read
 from agentrl.errors import ConfigError
 from agentrl.shipped import ALGORITHMS
 from agentrl.telemetry.metrics import REGISTRY
 from agentrl.user_code import Kind, hint, load
 
-__all__ = ["ESTIMATORS", "check_algorithm", "load_algorithm", "shown_algorithm"]
+__all__ = ["ESTIMATORS", "check_algorithm", "load_algorithm", "shown_algorithm", "users_flag"]
 
 
 def _take(value: object) -> type[Algorithm] | None:
@@ -57,6 +62,16 @@ def load_algorithm(cfg: RunConfig) -> Algorithm:
     return algorithm
 
 
+def users_flag(cfg: RunConfig) -> str | None:
+    """The flags by which the algorithm, or its loss, is the user's; None where it is not."""
+    flags = []
+    if cfg.loss_type != "sft_loss" and cfg.advantage_estimator not in ESTIMATORS.builtin:
+        flags.append(f"{ESTIMATORS.flag} {cfg.advantage_estimator}")
+    if cfg.loss_type == "custom_loss":
+        flags.append(f"{LOSSES.flag} {cfg.custom_loss_function_path}")
+    return " with ".join(flags) or None
+
+
 def shown_algorithm(cfg: RunConfig) -> Algorithm | None:
     """What credited the episodes of a run, for those who only look at it: None where that would run
     code of the user's, or where nothing is credited."""
@@ -65,16 +80,50 @@ def shown_algorithm(cfg: RunConfig) -> Algorithm | None:
     return load_algorithm(msgspec.structs.replace(cfg, loss_type="policy_loss"))
 
 
-def check_algorithm(cfg: RunConfig) -> None:
-    """Raise ConfigError for an algorithm that cannot run with these flags."""
+def check_algorithm(cfg: RunConfig, said: Mapping[str, str] | None = None) -> None:
+    """Raise ConfigError for an algorithm that cannot run with these flags, and for one of agentrl's
+    own that does not read one of them. `said`: the fields that somebody set, as they were
+    spelled."""
     algorithm = load_algorithm(cfg)
-    episodes, least = cfg.n_samples_per_prompt, algorithm.needs.min_group
-    if episodes < least:
+    _refuse_unread(cfg, algorithm, said or {})
+    if missing := [name for name in sorted(algorithm.requires) if not getattr(cfg, name)]:
+        flags = " ".join(own_fields()[name].flag for name in missing)
+        raise ConfigError(f"--advantage-estimator {cfg.advantage_estimator} needs {flags}; add it")
+    name, least = cfg.advantage_estimator, algorithm.needs.min_group
+    if cfg.n_samples_per_prompt < least:
         raise ConfigError(
-            f"--n-samples-per-prompt {episodes} with --advantage-estimator "
-            f"{cfg.advantage_estimator}: it compares the episodes of a group, and would learn "
-            f"nothing from fewer than {least}; raise --n-samples-per-prompt or give "
-            "--disable-rewards-normalization"
+            f"--n-samples-per-prompt {cfg.n_samples_per_prompt} with --advantage-estimator {name}: "
+            f"it compares the episodes of a group, and would learn nothing from fewer than {least};"
+            f" raise --n-samples-per-prompt{algorithm.needs.min_group_advice}"
+        )
+    if cfg.min_group_size is not None and cfg.min_group_size < least:
+        raise ConfigError(
+            f"--min-group-size {cfg.min_group_size} with --advantage-estimator {name}: it would "
+            f"learn nothing from a group of fewer than {least}; make it {least} or more"
+        )
+
+
+#: Flags by which the algorithm itself is chosen.
+_CHOOSE = {"loss_type", "custom_loss_function_path", "advantage_estimator", "algorithm_args"}
+
+
+def _refuse_unread(cfg: RunConfig, algorithm: Algorithm, said: Mapping[str, str]) -> None:
+    """A flag at its default is let be: scripts of slime's spell out many."""
+    name = cfg.advantage_estimator
+    if cfg.loss_type == "sft_loss" or name not in ESTIMATORS.builtin:
+        return
+    others = ObjectiveFlags.__annotations__.keys() - algorithm.reads - _CHOOSE
+    unread = [
+        spelled
+        for field, spelled in said.items()
+        if field in others
+        and is_read(cfg, field)
+        and getattr(cfg, field) != own_fields()[field].default
+    ]
+    if unread:
+        raise ConfigError(
+            f"{', '.join(unread)}: --advantage-estimator {name} does not read this; leave it out "
+            "(docs/objectives.md has what each estimator reads)"
         )
 
 

@@ -1,98 +1,81 @@
 """The policy-gradient objective on one micro-batch, and what its metrics are made of.
 
-    loss = -agg( w * min(rho A, clip(rho) A) ) - c_H agg(H) + c_KL agg(KL)
+    loss = -agg( w * J ) - c_H agg(H) + c_KL agg(KL)
 
-    rho = pi / pi_prox           PPO ratio to the policy at the start of the iteration
+    J   = min(rho A, clip(rho) A)       of each token; an algorithm may have another (`objective`)
+    rho = pi / pi_prox           PPO ratio to the policy at the start of the iteration; under
+                                 `--use-rollout-logprobs` to the engine: mu stands for pi_prox
     w   = f(pi_prox / mu)        truncated importance weight of the sampling engine, detached
+    KL  of each token; `--use-unbiased-kl` has it times pi / mu: DeepSeek-V3.2, equation 7,
+        https://arxiv.org/abs/2512.02556, where pi_old is the policy that sampled. (slime's ratio is
+        to the start of the iteration.)
     agg(x) = sum over trained tokens of x * weights, where `weights` are reciprocals of the step's
              global denominators (see `agentrl.learner.plan`)
 
 Invariant I5 by construction: every formula sees only the K trained tokens of the micro-batch, so no
 other position can receive a gradient or spoil a sum. A loss keeps no state.
 
-Shape suffixes: T = packed tokens, K = trained tokens, S = sampled tokens (trained or not).
+Shape suffixes: T = packed tokens, K = trained tokens.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from agentrl.algorithms.corrections import (
-    KLEstimator,
     kl_estimate,
     log_ratio,
     truncated_weight,
 )
-from agentrl.algorithms.rows import MicroBatch, Outputs
+from agentrl.algorithms.mismatch import by_age, mean
+from agentrl.algorithms.rows import MicroBatch, Outputs, Trained
 from agentrl.config.run import RunConfig
 
-__all__ = ["MAX_AGE_BUCKET", "Objective", "policy_loss", "ppo_objective"]
+__all__ = ["clip_range", "clipped_surrogate", "policy_loss", "ppo_objective"]
 
-#: Metrics by age pool all ages from this one on.
-MAX_AGE_BUCKET = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Objective:
-    """Constants of the loss. `clip_c`: None turns the dual clip off; `kl_type`: None: there
-    is no reference, and at `kl_coef` 0 its KL is only measured; `use_tis` False makes w = 1."""
-
-    clip_low: float
-    clip_high: float
-    clip_c: float | None
-    use_tis: bool
-    tis_low: float
-    tis_high: float
-    entropy_coef: float
-    kl_coef: float
-    kl_type: KLEstimator | None
-
-    @classmethod
-    def from_config(cls, cfg: RunConfig) -> "Objective":
-        """The objective that the flags ask for."""
-        return cls(
-            clip_low=cfg.eps_clip,
-            clip_high=cfg.eps_clip if cfg.eps_clip_high is None else cfg.eps_clip_high,
-            clip_c=cfg.eps_clip_c,
-            use_tis=cfg.use_tis,
-            tis_low=cfg.tis_clip_low,
-            tis_high=cfg.tis_clip,
-            entropy_coef=cfg.entropy_coef,
-            kl_coef=cfg.kl_loss_coef,
-            kl_type=cfg.kl_loss_type if cfg.use_kl_loss else None,
-        )
+#: -> what to maximise, for each trained token, and where a clip was active.
+Objective = Callable[[Trained], tuple[Tensor, Tensor]]
 
 
-def ppo_objective(
-    logprobs_K: Tensor, prox_K: Tensor, advantages_K: Tensor, objective: Objective
-) -> tuple[Tensor, Tensor]:
-    """`min(rho A, clip(rho, 1 - e, 1 + e_high) A)` of each token, and where the clip was active.
+def clip_range(cfg: RunConfig) -> tuple[float, float]:
+    """`1 - e, 1 + e_high`. A separate upper range: DAPO, Yu et al. 2025, section 3.1,
+    https://arxiv.org/abs/2503.14476."""
+    high = cfg.eps_clip if cfg.eps_clip_high is None else cfg.eps_clip_high
+    return 1 - cfg.eps_clip, 1 + high
 
-    PPO: Schulman et al. 2017, equation 7, https://arxiv.org/abs/1707.06347. Separate upper range:
-    DAPO, Yu et al. 2025, section 3.1, https://arxiv.org/abs/2503.14476. Dual clip, for A < 0:
-    `max(that, c A)`: Ye et al. 2020, equation 5, https://arxiv.org/abs/1912.09729.
-    """
-    rho_K = log_ratio(logprobs_K, prox_K).exp()
+
+def clipped_surrogate(cfg: RunConfig, rho_K: Tensor, advantages_K: Tensor) -> tuple[Tensor, Tensor]:
+    """`min(rho A, clip(rho, 1 - e, 1 + e_high) A)`, and where the clip was active. PPO: Schulman et
+    al. 2017, equation 7, https://arxiv.org/abs/1707.06347."""
     plain_K = rho_K * advantages_K
-    bounded_K = rho_K.clamp(1 - objective.clip_low, 1 + objective.clip_high) * advantages_K
-    value_K = torch.minimum(plain_K, bounded_K)
-    if objective.clip_c is not None:
-        floor_K = torch.maximum(value_K, objective.clip_c * advantages_K)
+    bounded_K = rho_K.clamp(*clip_range(cfg)) * advantages_K
+    return torch.minimum(plain_K, bounded_K), bounded_K.detach() < plain_K.detach()
+
+
+def ppo_objective(cfg: RunConfig, trained: Trained) -> tuple[Tensor, Tensor]:
+    """The clipped surrogate of each token. Dual clip, for A < 0: `max(that, c A)`: Ye et al. 2020,
+    equation 5, https://arxiv.org/abs/1912.09729."""
+    advantages_K = trained.advantages_K
+    rho_K = log_ratio(trained.logprobs_K, trained.prox_K).exp()
+    value_K, clipped_K = clipped_surrogate(cfg, rho_K, advantages_K)
+    if cfg.eps_clip_c is not None:
+        floor_K = torch.maximum(value_K, cfg.eps_clip_c * advantages_K)
         value_K = torch.where(advantages_K < 0, floor_K, value_K)
-    return value_K, bounded_K.detach() < plain_K.detach()
+    return value_K, clipped_K
 
 
 def policy_loss(
-    cfg: RunConfig, batch: MicroBatch, out: Outputs
+    cfg: RunConfig, batch: MicroBatch, out: Outputs, objective: Objective
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The loss of one micro-batch, and what it measured.
 
-    Columns read: mask, sampled, mu, advantages, weights, ages; `prox` (log pi_prox; the detached
+    Columns read: mask, mu, advantages, weights, ages; `prox` (log pi_prox; the detached
     current log-probabilities when absent) and `reference` (only with a KL penalty).
     """
-    objective, columns = Objective.from_config(cfg), batch.columns
-    prox_T = columns.get("prox", out.logprobs_T.detach())
+    columns = batch.columns
+    base = "mu" if cfg.use_rollout_logprobs else "prox"
+    prox_T = columns.get(base, out.logprobs_T.detach())
     trained_K = columns["mask"].nonzero().squeeze(1)
     logprobs_K = out.logprobs_T[trained_K].float()
     entropy_K = out.entropy_T[trained_K].float()
@@ -100,66 +83,45 @@ def policy_loss(
     mu_K = columns["mu"][trained_K]
     weights_K = columns["weights"][trained_K]
 
-    value_K, clipped_K = ppo_objective(
-        logprobs_K, prox_K, columns["advantages"][trained_K], objective
+    sequences_K = torch.searchsorted(batch.cu_seqlens[1:].to(trained_K), trained_K, right=True)
+    num_sequences = len(batch.cu_seqlens) - 1
+    value_K, clipped_K = objective(
+        Trained(logprobs_K, prox_K, columns["advantages"][trained_K], sequences_K, num_sequences)
     )
-    w_K, truncated_K = _importance_weight(objective, prox_K, mu_K)
+    w_K, truncated_K = _importance_weight(cfg, prox_K, mu_K)
     pg_loss = -(w_K * value_K * weights_K).sum()
     loss = pg_loss
-    if objective.entropy_coef != 0:
-        loss = loss - objective.entropy_coef * (entropy_K * weights_K).sum()
+    if cfg.entropy_coef != 0:
+        loss = loss - cfg.entropy_coef * (entropy_K * weights_K).sum()
     found = {
         "pg_loss": pg_loss,
-        "entropy": _mean(entropy_K),
-        "pg_clipfrac": _mean(clipped_K),
-        "tis_clipfrac": _mean(truncated_K),
+        "entropy": mean(entropy_K),
+        "pg_clipfrac": mean(clipped_K),
+        "tis_clipfrac": mean(truncated_K),
     }
-    if objective.kl_type is not None:
+    if cfg.use_kl_loss:
         reference_K = columns["reference"][trained_K].float()
-        kl_K = kl_estimate(logprobs_K, reference_K, objective.kl_type)
+        kl_K = kl_estimate(logprobs_K, reference_K, cfg.kl_loss_type)
+        if cfg.use_unbiased_kl:
+            kl_K = log_ratio(logprobs_K, mu_K).exp() * kl_K
         kl_loss = (kl_K * weights_K).sum()
-        if objective.kl_coef != 0:
-            loss = loss + objective.kl_coef * kl_loss
+        if cfg.kl_loss_coef != 0:
+            loss = loss + cfg.kl_loss_coef * kl_loss
         found["kl_loss"] = kl_loss
     found["loss"] = loss
     ratio_K = w_K * log_ratio(logprobs_K, prox_K).detach().exp()
-    mismatch_K = kl_estimate(mu_K, prox_K, "k3")
-    found |= _corrections("", ratio_K, mismatch_K)
-    num_buckets = min(cfg.staleness_bound, MAX_AGE_BUCKET) + 1
-    bucket_K = columns["ages"][trained_K].clamp(max=num_buckets - 1)
-    for age in range(num_buckets):
-        here_K = bucket_K == age
-        found |= _corrections(f"/age_{age}", ratio_K[here_K], mismatch_K[here_K])
-    found |= _differences(batch, prox_T)
+    found["ess"] = _moments(ratio_K)
+    for suffix, here_K in by_age(columns["ages"][trained_K], cfg.staleness_bound):
+        found[f"ess{suffix}"] = _moments(ratio_K[here_K])
     return loss, {name: value.detach().float() for name, value in found.items()}
 
 
-def _importance_weight(objective: Objective, prox_K: Tensor, mu_K: Tensor) -> tuple[Tensor, Tensor]:
+def _importance_weight(cfg: RunConfig, prox_K: Tensor, mu_K: Tensor) -> tuple[Tensor, Tensor]:
     """w of each token, and where it was truncated."""
-    if not objective.use_tis:
+    if cfg.use_rollout_logprobs or not cfg.use_tis:
         return torch.ones_like(mu_K), torch.zeros_like(mu_K, dtype=torch.bool)
-    return truncated_weight(prox_K, mu_K, objective.tis_low, objective.tis_high)
+    return truncated_weight(prox_K, mu_K, cfg.tis_clip_low, cfg.tis_clip)
 
 
-def _corrections(suffix: str, ratio_K: Tensor, mismatch_K: Tensor) -> dict[str, Tensor]:
-    sums = (ratio_K.sum(), ratio_K.square().sum(), ratio_K.new_tensor(ratio_K.numel()))
-    return {f"ess{suffix}": torch.stack(sums), f"mismatch_kl{suffix}": _mean(mismatch_K)}
-
-
-def _differences(batch: MicroBatch, prox_T: Tensor) -> dict[str, Tensor]:
-    """|engine - learner| log-probability at the start of the iteration, masked tokens too."""
-    sampled_S = batch.columns["sampled"].nonzero().squeeze(1)
-    diff_S = (batch.columns["mu"][sampled_S] - prox_T[sampled_S].detach().float()).abs()
-    on_policy_S = batch.columns["ages"][sampled_S] == 0
-    found = {}
-    for name, diff in (("logprob_diff", diff_S), ("logprob_diff_on_policy", diff_S[on_policy_S])):
-        found[name] = _mean(diff)
-        if diff.numel():
-            found[f"{name}_max"] = diff.max()
-    return found
-
-
-def _mean(values: Tensor) -> Tensor:
-    """Total and count."""
-    values = values.detach().float()
-    return torch.stack([values.sum(), values.new_tensor(values.numel())])
+def _moments(ratio_K: Tensor) -> Tensor:
+    return torch.stack([ratio_K.sum(), ratio_K.square().sum(), ratio_K.new_tensor(ratio_K.numel())])

@@ -3,11 +3,13 @@
 Position t of a sequence predicts token t + 1: every column stands under the label that it
 describes, and means nothing at the last position.
 
-Shape suffixes: L = tokens of one trajectory, T = packed tokens of one micro-batch.
+Shape suffixes: L = tokens of one trajectory, T = packed tokens of one micro-batch, K = trained
+tokens of it.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,12 +19,22 @@ import numpy as np
 import numpy.typing as npt
 
 from agentrl.columns import COLUMNS, EXCLUDED
-from agentrl.types import TrajectoryRow
+from agentrl.types import EpisodeId, GroupRows, TrajectoryRow
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["TAKEN", "Credit", "LossFn", "MicroBatch", "Outputs", "Row"]
+__all__ = [
+    "TAKEN",
+    "Credit",
+    "LossFn",
+    "MicroBatch",
+    "Outputs",
+    "Row",
+    "Trained",
+    "first_turns",
+    "num_turns",
+]
 
 #: Columns that rows have without being asked, or that a pass or the default advantages give them:
 #: no optional column of a trajectory is called so.
@@ -33,23 +45,44 @@ TAKEN = frozenset(
 
 
 class Credit(msgspec.Struct, frozen=True):
-    """What an episode earned: one number, or one for each of its turns. `skip`: it has no gradient,
+    """What an episode earned: one number, or one for each of its turns, counted through the
+    segments of a role (`num_turns`). `skip`: it has no gradient,
     so its trajectories are counted and not computed."""
 
     value: float | tuple[float, ...]
     skip: bool = False
 
 
+def first_turns(group: GroupRows) -> list[int]:
+    """For each trajectory, how many turns the earlier segments of its episode and role have."""
+    passed: Counter[tuple[EpisodeId, str]] = Counter()
+    found = [0] * len(group.trajectories)
+    for place, row in sorted(enumerate(group.trajectories), key=lambda each: each[1].meta.segment):
+        found[place] = passed[row.episode, row.meta.role]
+        passed[row.episode, row.meta.role] += row.meta.num_turns
+    return found
+
+
+def num_turns(group: GroupRows) -> list[int]:
+    """For each episode, how many turns it has: those of the role that has most."""
+    most = dict.fromkeys(group.episodes, 0)
+    for row, first in zip(group.trajectories, first_turns(group), strict=True):
+        most[row.episode] = max(most[row.episode], first + row.meta.num_turns)
+    return [most[episode] for episode in group.episodes]
+
+
 @dataclass(slots=True)
 class Row:
     """One trajectory that this replica trains. `columns`: of length L, by name; those of
     `agentrl.learner.batch`, those that the algorithm needs, of shape (L, ...), those of the passes,
-    and what the algorithm adds."""
+    and what the algorithm adds. `first_turn`: how many turns the earlier segments of its episode
+    and role have; column `turns` begins anew in each segment."""
 
     trajectory: TrajectoryRow
     credit: Credit
     tokens_L: npt.NDArray[np.int32]
     columns: dict[str, npt.NDArray[Any]]
+    first_turn: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +111,19 @@ class Outputs:
 
     logprobs_T: Tensor
     entropy_T: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """The K trained tokens of a micro-batch. logprobs_K: of the current policy; prox_K: of the one
+    at the start of the iteration, which the ratio of a policy gradient is taken to. sequences_K:
+    which of the `num_sequences` trajectory segments each token is of."""
+
+    logprobs_K: Tensor
+    prox_K: Tensor
+    advantages_K: Tensor
+    sequences_K: Tensor
+    num_sequences: int
 
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ another fate. With A = min(B, S):
     never mint while charged >= (A + I) * N                  invariant I6
     never mint while charged >= ceil(C)                      pacing, C in [(I-1)*N + Q, (A+I)*N]
 
-Q = --over-sampling-batch-size, or N without it.
+Q = --over-sampling-batch-size, or N without it. With S = 0 both bounds are Q, and nothing is minted
+while a lease is not published: what is over when a lease is made is surplus (`surplus`).
 
 Pacing steers C by the measured share of old tokens, because signals such as learner wait or
 ready groups alone run to the maximum when tools are slow. C starts at (I+2)*N, within its range.
@@ -146,8 +147,12 @@ def headroom(
     the store's disk limit. `unleased` groups are minted and without lease or fate."""
     if store_bytes >= settings.buffer_disk_limit:
         return 0
+    if settings.is_on_policy and charged > unleased:
+        return 0  # the next lease's tokens are of weights to come
     room = min(settings.charged_limit, cap) - charged
     if settings.num_rollout is not None:
         needed = (settings.num_rollout - leases) * settings.rollout_batch_size
+        if settings.is_on_policy and needed > 0:
+            needed = settings.charged_limit
         room = min(room, needed - unleased)
     return max(0, room)

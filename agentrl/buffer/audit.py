@@ -1,7 +1,7 @@
 """Check a run's ledger and payloads offline, against the promises that the buffer makes.
 
     every minted group has exactly one fate or is open          minted = sum(final fates) + open
-    a task is minted once, and again after a stale group only
+    a task is minted once, and again after a group that was stale, or surplus unjudged, only
     no group is in two leases, no payload in two episodes       nothing is trained twice
     leases are numbered 1, 2, 3, ...                            stepped in that order
     what is given up with a lease is poison, and that lease and those after it are made again
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from agentrl.buffer.groups import REPEATS
+from agentrl.buffer.groups import may_repeat
 from agentrl.buffer.ids import group_id
 from agentrl.buffer.ledger import LedgerReader
 from agentrl.buffer.rows import EpisodeRow, GroupRow, LedgerState
@@ -95,10 +95,10 @@ def _group_problems(state: LedgerState) -> Iterator[str]:
 
 
 def _may_follow(group: GroupRow, before: GroupRow | None, cursor: int) -> bool:
-    """Whether a group may be minted: of the next task, or of one whose group `before` was stale."""
+    """Whether a group may be minted: of the next task, or of one whose group came to nothing."""
     if before is None:
         return group.cursor > cursor and group.repeat == 0
-    return before.fate is Fate.STALE and group.repeat == before.repeat + 1 <= REPEATS
+    return may_repeat(before) and group.repeat == before.repeat + 1
 
 
 def _conservation_problems(state: LedgerState) -> Iterator[str]:

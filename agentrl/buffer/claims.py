@@ -10,6 +10,8 @@ A report counts only from the worker that holds this very attempt. One that name
 has announced yet waits for the announcement, unacknowledged.
 """
 
+from collections.abc import Collection
+
 import msgspec
 
 from agentrl.buffer import groups
@@ -159,6 +161,20 @@ class ClaimDesk:
         """Every group that is not leased gets the fate cancelled."""
         for mint in sorted(self._state.unleased):
             groups.close(self._state, mint, Fate.CANCELLED, reason)
+            self.judges.settle(mint, self._peers)
+
+    def cut(self, mints: Collection[int], fate: Fate, reason: str) -> None:
+        """These groups end before their time, and whoever plays an episode of one stops."""
+        for worker in self._peers:
+            held = sorted(id for id in worker.held if mint_of(id.group) in mints)
+            worker.held -= set(held)
+            for id in held:
+                self._parked.pop(id, None)
+                self.suspects.cleared(id)
+            if held:
+                self._state.send(worker.connection, Cancel(held))
+        for mint in sorted(mints):
+            groups.close(self._state, mint, fate, reason)
             self.judges.settle(mint, self._peers)
 
     def stop_playing(self) -> None:

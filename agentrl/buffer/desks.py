@@ -1,13 +1,13 @@
 """`Desks`: the parts of a core, and the few facts of a run that several of them read.
 
 `state` holds the rows. A desk owns the rules of one thing: `claims` what workers hold, `leases`
-what the learner gets, `minter` where groups come from, `dropping` which are given up, `pushes`
-which wait, `reception` who is there; `news` and `figures` say what others hear of it.
+what the learner gets, `minter` where groups come from, `dropping` and `surplus` which are given up,
+`pushes` which wait, `reception` who is there; `news` and `figures` say what others hear of it.
 
 What follows from every event, in this order:
 
-    judge orders -> drop -> lease -> failures, fates, freed segments -> mint -> assign -> push
-        -> credit -> no more leases -> stuck, drained
+    judge orders -> drop -> lease -> surplus -> failures, fates, freed segments -> mint -> assign
+        -> push -> credit -> no more leases -> stuck, drained
 """
 
 from agentrl.buffer import admission
@@ -24,6 +24,7 @@ from agentrl.buffer.reception import Reception
 from agentrl.buffer.rows import LedgerState
 from agentrl.buffer.settings import BufferSettings
 from agentrl.buffer.state import State
+from agentrl.buffer.surplus import SurplusDesk
 
 __all__ = ["Desks"]
 
@@ -38,7 +39,8 @@ class Desks:
         self.peers = Peers(ledger.peers, now)
         self.claims = ClaimDesk(self.state, self.peers)
         self.minter = Minter(self.state, ledger.stale)
-        self.figures = Figures(self.state, self.peers, self.claims, self.minter)
+        self.surplus = SurplusDesk(self.state, self.claims, self.minter)
+        self.figures = Figures(self.state, self.peers, self.claims, self.minter, self.surplus)
         self.leases = LeaseDesk(self.state, self.peers, self.figures)
         self.dropping = DropDesk(self.state, self.minter)
         self.pushes = PushDesk(self.state, self.claims.evaluations, self.peers)
@@ -81,6 +83,7 @@ class Desks:
         # A run that will be continued gives no short lease, and does not say that it was the last.
         if not self.is_pausing and self.leases.fill(now, self.has_minted_all):
             self._drop()
+            self.surplus.drop()
         self.news.failures()
         if self.news.fates():
             self.state.sweep_segments()

@@ -14,6 +14,7 @@ import statistics
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
+from agentrl.bounds import MAX_EVALUATIONS
 from agentrl.buffer import groups
 from agentrl.buffer.episodes import EpisodeQueue, Key
 from agentrl.buffer.numbers import versions_of
@@ -22,9 +23,6 @@ from agentrl.types import EpisodeReport
 from agentrl.wire.messages import Evaluate, Refused
 
 __all__ = ["Evaluations"]
-
-#: Evaluations that may run at once, and results that are remembered.
-MAX_EVALUATIONS = 64
 
 
 @dataclass(slots=True, eq=False)
@@ -60,11 +58,11 @@ class Evaluations:
 
     def begin(self, order: Evaluate) -> Refused | None:
         """Begin an evaluation, or tell the result of one that has ended."""
-        if len(self._running) >= MAX_EVALUATIONS:
-            return Refused(f"{MAX_EVALUATIONS} evaluations are running: wait for one to end")
         if order.id in self._results:
             self._state.notify("evaluation", **self._results[order.id])
         elif order.id not in self._running:
+            if len(self._running) >= MAX_EVALUATIONS:
+                return Refused(f"{MAX_EVALUATIONS} evaluations are running: wait for one to end")
             mints = self._state.open_evals(order)
             self._running[order.id] = evaluation = _Evaluation(order, mints)
             for mint in mints:

@@ -7,6 +7,7 @@ from agentrl.buffer.claims import ClaimDesk
 from agentrl.buffer.minting import Minter
 from agentrl.buffer.peers import Peers
 from agentrl.buffer.state import State
+from agentrl.buffer.surplus import SurplusDesk
 from agentrl.types import PermitStats
 
 __all__ = ["Figures"]
@@ -15,11 +16,19 @@ __all__ = ["Figures"]
 class Figures:
     """Reads the desks; owns what only a person asks for."""
 
-    def __init__(self, state: State, peers: Peers, claims: ClaimDesk, minter: Minter) -> None:
+    def __init__(
+        self,
+        state: State,
+        peers: Peers,
+        claims: ClaimDesk,
+        minter: Minter,
+        surplus: SurplusDesk,
+    ) -> None:
         self._state = state
         self._peers = peers
         self._claims = claims
         self._minter = minter
+        self._surplus = surplus
         self._free_s = self._permits_s = 0.0
 
     def permits(self, stats: PermitStats) -> None:
@@ -54,6 +63,8 @@ class Figures:
             "given_up_tasks": self._minter.given_up,
             **claims.attempts.figures(),
         }
+        if state.settings.is_on_policy and state.settings.over_sampling_batch_size is not None:
+            figures["surplus_tokens"] = self._surplus.num_tokens
         if self._permits_s > 0:
             figures["free_permit_share"] = self._free_s / self._permits_s
         starvation = state.starvation.ratio()

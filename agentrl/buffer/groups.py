@@ -33,6 +33,7 @@ __all__ = [
     "close",
     "conclude",
     "judge_order",
+    "may_repeat",
     "mint",
     "needs_judge",
     "record",
@@ -42,7 +43,7 @@ __all__ = [
 
 ENGINE_ATTEMPTS = 3
 ENV_ATTEMPTS = 2
-#: Times that a task is minted again when its group has become stale.
+#: Times that a task is minted again when its group has become stale, or surplus unfinished.
 REPEATS = 2
 
 _FATE_OF = {
@@ -183,7 +184,7 @@ def take_verdict(state: State, number: int, verdict: Verdict) -> str | None:
 def close(state: State, number: int, fate: Fate, reason: str) -> None:
     """The group's final fate: its charge and its payloads are free from here on."""
     group = state.groups[number]
-    if fate not in (Fate.FILTERED, Fate.CANCELLED):
+    if fate not in (Fate.FILTERED, Fate.SURPLUS, Fate.CANCELLED):
         account(state, number, trained=0)
     for row in state.group_episodes(number):
         if row.outcome is None:
@@ -191,6 +192,13 @@ def close(state: State, number: int, fate: Fate, reason: str) -> None:
     state.put(
         msgspec.structs.replace(group, state=GroupState.RETIRED, fate=fate, reason=reason[:500])
     )
+
+
+def may_repeat(row: GroupRow) -> bool:
+    """Whether the task of a group may be minted once more: nothing was trained of it, as it became
+    stale, or was cut short as surplus."""
+    is_cut = row.fate is Fate.SURPLUS and row.rewards is None
+    return (row.fate is Fate.STALE or is_cut) and row.repeat < REPEATS
 
 
 def account(state: State, number: int, trained: int) -> None:

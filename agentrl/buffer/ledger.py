@@ -28,10 +28,17 @@ from agentrl.buffer.rows import (
 )
 from agentrl.buffer.tables import SCHEMA, TABLES, LedgerTable, Line, lines_of, read_line
 from agentrl.errors import EnvironmentSetupError, InfrastructureError, StoreError
+from agentrl.paths import kind_of
 from agentrl.types import Fate, VersionRow
 from agentrl.visible import visible
 
-__all__ = ["SCHEMA_VERSION", "Ledger", "LedgerReader", "refuse_network_file_system"]
+__all__ = [
+    "SCHEMA_VERSION",
+    "Ledger",
+    "LedgerReader",
+    "refuse_network_file_system",
+    "refuse_waiting",
+]
 
 #: 1 had no digests. In 2 a trajectory had no optional columns and an episode no facts: its rows are
 #: rows of 3 that lack these.
@@ -53,9 +60,10 @@ _SEGMENTS = """
 SELECT segment, sum(bytes), sum(state <> 'retired') AS live
 FROM trajectories JOIN groups USING(mint) GROUP BY segment
 """
-#: The last group of each task (a cursor names one), where it became stale.
+#: The last group of each task (a cursor names one), where that was given up for its age.
 _STALE = """
-WHERE mint IN (SELECT max(mint) FROM groups GROUP BY cursor) AND fate = 'stale' ORDER BY mint
+WHERE mint IN (SELECT max(mint) FROM groups GROUP BY cursor) AND fate IN ('stale', 'surplus')
+ORDER BY mint
 """
 #: What reading a damaged file may raise: Python decodes the names of tables and columns, and makes
 #: room for what a length promises.
@@ -87,6 +95,13 @@ def refuse_network_file_system(path: Path, mounts: str | None = None) -> None:
         )
 
 
+def refuse_waiting(path: Path) -> None:
+    """Raise StoreError when the ledger or its log is what would be waited for, such as a FIFO."""
+    for file in (path, _beside(path, "-wal")):
+        if (kind := kind_of(file)) in ("a FIFO", "a socket", "a device"):
+            raise StoreError(f"{file} is {kind}, not a ledger")
+
+
 class LedgerReader:
     """`with LedgerReader(path) as ledger`: one moment of a ledger, of which no byte is changed.
 
@@ -97,6 +112,7 @@ class LedgerReader:
         """Raises StoreError (no ledger, another schema), EnvironmentSetupError (in use), or
         InfrastructureError for a disk that fails."""
         self.path = path
+        refuse_waiting(path)
         with _explaining(path):
             self._db = self._connect()
         try:

@@ -1,13 +1,13 @@
-"""From tasks to minted groups: those offered by the source, and those whose group became stale.
+"""From tasks to minted groups: those offered by the source, and those whose group was given up.
 
 The driver is given one credit at a time and answers it with one `Tasks`. Offered tasks wait in
 memory only: the durable cursor (that of the last minted group) says where to ask again. A source
 position is one task, so a batch that ends at `cursor` begins at `cursor - len(tasks)`; what is
 known of it already is skipped, and a batch that would leave a gap is ignored and asked for again.
 
-A task whose group became stale is minted again before any other, REPEATS times at the most; then it
-is given up. Which tasks wait for that follows from the groups in the ledger; the group of the
-lowest mint number goes first.
+A task whose group became stale, or surplus before it was judged, is minted again before any other,
+REPEATS times at the most; then it is given up. Which tasks wait for that follows from the groups in
+the ledger; the group of the lowest mint number goes first.
 """
 
 from bisect import insort
@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from agentrl.buffer import groups
 from agentrl.buffer.rows import GroupRow
 from agentrl.buffer.state import State
-from agentrl.types import Task
+from agentrl.types import Fate, Task
 from agentrl.wire.messages import TaskCredit, Tasks
 
 __all__ = ["Minter"]
@@ -27,13 +27,17 @@ MAX_CREDIT = 4096
 
 
 class Minter:
-    """Tasks that are offered but not minted, and the credit that is out; `stale` are groups that
-    became stale before. `repeated` and `given_up` count tasks since this process began."""
+    """Tasks that are offered but not minted, and the credit that is out; `ended` are the stale
+    and surplus groups whose task no later one has. `repeated` and `given_up` count tasks since this
+    process began."""
 
-    def __init__(self, state: State, stale: Iterable[GroupRow] = ()) -> None:
+    def __init__(self, state: State, ended: Iterable[GroupRow] = ()) -> None:
         self._state = state
         self._offered: deque[tuple[Task, int]] = deque()
-        self._stale = [row for row in stale if row.repeat < groups.REPEATS]
+        partial = state.settings.partial_rollout
+        self._again = [
+            row for row in ended if groups.may_repeat(row) and (partial or row.fate is Fate.STALE)
+        ]
         self.repeated = self.given_up = 0
         self._credit: TaskCredit | None = None
         self._end_seen = False
@@ -46,17 +50,17 @@ class Minter:
     @property
     def exhausted(self) -> bool:
         """The source has ended, all its tasks are minted, and none waits to be minted again."""
-        return self._end_seen and not self._offered and not self._stale
+        return self._end_seen and not self._offered and not self._again
 
     @property
     def num_waiting(self) -> int:
         """Tasks that could be minted if there were room."""
-        return len(self._stale) + len(self._offered)
+        return len(self._again) + len(self._offered)
 
     @property
     def waiting_again(self) -> tuple[int, ...]:
-        """The stale groups whose tasks wait to be minted again."""
-        return tuple(row.mint for row in self._stale)
+        """The groups whose tasks wait to be minted again."""
+        return tuple(row.mint for row in self._again)
 
     def offer(self, message: Tasks) -> None:
         """Take the driver's tasks, without those that are known."""
@@ -75,16 +79,16 @@ class Minter:
             self._credit = None
 
     def again(self, row: GroupRow) -> None:
-        """This group has become stale: its task is minted again, or given up."""
+        """This group is given up: its task is minted again, or given up as well."""
         if row.repeat < groups.REPEATS:
-            insort(self._stale, row, key=lambda row: row.mint)
+            insort(self._again, row, key=lambda row: row.mint)
         else:
             self.given_up += 1
 
     def mint(self, headroom: int) -> Iterator[int]:
         """Mint up to `headroom` groups from the tasks that wait; yields their numbers."""
-        for _ in range(min(headroom, len(self._stale))):
-            row = self._stale.pop(0)
+        for _ in range(min(headroom, len(self._again))):
+            row = self._again.pop(0)
             self.repeated += 1
             headroom -= 1
             yield groups.mint(self._state, row.task, row.cursor, row.repeat + 1)

@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from agentrl.buffer.ledger import LedgerReader
+from agentrl.buffer.ledger import LedgerReader, refuse_waiting
 from agentrl.buffer.rows import LedgerState
 from agentrl.errors import EnvironmentSetupError, StoreError
 
@@ -28,6 +28,7 @@ def read_moment(path: Path) -> LedgerState:
     Raises StoreError (no ledger, another schema, damage) or EnvironmentSetupError when the ledger
     grows faster than it can be copied, or there is no room for the copy.
     """
+    refuse_waiting(path)
     for _ in range(_TRIES):
         if _header(_log(path)) is None:  # nobody has it open
             with LedgerReader(path) as ledger:

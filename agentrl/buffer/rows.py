@@ -144,7 +144,8 @@ class LedgerState(msgspec.Struct, frozen=True):
     """What a restart needs: open groups with their episodes and leases, and the small tables.
 
     `segments` are all that a payload was ever acknowledged in, let go or not: a number is not used
-    twice. `stale` are the groups that became stale and whose task no later group has.
+    twice. `stale` are the groups that became stale or surplus and whose task no later group
+    has.
     """
 
     groups: tuple[GroupRow, ...] = ()

@@ -18,7 +18,7 @@ class BufferSettings(msgspec.Struct, frozen=True, kw_only=True):
     `num_rollout` None: until the task source ends. `min_group_size` None: all episodes of a group.
     `staleness_policy`: a group with a token older than S is leased, and the learner masks the token
     (mask), or it is dropped before and its task minted again (drop). Without `partial_rollout`
-    workers hear of new weights.
+    workers hear of new weights, and the task of a group that is cut short as surplus is given up.
     A trajectory of a version that is not announced yet waits `publish_grace_s` for it, then it is
     poison: a version is announced before an engine holds it, so this one's learner died in between.
     The last attempt at an episode begins `retry_pause_s` after the one before it failed.
@@ -112,6 +112,12 @@ class BufferSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def charged_limit(self) -> int:
-        """Invariant I6: (min(B, S) + I) * N groups."""
+        """Invariant I6: (min(B, S) + I) * N groups; Q, if more, where the surplus is given up."""
         ahead = min(self.async_buffer_size, self.max_staleness)
-        return (ahead + self.update_weights_interval) * self.rollout_batch_size
+        limit = (ahead + self.update_weights_interval) * self.rollout_batch_size
+        return max(limit, self.charged_least) if self.is_on_policy else limit
+
+    @property
+    def is_on_policy(self) -> bool:
+        """S = 0: a token is trained in the one lease after the weights that sampled it."""
+        return self.max_staleness == 0 and self.update_weights_interval == 1

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 
-from agentrl.cluster import child
+from agentrl import child
 from agentrl.envs.processes import end_all
 
 __all__ = ["inside", "run_apart", "tell"]

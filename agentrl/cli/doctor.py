@@ -5,6 +5,7 @@ an fsync there.
 """
 
 import os
+import resource
 import shutil
 import socket
 import stat
@@ -19,7 +20,11 @@ from pathlib import Path
 import msgspec
 
 from agentrl.cluster.own_ray import users_token_file
+from agentrl.config.descriptors import open_files
 from agentrl.config.device import choose_here
+from agentrl.config.presets import DEFAULT, PRESETS
+from agentrl.config.run import RunConfig
+from agentrl.config.shadowed import PACKAGES, shadow_of
 from agentrl.disk import sync_file
 
 __all__ = ["Finding", "examine"]
@@ -52,6 +57,7 @@ def examine(run_dir: Path) -> list[Finding]:
         _fsync(place),
         _disk(place),
         _memory(),
+        _open_files(),
     ]
 
 
@@ -67,9 +73,13 @@ def _python() -> Finding:
 def _packages() -> Iterator[Finding]:
     for name in _PACKAGES:
         try:
-            yield Finding(name, True, metadata.version(name))
+            version = metadata.version(name)
         except metadata.PackageNotFoundError:
             yield Finding(name, False, "not installed: make setup")
+            continue
+        place = shadow_of(name) if name in PACKAGES else None
+        detail = f"{version}, but Python would take {place}: see PYTHONPATH" if place else version
+        yield Finding(name, place is None, detail)
 
 
 def _device() -> Finding:
@@ -130,3 +140,14 @@ def _memory() -> Finding:
     text = f"{free / _GIB:.1f} GiB available"
     good = free > _FREE_BYTES
     return Finding("memory", good, text if good else f"{text}; the default job needs 2 GiB")
+
+
+def _open_files() -> Finding:
+    """By the hard limit, to which a run raises its own."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    needed = open_files(RunConfig(**PRESETS[DEFAULT].values)).most
+    good = hard == resource.RLIM_INFINITY or hard >= needed
+    text = "no limit" if hard == resource.RLIM_INFINITY else f"ulimit -Hn {hard}"
+    return Finding(
+        "open files", good, text if good else f"{text}; the default job needs {needed}: raise it"
+    )

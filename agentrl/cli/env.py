@@ -199,12 +199,12 @@ def _first_task(cls: "type[Env]", config: "RunConfig") -> "Task":
     """The first task, where its evaluation sets are what they should be too."""
     from agentrl.envs.check.dry_reset import LIMIT_S, first_task
     from agentrl.envs.check.preflight import ROWS, check_eval_sets, source_of
-    from agentrl.envs.sources import JsonlSource
+    from agentrl.envs.sources import RowSource
     from agentrl.envs.travel import arrived
 
     source = source_of(config, cls)
     check_eval_sets(config, cls)
-    if isinstance(source, JsonlSource) and (note := source.check(ROWS)):
+    if isinstance(source, RowSource) and (note := source.check(ROWS)):
         sys.stdout.write(f"{note}\n")
     task = first_task(source)
     if task is None:

@@ -1,8 +1,9 @@
 """`agentrl eval MODEL [flags of train_async.py]`: the scores of a model, and nothing is trained.
 
 The stack is that of training: engines, router, your Env and its services. The learner only hands
-the weights over. MODEL may be a Hugging Face directory, a run, or a checkpoint of a run; a run that
-has saved no model yet is scored by its newest checkpoint.
+the weights over. MODEL may be a Hugging Face directory, the name of such a model on the hub
+(`org/name`) which this host has in its cache, a run, or a checkpoint of a run; a run that has saved
+no model yet is scored by its newest checkpoint.
 """
 
 import glob
@@ -14,6 +15,7 @@ from typing import Any
 from agentrl.cli import train
 from agentrl.config.places import checkpoints_of
 from agentrl.errors import ConfigError
+from agentrl.hub import advice, cached
 
 __all__ = ["evaluate", "model_flags"]
 
@@ -40,6 +42,8 @@ def model_flags(model: Path) -> list[str]:
     """The flags that name `model`. Raises ConfigError when there is no model."""
     if (model / "config.json").is_file():
         return ["--hf-checkpoint", str(model)]
+    if (place := cached(str(model))) is not None:
+        return ["--hf-checkpoint", place]
     run = _run_of(model)
     if run is None:
         raise ConfigError(_no_model(model))
@@ -90,7 +94,10 @@ def _no_model(path: Path) -> str:
             "name their run, or score them with `python train_async.py --config RUN/config.toml "
             f"--load {path} --eval-only`"
         )
-    return f"{path}: there is neither a Hugging Face model (config.json) nor a run (config.toml)"
+    return (
+        f"{path}: there is neither a Hugging Face model (config.json) nor a run (config.toml)"
+        f"{'' if path.exists() else advice(str(path))}"
+    )
 
 
 def _has_checkpoint(root: Path) -> bool:

@@ -4,7 +4,9 @@
     agentrl view RUN      episodes of a run as conversations, or as one page with --html FILE
     agentrl eval MODEL    score a model on the evaluation sets of an Env; nothing is trained
     agentrl env WHAT      environments: list, check, play by hand, begin a new one
+    agentrl convert SOURCE TARGET    weights from Hugging Face's form into Megatron's, and back
     agentrl simulate      what a GPU split, buffer size and bound give, under virtual time
+    agentrl explain-flags SCRIPT    what each flag of a launch script of slime's is here
     agentrl doctor        what this host has of what a run needs; exit 3 when something is missing
 
 A sub-command imports what it needs when it is called. Its help says what its exit codes mean.
@@ -16,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from agentrl.cli import env, simulate, view
+from agentrl.cli import convert, env, explain, simulate, view
 from agentrl.cli.parser import Parser
 from agentrl.errors import AgentRLError
 from agentrl.visible import visible
@@ -84,9 +86,15 @@ def main(argv: list[str] | None = None) -> int:
     )
     evaluation.set_defaults(command=_eval)
     env.add_commands(_add(commands, "env", "list, check, play or begin an environment", env.ABOUT))
+    conversion = _add(commands, "convert", "write weights in another form", convert.ABOUT)
+    convert.add_arguments(conversion)
+    conversion.set_defaults(command=convert.convert)
     simulation = _add(commands, "simulate", "try schedules under virtual time", simulate.ABOUT)
     simulate.add_arguments(simulation)
     simulation.set_defaults(command=simulate.simulate)
+    explained = _add(commands, "explain-flags", "what slime's flags are here", explain.ABOUT)
+    explain.add_arguments(explained)
+    explained.set_defaults(command=explain.explain_flags)
     doctor = _add(commands, "doctor", "what this host has of what a run needs", _DOCTOR)
     doctor.add_argument(
         "--run-dir",

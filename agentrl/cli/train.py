@@ -2,7 +2,10 @@
 
 import sys
 import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from agentrl.config.command_line import Program, help_page
 from agentrl.config.device import Device
@@ -10,10 +13,17 @@ from agentrl.config.fields import own_fields
 from agentrl.config.passthrough import FAMILIES
 from agentrl.config.presets import DEFAULT, PRESETS
 from agentrl.config.readiness import check_readiness
-from agentrl.config.resolve import parse
+from agentrl.config.refusals import beside, gather
+from agentrl.config.resolve import Resolved, read
 from agentrl.config.run import RunConfig
+from agentrl.config.validate import validate
 from agentrl.errors import AgentRLError, ConfigError
+from agentrl.model_dir import CONFIG
+from agentrl.paths import kind_of
 from agentrl.visible import visible
+
+if TYPE_CHECKING:
+    from agentrl.models.registry import Model
 
 __all__ = ["main", "run"]
 
@@ -33,40 +43,61 @@ def run(argv: list[str], program: Program) -> int:
     if (page := help_page(argv, program)) is not None:
         sys.stdout.write(page)
         return 0
-    resolved = parse(argv, program)
-    _say(resolved.notes)
-    _say(check_readiness(resolved.config, dry_run=resolved.dry_run))
-    if not resolved.config.eval_only:
-        _check_algorithm(resolved.config)
-    if not resolved.dry_run and resolved.config.ray_address is None:
+    found = read(argv, program)
+    config = found.config
+    light = (
+        partial(validate, config, found.said),
+        partial(check_readiness, config, dry_run=found.dry_run),
+    )
+    if found.dry_run:
+        return _dry_run(found, *light)
+    with beside(found.refused):
+        notes = gather(*light)
+    _say(found.notes + notes)
+    _check_algorithm(config, found.said)
+    if config.ray_address is None:
         from agentrl.cluster.own_ray import import_ray
 
-        import_ray()
-    if resolved.dry_run or not _is_default(resolved.config):
-        _say(_check_rooms(resolved.config))
-    if resolved.dry_run and resolved.config.is_continued:
-        from agentrl.cluster.remains import judge
-
-        judge(Path(resolved.config.resume), resolved.config)
-    if resolved.dry_run:
-        from agentrl.config.plan import describe
-
-        sys.stdout.write(describe(resolved.config))
-        return 0
+        import_ray()  # before user code does
+    if not _is_default(config):
+        _say(_check_rooms(config))
     from agentrl.cluster.launch import launch
 
-    return launch(resolved.config, origin)
+    return launch(config, origin)
 
 
-def _check_algorithm(config: RunConfig) -> None:
+def _dry_run(found: Resolved, *light: Callable[[], list[str] | None]) -> int:
+    """Look at everything, tell all that is wrong at once, and say what would be started."""
+    with beside(found.refused):
+        tried = partial(_check_algorithm, said=found.said)
+        others = (tried, _check_rooms, _check_remains)
+        notes = gather(*light, *(partial(check, found.config) for check in others))
+    _say(found.notes + notes)
+    from agentrl.config.plan import describe
+
+    sys.stdout.write(describe(found.config))
+    return 0
+
+
+def _check_remains(config: RunConfig) -> None:
+    """Whether the run can be continued."""
+    if config.is_continued:
+        from agentrl.cluster.remains import judge
+
+        judge(Path(config.resume), config)
+
+
+def _check_algorithm(config: RunConfig, said: Mapping[str, str]) -> None:
     """That the algorithm can run with these flags; one of the user's is tried on a small lease."""
-    from agentrl.algorithms.load import ESTIMATORS, check_algorithm
+    if config.eval_only:
+        return
+    from agentrl.algorithms.load import check_algorithm, users_flag
 
-    if config.advantage_estimator not in ESTIMATORS.builtin:
+    if users_flag(config) is not None:
         from agentrl.learner.algorithm_trial import try_algorithm
 
-        try_algorithm(config)
-    check_algorithm(config)
+        try_algorithm(config, said)
+    check_algorithm(config, said)
 
 
 def _say(notes: list[str]) -> None:
@@ -83,6 +114,7 @@ def _is_default(config: RunConfig) -> bool:
         for name, field in own_fields().items()
         if field.fact.holds in ("rows", "code", "model") or field.kind in ("json", "list")
     ]
+    looked_at += ["load", "ref_load"]
     return all(getattr(config, n) == getattr(shipped, n) for n in (*looked_at, *FAMILIES))
 
 
@@ -93,52 +125,90 @@ def _check_rooms(config: RunConfig) -> list[str]:
     Raises ConfigError, and DataError for a malformed row. Costs some seconds of imports, which the
     default job need not wait for.
     """
-    from agentrl.envs.chat_formats import open_chat_format
     from agentrl.envs.check.preflight import preflight
+    from agentrl.envs.check.prompts import check_prompts
 
-    notes = preflight(config)
-    chat = open_chat_format(config.chat_format, str(config.hf_checkpoint))
-    if getattr(chat, "tools_in_prompt", True) is False:
-        notes.append(
-            f"the chat template of {config.hf_checkpoint} shows no tools: a model is not told of "
-            "those of its Env, so it has to know them, or the prompt has to say what there is"
-        )
-    # Torch comes with these; nobody waits for it to hear of a mistake in an Env.
+    checks = [preflight, _check_filter]
+    if kind_of(Path(str(config.hf_checkpoint), CONFIG)) == "a file":  # else that is told already
+        checks += [_check_chat_format, _check_model, _check_commands, check_prompts]
+    return gather(*(partial(check, config) for check in checks))
+
+
+def _check_filter(config: RunConfig) -> None:
     from agentrl.actors.judge import load_filter
-    from agentrl.config.megatron import MegatronSettings
-    from agentrl.models.registry import open_model
-    from agentrl.serving.launch import engine_command, router_command
 
     load_filter(config.dynamic_sampling_filter_path)
-    model = str(config.hf_checkpoint)
-    described = open_model(Path(model), config.model_family)
-    described.architecture.check(MegatronSettings.from_config(config))
-    notes += _on_chat_format(config, described.family.chat_format)
-    # Commands are pure functions: making one without ports checks its settings.
+
+
+def _check_chat_format(config: RunConfig) -> list[str]:
+    from agentrl.envs.chat_formats import open_chat_format
+
+    chat = open_chat_format(config.chat_format, str(config.hf_checkpoint))
+    if config.env == "single-turn" or getattr(chat, "tools_in_prompt", True):
+        return []
+    note = (
+        f"the chat template of {config.hf_checkpoint} shows no tools: a model is not told of "
+        "those of its Env, so it has to know them, or the prompt has to say what there is"
+    )
+    return [note]
+
+
+def _check_model(config: RunConfig) -> list[str]:
+    from agentrl.cli.weights import check_weights
+    from agentrl.config.megatron import MegatronSettings
+    from agentrl.config.model import read_model
+    from agentrl.models.registry import open_model
+
+    place = Path(str(config.hf_checkpoint))
+    read_model(place)  # sizes that are none are told as such
+    described = open_model(place, config.model_family)
+    settings = MegatronSettings.from_config(config)
+    return gather(
+        partial(described.architecture.check, settings),
+        partial(check_weights, config, described),
+        partial(_check_window, config, described),
+        partial(_on_chat_format, config, described.family.chat_formats),
+    )
+
+
+def _check_window(config: RunConfig, described: "Model") -> None:
+    """Refuse contexts that the learner would see through a window and the engines in full."""
+    architecture = described.architecture
+    context = config.engine_context or architecture.max_position_embeddings
+    window = architecture.window_size
+    if window is None or described.family.engine_window or config.is_supervised:
+        return
+    if context > window[0] + 1:
+        raise ConfigError(
+            f"a context of {context} tokens is longer than the sliding window of {window[0] + 1} "
+            f"that {config.hf_checkpoint} was trained with, and SGLang's {architecture.name} has "
+            f"no window; give --rollout-max-context-len {window[0] + 1} or less"
+        )
+
+
+def _check_commands(config: RunConfig) -> None:
+    """Commands are pure functions: making one without ports checks its settings."""
+    from agentrl.serving.launch import engine_command, router_command
+
     device: Device = "cpu" if config.device == "cpu" else "cuda"
+    model = str(config.hf_checkpoint)
     engine_command(
         model_path=model, port=0, name="check", device=device, extra=config.sglang, dtype="auto"
     )
     router_command(
         port=0, prometheus_port=0, turn_timeout_s=config.turn_timeout_s, extra=config.router
     )
-    return notes
 
 
-def _on_chat_format(config: RunConfig, usual: str | None) -> list[str]:
-    """A note where the format is left to its default, and `usual`, that of the model's family, is
-    another one for which its tokenizer has the words."""
-    from agentrl.envs.chat_formats import open_chat_format
+def _on_chat_format(config: RunConfig, usual: Sequence[str]) -> list[str]:
+    """A note where the format is left to its default, and the files of the model say another one of
+    `usual`, those of its family."""
+    from agentrl.tokens.formats.load import spoken_format
 
-    if (
-        usual is None
-        or usual == config.chat_format
-        or config.chat_format != RunConfig().chat_format
-    ):
+    if config.chat_format != RunConfig().chat_format or set(usual) <= {config.chat_format}:
         return []
-    try:
-        open_chat_format(usual, str(config.hf_checkpoint))
-    except ConfigError:
+    spoken = spoken_format(usual, str(config.hf_checkpoint))
+    if spoken is None or spoken == config.chat_format:
         return []
-    speaks = f"models of the family of {config.hf_checkpoint} are instructed in"
-    return [f"{speaks} --chat-format {usual}; this run writes turns as {config.chat_format} does"]
+    speaks = f"{config.hf_checkpoint} is instructed in --chat-format {spoken}"
+    return [f"{speaks}; this run writes turns as {config.chat_format} does"]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from agentrl.errors import ConfigError, EnvironmentSetupError
 
-__all__ = ["ABOUT", "add_arguments", "view"]
+__all__ = ["ABOUT", "add_arguments", "until_the_reader_leaves", "view"]
 
 ABOUT = """\
 Shows episodes of the run in RUN as conversations, with tools, reward, advantage and weight
@@ -88,13 +88,13 @@ def view(arguments: argparse.Namespace) -> int:
         sys.stderr.write(f"agentrl: {arguments.run} has no such episode that failed\n")
         return 0
     if arguments.json:
-        with _until_the_reader_leaves():
+        with until_the_reader_leaves():
             sys.stdout.writelines(line(episode).decode() + "\n" for episode in episodes)
             sys.stdout.flush()
         return 0
     vocab = load_vocab(arguments.run)
     if arguments.html is None:
-        with _until_the_reader_leaves():
+        with until_the_reader_leaves():
             print_episodes(sys.stdout, episodes, vocab, tokens=arguments.tokens)
             sys.stdout.flush()
         return 0
@@ -111,7 +111,7 @@ def view(arguments: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _until_the_reader_leaves() -> Iterator[None]:
+def until_the_reader_leaves() -> Iterator[None]:
     """`head` closes the pipe when it has seen enough; what is still buffered then goes nowhere."""
     try:
         yield

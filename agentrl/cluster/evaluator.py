@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from agentrl.cluster.events import RunState
 from agentrl.cluster.requests import Requests
 from agentrl.config.run import RunConfig
+from agentrl.config.sampling import evaluation_turns
 from agentrl.telemetry.recorder import Recorder
-from agentrl.types import SamplingParams, Task
+from agentrl.types import Task
 from agentrl.wire.messages import Evaluate
 
 __all__ = ["Evaluator"]
@@ -69,9 +70,7 @@ class Evaluator:
             id=f"{name}@{step}-{'beside' if beside else 'pinned'}",
             tasks=list(self._sets[name]),
             num_samples=config.n_samples_per_eval_prompt,
-            sampling=SamplingParams(
-                temperature=config.eval_temperature, max_new_tokens=config.rollout_max_response_len
-            ),
+            sampling=evaluation_turns(config),
             seed=config.rollout_seed,
             beside=beside,
             pinned=not beside or config.eval_mode == "pinned",

@@ -52,12 +52,12 @@ class ProcessOrder(msgspec.Struct, frozen=True):
 
     name: str
     argv: tuple[str, ...]
+    kind: ProcessKind
     env: dict[str, str] = {}
     log: str = ""
     scratch: str = ""
     expendable: bool = False
     env_defaults: dict[str, str] = {}
-    kind: ProcessKind = "service"
     ready_url: str = ""
 
     def remove_scratch(self) -> None:
@@ -77,7 +77,7 @@ class ExitNotice(msgspec.Struct, frozen=True):
     pid: int
     returncode: int
     expected: bool
-    kind: ProcessKind = "service"
+    kind: ProcessKind
 
 
 class _Child:
@@ -227,7 +227,7 @@ class ProcessHost:
             order.remove_scratch()
             Path(order.scratch).mkdir(mode=0o700, parents=True)
             env["TMPDIR"] = order.scratch
-        argv = [sys.executable, "-m", "agentrl.cluster.child", str(os.getpid()), *order.argv]
+        argv = [sys.executable, "-m", "agentrl.child", str(os.getpid()), *order.argv]
         log = order.log or os.devnull
         if order.log:
             make_folder(Path(log).parent, 0o700)

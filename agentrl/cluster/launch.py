@@ -18,6 +18,7 @@ from agentrl.cluster.signals import InterruptedRunError, SignalGate
 from agentrl.cluster.spec import key_files
 from agentrl.config.device import Device, choose_device
 from agentrl.config.device_defaults import check_device, notes_on_device
+from agentrl.config.rates import with_end
 from agentrl.config.run import RunConfig
 from agentrl.config.toml import write_config
 from agentrl.envs.registry import load_env
@@ -112,6 +113,7 @@ def _launch(
         env_class = load_env(config.env or "single-turn")
         recorder.explain(env_class.described_metrics())
         tasks = open_tasks(config, env_class)
+        config = with_end(config, tasks.source)
         services = env_class.service_specs(config.env_args)
     recorder.phase("parsed")
     with Cluster(config.ray_address, run.ray) as cluster:

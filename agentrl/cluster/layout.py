@@ -18,9 +18,11 @@ from agentrl import disk
 from agentrl.cluster.host import ProcessKind, ProcessOrder
 from agentrl.cluster.signals import in_turns
 from agentrl.config.edited import digests
+from agentrl.config.places import checkpoint_root
 from agentrl.config.record import RunRecord, read_record, write_record
+from agentrl.config.resume import refuse_taken
 from agentrl.config.run import RunConfig
-from agentrl.errors import ConfigError, EnvironmentSetupError
+from agentrl.errors import EnvironmentSetupError
 from agentrl.visible import visible
 
 __all__ = ["INCARNATION", "RUN_MARK", "RunDir", "processes_of", "role_order", "with_run"]
@@ -120,17 +122,10 @@ class RunDir:
             disk.make_folder(self.path, 0o700, exist_ok=False)
             return
         except FileExistsError:
-            has_begun = (self.path / "ledger.db").exists()
-        if self._is_continued or (self._resume == "auto" and not has_begun):
-            with contextlib.suppress(PermissionError):  # another user's, who shares it
-                self.path.chmod(0o700)
-            return
-        raise ConfigError(
-            f"{self.path} exists; choose another --run-id, or continue it: --resume {self.path}"
-            if has_begun
-            else f"{self.path} exists and ended before it began; begin it: --resume auto with this "
-            "--run-id, or choose another"
-        )
+            if not self._is_continued:
+                refuse_taken(self.path, self._resume)
+        with contextlib.suppress(PermissionError):  # another user's, who shares it
+            self.path.chmod(0o700)
 
     def _lock_out_others(self) -> None:
         """The kernel lets go of the lock when this program ends, however it ends."""
@@ -191,7 +186,7 @@ def with_run(config: RunConfig, run: RunDir) -> RunConfig:
         config,
         run_id=run.id,
         run_dir=str(run.path.parent),
-        save=config.save or str(run.path / "recovery"),
+        save=str(checkpoint_root(config.save, run.path, run.id)),
         save_hf=config.save_hf or str(run.path / "hf"),
     )
 
@@ -214,4 +209,4 @@ def _remove_private(record: RunRecord | None) -> None:
 def role_order(run: RunDir, kind: ProcessKind, name: str, env: Mapping[str, str]) -> ProcessOrder:
     """The order for one of agentrl's own processes."""
     argv = (sys.executable, "-m", "agentrl.cluster.roles", name, str(run.spec))
-    return ProcessOrder(name, argv, dict(env), run.log(name), kind=kind)
+    return ProcessOrder(name, argv, kind, dict(env), run.log(name))

@@ -14,6 +14,8 @@ from agentrl.config.device import Device
 from agentrl.config.device_defaults import for_device
 from agentrl.config.run import RunConfig
 from agentrl.envs.env import ServiceSpec
+from agentrl.models.registry import open_model
+from agentrl.models.routes import routes_of
 from agentrl.serving.key import make_key
 from agentrl.serving.launch import engine_command, router_command
 from agentrl.serving.nccl import nccl_environment
@@ -42,7 +44,10 @@ def plan_processes(
     of engines and router, and on more than one slot those of peers."""
     config = for_device(config, device)
     model_dir = Path(str(config.hf_checkpoint)).resolve()
-    facts = read_model_facts(model_dir, config.rollout_max_context_len)
+    facts = read_model_facts(model_dir, config.engine_context)
+    if config.replays_engine_routes:
+        architecture = open_model(model_dir, config.model_family).architecture
+        facts = msgspec.structs.replace(facts, routes=routes_of(architecture))
     names = [f"engine-{i}" for i in range(config.num_engines)]
     engines = [EngineAddress(name, _url(cluster, name)) for name in names]
     ports = {name: cluster.reserve_port(name) for name in services}
@@ -82,6 +87,7 @@ def plan_processes(
         ProcessOrder(
             name,
             service_command(service, cluster.address_of(name), ports[name]),
+            "service",
             dict(_CPU_ENV),
             run.log(name),
             ready_url=spec.services[name] + service.ready_path,
@@ -125,17 +131,21 @@ def _engine_order(
         device=device,
         dtype="float32" if device == "cpu" else "auto",
         key_file=spec.engine_key_file,
-        extra={"tp_size": config.rollout_num_gpus_per_engine, **config.sglang},
+        extra={
+            "tp_size": config.rollout_num_gpus_per_engine,
+            "enable_return_routed_experts": config.replays_engine_routes,
+            **config.sglang,
+        },
     )
     return ProcessOrder(
         command.name,
         command.argv,
+        "engine",
         command.env,
         run.log(command.name),
         scratch=str(run.private / command.name),
         # SIGTERM reaches its children too: SGLang calls that a crash and waits for diagnostics.
         expendable=True,
-        kind="engine",
         ready_url=f"{engine.url}/health",
     )
 
@@ -153,9 +163,9 @@ def _router_order(config: RunConfig, run: RunDir, cluster: Cluster, spec: RunSpe
     return ProcessOrder(
         command.name,
         command.argv,
+        "router",
         command.env,
         run.log(command.name),
-        kind="router",
         ready_url=f"{url}/liveness",
     )
 

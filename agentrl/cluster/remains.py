@@ -13,9 +13,10 @@ from agentrl.buffer.ids import group_id
 from agentrl.buffer.ledger import LedgerReader
 from agentrl.buffer.rows import LedgerState
 from agentrl.buffer.store import missing_bytes
+from agentrl.config.places import checkpoint_root
 from agentrl.config.run import RunConfig
-from agentrl.errors import ConfigError, StoreError
-from agentrl.learner.checkpoints import iterations
+from agentrl.errors import StoreError
+from agentrl.learner.checkpoints import iterations, require_covered
 
 __all__ = ["judge"]
 
@@ -36,7 +37,7 @@ def judge(run: Path, config: RunConfig) -> None:
         state = reader.load()
     _require_payloads(run, state)
     if not config.eval_only:
-        _require_checkpoint(Path(config.save or run / "recovery"), state)
+        _require_checkpoint(checkpoint_root(config.save, run, config.run_id or run.name), state)
 
 
 def _require_nothing(run: Path) -> None:
@@ -68,11 +69,4 @@ def _require_payloads(run: Path, state: LedgerState) -> None:
 def _require_checkpoint(root: Path, state: LedgerState) -> None:
     """By their names alone; the learner verifies what it loads."""
     retired = next((mark.value for mark in state.marks if mark.key == "retired_through"), 0)
-    newest = max(iterations(root), default=0)
-    if retired > newest:
-        has = f"none newer than {newest}" if newest else "no checkpoint"
-        raise ConfigError(
-            f"--save {root} has {has}, and this run's leases up to {retired} are retired: their"
-            f" trajectories are gone, only a checkpoint of iteration {retired} or later goes on."
-            " Name the folder that the run saved to with --save"
-        )
+    require_covered(root, max(iterations(root), default=0), retired)

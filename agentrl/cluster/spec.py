@@ -7,6 +7,7 @@ import msgspec
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.model_dir import CONFIG, decoder_config
+from agentrl.models.routes import Routes
 from agentrl.types import EngineAddress
 from agentrl.wire.keys import CurveKeys, load_keys
 
@@ -14,10 +15,12 @@ __all__ = ["ModelFacts", "RunSpec", "key_files", "read_model_facts", "read_spec"
 
 
 class ModelFacts(msgspec.Struct, frozen=True):
-    """The two numbers of a model that others than the learner need."""
+    """What others than the learner need of a model. `routes`: where the experts go that engines
+    chose; None where nobody asks for them."""
 
     vocab_size: int
     max_context: int
+    routes: Routes | None = None
 
 
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +60,7 @@ def key_files(spec: RunSpec) -> list[Path]:
 def read_model_facts(model_dir: Path, context_limit: int | None) -> ModelFacts:
     """Vocabulary size and context of the Hugging Face model at `model_dir`.
 
-    `context_limit` (--rollout-max-context-len) lowers the model's own context length.
+    `context_limit` (--rollout-max-context-len, --eval-max-context-len) lowers the model's own.
     Raises ConfigError when the directory does not say.
     """
     config = decoder_config(model_dir)

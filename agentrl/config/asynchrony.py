@@ -7,6 +7,7 @@ played, by weights young enough to be trained. Letters as in docs/async.md.
 from collections.abc import Iterator
 
 from agentrl.config.run import RunConfig
+from agentrl.shipped import FILTERS
 
 __all__ = ["about_asynchrony", "notes_on_asynchrony"]
 
@@ -32,6 +33,8 @@ def _about_over_sampling(config: RunConfig, wanted: int) -> Iterator[str]:
             f"--over-sampling-batch-size {wanted} is less than --rollout-batch-size {batch}: the "
             f"next iteration could never be filled; make it {batch} or more"
         )
+    if config.gives_up_surplus:
+        return
     ahead, interval = config.async_buffer_size, config.update_weights_interval
     staleness = config.staleness_bound
     most = min(ahead + 1, staleness - interval + 2) * batch
@@ -60,10 +63,30 @@ def notes_on_asynchrony(config: RunConfig) -> list[str]:
             "--mask-offpolicy-in-partial-rollout adds nothing to --no-partial-rollout: turns have "
             "one version, and of those that were given up too often the newest alone is trained"
         )
-    if config.over_sampling_batch_size is not None and config.dynamic_sampling_filter_path is None:
+    theirs = config.dynamic_sampling_filter_path or ""
+    if ours := FILTERS.theirs.get(theirs):
         notes.append(
-            f"--over-sampling-batch-size {config.over_sampling_batch_size} without "
-            "--dynamic-sampling-filter-path: no group is filtered, so more than "
-            f"{config.rollout_batch_size} in the making only make older groups"
+            f"--dynamic-sampling-filter-path {theirs}: agentrl's {ours} is called in its place; "
+            "each group that it drops is replaced by one other, and none is kept for want of others"
         )
+    if config.over_sampling_batch_size is not None:
+        notes += _on_over_sampling(config, config.over_sampling_batch_size)
     return notes
+
+
+def _on_over_sampling(config: RunConfig, wanted: int) -> Iterator[str]:
+    batch, gives_up = config.rollout_batch_size, config.gives_up_surplus
+    if config.dynamic_sampling_filter_path is None:
+        effect = "give up the slowest of them" if gives_up else "make older groups"
+        yield (
+            f"--over-sampling-batch-size {wanted} without --dynamic-sampling-filter-path: no group "
+            f"is filtered, so more than {batch} in the making only {effect}"
+        )
+    if gives_up and wanted > batch:
+        unfinished = "begins anew in the next one" if config.partial_rollout else "is given up"
+        yield (
+            f"--over-sampling-batch-size {wanted}: when {batch} groups fill an iteration, the rest "
+            f"is surplus, and a task that was unfinished {unfinished}; to go on with it, its "
+            "tokens must be trained one iteration old: train_async.py --async-buffer-size "
+            f"{-(-wanted // batch) - 1}"
+        )

@@ -2,8 +2,9 @@
 
 Every flag comes from `RunConfig` (own ones) or from a generated table (passed through); an own flag
 hides one of Megatron's of the same name. Which flags were given, and how they were spelled, is kept
-beside their values. Refused: unknown flags, with the nearest names or what to write instead, and
-values out of bounds; all of them are named, and what is right is read.
+beside their values. A flag of slime's, or of a peer's, that is none of these is answered by the
+table of `answers.py`. Refused: unknown flags, with the nearest names, and values out of bounds; all
+of them are named, and what is right is read.
 """
 
 import argparse
@@ -11,17 +12,20 @@ import functools
 import re
 import textwrap
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 import msgspec
 
-from agentrl.config import fields, passthrough, spellings
+from agentrl.config import answers, passthrough, peers
+from agentrl.config.answers import Asked
 from agentrl.config.fields import Field, own_fields
+from agentrl.config.given import GivenFlags, last_of, take_of_family, take_own
 from agentrl.config.passthrough import FAMILIES, Family, Flag, spelled
+from agentrl.config.renames import read_renamed
 from agentrl.errors import ConfigError
-from agentrl.nearest import nearest
+from agentrl.nearest import nearest_flag
 
-__all__ = ["GivenFlags", "Program", "help_page", "known_flags", "read_flags"]
+__all__ = ["Program", "help_page", "known_flags", "read_flags"]
 
 Program = Literal["train_async", "train"]
 
@@ -33,67 +37,144 @@ _WIDTH = 100
 _INDENT = 34
 
 
-class GivenFlags(msgspec.Struct, frozen=True):
-    """What the command line says: values by field, a family's under its name; the spellings of
-    these fields; and a line for each flag that is unknown, or whose value cannot be."""
+class _Keep(argparse.Action):
+    """Keeps a flag's values, each with the name that was written."""
 
-    values: dict[str, Any] = {}
-    said: dict[str, str] = {}
-    refused: list[str] = []
-    config: str | None = None
-    dry_run: bool = False
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        before = getattr(namespace, self.dest, [])
+        setattr(namespace, self.dest, [*before, (option_string, values)])
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(message[0].lower() + message[1:])
+class _Ask(argparse.Action):
+    """Keeps a flag of the table as it was written."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        flag, truth = self.const
+        words = tuple(values) or ((truth,) if answers.rows()[flag].takes == 0 else ())
+        one = Asked(flag, str(option_string), words)
+        namespace.asked = [*getattr(namespace, "asked", []), one]
 
 
 def read_flags(argv: list[str]) -> GivenFlags:
-    """The flags of `argv`. Raises ConfigError for one that lacks its value."""
-    space, unknown = _parser().parse_known_args(argv)
-    values: dict[str, Any] = {}
-    said: dict[str, str] = {}
-    refused = list(_about_unknown(unknown))
-    for name, value in vars(space).items():
-        family, dot, key = name.partition(".")
+    """The flags of `argv`; what is refused of them is told, and the rest is read."""
+    renamed = read_renamed([word for word in argv if word != "--"])
+    space, unknown = _parser().parse_known_args(renamed.argv)
+    notes: list[str] = []
+    refused = [*_about_unknown(unknown), *renamed.refused]
+    if "--" in argv:
+        refused.append("unexpected argument '--': flags follow the program; leave it out")
+    asked = [*renamed.asked, *getattr(space, "asked", [])]
+    said: dict[str, Any] = {}
+    for name, values in vars(space).items():
         try:
-            if family == "own":
-                field = own_fields()[key]
-                values[key] = fields.convert(field, value)
-                said[key] = field.spelled(value)
-            elif dot:
-                family = next(f for f in FAMILIES if f == family)
-                values.setdefault(family, {})[key] = passthrough.convert(family, key, value)
-                flag = spelled(family, "--" + key.replace("_", "-"))
-                said[family] = ", ".join(filter(None, (said.get(family), flag)))
+            if name != "asked":
+                said[name] = _value(notes, _options()[name], values)
         except ConfigError as error:
             refused.append(str(error))
-    return GivenFlags(values, said, refused, config=space.config, dry_run=space.dry_run)
+    given = GivenFlags(
+        config=said.pop("config", None),
+        dry_run=said.pop("dry_run", False),
+        asked=asked,
+        refused=refused,
+        notes=notes,
+    )
+    for name, value in said.items():
+        source, _, key = name.partition(".")
+        try:
+            if source == "own":
+                take_own(given, own_fields()[key], value)
+            else:
+                take_of_family(given, next(f for f in FAMILIES if f == source), key, value)
+        except ConfigError as error:
+            given.refused.append(str(error))
+    given.refused.extend(answers.refusals(given.asked))
+    return given
+
+
+def _value(notes: list[str], option: "_Option", given: list[tuple[str, Any]]) -> Any:
+    """The value of a flag that was `given` so. Raises ConfigError where one lacks, or is too much,
+    under the name that was written."""
+    for name, value in given:
+        if option.kind == "bool" and not isinstance(value, bool):
+            raise ConfigError(answers.too_much(name, value))
+        if value is None or value == []:
+            raise ConfigError(f"{name} needs a value: {option.wants}")
+    return last_of(notes, option.names[0], [value for _, value in given], option.collects)
+
+
+class _Option(msgspec.Struct, frozen=True):
+    """A flag that is read, and no answer of the table. `wants`: its value, in words."""
+
+    names: list[str]
+    kind: str
+    wants: str
+    prefix: str = "--"
+    collects: int = 0
+
+    @property
+    def takes_many(self) -> bool:
+        """Whether any number of words follows."""
+        return self.kind in ("list", "strs", "ints", "floats")
 
 
 @functools.cache
-def _parser() -> _Parser:
-    parser = _Parser(add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
-    parser.add_argument("--config", default=None)
-    parser.add_argument("--dry-run", action="store_true", default=False)
+def _options() -> dict[str, _Option]:
+    found = {
+        "config": _Option(["--config"], "str", "FILE, of settings"),
+        "dry_run": _Option(["--dry-run"], "bool", ""),
+    }
     for field in own_fields().values():
-        _add(parser, [field.flag], f"own.{field.name}", field.kind, "--")
+        wants, collects = f"{_metavar(field)}, {field.help}", field.fact.collects
+        found[f"own.{field.name}"] = _Option([field.flag], field.kind, wants, collects=collects)
     for family in FAMILIES:
         for flag, names in _visible(family):
-            _add(parser, names, f"{family}.{flag.key}", flag.kind, spelled(family, "--"))
+            wants, prefix = f"{_kind(flag)}{_choices(flag)}", spelled(family, "--")
+            found[f"{family}.{flag.key}"] = _Option(names, flag.kind, wants, prefix)
+    return found
+
+
+@functools.cache
+def _parser() -> argparse.ArgumentParser:
+    """Reads any words without an error: what is missing is None, what is too much is kept."""
+    parser = argparse.ArgumentParser(
+        add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS
+    )
+    for dest, option in _options().items():
+        for names, const in _spellings(option):
+            nargs = "*" if option.takes_many else "?"
+            parser.add_argument(*names, dest=dest, nargs=nargs, const=const, action=_Keep)
+    for name in answers.rows().keys() - set(known_flags()):
+        _add_answer(parser, name, "true")
+        _add_answer(parser, name.replace("--", "--no-", 1), "false", of=name)
     return parser
 
 
-def _add(parser: _Parser, names: list[str], dest: str, kind: str, prefix: str) -> None:
-    if kind == "bool":
-        parser.add_argument(*names, dest=dest, action="store_const", const=True)
-        negative = [f"{prefix}no-{name.removeprefix(prefix)}" for name in names]
-        parser.add_argument(*negative, dest=dest, action="store_const", const=False)
-    elif kind in ("list", "strs", "ints", "floats"):
-        parser.add_argument(*names, dest=dest, nargs="*")
-    else:
-        parser.add_argument(*names, dest=dest)
+def _spellings(option: _Option) -> Iterator[tuple[list[str], bool | None]]:
+    """The names of a flag, and what they say alone."""
+    if option.kind != "bool":
+        yield option.names, None
+        return
+    yield option.names, True
+    yield [f"{option.prefix}no-{n.removeprefix(option.prefix)}" for n in option.names], False
+
+
+def _add_answer(
+    parser: argparse.ArgumentParser, name: str, truth: str, of: str | None = None
+) -> None:
+    names = dict.fromkeys((name, "--" + name.removeprefix("--").replace("-", "_")))
+    parser.add_argument(*names, dest="asked", action=_Ask, nargs="*", const=(of or name, truth))
 
 
 @functools.cache
@@ -120,13 +201,18 @@ def known_flags() -> list[str]:
 
 def _about_unknown(words: list[str]) -> Iterator[str]:
     """A line for each word that no flag took; what follows an unknown flag is its value."""
-    own = [field.flag for field in own_fields().values()]
+    ours = dict.fromkeys((*(field.flag for field in own_fields().values()), *answers.rows("slime")))
     flags = [word.split("=")[0] for word in words if re.match(r"--?[^\d.]", word)]
-    if words and not words[0].startswith("-"):
+    settings = [word for word in words if "=" in word and not word.startswith("-")]
+    known = {word: peers.advice(word.split("=")[0]) for word in settings}
+    yield from (f"unexpected argument {word!r}: {said}" for word, said in known.items() if said)
+    if words and not words[0].startswith("-") and not known.get(words[0]):
         yield f"unexpected argument {words[0]!r}: values follow their flag, as in --num-rollout 10"
     for name in dict.fromkeys(flags):
-        advice = spellings.advice(name)
-        close = nearest(name, own) or nearest(name, known_flags())
+        advice = peers.advice(name)
+        is_passed_on = name.startswith(("--sglang-", "--router-"))
+        close = nearest_flag(name, () if is_passed_on else ours)
+        close = close or nearest_flag(name, known_flags())
         yield f"unknown flag {name}" + (f": {advice}" if advice else close)
 
 
@@ -175,11 +261,16 @@ def _family_page(family: Family) -> Iterator[str]:
     yield f"Flags passed to {table.package} {table.version}. Help is that project's own."
     yield "A flag that agentrl sets itself, or cannot honour, is refused when the run starts.\n"
     for flag, names in _visible(family):
-        value = "" if flag.kind == "bool" else flag.kind.upper().removesuffix("S")
-        if flag.kind.endswith("s"):
-            value += " ..."
-        choices = f" ({', '.join(flag.choices)})" if flag.choices else ""
-        yield from _entry(f"{', '.join(names)} {value}".rstrip(), flag.help + choices)
+        yield from _entry(f"{', '.join(names)} {_kind(flag)}".rstrip(), flag.help + _choices(flag))
+
+
+def _kind(flag: Flag) -> str:
+    many = " ..." if flag.kind.endswith("s") else ""
+    return "" if flag.kind == "bool" else flag.kind.upper().removesuffix("S") + many
+
+
+def _choices(flag: Flag) -> str:
+    return f" ({', '.join(flag.choices)})" if flag.choices else ""
 
 
 def _metavar(field: Field) -> str:
@@ -200,7 +291,7 @@ def _said(field: Field) -> str:
 
 
 def _entry(head: str, text: str) -> Iterable[str]:
-    wrapped = textwrap.wrap(text, _WIDTH - _INDENT) or [""]
+    wrapped = textwrap.wrap(text, _WIDTH - _INDENT, break_on_hyphens=False) or [""]
     lines = [" " * _INDENT + line.replace("\N{NO-BREAK SPACE}", " ") for line in wrapped]
     first = f"  {head}"
     if len(first) + 2 > _INDENT:

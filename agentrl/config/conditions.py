@@ -17,14 +17,24 @@ ROW_ENVS = ("single-turn", "tools")
 
 
 class Condition(msgspec.Struct, frozen=True):
-    """`otherwise` completes `FLAG: `: why nothing reads it, and what to do."""
+    """`otherwise` completes `FLAG: `: why nothing reads it, and what to do. `is_noted`: a note, no
+    refusal, as slime passes over it in silence and its scripts give it."""
 
     holds: Callable[[RunConfig], bool]
     otherwise: str
+    is_noted: bool = False
 
 
 def _policy_loss(config: RunConfig) -> bool:
     return config.loss_type == "policy_loss"
+
+
+def _has_prox_ratio(config: RunConfig) -> bool:
+    return _policy_loss(config) and not config.use_rollout_logprobs
+
+
+def _is_ahead(config: RunConfig) -> bool:
+    return config.num_ahead > 0 or config.update_weights_interval > 1
 
 
 CONDITIONS = {
@@ -37,6 +47,10 @@ CONDITIONS = {
         "this is about the rows of --prompt-data; without it the environment brings its tasks in "
         "an order of its own (see --num-rollout)",
     ),
+    "row_files": Condition(
+        lambda config: config.prompt_data is not None or bool(config.eval_prompt_data),
+        "this is about the rows of --prompt-data and --eval-prompt-data; leave it out",
+    ),
     "row_env": Condition(
         lambda config: config.is_supervised or config.env in ROW_ENVS,
         f"only --env {' and '.join(ROW_ENVS)} read this; tell another environment about its rows "
@@ -48,9 +62,20 @@ CONDITIONS = {
         "--rollout-shuffle, or leave this out",
     ),
     "ahead": Condition(
-        lambda config: config.num_ahead > 0 or config.update_weights_interval > 1,
+        _is_ahead,
         "generation waits for the learner (train.py, or B or S of 0 and I of 1), so no token is "
         "stale and no turn meets a push; leave this out",
+    ),
+    "pushed_turns": Condition(
+        _is_ahead,
+        "no effect where generation waits for the learner: every turn has one version",
+        is_noted=True,
+    ),
+    "cut_short": Condition(
+        lambda config: _is_ahead(config) or config.num_charged > config.rollout_batch_size,
+        "no effect where generation waits for the learner and no group is left over when an "
+        "iteration is full (--over-sampling-batch-size)",
+        is_noted=True,
     ),
     "custom_loss": Condition(
         lambda config: config.loss_type == "custom_loss",
@@ -60,14 +85,25 @@ CONDITIONS = {
         _policy_loss,
         "--loss-type custom_loss has a loss of its own, which does not know of this; leave it out",
     ),
+    "prox_ratio": Condition(
+        _has_prox_ratio,
+        "there is no pi_prox / mu under --use-rollout-logprobs, which clips against mu itself, nor "
+        "in a custom loss; leave this out",
+    ),
     "tis": Condition(
-        lambda config: _policy_loss(config) and config.use_tis,
-        "no token is weighted by a truncated pi_prox / mu under --no-use-tis or a custom loss; "
-        "leave this out",
+        lambda config: _has_prox_ratio(config) and config.use_tis,
+        "no token is weighted by a truncated pi_prox / mu under --no-use-tis, "
+        "--use-rollout-logprobs or a custom loss; leave this out",
+    ),
+    "counted_tokens": Condition(
+        lambda config: config.loss_length is None,
+        "--loss-length divides by a constant, and no tokens are counted; give one of the two",
     ),
     "kl_loss": Condition(
         lambda config: _policy_loss(config) and config.use_kl_loss,
-        "this has no effect without --use-kl-loss, nor under a custom loss; give both or neither",
+        "no effect without --use-kl-loss, nor under a custom loss; give --use-kl-loss as well to "
+        "measure the KL, and to add it to the loss",
+        is_noted=True,
     ),
     "group_statistics": Condition(
         lambda config: not config.disable_rewards_normalization,
@@ -76,7 +112,15 @@ CONDITIONS = {
     ),
     "decay": Condition(
         lambda config: config.lr_decay_style != "constant",
-        "--lr-decay-style constant never comes down to it; name another style, or leave this out",
+        "--lr-decay-style constant never comes down; name another style, or leave this out",
+    ),
+    "warmup": Condition(
+        lambda config: config.lr_warmup_iters > 0 or config.lr_warmup_fraction is not None,
+        "there is no warm-up; give --lr-warmup-iters or --lr-warmup-fraction, or leave this out",
+    ),
+    "wsd": Condition(
+        lambda config: config.lr_decay_style == "WSD",
+        "only --lr-decay-style WSD reads this; give both or neither",
     ),
     "eval_interval": Condition(
         lambda config: config.eval_interval is not None,
@@ -89,5 +133,10 @@ CONDITIONS = {
         lambda config: bool(config.eval_prompt_data) or config.prompt_data is None,
         "there is nothing to evaluate beside the rows of --prompt-data; name other rows with "
         "--eval-prompt-data NAME FILE, or leave this out",
+    ),
+    "evaluation_rows": Condition(
+        lambda config: bool(config.eval_prompt_data) and config.env in ROW_ENVS,
+        f"only --env {' and '.join(ROW_ENVS)} read this, of the rows of --eval-prompt-data; name "
+        "such rows, or leave this out",
     ),
 }

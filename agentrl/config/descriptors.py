@@ -10,6 +10,7 @@ import resource
 
 import msgspec
 
+from agentrl.config.conditions import CONDITIONS
 from agentrl.config.run import RunConfig
 from agentrl.errors import EnvironmentSetupError
 
@@ -34,10 +35,12 @@ class OpenFiles(msgspec.Struct, frozen=True):
 
 
 def open_files(config: RunConfig) -> OpenFiles:
-    """What the greatest process of `config` opens."""
+    """What the greatest process of `config` opens. Of an evaluation only the room of workers is
+    known here: how many tasks its sets have is not."""
     groups = (config.num_ahead + config.update_weights_interval) * config.rollout_batch_size
     held = config.num_agent_workers * config.max_concurrent_episodes
-    episodes = min(groups * config.n_samples_per_prompt, held)
+    may_evaluate = not config.is_supervised and CONDITIONS["evaluation_sets"].holds(config)
+    episodes = held if may_evaluate else min(groups * config.n_samples_per_prompt, held)
     turns = min(config.num_engines * config.sglang_server_concurrency, episodes)
     least = max(_LEAST, _OWN + 2 * turns)
     on_worker = min(config.max_concurrent_episodes, episodes)

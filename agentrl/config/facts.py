@@ -22,11 +22,14 @@ __all__ = [
     "AtLeastTwo",
     "Count",
     "FlagFact",
+    "Fraction",
+    "MinusOneOrMore",
     "Mode",
     "Natural",
     "NonNegative",
     "OnResume",
     "OverOne",
+    "Share",
     "fixed",
     "flag",
     "mode_of",
@@ -39,6 +42,9 @@ Count = Annotated[int, Meta(ge=1)]
 AtLeastTwo = Annotated[int, Meta(ge=2)]
 NonNegative = Annotated[float, Meta(ge=0)]
 OverOne = Annotated[float, Meta(gt=1)]
+MinusOneOrMore = Annotated[int, Meta(ge=-1)]
+Share = Annotated[float, Meta(gt=0, le=1)]
+Fraction = Annotated[float, Meta(ge=0, le=1)]
 
 #: What a run does: learn from rewarded episodes, imitate dialogues, or only score a model.
 Mode = Literal["policy", "supervised", "eval"]
@@ -86,6 +92,8 @@ class FlagFact(msgspec.Struct, frozen=True, kw_only=True):
     env_arg      argument of the environments for rows that it becomes
     synchronous  the one value that train.py has
     starts       naming it makes a run of one's own: no preset lies under it
+    collects     words that belong together: given again, the flag adds to what it has
+    was          an earlier default: a file that says it may have been written when it was one
     """
 
     group: str
@@ -96,6 +104,8 @@ class FlagFact(msgspec.Struct, frozen=True, kw_only=True):
     env_arg: str | None = None
     synchronous: int | None = None
     starts: bool = False
+    collects: int = 0
+    was: Any = None
 
 
 _FACTS = frozenset(FlagFact.__struct_fields__)

@@ -16,7 +16,7 @@ from agentrl.config.passthrough import FAMILIES, decoded
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 
-__all__ = ["Field", "convert", "fact_of", "own_fields"]
+__all__ = ["Field", "convert", "fact_of", "own_fields", "synchronous_values"]
 
 Kind = Literal["bool", "int", "float", "str", "choice", "json", "list"]
 
@@ -47,6 +47,12 @@ class Field(msgspec.Struct, frozen=True):
 def own_fields() -> dict[str, Field]:
     """Every field of `RunConfig` that is a flag of its own, by name and in order."""
     return {name: field for name, field in _all_fields().items() if name not in FAMILIES}
+
+
+def synchronous_values() -> dict[str, int]:
+    """The values that train.py has, and no others, by field."""
+    kept = {name: field.fact.synchronous for name, field in own_fields().items()}
+    return {name: value for name, value in kept.items() if value is not None}
 
 
 def fact_of(name: str) -> FlagFact:

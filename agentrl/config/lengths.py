@@ -1,10 +1,89 @@
-"""Lengths in tokens: what a user should know of episodes that are longer than a micro-batch."""
+"""Lengths in tokens: those that fit no model, engine or turn are refused, and what a user should
+know of episodes that are longer than a micro-batch."""
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from agentrl.config.model import ModelSummary
 from agentrl.config.plan import in_units
 from agentrl.config.run import RunConfig
 
-__all__ = ["notes_on_lengths"]
+__all__ = ["about_lengths", "notes_on_lengths"]
+
+_SCALES = {"": 1, "k": 10**3, "M": 10**6, "Ki": 2**10, "Mi": 2**20}
+_LENGTH = re.compile(r"(\d+(?:\.\d+)?)(|k|M|Ki|Mi)")
+
+
+def about_lengths(config: RunConfig, model: ModelSummary) -> Iterator[str]:
+    """What does not fit: contexts into the model and its engines, turns and prompts into them."""
+    limit = _Length("the model's max_position_embeddings", model.max_context)
+    training = _Length("--rollout-max-context-len", config.rollout_max_context_len)
+    evaluation = _Length("--eval-max-context-len", config.eval_max_context_len)
+    for given in (training, evaluation):
+        yield from _about_context(given, limit)
+    evaluation = training if evaluation.tokens is None else evaluation
+    for given in dict.fromkeys([evaluation] if config.mode == "eval" else [training, evaluation]):
+        yield from _about_engines(config, given, limit)
+    sampled = _Length("--rollout-max-response-len", config.rollout_max_response_len)
+    if config.mode == "policy":
+        prompt = _Length("--rollout-max-prompt-len", config.rollout_max_prompt_len)
+        yield from _about_room(_shorter(training, limit), sampled, prompt)
+    if not config.is_supervised:
+        own = _Length("--eval-max-response-len", config.eval_max_response_len)
+        sampled = sampled if own.tokens is None and config.mode == "eval" else own
+        prompt = _Length("--eval-max-prompt-len", config.eval_max_prompt_len)
+        yield from _about_room(_shorter(evaluation, limit), sampled, prompt)
+
+
+class _Length(NamedTuple):
+    """Tokens, and what says so; None: nothing does."""
+
+    flag: str
+    tokens: int | None
+
+
+def _shorter(one: _Length, other: _Length) -> _Length:
+    if one.tokens is None or other.tokens is None:
+        return other if one.tokens is None else one
+    return min(one, other, key=lambda length: length.tokens or 0)
+
+
+def _about_context(given: _Length, model: _Length) -> Iterator[str]:
+    if given.tokens is not None and model.tokens is not None and given.tokens > model.tokens:
+        yield (
+            f"{given.flag} {given.tokens} is more than {model.flag} {model.tokens}; lower it to "
+            f"{model.tokens}"
+        )
+
+
+def _about_engines(config: RunConfig, given: _Length, model: _Length) -> Iterator[str]:
+    engine, (flag, tokens) = _tokens(config.sglang.get("context_length")), _shorter(given, model)
+    if engine is not None and tokens is not None and engine < tokens:
+        yield (
+            f"--sglang-context-length {engine} is less than {flag} {tokens}: engines would refuse "
+            f"turns that the run sends them; give {given.flag} {engine}"
+        )
+
+
+def _about_room(context: _Length, sampled: _Length, prompt: _Length) -> Iterator[str]:
+    if context.tokens is None:
+        return
+    for (flag, tokens), what in ((sampled, "prompt"), (prompt, "turn")):
+        if tokens is not None and tokens >= context.tokens:
+            yield (
+                f"{flag} {tokens} leaves no room for a {what} within {context.flag} "
+                f"{context.tokens}; lower it below {context.tokens}"
+            )
+
+
+def _tokens(value: object) -> int | None:
+    """A length as SGLang reads it: 4096, 64k (64 x 1000) or 64Ki (64 x 1024). None: no length."""
+    found = _LENGTH.fullmatch(str(value))
+    if found is None:
+        return None
+    number, suffix = found.groups()
+    return int(float(number) * _SCALES[suffix])
 
 
 def notes_on_lengths(config: RunConfig, model: ModelSummary) -> list[str]:

@@ -3,25 +3,46 @@
 Names are Megatron's own with underscores (`RunConfig.megatron`). Three kinds: settings, which
 change how the model is trained; fixed ones, of which one value is right here and any other refused;
 and architecture flags, which must say what the checkpoint's config.json says (`agentrl.models`).
-Refused: any other name, a value out of bounds, and combinations that cannot run, all before a
-process group exists.
+Refused: any other name (`megatron_refused` says why), a value out of bounds, and combinations that
+cannot run, all before a process group exists.
 """
 
-import types
+import re
 import typing
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
+from agentrl.config.megatron_refused import why_refused
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
-from agentrl.nearest import nearest
 
-__all__ = ["MegatronSettings"]
+__all__ = ["LATENT_FLAGS", "MegatronSettings", "about_settings"]
+
+#: Architecture flags of latent attention; Megatron reads them only beside --multi-latent-attention.
+LATENT_FLAGS = (
+    "q_lora_rank",
+    "kv_lora_rank",
+    "qk_head_dim",
+    "qk_pos_emb_head_dim",
+    "v_head_dim",
+    "mscale",
+    "mscale_all_dim",
+)
 
 _Count = Annotated[int, Meta(ge=1)]
+_LIST = r"\[[01](?:,[01])*\](?:\*\d{1,4})?"
 _Recompute = Literal["full", "selective"]
+_Module = Literal["core_attn", "layernorm", "mlp", "moe", "shared_experts", "mla_up_proj"]
+_Share = Annotated[float, Meta(ge=0)]
+_Balancing = Literal["none", "aux_loss", "seq_aux_loss", "global_aux_loss"]
+#: Lists of 0 and 1, as Megatron takes them: `[0]*1+[1]*61`, or every n-th layer.
+_LayerFreq = Annotated[str, Meta(pattern=rf"^([1-9]\d{{0,3}}|\(?{_LIST}(\+{_LIST})*\)?)$")]
+
+#: Stages of a pipeline as Megatron spells them: `Et|(tt|)*3tL`.
+_Stages = Annotated[str, Meta(pattern=r"^[EtmL|,()*0-9]{1,999}$")]
 
 
 class MegatronSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -30,8 +51,16 @@ class MegatronSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     # ---- layout ----
     tensor_model_parallel_size: _Count = 1
     pipeline_model_parallel_size: _Count = 1
+    decoder_first_pipeline_num_layers: _Count | None = None
+    decoder_last_pipeline_num_layers: _Count | None = None
+    account_for_embedding_in_pipeline_split: bool = False
+    account_for_loss_in_pipeline_split: bool = False
+    pipeline_model_parallel_layout: _Stages | None = None
     context_parallel_size: _Count = 1
+    expert_model_parallel_size: _Count = 1
+    expert_tensor_parallel_size: _Count | None = None
     sequence_parallel: bool = False
+    make_vocab_size_divisible_by: _Count = 1
     use_distributed_optimizer: bool = False
     overlap_grad_reduce: bool = False
     overlap_param_gather: bool = False
@@ -43,11 +72,24 @@ class MegatronSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     recompute_granularity: _Recompute | None = None
     recompute_method: Literal["uniform", "block"] | None = None
     recompute_num_layers: _Count | None = None
+    recompute_modules: Annotated[list[_Module], Meta(min_length=1)] | None = None
+    deterministic_mode: bool = False
+
+    # ---- what a new run takes of --load: the weights alone ----
+    no_load_optim: bool = False
+    finetune: bool = False
+
+    # ---- experts: how they are kept busy ----
+    moe_router_load_balancing_type: _Balancing = "aux_loss"
+    moe_aux_loss_coeff: _Share = 0.0
+    moe_router_bias_update_rate: _Share = 0.0
+    moe_enable_routing_replay: bool = False
 
     # ---- one right value ----
+    moe_router_dtype: Literal["fp32"] = "fp32"
     attention_softmax_in_fp32: Literal[True] = True
+    cp_comm_type: Literal["all_gather"] = "all_gather"
     optimizer: Literal["adam"] = "adam"
-    attention_backend: Literal["auto", "flash"] = "auto"
     hidden_dropout: Annotated[float, Meta(ge=0, le=0)] = 0.0
     attention_dropout: Annotated[float, Meta(ge=0, le=0)] = 0.0
 
@@ -62,9 +104,39 @@ class MegatronSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     max_position_embeddings: _Count | None = None
     norm_epsilon: Annotated[float, Meta(gt=0)] | None = None
     rotary_base: Annotated[float, Meta(gt=0)] | None = None
+    rotary_percent: Annotated[float, Meta(gt=0, le=1)] | None = None
+    rotary_interleaved: bool | None = None
+    rotary_scaling_factor: Annotated[float, Meta(gt=0)] | None = None
+    rope_scaling_factor: Annotated[float, Meta(gt=0)] | None = None
+    use_rope_scaling: bool | None = None
     untie_embeddings_and_output_weights: bool | None = None
     qk_layernorm: bool | None = None
     add_qkv_bias: bool | None = None
+    multi_latent_attention: bool | None = None
+    q_lora_rank: _Count | None = None
+    kv_lora_rank: _Count | None = None
+    qk_head_dim: _Count | None = None
+    qk_pos_emb_head_dim: _Count | None = None
+    v_head_dim: _Count | None = None
+    mscale: Annotated[float, Meta(ge=0)] | None = None
+    mscale_all_dim: Annotated[float, Meta(ge=0)] | None = None
+    post_self_attn_layernorm: bool | None = None
+    post_mlp_layernorm: bool | None = None
+    attention_output_gate: bool | None = None
+    use_gated_attention: bool | None = None
+    apply_layernorm_1p: bool | None = None
+    num_experts: _Count | None = None
+    moe_layer_freq: _LayerFreq | None = None
+    moe_ffn_hidden_size: _Count | None = None
+    moe_shared_expert_intermediate_size: _Count | None = None
+    moe_shared_expert_gate: bool | None = None
+    moe_router_topk: _Count | None = None
+    moe_router_score_function: Literal["softmax", "sigmoid"] | None = None
+    moe_router_pre_softmax: bool | None = None
+    moe_router_enable_expert_bias: bool | None = None
+    moe_router_num_groups: _Count | None = None
+    moe_router_group_topk: _Count | None = None
+    moe_router_topk_scaling_factor: Annotated[float, Meta(gt=0)] | None = None
     group_query_attention: Literal[True] | None = None
     swiglu: Literal[True] | None = None
     disable_bias_linear: Literal[True] | None = None
@@ -75,10 +147,11 @@ class MegatronSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     @classmethod
     def from_config(cls, cfg: RunConfig) -> "MegatronSettings":
         """The checked settings of a run. Raises ConfigError naming the flag and the numbers."""
-        refused: list[str] = []
-        values = {name: _converted(name, value, refused) for name, value in cfg.megatron.items()}
-        if refused:
+        if refused := about_settings(cfg.megatron):
             raise ConfigError("\n".join(refused))
+        values = {name: _converted(name, value) for name, value in cfg.megatron.items()}
+        if cfg.replays_engine_routes:
+            values["moe_enable_routing_replay"] = True
         settings = cls(**values)
         _check_combinations(settings, cfg.num_learner_ranks)
         return settings
@@ -91,6 +164,25 @@ class MegatronSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             * self.pipeline_model_parallel_size
             * self.context_parallel_size
         )
+
+    def layers_with_experts(self, num_layers: int) -> list[int] | None:
+        """What `--moe-layer-freq` says of each layer: 1 with experts, else 0."""
+        text = self.moe_layer_freq
+        if text is None or text.isdecimal():
+            every = text and int(text)
+            return [int(layer % every == 0) for layer in range(num_layers)] if every else None
+        found: list[int] = []
+        for digits, times in re.findall(r"\[([01,]+)\](?:\*(\d+))?", text):
+            found += [int(digit) for digit in digits.split(",")] * int(times or 1)
+        return found
+
+    @property
+    def ranks_of_an_expert(self) -> int:
+        """Tensor-parallel ranks that hold one expert. megatron-core reduces the gradients of
+        experts apart only where ranks share them out; else they are cut as all other weights."""
+        if self.expert_tensor_parallel_size is not None:
+            return self.expert_tensor_parallel_size
+        return self.tensor_model_parallel_size if self.expert_model_parallel_size == 1 else 1
 
     @property
     def uses_sequence_parallel(self) -> bool:
@@ -107,24 +199,42 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _converted(name: str, value: Any, refused: list[str]) -> Any:
-    """`value` as the setting's type; what is wrong with name or value is added to `refused`."""
-    if name not in _TYPES:
-        close = nearest(flag(name), map(flag, _TYPES))
-        refused.append(f"{flag(name)} is not a Megatron setting that the learner supports{close}")
-        return None
-    try:
-        return msgspec.convert(value, type=_TYPES[name])
-    except msgspec.ValidationError as error:
-        refused.append(f"{flag(name)} cannot be {value!r}: {error}{_allowed(name)}")
+def about_settings(values: Mapping[str, Any]) -> list[str]:
+    """A line for each name that the learner does not know, and each value that it cannot take."""
+    refused = []
+    for name, value in values.items():
+        if name not in _TYPES:
+            refused.append(_about_unread(name))
+            continue
+        try:
+            _converted(name, value)
+        except msgspec.ValidationError as error:
+            refused.append(f"{flag(name)} cannot be {value!r}: {error}{_allowed(name)}")
+    return refused
+
+
+def _about_unread(name: str) -> str:
+    if reason := why_refused(name):
+        return f"{flag(name)} is not supported: {reason}"
+    return f"{flag(name)} is not a Megatron setting that the learner supports"
+
+
+def _converted(name: str, value: Any) -> Any:
+    """`value` as the setting's type. Raises ValidationError."""
+    return msgspec.convert(value, type=_TYPES[name])
 
 
 def _allowed(name: str) -> str:
-    kind = _TYPES[name]
-    is_union = typing.get_origin(kind) in (typing.Union, types.UnionType)
-    options = typing.get_args(kind) if is_union else (kind,)
-    values = [v for o in options if typing.get_origin(o) is Literal for v in typing.get_args(o)]
-    return f"; allowed: {', '.join(map(str, values))}" if values else ""
+    values = ", ".join(map(str, _literals(_TYPES[name])))
+    return f"; allowed: {values}" if values else ""
+
+
+def _literals(kind: Any) -> Iterator[Any]:
+    for part in typing.get_args(kind):
+        if typing.get_origin(kind) is Literal:
+            yield part
+        else:
+            yield from _literals(part)
 
 
 def _check_combinations(settings: MegatronSettings, num_ranks: int) -> None:
@@ -137,6 +247,7 @@ def _check_combinations(settings: MegatronSettings, num_ranks: int) -> None:
             f"context {settings.context_parallel_size}); change --actor-num-gpus-per-node or "
             f"--actor-num-nodes to a multiple of {size}"
         )
+    _check_experts(settings, num_ranks)
     if settings.overlap_param_gather and not (
         settings.use_distributed_optimizer and settings.overlap_grad_reduce
     ):
@@ -151,4 +262,36 @@ def _check_combinations(settings: MegatronSettings, num_ranks: int) -> None:
     elif settings.recompute_method is not None or settings.recompute_num_layers is not None:
         raise ConfigError(
             "--recompute-method and --recompute-num-layers need --recompute-granularity full"
+        )
+    if settings.recompute_modules is not None and settings.recompute_granularity != "selective":
+        raise ConfigError("--recompute-modules needs --recompute-granularity selective")
+
+
+def _check_experts(settings: MegatronSettings, num_ranks: int) -> None:
+    experts, cut = settings.expert_model_parallel_size, settings.ranks_of_an_expert
+    stages = settings.pipeline_model_parallel_size
+    if settings.moe_aux_loss_coeff > 0 and settings.moe_router_load_balancing_type != "aux_loss":
+        raise ConfigError(
+            f"--moe-aux-loss-coeff {settings.moe_aux_loss_coeff:g} needs "
+            "--moe-router-load-balancing-type aux_loss: sequences are packed, of which "
+            "megatron-core takes all of a micro-batch for one (seq_aux_loss), and ranks have "
+            "micro-batches of their own number (global_aux_loss)"
+        )
+    recomputed = settings.recompute_modules or ()
+    again = "full" if settings.recompute_granularity == "full" else "selective of moe"
+    if (
+        settings.moe_enable_routing_replay
+        and stages > 1
+        and (again == "full" or "moe" in recomputed)
+    ):
+        raise ConfigError(
+            "--moe-enable-routing-replay with --pipeline-model-parallel-size "
+            f"{stages} cannot have --recompute-granularity {again}: a stage recomputes one "
+            "micro-batch while it holds the routes of another"
+        )
+    if num_ranks % (size := cut * experts * stages):
+        raise ConfigError(
+            f"{num_ranks} learner ranks cannot hold whole sets of experts of {size} ranks "
+            f"(expert {experts} x expert tensor {cut} x pipeline {stages}); change "
+            f"--actor-num-gpus-per-node or --actor-num-nodes to a multiple of {size}"
         )

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from agentrl.config.weights import Shapes, num_layers, num_parameters, read_shapes
+from agentrl.config.weights import Shapes, num_in_experts, num_layers, num_parameters, read_shapes
 from agentrl.errors import ConfigError
 from agentrl.model_dir import CONFIG, decoder_config
 from agentrl.paths import kind_of
@@ -35,6 +35,7 @@ class ModelSummary(msgspec.Struct, frozen=True):
     num_parameters: int | None
     kv_values_per_token: int | None
     vocab_size: int | None = None
+    num_in_experts: int = 0
 
 
 def read_model(directory: Path) -> ModelSummary:
@@ -52,6 +53,7 @@ def read_model(directory: Path) -> ModelSummary:
         num_parameters=num_parameters(shapes),
         kv_values_per_token=_kv_values(text),
         vocab_size=text.get("vocab_size"),
+        num_in_experts=num_in_experts(shapes),
     )
 
 

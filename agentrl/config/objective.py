@@ -1,10 +1,12 @@
-"""Rules between the flags of the loss: combinations that would train something else are refused."""
+"""Rules between the flags of the loss: combinations that would train something else are refused,
+and what trains otherwise than in slime, or than one may think, is noted."""
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
+from agentrl.config.conditions import CONDITIONS
 from agentrl.config.run import RunConfig
 
-__all__ = ["about_objective"]
+__all__ = ["about_objective", "notes_on_objective"]
 
 
 def about_objective(config: RunConfig) -> Iterator[str]:
@@ -16,8 +18,11 @@ def about_objective(config: RunConfig) -> Iterator[str]:
         )
     if config.eps_clip > 1:
         yield (f"--eps-clip {config.eps_clip:g}: a ratio cannot fall below 0; use 1 or less")
-    if config.min_lr > config.lr:
-        yield (f"--min-lr {config.min_lr:g} is above --lr {config.lr:g}; a decay would rise")
+    if config.kl_coef != 0 and config.use_kl_loss and config.kl_loss_coef != 0:
+        yield (
+            f"--kl-coef {config.kl_coef:g} and --kl-loss-coef {config.kl_loss_coef:g}: the KL is in"
+            " the reward or in the loss; give one of the two"
+        )
     if config.loss_type == "custom_loss" and config.custom_loss_function_path is None:
         yield (
             "--loss-type custom_loss and --custom-loss-function-path belong together; give both or "
@@ -27,11 +32,43 @@ def about_objective(config: RunConfig) -> Iterator[str]:
         return
     if config.prompt_data is None:
         yield (
-            "--loss-type sft_loss needs --prompt-data: a JSONL file whose rows hold a dialogue "
+            "--loss-type sft_loss needs --prompt-data: a file whose rows hold a dialogue "
             f"under {config.input_key!r} (--input-key)"
         )
     if config.n_samples_per_prompt != 1:
         yield (
             f"--n-samples-per-prompt {config.n_samples_per_prompt} with --loss-type sft_loss: a "
             "demonstration is one dialogue; leave it at 1"
+        )
+
+
+def notes_on_objective(config: RunConfig, said: Container[str]) -> Iterator[str]:
+    """Notes on clip and KL, of whose flags the user said those in `said`."""
+    if config.mode != "policy":
+        return
+    yield from _on_clip(config, said)
+    if not CONDITIONS["kl_loss"].holds(config):
+        return
+    if "kl_loss_type" not in said and not config.is_continued:
+        yield (
+            f"--kl-loss-type {config.kl_loss_type}, as none is given (slime's default is k1, whose "
+            "gradient as a loss holds no reference)"
+        )
+    if config.kl_loss_type == "k1" and config.kl_loss_coef > 0:
+        yield (
+            f"warning: --kl-loss-type k1 with --kl-loss-coef {config.kl_loss_coef:g}: the gradient "
+            "of log pi - log pi_ref holds no reference. On fresh samples it is 0 in the mean; on "
+            "stale ones it makes less likely what was sampled; give --kl-loss-type low_var_kl"
+        )
+
+
+def _on_clip(config: RunConfig, said: Container[str]) -> Iterator[str]:
+    """One step on a batch has ratios of 1, unless they are taken to the engine."""
+    flags = ("eps_clip", "eps_clip_high", "eps_clip_c")
+    given = [f"--{name.replace('_', '-')}" for name in flags if name in said]
+    is_one_step = config.num_steps_per_rollout == 1 and CONDITIONS["prox_ratio"].holds(config)
+    if given and is_one_step:
+        yield (
+            f"{', '.join(given)}: no effect at --num-steps-per-rollout 1: the policy that is "
+            "trained is that of the start of the iteration, and every ratio is 1"
         )

@@ -23,6 +23,7 @@ __all__ = [
     "check_key",
     "convert",
     "decoded",
+    "family_of",
     "spelled",
     "table",
 ]
@@ -77,6 +78,14 @@ def _by_key(family: Family) -> dict[str, Flag]:
 def spelled(family: Family, name: str) -> str:
     """The program's `--name` as agentrl's command line has it."""
     return _PREFIXES[family] + name.removeprefix("--")
+
+
+def family_of(flag: str) -> tuple[Family, str]:
+    """The family of `flag` as the command line has it, and the key there."""
+    prefixed: list[Family] = ["sglang", "router"]
+    found = [family for family in prefixed if flag.startswith(_PREFIXES[family])]
+    family: Family = found[0] if found else "megatron"
+    return family, flag.removeprefix(_PREFIXES[family]).replace("-", "_")
 
 
 def check_key(family: Family, key: str, where: str) -> str:

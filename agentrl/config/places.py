@@ -1,19 +1,56 @@
-"""Folders that a configuration names: absolute, so that they are the same ones from anywhere; and
-the name of a run, which is one of them."""
+"""Folders that a configuration names: absolute, so that they are the same ones from anywhere; the
+name of a run, which is one of them; and the checkpoints that lie there, by their manifests alone
+(the learner verifies what it loads).
+
+    FOLDER/iteration_0000012/       a run's checkpoints
+    FOLDER/ID/iteration_0000003/    those of a run that saves where another one's lie already
+"""
 
 import re
 import tomllib
 from pathlib import Path
 from typing import Any
 
-from agentrl.config.fields import own_fields
-from agentrl.errors import ConfigError
+import msgspec
 
-__all__ = ["CHECKPOINT", "check_run_id", "checkpoints_of", "with_places"]
+from agentrl.config.fields import own_fields
+from agentrl.config.record import read_record
+from agentrl.errors import ConfigError
+from agentrl.hub import cached
+
+__all__ = [
+    "CHECKPOINT",
+    "Kept",
+    "check_run_id",
+    "checkpoint_root",
+    "checkpoints_of",
+    "entries",
+    "id_of",
+    "newest_kept",
+    "with_places",
+]
 
 #: Name of a checkpoint's folder.
-CHECKPOINT = re.compile(r"iteration_\d+")
+CHECKPOINT = re.compile(r"iteration_(\d+)")
+_MODELS = ("hf_checkpoint", "load", "ref_load")
 _RUN_ID = re.compile(r"(?!\.\.?$)[A-Za-z0-9._-]{1,80}")
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """A checkpoint: after which iteration of which run, and when it was written."""
+
+    directory: Path
+    iteration: int
+    run_id: str
+    written: float
+
+
+class _Manifest(msgspec.Struct):
+    run_id: str
+
+
+class _Envelope(msgspec.Struct):
+    manifest: _Manifest
 
 
 def check_run_id(name: str | None) -> None:
@@ -27,21 +64,87 @@ def check_run_id(name: str | None) -> None:
 
 
 def with_places(values: dict[str, Any]) -> dict[str, Any]:
-    """`values` with absolute folders; a run that `--load` names becomes its checkpoints."""
+    """`values` with absolute folders; a run that `--load` or `--ref-load` names becomes its
+    checkpoints, and a model of the hub the folder that it is cached in."""
+    found = {name: cached(str(values[name])) for name in _MODELS if values.get(name)}
+    values = values | {name: place for name, place in found.items() if place is not None}
     folders = [name for name, field in own_fields().items() if field.fact.holds == "folder"]
     named = {name: Path(values[name]).absolute() for name in folders if values.get(name)}
-    if "load" in named:
-        named["load"] = checkpoints_of(named["load"])
+    for name in ("load", "ref_load"):
+        if name in named:
+            named[name] = checkpoints_of(named[name])
     return values | {name: str(path) for name, path in named.items()}
 
 
 def checkpoints_of(path: Path) -> Path:
-    """Where the checkpoints of the run at `path` lie; `path` itself when it holds checkpoints, or
-    is no run."""
-    if path.is_dir() and any(CHECKPOINT.fullmatch(entry.name) for entry in path.iterdir()):
+    """Where the checkpoints of the run at `path` lie, or the newest of those that were saved to
+    `path`; `path` itself when there are none."""
+    if (newest := newest_kept(path)) is not None:
+        return path if newest.directory == path else newest.directory.parent
+    if any(_is_kept(entry) for entry in (path, *entries(path))):
         return path
     default = path / "recovery"
     try:
-        return Path(tomllib.loads((path / "config.toml").read_text()).get("save", default))
+        save = tomllib.loads((path / "config.toml").read_text()).get("save", default)
     except (OSError, ValueError):
         return default if default.is_dir() else path
+    return save_folder(Path(save), id_of(path))
+
+
+def id_of(run: Path) -> str:
+    """The id of the run in the folder `run`."""
+    record = read_record(run)
+    return run.name if record is None else record.id
+
+
+def save_folder(save: Path, run_id: str) -> Path:
+    """Where the run of that id saves: `save`, or a folder of its own in there when another run's
+    checkpoints are in `save` already."""
+    own = save / run_id
+    return own if own.is_dir() or any(kept.run_id != run_id for kept in _kept_in(save)) else save
+
+
+def checkpoint_root(save: str | None, run: Path, run_id: str) -> Path:
+    """Where the run of that id in the folder `run` saves."""
+    return run / "recovery" if save is None else save_folder(Path(save), run_id)
+
+
+def newest_kept(place: Path) -> Kept | None:
+    """The checkpoint that was written last: `place` itself if it is one, else of those in it or in
+    a run's folder in it. None when there is none."""
+    if _is_kept(place):
+        return _kept(place)
+    found = [*_kept_in(place), *(k for path in entries(place) for k in _kept_in(path))]
+    return max(found, key=lambda kept: (kept.written, kept.iteration), default=None)
+
+
+def entries(folder: Path) -> list[Path]:
+    """What is in `folder`; nothing where there is none, or none that may be read."""
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _kept_in(folder: Path) -> list[Kept]:
+    """Of each run the newest in `folder`, by its number."""
+    if _is_kept(folder):
+        return []
+    found = (_kept(path) for path in entries(folder) if _is_kept(path))
+    by_number = sorted((k for k in found if k is not None), key=lambda kept: kept.iteration)
+    return list({kept.run_id: kept for kept in by_number}.values())
+
+
+def _is_kept(path: Path) -> bool:
+    return CHECKPOINT.fullmatch(path.name) is not None and path.is_dir()
+
+
+def _kept(directory: Path) -> Kept | None:
+    """None for a folder whose manifest cannot be read."""
+    file, number = directory / "manifest.json", CHECKPOINT.fullmatch(directory.name)
+    assert number is not None
+    try:
+        manifest = msgspec.json.decode(file.read_bytes(), type=_Envelope).manifest
+        return Kept(directory, int(number[1]), manifest.run_id, file.stat().st_mtime)
+    except (OSError, UnicodeDecodeError, msgspec.MsgspecError):
+        return None

@@ -34,9 +34,9 @@ class Capacity(msgspec.Struct, frozen=True):
 
 def capacity(config: RunConfig, model: ModelSummary) -> Capacity:
     """The sizes that follow from `config` for `model`."""
-    groups = (config.num_ahead + config.update_weights_interval) * config.rollout_batch_size
+    groups = config.num_charged
     episodes = groups * config.n_samples_per_prompt
-    lengths = [n for n in (config.rollout_max_context_len, model.max_context) if n is not None]
+    lengths = [n for n in (config.engine_context, model.max_context) if n is not None]
     context = min(lengths) if lengths else None
     return Capacity(
         permits=config.num_engines * config.sglang_server_concurrency,
@@ -102,12 +102,22 @@ def _asynchrony(config: RunConfig) -> Iterator[str]:
         yield "    a turn that a push has met is sampled again, twice at the most"
 
 
+def _most_charged(config: RunConfig) -> str:
+    ahead = "(min(B, S) + I) x N"
+    return (
+        "Q"
+        if config.num_charged
+        > config.rollout_batch_size * (config.num_ahead + config.update_weights_interval)
+        else ahead
+    )
+
+
 def _capacity(config: RunConfig, sizes: Capacity) -> Iterator[str]:
     n, per = config.rollout_batch_size, config.n_samples_per_prompt
     steps = config.num_steps_per_rollout
     yield f"iteration {n} groups x {per} episodes = {n * per}, in {steps} optimizer steps"
     yield (
-        f"charged   at most (min(B, S) + I) x N = {sizes.charged_groups} groups, "
+        f"charged   at most {_most_charged(config)} = {sizes.charged_groups} groups, "
         f"{sizes.charged_episodes} episodes"
     )
     yield f"episodes  workers hold {sizes.held_episodes} at once"
@@ -117,6 +127,8 @@ def _capacity(config: RunConfig, sizes: Capacity) -> Iterator[str]:
             f"          at least {config.over_sampling_batch_size} groups are in the making for "
             "the next iteration (--over-sampling-batch-size)"
         )
+        if config.gives_up_surplus:
+            yield "          what is left over when it is full is given up (surplus)"
     if sizes.charged_episodes < sizes.permits:
         yield (
             f"          only {sizes.charged_episodes} episodes may be open: "
@@ -138,7 +150,7 @@ def _memory(config: RunConfig, model: ModelSummary, sizes: Capacity) -> Iterator
         f", {model.num_parameters:,} parameters" if model.num_parameters else ""
     )
     if model.num_parameters:
-        learner = in_units(learner_bytes(config, model.num_parameters))
+        learner = in_units(learner_bytes(config, model.num_parameters, model.num_in_experts))
         yield f"learner   {learner} of weights, gradients and optimizer on each rank"
         engine = in_units(2 * model.num_parameters)
         yield f"engine    {engine} of weights at 16 bits, twice that at 32"

@@ -35,6 +35,7 @@ PRESETS: dict[str, Preset] = {
             "max_turns": 3,
             "rollout_max_response_len": 64,
             "rollout_max_context_len": 512,
+            "eval_temperature": 0.0,
             "num_steps_per_rollout": 2,
             "max_tokens_per_gpu": 8192,
             "calculate_per_token_loss": True,

@@ -1,6 +1,6 @@
 """All that is wrong is told at once: several checks, one error."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from agentrl.errors import AgentRLError, ConfigError
@@ -18,8 +18,17 @@ def gather(*checks: Callable[[], list[str] | None]) -> list[str]:
         except AgentRLError as error:
             errors.append(error)
     if errors:
-        raise type(errors[0])("\n".join(dict.fromkeys(map(str, errors))))
+        raise type(errors[0])("\n".join(_once(map(str, errors))))
     return notes
+
+
+def _once(texts: Iterable[str]) -> Iterator[str]:
+    """The lines of all `texts`; what an earlier one says, a later one need not."""
+    said: set[str] = set()
+    for text in texts:
+        lines = text.splitlines()
+        yield from (line for line in lines if line not in said)
+        said.update(lines)
 
 
 @contextmanager

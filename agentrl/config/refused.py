@@ -1,67 +1,44 @@
-"""Flags of SGLang and its router that a run may not be given, each with what to do.
+"""Flags of SGLang and its router that a run may not be given: what the table of answers refuses,
+and what one device cannot do.
 
-Megatron's are in `megatron.py`: of those the learner reads few, and refuses the rest.
+Which of Megatron's the learner reads, and refuses the rest, says `megatron.py`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Mapping
+from typing import Any
 
+from agentrl.config import answers
 from agentrl.config.device import Device
+from agentrl.config.megatron import about_settings
 from agentrl.config.passthrough import Family, spelled
 
-__all__ = ["about_refused"]
+__all__ = ["about_families", "about_refused"]
 
-_PLACED = "agentrl places its engines itself"
-_KEYED = "every run makes a key of its own for its engines and router"
-_MEETING = "an engine's ranks meet through a file of its own"
-_PUSHED = "SGLang takes no weight pushes over a collective with it"
-_ENGINE = {
-    "model_path": "use --hf-checkpoint",
-    "model": "use --hf-checkpoint",
-    "host": _PLACED,
-    "port": _PLACED,
-    "device": "use --device",
-    "dist_init_addr": _MEETING,
-    "nccl_port": _MEETING,
-    "weight_version": "version labels are numbers that the learner publishes",
-    "dp_size": f"{_PUSHED}; use more engines (--rollout-num-gpus)",
-    "data_parallel_size": f"{_PUSHED}; use more engines (--rollout-num-gpus)",
-    "weight_cache_mode": _PUSHED,
-    "smg_grpc_mode": "agentrl speaks HTTP to its engines",
-    "grpc_mode": "agentrl speaks HTTP to its engines",
-    "encoder_only": "an engine has to generate",
-    "disaggregation_mode": "split prefill and decode engines are not supported",
-    "api_key": _KEYED,
-    "admin_api_key": _KEYED,
-    "grpc_port": "agentrl speaks HTTP to its engines",
-    "tokenizer_worker_num": "SGLang wants no key with it",
-    "enable_eplb": "it moves weights between two pushes, and an engine must hold what it was given",
-}
 _ENGINE_ON_CPU = {
     "enable_deterministic_inference": "SGLang refuses it with the torch_native attention backend",
+    "speculative_algorithm": "the kernels that verify a draft are those of GPUs; leave it out",
 }
-_ROUTER = {
-    "host": _PLACED,
-    "port": _PLACED,
-    "prometheus_port": _PLACED,
-    "worker_urls": "engines are routed when they have received weights",
-    "request_timeout_secs": "use --turn-timeout-s",
-    "api_key": _KEYED,
-    "control_plane_api_keys": _KEYED,
-    "jwt_issuer": _KEYED,
-    "jwt_audience": _KEYED,
-    "pd_disaggregation": "split prefill and decode engines are not supported",
-    "mini_lb": "agentrl adds and removes workers, which the mini balancer cannot",
-}
-_REFUSED = {"sglang": _ENGINE, "router": _ROUTER, "megatron": {}}
 
 
-def about_refused(family: Family, keys: Iterable[str], device: Device | None = None) -> list[str]:
-    """A line for each of `keys` that is refused, on `device`."""
-    refused = _REFUSED[family]
-    if family == "sglang" and device == "cpu":
-        refused = refused | _ENGINE_ON_CPU
+def about_families(values: Mapping[str, Any]) -> list[str]:
+    """A line for each setting of any family in `values` that is refused."""
     return [
-        f"{spelled(family, '--' + key.replace('_', '-'))} is refused: {refused[key]}"
-        for key in keys
-        if key in refused
+        *about_refused("sglang", values.get("sglang", {})),
+        *about_refused("router", values.get("router", {})),
+        *about_settings(values.get("megatron", {})),
     ]
+
+
+def about_refused(
+    family: Family, settings: Mapping[str, Any], device: Device | None = None
+) -> list[str]:
+    """A line for each of `settings` that is refused, on `device`."""
+    asked = [answers.answered(family, key, value) for key, value in settings.items()]
+    lines = answers.refusals(one for one in asked if one is not None)
+    if family == "sglang" and device == "cpu":
+        lines += [
+            f"{spelled(family, '--' + key.replace('_', '-'))}: {_ENGINE_ON_CPU[key]}"
+            for key in settings
+            if key in _ENGINE_ON_CPU
+        ]
+    return lines

@@ -7,15 +7,15 @@ Refused before anything starts: unknown names (with the nearest), values out of 
 combinations that cannot run (`validate.py`).
 """
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from agentrl.config import fields, passthrough, spellings
-from agentrl.config.command_line import GivenFlags, Program, read_flags
+from agentrl.config import answers
+from agentrl.config.agreements import on_differences, settle
+from agentrl.config.command_line import Program, read_flags
 from agentrl.config.conditions import ROW_ENVS
 from agentrl.config.device import choose_here
 from agentrl.config.device_defaults import (
@@ -26,53 +26,69 @@ from agentrl.config.device_defaults import (
 )
 from agentrl.config.edited import notes_on_edits
 from agentrl.config.facts import mode_of
-from agentrl.config.fields import own_fields
-from agentrl.config.passthrough import FAMILIES, Family
+from agentrl.config.fields import own_fields, synchronous_values
+from agentrl.config.files import read_file
+from agentrl.config.first_weights import run_of_load, with_first_weights, without_load
+from agentrl.config.given import GivenFlags
+from agentrl.config.passthrough import FAMILIES
 from agentrl.config.places import check_run_id, with_places
 from agentrl.config.presets import DEFAULT, preset
 from agentrl.config.record import read_record
 from agentrl.config.refusals import beside
+from agentrl.config.refused import about_families
 from agentrl.config.resume import find_run
 from agentrl.config.run import RunConfig
 from agentrl.config.stored import refuse_changes
 from agentrl.config.unread import for_evaluation, is_read
 from agentrl.config.validate import validate
-from agentrl.errors import ConfigError
-from agentrl.nearest import nearest
-from agentrl.paths import kind_of
+from agentrl.errors import AgentRLError, ConfigError
 
-__all__ = ["Resolved", "layered", "parse"]
+__all__ = ["Resolved", "layered", "parse", "read"]
 
 Layer = dict[str, Any]
 
 
 class Resolved(msgspec.Struct, frozen=True):
     """A configuration that can run. `notes` are lines for the user, the most important first.
-    `said`: the fields that somebody set, as they were spelled."""
+    `said`: the fields that somebody set, as they were spelled. `refused`: a line for each flag that
+    was not taken."""
 
     config: RunConfig
     notes: list[str]
     said: dict[str, str] = {}
+    refused: list[str] = []
     dry_run: bool = False
 
 
-def parse(argv: list[str], program: Program) -> Resolved:
-    """Read, merge and check. Raises ConfigError naming each flag that is refused, the numbers and
-    what to do, and EnvironmentSetupError for a device that this host cannot give.
+def read(argv: list[str], program: Program) -> Resolved:
+    """Read and merge; `refused` has a line for each flag that is no flag, or not one here. Raises
+    ConfigError where no configuration can be made, and EnvironmentSetupError for a device that this
+    host cannot give; both name what is refused as well.
 
     The device is decided here, but for a run on a cluster (`--ray-address`): that one stays `auto`
     until the cluster can be asked.
     """
     given = read_flags(argv)
-    with beside(given.refused):
+    try:
         config, notes, said = _layered(given, program)
         if config.ray_address is None or config.device == "cpu":
             choice = choose_here(config.device)
             check_device(config, choice.device)
             config = for_device(config, choice.device)
             notes += [str(choice), *notes_on_device(config, choice.device)]
-        notes += validate(config, said)
-    return Resolved(config, notes, said, given.dry_run)
+    except AgentRLError:
+        with beside([*given.refused, *about_families(given.values)]):
+            raise
+    return Resolved(config, notes, said, given.refused, given.dry_run)
+
+
+def parse(argv: list[str], program: Program) -> Resolved:
+    """Read, merge and check. Raises as `read`, and ConfigError naming each flag that is refused,
+    the numbers and what to do."""
+    found = read(argv, program)
+    with beside(found.refused):
+        notes = validate(found.config, found.said)
+    return msgspec.structs.replace(found, notes=found.notes + notes, refused=[])
 
 
 def layered(given: GivenFlags, program: Program) -> tuple[RunConfig, list[str]]:
@@ -85,66 +101,112 @@ def layered(given: GivenFlags, program: Program) -> tuple[RunConfig, list[str]]:
 def _layered(given: GivenFlags, program: Program) -> tuple[RunConfig, list[str], dict[str, str]]:
     """As `layered`, and what somebody said: the flags, and what is no default in a file."""
     flags = dict(given.values)
-    file = _read(Path(given.config)) if given.config is not None else {}
-    if flags.get("eval_only"):
-        file = for_evaluation(file)
-    said = _said(file, f" (in {given.config})") | given.said
-    values = _merged(_without_keys(file, flags), flags)
+    file = read_file(Path(given.config)) if given.config is not None else GivenFlags()
+    given.refused.extend(file.refused)
+    layer = for_evaluation(file.values) if flags.get("eval_only") else file.values
+    said = _said(layer, f" (in {given.config})") | given.said
+    values = _merged(_without_keys(layer, flags), flags)
     check_run_id(values.get("run_id"))
     run = find_run(
         *(values.get(n, own_fields()[n].default) for n in ("resume", "run_dir", "run_id")),
         eval_only=values.get("eval_only", False),
     )
-    if run is not None:
-        if values["resume"] == "auto":  # they have found it
-            said = {name: text for name, text in said.items() if name not in ("run_dir", "run_id")}
-        return *_continued(run.resolve(), values, program), said
-    under, notes = _preset(values)
-    if values.get("resume") == "auto":
-        where = Path(values.get("run_dir", own_fields()["run_dir"].default))
-        where /= values.get("run_id") or ""
-        notes.insert(0, f"--resume auto: there is nothing to continue in {where}; a new run begins")
+    run = run or run_of_load(values)
+    if run is not None and values.get("resume", "auto") == "auto":  # they have found it
+        said = {name: text for name, text in said.items() if name not in ("run_dir", "run_id")}
+    under, preset_notes = _preset(values) if run is None else (_before(run), [])
+    asked = [*file.asked, *given.asked]
+    fixed = synchronous_values() if program == "train" else {}
+    settled = settle(asked, _merged(under, values) | fixed, said)
+    given.refused.extend(settled.refused)
+    values, said = values | settled.values, said | settled.said
+    if run is None:
+        config, notes = _new(under, values, program, given.refused)
+        notes = _beginning(values) + preset_notes + notes
+    else:
+        config, notes = _continued(run.resolve(), under, values, program, given.refused)
+    notes += [
+        *file.notes,
+        *given.notes,
+        *answers.notes(asked),
+        *settled.notes,
+        *on_differences(asked, config, said),
+    ]
+    return config, notes, said
+
+
+def _new(
+    under: Layer, values: Layer, program: Program, refused: list[str]
+) -> tuple[RunConfig, list[str]]:
+    """The configuration of a run that begins, and notes on it; `refused` gets what the program has
+    no choice of."""
+    if values.get("num_epoch") is not None:  # how long a preset trains is no answer to that
+        under = {name: value for name, value in under.items() if name != "num_rollout"}
     if program == "train":
-        values = _synchronous(values)
+        values = _synchronous(values, refused)
     config, advice = _begun(under, values)
     # Nobody said what a preset has for another kind of run: that would be told to config.toml.
     read = {name: value for name, value in under.items() if is_read(config, name)}
     if read != under:
         config, advice = _begun(read, values)
-    return config, notes + advice, said
+    return config, advice
+
+
+def _beginning(values: Layer) -> list[str]:
+    """What a run that begins tells who wanted one to go on."""
+    if values.get("resume") != "auto":
+        return []
+    where = Path(values.get("run_dir", own_fields()["run_dir"].default))
+    where /= values.get("run_id") or ""
+    return [f"--resume auto: there is nothing to continue in {where}; a new run begins"]
 
 
 def _begun(under: Layer, given: Layer) -> tuple[RunConfig, list[str]]:
     values, advice = _with_ranks(_merged(under, given))
-    return RunConfig(**with_places(_with_row_keys(values))), advice
+    values, notes = with_first_weights(with_places(_with_row_keys(values)))
+    return RunConfig(**values), advice + notes
 
 
 def _said(layer: Layer, origin: str) -> dict[str, str]:
-    """The spellings of what `layer` sets to another value than the default."""
+    """The spellings of what `layer` sets to another value than a default of today or of before."""
     own = own_fields()
-    found = {n: own[n].spelled(v) for n, v in layer.items() if n in own and v != own[n].default}
+    found = {
+        name: own[name].spelled(value)
+        for name, value in layer.items()
+        if name in own and value not in (own[name].default, own[name].fact.was)
+    }
     found |= {n: f"[{n}]" for n in FAMILIES if layer.get(n)}
     return {name: text + origin for name, text in found.items()}
 
 
-def _continued(run: Path, given: Layer, program: Program) -> tuple[RunConfig, list[str]]:
-    """The configuration of `run` under what is given now. Its id is that of its beginning: the
-    folder may have been renamed since."""
-    before = _read(run / "config.toml")
-    if not before:
+def _before(run: Path) -> Layer:
+    """The settings that `run` was begun with."""
+    before = read_file(run / "config.toml")
+    if before.refused:
+        raise ConfigError("\n".join(before.refused))
+    if not before.values:
         raise ConfigError(
             f"--resume {run}: its config.toml is empty, and with it the run's settings are lost;"
             f" bring it back from a copy, or take the weights into a new run with --load {run}"
         )
+    return before.values
+
+
+def _continued(
+    run: Path, before: Layer, given: Layer, program: Program, refused: list[str]
+) -> tuple[RunConfig, list[str]]:
+    """The configuration of `run`, which began with `before`, under what is given now. Its id is
+    that of its beginning: the folder may have been renamed since."""
     record = read_record(run)
     place = {
         "resume": str(run),
         "run_dir": str(run.parent),
         "run_id": run.name if record is None else record.id,
     }
+    given = without_load(given, before)
     values = _merged(without_defaults(before), given) | place
     if program == "train":
-        values = _synchronous(values)
+        values = _synchronous(values, refused)
     config = RunConfig(**with_places(_with_row_keys(values)))
     notes = refuse_changes(RunConfig(**with_places(before)), config, run)
     edits = [] if record is None else notes_on_edits(record.files, config)
@@ -163,15 +225,15 @@ def _preset(values: Layer) -> tuple[Layer, list[str]]:
     return preset(name).values | {"preset": name}, [f"preset {name}: {preset(name).about}{reason}"]
 
 
-def _synchronous(values: Layer) -> Layer:
-    kept = {n: f.fact.synchronous for n, f in own_fields().items()}
-    fixed = {name: value for name, value in kept.items() if value is not None}
-    for name, value in fixed.items():
-        if values.get(name, value) != value:
-            raise ConfigError(
-                f"{own_fields()[name].flag} is {values[name]}, but train.py is synchronous and has "
-                f"{value}; leave it out or use train_async.py"
-            )
+def _synchronous(values: Layer, refused: list[str]) -> Layer:
+    """`values` as train.py has them; `refused` gets a line for each that asks for another."""
+    fixed = synchronous_values()
+    refused.extend(
+        f"{own_fields()[name].flag} is {values[name]}, but train.py is synchronous and has "
+        f"{value}; leave it out or use train_async.py"
+        for name, value in fixed.items()
+        if values.get(name, value) != value
+    )
     return values | fixed
 
 
@@ -220,67 +282,3 @@ def _merged(low: Mapping[str, Any], high: Mapping[str, Any]) -> Layer:
         if both := {**low.get(family, {}), **high.get(family, {})}:
             merged[family] = both
     return merged
-
-
-def _converted(raw: Mapping[Any, Any]) -> Layer:
-    values: Layer = {}
-    for name, value in raw.items():
-        if name in FAMILIES:
-            values[name] = _family(name, value)
-        else:
-            values[name] = fields.convert(own_fields()[name], value)
-    return values
-
-
-def _family(family: Family, value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ConfigError(f"{family} is {value!r}; it must be a table of settings by name")
-    keys = [passthrough.check_key(family, str(key), f"[{family}]") for key in value]
-    return {k: passthrough.convert(family, k, v) for k, v in zip(keys, value.values(), strict=True)}
-
-
-# ---- files --------------------------------------------------------------------------------------
-
-
-def _read(path: Path) -> Layer:
-    """The settings of a TOML or YAML file. Raises ConfigError for what is no setting."""
-    if path.suffix not in (".toml", ".yaml", ".yml"):
-        raise ConfigError(f"--config {path}: the name must end in .toml, .yaml or .yml")
-    if (kind := kind_of(path)) not in ("a file", "nothing"):
-        raise ConfigError(f"--config {path} is {kind}, not a file of settings")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--config {path} cannot be read: {error}") from None
-    data = _toml(text, path) if path.suffix == ".toml" else _yaml(text, path)
-    if not isinstance(data, dict):
-        raise ConfigError(f"--config {path} holds a {type(data).__name__}, not settings by name")
-    return _converted({_known(str(name), path): value for name, value in data.items()})
-
-
-def _toml(text: str, path: Path) -> Any:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"--config {path} is not TOML: {error}") from None
-
-
-def _yaml(text: str, path: Path) -> Any:
-    import yaml
-
-    try:
-        return yaml.safe_load(text) or {}
-    except yaml.YAMLError as error:
-        raise ConfigError(f"--config {path} is not YAML: {error}") from None
-
-
-def _known(name: str, path: Path) -> str:
-    key = name.replace("-", "_")
-    if key in own_fields() or key in FAMILIES:
-        return key
-    if advice := spellings.advice(key):
-        raise ConfigError(f"{path}: unknown setting {name}: {advice}")
-    raise ConfigError(
-        f"{path}: unknown setting {name}{nearest(key, own_fields())}; settings of Megatron, SGLang "
-        "and the router belong into tables [megatron], [sglang] and [router]"
-    )

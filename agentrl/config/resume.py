@@ -12,6 +12,7 @@ The run's own config.toml lies under the flags given now; `stored.py` says what 
 """
 
 import logging
+import os
 import tomllib
 from pathlib import Path
 
@@ -19,7 +20,7 @@ import msgspec
 
 from agentrl.errors import ConfigError
 
-__all__ = ["find_run"]
+__all__ = ["find_run", "has_begun", "refuse_taken"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -37,16 +38,29 @@ def find_run(
         return None
     if resume != "auto":
         path = Path(resume)
-        if not _has_begun(path):
+        if not has_begun(path):
             raise ConfigError(f"--resume {resume}: {_lacking(path.absolute())}")
         return path
     if run_id is not None:
         path = Path(run_dir) / run_id
-        return path if _has_begun(path) else None
+        return path if has_begun(path) else None
     root = Path(run_dir)
-    begun = [path for path in root.iterdir() if _has_begun(path)] if root.is_dir() else []
+    begun = [path for path in root.iterdir() if has_begun(path)] if root.is_dir() else []
     kind = [path for path in begun if _only_evaluates(path) == eval_only]
     return _newest_unfinished(kind)
+
+
+def refuse_taken(place: Path, resume: str) -> None:
+    """Raise ConfigError when a run that is to begin at `place` would meet another one there."""
+    has_begun = (place / "ledger.db").exists()
+    if not os.path.lexists(place) or (resume == "auto" and not has_begun):
+        return
+    raise ConfigError(
+        f"{place} exists; choose another --run-id, or continue it: --resume {place}"
+        if has_begun
+        else f"{place} exists and ended before it began; begin it: --resume auto with this "
+        "--run-id, or choose another"
+    )
 
 
 def _lacking(place: Path) -> str:
@@ -65,7 +79,8 @@ def _lacking(place: Path) -> str:
     )
 
 
-def _has_begun(path: Path) -> bool:
+def has_begun(path: Path) -> bool:
+    """Whether a run lies there that may be continued."""
     return (path / "config.toml").is_file() and (path / "ledger.db").is_file()
 
 

@@ -39,6 +39,16 @@ class RunConfig(EvaluationFlags, frozen=True, kw_only=True, forbid_unknown_field
         return mode_of({"eval_only": self.eval_only, "loss_type": self.loss_type})
 
     @property
+    def has_reference(self) -> bool:
+        """Whether something is compared with a reference model, which is loaded for it."""
+        return self.use_kl_loss or self.kl_coef != 0
+
+    @property
+    def replays_engine_routes(self) -> bool:
+        """Whether engines tell the experts of each token, and the learner sends it to them."""
+        return not (self.is_supervised or self.eval_only) and self.use_rollout_routing_replay
+
+    @property
     def staleness_bound(self) -> int:
         """S, with its default B + I - 1 filled in."""
         if self.max_staleness is not None:
@@ -49,6 +59,18 @@ class RunConfig(EvaluationFlags, frozen=True, kw_only=True, forbid_unknown_field
     def num_ahead(self) -> int:
         """A = min(B, S): iterations that generation may really run ahead."""
         return min(self.async_buffer_size, self.staleness_bound)
+
+    @property
+    def num_charged(self) -> int:
+        """Groups that may be charged at once: (A + I) x N, or Q where more are in the making and
+        the surplus is given up."""
+        limit = (self.num_ahead + self.update_weights_interval) * self.rollout_batch_size
+        return max(limit, self.over_sampling_batch_size or 0) if self.gives_up_surplus else limit
+
+    @property
+    def gives_up_surplus(self) -> bool:
+        """S = 0: a group that is left over when an iteration is full could never be trained."""
+        return self.staleness_bound == 0
 
     @property
     def masks_off_policy_turns(self) -> bool:
@@ -77,6 +99,19 @@ class RunConfig(EvaluationFlags, frozen=True, kw_only=True, forbid_unknown_field
         """What the learner divides logits by: the temperature at which the engine reports
         log-probabilities of what it sampled."""
         return 1.0 if self.is_supervised else self.rollout_temperature or 1.0
+
+    @property
+    def evaluation_temperature(self) -> float:
+        """Of the turns of evaluations; not given, that of training."""
+        return self.rollout_temperature if self.eval_temperature is None else self.eval_temperature
+
+    @property
+    def engine_context(self) -> int | None:
+        """Tokens of the longest context that engines are to hold; None: the model's own."""
+        training, evaluation = self.rollout_max_context_len, self.eval_max_context_len
+        if self.mode == "eval":
+            return evaluation or training
+        return None if training is None else max(training, evaluation or 0)
 
     @property
     def num_engines(self) -> int:

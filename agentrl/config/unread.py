@@ -1,4 +1,5 @@
-"""No flag does nothing: one that was given, and that nothing in this run reads, is refused by name.
+"""No flag does nothing: one that was given, and that nothing in this run reads, is refused by name;
+or noted, where slime passes over it and its scripts give it (`Condition.is_noted`).
 
 Given are the flags of the command line, and what a file sets to another value than the default: a
 run's own config.toml spells out every default. Of a preset, and of a file whose model is scored
@@ -13,7 +14,7 @@ from agentrl.config.facts import Mode, mode_of
 from agentrl.config.fields import fact_of
 from agentrl.config.run import RunConfig
 
-__all__ = ["about_unread", "for_evaluation", "is_read"]
+__all__ = ["about_unread", "for_evaluation", "is_read", "notes_on_unread"]
 
 _OTHERS: dict[Mode, str] = {
     "policy": "a policy is trained on nothing but what it sampled; leave this out, or give "
@@ -26,7 +27,21 @@ _OTHERS: dict[Mode, str] = {
 
 
 def about_unread(config: RunConfig, said: Mapping[str, str]) -> list[str]:
-    """A line for each reason why flags of `said` (spellings by field) are not read."""
+    """A line for each reason why flags of `said` (spellings by field) are refused as unread."""
+    return _lines(config, {n: text for n, text in said.items() if not _is_noted(config, n)})
+
+
+def notes_on_unread(config: RunConfig, said: Mapping[str, str]) -> list[str]:
+    """As `about_unread`, of those that are only noted."""
+    return _lines(config, {n: text for n, text in said.items() if _is_noted(config, n)})
+
+
+def is_read(config: RunConfig, name: str) -> bool:
+    """Whether something in a run of `config` reads the field, or family, of that name."""
+    return _why_unread(config, name) is None
+
+
+def _lines(config: RunConfig, said: Mapping[str, str]) -> list[str]:
     flags: dict[str, list[str]] = {}
     for name, spelled in said.items():
         if why := _why_unread(config, name):
@@ -34,9 +49,9 @@ def about_unread(config: RunConfig, said: Mapping[str, str]) -> list[str]:
     return [f"{', '.join(spelled)}: {why}" for why, spelled in flags.items()]
 
 
-def is_read(config: RunConfig, name: str) -> bool:
-    """Whether something in a run of `config` reads the field, or family, of that name."""
-    return _why_unread(config, name) is None
+def _is_noted(config: RunConfig, name: str) -> bool:
+    fact = fact_of(name)
+    return config.mode in fact.modes and fact.needs is not None and CONDITIONS[fact.needs].is_noted
 
 
 def _why_unread(config: RunConfig, name: str) -> str | None:

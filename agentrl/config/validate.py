@@ -11,22 +11,26 @@ from pathlib import Path
 
 from agentrl.config.asynchrony import about_asynchrony, notes_on_asynchrony
 from agentrl.config.device import Device
-from agentrl.config.lengths import notes_on_lengths
+from agentrl.config.engines import notes_on_engines
+from agentrl.config.evaluations import about_evaluations, eval_files, notes_on_evaluations
+from agentrl.config.first_weights import about_weights
+from agentrl.config.lengths import about_lengths, notes_on_lengths
 from agentrl.config.megatron import MegatronSettings
-from agentrl.config.model import ModelSummary, read_model
-from agentrl.config.objective import about_objective
+from agentrl.config.model import read_model
+from agentrl.config.objective import about_objective, notes_on_objective
+from agentrl.config.rates import about_rates
 from agentrl.config.refusals import beside, gather
 from agentrl.config.refused import about_refused
+from agentrl.config.retention import about_retention, notes_on_retention
 from agentrl.config.run import RunConfig
+from agentrl.config.sampling import about_sampling, notes_on_sampling
 from agentrl.config.toml import dump_config
-from agentrl.config.unread import about_unread
+from agentrl.config.unread import about_unread, notes_on_unread
 from agentrl.errors import ConfigError
-from agentrl.paths import kind_of
+from agentrl.paths import kind_of, matching
 
 __all__ = ["validate"]
 
-_SCALES = {"": 1, "k": 10**3, "M": 10**6, "Ki": 2**10, "Mi": 2**20}
-_LENGTH = re.compile(r"(\d+(?:\.\d+)?)(|k|M|Ki|Mi)")
 _SLICE = re.compile(r"@\[-?\d*:-?\d*\]$")
 
 
@@ -44,9 +48,13 @@ def validate(config: RunConfig, said: Mapping[str, str] | None = None) -> list[s
         *about_refused("router", config.router),
         *_about_batch(config),
         *about_asynchrony(config),
-        *_about_sampling(config),
+        *about_sampling(config),
+        *_about_deadlines(config),
+        *about_weights(config),
+        *about_retention(config),
         *about_objective(config),
-        *_about_evaluations(config),
+        *(() if config.eval_only else about_rates(config)),
+        *about_evaluations(config),
         *_about_devices(config),
         *_about_data(config),
     ]
@@ -54,12 +62,22 @@ def validate(config: RunConfig, said: Mapping[str, str] | None = None) -> list[s
 
     def check_model() -> None:
         model = read_model(_model_dir(config))
-        refused.extend(_about_lengths(config, model))
+        refused.extend(about_lengths(config, model))
         notes.extend(notes_on_lengths(config, model))
+        notes.extend(notes_on_retention(config, model))
+
+    def check_sets() -> None:
+        for path in eval_files(config).values():
+            refused.extend(_about_file("--eval-prompt-data", path))
 
     with beside(refused):
-        gather(check_model, lambda: _check_settings(config))
-    return _notes(config) + notes
+        gather(check_sets, check_model, lambda: _check_settings(config))
+    return [
+        *_notes(config),
+        *notes,
+        *notes_on_unread(config, said or {}),
+        *notes_on_objective(config, said or {}),
+    ]
 
 
 def _check_settings(config: RunConfig) -> None:
@@ -83,29 +101,12 @@ def _about_batch(config: RunConfig) -> Iterator[str]:
         )
 
 
-def _about_sampling(config: RunConfig) -> Iterator[str]:
-    is_cut = config.rollout_top_p < 1 or config.rollout_top_k != -1
-    if is_cut and config.mode == "policy":
-        yield (
-            f"--rollout-top-p {config.rollout_top_p:g} and --rollout-top-k {config.rollout_top_k}: "
-            "training needs the probabilities of all tokens, and engines return none for those "
-            "that were cut off; use 1 and -1 (--rollout-temperature is free)"
-        )
+def _about_deadlines(config: RunConfig) -> Iterator[str]:
     if config.turn_timeout_s > config.episode_timeout_s:
         yield (
             f"--turn-timeout-s {config.turn_timeout_s:g} is longer than --episode-timeout-s "
             f"{config.episode_timeout_s:g}: no turn could use it; lower the first or raise the "
             "second"
-        )
-
-
-def _about_evaluations(config: RunConfig) -> Iterator[str]:
-    interval, iterations = config.eval_interval, config.num_rollout
-    if config.eval_mode == "pinned" and interval and iterations and iterations <= interval:
-        yield (
-            f"--eval-mode pinned with --eval-interval {interval} and --num-rollout {iterations}: "
-            "no evaluation beside training would come before the last push; lower "
-            f"--eval-interval below {iterations}, or leave both out"
         )
 
 
@@ -173,79 +174,33 @@ def _about_data(config: RunConfig) -> Iterator[str]:
     if config.env is None and config.prompt_data is None:
         yield (
             "--env and --prompt-data are missing: name an environment that brings its tasks, or a "
-            "JSONL file of tasks (and --env, unless single-turn answers are to match their labels)"
+            "file of tasks (and --env, unless single-turn answers are to match their labels)"
         )
     if config.prompt_data is not None:
         yield from _about_file("--prompt-data", config.prompt_data)
-    words = config.eval_prompt_data
-    if len(words) % 2:
-        yield (
-            f"--eval-prompt-data has {len(words)} words ({' '.join(words)}); "
-            "it wants pairs: NAME PATH"
-        )
-    if repeated := {name for name in words[::2] if words[::2].count(name) > 1}:
-        yield (f"--eval-prompt-data names {', '.join(sorted(repeated))} twice; names must differ")
-    for path in words[1::2]:
-        yield from _about_file("--eval-prompt-data", path)
 
 
 def _about_file(flag: str, path: str) -> Iterator[str]:
+    """Which format it has, and whether it is whole, says whoever opens it (`envs/rows`)."""
     file = Path(_SLICE.sub("", path))
     kind = kind_of(file)
     if kind == "nothing":
-        yield (f"{flag} {path}: there is no file {file.absolute()}")
-    elif kind != "a file":
+        if not matching(file):
+            yield (f"{flag} {path}: there is no file {file.absolute()}")
+    elif kind not in ("a file", "a directory"):
         yield (f"{flag} {path}: {file.absolute()} is {kind}, not a file of rows")
     elif not os.access(file, os.R_OK):
         yield (f"{flag} {path}: {file.absolute()} may not be read by you")
 
 
-def _about_lengths(config: RunConfig, model: ModelSummary) -> Iterator[str]:
-    limits = [
-        (name, value)
-        for name, value in (
-            ("--rollout-max-context-len", config.rollout_max_context_len),
-            ("the model's max_position_embeddings", model.max_context),
-        )
-        if value is not None
-    ]
-    if not limits:
-        return
-    name, context = min(limits, key=lambda limit: limit[1])
-    if config.rollout_max_context_len not in (None, context):
-        yield (
-            f"--rollout-max-context-len {config.rollout_max_context_len} is more than {name} "
-            f"{context}; lower it to {context}"
-        )
-    engine = _tokens(config.sglang.get("context_length"))
-    if engine is not None and engine < context:
-        yield (
-            f"--sglang-context-length {engine} is less than {name} {context}: engines would refuse "
-            f"turns that the run sends them; give --rollout-max-context-len {engine}"
-        )
-    if config.rollout_max_response_len >= context and not config.is_supervised:
-        yield (
-            f"--rollout-max-response-len {config.rollout_max_response_len} leaves no room for a "
-            f"prompt within {name} {context}; lower it below {context}"
-        )
-    if config.rollout_max_prompt_len is not None and config.rollout_max_prompt_len >= context:
-        yield (
-            f"--rollout-max-prompt-len {config.rollout_max_prompt_len} leaves no room for a turn "
-            f"within {name} {context}; lower it below {context}"
-        )
-
-
-def _tokens(value: object) -> int | None:
-    """A length as SGLang reads it: 4096, 64k (64 x 1000) or 64Ki (64 x 1024). None: no length."""
-    found = _LENGTH.fullmatch(str(value))
-    if found is None:
-        return None
-    number, suffix = found.groups()
-    return int(float(number) * _SCALES[suffix])
-
-
 def _notes(config: RunConfig) -> list[str]:
     notes = []
+    if config.num_epoch is not None and config.num_rollout is not None:
+        notes.append(
+            f"--num-epoch {config.num_epoch} is passed over beside --num-rollout, as in slime: the "
+            f"run trains {config.num_rollout} iterations and goes through its tasks as often as "
+            "these need"
+        )
     held = config.max_concurrent_episodes * config.num_agent_workers
     permits = config.num_engines * config.sglang_server_concurrency
     if held < permits:
@@ -253,4 +208,5 @@ def _notes(config: RunConfig) -> list[str]:
             f"agent workers hold at most {held} episodes and engines have room for {permits} "
             "turns: raise --max-concurrent-episodes or --num-agent-workers to use all of it"
         )
-    return notes + notes_on_asynchrony(config)
+    notes += [*notes_on_evaluations(config), *notes_on_sampling(config)]
+    return notes + notes_on_asynchrony(config) + list(notes_on_engines(config))

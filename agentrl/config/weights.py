@@ -17,10 +17,20 @@ from msgspec import Meta
 from agentrl.errors import ConfigError
 from agentrl.paths import kind_of
 
-__all__ = ["Shapes", "num_layers", "num_parameters", "read_shapes"]
+__all__ = [
+    "FLOATS",
+    "Shapes",
+    "num_in_experts",
+    "num_layers",
+    "num_parameters",
+    "read_shapes",
+    "read_types",
+]
 
 Shapes = dict[str, tuple[int, ...]]
 
+#: Types that a learner can begin with, by safetensors' names.
+FLOATS = ("F64", "F32", "F16", "BF16")
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 #: The library's own bound; the header of a model of 10,000 tensors has about 1 MB.
@@ -49,15 +59,29 @@ class _Index(msgspec.Struct):
 def read_shapes(directory: Path) -> Shapes:
     """Every tensor in `directory` with its shape; empty when there are no weights. Raises
     ConfigError, naming the file, for weights that cannot be read."""
-    shapes: Shapes = {}
+    return {name: tuple(tensor.shape) for name, tensor in _read(directory).items()}
+
+
+def read_types(directory: Path) -> dict[str, str]:
+    """Every tensor in `directory` with its type in safetensors' words. Raises as `read_shapes`."""
+    return {name: tensor.dtype for name, tensor in _read(directory).items()}
+
+
+def _read(directory: Path) -> "dict[str, _Tensor]":
+    tensors: dict[str, _Tensor] = {}
     for path in _files(directory):
-        shapes |= _shapes(path)
-    return shapes
+        tensors |= _tensors_in(path)
+    return tensors
 
 
 def num_parameters(shapes: Shapes) -> int | None:
     """Numbers in all tensors; None without weights."""
     return sum(map(math.prod, shapes.values())) or None
+
+
+def num_in_experts(shapes: Shapes) -> int:
+    """Numbers in the tensors of experts that ranks can share out; shared experts are not."""
+    return sum(math.prod(shape) for name, shape in shapes.items() if ".experts." in name)
 
 
 def num_layers(shapes: Shapes) -> int:
@@ -83,7 +107,7 @@ def _files(directory: Path) -> list[Path]:
     return files
 
 
-def _shapes(path: Path) -> Shapes:
+def _tensors_in(path: Path) -> dict[str, _Tensor]:
     if (kind := kind_of(path)) != "a file":
         raise ConfigError(f"{path} is {kind}, not a file of weights")
     try:
@@ -98,7 +122,7 @@ def _shapes(path: Path) -> Shapes:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
     tensors = _tensors(path, header)
     _check_end(path, tensors, size - 8 - length)
-    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    return tensors
 
 
 def _check_start(path: Path, start: bytes, length: int, size: int) -> None:

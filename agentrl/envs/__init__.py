@@ -3,13 +3,13 @@
 from agentrl.envs.env import Env, ServiceSpec
 from agentrl.envs.messages import AssistantTurn, Message, Step, ToolCall
 from agentrl.envs.registry import known_envs, load_env, register
-from agentrl.envs.sources import JsonlSource
+from agentrl.envs.sources import RowSource
 
 __all__ = [
     "AssistantTurn",
     "Env",
-    "JsonlSource",
     "Message",
+    "RowSource",
     "ServiceSpec",
     "Step",
     "ToolCall",

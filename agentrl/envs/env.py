@@ -61,6 +61,8 @@ class Env:
 
     #: Tools by name: every `@tool` of the class and its bases; `collect_tools` has the rule.
     tools: Mapping[str, Tool[Any]] = MappingProxyType({})
+    #: Further tools that the prompt shows, as OpenAI's schemas; `step` answers calls of them.
+    schemas: Sequence[Mapping[str, Any]] = ()
     #: Address of each service of `service_specs`.
     services: Mapping[str, str] = MappingProxyType({})
     #: What the metrics mean that the Env counts: a phrase by name, for dashboards. Those of base

@@ -71,4 +71,5 @@ _REWARDS: Kind[Reward] = hook(
     group=REWARDS,
     noun="reward",
     builtin=SHIPPED.places,
+    flag="--custom-rm-path",
 )

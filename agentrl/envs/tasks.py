@@ -7,10 +7,12 @@ from pathlib import Path
 import anyio
 import msgspec
 
+from agentrl.config.conditions import ROW_ENVS
+from agentrl.config.evaluations import eval_files
 from agentrl.config.run import RunConfig
 from agentrl.envs.env import Env
 from agentrl.envs.given import GivenSource, listed
-from agentrl.envs.sources import JsonlSource
+from agentrl.envs.sources import RowSource
 from agentrl.errors import ConfigError
 from agentrl.types import Task, TaskSource
 
@@ -36,13 +38,13 @@ def open_source(config: RunConfig, env_class: type[Env]) -> TaskSource:
     Raises ConfigError when there are none.
     """
     if config.prompt_data is not None:
-        endless = config.num_rollout is not None and config.num_epoch is None
-        return JsonlSource(
+        return RowSource(
             config.prompt_data,
             seed=config.rollout_seed,
             shuffle=config.rollout_shuffle,
-            num_epoch=None if endless else config.num_epoch or 1,
+            num_epoch=None if config.num_rollout is not None else config.num_epoch or 1,
             required_keys=[config.dialogue_key] if config.dialogue_key is not None else [],
+            names=_names(config),
         )
     source = own_source(config, env_class)
     if source is None and config.eval_only:
@@ -72,16 +74,12 @@ def open_eval_sets(config: RunConfig, env_class: type[Env]) -> dict[str, list[Ta
 
     Raises ConfigError when there are none, and evaluations are asked for.
     """
-    words = config.eval_prompt_data
-    if not words:
-        sets = {} if config.prompt_data else _own_sets(config, env_class)
-        if not sets and (config.eval_only or config.eval_interval is not None):
-            raise ConfigError(_no_sets(config, env_class))
-        return sets
-    if len(words) % 2:
-        raise ConfigError(f"--eval-prompt-data wants pairs NAME PATH, not {len(words)} words")
-    pairs = zip(words[::2], words[1::2], strict=True)
-    return {name: anyio.run(_read_all, Path(path)) for name, path in pairs}
+    if files := eval_files(config):
+        return {name: anyio.run(_read_all, Path(path), config) for name, path in files.items()}
+    sets = {} if config.prompt_data else _own_sets(config, env_class)
+    if not sets and (config.eval_only or config.eval_interval is not None):
+        raise ConfigError(_no_sets(config, env_class))
+    return sets
 
 
 def _own_sets(config: RunConfig, env_class: type[Env]) -> dict[str, list[Task]]:
@@ -110,5 +108,26 @@ def _no_sets(config: RunConfig, env_class: type[Env]) -> str:
     )
 
 
-async def _read_all(path: Path) -> list[Task]:
-    return [task async for task in JsonlSource(path).tasks()]
+def _names(config: RunConfig) -> dict[str, str]:
+    """Where a row has what each task has under these keys."""
+    return {"metadata": config.metadata_key, "tools": config.tool_key}
+
+
+def _keys_of_evaluations(config: RunConfig) -> dict[str, str]:
+    """The keys under which rows of evaluations hold what the environments for rows look for under
+    those of training, by these."""
+    if config.env not in ROW_ENVS:
+        return {}
+    usual = {"input_key": "input", "label_key": "label"} | config.env_args
+    given = {
+        usual["input_key"]: config.eval_input_key,
+        usual["label_key"]: config.eval_label_key,
+        "tools": config.eval_tool_key,
+    }
+    return {name: key for name, key in given.items() if key is not None}
+
+
+async def _read_all(path: Path, config: RunConfig) -> list[Task]:
+    keys = _keys_of_evaluations(config)
+    source = RowSource(path, required_keys=list(keys.values()), names=_names(config) | keys)
+    return [task async for task in source.tasks()]

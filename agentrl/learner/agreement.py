@@ -1,19 +1,20 @@
-"""Ranks that fail together: what goes wrong on one is raised on all.
+"""Ranks that fail together: what goes wrong on one, or differs between them, is raised on all.
 
 A rank that raises alone leaves the others in a collective until its timeout. So work that can fail
 on one rank is attempted, its error is told to the others as data, and all raise.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import msgspec
 
 from agentrl import errors
-from agentrl.errors import AgentRLError, InfrastructureError
+from agentrl.errors import AgentRLError, DataError, InfrastructureError
 
-__all__ = ["Failure", "Rank", "attempt", "by_source", "failure_of", "retold"]
+__all__ = ["Failure", "Rank", "attempt", "by_source", "failure_of", "require_same", "retold"]
 
 T = TypeVar("T")
 
@@ -74,6 +75,24 @@ def by_source(rank: Rank, action: Callable[[], T], kind: Any) -> T:
         raise retold(0, word.failure)
     found: T = msgspec.msgpack.decode(word.answer, type=kind, dec_hook=_to_path)
     return found
+
+
+def require_same(
+    answers: Mapping[str, Any], all_gather: Callable[[Any], list[Any]], advice: str
+) -> None:
+    """Raise DataError, on all ranks, unless each has the same `answers`. Collective."""
+    mine = {
+        name: blake2b(msgspec.msgpack.encode(answer, enc_hook=float), digest_size=16).hexdigest()
+        for name, answer in answers.items()
+    }
+    ranks = all_gather(mine)
+    for name in answers:
+        odd = [str(rank) for rank, its in enumerate(ranks) if its[name] != ranks[0][name]]
+        if odd:
+            raise DataError(
+                f"learner rank {', '.join(odd)} of {len(ranks)} has another {name} than rank 0: "
+                f"{advice}"
+            )
 
 
 class _Word(msgspec.Struct, frozen=True):

@@ -7,28 +7,33 @@ segments and two roles. The path is the learner's own (`train_lease`); the backe
 each micro-batch is given and gives back. Refused are what the path itself refuses (an answer of a
 wrong length, or not finite), a loss that is none, a gradient at a label that is not trained, a loss
 that depends on the order of micro-batches, credit that is not the same twice, a state that does not
-come back, and a hang: each with a line of the user's file. The process is killed with all that it
-began.
+come back, and a hang: each with a line of the user's file; and flags that it never asks for. The
+process is killed with all that it began.
 """
 
 import faulthandler
+import inspect
+import json
 import os
 import random
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from tempfile import TemporaryFile
+from typing import IO, Any
 
 import msgspec
 import numpy as np
 import torch
 from torch import Tensor
 
+from agentrl import child
 from agentrl.algorithms.base import Algorithm, credits_of
-from agentrl.algorithms.load import check_algorithm, load_algorithm
+from agentrl.algorithms.load import check_algorithm, load_algorithm, users_flag
 from agentrl.algorithms.rows import LossFn, MicroBatch, Outputs
 from agentrl.columns import COLUMNS, Column
 from agentrl.config.run import RunConfig
@@ -37,6 +42,7 @@ from agentrl.learner.backend import StepResult
 from agentrl.learner.iteration import train_lease
 from agentrl.learner.measures import Measures, joined, measured
 from agentrl.learner.rows import Trajectory, decode_trajectory
+from agentrl.learner.unread_terms import Noting, unread_terms
 from agentrl.lineage import Lineage
 from agentrl.types import (
     EpisodeFacts,
@@ -59,33 +65,50 @@ LIMIT_S = 60.0
 #: Seconds that the process has to start in, and to import torch.
 _START_S = 300.0
 _VOCABULARY = 16
-_LEASES = (3, 4)
 
 
-def try_algorithm(cfg: RunConfig, limit_s: float = LIMIT_S) -> None:
-    """Raise ConfigError for an algorithm that fails its trial."""
-    process = subprocess.Popen(  # noqa: S603 - ourselves, no shell
-        [sys.executable, "-m", __name__, str(limit_s)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
-        start_new_session=True,
+def try_algorithm(
+    cfg: RunConfig, said: Mapping[str, str] | None = None, limit_s: float = LIMIT_S
+) -> None:
+    """Raise ConfigError for an algorithm that fails its trial, and for a flag of its objective that
+    it never reads. `said`: the fields that somebody set, as they were spelled."""
+    python = [sys.executable, "-P"]  # a file of the current directory may be called random.py
+    code = (
+        "import json, os, sys; sys.path[:] = json.loads(os.environ.pop('AGENTRL_TRIAL_PATH')); "
+        f"from {__name__} import main; main(float(sys.argv[1]))"
     )
-    try:
-        verdict, said = process.communicate(msgspec.json.encode(cfg), limit_s + _START_S)
-    except subprocess.TimeoutExpired:
-        verdict, said = b"", b""
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    told = {"AGENTRL_TRIAL_PATH": json.dumps(sys.path), "OMP_NUM_THREADS": "1"}
+    # Files: what the user's code has started may hold a pipe open for ever.
+    with TemporaryFile() as asked, TemporaryFile() as answered, TemporaryFile() as printed:
+        asked.write(msgspec.json.encode((cfg, said or {})))
+        asked.seek(0)
+        process = subprocess.Popen(  # noqa: S603 - ourselves, no shell
+            [*python, child.__file__, str(os.getpid()), *python, "-c", code, str(limit_s)],
+            stdin=asked,
+            stdout=answered,
+            stderr=printed,
+            env=os.environ | told,
+            start_new_session=True,
+        )
+        try:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(limit_s + _START_S)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        verdict, output = (_read(file) for file in (answered, printed))
     if verdict:
         text: str = msgspec.json.decode(verdict, type=str)
     else:
-        text = _of_a_death(said.decode("utf-8", "replace"), limit_s)
+        text = _of_a_death(output.decode("utf-8", "replace"), limit_s)
     if text:
-        raise ConfigError(f"--advantage-estimator {cfg.advantage_estimator}: {text}")
+        raise ConfigError(f"{users_flag(cfg)}: {text}")
+
+
+def _read(file: IO[bytes]) -> bytes:
+    file.seek(0)
+    return file.read()
 
 
 def _of_a_death(said: str, limit_s: float) -> str:
@@ -103,12 +126,13 @@ def _of_a_death(said: str, limit_s: float) -> str:
 # ---- in the process of its own -------------------------------------------------------------------
 
 
-def _main() -> None:
+def main(limit_s: float) -> None:
+    """What the child runs."""
     verdicts = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what the user's code prints is no verdict
-    cfg = msgspec.json.decode(sys.stdin.buffer.read(), type=RunConfig)
-    faulthandler.dump_traceback_later(float(sys.argv[1]), exit=True)
-    verdict = _problem(cfg)
+    cfg, said = msgspec.json.decode(sys.stdin.buffer.read(), type=tuple[RunConfig, dict[str, str]])
+    faulthandler.dump_traceback_later(limit_s, exit=True)
+    verdict = _problem(Noting.of(cfg)) or unread_terms(cfg, said)
     faulthandler.cancel_dump_traceback_later()
     verdicts.write(msgspec.json.encode(verdict or ""))
     verdicts.flush()
@@ -144,10 +168,12 @@ class _BrokenError(AgentRLError):
 
 
 def _play(algorithm: Algorithm) -> None:
-    lineage = Lineage(VersionRow(v, v - 1 if v else None, v) for v in range(max(_LEASES)))
-    backend = _Backend()
-    for number in _LEASES:
-        lease = _Lease(number, max(3, algorithm.needs.min_group + 1))
+    bound = algorithm.cfg.staleness_bound
+    leases = (bound + 3, bound + 4)
+    lineage = Lineage(VersionRow(v, v - 1 if v else None, v) for v in range(leases[-1]))
+    backend = _Backend(reads_all=algorithm.needs.all_labels)
+    for number in leases:
+        lease = _Lease(number, max(3, algorithm.needs.min_group + 1), bound)
         for group in lease.header.groups:
             if credits_of(algorithm, group) != credits_of(algorithm, group):
                 raise _BrokenError(
@@ -156,6 +182,7 @@ def _play(algorithm: Algorithm) -> None:
                     "values",
                     "credit",
                 )
+            algorithm.teaches(group.rewards[0])
         train_lease(lease.header, algorithm, backend, lineage, lease.fetch)
     kept = algorithm.state()
     again = load_algorithm(algorithm.cfg)
@@ -169,7 +196,7 @@ def _line_of(algorithm: Algorithm | None, methods: Sequence[str]) -> str:
     """Where the user wrote the first of these methods."""
     for cls in type(algorithm).__mro__:
         for method in methods:
-            code = getattr(vars(cls).get(method), "__code__", None)
+            code = getattr(inspect.unwrap(vars(cls).get(method, len)), "__code__", None)
             if code is not None and is_users(code.co_filename):
                 return f" ({shown_path(code.co_filename)}:{code.co_firstlineno})"
     return ""
@@ -179,9 +206,11 @@ class _Backend:
     """One rank whose model is a table of scores that learns nothing: the loss is looked at."""
 
     data_parallel_rank, data_parallel_size = 0, 1
+    columns: tuple[Column, ...] = ()
     is_source = True
 
-    def __init__(self) -> None:
+    def __init__(self, *, reads_all: bool) -> None:
+        self._reads_all = reads_all
         generator = torch.Generator().manual_seed(0)
         self._table = torch.randn(_VOCABULARY, _VOCABULARY, generator=generator)
 
@@ -207,6 +236,10 @@ class _Backend:
         if not isinstance(loss, Tensor) or loss.numel() != 1 or not bool(torch.isfinite(loss)):
             shown = f"{loss!r:.100}"
             raise _BrokenError(f"the loss is {shown}; a finite scalar is wanted", "loss")
+        if not isinstance(report, Mapping):
+            raise _BrokenError(
+                f"the loss reports {report!r:.100}; measures by name are wanted", "loss"
+            )
         if batch.columns["mask"].any() and not loss.requires_grad:
             raise _BrokenError("the loss has no gradient", "loss", "advantages")
         self._look_at_gradient(batch, loss, out)
@@ -219,7 +252,7 @@ class _Backend:
         for name, value_T in (("logprobs_T", out.logprobs_T), ("entropy_T", out.entropy_T)):
             (grad_T,) = torch.autograd.grad(loss, value_T, retain_graph=True, allow_unused=True)
             odd = 0 if grad_T is None else int((grad_T[untrained_T] != 0).sum())
-            if odd:
+            if odd and not self._reads_all:
                 raise _BrokenError(
                     f"the loss has a gradient at {odd} labels of {name} that are not trained: use "
                     "column `mask`",
@@ -237,13 +270,18 @@ class _Backend:
     def all_reduce_sum(self, values: Sequence[float]) -> list[float]:
         return list(values)
 
+    def all_gather(self, value: Any) -> list[Any]:
+        return [value]
+
 
 class _Lease:
-    """A lease of `size` episodes a group, and the rows behind it."""
+    """A lease of `size` episodes a group, and the rows behind it. The first turn of each trajectory
+    is older than `bound`, so that not all that was sampled is trained."""
 
-    def __init__(self, number: int, size: int) -> None:
+    def __init__(self, number: int, size: int, bound: int) -> None:
         self._random = random.Random(number)
         self._number = number
+        self._stale = number - 2 - bound
         self._data: list[list[bytes]] = []
         groups = [
             self._group(1, [0.5] * size, self._plain),
@@ -296,19 +334,17 @@ class _Lease:
             kinds += [SpanKind.SAMPLED] * sampled + [SpanKind.UNTRUSTED] * answered
             turns += [turn] * (sampled + answered)
         is_sampled = np.array(kinds) == SpanKind.SAMPLED
-        version, count = self._number - 1, int(is_sampled.sum())
+        versions = np.where(np.array(turns) == 0, self._stale, self._number - 1)
+        counted = Counter(versions[is_sampled].tolist())
         columns = {
             "tokens": [self._random.randrange(_VOCABULARY) for _ in kinds],
             "kinds": kinds,
             "logprobs": np.where(is_sampled, -self._random.uniform(1, 3), 0.0),
-            "versions": np.where(is_sampled, version, -1),
+            "versions": np.where(is_sampled, versions, -1),
             "turns": turns,
         }
-        meta = TrajectoryMeta(len(kinds), count, 2, reward, [(version, count)], **facts)
+        num_sampled = int(is_sampled.sum())
+        meta = TrajectoryMeta(len(kinds), num_sampled, 2, reward, sorted(counted.items()), **facts)
         row = TrajectoryRow(episode, meta, PayloadRef("trial", 1, len(self._data), 0, 0))
         self._data.append([np.array(columns[n], c.dtype).tobytes() for n, c in COLUMNS.items()])
         return row
-
-
-if __name__ == "__main__":
-    _main()

@@ -7,11 +7,12 @@ advantages and the loss. Neither looks inside the other.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from agentrl.algorithms.rows import LossFn, MicroBatch
+from agentrl.columns import Column
 from agentrl.learner.measures import Measures
 
 __all__ = ["Models", "StepResult", "TrainBackend"]
@@ -35,11 +36,13 @@ class Models(Protocol):
     """What an iteration needs of a backend. Every method is collective: all ranks call it, in the
     same order. Data-parallel ranks may hold different numbers of micro-batches, also none.
 
-    data_parallel_rank, data_parallel_size: which share of the rows this rank trains.
+    data_parallel_rank, data_parallel_size: which share of the rows this rank trains. columns: what
+    it wants of trajectories, beside what an algorithm needs.
     """
 
     data_parallel_rank: int
     data_parallel_size: int
+    columns: tuple[Column, ...]
 
     def run(self, model: str, micro_batches: Sequence[MicroBatch]) -> list[Tensor]:
         """What `model` makes of them, forward only: one detached float32 [T] for each micro-batch,
@@ -55,6 +58,11 @@ class Models(Protocol):
 
     def all_reduce_sum(self, values: Sequence[float]) -> list[float]:
         """Sums over data-parallel ranks, in float64."""
+        ...
+
+    def all_gather(self, value: Any) -> list[Any]:
+        """`value`, which msgpack can carry, of every rank (not of data-parallel ones alone), in
+        the order of ranks."""
         ...
 
 

@@ -17,7 +17,7 @@ import torch
 
 from agentrl.algorithms.base import Algorithm
 from agentrl.algorithms.rows import MicroBatch, Row
-from agentrl.columns import EXCLUDED
+from agentrl.columns import EXCLUDED, Column
 from agentrl.errors import DataError
 from agentrl.learner.packing import first_fit_decreasing
 from agentrl.learner.plan import PlannedRow
@@ -36,6 +36,7 @@ __all__ = [
     "TrainSequence",
     "build_sequence",
     "check_columns",
+    "check_masks",
     "micro_batch",
     "pack",
     "shift",
@@ -52,6 +53,12 @@ class BatchRules:
     number: int
     lineage: Lineage
     algorithm: Algorithm
+    of_backend: tuple[Column, ...] = ()
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """What is wanted of a trajectory beside the columns that every one has."""
+        return (*self.algorithm.needs.columns, *self.of_backend)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +104,10 @@ def build_sequence(planned: PlannedRow, trajectory: Trajectory, rules: BatchRule
     """
     algorithm, length = rules.algorithm, len(trajectory.tokens_L)
     columns: dict[str, npt.NDArray[Any]] = {
-        column.name: shift(trajectory.optional[column], column.fill)
-        for column in algorithm.needs.columns
+        column.name: shift(trajectory.optional[column], column.fill) for column in rules.columns
     }
     columns["weights"] = np.full(length, planned.weight, dtype=np.float32)
-    row = Row(planned.row, planned.credit, trajectory.tokens_L, columns)
+    row = Row(planned.row, planned.credit, trajectory.tokens_L, columns, planned.first_turn)
     if not algorithm.needs.engines:
         columns["demonstrated"] = shift(trajectory.demonstrated_L, False)
         columns["mask"] = np.arange(length) < length - 1
@@ -142,20 +148,35 @@ def _played(row: Row, trajectory: Trajectory, rules: BatchRules) -> npt.NDArray[
 
 def _narrow(row: Row, algorithm: Algorithm) -> None:
     """Leave out what the algorithm does; it cannot bring anything back."""
-    found = np.asarray(algorithm.mask(row))
     expected = row.columns["mask"]
+    expected.setflags(write=False)
+    found = np.asarray(algorithm.mask(row))
     if found.shape != expected.shape or found.dtype != np.bool_:
         raise DataError(
             f"{algorithm.name}.mask returned {found.dtype} of shape {found.shape} for episode "
             f"{row.trajectory.episode}: return a bool for each of its {len(expected)} labels"
         )
     row.columns["mask"] = expected & found
+    row.columns["mask"].setflags(write=False)
 
 
-def check_columns(rows: Sequence[Row], algorithm: Algorithm) -> None:
+def check_masks(
+    rows: Sequence[Row], masks: Sequence[npt.NDArray[np.bool_]], algorithm: Algorithm
+) -> None:
+    """Raise DataError for a row whose mask is not the one that it had."""
+    for row, mask in zip(rows, masks, strict=True):
+        if row.columns.get("mask") is not mask:
+            raise DataError(
+                f"{algorithm.name}.advantages replaced column mask of episode "
+                f"{row.trajectory.episode}: leave labels out by the method `mask`"
+            )
+
+
+def check_columns(rows: Sequence[Row], rules: BatchRules) -> None:
     """Raise DataError unless every row has the same columns, each a number for every label, or
-    what the algorithm has declared."""
-    declared = {column.name: column.shape for column in algorithm.needs.columns}
+    what its declaration says."""
+    algorithm = rules.algorithm
+    declared = {column.name: column.shape for column in rules.columns}
     for row in rows:
         if row.columns.keys() != rows[0].columns.keys():
             odd = sorted(row.columns.keys() ^ rows[0].columns.keys())
@@ -168,6 +189,11 @@ def check_columns(rows: Sequence[Row], algorithm: Algorithm) -> None:
                     f"{algorithm.name}.advantages: column {name} of episode "
                     f"{row.trajectory.episode} has shape {column_L.shape}; a number is wanted for "
                     f"each of its {len(row.tokens_L)} labels"
+                )
+            if column_L.dtype.kind not in "biuf":
+                raise DataError(
+                    f"{algorithm.name}.advantages: column {name} of episode "
+                    f"{row.trajectory.episode} is of dtype {column_L.dtype}; numbers are wanted"
                 )
 
 

@@ -12,16 +12,17 @@ from pathlib import Path
 import msgspec
 
 from agentrl.algorithms.base import Algorithm
+from agentrl.config.first_weights import brings_optimizer
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, DataError
 from agentrl.learner.agreement import by_source
 from agentrl.learner.backend import TrainBackend
 from agentrl.learner.checkpointing import CheckpointWriter, restore_newest
-from agentrl.learner.checkpoints import Checkpoint
+from agentrl.learner.checkpoints import Checkpoint, require_covered
 from agentrl.learner.schedule import KEPT
 from agentrl.wire.messages import Welcome
 
-__all__ = ["Checkpoints", "agree", "hf_directory", "keeps_models"]
+__all__ = ["Checkpoints", "agree", "hf_directory", "keeps_models", "root_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -39,9 +40,14 @@ class Checkpoints:
         self._cfg = cfg = algorithm.cfg
         self._algorithm = algorithm
         self._backend = backend
-        self._root = _root(cfg)
+        self._root = root_of(cfg)
         self._writer = CheckpointWriter(
-            self._root, backend, run_id=cfg.run_id or "", keep=KEPT, files=self._files
+            self._root,
+            backend,
+            run_id=cfg.run_id or "",
+            keep=KEPT,
+            retain=_retained(cfg, self._root),
+            files=self._files,
         )
 
     def restore(self, welcome: Welcome) -> Checkpoint | None:
@@ -59,7 +65,7 @@ class Checkpoints:
                 f"{self._cfg.run_id}: save elsewhere, and take the weights along with --load"
             )
         self._refuse_gap(found, welcome)
-        if found is None and self._cfg.load is not None:
+        if found is None and self._cfg.load is not None and brings_optimizer(self._cfg):
             first = restore_newest(Path(self._cfg.load), self._backend)
             if first is None:
                 raise ConfigError(f"--load {self._cfg.load}: there is no checkpoint")
@@ -71,7 +77,7 @@ class Checkpoints:
         return found
 
     def _files(self) -> dict[str, bytes]:
-        kept = _AlgorithmState(self._algorithm.name, self._algorithm.state())
+        kept = _AlgorithmState(self._algorithm.state_name, self._algorithm.state())
         return {_ALGORITHM: msgspec.msgpack.encode(kept)}
 
     def _restore_algorithm(self, found: Checkpoint) -> None:
@@ -81,26 +87,20 @@ class Checkpoints:
         )
         if kept is None:
             return
-        if kept.name == self._algorithm.name:
+        if kept.name in (self._algorithm.state_name, self._algorithm.name):
             self._algorithm.restore(kept.state)
         elif kept.state:
             logger.warning(
                 "%s holds the state of %s; %s begins without one",
                 found.directory,
                 kept.name,
-                self._algorithm.name,
+                self._algorithm.state_name,
             )
 
     def _refuse_gap(self, found: Checkpoint | None, welcome: Welcome) -> None:
-        """What the buffer has let go can be trained by nobody again."""
-        retired = welcome.retired_through
-        if retired > (found.iteration if found is not None else 0):
-            has = "no checkpoint" if found is None else f"none newer than {found.directory.name}"
-            raise ConfigError(
-                f"--save {self._root} has {has}, and this run's leases up to {retired} are retired:"
-                f" their trajectories are gone, only a checkpoint of iteration {retired} or later"
-                " goes on. Name the folder that the run saved to with --save"
-            )
+        """A checkpoint that the ledger has gone past, or that it does not know."""
+        newest = 0 if found is None else found.iteration
+        require_covered(self._root, newest, welcome.retired_through)
         if found is not None and all(row.version != found.version for row in welcome.versions):
             raise DataError(
                 f"{found.directory} rests on version {found.version}, which the ledger lacks: it is"
@@ -118,6 +118,8 @@ _ALGORITHM = "algorithm.msgpack"
 
 
 class _AlgorithmState(msgspec.Struct, frozen=True):
+    """`name`: `Algorithm.state_name`; of an older release, the class's alone."""
+
     name: str
     state: bytes
 
@@ -148,7 +150,17 @@ def hf_directory(cfg: RunConfig, iteration: int) -> Path:
     return Path(cfg.run_dir) / cfg.run_id / "hf"
 
 
-def _root(cfg: RunConfig) -> Path:
+def _retained(cfg: RunConfig, root: Path) -> int:
+    """Of every how many iterations a checkpoint is kept for good; 0: of none. What a folder of the
+    user's own gets, it keeps."""
+    if cfg.save_retain_interval is not None:
+        return cfg.save_retain_interval
+    is_runs_own = cfg.run_id is not None and root == Path(cfg.run_dir) / cfg.run_id / "recovery"
+    return 0 if is_runs_own else 1
+
+
+def root_of(cfg: RunConfig) -> Path:
+    """Where the run's checkpoints go."""
     if cfg.save is not None and not cfg.eval_only:  # it may be the folder of the run that is scored
         return Path(cfg.save)
     if cfg.run_id is None:

@@ -45,8 +45,9 @@ def restore_newest(root: Path, backend: Stateful) -> Checkpoint | None:
 
 
 class CheckpointWriter:
-    """Writes the checkpoints of one run into `root` and keeps the `keep` newest. `files`: what goes
-    in beside the backend's state, by file name.
+    """Writes the checkpoints of one run into `root` and keeps the `keep` newest, and for good those
+    of every `retain` iterations (0: none). `files`: what goes in beside the backend's state, by
+    file name.
 
     NEW -> OPEN (`begin`) -> OPEN (`save`, again and again)
     """
@@ -58,6 +59,7 @@ class CheckpointWriter:
         *,
         run_id: str,
         keep: int = 2,
+        retain: int = 0,
         files: Callable[[], Mapping[str, bytes]] = dict,
     ) -> None:
         if keep < 1:
@@ -66,6 +68,7 @@ class CheckpointWriter:
         self._backend = backend
         self._run_id = run_id
         self._keep = keep
+        self._retain = retain
         self._files = files
         self._newest: Checkpoint | None = None
 
@@ -97,7 +100,7 @@ class CheckpointWriter:
                 " before are as they were"
             ) from error
         if self._backend.is_source:
-            checkpoints.keep(self._root, self._keep)
+            checkpoints.keep(self._root, self._keep, self._retain)
         return self._newest
 
     def _write(self, iteration: int, version: int) -> Checkpoint:

@@ -10,6 +10,7 @@ before it is believed. Nothing here is collective: one process works on a root.
 """
 
 import logging
+import math
 import re
 import shutil
 import uuid
@@ -18,16 +19,18 @@ from pathlib import Path
 import msgspec
 
 from agentrl import disk
-from agentrl.errors import DataError, InfrastructureError
+from agentrl.errors import ConfigError, DataError, InfrastructureError
 from agentrl.learner.manifest import Manifest, describe, read_verified
 
 __all__ = [
     "Checkpoint",
     "create",
     "discard",
+    "find_whole",
     "iterations",
     "keep",
     "newest_valid",
+    "require_covered",
     "seal",
     "set_aside_after",
     "sweep",
@@ -36,6 +39,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 _STATE = "state"
+_MAX_TOLD = 4
 _NAME = re.compile(r"iteration_(\d{7,})")
 
 
@@ -61,6 +65,18 @@ class Checkpoint(msgspec.Struct, frozen=True):
         return self.directory / _STATE
 
 
+def require_covered(root: Path, newest: int, retired: int) -> None:
+    """Raise ConfigError where the newest checkpoint (0: none) is older than what the buffer has let
+    go: that can be trained by nobody again."""
+    if retired > newest:
+        has = f"none newer than iteration {newest}" if newest else "no checkpoint"
+        raise ConfigError(
+            f"--save {root} has {has}, and this run's leases up to {retired} are retired: their"
+            f" trajectories are gone, only a checkpoint of iteration {retired} or later goes on."
+            " Name the folder that the run saved to with --save"
+        )
+
+
 def iterations(root: Path) -> dict[int, Path]:
     """Directories that bear a checkpoint's name, oldest first, or `root` alone if it bears one;
     nothing is verified."""
@@ -73,32 +89,43 @@ def iterations(root: Path) -> dict[int, Path]:
 
 
 def newest_valid(root: Path) -> Checkpoint | None:
-    """The newest checkpoint that verifies; None when `root` holds none.
+    """The newest checkpoint that verifies; None when `root` holds none. Raises as `find_whole`; a
+    damaged one that is passed over is logged."""
+    found, damaged = find_whole(root)
+    for why in damaged:
+        log.warning("checkpoint skipped: %s", why)
+    return found
 
-    A damaged one is logged, and the one before is tried. DataError when there are some and all are
-    damaged: to begin from nothing then is for a person to say. InfrastructureError for one that
-    cannot be read: it may be whole, and to pass it over would be to give it up.
+
+def find_whole(root: Path, most_bytes: float = math.inf) -> tuple[Checkpoint | None, list[str]]:
+    """The newest checkpoint that verifies (None when `root` holds none), and what is wrong with
+    each newer one. `most_bytes` of each are compared with their digests, as `read_verified` says.
+
+    DataError when there are some and all are damaged: to begin from nothing then is for a person to
+    say. InfrastructureError for one that cannot be read: it may be whole, and to pass it over would
+    be to give it up.
     """
-    directories = iterations(root)
-    for iteration, directory in reversed(directories.items()):
+    damaged: list[str] = []
+    for iteration, directory in reversed(iterations(root).items()):
         try:
-            manifest = read_verified(directory)
+            manifest = read_verified(directory, most_bytes)
             if manifest.iteration != iteration:
                 raise DataError(f"{directory}: its manifest is of iteration {manifest.iteration}")
-            return Checkpoint(directory, manifest)
+            return Checkpoint(directory, manifest), damaged
         except DataError as error:
-            log.warning("checkpoint skipped: %s", error)
+            damaged.append(str(error))
         except OSError as error:
             raise InfrastructureError(
                 f"checkpoint {directory} cannot be read: {error}; nothing says that it is damaged,"
                 " so none older is taken: mend the disk, or move it away"
             ) from error
-    if directories:
+    if damaged:
+        shown = "".join(f"\n    {why}" for why in damaged[:_MAX_TOLD])
         raise DataError(
-            f"none of the {len(directories)} checkpoints in {root} is whole (the log says what each"
-            " lacks): bring one back from a copy, or start a run that does not continue from there"
+            f"none of the {len(damaged)} checkpoints in {root} is whole: bring one back from a"
+            f" copy, or start a run that does not continue from there:{shown}"
         )
-    return None
+    return None, damaged
 
 
 def create(root: Path, iteration: int) -> Path:
@@ -126,12 +153,14 @@ def discard(partial: Path) -> None:
     shutil.rmtree(partial, onerror=_log_failure)
 
 
-def keep(root: Path, num: int) -> None:
-    """Remove all but the `num` newest checkpoints, and what interrupted writes left behind. What
-    cannot be removed is logged."""
+def keep(root: Path, num: int, retain: int = 0) -> None:
+    """Remove all but the `num` newest checkpoints and those of every `retain` iterations (0: none),
+    and what interrupted writes left behind. What cannot be removed is logged."""
     if num < 1:
         raise ValueError(f"{num} checkpoints cannot be kept; at least 1")
-    for directory in list(iterations(root).values())[:-num]:
+    for iteration, directory in list(iterations(root).items())[:-num]:
+        if retain and iteration % retain == 0:
+            continue
         try:
             directory.rename(_hidden(directory, "removed"))
         except OSError as error:

@@ -11,8 +11,10 @@ from functools import partial
 import torch
 
 from agentrl.algorithms.base import Algorithm, Needs
-from agentrl.algorithms.rows import Row
+from agentrl.algorithms.mismatch import with_mismatch
+from agentrl.algorithms.rows import LossFn, Row
 from agentrl.columns import EXCLUDED, Column
+from agentrl.learner.agreement import require_same
 from agentrl.learner.backend import Models, StepResult
 from agentrl.learner.batch import (
     BatchCounts,
@@ -20,6 +22,7 @@ from agentrl.learner.batch import (
     TrainSequence,
     build_sequence,
     check_columns,
+    check_masks,
     micro_batch,
     pack,
 )
@@ -55,11 +58,18 @@ def train_lease(
     lineage: Lineage,
     fetch: FetchRows,
 ) -> IterationResult:
-    """Train on a lease. Collective. Raises as `plan_iteration`, `fetch`, `Lineage.checked_age`."""
+    """Train on a lease. Collective. Raises as `plan_iteration`, `fetch`, `Lineage.checked_age`, and
+    DataError where ranks do not plan alike."""
     algorithm.begin(header)
     plans = plan_iteration(header, algorithm, backend.data_parallel_size)
+    require_same(
+        {f"plan of lease {header.number}": plans, "`state`": algorithm.state()},
+        backend.all_gather,
+        f"{algorithm.name} must answer alike in every process; what goes through a set, `hash`, a "
+        "clock or an unseeded generator does not",
+    )
     shards = [plan.shards[backend.data_parallel_rank] for plan in plans]
-    rules = BatchRules(header.number, lineage, algorithm)
+    rules = BatchRules(header.number, lineage, algorithm, backend.columns)
     counts = BatchCounts()
     max_age = -1
     steps: list[list[list[Row]]] = []
@@ -70,14 +80,27 @@ def train_lease(
         steps.append(pack(rows, algorithm.cfg.micro_batch_tokens))
     _run_passes(steps, algorithm.needs, backend)
     by_step = [[row for rows in step for row in rows] for step in steps]
+    masks = [row.columns["mask"] for rows in by_step for row in rows]
     algorithm.advantages([row for rows in by_step for row in rows], backend.all_reduce_sum)
+    check_masks([row for rows in by_step for row in rows], masks, algorithm)
     for rows in by_step:
-        check_columns(rows, algorithm)
-    loss_fn = partial(algorithm.loss, "policy")
+        check_columns(rows, rules)
     results = [
-        backend.step("policy", [micro_batch(rows) for rows in step], loss_fn) for step in steps
+        backend.step("policy", [micro_batch(rows) for rows in step], _loss(algorithm, index))
+        for index, step in enumerate(steps)
     ]
     return IterationResult(tuple(results), *_over_ranks(counts, max_age, backend))
+
+
+def _loss(algorithm: Algorithm, step: int) -> LossFn:
+    """Engine and learner are compared at the start of the iteration: beside a later step, only
+    where a pass has made the column for it anyway."""
+    loss_fn: LossFn = partial(algorithm.loss, "policy")
+    needs = algorithm.needs
+    has_prox = step == 0 or needs.later_prox or "prox" in needs.passes
+    if needs.engines and has_prox:
+        loss_fn = with_mismatch(loss_fn, algorithm.cfg.staleness_bound)
+    return loss_fn
 
 
 def _load(
@@ -85,7 +108,7 @@ def _load(
 ) -> list[tuple[list[TrainSequence], BatchCounts]]:
     """For each step, its sequences on this rank and what is missing from it."""
     rows = [planned.row for shard in shards for planned in shard]
-    trajectories = iter(fetch(rows, (EXCLUDED, *rules.algorithm.needs.columns)))
+    trajectories = iter(fetch(rows, (EXCLUDED, *rules.columns)))
     loaded = []
     for shard in shards:
         sequences: list[TrainSequence] = []
@@ -112,7 +135,7 @@ def _run_passes(steps: Sequence[Sequence[Sequence[Row]]], needs: Needs, backend:
     of a policy have `prox`: at the first one it is the current policy."""
     if "prox" in needs.passes:
         _run_pass("prox", steps, backend)
-    elif needs.engines and len(steps) > 1:
+    elif needs.engines and needs.later_prox and len(steps) > 1:
         _run_pass("prox", steps[1:], backend)
     for name in sorted(needs.models) if steps else ():
         _run_pass(name, steps, backend)

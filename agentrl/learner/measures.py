@@ -33,7 +33,12 @@ def measured(report: Mapping[str, Tensor]) -> Measures:
     """The numbers of one report. Raises DataError where a metric wants others than were given."""
     measures = {name: tuple(tensor.flatten().tolist()) for name, tensor in report.items()}
     for name, measure in measures.items():
-        metric = _declared(name)
+        known, metric = REGISTRY.find(f"train/{name}"), _declared(name)
+        if known is not None and metric is None:
+            raise DataError(
+                f"the loss reports {name}, and train/{name} is measured by the learner: choose "
+                "another name"
+            )
         if metric is not None and len(measure) != _WIDTHS[str(metric.reduce)]:
             raise DataError(
                 f"the loss reports {len(measure)} numbers for train/{name}, whose reduction "
@@ -47,7 +52,7 @@ def joined(parts: Iterable[Mapping[str, Measure]]) -> Measures:
     found: Measures = {}
     for part in parts:
         for name, new in part.items():
-            found[name] = _join(_declared(name), found[name], new) if name in found else tuple(new)
+            found[name] = _join(name, found[name], new) if name in found else tuple(new)
     return found
 
 
@@ -63,7 +68,10 @@ def value_of(name: str, measure: Measure, num_steps: int) -> float | None:
     return total / num if num else None
 
 
-def _join(metric: Metric | None, old: Measure, new: Measure) -> Measure:
+def _join(name: str, old: Measure, new: Measure) -> Measure:
+    if len(old) != len(new):
+        raise DataError(f"the loss reports {len(old)} numbers for {name}, then {len(new)}")
+    metric = _declared(name)
     if metric is not None and metric.reduce == "max":
         return new if new[0] > old[0] or math.isnan(new[0]) else old
     return tuple(a + b for a, b in zip(old, new, strict=True))

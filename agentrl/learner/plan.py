@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agentrl.algorithms.base import Algorithm, credits_of
-from agentrl.algorithms.rows import Credit
+from agentrl.algorithms.rows import Credit, first_turns
 from agentrl.errors import DataError
 from agentrl.learner.packing import balance, split_evenly
 from agentrl.types import EpisodeId, GroupRows, LeaseHeader, TrajectoryRow
@@ -21,12 +21,13 @@ __all__ = ["PlannedRow", "StepPlan", "plan_iteration"]
 
 @dataclass(frozen=True, slots=True)
 class PlannedRow:
-    """One trajectory to train: its credit, and the weight of each of its trained tokens in the
-    step's loss (the reciprocal of the global denominator)."""
+    """One trajectory to train: its credit, the weight of each of its trained tokens in the step's
+    loss (the reciprocal of the global denominator), and how many turns came before it."""
 
     row: TrajectoryRow
     credit: Credit
     weight: float
+    first_turn: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,6 @@ class StepPlan:
     tokens count for in the loss, over all ranks."""
 
     shards: tuple[tuple[PlannedRow, ...], ...]
-    num_episodes: int
     num_targets: float
 
 
@@ -64,20 +64,20 @@ def _plan_step(groups: Sequence[GroupRows], algorithm: Algorithm, num_ranks: int
     for group in groups:
         credits = dict(zip(group.episodes, credits_of(algorithm, group), strict=True))
         per_episode = _targets_by_episode(group, algorithm)
-        for row in group.trajectories:
+        for row, first_turn in zip(group.trajectories, first_turns(group), strict=True):
             credit = credits[row.episode]
             if credit.skip or algorithm.num_targets(row.meta) == 0:
                 continue
-            denominator = (
-                num_targets
-                if algorithm.cfg.calculate_per_token_loss
-                else num_episodes * per_episode[row.episode]
-            )
-            planned.append(PlannedRow(row, credit, 1.0 / denominator))
+            if algorithm.cfg.loss_length is not None:
+                denominator = float(num_episodes * algorithm.cfg.loss_length)
+            elif algorithm.cfg.calculate_per_token_loss:
+                denominator = num_targets
+            else:
+                denominator = num_episodes * per_episode[row.episode]
+            planned.append(PlannedRow(row, credit, 1.0 / denominator, first_turn))
     shards = balance([item.row.meta.num_tokens for item in planned], num_ranks)
     return StepPlan(
         shards=tuple(tuple(planned[i] for i in shard) for shard in shards),
-        num_episodes=num_episodes,
         num_targets=num_targets,
     )
 

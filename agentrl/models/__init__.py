@@ -6,13 +6,23 @@ lies anywhere. No torch and no megatron here: the learner, the engines and the c
 """
 
 from agentrl.models.architecture import Architecture
-from agentrl.models.family import Family, Part, TensorPiece, halves, in_layer, plain, qkv
+from agentrl.models.family import (
+    Family,
+    Part,
+    TensorPiece,
+    behind_the_layers,
+    halves,
+    in_layer,
+    plain,
+    qkv,
+)
 
 __all__ = [
     "Architecture",
     "Family",
     "Part",
     "TensorPiece",
+    "behind_the_layers",
     "halves",
     "in_layer",
     "plain",

@@ -1,17 +1,41 @@
 """The sizes and switches of a decoder, under megatron-core's names."""
 
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
 import msgspec
 
-from agentrl.config.megatron import MegatronSettings, flag
+from agentrl.config.megatron import LATENT_FLAGS, MegatronSettings, flag
+from agentrl.config.stages import layers_of_stages
 from agentrl.errors import ConfigError
+from agentrl.models.rope import LinearRope, Llama3Rope, Rope
 
 __all__ = ["Architecture"]
+
+_OF_EXPERTS = (
+    "num_experts",
+    "moe_layer_freq",
+    "moe_ffn_hidden_size",
+    "moe_shared_expert_intermediate_size",
+    "moe_shared_expert_gate",
+    "moe_router_topk",
+    "moe_router_score_function",
+    "moe_router_pre_softmax",
+    "moe_router_enable_expert_bias",
+    "moe_router_num_groups",
+    "moe_router_group_topk",
+    "moe_router_topk_scaling_factor",
+)
 
 
 class Architecture(msgspec.Struct, frozen=True, kw_only=True):
     """A dense decoder with RMSNorm, rotary positions, grouped queries and a gated SiLU MLP. `name`
     is its Hugging Face architecture. A family may derive from it: a further field goes to the field
-    of megatron-core's TransformerConfig that has its name."""
+    of that name of megatron-core's `config_class`, and `layer` names the module of
+    `agentrl.learner.megatron.layers` that says what a layer is made of."""
+
+    layer: ClassVar[str] = "decoder"
+    config_class: ClassVar[str] = "TransformerConfig"
 
     name: str
     num_layers: int
@@ -27,27 +51,126 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
     qk_layernorm: bool
     add_qkv_bias: bool
     tied_embeddings: bool
+    rotary_percent: float = 1.0
+    rotary_interleaved: bool = False
+    post_self_attn_layernorm: bool = False
+    post_mlp_layernorm: bool = False
+    attention_output_gate: bool = False
+    layernorm_zero_centered_gamma: bool = False
+    rope: Rope = LinearRope()
+    window_size: tuple[int, int] | None = None
+
+    def flags(self) -> dict[str, Any]:
+        """What Megatron's architecture flags must say, by name; None: a model without the thing."""
+        absent = dict.fromkeys((*_OF_EXPERTS, *LATENT_FLAGS))
+        return (
+            absent
+            | msgspec.structs.asdict(self)
+            | {
+                "untie_embeddings_and_output_weights": not self.tied_embeddings,
+                "use_rope_scaling": isinstance(self.rope, Llama3Rope),
+                "rope_scaling_factor": self.rope.factor,
+                "rotary_scaling_factor": self.rope.factor,
+                "multi_latent_attention": False,
+                "apply_layernorm_1p": self.layernorm_zero_centered_gamma,
+                "use_gated_attention": self.attention_output_gate,
+            }
+        )
+
+    def has_experts(self, index: int) -> bool:
+        """Whether layer `index`, counted from 0, has experts in the place of the MLP."""
+        return False
 
     def check(self, settings: MegatronSettings) -> None:
         """Refuse architecture flags that contradict the checkpoint and layouts that cannot divide
         the model, with both numbers."""
-        told = msgspec.structs.asdict(self)
-        told["untie_embeddings_and_output_weights"] = not self.tied_embeddings
+        told = self.flags()
         for name in settings.__struct_fields__:
             given = getattr(settings, name)
             if given is not None and name in told and given != told[name]:
+                says = "nothing of it" if told[name] is None else told[name]
                 raise ConfigError(
-                    f"{flag(name)} is {given} but the checkpoint's config.json says {told[name]} "
+                    f"{flag(name)} is {given} but the checkpoint's config.json says {says} "
                     f"({self.name}); leave the flag out or use another checkpoint"
                 )
+        if not any(map(self.has_experts, range(self.num_layers))):
+            self._refuse_what_experts_need(settings)
+        self._check_recomputed(settings)
         for what, number, by in (
             ("attention heads", self.num_attention_heads, "tensor_model_parallel_size"),
             ("key-value heads", self.num_query_groups, "tensor_model_parallel_size"),
             ("MLP columns", self.ffn_hidden_size, "tensor_model_parallel_size"),
-            ("vocabulary entries", self.vocab_size, "tensor_model_parallel_size"),
-            ("layers", self.num_layers, "pipeline_model_parallel_size"),
         ):
             if number % (size := getattr(settings, by)):
                 raise ConfigError(
                     f"{number} {what} cannot be divided by {flag(by)} {size} ({self.name})"
                 )
+        layers_of_stages(self.num_layers, settings)
+        ranks, padded = settings.tensor_model_parallel_size, self.padded_vocab_size(settings)
+        if padded - padded // ranks >= self.vocab_size:
+            raise ConfigError(
+                f"{self.vocab_size} vocabulary entries, padded to {padded}, leave the last of "
+                f"{ranks} tensor ranks without any; lower {flag('make_vocab_size_divisible_by')} "
+                f"{settings.make_vocab_size_divisible_by} ({self.name})"
+            )
+
+    def padded_vocab_size(self, settings: MegatronSettings) -> int:
+        """Rows of the embedding: equal shares for all tensor ranks, each a multiple of
+        --make-vocab-size-divisible-by."""
+        unit = settings.make_vocab_size_divisible_by * settings.tensor_model_parallel_size
+        return -(-self.vocab_size // unit) * unit
+
+    def _refuse_what_experts_need(self, settings: MegatronSettings) -> None:
+        for name, without in (
+            ("expert_model_parallel_size", 1),
+            ("moe_aux_loss_coeff", 0.0),
+            ("moe_router_bias_update_rate", 0.0),
+            ("moe_enable_routing_replay", False),
+        ):
+            if (given := getattr(settings, name)) != without:
+                raise ConfigError(
+                    f"a {self.name} has no experts, which {flag(name)} {given:g} is for"
+                )
+
+    def _check_recomputed(self, settings: MegatronSettings) -> None:
+        """Refuse --recompute-modules of which the model has none."""
+        told = self.flags()
+        layers = {self.has_experts(index) for index in range(self.num_layers)}
+        here = {
+            "mlp": False in layers,
+            "moe": True in layers,
+            "shared_experts": bool(told["moe_shared_expert_intermediate_size"]),
+            "mla_up_proj": told["multi_latent_attention"],
+        }
+        for module in settings.recompute_modules or ():
+            if not here.get(module, True):
+                raise ConfigError(
+                    f"--recompute-modules {module}: a {self.name} of these layers has none; "
+                    "leave it out"
+                )
+
+    def written_otherwise(self, arguments: Mapping[str, Any]) -> list[str]:
+        """Where the `arguments` of the run that wrote a checkpoint, as far as they are known, are
+        of another model, with both values of each. The vocabulary may be padded, and how long a
+        sequence may be is no matter of weights."""
+        told = msgspec.structs.asdict(self) | {
+            "untie_embeddings_and_output_weights": not self.tied_embeddings
+        }
+        for name in ("vocab_size", "max_position_embeddings", "name", "moe_layer_freq"):
+            told.pop(name, None)
+        if not arguments.get("group_query_attention", True):
+            del told["num_query_groups"]  # Megatron leaves its default there
+        return [
+            f"{name} {theirs} instead of {told[name]}"
+            for name, theirs in arguments.items()
+            if name in told and told[name] is not None and theirs != told[name]
+        ]
+
+    def differences(self, other: "Architecture") -> list[str]:
+        """Fields in which weights of `other` are of another model, with both values. How long a
+        sequence may be is no such field."""
+        return [
+            f"{name} {theirs} instead of {ours}"
+            for name, ours in msgspec.structs.asdict(self).items()
+            if name != "max_position_embeddings" and ours != (theirs := getattr(other, name, None))
+        ]

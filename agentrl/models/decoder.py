@@ -5,6 +5,7 @@ from typing import Any
 from agentrl.errors import ConfigError
 from agentrl.models.architecture import Architecture
 from agentrl.models.family import Part, halves, in_layer, qkv
+from agentrl.models.rope import read_rope, rope_parameters
 
 __all__ = ["FUSED", "PARTS", "read_decoder", "tiny"]
 
@@ -40,16 +41,21 @@ _ONLY = {
 
 
 def read_decoder(
-    config: dict[str, Any], *, qk_layernorm: bool = False, add_qkv_bias: bool = False
+    config: dict[str, Any],
+    *,
+    qk_layernorm: bool = False,
+    add_qkv_bias: bool = False,
+    rotary_percent: float | None = None,
 ) -> Architecture:
-    """The architecture of a decoder whose config.json has the usual keys."""
-    rope = _rope(config)
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind != "default":
-        raise ConfigError(f"rope type {kind} is not supported, only default")
+    """The architecture of a decoder whose config.json has the usual keys. `rotary_percent`: which
+    part of each head is rotated where the file does not say; None: all of it, in every member."""
+    rope = rope_parameters(config)
     for key, only in _ONLY.items():
         if config.get(key, only) != only:
             raise ConfigError(f"{key} {config[key]} is not supported, only {only}")
+    told = rope.get("partial_rotary_factor", config.get("partial_rotary_factor"))
+    if rotary_percent is None and told not in (None, 1):
+        raise ConfigError(f"partial_rotary_factor {told} is not supported, only 1")
     heads = config["num_attention_heads"]
     return Architecture(
         name=config["architectures"][0],
@@ -62,18 +68,13 @@ def read_decoder(
         vocab_size=config["vocab_size"],
         max_position_embeddings=config["max_position_embeddings"],
         norm_epsilon=config["rms_norm_eps"],
-        rotary_base=float(rope.get("rope_theta", 10000.0)),
+        rotary_base=float(rope["rope_theta"]),
+        rotary_percent=float(told or rotary_percent or 1.0),
         qk_layernorm=qk_layernorm,
         add_qkv_bias=add_qkv_bias,
         tied_embeddings=bool(config.get("tie_word_embeddings", False)),
+        rope=read_rope(config),
     )
-
-
-def _rope(config: dict[str, Any]) -> dict[str, Any]:
-    """Rotary parameters: one object in newer files, loose keys in older ones."""
-    nested = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    loose = {"rope_theta": config["rope_theta"]} if config.get("rope_theta") is not None else {}
-    return loose | nested
 
 
 def tiny(architecture: str, model_type: str, head_dim: int = 16) -> dict[str, Any]:

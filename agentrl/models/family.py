@@ -17,7 +17,17 @@ from agentrl.models.architecture import Architecture
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Family", "Named", "Part", "TensorPiece", "halves", "in_layer", "plain", "qkv"]
+__all__ = [
+    "Family",
+    "Named",
+    "Part",
+    "TensorPiece",
+    "behind_the_layers",
+    "halves",
+    "in_layer",
+    "plain",
+    "qkv",
+]
 
 
 class TensorPiece(NamedTuple):
@@ -56,7 +66,8 @@ def qkv(whole: "Tensor", architecture: Architecture) -> list[TensorPiece]:
 class Part(msgspec.Struct, frozen=True):
     """One tensor of megatron-core, `key`, and the Hugging Face tensors that it is made of, one name
     for each piece: pieces of one name are its rows, one after the other. `{layer}` stands for the
-    number of the layer in both."""
+    number of the layer in both. megatron-core's tensor of all experts is one for each here: its key
+    ends in `.{expert}`."""
 
     key: str
     hf: tuple[str, ...]
@@ -65,8 +76,14 @@ class Part(msgspec.Struct, frozen=True):
 
 def in_layer(key: str, *hf: str, split: Split = plain) -> Part:
     """A part of each layer, by its names within the layer."""
-    names = tuple(f"model.layers.{{layer}}.{name}" for name in hf)
-    return Part(f"decoder.layers.{{layer}}.{key}", names, split)
+    names = tuple("model.layers.{layer}." + name for name in hf)
+    return Part("decoder.layers.{layer}." + key, names, split)
+
+
+def behind_the_layers(name: str, architecture: Architecture) -> bool:
+    """Tensors of layers that follow those of the decoder and are counted with them."""
+    found = re.match(r"model\.layers\.(\d+)\.", name)
+    return found is not None and int(found[1]) >= architecture.num_layers
 
 
 class Named(NamedTuple):
@@ -84,10 +101,17 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     read            config.json to `Architecture`; ConfigError for a feature that the model here
                     would not compute, by its key. A KeyError tells what the file lacks
     parts           its tensors; those of a layer stand together
-    engine_fused    parameters of SGLang's model that are several Hugging Face modules in one
+    is_passenger    whether a tensor of the checkpoint, by its name, belongs to layers that are not
+                    built here (multi-token prediction): it is neither trained nor pushed, and goes
+                    into every model that is saved as it was
+    engine_fused    parameters of SGLang's model that are several Hugging Face modules in one;
+                    `{expert}` in a name is the number of the expert
     engine_class    `module:class` of SGLang's model, which spares an engine on a CPU host the
                     import of all models that SGLang ships
-    chat_format     the `--chat-format` that its instructed members were trained on
+    engine_window   whether SGLang's model has the sliding window of its config.json; otherwise
+                    contexts must fit into it
+    chat_formats    each `--chat-format` that instructed members were trained on: which of them, the
+                    files of a member say (`spoken_format`)
     tiny            config.json of a member small enough for tests
     """
 
@@ -95,19 +119,21 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     architectures: tuple[str, ...]
     read: Callable[[dict[str, Any]], Architecture]
     parts: tuple[Part, ...]
+    is_passenger: Callable[[str, Architecture], bool] | None = None
     engine_fused: Mapping[str, tuple[str, ...]] = {}
     engine_class: str | None = None
-    chat_format: str | None = None
+    engine_window: bool = False
+    chat_formats: tuple[str, ...] = ()
     tiny: Mapping[str, Any] = {}
 
     def named(self, key: str) -> Named | None:
         """What the table says of a tensor; None when it says nothing."""
         first = next((i for i, part in enumerate(self.parts) if "{layer}" in part.key), 0)
         for index, part in enumerate(self.parts):
-            pattern = re.escape(part.key).replace(r"\{layer\}", r"(?P<layer>\d+)")
+            pattern = re.sub(r"\\{(layer|expert)\\}", r"(?P<\1>\\d+)", re.escape(part.key))
             if found := re.fullmatch(pattern, key):
                 names = tuple(name.format(**found.groupdict()) for name in part.hf)
-                layers = [int(layer) for layer in found.groups()]
-                order = (first, *layers, index) if layers else (index,)
+                layer, *expert = [*map(int, found.groups())] or [-1]
+                order = (index,) if layer < 0 else (first, layer, index, *expert)
                 return Named(names, part.split, order)
         return None

@@ -10,6 +10,7 @@ FAMILY = Family(
     architectures=("LlamaForCausalLM",),
     read=read_decoder,
     parts=PARTS,
+    chat_formats=("llama3",),
     tiny=tiny("LlamaForCausalLM", "llama"),
     engine_fused=FUSED,
     engine_class="sglang.srt.models.llama:LlamaForCausalLM",

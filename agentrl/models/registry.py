@@ -23,12 +23,23 @@ __all__ = ["GROUP", "Model", "describe_model", "families", "open_model"]
 #: Entry point group under which packages announce families, by Hugging Face architecture.
 GROUP = "agentrl.models"
 
+#: Architectures whose attention looks at some of the keys, which an indexer chooses.
+_SPARSE = {
+    "GlmMoeDsaForCausalLM": "GLM-5",
+    "DeepseekV32ForCausalLM": "DeepSeek-V3.2",
+}
+
 
 class Model(NamedTuple):
     """A model as its directory describes it."""
 
     family: Family
     architecture: Architecture
+
+    def is_passenger(self, name: str) -> bool:
+        """Whether a tensor of its directory is kept, and no layer here has it."""
+        rule = self.family.is_passenger
+        return rule is not None and rule(name, self.architecture)
 
 
 @cache
@@ -67,6 +78,11 @@ def describe_model(config: dict[str, Any], given: str | None, *, source: str) ->
 
 
 def _listed(name: str, source: str) -> Family:
+    if name in _SPARSE:
+        raise ConfigError(
+            f"{source}: architecture {name} ({_SPARSE[name]}) is not supported: its sparse "
+            "attention takes no packed sequences in megatron-core 0.16"
+        )
     offered = load_named(_kind(), name)
     if offered is None:
         known = dict.fromkeys(each for each, _ in announced(_kind()))

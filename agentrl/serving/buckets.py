@@ -2,12 +2,17 @@
 
 A bucket is one contiguous uint8 tensor that holds the bytes of several tensors one after another,
 each at an offset that its element size divides; SGLang rebuilds them from names, dtypes and shapes.
+
+Tensors that SGLang joins to one parameter share a bucket: of DeepSeek's `q_a_proj` and
+`kv_a_proj_with_mqa` it would forget the one that came without the other.
 """
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import torch
+
+from agentrl.serving.checksums import Fused
 
 __all__ = ["Bucket", "BucketStream", "make_buckets"]
 
@@ -22,20 +27,36 @@ class Bucket(NamedTuple):
     last: bool
 
 
-def make_buckets(tensors: Iterable[tuple[str, torch.Tensor]], max_bytes: int) -> Iterator[Bucket]:
-    """Pack `tensors` (name, tensor) in order into buckets of at most `max_bytes` each; a tensor
-    larger than that travels alone."""
+def make_buckets(
+    tensors: Iterable[tuple[str, torch.Tensor]], max_bytes: int, fused: Fused | None = None
+) -> Iterator[Bucket]:
+    """Pack `tensors` (name, tensor) in order into buckets of at most `max_bytes` each. Neighbours
+    that are one parameter of the engine (`fused`) stay together; what is larger than a bucket
+    travels alone."""
     pending: list[tuple[str, torch.Tensor]] = []
-    size = 0
+    first, last = 0, ""  # where in `pending` the newest parameter begins, and its name
     for name, tensor in tensors:
+        size = sum(each.nbytes for _, each in pending)
         fits = size + tensor.nbytes <= max_bytes and size % tensor.itemsize == 0
-        if pending and not fits:
-            yield _pack(pending, last=False)
-            pending, size = [], 0
+        parameter = _parameter(name, fused or {})
+        if parameter != last:
+            first, last = len(pending), parameter
+        if first and not fits:
+            yield _pack(pending[:first], last=False)
+            pending, first = pending[first:], 0
         pending.append((name, tensor))
-        size += tensor.nbytes
     if pending:
         yield _pack(pending, last=True)
+
+
+def _parameter(name: str, fused: Fused) -> str:
+    """The engine's parameter of which a tensor is a part. Experts stay apart: it takes one by one
+    those that it joins, and all of a layer would fill any bucket."""
+    for module, pieces in fused.items():
+        for piece in pieces:
+            if f".{piece}." in name:
+                return name.replace(f".{piece}.", f".{module}.")
+    return name
 
 
 def _pack(named: list[tuple[str, torch.Tensor]], *, last: bool) -> Bucket:
@@ -56,9 +77,14 @@ class BucketStream:
     are kept in host memory.
     """
 
-    def __init__(self, tensors: Iterable[tuple[str, torch.Tensor]], max_bytes: int) -> None:
-        self._again = None if iter(tensors) is tensors else (tensors, max_bytes)
-        self._rest = make_buckets(tensors, max_bytes)
+    def __init__(
+        self,
+        tensors: Iterable[tuple[str, torch.Tensor]],
+        max_bytes: int,
+        fused: Fused | None = None,
+    ) -> None:
+        self._again = None if iter(tensors) is tensors else (tensors, max_bytes, fused)
+        self._rest = make_buckets(tensors, max_bytes, fused)
         self._kept: list[Bucket] = []
 
     def __iter__(self) -> Iterator[Bucket]:

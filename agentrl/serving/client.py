@@ -21,9 +21,12 @@ import anyio
 import msgspec
 
 from agentrl.clock import Clock, MonotonicClock
+from agentrl.columns import Column
 from agentrl.errors import EngineError, TokenError
+from agentrl.models.routes import Routes
 from agentrl.serving.key import authorization
 from agentrl.serving.permits import Permits
+from agentrl.serving.routes import read_routes
 from agentrl.serving.whole_turns import WholeTurns
 from agentrl.types import EngineAddress, Generation, PermitStats, SamplingParams
 
@@ -65,7 +68,7 @@ class _MetaInfo(msgspec.Struct):
     output_token_logprobs: list[tuple[float | None, int, Any]] = []
     weight_versions: list[_Span] = []
     num_retractions: int = 0
-    e2e_latency: float = 0.0
+    routed_experts: str | None = None
 
 
 class _Reply(msgspec.Struct):
@@ -84,6 +87,7 @@ class EngineClient:
     partial_rollout a turn goes on through pushes; without, it is sampled again (`whole_turns`)
     unpublished     engines serve weights that no learner published: all tokens are of version 0
     key             what router and engines want to be shown
+    routes          where the experts go that engines tell; None: they tell none
     """
 
     def __init__(
@@ -98,6 +102,7 @@ class EngineClient:
         partial_rollout: bool = True,
         unpublished: bool = False,
         key: str | None = None,
+        routes: Routes | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._generate_url = router_url.rstrip("/") + "/generate"
@@ -107,6 +112,7 @@ class EngineClient:
         self._turn_timeout_s = turn_timeout_s
         self._whole_turns = None if partial_rollout else WholeTurns()
         self._headers = authorization(key)
+        self._routes = routes
         self._versions = _no_versions if unpublished else _versions
         self._permits = Permits(num_permits, clock or MonotonicClock())
         self._session: aiohttp.ClientSession
@@ -196,7 +202,7 @@ class EngineClient:
             if not answered:
                 await self._abort(request)
         if status == 200:
-            return _generation(content, turn, self._versions)
+            return _generation(content, turn, self._versions, len(ids), self._routes)
         reason = f"{turn}: /generate answered {status}: {content[:500].decode(errors='replace')}"
         if 400 <= status < 500 and status not in (408, 429):
             raise TokenError(reason)
@@ -256,7 +262,9 @@ class EngineClient:
 _Versions = Callable[[list[_Span], int, str], list[int]]
 
 
-def _generation(content: bytes, turn: str, versions: _Versions) -> Generation:
+def _generation(
+    content: bytes, turn: str, versions: _Versions, num_prompt: int, routes: Routes | None
+) -> Generation:
     """The reply as agentrl's own words. Raises EngineError when it does not add up."""
     try:
         reply = msgspec.json.decode(content, type=_Reply)
@@ -271,14 +279,19 @@ def _generation(content: bytes, turn: str, versions: _Versions) -> Generation:
     if meta.finish_reason.type not in _FINISHED:
         raise EngineError(f"{turn}: unknown finish reason {meta.finish_reason.type!r}")
     matched = meta.finish_reason.matched
+    by_token = versions(meta.weight_versions, len(ids), turn)
+    columns: dict[Column, Any] = {}
+    if routes is not None and ids:
+        fed = num_prompt + len(ids) - 1
+        columns[routes.column] = read_routes(meta.routed_experts, fed, by_token, routes, turn)
     return Generation(
         output_ids=ids,
         logprobs=logprobs,
-        versions=versions(meta.weight_versions, len(ids), turn),
+        versions=by_token,
         finish_reason=meta.finish_reason.type,
         matched=matched if isinstance(matched, int) else None,
         num_retractions=meta.num_retractions,
-        latency_s=meta.e2e_latency,
+        columns=columns,
     )
 
 

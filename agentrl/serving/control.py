@@ -30,6 +30,9 @@ __all__ = [
 _START_INTERVAL_S = 0.2
 
 
+#: A push holds the weights of the model that samples. A draft model has others, of other shapes;
+#: one that shares the embedding of the target reads the same memory.
+_PUSHED = "target"
 #: Deadline of a look at an engine that nobody counts on.
 _PROBE_TIMEOUT_S = 2.0
 
@@ -43,11 +46,10 @@ class EngineRefusedError(EngineError):
 
 
 class EngineInfo(msgspec.Struct, frozen=True):
-    """What an engine says of itself: limits in tokens, the label of its weights, and the model
+    """What an engine says of itself: its limit in tokens, the label of its weights, and the model
     directory that it began with."""
 
     max_input_tokens: int
-    context_tokens: int
     weight_version: str
     model_path: str
 
@@ -188,7 +190,7 @@ class EngineControl(_HttpControl):
     async def begin_update(self) -> None:
         """Open the weight-update session. One left open by a sender that died is taken over."""
         try:
-            await self._post("/begin_weight_update", selector="all")
+            await self._post("/begin_weight_update", selector=_PUSHED)
         except EngineRefusedError as error:
             if "already open" not in str(error):
                 raise
@@ -248,6 +250,7 @@ class EngineControl(_HttpControl):
             dtypes=dtypes,
             shapes=shapes,
             group_name=group,
+            selector=_PUSHED,
             load_format="flattened_bucket",
             flush_cache=label is not None,
             weight_version=label,
@@ -280,11 +283,10 @@ class EngineControl(_HttpControl):
         await self._post("/abort_request", rid=request)
 
     async def info(self) -> EngineInfo:
-        """Limits, weight version and model."""
+        """Its limit, weight version and model."""
         server, model = await self._get("/server_info"), await self._get("/model_info")
         return EngineInfo(
             max_input_tokens=server["max_req_input_len"],
-            context_tokens=server["context_length"] or server["max_req_input_len"],
             weight_version=model["weight_version"],
             model_path=model["model_path"],
         )

@@ -7,8 +7,8 @@ file that `KEY_FILE` names.
 SGLang spawns a scheduler and a detokenizer that each import all of it again. Without an accelerator
 nothing forbids to fork them instead: a third of the processor time, half of the memory and half of
 the wait. Two hooks of SGLang's plugin registry do it, and a third one groups prefills
-(`cpu_schedule`); SGLang's files and arguments stay as they are. Only `launch.engine_command` runs
-this module.
+(`cpu_schedule`), others stand in for kernels (`cpu_norms`, `cpu_delta_net`); SGLang's files and
+arguments stay as they are. Only `launch.engine_command` runs this module.
 
 Forking is safe only while this process has one thread: anything else is refused.
 """
@@ -27,8 +27,11 @@ from sglang.srt.server_args import prepare_server_args
 from sglang.srt.utils import kill_process_tree
 
 from agentrl.serving.cpu import PLUGIN_NAME
+from agentrl.serving.cpu_delta_net import register_delta_nets
+from agentrl.serving.cpu_norms import register_norms
 from agentrl.serving.cpu_schedule import register_prefill_gate
 from agentrl.serving.key import key_of_this_process
+from agentrl.serving.routes import register_routes
 
 __all__ = ["main"]
 
@@ -49,8 +52,11 @@ def _already_frozen(*args: Any, **kwargs: Any) -> None:
 
 def main(argv: list[str]) -> None:
     """Serve until SIGTERM."""
-    if os.environ.get("SGLANG_PLATFORM") == PLUGIN_NAME:
+    on_cpu = os.environ.get("SGLANG_PLATFORM") == PLUGIN_NAME
+    if on_cpu:
         _start_cheaply()
+    if "--enable-return-routed-experts" in argv:
+        register_routes(on_cpu=on_cpu)
     load_plugins()
     settings = prepare_server_args(argv)
     settings.api_key = key_of_this_process()
@@ -70,6 +76,8 @@ def _start_cheaply() -> None:
         HookType.REPLACE,
     )
     register_prefill_gate()
+    register_norms()
+    register_delta_nets()
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from agentrl.config.device import Device
+from agentrl.config.engines import ROUTER_POLICY
 from agentrl.config.passthrough import Family, spelled
 from agentrl.config.refused import about_refused
 from agentrl.errors import ConfigError
@@ -66,7 +67,7 @@ ENGINE_DEFAULTS: dict[Device, dict[str, Any]] = {
 #: Sticky by routing key, because a turn's prompt is cached where the turn before it ran. A failure
 #: is the client's to see: no retries behind its back, no breaker that outlives a restart.
 ROUTER_DEFAULTS: dict[str, Any] = {
-    "policy": "manual",
+    "policy": ROUTER_POLICY,
     "assignment_mode": "min_load",
     "disable_retries": True,
     "disable_circuit_breaker": True,
@@ -129,7 +130,9 @@ def engine_command(
     return ProcessSpec(
         name=name,
         argv=(python, "-m", "agentrl.serving.engine_main", *_flags(settings)),
-        env=_engine_env(device, int(settings.get("tp_size") or 1), environ) | _key_env(key_file),
+        env=_engine_env(device, int(settings.get("tp_size") or 1), environ)
+        | _state_env(str(settings["dtype"]), environ)
+        | _key_env(key_file),
     )
 
 
@@ -198,6 +201,13 @@ def _flags(settings: Mapping[str, Any]) -> list[str]:
 
 def _key_env(key_file: str | None) -> dict[str, str]:
     return {} if key_file is None else {KEY_FILE: key_file}
+
+
+def _state_env(dtype: str, environ: Mapping[str, str]) -> dict[str, str]:
+    # SGLang keeps the state of a convolution (delta nets) in bfloat16, whatever the model is in.
+    kept = {"half": "float16", "float": "float32"}.get(dtype, dtype)
+    name = "SGLANG_MAMBA_CONV_DTYPE"
+    return {} if kept == "auto" else {name: environ.get(name, kept)}
 
 
 def _engine_env(device: Device, tp_size: int, environ: Mapping[str, str]) -> dict[str, str]:

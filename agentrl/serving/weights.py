@@ -68,7 +68,7 @@ class FleetWeightSink:
     ranks_per_engine  devices of one engine (its tensor-parallel size)
     engine_dtype      what engines keep weights in; None: unknown, so that `verify` compares what is
                       sent, and engines that a push did not change are not told of
-    fused             parameters of the engines that are several of the tensors (`verify`)
+    fused             parameters of the engines that are several of the tensors
     tells_digests     engines are asked for a digest of their weights around each push
     on_lost           told of each engine that fell out of a push, in the calling thread
     key               what engines want to be shown
@@ -131,7 +131,7 @@ class FleetWeightSink:
         to the deadline. Raises PushError when none has, or when the sender itself fails; engines
         then stay paused until a publish succeeds.
         """
-        buckets = BucketStream(tensors, self._bucket_bytes)
+        buckets = BucketStream(tensors, self._bucket_bytes, self._fused)
         deadline = self._clock.now() + self._timeout_s
         while True:
             self._recall()

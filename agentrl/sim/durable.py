@@ -4,9 +4,9 @@ The model of `agentrl.buffer.ledger`; a test lets both remember the same run. Pr
 at every write, from the rows alone:
 
     an episode that is done stays as it is
-    nothing is minted beyond (min(B, S) + I) * N charged groups: a group is charged until published
-    weights contain its lease, or it has another fate
-    a task is minted once, and again only when the group that it had is stale
+    nothing is minted beyond (min(B, S) + I) * N charged groups, or Q where S = 0: a group is
+    charged until published weights contain its lease, or it has another fate
+    a task is minted once, and again only when the group that it had is stale, or surplus unjudged
     published weights contain no lease whose iteration is not recorded
 """
 
@@ -139,15 +139,15 @@ class Durable:
 
     def _check_task(self, row: GroupRow) -> None:
         before = self._latest.get(row.cursor)
-        if before is not None and before.fate is not Fate.STALE:
+        if before is not None and not _may_follow(before):
             raise BrokenPromiseError(
                 f"task {row.cursor} is minted as group {row.mint}, and group {before.mint} of it"
                 f" has the fate {before.fate}"
             )
 
     def _stale(self) -> Iterator[GroupRow]:
-        """The last group of each task, where it became stale."""
-        return (row for row in self._latest.values() if row.fate is Fate.STALE)
+        """The last group of each task, where it became stale or surplus."""
+        return (row for row in self._latest.values() if row.fate in (Fate.STALE, Fate.SURPLUS))
 
     def _is_charged(self, row: GroupRow) -> bool:
         if row.fate not in (None, Fate.TRAINED, Fate.SKIPPED):
@@ -173,3 +173,8 @@ class Durable:
                     known.num_bytes + stored.payload.num_bytes, known.live + needed
                 )
         return use
+
+
+def _may_follow(before: GroupRow) -> bool:
+    """Whether another group of its task may be minted."""
+    return before.fate is Fate.STALE or (before.fate is Fate.SURPLUS and before.rewards is None)

@@ -4,6 +4,10 @@ Every kind of fault has a clock of its own, with exponential times between two f
 are exponential too. Half of the workers that die are reported by the driver, the others are found
 out by their silence or by the next incarnation's Hello. Half of the learners that die end by
 themselves, so that their lease is suspected; a quarter leave a damaged checkpoint behind.
+
+A learner that always dies before it saves makes no progress, and no rule of the buffer is to blame.
+So faults pause when no new iteration has ended for as long as the run's patience: what does not go
+on then is stuck.
 """
 
 import random
@@ -42,9 +46,11 @@ def plan_faults(world: World, processes: Processes) -> None:
 
     def repeat(mean_s: float, strike: Callable[[], None]) -> None:
         def again() -> None:
-            if not processes.ending:
+            if processes.ending:
+                return
+            if world.timeline.now - world.tally.reached_at < world.scenario.patience_s:
                 strike()
-                repeat(mean_s, strike)
+            repeat(mean_s, strike)
 
         if mean_s > 0:
             world.timeline.after(rng.expovariate(1 / mean_s), again)

@@ -191,7 +191,7 @@ class Processes:
 
     def _check_progress(self) -> None:
         idle_s = self._world.timeline.now - self._world.tally.reached_at
-        if idle_s > self._world.scenario.patience_s:
+        if idle_s > 2 * self._world.scenario.patience_s:
             waiting = self._world.shell.durable.waiting()
             raise BrokenPromiseError(
                 f"{'no end' if self.ending else 'no iteration'} for {idle_s:.0f} s;"

@@ -47,7 +47,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     """One run of `iterations` iterations. `drain_before_push`: a push waits until no episode plays,
     as schedules do that are not asynchronous.
 
-    A run in which no iteration ends for `patience_s` is stuck; its time is virtual.
+    Where no new iteration ends for `patience_s` of virtual time, faults pause; after as long again
+    the run is stuck.
     """
 
     workload: Workload = Workload()
@@ -108,9 +109,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def most_charged(self) -> int:
-        """(min(B, S) + I) * N groups."""
-        ahead = min(self.async_buffer_size, self.max_staleness)
-        return (ahead + self.update_weights_interval) * self.rollout_batch_size
+        """Groups that may be charged at once."""
+        return self.buffer.charged_limit
 
     @property
     def buffer(self) -> BufferSettings:

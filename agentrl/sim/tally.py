@@ -56,7 +56,8 @@ class _Iteration(msgspec.Struct, frozen=True):
 
 
 class Tally:
-    """Counts of one run. `meters` is asked at each iteration's end."""
+    """Counts of one run. `meters` is asked at each iteration's end. `reached_at`: when an iteration
+    ended for the first time, the newest of them."""
 
     def __init__(self, max_staleness: int, meters: Callable[[], Meters]) -> None:
         self._bound = max_staleness
@@ -92,8 +93,10 @@ class Tally:
 
     def reached(self, number: int) -> None:
         """Iteration `number` and all that belongs to it is over; 0 is the beginning."""
+        is_new = number not in self._ends
         self._ends[number] = self._meters()
-        self.reached_at = self._ends[number].now
+        if is_new:  # one that is done again is no progress
+            self.reached_at = self._ends[number].now
 
     def result(self, warm_up: int, slowness: Mapping[str, float]) -> Result:
         """Numbers of the iterations after `warm_up`. `slowness`: of every task that was minted, the

@@ -7,7 +7,7 @@ import msgspec
 __all__ = ["Dropped", "DroppedGroups", "one_line"]
 
 #: Fates of groups that are not trained, but for those that the end of a run cancels.
-_FATES = ("env_error", "engine_error", "poison", "stale", "filtered")
+_FATES = ("env_error", "engine_error", "poison", "stale", "surplus", "filtered")
 #: Characters of a cause in the line of an iteration.
 _CAUSE_CHARS = 140
 

@@ -211,9 +211,15 @@ _DECLARED = (
     Metric(
         "buffer/repeated_groups",
         "groups",
-        "minted again since the buffer started, for one that became stale (--staleness-policy)",
+        "minted again since the buffer started, for one that became stale (--staleness-policy) or "
+        "was cut short as surplus (--over-sampling-batch-size)",
     ),
-    Metric("buffer/given_up_tasks", "tasks", "whose third group became stale as well"),
+    Metric("buffer/given_up_tasks", "tasks", "whose third group became stale or surplus as well"),
+    Metric(
+        "buffer/surplus_tokens",
+        "tokens",
+        "sampled for finished episodes of groups that were surplus, since the buffer started",
+    ),
     Metric("buffer/failed_episodes", "episodes", "of those: failed for good"),
     Metric(
         "buffer/too_long_prompts",

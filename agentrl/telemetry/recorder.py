@@ -40,7 +40,7 @@ class _RunConfig(Protocol):
     def rollout_temperature(self) -> float: ...
 
     @property
-    def eval_temperature(self) -> float: ...
+    def evaluation_temperature(self) -> float: ...
 
 
 class Recorder:
@@ -72,7 +72,7 @@ class Recorder:
         self._writer = MetricsWriter(run_dir, registry=registry)
         how = _how(config.rollout_temperature)
         self._progress = Progress(stream or sys.stdout, config.num_rollout, clock, how=how)
-        self._how_scored = _how(config.eval_temperature)
+        self._how_scored = _how(config.evaluation_temperature)
         self._sampled: deque[tuple[float, int]] = deque(maxlen=_WINDOW + 1)
         self._failures: Mapping[str, Any] | None = None
         self._env_error_told = False

@@ -3,7 +3,7 @@
 - all columns have one length, kinds are known
 - SAMPLED: a finite logprob and a version >= 0 each; elsewhere logprob 0 and version -1
 - UNTRUSTED: no control id
-- turns: -1 for the prompt, then one more at each run of policy tokens, which directly follows the
+- turns: -1 for the prompt, then one more at each run of policy tokens, which directly follows an
   assistant opener written as CONTROL; no other opener stands after the prompt
 """
 
@@ -17,14 +17,17 @@ from agentrl.columns import COLUMNS
 from agentrl.errors import TokenError
 from agentrl.types import SpanKind
 
-__all__ = ["check_columns", "runs"]
+__all__ = ["check_columns", "ends_with_opener", "runs"]
 
 _RUNS = re.compile(rb"\x00+|\x01+|\x02+|\x03+")
 _POLICY = (SpanKind.SAMPLED, SpanKind.DEMONSTRATION)
 
 
 def check_columns(
-    columns: Mapping[str, "array[Any]"], *, control_ids: Set[int], opener: Sequence[int]
+    columns: Mapping[str, "array[Any]"],
+    *,
+    control_ids: Set[int],
+    openers: Sequence[Sequence[int]],
 ) -> None:
     """Raise `TokenError`, naming the position, where `columns` break an invariant."""
     lengths = {name: len(columns[name]) for name in COLUMNS}
@@ -38,12 +41,30 @@ def check_columns(
         position = stop
         if kind in _POLICY:
             turn += 1
-            _check_opened(columns, start, opener, turn)
+            if not ends_with_opener(columns, start, openers):
+                raise TokenError(f"turn {turn} (token {start}) does not follow an assistant opener")
         _check_turn(columns["turns"], start, stop, turn)
         _check_run(columns, kind, slice(start, stop), control_ids)
     if position != lengths["kinds"]:
         raise TokenError(f"token {position} has the unknown kind {columns['kinds'][position]}")
-    _check_openers(columns, opener, num_turns=turn + 1)
+    _check_openers(columns, openers, num_turns=turn + 1)
+
+
+def ends_with_opener(
+    columns: Mapping[str, "array[Any]"],
+    end: int,
+    openers: Sequence[Sequence[int]],
+    *,
+    begin: int = 0,
+) -> bool:
+    """Whether the tokens of `begin..end` end with one of `openers`, written as CONTROL."""
+    tokens, kinds = columns["tokens"], columns["kinds"]
+    for opener in openers:
+        start = end - len(opener)
+        is_written = start >= begin and not any(kinds[start:end])
+        if is_written and tokens[start:end].tolist() == list(opener):
+            return True
+    return False
 
 
 def runs(kinds: "array[int]") -> Iterator[tuple[SpanKind, int, int]]:
@@ -77,33 +98,22 @@ def _check_turn(turns: "array[int]", start: int, stop: int, turn: int) -> None:
         raise TokenError(f"tokens {start}..{stop - 1} do not all belong to turn {turn}")
 
 
-def _check_opened(
-    columns: Mapping[str, "array[Any]"], start: int, opener: Sequence[int], turn: int
-) -> None:
-    begin = start - len(opener)
-    written = begin >= 0 and columns["tokens"][begin:start].tolist() == list(opener)
-    if not written or any(columns["kinds"][begin:start]):
-        raise TokenError(f"turn {turn} (token {start}) does not follow the assistant opener")
-
-
 def _check_openers(
-    columns: Mapping[str, "array[Any]"], opener: Sequence[int], num_turns: int
+    columns: Mapping[str, "array[Any]"], openers: Sequence[Sequence[int]], num_turns: int
 ) -> None:
     """After the prompt, openers written == turns opened; the last may still be unanswered."""
-    if not opener or num_turns == 0:
+    if num_turns == 0:
         return
-    tokens, kinds = columns["tokens"], columns["kinds"]
+    tokens = columns["tokens"]
     first = columns["turns"].index(0)
-    size = len(opener)
-    openers = [
-        at
-        for at in range(first, len(tokens) - size + 1)
-        if tokens[at] == opener[0]
-        and tokens[at : at + size].tolist() == list(opener)
-        and not any(kinds[at : at + size])
+    last = {opener[-1] for opener in openers if opener}
+    ends = [
+        at + 1
+        for at in range(first, len(tokens))
+        if tokens[at] in last and ends_with_opener(columns, at + 1, openers, begin=first)
     ]
-    pending = bool(openers) and openers[-1] + size == len(tokens)
-    if len(openers) - pending != num_turns - 1:
+    pending = bool(ends) and ends[-1] == len(tokens)
+    if len(ends) - pending != num_turns - 1:
         raise TokenError(
-            f"{len(openers) - pending} assistant openers after the prompt for {num_turns} turns"
+            f"{len(ends) - pending} assistant openers after the prompt for {num_turns} turns"
         )

@@ -18,7 +18,7 @@ from typing_extensions import Buffer
 
 from agentrl.columns import COLUMNS, Column
 from agentrl.errors import TokenError
-from agentrl.tokens.check import check_columns, runs
+from agentrl.tokens.check import check_columns, ends_with_opener, runs
 from agentrl.tokens.spans import Span
 from agentrl.tokens.vocab import Vocab
 from agentrl.types import SpanKind, TrajectoryMeta
@@ -31,14 +31,15 @@ _MAX_TURNS = 2**15 - 1
 class TokenStream:
     """Append-only columns of one trajectory.
 
-    `opener` is the format's `assistant_opener`: the ids that must stand directly before each turn.
+    `openers` are those of the format (`openers_of`): ids of one of them stand directly before each
+    turn.
     Every method that appends raises `TokenError`, and appends nothing, on tokens that would break
     an invariant.
     """
 
-    def __init__(self, vocab: Vocab, *, opener: Sequence[int]) -> None:
+    def __init__(self, vocab: Vocab, *, openers: Sequence[Sequence[int]]) -> None:
         self._vocab = vocab
-        self._opener = list(opener)
+        self._openers = tuple(map(tuple, openers))
         self._columns: dict[str, array[Any]] = {
             name: array(column.typecode) for name, column in COLUMNS.items()
         }
@@ -109,8 +110,12 @@ class TokenStream:
 
     def write(self, column: Column, values: Buffer) -> None:
         """Give the newest tokens what `values` holds of an optional column; a token that nobody
-        gives anything has its fill."""
-        items = array(column.typecode, bytes(values))
+        gives anything has its fill. What reaches further back than the end of the turn before the
+        last is left out: those tokens keep what was known of them then."""
+        try:
+            items = array(column.typecode, bytes(values))
+        except ValueError as error:
+            raise TokenError(f"column {column.name} of {column.dtype}: {error}") from error
         size = len(self) * column.num_items
         if len(items) > size or len(items) % column.num_items:
             raise TokenError(f"{len(items)} items of column {column.name} for {len(self)} tokens")
@@ -119,7 +124,14 @@ class TokenStream:
         self._layout[column.name] = column
         self._columns.setdefault(column.name, array(column.typecode))
         self._fill()
-        self._columns[column.name][size - len(items) :] = items
+        begin = max(size - len(items), self._end_before() * column.num_items)
+        self._columns[column.name][begin:] = items[len(items) - (size - begin) :]
+
+    def _end_before(self) -> int:
+        """Where the turn before the last ended; 0: there was none."""
+        kinds = self._columns["kinds"][: self._turn_start].tobytes()
+        policy = (SpanKind.SAMPLED, SpanKind.DEMONSTRATION)
+        return 1 + max(kinds.rfind(bytes([kind])) for kind in policy)
 
     def prompt_ids(self) -> list[int]:
         """Every id so far, for the engine. Raises `TokenError` if it does not begin with what the
@@ -182,7 +194,7 @@ class TokenStream:
                 fresh[name] = array(column.typecode, data)
         except ValueError as error:
             raise TokenError(f"column {name} holds no whole number of items: {error}") from error
-        check_columns(fresh, control_ids=self._vocab.control_ids, opener=self._opener)
+        check_columns(fresh, control_ids=self._vocab.control_ids, openers=self._openers)
         if any(len(fresh[c.name]) != len(fresh["tokens"]) * c.num_items for c in optional):
             raise TokenError(
                 f"{[c.name for c in optional]} are not of {len(fresh['tokens'])} tokens"
@@ -193,7 +205,7 @@ class TokenStream:
 
     def validate(self) -> None:
         """Check the columns as a whole; see `check_columns`."""
-        check_columns(self._columns, control_ids=self._vocab.control_ids, opener=self._opener)
+        check_columns(self._columns, control_ids=self._vocab.control_ids, openers=self._openers)
 
     def _append_untrusted(self, ids: Sequence[int]) -> None:
         if found := self._vocab.control_ids.intersection(ids):
@@ -213,11 +225,8 @@ class TokenStream:
         if kinds and kinds[-1] == kind:
             self._append(kind, ids, logprobs, versions)
             return
-        size = len(self._opener)
-        tail = slice(len(self) - size, len(self))
-        opened = len(self) >= size and self._columns["tokens"][tail].tolist() == self._opener
-        if not opened or any(kinds[tail]):
-            raise TokenError(f"turn {self._turn + 1} does not follow the assistant opener")
+        if not ends_with_opener(self._columns, len(self), self._openers):
+            raise TokenError(f"turn {self._turn + 1} does not follow an assistant opener")
         if self._turn == _MAX_TURNS:
             raise TokenError(f"a trajectory holds at most {_MAX_TURNS + 1} turns")
         start = len(self)

@@ -15,10 +15,10 @@ from typing import Any
 
 from typing_extensions import Buffer
 
-from agentrl.columns import COLUMNS, Column
+from agentrl.columns import COLUMNS, Column, most_bytes
 from agentrl.errors import TextTooLongError, TokenError
 from agentrl.tokens.chat import Message
-from agentrl.tokens.formats.base import ChatFormat, ToolSchema
+from agentrl.tokens.formats.base import ChatFormat, ToolSchema, openers_of
 from agentrl.tokens.spans import Span, context_spans
 from agentrl.tokens.stream import TokenStream
 from agentrl.types import SpanKind, TrajectoryMeta
@@ -36,10 +36,10 @@ class Transcript:
     def __len__(self) -> int:
         return len(self._last)
 
-    @property
-    def num_tokens(self) -> int:
-        """Tokens of all segments, each with its context."""
-        return sum(map(len, self._segments))
+    def bytes_after(self, num_tokens: int) -> int:
+        """The most bytes of all segments, each with its context, after so many tokens more."""
+        optional = (column for segment in self._segments for column in segment.optional)
+        return most_bytes(sum(map(len, self._segments)) + num_tokens, optional)
 
     @property
     def num_turns(self) -> int:
@@ -127,7 +127,7 @@ class Transcript:
         return self._segments[-1]
 
     def _empty(self) -> TokenStream:
-        return TokenStream(self._chat.vocab, opener=self._chat.assistant_opener)
+        return TokenStream(self._chat.vocab, openers=openers_of(self._chat))
 
     def _trained(self) -> list[TokenStream]:
         """The last segment may have begun and never been sampled in."""

@@ -12,6 +12,7 @@ import msgspec
 from agentrl.config.fields import own_fields
 from agentrl.config.run import RunConfig
 from agentrl.errors import StoreError
+from agentrl.paths import kind_of
 
 __all__ = ["read_objective", "read_settings"]
 
@@ -20,6 +21,8 @@ def read_settings(run_dir: Path) -> dict[str, Any]:
     """The settings in config.toml by name, not checked. Raises StoreError when it cannot be
     read."""
     path = run_dir / "config.toml"
+    if (kind := kind_of(path)) not in ("a file", "nothing"):
+        raise StoreError(f"{path} is {kind}, not a file of settings")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

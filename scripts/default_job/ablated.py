@@ -9,8 +9,8 @@ K = labels that follow the prompt.
 import torch
 from torch import Tensor
 
-from agentrl.algorithms.corrections import truncated_weight
-from agentrl.algorithms.policy_loss import Objective, ppo_objective
+from agentrl.algorithms.corrections import log_ratio, truncated_weight
+from agentrl.algorithms.policy_loss import clipped_surrogate
 from agentrl.algorithms.rows import MicroBatch
 from agentrl.config.presets import DEFAULT, preset
 from agentrl.config.run import RunConfig
@@ -18,7 +18,7 @@ from agentrl.envs.search_r1 import SearchR1Env
 
 __all__ = ["WithoutSearch", "loss_on_tool_text"]
 
-_OBJECTIVE = Objective.from_config(RunConfig(**preset(DEFAULT).values))
+_CONFIG = RunConfig(**preset(DEFAULT).values)
 
 
 class WithoutSearch(SearchR1Env):
@@ -42,8 +42,9 @@ def loss_on_tool_text(
     sampled_K = columns["sampled"][trained_K]
     logprobs_K, prox_K = logprobs_T[trained_K].float(), prox_T[trained_K].float()
     mu_K = torch.where(sampled_K, columns["mu"][trained_K], prox_K)
-    w_K, _ = truncated_weight(prox_K, mu_K, _OBJECTIVE.tis_low, _OBJECTIVE.tis_high)
-    value_K, _ = ppo_objective(logprobs_K, prox_K, columns["advantages"][trained_K], _OBJECTIVE)
+    w_K, _ = truncated_weight(prox_K, mu_K, _CONFIG.tis_clip_low, _CONFIG.tis_clip)
+    rho_K = log_ratio(logprobs_K, prox_K).exp()
+    value_K, _ = clipped_surrogate(_CONFIG, rho_K, columns["advantages"][trained_K])
     loss = -(w_K * value_K * columns["weights"][trained_K]).sum()
     sums = {"loss": loss, "custom_tool_tokens": (~sampled_K).sum().float()}
     return loss, {name: total.detach() for name, total in sums.items()}

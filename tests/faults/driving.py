@@ -93,7 +93,7 @@ class Driving:
     async def _echo(self) -> RunState:
         echo = Echo(uuid.uuid4().hex)
         await self._peer.deliver(echo)
-        with anyio.fail_after(60):
+        with anyio.fail_after(300):
             await self.state.wait(lambda state: echo.id in state.echoes)
         return self.state
 

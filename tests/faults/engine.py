@@ -139,6 +139,7 @@ class Engine:
         return None
 
     async def _begin_weight_update(self, body: dict[str, Any]) -> str | None:
+        assert body["selector"] == "target"
         if self._session:
             return "a weight-update session is already open; call end_weight_update() first"
         self._session = True

@@ -34,11 +34,13 @@ from tests.faults import history, points
 from tests.faults.driving import Driving
 from tests.faults.nursery import Birth, Nursery
 
-__all__ = ["CONTEXT", "PATIENCE_S", "Lab", "WedgedError"]
+__all__ = ["CONTEXT", "PATIENCE_S", "TURN_S", "Lab", "WedgedError"]
 
 CONTEXT, VOCAB = 256, 720
 #: Seconds without the awaited state after which a lab counts as wedged.
-PATIENCE_S = float(os.environ.get("AGENTRL_FAULTS_PATIENCE_S", "60"))
+PATIENCE_S = float(os.environ.get("AGENTRL_FAULTS_PATIENCE_S", "300"))
+#: Seconds after which a run gives up a turn; twice that, an episode; half of it, a push.
+TURN_S = 60.0
 #: Flags of a small run; a test changes what it is about.
 FLAGS: dict[str, Any] = {
     "rollout_batch_size": 4,
@@ -52,9 +54,9 @@ FLAGS: dict[str, Any] = {
     "max_concurrent_episodes": 16,
     "rollout_max_response_len": 6,
     "rollout_stop_token_ids": list(range(0, 700, 3)),
-    "turn_timeout_s": PATIENCE_S,
-    "episode_timeout_s": 2 * PATIENCE_S,
-    "update_weights_timeout": PATIENCE_S / 2,
+    "turn_timeout_s": TURN_S,
+    "episode_timeout_s": 2 * TURN_S,
+    "update_weights_timeout": TURN_S / 2,
     "max_tokens_per_gpu": 4096,
     "env": "tests.faults.env:LabEnv",
     "run_id": "run",

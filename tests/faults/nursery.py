@@ -23,7 +23,7 @@ from typing import Any, Self
 
 import msgspec
 
-from agentrl.cluster.child import PR_SET_PDEATHSIG
+from agentrl.child import PR_SET_PDEATHSIG
 
 __all__ = ["Birth", "Nursery"]
 

@@ -10,7 +10,7 @@ from agentrl.errors import EnvironmentSetupError, FencedError
 from agentrl.types import Fate
 from tests.faults import history
 from tests.faults.counts import count
-from tests.faults.lab import PATIENCE_S, Lab
+from tests.faults.lab import TURN_S, Lab
 from tests.faults.proxy import Direction, Proxy
 from tests.faults.settling import MakeLab, settled
 
@@ -110,7 +110,7 @@ def test_d8_a_buffer_that_stands_still_keeps_its_ledger_to_itself(lab: MakeLab) 
 def test_d8_an_engine_that_stands_still_loses_no_turn(lab: MakeLab, seed: int) -> None:
     chance = random.Random(seed)
     num_faults = count(2, 20)
-    one = lab(num_rollout=3 * num_faults + 4, update_weights_timeout=PATIENCE_S / 12)
+    one = lab(num_rollout=3 * num_faults + 4, update_weights_timeout=TURN_S / 12)
     with one:
         for _ in range(num_faults):
             one.steps_more(1)

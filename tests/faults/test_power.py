@@ -141,7 +141,7 @@ def test_what_the_ground_calls_durable_is(recorder: Path, tmp_path: Path) -> Non
         [sys.executable, "-c", GROUND, str(root)],
         env=os.environ | environment(recorder, root, log),
         check=True,
-        timeout=100,
+        timeout=500,
     )
     disk, said = Disk(root), []
     for record in read(log):

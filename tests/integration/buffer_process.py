@@ -65,7 +65,7 @@ class Server:
 
     def end(self) -> None:
         self._process.send_signal(self._signal)
-        self._process.wait(timeout=60)
+        self._process.wait(timeout=500)
         self.num_ends += 1
 
     def end_and_restart(self) -> None:

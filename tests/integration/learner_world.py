@@ -17,7 +17,6 @@ from torch import Tensor
 
 from agentrl.algorithms.base import Algorithm
 from agentrl.algorithms.load import load_algorithm
-from agentrl.clock import ManualClock
 from agentrl.columns import COLUMNS
 from agentrl.config.run import RunConfig
 from agentrl.errors import PeerLostError
@@ -47,6 +46,7 @@ from agentrl.wire.messages import (
     Welcome,
 )
 from tests.integration.toy_backend import VOCABULARY, ToyBackend, ToyGroup
+from tests.manual_clock import ManualClock
 
 GOAL, GROUP_SIZE = 5, 4
 

@@ -23,7 +23,7 @@ from agentrl.types import Fate, Outcome
 from tests.integration.playing_engine import PlayingEngine, make_model
 from tests.integration.whole_loop import learn, standing
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1800)
 
 ITERATIONS = 3
 

@@ -18,7 +18,7 @@ MODEL = Path(agentrl.envs.search_r1.__file__).parent / "model"
 
 pytestmark = [
     pytest.mark.real,
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(3600),
     pytest.mark.skipif(
         choose_device("auto", this_host()).device == "cuda", reason="this host can run on CUDA"
     ),
@@ -55,7 +55,7 @@ def train(folder: Path, address: str, *flags: str) -> "subprocess.CompletedProce
         "--input-key", "messages", "--hf-checkpoint", str(MODEL), "--num-rollout", "1",
         "--rollout-batch-size", "1", "--actor-num-gpus-per-node", "1", *flags,
     ]  # fmt: skip
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=1800)
 
 
 def test_gpus_that_cannot_be_used_are_neither_asked_for_nor_seen(

@@ -67,7 +67,7 @@ class PaperCluster:
 
     async def next_start(self) -> int:
         """The pid of the next process that is started."""
-        return await anyio.to_thread.run_sync(partial(self._starts.get, timeout=30))
+        return await anyio.to_thread.run_sync(partial(self._starts.get, timeout=500))
 
     def signal(self, name: str, number: int, pid: int | None = None) -> bool:
         if self.pids[name] != pid or pid in self._ended:
@@ -129,7 +129,7 @@ class Play:
 
     def order(self, name: str) -> ProcessOrder:
         url = f"{self.engine_url}/health" if name == "engine-0" else ""
-        return ProcessOrder(name, ("x",), kind=kind_of(name), ready_url=url)
+        return ProcessOrder(name, ("x",), kind_of(name), ready_url=url)
 
     def welcome(self, **facts: Any) -> None:
         """What the buffer says to a Hello from now on."""
@@ -212,7 +212,7 @@ async def playing(
         buffer.answers = {Drain: Event("drained", {"counts": {}, "open": 0})}
         play = Play(folder, buffer, PaperCluster(num_slots))
         play.welcome()
-        with anyio.fail_after(90):
+        with anyio.fail_after(500):
             async with anyio.create_task_group() as group:
 
                 async def start() -> None:

@@ -18,7 +18,7 @@ from agentrl.errors import InfrastructureError
 
 
 def order(name: str, script: str, tmp_path: Path) -> ProcessOrder:
-    return ProcessOrder(name, ("sh", "-c", script), {}, str(tmp_path / f"{name}.log"))
+    return ProcessOrder(name, ("sh", "-c", script), "service", {}, str(tmp_path / f"{name}.log"))
 
 
 def is_alive(pid: int) -> bool:
@@ -28,7 +28,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def wait_dead(pids: list[int], seconds: float = 10.0) -> None:
+def wait_dead(pids: list[int], seconds: float = 300.0) -> None:
     deadline = time.monotonic() + seconds
     while any(is_alive(pid) for pid in pids):
         assert time.monotonic() < deadline, f"still alive: {[p for p in pids if is_alive(p)]}"
@@ -38,7 +38,7 @@ def wait_dead(pids: list[int], seconds: float = 10.0) -> None:
 def test_an_exit_is_told_once_with_its_code_and_output_is_logged(tmp_path: Path) -> None:
     host = ProcessHost()
     host.start(order("a", "echo hello; exit 3", tmp_path))
-    (notice,) = host.next_exits(10.0)
+    (notice,) = host.next_exits(300.0)
     assert (notice.name, notice.returncode, notice.expected) == ("a", 3, False)
     assert (tmp_path / "a.log").read_text() == "hello\n"
     assert host.next_exits(0.01) == []
@@ -53,7 +53,7 @@ def test_stop_ends_a_process_that_ignores_sigterm_and_what_it_started(tmp_path: 
         time.sleep(0.01)
     assert host.stop(grace_s=0.2) == {"stubborn": -signal.SIGKILL}
     wait_dead([pid, int(pid_file.read_text())])
-    (notice,) = host.next_exits(5.0)
+    (notice,) = host.next_exits(300.0)
     assert notice.expected
 
 
@@ -74,7 +74,7 @@ def test_an_expendable_process_is_killed_when_those_beside_it_have_ended(tmp_pat
     wait_dead([pid])
     assert "there" in (tmp_path / "worker.log").read_text().splitlines()
     assert "crashed" not in (tmp_path / "engine.log").read_text()
-    assert all(notice.expected for notice in host.next_exits(5.0))
+    assert all(notice.expected for notice in host.next_exits(300.0))
 
 
 def test_nothing_is_waited_for_where_only_expendable_processes_are_stopped(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_name_cannot_run_twice_but_can_run_again(tmp_path: Path) -> None:
         host.start(order("a", "sleep 1000", tmp_path))
     host.stop(grace_s=1.0)
     host.start(order("a", "exit 0", tmp_path))
-    codes = [n.returncode for n in (*host.next_exits(5.0), *host.next_exits(5.0))]
+    codes = [n.returncode for n in (*host.next_exits(300.0), *host.next_exits(300.0))]
     assert codes[-1] == 0
 
 
@@ -104,7 +104,7 @@ def test_children_die_with_a_host_that_is_killed(tmp_path: Path) -> None:
         "import sys\n"
         "from agentrl.cluster.host import ProcessHost, ProcessOrder\n"
         "host = ProcessHost()\n"
-        "print(host.start(ProcessOrder('a', ('sleep', '1000'))), flush=True)\n"
+        "print(host.start(ProcessOrder('a', ('sleep', '1000'), 'service')), flush=True)\n"
         "sys.stdin.read()\n"
     )
     with subprocess.Popen(
@@ -136,7 +136,7 @@ def test_a_process_that_ended_long_ago_is_not_signalled_again(tmp_path: Path) ->
     """Its number may be another's by now."""
     host = ProcessHost()
     host.start(order("a", "exit 0", tmp_path))
-    host.next_exits(10.0)
+    host.next_exits(300.0)
     stranger = subprocess.Popen(["sleep", "1000"], start_new_session=True)
     try:
         host._children["a"].process.pid = stranger.pid
@@ -151,7 +151,7 @@ def test_a_process_that_ended_long_ago_is_not_signalled_again(tmp_path: Path) ->
 def test_a_signal_for_a_process_reaches_that_one_and_not_its_successor(tmp_path: Path) -> None:
     host = ProcessHost()
     first = host.start(order("a", "exit 0", tmp_path))
-    host.next_exits(10.0)
+    host.next_exits(300.0)
     second = host.start(order("a", "exec sleep 1000", tmp_path))
     assert host.signal("a", signal.SIGKILL, first) is False
     assert is_alive(second)
@@ -177,7 +177,7 @@ def test_a_process_that_does_not_end_is_named_and_the_others_have_ended(tmp_path
     host = ProcessHost(kill_s=0.1)
     mortal = host.start(order("a", "exec sleep 1000", tmp_path))
     host.start(order("b", "exit 0", tmp_path))
-    host.next_exits(10.0)
+    host.next_exits(300.0)
     immortal = Immortal()
     host._children["b"] = _Child(order("b", "", tmp_path), cast(Any, immortal))
     with pytest.raises(InfrastructureError, match=rf"b \(pid {immortal.pid}\) .*SIGKILL"):
@@ -209,8 +209,8 @@ def test_a_scratch_folder_is_a_process_s_own_and_ends_with_it(tmp_path: Path) ->
     (scratch / "of a predecessor").mkdir(parents=True)
     look = f'(ls -A "$TMPDIR"; stat -c %a "$TMPDIR") > {kept}'
     argv = ("sh", "-c", f'{look}; touch "$TMPDIR/left"; kill -9 $$')
-    host.start(ProcessOrder("a", argv, scratch=str(scratch)))
-    (notice,) = host.next_exits(10.0)
+    host.start(ProcessOrder("a", argv, "service", scratch=str(scratch)))
+    (notice,) = host.next_exits(300.0)
     assert notice.returncode == -signal.SIGKILL
     assert kept.read_text() == "700\n"
     assert not scratch.exists()
@@ -223,5 +223,5 @@ def test_children_have_the_variables_that_the_host_itself_has_otherwise(
     monkeypatch.setenv("OF_BOTH", "its")
     host = ProcessHost({"OF_RAY": None, "OF_BOTH": "theirs"})
     host.start(order("a", 'echo "[$OF_RAY] [$OF_BOTH]"', tmp_path))
-    host.next_exits(10.0)
+    host.next_exits(300.0)
     assert (tmp_path / "a.log").read_text() == "[] [theirs]\n"

@@ -7,10 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-pytestmark = pytest.mark.timeout(120)
-
 LAUNCH = """
 import sys
 from agentrl.cluster.launch import launch

@@ -39,7 +39,7 @@ def python(*argv: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=500,
         check=False,
     )
 

@@ -134,7 +134,7 @@ async def site() -> AsyncIterator[tuple[Site, Processes]]:
             ProcessOrder(
                 name,
                 (name,),
-                kind=kind_of(name),
+                kind_of(name),
                 ready_url="" if name in RANKS else f"{there.url}/alive",
             )
             for name in names
@@ -143,7 +143,7 @@ async def site() -> AsyncIterator[tuple[Site, Processes]]:
         there.state,
     )
     try:
-        with anyio.fail_after(30):
+        with anyio.fail_after(300):
             await there.all_start(processes)
             yield there, processes
     finally:

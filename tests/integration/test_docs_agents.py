@@ -34,7 +34,7 @@ def test_the_agent_of_the_page_is_played_and_its_mistakes_are_told_to_it(tmp_pat
     (block,) = [snippet.text for snippet in snippets(PAGE) if snippet.name == "sums.py"]
     (tmp_path / "sums.py").write_text(block)
     argv = [sys.executable, "-c", PLAY, str(tmp_path / "sums.py")]
-    said = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=100, check=True)
+    said = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=500, check=True)
     reward, segments, prompt = json.loads(said.stdout)
     assert (reward, segments) == (1.0, 1.0)
     assert "error: KeyError('b')" in prompt

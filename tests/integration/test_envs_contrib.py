@@ -28,7 +28,7 @@ def run(*argv: str, path: Path, cwd: Path) -> "subprocess.CompletedProcess[str]"
     environ = os.environ | {"PYTHONPATH": f"{path}{os.pathsep}{ROOT}"}
     command = [sys.executable, *argv]
     return subprocess.run(
-        command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=100
+        command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=500
     )
 
 
@@ -47,7 +47,7 @@ def installed(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     flags = ["--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check"]
     pip = ["-m", "pip", "install", "--quiet", *flags, "--target", str(work / "target"), str(source)]
     done = subprocess.run(
-        [sys.executable, *pip], cwd=work, capture_output=True, text=True, timeout=100
+        [sys.executable, *pip], cwd=work, capture_output=True, text=True, timeout=500
     )
     assert done.returncode == 0, done.stderr
     return work / "target"

@@ -104,7 +104,7 @@ def test_a_process_whose_first_thread_has_ended_is_ended(environment: dict[str, 
     finally:
         for process in (by_session, by_mark):
             process.kill()
-            process.wait(30)
+            process.wait(300)
 
 
 def test_a_session_whose_number_another_leader_has_is_not_ended(
@@ -118,7 +118,7 @@ def test_a_session_whose_number_another_leader_has_is_not_ended(
             assert foreign.poll() is None
     finally:
         foreign.kill()
-        foreign.wait(30)
+        foreign.wait(300)
 
 
 def test_who_has_taken_the_number_since_the_scan_is_not_killed(
@@ -128,7 +128,7 @@ def test_who_has_taken_the_number_since_the_scan_is_not_killed(
 
     def late(pid: int) -> int:
         ours.kill()
-        ours.wait(30)
+        ours.wait(300)
         return opened(foreign.pid)
 
     opened = os.pidfd_open
@@ -138,7 +138,7 @@ def test_who_has_taken_the_number_since_the_scan_is_not_killed(
         assert foreign.poll() is None
     finally:
         foreign.kill()
-        foreign.wait(30)
+        foreign.wait(300)
 
 
 def test_who_was_started_by_one_that_has_since_gone_is_ended(
@@ -150,14 +150,14 @@ def test_who_was_started_by_one_that_has_since_gone_is_ended(
         if len(started) == 1:
             started.append(start(SLEEPS, environment))
             started[0].kill()
-            started[0].wait(30)
+            started[0].wait(300)
         return opened(pid)
 
     opened = os.pidfd_open
     monkeypatch.setattr(os, "pidfd_open", late)
     end_all(started[0].pid, start_time(started[0].pid), entry_of(environment))
     assert not runs(started[1].pid)
-    assert started[1].wait(30) == -signal.SIGKILL
+    assert started[1].wait(300) == -signal.SIGKILL
 
 
 def test_those_that_may_not_be_killed_are_left(
@@ -174,7 +174,7 @@ def test_those_that_may_not_be_killed_are_left(
         assert process.poll() is None
     finally:
         process.kill()
-        process.wait(30)
+        process.wait(300)
 
 
 async def test_a_program_ends_while_all_threads_of_users_are_taken(
@@ -192,7 +192,7 @@ async def test_a_program_ends_while_all_threads_of_users_are_taken(
         limiter.acquire_on_behalf_of_nowait(borrower)
     async with anyio.create_task_group() as group:
         group.start_soon(run)
-        with anyio.move_on_after(20) as deadline:
+        with anyio.move_on_after(300) as deadline:
             await has_ended.wait()
         # its end is shielded: where it waits for these, nothing else lets it go on
         for borrower in taken:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from agentrl.algorithms.load import load_algorithm
-from agentrl.clock import ManualClock
 from agentrl.config.run import RunConfig
 from agentrl.learner.asking import TURN_S
 from agentrl.learner.loop import LearnerOutcome, run_learner
@@ -24,6 +23,7 @@ from agentrl.wire.messages import (
 )
 from tests.integration.learner_world import World, WorldPeer
 from tests.integration.toy_backend import ToyBackend, ToyGroup
+from tests.manual_clock import ManualClock
 
 
 class HoldingPeer(WorldPeer):

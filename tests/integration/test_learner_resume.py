@@ -12,9 +12,9 @@ from agentrl.algorithms.rows import LossFn, MicroBatch, Outputs
 from agentrl.errors import ConfigError, InfrastructureError, PeerLostError
 from agentrl.learner.backend import StepResult
 from agentrl.learner.manifest import describe, read_verified
-from agentrl.shipped import ALGORITHMS
 from agentrl.types import VersionRow
-from agentrl.wire.messages import Published, Retire
+from agentrl.wire.messages import Published, Retire, Stepped
+from tests import estimators
 from tests.integration.learner_world import World, learn
 from tests.integration.toy_backend import ToyBackend
 
@@ -99,7 +99,7 @@ POINTS = (
 #: Without engines nothing is pushed.
 KILLS = [
     (algorithm, point)
-    for algorithm in (*ALGORITHMS.places, "sft", "custom", "of the user's, with a state")
+    for algorithm in (*estimators.ESTIMATORS, "sft", "custom", "of the user's, with a state")
     for point in POINTS
     if algorithm != "sft" or point not in ("Publishing", "push")
 ]
@@ -124,8 +124,8 @@ class Dying(ToyBackend):
 
 def flags_of(algorithm: str, folder: Path) -> dict[str, Any]:
     match algorithm:
-        case name if name in ALGORITHMS.places:
-            return {"advantage_estimator": name, "num_steps_per_rollout": 2}
+        case name if name in estimators.ESTIMATORS:
+            return estimators.flags_of(name) | {"num_steps_per_rollout": 2}
         case "sft":
             return {"loss_type": "sft_loss", "prompt_loss_weight": 0.5}
         case "custom":
@@ -177,7 +177,29 @@ def test_the_state_of_another_algorithm_is_left_alone(
     folder = str(tmp_path / "a")
     learn(World([2] * 2), save=folder, **flags_of("user", tmp_path))
     learn(World([2]), save=str(tmp_path / "b"), load=folder, run_id="second")
-    assert any("the state of Baseline; Grpo begins without" in text for text in caplog.messages)
+    said = "the state of baseline.Baseline; grpo.Grpo begins without"
+    assert any(said in text for text in caplog.messages)
+
+
+def test_the_state_of_a_class_of_the_same_name_in_another_file_is_left_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    flags = flags_of("user", tmp_path) | {"save": str(tmp_path / "a"), "save_interval": 1}
+    world = World([2] * 3)
+    end = 1
+
+    def is_over() -> bool:
+        return len(world.of(Stepped)) == end
+
+    learn(world, should_stop=is_over, **flags)
+    (tmp_path / "moved").mkdir()
+    for name in ("baseline", "other"):
+        end += 1
+        place = tmp_path / "moved" / f"{name}.py"
+        place.write_text(BASELINE)
+        learn(world, should_stop=is_over, **flags | {"advantage_estimator": str(place)})
+        is_told = any("of baseline.Baseline; other.Baseline" in text for text in caplog.messages)
+        assert is_told == (name == "other")
 
 
 def test_a_checkpoint_of_an_older_release_has_no_state_of_an_algorithm(tmp_path: Path) -> None:
@@ -233,3 +255,18 @@ def test_an_evaluation_may_be_of_a_checkpoint(place: str, iteration: int, tmp_pa
     learn(world, load=load, run_dir=str(tmp_path), run_id="alone", eval_only=True)
     assert torch.equal(world.tables[0], told.tables[iteration])
     assert world.tables[0].any()
+
+
+@pytest.mark.parametrize(
+    ("flags", "kept"),
+    [({"save": "kept"}, range(1, 8)), ({"save": "kept", "save_retain_interval": 3}, (3, 6, 7)),
+     ({"save": None}, (6, 7)), ({"save": None, "save_retain_interval": 3}, (3, 6, 7))],
+)  # fmt: skip
+def test_a_folder_of_the_users_own_keeps_all_checkpoints_and_the_runs_own_the_two_newest(
+    flags: dict[str, Any], kept: Sequence[int], tmp_path: Path
+) -> None:
+    save = flags.pop("save") and str(tmp_path / "kept")
+    place: dict[str, Any] = {"run_dir": str(tmp_path), "run_id": "r", "save_interval": 1}
+    learn(World([2] * 7), save=save, **place, **flags)
+    folder = tmp_path / "kept" if save else tmp_path / "r" / "recovery"
+    assert [path.name for path in sorted(folder.iterdir())] == [f"iteration_{n:07}" for n in kept]

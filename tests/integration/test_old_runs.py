@@ -26,7 +26,7 @@ from tests.fixtures.make_run import PLACE, RUN
 from tests.integration.playing_engine import PlayingEngine
 from tests.integration.whole_loop import learn, standing
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1800)
 
 ARCHIVES = sorted(Path(__file__).parents[1].glob("fixtures/*.tar.xz"))
 

@@ -49,7 +49,7 @@ from tests.integration.marks import MARKS, marks_of
 from tests.integration.toy_backend import ToyBackend, ToyGroup
 from tests.unit.viewed_run import MODEL
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1800)
 
 GROUPS, EPISODES, DEADLINE_S = 3, 2, 120.0
 FIRST = VersionRow(marks.VERSION, None, 0)
@@ -64,7 +64,7 @@ def worker(address: str, name: str, *, holds: bool = False) -> Iterator[None]:
         yield
     finally:
         os.kill(process.pid, signal.SIGKILL)
-        process.wait(60)
+        process.wait(300)
 
 
 def wait_for_saved(run: Path, number: int) -> None:

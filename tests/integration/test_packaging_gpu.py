@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1800)
 
 
 def resolve(python: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -18,7 +18,7 @@ def resolve(python: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "uv", "pip", "compile", "--no-config", "--no-header"]
     command += [f"--python-version={python}", "--python-platform=x86_64-manylinux_2_34"]
     return subprocess.run(
-        [*command, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=300
+        [*command, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=500
     )
 
 

@@ -26,7 +26,7 @@ from agentrl.types import Fate
 ROOT = Path(__file__).parents[2]
 ITERATIONS, GROUPS = 6, 4
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
 
 
 class FinishedRun:
@@ -64,7 +64,7 @@ def run_loop(folder: Path, temporary: Path) -> FinishedRun:
         process = subprocess.Popen(command, cwd=folder, env=env, stdout=output, stderr=output)
         try:
             kill_worker_after(run, 2, process)
-            process.wait(600)
+            process.wait(1800)
         finally:
             process.terminate()
     said = (folder / "output").read_text()
@@ -74,7 +74,7 @@ def run_loop(folder: Path, temporary: Path) -> FinishedRun:
 
 def kill_worker_after(run: Path, steps: int, process: "subprocess.Popen[bytes]") -> None:
     metrics = run / "metrics.jsonl"
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + 500
     while not metrics.exists() or metrics.read_text().count('"metrics":') < steps:
         assert process.poll() is None, f"it ended with {process.returncode}: {tails(run)}"
         assert time.monotonic() < deadline, tails(run)
@@ -181,7 +181,9 @@ def test_the_trained_model_scores_the_same_when_it_is_evaluated_alone(
 ) -> None:
     command = [str(Path(sys.executable).with_name("agentrl")), "eval", str(finished.path)]
     flags = ["--run-dir", str(tmp_path), "--run-id", "alone"]
-    done = subprocess.run([*command, *flags], cwd=ROOT, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        [*command, *flags], cwd=ROOT, capture_output=True, text=True, timeout=1800
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     alone = json.loads((tmp_path / "alone" / "summary.json").read_text())
     (score,) = alone["eval"]["heldout"]

@@ -21,7 +21,7 @@ from tests.integration.listeners import listeners_of
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
 
 
 class Run(NamedTuple):
@@ -47,7 +47,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         process = subprocess.Popen(command, cwd=place, env=env, stdout=output, stderr=output)
     try:
         phases = place / "run" / "phases.json"
-        deadline = time.monotonic() + 400
+        deadline = time.monotonic() + 1800
         while not (phases.exists() and '"first_step"' in phases.read_text()):
             assert process.poll() is None, (place / "output").read_text()
             assert time.monotonic() < deadline, (place / "output").read_text()
@@ -56,7 +56,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     finally:
         process.terminate()
         try:
-            process.wait(120)
+            process.wait(500)
         finally:
             process.kill()
 
@@ -163,7 +163,7 @@ async def test_a_pause_of_all_engines_is_told_and_the_run_goes_on(run: Run) -> N
     output = run.folder.parent / "output"
     (engine,) = spec.engines
     key = read_key(spec.engine_key_file)
-    with anyio.fail_after(400):
+    with anyio.fail_after(1800):
         async with EngineControl(engine, timeout_s=60, key=key) as control:
             while "took no turns for 20 s" not in output.read_text():
                 await control.pause()  # again: a push that was due has ended the first one

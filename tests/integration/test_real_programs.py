@@ -20,7 +20,7 @@ from agentrl.types import Fate
 ROOT = Path(__file__).parents[2]
 MODEL = Path(agentrl.envs.search_r1.__file__).parent / "model"
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
 
 
 def readme_block(language: str, containing: str) -> str:
@@ -36,7 +36,9 @@ def train(folder: Path, *flags: str) -> "subprocess.CompletedProcess[str]":
         "--run-dir", str(folder), "--run-id", "run", *flags,
     ]  # fmt: skip
     env = os.environ | {"NO_COLOR": "1"}
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=600)
+    return subprocess.run(
+        command, cwd=folder, env=env, capture_output=True, text=True, timeout=1800
+    )
 
 
 def small(*flags: str) -> list[str]:
@@ -126,7 +128,7 @@ def test_an_engine_whose_port_is_taken_ends_as_a_host_problem_that_names_it() ->
             dtype="float32",
         )  # fmt: skip
         ended = subprocess.run(
-            command.argv, env=os.environ | command.env, capture_output=True, text=True, timeout=120
+            command.argv, env=os.environ | command.env, capture_output=True, text=True, timeout=500
         )
     assert ended.returncode == EnvironmentSetupError.exit_code
     assert f"'127.0.0.1', {port}): address already in use" in ended.stdout + ended.stderr

@@ -28,7 +28,7 @@ ITERATIONS, GROUPS = 5, 8
 #: Largest difference of a loss that the rounding of two processes may make.
 TOLERANCE = 1e-4
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(1300)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
 
 
 class Played:
@@ -67,7 +67,9 @@ def play(folder: Path, program: str, *flags: str) -> Played:
         "--run-dir", ".", "--run-id", program, *flags,
     ]  # fmt: skip
     env = os.environ | {"NO_COLOR": "1"}
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        command, cwd=folder, env=env, capture_output=True, text=True, timeout=1800
+    )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return Played(folder / program)
 

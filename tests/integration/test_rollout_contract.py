@@ -182,7 +182,7 @@ def test_what_is_left_by_an_agent_that_cannot_be_played_is_ended_too() -> None:
     try:
         with pytest.raises(InfrastructureError):
             broken(made_of(lost))
-        assert [process.wait(30) for process in left] == [-9]
+        assert [process.wait(300) for process in left] == [-9]
     finally:
         for process in left:
             process.kill()

@@ -22,7 +22,7 @@ from agentrl.actors.limits import Limits
 from agentrl.actors.player import Player
 from agentrl.actors.rollouts import RolloutEpisodes
 from agentrl.bounds import A_REWARD
-from agentrl.columns import EXCLUDED
+from agentrl.columns import EXCLUDED, Column, most_bytes
 from agentrl.envs.messages import Step
 from agentrl.envs.program import Program
 from agentrl.envs.rollout import Chat, Rollout
@@ -208,13 +208,28 @@ async def test_segments_beyond_what_a_report_can_carry_are_refused() -> None:
         while True:
             await chat.complete([{"role": "user", "content": "word " * 40}])
 
-    limits = msgspec.structs.replace(LIMITS, max_tokens=800)
+    limits = msgspec.structs.replace(LIMITS, max_bytes=most_bytes(800, ()))
     policy = Policy(lambda prompt: "42<|im_end|>")
     played = await play(made_of(solve), policy, limits=limits)
     assert played.report.stop_reason is StopReason.CONTEXT_LIMIT
     sizes = [meta.num_tokens for meta in played.report.trajectories]
     assert len(sizes) > 1
     assert sum(sizes) <= 800
+
+
+async def test_what_the_engine_says_of_each_token_counts_in_what_a_report_can_carry() -> None:
+    async def solve(task: dict[str, Any], chat: Chat) -> float:
+        while True:
+            await chat.complete([{"role": "user", "content": "word " * 40}])
+
+    column = Column("experts", "|u1", (48, 8))
+    limits = msgspec.structs.replace(LIMITS, max_bytes=2**18)
+    played = await play(
+        made_of(solve), Policy(lambda prompt: "42<|im_end|>", column=column), limits=limits
+    )
+    assert played.report.stop_reason is StopReason.CONTEXT_LIMIT
+    assert len(played.report.trajectories) > 1
+    assert sum(len(bytes(data)) for data in played.columns) <= limits.max_bytes
 
 
 async def test_a_lost_service_is_no_truncation_though_a_budget_was_spent() -> None:
@@ -259,7 +274,7 @@ async def test_an_agent_in_a_thread_is_let_go_when_its_time_is_up() -> None:
 
     def work(chat: Chat) -> float:
         url, key = chat.base_url, chat.api_key
-        with openai.OpenAI(base_url=url, api_key=key, timeout=60, http_client=http) as client:
+        with openai.OpenAI(base_url=url, api_key=key, timeout=300, http_client=http) as client:
             messages: Any = HELLO
             client.chat.completions.create(model="m", messages=messages)
             try:

@@ -13,7 +13,7 @@ from agentrl.buffer import audit
 from agentrl.types import Fate
 from tests.integration.test_sync_equals_async import EPISODES, GROUPS, Ground, Played, play
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1800)
 
 ITERATIONS = 3
 

@@ -54,7 +54,7 @@ def test_without_the_model_the_extra_is_named_before_anything_starts() -> None:
 def test_a_service_without_the_model_ends_with_the_extra_named() -> None:
     command = [sys.executable, "-m", "agentrl.envs.search_r1.retriever", "--index", "dense"]
     ended = subprocess.run(
-        [*command, "--port", str(free_ports(1)[0])], capture_output=True, text=True, timeout=60
+        [*command, "--port", str(free_ports(1)[0])], capture_output=True, text=True, timeout=500
     )
     assert ended.returncode == EnvironmentSetupError.exit_code
     assert "pip install 'agentrl[dense]'" in ended.stderr

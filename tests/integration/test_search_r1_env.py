@@ -47,7 +47,7 @@ def retriever() -> Iterator[str]:
         yield url
     finally:
         process.terminate()
-        assert process.wait(10) == 0
+        assert process.wait(300) == 0
 
 
 def wait_until_healthy(process: "subprocess.Popen[bytes]", url: str) -> None:
@@ -64,7 +64,7 @@ def wait_until_healthy(process: "subprocess.Popen[bytes]", url: str) -> None:
 def post(url: str, body: bytes) -> tuple[int, dict[str, object]]:
     request = urllib.request.Request(url + "/retrieve", data=body, method="POST")
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=300) as answer:
             return answer.status, json.loads(answer.read())
     except urllib.error.HTTPError as error:
         return error.code, json.loads(error.read())
@@ -344,7 +344,7 @@ def test_a_retriever_whose_port_is_taken_says_so() -> None:
         port = taken.getsockname()[1]
         spec = SearchR1Env.service_specs({})[RETRIEVER]
         ended = subprocess.run(
-            service_command(spec, "127.0.0.1", port), capture_output=True, text=True, timeout=60
+            service_command(spec, "127.0.0.1", port), capture_output=True, text=True, timeout=500
         )
     assert ended.returncode == EnvironmentSetupError.exit_code
     assert f"cannot listen on 127.0.0.1:{port}" in ended.stderr

@@ -10,7 +10,7 @@ from aiohttp import web
 from agentrl.envs.search_r1.retriever import MAX_WAITING, Index, create_app
 from agentrl.tools.retriever import Retriever
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(100)]
+pytestmark = [pytest.mark.anyio]
 
 ASK = b'{"queries": ["capital of France"]}'
 DEEP = b"[" * 20_000
@@ -49,13 +49,13 @@ def head(length: int) -> bytes:
 async def answered(address: tuple[str, int], said: bytes) -> bytes:
     async with await anyio.connect_tcp(*address) as stream:
         await stream.send(said)
-        with anyio.fail_after(20):
+        with anyio.fail_after(300):
             return await stream.receive()
 
 
 async def ask(address: tuple[str, int]) -> list[str]:
     async with Retriever(f"http://{address[0]}:{address[1]}", patience_s=5) as client:
-        with anyio.fail_after(60):
+        with anyio.fail_after(300):
             return await client.search("capital of France")
 
 

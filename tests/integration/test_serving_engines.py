@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import aiohttp
 import anyio
@@ -36,11 +36,11 @@ from agentrl.serving.launch import (
 from agentrl.serving.weights import FleetWeightSink
 from agentrl.types import EngineAddress, Generation, SamplingParams
 
-pytestmark = [pytest.mark.anyio, pytest.mark.real, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.anyio, pytest.mark.real, pytest.mark.timeout(3600)]
 
 VOCAB_SIZE, MAX_CONTEXT = 500, 1024
 #: Generous: other work may have the machine.
-START_DEADLINE_S, CALL_S = 300, 60
+START_DEADLINE_S, CALL_S = 1800, 300
 Weights = dict[str, torch.Tensor]
 
 
@@ -144,7 +144,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         spec = router_command(
             port=port,
             prometheus_port=metrics,
-            turn_timeout_s=60,
+            turn_timeout_s=300,
             extra={},
             key_file=str(folder / "engine.key"),
         )
@@ -195,7 +195,7 @@ def client_to(stack: Stack, url: str | None = None) -> EngineClient:
         vocab_size=VOCAB_SIZE,
         max_context=MAX_CONTEXT,
         num_permits=8,
-        turn_timeout_s=60,
+        turn_timeout_s=300,
         key=stack.key,
     )
 
@@ -215,13 +215,13 @@ async def total_running(stack: Stack) -> int:
 
 async def until_some_run(stack: Stack) -> None:
     """Engines are fast: turns that began first may be done before the last has begun."""
-    with anyio.fail_after(20):
+    with anyio.fail_after(300):
         while await total_running(stack) == 0:  # noqa: ASYNC110
             await anyio.sleep(0.005)
 
 
 async def until_running(stack: Stack, number: int) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(300):
         # SGLang tells nobody when a request starts: the test has to look.
         while await total_running(stack) != number:  # noqa: ASYNC110
             await anyio.sleep(0.02)
@@ -244,6 +244,25 @@ async def test_greedy_turns_through_the_router_equal_those_of_the_engine_and_of_
         assert turn.output_ids == reference[0, len(prompt) :].tolist()
         assert turn.versions == [1] * len(turn.output_ids)
         assert turn.logprobs == pytest.approx(turns[0].logprobs, abs=1e-4)
+
+
+@pytest.mark.parametrize("cut", [{"top_k": 1}, {"top_p": 1e-6}, {"top_p": 0.5, "top_k": 1}])
+async def test_a_turn_whose_unlikely_tokens_are_cut_off_takes_the_likeliest(
+    stack: Stack, cut: dict[str, Any]
+) -> None:
+    """As evaluations may ask for; training asks for all tokens."""
+    await anyio.to_thread.run_sync(publish, stack, 1, weights_of(5))
+    async with client_to(stack) as client:
+        turns = [
+            await client.generate([11, 12, 13, 14], sampling, routing_key="a", priority=0)
+            for sampling in (
+                SamplingParams(temperature=0.0, max_new_tokens=16),
+                SamplingParams(temperature=1.0, max_new_tokens=16, **cut),
+            )
+        ]
+    greedy, sampled = turns
+    assert sampled.output_ids == greedy.output_ids
+    assert len(sampled.logprobs) == 16
 
 
 async def test_a_turn_that_stops_ends_with_its_stop_token_and_that_token_has_a_logprob(
@@ -391,7 +410,7 @@ async def test_the_router_takes_engines_out_and_in(stack: Stack) -> None:
 async def test_an_engine_tells_its_limits_and_refusals_name_it(stack: Stack) -> None:
     async with control_of(stack, stack.engines[0]) as control:
         info = await control.info()
-        assert MAX_CONTEXT - 16 <= info.max_input_tokens <= info.context_tokens <= MAX_CONTEXT
+        assert MAX_CONTEXT - 16 <= info.max_input_tokens <= MAX_CONTEXT
         with pytest.raises(EngineRefusedError, match=r"sglang-0 .*/end_weight_update answered 400"):
             await control.end_update()
 
@@ -414,6 +433,6 @@ print(*sorted(action.dest for action in parser._actions if isinstance(action, ki
         capture_output=True,
         text=True,
         check=True,
-        timeout=100,
+        timeout=500,
     )
     assert result.stdout.split() == sorted(NEGATABLE)

@@ -23,7 +23,7 @@ from tests.integration import whole_loop
 from tests.integration.playing_engine import PlayingEngine, make_model
 from tests.integration.whole_loop import learn, standing
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1800)
 
 ITERATIONS, GROUPS, EPISODES = 10, 2, 2
 I7 = ["--async-buffer-size", "0", "--max-staleness", "0", "--update-weights-interval", "1"]

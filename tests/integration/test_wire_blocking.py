@@ -60,7 +60,7 @@ async def test_a_computing_thread_keeps_its_place_and_survives_the_buffers_death
     def train() -> None:
         with learner(buffer) as peer:
             computing.set()
-            assert computed.wait(60)
+            assert computed.wait(300)
             assert peer.receive(60)[0] == Welcome(1, BEAT_S)
             peer.deliver(Retire(1))
             peer.flush(60)

@@ -75,7 +75,7 @@ async def test_deliver_waits_while_the_outbox_is_full(buffer: ScriptedBuffer) ->
         assert peer.unacked == 8
 
         buffer.acking = True
-        with anyio.fail_after(60):
+        with anyio.fail_after(300):
             assert await peer.deliver(Retire(99)) == 9
         await peer.flush(60)
         assert buffer.committed == list(range(1, 10))
@@ -93,7 +93,7 @@ async def test_an_unsettled_message_is_sent_again_until_its_ack(buffer: Scripted
     buffer.acking = False
     async with buffer, worker(buffer, resend_s=0.05) as peer:
         await peer.deliver(Retire(1))
-        with anyio.fail_after(60):
+        with anyio.fail_after(300):
             while buffer.num_repeated < 3:
                 await buffer.heard.wait()
         buffer.acking = True
@@ -146,7 +146,7 @@ async def test_a_peer_leaves_in_peace_while_messages_come(buffer: ScriptedBuffer
                 await buffer.say(Event("step"))
             await anyio.lowlevel.checkpoint()
 
-    with anyio.fail_after(120):
+    with anyio.fail_after(500):
         async with buffer:
             for _ in range(200):
                 async with anyio.create_task_group() as tasks:

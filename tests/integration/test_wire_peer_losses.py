@@ -28,7 +28,7 @@ async def test_nothing_is_lost_or_reordered_when_the_buffer_dies_again_and_again
         for number in range(1, total + 1):
             assert await peer.deliver(Retire(number)) == number
 
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         async with buffer, worker(buffer) as peer, anyio.create_task_group() as tasks:
             tasks.start_soon(deliver_all, peer)
             for life in range(6):
@@ -55,7 +55,7 @@ async def test_a_new_connection_resends_at_once_and_does_not_wait_for_the_resend
     async with buffer, worker(buffer, resend_s=3600) as peer:
         for number in range(3):
             await peer.deliver(Retire(number))
-        with anyio.fail_after(60):
+        with anyio.fail_after(300):
             while len(buffer.committed) < 3:
                 await buffer.heard.wait()
         await buffer.die()
@@ -69,7 +69,7 @@ async def test_after_a_reconnect_the_owner_sees_the_new_welcome(buffer: Scripted
     async with buffer, worker(buffer) as peer:
         await buffer.die()
         await buffer.live()
-        with anyio.fail_after(60):
+        with anyio.fail_after(300):
             assert await peer.receive() == (Welcome(1, BEAT_S), [])
             await peer.send(Capacity(5))
             await buffer.until_heard(Capacity)
@@ -82,14 +82,14 @@ async def test_a_silent_buffer_is_greeted_again(buffer: ScriptedBuffer) -> None:
         buffer.mute = True
         await anyio.sleep(5 * BEAT_S)
         buffer.mute = False
-        with anyio.fail_after(60):
+        with anyio.fail_after(300):
             assert await peer.receive() == (Welcome(1, BEAT_S), [])
 
 
 async def test_a_buffer_that_stays_away_is_a_lost_peer_everywhere(buffer: ScriptedBuffer) -> None:
     async with buffer, worker(buffer, timeout_s=0.5) as peer:
         await buffer.die()
-        with anyio.fail_after(60):
+        with anyio.fail_after(300):
             with pytest.raises(PeerLostError, match="no Welcome"):
                 await peer.receive()
             with pytest.raises(PeerLostError, match="no Welcome"):
@@ -103,5 +103,5 @@ async def test_a_send_that_waits_for_a_lost_buffer_ends_at_the_deadline(
 ) -> None:
     async with buffer, worker(buffer, timeout_s=0.5) as peer:
         await buffer.die()
-        with anyio.fail_after(60), pytest.raises(PeerLostError):
+        with anyio.fail_after(300), pytest.raises(PeerLostError):
             await peer.send(Capacity(1))

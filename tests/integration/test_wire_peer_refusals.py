@@ -37,7 +37,7 @@ async def test_a_fenced_peer_is_told_on_every_call(buffer: ScriptedBuffer) -> No
     buffer.answers[Retire] = Refused("epoch 1 is older than 2", fatal=True)
     async with buffer, worker(buffer) as peer:
         await peer.deliver(Retire(1))
-        with anyio.fail_after(60), pytest.raises(FencedError, match="older than 2"):
+        with anyio.fail_after(300), pytest.raises(FencedError, match="older than 2"):
             await peer.receive()
         with pytest.raises(FencedError):
             await peer.deliver(Retire(2))
@@ -60,7 +60,7 @@ async def test_a_process_hears_that_it_is_fenced_while_it_waits_for_nothing(
     buffer.answers[Retire] = Refused("epoch 1 is older than 2", fatal=True)
     async with buffer, worker(buffer, on_fenced=on_fenced) as peer:
         await peer.deliver(Retire(1))
-        with anyio.fail_after(60):
+        with anyio.fail_after(300):
             await told.wait()
     assert heard == ["worker-0 must exit, the buffer says: epoch 1 is older than 2"]
 
@@ -80,7 +80,7 @@ async def test_a_refused_message_leaves_the_outbox_and_is_told_with_its_reason(
     buffer.answers[Drain] = Refused("no such version", seq=1)
     async with buffer, worker(buffer) as peer:
         await peer.deliver(Drain("x"))
-        with anyio.fail_after(60):
+        with anyio.fail_after(300):
             assert (await peer.receive())[0] == Refused("no such version", seq=1)
         await peer.flush(1)
     assert "worker-0: the buffer refused message 1: no such version" in caplog.text
@@ -92,7 +92,7 @@ async def test_a_damaged_message_is_dropped_and_both_sides_get_back_in_step(
     async with buffer, worker(buffer) as peer:
         prelude, header = encode(Envelope(1, 0, Cancel([EpisodeId("g", 0)])))
         await buffer.say_raw([prelude, bytes(header)[:-1] + b"?"])
-        with anyio.fail_after(60):
+        with anyio.fail_after(300):
             assert (await peer.receive())[0] == Welcome(1, BEAT_S)
 
 
@@ -100,7 +100,7 @@ async def test_a_buffer_of_another_version_is_named(buffer: ScriptedBuffer) -> N
     async with buffer, worker(buffer) as peer:
         prelude, header = encode(Envelope(1, 0, Heartbeat()))
         await buffer.say_raw([bytes(prelude[:4]) + b"\x63\0" + bytes(prelude[6:]), header])
-        with anyio.fail_after(60), pytest.raises(ProtocolVersionError, match="version 99"):
+        with anyio.fail_after(300), pytest.raises(ProtocolVersionError, match="version 99"):
             await peer.receive()
 
 

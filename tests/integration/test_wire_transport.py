@@ -33,7 +33,7 @@ def strangers() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
 async def test_messages_go_both_ways_over_ipc(tmp_path: Path) -> None:
     address = f"ipc://{tmp_path}/s"
     async with RouterSocket(address) as router, DealerSocket(address, identity=b"w") as dealer:
-        with anyio.fail_after(60):
+        with anyio.fail_after(300):
             await dealer.send([b"a", memoryview(bytes(200_000))])
             identity, frames = await router.recv()
             assert identity == b"w"
@@ -46,7 +46,7 @@ async def test_messages_go_both_ways_over_ipc(tmp_path: Path) -> None:
 async def test_many_waiting_messages_are_drained_at_once(tmp_path: Path) -> None:
     address = f"ipc://{tmp_path}/s"
     async with RouterSocket(address) as router, DealerSocket(address, identity=b"w") as dealer:
-        with anyio.fail_after(60):
+        with anyio.fail_after(300):
             for number in range(100):
                 await dealer.send([b"%d" % number])
             drained = [await router.recv()]
@@ -66,7 +66,7 @@ async def test_an_unknown_peer_is_reported_not_raised(tmp_path: Path) -> None:
 async def test_a_peer_that_reads_nothing_does_not_hold_the_router(tmp_path: Path) -> None:
     address = f"ipc://{tmp_path}/s"
     async with RouterSocket(address) as router, DealerSocket(address, identity=b"w") as dealer:
-        with anyio.fail_after(30):
+        with anyio.fail_after(300):
             await dealer.send([b"here"])
             identity, _ = await router.recv()
             block = bytes(100_000)
@@ -84,7 +84,7 @@ async def test_an_unconnected_dealer_queues_nothing_and_waits(tmp_path: Path) ->
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(dealer.send, kept)
             async with RouterSocket(address) as router:
-                with anyio.fail_after(60):
+                with anyio.fail_after(300):
                     _, frames = await router.recv()
                 assert bytes(frames[0]) == b"kept"
 
@@ -99,7 +99,7 @@ async def test_a_dealer_hears_of_a_broken_connection_and_reconnects(tmp_path: Pa
                 await dealer.send([word])
                 await anyio.sleep(1)
 
-        with anyio.fail_after(90):
+        with anyio.fail_after(500):
             for word in (b"one", b"two", b"three"):
                 async with RouterSocket(address) as router, anyio.create_task_group() as tasks:
                     tasks.start_soon(say, word)
@@ -114,7 +114,7 @@ async def test_a_new_connection_takes_over_an_identity_whose_old_one_still_hangs
 ) -> None:
     address = f"ipc://{tmp_path}/s"
     async with RouterSocket(address) as router, DealerSocket(address, identity=b"w") as old:
-        with anyio.fail_after(60):
+        with anyio.fail_after(300):
             await old.send([b"old"])
             await router.recv()
             async with DealerSocket(address, identity=b"w") as new:
@@ -134,7 +134,7 @@ async def test_a_receive_that_is_cancelled_loses_nothing(tmp_path: Path) -> None
             with anyio.move_on_after(0.0005):
                 _, frames = await router.recv()
                 received.append(int(bytes(frames[0])))
-        with anyio.fail_after(60):
+        with anyio.fail_after(300):
             while len(received) < 300:
                 _, frames = await router.recv()
                 received.append(int(bytes(frames[0])))
@@ -146,7 +146,7 @@ async def test_curve_carries_messages_between_holders_of_the_keys(keys: CurveKey
         RouterSocket("tcp://127.0.0.1:*", keys=keys) as router,
         DealerSocket(router.address, identity=b"w", keys=keys) as dealer,
     ):
-        with anyio.fail_after(60):
+        with anyio.fail_after(300):
             await dealer.send([b"secret"])
             identity, frames = await router.recv()
             assert bytes(frames[0]) == b"secret"
@@ -173,7 +173,7 @@ async def test_strangers_deliver_nothing_over_tcp(
             with suppress(zmq.Again):  # one that was shown the door already cannot even speak
                 stranger.send(b"let me in", zmq.DONTWAIT)
         async with DealerSocket(router.address, identity=b"friend", keys=keys) as friend:
-            with anyio.fail_after(60):
+            with anyio.fail_after(300):
                 await friend.send([b"hello"])
                 identity, _ = await router.recv()
             assert identity == b"friend"
@@ -188,7 +188,7 @@ async def test_garbage_on_the_port_disturbs_nobody(keys: CurveKeys) -> None:
         async with await anyio.connect_tcp("127.0.0.1", port) as stream:
             await stream.send(b"GET / HTTP/1.1\r\n\r\n" * 100)
             async with DealerSocket(router.address, identity=b"w", keys=keys) as dealer:
-                with anyio.fail_after(60):
+                with anyio.fail_after(300):
                     await dealer.send([b"fine"])
                     assert bytes((await router.recv())[1][0]) == b"fine"
 

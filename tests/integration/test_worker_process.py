@@ -166,7 +166,7 @@ async def test_no_user_code_ends_the_process_or_the_episode_beside_it(tmp_path: 
             try:
                 await buffer.until(lambda: bool(buffer._identity), 60)
                 buffer.say(Assign([assignment(0, kind="none", where="nowhere")]))
-                with anyio.fail_after(60):
+                with anyio.fail_after(300):
                     await engine.waiting.wait()
                 wild = [assignment(i + 1, kind=k, where=w) for i, (k, w) in enumerate(cases)]
                 buffer.say(Assign(wild))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from agentrl.algorithms.rows import LossFn, MicroBatch, Outputs
+from agentrl.columns import Column
 from agentrl.learner.backend import StepResult
 from agentrl.learner.measures import Measures, joined, measured
 
@@ -24,7 +25,7 @@ class ToyGroup:
     def __init__(self, size: int) -> None:
         self.size = size
         self._slots: list[Any] = [None] * size
-        self._barrier = threading.Barrier(size, timeout=30)
+        self._barrier = threading.Barrier(size, timeout=300)
 
     def gather(self, rank: int, value: Any) -> list[Any]:
         self._slots[rank] = value
@@ -39,6 +40,7 @@ class ToyBackend:
 
     def __init__(self, group: ToyGroup, rank: int, lr: float = 10.0) -> None:
         self.data_parallel_rank, self.data_parallel_size = rank, group.size
+        self.columns: tuple[Column, ...] = ()
         self.is_source = rank == 0
         self.table = torch.zeros(VOCABULARY, VOCABULARY, requires_grad=True)
         self.num_passes = self.num_steps = 0
@@ -102,5 +104,8 @@ class ToyBackend:
     def all_reduce_sum(self, values: Sequence[float]) -> list[float]:
         gathered = self._group.gather(self.data_parallel_rank, list(values))
         return [math.fsum(column) for column in zip(*gathered, strict=True)]
+
+    def all_gather(self, value: Any) -> list[Any]:
+        return self._group.gather(self.data_parallel_rank, value)
 
     def close(self) -> None: ...

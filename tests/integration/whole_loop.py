@@ -86,7 +86,7 @@ class Site:
     async def drain(self, reason: str, resumable: bool) -> None:
         """As the driver does it."""
         await self._driver.deliver(Drain(reason, resumable))
-        with anyio.fail_after(30):
+        with anyio.fail_after(300):
             await self._state.wait(lambda state: state.drained)
 
     async def _receive(self, feeder: Feeder) -> None:
@@ -195,7 +195,7 @@ def learn(
         lambda on_lost: FleetWeightSink(
             engines,
             bucket_bytes=config.update_weight_buffer_size,
-            timeout_s=60.0,
+            timeout_s=300.0,
             fleet_size=1,
             on_lost=on_lost,
         ),

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,11 +20,24 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from agentrl.algorithms.rows import LossFn, MicroBatch, Outputs
+from agentrl.columns import Column
 from agentrl.errors import InfrastructureError
 from agentrl.learner.backend import TrainBackend
 from agentrl.models.registry import families
 
 VOCAB = 96
+
+
+#: GLM-4.5 as its Air is, with groups of experts.
+_SIGMOID = {
+    **families()["glm4-moe"].tiny,
+    "use_qk_norm": False,
+    "num_experts_per_tok": 4,
+    "n_shared_experts": 2,
+    "n_group": 4,
+    "routed_scaling_factor": 1.5,
+    "topk_group": 2,
+}
 
 
 class HFModel(NamedTuple):
@@ -37,7 +51,9 @@ class HFModel(NamedTuple):
 def hf_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], HFModel]:
     """Makes the tiny member of a family of `agentrl.models`, each once. With `-tied` the embedding
     is the head; with `-odd` two data-parallel ranks of a distributed optimizer share a row of a
-    tied model; with `-wide` heads are as wide as Qwen3's."""
+    tied model; with `-wide` heads are as wide as Qwen3's; with `-window` a token sees 8;
+    with `-prime` the vocabulary cannot be shared out evenly; with `-3layers` it has 3; `-told` is
+    the same model, whose trajectories bring the experts of tokens."""
     made: dict[str, HFModel] = {}
 
     def make(name: str) -> HFModel:
@@ -49,11 +65,15 @@ def hf_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], HFMode
 
 
 def _make(name: str, directory: Path) -> HFModel:
-    family, *_ = re.split("-(?=odd|tied|wide)", name)
+    family, *_ = re.split(r"-(?=odd|tied|wide|window|prime|told|\dlayers)", name)
     wide = {"head_dim": 16} if "wide" in name else {}
     odd = {"hidden_size": 40, "intermediate_size": 56} if "odd" in name else {}
     tied = {"tie_word_embeddings": "tied" in name}
-    return make_model({**families()[family].tiny, **odd, **tied, **wide}, directory)
+    window = {"sliding_window": 8} if "window" in name else {}
+    prime = {"vocab_size": 97} if "prime" in name else {}
+    deep = {"num_hidden_layers": int(n[1])} if (n := re.search(r"-(\d)layers", name)) else {}
+    changes = {**odd, **tied, **wide, **window, **prime, **deep}
+    return make_model({**families()[family].tiny, **changes}, directory)
 
 
 def make_model(config: Mapping[str, Any], directory: Path) -> HFModel:
@@ -65,10 +85,15 @@ def make_model(config: Mapping[str, Any], directory: Path) -> HFModel:
         AutoConfig.for_model(**config), attn_implementation="eager"
     )
     model = model.float().eval()
-    for parameter_name, parameter in model.named_parameters():
-        if "norm" in parameter_name or "bias" in parameter_name:
-            parameter.data.uniform_(0.5, 1.5)
+    for name, tensor in model.state_dict().items():
+        if "norm" in name or "bias" in name:
+            tensor.uniform_(0.5, 1.5)
     model.save_pretrained(directory)
+    saved = json.loads((directory / "config.json").read_text())
+    # transformers writes the name of its class, which may stand in for the model's own, and leaves
+    # out keys that published files have.
+    saved = {**config, **saved, "architectures": config["architectures"]}
+    (directory / "config.json").write_text(json.dumps(saved))
     return HFModel(model, directory)
 
 
@@ -76,6 +101,13 @@ def make_model(config: Mapping[str, Any], directory: Path) -> HFModel:
 def make_hf_model() -> Callable[[Mapping[str, Any], Path], HFModel]:
     """Makes the random model that a config.json describes."""
     return make_model
+
+
+@pytest.fixture
+def sigmoid() -> dict[str, Any]:
+    """config.json of a small model whose router has sigmoid scores, groups of experts and a
+    correction bias."""
+    return dict(_SIGMOID)
 
 
 @pytest.fixture(scope="session")
@@ -153,6 +185,19 @@ STEPS: list[list[list[list[int]]]] = [
 ]
 
 
+def with_routes(batch: MicroBatch, columns: Sequence[Column], seed: str) -> MicroBatch:
+    """With random routes, as an engine might have told them: those of every fifth token are
+    unknown."""
+    generator = torch.Generator().manual_seed(sum(seed.encode()))
+    found = dict(batch.columns)
+    for column in columns:
+        layers, topk = column.shape
+        orders = torch.rand(len(batch.tokens_T), layers, 4, generator=generator).argsort(-1)
+        found[column.name] = orders[..., :topk].to(torch.uint8)
+        found[column.name][::5] = int(column.fill)
+    return replace(batch, columns=found)
+
+
 def play(backend: TrainBackend, target: Path) -> None:
     """Take this rank's part of `STEPS` and of a step that cannot be taken; write to `target`-RANK.*
     the first step's log-probabilities that are read, the last weights and everything else seen."""
@@ -165,6 +210,7 @@ def play(backend: TrainBackend, target: Path) -> None:
             for index, batch in enumerate(batches(lengths, 100 * step + 10 * share))
             if share % backend.data_parallel_size == backend.data_parallel_rank
         }
+        own = {name: with_routes(batch, backend.columns, name) for name, batch in own.items()}
         found = backend.run("policy", list(own.values()))
         masks = [batch.columns["mask"] for batch in own.values()]
         logprobs |= {k: f * mask for k, f, mask in zip(own, found, masks, strict=True)}
@@ -172,6 +218,7 @@ def play(backend: TrainBackend, target: Path) -> None:
         seen["results"].append([result.skipped, result.grad_norm, result.metrics])
     seen["nan_skipped"] = backend.step("policy", list(own.values()), nan_pg).skipped
     seen["sum"] = backend.all_reduce_sum([backend.data_parallel_rank + 1.0, 0.5])
+    seen["ranks"] = backend.all_gather(torch.distributed.get_rank())
     seen["bytes"] = list(backend.broadcast_bytes(b"lease" if backend.is_source else None))
     seen["is_source"] = backend.is_source
     weights = {name: tensor.clone() for name, tensor in backend.hf_tensors()}
@@ -229,19 +276,21 @@ def run_ranks() -> Callable[[Path, int, list[dict[str, Any]]], None]:
 
     def run(home: Path, size: int, jobs: list[dict[str, Any]]) -> None:
         worker = Path(__file__).with_name("worker.py")
+        orders = home / f"jobs-of-{size}.json"
+        orders.write_text(json.dumps(jobs))
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
         logs = [home / f"rank-{rank}-of-{size}.log" for rank in range(size)]
         with ExitStack() as files:
             processes = [
                 subprocess.Popen(
-                    [sys.executable, str(worker), str(rank), json.dumps(jobs)],
+                    [sys.executable, str(worker), str(rank), str(orders)],
                     env=environment,
                     stdout=files.enter_context(logs[rank].open("w")),
                     stderr=subprocess.STDOUT,
                 )
                 for rank in range(size)
             ]
-        deadline = time.monotonic() + 240
+        deadline = time.monotonic() + 500
         try:
             while any(process.poll() is None for process in processes):
                 said = "\n".join(log.read_text()[-3000:] for log in logs)

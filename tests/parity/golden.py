@@ -176,6 +176,7 @@ class TableBackend:
     notes what each step was given and what came of it."""
 
     data_parallel_rank, data_parallel_size = 0, 1
+    columns: tuple[Column, ...] = ()
     is_source = True
 
     def __init__(self, seed: int) -> None:
@@ -216,6 +217,9 @@ class TableBackend:
 
     def all_reduce_sum(self, values: Sequence[float]) -> list[float]:
         return list(values)
+
+    def all_gather(self, value: Any) -> list[Any]:
+        return [value]
 
 
 def numbers_of(case: str, seed: int) -> Numbers:

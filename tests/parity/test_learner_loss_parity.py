@@ -7,6 +7,7 @@ agentrl.learner.
 import math
 import statistics
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ from torch import Tensor
 
 from agentrl.algorithms.corrections import effective_sample_share, kl_estimate, truncated_weight
 from agentrl.algorithms.load import load_algorithm
-from agentrl.algorithms.policy_loss import policy_loss
+from agentrl.algorithms.mismatch import with_mismatch
+from agentrl.algorithms.policy_loss import policy_loss, ppo_objective
 from agentrl.algorithms.rows import MicroBatch, Outputs
 from agentrl.config.run import RunConfig
 from agentrl.learner.measures import measured
@@ -47,6 +49,10 @@ def micro_batch(seed: int, **extra: Tensor) -> MicroBatch:
 def random_logprobs(seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     return -2 * torch.rand(NUM_TOKENS, generator=generator)
+
+
+def loss_of(cfg: RunConfig, batch: MicroBatch, out: Outputs) -> tuple[Tensor, dict[str, Tensor]]:
+    return policy_loss(cfg, batch, out, partial(ppo_objective, cfg))
 
 
 def clip(value: float, low: float, high: float) -> float:
@@ -128,7 +134,8 @@ def test_loss_gradient_and_sums_agree_with_the_papers(case: dict[str, Any], seed
 
     expected, counts = reference_loss(cfg, batch.columns, logprobs, entropy)
     expected_grads = torch.autograd.grad(expected, [logprobs, entropy], allow_unused=True)
-    loss, sums = policy_loss(cfg, batch, Outputs(logprobs, entropy))
+    measuring_loss = with_mismatch(partial(loss_of, cfg), cfg.staleness_bound)
+    loss, sums = measuring_loss(batch, Outputs(logprobs, entropy))
     grads = torch.autograd.grad(loss, [logprobs, entropy], allow_unused=True)
 
     assert float(loss.detach()) == pytest.approx(float(expected.detach()), rel=1e-4, abs=1e-5)
@@ -157,10 +164,10 @@ def test_no_position_but_a_trained_one_gets_a_gradient_or_can_spoil_the_loss() -
     untrained = ~batch.columns["mask"]
     cfg = RunConfig(use_kl_loss=True, kl_loss_coef=0.1, entropy_coef=0.1)
     logprobs, entropy = random_logprobs(10), random_logprobs(11)
-    clean, _ = policy_loss(cfg, batch, Outputs(logprobs, entropy))
+    clean, _ = loss_of(cfg, batch, Outputs(logprobs, entropy))
     dirty_logprobs = logprobs.masked_fill(untrained, math.nan).requires_grad_()
     dirty_entropy = entropy.masked_fill(untrained, math.inf).requires_grad_()
-    loss, _ = policy_loss(cfg, batch, Outputs(dirty_logprobs, dirty_entropy))
+    loss, _ = loss_of(cfg, batch, Outputs(dirty_logprobs, dirty_entropy))
     torch.autograd.backward(loss)
     assert dirty_logprobs.grad is not None
     assert dirty_entropy.grad is not None
@@ -173,7 +180,7 @@ def test_no_position_but_a_trained_one_gets_a_gradient_or_can_spoil_the_loss() -
 def test_a_micro_batch_without_trained_tokens_still_has_a_graph_and_a_zero_gradient() -> None:
     batch = micro_batch(3, mask=torch.zeros(NUM_TOKENS, dtype=torch.bool))
     logprobs = random_logprobs(4).requires_grad_()
-    loss, _ = policy_loss(RunConfig(), batch, Outputs(logprobs, torch.zeros(NUM_TOKENS)))
+    loss, _ = loss_of(RunConfig(), batch, Outputs(logprobs, torch.zeros(NUM_TOKENS)))
     torch.autograd.backward(loss)
     assert float(loss.detach()) == 0
     assert logprobs.grad is not None
@@ -206,3 +213,27 @@ def test_effective_sample_share_is_one_for_equal_weights_and_one_nth_for_a_singl
     assert effective_sample_share(4, 4 * 0.7, 4 * 0.49) == pytest.approx(1.0)
     assert effective_sample_share(4, 3.0, 9.0) == pytest.approx(0.25)
     assert effective_sample_share(0, 0.0, 0.0) == 0.0
+
+
+@pytest.mark.parametrize("kind", ["k1", "k3"])
+def test_a_ratio_weighted_kl_has_the_exact_gradient_on_stale_tokens(kind: str) -> None:
+    """Every symbol of a choice of six stands once, weighted by how often an older policy says it:
+    the loss is the expectation itself."""
+    generator = torch.Generator().manual_seed(3)
+    scores = torch.randn(6, generator=generator).requires_grad_()
+    reference, mu = (torch.randn(6, generator=generator).log_softmax(-1) for _ in range(2))
+    logprobs = scores.log_softmax(-1)
+    (exact,) = torch.autograd.grad((logprobs.exp() * (logprobs - reference)).sum(), scores)
+
+    def gradient(**flags: Any) -> Tensor:
+        cfg = RunConfig(use_kl_loss=True, kl_loss_coef=1.0, kl_loss_type=kind, **flags)  # type: ignore[arg-type]
+        zeros, every = torch.zeros(6, dtype=torch.int64), torch.ones(6, dtype=torch.bool)
+        columns = {"mask": every, "sampled": every, "mu": mu, "advantages": torch.zeros(6)}
+        columns |= {"weights": mu.exp(), "ages": zeros.int(), "reference": reference}
+        batch = MicroBatch(zeros, zeros, zeros, torch.tensor([0, 6]), 6, columns)
+        now = scores.log_softmax(-1)
+        loss, _ = loss_of(cfg, batch, Outputs(now, torch.zeros(6)))
+        return torch.autograd.grad(loss, scores)[0]
+
+    torch.testing.assert_close(gradient(use_unbiased_kl=True), exact)
+    assert float((gradient() - exact).norm() / exact.norm()) > 0.2

@@ -17,7 +17,7 @@ from agentrl.config.run import RunConfig
 from agentrl.learner.megatron import MegatronBackend
 from agentrl.learner.megatron.attention import PackedAttention
 
-Open = Callable[[dict[str, Any]], MegatronBackend]
+Open = Callable[..., MegatronBackend]
 
 
 class OnCuda(Tensor):
@@ -43,27 +43,32 @@ class FlashAttention:
             assert tensor.dim() == 3
             assert tensor.stride(-1) == 1
             assert tensor.shape[-1] % 8 == 0
+            assert tensor.shape[-1] == query.shape[-1], "one width for all"
         for name in ("cu_seq_q", "cu_seq_k"):
             assert given[name].dtype == torch.int32
             assert int(given[name][-1]) == len(query)
         assert type(given["max_q"]) is type(given["max_k"]) is int
         assert int(given["cu_seq_q"].diff().max()) <= given["max_q"]
-        assert given["window_size"] == (-1, 0), "causal"
+        before, behind = given["window_size"]
+        assert behind == 0, "causal"
         assert given.get("enable_gqa") or query.shape[1] == key.shape[1]
         scale = given.get("scale") or 1 / math.sqrt(query.shape[-1])
         sizes = given["cu_seq_q"].diff().tolist()
         plain = (x.as_subclass(Tensor) for x in (query, key, value))
         parts = zip(*(torch.split(x, sizes) for x in plain), strict=True)
-        return torch.cat([_plain(*part, scale=scale) for part in parts]).as_subclass(OnCuda)
+        found = [_plain(*part, scale=scale, before=before) for part in parts]
+        return torch.cat(found).as_subclass(OnCuda)
 
 
-def _plain(query: Tensor, key: Tensor, value: Tensor, *, scale: float) -> Tensor:
-    """softmax(scale Q K') V of one sequence, causal, in float32."""
+def _plain(query: Tensor, key: Tensor, value: Tensor, *, scale: float, before: int) -> Tensor:
+    """softmax(scale Q K') V of one sequence, causal, in float32; -1: all before are seen."""
     repeats = query.shape[1] // key.shape[1]
     key, value = (x.float().repeat_interleave(repeats, 1) for x in (key, value))
     scores = torch.einsum("qhd,khd->hqk", query.float(), key) * scale
-    future = torch.ones(scores.shape[1:], dtype=torch.bool).triu(1)
-    weights = scores.masked_fill(future, -math.inf).softmax(-1)
+    hidden = torch.ones(scores.shape[1:], dtype=torch.bool).triu(1)
+    if before >= 0:
+        hidden |= torch.ones_like(hidden).tril(-before - 1)
+    weights = scores.masked_fill(hidden, -math.inf).softmax(-1)
     return torch.einsum("hqk,khd->qhd", weights, value).to(query.dtype)
 
 
@@ -81,12 +86,12 @@ def open_backend(free_ports: Callable[[int], int], hf_model: Any) -> Iterator[Op
     """Opens one single-rank backend at a time, with these Megatron settings."""
     opened: list[MegatronBackend] = []
 
-    def make(megatron: dict[str, Any]) -> MegatronBackend:
+    def make(megatron: dict[str, Any], model: str = "qwen3") -> MegatronBackend:
         for backend in opened:
             backend.close()
         backend = MegatronBackend(
             RunConfig(actor_num_gpus_per_node=1, lr=1e-3, megatron=megatron),
-            hf_model("qwen3").directory,
+            hf_model(model).directory,
             rank=0,
             world_size=1,
             master_address="127.0.0.1",
@@ -130,7 +135,9 @@ def step(backend: MegatronBackend, batch: MicroBatch, loss: LossFn) -> tuple[Ten
     return logprobs, backend.step("policy", [batch], loss).grad_norm
 
 
+@pytest.mark.parametrize("model", ["qwen3", "mistral-window", "deepseek-v3"])
 def test_settings_of_a_gpu_train_through_the_variable_length_kernel(
+    model: str,
     flash: FlashAttention,
     pretend_cuda: Callable[[], None],
     open_backend: Open,
@@ -138,10 +145,10 @@ def test_settings_of_a_gpu_train_through_the_variable_length_kernel(
     pg_loss: LossFn,
 ) -> None:
     batch = packed([30, 7, 19, 1], 1)
-    wanted, norm = step(open_backend(defaults_for("cuda")), batch, pg_loss)
+    wanted, norm = step(open_backend(defaults_for("cuda"), model), batch, pg_loss)
     assert flash.calls == 0
     pretend_cuda()
-    found, found_norm = step(open_backend(defaults_for("cuda")), batch, pg_loss)
+    found, found_norm = step(open_backend(defaults_for("cuda"), model), batch, pg_loss)
     assert flash.calls == 4, "two layers, in each pass"
     assert float((found - wanted).abs().max()) < 0.05
     assert found_norm == pytest.approx(norm, rel=0.02)

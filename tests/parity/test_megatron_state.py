@@ -20,12 +20,13 @@ from agentrl.errors import AgentRLError, ConfigError
 from agentrl.learner.checkpointing import CheckpointWriter, restore_newest
 from agentrl.learner.megatron import MegatronBackend
 
-pytestmark = pytest.mark.timeout(300)
-
 DISTRIBUTED = {"use_distributed_optimizer": True}
 OVERLAP = DISTRIBUTED | {"overlap_grad_reduce": True, "overlap_param_gather": True}
 TENSOR = {"tensor_model_parallel_size": 2}
+SEQUENCE = TENSOR | {"sequence_parallel": True}
+EXPERT = {"expert_model_parallel_size": 2}
 PIPELINE = {"pipeline_model_parallel_size": 2}
+LAST = PIPELINE | {"decoder_last_pipeline_num_layers": 2}
 CONTEXT = {"context_parallel_size": 2}
 ODD = "qwen3-tied-odd"
 
@@ -271,6 +272,37 @@ TWO_RANKS: dict[str, tuple[str, dict[str, Any], str]] = {
         DISTRIBUTED,
         "load untied-pp2, save untied-dp2, step 1, export untied-dp2-after",
     ),
+    "experts-ep2": (
+        "qwen3-moe",
+        EXPERT | DISTRIBUTED,
+        "step 0, save experts-ep2, step 1, export experts-ep2-after",
+    ),
+    "experts-tp2": (
+        "qwen3-moe",
+        SEQUENCE,
+        "load experts-ep2, save experts-tp2, step 1, export experts-tp2-after",
+    ),
+    "experts-tp2-ep2": (
+        "qwen3-moe",
+        SEQUENCE | EXPERT | DISTRIBUTED,
+        "load experts-tp2, save experts-tp2-ep2, step 1, export experts-tp2-ep2-after",
+    ),
+    "uneven-pp2": (
+        "qwen3-3layers",
+        LAST | DISTRIBUTED,
+        "step 0, save uneven-pp2, step 1, export uneven-pp2-after",
+    ),
+    "uneven-dp2": (
+        "qwen3-3layers",
+        DISTRIBUTED,
+        "load uneven-pp2, save uneven-dp2, step 1, export uneven-dp2-after",
+    ),
+    "prime-tp2": ("qwen3-prime", TENSOR, "step 0, save prime-tp2, step 1, export prime-tp2-after"),
+    "prime-dp2": (
+        "qwen3-prime",
+        DISTRIBUTED | {"make_vocab_size_divisible_by": 32},
+        "load prime-tp2, save prime-dp2, step 1, export prime-dp2-after",
+    ),
 }
 FOUR_RANKS: dict[str, tuple[str, dict[str, Any], str]] = {
     "tp2-dp2": (
@@ -321,6 +353,10 @@ def test_two_ranks_go_on_bit_equal_in_the_layout_that_saved(home: Path) -> None:
         ("tp2", "pp2"),
         ("pp2", "cp2"),
         ("untied-pp2", "untied-dp2"),
+        ("experts-ep2", "experts-tp2"),
+        ("experts-tp2", "experts-tp2-ep2"),
+        ("prime-tp2", "prime-dp2"),
+        ("uneven-pp2", "uneven-dp2"),
         ("dp2", "tp2-dp2"),
     ],
 )
@@ -340,6 +376,9 @@ def test_every_layout_holds_the_same_weights_and_moments(one: str, other: str, h
         ("overlap-after", "dp2-after"),
         ("tp2-dp2-after", "dp2-after"),
         ("untied-dp2-after", "untied-pp2-after"),
+        ("experts-tp2-after", "experts-ep2-after"),
+        ("experts-tp2-ep2-after", "experts-ep2-after"),
+        ("uneven-dp2-after", "uneven-pp2-after"),
     ],
 )
 def test_every_layout_takes_the_same_next_step(after: str, wanted: str, home: Path) -> None:
@@ -358,6 +397,16 @@ def test_one_rank_goes_on_from_two(
     assert are_equal(wholes(tmp_path), wholes(home / "dp2"))
     follow_script(backend, [("step", "2")])
     assert apart(weights(backend), exported(home, "dp2-after")) < 1e-5
+
+
+@pytest.mark.parametrize("state", ["experts-ep2", "experts-tp2-ep2"])
+def test_one_rank_goes_on_with_all_experts_of_two(
+    state: str, home: Path, opened: Open, follow_script: Any, tmp_path: Path
+) -> None:
+    backend = opened({}, "qwen3-moe")
+    follow_script(backend, [("load", str(home / state)), ("save", str(tmp_path)), ("step", "1")])
+    assert are_equal(wholes(tmp_path), wholes(home / state))
+    assert apart(weights(backend), exported(home, "experts-ep2-after")) < 1e-5
 
 
 def test_what_other_ranks_still_gather_is_waited_for(

@@ -19,6 +19,7 @@ from agentrl.learner.megatron import MegatronBackend
 from agentrl.models.registry import families
 
 LR, DECAY, CLIP = 1e-3, 0.1, 0.5
+BETAS = (0.8, 0.95)
 Open = Callable[..., MegatronBackend]
 
 
@@ -30,7 +31,8 @@ def open_backend(free_ports: Callable[[int], int]) -> Iterator[Open]:
     def make(
         directory: Path, megatron: dict[str, Any] | None = None, **flags: Any
     ) -> MegatronBackend:
-        settings = {"lr": LR, "weight_decay": DECAY, "clip_grad": CLIP} | flags
+        settings: dict[str, Any] = {"lr": LR, "weight_decay": DECAY, "clip_grad": CLIP}
+        settings |= {"adam_beta1": BETAS[0], "adam_beta2": BETAS[1]} | flags
         cfg = RunConfig(actor_num_gpus_per_node=1, megatron=megatron or {}, **settings)
         backend = MegatronBackend(
             cfg,
@@ -70,7 +72,7 @@ def torch_steps(
         {"params": matrices},
         {"params": vectors, "weight_decay": 0.0},
     ]
-    optimizer = torch.optim.AdamW(groups, lr=LR, weight_decay=DECAY)
+    optimizer = torch.optim.AdamW(groups, lr=LR, weight_decay=DECAY, betas=BETAS)
     norms = []
     for batches in steps:
         optimizer.zero_grad()
@@ -93,6 +95,55 @@ def test_packed_logprobs_equal_those_of_transformers_one_by_one(
         assert logprobs.dtype == torch.float32
         assert not logprobs.requires_grad
         assert float((logprobs - wanted).abs().max()) < 1e-5
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        {"rope_type": "linear", "factor": 2.0},
+        {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 32,
+        },
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32},
+    ],
+    ids=lambda scaling: str(scaling["rope_type"]),
+)
+def test_scaled_rotary_positions_are_those_of_transformers(
+    family: str,
+    scaling: dict[str, Any],
+    make_hf_model: Any,
+    packed: Any,
+    hf_scores: Any,
+    open_backend: Open,
+    tmp_path: Path,
+) -> None:
+    tiny = families()[family].tiny
+    model, directory = make_hf_model({**tiny, "rope_scaling": dict(scaling)}, tmp_path / "scaled")
+    plain = make_hf_model(tiny, tmp_path / "plain").model
+    batch = packed([90, 7, 40], 1)
+    (found,) = open_backend(directory).run("policy", [batch])
+    wanted, unscaled = (hf_scores(each, batch)[0].detach() for each in (model, plain))
+    assert float((found - wanted).abs().max()) < 1e-5
+    assert float((unscaled - wanted).abs().max()) > 1e-2
+
+
+def test_a_sliding_window_is_that_of_transformers_and_of_the_model_without_one_where_it_fits(
+    hf_model: Any, packed: Any, hf_scores: Any, open_backend: Open
+) -> None:
+    model, directory = hf_model("mistral-window")
+    batch = packed([600, 8, 30, 1], 1)
+    (found,) = open_backend(directory).run("policy", [batch])
+    wanted = hf_scores(model, batch)[0].detach()
+    assert float((found - wanted).abs().max()) < 1e-5
+    without = hf_scores(hf_model("mistral").model, batch)[0].detach()
+    short = slice(600, 608)
+    assert torch.equal(without[short], wanted[short])
+    assert float((without - wanted).abs().max()) > 1e-2
 
 
 def test_logprobs_are_of_the_distribution_that_was_sampled_from(
@@ -201,7 +252,9 @@ def test_two_steps_equal_torch_adamw_on_the_transformers_model(
     model, directory = hf_model("qwen3")
     steps = [[packed([30, 7], 1), packed([19], 2), packed([5, 5, 5], 3)], [packed([40, 2], 4)]]
     wanted, norms = torch_steps(model, steps, pg_loss, hf_scores)
-    backend = open_backend(directory, megatron)
+    flags = {"lr": LR, "weight_decay": DECAY, "clip_grad": CLIP}
+    flags |= {"adam_beta1": BETAS[0], "adam_beta2": BETAS[1]}
+    backend = open_backend(directory, megatron, **flags)
     results = [backend.step("policy", batches, pg_loss) for batches in steps]
     assert [result.skipped for result in results] == [False, False]
     assert [result.grad_norm for result in results] == pytest.approx(norms, abs=1e-4)
@@ -210,6 +263,33 @@ def test_two_steps_equal_torch_adamw_on_the_transformers_model(
     assert max(norms) > CLIP
     assert worst(dict(backend.hf_tensors()), wanted) < 1e-4
     assert worst(hf_weights(model), wanted) > 1e-3
+
+
+@pytest.mark.parametrize("name", families())
+def test_every_gradient_equals_that_of_transformers(
+    name: str,
+    hf_model: Any,
+    packed: Any,
+    pg_loss: LossFn,
+    hf_scores: Any,
+    open_backend: Open,
+    tmp_path: Path,
+) -> None:
+    model, directory = hf_model(name)
+    model, batch = copy.deepcopy(model), packed([30, 7, 19], 1)
+    torch.autograd.backward(pg_loss(batch, Outputs(*hf_scores(model, batch)))[0])
+    # As weights, the gradients get the names that they have on disk.
+    for parameter in model.parameters():
+        unused = torch.zeros_like(parameter)
+        parameter.data = unused if parameter.grad is None else parameter.grad
+    model.save_pretrained(tmp_path)
+    wanted = load_file(tmp_path / "model.safetensors")
+    backend = open_backend(directory, clip_grad=0.0)
+    backend.step("policy", [batch], pg_loss)
+    for parameter in backend._model.parameters():
+        parameter.data.copy_(parameter.main_grad)
+    largest = max(float(gradient.abs().max()) for gradient in wanted.values())
+    assert worst(dict(backend.hf_tensors()), wanted) < 1e-5 * max(1.0, largest)
 
 
 @pytest.mark.parametrize("name", ["qwen3", "qwen3-tied"])
@@ -228,6 +308,24 @@ def test_logits_of_scored_labels_alone_give_the_same_step(
     results = [backend.step("policy", batches, pg_loss) for batches in steps]
     assert [result.grad_norm for result in results] == pytest.approx(norms, abs=1e-4)
     assert worst(dict(backend.hf_tensors()), wanted) < 1e-4
+
+
+@pytest.mark.parametrize("name", ["qwen3-prime", "qwen3-tied-prime"])
+def test_a_padded_vocabulary_takes_no_part(
+    name: str, hf_model: Any, packed: Any, pg_loss: LossFn, hf_scores: Any, open_backend: Open
+) -> None:
+    model, directory = hf_model(name)
+    steps = [[packed([30, 7], 1), packed([19], 2)], [packed([40, 2], 4)]]
+    wanted, norms = torch_steps(model, steps, pg_loss, hf_scores)
+    backend = open_backend(directory, {"make_vocab_size_divisible_by": 64})
+    (found, _) = backend.run("policy", steps[0])
+    assert float((found - hf_scores(model, steps[0][0])[0]).abs().max()) < 1e-5
+    results = [backend.step("policy", batches, pg_loss) for batches in steps]
+    assert [result.grad_norm for result in results] == pytest.approx(norms, abs=1e-4)
+    assert worst(dict(backend.hf_tensors()), wanted) < 1e-4
+    embedding = backend._model.module.embedding.word_embeddings.weight
+    assert len(embedding) == 128
+    assert not embedding[97:].any()
 
 
 def test_tied_weights_are_trained_as_one(

@@ -10,8 +10,6 @@ import torch
 from agentrl.config.run import RunConfig
 from agentrl.learner.megatron import MegatronBackend
 
-pytestmark = pytest.mark.timeout(300)
-
 Open = Callable[[str], MegatronBackend]
 STEPS = 6
 #: Rates of a whole run: two steps of warm-up, then the decay.

@@ -1,4 +1,5 @@
-"""One learner rank of a test: `worker.py RANK JOBS`. Plays each job on a backend of its own."""
+"""One learner rank of a test: `worker.py RANK FILE`. Plays each job of the file on a backend of
+its own."""
 
 import importlib.util
 import json
@@ -59,4 +60,4 @@ def _agreed_port(target: str, rank: int) -> int:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), json.loads(sys.argv[2]))
+    main(int(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text()))

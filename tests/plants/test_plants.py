@@ -57,7 +57,6 @@ def test_a_plant_is_one_edit_of_the_present_code(plant: Plant) -> None:
     assert (ROOT / plant.test.partition("::")[0]).is_file()
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("plant", of_the_day(PLANTS, A_DAY), ids=lambda plant: plant.name)
 def test_the_suite_sees_a_planted_fault(plant: Plant, copy: Path) -> None:
     spoilt = copy / plant.file

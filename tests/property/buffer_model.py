@@ -139,7 +139,8 @@ class Model:
         """Groups that may be charged at the most."""
         s = self.settings
         ahead = min(s.async_buffer_size, s.max_staleness)
-        return (ahead + s.update_weights_interval) * s.rollout_batch_size
+        limit = (ahead + s.update_weights_interval) * s.rollout_batch_size
+        return max(limit, s.over_sampling_batch_size or 0) if s.max_staleness == 0 else limit
 
     def charged(self, groups: Sequence[GroupRow]) -> int:
         """How many of a ledger's groups are charged."""

@@ -99,6 +99,7 @@ class BufferMachine(RuleBasedStateMachine):
         spare=st.integers(0, 1),
         policy=st.sampled_from(["mask", "drop"]),
         over=st.integers(0, 2),
+        partial=st.booleans(),
     )
     def begin(
         self,
@@ -110,8 +111,10 @@ class BufferMachine(RuleBasedStateMachine):
         spare: int,
         policy: StalenessPolicy,
         over: int,
+        partial: bool,
     ) -> None:
         staleness = max(staleness, interval - 1)
+        most = (min(ahead, staleness) + 1) * batch if staleness else 3 * batch
         self.settings = BufferSettings(
             address="ipc:///tmp/none",
             rollout_batch_size=batch,
@@ -121,7 +124,8 @@ class BufferMachine(RuleBasedStateMachine):
             max_staleness=staleness,
             staleness_policy=policy,
             update_weights_interval=interval,
-            over_sampling_batch_size=min(batch + over, (min(ahead, staleness) + 1) * batch),
+            partial_rollout=partial,
+            over_sampling_batch_size=min(batch + over, most),
             keep_trajectories=0,
         )
         self.core = BufferCore(self.settings)
@@ -343,20 +347,33 @@ class BufferMachine(RuleBasedStateMachine):
             assert (group.fate is not None) == (group.state is GroupState.RETIRED)
             assert group.mint not in self.model.given_up or group.fate is Fate.POISON
             assert group.fate is not Fate.STALE or self.settings.staleness_policy == "drop"
+            assert group.fate is not Fate.SURPLUS or self.settings.max_staleness == 0
         tasks = [group.task.id for group in groups if group.repeat == 0]
         assert tasks == [str(position) for position in range(len(tasks))]
 
     @invariant()
-    def a_task_is_minted_again_after_a_stale_group_only_and_twice_at_the_most(self) -> None:
+    def a_task_is_minted_again_after_a_group_came_to_nothing_and_twice_at_the_most(self) -> None:
         before: dict[str, GroupRow] = {}
         for group in self.ledger.load_all().groups:
             if group.repeat:
                 assert group.repeat == before[group.task.id].repeat + 1 <= 2
-                assert before[group.task.id].fate is Fate.STALE
+                assert self.comes_again(before[group.task.id])
             before[group.task.id] = group
-        stale = [group for group in before.values() if group.fate is Fate.STALE]
-        waiting = [group.mint for group in stale if group.repeat < 2]
+        lost = filter(self.comes_again, before.values())
+        waiting = [group.mint for group in lost if group.repeat < 2]
         assert sorted(self.core.minter.waiting_again) == sorted(waiting)
+
+    def comes_again(self, group: GroupRow) -> bool:
+        """Whether nobody could be trained on its task, and it is not to be left at that."""
+        is_cut = group.fate is Fate.SURPLUS and group.rewards is None
+        return group.fate is Fate.STALE or (is_cut and self.settings.partial_rollout)
+
+    @invariant()
+    def while_a_lease_is_not_published_nothing_else_is_in_the_making_on_policy(self) -> None:
+        groups = self.ledger.load_all().groups
+        leased = any((group.lease or 0) > self.model.through for group in groups)
+        if self.settings.max_staleness == 0 and leased and not self.recoveries:
+            assert all(group.fate or group.lease for group in groups)
 
     @invariant()
     def no_group_is_in_two_leases(self) -> None:

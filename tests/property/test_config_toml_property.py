@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agentrl.config.command_line import GivenFlags
+from agentrl.config.given import GivenFlags
 from agentrl.config.resolve import layered
 from agentrl.config.run import RunConfig
 from agentrl.config.toml import dump_config, write_config
@@ -55,7 +55,7 @@ def test_a_written_configuration_resolves_to_itself(
         lr=lr,
         max_staleness=staleness,
         sglang=sglang,
-        megatron={"num_layers": 3, "spec": ["a", "b"], "norm_epsilon": 1e-6},
+        megatron={"num_layers": 3, "swiglu": True, "norm_epsilon": 1e-6},
     )
     path = tmp_path / "config.toml"
     write_config(path, config)

@@ -72,6 +72,8 @@ def with_rollout(scenario: Scenario, rng: random.Random) -> Scenario:
     """Half of the scenarios mint more than an iteration needs, and a third samples whole turns."""
     least = scenario.rollout_batch_size
     most = (1 + min(scenario.async_buffer_size, scenario.max_staleness)) * least
+    if scenario.max_staleness == 0:
+        most = 3 * least
     return msgspec.structs.replace(
         scenario,
         partial_rollout=rng.choice([True, True, False]),
@@ -113,6 +115,14 @@ def test_no_promise_is_broken_whatever_is_lost() -> None:
     assert not broken, "\n".join(broken[:3])
 
 
+def test_a_run_whose_learner_dies_before_it_saves_ends_for_faults_pause() -> None:
+    """A learner lives for 40 s here; under S = 0 a lease of fresh weights takes minutes, and only
+    the third is saved."""
+    scenario = scenario_of(120667)
+    assert (scenario.max_staleness, scenario.save_interval) == (0, 3)
+    assert simulate(scenario).num_groups >= 8 * scenario.rollout_batch_size
+
+
 def test_the_search_meets_every_fault() -> None:
     struck: Counter[str] = Counter()
     for seed in range(12):
@@ -124,3 +134,4 @@ def test_the_search_meets_every_fault() -> None:
         struck.update(str(fate) for fate in world.shell.durable.fates().values())
     expected = {"worker", "engine", "learner", "checkpoint", "buffer", "connection", "stall"}
     assert set(struck) >= expected | {"trained", "filtered", "env_error", "cancelled", "stale"}
+    assert "surplus" in struck

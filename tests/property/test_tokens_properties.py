@@ -101,7 +101,7 @@ class StreamMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.chat = QwenFormat(self.vocab)
-        self.stream = TokenStream(self.vocab, opener=self.chat.assistant_opener)
+        self.stream = TokenStream(self.vocab, openers=[self.chat.assistant_opener])
         self.model: list[tuple[int, int, float, int, int]] = []
         self.turn = -1
         self.is_open = False
@@ -175,7 +175,7 @@ def test_random_episodes_keep_the_invariants(qwen_vocab: Vocab) -> None:
 @given(data=st.data())
 def test_a_planted_violation_is_always_found(qwen_vocab: Vocab, data: st.DataObject) -> None:
     chat = QwenFormat(qwen_vocab)
-    stream = TokenStream(qwen_vocab, opener=chat.assistant_opener)
+    stream = TokenStream(qwen_vocab, openers=[chat.assistant_opener])
     stream.extend(chat.open_prompt([Message.user("Why?")]))
     for turn in range(data.draw(st.integers(1, 3))):
         stream.prompt_ids()
@@ -196,9 +196,7 @@ def test_a_planted_violation_is_always_found(qwen_vocab: Vocab, data: st.DataObj
     columns[name][at] = value
     assert set(columns) == set(COLUMNS)
     try:
-        check_columns(
-            columns, control_ids=qwen_vocab.control_ids, opener=list(chat.assistant_opener)
-        )
+        check_columns(columns, control_ids=qwen_vocab.control_ids, openers=[chat.assistant_opener])
     except TokenError:
         return
     raise AssertionError(f"{name}[{at}] = {value} on a {kind.name} token was not noticed")

@@ -197,7 +197,7 @@ async def test_a_process_that_cannot_be_killed_is_logged_and_not_waited_for(
         patch.setattr(subprocess.Popen, "kill", lambda process: None)
         # A task of its own: what this test is against cannot be cancelled.
         ending = asyncio.ensure_future(run._end(process))
-        await asyncio.wait({ending}, timeout=20)
+        await asyncio.wait({ending}, timeout=300)
         has_ended = ending.done()
     process.kill()
     await ending
@@ -327,7 +327,7 @@ def has_filter(process: psutil.Process) -> bool:
 
 async def all_gone(processes: list[psutil.Process]) -> None:
     assert processes
-    _, left = await anyio.to_thread.run_sync(lambda: psutil.wait_procs(processes, timeout=60))
+    _, left = await anyio.to_thread.run_sync(lambda: psutil.wait_procs(processes, timeout=300))
     assert not left
 
 

@@ -24,7 +24,7 @@ from tests.security.sandbox_attempts import ATTEMPTS, THROUGH, Attempt
 from tests.security.sandboxes import bubblewrap
 
 #: The first test of a sandbox makes all attempts on it.
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1800)
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "sandbox.md"
 WORD = "a-word-that-only-the-host-knows"
@@ -202,7 +202,7 @@ def bare(attempt: Attempt, aim: dict[str, Any]) -> str:
                 capture_output=True,
                 text=True,
                 pass_fds=[aim["descriptor"]],
-                timeout=100,
+                timeout=500,
             )
     return ended.stdout + ended.stderr
 

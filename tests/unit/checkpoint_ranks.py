@@ -12,7 +12,7 @@ class Ranks:
 
     def __init__(self, size: int) -> None:
         self.slots: list[bytes | None] = [None] * size
-        self.barrier = threading.Barrier(size, timeout=30)
+        self.barrier = threading.Barrier(size, timeout=300)
 
 
 class Backend:

@@ -28,12 +28,12 @@ from agentrl.cluster.events import RunState
 from agentrl.cluster.layout import RunDir
 from agentrl.cluster.orders import plan_processes
 from agentrl.cluster.placement import Cluster, plan_slots, ray_options
-from agentrl.cluster.roles.buffer import sampling_of
 from agentrl.cluster.roles.learner import sink_settings
 from agentrl.cluster.roles.worker import client_settings
 from agentrl.cluster.spec import RunSpec
 from agentrl.config.descriptors import open_files
 from agentrl.config.run import RunConfig
+from agentrl.config.sampling import training_turns
 from agentrl.envs.registry import load_env
 from agentrl.envs.tasks import open_eval_sets, open_source
 from agentrl.learner.iteration import train_lease
@@ -99,7 +99,7 @@ def _told(config: RunConfig, run: RunDir) -> Iterator[tuple[str, Any]]:
     yield "host", ray_options(config.ray_address, run.ray)
     yield "worker", _worker(config, spec)
     if config.mode != "eval":
-        yield "buffer", BufferSettings.from_config(config, "", sampling_of(config))
+        yield "buffer", BufferSettings.from_config(config, "", training_turns(config))
         yield "tasks", vars(open_source(config, env_class))
         yield "learner", [_trained(config, seed) for seed in range(4)]
         yield "files", open_files(config)

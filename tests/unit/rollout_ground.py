@@ -17,7 +17,7 @@ from agentrl.actors.limits import Limits
 from agentrl.actors.player import Player
 from agentrl.actors.report import PlayedEpisode
 from agentrl.actors.rollouts import RolloutEpisodes
-from agentrl.columns import dealt
+from agentrl.columns import Column, dealt
 from agentrl.envs.registry import MADE_ENV
 from agentrl.envs.rollout import Chat, Rollout
 from agentrl.tokens.formats.base import ChatFormat
@@ -69,7 +69,8 @@ CALL = call_of("double", '{"number": 21}')
 
 class Policy:
     """A TurnClient that says what `say` makes of the text of a prompt, one version later at each
-    turn. `asked`: every prompt with what was sampled after it, in the order of the answers."""
+    turn. `asked`: every prompt with what was sampled after it, in the order of the answers.
+    `column`: what it says of each token beside."""
 
     def __init__(
         self,
@@ -77,11 +78,13 @@ class Policy:
         *,
         chat: ChatFormat = CHAT,
         finish: str = "stop",
+        column: Column | None = None,
     ) -> None:
         script = None if callable(say) else iter(say)
         self._say = say if callable(say) else lambda prompt: next(script)  # type: ignore[arg-type]
         self._chat = chat
         self._finish = finish
+        self._column = column
         self.asked: list[tuple[list[int], list[int]]] = []
         self.prompts: list[str] = []
         self.sampling: list[SamplingParams] = []
@@ -107,7 +110,10 @@ class Policy:
         ids = self._sampled(said, sampling)
         version = len(self.asked)
         self.asked.append((list(input_ids), ids))
-        return Generation(ids, [-0.5] * len(ids), [version] * len(ids), self._finish)
+        columns = {c: b"\1" * len(ids) * c.token_bytes for c in (self._column,) if c is not None}
+        return Generation(
+            ids, [-0.5] * len(ids), [version] * len(ids), self._finish, columns=columns
+        )
 
     def _sampled(self, said: str, sampling: SamplingParams) -> list[int]:
         """As an engine would: up to the first stop id, and no more than there may be."""

@@ -52,7 +52,9 @@ def chat() -> ChatFormat:
     return load_format("qwen", MODEL)
 
 
-async def play(chat: ChatFormat, row: dict[str, Any], max_context: int = 512) -> PlayedEpisode:
+async def play(
+    chat: ChatFormat, row: dict[str, Any], max_context: int = 512, key: str = "messages"
+) -> PlayedEpisode:
     limits = Limits(
         max_context=max_context,
         max_prompt=max_context,
@@ -60,7 +62,7 @@ async def play(chat: ChatFormat, row: dict[str, Any], max_context: int = 512) ->
         max_tool_calls=None,
         episode_timeout_s=60.0,
     )
-    player = Player(Demonstrations(chat, limits, key="messages"), now=lambda: 0.0)
+    player = Player(Demonstrations(chat, limits, key=key), now=lambda: 0.0)
     assignment = EpisodeAssignment(EpisodeId("g", 0), 0, 0, Task("rows:7", row), SamplingParams())
     return await player.play(assignment, NoEngine())
 

@@ -18,7 +18,9 @@ from agentrl.columns import COLUMNS, EXCLUDED, dealt
 from agentrl.envs.env import Env
 from agentrl.envs.messages import AssistantTurn, Message, Step
 from agentrl.errors import EngineError
+from agentrl.tokens.chat import ToolCall
 from agentrl.tokens.formats.load import load_format
+from agentrl.tokens.formats.qwen3_coder import Qwen3CoderFormat
 from agentrl.tokens.vocab import Vocab
 from agentrl.tools.tool import tool
 from agentrl.types import (
@@ -138,6 +140,22 @@ async def test_a_tool_call_is_run_and_its_answer_scored() -> None:
     assert report.metrics["tool_calls"] == 1.0
     by_turn = [len(CHAT.vocab.encode_trusted(text)) for text in (CALL, "42<|im_end|>")]
     assert report.trajectories[0].versions == [(1, by_turn[0]), (2, by_turn[1])]
+
+
+async def test_arguments_that_do_not_say_their_type_have_that_of_their_tool() -> None:
+    class Repeater(Doubler):
+        @tool
+        async def repeat(self, text: str) -> str:
+            """Say it twice."""
+            return text * 2
+
+    chat = Qwen3CoderFormat(CHAT.vocab)
+    said = chat.vocab.decode(chat.write("", [ToolCall("", "repeat", b'{"text": "21"}')]))
+    client = ScriptedClient(said, "42<|im_end|>")
+    limits = msgspec.structs.replace(LIMITS, max_prompt=2000, max_context=4000)
+    played = await Player(EnvEpisodes(Repeater, chat, limits)).play(ASSIGNMENT, client)
+    assert played.report.reward == 1.0
+    assert "\n2121\n" in chat.vocab.decode(client.prompts[1])
 
 
 async def test_only_what_the_engine_sampled_is_marked_sampled() -> None:

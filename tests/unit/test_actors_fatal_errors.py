@@ -196,7 +196,7 @@ async def test_a_task_nobody_awaits_and_a_callback_end_no_loop() -> None:
     forgotten = asyncio.ensure_future(exits())
     called = asyncio.Event()
     loop.call_soon(called.set)
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         await called.wait()
         await asyncio.wait({forgotten})
     assert isinstance(forgotten.exception(), KeyboardInterrupt)

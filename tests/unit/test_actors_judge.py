@@ -12,6 +12,7 @@ from agentrl.actors.failures import Failures
 from agentrl.actors.filters.check_reward_nonzero_std import check_reward_nonzero_std
 from agentrl.actors.judge import judge_group, load_filter
 from agentrl.errors import ConfigError
+from agentrl.shipped import FILTERS
 from agentrl.types import EpisodeSummary, Outcome, StopReason, Task
 from agentrl.wire.frames import decode, encode
 from agentrl.wire.messages import Envelope, Judge, Verdict
@@ -88,7 +89,7 @@ async def test_whatever_a_filter_raises_is_an_error_of_the_filter(error: BaseExc
 def hung() -> Iterator[Callable[..., bool]]:
     """A filter that answers at the end of the test."""
     end = threading.Event()
-    yield lambda rewards, task: end.wait(60)
+    yield lambda rewards, task: end.wait(300)
     end.set()
 
 
@@ -131,3 +132,8 @@ async def test_what_a_filter_raises_is_in_the_worker_s_log_with_its_traceback_on
     said = [record for record in caplog.records if "group 00000001: env_error: " in record.message]
     assert ["KeyError: 'gold'" in record.message for record in said] == [True, True]
     assert [record.exc_info is not None for record in said] == [True, False]
+
+
+@pytest.mark.parametrize("place", FILTERS.theirs)
+def test_a_filter_of_slime_is_ours(place: str) -> None:
+    assert load_filter(place) is check_reward_nonzero_std

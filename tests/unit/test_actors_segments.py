@@ -7,13 +7,14 @@ import pytest
 
 from agentrl.actors.episode import EnvEpisodes
 from agentrl.actors.player import Player
-from agentrl.columns import COLUMNS
+from agentrl.columns import COLUMNS, Column, most_bytes
 from agentrl.envs.env import Env
 from agentrl.envs.messages import AssistantTurn, Message, Step
 from agentrl.errors import EngineError
 from agentrl.tokens import Vocab
 from agentrl.tokens.formats.qwen3_stripped import StrippedQwen3Format
 from agentrl.types import EpisodeReport, Outcome, StopReason
+from tests.unit.rollout_ground import Policy
 from tests.unit.test_actors_episode import ASSIGNMENT, LIMITS, ScriptedClient
 
 pytestmark = pytest.mark.anyio
@@ -70,18 +71,31 @@ async def test_turns_of_all_segments_count_against_the_limit(qwen_vocab: Vocab) 
 async def test_segments_beyond_what_a_report_can_carry_end_the_episode_with_its_reward(
     qwen_vocab: Vocab,
 ) -> None:
-    async def play(max_tokens: int) -> EpisodeReport:
-        limits = msgspec.structs.replace(LIMITS, max_tokens=max_tokens)
+    async def play(max_bytes: int) -> EpisodeReport:
+        limits = msgspec.structs.replace(LIMITS, max_bytes=max_bytes)
         player = Player(EnvEpisodes(Asker, StrippedQwen3Format(qwen_vocab), limits))
         return (await player.play(ASSIGNMENT, ScriptedClient(*TURNS, vocab=qwen_vocab))).report
 
-    sizes = [meta.num_tokens for meta in (await play(LIMITS.max_tokens)).trajectories]
+    sizes = [meta.num_tokens for meta in (await play(LIMITS.max_bytes)).trajectories]
     room = ASSIGNMENT.sampling.max_new_tokens
     for num in (1, 2):
-        report = await play(sum(sizes[:num]) + room)
+        report = await play(most_bytes(sum(sizes[:num]) + room, ()))
         assert (report.outcome, report.stop_reason) == (Outcome.DONE, StopReason.CONTEXT_LIMIT)
         assert [meta.num_tokens for meta in report.trajectories] == sizes[:num]
         assert (report.reward, report.metrics["truncated"]) == (num, 1.0)
+
+
+async def test_what_the_engine_says_of_each_token_counts_in_what_a_report_can_carry(
+    qwen_vocab: Vocab,
+) -> None:
+    column = Column("experts", "|u1", (48, 8))
+    chat = StrippedQwen3Format(qwen_vocab)
+    limits = msgspec.structs.replace(LIMITS, max_bytes=2**16)
+    said = Policy(TURNS, chat=chat, column=column)
+    played = await Player(EnvEpisodes(Asker, chat, limits)).play(ASSIGNMENT, said)
+    report = played.report
+    assert (report.outcome, report.stop_reason) == (Outcome.DONE, StopReason.CONTEXT_LIMIT)
+    assert 0 < sum(len(bytes(data)) for data in played.columns) <= limits.max_bytes
 
 
 async def test_a_saved_episode_goes_on_in_its_segment(qwen_vocab: Vocab) -> None:

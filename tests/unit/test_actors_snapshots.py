@@ -175,7 +175,7 @@ async def test_a_stream_takes_only_what_a_stream_has_given() -> None:
     columns = EpisodeSnapshot.decode(kept[0]).columns
 
     def fresh() -> TokenStream:
-        return TokenStream(CHAT.vocab, opener=CHAT.assistant_opener)
+        return TokenStream(CHAT.vocab, openers=[CHAT.assistant_opener])
 
     stream = fresh()
     stream.restore(columns)

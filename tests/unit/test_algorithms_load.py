@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agentrl.algorithms.base import credits_of
+from agentrl.algorithms.base import Algorithm, credits_of
 from agentrl.algorithms.load import check_algorithm, load_algorithm
 from agentrl.algorithms.rows import Credit
 from agentrl.cli import train
@@ -98,7 +98,9 @@ def test_the_command_line_refuses_before_anything_starts(
 ) -> None:
     """Of the default job too, into which nothing else is looked."""
     assert train.main(["--n-samples-per-prompt", "1"], "train_async") == 2
-    assert "learn nothing from fewer than 2" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "learn nothing from fewer than 2" in said
+    assert "in slime too, a reward less the mean of its group of one is 0" in said
 
 
 @pytest.mark.parametrize(
@@ -123,7 +125,7 @@ def test_a_metric_that_is_taken_or_has_no_reduction_is_refused(metric: str, tmp_
     ("values", "said"),
     [
         ("[0.0]", "returned 1 credits for the 2 episodes of group g"),
-        ("[float('nan')] * 2", r"\[nan, nan\] are not all finite"),
+        ("[float('nan')] * 2", r"returned \[nan, nan\] .* not all finite"),
     ],
 )
 def test_credit_that_is_none_is_refused(values: str, said: str, tmp_path: Path) -> None:
@@ -134,3 +136,18 @@ def test_credit_that_is_none_is_refused(values: str, said: str, tmp_path: Path) 
     algorithm = load_algorithm(RunConfig(advantage_estimator=str(tmp_path / "odd.py")))
     with pytest.raises(DataError, match=said):
         credits_of(algorithm, group_of([0.0, 1.0]))
+
+
+def test_a_loss_that_a_subclass_wrote_computes_every_episode_unless_it_says_otherwise() -> None:
+    class Own(Algorithm):
+        def loss(self, model: str, batch: Any, out: Any) -> Any:
+            raise NotImplementedError
+
+    class Vanishing(Own):
+        loss_vanishes = True
+
+    group = GroupRows("g", 1, "t", [EpisodeId("g", 0)], [0.0], [{}], [])
+    for cls, skips in ((Algorithm, True), (Own, False), (Vanishing, True)):
+        algorithm = cls(RunConfig(), None)
+        assert [credit.skip for credit in algorithm.credit(group)] == [skips]
+        assert algorithm.teaches(0.0) is not skips

@@ -11,12 +11,6 @@ with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parents[2])
     from benchmarks import RESULTS, ROOT
 
-#: Measured on commits that a rewritten history has lost; to be measured again, and then to be
-#: taken from here.
-LOST = {
-    "default_job",
-}
-
 
 def git(*words: str, folder: Path = ROOT) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True)
@@ -42,16 +36,7 @@ def defect(commit: str, folder: Path = ROOT) -> str | None:
     return None
 
 
-def results() -> list[object]:
-    lost = pytest.mark.xfail(reason="measured on a commit that is lost", strict=True)
-    paths = sorted(RESULTS.glob("*.json"))
-    return [
-        pytest.param(path, id=path.stem, marks=[lost] if path.stem in LOST else [])
-        for path in paths
-    ]
-
-
-@pytest.mark.parametrize("path", results())
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*.json")), ids=lambda path: path.stem)
 def test_results_name_a_commit_of_this_history(path: Path) -> None:
     if why := no_history(ROOT):
         pytest.skip(f"{why}: the commit of {path.name} cannot be looked up")

@@ -125,7 +125,7 @@ async def test_episodes_that_are_given_at_once_all_count_and_begin_one_by_one() 
     worker = Worker(settings)
     async with anyio.create_task_group() as group:
         group.start_soon(worker.run, cast("BufferPeer", Peer(given)), Client())
-        with anyio.fail_after(30):
+        with anyio.fail_after(300):
             while seen.count("episode") < 50:
                 await anyio.lowlevel.checkpoint()
                 if worker.running():

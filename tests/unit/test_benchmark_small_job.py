@@ -47,6 +47,7 @@ def test_the_flags_of_a_job_win_over_those_of_all(job: SmallJob, tmp_path: Path)
     words = job.flags_of(tmp_path, 7, 30, tmp_path / "runs" / "seed-7")
     assert words[words.index("--n-samples-per-prompt") + 1] == "2"
     assert words.count("--n-samples-per-prompt") == 1
+    assert words[words.index("--eval-temperature") + 1] == "0.0"  # its pages say `greedily`
     assert words[words.index("--rollout-seed") + 1] == words[words.index("--seed") + 1] == "7"
 
 

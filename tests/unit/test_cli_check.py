@@ -53,6 +53,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         ("eval_tasks(cls, args):\n        return 1 / 0", "Sums.eval_tasks raised ZeroDivision"),
         ("eval_tasks(cls, args):\n        return [3]", "Sums.eval_tasks returned [3]"),
+        (
+            "eval_tasks(cls, args):\n        return {str(n): [] for n in range(65)}",
+            "there are 65 evaluation sets, and at most 64 can be played at once",
+        ),
         ("service_specs(cls, args):\n        return ['db']", "Sums.service_specs returned ['db']"),
         ("service_specs(cls):\n        return {}", "write `def service_specs(cls, args):`"),
     ],
@@ -100,7 +104,7 @@ def test_where_a_check_stands_is_said_again_and_again_where_there_is_no_terminal
     times = iter(range(0, 1200, 12))
     with CheckProgress(out, every_s=0.01, now=lambda: float(next(times))) as progress:
         progress.tries(THIRD)
-        assert out.there.wait(60)
+        assert out.there.wait(300)
     lines = out.getvalue().splitlines()
     assert lines[:3] == [
         f".. promise 3 of 14, {seconds} s: whatever the policy says is answered"
@@ -165,7 +169,7 @@ SERVED = """
 def shell(*argv: str) -> "subprocess.CompletedProcess[str]":
     """`agentrl` as from a shell, in the current directory."""
     command = [sys.executable, "-c", PROGRAM, *argv]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ async def test_a_run_that_goes_on_begins_where_it_was() -> None:
 
 async def test_the_last_weights_are_left_to_the_evaluation_that_nothing_is_beside() -> None:
     site = Site()
-    with anyio.fail_after(30):
+    with anyio.fail_after(300):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(site.evaluator.evaluate_beside, 1)
             site.state.apply(Event("lease", {"number": 4, "last": False}))

@@ -148,7 +148,7 @@ def test_engines_are_stopped_last_although_each_has_a_slot_of_its_own(
     cluster.place(slots, lambda: None)
     kinds: dict[str, ProcessKind] = {"engine": "engine", "learner": "learner"}
     names = [name for slot in slots for name in slot.processes]
-    _stop(cluster, [ProcessOrder(n, (), kind=kinds.get(n[:-2], "service")) for n in names])
+    _stop(cluster, [ProcessOrder(n, (), kinds.get(n[:-2], "service")) for n in names])
     engines = {"engine-0", "engine-1"}
     others = {name for slot in slots for name in slot.processes} - engines - {"learner-0"}
     assert ray.stages == [{"learner-0"}, others, engines]

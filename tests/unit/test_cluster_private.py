@@ -15,7 +15,6 @@ from agentrl.buffer.quarantine import Quarantine
 from agentrl.buffer.rows import Mark
 from agentrl.buffer.snapshots import Snapshots
 from agentrl.buffer.store import PayloadStore
-from agentrl.clock import ManualClock
 from agentrl.cluster.host import ProcessHost, ProcessOrder
 from agentrl.cluster.layout import RunDir
 from agentrl.config.run import RunConfig
@@ -24,6 +23,7 @@ from agentrl.learner.megatron.checkpoint import write_checkpoint
 from agentrl.telemetry.logging import setup_logging
 from agentrl.telemetry.phases import Phases
 from agentrl.telemetry.recorder import Recorder
+from tests.manual_clock import ManualClock
 from tests.unit.checkpoint_ranks import saved
 
 MODEL = Path(__file__).resolve().parents[2] / "agentrl" / "envs" / "search_r1" / "model"
@@ -54,7 +54,9 @@ def test_a_run_directory_is_the_user_s_alone(tmp_path: Path) -> None:
         with Recorder(run.path, config, ManualClock(), stream=sys.stderr) as recorder:
             recorder.finish("complete")
         host = ProcessHost()
-        host.start(ProcessOrder("worker-0", (sys.executable, "-c", ""), log=run.log("worker-0")))
+        host.start(
+            ProcessOrder("worker-0", (sys.executable, "-c", ""), "worker", log=run.log("worker-0"))
+        )
         assert host.next_exits(60.0)
         (run.ray / "session_2" / "logs").mkdir(parents=True)
         (run.ray / "session_2" / "logs" / "raylet.out").touch(0o644)

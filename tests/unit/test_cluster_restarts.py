@@ -72,10 +72,10 @@ class Told:
 def processes(*names: str) -> tuple[Processes, PaperCluster, Told]:
     cluster, peer = PaperCluster(), Told()
     orders = [
-        ProcessOrder("worker-0", ("w",), {"A": "1"}, kind="worker"),
-        ProcessOrder("buffer", ("b",), kind="buffer"),
+        ProcessOrder("worker-0", ("w",), "worker", {"A": "1"}),
+        ProcessOrder("buffer", ("b",), "buffer"),
     ]
-    orders += [ProcessOrder(name, ("l",), kind="learner") for name in names]
+    orders += [ProcessOrder(name, ("l",), "learner") for name in names]
     state = RunState()
     requests = Requests(cast(BufferPeer, peer), state)
     made = Processes(cast(Cluster, cluster), SPEC, orders, requests, state)

@@ -129,7 +129,7 @@ finally:
     print("still here")
 """
     ended = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False
     )
     assert ended.returncode == FencedError.exit_code
     assert (ended.stdout, "another has its place" in ended.stderr) == ("", True)
@@ -145,5 +145,5 @@ with logging.getLogger().handlers[0].lock:  # as of a thread whose write does no
     threading.Thread(target=lambda: exit_at_once(FencedError("another has its place"))).start()
     threading.Event().wait()
 """
-    ended = subprocess.run([sys.executable, "-c", program], timeout=60, check=False)
+    ended = subprocess.run([sys.executable, "-c", program], timeout=300, check=False)
     assert ended.returncode == FencedError.exit_code

@@ -134,7 +134,7 @@ async def test_a_paused_engine_is_told_of_and_given_its_weights_anew() -> None:
             look_s=0.05,
         )
         group.start_soon(watch.run)
-        with anyio.fail_after(60):
+        with anyio.fail_after(300):
             await asked.wait()
             while len(told.notes) < 2:  # noqa: ASYNC110 - the watch tells nobody but the recorder
                 await anyio.sleep(0.01)

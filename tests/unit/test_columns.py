@@ -26,7 +26,7 @@ FLAGS = Column("flags", "|u1")
 @pytest.fixture
 def stream(qwen_vocab: Vocab) -> TokenStream:
     """A prompt of three tokens and a turn of two."""
-    stream = TokenStream(qwen_vocab, opener=[1])
+    stream = TokenStream(qwen_vocab, openers=[[1]])
     stream.control([5, 6, 1])
     stream.prompt_ids()
     stream.sampled([11, 12], [-1.0, -1.0], [0, 0])
@@ -34,6 +34,12 @@ def stream(qwen_vocab: Vocab) -> TokenStream:
 
 
 # ---- declarations -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fill", [float("nan"), float("inf"), -float("inf")])
+def test_a_fill_that_no_ledger_row_could_hold_is_refused_at_once(fill: float) -> None:
+    with pytest.raises(ValueError, match=r"column teacher: its fill .* is not finite"):
+        Column("teacher", "<f4", fill=fill)
 
 
 @pytest.mark.parametrize(

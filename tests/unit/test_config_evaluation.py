@@ -105,8 +105,9 @@ def test_flags_of_training_are_refused(argv: list[str], said: str) -> None:
 
 def test_load_of_a_run_is_of_its_checkpoints(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    (run / "recovery").mkdir(parents=True)
+    (run / "recovery" / "iteration_0000010").mkdir(parents=True)
     assert resolve("--env", "x", "--load", str(run)).load == str(run / "recovery")
+    (tmp_path / "kept" / "iteration_0000010").mkdir(parents=True)
     write_config(run / "config.toml", resolve("--env", "x", "--save", str(tmp_path / "kept")))
     assert resolve("--env", "x", "--load", str(run)).load == str(tmp_path / "kept")
 

@@ -1,10 +1,14 @@
 """The command line: a flag per field, three families, help pages, what unknown flags are told."""
 
+import tomllib
+from pathlib import Path
+
 import pytest
 
-from agentrl.config import spellings
+from agentrl.config import answers, passthrough
 from agentrl.config.command_line import help_page, known_flags, read_flags
 from agentrl.config.fields import own_fields
+from agentrl.config.megatron import about_settings
 from agentrl.config.passthrough import FAMILIES
 from agentrl.config.resolve import parse
 from agentrl.config.run import RunConfig
@@ -75,10 +79,10 @@ def test_an_own_flag_hides_the_same_name_of_a_family() -> None:
 
 
 def test_booleans_have_a_negative_spelling_in_every_family() -> None:
-    given = read_flags(["--no-use-tis", "--no-rope-fusion", "--sglang-no-enable-tf32-matmul"])
+    given = read_flags(["--no-use-tis", "--no-bf16", "--sglang-no-enable-tf32-matmul"])
     assert given.values == {
         "use_tis": False,
-        "megatron": {"rope_fusion": False},
+        "megatron": {"bf16": False},
         "sglang": {"enable_tf32_matmul": False},
     }
     assert given.said["use_tis"] == "--no-use-tis"
@@ -96,11 +100,12 @@ def test_the_last_of_two_equal_flags_wins() -> None:
     ("argv", "said"),
     [
         ("--rollout-batchsize 3", "did you mean --rollout-batch-size"),
+        ("--use-dynamic-batchsize", "did you mean --use-dynamic-batch-size"),
+        ("--colocat", "did you mean --colocate"),
         ("--sglang-tpsize 2", "--sglang-tp-size"),
         ("--max-weight-staleness 3", "--max-staleness"),
         ("--max_head_offpolicyness=4", "--max-staleness"),
         ("--rm-type math", "--env"),
-        ("--global-batch-size 64", "--num-steps-per-rollout"),
         ("--rollout-batch 3", "--rollout-batch-size"),
         ("--num-rollout", "--num-rollout"),
         ("3", "unexpected argument '3'"),
@@ -112,35 +117,116 @@ def test_a_wrong_argument_is_told_what_to_write(argv: str, said: str) -> None:
     assert said in str(caught.value)
 
 
+def hints(name: str) -> list[str]:
+    (line,) = read_flags([name, "1"]).refused
+    _, _, said = line.partition("did you mean ")
+    return said.removesuffix("?").split(", ") if said else []
+
+
+def test_a_hint_names_what_was_misspelt_and_nothing_that_is_only_alike() -> None:
+    assert hints("--ref-laod") == ["--ref-load"]
+    assert hints("--rollout-batch") == ["--rollout-batch-size"]
+    for name in ("--ref-model", "--use-critic", "--wandb-name", "--rank", "--lora-rank", "--fsdp"):
+        assert hints(name) == []
+    table = Path(passthrough.__file__).with_name("tables") / "peers.toml"
+    for own in tomllib.loads(table.read_text()).values():
+        for setting, advice in own.items():
+            name = "--" + setting.split(".")[-1].replace("_", "-")
+            refused = read_flags([name, "1"]).refused
+            close = hints(name) if refused and "unknown flag" in refused[0] else []
+            if close == ["--num-gpus-per-node"]:  # of slime, and as little needed
+                continue
+            assert all(hint.removeprefix("--") in advice for hint in close), (setting, close)
+
+
+def test_a_name_of_megatron_that_is_not_supported_is_no_misspelling_of_another() -> None:
+    for flag in passthrough.table("megatron").flags:
+        assert "did you mean" not in "".join(about_settings({flag.key: True}))
+
+
 def test_all_that_is_refused_on_a_command_line_is_told_at_once() -> None:
-    argv = "--global-batch-size 8 --epsclip 0.1 --max-turns 0 --eps-clip nonsense --kl-loss-coef 1"
+    argv = "--colocate --epsclip 0.1 --max-turns 0 --eps-clip nonsense --tis-clip 5 --no-use-tis"
     argv += " --rollout-top-p 0.9 --sglang-host here --sglang-port 3 --router-port 3"
-    argv += " --num-experts 8 --hidden-dropout 0.1"
+    argv += " --use-opd --hidden-dropout 0.1"
     with pytest.raises(ConfigError) as caught:
         parse(argv.split(), "train_async")
     assert [
         line.split(":")[0].split(" is ")[0].strip() for line in str(caught.value).splitlines()
     ] == [
-        "unknown flag --global-batch-size",
-        "unknown flag --epsclip; did you mean --eps-clip, --eps-clip-c, --eps-clip-high?",
+        "unknown flag --epsclip; did you mean --eps-clip, --eps-clip-c?",
         "--max-turns cannot be '0'",
         "--eps-clip cannot be 'nonsense'",
-        "--kl-loss-coef",
         "--sglang-host",
         "--sglang-port",
         "--router-port",
+        "--colocate",
+        "--use-opd",
+        "--tis-clip",
         "--rollout-top-p 0.9 and --rollout-top-k -1",
-        "--num-experts",
         "--hidden-dropout cannot be 0.1",
     ]
 
 
-def test_advice_names_only_flags_that_exist_and_none_that_agentrl_has() -> None:
-    known = set(known_flags())
-    for name in [*spellings._RENAMED, *spellings._OTHERWISE]:
-        assert f"--{name}" not in {field.flag for field in own_fields().values()}
-        text = spellings.advice(name)
-        assert text is not None
-        for word in text.replace(";", " ").replace(",", " ").split():
-            if word.startswith("--"):
-                assert word in known, f"{name}: {word}"
+def switches() -> list[str]:
+    """Flags that take no value."""
+    own = [field.flag for field in own_fields().values() if field.kind == "bool"]
+    own += [name for name, row in answers.rows().items() if row.takes == 0]
+    return [*own, "--dry-run", "--bf16", "--sglang-enable-metrics"]
+
+
+def test_no_flag_takes_the_one_behind_it_for_its_value() -> None:
+    for name in (*known_flags(), *answers.rows()):
+        refused = "\n".join(read_flags([name, "--group-rm"]).refused)
+        assert "--group-rm" in refused, name
+
+
+def test_a_flag_that_lacks_its_value_is_refused_by_its_name() -> None:
+    for name in known_flags():
+        given = read_flags([name])
+        taken = [
+            next(iter(v.values())) if isinstance(v, dict) else v for v in given.values.values()
+        ]
+        is_switch = given.dry_run or given.asked or taken == [True]
+        assert is_switch or given.refused[0].startswith(f"{name} needs a value"), name
+
+
+def test_a_flag_that_takes_no_value_names_the_one_it_got() -> None:
+    for name in switches():
+        for words in ([f"{name}=3"], [name, "3"]):
+            refused = read_flags([*words, "--eps-clip", "x"]).refused
+            assert len([line for line in refused if line.startswith(name)]) == 1, words
+            assert "--eps-clip cannot be 'x'" in "\n".join(refused)
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ("--lr", "--lr needs a value: FLOAT, learning rate"),
+        ("--config", "--config needs a value: FILE"),
+        ("--eval-prompt-data", "--eval-prompt-data needs a value: VALUE ..., evaluation sets"),
+        ("--lr-decay-style", "--lr-decay-style needs a value: {constant,"),
+        ("--sglang-cuda-graph-bs-decode", "--sglang-cuda-graph-bs-decode needs a value: INT ..."),
+        ("--sglang-cuda-graph-bs", "--sglang-cuda-graph-bs needs a value (--sglang-cuda-graph-bs-"),
+        ("--optimizer", "--optimizer needs a value: STR"),
+        ("--", "unexpected argument '--'"),
+    ],
+)
+def test_a_flag_without_its_value_is_told_what_it_needs(argv: str, said: str) -> None:
+    assert said in "\n".join(read_flags([argv]).refused)
+    assert said in "\n".join(read_flags([argv, "--kl-loss-coef", "3"]).refused)
+
+
+def test_what_cannot_be_laid_together_hides_no_flag_that_is_refused() -> None:
+    argv = "--resume nowhere --hidden-dropout 0.1 --moe-router-padding --sglang-port 3"
+    with pytest.raises(ConfigError) as caught:
+        parse([*argv.split(), "--router-host", "x", "--lr"], "train")
+    for said in ("--resume nowhere", "--hidden-dropout", "--sglang-port", "--router-host", "--lr"):
+        assert said in str(caught.value)
+
+
+def test_what_the_synchronous_program_has_no_choice_of_hides_no_other() -> None:
+    argv = "--async-buffer-size 3 --rollout-top-p 0.9 --hidden-dropout 0.1 --sglang-port 3"
+    with pytest.raises(ConfigError) as caught:
+        parse(argv.split(), "train")
+    for flag in ("--async-buffer-size", "--rollout-top-p", "--hidden-dropout", "--sglang-port"):
+        assert flag in str(caught.value)

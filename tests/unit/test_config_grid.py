@@ -44,6 +44,8 @@ def expected(b: int, i: int, s: int, over: int | None, least: int | None, steps:
 def fits(b: int, i: int, s: int, over: int) -> bool:
     """Just after a push (I - 1) N + Q groups are minted and none is trained: whether their last
     batch is at most B iterations ahead of the next push, and at most S old when it is leased."""
+    if s == 0:  # what is over is given up
+        return True
     batches = -(-((i - 1) * N + over) // N)
     return batches - i <= b and batches - 1 <= s
 

@@ -34,3 +34,20 @@ def test_gradients_in_bf16_and_a_reference_model_count() -> None:
     assert base - halved == pytest.approx(4.1 * 2)
     reference = gigabytes({"bf16": True}, use_kl_loss=True, kl_loss_coef=0.1)
     assert reference - base == pytest.approx(4.1 * 2)
+
+
+def test_experts_are_shared_by_expert_ranks_and_the_rest_by_tensor_ranks() -> None:
+    def gigabytes(ranks: int, **megatron: Any) -> float:
+        config = RunConfig(actor_num_gpus_per_node=ranks, megatron=megatron)
+        return learner_bytes(config, 30_000_000_000, 28_000_000_000) / 1e9
+
+    tensor, stages = {"tensor_model_parallel_size": 2}, {"pipeline_model_parallel_size": 2}
+    experts, whole = {"expert_model_parallel_size": 8}, {"expert_tensor_parallel_size": 2}
+    shared = {"use_distributed_optimizer": True}
+    assert gigabytes(8) == pytest.approx(30 * 16)
+    assert gigabytes(8, **tensor) == pytest.approx(30 * 16 / 2)
+    assert gigabytes(8, **experts) == pytest.approx((28 / 8 + 2) * 16)
+    assert gigabytes(16, **experts, **tensor, **stages) == pytest.approx((28 / 16 + 2 / 4) * 16)
+    assert gigabytes(16, **experts, **tensor, **whole) == pytest.approx((28 / 16 + 2 / 2) * 16)
+    found = gigabytes(16, **experts, **tensor, **shared)
+    assert found == pytest.approx(28 / 8 * (8 + 8 / 2) + 2 / 2 * (8 + 8 / 8))

@@ -64,12 +64,16 @@ def test_yaml_numbers_in_scientific_notation_are_numbers(tmp_path: Path) -> None
 def test_values_have_the_kind_of_their_field() -> None:
     config = resolve(
         *["--rollout-stop-token-ids", "1", "2", "--env-args", '{"a": [1]}', "--lr", "1e-4"],
-        *["--num-layers", "3", "--norm-epsilon", "1e-6", "--moe-layer-freq", "[1]*62"],
+        *["--num-layers", "3", "--norm-epsilon", "1e-6", "--linear-attention-freq", "[1]*62"],
     )
     assert config.rollout_stop_token_ids == [1, 2]
     assert config.env_args == {"a": [1]}
     assert config.lr == 1e-4
-    assert config.megatron == {"num_layers": 3, "norm_epsilon": 1e-6, "moe_layer_freq": "[1]*62"}
+    assert config.megatron == {
+        "num_layers": 3,
+        "norm_epsilon": 1e-6,
+        "linear_attention_freq": "[1]*62",
+    }
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ from agentrl.config.run import RunConfig
 from agentrl.config.validate import validate
 from agentrl.errors import ConfigError
 
+SLIMES = "slime.rollout.filter_hub.dynamic_sampling_filters"
+
 
 @pytest.fixture
 def model_dir(tmp_path: Path) -> Path:
@@ -67,7 +69,6 @@ def test_a_sound_configuration_passes_without_a_note(good: RunConfig) -> None:
         ({"rollout_top_p": 0.9}, "--rollout-top-p 0.9"),
         ({"rollout_top_k": 50}, "--rollout-top-k 50"),
         ({"turn_timeout_s": 10.0, "episode_timeout_s": 5.0}, "--turn-timeout-s 10"),
-        ({"kl_loss_coef": 0.1}, "without --use-kl-loss"),
         ({"tis_clip_low": 3.0}, "--tis-clip-low 3 is above --tis-clip 2"),
         ({"eps_clip": 1.5}, "--eps-clip 1.5"),
         ({"loss_type": "custom_loss"}, "belong together"),
@@ -85,7 +86,7 @@ def test_a_sound_configuration_passes_without_a_note(good: RunConfig) -> None:
         ({"env": None}, "--env and --prompt-data are missing"),
         ({"prompt_data": "nowhere.jsonl@[0:5]"}, "there is no file"),
         ({"num_epoch": 2}, "this is about the rows of --prompt-data"),
-        ({"eval_prompt_data": ["test"]}, "it wants pairs"),
+        ({"eval_prompt_data": ["a", "b", "c"]}, "has 3 words (a b c); it wants pairs"),
         ({"eval_prompt_data": ["a", __file__, "a", __file__]}, "names a twice"),
         ({"rollout_max_context_len": 2048}, "is more than the model's max_position_embeddings"),
         ({"rollout_max_response_len": 1024}, "leaves no room for a prompt"),
@@ -167,8 +168,41 @@ def test_every_combination_of_buffer_and_interval_has_a_bound_that_passes(good: 
         ({"max_staleness": 1}, "lets generation run 1 iterations ahead, not --async-buffer-size 2"),
         ({"over_sampling_batch_size": 16}, "without --dynamic-sampling-filter-path"),
         (
+            {"dynamic_sampling_filter_path": f"{SLIMES}.check_reward_nonzero_std_with_fallback"},
+            "agentrl's check_reward_nonzero_std is called in its place",
+        ),
+        (
+            {
+                "async_buffer_size": 0,
+                "over_sampling_batch_size": 16,
+                "dynamic_sampling_filter_path": "a:b",
+            },
+            "a task that was unfinished begins anew in the next one",
+        ),
+        (
+            {
+                "async_buffer_size": 0,
+                "over_sampling_batch_size": 16,
+                "dynamic_sampling_filter_path": "a:b",
+                "partial_rollout": False,
+            },
+            "a task that was unfinished is given up; to go on with it",
+        ),
+        (
             {"partial_rollout": False, "mask_offpolicy_in_partial_rollout": True},
             "adds nothing to --no-partial-rollout",
+        ),
+        (
+            {"router": {"balance_abs_threshold": 10}},
+            "--router-balance-abs-threshold: no effect under --router-policy manual",
+        ),
+        (
+            {"router": {"policy": "bucket", "cache_threshold": 0.5}},
+            "no effect under --router-policy bucket; it is read by cache_aware only",
+        ),
+        (
+            {"device": "cuda", "sglang": {"speculative_algorithm": "EAGLE"}},
+            "a weight push reaches the model that samples and not its draft",
         ),
     ],
 )
@@ -184,6 +218,8 @@ def test_knobs_that_do_less_than_they_seem_to_are_noted(
     [
         {"staleness_policy": "drop"},
         {"partial_rollout": False},
+        {"router": {"policy": "cache_aware", "balance_abs_threshold": 10}},
+        {"device": "cuda", "sglang": {"speculative_algorithm": "NGRAM"}},
         {"over_sampling_batch_size": 16, "dynamic_sampling_filter_path": "a:b"},
     ],
 )

@@ -157,13 +157,13 @@ def test_shards_are_those_that_the_index_names(model: Path) -> None:
         read_model(model)
 
 
-def test_a_dry_run_passes_without_weights_and_says_so(
+def test_a_dry_run_refuses_a_model_without_weights(
     model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (model / WEIGHTS).unlink()
     code, output = dry_run(model, capsys)
-    assert code == 0
-    assert f"weights not checked: {model} has neither model.safetensors nor" in output
+    assert code == 2
+    assert f"--hf-checkpoint: {model} has neither model.safetensors nor" in output
 
 
 def test_a_run_without_weights_is_refused(

@@ -9,11 +9,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from agentrl.clock import ManualClock
 from agentrl.config.run import RunConfig
 from agentrl.config.toml import write_config
 from agentrl.errors import DataError
 from agentrl.telemetry.recorder import Recorder
+from tests.manual_clock import ManualClock
 from tests.unit.default_job_runs import START_S, write_curve, write_run
 
 FOLDER = Path(__file__).parents[2] / "scripts" / "default_job"

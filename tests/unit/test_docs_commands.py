@@ -27,7 +27,6 @@ from agentrl.buffer.ledger import Ledger
 from agentrl.buffer.rows import EpisodeRow, GroupRow, LeaseRow, Mark, StoredTrajectory
 from agentrl.buffer.store import PayloadStore
 from agentrl.cli.main import main as agentrl_program
-from agentrl.clock import ManualClock
 from agentrl.config.resolve import parse
 from agentrl.config.toml import write_config
 from agentrl.envs import registry
@@ -36,6 +35,7 @@ from agentrl.tokens.chat import Message, ToolCall
 from agentrl.tokens.formats.load import load_format
 from agentrl.tokens.stream import TokenStream
 from agentrl.types import Fate, GroupState, Outcome, StopReason, Task, VersionRow
+from tests.manual_clock import ManualClock
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = Path(agentrl.envs.search_r1.__file__).parent / "model"
@@ -134,7 +134,7 @@ def called(main: Callable[[], object]) -> tuple[int, str]:
 def started(clone: Path, *argv: str) -> tuple[int, str]:
     """Exit code and output of a program that is started, as if no make had started us."""
     env = {name: os.environ[name] for name in os.environ if not name.startswith(("MAKE", "MFLAGS"))}
-    done = subprocess.run(argv, cwd=clone, env=env, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(argv, cwd=clone, env=env, capture_output=True, text=True, timeout=500)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -271,7 +271,7 @@ def play(page: str, clone: Path) -> list[str]:
 def conversation(version: int) -> TokenStream:
     """The episode that the quickstart shows, as an engine of `version` would have sampled it."""
     chat = load_format("qwen", MODEL)
-    stream = TokenStream(chat.vocab, opener=chat.assistant_opener)
+    stream = TokenStream(chat.vocab, openers=[chat.assistant_opener])
     arguments = b'{"query": "continent of Azerbaijan"}'
     turns = [chat.write("", [ToolCall("0", "search", arguments)])]
     turns += [chat.write("<answer> Asia </answer>")]

@@ -8,6 +8,7 @@ from types import ModuleType
 import pytest
 
 from agentrl.config.fields import own_fields
+from agentrl.models.registry import families
 from agentrl.shipped import CHAT_FORMATS
 from agentrl.tokens import Message, ToolCall, Vocab
 from agentrl.tokens.formats.base import ChatFormat
@@ -49,3 +50,14 @@ def test_the_pages_name_the_formats_that_there_are() -> None:
     table = re.search(r"\| format \| turns .*?\n\n", PAGE, re.DOTALL)
     assert table is not None
     assert re.findall(r"^\| `([\w-]+)`", table[0], re.MULTILINE) == list(CHAT_FORMATS.places)
+
+
+def test_the_page_says_which_families_speak_a_format() -> None:
+    """And no family is left out, and no format that a family names."""
+    speakers: dict[str, list[str]] = {}
+    for name, family in families().items():
+        for spoken in family.chat_formats:
+            speakers.setdefault(spoken, []).append(f"`{name}`")
+    table = PAGE.partition("| format | families |")[2].partition("\n\n")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:3]] for line in table.splitlines()[2:]]
+    assert rows == [[f"`{each}`", ", ".join(speakers[each])] for each in sorted(speakers)]

@@ -11,6 +11,7 @@ from agentrl.actors.writing import num_chars
 from agentrl.errors import ChatError, TokenError
 from agentrl.tokens import QwenFormat, ToolCall, Vocab
 from agentrl.tokens.chat import CallMessage, Message
+from agentrl.tokens.formats.qwen3_coder import Qwen3CoderFormat
 from agentrl.tokens.formats.tags import TagsFormat
 from agentrl.types import Generation, SamplingParams, SpanKind
 from tests.unit.rollout_ground import CHAT
@@ -65,6 +66,16 @@ def test_a_bare_argument_becomes_the_object_that_clients_expect(qwen_vocab: Voca
     message, _ = read_turn(chat, ids, 3, request)
     assert [call.arguments for call in message.calls] == [b'{"shelf": "tea"}', b'"rice"']
     assert [call.id for call in message.calls] == ["call_3_0", "call_3_1"]
+
+
+def test_a_plain_argument_has_the_type_that_the_client_has_offered(qwen_vocab: Vocab) -> None:
+    chat = Qwen3CoderFormat(qwen_vocab)
+    parameters = {"properties": {"shelf": {"type": "string"}}}
+    tools = [{"function": {"name": "look", "parameters": parameters}}]
+    request = read_request({"messages": HELLO, "tools": tools}, RUN)
+    ids = chat.write("", [ToolCall("", "look", b'{"shelf": "5"}')])
+    message, _ = read_turn(chat, ids, 0, request)
+    assert [call.arguments for call in message.calls] == [b'{"shelf":"5"}']
 
 
 def test_calls_of_a_prompt_are_written_as_the_policy_writes_them(qwen_vocab: Vocab) -> None:

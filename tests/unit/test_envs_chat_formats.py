@@ -15,7 +15,7 @@ from agentrl.errors import ConfigError
 from agentrl.shipped import CHAT_FORMATS
 from agentrl.tokens.formats.load import GROUP, format_class
 from agentrl.tokens.formats.qwen import QwenFormat
-from agentrl.tokens.vocab import Vocab
+from tests.conftest import vocab_for
 
 MODEL = Path(agentrl.envs.search_r1.__file__).parent / "model"
 OWN = """
@@ -124,8 +124,8 @@ def test_a_tokenizer_that_lacks_the_marks_of_a_format_is_said() -> None:
 
 
 @pytest.mark.parametrize("name", CHAT_FORMATS.places)
-def test_those_that_ship_stand_the_trial(name: str, qwen_vocab: Vocab) -> None:
-    made = format_class(name)(qwen_vocab, tools_in_prompt=True, default_system=None)
+def test_those_that_ship_stand_the_trial(name: str) -> None:
+    made = format_class(name)(vocab_for(name), tools_in_prompt=True, default_system=None)
     try_format(made, name)
 
 

@@ -13,7 +13,7 @@ from agentrl.cli.main import main as agentrl_program
 from agentrl.cluster.feeder import Feeder
 from agentrl.envs.check.dry_reset import first_task
 from agentrl.envs.depth import MAX_DEPTH, require_shallow
-from agentrl.envs.sources import JsonlSource
+from agentrl.envs.sources import RowSource
 from agentrl.errors import DataError
 from agentrl.types import Task
 from agentrl.wire.messages import TaskCredit
@@ -49,7 +49,7 @@ def test_a_deep_row_of_a_file_is_named_by_its_line(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(f"{json.dumps(nested(3))}\n{json.dumps(nested(500))}\n")
     with pytest.raises(DataError, match=r"rows.jsonl line 2 is nested more than"):
-        JsonlSource(path).check(10)
+        RowSource(path).check(10)
 
 
 def test_a_deep_row_of_a_source_is_named_by_its_task_and_never_sent() -> None:

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from agentrl.envs.check.dry_reset import first_task
-from agentrl.envs.check.preflight import ROWS, preflight
+from agentrl.envs.check.preflight import QUICK_ROWS, preflight
 from agentrl.errors import ConfigError, DataError
 from agentrl.types import Task
 from tests.unit.env_modules import RESET, SCORE, Write, env_source, refusal, write_run
@@ -136,9 +136,9 @@ def test_a_task_that_does_not_come_in_time_is_no_mistake() -> None:
     assert first_task(Slow(), limit_s=0.01) is None
 
 
-@pytest.mark.parametrize("number", [2, ROWS])
+@pytest.mark.parametrize("number", [2, QUICK_ROWS])
 def test_a_malformed_row_is_named_before_anything_starts(write: Write, number: int) -> None:
-    rows = ['{"q": "x"}'] * (ROWS + 5)
+    rows = ['{"q": "x"}'] * (QUICK_ROWS + 5)
     rows[number - 1] = '{"q": oops}'
     config = write(env_source(RESET, SCORE), rows="\n".join(rows), rollout_shuffle=True)
     with pytest.raises(DataError, match=rf"rows.jsonl line {number} is not a JSON object"):
@@ -146,8 +146,8 @@ def test_a_malformed_row_is_named_before_anything_starts(write: Write, number: i
 
 
 def test_only_the_first_rows_are_read(write: Write) -> None:
-    rows = ['{"q": "x"}'] * (ROWS + 5)
-    rows[ROWS] = "oops"
+    rows = ['{"q": "x"}'] * (QUICK_ROWS + 5)
+    rows[QUICK_ROWS] = "oops"
     assert len(preflight(write(env_source(RESET, SCORE), rows="\n".join(rows)))) == 1
 
 

@@ -61,7 +61,7 @@ class Guarded(gymnasium.Env[str, str]):
         self.inside += 1
         if self.held is not None:
             self.held.entered.set()
-            assert self.held.let_go.wait(30)
+            assert self.held.let_go.wait(300)
         assert self.inside == 1
         self.inside -= 1
         return action * 2, np.float32(0.5), np.bool_(False), np.bool_(True), {}  # type: ignore[return-value]

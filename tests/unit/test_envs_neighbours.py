@@ -68,7 +68,7 @@ def test_another_process_does_too_from_anywhere_and_in_a_function(
         cwd=tmp_path_factory.mktemp("elsewhere"),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=500,
         check=False,
     )
     assert (done.stdout, done.stderr) == ("0.5\n", "")

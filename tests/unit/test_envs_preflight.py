@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from agentrl.config.run import RunConfig
 from agentrl.envs.check.preflight import preflight
+from agentrl.errors import ConfigError, DataError
 from tests.unit.env_modules import RESET, SCORE, Write, env_source, refusal, write_run
 
 
@@ -219,3 +221,21 @@ def test_an_env_that_cannot_be_made_is_refused_with_its_own_words(
     write: Write, init: str, args: dict[str, Any], message: str
 ) -> None:
     assert message in refusal(write(env_source(*filter(None, (init, RESET, SCORE))), env_args=args))
+
+
+def test_a_label_that_is_an_object_is_refused_with_a_key_to_name(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"input": "a", "reward_model": {"style": "rule", "ground_truth": "4"}}\n')
+    config = RunConfig(
+        env="single-turn", prompt_data=str(path), env_args={"label_key": "reward_model"}
+    )
+    with pytest.raises(ConfigError, match=r"--label-key reward_model\.ground_truth"):
+        preflight(config)
+
+
+def test_a_row_that_is_broken_far_behind_is_found_before_anything_starts(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"input": "a", "label": "b"}\n' * 15_000 + '{"input": broken\n')
+    config = RunConfig(env="single-turn", prompt_data=str(path))
+    with pytest.raises(DataError, match="line 15001 is not a JSON object"):
+        preflight(config)

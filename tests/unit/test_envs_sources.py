@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.envs import JsonlSource
+from agentrl.envs import RowSource
 from agentrl.errors import ConfigError, DataError
 from agentrl.types import Task, TaskSource
 
@@ -28,7 +28,7 @@ async def take(source: TaskSource, cursor: int = 0, count: int = 100) -> list[Ta
 
 
 async def test_rows_become_tasks_named_by_file_and_line(path: Path) -> None:
-    assert await take(JsonlSource(path)) == [
+    assert await take(RowSource(path)) == [
         Task("facts:1", {"n": 1}),
         Task("facts:2", {"n": 2}),
         Task("facts:4", {"n": 3}),
@@ -38,7 +38,7 @@ async def test_rows_become_tasks_named_by_file_and_line(path: Path) -> None:
 
 
 async def test_a_cursor_resumes_anywhere_in_any_epoch(path: Path) -> None:
-    source = JsonlSource(path, seed=7, shuffle=True, num_epoch=3)
+    source = RowSource(path, seed=7, shuffle=True, num_epoch=3)
     everything = await take(source)
     assert len(everything) == 15
     for cursor in range(17):
@@ -46,17 +46,17 @@ async def test_a_cursor_resumes_anywhere_in_any_epoch(path: Path) -> None:
 
 
 async def test_epochs_are_shuffled_by_the_seed_and_keep_their_ids(path: Path) -> None:
-    source = JsonlSource(path, seed=1, shuffle=True, num_epoch=2)
+    source = RowSource(path, seed=1, shuffle=True, num_epoch=2)
     tasks = await take(source)
     first, second = tasks[:5], tasks[5:]
     assert first != second
     assert {task.id for task in first} == {task.id for task in second}
-    assert tasks == await take(JsonlSource(path, seed=1, shuffle=True, num_epoch=2))
-    assert tasks != await take(JsonlSource(path, seed=3, shuffle=True, num_epoch=2))
+    assert tasks == await take(RowSource(path, seed=1, shuffle=True, num_epoch=2))
+    assert tasks != await take(RowSource(path, seed=3, shuffle=True, num_epoch=2))
 
 
 async def test_without_a_number_of_epochs_it_goes_on(path: Path) -> None:
-    tasks = await take(JsonlSource(path, num_epoch=None), count=12)
+    tasks = await take(RowSource(path, num_epoch=None), count=12)
     assert [task.id for task in tasks[10:]] == [task.id for task in islice(tasks, 2)]
 
 
@@ -67,7 +67,7 @@ async def test_without_a_number_of_epochs_it_goes_on(path: Path) -> None:
 async def test_a_slice_takes_rows_and_keeps_their_ids(
     path: Path, suffix: str, lines: list[int]
 ) -> None:
-    source = JsonlSource(f"{path}{suffix}")
+    source = RowSource(f"{path}{suffix}")
     assert len(source) == len(lines)
     assert [task.id for task in await take(source)] == [f"facts:{line}" for line in lines]
 
@@ -87,20 +87,20 @@ async def test_a_bad_row_is_named_when_it_is_reached(
 ) -> None:
     path = tmp_path / "bad.jsonl"
     path.write_bytes(b'{"n": 1}\n' + row + b"\n")
-    source = JsonlSource(path, required_keys=["n"])
+    source = RowSource(path, required_keys=["n"])
     assert len(await take(source, count=1)) == 1
     with pytest.raises(DataError, match=message):
         await take(source)
 
 
 @pytest.fixture
-def source_of_a_changed_file(path: Path) -> JsonlSource:
-    source = JsonlSource(path)
+def source_of_a_changed_file(path: Path) -> RowSource:
+    source = RowSource(path)
     path.write_text('{"n": 1}\n' * 7, encoding="utf-8")
     return source
 
 
-async def test_a_file_that_changed_is_refused(source_of_a_changed_file: JsonlSource) -> None:
+async def test_a_file_that_changed_is_refused(source_of_a_changed_file: RowSource) -> None:
     with pytest.raises(DataError, match="changed while the run"):
         await take(source_of_a_changed_file)
 
@@ -108,20 +108,20 @@ async def test_a_file_that_changed_is_refused(source_of_a_changed_file: JsonlSou
 @pytest.mark.parametrize("suffix", ["@[3:2]", "@[9:]"])
 def test_an_empty_slice_is_refused(path: Path, suffix: str) -> None:
     with pytest.raises(ConfigError, match="holds no tasks"):
-        JsonlSource(f"{path}{suffix}")
+        RowSource(f"{path}{suffix}")
 
 
 def test_a_file_that_cannot_give_tasks_is_refused_at_once(tmp_path: Path, path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot read the tasks of .*none\.jsonl: No such file"):
-        JsonlSource(tmp_path / "none.jsonl")
+        RowSource(tmp_path / "none.jsonl")
     with pytest.raises(ConfigError, match="cannot read the tasks"):
-        JsonlSource(tmp_path)
+        RowSource(tmp_path)
     empty = tmp_path / "empty.jsonl"
     empty.write_text("\n\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"empty\.jsonl holds no tasks"):
-        JsonlSource(empty)
+        RowSource(empty)
     with pytest.raises(ConfigError, match="malformed slice"):
-        JsonlSource(f"{path}@[1]")
+        RowSource(f"{path}@[1]")
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_a_file_that_cannot_give_tasks_is_refused_at_once(tmp_path: Path, path: 
         (b'{\n  "n": 1\n}\n', "looks like one object over many lines"),
         (b'\xef\xbb\xbf{"n": 1}\n', "begins with a byte order mark"),
         (b"\x1f\x8b\x08\x00rest", "is compressed"),
-        (b"PAR1\x15\x04rest", "is Parquet"),
+        (b"ARROW1\x00\x00rest", "is Arrow: name the folder"),
     ],
 )
 def test_a_file_of_another_format_is_recognised(
@@ -140,22 +140,22 @@ def test_a_file_of_another_format_is_recognised(
     path = tmp_path / "rows.jsonl"
     path.write_bytes(content)
     with pytest.raises(DataError, match=rf"rows.jsonl line 1 is not a JSON object: .*{advice}"):
-        JsonlSource(path).check(1)
+        RowSource(path).check(1)
 
 
 def test_a_check_reads_the_rows_of_the_slice_and_no_more(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('oops\n{"n": 1}\n{"n": 2}\noops\n')
-    JsonlSource(f"{path}@[1:]").check(2)
+    RowSource(f"{path}@[1:]").check(2)
     with pytest.raises(DataError, match="line 4"):
-        JsonlSource(f"{path}@[1:]").check(3)
+        RowSource(f"{path}@[1:]").check(3)
     with pytest.raises(DataError, match="line 1"):
-        JsonlSource(path).check(1)
+        RowSource(path).check(1)
 
 
 def test_a_check_remarks_on_the_first_row_that_lacks_what_the_first_has(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"n": 1, "of": 2}\n{"of": 3, "n": 2, "more": 1}\n\n{"nn": 2}\n{}\n')
-    assert JsonlSource(path).check(2) is None
-    said = JsonlSource(path).check(9)
-    assert said == f"{path} line 4 lacks n, of, which line 1 has"
+    assert RowSource(path).check(2) is None
+    said = RowSource(path).check(9)
+    assert said == f"{path} line 4 lacks n, of, which the first row has"

@@ -22,8 +22,6 @@ from agentrl.errors import ConfigError
 from tests.unit.flag_matrix import MODES, VALUES, Ground
 from tests.unit.flag_uses import read, told
 
-pytestmark = pytest.mark.timeout(300)
-
 SHOWN: dict[Mode, str] = {"policy": "train_async", "supervised": "sft", "eval": "eval"}
 _LOSS = f"--loss-type custom_loss --custom-loss-function-path {__name__}:loss"
 _ROWS = "--env single-turn --prompt-data ROWS"
@@ -37,15 +35,29 @@ BESIDE: dict[str | tuple[str, Mode], str] = {
     ("input_key", "eval"): f"{_ROWS} --eval-prompt-data held ROWS2",
     ("label_key", "policy"): _ROWS,
     ("label_key", "eval"): f"{_ROWS} --eval-prompt-data held ROWS2",
+    "metadata_key": "--prompt-data ROWS",
+    ("metadata_key", "eval"): "--eval-prompt-data held ROWS2",
+    "tool_key": "--prompt-data ROWS",
+    ("tool_key", "eval"): "--eval-prompt-data held ROWS2",
     ("custom_rm_path", "policy"): _ROWS,
     ("custom_rm_path", "eval"): f"{_ROWS} --eval-prompt-data held ROWS2",
     ("calculate_per_token_loss", "supervised"): "--prompt-loss-weight 0.1",
     "custom_loss_function_path": "--loss-type custom_loss",
     "algorithm_args": f"--advantage-estimator {__name__}:Doubled",
+    "kl_coef": "--advantage-estimator reinforce_plus_plus --normalize-advantages",
+    "gamma": "--advantage-estimator reinforce_plus_plus --normalize-advantages",
+    "use_unbiased_kl": "--use-kl-loss --kl-loss-coef 0.1",
     "kl_loss_coef": "--use-kl-loss",
     "kl_loss_type": "--use-kl-loss --kl-loss-coef 0.1",
     "min_lr": "--lr-decay-style cosine",
+    "lr_decay_iters": "--lr-decay-style cosine",
+    "lr_warmup_init": "--lr-warmup-iters 5",
+    "lr_wsd_decay_style": "--lr-decay-style WSD --lr-wsd-decay-iters 5",
+    "lr_wsd_decay_iters": "--lr-decay-style WSD",
     "eval_mode": "--eval-interval 5",
+    "eval_input_key": f"{_ROWS} --eval-prompt-data held ROWS2",
+    "eval_label_key": f"{_ROWS} --eval-prompt-data held ROWS2",
+    "eval_tool_key": f"{_ROWS} --eval-prompt-data held ROWS2",
     "rollout_num_gpus_per_engine": "--rollout-num-gpus 4",
 }
 #: Other values than those of the matrix, where these would be refused or change nothing here.
@@ -61,11 +73,12 @@ OTHER: dict[str, str] = {
 }
 #: Fields of one valid value, in one mode or in all; and what is the mode itself.
 ONE_VALUE: set[str | tuple[str, Mode]] = {
-    *("rollout_top_p", "rollout_top_k", "eval_only"),
+    *("eval_only", ("rollout_top_p", "policy"), ("rollout_top_k", "policy")),
     ("n_samples_per_prompt", "supervised"),
     ("prompt_data", "eval"),  # it keeps an environment's own sets from being those of other tasks
 }
 _ADAM = ("weight_decay", "adam_beta1", "adam_beta2", "adam_eps", "clip_grad")
+_RATES = tuple(name for name in own_fields() if name in ("lr", "min_lr") or name.startswith("lr_"))
 #: What learner, driver and client look up and have no use for.
 READ_AND_UNUSED: dict[Mode, set[str]] = {
     "policy": set(),
@@ -76,8 +89,9 @@ READ_AND_UNUSED: dict[Mode, set[str]] = {
     },
     # an optimizer that never steps, places where nothing is saved, and no iterations
     "eval": {
-        *("lr", "min_lr", "lr_decay_style", *_ADAM, "seed", "rollout_temperature", "loss_type"),
-        *("save", "save_hf", "save_interval", "update_weights_interval"),
+        *(*_RATES, *_ADAM, "seed", "loss_type"),
+        *("save", "save_hf", "save_interval", "save_retain_interval", "ref_load"),
+        "update_weights_interval",
         *("eval_interval", "eval_mode", "skip_eval_before_train", "partial_rollout"),
     },
 }
@@ -102,7 +116,8 @@ class Doubled(Algorithm):
 @pytest.fixture(scope="module")
 def ground(tmp_path_factory: pytest.TempPathFactory) -> Ground:
     ground = Ground(tmp_path_factory.mktemp("ground").resolve())
-    row = '{"input": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}\n'
+    said = '[{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]'
+    row = f'{{"input": {said}, "question": "q", "answer": "a"}}\n'
     ground.names["ROWS2"].write_text(row * 2)
     return ground
 
@@ -218,6 +233,11 @@ UNMET: list[tuple[str, str]] = [
     ("kl_loss_type", ""),
     ("kl_loss_coef", _LOSS),
     ("tis_clip", "--no-use-tis"),
+    ("tis_clip", "--use-rollout-logprobs"),
+    ("use_tis", "--use-rollout-logprobs"),
+    ("use_rollout_logprobs", _LOSS),
+    ("use_unbiased_kl", ""),
+    ("calculate_per_token_loss", "--loss-length 64"),
     ("tis_clip", _LOSS),
     ("tis_clip_low", "--no-use-tis"),
     ("eps_clip", _LOSS),
@@ -229,6 +249,8 @@ UNMET: list[tuple[str, str]] = [
     ("eval_mode", ""),
     ("n_samples_per_eval_prompt", _ROWS),
     ("eval_temperature", _ROWS),
+    ("eval_input_key", "--eval-prompt-data held ROWS2"),
+    ("eval_label_key", _ROWS),
     ("rollout_shuffle", ""),
     ("num_epoch", ""),
 ]

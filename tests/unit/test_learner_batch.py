@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from agentrl.algorithms.base import Algorithm
 from agentrl.algorithms.load import load_algorithm
-from agentrl.algorithms.rows import TAKEN, Credit, Row
+from agentrl.algorithms.rows import TAKEN, Credit, Row, first_turns, num_turns
 from agentrl.columns import COLUMNS, EXCLUDED
 from agentrl.config.run import RunConfig
 from agentrl.errors import DataError
@@ -174,6 +174,30 @@ def masked_by(cls: type[Algorithm], value: float | tuple[float, ...] = 1.0) -> T
     return sequence
 
 
+def test_turns_are_counted_through_the_segments_of_a_role() -> None:
+    def row(episode: EpisodeId, role: str, segment: int, turns: int) -> TrajectoryRow:
+        meta = TrajectoryMeta(9, 4, turns, 0.0, [(0, 4)], role, segment=segment)
+        return TrajectoryRow(episode, meta, row_of(EXAMPLE).payload)
+
+    first, second = EpisodeId("g", 0), EpisodeId("g", 1)
+    rows = [
+        row(first, "policy", 1, 2),
+        row(first, "policy", 0, 3),
+        row(first, "critic", 0, 1),
+        row(second, "policy", 0, 4),
+    ]
+    group = GroupRows("g", 1, "t", [first, second], [0.0, 1.0], [{}, {}], rows)
+    assert first_turns(group) == [3, 0, 0, 0]
+    assert num_turns(group) == [5, 4]
+
+
+def test_credit_of_turns_reaches_a_later_segment() -> None:
+    planned = PlannedRow(row_of(EXAMPLE), Credit((9.0, 2.0, 3.0)), 0.25, first_turn=1)
+    sequence = build_sequence(planned, decode_trajectory(planned.row, buffers_of(EXAMPLE)), rules())
+    rules().algorithm.advantages([sequence.row], list)
+    assert sequence.row.columns["advantages"].tolist() == [0, 2, 2, 2, 3, 3, 3, 0]
+
+
 def test_credit_of_turns_stands_under_their_labels() -> None:
     columns = masked_by(Algorithm, (2.0, 3.0)).row.columns
     assert columns["advantages"].tolist() == [0, 2, 2, 2, 3, 3, 3, 0]
@@ -218,7 +242,7 @@ def test_per_episode_weights_give_the_mean_over_episodes_of_the_mean_over_tokens
         share = planned.weight * planned.row.meta.num_sampled
         by_episode[key] = by_episode.get(key, 0.0) + share
     assert by_episode == pytest.approx({"g0/0#0": 0.25, "g0/1#0": 0.25, "g1/0#0": 0.25})
-    assert (plan.num_episodes, plan.num_targets) == (4, 14)
+    assert plan.num_targets == 14
 
 
 def test_per_token_weights_give_the_mean_over_all_sampled_tokens() -> None:
@@ -249,7 +273,6 @@ def test_mini_batches_keep_groups_whole_and_the_short_one_has_its_own_denominato
     plans = plan_iteration(header, load_algorithm(cfg), 1)
     groups = [{planned.row.episode.group for planned in plan.shards[0]} for plan in plans]
     assert groups == [{"g0", "g1", "g2"}, {"g3", "g4"}]
-    assert [plan.num_episodes for plan in plans] == [6, 4]
     assert {p.weight for p in plans[1].shards[0]} == {1 / (4 * 2)}
 
 
@@ -291,12 +314,13 @@ def test_episodes_without_advantage_are_counted_but_not_computed() -> None:
     cfg = RunConfig(max_tokens_per_gpu=64, calculate_per_token_loss=True)
     (plan,) = plan_iteration(header, load_algorithm(cfg), 1)
     assert {planned.row.episode.group for planned in plan.shards[0]} == {"g1"}
-    assert (plan.num_episodes, plan.num_targets) == (3, 12)
+    assert plan.num_targets == 12
     assert all(planned.weight == 1 / 12 for planned in plan.shards[0])
 
 
 @pytest.mark.parametrize(
-    "terms", [{"entropy_coef": 0.01}, {"use_kl_loss": True, "kl_loss_coef": 0.1}]
+    "terms",
+    [{"entropy_coef": 0.01}, {"use_kl_loss": True, "kl_loss_coef": 0.1}, {"use_kl_loss": True}],
 )
 def test_a_loss_with_another_term_computes_every_episode(terms: dict[str, Any]) -> None:
     header = header_of([[[4]], [[3], [5]]])

@@ -119,7 +119,7 @@ def test_no_moment_of_death_and_no_failing_disk_costs_the_checkpoint_before(
         [sys.executable, "-c", LIVES, str(tmp_path / "root"), how],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=500,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -51,7 +51,7 @@ def test_no_failing_read_makes_a_run_go_on_from_the_checkpoint_before(
         [sys.executable, "-c", LIVES, str(root), str(code)],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=500,
         check=True,
     )
     found = json.loads(done.stdout)

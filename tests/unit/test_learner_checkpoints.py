@@ -12,7 +12,7 @@ import pytest
 import xxhash
 
 from agentrl.errors import AgentRLError, ConfigError, InfrastructureError
-from agentrl.learner.checkpointing import restore_newest
+from agentrl.learner.checkpointing import CheckpointWriter, restore_newest
 from agentrl.learner.checkpoints import Checkpoint, iterations, newest_valid
 from tests.unit.checkpoint_ranks import Backend, Ranks, hidden, newest, saved, writer
 
@@ -42,6 +42,20 @@ def test_the_newest_are_kept_and_the_rest_goes(tmp_path: Path) -> None:
     assert list(iterations(tmp_path)) == [9_999_999, 10_000_000]
     assert hidden(tmp_path) == []
     assert (tmp_path / "notes.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("retain", "kept"),
+    [(0, [6, 7]), (1, [1, 2, 3, 4, 5, 6, 7]), (2, [2, 4, 6, 7]), (5, [5, 6, 7]), (50, [6, 7])],
+)
+def test_those_of_every_so_many_iterations_stay_beside_the_newest(
+    tmp_path: Path, retain: int, kept: list[int]
+) -> None:
+    opened = CheckpointWriter(tmp_path, Backend(), run_id="run", retain=retain)
+    opened.begin(None)
+    for iteration in range(1, 8):
+        opened.save(iteration, version=iteration)
+    assert list(iterations(tmp_path)) == kept
 
 
 def test_an_iteration_is_written_once(tmp_path: Path) -> None:
@@ -98,7 +112,7 @@ def test_finding_a_checkpoint_loads_neither_torch_nor_megatron() -> None:
         "import sys, agentrl.learner.checkpointing\n"
         "assert not {'torch', 'megatron', 'numpy'} & set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
 
 
 # ---- several ranks ------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ import pytest
 from torch import Tensor
 
 from agentrl.algorithms.rows import LossFn, MicroBatch
-from agentrl.clock import ManualClock
 from agentrl.errors import DataError, FencedError, PeerLostError
 from agentrl.learner import exchange
 from agentrl.learner.asking import TURN_S, Asking
@@ -28,6 +27,7 @@ from agentrl.wire.messages import (
     Rows,
     Welcome,
 )
+from tests.manual_clock import ManualClock
 
 Answer = Message | tuple[Message, list[bytes]] | None
 
@@ -99,6 +99,9 @@ class OneRank:
 
     def all_reduce_sum(self, values: Sequence[float]) -> list[float]:
         return list(values)
+
+    def all_gather(self, value: Any) -> list[Any]:
+        return [value]
 
     def close(self) -> None: ...
 

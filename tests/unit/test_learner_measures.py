@@ -43,6 +43,16 @@ def test_a_report_that_its_metric_does_not_want_is_refused() -> None:
         measured({"entropy": torch.tensor(1.0)})
 
 
+def test_a_loss_reports_nothing_that_the_learner_measures() -> None:
+    with pytest.raises(DataError, match="reports lr, and train/lr is measured by the learner"):
+        measured({"lr": torch.tensor(1.0)})
+
+
+def test_reports_of_two_widths_are_refused() -> None:
+    with pytest.raises(DataError, match="reports 1 numbers for mine, then 2"):
+        joined([{"mine": (1.0,)}, {"mine": (1.0, 2.0)}])
+
+
 def test_what_nobody_declared_is_added() -> None:
     found = joined([{"mine": (1.0,), "pair": (1.0, 2.0)}, {"mine": (2.0,), "pair": (3.0, 2.0)}])
     assert value_of("mine", found["mine"], num_steps=2) == 1.5

@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from agentrl.clock import ManualClock
 from agentrl.errors import DataError, FencedError
 from agentrl.learner.asking import TURN_S, Asking
 from agentrl.learner.question import RESEND_S, AskPush, StopRequested
 from agentrl.types import LeaseHeader
 from agentrl.wire.messages import Lease, PushGrant, PushRequest, Refused, Republish, Welcome
+from tests.manual_clock import ManualClock
 from tests.unit.test_learner_exchange import Answer, OneRank, ScriptedPeer
 
 

@@ -1,62 +1,122 @@
-"""The learning rate as a function of completed steps."""
+"""The learning rate of each step, against Megatron's own scheduler under slime's arguments."""
 
 import itertools
-import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 
-from agentrl.learner.megatron.schedule import DecayStyle, learning_rate
+from agentrl.config.run import RunConfig
+from agentrl.learner.megatron.schedule import LearningRate
 
-BASE: dict[str, Any] = {"lr": 1.0, "min_lr": 0.1, "warmup_steps": 4, "total_steps": 14}
+TOTAL = 40
+#: Episodes of a step: slime's scheduler counts these, ours counts steps.
+EPISODES = 64
+COURSES: dict[str, dict[str, Any]] = {
+    "constant": {},
+    "constant after a warm-up": {"lr_warmup_iters": 5},
+    "linear": {"lr_decay_style": "linear", "min_lr": 1e-7, "lr_warmup_iters": 4},
+    "cosine by a fraction": {"lr_decay_style": "cosine", "lr_warmup_fraction": 0.1},
+    "cosine by a fraction of no whole step": {
+        "lr_decay_style": "cosine",
+        "lr_warmup_fraction": 0.03,
+        "lr_decay_iters": 25,
+        "min_lr": 1e-8,
+    },
+    "a warm-up from above 0": {
+        "lr_decay_style": "cosine",
+        "lr_warmup_iters": 7,
+        "lr_warmup_init": 2e-7,
+    },
+    "inverse-square-root": {
+        "lr_decay_style": "inverse-square-root",
+        "lr_warmup_iters": 6,
+        "min_lr": 5e-7,
+    },
+    **{
+        f"WSD {style}": {
+            "lr_decay_style": "WSD",
+            "lr_wsd_decay_style": style,
+            "lr_wsd_decay_iters": 12,
+            "lr_warmup_iters": 3,
+            "min_lr": 1e-7,
+        }
+        for style in ("exponential", "linear", "cosine", "minus_sqrt")
+    },
+}
 
 
-def test_warm_up_rises_linearly_and_has_no_step_of_rate_zero() -> None:
-    rates = [learning_rate(step, style="linear", **BASE) for step in range(4)]
-    assert rates == [0.25, 0.5, 0.75, 1.0]
+def rates_of(num_steps: int, **flags: Any) -> list[float]:
+    rate = LearningRate(RunConfig(lr=1e-6, **flags), TOTAL)
+    return [rate.after(step) for step in range(num_steps)]
 
 
-def test_linear_decay_falls_by_equal_amounts_to_the_minimum_in_the_last_step() -> None:
-    rates = [learning_rate(step, style="linear", **BASE) for step in range(3, 14)]
-    assert [a - b for a, b in itertools.pairwise(rates)] == pytest.approx([0.09] * 10)
-    assert rates[-1] == pytest.approx(0.1)
-
-
-def test_cosine_decay_is_half_way_down_in_the_middle() -> None:
-    assert learning_rate(8, style="cosine", **BASE) == pytest.approx(0.55)
-    assert learning_rate(5, style="cosine", **BASE) == pytest.approx(
-        0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * 0.2))
+def slimes(num_steps: int, **flags: Any) -> list[float]:
+    """What slime's scheduler says once each of so many steps is done; it counts episodes."""
+    cfg = RunConfig(lr=1e-6, **flags)
+    end = (cfg.lr_decay_iters or TOTAL) * EPISODES
+    fraction, wsd = cfg.lr_warmup_fraction, cfg.lr_wsd_decay_iters
+    groups: list[dict[str, float]] = [{"lr": 0.0}]
+    scheduler = OptimizerParamScheduler(
+        SimpleNamespace(param_groups=groups),
+        init_lr=cfg.lr_warmup_init,
+        max_lr=cfg.lr,
+        min_lr=cfg.min_lr,
+        lr_warmup_steps=cfg.lr_warmup_iters * EPISODES if fraction is None else fraction * end,
+        lr_decay_steps=end,
+        lr_decay_style=cfg.lr_decay_style,
+        start_wd=0.1,
+        end_wd=0.1,
+        wd_incr_steps=TOTAL * EPISODES,
+        wd_incr_style="constant",
+        wsd_decay_steps=None if wsd is None else wsd * EPISODES,
+        lr_wsd_decay_style=cfg.lr_wsd_decay_style,
     )
+    found = []
+    for _ in range(num_steps):
+        scheduler.step(EPISODES)
+        found.append(groups[0]["lr"])
+    return found
 
 
-def test_constant_needs_no_end_and_the_others_do() -> None:
-    endless = BASE | {"total_steps": None}
-    assert learning_rate(10**6, style="constant", **endless) == 1.0
-    with pytest.raises(ValueError, match="cosine decay needs to know"):
-        learning_rate(4, style="cosine", **endless)
+@pytest.mark.parametrize("course", COURSES)
+def test_every_step_has_the_rate_that_slime_gives_the_next_one(course: str) -> None:
+    flags = COURSES[course]
+    ours = rates_of(TOTAL + 5, **flags)
+    assert ours == pytest.approx(slimes(TOTAL + 5, **flags), rel=1e-12)
+    assert ours[0] > 0
 
 
-def test_a_negative_step_is_refused() -> None:
-    with pytest.raises(ValueError, match="-1"):
-        learning_rate(-1, style="constant", **BASE)
+def test_a_warm_up_rises_linearly_and_has_no_step_of_rate_zero() -> None:
+    assert rates_of(4, lr_warmup_iters=4) == pytest.approx([2.5e-7, 5e-7, 7.5e-7, 1e-6])
+
+
+def test_a_decay_falls_to_the_minimum_in_the_last_step_and_stays_there() -> None:
+    rates = rates_of(TOTAL + 3, lr_decay_style="linear", min_lr=1e-7)
+    falls = [a - b for a, b in itertools.pairwise(rates[:TOTAL])]
+    assert falls == pytest.approx([9e-7 / TOTAL] * (TOTAL - 1))
+    assert rates[TOTAL - 1 :] == pytest.approx([1e-7] * 4)
+
+
+def test_a_constant_rate_needs_no_end() -> None:
+    assert LearningRate(RunConfig(lr=1.0, lr_warmup_iters=3), None).after(10**6) == 1.0
 
 
 @given(
     step=st.integers(0, 200),
     warmup=st.integers(0, 50),
-    total=st.integers(1, 100),
-    style=st.sampled_from(["constant", "linear", "cosine"]),
+    end=st.integers(51, 100),
+    style=st.sampled_from(["constant", "linear", "cosine", "WSD"]),
 )
 def test_after_the_warm_up_a_rate_never_rises_nor_leaves_its_bounds(
-    step: int, warmup: int, total: int, style: DecayStyle
+    step: int, warmup: int, end: int, style: Any
 ) -> None:
-    def rate(at: int) -> float:
-        return learning_rate(
-            at, lr=2.0, min_lr=0.5, style=style, warmup_steps=warmup, total_steps=total
-        )
-
-    assert 0.0 < rate(step) <= 2.0
-    assert rate(step + max(total, warmup)) >= 0.5 - 1e-12
-    assert step < warmup or rate(step + 1) <= rate(step) + 1e-12
+    flags: dict[str, Any] = {"lr_decay_style": style, "lr_warmup_iters": warmup}
+    cfg = RunConfig(lr=2.0, min_lr=0.5, lr_decay_iters=end, lr_wsd_decay_iters=1, **flags)
+    rate = LearningRate(cfg, None)
+    assert 0.0 < rate.after(step) <= 2.0
+    assert rate.after(step + end) >= 0.5 - 1e-12
+    assert step < warmup or rate.after(step + 1) <= rate.after(step) + 1e-12

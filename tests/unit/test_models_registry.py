@@ -1,7 +1,6 @@
 """Which family a config.json is of, what refuses it, and what the listing holds. No torch."""
 
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +11,11 @@ import pytest
 from agentrl.cli.train import main as train
 from agentrl.errors import ConfigError
 from agentrl.models import Family, Part
-from agentrl.models.registry import describe_model, families
+from agentrl.models.registry import describe_model, families, open_model
+from agentrl.models.shapes import shapes_of
 from agentrl.shipped import CHAT_FORMATS
+from scripts.gen_models import page
+from scripts.header_only import write_model
 
 PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
 LLAMA = families()["llama"]
@@ -25,9 +27,7 @@ def written(path: Path, code: str) -> str:
 
 
 @pytest.mark.parametrize("name", families())
-def test_a_family_is_listed_by_its_file_reads_its_tiny_member_and_stands_on_the_page(
-    name: str,
-) -> None:
+def test_a_family_is_listed_by_its_file_reads_its_tiny_member(name: str) -> None:
     family = families()[name]
     found = describe_model(dict(family.tiny), None, source="config.json")
     assert (family.name, found.family, found.architecture.name) == (
@@ -35,16 +35,11 @@ def test_a_family_is_listed_by_its_file_reads_its_tiny_member_and_stands_on_the_
         family,
         family.architectures[0],
     )
-    assert family.chat_format is None or family.chat_format in CHAT_FORMATS.places
-    speaks = f"`--chat-format {family.chat_format}`" if family.chat_format else ""
-    row = [f"`{name}`", ", ".join(f"`{each}`" for each in family.architectures), speaks]
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in PAGE.splitlines()]
-    assert row in rows
+    assert set(family.chat_formats) <= set(CHAT_FORMATS.places)
 
 
-def test_the_page_lists_no_family_that_there_is_not() -> None:
-    table = PAGE.partition("## Two authorities")[0]
-    assert re.findall(r"^\| `(\w+)`", table, re.MULTILINE) == list(families())
+def test_the_page_lists_the_families_that_there_are_and_the_numbers_that_were_measured() -> None:
+    assert page(PAGE) == PAGE, "python -m scripts.gen_models writes it"
 
 
 def test_a_file_says_what_another_architecture_means(tmp_path: Path) -> None:
@@ -100,7 +95,7 @@ def test_parts_of_a_layer_stand_together_in_the_order_of_the_layers() -> None:
 
 
 @pytest.mark.parametrize(("given", "is_told"), [([], True), (["--chat-format", "qwen3"], False)])
-def test_a_run_that_leaves_the_format_to_its_default_hears_of_the_one_that_the_family_speaks(
+def test_a_run_that_leaves_the_format_to_its_default_hears_of_the_one_that_the_model_speaks(
     given: list[str],
     is_told: bool,
     qwen_tokenizer_json: str,
@@ -109,12 +104,65 @@ def test_a_run_that_leaves_the_format_to_its_default_hears_of_the_one_that_the_f
 ) -> None:
     config = {**families()["qwen3"].tiny, "vocab_size": 1024, "max_position_embeddings": 1024}
     written(tmp_path / "config.json", msgspec.json.encode(config).decode())
+    write_model(tmp_path, shapes_of(open_model(tmp_path, None)))
     written(tmp_path / "tokenizer.json", qwen_tokenizer_json)
-    template = "{% for m in messages %}<|im_start|>{{ tools }}{{ m.content }}{% endfor %}"
+    template = (
+        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}"
+        "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+    )
     written(tmp_path / "tokenizer_config.json", json.dumps({"chat_template": template}))
     flags = ["--preset", "search-r1-local", "--hf-checkpoint", str(tmp_path), "--dry-run"]
     assert train([*flags, *given], "train_async") == 0
-    assert ("are instructed in --chat-format qwen3" in capsys.readouterr().out) is is_told
+    assert ("is instructed in --chat-format qwen3" in capsys.readouterr().out) is is_told
+
+
+@pytest.mark.parametrize(
+    ("window", "context", "is_refused"),
+    [
+        (512, 600, True),
+        (512, 512, False),
+        (None, 600, False),
+    ],
+)
+def test_contexts_beyond_a_window_that_engines_do_not_have_are_refused_with_both_numbers(
+    window: int | None,
+    context: int,
+    is_refused: bool,
+    qwen_tokenizer_json: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    sizes = {"vocab_size": 1024, "max_position_embeddings": 1024, "sliding_window": window}
+    config = {**families()["mistral"].tiny, **sizes}
+    written(tmp_path / "config.json", msgspec.json.encode(config).decode())
+    write_model(tmp_path, shapes_of(open_model(tmp_path, None)))
+    written(tmp_path / "tokenizer.json", qwen_tokenizer_json)
+    template = (
+        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}"
+        "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+    )
+    written(tmp_path / "tokenizer_config.json", json.dumps({"chat_template": template}))
+    flags = ["--preset", "search-r1-local", "--hf-checkpoint", str(tmp_path), "--dry-run"]
+    given = ["--rollout-max-context-len", str(context)]
+    assert (train([*flags, *given], "train_async") != 0) is is_refused
+    said = capsys.readouterr().err
+    words = f"a context of {context} tokens is longer than the sliding window of {window}"
+    assert (words in said) is is_refused
+
+
+def test_a_run_whose_engines_would_be_quantised_and_its_pushes_not_is_refused(
+    qwen_tokenizer_json: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = {**families()["qwen3"].tiny, "vocab_size": 1024, "max_position_embeddings": 1024}
+    config["quantization_config"] = {"quant_method": "fp8"}
+    written(tmp_path / "config.json", msgspec.json.encode(config).decode())
+    write_model(tmp_path, shapes_of(open_model(tmp_path, None)))
+    written(tmp_path / "tokenizer.json", qwen_tokenizer_json)
+    flags = ["--preset", "search-r1-local", "--hf-checkpoint", str(tmp_path), "--dry-run"]
+    assert train(flags, "train_async") != 0
+    said = capsys.readouterr().err
+    assert f"--hf-checkpoint {tmp_path} (quantization_config: fp8)" in said
+    assert "bfloat16" in said
 
 
 def test_families_load_neither_torch_nor_megatron() -> None:

@@ -39,7 +39,6 @@ def reply(
                 "weight_versions": [{"version": v, "start": s, "end": e} for v, s, e in spans],
                 "output_token_logprobs": [[p, i, None] for p, i in zip(values, ids, strict=True)],
                 "num_retractions": 1,
-                "e2e_latency": 0.25,
                 "field_of_tomorrow": True,
             },
         }
@@ -116,7 +115,7 @@ async def test_a_turn_comes_back_with_a_logprob_and_a_version_for_each_token() -
     assert turn.logprobs == [-0.1, -0.2, -0.3]
     assert turn.versions == [3, 3, 12]
     assert (turn.finish_reason, turn.matched) == ("stop", 9)
-    assert (turn.num_retractions, turn.latency_s) == (1, 0.25)
+    assert turn.num_retractions == 1
     [body] = server.requests
     assert body["input_ids"] == [1, 2]
     assert body["return_logprob"] is True

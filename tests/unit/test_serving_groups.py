@@ -63,7 +63,6 @@ def test_every_fleet_has_a_collective_of_its_own(cluster: Cluster) -> None:
     assert len({name for held in groups(cluster) for name in held}) == 3
 
 
-@pytest.mark.timeout(60)
 def test_a_meeting_that_does_not_come_about_is_tried_again_long_before_the_deadline_of_a_push(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

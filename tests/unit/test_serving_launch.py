@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from agentrl.config import answers
+from agentrl.config.command_line import read_flags
 from agentrl.config.device import Device
+from agentrl.config.passthrough import Family, Flag, table
 from agentrl.errors import ConfigError
 from agentrl.serving.key import KEY_FILE
 from agentrl.serving.launch import ProcessSpec, engine_command, router_command
@@ -74,6 +77,51 @@ def test_settings_of_the_user_win_over_the_defaults() -> None:
     assert "--sleep-on-idle" not in spec.argv
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_what_launch_scripts_say_of_an_engine_reaches_it(device: Device) -> None:
+    said = {"log_level": "info", "context_length": 4096, "mem_fraction_static": 0.7}
+    spec = engine(device, **said)
+    for name, value in said.items():
+        flag = f"--{name.replace('_', '-')}"
+        assert value_of(spec, flag) == str(value)
+        assert spec.argv.count(flag) == 1
+
+
+def passed_on(family: Family) -> list[str]:
+    """Flags of a family that slime's scripts pass, and that its program answers."""
+    return [name for name, row in answers.rows(family).items() if row.state == "works"]
+
+
+def words_for(flag: Flag) -> tuple[str, ...]:
+    """A value that its kind allows."""
+    values = {"bool": (), "int": ("2",), "float": ("0.5",), "str": ("2k",)}
+    return flag.choices[:1] if flag.choices else values[flag.kind]
+
+
+def reaches(family: Family, name: str) -> tuple[dict[str, object], tuple[str, ...]]:
+    """The settings that `name` gives on the command line, and what a program has to be told."""
+    spelling = name.replace(f"--{family}-", "--", 1)
+    (flag,) = [flag for flag in table(family).flags if spelling in flag.names]
+    settings = read_flags([name, *words_for(flag)]).values[family]
+    return settings, (f"--{flag.key.replace('_', '-')}", *words_for(flag))
+
+
+@pytest.mark.parametrize("name", passed_on("sglang"))
+def test_an_engine_is_told_every_flag_that_scripts_pass_to_it(name: str) -> None:
+    settings, told = reaches("sglang", name)
+    argv = engine("cuda", **settings).argv
+    start = argv.index(told[0])
+    assert argv[start : start + len(told)] == told
+
+
+@pytest.mark.parametrize("name", passed_on("router"))
+def test_the_router_is_told_every_flag_that_scripts_pass_to_it(name: str) -> None:
+    settings, told = reaches("router", name)
+    argv = router_command(port=1, prometheus_port=2, turn_timeout_s=9, extra=settings).argv
+    start = argv.index(told[0])
+    assert argv[start : start + len(told)] == told
+
+
 def test_none_drops_a_default() -> None:
     assert "--mem-fraction-static" not in engine(mem_fraction_static=None).argv
 
@@ -104,6 +152,7 @@ def test_values_are_written_as_sglang_parses_them() -> None:
         ("admin_api_key", "mine", "a key of its own"),
         ("tokenizer_worker_num", 2, "no key"),
         ("enable_eplb", True, "moves weights"),
+        ("speculative_algorithm", "EAGLE", "those of GPUs"),
         ("dist_init_addr", "10.0.0.1:1", "a file of its own"),
         ("--port", 1, "no field name"),
     ],
@@ -126,6 +175,14 @@ def test_the_environment_of_the_host_is_extended_not_replaced() -> None:
     spec = command({}, environ={"PYTHONPATH": "/elsewhere", "OMP_NUM_THREADS": "8"})
     assert spec.env["PYTHONPATH"] == f"{STANDINS}{os.pathsep}/elsewhere"
     assert spec.env["OMP_NUM_THREADS"] == "8"
+
+
+def test_states_of_convolutions_are_kept_in_the_type_of_the_model() -> None:
+    kept = "SGLANG_MAMBA_CONV_DTYPE"
+    assert engine(dtype="float").env[kept] == "float32"
+    assert engine(dtype="bfloat16").env[kept] == "bfloat16"
+    assert kept not in engine("cuda", dtype="auto").env
+    assert command({"dtype": "float32"}, environ={kept: "bfloat16"}).env[kept] == "bfloat16"
 
 
 def test_tensor_parallel_ranks_on_a_cpu_host_are_bound_to_cores() -> None:
@@ -159,7 +216,7 @@ def run_python(code: str, path: str, *options: str) -> str:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=300,
     )
     return result.stdout.strip()
 

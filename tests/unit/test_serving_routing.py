@@ -63,11 +63,11 @@ def test_a_router_that_is_about_to_start_is_waited_for(monkeypatch: pytest.Monke
         sink = sink_to(f"http://127.0.0.1:{bound.getsockname()[1]}")
         pushing = threading.Thread(target=sink.publish, args=(0, []))
         pushing.start()
-        assert refused.wait(60)
+        assert refused.wait(300)
         runner = web.AppRunner(router(routed), shutdown_timeout=0.1)
         portal.call(runner.setup)
         portal.call(web.SockSite(runner, bound).start)
-        pushing.join(60)
+        pushing.join(300)
         portal.call(runner.cleanup)
     assert not pushing.is_alive()
     assert routed == [engine.url for engine in ENGINES]

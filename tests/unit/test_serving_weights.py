@@ -23,7 +23,7 @@ from torch._C._distributed_c10d import TCPStore
 from torch.distributed.distributed_c10d import PrefixStore
 
 from agentrl.errors import PushError
-from agentrl.serving.buckets import make_buckets
+from agentrl.serving.buckets import BucketStream, make_buckets
 from agentrl.serving.weights import FleetWeightSink
 from agentrl.types import EngineAddress
 
@@ -54,6 +54,7 @@ class ScriptedEngine:
         self.hung = threading.Event()
         self._num_buckets = 0
         self._groups: dict[str, Any] = {}
+        self.selectors: set[str] = set()
 
     def handle(self, path: str, body: dict[str, Any]) -> str | None:
         """Act on a call; a text is a refusal."""
@@ -63,6 +64,8 @@ class ScriptedEngine:
             self.paused = True
         if path == "/continue_generation":
             self.paused = False
+        if path in ("/begin_weight_update", "/update_weights_from_distributed"):
+            self.selectors.add(body["selector"])
         if path == "/begin_weight_update":
             if self.session_open:
                 return "a weight-update session is already open; call end_weight_update() first"
@@ -237,6 +240,11 @@ def test_every_engine_gets_all_tensors_and_the_version_comes_with_the_last(
     ]
 
 
+def test_a_push_is_for_the_model_that_samples_and_not_for_its_draft(cluster: Cluster) -> None:
+    cluster.sink("e0").publish(1, some_weights(1).items())
+    assert cluster.engines["e0"].selectors == {"target"}
+
+
 def test_the_collective_lives_on_for_the_next_push(cluster: Cluster) -> None:
     sink = cluster.sink("e0", "e1")
     for version in (1, 2, 3):
@@ -385,6 +393,20 @@ def test_buckets_are_aligned_bounded_and_complete() -> None:
     assert buckets[3].shapes == [[]]
 
 
+def test_tensors_that_an_engine_joins_to_one_parameter_share_a_bucket() -> None:
+    """SGLang forgets one that comes without the other."""
+    names = ["q_a_proj", "kv_a_proj_with_mqa", "kv_b_proj", "experts.0.w1", "experts.1.w1"]
+    tensors = [(f"model.layers.0.{name}.weight", torch.ones(10)) for name in names]
+    fused = {"fused_a": ("q_a_proj", "kv_a_proj_with_mqa"), "w13": ("experts.{expert}.w1.weight",)}
+    stream = BucketStream(tensors, 50, fused)
+    for buckets in (list(stream), list(stream)):
+        short = [[name.split(".", 3)[3] for name in bucket.names] for bucket in buckets]
+        assert short == [
+            ["q_a_proj.weight", "kv_a_proj_with_mqa.weight"],
+            *([f"{name}.weight"] for name in names[2:]),
+        ]
+
+
 def test_the_only_engine_is_lost_as_a_push_begins_and_comes_back_to_it(cluster: Cluster) -> None:
     """It has a group of its fleet's name, which must be free when it is met again."""
     sink = cluster.sink("e0")
@@ -401,6 +423,6 @@ def test_the_only_engine_is_lost_as_a_push_begins_and_comes_back_to_it(cluster: 
     successor = threading.Thread(target=come_back, daemon=True)
     successor.start()
     sink.publish(2, some_weights(2).items())
-    successor.join(60)
+    successor.join(300)
     assert cluster.lost == ["e0"]
     cluster.assert_serving(2, some_weights(2), "e0")

@@ -262,3 +262,14 @@ def test_a_restart_reads_what_sqlite_would_give_it(tmp_path: Path) -> None:
             Fate.FILTERED,
             Fate.STALE,
         }
+
+
+def test_an_iteration_that_is_done_again_is_no_progress() -> None:
+    now = 0.0
+    tally = Tally(0, lambda: Meters(now, 0.0, 0.0))
+    for now, number in ((1.0, 0), (2.0, 1), (3.0, 0), (4.0, 1)):  # noqa: B007 - `meters` reads it
+        tally.reached(number)
+    assert tally.reached_at == 2.0
+    now = 5.0
+    tally.reached(2)
+    assert tally.reached_at == 5.0

@@ -8,11 +8,11 @@ import re
 
 import pytest
 
-from agentrl.clock import ManualClock
 from agentrl.telemetry import progress as progress_module
 from agentrl.telemetry.dropped import Dropped
 from agentrl.telemetry.progress import Progress, duration, sparkline
 from agentrl.telemetry.sinks import StepEvent
+from tests.manual_clock import ManualClock
 
 
 def event(step: int, reward: float = 0.5) -> StepEvent:

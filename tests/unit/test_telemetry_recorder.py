@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from agentrl.clock import ManualClock
 from agentrl.telemetry.metrics import REGISTRY, Registry
 from agentrl.telemetry.recorder import Recorder
 from agentrl.telemetry.sinks import MetricsWriter
+from tests.manual_clock import ManualClock
 
 STRICT = Registry(REGISTRY, strict=True)
 SUMMARY_KEYS = {
@@ -26,10 +26,12 @@ SUMMARY_KEYS = {
 }  # fmt: skip
 
 
-def settings(num_rollout: int | None, *, eval_temperature: float = 0.0) -> SimpleNamespace:
+def settings(num_rollout: int | None, *, evaluation_temperature: float = 0.0) -> SimpleNamespace:
     """What a recorder reads of a configuration."""
     return SimpleNamespace(
-        num_rollout=num_rollout, rollout_temperature=1.0, eval_temperature=eval_temperature
+        num_rollout=num_rollout,
+        rollout_temperature=1.0,
+        evaluation_temperature=evaluation_temperature,
     )
 
 
@@ -256,7 +258,7 @@ with MetricsWriter({str(run_dir)!r}) as writer:
     writer.step({{"step": 1, "metrics": {{"train/loss": 1.0}}}})
 assert "torch" not in sys.modules and "tensorflow" not in sys.modules
 """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
 
 
 # ---- episodes that failed ------------------------------------------------------------------------
@@ -358,7 +360,7 @@ def test_rewards_that_never_differ_are_remarked_on_once(run_dir: Path) -> None:
 def test_a_score_and_a_reward_say_how_their_turns_were_chosen(
     run_dir: Path, temperature: float, how: str
 ) -> None:
-    config, stream = settings(None, eval_temperature=temperature), io.StringIO()
+    config, stream = settings(None, evaluation_temperature=temperature), io.StringIO()
     with Recorder(run_dir, config, ManualClock(), stream=stream, registry=STRICT) as recorder:
         recorder.evaluation(0, evaluation(0.25, 0, 8))
         recorder.event("step", step_data(1))

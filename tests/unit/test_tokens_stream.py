@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agentrl.columns import COLUMNS
+from agentrl.columns import COLUMNS, Column
 from agentrl.errors import TokenError
 from agentrl.tokens import Message, QwenFormat, Span, TokenStream, Vocab
 from agentrl.tokens.check import check_columns
@@ -20,7 +20,7 @@ def chat(qwen_vocab: Vocab) -> QwenFormat:
 @pytest.fixture
 def stream(chat: QwenFormat) -> TokenStream:
     """A prompt, opened for the first turn."""
-    made = TokenStream(chat.vocab, opener=chat.assistant_opener)
+    made = TokenStream(chat.vocab, openers=[chat.assistant_opener])
     made.extend(chat.open_prompt([Message.user("Where is Paris?")]))
     return made
 
@@ -112,7 +112,7 @@ def test_a_sample_that_breaks_an_invariant_is_refused_whole(
 def test_sampling_without_the_opener_is_refused(stream: TokenStream) -> None:
     stream.untrusted("assistant\n")
     stream.prompt_ids()
-    with pytest.raises(TokenError, match="does not follow the assistant opener"):
+    with pytest.raises(TokenError, match="does not follow an assistant opener"):
         stream.sampled([11], [-1.0], [0])
 
 
@@ -156,7 +156,7 @@ def test_a_demonstration_is_a_turn_without_logprobs(stream: TokenStream) -> None
 def test_only_the_format_can_open_a_turn(stream: TokenStream, chat: QwenFormat) -> None:
     stream.demonstration([21, *chat.assistant_opener])
     stream.prompt_ids()
-    with pytest.raises(TokenError, match="does not follow the assistant opener"):
+    with pytest.raises(TokenError, match="does not follow an assistant opener"):
         stream.sampled([11], [-1.0], [0])
 
 
@@ -175,8 +175,8 @@ def put(name: str, offset: int, value: float) -> Plant:
     ("plant", "message"),
     [
         (put("kinds", 0, 7), "unknown kind 7"),
-        (put("kinds", -1, SpanKind.UNTRUSTED), "does not follow the assistant opener"),
-        (put("tokens", -1, 1), "does not follow the assistant opener"),
+        (put("kinds", -1, SpanKind.UNTRUSTED), "does not follow an assistant opener"),
+        (put("tokens", -1, 1), "does not follow an assistant opener"),
         (put("logprobs", 0, math.nan), "not finite"),
         (put("logprobs", -1, -0.5), "were not sampled"),
         (put("versions", 0, -1), "no known version"),
@@ -196,9 +196,7 @@ def test_a_planted_violation_is_found(
     columns = dict(zip(COLUMNS, stream.columns(), strict=True))
     plant(columns, first_sampled)
     with pytest.raises(TokenError, match=message):
-        check_columns(
-            columns, control_ids=chat.vocab.control_ids, opener=list(chat.assistant_opener)
-        )
+        check_columns(columns, control_ids=chat.vocab.control_ids, openers=[chat.assistant_opener])
 
 
 def test_an_assistant_opener_that_opened_no_turn_is_found(
@@ -209,3 +207,18 @@ def test_an_assistant_opener_that_opened_no_turn_is_found(
     stream.untrusted("words in the policy's name")
     with pytest.raises(TokenError, match="1 assistant openers after the prompt for 1 turns"):
         stream.columns()
+
+
+def test_a_column_that_reaches_back_leaves_what_was_known_at_the_turn_before(
+    stream: TokenStream, chat: QwenFormat
+) -> None:
+    marks = Column("marks", "<u2", fill=9)
+    prompt = len(stream)
+    sample(stream, [11, 12])
+    stream.write(marks, array("H", [1] * (prompt + 1)))
+    stream.extend(chat.observe([Message.tool("France")], stream.turn_ids()))
+    between = len(stream) - prompt - 2
+    sample(stream, [13])
+    stream.write(marks, array("H", [2] * (len(stream) - 1)))
+    found = array("H", stream.columns()[-1].tobytes())
+    assert found.tolist() == [9] + [1] * (prompt + 1) + [2] * (between + 1)

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from agentrl.columns import COLUMNS
+from agentrl.columns import COLUMNS, most_bytes
 from agentrl.errors import TokenError
 from agentrl.tokens import Message, Vocab
 from agentrl.tokens.formats.qwen3 import Qwen3Format
@@ -104,9 +104,9 @@ def test_all_segments_count_with_their_context(qwen_vocab: Vocab) -> None:
     for words in ("one", "two", "three"):
         said(transcript, qwen_vocab, words)
         sizes.append(len(transcript))
-        assert transcript.num_tokens == sum(sizes)
+        assert transcript.bytes_after(0) == most_bytes(sum(sizes), ())
         transcript.observe([Message.user("and?")], MAX_CONTEXT)
-        assert transcript.num_tokens == sum(sizes) + len(transcript)
+        assert transcript.bytes_after(3) == most_bytes(sum(sizes) + len(transcript) + 3, ())
 
 
 def test_a_saved_transcript_goes_on_where_it_was(qwen_vocab: Vocab) -> None:

@@ -209,7 +209,7 @@ async def test_a_hung_thread_is_abandoned_at_its_timeout() -> None:
     class Blocking(Library):
         @tool(thread=True, timeout_s=0.01)
         def wait(self) -> None:
-            released.wait(30)
+            released.wait(300)
 
     try:
         result = await run_call(Blocking(), ToolCall("c", "wait", b"{}"), 5)

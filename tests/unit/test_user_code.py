@@ -182,3 +182,26 @@ def test_the_program_refuses_it_before_anything_starts(
     said = capsys.readouterr().err
     assert f"{argv[-2]} users_code.py:wrong: " in said
     assert "`def wrong(one)` (users_code.py:1), not a function that can be called as" in said
+
+
+def test_a_module_that_lies_here_as_a_file_is_named_as_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Launch scripts of other trainers rely on PYTHONPATH."""
+    (tmp_path / "rewards").mkdir()
+    (tmp_path / "rewards" / "mine.py").write_text(REWARD)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    for place in ("rewards.mine.mine", "rewards.mine:mine"):
+        with pytest.raises(ConfigError, match=r"; did you mean 'rewards/mine.py:mine'\?$"):
+            load_reward(place)
+    (tmp_path / "lacking.py").write_text("import no_such_module\n")
+    with pytest.raises(ConfigError, match=r"'no_such_module' \(\S*lacking.py:1\)$"):
+        load_reward("lacking.py:mine")
+    with pytest.raises(ConfigError, match=r"No module named 'no_such'$"):
+        load_reward("no_such.mine")
+
+
+def test_the_filter_of_slimes_scripts_is_the_one_that_ships() -> None:
+    place = "slime.rollout.filter_hub.dynamic_sampling_filters.check_reward_nonzero_std"
+    assert load_filter(place) is check_reward_nonzero_std

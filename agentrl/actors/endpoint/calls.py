@@ -17,9 +17,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from agentrl.columns import Column, most_bytes
 from agentrl.errors import TokenError
 from agentrl.tokens.chat import Message
-from agentrl.tokens.formats.base import ChatFormat
+from agentrl.tokens.formats.base import ChatFormat, openers_of
 from agentrl.tokens.spans import Span, context_spans
 from agentrl.tokens.stream import TokenStream
 from agentrl.types import Generation
@@ -64,11 +65,16 @@ class CallTree:
         self._next: dict[Call, Call] = {}
         self._heads: list[Call] = []
         self._num_calls = 0
+        self._optional: set[Column] = set()
         #: Of all segments together, each with its context.
         self.num_tokens = 0
 
     def __len__(self) -> int:
         return self._num_calls
+
+    def bytes_after(self, num_tokens: int) -> int:
+        """The most bytes of all segments after so many tokens more."""
+        return most_bytes(self.num_tokens + num_tokens, self._optional)
 
     def is_continued(self, call: Call) -> bool:
         """Whether the segment of `call` goes on after it."""
@@ -115,6 +121,7 @@ class CallTree:
             self._next[parent] = call
             self.num_tokens += sum(len(span.ids) for span in opened)
         self.num_tokens += len(generation.output_ids)
+        self._optional |= generation.columns.keys()
         self._num_calls += 1
         return call
 
@@ -124,7 +131,7 @@ class CallTree:
         return [Segment(head.role, self._stream(head)) for head in self._heads]
 
     def _stream(self, head: Call) -> TokenStream:
-        stream = TokenStream(self._chat.vocab, opener=self._chat.assistant_opener)
+        stream = TokenStream(self._chat.vocab, openers=openers_of(self._chat))
         for earlier in head.parent.path() if head.parent is not None else ():
             stream.extend(earlier.opened)
             stream.extend(context_spans(self._chat.vocab, earlier.generation.output_ids))

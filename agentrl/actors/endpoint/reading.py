@@ -31,13 +31,14 @@ def cut_at_stop(chat: ChatFormat, generation: Generation, stops: Sequence[str]) 
             high = middle
         else:
             low = middle + 1
+    dropped = len(generation.output_ids) - low
     return msgspec.structs.replace(
         generation,
         output_ids=generation.output_ids[:low],
         logprobs=generation.logprobs[:low],
         versions=generation.versions[:low],
         columns={
-            column: bytes(values)[: low * column.token_bytes]
+            column: bytes(values)[: memoryview(values).nbytes - dropped * column.token_bytes]
             for column, values in generation.columns.items()
         },
         finish_reason="stop",
@@ -52,8 +53,8 @@ def read_turn(
 
     What is no call that the agent could run, a malformed one too, is text.
     """
-    names = [tool["function"]["name"] for tool in request.tools] if request.may_call else []
-    parsed = chat.parse(ids, index=index, tools=names)
+    tools = request.tools if request.may_call else ()
+    parsed = chat.parse(ids, index=index, tools={tool["function"]["name"]: tool for tool in tools})
     if parsed.tool_calls and request.may_call:
         calls = tuple(_call(call, request.tools) for call in parsed.tool_calls)
         text = parsed.text.strip()

@@ -190,11 +190,12 @@ class Recorder:
                 f"the messages have {num_prompt} tokens, and the context of {limits.max_context} "
                 "leaves none to answer (--rollout-max-context-len); send fewer or shorter ones",
             )
-        if self._tree.num_tokens + len(self._in_flight) * (num_prompt + room) > limits.max_tokens:
+        asked = len(self._in_flight) * (num_prompt + room)
+        if self._tree.bytes_after(asked) > limits.max_bytes:
             raise self._refuse(
                 StopReason.CONTEXT_LIMIT,
                 f"its segments hold {self._tree.num_tokens} tokens, each with what it has read; "
-                f"{limits.max_tokens} can be reported: branch off less often",
+                f"no more than {limits.max_bytes >> 20} MiB can be reported: branch off less often",
             )
         return room
 

@@ -30,6 +30,7 @@ def client_settings(spec: RunSpec) -> dict[str, Any]:
         "num_permits": max(1, permits),
         "turn_timeout_s": config.turn_timeout_s,
         "partial_rollout": config.partial_rollout,
+        "routes": spec.model.routes,
     }
 
 

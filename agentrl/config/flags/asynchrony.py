@@ -44,9 +44,10 @@ class AsynchronyFlags(RolloutFlags, frozen=True, kw_only=True):
         bool,
         _flag(
             "a turn goes on through weight pushes; without, it is sampled again from its prompt, "
-            "at most twice, so that it has one version",
+            "at most twice, so that it has one version. Where S is 0, a task that is unfinished "
+            "when its iteration is full begins anew in the next one; without, it is given up",
             modes=POLICY,
-            needs="ahead",
+            needs="cut_short",
         ),
     ] = True
     mask_offpolicy_in_partial_rollout: Annotated[
@@ -54,7 +55,7 @@ class AsynchronyFlags(RolloutFlags, frozen=True, kw_only=True):
         _flag(
             "train only the tokens of a turn that its newest weights sampled",
             modes=POLICY,
-            needs="ahead",
+            needs="pushed_turns",
         ),
     ] = False
     buffer_disk_limit: Annotated[

@@ -11,6 +11,7 @@ __all__ = ["DataFlags"]
 
 _flag = partial(flag, group="data", on_resume=TASKS)
 _env = partial(_flag, modes=ACTS, on_resume=GROUPS)
+_named = partial(_flag, needs="row_files")
 _key = partial(_flag, needs="row_env")
 
 
@@ -20,7 +21,8 @@ class DataFlags(RunFlags, frozen=True, kw_only=True):
     prompt_data: Annotated[
         str | None,
         _flag(
-            "JSONL file of tasks, one object a line; path@[a:b] takes a slice",
+            "tasks: a JSONL or Parquet file, a folder or pattern of Parquet shards, or a folder of "
+            "a Hugging Face dataset; path@[a:b] takes a slice",
             holds="rows",
             starts=True,
         ),
@@ -31,6 +33,16 @@ class DataFlags(RunFlags, frozen=True, kw_only=True):
     label_key: Annotated[
         str | None, _key("key of the label in a row", modes=ACTS, env_arg="label_key")
     ] = None
+    metadata_key: Annotated[
+        str, _named("key of what the environment and the reward find in a task as `metadata`")
+    ] = "metadata"
+    tool_key: Annotated[
+        str,
+        _named(
+            "key of the tools of a row, as OpenAI's schemas or their JSON: the prompts of --env "
+            "single-turn and tools, and demonstrations, show them"
+        ),
+    ] = "tools"
     custom_rm_path: Annotated[
         str | None,
         _key(

@@ -3,21 +3,51 @@
 from functools import partial
 from typing import Annotated, Literal
 
-from agentrl.config.facts import ACTS, ALL, FREE, GROUPS, POLICY, Count, flag
+from agentrl.config.facts import (
+    ACTS,
+    ALL,
+    FREE,
+    GROUPS,
+    POLICY,
+    AtLeastTwo,
+    Count,
+    MinusOneOrMore,
+    NonNegative,
+    Share,
+    flag,
+)
 from agentrl.config.flags.serving import ServingFlags
 
 __all__ = ["EvaluationFlags"]
 
 _flag = partial(flag, group="evaluation", on_resume=FREE, modes=POLICY)
 _played = partial(_flag, modes=ACTS, needs="evaluation_sets")
+_key = partial(_flag, modes=ACTS, needs="evaluation_rows")
 
 
 class EvaluationFlags(ServingFlags, frozen=True, kw_only=True):
     """Evaluations: sets, and when they are played. Nothing is trained on them."""
 
     eval_prompt_data: Annotated[
-        list[str], _flag("evaluation sets: NAME PATH [NAME PATH ...]", modes=ACTS)
+        list[str],
+        _flag(
+            "evaluation sets: NAME PATH [NAME PATH ...]; given again, it adds to them",
+            modes=ACTS,
+            collects=2,
+        ),
     ] = []
+    eval_input_key: Annotated[
+        str | None,
+        _key("key of the prompt in rows of --eval-prompt-data (default: --input-key)"),
+    ] = None
+    eval_label_key: Annotated[
+        str | None,
+        _key("key of the label in rows of --eval-prompt-data (default: --label-key)"),
+    ] = None
+    eval_tool_key: Annotated[
+        str | None,
+        _key("key of the tools in rows of --eval-prompt-data (default: --tool-key)"),
+    ] = None
     eval_interval: Annotated[
         Count | None,
         _flag(
@@ -39,8 +69,39 @@ class EvaluationFlags(ServingFlags, frozen=True, kw_only=True):
     ] = False
     n_samples_per_eval_prompt: Annotated[int, _played("episodes of each evaluation task", ge=1)] = 1
     eval_temperature: Annotated[
-        float, _played("temperature of evaluation turns; 0 is greedy", ge=0)
-    ] = 0.0
+        NonNegative | None,
+        _played(
+            "temperature of evaluation turns; 0 is greedy (default: --rollout-temperature)",
+            was=0.0,
+        ),
+    ] = None
+    eval_top_p: Annotated[
+        Share | None, _played("nucleus of evaluation turns (default: --rollout-top-p)")
+    ] = None
+    eval_top_k: Annotated[
+        MinusOneOrMore | None,
+        _played("top-k of evaluation turns; -1 is all (default: --rollout-top-k)"),
+    ] = None
+    eval_max_response_len: Annotated[
+        Count | None,
+        _played(
+            "tokens sampled in one turn of an evaluation (default: --rollout-max-response-len)"
+        ),
+    ] = None
+    eval_max_context_len: Annotated[
+        AtLeastTwo | None,
+        _played(
+            "tokens of prompt and response together in an evaluation "
+            "(default: --rollout-max-context-len)"
+        ),
+    ] = None
+    eval_max_prompt_len: Annotated[
+        Count | None,
+        _played(
+            "tokens of the first prompt in an evaluation; a task whose prompt has more counts as "
+            "failed and has no score (default: what the context holds)"
+        ),
+    ] = None
     skip_eval_before_train: Annotated[
         bool, _flag("no evaluation before the first iteration", needs="evaluation_sets")
     ] = False

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Annotated
 
-from agentrl.config.facts import FREE, STATE, TRAINS, flag
+from agentrl.config.facts import FREE, POLICY, STATE, TRAINS, Count, flag
 from agentrl.config.flags.asynchrony import AsynchronyFlags
 
 __all__ = ["LearnerFlags"]
@@ -36,17 +36,32 @@ class LearnerFlags(AsynchronyFlags, frozen=True, kw_only=True):
     save: Annotated[
         str | None,
         _trained(
-            "folder of the checkpoints (default: runs/ID/recovery)", on_resume=STATE, holds="folder"
+            "folder of the checkpoints, all of which are kept (default: runs/ID/recovery, with the "
+            "two newest)",
+            on_resume=STATE,
+            holds="folder",
         ),
     ] = None
-    save_interval: Annotated[
-        int, _trained("iterations between checkpoints; the two newest are kept", ge=1)
-    ] = 10
+    save_interval: Annotated[int, _trained("iterations between checkpoints", ge=1)] = 10
+    save_retain_interval: Annotated[
+        Count | None,
+        _trained("keep the checkpoints of every so many iterations, and the two newest, no others"),
+    ] = None
     load: Annotated[
         str | None,
         _flag(
-            "a run or a folder of checkpoints, whose newest gives weights and optimizer to begin "
-            "with, or one checkpoint",
+            "what to begin with: a run or a folder of checkpoints, whose newest gives weights and "
+            "optimizer, one checkpoint, or a Hugging Face model; with --save of the same folder "
+            "the run that saved there goes on",
+            on_resume=STATE,
+            holds="folder",
+        ),
+    ] = None
+    ref_load: Annotated[
+        str | None,
+        _trained(
+            "the reference model of the KL, and the first weights where --load has none: a Hugging "
+            "Face model, a run, its checkpoints or one of them (default: --hf-checkpoint)",
             on_resume=STATE,
             holds="folder",
         ),
@@ -59,6 +74,14 @@ class LearnerFlags(AsynchronyFlags, frozen=True, kw_only=True):
             holds="folder",
         ),
     ] = None
+    use_rollout_routing_replay: Annotated[
+        bool,
+        _trained(
+            "send tokens to the experts that the engine chose for them (R3); a token whose experts "
+            "are not known is routed freely",
+            modes=POLICY,
+        ),
+    ] = False
     num_steps_per_rollout: Annotated[int, _trained("M: optimizer steps in an iteration", ge=1)] = 1
     max_tokens_per_gpu: Annotated[
         int,

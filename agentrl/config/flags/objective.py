@@ -6,7 +6,16 @@ A loss is the configuration's and not a checkpoint's: a continued run may change
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from agentrl.config.facts import FREE, POLICY, STATE, TRAINS, NonNegative, OverOne, flag
+from agentrl.config.facts import (
+    FREE,
+    POLICY,
+    STATE,
+    TRAINS,
+    Count,
+    NonNegative,
+    OverOne,
+    flag,
+)
 from agentrl.config.flags.learner import LearnerFlags
 from agentrl.shipped import ALGORITHMS
 
@@ -58,10 +67,28 @@ class ObjectiveFlags(LearnerFlags, frozen=True, kw_only=True):
     algorithm_args: Annotated[
         dict[str, Any], _flag("arguments of that class as JSON, which fill its Args")
     ] = {}
+    normalize_advantages: Annotated[
+        bool,
+        _flag(
+            "bring the advantages of all trained tokens of an iteration to mean 0 and variance 1, "
+            "over all ranks (reinforce_plus_plus and its baseline need it)"
+        ),
+    ] = False
+    kl_coef: Annotated[
+        float,
+        _flag(
+            "KL to the reference in the reward of each token, which is loaded for it; always "
+            "log pi_prox - log pi_ref (k1), whatever --kl-loss-type says: as a reward the others "
+            "have another gradient",
+            ge=0,
+        ),
+    ] = 0.0
+    gamma: Annotated[float, _flag("discount of what later tokens earn", ge=0, le=1)] = 1.0
     disable_grpo_std_normalization: Annotated[
         bool,
         _flag(
-            "do not divide by the group's standard deviation (Dr.GRPO)", needs="group_statistics"
+            "do not divide by the group's standard deviation (Dr.GRPO, with --loss-length)",
+            needs="group_statistics",
         ),
     ] = False
     disable_rewards_normalization: Annotated[
@@ -72,8 +99,17 @@ class ObjectiveFlags(LearnerFlags, frozen=True, kw_only=True):
         _flag(
             "mean over all sampled tokens (default: mean over episodes of the episode's mean)",
             modes=TRAINS,
+            needs="counted_tokens",
         ),
     ] = False
+    loss_length: Annotated[
+        Count | None,
+        _flag(
+            "divide by this instead of by the length of each episode, so that neither short nor "
+            "long ones weigh more (Dr.GRPO; verl: loss_scale_factor). As a rule the greatest "
+            "number of tokens that an episode may sample (default: off)"
+        ),
+    ] = None
     eps_clip: Annotated[float, _term("lower clip range of the ratio", ge=0)] = 0.2
     eps_clip_high: Annotated[
         NonNegative | None, _term("upper clip range (default: --eps-clip)")
@@ -81,17 +117,41 @@ class ObjectiveFlags(LearnerFlags, frozen=True, kw_only=True):
     eps_clip_c: Annotated[
         OverOne | None, _term("dual-clip constant for negative advantages (default: off)")
     ] = None
-    use_tis: Annotated[bool, _term("weight tokens by truncated pi_prox / mu")] = True
+    use_rollout_logprobs: Annotated[
+        bool,
+        _term(
+            "take the ratio to the engine's log-probabilities, mu, in place of those of the "
+            "learner at the start of the iteration: no weight pi_prox / mu, and no forward pass "
+            "for it"
+        ),
+    ] = False
+    use_tis: Annotated[
+        bool, _loss("weight tokens by truncated pi_prox / mu", needs="prox_ratio")
+    ] = True
     tis_clip: Annotated[float, _loss("upper truncation of pi_prox / mu", needs="tis", gt=0)] = 2.0
     tis_clip_low: Annotated[float, _loss("lower truncation of pi_prox / mu", needs="tis", ge=0)] = (
         0.0
     )
     entropy_coef: Annotated[float, _term("weight of the entropy bonus")] = 0.0
     use_kl_loss: Annotated[
-        bool, _loss("add a KL penalty to the initial weights (loads a reference model)")
+        bool,
+        _loss(
+            "measure the KL to the reference model, which is loaded for it, and add it to the loss "
+            "as far as --kl-loss-coef says"
+        ),
     ] = False
-    kl_loss_coef: Annotated[float, _loss("weight of the KL penalty", needs="kl_loss", ge=0)] = 0.0
+    kl_loss_coef: Annotated[float, _loss("weight of the KL in the loss", needs="kl_loss", ge=0)] = (
+        0.0
+    )
     kl_loss_type: Annotated[
         Literal["k1", "k2", "k3", "low_var_kl"],
-        _loss("estimator of the KL penalty", needs="kl_loss"),
-    ] = "k1"
+        _loss("estimator of the KL", needs="kl_loss", was="k1"),
+    ] = "low_var_kl"
+    use_unbiased_kl: Annotated[
+        bool,
+        _loss(
+            "weight the KL of each token by pi / mu, with its gradient: then both are those of the "
+            "KL on tokens that another policy sampled too",
+            needs="kl_loss",
+        ),
+    ] = False

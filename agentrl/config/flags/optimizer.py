@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Annotated, Literal
 
-from agentrl.config.facts import FREE, TRAINS, flag
+from agentrl.config.facts import FREE, TRAINS, Count, Fraction, flag
 from agentrl.config.flags.objective import ObjectiveFlags
 
 __all__ = ["OptimizerFlags"]
@@ -19,9 +19,31 @@ class OptimizerFlags(ObjectiveFlags, frozen=True, kw_only=True):
         0.0
     )
     lr_decay_style: Annotated[
-        Literal["constant", "linear", "cosine"], _flag("learning-rate schedule after the warm-up")
+        Literal["constant", "linear", "cosine", "inverse-square-root", "WSD"],
+        _flag("learning-rate schedule after the warm-up, by Megatron's names"),
     ] = "constant"
+    lr_decay_iters: Annotated[
+        Count | None,
+        _flag(
+            "optimizer steps to the end of the decay, warm-up included; then the rate stays at "
+            "--min-lr (default: the steps of --num-rollout)",
+            needs="decay",
+        ),
+    ] = None
     lr_warmup_iters: Annotated[int, _flag("optimizer steps of linear warm-up", ge=0)] = 0
+    lr_warmup_fraction: Annotated[
+        Fraction | None, _flag("the same as a share of the steps to the end of the decay")
+    ] = None
+    lr_warmup_init: Annotated[
+        float, _flag("learning rate that the warm-up rises from", needs="warmup", ge=0)
+    ] = 0.0
+    lr_wsd_decay_style: Annotated[
+        Literal["exponential", "linear", "cosine", "minus_sqrt"],
+        _flag("how --lr-decay-style WSD falls in its last part", needs="wsd"),
+    ] = "exponential"
+    lr_wsd_decay_iters: Annotated[
+        Count | None, _flag("optimizer steps of that last part", needs="wsd")
+    ] = None
     weight_decay: Annotated[float, _flag("decoupled weight decay of matrices", ge=0)] = 0.01
     adam_beta1: Annotated[float, _flag("Adam beta1", ge=0, lt=1)] = 0.9
     adam_beta2: Annotated[float, _flag("Adam beta2", ge=0, lt=1)] = 0.999

@@ -28,8 +28,9 @@ __all__ = ["RolloutFlags"]
 _flag = partial(flag, group="rollout", on_resume=FREE)
 _group = partial(_flag, modes=TRAINS, on_resume=GROUPS)
 _policy = partial(_flag, modes=POLICY)
-_sampling = partial(_policy, on_resume=PLAYED)
 _acting = partial(_flag, modes=ACTS)
+#: Evaluations sample alike, but for what they are told otherwise (`--eval-*`).
+_sampling = partial(_acting, on_resume=PLAYED)
 #: An assignment carries its limits, and an episode that goes on counts what it has spent against
 #: those of today. Only a group that is open compares episodes of both.
 _limit = partial(_acting, on_resume=noted("groups that are open go on with episodes of both"))
@@ -65,7 +66,7 @@ class RolloutFlags(DataFlags, frozen=True, kw_only=True):
     ] = None
     rollout_max_prompt_len: Annotated[
         Count | None,
-        _acting(
+        _policy(
             "tokens of the first prompt; a group whose prompt has more is filtered",
             on_resume=PLAYED,
         ),
@@ -98,7 +99,8 @@ class RolloutFlags(DataFlags, frozen=True, kw_only=True):
         Count | None,
         _policy(
             "groups kept in the making for the next iteration, so that a filter leaves enough of "
-            "them (default: --rollout-batch-size); what is left over waits for the one after"
+            "them (default: --rollout-batch-size); what is left over waits for the one after, or "
+            "is given up where S is 0 (train.py)"
         ),
     ] = None
     num_agent_workers: Annotated[int, _flag("agent worker processes", ge=1)] = 1

@@ -40,7 +40,12 @@ class RunFlags(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     num_epoch: Annotated[
         Count | None,
-        _flag("times to go through the task source", modes=TRAINS, on_resume=TASKS, needs="rows"),
+        _flag(
+            "times to go through the rows, without --num-rollout",
+            modes=TRAINS,
+            on_resume=TASKS,
+            needs="rows",
+        ),
     ] = None
     device: Annotated[
         Literal["auto", "cpu", "cuda"],

@@ -131,9 +131,9 @@ def _ask_two(link: _Link, rng: random.Random) -> Question:
     return Question(text, second.value, entities, (first, second), (link.query, second.query))
 
 
-def ask(split: Split, rng: random.Random, two_hop_share: float = TWO_HOP_SHARE) -> Question:
+def ask(split: Split, rng: random.Random) -> Question:
     """Draw a question of `split`: relations evenly, then a fact of the relation."""
-    if rng.random() < two_hop_share:
+    if rng.random() < TWO_HOP_SHARE:
         links = _two_hop(split)
         return _ask_two(rng.choice(links[rng.choice(sorted(links))]), rng)
     pool = _one_hop(split)

@@ -1,9 +1,14 @@
 """Core attention of packed (thd) sequences on torch's scaled_dot_product_attention.
 
-Causal, grouped queries, with or without context parallelism; plugs into megatron-core's layer spec.
+Causal, grouped queries, with or without a sliding window and context parallelism; plugs into
+megatron-core's layer spec.
 megatron-core's own core attention takes no packed sequences without Transformer Engine. On CUDA one
 variable-length kernel serves a whole micro-batch; on the CPU, and in float32, which that kernel
-(FlashAttention) refuses, each sequence is one causal call.
+(FlashAttention) refuses, each sequence is one causal call; under a window, one for each block of
+queries with the keys that they see.
+
+Values may be narrower than keys, as in latent attention. FlashAttention takes no such widths: on
+CUDA they are padded to those of the keys, a fifth more work where 192 meet 128.
 
 Under context parallelism of size C every sequence is cut into 2C chunks and rank r holds chunks r
 and 2C-1-r, in that order, which gives all ranks equal work. Keys and values are gathered.
@@ -17,8 +22,9 @@ import torch
 from megatron.core import parallel_state
 from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 from megatron.core.transformer.module import MegatronModule
+from megatron.core.transformer.utils import is_layer_window_attention
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import pad, scaled_dot_product_attention
 
 from agentrl.learner.megatron.zigzag import gathered_order
 
@@ -28,9 +34,13 @@ __all__ = ["PackedAttention"]
 #: What torch's variable-length attention computes in.
 _KERNEL_DTYPES = (torch.bfloat16, torch.float16)
 
+#: Queries of one call under a window: enough to keep a core busy where the window is short.
+_MIN_BLOCK = 256
+
 
 class PackedAttention(MegatronModule):  # type: ignore[misc]
-    """Attention over query [t, heads, d], key and value [t, groups, d] of packed sequences."""
+    """Attention over query [t, heads, d], key [t, groups, d] and value [t, groups, e] of packed
+    sequences, e being at most d."""
 
     def __init__(
         self,
@@ -40,6 +50,8 @@ class PackedAttention(MegatronModule):  # type: ignore[misc]
         attention_type: str,
         attention_dropout: float | None = None,
         softmax_scale: float | None = None,
+        k_channels: int | None = None,
+        v_channels: int | None = None,
         cp_comm_type: str | None = None,
         pg_collection: Any = None,
     ) -> None:
@@ -47,6 +59,11 @@ class PackedAttention(MegatronModule):  # type: ignore[misc]
         if attention_dropout or config.attention_dropout:
             raise ValueError("packed attention has no dropout; set attention_dropout to 0")
         self.softmax_scale = softmax_scale
+        self.window_size = (-1, 0)
+        if is_layer_window_attention(
+            config.window_size, config.window_attn_skip_freq, layer_number
+        ):
+            self.window_size = config.window_size
         self.cp_group = (
             parallel_state.get_context_parallel_group()
             if pg_collection is None
@@ -63,7 +80,7 @@ class PackedAttention(MegatronModule):  # type: ignore[misc]
         attention_bias: Tensor | None = None,
         packed_seq_params: Any = None,
     ) -> Tensor:
-        """[t, heads * d]. `packed_seq_params.cu_seqlens_q` counts whole sequences, of which a
+        """[t, heads * e]. `packed_seq_params.cu_seqlens_q` counts whole sequences, of which a
         context-parallel rank holds its share."""
         if packed_seq_params is None or packed_seq_params.qkv_format != "thd":
             raise ValueError("this core attention takes packed (thd) sequences only")
@@ -78,26 +95,49 @@ class PackedAttention(MegatronModule):  # type: ignore[misc]
 
     def _one_by_one(self, query: Tensor, key: Tensor, value: Tensor, lengths: list[int]) -> Tensor:
         parts = zip(*(torch.split(x, lengths) for x in (query, key, value)), strict=True)
+        if self.window_size[0] >= 0:
+            windows = (self._within_window(q, k, v, 0) for q, k, v in parts)
+            return torch.cat([block for window in windows for block in window])
         return torch.cat([self._attend(q, k, v, is_causal=True) for q, k, v in parts])
+
+    def _within_window(
+        self, query: Tensor, key: Tensor, value: Tensor, first: int
+    ) -> Iterator[Tensor]:
+        """Attention of the queries at `first` and behind in one sequence, which see themselves and
+        `window_size[0]` tokens before; in blocks, so that memory does not grow with its square."""
+        before = self.window_size[0]
+        block = max(before + 1, _MIN_BLOCK)
+        for start in range(first, first + len(query), block):
+            end = min(start + block, first + len(query))
+            keys = slice(max(0, start - before), end)
+            places = torch.arange(keys.start, end, device=query.device)
+            distance = places[start - keys.start :, None] - places
+            yield self._attend(
+                query[start - first : end - first],
+                key[keys],
+                value[keys],
+                attn_mask=(distance >= 0) & (distance <= before),
+            )
 
     def _variable_length(self, query: Tensor, key: Tensor, value: Tensor, packed: Any) -> Tensor:
         from torch.nn.attention.varlen import varlen_attn
 
         cu, longest = packed.cu_seqlens_q, packed.max_seqlen_q
+        width, lacking = value.shape[-1], key.shape[-1] - value.shape[-1]
         out = varlen_attn(
             query,
             key,
-            value,
+            pad(value, (0, lacking)) if lacking else value,
             cu,
             cu,
             longest,
             longest,
             scale=self.softmax_scale,
-            window_size=(-1, 0),
+            window_size=self.window_size,
             enable_gqa=True,
         )
         assert isinstance(out, Tensor)
-        return out
+        return out[..., :width]
 
     def _context_parallel(
         self, query: Tensor, key: Tensor, value: Tensor, lengths: list[int]
@@ -111,18 +151,17 @@ class PackedAttention(MegatronModule):  # type: ignore[misc]
             gather_from_sequence_parallel_region(x.contiguous(), group=self.cp_group)[order]
             for x in (key, value)
         )
-        out, start, at = [], 0, 0
+        out: list[Tensor] = []
+        start = at = 0
         for length in lengths:
             for first, last in _chunks(length, size, rank):
                 keys = slice(start, start + last)
-                out.append(
-                    self._attend(
-                        query[at : at + last - first],
-                        key[keys],
-                        value[keys],
-                        attn_mask=causal_lower_right(last - first, last),
-                    )
-                )
+                q, k, v = query[at : at + last - first], key[keys], value[keys]
+                if self.window_size[0] >= 0:
+                    out += self._within_window(q, k, v, first)
+                else:
+                    mask = causal_lower_right(last - first, last)
+                    out.append(self._attend(q, k, v, attn_mask=mask))
                 at += last - first
             start += length
         return torch.cat(out)

@@ -9,6 +9,7 @@ the losses' gradients over ranks and micro-batches; nothing is averaged here.
 import logging
 import math
 from collections.abc import Collection, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +20,27 @@ from megatron.core.distributed import finalize_model_grads
 from torch import Tensor
 
 from agentrl.algorithms.rows import LossFn, MicroBatch
+from agentrl.columns import Column
+from agentrl.config.first_weights import brings_optimizer, holds_megatron, holds_model
 from agentrl.config.megatron import MegatronSettings
 from agentrl.config.run import RunConfig
+from agentrl.config.torch_dist import Header, folder_of, read_header
 from agentrl.errors import ConfigError
+from agentrl.learner.agreement import by_source
 from agentrl.learner.backend import StepResult
+from agentrl.learner.beginning import root_of
+from agentrl.learner.checkpoints import Checkpoint, iterations, newest_valid
 from agentrl.learner.measures import Measures, joined
-from agentrl.learner.megatron import checkpoint, compat, parallel, state
+from agentrl.learner.megatron import balance, checkpoint, compat, foreign, parallel, state
+from agentrl.learner.megatron.determinism import set_deterministic
 from agentrl.learner.megatron.model import build_model, parameter_dtype, transformer_config
 from agentrl.learner.megatron.optimizer import Optimizer, wrap_model
 from agentrl.learner.megatron.passes import Layout, backward_pass, forward_pass
+from agentrl.learner.megatron.replay import Replay
 from agentrl.learner.megatron.weights import Weights
+from agentrl.models.headers import check_header
 from agentrl.models.registry import open_model
+from agentrl.models.routes import routes_of
 
 __all__ = ["MegatronBackend"]
 
@@ -37,8 +48,8 @@ log = logging.getLogger(__name__)
 
 
 class MegatronBackend:
-    """`TrainBackend` on megatron-core, on CPUs (gloo) and GPUs (NCCL) alike. `models`: those of
-    the initial weights beside the policy, by name (`Needs.models`).
+    """`TrainBackend` on megatron-core, on CPUs (gloo) and GPUs (NCCL) alike. `models`: those
+    beside the policy, by name (`Needs.models`), of the weights of `--ref-load`.
 
     Raises ConfigError when `model_dir` or the Megatron settings cannot run, before any group
     exists, and EnvironmentSetupError when the other ranks do not come.
@@ -64,10 +75,15 @@ class MegatronBackend:
                 f"the run is configured for {cfg.num_learner_ranks}"
             )
         self._described = open_model(model_dir, cfg.model_family)
+        self._routes = (
+            routes_of(self._described.architecture) if cfg.replays_engine_routes else None
+        )
+        self.columns: tuple[Column, ...] = () if self._routes is None else (self._routes.column,)
         self._described.architecture.check(self._settings)
         self._model_dir = model_dir
         self._config = transformer_config(self._described.architecture, self._settings)
         self._config.finalize_model_grads_func = _sum_gradients
+        set_deterministic(self._settings.deterministic_mode)
         parallel.open_groups(
             self._settings,
             rank=rank,
@@ -102,12 +118,22 @@ class MegatronBackend:
                 else 1
             ),
             temperature=cfg.scoring_temperature,
+            vocab_size=self._described.architecture.vocab_size,
+            routes=self._routes,
         )
-        model, self._weights = self._loaded_model(device)
+        is_restored = cfg.is_continued and bool(iterations(root_of(cfg)))
+        first = None if is_restored or brings_optimizer(cfg) else cfg.load
+        reference = cfg.ref_load
+        self._first_dir = (
+            self._model_dir if first is None or not holds_model(first) else Path(first)
+        )
+        model, self._weights = self._loaded_model(device, first)
         frozen = {
-            name: self._loaded_model(device)[0].eval().requires_grad_(False) for name in models
+            name: self._loaded_model(device, reference)[0].eval().requires_grad_(False)
+            for name in sorted(models)  # collective: in one order on all ranks
         }
         self._model = wrap_model(model, self._config, self._settings)
+        self._replay = Replay(model, self._routes)
         self._models: dict[str, Any] = {"policy": self._model, **frozen}
         if self._settings.overlap_grad_reduce:
             self._config.no_sync_func = self._model.no_sync
@@ -120,18 +146,40 @@ class MegatronBackend:
             device,
         )
 
-    def _loaded_model(self, device: torch.device) -> tuple[Any, Weights]:
+    def _loaded_model(self, device: torch.device, place: str | None) -> tuple[Any, Weights]:
+        """With the weights at `place`: a Hugging Face model, checkpoints of ours or of Megatron's;
+        None: those of the model's own directory."""
         model = build_model(self._described.architecture, self._config, torch.device("cpu"))
         weights = Weights(model, self._described)
-        with checkpoint.Checkpoint(self._model_dir, weights.shapes) as tensors:
-            weights.load(tensors)
+        if place is None or holds_model(place):
+            directory = self._model_dir if place is None else Path(place)
+            is_passenger = self._described.is_passenger
+            with checkpoint.Checkpoint(directory, weights.shapes, is_passenger) as tensors:
+                weights.load(tensors)
+        elif holds_megatron(place):
+            folder = folder_of(Path(place))
+            header = by_source(self, lambda: self._header(folder), Header)
+            foreign.load_weights(folder, header.tensors, model)
+        else:
+            found = by_source(self, lambda: newest_valid(Path(place)), Checkpoint | None)
+            if found is None:
+                raise ConfigError(f"there is no checkpoint at {place}")
+            state.load_weights(found.state, model)
         return model.to(device), weights
+
+    def _header(self, folder: Path) -> Header:
+        header = read_header(folder)
+        check_header(folder, header, self._described)
+        return header
 
     def run(self, model: str, micro_batches: Sequence[MicroBatch]) -> list[Tensor]:
         """See `TrainBackend.run`. ValueError for a model that was not asked for."""
         if model not in self._models:
             raise ValueError(f"there is no {model} model here, only {', '.join(self._models)}")
-        return forward_pass(self._models[model], micro_batches, self._layout)
+        if model != "policy":
+            return forward_pass(self._models[model], micro_batches, self._layout)
+        self._replay.forget()
+        return forward_pass(self._model, micro_batches, self._layout, self._replay.record)
 
     def step(self, model: str, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:
         """See `TrainBackend.step`. ValueError for a model that is not trained."""
@@ -139,9 +187,17 @@ class MegatronBackend:
             raise ValueError(f"the model {model} is not trained here, only policy")
         self._optimizer.zero_grad()
         lr = self._optimizer.next_lr()
-        results = backward_pass(self._model, micro_batches, loss_fn, self._layout)
+        coefficient = self._settings.moe_aux_loss_coeff
+        balance.divide_auxiliary_loss(self._config, coefficient, micro_batches)
+        biases = balance.correction_biases(self._model)
+        results = backward_pass(
+            self._model, micro_batches, loss_fn, self._layout, self._replay.replay
+        )
         finite, metrics = _over_ranks(results)
         skipped, grad_norm = self._optimizer.step(loss_is_finite=finite)
+        if skipped:
+            for bias, before in biases:
+                bias.copy_(before)
         return StepResult(skipped=skipped, grad_norm=grad_norm, lr=lr, metrics=metrics)
 
     def hf_tensors(self) -> Iterator[tuple[str, Tensor]]:
@@ -153,11 +209,17 @@ class MegatronBackend:
         """See `TrainBackend.save_hf`; the source rank writes."""
         if self.is_source:
             dtype = parameter_dtype(self._settings)
-            checkpoint.write_checkpoint(directory, self.hf_tensors(), self._model_dir, dtype)
+            tensors = chain(self.hf_tensors(), self._passengers())
+            checkpoint.write_checkpoint(directory, tensors, self._model_dir, dtype)
         else:
             for _ in self.hf_tensors():
                 pass
         dist.barrier()
+
+    def _passengers(self) -> Iterator[tuple[str, Tensor]]:
+        """Of the model that gave the first weights; most families have none."""
+        if self._described.family.is_passenger is not None:
+            yield from checkpoint.passengers(self._first_dir, self._described.is_passenger)
 
     def save_state(self, directory: Path) -> None:
         """See `TrainBackend.save_state`."""
@@ -176,6 +238,10 @@ class MegatronBackend:
     def all_reduce_sum(self, values: Sequence[float]) -> list[float]:
         """See `TrainBackend.all_reduce_sum`."""
         return parallel.all_reduce_sum(values)
+
+    def all_gather(self, value: Any) -> list[Any]:
+        """See `TrainBackend.all_gather`."""
+        return parallel.all_gather_msgpack(value)
 
     def close(self) -> None:
         """Leave the process groups; again does nothing."""

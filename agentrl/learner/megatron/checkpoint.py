@@ -2,12 +2,13 @@
 
 Reads `model.safetensors`, or the shards that `model.safetensors.index.json` names. Refused: a
 directory that lacks a tensor of the architecture, has one that it does not know, or has one of
-another shape. Writing happens in a temporary sibling that is renamed into place at the end.
+another shape; and quantised weights. Writing happens in a temporary sibling that is renamed into
+place at the end.
 """
 
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -19,15 +20,17 @@ from safetensors.torch import save
 from torch import Tensor
 
 from agentrl import disk
+from agentrl.config.weights import FLOATS
 from agentrl.errors import ConfigError
-from agentrl.model_dir import CONFIG, read_config
+from agentrl.model_dir import CONFIG, quantization, read_config
 
-__all__ = ["Checkpoint", "write_checkpoint"]
+__all__ = ["Checkpoint", "passengers", "replace_folder", "write_checkpoint"]
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _MAX_SHARD_BYTES = 4 * 1024**3
-#: Files of the source directory that describe neither weights nor their types.
+#: Files of the source directory that describe neither weights nor their types; beside them the
+#: Python files that a config.json may name (`auto_map`).
 _COPIED = (
     "generation_config.json",
     "tokenizer.json",
@@ -46,16 +49,29 @@ class Checkpoint(Mapping[str, Tensor]):
     """Tensors of a model directory by name, each read from disk when asked for.
 
     Open it with `with`. Raises ConfigError, naming the tensors, when the directory does not hold
-    exactly `shapes` (a tied head and rotary tables that older files carry are passed over).
+    exactly `shapes` (a tied head and rotary tables that older files carry are passed over, as is
+    what `is_passenger` names: see `passengers`).
     """
 
-    def __init__(self, model_dir: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    def __init__(
+        self,
+        model_dir: Path,
+        shapes: Mapping[str, tuple[int, ...]],
+        is_passenger: Callable[[str], bool] = lambda _: False,
+    ) -> None:
         self._model_dir = model_dir
         self._shapes = shapes
+        self._is_passenger = is_passenger
         self._files: dict[str, Any] = {}
         self._stack = ExitStack()
 
     def __enter__(self) -> "Checkpoint":
+        if kind := quantization(self._model_dir):
+            raise ConfigError(
+                f"{self._model_dir} holds quantised weights (quantization_config: {kind}), which "
+                "engines can serve and the learner cannot train: name the same model in bfloat16 "
+                "or float32 with --load, and with --ref-load where the loss has a reference"
+            )
         for path in _weight_files(self._model_dir):
             opened = self._stack.enter_context(safe_open(path, framework="pt"))
             self._files |= dict.fromkeys(opened.keys(), opened)
@@ -86,7 +102,9 @@ class Checkpoint(Mapping[str, Tensor]):
         unexpected = sorted(
             name
             for name in self._files.keys() - self._shapes.keys()
-            if name != "lm_head.weight" and not name.endswith("rotary_emb.inv_freq")
+            if name != "lm_head.weight"
+            and not name.endswith("rotary_emb.inv_freq")
+            and not self._is_passenger(name)
         )
         if missing or unexpected:
             raise ConfigError(
@@ -94,11 +112,24 @@ class Checkpoint(Mapping[str, Tensor]):
                 f"missing {_some(missing)}; unexpected {_some(unexpected)}"
             )
         for name, shape in self._shapes.items():
-            found = tuple(self._files[name].get_slice(name).get_shape())
+            there = self._files[name].get_slice(name)
+            if (kind := there.get_dtype()) not in FLOATS:
+                raise ConfigError(f"{self._model_dir}: {name} is in {kind}, not in {FLOATS}")
+            found = tuple(there.get_shape())
             if found != shape:
                 raise ConfigError(
                     f"{self._model_dir}: {name} has shape {found}, config.json implies {shape}"
                 )
+
+
+def passengers(
+    model_dir: Path, is_passenger: Callable[[str], bool]
+) -> Iterator[tuple[str, Tensor]]:
+    """Tensors of a model directory that no layer here has, as they lie there."""
+    for path in _weight_files(model_dir):
+        with safe_open(path, framework="pt") as opened:
+            for name in filter(is_passenger, opened.keys()):
+                yield name, opened.get_tensor(name)
 
 
 def _some(names: list[str], most: int = 8) -> str:
@@ -126,31 +157,38 @@ def _weight_files(model_dir: Path) -> list[Path]:
 
 
 def write_checkpoint(
-    directory: Path, tensors: Iterable[tuple[str, Tensor]], source: Path, dtype: torch.dtype
+    directory: Path,
+    tensors: Iterable[tuple[str, Tensor]],
+    source: Path,
+    dtype: torch.dtype,
+    max_file_bytes: int = _MAX_SHARD_BYTES,
 ) -> None:
     """Write `tensors` with `source`'s configuration (its type set to `dtype`), tokenizer and
     generation files. `directory` is replaced as a whole or left as it was."""
     partial = directory.with_name(f".{directory.name}.{uuid.uuid4().hex[:12]}")
     disk.make_folder(partial, exist_ok=False)
     try:
-        _write_weights(partial, tensors)
+        _write_weights(partial, tensors, max_file_bytes)
         config = read_config(source)
         config.pop("torch_dtype", None)
+        config.pop("quantization_config", None)
         config["dtype"] = str(dtype).removeprefix("torch.")
         text = msgspec.json.format(msgspec.json.encode(config), indent=2)
         (partial / CONFIG).write_bytes(text)
-        for name in _COPIED:
-            if (source / name).is_file():
-                shutil.copyfile(source / name, partial / name)
+        for path in [*(source / name for name in _COPIED), *source.glob("*.py")]:
+            if path.is_file():
+                shutil.copyfile(path, partial / path.name)
         disk.sync_tree(partial)
-        _replace(partial, directory)
+        replace_folder(partial, directory)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
 
 
-def _write_weights(partial: Path, tensors: Iterable[tuple[str, Tensor]]) -> None:
-    """One file, or shards of at most 4 GiB with an index when it does not fit."""
+def _write_weights(
+    partial: Path, tensors: Iterable[tuple[str, Tensor]], max_file_bytes: int
+) -> None:
+    """One file, or shards of at most so many bytes with an index when it does not fit."""
     shards: list[list[str]] = []
     shard: dict[str, Tensor] = {}
     num_bytes = total_bytes = 0
@@ -165,7 +203,7 @@ def _write_weights(partial: Path, tensors: Iterable[tuple[str, Tensor]]) -> None
 
     for name, tensor in tensors:
         size = tensor.numel() * tensor.element_size()
-        if shard and num_bytes + size > _MAX_SHARD_BYTES:
+        if shard and num_bytes + size > max_file_bytes:
             flush()
         shard[name] = tensor.detach().to("cpu", copy=True).contiguous()
         num_bytes += size
@@ -187,7 +225,7 @@ def _name_shards(partial: Path, shards: list[list[str]], total_bytes: int) -> No
     (partial / _INDEX).write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=2))
 
 
-def _replace(partial: Path, directory: Path) -> None:
+def replace_folder(partial: Path, directory: Path) -> None:
     """Rename `partial` to `directory`; what stood there is moved aside first and then removed."""
     aside = partial.with_name(partial.name + ".old")
     if directory.exists():

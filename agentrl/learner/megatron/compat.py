@@ -2,8 +2,10 @@
 
 megatron-core names the device "cuda" literally in some forty places. On a host without CUDA,
 `install()` answers for it: a torch function mode rewrites the device of every torch call of the
-calling thread, and four functions of torch.cuda and megatron-core get their CPU meaning.
-On a host with CUDA nothing is replaced but what is wrong there too: one unbound name.
+calling thread, and a few functions of torch.cuda and megatron-core get their CPU meaning.
+On a host with CUDA nothing is replaced but what is wrong there too: one unbound name, one module
+that takes Transformer Engine for installed when it is not, and one that recomputes in FP8 unless it
+is told not to.
 
 The mode belongs to a thread: the thread that called `install()` is the one that trains.
 Refused: any megatron-core but `MCORE_VERSION`, because every line here was checked against it.
@@ -20,6 +22,8 @@ from importlib import metadata
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from agentrl.errors import EnvironmentSetupError
@@ -46,6 +50,11 @@ def install() -> None:
         _import_without_compiler()
     moe_utils = importlib.import_module("megatron.core.transformer.moe.moe_utils")
     vars(moe_utils).setdefault("te_general_gemm", None)
+    engine = importlib.import_module("megatron.core.extensions.transformer_engine")
+    latent: Any = importlib.import_module("megatron.core.transformer.multi_latent_attention")
+    latent.HAVE_TE = engine.HAVE_TE
+    random: Any = importlib.import_module("megatron.core.tensor_parallel.random")
+    random.CheckpointWithoutOutput.__init__.__defaults__ = (None,)  # its False means yes
     if on_cpu:
         _answer_for_cuda()
         _CudaMeansCpu().__enter__()  # type: ignore[no-untyped-call]
@@ -117,3 +126,45 @@ def _answer_for_cuda() -> None:
     # Activation recomputation saves and restores the generator of the device.
     random._get_cuda_rng_state = lambda *_args, **_kwargs: torch.get_rng_state()
     random._set_cuda_rng_state = lambda state, *_args, **_kwargs: torch.set_rng_state(state)
+    # Counts of tokens by expert are copied to the host on a stream of the device.
+    dispatchers: Any = importlib.import_module("megatron.core.transformer.moe.token_dispatcher")
+    dispatcher = dispatchers.MoEAlltoAllTokenDispatcher
+    dispatcher.cuda_dtoh_stream = "none"
+    dispatcher._maybe_dtoh_and_synchronize = _counts_on_host
+    # Gloo gathers and scatters equal shares alone; the tokens of experts are not.
+    mappings: Any = importlib.import_module("megatron.core.tensor_parallel.mappings")
+    mappings._gather_along_first_dim = _gather(mappings._gather_along_first_dim)
+    mappings._reduce_scatter_along_first_dim = _scatter(mappings._reduce_scatter_along_first_dim)
+
+
+def _counts_on_host(dispatcher: Any, _point: str, tokens_per_expert: Any = None) -> Any:
+    for name in ("input_splits", "output_splits", "output_splits_tp"):
+        if torch.is_tensor(splits := getattr(dispatcher, name)):
+            setattr(dispatcher, name, splits.numpy())
+    return tokens_per_expert
+
+
+def _gather(of_equal_shares: Callable[..., Any]) -> Callable[..., Any]:
+    def gather(rows: Tensor, group: Any, output_split_sizes: Any = None, *rest: Any) -> Any:
+        if output_split_sizes is None or group.size() == 1:
+            return of_equal_shares(rows, group, output_split_sizes, *rest)
+        sizes = [int(size) for size in output_split_sizes]
+        mine = rows.new_zeros(max(sizes), *rows.shape[1:])
+        mine[: len(rows)] = rows
+        shares = [torch.empty_like(mine) for _ in sizes]
+        dist.all_gather(shares, mine, group=group)
+        return torch.cat([share[:size] for share, size in zip(shares, sizes, strict=True)])
+
+    return gather
+
+
+def _scatter(of_equal_shares: Callable[..., Any]) -> Callable[..., Any]:
+    def reduce_scatter(rows: Tensor, group: Any, input_split_sizes: Any = None, *rest: Any) -> Any:
+        if input_split_sizes is None or group.size() == 1:
+            return of_equal_shares(rows, group, input_split_sizes, *rest)
+        total = rows.contiguous().clone()
+        dist.all_reduce(total, group=group)
+        sizes = [int(size) for size in input_split_sizes]
+        return torch.split(total, sizes)[group.rank()].clone()
+
+    return reduce_scatter

@@ -1,12 +1,13 @@
-"""Log-probability of a label and entropy of the policy from vocabulary-parallel logits.
+"""Log-probability of a label and entropy of the policy, from hidden states and the output weights.
 
 Each tensor-parallel rank holds a contiguous share of the vocabulary. Both results have exact
-gradients; the loss is replicated over the tensor-parallel ranks, so the backward pass needs no
-collective. Work goes in blocks of rows: beside the logits and their gradient only one block of
-float32 exists at a time, whatever T and V are. The temperature acts on that block: bfloat16 logits
-that are divided as they are lose 0.01 to 0.1 nats.
+gradients. All logits of a micro-batch never exist together: they are made a block of rows at a time
+and, where there are several blocks, made again for the gradient. That costs a third of the output
+layer's work; the logits of a large vocabulary cost more memory than the rest of a small model.
+Float32 copies exist for a few rows at a time. The temperature acts on these: bfloat16 logits that
+are divided as they are lose 0.01 to 0.1 nats.
 
-T = packed tokens, V = this rank's share of the vocabulary.
+T = packed tokens, H = hidden size, V = this rank's share of the vocabulary.
 """
 
 from collections.abc import Iterator
@@ -16,37 +17,50 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["logprobs_and_entropy"]
+__all__ = ["BLOCK_ELEMENTS", "logprobs_and_entropy"]
 
-#: Elements of a block: 4 MiB of float32, which stays in a core's cache.
-_BLOCK_ELEMENTS = 1 << 20
+#: Logits that exist at a time: 256 MiB of float32.
+BLOCK_ELEMENTS = 1 << 26
+#: Of these, in float32 at a time on a CPU: 4 MiB, which stays in a core's cache.
+_CACHED_ELEMENTS = 1 << 20
 
 
 def logprobs_and_entropy(
-    logits_TV: Tensor, labels_T: Tensor, group: dist.ProcessGroup, temperature: float = 1.0
+    hidden_TH: Tensor,
+    weight_VH: Tensor,
+    labels_T: Tensor,
+    group: dist.ProcessGroup,
+    temperature: float = 1.0,
+    vocab_size: int | None = None,
+    *,
+    block_elements: int = BLOCK_ELEMENTS,
 ) -> tuple[Tensor, Tensor]:
     """Float32 [T] log softmax of the labels and [T] entropy in nats, equal on all ranks of `group`.
+    Columns from `vocab_size` on, counted over all ranks, are padding and take no part.
 
-    With z the logits, p = softmax(z / temperature), H = -sum p log p:
+    With z = hidden @ weight.T, p = softmax(z / temperature), H = -sum p log p:
     d log p_y / dz = (1[y] - p) / temperature and d H / dz = -p (log p + H) / temperature.
+    The gradient of `hidden_TH` is this rank's part of a sum over `group`.
     """
     shared = group if group.size() > 1 else None
-    scores: tuple[Tensor, Tensor] = _LogprobEntropy.apply(  # type: ignore[no-untyped-call]
-        logits_TV, labels_T, shared, temperature
+    first = group.rank() * len(weight_VH)
+    if vocab_size is not None and vocab_size < first + len(weight_VH):
+        weight_VH = weight_VH[: vocab_size - first]
+    scores: tuple[Tensor, Tensor] = _Scores.apply(  # type: ignore[no-untyped-call]
+        hidden_TH, weight_VH, labels_T - first, shared, temperature, block_elements
     )
     return scores
 
 
-def _blocks(num_rows: int, num_columns: int) -> Iterator[slice]:
-    rows = max(1, _BLOCK_ELEMENTS // max(1, num_columns))
+def _blocks(num_rows: int, num_columns: int, elements: int) -> Iterator[slice]:
+    rows = max(1, elements // max(1, num_columns))
     for start in range(0, num_rows, rows):
         yield slice(start, min(start + rows, num_rows))
 
 
-def _all_reduce(tensor: Tensor, op: dist.ReduceOp.RedOpType, group: Any) -> Tensor:
-    if group is not None:
-        dist.all_reduce(tensor, op=op, group=group)
-    return tensor
+def _few_rows(logits_TV: Tensor) -> Iterator[slice]:
+    elements = logits_TV.numel() if logits_TV.is_cuda else _CACHED_ELEMENTS
+    return _blocks(len(logits_TV), logits_TV.shape[-1], elements)
 
 
 def _scaled(logits_TV: Tensor, temperature: float) -> Tensor:
@@ -55,57 +69,119 @@ def _scaled(logits_TV: Tensor, temperature: float) -> Tensor:
     return scaled_TV if temperature == 1.0 else scaled_TV / temperature
 
 
-class _LogprobEntropy(torch.autograd.Function):
+def _moments(
+    logits_TV: Tensor, labels_T: Tensor, mine_T: Tensor, max_T: Tensor, temperature: float
+) -> Tensor:
+    """[3, T] of x = z / temperature - max: x of the label where it is this rank's, sum exp x, and
+    sum x exp x."""
+    sums_3T = max_T.new_empty((3, len(max_T)))
+    for rows in _few_rows(logits_TV):
+        shifted = _scaled(logits_TV[rows], temperature) - max_T[rows, None]
+        label = shifted.gather(-1, labels_T[rows, None])[:, 0]
+        sums_3T[0, rows] = torch.where(mine_T[rows], label, 0.0)
+        exp = shifted.exp()
+        sums_3T[1, rows] = exp.sum(-1)
+        sums_3T[2, rows] = exp.mul_(shifted).sum(-1)
+    return sums_3T
+
+
+def _joined(sums_3T: Tensor, max_T: Tensor, mine_T: Tensor, group: Any) -> tuple[Tensor, Tensor]:
+    """The moments of all ranks, each of which took them at a maximum of its own."""
+    if group is None:
+        return sums_3T, max_T
+    whole_T = max_T.clone()
+    dist.all_reduce(whole_T, op=dist.ReduceOp.MAX, group=group)
+    down_T = max_T - whole_T
+    label_T, exp_T, moment_T = sums_3T.unbind(0)
+    shrunk_T = exp_T * down_T.exp()
+    moment_T = moment_T * down_T.exp() + shrunk_T * down_T
+    sums_3T = torch.stack([torch.where(mine_T, label_T + down_T, 0.0), shrunk_T, moment_T])
+    dist.all_reduce(sums_3T, op=dist.ReduceOp.SUM, group=group)
+    return sums_3T, whole_T
+
+
+class _Scores(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        logits_TV: Tensor,
-        labels_T: Tensor,
+        hidden_TH: Tensor,
+        weight_VH: Tensor,
+        local_T: Tensor,
         group: dist.ProcessGroup | None,
         temperature: float,
+        block_elements: int,
     ) -> tuple[Tensor, Tensor]:
-        num_rows, num_columns = logits_TV.shape
-        local_T = labels_T - (group.rank() * num_columns if group is not None else 0)
+        num_rows, num_columns = len(hidden_TH), len(weight_VH)
         mine_T = (local_T >= 0) & (local_T < num_columns)
         local_T = torch.where(mine_T, local_T, 0)
-        max_T = _all_reduce(_scaled(logits_TV.amax(-1), temperature), dist.ReduceOp.MAX, group)
-        sums_3T = logits_TV.new_empty((3, num_rows), dtype=torch.float32)
-        for rows in _blocks(num_rows, num_columns):
-            shifted = _scaled(logits_TV[rows], temperature) - max_T[rows, None]
-            label = shifted.gather(-1, local_T[rows, None])[:, 0]
-            sums_3T[0, rows] = torch.where(mine_T[rows], label, 0.0)
-            exp = shifted.exp()
-            sums_3T[1, rows] = exp.sum(-1)
-            sums_3T[2, rows] = exp.mul_(shifted).sum(-1)
-        label_T, exp_T, moment_T = _all_reduce(sums_3T, dist.ReduceOp.SUM, group).unbind(0)
+        max_T = hidden_TH.new_empty(num_rows, dtype=torch.float32)
+        sums_3T = max_T.new_empty((3, num_rows))
+        blocks = list(_blocks(num_rows, num_columns, block_elements))
+        logits_TV = None
+        for rows in blocks:
+            logits_TV = hidden_TH[rows] @ weight_VH.t()
+            max_T[rows] = _scaled(logits_TV.amax(-1), temperature)
+            of_block = (local_T[rows], mine_T[rows], max_T[rows])
+            sums_3T[:, rows] = _moments(logits_TV, *of_block, temperature)
+        sums_3T, max_T = _joined(sums_3T, max_T, mine_T, group)
+        label_T, exp_T, moment_T = sums_3T.unbind(0)
         log_exp_T = exp_T.log()
         entropy_T = log_exp_T - moment_T / exp_T
-        ctx.save_for_backward(logits_TV, max_T + log_exp_T, entropy_T, mine_T, local_T)
-        ctx.temperature = temperature
+        kept = logits_TV if len(blocks) == 1 else None
+        normalizer_T = max_T + log_exp_T
+        ctx.save_for_backward(hidden_TH, weight_VH, kept, normalizer_T, entropy_T, mine_T, local_T)
+        ctx.temperature, ctx.blocks = temperature, blocks
         ctx.set_materialize_grads(False)
         return label_T - log_exp_T, entropy_T
 
     @staticmethod
     def backward(
         ctx: Any, grad_logprobs_T: Tensor | None, grad_entropy_T: Tensor | None
-    ) -> tuple[Tensor | None, None, None, None]:
+    ) -> tuple[Tensor | None, ...]:
         if grad_logprobs_T is None and grad_entropy_T is None:
-            return None, None, None, None
-        logits_TV, log_normalizer_T, entropy_T, mine_T, local_T = ctx.saved_tensors
-        grad_TV = torch.empty_like(logits_TV)
-        for rows in _blocks(*logits_TV.shape):
-            log_p = _scaled(logits_TV[rows], ctx.temperature) - log_normalizer_T[rows, None]
-            block = log_p.exp()
-            if grad_entropy_T is None:
-                assert grad_logprobs_T is not None
-                block.mul_(-grad_logprobs_T[rows, None])
-            else:
-                weight = log_p.add_(entropy_T[rows, None]).mul_(grad_entropy_T[rows, None])
-                if grad_logprobs_T is not None:
-                    weight.add_(grad_logprobs_T[rows, None])
-                block.mul_(weight.neg_())
+            return (None,) * 6
+        hidden_TH, weight_VH, kept, *of_rows = ctx.saved_tensors
+        grad_TH = torch.empty_like(hidden_TH)
+        grad_VH: Tensor | None = None
+        for rows in ctx.blocks:
+            logits_TV = hidden_TH[rows] @ weight_VH.t() if kept is None else kept
+            upstream = [None if g is None else g[rows] for g in (grad_logprobs_T, grad_entropy_T)]
+            of_block = [each[rows] for each in of_rows]
+            grad_TV = _grad_logits(logits_TV, ctx.temperature, *of_block, *upstream)
+            grad_TH[rows] = grad_TV @ weight_VH
+            if grad_VH is None:
+                grad_VH = grad_TV.t() @ hidden_TH[rows]
+            elif weight_VH.dtype == torch.float32:
+                grad_VH.addmm_(grad_TV.t(), hidden_TH[rows])
+            else:  # a sum in bfloat16 would lose what each block adds
+                grad_VH = grad_VH.float().add_(grad_TV.t() @ hidden_TH[rows])
+        return grad_TH, None if grad_VH is None else grad_VH.to(weight_VH.dtype), *(None,) * 4
+
+
+def _grad_logits(
+    logits_TV: Tensor,
+    temperature: float,
+    normalizer_T: Tensor,
+    entropy_T: Tensor,
+    mine_T: Tensor,
+    local_T: Tensor,
+    grad_logprobs_T: Tensor | None,
+    grad_entropy_T: Tensor | None,
+) -> Tensor:
+    grad_TV = torch.empty_like(logits_TV)
+    for rows in _few_rows(logits_TV):
+        log_p = _scaled(logits_TV[rows], temperature) - normalizer_T[rows, None]
+        block = log_p.exp()
+        if grad_entropy_T is None:
+            assert grad_logprobs_T is not None
+            block.mul_(-grad_logprobs_T[rows, None])
+        else:
+            weight = log_p.add_(entropy_T[rows, None]).mul_(grad_entropy_T[rows, None])
             if grad_logprobs_T is not None:
-                at_label = torch.where(mine_T[rows], grad_logprobs_T[rows], 0.0)
-                block.scatter_add_(-1, local_T[rows, None], at_label[:, None])
-            grad_TV[rows] = block if ctx.temperature == 1.0 else block.div_(ctx.temperature)
-        return grad_TV, None, None, None
+                weight.add_(grad_logprobs_T[rows, None])
+            block.mul_(weight.neg_())
+        if grad_logprobs_T is not None:
+            at_label = torch.where(mine_T[rows], grad_logprobs_T[rows], 0.0)
+            block.scatter_add_(-1, local_T[rows, None], at_label[:, None])
+        grad_TV[rows] = block if temperature == 1.0 else block.div_(temperature)
+    return grad_TV

@@ -1,38 +1,32 @@
 """Builds this rank's share of the model: megatron-core's GPTModel with packed attention.
 
-Parameters are left uninitialised; `Weights.load` fills every one of them. The layer is
-megatron-core's local one, so no Transformer Engine, Apex or flash-attn is needed.
+Parameters are left uninitialised; `Weights.load` fills every one of them. What a layer is made of
+says the module of `layers` that the architecture names.
 """
 
+import importlib
 from dataclasses import fields
 from typing import Any
 
 import torch
 from megatron.core import parallel_state
-from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.models.gpt.gpt_model import GPTModel
-from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
-from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.transformer import transformer_config as configs
+from megatron.core.transformer.transformer_block import (
+    TransformerBlockSubmodules,
+    get_num_layers_to_build,
+)
+from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 from msgspec.structs import asdict
 from torch.nn.functional import silu
 
 from agentrl.config.megatron import MegatronSettings
-from agentrl.learner.megatron.attention import PackedAttention
+from agentrl.learner.megatron.head import put_head
+from agentrl.learner.megatron.norms import RMSNorm
+from agentrl.learner.megatron.rotary import scale_magnitude, set_frequencies
 from agentrl.models.architecture import Architecture
 
 __all__ = ["build_model", "parameter_dtype", "transformer_config"]
-
-_FIELDS = {field.name for field in fields(TransformerConfig)}
-
-
-class RMSNorm(torch.nn.RMSNorm):
-    """torch's RMSNorm with megatron-core's constructor. The mark on its weight makes
-    `finalize_model_grads` sum the gradient over sequence-parallel ranks; megatron-core's own
-    wrapper refuses sequence parallelism."""
-
-    def __init__(self, config: Any, hidden_size: int, eps: float = 1e-5, **_unused: Any) -> None:
-        super().__init__(hidden_size, eps=eps, dtype=config.params_dtype)
-        self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
 
 
 def parameter_dtype(settings: MegatronSettings) -> torch.dtype:
@@ -41,12 +35,15 @@ def parameter_dtype(settings: MegatronSettings) -> torch.dtype:
 
 
 def transformer_config(architecture: Architecture, settings: MegatronSettings) -> Any:
-    """megatron-core's TransformerConfig, with every field of it that `architecture` has.
+    """megatron-core's configuration, of the class that `architecture` names and with every field of
+    it that it has.
     `calculate_per_token_loss` makes its gradients plain sums over ranks and micro-batches: the loss
     brings its own denominator."""
     dtype = parameter_dtype(settings)
-    return TransformerConfig(
-        **{name: value for name, value in asdict(architecture).items() if name in _FIELDS},
+    kind = getattr(configs, architecture.config_class)
+    names = {field.name for field in fields(kind)}
+    config = kind(
+        **{name: value for name, value in asdict(architecture).items() if name in names},
         layernorm_epsilon=architecture.norm_epsilon,
         normalization="RMSNorm",
         gated_linear_unit=True,
@@ -57,17 +54,32 @@ def transformer_config(architecture: Architecture, settings: MegatronSettings) -
         attention_softmax_in_fp32=settings.attention_softmax_in_fp32,
         tensor_model_parallel_size=settings.tensor_model_parallel_size,
         pipeline_model_parallel_size=settings.pipeline_model_parallel_size,
+        num_layers_in_first_pipeline_stage=settings.decoder_first_pipeline_num_layers,
+        num_layers_in_last_pipeline_stage=settings.decoder_last_pipeline_num_layers,
+        account_for_embedding_in_pipeline_split=settings.account_for_embedding_in_pipeline_split,
+        account_for_loss_in_pipeline_split=settings.account_for_loss_in_pipeline_split,
+        pipeline_model_parallel_layout=settings.pipeline_model_parallel_layout,
         context_parallel_size=settings.context_parallel_size,
+        expert_model_parallel_size=settings.expert_model_parallel_size,
+        expert_tensor_parallel_size=settings.ranks_of_an_expert,
         sequence_parallel=settings.uses_sequence_parallel,
         recompute_granularity=settings.recompute_granularity,
         recompute_method=settings.recompute_method,
         recompute_num_layers=settings.recompute_num_layers,
+        recompute_modules=settings.recompute_modules,
+        deterministic_mode=settings.deterministic_mode,
+        cp_comm_type=settings.cp_comm_type,
         bf16=settings.bf16,
         params_dtype=dtype,
         pipeline_dtype=dtype,
         calculate_per_token_loss=True,
         variable_seq_lengths=True,
         moe_token_dispatcher_type="alltoall",  # noqa: S106 (the default is refused)
+        moe_router_load_balancing_type=settings.moe_router_load_balancing_type,
+        moe_aux_loss_coeff=settings.moe_aux_loss_coeff,
+        moe_router_bias_update_rate=settings.moe_router_bias_update_rate,
+        moe_router_dtype=settings.moe_router_dtype,
+        moe_enable_routing_replay=settings.moe_enable_routing_replay,
         use_cpu_initialization=True,
         perform_initialization=False,
         batch_p2p_sync=torch.cuda.is_available(),
@@ -78,6 +90,9 @@ def transformer_config(architecture: Architecture, settings: MegatronSettings) -
         apply_rope_fusion=False,
         persist_layer_norm=False,
     )
+    config.padded_vocab_size = architecture.padded_vocab_size(settings)
+    scale_magnitude(config, architecture.rope)
+    return config
 
 
 def build_model(architecture: Architecture, config: Any, device: torch.device) -> Any:
@@ -85,7 +100,7 @@ def build_model(architecture: Architecture, config: Any, device: torch.device) -
     model = GPTModel(
         config,
         _block(architecture, config),
-        vocab_size=architecture.vocab_size,
+        vocab_size=config.padded_vocab_size,
         max_sequence_length=architecture.max_position_embeddings,
         pre_process=parallel_state.is_pipeline_first_stage(),
         post_process=parallel_state.is_pipeline_last_stage(),
@@ -93,20 +108,18 @@ def build_model(architecture: Architecture, config: Any, device: torch.device) -
         share_embeddings_and_output_weights=architecture.tied_embeddings,
         position_embedding_type="rope",
         rotary_base=architecture.rotary_base,
+        rotary_percent=architecture.rotary_percent,
     )
+    put_head(model)
+    model.vocab_size = architecture.vocab_size  # what is behind it is padding
+    set_frequencies(model, architecture)
     return model.to(device)
 
 
 def _block(architecture: Architecture, config: Any) -> Any:
-    layer = get_gpt_layer_local_spec(
-        qk_layernorm=architecture.qk_layernorm, normalization="RMSNorm"
-    )
-    parts = layer.submodules
-    parts.input_layernorm = parts.pre_mlp_layernorm = RMSNorm
-    attention = parts.self_attention.submodules
-    attention.core_attention = PackedAttention
-    if architecture.qk_layernorm:
-        attention.q_layernorm = attention.k_layernorm = RMSNorm
     # Spelled out because a bare layer spec would bring megatron-core's own final norm.
-    num_layers = architecture.num_layers // config.pipeline_model_parallel_size
-    return TransformerBlockSubmodules(layer_specs=[layer] * num_layers, layer_norm=RMSNorm)
+    kind = importlib.import_module(f"agentrl.learner.megatron.layers.{architecture.layer}")
+    first = get_transformer_layer_offset(config)
+    here = range(first, first + get_num_layers_to_build(config))
+    layers = [kind.layer(architecture, config, index) for index in here]
+    return TransformerBlockSubmodules(layer_specs=layers, layer_norm=RMSNorm)

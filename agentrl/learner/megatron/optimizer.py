@@ -17,10 +17,9 @@ from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
 
 from agentrl.config.megatron import MegatronSettings
 from agentrl.config.run import RunConfig
-from agentrl.errors import ConfigError
 from agentrl.learner.megatron import moments
 from agentrl.learner.megatron.model import parameter_dtype
-from agentrl.learner.megatron.schedule import learning_rate
+from agentrl.learner.megatron.schedule import LearningRate
 
 __all__ = ["Optimizer", "wrap_model"]
 
@@ -48,13 +47,9 @@ class Optimizer:
     def __init__(
         self, cfg: RunConfig, settings: MegatronSettings, model: Any, total_steps: int | None
     ) -> None:
-        if cfg.lr_decay_style != "constant" and total_steps is None:
-            raise ConfigError(
-                f"--lr-decay-style {cfg.lr_decay_style} needs an end: set --num-rollout"
-            )
         self._cfg = cfg
         self._model = model
-        self._total_steps = total_steps
+        self._rate = LearningRate(cfg, total_steps)
         self.completed_steps = 0
         self.schedule_start = 0
         config = OptimizerConfig(
@@ -85,14 +80,7 @@ class Optimizer:
 
     def next_lr(self) -> float:
         """Learning rate of the coming step."""
-        return learning_rate(
-            self.completed_steps - self.schedule_start,
-            lr=self._cfg.lr,
-            min_lr=self._cfg.min_lr,
-            style=self._cfg.lr_decay_style,
-            warmup_steps=self._cfg.lr_warmup_iters,
-            total_steps=self._total_steps,
-        )
+        return self._rate.after(self.completed_steps - self.schedule_start)
 
     def held(self) -> Iterator[moments.Held]:
         """What this rank keeps beside the weights."""

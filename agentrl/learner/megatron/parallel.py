@@ -74,6 +74,8 @@ def open_groups(
         tensor_model_parallel_size=settings.tensor_model_parallel_size,
         pipeline_model_parallel_size=settings.pipeline_model_parallel_size,
         context_parallel_size=settings.context_parallel_size,
+        expert_model_parallel_size=settings.expert_model_parallel_size,
+        expert_tensor_parallel_size=settings.ranks_of_an_expert,
         distributed_timeout_minutes=settings.distributed_timeout_minutes,
     )
     # Nothing is drawn in training (no dropout), so one generator state per rank is enough.

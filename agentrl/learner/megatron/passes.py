@@ -5,14 +5,15 @@ model here: on the device, padded where parallelism needs equal shares, cut for 
 what the loss sees is again exactly the loop's T tokens. Padding is never seen by a real token: it
 lies behind a sequence (causal attention) or is a sequence of its own.
 
-Logits are made for the labels that the loss will read (column `scored`) alone: in RL a small
-part, and the vocabulary is most of a small model's work and of a large one's memory.
+Logits are made for the labels that the loss will read (column `scored`) alone, in RL a small part,
+and a block of them at a time (`logprob`): the vocabulary is most of a small model's work and of a
+large one's memory.
 
 T = packed tokens of the loop's micro-batch, P = with padding, L = of them on this rank, R = scored.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,16 +21,18 @@ import torch
 from megatron.core import parallel_state
 from megatron.core.packed_seq_params import PackedSeqParams
 from megatron.core.pipeline_parallel import get_forward_backward_func
-from megatron.core.utils import unwrap_model
 from torch import Tensor
 
 from agentrl.algorithms.rows import LossFn, MicroBatch, Outputs
 from agentrl.learner.measures import Measures, measured
+from agentrl.learner.megatron.head import weight_of_head
 from agentrl.learner.megatron.logprob import logprobs_and_entropy
 from agentrl.learner.megatron.parallel import gather_context
+from agentrl.learner.megatron.replay import FREE
 from agentrl.learner.megatron.zigzag import gathered_order, local_positions
+from agentrl.models.routes import Routes
 
-__all__ = ["Layout", "backward_pass", "forward_pass"]
+__all__ = ["Around", "Layout", "backward_pass", "forward_pass"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,20 +41,24 @@ class Layout:
     that local tokens must be a multiple of (tensor-parallel size under sequence parallelism).
 
     `temperature` divides the logits: the engine reports log-probabilities of the distribution that
-    it sampled from, and so must the learner."""
+    it sampled from, and so must the learner. `vocab_size` counts no padding. `routes`: which column
+    brings the engine's choice of experts."""
 
     device: torch.device
     context_size: int
     context_rank: int
     multiple: int
     temperature: float
+    vocab_size: int
+    routes: Routes | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Input:
     """A micro-batch as the model takes it. `order_T` finds the loop's tokens in what all
     context-parallel ranks return, one after the other; None when they are already the same.
-    `rows_R`: positions whose label is scored; None: all."""
+    `rows_R`: positions whose label is scored; None: all. `routes_L`: the experts of the tokens
+    that this rank's routers see, [L, layers, experts of a token]; None: nobody told any."""
 
     source: MicroBatch
     tokens_1L: Tensor
@@ -60,47 +67,75 @@ class _Input:
     rows_R: Tensor | None
     packed: PackedSeqParams
     order_T: Tensor | None
+    routes_L: Tensor | None
+
+
+#: Entered for each micro-batch, with its routes, while the model computes it.
+Around = Callable[[MicroBatch, Tensor | None], AbstractContextManager[None]]
+
+
+def _plainly(_: MicroBatch, __: Tensor | None) -> AbstractContextManager[None]:
+    return nullcontext()
 
 
 def backward_pass(
-    model: Any, micro_batches: Sequence[MicroBatch], loss_fn: LossFn, layout: Layout
+    model: Any,
+    micro_batches: Sequence[MicroBatch],
+    loss_fn: LossFn,
+    layout: Layout,
+    around: Around = _plainly,
 ) -> list[tuple[float, Measures]]:
     """Accumulate the gradients of all losses and reduce them over ranks. Returns loss and measures
     of each micro-batch on the last pipeline stage, nothing elsewhere. A rank without micro-batches
-    takes part with one token of no loss."""
+    takes part with one token of no loss, which has no columns."""
 
-    def finish(batch: _Input, logits: Tensor, **_: Any) -> tuple[Tensor, Tensor, Any]:
-        logprobs_T, entropy_T = _score(batch, logits, layout.temperature)
-        if not micro_batches:
+    def finish(batch: _Input, hidden: Tensor, **_: Any) -> tuple[Tensor, Tensor, Any]:
+        logprobs_T, entropy_T = _score(model, batch, hidden, layout)
+        if not batch.source.columns:
             return (logprobs_T * 0.0).sum(), torch.zeros((), dtype=torch.int), {}
         value, metrics = loss_fn(batch.source, Outputs(logprobs_T, entropy_T))
         # The count of tokens is for megatron-core's own average, which is not taken here.
         return value, torch.zeros((), dtype=torch.int), (value.detach(), metrics)
 
-    results = _run(model, micro_batches or [_no_tokens()], layout, finish, forward_only=False)
-    if not micro_batches:
-        return []
-    return [(float(loss), measured(report)) for loss, report in results]
+    inputs = _in_step(micro_batches) or [_no_tokens()]
+    results = _run(model, inputs, layout, finish, around, forward_only=False)
+    return [(float(each[0]), measured(each[1])) for each in results if each]
+
+
+def _in_step(micro_batches: Sequence[MicroBatch]) -> list[MicroBatch]:
+    """Ranks that share experts go through them together, so those with fewer micro-batches add
+    tokens of no loss."""
+    group = parallel_state.get_expert_model_parallel_group()
+    most = torch.tensor(len(micro_batches))
+    if group.size() > 1:
+        torch.distributed.all_reduce(most, torch.distributed.ReduceOp.MAX, group=group)
+    return [*micro_batches, *(_no_tokens() for _ in range(int(most) - len(micro_batches)))]
 
 
 @torch.no_grad()
-def forward_pass(model: Any, micro_batches: Sequence[MicroBatch], layout: Layout) -> list[Tensor]:
+def forward_pass(
+    model: Any,
+    micro_batches: Sequence[MicroBatch],
+    layout: Layout,
+    around: Around = _plainly,
+) -> list[Tensor]:
     """Log-probabilities of the labels, one float32 [T] on the host for each micro-batch, the same
     on every rank of the model-parallel group."""
-    if not micro_batches:
+    inputs = _in_step(micro_batches)
+    if not inputs:
         return []
 
-    def score(batch: _Input, logits: Tensor, **_: Any) -> Tensor:
-        return _score(batch, logits, layout.temperature)[0]
+    def score(batch: _Input, hidden: Tensor, **_: Any) -> Tensor:
+        return _score(model, batch, hidden, layout)[0]
 
-    found = _run(model, micro_batches, layout, score, forward_only=True)
-    lengths = [len(batch.tokens_T) for batch in micro_batches]
+    found = _run(model, inputs, layout, score, around, forward_only=True)
+    lengths = [len(batch.tokens_T) for batch in inputs]
     group = parallel_state.get_pipeline_model_parallel_group()
     whole = torch.cat(found) if found else torch.empty(sum(lengths), device=layout.device)
     if group.size() > 1:
         last = parallel_state.get_pipeline_model_parallel_last_rank()
         torch.distributed.broadcast(whole, last, group=group)
-    return list(torch.split(whole.cpu(), lengths))
+    return list(torch.split(whole.cpu(), lengths))[: len(micro_batches)]
 
 
 def _run(
@@ -108,16 +143,16 @@ def _run(
     micro_batches: Sequence[MicroBatch],
     layout: Layout,
     finish: Callable[..., Any],
+    around: Around,
     *,
     forward_only: bool,
 ) -> list[Any]:
     def forward(inputs: Iterator[_Input], model: Any) -> tuple[Tensor, Callable[..., Any]]:
         batch = next(inputs)
-        with _only_rows(model, batch.rows_R):
-            logits = model(
-                batch.tokens_1L, batch.positions_1L, None, packed_seq_params=batch.packed
-            )
-        return logits, lambda output, **kwargs: finish(batch, output, **kwargs)
+        tokens_1L, positions_1L = batch.tokens_1L, batch.positions_1L
+        with around(batch.source, batch.routes_L):
+            hidden = model(tokens_1L, positions_1L, None, packed_seq_params=batch.packed)
+        return hidden, lambda output, **kwargs: finish(batch, output, **kwargs)
 
     results: list[Any] = get_forward_backward_func()(
         forward_step_func=forward,
@@ -132,31 +167,17 @@ def _run(
     return results
 
 
-@contextmanager
-def _only_rows(model: Any, rows_R: Tensor | None) -> Iterator[None]:
-    """Let the output layer see those rows of the hidden states alone."""
-    layer = getattr(unwrap_model(model), "output_layer", None)
-    if rows_R is None or layer is None:
-        yield
-        return
-
-    def select(_: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        hidden_L1H, *rest = args
-        return (hidden_L1H[rows_R], *rest)
-
-    hook = layer.register_forward_pre_hook(select)
-    try:
-        yield
-    finally:
-        hook.remove()
-
-
-def _score(batch: _Input, logits_1RV: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+def _score(model: Any, batch: _Input, hidden_1LH: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
     """Log-probability and entropy of the T labels, 0 where they were not asked for."""
     group = parallel_state.get_tensor_model_parallel_group()
     rows_R = batch.rows_R
-    labels_R = batch.labels_L if rows_R is None else batch.labels_L[rows_R]
-    scores = logprobs_and_entropy(logits_1RV[0], labels_R, group, temperature)
+    hidden, labels = hidden_1LH[0], batch.labels_L
+    if rows_R is not None:
+        hidden, labels = hidden[rows_R], labels[rows_R]
+    weight = weight_of_head(model)
+    scores = logprobs_and_entropy(
+        hidden, weight, labels, group, layout.temperature, layout.vocab_size
+    )
     if rows_R is not None:
         length = len(batch.labels_L)
         scores = (_spread(scores[0], rows_R, length), _spread(scores[1], rows_R, length))
@@ -191,10 +212,10 @@ def _lay_out(batch: MicroBatch, layout: Layout) -> _Input:
     elif padded != lengths:
         order_T = place_T.to(device)
 
-    def fill(column_T: Tensor) -> Tensor:
+    def fill(column_T: Tensor, filler: int = 0) -> Tensor:
         if padded == lengths:
             return column_T[local].to(device)
-        column_P = column_T.new_zeros(sum(padded))
+        column_P = column_T.new_full((sum(padded), *column_T.shape[1:]), filler)
         column_P[place_T] = column_T
         return column_P[local].to(device)
 
@@ -208,10 +229,24 @@ def _lay_out(batch: MicroBatch, layout: Layout) -> _Input:
     )
     tokens_L, labels_L, positions_L = map(fill, (batch.tokens_T, batch.labels_T, batch.positions_T))
     rows_R = None
-    # Under sequence parallelism the output layer gathers its rows from all ranks by itself.
-    if "scored" in batch.columns and layout.multiple == 1:
+    if "scored" in batch.columns:
         rows_R = fill(batch.columns["scored"]).nonzero()[:, 0]
-    return _Input(source, tokens_L[None], labels_L, positions_L[None], rows_R, packed, order_T)
+    routes_L = None
+    if layout.routes is not None and (column := layout.routes.column).name in batch.columns:
+        known = batch.columns[column.name].long()
+        known[known == column.fill] = FREE
+        routes_L = _seen_by_routers(fill(known, FREE), layout)
+    return _Input(
+        source, tokens_L[None], labels_L, positions_L[None], rows_R, packed, order_T, routes_L
+    )
+
+
+def _seen_by_routers(column_L: Tensor, layout: Layout) -> Tensor:
+    """Under sequence parallelism each tensor-parallel rank routes its share of the tokens."""
+    if layout.multiple == 1:
+        return column_L
+    rank: int = parallel_state.get_tensor_model_parallel_rank()
+    return column_L.chunk(layout.multiple)[rank]
 
 
 def _pad(lengths: list[int], layout: Layout) -> tuple[list[int], Tensor]:

@@ -4,13 +4,17 @@ megatron-core says for each parameter which part of which whole tensor it is (`s
 The distributed optimizer cuts parameters up further, as flat ranges that end anywhere in a row; as
 boxes they fit torch's format. So each rank writes just what it holds, nothing is gathered, and any
 other layout reads the boxes that overlap its own.
+
+A vocabulary that is padded for its ranks is without the padding here: no checkpoint has it and no
+export, so that any layout reads any other's.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+import torch
 from megatron.core.dist_checkpointing.dict_utils import nested_values
 from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTensorFactory
 from torch import Tensor
@@ -19,7 +23,8 @@ from agentrl.learner.megatron.boxes import cut
 
 __all__ = ["CONTENT", "Shard", "parts", "shards"]
 
-#: How megatron-core names and cuts the tensors; its own loaders are told so.
+#: How megatron-core names and cuts the tensors of our checkpoints: each layer has its own. Its own
+#: loaders are told so.
 CONTENT = {"non_homogeneous_layers": True}
 
 
@@ -38,20 +43,29 @@ class Shard:
     written: bool
 
 
-def parts(model: Any) -> dict[Any, list[Any]]:
-    """For each parameter of this rank's model the ShardedTensors it is made of, one after the
-    other in its memory."""
+def parts(model: Any, content: Mapping[str, Any] = CONTENT) -> dict[Any, list[Any]]:
+    """For each parameter of this rank's model, and each buffer that a checkpoint has, the
+    ShardedTensors it is made of, one after the other in its memory. What is behind them there is
+    padding. `content`: how a checkpoint names and cuts its tensors."""
     found: dict[Any, list[Any]] = {}
-    parameters = set(model.parameters())
-    for entry in nested_values(model.sharded_state_dict(metadata=dict(CONTENT))):
-        if entry.data in parameters:
+    kept = set(filter(torch.is_tensor, model.state_dict(keep_vars=True).values()))
+    for entry in nested_values(model.sharded_state_dict(metadata=dict(content))):
+        if entry.data in kept:
             is_made_of_several = isinstance(entry, ShardedTensorFactory)
             found[entry.data] = entry.build() if is_made_of_several else [entry]
-    assert found.keys() == parameters
-    for parameter, made_of in found.items():
+    assert found.keys() == kept
+    for tensor, made_of in found.items():
         assert all(isinstance(part, ShardedTensor) for part in made_of)
-        assert sum(prod(part.local_shape) for part in made_of) == parameter.numel()
+        assert sum(prod(part.local_shape) for part in made_of) == tensor.numel()
+        if made_of[0].allow_shape_mismatch:  # so megatron-core marks rows of the vocabulary
+            _leave_padding_out(made_of[0], model.vocab_size)
     return found
+
+
+def _leave_padding_out(part: Any, num_rows: int) -> None:
+    first = part.global_offset[0]
+    part.local_shape = (min(part.local_shape[0], num_rows - first), *part.local_shape[1:])
+    part.global_shape = (num_rows, *part.global_shape[1:])
 
 
 def shards(

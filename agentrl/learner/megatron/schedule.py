@@ -1,37 +1,43 @@
-"""The learning rate as a pure function of the optimizer steps taken."""
+"""The learning rate of a run's optimizer steps: Megatron-core's own rule, asked one step earlier.
 
-import math
-from typing import Literal
+Megatron gives the step after s completed ones the rate of s, so that a warm-up begins with a step
+of rate 0 and no step of the run has the last rate. Here it has the rate of s + 1.
+"""
 
-__all__ = ["DecayStyle", "learning_rate"]
+from types import SimpleNamespace
 
-DecayStyle = Literal["constant", "linear", "cosine"]
+from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
+
+from agentrl.config.rates import decay_steps, warmup_steps
+from agentrl.config.run import RunConfig
+
+__all__ = ["LearningRate"]
 
 
-def learning_rate(
-    step: int,
-    *,
-    lr: float,
-    min_lr: float,
-    style: DecayStyle,
-    warmup_steps: int,
-    total_steps: int | None,
-) -> float:
-    """Rate of the step that follows `step` completed ones.
+class LearningRate:
+    """`total_steps`: those of the run, where they are known. Only the constant rate needs no end
+    (see `agentrl.config.rates`, which has refused what Megatron would)."""
 
-    Linear warm-up reaches `lr` in the `warmup_steps`-th step, so no step has rate 0; then the decay
-    falls from `lr` to `min_lr`, which the last of `total_steps` has and every later one keeps.
-    `total_steps` may be None for the constant style only.
-    """
-    if step < 0:
-        raise ValueError(f"the number of completed steps is {step}; it cannot be negative")
-    if step < warmup_steps:
-        return lr * (step + 1) / warmup_steps
-    if style == "constant":
-        return lr
-    if total_steps is None:
-        raise ValueError(f"the {style} decay needs to know how many steps there are")
-    decay_steps = total_steps - warmup_steps
-    progress = min(1.0, (step + 1 - warmup_steps) / decay_steps) if decay_steps > 0 else 1.0
-    left = 1.0 - progress if style == "linear" else 0.5 * (1.0 + math.cos(math.pi * progress))
-    return min_lr + (lr - min_lr) * left
+    def __init__(self, cfg: RunConfig, total_steps: int | None) -> None:
+        end, warmup = decay_steps(cfg, total_steps), warmup_steps(cfg, total_steps)
+        self._rule = OptimizerParamScheduler(
+            SimpleNamespace(param_groups=[]),
+            init_lr=cfg.lr_warmup_init,
+            max_lr=cfg.lr,
+            min_lr=cfg.min_lr,
+            lr_warmup_steps=warmup,
+            # A constant rate has no end; Megatron wants one behind the warm-up all the same.
+            lr_decay_steps=max(end or 0, int(warmup) + 1),
+            lr_decay_style=cfg.lr_decay_style,
+            wsd_decay_steps=cfg.lr_wsd_decay_iters,
+            lr_wsd_decay_style=cfg.lr_wsd_decay_style,
+            start_wd=0.0,
+            end_wd=0.0,
+            wd_incr_steps=0,
+            wd_incr_style="constant",
+        )
+
+    def after(self, num_steps: int) -> float:
+        """The rate of the step that follows so many completed ones."""
+        self._rule.num_steps = num_steps + 1
+        return float(self._rule.get_lr({}))

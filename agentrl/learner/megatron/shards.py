@@ -11,9 +11,12 @@ so it is written for other programs and never read here; tensors are read with w
 
 import io
 import pickle
+import zipfile
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
@@ -23,34 +26,16 @@ from torch.distributed.checkpoint import metadata as torch_format
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 
 from agentrl import disk
+from agentrl.config.torch_dist import INDEX, Chunk, Index, Whole
 from agentrl.errors import ConfigError, DataError, EnvironmentSetupError
 from agentrl.learner.megatron.boxes import overlap
 from agentrl.learner.megatron.placement import CONTENT, Shard
 
-__all__ = ["Chunk", "Index", "read", "read_index", "require", "write", "write_index"]
+__all__ = ["Index", "read", "require", "write", "write_index"]
 
-_INDEX = "index.json"
-
-
-class Chunk(msgspec.Struct, frozen=True):
-    """A box of a whole tensor: where it lies in the whole, and in which bytes of which file."""
-
-    offset: tuple[int, ...]
-    sizes: tuple[int, ...]
-    file: str
-    start: int
-    num_bytes: int
-
-
-class Whole(msgspec.Struct, frozen=True):
-    """A whole tensor: the name of its torch type, its shape, its boxes without gaps or overlap."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    chunks: list[Chunk]
-
-
-Index = dict[str, Whole]
+#: What Megatron's training wants to know. Of a checkpoint without version it would put the rows of
+#: queries, keys and values into another order, as versions before 2 had them.
+_COMMON = {"content_metadata": CONTENT, "checkpoint_version": 3.0, "iteration": 0}
 
 
 def write(directory: Path, rank: int, shards: Iterable[Shard]) -> Index:
@@ -58,11 +43,12 @@ def write(directory: Path, rank: int, shards: Iterable[Shard]) -> Index:
     at a time is copied to the host."""
     index: Index = {}
     name = f"__{rank}_0.distcp"
-    written = [shard for shard in shards if shard.written]
-    if not written:
+    written = (shard for shard in shards if shard.written)
+    first = next(written, None)
+    if first is None:
         return index
     with disk.create_file(directory / name) as file:
-        for shard in written:
+        for shard in chain([first], written):
             start = file.tell()
             block = io.BytesIO()
             # A copy, because of a view torch would save all that it is a view of.
@@ -88,21 +74,12 @@ def write_index(directory: Path, parts: Sequence[Index]) -> None:
     _check_files(directory, index)
     for key, whole in index.items():
         assert sum(prod(chunk.sizes) for chunk in whole.chunks) == prod(whole.shape), key
-    disk.write_file(directory / _INDEX, msgspec.json.encode(index))
+    disk.write_file(directory / INDEX, msgspec.json.encode(index))
     disk.write_file(directory / ".metadata", pickle.dumps(_for_torch(index)))
-    torch.save({"content_metadata": CONTENT}, directory / "common.pt")
+    torch.save(_COMMON, directory / "common.pt")
     save_config(CheckpointingConfig("torch_dist", 1), str(directory))
     for name in ("common.pt", "metadata.json"):
         disk.sync(directory / name)
-
-
-def read_index(directory: Path) -> Index:
-    """The index of a checkpoint; DataError when there is none."""
-    path = directory / _INDEX
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Index)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} is not an index of tensors: {error}") from None
 
 
 def require(directory: Path, index: Index, shards: Sequence[Shard]) -> None:
@@ -145,12 +122,23 @@ def _tensor(directory: Path, chunk: Chunk) -> Tensor:
         file.seek(chunk.start)
         data = file.read(chunk.num_bytes)
     try:
-        tensor = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        tensor = _unpacked(data)
+    except Exception as error:  # damaged bytes lead anywhere
         raise DataError(f"{path}: no tensor at byte {chunk.start}: {error}") from error
-    if not isinstance(tensor, Tensor) or tuple(tensor.shape) != chunk.sizes:
+    if type(tensor) is not Tensor or tuple(tensor.shape) != chunk.sizes:
         raise DataError(f"{path}: no tensor of shape {chunk.sizes} at byte {chunk.start}")
     return tensor
+
+
+def _unpacked(data: bytes) -> Any:
+    """What `torch.save` wrote, if its checksums say so, which torch does not compare. It compresses
+    nothing, so nothing is larger than `data` says."""
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        if sum(entry.file_size for entry in archive.infolist()) > len(data):
+            raise ValueError("it is compressed")
+        if (damaged := archive.testzip()) is not None:
+            raise ValueError(f"{damaged} has another checksum")
+    return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
 
 
 def _check_files(directory: Path, index: Index) -> None:

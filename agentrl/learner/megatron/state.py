@@ -20,13 +20,14 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 
 from agentrl import disk
+from agentrl.config.torch_dist import read_index
 from agentrl.errors import ConfigError, DataError, EnvironmentSetupError
 from agentrl.learner.agreement import Failure, attempt, failure_of, retold
 from agentrl.learner.megatron import parallel, placement, rng, shards
 from agentrl.learner.megatron.optimizer import Optimizer
 from agentrl.learner.megatron.placement import Shard
 
-__all__ = ["load", "save"]
+__all__ = ["load", "load_weights", "save", "together"]
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +41,8 @@ class Layout(msgspec.Struct, frozen=True):
     tensor: int
     pipeline: int
     context: int
+    expert: int = 1
+    expert_tensor: int = 1
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -65,7 +68,7 @@ def save(directory: Path, model: Any, optimizer: Optimizer) -> None:
         disk.write_file(_rng_file(directory, rank), msgspec.msgpack.encode(rng.capture()))
         return shards.write(directory, rank, _shards(model, optimizer))
 
-    parts = _together(write)
+    parts = together(write)
 
     def describe() -> None:
         if rank == 0:
@@ -75,7 +78,7 @@ def save(directory: Path, model: Any, optimizer: Optimizer) -> None:
             )
             disk.write_file(directory / _PROGRESS, msgspec.json.encode(progress))
 
-    _together(describe)
+    together(describe)
 
 
 def load(directory: Path, model: Any, optimizer: Optimizer) -> None:
@@ -89,7 +92,7 @@ def load(directory: Path, model: Any, optimizer: Optimizer) -> None:
     index: shards.Index = {}
 
     def look() -> list[str]:
-        index.update(shards.read_index(directory))
+        index.update(read_index(directory))
         shards.require(directory, index, wanted)
         return sorted({shard.key for shard in wanted})
 
@@ -101,20 +104,36 @@ def load(directory: Path, model: Any, optimizer: Optimizer) -> None:
         optimizer.resume(progress.completed_steps, start)
         _restore_generators(directory, progress.layout)
 
-    known = set(chain.from_iterable(_together(look)))
+    known = set(chain.from_iterable(together(look)))
     if unknown := sorted(index.keys() - known):
         raise ConfigError(
             f"{directory} is of another model: it has {len(unknown)} tensors that the run does not"
             f" know, such as {unknown[0]}"
         )
-    _together(take)
+    together(take)
+
+
+def load_weights(directory: Path, model: Any) -> None:
+    """Take the weights alone from `directory`. Collective; raises as `load`."""
+
+    def take() -> None:
+        index = read_index(directory)
+        wanted = list(_weights(model))
+        shards.require(directory, index, wanted)
+        shards.read(directory, index, wanted)
+
+    together(take)
+
+
+def _weights(model: Any) -> Iterator[Shard]:
+    for parameter, made_of in placement.parts(model).items():
+        yield from placement.shards(made_of, parameter.detach().view(-1), 0)
 
 
 def _shards(model: Any, optimizer: Optimizer) -> Iterator[Shard]:
     """All that this rank holds: weights, then what the optimizer keeps for them."""
+    yield from _weights(model)
     parts = placement.parts(model)
-    for parameter, made_of in parts.items():
-        yield from placement.shards(made_of, parameter.detach().view(-1), 0)
     for held in optimizer.held():
         for name, memory in held.tensors.items():
             yield from placement.shards(
@@ -141,10 +160,12 @@ def _layout() -> Layout:
         tensor=parallel_state.get_tensor_model_parallel_world_size(),
         pipeline=parallel_state.get_pipeline_model_parallel_world_size(),
         context=parallel_state.get_context_parallel_world_size(),
+        expert=parallel_state.get_expert_model_parallel_world_size(),
+        expert_tensor=parallel_state.get_expert_tensor_parallel_world_size(),
     )
 
 
-def _together(action: Callable[[], Any]) -> list[Any]:
+def together(action: Callable[[], Any]) -> list[Any]:
     """What `action` returned on each rank, as builtins; or the error of a rank, on all."""
     answer, error = attempt(action)
     everyone = parallel.all_gather_msgpack([failure_of(error), answer])

@@ -1,12 +1,12 @@
 """The weights of a model as whole tensors under their Hugging Face names, read and written.
 
 Two authorities, and no third table: megatron-core says which part of which whole tensor each
-parameter of this rank is (`placement`), the family says which Hugging Face tensors a whole one is
-made of. Loading fills every parameter and refuses a checkpoint that lacks a tensor or has one too
-many. Exporting puts each whole tensor together on all ranks. A round trip is bit-equal.
+parameter and each buffer of this rank is (`placement`), the family says which Hugging Face tensors
+a whole one is made of. Loading fills all of them and refuses a checkpoint that lacks a tensor or
+has one too many. Exporting puts each whole tensor together on all ranks. A round trip is bit-equal.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import groupby
 from math import prod
 from typing import Any, NamedTuple
@@ -41,13 +41,14 @@ class _Box(NamedTuple):
 
 class _Whole(NamedTuple):
     """A whole tensor, of which this rank holds `boxes`, maybe none. `told`: the boxes that each
-    rank of the replica tells the others, by rank; ranks that tell none are left out."""
+    rank of `group` tells the others, by rank; ranks that tell none are left out."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     hf: tuple[str, ...]
     split: Split
     boxes: list[_Box]
+    group: dist.ProcessGroup
     told: dict[int, list[tuple[slice, ...]]]
 
 
@@ -63,27 +64,42 @@ class Weights:
         self._any = next(built.parameters())
         held = _held(built)
         facts = {
-            key: (shape, _name(boxes[0]), [_ends(box) for box in boxes if box.is_told])
+            key: (
+                shape,
+                _name(boxes[0]),
+                _is_expert(boxes[0].parameter),
+                [_ends(box) for box in boxes if box.is_told],
+            )
             for key, (shape, boxes) in held.items()
         }
         everyone = parallel.all_gather_msgpack(facts)
-        self._group = parallel_state.get_model_parallel_group()
-        self._ranks = dist.get_process_group_ranks(self._group)
+        replica = parallel_state.get_model_parallel_group()
+        replica_with_experts = parallel_state.get_expert_tensor_model_pipeline_parallel_group()
         found = []
-        for key, (shape, dtype, _) in {k: v for each in everyone for k, v in each.items()}.items():
+        for key, (shape, dtype, is_expert, _) in {
+            k: v for each in everyone for k, v in each.items()
+        }.items():
             named = model.family.named(key)
             if named is None:
                 raise ConfigError(
                     f"model family {model.family.name} says nothing of the tensor {key}, which "
                     "megatron-core has for this model: add a Part to its table"
                 )
+            group = replica_with_experts if is_expert else replica
             told = {
-                rank: [tuple(slice(*ends) for ends in box) for box in everyone[rank][key][2]]
-                for rank in self._ranks
-                if key in everyone[rank] and everyone[rank][key][2]
+                rank: [tuple(slice(*ends) for ends in box) for box in boxes]
+                for rank in dist.get_process_group_ranks(group)
+                if (boxes := everyone[rank].get(key, [[]])[-1])
             }
-            boxes = held[key][1] if key in held else []
-            whole = _Whole(tuple(shape), getattr(torch, dtype), named.hf, named.split, boxes, told)
+            whole = _Whole(
+                shape=tuple(shape),
+                dtype=getattr(torch, dtype),
+                hf=named.hf,
+                split=named.split,
+                boxes=held[key][1] if key in held else [],
+                group=group,
+                told=told,
+            )
             found.append((named.order, whole))
         self._wholes = [whole for _, whole in sorted(found, key=lambda each: each[0])]
         self.shapes = {
@@ -107,6 +123,14 @@ class Weights:
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Set every parameter of this rank from the full `tensors`, which have the names and shapes
         of `shapes` and may be read lazily."""
+        for parameter, start, values in self.fused(tensors):
+            memory = parameter.detach().view(-1)[start : start + values.numel()]
+            memory.view(values.shape).copy_(values)
+
+    @torch.no_grad()
+    def fused(self, tensors: Mapping[str, Tensor]) -> Iterator[tuple[Any, int, Tensor]]:
+        """What the parameters of this rank are in the full `tensors`: a parameter, where in its
+        memory some of its elements begin, and these. One whole tensor at a time is held."""
         for whole in self._wholes:
             if not whole.boxes:
                 continue
@@ -116,59 +140,90 @@ class Weights:
                 for piece, part in zip(pieces, rows, strict=True):
                     piece.view.copy_(part.reshape(piece.view.shape))
             for box in whole.boxes:
-                box.memory().copy_(full[box.where])
+                yield box.parameter, box.start, full[box.where]
+
+    @torch.no_grad()
+    def split(self, fill: Callable[[Any, int, Tensor], None]) -> Iterator[tuple[str, Tensor]]:
+        """The other way, on one rank that holds all: full tensors by Hugging Face name, of elements
+        that `fill` writes: of a parameter, from where in its memory, into which flat tensor."""
+        for whole in self._wholes:
+            full = torch.empty(whole.shape, dtype=whole.dtype)
+            for box in whole.boxes:
+                values = torch.empty(prod(box.sizes), dtype=whole.dtype)
+                fill(box.parameter, box.start, values)
+                full[box.where] = values.view(box.sizes)
+            yield from self._named(whole, full)
 
     @torch.no_grad()
     def export(self) -> Iterator[tuple[str, Tensor]]:
         """Full tensors by Hugging Face name, on every rank, in the order of the layers; one whole
         tensor at a time is held in full. Collective: all ranks must exhaust it."""
         for whole in self._wholes:
-            for name, pieces in self._on_disk(whole, self._gathered(whole)):
-                rows = [piece.view.reshape(piece.shape) for piece in pieces]
-                yield name, (rows[0] if len(rows) == 1 else torch.cat(rows)).contiguous()
+            yield from self._named(whole, self._gathered(whole))
+
+    def _named(self, whole: _Whole, full: Tensor) -> Iterator[tuple[str, Tensor]]:
+        for name, pieces in self._on_disk(whole, full):
+            rows = [piece.view.reshape(piece.shape) for piece in pieces]
+            yield name, (rows[0] if len(rows) == 1 else torch.cat(rows)).contiguous()
 
     def _gathered(self, whole: _Whole) -> Tensor:
         """The whole tensor on every rank. As bytes: not every backend sends every type."""
         mine = [box for box in whole.boxes if box.is_told]
         if list(whole.told) == [dist.get_rank()] and _is_in_order(whole.shape, mine):
-            full: Tensor = mine[0].parameter.detach().view(whole.shape)
+            rows = mine[0].parameter.detach().view(-1, *whole.shape[1:])
+            full: Tensor = rows[: whole.shape[0]].view(whole.shape)
+            mine = []
         else:
             full = torch.empty(whole.shape, dtype=whole.dtype, device=self._any.device)
-            for box in mine:
-                full[box.where] = box.memory()
-        if len(whole.told) == 1:
-            (teller,) = whole.told
-            dist.broadcast(full.view(-1).view(torch.uint8), teller, group=self._group)
+        if len(whole.told) > 1:
+            self._gather(whole, mine, full)
             return full
-        sizes = {rank: [full[box].numel() for box in boxes] for rank, boxes in whole.told.items()}
-        longest = max(map(sum, sizes.values()))
-        sent = full.new_empty(longest)
-        start = 0
         for box in mine:
-            sent[start : (start := start + prod(box.sizes))] = box.memory().view(-1)
-        shares = [torch.empty_like(sent) for _ in self._ranks]
-        as_bytes = [share.view(torch.uint8) for share in shares]
-        dist.all_gather(as_bytes, sent.view(torch.uint8), group=self._group)
-        for rank, share in zip(self._ranks, shares, strict=True):
-            boxes = whole.told.get(rank, [])
-            parts = share.split_with_sizes([*(own := sizes.get(rank, [])), longest - sum(own)])
-            for where, part in zip(boxes, parts, strict=False):
-                full[where] = part.view(full[where].shape)
+            full[box.where] = box.memory()
+        (teller,) = whole.told
+        dist.broadcast(full.view(-1).view(torch.uint8), teller, group=whole.group)
         return full
+
+    def _gather(self, whole: _Whole, mine: list[_Box], full: Tensor) -> None:
+        """Fill `full` box by box of every rank; one that is rows of it arrives in its place."""
+        for turn in range(max(map(len, whole.told.values()))):
+            boxes = {rank: told[turn] for rank, told in whole.told.items() if turn < len(told)}
+            longest = max(full[box].numel() for box in boxes.values())
+            sent = mine[turn].memory().reshape(-1) if turn < len(mine) else full.new_empty(0)
+            if sent.numel() < longest:
+                sent = torch.cat([sent, full.new_empty(longest - sent.numel())])
+            in_place = {
+                rank: full[box].view(-1)
+                for rank, box in boxes.items()
+                if full[box].is_contiguous() and full[box].numel() == longest
+            }
+            shares = {
+                rank: in_place[rank] if rank in in_place else torch.empty_like(sent)
+                for rank in dist.get_process_group_ranks(whole.group)
+            }
+            as_bytes = [share.view(torch.uint8) for share in shares.values()]
+            dist.all_gather(as_bytes, sent.view(torch.uint8), group=whole.group)
+            for rank in boxes.keys() - in_place.keys():
+                there = full[boxes[rank]]
+                there.copy_(shares[rank][: there.numel()].view(there.shape))
 
 
 def _held(built: Any) -> dict[str, tuple[tuple[int, ...], list[_Box]]]:
-    """Shape and boxes of each whole tensor of which this rank has a part, by megatron's key."""
+    """Shape and boxes of each whole tensor of which this rank has a part, by megatron's key; a
+    tensor of all experts, which has an axis for them, is one for each, by its number."""
     found: dict[str, tuple[tuple[int, ...], list[_Box]]] = {}
     for parameter, made_of in placement.parts(built).items():
         _mark(parameter, made_of)
         start = 0
         for part in made_of:
-            sizes = tuple(part.local_shape)
-            where = tuple(slice(o, o + n) for o, n in zip(part.global_offset, sizes, strict=True))
+            sizes, experts = tuple(part.local_shape), part.prepend_axis_num
+            offset = part.global_offset[experts:]
+            where = tuple(slice(o, o + n) for o, n in zip(offset, sizes, strict=True))
             box = _Box(parameter, start, sizes, where, not any(part.replica_id[:-1]))
-            found.setdefault(part.key, (tuple(part.global_shape), []))[1].append(box)
+            key = ".".join([part.key, *map(str, part.global_offset[:experts])])
+            found.setdefault(key, (tuple(part.global_shape[experts:]), []))[1].append(box)
             start += prod(sizes)
+        parameter.detach().view(-1)[start:] = 0.0  # padding, which nothing else sets
     return found
 
 
@@ -190,11 +245,19 @@ def _is_in_order(shape: tuple[int, ...], boxes: list[_Box]) -> bool:
 def _mark(parameter: Any, made_of: list[Any]) -> None:
     """Say which parameters are shared out: without it megatron-core, which marks them only when it
     initialises them itself, leaves all but one rank's share out of the gradient norm."""
-    axes = [axis for axis, cuts in enumerate(made_of[0].axis_fragmentations) if cuts > 1]
-    if axes:
+    part = made_of[0]
+    cut = part.axis_fragmentations[part.prepend_axis_num :]
+    axes = [axis for axis, pieces in enumerate(cut) if pieces > 1]
+    # Other tensor-parallel ranks have other experts, or other parts of them.
+    if axes or _is_expert(parameter):
         parameter.tensor_model_parallel = True
-        parameter.partition_dim = axes[0]
+        parameter.partition_dim = axes[0] if axes else 0
         parameter.partition_stride = 1
+
+
+def _is_expert(parameter: Any) -> bool:
+    """Whether it belongs to one of several experts that ranks share out."""
+    return not getattr(parameter, "allreduce", True)
 
 
 def _name(box: _Box) -> str:

@@ -12,7 +12,7 @@ from agentrl.tokens.chat import Message, ParsedTurn, ToolCall
 from agentrl.tokens.spans import Span
 from agentrl.tokens.vocab import Vocab
 
-__all__ = ["ChatFormat", "ToolSchema"]
+__all__ = ["ChatFormat", "ToolSchema", "openers_of"]
 
 #: A tool as OpenAI's function-calling schema, e.g. of `ToolSpec.to_openai`.
 ToolSchema = Mapping[str, Any]
@@ -26,7 +26,8 @@ class ChatFormat(Protocol):
 
     @property
     def assistant_opener(self) -> tuple[int, ...]:
-        """The ids before each turn of the policy; `open_prompt` and `observe` end with them."""
+        """The ids before each turn of the policy; `open_prompt` and `observe` end with them, or
+        with one of `other_openers`, where the format has such."""
         ...
 
     @property
@@ -61,5 +62,12 @@ class ChatFormat(Protocol):
         self, sampled: Sequence[int], *, index: int = 0, tools: Collection[str] = ()
     ) -> ParsedTurn:
         """Read turn number `index` in its ids; `tools` are the names of those that the Env has, for
-        a format whose calls look like any other text. Never raises on what a policy may sample."""
+        a format whose calls look like any other text, and in a run they map to their schemas, for
+        one whose arguments do not say their type. Never raises on what a policy may sample."""
         ...
+
+
+def openers_of(chat: ChatFormat) -> tuple[tuple[int, ...], ...]:
+    """All that may stand before a turn. A model may open turns that answer results in a way of
+    their own; a format without `other_openers` has one way."""
+    return (chat.assistant_opener, *getattr(chat, "other_openers", ()))

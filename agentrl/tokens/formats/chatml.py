@@ -16,7 +16,7 @@ from agentrl.tokens.formats.base import ToolSchema
 from agentrl.tokens.spans import Author, Piece, Span, encode_pieces
 from agentrl.tokens.vocab import Vocab
 
-__all__ = ["END", "END_OF_TEXT", "START", "ChatML"]
+__all__ = ["END", "END_OF_TEXT", "START", "ChatML", "kept_open"]
 
 START = "<|im_start|>"
 END = "<|im_end|>"
@@ -136,12 +136,6 @@ class ChatML(ABC):
         """A marker that some vocabularies have as a control token and others as plain words."""
         return Piece(Author.CONTROL if text in self.vocab.control else Author.FORMAT, text)
 
-    def _kept_open(self, content: str, closing: re.Pattern[str]) -> str:
-        """`content` of a tag of plain words, which it may not close: `closing` matches the `</` of
-        what would, as the tokenizer reads it."""
-        read = self.vocab.normalized(content)
-        return closing.sub("< /", read) if closing.search(read) else content
-
     # ---- inside ----
 
     def _opener(self) -> Iterator[Piece]:
@@ -194,3 +188,10 @@ class ChatML(ABC):
                 yield Piece(Author.FORMAT, "\n")
             yield from self._made(call)
         yield from self._end()
+
+
+def kept_open(vocab: Vocab, content: str, closing: re.Pattern[str]) -> str:
+    """`content` of a tag of plain words, which it may not close: `closing` matches the `</` of what
+    would, as the tokenizer reads it."""
+    read = vocab.normalized(content)
+    return closing.sub("< /", read) if closing.search(read) else content

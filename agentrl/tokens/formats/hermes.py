@@ -5,14 +5,14 @@ looks like them is text. Where it has not, the sampled text is all there is to g
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
 from agentrl.tokens.chat import ToolCall
 from agentrl.tokens.vocab import Vocab
 
-__all__ = ["CLOSE", "OPEN", "MalformedCallError", "read_calls"]
+__all__ = ["CLOSE", "OPEN", "MalformedCallError", "read_calls", "read_json_call"]
 
 OPEN = "<tool_call>"
 CLOSE = "</tool_call>"
@@ -31,10 +31,13 @@ class _Call(msgspec.Struct, frozen=True):
 _decode = msgspec.json.Decoder(_Call).decode
 
 
-def read_calls(vocab: Vocab, ids: Sequence[int], prefix: str) -> tuple[str, list[ToolCall]]:
+def read_calls(
+    vocab: Vocab, ids: Sequence[int], prefix: str, read: Callable[[str], tuple[str, bytes]]
+) -> tuple[str, list[ToolCall]]:
     """Text outside the calls of `ids`, and the calls, whose ids are `<prefix>0`, `<prefix>1`, ...
+    `read`: name and arguments of what stands between the marks of a call.
 
-    Raises `MalformedCallError` on half a call, a call within a call, or one that is not JSON.
+    Raises `MalformedCallError` on half a call, a call within a call, or what `read` raises it on.
     """
     text: list[str] = []
     calls: list[ToolCall] = []
@@ -47,7 +50,7 @@ def read_calls(vocab: Vocab, ids: Sequence[int], prefix: str) -> tuple[str, list
         elif marker == CLOSE and body is None:
             raise MalformedCallError(f"{CLOSE} stands without {OPEN}")
         elif marker == CLOSE and body is not None:
-            calls.append(_read_call("".join(body), f"{prefix}{len(calls)}"))
+            calls.append(ToolCall(f"{prefix}{len(calls)}", *read("".join(body))))
             body = None
         else:
             (text if body is None else body).append(content)
@@ -72,7 +75,8 @@ def _split(vocab: Vocab, ids: Sequence[int]) -> Iterator[tuple[str | None, str]]
     yield None, vocab.decode(ids[start:])
 
 
-def _read_call(body: str, call_id: str) -> ToolCall:
+def read_json_call(body: str) -> tuple[str, bytes]:
+    """Name and arguments of a call as JSON. Raises `MalformedCallError` on what is none."""
     example = 'write {"name": "...", "arguments": {...}}'
     try:
         call = _decode(body.encode())
@@ -81,4 +85,4 @@ def _read_call(body: str, call_id: str) -> ToolCall:
     # ValueError: a number too long to read; otherwise msgspec's own errors.
     except (msgspec.MsgspecError, ValueError) as error:
         raise MalformedCallError(f"a tool call is not valid JSON ({error}); {example}") from error
-    return ToolCall(call_id, call.name, bytes(call.arguments))
+    return call.name, bytes(call.arguments)

@@ -4,20 +4,22 @@ A format is a class that is made as `ChatML` is, and has the methods of `ChatFor
 are the modules of this folder; packages announce theirs under `agentrl.formats`.
 """
 
-import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 from agentrl.errors import AgentRLError, ConfigError
 from agentrl.shipped import CHAT_FORMATS
+from agentrl.tokens.chat import Message
 from agentrl.tokens.formats.base import ChatFormat
 from agentrl.tokens.formats.chatml import ChatML
+from agentrl.tokens.template import ChatTemplate, read_template
 from agentrl.tokens.vocab import Vocab
 from agentrl.user_code import Kind, load
 from agentrl.user_traceback import words_of
 
-__all__ = ["GROUP", "MakesFormat", "format_class", "load_format"]
+__all__ = ["GROUP", "MakesFormat", "format_class", "load_format", "spoken_format"]
 
 #: Entry point group under which packages announce chat formats.
 GROUP = "agentrl.formats"
@@ -32,6 +34,21 @@ class MakesFormat(Protocol):
     ) -> ChatFormat: ...
 
 
+#: A tool that templates and formats are compared by.
+_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "search",
+        "description": "Search.",
+        "parameters": {
+            "type": "object",
+            "properties": {"query": {"type": "string"}},
+            "required": ["query"],
+        },
+    },
+}
+#: How MiniMax's templates name theirs.
+_IDENTITY = re.compile(r'set model_identity = "([^"\\]+)"')
 #: Default system messages of Qwen's templates, the longer one first.
 _DEFAULT_SYSTEMS = (
     "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
@@ -57,14 +74,14 @@ def load_format(name: str, model_dir: str | Path, *, max_tokens: int | None = No
     model_dir = Path(model_dir)
     vocab = Vocab.from_file(model_dir, max_tokens=max_tokens)
     is_chatml = isinstance(made, type) and issubclass(made, ChatML)
-    template = _read_template(model_dir) if is_chatml or _has_template(model_dir) else ""
+    template = read_template(model_dir) if is_chatml or _has_template(model_dir) else ""
     if is_chatml and "<|im_start|>" not in template:
         raise ConfigError(f"the chat template of {model_dir} is not of the chat format {name}")
     try:
         chat = made(
             vocab,
             tools_in_prompt=re.search(r"\btools\b", template) is not None,
-            default_system=next((text for text in _DEFAULT_SYSTEMS if text in template), None),
+            default_system=_default_system(template),
         )
         lacks = [attribute for attribute in _ATTRIBUTES if not hasattr(chat, attribute)]
     except AgentRLError:
@@ -77,6 +94,49 @@ def load_format(name: str, model_dir: str | Path, *, max_tokens: int | None = No
     if lacks:
         raise ConfigError(f"chat format {name} has no {' and no '.join(lacks)} (docs/formats.md)")
     return chat
+
+
+def spoken_format(names: Sequence[str], model_dir: str | Path) -> str | None:
+    """Which of the formats `names` the model of a directory speaks, as its files say; None: none
+    that is known.
+
+    Its tokenizer has the words of the format, and its chat template begins a dialogue as the format
+    does. Where it has no template, one format that the tokenizer has the words of is the one.
+    """
+    able = {name: chat for name in names if (chat := _opened(name, model_dir)) is not None}
+    try:
+        template = ChatTemplate.of(Path(model_dir))
+    except ConfigError:
+        return next(iter(able)) if len(able) == 1 else None
+    return next((name for name, chat in able.items() if _begins(template, chat)), None)
+
+
+def _opened(name: str, model_dir: str | Path) -> ChatFormat | None:
+    try:
+        return load_format(name, model_dir)
+    except ConfigError:
+        return None
+
+
+def _begins(template: ChatTemplate, chat: ChatFormat) -> bool:
+    """Whether a template begins a dialogue as a format does. It may open a thought after that, for
+    a model that thinks at once."""
+    said = [Message.system("Be brief."), Message.user("Where is it?")]
+    messages = [{"role": message.role, "content": message.content} for message in said]
+    try:
+        text = template.render(messages, [_TOOL], opened=True)
+        spans = chat.open_prompt(said, [_TOOL])
+    except AgentRLError:
+        return False
+    ids = [id_ for span in spans for id_ in span.ids]
+    return chat.vocab.encode_trusted(text)[: len(ids)] == ids
+
+
+def _default_system(template: str) -> str | None:
+    named = _IDENTITY.search(template)
+    if named is not None:
+        return named[1]
+    return next((text for text in _DEFAULT_SYSTEMS if text in template), None)
 
 
 def _format_of(value: object) -> MakesFormat | None:
@@ -101,22 +161,6 @@ _KIND: Kind[MakesFormat] = Kind(
 
 def _has_template(model_dir: Path) -> bool:
     try:
-        return bool(_read_template(model_dir))
+        return bool(read_template(model_dir))
     except ConfigError:
         return False
-
-
-def _read_template(model_dir: Path) -> str:
-    path = model_dir / "chat_template.jinja"
-    if path.is_file():
-        return path.read_text(encoding="utf-8")
-    path = model_dir / "tokenizer_config.json"
-    try:
-        found: Any = json.loads(path.read_text(encoding="utf-8")).get("chat_template")
-    except (OSError, ValueError, AttributeError) as error:
-        raise ConfigError(f"cannot read the chat template in {path}: {error}") from error
-    if isinstance(found, list):
-        found = {entry["name"]: entry["template"] for entry in found}.get("default")
-    if not isinstance(found, str):
-        raise ConfigError(f"{model_dir} has no chat template; agentrl cannot tell its chat format")
-    return found

@@ -9,22 +9,28 @@ where the tags of a result are plain words, as in Qwen2.5, a result cannot close
 import json
 import re
 from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 
 from agentrl.tokens.chat import Message, ParsedTurn, ToolCall
 from agentrl.tokens.formats.base import ToolSchema
-from agentrl.tokens.formats.chatml import ChatML
-from agentrl.tokens.formats.hermes import CLOSE, OPEN, MalformedCallError, read_calls
+from agentrl.tokens.formats.chatml import ChatML, kept_open
+from agentrl.tokens.formats.hermes import (
+    CLOSE,
+    OPEN,
+    MalformedCallError,
+    read_calls,
+    read_json_call,
+)
+from agentrl.tokens.formats.thoughts import split_thought
 from agentrl.tokens.spans import Author, Piece
 from agentrl.tokens.vocab import Vocab
 
-__all__ = ["THINK", "THINK_END", "QwenFormat"]
+__all__ = ["QwenFormat"]
 
 _RESULT = "<tool_response>"
 _RESULT_END = "</tool_response>"
 #: How a result may not close its own tag.
 _CLOSING = re.compile("</(?=tool_response)", re.IGNORECASE)
-THINK = "<think>"
-THINK_END = "</think>"
 
 _TOOLS_HEAD = (
     "# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
@@ -63,30 +69,33 @@ class QwenFormat(ChatML):
         """See `ChatFormat`. Text up to the last `</think>`, and after a `<think>` that is not
         closed, is reasoning; calls in it are not calls."""
         ids = self._said(sampled)
-        thought, said = self._split_reasoning(ids)
+        thought, said = split_thought(self.vocab, ids)
         reasoning = self.vocab.decode(thought)
         try:
             if token := self._forbidden(ids):
                 raise MalformedCallError(f"{token} is not yours to write")
-            text, calls = read_calls(self.vocab, said, f"call_{index}_")
+            read = partial(self._read, tools=tools)
+            text, calls = read_calls(self.vocab, said, f"call_{index}_", read)
         except MalformedCallError as error:
             return ParsedTurn(self.vocab.decode(said), [], str(error), reasoning)
         return ParsedTurn(text, calls, None, reasoning)
 
-    def _split_reasoning(self, ids: list[int]) -> tuple[list[int], list[int]]:
-        """The ids of the reasoning, its markers left out, and those of what is said."""
-        begin, end = (self.vocab.control.get(token) for token in (THINK, THINK_END))
-        closed = max((at for at, id_ in enumerate(ids, start=1) if id_ == end), default=0)
-        opened = ids.index(begin, closed) if begin in ids[closed:] else len(ids)
-        thought = [*ids[:closed], *ids[opened:]]
-        return [id_ for id_ in thought if id_ not in (begin, end)], ids[closed:opened]
+    def _read(self, body: str, *, tools: Collection[str]) -> tuple[str, bytes]:
+        """Name and arguments of what stands between the marks of a call."""
+        del tools
+        return read_json_call(body)
+
+    def _body(self, call: ToolCall) -> str:
+        """What stands between the marks of a call."""
+        name = json.dumps(call.name, ensure_ascii=False)
+        return f'\n{{"name": {name}, "arguments": {call.arguments.decode()}}}\n'
 
     def _called(self, call: ToolCall) -> str:
-        return f"{OPEN}{_said(call)}{CLOSE}"
+        return f"{OPEN}{self._body(call)}{CLOSE}"
 
     def _made(self, call: ToolCall) -> Iterator[Piece]:
         yield self._token(OPEN)
-        yield Piece(Author.FOREIGN, _said(call))
+        yield Piece(Author.FOREIGN, self._body(call))
         yield self._token(CLOSE)
 
     def _tools(self, tools: Sequence[ToolSchema]) -> Iterator[Piece]:
@@ -94,12 +103,12 @@ class QwenFormat(ChatML):
         for schema in tools:
             yield Piece(Author.FORMAT, "\n")
             yield Piece(Author.FOREIGN, json.dumps(schema, ensure_ascii=False))
-        rest = _TOOLS_TAIL
-        for marker in (OPEN, CLOSE, OPEN, CLOSE):
-            before, rest = rest.split(marker, 1)
-            yield Piece(Author.FORMAT, before)
-            yield self._token(marker)
-        yield Piece(Author.FORMAT, rest)
+        yield from self._marked(_TOOLS_TAIL)
+
+    def _marked(self, text: str) -> Iterator[Piece]:
+        """The format's words, in which the marks of a call are marks."""
+        for part in re.split(f"({OPEN}|{CLOSE})", text):
+            yield self._token(part) if part in (OPEN, CLOSE) else Piece(Author.FORMAT, part)
 
     def _result(self, message: Message, *, first: bool) -> Iterator[Piece]:
         if first:
@@ -108,13 +117,7 @@ class QwenFormat(ChatML):
         yield self._token(_RESULT)
         yield Piece(Author.FORMAT, "\n")
         is_text = _RESULT_END not in self.vocab.control
-        content = self._kept_open(message.content, _CLOSING) if is_text else message.content
+        content = kept_open(self.vocab, message.content, _CLOSING) if is_text else message.content
         yield Piece(Author.FOREIGN, content)
         yield Piece(Author.FORMAT, "\n")
         yield self._token(_RESULT_END)
-
-
-def _said(call: ToolCall) -> str:
-    """What stands between the marks of a call."""
-    name = json.dumps(call.name, ensure_ascii=False)
-    return f'\n{{"name": {name}, "arguments": {call.arguments.decode()}}}\n'

@@ -12,7 +12,8 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from agentrl.tokens.chat import ParsedTurn, ToolCall
-from agentrl.tokens.formats.qwen import THINK, THINK_END, QwenFormat
+from agentrl.tokens.formats.qwen import QwenFormat
+from agentrl.tokens.formats.thoughts import THINK, THINK_END
 from agentrl.tokens.vocab import Vocab
 
 __all__ = ["Qwen3Format"]

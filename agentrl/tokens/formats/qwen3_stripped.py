@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from agentrl.tokens.chat import Message
 from agentrl.tokens.formats.chatml import END
 from agentrl.tokens.formats.qwen3 import Qwen3Format
+from agentrl.tokens.formats.thoughts import split_thought
 from agentrl.tokens.spans import Span, context_spans
 from agentrl.tokens.vocab import Vocab
 
@@ -35,7 +36,7 @@ class StrippedQwen3Format(Qwen3Format):
         if all(message.role != "user" for message in messages):
             return None
         said = self._said(sampled)
-        _, kept = self._split_reasoning(said)
+        _, kept = split_thought(self.vocab, said)
         if len(kept) == len(said):
             return None
         start = next((at for at, id_ in enumerate(kept) if not self._is_newline(id_)), len(kept))

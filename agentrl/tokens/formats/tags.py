@@ -16,7 +16,7 @@ import msgspec
 
 from agentrl.tokens.chat import Message, ParsedTurn, ToolCall
 from agentrl.tokens.formats.base import ToolSchema
-from agentrl.tokens.formats.chatml import ChatML
+from agentrl.tokens.formats.chatml import ChatML, kept_open
 from agentrl.tokens.formats.hermes import MalformedCallError
 from agentrl.tokens.spans import Author, Piece
 from agentrl.tokens.vocab import Vocab
@@ -79,7 +79,7 @@ class TagsFormat(ChatML):
 
     def _result(self, message: Message, *, first: bool) -> Iterator[Piece]:
         yield Piece(Author.FORMAT, f"user\n{_RESULT}\n" if first else f"\n{_RESULT}\n")
-        yield Piece(Author.FOREIGN, self._kept_open(message.content, _CLOSING))
+        yield Piece(Author.FOREIGN, kept_open(self.vocab, message.content, _CLOSING))
         yield Piece(Author.FORMAT, f"\n{_RESULT_END}")
 
 

@@ -71,6 +71,6 @@ def written(folder: Path, library: Path, kind: str, port: int) -> Written:
     command = [sys.executable, "-c", _WRITER, str(root), kind, str(port), str(_MODEL)]
     env = environment(library, root, log)
     subprocess.run(
-        [*command, str(NUM_SAVED)], env=os.environ | env, cwd=_TREE, check=True, timeout=300
+        [*command, str(NUM_SAVED)], env=os.environ | env, cwd=_TREE, check=True, timeout=500
     )
     return Written(root, read(log))

@@ -45,7 +45,7 @@ def build(folder: Path) -> Path:
         pytest.skip("there is no C compiler (cc, gcc or clang) to build tests/faults/power with")
     library = folder / "recorder.so"
     flags = ["-shared", "-fPIC", "-O1", "-ldl", "-lpthread"]
-    subprocess.run([compiler, str(_SOURCE), "-o", str(library), *flags], check=True, timeout=120)
+    subprocess.run([compiler, str(_SOURCE), "-o", str(library), *flags], check=True, timeout=500)
     return library
 
 

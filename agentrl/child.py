@@ -1,6 +1,6 @@
 """Runs one program so that it cannot outlive the process that started it.
 
-    python -m agentrl.cluster.child PARENT_PID PROGRAM [ARG ...]
+    python -m agentrl.child PARENT_PID PROGRAM [ARG ...]
 
 Asks the kernel for SIGKILL when the parent thread ends (`prctl(PR_SET_PDEATHSIG)`), checks that
 the parent was still alive at that moment, and becomes the program (`exec` keeps the request). This

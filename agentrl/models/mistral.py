@@ -1,8 +1,9 @@
-"""Mistral: Llama's decoder, in a checkpoint whose attention reaches over the whole context."""
+"""Mistral: a Llama that may see through a sliding window."""
 
 from typing import Any
 
-from agentrl.errors import ConfigError
+from msgspec.structs import replace
+
 from agentrl.models.architecture import Architecture
 from agentrl.models.decoder import FUSED, PARTS, read_decoder, tiny
 from agentrl.models.family import Family
@@ -10,17 +11,16 @@ from agentrl.models.family import Family
 __all__ = ["FAMILY"]
 
 
-def read(config: dict[str, Any]) -> Architecture:
-    """Refuses a sliding window, which nothing here computes."""
-    if config.get("sliding_window") is not None:
-        raise ConfigError(f"sliding_window {config['sliding_window']} is not supported, only null")
-    return read_decoder(config)
+def _read(config: dict[str, Any]) -> Architecture:
+    """A window of w tokens counts the token itself; a file that does not say has one of 4096."""
+    window = config.get("sliding_window", 4096)
+    return replace(read_decoder(config), window_size=(window - 1, 0) if window else None)
 
 
 FAMILY = Family(
     name="mistral",
     architectures=("MistralForCausalLM",),
-    read=read,
+    read=_read,
     parts=PARTS,
     tiny={**tiny("MistralForCausalLM", "mistral"), "sliding_window": None},
     engine_fused=FUSED,

@@ -1,0 +1,56 @@
+"""Returns of each token, with the KL in the reward, normalised over the batch; no groups."""
+
+from itertools import accumulate
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from agentrl.algorithms.base import TERMS, Algorithm
+from agentrl.algorithms.rows import Row
+from agentrl.config.run import RunConfig
+
+__all__ = ["ReinforcePlusPlus", "kl_penalty"]
+
+
+class ReinforcePlusPlus(Algorithm):
+    """`A_t = sum over k >= t of gamma^(k - t) r_k`, normalised over the iteration;
+    `r_k = -kl_coef (log pi_prox - log pi_ref)`, and R more at the last token.
+
+    REINFORCE++: Hu et al. 2025, section 3, https://arxiv.org/abs/2501.03262, which has no discount
+    (gamma 1); with one, slime's. Deviations: k runs over the sampled tokens of a trajectory
+    segment, each of which ends with the reward of its episode; tokens that are not trained pay no
+    KL; the ratio is to the start of the iteration.
+    """
+
+    reads = TERMS | {"eps_clip_c", "kl_coef", "gamma"}
+    requires = frozenset({"normalize_advantages"})
+
+    def __init__(self, cfg: RunConfig, args: Any) -> None:
+        super().__init__(cfg, args)
+        if cfg.kl_coef != 0:
+            compared = {"reference"} | ({"prox"} if self.needs.later_prox else set())
+            passes = self.needs.passes | compared
+            self.needs = msgspec.structs.replace(self.needs, passes=passes)
+
+    def token_advantages(self, row: Row) -> npt.NDArray[np.float32]:
+        sampled_L = row.columns["sampled"]
+        rewards_N = kl_penalty(row, self.cfg.kl_coef)[sampled_L]
+        rewards_N[-1:] += row.credit.value
+        returns = accumulate(rewards_N[::-1], lambda later, now: now + self.cfg.gamma * later)
+        advantages_L = np.zeros(len(sampled_L), np.float32)
+        advantages_L[sampled_L] = list(returns)[::-1]
+        return advantages_L
+
+
+def kl_penalty(row: Row, coefficient: float) -> npt.NDArray[np.float64]:
+    """`-coefficient (log pi - log pi_ref)` of each trained token, pi at the start of the iteration;
+    where the loss takes its ratio to the engine, that of the engine."""
+    columns = row.columns
+    if coefficient == 0:
+        return np.zeros(len(row.tokens_L))
+    policy_L = columns.get("prox", columns["mu"]).astype(np.float64)
+    penalty_L = -coefficient * (policy_L - columns["reference"])
+    found: npt.NDArray[np.float64] = np.where(columns["mask"], penalty_L, 0.0)
+    return found

@@ -1,0 +1,105 @@
+"""The weights of a run, judged before anything starts: by headers, manifests and sizes alone.
+
+What is read are the places that the learner will read: --hf-checkpoint, and what --load and
+--ref-load name, each a Hugging Face model, a checkpoint in Megatron's format, or a run's
+checkpoints. All that differs is told at once.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agentrl.config.answers import about_missing
+from agentrl.config.first_weights import kept_of, megatrons_of, models_of
+from agentrl.config.refusals import gather
+from agentrl.config.run import RunConfig
+from agentrl.errors import ConfigError
+from agentrl.model_dir import quantization
+
+if TYPE_CHECKING:
+    from agentrl.models.registry import Model
+
+__all__ = ["check_weights"]
+
+#: Of a checkpoint of ours, so much is compared with its digests here; the learner compares all.
+_DIGESTED_BYTES = 256 << 20
+
+
+def check_weights(config: RunConfig, model: "Model") -> list[str]:
+    """Notes for the user on the weights that a run of `model` begins with. Raises ConfigError for
+    those of another model or type, and DataError for damaged checkpoints of a run."""
+    return gather(partial(_check_precision, config), *_checks(config, model))
+
+
+def _checks(config: RunConfig, model: "Model") -> Iterator[Callable[[], list[str] | None]]:
+    named = models_of(config)
+    if not (config.is_supervised and config.load is not None):
+        named = {"--hf-checkpoint": str(config.hf_checkpoint), **named}
+    for flag, place in named.items():
+        yield partial(_check_model, flag, Path(place), config, model)
+    for flag, place in megatrons_of(config).items():
+        yield partial(_check_megatrons, flag, Path(place), model)
+    for flag, place in kept_of(config).items():
+        yield partial(_check_kept, flag, Path(place), model)
+
+
+def _check_model(flag: str, place: Path, config: RunConfig, model: "Model") -> None:
+    from agentrl.config.weights import read_shapes
+    from agentrl.models.headers import check_model, check_types
+    from agentrl.models.registry import open_model
+
+    if flag != "--hf-checkpoint" or config.load is None:
+        check_types(place)
+    if not quantization(place) and read_shapes(place):  # else that is told already
+        _naming(flag, check_model, place, model, open_model(place, config.model_family))
+
+
+def _check_megatrons(flag: str, place: Path, model: "Model") -> None:
+    from agentrl.config.torch_dist import folder_of, read_header
+    from agentrl.models.headers import check_header
+
+    folder = folder_of(place)
+    _naming(flag, check_header, folder, read_header(folder), model)
+
+
+def _check_kept(flag: str, place: Path, model: "Model") -> list[str]:
+    """The newest whole one of a run's checkpoints, which is what the learner takes."""
+    from agentrl.config.torch_dist import Header, read_index, weights_in
+    from agentrl.learner.checkpoints import find_whole
+    from agentrl.models.headers import check_header
+
+    found, damaged = find_whole(place, _DIGESTED_BYTES)
+    if found is None:
+        raise ConfigError(f"{flag} {place}: there is no checkpoint")
+    weights = weights_in(found.state, read_index(found.state))
+    _naming(flag, check_header, found.directory, Header(weights, {}), model)
+    notes = [f"{flag} passes over what is damaged: {why}" for why in damaged]
+    if damaged:
+        notes.append(f"{flag} {place}: {found.directory.name} is the newest that is whole")
+    if (size := sum(file.num_bytes for file in found.manifest.files.values())) > _DIGESTED_BYTES:
+        notes.append(
+            f"{flag} {found.directory}: of its {size} bytes, the contents of files of at most "
+            f"{_DIGESTED_BYTES} together are verified now, and all by the learner"
+        )
+    return notes
+
+
+def _naming(flag: str, check: Callable[..., None], *what: object) -> None:
+    """`check`, whose refusals name the flag."""
+    try:
+        check(*what)
+    except ConfigError as error:
+        raise ConfigError(f"{flag} {error}") from None
+
+
+def _check_precision(config: RunConfig) -> None:
+    """Refuse quantised weights where they would be trained, and engines of such a model where the
+    learner pushes: its weights come without the scales that such engines expect."""
+    places = {"--hf-checkpoint": str(config.hf_checkpoint), **models_of(config)}
+    if config.is_supervised and config.load is not None:
+        del places["--hf-checkpoint"]
+    for flag, place in places.items():
+        if kind := quantization(Path(place)):
+            what = f"{flag} {place} (quantization_config: {kind})"
+            raise ConfigError(about_missing("low-precision", [what]))

@@ -1,0 +1,185 @@
+"""Flags of slime whose answer depends on what else is given: the rules that `answers.toml` names.
+
+A rule sees the values of a run before they are checked, and which of them somebody gave. It tells
+that the flag is already so, sets what it means here, or refuses it with the numbers.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from agentrl.config import answers
+from agentrl.config.answers import Asked
+from agentrl.config.conditions import CONDITIONS
+from agentrl.config.facts import mode_of
+from agentrl.config.fields import own_fields
+from agentrl.config.places import checkpoints_of
+from agentrl.config.run import RunConfig
+from agentrl.config.unread import is_read
+from agentrl.shipped import CHAT_FORMATS
+
+__all__ = ["RULES", "Settled", "on_differences", "settle"]
+
+Values = Mapping[str, Any]
+
+_COUNT = re.compile(r"[1-9][0-9]{0,17}")
+_SFT = "slime.rollout.sft_rollout."
+_PLAIN = "slime.rollout.sglang_rollout.generate_rollout"
+_FULLY_ASYNC = "slime.rollout.fully_async_rollout.generate_rollout_fully_async"
+_AHEAD = (
+    "train_async.py generates while it trains and pushes; --async-buffer-size says how far ahead"
+)
+_IN_TURN = (
+    "this run generates and trains in turn; run train_async.py, with --async-buffer-size and "
+    "--max-staleness of 1 or more"
+)
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """What rules say: values that they set, with the flags that did, and lines for the user."""
+
+    values: dict[str, Any] = {}
+    said: dict[str, str] = {}
+    notes: list[str] = []
+    refused: list[str] = []
+
+
+def settle(asked: Iterable[Asked], values: Values, said: Mapping[str, str]) -> Settled:
+    """The answers to those of `asked` that a rule answers. `values` lack defaults; `said` are the
+    fields that somebody gave."""
+    last = {one.name: one for one in asked if one.row.rule and not answers.refusals([one])}
+    found = [RULES[one.row.rule](one, values, said) for one in last.values()]
+    return Settled(
+        {name: value for answer in found for name, value in answer.values.items()},
+        {name: text for answer in found for name, text in answer.said.items()},
+        [line for answer in found for line in answer.notes],
+        [line for answer in found for line in answer.refused],
+    )
+
+
+def on_differences(
+    asked: Iterable[Asked], config: RunConfig, said: Mapping[str, str]
+) -> Iterator[str]:
+    """For a command line that is slime's (it gives a flag that only slime has): where the defaults
+    of flags that it does not give are others here."""
+    slime = answers.rows("slime")
+    if not any(one.name in slime for one in asked):
+        return
+    yield "this command line is slime's: docs/from-slime.md tells where a meaning differs here"
+    for remark in answers.remarks():
+        is_meant = remark.when == "always" or (remark.when == "said") == (remark.field in said)
+        holds = not remark.needs or CONDITIONS[remark.needs].holds(config)
+        if is_meant and holds and is_read(config, remark.field):
+            yield remark.text.replace("{value}", str(getattr(config, remark.field)))
+
+
+def _value(values: Values, name: str) -> Any:
+    return values.get(name, own_fields()[name].default)
+
+
+def _is_so(one: Asked, why: str) -> Settled:
+    return Settled(notes=[f"{one.text}: already so: {why}"])
+
+
+def _refused(one: Asked, why: str) -> Settled:
+    return Settled(refused=[f"{one.text}: {why}"])
+
+
+def _batch(one: Asked, values: Values, said: Mapping[str, str]) -> Settled:
+    """Slime's batch of a step: the episodes of an iteration by its number of steps."""
+    groups, episodes = (_value(values, n) for n in ("rollout_batch_size", "n_samples_per_prompt"))
+    iteration = groups * episodes
+    product = f"--rollout-batch-size {groups} x --n-samples-per-prompt {episodes} = {iteration}"
+    if not _COUNT.fullmatch(one.words[0]):
+        return _refused(one, "it is a number of episodes, 1 or more")
+    size = int(one.words[0])
+    if "num_steps_per_rollout" in said:
+        steps = _value(values, "num_steps_per_rollout")
+        if size * steps == iteration:
+            return _is_so(one, f"{product} episodes in --num-steps-per-rollout {steps} steps")
+        return _refused(
+            one,
+            f"{product} episodes are not {steps} steps (--num-steps-per-rollout) of {size}; leave "
+            "one of the two out",
+        )
+    if iteration % size:
+        return _refused(
+            one,
+            f"{product} episodes cannot be shared by steps of {size}; make it a divisor of "
+            f"{iteration}",
+        )
+    steps = iteration // size
+    note = f"{one.text}: {product} episodes make --num-steps-per-rollout {steps}"
+    field = "num_steps_per_rollout"
+    return Settled({field: steps}, {field: one.text}, [note])
+
+
+def _supervised(one: Asked, values: Values, said: Mapping[str, str]) -> Settled:
+    """What slime's scripts of supervised training pass, and every such run is here."""
+    if mode_of(values) == "supervised":
+        return _is_so(one, one.row.says)
+    return _refused(one, one.row.otherwise)
+
+
+def _rollout(one: Asked, values: Values, said: Mapping[str, str]) -> Settled:
+    """What slime's own rollout functions do, this program does by itself."""
+    name = one.words[0]
+    if name.startswith(_SFT):
+        return _supervised(one, values, said)
+    if mode_of(values) != "supervised":
+        if name == _PLAIN:
+            return _is_so(one, "engines play the episodes of a task")
+        if name == _FULLY_ASYNC:
+            return _fully_async(one, values, said)
+    return Settled(refused=[answers.about_missing(one.row.waits, [one.text])])
+
+
+def _fully_async(one: Asked, values: Values, said: Mapping[str, str]) -> Settled:
+    """Generation that waits for neither training nor pushes: what train_async.py is for."""
+    if 0 in (_value(values, "async_buffer_size"), _value(values, "max_staleness")):
+        return _refused(one, _IN_TURN)
+    return _is_so(one, _AHEAD)
+
+
+def _loss_mask(one: Asked, values: Values, said: Mapping[str, str]) -> Settled:
+    """Slime's kind of loss mask says how a dialogue is written as tokens: our chat format."""
+    written = _value(values, "chat_format")
+    if one.words[0] == written:
+        return _is_so(one, f"--chat-format {written} says which tokens are the assistant's")
+    if one.words[0] in CHAT_FORMATS.places:
+        return _refused(
+            one,
+            f"--chat-format says which tokens are the assistant's, and is {written}; give "
+            f"--chat-format {one.words[0]}",
+        )
+    return Settled(refused=[answers.about_missing(one.row.waits, [one.text])])
+
+
+def _ckpt_step(one: Asked, values: Values, said: Mapping[str, str]) -> Settled:
+    """Which of the checkpoints that lie there is begun with, ours or Megatron's."""
+    name = "ref_load" if "ref" in one.name else "load"
+    place = values.get(name)
+    if place is None or not Path(place).is_dir():
+        return _is_so(one, f"there is nothing at --{name.replace('_', '-')}")
+    if not _COUNT.fullmatch(one.words[0]):
+        return _refused(one, "it is the number of an iteration, 1 or more")
+    numbered = [f"{kind}_{int(one.words[0]):07d}" for kind in ("iteration", "iter")]
+    if Path(place).name in numbered:
+        return _is_so(one, f"that is {place}")
+    for folder in (checkpoints_of(Path(place)) / numbered[0], Path(place, numbered[1])):
+        if folder.is_dir():
+            return Settled({name: str(folder)}, {name: one.text}, [f"{one.text}: {folder}"])
+    return _refused(one, f"there is neither {' nor '.join(numbered)} in {place}")
+
+
+RULES: dict[str, Callable[[Asked, Values, Mapping[str, str]], Settled]] = {
+    "batch": _batch,
+    "ckpt_step": _ckpt_step,
+    "fully_async": _fully_async,
+    "loss_mask": _loss_mask,
+    "rollout": _rollout,
+    "supervised": _supervised,
+}

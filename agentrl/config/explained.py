@@ -1,0 +1,166 @@
+"""What agentrl answers to each flag of a command line, one by one.
+
+The answers are those that the programs give: a flag is read as they read it, alone, and by rule
+where its answer depends on the others. What flags cannot do together, and what a model or this host
+cannot do, `--dry-run` tells. A value that only a run of a script can tell is not judged.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+import msgspec
+
+from agentrl.config import answers
+from agentrl.config.agreements import settle
+from agentrl.config.command_line import Program, read_flags
+from agentrl.config.fields import own_fields, synchronous_values
+from agentrl.config.given import GivenFlags
+from agentrl.config.launch_script import Argument
+from agentrl.config.refused import about_families
+
+__all__ = ["Explained", "explain"]
+
+Answer = Literal["works", "already so", "refused", "unknown"]
+_PASSED_ON = {
+    "megatron": "read by the learner, under Megatron's own name",
+    "sglang": "passed to the engines (SGLang)",
+    "router": "passed to the router (sglang-router)",
+}
+
+
+class Explained(msgspec.Struct, frozen=True):
+    """One flag with its words. `says`: what it means, why it is already so, or what to use."""
+
+    flag: str
+    values: tuple[Argument, ...]
+    answer: Answer
+    says: str
+
+    @property
+    def words(self) -> tuple[Argument, ...]:
+        """As they stand on the command line."""
+        return (Argument(self.flag), *self.values) if self.flag else self.values
+
+    @property
+    def value(self) -> str:
+        """What follows the flag."""
+        return " ".join(value.text for value in self.values)
+
+
+def explain(arguments: Iterable[Argument], program: Program = "train_async") -> list[Explained]:
+    """The answer of `program` to each flag, in their order."""
+    groups = list(_groups(arguments))
+    whole = GivenFlags(values=dict(synchronous_values()) if program == "train" else {})
+    for flag, values in groups:
+        if all(value.known for value in values):
+            read = _read(flag, values)
+            whole.values.update(read.values)
+            whole.said.update(read.said)
+    last = {flag: index for index, (flag, _) in enumerate(groups)}
+    return [
+        _repeated(found) if last[flag] != index else found
+        for index, (flag, values) in enumerate(groups)
+        for found in [_explained(flag, values, whole)]
+    ]
+
+
+def _groups(arguments: Iterable[Argument]) -> Iterator[tuple[str, tuple[Argument, ...]]]:
+    """Each flag with the words up to the next. A list that nobody knows stands for itself."""
+    flag = ""
+    values: list[Argument] = []
+    for argument in arguments:
+        is_list = argument.many
+        if argument.text.startswith("--") or is_list:
+            if flag or values:
+                yield flag, tuple(values)
+            flag, equals, value = ("", "", argument) if is_list else _parted(argument)
+            values = [value] if is_list or equals else []
+        else:
+            values.append(argument)
+    if flag or values:
+        yield flag, tuple(values)
+
+
+def _parted(argument: Argument) -> tuple[str, str, Argument]:
+    flag, equals, value = argument.text.partition("=")
+    return flag, equals, msgspec.structs.replace(argument, text=value)
+
+
+def _read(flag: str, values: tuple[Argument, ...]) -> GivenFlags:
+    return read_flags([flag, *(value.text for value in values)])
+
+
+def _explained(flag: str, values: tuple[Argument, ...], whole: GivenFlags) -> Explained:
+    if not flag:
+        return _without_flag(values)
+    read = _read(flag, values)
+    guessed = [value.text for value in values if not value.known]
+    if guessed and not _is_refused(flag):
+        return _unread(flag, values, guessed, asked=bool(read.asked))
+    settled = settle(read.asked, whole.values, whole.said)
+    refused = [
+        *read.refused,
+        *settled.refused,
+        *about_families(read.values),
+    ]
+    if refused:
+        says = " ".join(_bare(line, flag, values) for line in refused)
+        return Explained(flag, values, "refused", says)
+    notes = [
+        _bare(line, flag, values).removeprefix("already so: ")
+        for line in (*settled.notes, *answers.notes(read.asked))
+    ]
+    if not read.values and notes:
+        return Explained(flag, values, "already so", " ".join(notes))
+    return Explained(flag, values, "works", " ".join([*notes, _meaning(flag, read)]))
+
+
+def _bare(line: str, flag: str, values: tuple[Argument, ...]) -> str:
+    """A line without the flag that it begins with: the table shows that."""
+    whole = " ".join([flag, *(value.text for value in values)])
+    return line.removeprefix(f"{whole}: ").removeprefix(f"{flag}: ")
+
+
+def _without_flag(values: tuple[Argument, ...]) -> Explained:
+    text = " ".join(value.text for value in values)
+    if all(value.known for value in values):
+        return Explained("", values, "refused", f"{text}: these words follow no flag")
+    return Explained("", values, "unknown", "only a run of the script can tell what it holds")
+
+
+def _is_refused(flag: str) -> bool:
+    """Whether a flag is refused with any value."""
+    found = answers.row_of(flag)
+    return found is not None and found[1].state == "refused"
+
+
+def _unread(
+    flag: str, values: tuple[Argument, ...], guessed: list[str], *, asked: bool
+) -> Explained:
+    """A flag whose value nobody knows yet: its name is judged, and no value of one that is already
+    so for some values."""
+    alone = _read(flag, ())
+    if alone.refused and "unknown flag" in alone.refused[0]:
+        return Explained(flag, values, "refused", _bare(alone.refused[0], flag, values))
+    found = answers.row_of(flag)
+    says = found[1].says if asked and found else _meaning(flag, GivenFlags())
+    not_judged = f"{', '.join(guessed)} is not judged"
+    answer: Answer = "unknown" if asked else "works"
+    return Explained(flag, values, answer, "; ".join(filter(None, (says, not_judged))))
+
+
+def _meaning(flag: str, read: GivenFlags) -> str:
+    found = answers.row_of(flag)
+    field = own_fields().get(flag.removeprefix("--").removeprefix("no-").replace("-", "_"))
+    if found is not None and found[1].state == "works" and (found[1].says or found[1].differs):
+        return "; ".join(filter(None, (found[1].says, found[1].differs)))
+    if field is not None:
+        return field.help
+    return next((text for family, text in _PASSED_ON.items() if family in read.values), "")
+
+
+def _repeated(found: Explained) -> Explained:
+    field = own_fields().get(found.flag.removeprefix("--").replace("-", "_"))
+    if found.answer in ("refused", "unknown") or (field is not None and field.kind == "list"):
+        return found
+    return msgspec.structs.replace(found, says="given again further on, and the last one counts")

@@ -1,0 +1,125 @@
+"""Files of settings: `--config FILE`, and the `config.toml` of a run.
+
+Keys are those of the flags with underscores; settings of Megatron, SGLang and the router stand in
+tables of their own. A name that the table of answers knows is answered as on the command line, and
+so is each setting of a file that verl, AReaL or TRL reads.
+Refused: what is no file of settings, unknown names with the nearest, and values out of bounds.
+"""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from agentrl.config import answers, passthrough, peers
+from agentrl.config.answers import Asked
+from agentrl.config.fields import own_fields
+from agentrl.config.given import GivenFlags, take_of_family, take_own
+from agentrl.config.passthrough import FAMILIES, Family, family_of, spelled
+from agentrl.config.renames import setting_of_today
+from agentrl.errors import ConfigError
+from agentrl.nearest import nearest
+from agentrl.paths import kind_of
+
+__all__ = ["read_file"]
+
+
+def read_file(path: Path) -> GivenFlags:
+    """What a TOML or YAML file says. Raises ConfigError where it cannot be read."""
+    given = GivenFlags()
+    for name, value in _settings(path).items():
+        try:
+            _take(given, path, str(name), value)
+        except ConfigError as error:
+            given.refused.append(str(error))
+    given.refused.extend(f"{path}: {line}" for line in answers.refusals(given.asked))
+    return given
+
+
+def _take(given: GivenFlags, path: Path, name: str, value: Any) -> None:
+    key = name.replace("-", "_")
+    found = answers.row_of(name)
+    if found is not None and found[1].renamed:
+        given.asked.append(Asked(found[0], name))
+        if (today := setting_of_today(found[1], value)) is not None:
+            _take_flag(given, *today)
+    elif family := next((f for f in FAMILIES if f == key), None):
+        _take_table(given, family, value)
+    elif key in own_fields():
+        take_own(given, own_fields()[key], value)
+    elif found is not None and found[1].state != "works":
+        is_no = found[0] != "--" + name.replace("_", "-")
+        asked = Asked(found[0], name, _words(value, is_no=is_no))
+        if value is False and not is_no and found[1].state == "noted" and answers.refusals([asked]):
+            given.notes.append(f"{name} = false is as without it: {found[1].says}")
+        else:
+            given.asked.append(asked)
+    elif told := list(peers.told(name, value)):
+        given.refused.extend(f"{path}: unknown setting {line}" for line in told)
+    else:
+        raise ConfigError(
+            f"{path}: unknown setting {name}{nearest(key, own_fields())}; settings of Megatron, "
+            "SGLang and the router belong into tables [megatron], [sglang] and [router]"
+        )
+
+
+def _take_flag(given: GivenFlags, flag: str, value: Any) -> None:
+    """A setting under the name that its flag has."""
+    own = next((field for field in own_fields().values() if field.flag == flag), None)
+    if own is not None:
+        take_own(given, own, value)
+        return
+    family, name = family_of(flag)
+    given.values.setdefault(family, {})
+    take_of_family(given, family, name, value)
+
+
+def _words(value: Any, *, is_no: bool) -> tuple[str, ...]:
+    if isinstance(value, bool):
+        return (str(value is not is_no).lower(),)
+    return tuple(map(str, value)) if isinstance(value, list) else (str(value),)
+
+
+def _take_table(given: GivenFlags, family: Family, value: Any) -> None:
+    if not isinstance(value, dict):
+        raise ConfigError(f"{family} is {value!r}; it must be a table of settings by name")
+    given.values.setdefault(family, {})
+    for name, item in value.items():
+        key = str(name)
+        found = answers.row_of(spelled(family, key))
+        if found is not None and found[1].renamed:
+            given.asked.append(Asked(found[0], key))
+            if (today := setting_of_today(found[1], item)) is not None:
+                _take_flag(given, *today)
+            continue
+        take_of_family(given, family, passthrough.check_key(family, key, f"[{family}]"), item)
+
+
+def _settings(path: Path) -> dict[Any, Any]:
+    if path.suffix not in (".toml", ".yaml", ".yml"):
+        raise ConfigError(f"--config {path}: the name must end in .toml, .yaml or .yml")
+    if (kind := kind_of(path)) not in ("a file", "nothing"):
+        raise ConfigError(f"--config {path} is {kind}, not a file of settings")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--config {path} cannot be read: {error}") from None
+    data = _toml(text, path) if path.suffix == ".toml" else _yaml(text, path)
+    if not isinstance(data, dict):
+        raise ConfigError(f"--config {path} holds a {type(data).__name__}, not settings by name")
+    return data
+
+
+def _toml(text: str, path: Path) -> Any:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"--config {path} is not TOML: {error}") from None
+
+
+def _yaml(text: str, path: Path) -> Any:
+    import yaml
+
+    try:
+        return yaml.safe_load(text) or {}
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--config {path} is not YAML: {error}") from None

@@ -1,0 +1,209 @@
+"""Which weights a new run begins with, and whether `--load` names one that goes on.
+
+    --load X --save X, and X has checkpoints of a run that is there    that run is continued
+    --load       checkpoints (weights and optimizer), a Hugging Face model or a checkpoint in
+                 Megatron's own format (weights)
+    --ref-load   the same, where --load is not given or holds nothing of the kind
+    --hf-checkpoint   else
+
+`--ref-load` is the reference as well, where the loss has one; without it that is --hf-checkpoint.
+What is taken is said, and what is not there. An evaluation begins with what it is told, and with
+nothing else.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from agentrl.config.fields import own_fields
+from agentrl.config.places import CHECKPOINT, checkpoints_of, entries, id_of, newest_kept
+from agentrl.config.resume import has_begun
+from agentrl.config.run import RunConfig
+from agentrl.model_dir import CONFIG
+from agentrl.paths import kind_of
+
+__all__ = [
+    "about_weights",
+    "brings_optimizer",
+    "holds_megatron",
+    "holds_model",
+    "kept_of",
+    "megatrons_of",
+    "models_of",
+    "run_of_load",
+    "with_first_weights",
+    "without_load",
+]
+
+#: What Megatron writes beside or into its checkpoints.
+_MEGATRON = ("latest_checkpointed_iteration.txt", ".metadata", "common.pt")
+#: Megatron's flags by which a new run takes the weights and leaves the optimizer.
+_WEIGHTS_ALONE = ("no_load_optim", "finetune")
+_Content = Literal["a model", "checkpoints", "a checkpoint of Megatron's", "nothing"]
+
+
+def holds_model(place: str | Path) -> bool:
+    """Whether a Hugging Face model lies there."""
+    return _content(Path(place)) == "a model"
+
+
+def holds_megatron(place: str | Path) -> bool:
+    """Whether a checkpoint in Megatron's own format lies there."""
+    return _content(Path(place)) == "a checkpoint of Megatron's"
+
+
+def brings_optimizer(config: RunConfig) -> bool:
+    """Whether `--load` names checkpoints of ours, and more than their weights is wanted."""
+    if config.load is None or holds_model(config.load) or holds_megatron(config.load):
+        return False
+    return not any(config.megatron.get(name) for name in _WEIGHTS_ALONE)
+
+
+def models_of(config: RunConfig) -> dict[str, str]:
+    """The Hugging Face models whose weights the learner reads beside --hf-checkpoint, by flag."""
+    return _read_by_learner(config, "a model")
+
+
+def megatrons_of(config: RunConfig) -> dict[str, str]:
+    """The checkpoints in Megatron's own format that the learner reads, by flag."""
+    return _read_by_learner(config, "a checkpoint of Megatron's")
+
+
+def kept_of(config: RunConfig) -> dict[str, str]:
+    """The checkpoints of runs that the learner of a new run reads, by flag."""
+    return {} if config.is_continued else _read_by_learner(config, "checkpoints")
+
+
+def _read_by_learner(config: RunConfig, content: _Content) -> dict[str, str]:
+    named = {"--ref-load": config.ref_load}
+    if config.load != config.ref_load:
+        named["--load"] = config.load
+    return {f: place for f, place in named.items() if place and _content(Path(place)) == content}
+
+
+def run_of_load(values: Mapping[str, Any]) -> Path | None:
+    """The run that goes on because it saved where `--load` and `--save` are, if that is so."""
+    load, name = values.get("load"), values.get("run_id")
+    if values.get("resume", "auto") != "auto":
+        return None
+    if not _loads_where_it_saves(values) or values.get("eval_only"):
+        return None
+    kept = newest_kept(Path(str(load)).absolute())
+    if kept is None or name not in (None, kept.run_id):
+        return None
+    root = Path(values.get("run_dir", own_fields()["run_dir"].default))
+    for run in (root / kept.run_id, *entries(root)):
+        if has_begun(run) and id_of(run) == kept.run_id:
+            saved = checkpoints_of(run.absolute()).resolve()
+            return run if saved == kept.directory.parent.resolve() else None
+    return None
+
+
+def without_load(values: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """The flags of a run that is continued, which was begun with `before`. A script that loads
+    where it saves says how the run was to begin: its own folder is no other `--load`, and a
+    `--ref-load` that was not there then is not missed now."""
+    if not _loads_where_it_saves(values):
+        return dict(values)
+    dropped = {"load"}
+    if "ref_load" not in before and not _has_reference({**before, **values}):
+        dropped.add("ref_load")
+    return {name: value for name, value in values.items() if name not in dropped}
+
+
+def with_first_weights(values: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The settings of a new run, with what it begins with as `load`, and notes on that."""
+    if values.get("eval_only"):
+        return values, []
+    load, ref = values.get("load"), values.get("ref_load")
+    kinds = {place: _content(Path(place)) for place in (load, ref) if place is not None}
+    missing = [
+        f"{flag} {place}: {_lacking(Path(place))}"
+        for flag, place in (("--load", load), ("--ref-load", ref))
+        if place is not None and kinds[place] == "nothing"
+    ]
+    chosen = next(
+        (place for place in (load, ref) if kinds.get(place, "nothing") != "nothing"), None
+    )
+    if chosen is not None:
+        flag = "--load" if chosen == load else "--ref-load"
+        taken = f"{flag} {chosen}: {_taken(Path(chosen), kinds[chosen])}"
+        if kinds[chosen] == "checkpoints" and _loads_where_it_saves(values):
+            taken += " (for that run to go on, its directory must be in --run-dir)"
+    else:
+        taken = f"the first weights are those of --hf-checkpoint {values.get('hf_checkpoint')}"
+    notes = [*missing, *([taken] if missing or chosen else []), *_on_save(values)]
+    if ref and kinds[ref] == "nothing" and not _has_reference(values):
+        ref = None
+    return {**values, "load": chosen, "ref_load": ref}, notes
+
+
+def _has_reference(values: Mapping[str, Any]) -> bool:
+    """As `RunConfig.has_reference`, of settings by name."""
+    return bool(values.get("use_kl_loss") or values.get("kl_coef"))
+
+
+def about_weights(config: RunConfig) -> Iterator[str]:
+    """A line for each place of weights that cannot be read as such."""
+    for flag, place in (("--load", config.load), ("--ref-load", config.ref_load)):
+        content = None if place is None else _content(Path(place))
+        if content == "nothing" and flag == "--ref-load" and config.mode == "policy":
+            yield (
+                f"--ref-load {place}: {_lacking(Path(str(place)))}, and the KL compares with it; "
+                "name a Hugging Face model, a run or its checkpoints, or leave it out: the "
+                "reference then is --hf-checkpoint"
+            )
+
+
+def _loads_where_it_saves(values: Mapping[str, Any]) -> bool:
+    load, save = values.get("load"), values.get("save")
+    return bool(load and save) and Path(str(load)).resolve() == Path(str(save)).resolve()
+
+
+def _content(place: Path) -> _Content:
+    if not place.is_dir():
+        return "nothing"
+    if any(CHECKPOINT.fullmatch(p.name) and p.is_dir() for p in (place, *entries(place))):
+        return "checkpoints"
+    if (place / CONFIG).is_file():
+        return "a model"
+    if any((place / name).exists() for name in _MEGATRON):
+        return "a checkpoint of Megatron's"
+    return "nothing"
+
+
+def _lacking(place: Path) -> str:
+    kind = kind_of(place)
+    if kind == "nothing":
+        return f"there is no folder {place}"
+    if kind != "a directory":
+        return f"it is {kind}"
+    if not os.access(place, os.R_OK | os.X_OK):
+        return "it may not be read by you"
+    return "it holds no model and no checkpoint" if entries(place) else "it is empty"
+
+
+def _taken(place: Path, content: _Content) -> str:
+    if content == "a model":
+        return "the first weights are those of this Hugging Face model"
+    if content == "a checkpoint of Megatron's":
+        return "the first weights are those of this checkpoint of Megatron's; the optimizer is new"
+    kept = newest_kept(place)
+    if kept is None:
+        return "the first weights and the optimizer are those of its newest checkpoint"
+    return (
+        f"the first weights and the optimizer are those of {kept.directory.name} of the run "
+        f"{kept.run_id}; a new run begins, whose iterations, tasks and learning rate count from "
+        "its own start"
+    )
+
+
+def _on_save(values: Mapping[str, Any]) -> Iterator[str]:
+    """A folder that other runs save to: nothing in it is ever replaced."""
+    kept = newest_kept(Path(values["save"])) if values.get("save") else None
+    if kept is not None:
+        yield (
+            f"--save {values['save']} holds checkpoints of the run {kept.run_id}, which stay as "
+            "they are: this run's go into a folder there that is called by its id"
+        )

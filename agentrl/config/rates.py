@@ -1,0 +1,93 @@
+"""The course of the learning rate, in optimizer steps of the run, and what Megatron's rule for it
+cannot do (`agentrl.learner.megatron.schedule` applies the rule)."""
+
+from collections.abc import Iterator, Sized
+
+import msgspec
+
+from agentrl.config.run import RunConfig
+from agentrl.errors import ConfigError
+
+__all__ = ["about_rates", "decay_steps", "warmup_steps", "with_end"]
+
+
+def decay_steps(config: RunConfig, total_steps: int | None) -> int | None:
+    """Steps from the first one to the end of the decay; None where there is no end."""
+    return config.lr_decay_iters or total_steps
+
+
+def warmup_steps(config: RunConfig, total_steps: int | None) -> float:
+    """Steps of the warm-up. A fraction is of all steps to the end of the decay, as in Megatron."""
+    if config.lr_warmup_fraction is None:
+        return config.lr_warmup_iters
+    return config.lr_warmup_fraction * (decay_steps(config, total_steps) or 0)
+
+
+def with_end(config: RunConfig, tasks: object) -> RunConfig:
+    """`config` with the steps that its `tasks` are enough for, where the rate needs an end and no
+    flag gives one."""
+    if not _wants_end(config) or config.num_rollout or config.lr_decay_iters:
+        return config
+    if not isinstance(tasks, Sized):
+        raise ConfigError(_no_end(config))
+    iterations = max(1, len(tasks) * (config.num_epoch or 1) // config.rollout_batch_size)
+    return msgspec.structs.replace(config, lr_decay_iters=iterations * config.num_steps_per_rollout)
+
+
+def about_rates(config: RunConfig) -> Iterator[str]:
+    """What contradicts itself in the flags of the learning rate, with the numbers."""
+    if config.min_lr > config.lr:
+        yield f"--min-lr {config.min_lr:g} is above --lr {config.lr:g}; a decay would rise"
+    if config.lr_warmup_init > config.lr:
+        yield (
+            f"--lr-warmup-init {config.lr_warmup_init:g} is above --lr {config.lr:g}; a warm-up "
+            "would fall"
+        )
+    if config.lr_warmup_fraction is not None and config.lr_warmup_iters:
+        yield (
+            f"--lr-warmup-fraction {config.lr_warmup_fraction:g} and --lr-warmup-iters "
+            f"{config.lr_warmup_iters} both say how long the warm-up is; give one"
+        )
+    total = config.num_rollout and config.num_rollout * config.num_steps_per_rollout
+    end, warmup = decay_steps(config, total), warmup_steps(config, total)
+    if end is not None:
+        yield from _about_end(config, end, warmup)
+    elif _wants_end(config) and config.prompt_data is None:  # rows can be counted
+        yield _no_end(config)
+
+
+def _wants_end(config: RunConfig) -> bool:
+    return config.lr_decay_style != "constant" or config.lr_warmup_fraction is not None
+
+
+def _no_end(config: RunConfig) -> str:
+    is_constant = config.lr_decay_style == "constant"
+    asking = "--lr-warmup-fraction" if is_constant else f"--lr-decay-style {config.lr_decay_style}"
+    ends = "--num-rollout" if is_constant else "--num-rollout, or --lr-decay-iters"
+    return f"{asking} needs to know how many steps there are: give {ends}"
+
+
+def _about_end(config: RunConfig, end: int, warmup: float) -> Iterator[str]:
+    style = config.lr_decay_style
+    if style == "constant":
+        return
+    if warmup >= end:
+        yield (
+            f"--lr-decay-style {style} has no steps: it ends at {end} (--lr-decay-iters, or "
+            "--num-rollout x --num-steps-per-rollout) and the warm-up takes "
+            f"{warmup:g} (--lr-warmup-iters, --lr-warmup-fraction); lower the warm-up"
+        )
+    if style == "inverse-square-root" and not warmup:
+        yield (
+            "--lr-decay-style inverse-square-root falls from the end of a warm-up, by the root of "
+            "the steps since the first one; give --lr-warmup-iters or --lr-warmup-fraction"
+        )
+    if style != "WSD":
+        return
+    if config.lr_wsd_decay_iters is None:
+        yield "--lr-decay-style WSD needs --lr-wsd-decay-iters: the steps of its last part"
+    elif warmup + config.lr_wsd_decay_iters > end:
+        yield (
+            f"--lr-wsd-decay-iters {config.lr_wsd_decay_iters} and a warm-up of {warmup:g} steps "
+            f"are more than the {end} steps of the whole; lower one of them"
+        )

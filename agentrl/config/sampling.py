@@ -1,0 +1,60 @@
+"""How turns are sampled and how long they may be: those of training, and those of evaluations.
+
+An evaluation takes from training what it is not told otherwise (`--eval-*`). Engines return the
+probabilities of all tokens to training alone: evaluations may cut them off.
+"""
+
+from collections.abc import Iterator
+
+from agentrl.config.run import RunConfig
+from agentrl.types import SamplingParams
+
+__all__ = ["about_sampling", "evaluation_turns", "notes_on_sampling", "training_turns"]
+
+
+def training_turns(config: RunConfig) -> SamplingParams:
+    """How turns of training are sampled."""
+    return SamplingParams(
+        temperature=config.rollout_temperature,
+        top_p=config.rollout_top_p,
+        top_k=config.rollout_top_k,
+        max_new_tokens=config.rollout_max_response_len,
+        stop_token_ids=tuple(config.rollout_stop_token_ids),
+    )
+
+
+def evaluation_turns(config: RunConfig) -> SamplingParams:
+    """How turns of evaluations are sampled."""
+    training = training_turns(config)
+    return SamplingParams(
+        temperature=config.evaluation_temperature,
+        top_p=training.top_p if config.eval_top_p is None else config.eval_top_p,
+        top_k=training.top_k if config.eval_top_k is None else config.eval_top_k,
+        max_new_tokens=config.eval_max_response_len or training.max_new_tokens,
+        stop_token_ids=training.stop_token_ids,
+    )
+
+
+def about_sampling(config: RunConfig) -> Iterator[str]:
+    """What no engine can sample, or no learner train on."""
+    top_p, top_k = config.rollout_top_p, config.rollout_top_k
+    if config.mode == "policy" and (top_p < 1 or top_k != -1):
+        yield (
+            f"--rollout-top-p {top_p:g} and --rollout-top-k {top_k}: training needs the "
+            "probabilities of all tokens, and engines return none for those that were cut off; use "
+            "1 and -1 (--rollout-temperature is free, and so are --eval-top-p and --eval-top-k)"
+        )
+    elif evaluation_turns(config).top_k == 0:
+        flag = "--rollout-top-k" if config.eval_top_k is None else "--eval-top-k"
+        yield f"{flag} 0 leaves no token to choose from; give 1 or more, or -1 for all of them"
+
+
+def notes_on_sampling(config: RunConfig) -> Iterator[str]:
+    """What a user may not expect of evaluations."""
+    samples = config.n_samples_per_eval_prompt
+    if samples > 1 and config.evaluation_temperature == 0:
+        flag = "rollout" if config.eval_temperature is None else "eval"
+        yield (
+            f"--n-samples-per-eval-prompt {samples} at --{flag}-temperature 0: the {samples} "
+            "answers to a task are equal, and their mean is that of one; give --eval-temperature"
+        )

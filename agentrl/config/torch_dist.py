@@ -1,0 +1,229 @@
+"""Checkpoints in Megatron's format ("torch_dist"): where they lie, and what they say they hold.
+
+    FOLDER/latest_checkpointed_iteration.txt    "10", or "release" for weights that were converted
+    FOLDER/iter_0000010/ or FOLDER/release/     .metadata, common.pt, metadata.json, __0_0.distcp
+
+The header of such a folder is two pickles, which `unpickle.py` reads in a process of its own. What
+it answers is checked: plain file names, boxes within their tensors and their files. Refused by
+name: other formats of Megatron, what is cut short, and whatever no checkpoint needs. Our own
+checkpoints are never read by this.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from math import prod
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from agentrl.errors import ConfigError, DataError
+from agentrl.paths import kind_of
+
+__all__ = [
+    "INDEX",
+    "TRACKER",
+    "Chunk",
+    "Header",
+    "Index",
+    "Whole",
+    "folder_of",
+    "is_weight",
+    "read_header",
+    "read_index",
+    "weights_in",
+]
+
+#: In a checkpoint of ours, the same as `.metadata`, as JSON.
+INDEX = "index.json"
+TRACKER = "latest_checkpointed_iteration.txt"
+_READER = Path(__file__).with_name("unpickle.py")
+_TIMEOUT_S = 600
+_NUMBER = Annotated[int, Meta(ge=0)]
+#: How an archive of torch's begins, and the record that it ends with.
+_ARCHIVE_ENDS, _ARCHIVE_END_BYTES = [b"PK\x03\x04", b"PK\x05\x06"], 22
+_WEIGHTS = ("embedding.", "decoder.", "output_layer.", "mtp.")
+
+
+class Chunk(msgspec.Struct, frozen=True):
+    """A box of a whole tensor: where it lies in the whole, and in which bytes of which file."""
+
+    offset: tuple[_NUMBER, ...]
+    sizes: tuple[_NUMBER, ...]
+    file: str
+    start: _NUMBER
+    num_bytes: _NUMBER
+
+
+class Whole(msgspec.Struct, frozen=True):
+    """A whole tensor: the name of its torch type, its shape, its boxes without gaps or overlap."""
+
+    dtype: str
+    shape: tuple[_NUMBER, ...]
+    chunks: list[Chunk]
+
+
+Index = dict[str, Whole]
+
+
+class Header(msgspec.Struct, frozen=True):
+    """The weights of a checkpoint, and plain ones of the arguments that it was written under."""
+
+    tensors: Index
+    arguments: dict[str, Any]
+
+
+def is_weight(key: str) -> bool:
+    """Whether a tensor of a checkpoint is one of the model, and not of its optimizer."""
+    return key.startswith(_WEIGHTS)
+
+
+def folder_of(place: Path) -> Path:
+    """The checkpoint that the tracker of `place` names, or `place` itself. Raises ConfigError."""
+    tracker = place / TRACKER
+    try:
+        said = tracker.read_bytes()[:64].decode("ascii", "replace").strip()
+    except FileNotFoundError:
+        return place
+    except OSError as error:
+        raise ConfigError(f"{tracker} cannot be read: {error.strerror}") from None
+    if said == "release":
+        return place / said
+    if not said.isdecimal():
+        raise ConfigError(f"{tracker} says {said!r}, which is no iteration")
+    return place / f"iter_{int(said):07d}"
+
+
+def read_index(directory: Path) -> Index:
+    """What a checkpoint of ours says it holds; DataError when it does not say."""
+    path = directory / INDEX
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Index)
+    except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise DataError(f"{path} is not an index of tensors: {error}") from None
+
+
+def read_header(place: Path) -> Header:
+    """What the checkpoint at `place` says it holds. Raises ConfigError, naming the file."""
+    folder = folder_of(place)
+    _check_format(folder)
+    environment = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
+    try:
+        done = subprocess.run(  # noqa: S603 - ourselves, no shell
+            [sys.executable, "-IS", str(_READER), str(folder)],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise ConfigError(f"{folder}: its header takes more than {_TIMEOUT_S} s to read") from None
+    if done.returncode != 0:
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        why = said[-1] if said else f"its reader ended with status {done.returncode}"
+        raise ConfigError(f"{folder} is no checkpoint that can be read: {why}")
+    try:
+        header = msgspec.json.decode(done.stdout, type=Header)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise ConfigError(f"{folder}: its header is broken: {error}") from None
+    return Header(weights_in(folder, header.tensors), header.arguments)
+
+
+def weights_in(folder: Path, index: Index) -> Index:
+    """The tensors of the model in `index`, which lie in the files of `folder` as it says. Raises
+    ConfigError."""
+    weights = {key: whole for key, whole in index.items() if is_weight(key)}
+    if not weights:
+        raise ConfigError(f"{folder} holds no weights of a model")
+    _check_places(folder, weights)
+    return weights
+
+
+class _Format(msgspec.Struct):
+    sharded_backend: str
+    sharded_backend_version: int = 1
+
+
+def _check_format(folder: Path) -> None:
+    path = folder / "metadata.json"
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=_Format)
+    except OSError:
+        other = next((path.name for path in sorted(folder.glob("mp_rank_*"))), None)
+        lack = f"it has {other}, Megatron's older format" if other else f"it has no {path.name}"
+        raise ConfigError(
+            f"{folder} is no checkpoint of Megatron's format torch_dist: {lack}"
+        ) from None
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} is broken: {error}") from None
+    if (found.sharded_backend, found.sharded_backend_version) != ("torch_dist", 1):
+        raise ConfigError(
+            f"{folder} is a checkpoint of Megatron's format {found.sharded_backend} "
+            f"{found.sharded_backend_version}; torch_dist 1 can be read"
+        )
+
+
+def _check_places(folder: Path, tensors: Index) -> None:
+    """Boxes lie within their tensors, as many as fill it, and their bytes within plain files, which
+    have an archive of torch's there."""
+    sizes: dict[str, int] = {}
+    for key, whole in tensors.items():
+        if 0 in whole.shape:
+            raise ConfigError(f"{folder}: {key} of shape {whole.shape} holds no number")
+        if sum(prod(chunk.sizes) for chunk in whole.chunks) != prod(whole.shape):
+            raise ConfigError(f"{folder}: the boxes of {key} do not make up its {whole.shape}")
+        for chunk in whole.chunks:
+            axes = zip(chunk.offset, chunk.sizes, whole.shape, strict=False)
+            is_within = all(start + size <= end for start, size, end in axes)
+            if not len(chunk.offset) == len(chunk.sizes) == len(whole.shape) or not is_within:
+                raise ConfigError(f"{folder}: a box of {key} lies outside its {whole.shape}")
+            if prod(chunk.sizes) * _item_bytes(whole.dtype) > chunk.num_bytes:
+                raise ConfigError(
+                    f"{folder}: {chunk.num_bytes} bytes cannot hold the {chunk.sizes} of {key} in "
+                    f"{whole.dtype}"
+                )
+            if chunk.file not in sizes:
+                sizes[chunk.file] = _size(folder, chunk.file)
+            if chunk.start + chunk.num_bytes > sizes[chunk.file]:
+                raise ConfigError(
+                    f"{folder / chunk.file} is cut short: {key} ends at byte "
+                    f"{chunk.start + chunk.num_bytes} and it has {sizes[chunk.file]}; fetch it "
+                    "again"
+                )
+    _check_archives(folder, tensors)
+
+
+def _check_archives(folder: Path, tensors: Index) -> None:
+    """Each box is an archive from its first byte to its last: what was never written is zeros."""
+    boxes: dict[str, list[tuple[str, Chunk]]] = {}
+    for key, whole in tensors.items():
+        for chunk in whole.chunks:
+            boxes.setdefault(chunk.file, []).append((key, chunk))
+    for name, inside in boxes.items():
+        with (folder / name).open("rb", buffering=0) as file:
+            for key, chunk in inside:
+                ends = [os.pread(file.fileno(), 4, chunk.start)]
+                last = chunk.start + chunk.num_bytes - _ARCHIVE_END_BYTES
+                ends.append(os.pread(file.fileno(), 4, last) if last > chunk.start else b"")
+                if ends != _ARCHIVE_ENDS:
+                    raise ConfigError(
+                        f"{folder / name} is damaged: it has no tensor at byte {chunk.start}, where"
+                        f" {key} is to be; fetch it again"
+                    )
+
+
+def _item_bytes(dtype: str) -> int:
+    """At the least."""
+    digits = re.search(r"\d+", dtype)
+    return int(digits[0]) // 8 if digits else 1
+
+
+def _size(folder: Path, name: str) -> int:
+    path = folder / name
+    if path.parent == folder and name.endswith(".distcp") and kind_of(path) == "a file":
+        return path.stat().st_size
+    raise ConfigError(f"{folder} names {name!r:.80}, and there is no such file in it")

@@ -1,0 +1,214 @@
+"""Says what a checkpoint in Megatron's format holds, and runs nothing of what is in it.
+
+    python -IS unpickle.py FOLDER     one JSON object on stdout, or one line on stderr
+
+`.metadata` and `common.pt` are pickles: programs that call whatever they name. Here a name must be
+in `_ALLOWED`, and what the program gets for it is a plain record, never the thing itself: nothing
+is imported, nothing of theirs is called. This process has its own memory limit and can open neither
+a file nor a socket once it has read the two. It needs the standard library alone, and only
+`agentrl.config.torch_dist` starts it.
+"""
+
+import io
+import json
+import math
+import pickle
+import resource
+import sys
+import zipfile
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+_MEMORY_BYTES = 4 << 30
+_CPU_S = 300
+_FILE_BYTES = 512 << 20
+#: Types of numbers, by torch's names.
+_DTYPES = (
+    *("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "bool"),
+    *("uint8", "int8", "int16", "int32", "int64"),
+)
+_STORAGES = ("Float", "Double", "Half", "BFloat16", "Byte", "Char", "Short", "Int", "Long", "Bool")
+#: What a checkpoint may name, module by module: what torch and megatron-core write themselves.
+_ALLOWED: dict[str, tuple[str, ...]] = {
+    "_codecs": ("encode",),
+    "_io": ("BytesIO",),
+    "argparse": ("Namespace",),
+    "builtins": ("bytearray", "frozenset", "getattr", "set", "slice"),
+    "collections": ("OrderedDict", "defaultdict"),
+    "megatron.core.dist_checkpointing.strategies.torch": ("MCoreMetadata", "MCoreSavePlan"),
+    "megatron.core.enums": ("ModelType",),
+    "megatron.core.optimizer.optimizer_config": ("OptimizerConfig",),
+    "megatron.core.rerun_state_machine": ("RerunDiagnostic", "RerunMode", "RerunState"),
+    "megatron.core.transformer.enums": (
+        *("AttnBackend", "AttnMaskType", "AttnType", "CudaGraphScope", "LayerType", "ModelType"),
+    ),
+    "numpy": ("dtype", "ndarray"),
+    "numpy._core.multiarray": ("_reconstruct", "scalar"),
+    "numpy.core.multiarray": ("_reconstruct", "scalar"),
+    "numpy.dtypes": ("UInt32DType",),
+    "pathlib": ("Path", "PosixPath"),
+    "signal": ("Signals",),
+    "torch": (*_DTYPES, "Size", "device", "strided", *(f"{name}Storage" for name in _STORAGES)),
+    "torch._utils": ("_rebuild_parameter", "_rebuild_tensor_v2"),
+    "torch.distributed._shard.sharded_tensor.metadata": ("MEM_FORMAT_ENCODING", "TensorProperties"),
+    "torch.distributed.checkpoint.filesystem": ("_StorageInfo", "_StoragePrefix"),
+    "torch.distributed.checkpoint.metadata": (
+        *("BytesStorageMetadata", "ChunkStorageMetadata", "Metadata", "MetadataIndex"),
+        *("StorageMeta", "TensorProperties", "TensorStorageMetadata", "_MEM_FORMAT_ENCODING"),
+    ),
+    "torch.distributed.checkpoint.planner": (
+        *("BytesIOWriteData", "SavePlan", "TensorWriteData", "WriteItem", "WriteItemType"),
+    ),
+    "torch.serialization": ("_get_layout",),
+    "torch.storage": ("UntypedStorage",),
+    "types": ("SimpleNamespace",),
+}
+
+
+class _Record:
+    """Stands for an object: what it was made of, and the state that it was given."""
+
+    made_of: tuple[Any, ...]
+    state: Any
+
+    def __new__(cls, *made_of: Any) -> "_Record":
+        record = object.__new__(cls)
+        record.made_of, record.state = made_of, None
+        return record
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+    def __getitem__(self, name: str) -> Any:
+        return self.state[name]
+
+
+class _Items(dict[Any, Any]):
+    """Stands for a dictionary of another class."""
+
+    def __init__(self, *_made_of: Any) -> None: ...
+
+
+def _size(*made_of: Any) -> tuple[Any, ...]:
+    """Stands for torch.Size."""
+    (axes,) = made_of
+    return tuple(axes) if isinstance(axes, list | tuple) else ()
+
+
+@cache
+def _stand_in(module: str, name: str) -> Any:
+    if name not in _ALLOWED.get(module, ()):
+        raise pickle.UnpicklingError(f"it names {module}.{name}, which no checkpoint needs")
+    if name in _DTYPES:
+        return name
+    if module == "collections":
+        return _Items
+    return _size if name == "Size" else type(name, (_Record,), {})
+
+
+class _Reader(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        return _stand_in(module, name)
+
+    def persistent_load(self, _key: Any) -> Any:
+        return None  # the memory of a tensor: none is read here
+
+
+def tensors(data: bytes) -> dict[str, Any]:
+    """Every whole tensor of `.metadata`: its type, its shape, and which box lies where."""
+    metadata = _Reader(io.BytesIO(data)).load()
+    places = {
+        (at["fqn"], tuple(at.state.get("offset") or ())): place
+        for at, place in metadata["storage_data"].items()
+    }
+    return {
+        _text(key): _whole(key, facts, places)
+        for key, facts in metadata["state_dict_metadata"].items()
+        if type(facts).__name__ == "TensorStorageMetadata"
+    }
+
+
+def _whole(key: str, facts: Any, places: dict[Any, Any]) -> dict[str, Any]:
+    chunks = []
+    for chunk in facts["chunks"]:
+        place = places[key, tuple(chunk["offsets"])]
+        if place.state.get("transform_descriptors"):
+            raise ValueError(f"{key} is compressed")
+        chunks.append(
+            {
+                "offset": _numbers(chunk["offsets"]),
+                "sizes": _numbers(chunk["sizes"]),
+                "file": _text(place["relative_path"]),
+                "start": _number(place["offset"]),
+                "num_bytes": _number(place["length"]),
+            }
+        )
+    properties = facts["properties"].state
+    dtype = properties["dtype"] if isinstance(properties, dict) else properties[0]
+    return {"dtype": _text(dtype), "shape": _numbers(facts["size"]), "chunks": chunks}
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{type(value).__name__} where text belongs")
+    return str(value)
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 62:
+        raise TypeError("no size or offset where one belongs")
+    return value
+
+
+def _numbers(values: Any) -> list[int]:
+    return [_number(value) for value in values]
+
+
+def common(data: bytes) -> dict[str, Any]:
+    """The arguments in `common.pt` of the run that wrote it, as far as they are plain values."""
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        (entry,) = (each for each in archive.infolist() if each.filename.endswith("/data.pkl"))
+        if entry.compress_type != zipfile.ZIP_STORED:
+            raise ValueError("it is compressed")
+        state = _Reader(io.BytesIO(archive.read(entry))).load()
+    given = state.get("args") if isinstance(state, dict) else None
+    return dict(_plain(given.state)) if isinstance(given, _Record) and given.state else {}
+
+
+def _plain(values: dict[Any, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        is_number = type(value) is int and abs(value) < 1 << 62
+        is_number |= type(value) is float and math.isfinite(value)
+        if isinstance(name, str) and (is_number or type(value) in (bool, str)):
+            yield name, value
+
+
+def main(folder: Path) -> None:
+    """Read the two files, lock the door, and say what they hold."""
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CPU, (_CPU_S, _CPU_S))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    data = {}
+    for name in (".metadata", "common.pt"):
+        with (folder / name).open("rb") as file:
+            data[name] = file.read(_FILE_BYTES + 1)
+        if len(data[name]) > _FILE_BYTES:
+            sys.exit(f"{name} has more than {_FILE_BYTES} bytes")
+    "".encode("cp437")  # names in archives: the codec is a file
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
+    found: dict[str, Any] = {}
+    for name, answer, read in (
+        (".metadata", "tensors", tensors),
+        ("common.pt", "arguments", common),
+    ):
+        try:
+            found[answer] = read(data.pop(name))
+        except Exception as error:  # whatever hostile bytes lead to
+            sys.exit(f"{name} cannot be read: {type(error).__name__}: {str(error)[:300]!a}")
+    sys.stdout.write(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

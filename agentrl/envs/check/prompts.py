@@ -1,0 +1,119 @@
+"""The first rows of --prompt-data as prompts, before anything starts: what a run would only say row
+by row.
+
+Looked at are the environments for rows of a prompt and a label, whose `reset` reads a row and
+nothing else. A row that gives no prompt or lacks its label fails its group, a prompt that does not
+fit has it filtered: both are counted here and told. Refused: rows of which none can be trained.
+"""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import msgspec
+
+from agentrl.config.conditions import ROW_ENVS
+from agentrl.config.model import read_model
+from agentrl.config.run import RunConfig
+from agentrl.envs.chat_formats import open_chat_format
+from agentrl.envs.check.dry_reset import make_env
+from agentrl.envs.registry import load_env
+from agentrl.envs.single_turn import SingleTurnEnv
+from agentrl.envs.sources import RowSource
+from agentrl.envs.tasks import open_source
+from agentrl.errors import AgentRLError, ConfigError, EnvError, TextTooLongError
+from agentrl.tokens.formats.base import ChatFormat
+from agentrl.types import Task
+
+__all__ = ["ROWS", "check_prompts"]
+
+#: Rows that are looked at, and seconds after which no further one is.
+ROWS, LIMIT_S = 1000, 10.0
+
+
+class _Seen(msgspec.Struct):
+    """What the rows so far have shown. `longest`: tokens, and the task."""
+
+    num_rows: int = 0
+    num_bad: int = 0
+    num_long: int = 0
+    first_bad: str = ""
+    longest: tuple[int, str] = (0, "")
+
+
+def check_prompts(config: RunConfig) -> list[str]:
+    """Notes on the first rows of `config`. Raises ConfigError where no prompt of them fits."""
+    if config.mode != "policy" or config.prompt_data is None or config.env not in ROW_ENVS:
+        return []
+    room, flag = _room(config)
+    try:
+        cls = load_env(config.env)
+        source, env = open_source(config, cls), make_env(cls, config.env_args)
+        chat = open_chat_format(config.chat_format, str(config.hf_checkpoint))
+    except AgentRLError:
+        return []  # the checks of each say it
+    assert isinstance(source, RowSource)
+    assert isinstance(env, SingleTurnEnv)
+    seen = anyio.run(_look, source, env, chat, room)
+    if seen.num_long == seen.num_rows > 0:
+        raise ConfigError(
+            f"no prompt of the first {seen.num_rows} rows of --prompt-data fits {room} tokens "
+            f"({flag}): the shortest rows have to, or raise it; {_longest(seen)}"
+        )
+    return [*_notes(seen, room, flag)]
+
+
+def _room(config: RunConfig) -> tuple[int, str]:
+    """Tokens that a first prompt may have, and what says so."""
+    if config.rollout_max_prompt_len is not None:
+        return config.rollout_max_prompt_len, "--rollout-max-prompt-len"
+    model = read_model(Path(str(config.hf_checkpoint))).max_context or 2**31
+    context = min(model, config.rollout_max_context_len or model)
+    return context - 2, "what the context leaves"
+
+
+async def _look(source: RowSource, env: SingleTurnEnv, chat: ChatFormat, room: int) -> _Seen:
+    seen, until = _Seen(), time.monotonic() + LIMIT_S
+    for task in source.first(ROWS):
+        try:
+            size = await _size(env, task, chat)
+        except EnvError as error:
+            seen.num_bad += 1
+            seen.first_bad = seen.first_bad or f"{task.id}: {error}"
+            size = 0
+        seen.num_rows += 1
+        seen.num_long += size > room
+        seen.longest = max(seen.longest, (size, task.id))
+        if time.monotonic() > until:
+            break
+    return seen
+
+
+async def _size(env: SingleTurnEnv, task: Task, chat: ChatFormat) -> int:
+    """Tokens of a row's prompt, without the tools of a server that is not asked here."""
+    messages = await SingleTurnEnv.reset(env, seed=0, task=task.row)
+    tools = [*(tool.spec.to_openai() for tool in env.tools.values()), *env.schemas]
+    try:
+        return sum(len(span.ids) for span in chat.open_prompt(messages, tools))
+    except TextTooLongError:
+        return 2**31
+
+
+def _notes(seen: _Seen, room: int, flag: str) -> Iterator[str]:
+    of = f"of the first {seen.num_rows} rows of --prompt-data"
+    if seen.num_bad:
+        yield (
+            f"{seen.num_bad} {of} cannot be played, and their groups will fail; the first is "
+            f"{seen.first_bad}"
+        )
+    if seen.num_long:
+        yield (
+            f"{seen.num_long} {of} have a prompt of more than {room} tokens ({flag}), and their "
+            f"groups will be filtered; {_longest(seen)}"
+        )
+
+
+def _longest(seen: _Seen) -> str:
+    size, task = seen.longest
+    return f"the longest is {task}" + (f" with {size}" if size < 2**31 else "")

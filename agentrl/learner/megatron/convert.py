@@ -1,0 +1,168 @@
+"""Weights from one form into another, by one process and without a GPU.
+
+    a Hugging Face model                     -> Megatron's format
+    Megatron's format, or a run's checkpoint -> a Hugging Face model, or Megatron's format
+
+Nothing is computed and the model has no memory: megatron-core is asked which tensors it has, and
+they pass one by one, so that one whole tensor is held, or the file of a Hugging Face model that is
+being written. A checkpoint that was written in any layout is read, and what is written is read in
+any. Numbers keep their type, but for float16, which becomes float32. The target is written as a
+whole or not at all; what is there already is replaced only by `is_forced`.
+"""
+
+import socket
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from shutil import rmtree
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from agentrl import disk
+from agentrl.config.first_weights import holds_megatron, holds_model
+from agentrl.config.megatron import MegatronSettings
+from agentrl.config.places import checkpoints_of
+from agentrl.config.torch_dist import (
+    TRACKER,
+    Index,
+    folder_of,
+    is_weight,
+    read_header,
+    read_index,
+)
+from agentrl.config.weights import read_types
+from agentrl.errors import ConfigError
+from agentrl.learner.checkpoints import newest_valid
+from agentrl.learner.megatron import compat, parallel, placement, shards
+from agentrl.learner.megatron.checkpoint import Checkpoint, replace_folder, write_checkpoint
+from agentrl.learner.megatron.foreign import content_of, require_all
+from agentrl.learner.megatron.model import build_model, parameter_dtype, transformer_config
+from agentrl.learner.megatron.placement import Shard
+from agentrl.learner.megatron.weights import Weights
+from agentrl.models.headers import check_header
+from agentrl.models.registry import Model, open_model
+
+__all__ = ["Form", "built", "convert"]
+
+Form = Literal["hf", "torch_dist"]
+
+
+def convert(
+    source: Path,
+    target: Path,
+    model_dir: Path,
+    to: Form,
+    *,
+    family: str | None = None,
+    is_forced: bool = False,
+    max_file_bytes: int = 4 << 30,
+) -> None:
+    """Write the weights at `source` to `target` in the form `to`. `model_dir` has the model's
+    config.json, and the tokenizer that goes into a Hugging Face model. Raises ConfigError for what
+    is no source or of another model, and DataError for a damaged one."""
+    if target.exists() and any(target.iterdir()) and not is_forced:
+        raise ConfigError(f"{target} is there already; name another folder, or remove it")
+    compat.install()
+    model = open_model(model_dir, family)
+    if holds_model(source):
+        if to == "hf":
+            raise ConfigError(f"{source} is a Hugging Face model already")
+        with (
+            built(model, _is_bf16_model(source)) as (whole, weights),
+            Checkpoint(source, weights.shapes) as tensors,
+        ):
+            _write_torch_dist(target, _of_model(whole, weights, tensors))
+        return
+    folder, index = _opened(source, model)
+    is_bf16 = index["embedding.word_embeddings.weight"].dtype == "bfloat16"
+    with built(model, is_bf16) as (whole, weights):
+        parts = placement.parts(whole, content_of(index))
+        require_all(folder, index, [s for p in parts for s in _shards(parts[p], _flat(p), 0)])
+        fill = partial(_fill, folder, index, parts)
+        if to == "torch_dist":
+            _write_torch_dist(target, _of_checkpoint(whole, fill))
+        else:
+            dtype = parameter_dtype(MegatronSettings(bf16=is_bf16))
+            write_checkpoint(target, weights.split(fill), model_dir, dtype, max_file_bytes)
+
+
+def _opened(source: Path, model: Model) -> tuple[Path, Index]:
+    """The folder of the weights at `source`, and what is in it."""
+    if holds_megatron(source):
+        folder = folder_of(source)
+        header = read_header(folder)
+        check_header(folder, header, model)
+        return folder, header.tensors
+    found = newest_valid(checkpoints_of(source))
+    if found is None:
+        raise ConfigError(f"{source} holds neither a model nor a checkpoint")
+    index = read_index(found.state)
+    return found.state, {key: whole for key, whole in index.items() if is_weight(key)}
+
+
+@contextmanager
+def built(model: Model, is_bf16: bool) -> Iterator[tuple[Any, Weights]]:
+    """The whole model on one rank, without memory."""
+    settings = MegatronSettings(bf16=is_bf16)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    parallel.open_groups(settings, rank=0, world_size=1, address="127.0.0.1", port=port, seed=0)
+    try:
+        with torch.device("meta"):
+            config = transformer_config(model.architecture, settings)
+            learner = build_model(model.architecture, config, torch.device("meta"))
+            weights = Weights(learner, model)
+        yield learner, weights
+    finally:
+        parallel.close_groups()
+
+
+def _is_bf16_model(source: Path) -> bool:
+    return read_types(source).get("model.embed_tokens.weight") == "BF16"
+
+
+_shards = placement.shards
+
+
+def _flat(parameter: Any) -> Tensor:
+    flat: Tensor = parameter.detach().view(-1)
+    return flat
+
+
+def _of_model(built: Any, weights: Weights, tensors: Checkpoint) -> Iterator[Shard]:
+    parts = placement.parts(built)
+    for parameter, start, values in weights.fused(tensors):
+        yield from _shards(parts[parameter], values.reshape(-1), start)
+
+
+def _of_checkpoint(built: Any, fill: Any) -> Iterator[Shard]:
+    for parameter, made_of in placement.parts(built).items():
+        values = torch.empty(_flat(parameter).shape, dtype=parameter.dtype)
+        fill(parameter, 0, values)
+        yield from _shards(made_of, values, 0)
+
+
+def _fill(
+    folder: Path, index: Index, parts: dict[Any, Any], parameter: Any, start: int, values: Tensor
+) -> None:
+    shards.read(folder, index, _shards(parts[parameter], values, start))
+
+
+def _write_torch_dist(target: Path, written: Iterator[Shard]) -> None:
+    """As Megatron's own tool leaves it: a release, and no iteration."""
+    partly = target.with_name(f".{target.name}.{uuid.uuid4().hex[:12]}")
+    folder = partly / "release"
+    disk.make_folder(folder)
+    try:
+        shards.write_index(folder, [shards.write(folder, 0, written)])
+        disk.write_file(partly / TRACKER, b"release")
+        disk.sync_tree(partly)
+        replace_folder(partly, target)
+    except BaseException:
+        rmtree(partly, ignore_errors=True)
+        raise

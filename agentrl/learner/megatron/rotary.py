@@ -1,0 +1,74 @@
+"""Rotary frequencies from the data of an `Architecture`, in the place of megatron-core's own.
+
+megatron-core has Llama 3's with other numbers fixed in its code, and no attention factor on its
+usual path. Each operation is in the order of transformers and SGLang and in float32, so that
+frequencies are bit-equal: an angle is a frequency times a position, and a last bit counts.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from agentrl.models.architecture import Architecture
+from agentrl.models.rope import LinearRope, Llama3Rope, Rope, YarnRope
+
+__all__ = ["inverse_frequencies", "scale_magnitude", "set_frequencies"]
+
+
+def set_frequencies(model: Any, architecture: Architecture) -> None:
+    """Give a GPTModel the frequencies of its architecture, before its first call."""
+    rotary = getattr(model, "rotary_pos_emb", None)
+    if rotary is not None:  # a model with latent attention has one in each of its layers
+        dim = 2 * len(rotary.inv_freq)
+        rotary.inv_freq = inverse_frequencies(architecture.rope, architecture.rotary_base, dim)
+
+
+def scale_magnitude(config: Any, rope: Rope) -> None:
+    """Have megatron-core's attention multiply cosine and sine as YaRN asks: it takes three
+    attributes, of which it makes 0.1 * mscale * log(factor) + 1."""
+    if isinstance(rope, YarnRope):
+        config.yarn_rotary_scaling_factor = math.e
+        config.yarn_mscale = (rope.magnitude - 1) / 0.1
+        config.yarn_mscale_all_dim = 0.0
+
+
+def inverse_frequencies(rope: Rope, base: float, dim: int) -> Tensor:
+    """Float32 [dim / 2] on the CPU: the angle between two positions, of each rotated pair."""
+    steps = torch.arange(0, dim, 2, dtype=torch.int64).float() / dim
+    match rope:
+        case LinearRope():
+            return 1.0 / base**steps / rope.factor
+        case Llama3Rope():
+            return _llama3(1.0 / base**steps, rope)
+        case YarnRope():
+            return _yarn(base**steps, rope, base)
+
+
+def _llama3(plain: Tensor, rope: Llama3Rope) -> Tensor:
+    """Keep waves shorter than one context of the first training by `high_freq_factor`, stretch
+    those longer than by `low_freq_factor`, and go over smoothly in between."""
+    turns = rope.original_max_position_embeddings / (2 * math.pi / plain)
+    low, high = rope.low_freq_factor, rope.high_freq_factor
+    smooth = (turns - low) / (high - low)
+    between = (1 - smooth) * plain / rope.factor + smooth * plain
+    stretched = torch.where(turns < low, plain / rope.factor, between)
+    return torch.where(turns > high, plain, stretched)
+
+
+def _yarn(waves: Tensor, rope: YarnRope, base: float) -> Tensor:
+    def pair(turns: float) -> float:
+        """The pair that turns so often within the context of the first training."""
+        length = rope.original_max_position_embeddings / (turns * 2 * math.pi)
+        return dim * math.log(length) / (2 * math.log(base))
+
+    dim = 2 * len(waves)
+    low, high = pair(rope.beta_fast), pair(rope.beta_slow)
+    if rope.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dim - 1)
+    if low == high:
+        high += 0.001
+    kept = 1 - ((torch.arange(dim // 2).float() - low) / (high - low)).clamp(0, 1)
+    return 1.0 / (rope.factor * waves) * (1 - kept) + 1.0 / waves * kept

@@ -1,0 +1,119 @@
+"""Whether weights in a folder are those of a model, judged by headers alone, in a moment.
+
+Of a checkpoint in Megatron's format, or of ours: the arguments that it was written under, and the
+names, types and shapes of its tensors. Of a Hugging Face model: the same of its files. All that
+differs is told, with both values. Nothing heavy is imported: shapes are those that config.json
+implies (`shapes`). A family of somebody else's may have tensors that are not known there; these the
+learner compares.
+"""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from agentrl.config.torch_dist import Header
+from agentrl.config.weights import FLOATS, Shapes, read_shapes, read_types
+from agentrl.errors import ConfigError
+from agentrl.models.family import Family
+from agentrl.models.registry import Model
+from agentrl.models.shapes import is_complete, shapes_of, wholes_of
+
+__all__ = ["check_header", "check_model", "check_types"]
+
+_FLOATS = ("float64", "float32", "float16", "bfloat16")
+_VOCABULARY = ("embedding.word_embeddings.weight", "output_layer.weight")
+#: What a file may have or lack: a head that is tied, and rotary tables.
+_TABLES = ("lm_head.weight", "rotary_emb.inv_freq")
+#: Tensors that are told; more of them say nothing more. Fields are told all.
+_MAX_TOLD = 12
+
+
+def check_header(folder: Path, header: Header, model: Model) -> None:
+    """Raise ConfigError unless the checkpoint in `folder` has the weights of `model`."""
+    fields = model.architecture.written_otherwise(header.arguments)
+    _refuse(folder, "is of another model", fields, _tensors_otherwise(header, model))
+
+
+def check_model(folder: Path, model: Model, given: Model) -> None:
+    """Raise ConfigError unless the Hugging Face model in `folder`, which its config.json says is
+    `given`, has the weights of `model`."""
+    fields = model.architecture.differences(given.architecture)
+    what = "is another model than --hf-checkpoint" if fields else "does not fit its config.json"
+    _refuse(folder, what, fields, _weights_otherwise(read_shapes(folder), model))
+
+
+def check_types(folder: Path) -> None:
+    """Raise ConfigError for weights that are no floats, such as those of a quantised model."""
+    types = read_types(folder)
+    if other := [f"{name} in {kind}" for name, kind in types.items() if kind not in FLOATS]:
+        raise ConfigError(
+            f"{folder} has {_some(other)}; a learner begins with {', '.join(FLOATS)}: give --load "
+            "or --ref-load a model or a checkpoint in one of these types"
+        )
+
+
+def _weights_otherwise(theirs: Shapes, model: Model) -> Iterator[str]:
+    """What the tensors of a Hugging Face model are, and those of `model` are not."""
+    ours = shapes_of(model)
+    for name, shape in ours.items():
+        if (found := theirs.get(name)) is None:
+            yield f"no {name}"
+        elif found != shape:
+            yield f"{name} of shape {found}, not {shape}"
+    if is_complete(model.family):
+        for name in theirs.keys() - ours.keys():
+            if not name.endswith(_TABLES) and not model.is_passenger(name):
+                yield f"{name}, which a {model.architecture.name} of these sizes has not"
+
+
+def _tensors_otherwise(header: Header, model: Model) -> Iterator[str]:
+    """What the tensors of a checkpoint are, and those of `model` are not."""
+    family, wholes, found = model.family, wholes_of(model), set()
+    for key, whole in header.tensors.items():
+        keys = list(_apart(family, key, whole.shape))
+        found.update(keys)
+        known = [wholes[each] for each in keys if each in wholes]
+        if any(family.named(each) is None for each in keys) or (not known and is_complete(family)):
+            yield f"{key}, which a {model.architecture.name} of these sizes has not"
+        elif whole.dtype not in _FLOATS:
+            yield f"{key} in {whole.dtype}, which is no type of weights"
+        elif known and not _fits(key, whole.shape, known[0]):
+            rest = len(whole.shape) - len(known[0])
+            wanted = (*whole.shape[:rest], *known[0])
+            yield f"{key} has shape {whole.shape} in {whole.dtype} there, and {wanted} in the run"
+    yield from (f"no {key}" for key in wholes.keys() - found if not _is_tied(key, model))
+
+
+def _is_tied(key: str, model: Model) -> bool:
+    return key == "output_layer.weight" and model.architecture.tied_embeddings
+
+
+def _fits(key: str, theirs: tuple[int, ...], ours: tuple[int, ...]) -> bool:
+    """Axes of layers and experts come first; rows that pad the vocabulary are passed over."""
+    mine = theirs[len(theirs) - len(ours) :]
+    if key in _VOCABULARY:
+        return mine[0] >= ours[0] and mine[1:] == ours[1:]
+    return mine == ours
+
+
+def _apart(family: Family, key: str, shape: tuple[int, ...]) -> Iterator[str]:
+    """The names of single tensors in one that may be that of all layers, of all experts or of
+    both."""
+    if ".layers." in key and not key.split(".layers.")[1].split(".")[0].isdecimal():
+        for layer in range(shape[0] if shape else 0):
+            numbered = key.replace(".layers.", f".layers.{layer}.", 1)
+            yield from _apart(family, numbered, shape[1:])
+    elif family.named(key) is None and ".experts." in key:
+        for expert in range(shape[0] if shape else 0):
+            yield f"{key}.{expert}"
+    else:
+        yield key
+
+
+def _refuse(folder: Path, what: str, fields: list[str], tensors: Iterable[str]) -> None:
+    if differing := [*fields, *filter(None, [_some(sorted(tensors))])]:
+        raise ConfigError(f"{folder} {what}: it has {', '.join(differing)}")
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - _MAX_TOLD
+    return ", ".join(names[:_MAX_TOLD]) + (f" and {more} more" if more > 0 else "")

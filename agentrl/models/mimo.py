@@ -1,0 +1,31 @@
+"""MiMo: a Qwen2 with layers of multi-token prediction beside it, which are kept as they are."""
+
+from typing import Any
+
+from agentrl.models.architecture import Architecture
+from agentrl.models.decoder import FUSED, PARTS, read_decoder, tiny
+from agentrl.models.family import Family
+
+__all__ = ["FAMILY"]
+
+
+def _read(config: dict[str, Any]) -> Architecture:
+    # Unlike Llama's, its attention_bias leaves the output projection without a bias.
+    return read_decoder(config | {"attention_bias": False}, add_qkv_bias=True)
+
+
+def _is_passenger(name: str, _: Architecture) -> bool:
+    return name.startswith("model.mtp_layers.")
+
+
+FAMILY = Family(
+    name="mimo",
+    architectures=("MiMoForCausalLM",),
+    read=_read,
+    parts=PARTS,
+    is_passenger=_is_passenger,
+    # transformers has no MiMo of its own; without those layers it is Qwen2.
+    tiny=tiny("MiMoForCausalLM", "qwen2", head_dim=8),
+    engine_fused=FUSED,
+    engine_class="sglang.srt.models.mimo:MiMoForCausalLM",
+)

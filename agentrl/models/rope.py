@@ -1,0 +1,97 @@
+"""How rotary positions are scaled: the `rope_parameters` of a config.json as data.
+
+Newer files have one object, older ones `rope_scaling` (with `type` or `rope_type`) beside a loose
+`rope_theta`. The kinds here do not depend on the length of a sequence. Refused, by name: any other
+kind, a number that is no number, and an attention factor that engines would not take: SGLang
+computes it from the other numbers.
+"""
+
+import math
+from typing import Any
+
+import msgspec
+
+from agentrl.errors import ConfigError
+
+__all__ = ["LinearRope", "Llama3Rope", "Rope", "YarnRope", "read_rope", "rope_parameters"]
+
+
+class LinearRope(msgspec.Struct, frozen=True, kw_only=True):
+    """All frequencies divided by `factor`; 1 leaves them as they are."""
+
+    factor: float = 1.0
+
+
+class Llama3Rope(msgspec.Struct, frozen=True, kw_only=True):
+    """Low frequencies divided by `factor`, high ones kept, as Llama 3.1 has it."""
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_max_position_embeddings: int
+
+
+class YarnRope(msgspec.Struct, frozen=True, kw_only=True):
+    """YaRN, https://arxiv.org/abs/2309.00071, and the names of transformers."""
+
+    factor: float
+    original_max_position_embeddings: int
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
+    mscale: float = 0.0
+    mscale_all_dim: float = 0.0
+
+    @property
+    def magnitude(self) -> float:
+        """What cosine and sine are multiplied by."""
+        if self.mscale and self.mscale_all_dim:
+            return self._scale(self.mscale) / self._scale(self.mscale_all_dim)
+        return self._scale(1.0)
+
+    def _scale(self, mscale: float) -> float:
+        return 1.0 if self.factor <= 1 else 0.1 * mscale * math.log(self.factor) + 1.0
+
+
+Rope = LinearRope | Llama3Rope | YarnRope
+
+_KINDS: dict[str, type[Rope]] = {
+    "default": LinearRope,
+    "linear": LinearRope,
+    "llama3": Llama3Rope,
+    "yarn": YarnRope,
+}
+
+
+def rope_parameters(config: dict[str, Any]) -> dict[str, Any]:
+    """Rotary parameters of a config.json in one object, with `rope_type` and `rope_theta`."""
+    nested = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    given = {key: value for key, value in nested.items() if value is not None}
+    kind = given.get("rope_type", given.get("type", "default"))
+    theta = config.get("rope_theta")
+    return {"rope_theta": 10000.0 if theta is None else theta} | given | {"rope_type": kind}
+
+
+def read_rope(config: dict[str, Any]) -> Rope:
+    """The scaling that a config.json asks for. Raises ConfigError."""
+    found = rope_parameters(config)
+    kind, longest = found["rope_type"], config["max_position_embeddings"]
+    if kind not in _KINDS:
+        raise ConfigError(f"rope type {kind} is not supported, only {', '.join(_KINDS)}")
+    if kind == "default":
+        return LinearRope()
+    original = config.get("original_max_position_embeddings")
+    found.setdefault("original_max_position_embeddings", longest)
+    if original is not None:
+        found["original_max_position_embeddings"] = original
+    try:
+        rope = msgspec.convert(found, _KINDS[kind])
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"rope type {kind}: {error}") from None
+    told = found.get("attention_factor")
+    if isinstance(rope, YarnRope) and told is not None and not math.isclose(told, rope.magnitude):
+        raise ConfigError(
+            f"rope type yarn with attention_factor {told}: engines compute {rope.magnitude:.6g} "
+            "whatever it says; leave it out"
+        )
+    return rope

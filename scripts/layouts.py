@@ -1,0 +1,186 @@
+"""Write `docs/layouts.md`: every layout of the learner that is compared with one process, the
+families it was compared on, and the worst difference that was measured.
+
+The cases are those of `tests/parity/test_megatron_ranks.py`, and what is measured is what its tests
+assert on; nothing is typed. A case is one model on two or four real processes.
+
+    python -m scripts.layouts    play all cases and write the page
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+from xml.etree import ElementTree
+
+from tests.parity.test_megatron_ranks import CASES, WITH_EXPERTS, family_of, layout_of
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "layouts.md"
+CASES_FILE = "tests/parity/test_megatron_ranks.py"
+MEASURING = {
+    "weights": "test_many_ranks_take_the_same_steps_as_one",
+    "logprobs": "test_the_ranks_of_a_replica_see_the_logprobs_of_one_process",
+}
+#: A measured difference.
+NUMBER = r"\d\.\de[+-]\d\d"
+#: Cases whose ranks share one start.
+TOGETHER = 10
+
+#: Settings in the order and the words of the page; `{}` is the value.
+WORDS = {
+    "tensor_model_parallel_size": "TP{}",
+    "sequence_parallel": "SP",
+    "pipeline_model_parallel_size": "PP{}",
+    "decoder_first_pipeline_num_layers": "first stage of {} layers",
+    "decoder_last_pipeline_num_layers": "last stage of {} layers",
+    "account_for_embedding_in_pipeline_split": "embedding as a layer",
+    "account_for_loss_in_pipeline_split": "loss as a layer",
+    "pipeline_model_parallel_layout": "stages `{}`",
+    "context_parallel_size": "CP{}",
+    "expert_model_parallel_size": "EP{}",
+    "expert_tensor_parallel_size": "ETP{}",
+    "make_vocab_size_divisible_by": "vocabulary padded to {}",
+    "overlap_grad_reduce": "gradients reduced beside the pass",
+    "overlap_param_gather": "weights gathered beside the pass",
+}
+
+HEAD = """\
+# Layouts
+
+Written by `python -m scripts.layouts`. A layout says how the ranks of the learner share a model
+out. Each one below ran on real processes over gloo, in float32, with the tiny members of the
+families named: two optimizer steps (AdamW, clipping) over packed micro-batches, of which ranks
+have unequal numbers, and a step that is refused on all of them. One process took the same steps.
+The worst difference is that of any weight after both steps, and of any log-probability that the
+loss reads before each of them. What one process does is compared with `transformers` in
+[models.md](models.md). Under tensor parallelism Qwen3-Next is further off: `transformers` itself is
+5.6e-5 from itself where its delta nets sum chunks of another length.
+
+TP, PP, CP, EP, ETP: ranks that share tensors, the pipeline, the context, the experts, the tensors
+of one expert. SP: sequence parallelism. What these leave of the ranks are replicas.
+"""
+
+TAIL = """\
+## What there is none of
+
+- Interleaved pipelines (`--num-layers-per-virtual-pipeline-stage`) are refused: each rank holds
+  one stage.
+- Context-parallel ranks gather keys and values (`--cp-comm-type all_gather`). The other ways are
+  Transformer Engine's, and are refused.
+- Experts and tensor parallelism together need `--sequence-parallel`, and tokens go to experts by
+  all-to-all.
+- No GPU has run these: on CUDA the same layouts go through NCCL, and nothing of Megatron-core is
+  replaced there but what is wrong on every device (`agentrl/learner/megatron/compat.py`).
+"""
+
+
+class Row(NamedTuple):
+    """A layout as the page has it. `cases` are what it was measured by."""
+
+    ranks: int
+    layout: str
+    families: tuple[str, ...]
+    cases: tuple[str, ...]
+
+
+Measured = dict[str, dict[str, float]]
+
+
+def rows() -> list[Row]:
+    """Every layout of the cases, fewest ranks first, then in their order."""
+    found: dict[Any, list[str]] = {}
+    for case in CASES:
+        found.setdefault(layout_of(case), []).append(case)
+    made = [
+        Row(
+            ranks,
+            words_of(dict(settings)),
+            tuple(sorted({family_of(CASES[case][1]) for case in cases})),
+            tuple(cases),
+        )
+        for (ranks, settings), cases in found.items()
+    ]
+    return sorted(made, key=lambda row: row.ranks)
+
+
+def words_of(settings: dict[str, Any]) -> str:
+    """A layout in short; without settings every rank is a replica."""
+    assert settings.keys() <= WORDS.keys()
+    told = [text.format(settings[name]) for name, text in WORDS.items() if name in settings]
+    return ", ".join(told).replace("|", r"\|") or "replicas"
+
+
+def measure() -> Measured:
+    """By case what its tests recorded; every case is played."""
+    measured: Measured = {case: {} for case in CASES}
+    for cases in _starts():
+        with tempfile.TemporaryDirectory() as folder:
+            report = Path(folder) / "report.xml"
+            names = [f"{CASES_FILE}::{t}[{case}]" for t in MEASURING.values() for case in cases]
+            options = ["-q", f"--junitxml={report}", "-o", "junit_family=xunit1"]
+            command = [sys.executable, "-m", "pytest", *options, *names]
+            environment = os.environ | {"AGENTRL_TESTS": "full"}
+            subprocess.run(command, check=True, cwd=ROOT, env=environment)
+            for test in ElementTree.parse(report).iter("testcase"):
+                case = test.attrib["name"].partition("[")[2].rstrip("]")
+                for each in test.iter("property"):
+                    measured[case][each.attrib["name"]] = float(each.attrib["value"])
+    return measured
+
+
+def _starts() -> Iterator[list[str]]:
+    for size in sorted({ranks for ranks, _, _ in CASES.values()}):
+        cases = [case for case, (ranks, _, _) in CASES.items() if ranks == size]
+        for first in range(0, len(cases), TOGETHER):
+            yield cases[first : first + TOGETHER]
+
+
+def page(measured: Measured) -> str:
+    """The whole page."""
+    lines = [HEAD, "## Layout by layout", ""]
+    lines += [
+        "| ranks | layout | families | weights | log-probs |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for row in rows():
+        names = ", ".join(f"`{name}`" for name in row.families)
+        worst = " | ".join(_worst(measured, row.cases, what) for what in MEASURING)
+        lines.append(f"| {row.ranks} | {row.layout} | {names} | {worst} |")
+    lines += ["", "## Family by family", "", "The worst difference of a weight, on two ranks.", ""]
+    lines += ["| family | TP2 | PP2 | EP2 | layouts in all |", "| --- | --- | --- | --- | --- |"]
+    for family in sorted({name for row in rows() for name in row.families}):
+        lines.append(_of_family(family, measured))
+    return "\n".join([*lines, "", TAIL])
+
+
+def _of_family(family: str, measured: Measured) -> str:
+    own = [case for case, (_, model, _) in CASES.items() if family_of(model) == family]
+    cells = [f"`{family}`"]
+    for name in ("tp2", "pp2", "ep2"):
+        has = name != "ep2" or family in WITH_EXPERTS
+        cells.append(_worst(measured, [f"{name}-{family}"], "weights") if has else "no experts")
+    return f"| {' | '.join([*cells, str(len({layout_of(case) for case in own}))])} |"
+
+
+def _worst(measured: Measured, cases: Sequence[str], what: str) -> str:
+    return f"{max(measured[case][what] for case in cases):.1e}"
+
+
+def without_numbers(text: str) -> str:
+    """A page in which no measured number stands: those of two machines are equal."""
+    return re.sub(NUMBER, "N", text)
+
+
+def main() -> int:
+    PAGE.write_text(page(measure()))
+    print(f"{PAGE.relative_to(ROOT)}: {len(rows())} layouts, {len(CASES)} cases")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,43 @@
+# deepseek-v3-5layer, DeepseekV3ForCausalLM: written by scripts/model_args.py
+MODEL_ARGS=(
+   --swiglu
+   --disable-bias-linear
+   --normalization RMSNorm
+   --position-embedding-type rope
+   --use-rotary-position-embeddings
+   --num-layers 5
+   --hidden-size 7168
+   --ffn-hidden-size 18432
+   --num-attention-heads 128
+   --vocab-size 129280
+   --norm-epsilon 1e-06
+   --rotary-base "${MODEL_ARGS_ROTARY_BASE:-10000}"
+   --untie-embeddings-and-output-weights
+   --multi-latent-attention
+   --qk-layernorm
+   --q-lora-rank 1536
+   --kv-lora-rank 512
+   --qk-head-dim 128
+   --qk-pos-emb-head-dim 64
+   --v-head-dim 128
+   --rotary-scaling-factor 40.0
+   --mscale 1.0
+   --mscale-all-dim 1.0
+   --num-experts 256
+   --moe-layer-freq "[0]*3+[1]*2"
+   --moe-ffn-hidden-size 2048
+   --moe-router-topk 8
+   --moe-shared-expert-intermediate-size 2048
+   --moe-router-score-function sigmoid
+   --moe-router-pre-softmax
+   --moe-router-enable-expert-bias
+   --moe-router-bias-update-rate 0
+   --moe-router-num-groups 8
+   --moe-router-group-topk 4
+   --moe-router-topk-scaling-factor 2.5
+   --moe-router-dtype fp32
+   --moe-aux-loss-coeff 0
+   --moe-token-dispatcher-type alltoall
+   --moe-grouped-gemm
+   --moe-permute-fusion
+)

@@ -1,0 +1,36 @@
+# glm4.5-106B-A12B, Glm4MoeForCausalLM: written by scripts/model_args.py
+MODEL_ARGS=(
+   --swiglu
+   --disable-bias-linear
+   --normalization RMSNorm
+   --position-embedding-type rope
+   --use-rotary-position-embeddings
+   --num-layers 46
+   --hidden-size 4096
+   --ffn-hidden-size 10944
+   --num-attention-heads 96
+   --kv-channels 128
+   --vocab-size 151552
+   --norm-epsilon 1e-05
+   --rotary-base "${MODEL_ARGS_ROTARY_BASE:-1000000}"
+   --rotary-percent 0.5
+   --untie-embeddings-and-output-weights
+   --group-query-attention
+   --num-query-groups 8
+   --add-qkv-bias
+   --num-experts 128
+   --moe-layer-freq "[0]*1+[1]*45"
+   --moe-ffn-hidden-size 1408
+   --moe-router-topk 8
+   --moe-shared-expert-intermediate-size 1408
+   --moe-router-score-function sigmoid
+   --moe-router-pre-softmax
+   --moe-router-enable-expert-bias
+   --moe-router-bias-update-rate 0
+   --moe-router-topk-scaling-factor 1.0
+   --moe-router-dtype fp32
+   --moe-aux-loss-coeff 0
+   --moe-token-dispatcher-type alltoall
+   --moe-grouped-gemm
+   --moe-permute-fusion
+)

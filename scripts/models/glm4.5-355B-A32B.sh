@@ -1,0 +1,37 @@
+# glm4.5-355B-A32B, Glm4MoeForCausalLM: written by scripts/model_args.py
+MODEL_ARGS=(
+   --swiglu
+   --disable-bias-linear
+   --normalization RMSNorm
+   --position-embedding-type rope
+   --use-rotary-position-embeddings
+   --num-layers 92
+   --hidden-size 5120
+   --ffn-hidden-size 12288
+   --num-attention-heads 96
+   --kv-channels 128
+   --vocab-size 151552
+   --norm-epsilon 1e-05
+   --rotary-base "${MODEL_ARGS_ROTARY_BASE:-1000000}"
+   --rotary-percent 0.5
+   --untie-embeddings-and-output-weights
+   --group-query-attention
+   --num-query-groups 8
+   --add-qkv-bias
+   --qk-layernorm
+   --num-experts 160
+   --moe-layer-freq "[0]*3+[1]*89"
+   --moe-ffn-hidden-size 1536
+   --moe-router-topk 8
+   --moe-shared-expert-intermediate-size 1536
+   --moe-router-score-function sigmoid
+   --moe-router-pre-softmax
+   --moe-router-enable-expert-bias
+   --moe-router-bias-update-rate 0
+   --moe-router-topk-scaling-factor 2.5
+   --moe-router-dtype fp32
+   --moe-aux-loss-coeff 0
+   --moe-token-dispatcher-type alltoall
+   --moe-grouped-gemm
+   --moe-permute-fusion
+)

@@ -1,0 +1,39 @@
+# glm4.7-30B-A3B, Glm4MoeLiteForCausalLM: written by scripts/model_args.py
+MODEL_ARGS=(
+   --swiglu
+   --disable-bias-linear
+   --normalization RMSNorm
+   --position-embedding-type rope
+   --use-rotary-position-embeddings
+   --num-layers 47
+   --hidden-size 2048
+   --ffn-hidden-size 10240
+   --num-attention-heads 20
+   --vocab-size 154880
+   --norm-epsilon 1e-05
+   --rotary-base "${MODEL_ARGS_ROTARY_BASE:-1000000}"
+   --untie-embeddings-and-output-weights
+   --multi-latent-attention
+   --qk-layernorm
+   --q-lora-rank 768
+   --kv-lora-rank 512
+   --qk-head-dim 192
+   --qk-pos-emb-head-dim 64
+   --v-head-dim 256
+   --rotary-scaling-factor 1.0
+   --num-experts 64
+   --moe-layer-freq "[0]*1+[1]*46"
+   --moe-ffn-hidden-size 1536
+   --moe-router-topk 4
+   --moe-shared-expert-intermediate-size 1536
+   --moe-router-score-function sigmoid
+   --moe-router-pre-softmax
+   --moe-router-enable-expert-bias
+   --moe-router-bias-update-rate 0
+   --moe-router-topk-scaling-factor 1.8
+   --moe-router-dtype fp32
+   --moe-aux-loss-coeff 0
+   --moe-token-dispatcher-type alltoall
+   --moe-grouped-gemm
+   --moe-permute-fusion
+)

@@ -1,0 +1,39 @@
+# glm5-744B-A40B, GlmMoeDsaForCausalLM: written by scripts/model_args.py
+MODEL_ARGS=(
+   --swiglu
+   --disable-bias-linear
+   --normalization RMSNorm
+   --position-embedding-type rope
+   --use-rotary-position-embeddings
+   --num-layers 78
+   --hidden-size 6144
+   --ffn-hidden-size 12288
+   --num-attention-heads 64
+   --vocab-size 154880
+   --norm-epsilon 1e-05
+   --rotary-base "${MODEL_ARGS_ROTARY_BASE:-1000000}"
+   --untie-embeddings-and-output-weights
+   --multi-latent-attention
+   --qk-layernorm
+   --q-lora-rank 2048
+   --kv-lora-rank 512
+   --qk-head-dim 192
+   --qk-pos-emb-head-dim 64
+   --v-head-dim 256
+   --rotary-scaling-factor 1.0
+   --num-experts 256
+   --moe-layer-freq "[0]*3+[1]*75"
+   --moe-ffn-hidden-size 2048
+   --moe-router-topk 8
+   --moe-shared-expert-intermediate-size 2048
+   --moe-router-score-function sigmoid
+   --moe-router-pre-softmax
+   --moe-router-enable-expert-bias
+   --moe-router-bias-update-rate 0
+   --moe-router-topk-scaling-factor 2.5
+   --moe-router-dtype fp32
+   --moe-aux-loss-coeff 0
+   --moe-token-dispatcher-type alltoall
+   --moe-grouped-gemm
+   --moe-permute-fusion
+)

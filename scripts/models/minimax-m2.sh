@@ -1,0 +1,34 @@
+# minimax-m2, MiniMaxM2ForCausalLM: written by scripts/model_args.py
+MODEL_ARGS=(
+   --swiglu
+   --disable-bias-linear
+   --normalization RMSNorm
+   --position-embedding-type rope
+   --use-rotary-position-embeddings
+   --num-layers 62
+   --hidden-size 3072
+   --ffn-hidden-size 1536
+   --num-attention-heads 48
+   --kv-channels 128
+   --vocab-size 200064
+   --norm-epsilon 1e-06
+   --rotary-base "${MODEL_ARGS_ROTARY_BASE:-5000000}"
+   --rotary-percent 0.5
+   --untie-embeddings-and-output-weights
+   --group-query-attention
+   --num-query-groups 8
+   --qk-layernorm
+   --num-experts 256
+   --moe-layer-freq "[0]*0+[1]*62"
+   --moe-ffn-hidden-size 1536
+   --moe-router-topk 8
+   --moe-router-score-function sigmoid
+   --moe-router-pre-softmax
+   --moe-router-enable-expert-bias
+   --moe-router-bias-update-rate 0
+   --moe-router-dtype fp32
+   --moe-aux-loss-coeff 0
+   --moe-token-dispatcher-type alltoall
+   --moe-grouped-gemm
+   --moe-permute-fusion
+)

@@ -1,0 +1,38 @@
+# moonlight, DeepseekV3ForCausalLM: written by scripts/model_args.py
+MODEL_ARGS=(
+   --swiglu
+   --disable-bias-linear
+   --normalization RMSNorm
+   --position-embedding-type rope
+   --use-rotary-position-embeddings
+   --num-layers 27
+   --hidden-size 2048
+   --ffn-hidden-size 11264
+   --num-attention-heads 16
+   --vocab-size 163840
+   --norm-epsilon 1e-05
+   --rotary-base "${MODEL_ARGS_ROTARY_BASE:-50000}"
+   --untie-embeddings-and-output-weights
+   --multi-latent-attention
+   --qk-layernorm
+   --kv-lora-rank 512
+   --qk-head-dim 128
+   --qk-pos-emb-head-dim 64
+   --v-head-dim 128
+   --rotary-scaling-factor 1.0
+   --num-experts 64
+   --moe-layer-freq "[0]*1+[1]*26"
+   --moe-ffn-hidden-size 1408
+   --moe-router-topk 6
+   --moe-shared-expert-intermediate-size 2816
+   --moe-router-score-function sigmoid
+   --moe-router-pre-softmax
+   --moe-router-enable-expert-bias
+   --moe-router-bias-update-rate 0
+   --moe-router-topk-scaling-factor 2.446
+   --moe-router-dtype fp32
+   --moe-aux-loss-coeff 0
+   --moe-token-dispatcher-type alltoall
+   --moe-grouped-gemm
+   --moe-permute-fusion
+)

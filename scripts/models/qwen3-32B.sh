@@ -1,0 +1,20 @@
+# qwen3-32B, Qwen3ForCausalLM: written by scripts/model_args.py
+MODEL_ARGS=(
+   --swiglu
+   --disable-bias-linear
+   --normalization RMSNorm
+   --position-embedding-type rope
+   --use-rotary-position-embeddings
+   --num-layers 64
+   --hidden-size 5120
+   --ffn-hidden-size 25600
+   --num-attention-heads 64
+   --kv-channels 128
+   --vocab-size 151936
+   --norm-epsilon 1e-06
+   --rotary-base "${MODEL_ARGS_ROTARY_BASE:-1000000}"
+   --untie-embeddings-and-output-weights
+   --group-query-attention
+   --num-query-groups 8
+   --qk-layernorm
+)

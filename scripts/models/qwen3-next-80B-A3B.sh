@@ -1,0 +1,36 @@
+# qwen3-next-80B-A3B, Qwen3NextForCausalLM: written by scripts/model_args.py
+MODEL_ARGS=(
+   --swiglu
+   --disable-bias-linear
+   --normalization RMSNorm
+   --position-embedding-type rope
+   --use-rotary-position-embeddings
+   --num-layers 48
+   --hidden-size 2048
+   --ffn-hidden-size 5120
+   --num-attention-heads 16
+   --kv-channels 256
+   --vocab-size 151936
+   --norm-epsilon 1e-06
+   --rotary-base "${MODEL_ARGS_ROTARY_BASE:-10000000}"
+   --rotary-percent 0.25
+   --untie-embeddings-and-output-weights
+   --group-query-attention
+   --num-query-groups 2
+   --qk-layernorm
+   --use-gated-attention
+   --attention-output-gate
+   --apply-layernorm-1p
+   --num-experts 512
+   --moe-layer-freq "[0]*0+[1]*48"
+   --moe-ffn-hidden-size 512
+   --moe-router-topk 10
+   --moe-shared-expert-intermediate-size 512
+   --moe-shared-expert-gate
+   --moe-router-score-function softmax
+   --moe-router-dtype fp32
+   --moe-aux-loss-coeff 0
+   --moe-token-dispatcher-type alltoall
+   --moe-grouped-gemm
+   --moe-permute-fusion
+)

@@ -1,0 +1,23 @@
+# qwen3.5-0.8B, Qwen3_5ForConditionalGeneration: written by scripts/model_args.py
+MODEL_ARGS=(
+   --swiglu
+   --disable-bias-linear
+   --normalization RMSNorm
+   --position-embedding-type rope
+   --use-rotary-position-embeddings
+   --num-layers 24
+   --hidden-size 1024
+   --ffn-hidden-size 3584
+   --num-attention-heads 8
+   --kv-channels 256
+   --vocab-size 248320
+   --norm-epsilon 1e-06
+   --rotary-base "${MODEL_ARGS_ROTARY_BASE:-10000000}"
+   --rotary-percent 0.25
+   --group-query-attention
+   --num-query-groups 2
+   --qk-layernorm
+   --use-gated-attention
+   --attention-output-gate
+   --apply-layernorm-1p
+)

@@ -1,0 +1,36 @@
+# qwen3.5-35B-A3B, Qwen3_5MoeForConditionalGeneration: written by scripts/model_args.py
+MODEL_ARGS=(
+   --swiglu
+   --disable-bias-linear
+   --normalization RMSNorm
+   --position-embedding-type rope
+   --use-rotary-position-embeddings
+   --num-layers 40
+   --hidden-size 2048
+   --ffn-hidden-size 512
+   --num-attention-heads 16
+   --kv-channels 256
+   --vocab-size 248320
+   --norm-epsilon 1e-06
+   --rotary-base "${MODEL_ARGS_ROTARY_BASE:-10000000}"
+   --rotary-percent 0.25
+   --untie-embeddings-and-output-weights
+   --group-query-attention
+   --num-query-groups 2
+   --qk-layernorm
+   --use-gated-attention
+   --attention-output-gate
+   --apply-layernorm-1p
+   --num-experts 256
+   --moe-layer-freq "[0]*0+[1]*40"
+   --moe-ffn-hidden-size 512
+   --moe-router-topk 8
+   --moe-shared-expert-intermediate-size 512
+   --moe-shared-expert-gate
+   --moe-router-score-function softmax
+   --moe-router-dtype fp32
+   --moe-aux-loss-coeff 0
+   --moe-token-dispatcher-type alltoall
+   --moe-grouped-gemm
+   --moe-permute-fusion
+)

@@ -1,0 +1,186 @@
+"""Stand-ins for what a launch script of slime names: models, converted models, files of rows.
+
+A model's config.json is the published one (`scripts/model_facts.toml`), with the sizes that a
+script gives for it. Weights are headers alone, which is what a dry run looks at.
+"""
+
+import json
+import re
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import agentrl
+from agentrl.errors import ConfigError
+from agentrl.models.registry import Model, families, open_model
+from agentrl.models.shapes import shapes_of, wholes_of
+from scripts.header_only import write_model, write_torch_dist
+from scripts.model_args import facts
+
+__all__ = ["Ground", "architecture_of", "trained"]
+
+_NORM = "decoder.final_layernorm.weight"
+_TOKENIZER = Path(agentrl.__file__).parent / "envs/search_r1/model"
+#: The models that slime's scripts train: by parts of their names, those of `model_facts.toml`.
+_MODELS = {
+    r"DeepSeek-R1-Distill-Qwen-(\d+B)": r"qwen2.5-\1",
+    r"Qwen2\.5-([\d.]+B)": r"qwen2.5-\1",
+    r"Qwen3\.[56]-(\d+B-A\d+B)": r"qwen3.5-\1",
+    r"Qwen3\.5-([\d.]+B)": r"qwen3.5-\1",
+    r"Qwen3-Next-(\d+B-A\d+B)": r"qwen3-next-\1",
+    r"Qwen3-4B-Instruct-2507": "qwen3-4B-Instruct-2507",
+    r"Qwen3-(\d+B-A\d+B)": r"qwen3-\1",
+    r"[Qq]wen3-([\d.]+)[Bb]": r"qwen3-\1B",
+    r"GLM-4\.7-Flash": "glm4.7-30B-A3B",
+    r"GLM-4\.\d-(\d+B-A\d+B)": r"glm4.5-\1",
+    r"GLM-5\.2": "glm5.2-744B-A40B",
+    r"GLM-5": "glm5-744B-A40B",
+    r"GLM-.*-(\d+B)": r"glm4-\1",
+    r"Moonlight": "moonlight",
+    r"Kimi-K2-Thinking": "kimi-k2-thinking",
+    r"Kimi-K2": "kimi-k2",
+    r"DeepSeek-R1": "deepseek-v3",
+    r"MiMo-7B": "mimo-7B-rl",
+    r"MiniMax-M2": "minimax-m2",
+}
+#: Published: keys that no argument of Megatron's follows from, by architecture.
+_MORE: dict[str, dict[str, Any]] = {
+    "MiniMaxM2ForCausalLM": {
+        "use_qk_norm": True,
+        "use_routing_bias": True,
+        "scoring_func": "sigmoid",
+        "rotary_dim": 64,
+    },
+    "Qwen3NextForCausalLM": {
+        "linear_num_key_heads": 16,
+        "linear_num_value_heads": 32,
+        "linear_key_head_dim": 128,
+        "linear_value_head_dim": 128,
+        "linear_conv_kernel_dim": 4,
+    },
+}
+#: Published: positions of the models of an architecture that agentrl trains.
+_POSITIONS = {
+    r"Qwen3-4B-Instruct-2507": 262144,
+    r"[Qq]wen3-[\d.]+B": 40960,
+    r"Qwen2\.5-": 32768,
+    r"": 131072,
+}
+#: Keys of config.json that differ between models of one architecture, and the flags that give them.
+_SIZES = {
+    "num_hidden_layers": "--num-layers",
+    "vocab_size": "--vocab-size",
+    "rope_theta": "--rotary-base",
+}
+
+
+def trained() -> frozenset[str]:
+    """The architectures that agentrl trains, whose scripts have to pass but for what is named."""
+    return frozenset(name for family in families().values() for name in family.architectures)
+
+
+def architecture_of(checkpoint: str) -> str:
+    """The architecture of a model, by the name of its checkpoint."""
+    (name,) = _facts_of(checkpoint)["architectures"]
+    return str(name)
+
+
+def _facts_of(checkpoint: str) -> dict[str, Any]:
+    for pattern, name in _MODELS.items():
+        if found := re.search(pattern, checkpoint):
+            return facts()[found.expand(name)]
+    raise SystemExit(f"{checkpoint}: no model of model_facts.toml has this name; add it to _MODELS")
+
+
+class Ground:
+    """A folder in which the paths of a script lie, with the models and rows that it names."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def placed(self, argv: Iterable[str]) -> list[str]:
+        """`argv` with its absolute paths below the folder; what they name is made."""
+        argv = [self._path(word) for word in argv]
+        given = _given(argv)
+        for name in given.get("--hf-checkpoint", []):
+            self._model(Path(name), given)
+        for name in given.get("--ref-load", []):
+            _converted(Path(name), Path(given["--hf-checkpoint"][-1]))
+        names = ("input", "label", "metadata")
+        keys = {name: given.get(f"--{name}-key", [""])[-1] for name in names}
+        for name in [*given.get("--prompt-data", []), *given.get("--eval-prompt-data", [])]:
+            if "/" in name:
+                _rows(Path(name.partition("@")[0]), keys)
+        return argv
+
+    def _path(self, word: str) -> str:
+        return f"{self._folder}{word[word.index('/') :]}" if word.startswith(("/", "./")) else word
+
+    def _model(self, folder: Path, given: Mapping[str, list[str]]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(_TOKENIZER, folder, dirs_exist_ok=True, ignore=_not_the_tokenizer)
+        config = dict(_facts_of(str(folder)))
+        config |= _MORE.get(config["architectures"][0], {})
+        config["model_type"] = config["architectures"][0].partition("For")[0].lower()
+        for field, flag in _SIZES.items():
+            if flag in given:
+                config[field] = json.loads(given[flag][-1])
+        config["hidden_act"] = "silu"
+        positions = (n for part, n in _POSITIONS.items() if re.search(part, str(folder)))
+        config.setdefault("max_position_embeddings", next(positions))
+        (folder / "config.json").write_text(json.dumps(config))
+        described = _described(folder)
+        write_model(folder, {"norm": (8,)} if described is None else shapes_of(described))
+
+
+def _not_the_tokenizer(folder: str, names: list[str]) -> list[str]:
+    return [name for name in names if "token" not in name]
+
+
+def _given(argv: list[str]) -> dict[str, list[str]]:
+    given: dict[str, list[str]] = {}
+    flag = ""
+    for word in argv:
+        if word.startswith("--"):
+            flag = word
+            given.setdefault(flag, [])
+        else:
+            given[flag].append(word)
+    return given
+
+
+def _converted(folder: Path, model: Path) -> None:
+    """What slime's tool of conversion leaves of `model`."""
+    if not (folder / "config.json").exists():
+        described = _described(model)
+        wholes = {_NORM: (8,)} if described is None else wholes_of(described)
+        write_torch_dist(folder, wholes)
+
+
+def _described(model: Path) -> Model | None:
+    """None for a model that is refused before its weights are looked at."""
+    try:
+        return open_model(model, None)
+    except ConfigError:
+        return None
+
+
+def _rows(path: Path, keys: Mapping[str, str]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    chat = [{"role": "user", "content": "What is 2 + 2?"}]
+    answer = {"role": "assistant", "content": "4"}
+    row: dict[str, Any] = {keys["input"] or "input": chat}
+    if keys["label"]:
+        row[keys["label"]] = "4"
+    else:
+        row["messages"] = [*chat, answer]
+    if keys["metadata"]:
+        row[keys["metadata"]] = {"source": "made"}
+    if path.suffix == ".parquet":
+        import pyarrow
+        import pyarrow.parquet
+
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row] * 8), path)
+        return
+    path.write_text("".join(json.dumps(row) + "\n" for _ in range(8)))

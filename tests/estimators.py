@@ -1,0 +1,23 @@
+"""The estimators that ship, each with the flags that it needs and the terms of its own."""
+
+from typing import Any
+
+from agentrl.algorithms.load import load_algorithm
+from agentrl.config.run import RunConfig
+from agentrl.shipped import ALGORITHMS
+
+__all__ = ["ESTIMATORS", "flags_of"]
+
+ESTIMATORS = list(ALGORITHMS.places)
+#: Of terms that only some read.
+_TERMS: dict[str, Any] = {"kl_coef": 0.05, "gamma": 0.9}
+
+
+def flags_of(name: str) -> dict[str, Any]:
+    """Flags by field under which this estimator trains."""
+    algorithm = load_algorithm(RunConfig(advantage_estimator=name))
+    return {
+        "advantage_estimator": name,
+        **dict.fromkeys(sorted(algorithm.requires), True),
+        **{term: value for term, value in _TERMS.items() if term in algorithm.reads},
+    }

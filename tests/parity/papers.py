@@ -1,0 +1,190 @@
+"""What the papers say of each estimator, in NumPy: advantages, and the loss with its gradient by
+the log-probability of every token. Written from the formulas; nothing of agentrl's is called.
+
+A `Seq` is a trajectory segment under its labels, as scalars and float64 arrays of the same length.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["ADVANTAGES", "OBJECTIVES", "Array", "Seq", "advantages", "loss"]
+
+Array = npt.NDArray[np.float64]
+Flags = Mapping[str, Any]
+
+
+@dataclass
+class Seq:
+    """`group`: the rewards of its group, of which its own is `group[index]`. `mask`: trained, of
+    those that were `sampled`. `episode_len`: sampled tokens of its whole episode. The rest are
+    log-probabilities of the labels."""
+
+    group: list[float]
+    index: int
+    episode_len: int
+    sampled: npt.NDArray[np.bool_]
+    mask: npt.NDArray[np.bool_]
+    mu: Array
+    prox: Array
+    reference: Array
+    now: Array
+    advantage: Array = field(default_factory=lambda: np.zeros(0))
+
+
+# ---- advantages ----------------------------------------------------------------------------------
+
+
+def grpo(seq: Seq, flags: Flags) -> Array:
+    """DeepSeekMath 4.1.2; Dr.GRPO without the standard deviation."""
+    reward = seq.group[seq.index]
+    if not flags.get("disable_rewards_normalization"):
+        spread = float(np.std(seq.group, ddof=1))
+        reward -= float(np.mean(seq.group))
+        if not flags.get("disable_grpo_std_normalization"):
+            reward /= spread + 1e-6
+    return np.full(len(seq.mask), reward)
+
+
+def rloo(seq: Seq, flags: Flags) -> Array:
+    """Ahmadian et al., equation 8."""
+    others = [reward for place, reward in enumerate(seq.group) if place != seq.index]
+    return np.full(len(seq.mask), seq.group[seq.index] - sum(others) / len(others))
+
+
+def _kl(seq: Seq, flags: Flags) -> Array:
+    """beta times the KL of each trained token, k1, of the policy at the start of the iteration."""
+    policy = seq.mu if flags.get("use_rollout_logprobs") else seq.prox
+    return np.where(seq.mask, flags.get("kl_coef", 0.0) * (policy - seq.reference), 0.0)
+
+
+def reinforce_plus_plus(seq: Seq, flags: Flags) -> Array:
+    """Hu et al.: the reward at the end, less the KL from here on; with a discount as in slime."""
+    places, gamma = np.flatnonzero(seq.sampled), flags.get("gamma", 1.0)
+    kl, found = _kl(seq, flags), np.zeros(len(seq.mask))
+    for order, t in enumerate(places):
+        left = len(places) - 1 - order
+        later = sum(gamma**k * kl[place] for k, place in enumerate(places[order:]))
+        found[t] = gamma**left * seq.group[seq.index] - later
+    return found
+
+
+def reinforce_plus_plus_baseline(seq: Seq, flags: Flags) -> Array:
+    """Hu et al.: against the mean of the group; the KL of each token as in slime."""
+    return seq.group[seq.index] - np.mean(seq.group) - _kl(seq, flags)
+
+
+ADVANTAGES: dict[str, Callable[[Seq, Flags], Array]] = {
+    "grpo": grpo,
+    "gspo": grpo,
+    "cispo": grpo,
+    "rloo": rloo,
+    "reinforce_plus_plus": reinforce_plus_plus,
+    "reinforce_plus_plus_baseline": reinforce_plus_plus_baseline,
+}
+
+
+def _kl_loss(seq: Seq, flags: Flags) -> tuple[Array, Array]:
+    """k3 of Schulman and its slope; times pi / mu, DeepSeek-V3.2, equation 7."""
+    gap = seq.now - seq.reference
+    k3, slope = np.exp(-gap) - 1 + gap, 1 - np.exp(-gap)
+    if flags.get("use_unbiased_kl"):
+        ratio = np.exp(seq.now - seq.mu)
+        k3, slope = ratio * k3, ratio * (slope + k3)
+    return np.where(seq.mask, k3, 0.0), np.where(seq.mask, slope, 0.0)
+
+
+def advantages(name: str, seqs: Sequence[Seq], flags: Flags) -> None:
+    """Fill in `advantage` of all sequences of an iteration."""
+    for seq in seqs:
+        seq.advantage = ADVANTAGES[name](seq, flags)
+    if flags.get("normalize_advantages"):
+        trained = np.concatenate([seq.advantage[seq.mask] for seq in seqs])
+        for seq in seqs:
+            seq.advantage = (seq.advantage - np.mean(trained)) / np.std(trained, ddof=1)
+
+
+# ---- objectives: the value of each token, and the derivative of a weighted sum of them -----------
+
+Objective = Callable[[Seq, Flags, Array], tuple[Array, Array]]
+
+
+def _range(flags: Flags) -> tuple[float, float]:
+    low = flags.get("eps_clip", 0.2)
+    return 1 - low, 1 + flags.get("eps_clip_high", low)
+
+
+def _base(seq: Seq, flags: Flags) -> Array:
+    """What the ratio is taken to."""
+    return seq.mu if flags.get("use_rollout_logprobs") else seq.prox
+
+
+def ppo(seq: Seq, flags: Flags, scale: Array) -> tuple[Array, Array]:
+    """PPO, equation 7; the dual clip of Ye et al., equation 5."""
+    low, high = _range(flags)
+    values, slopes = np.zeros(len(seq.mask)), np.zeros(len(seq.mask))
+    for t in np.flatnonzero(seq.mask):
+        ratio, a = np.exp(seq.now[t] - _base(seq, flags)[t]), seq.advantage[t]
+        values[t], slopes[t] = min((ratio * a, ratio * a), (np.clip(ratio, low, high) * a, 0.0))
+        if low <= ratio <= high:
+            slopes[t] = ratio * a
+        c = flags.get("eps_clip_c")
+        if c is not None and a < 0 and values[t] < c * a:
+            values[t], slopes[t] = c * a, 0.0
+    return values, scale * slopes
+
+
+def gspo(seq: Seq, flags: Flags, scale: Array) -> tuple[Array, Array]:
+    """GSPO, equations 5 and 7: every token has the value of its sequence."""
+    low, high = _range(flags)
+    values, slopes = np.zeros(len(seq.mask)), np.zeros(len(seq.mask))
+    length = seq.mask.sum()
+    if not length:
+        return values, slopes
+    ratio = np.prod(np.exp(seq.now - _base(seq, flags))[seq.mask]) ** (1 / length)
+    for t in np.flatnonzero(seq.mask):
+        a = seq.advantage[t]
+        values[t] = min(ratio * a, np.clip(ratio, low, high) * a)
+        if values[t] == ratio * a:
+            slopes[seq.mask] += scale[t] * a * ratio / length
+    return values, slopes
+
+
+def cispo(seq: Seq, flags: Flags, scale: Array) -> tuple[Array, Array]:
+    """MiniMax-M1, equations 4 and 5."""
+    weight = np.clip(np.exp(seq.now - _base(seq, flags)), *_range(flags)) * seq.advantage
+    return seq.mask * weight * seq.now, scale * seq.mask * weight
+
+
+OBJECTIVES: dict[str, Objective] = {"gspo": gspo, "cispo": cispo}
+
+
+def loss(name: str, seqs: Sequence[Seq], flags: Flags) -> tuple[float, list[Array]]:
+    """Of one step, and its gradient by the log-probabilities of each sequence. `seqs` are all of
+    the step's; the flags say how tokens are averaged."""
+    episodes = sum(1 / seq.episode_len * seq.sampled.sum() for seq in seqs)
+    tokens = sum(seq.sampled.sum() for seq in seqs)
+    total, slopes = 0.0, []
+    for seq in seqs:
+        share = episodes * flags.get("loss_length", seq.episode_len)
+        if flags.get("calculate_per_token_loss"):
+            share = tokens
+        weight = np.where(seq.mask, 1 / share, 0.0)
+        scale = weight * _mismatch(seq, flags)
+        values, slope = OBJECTIVES.get(name, ppo)(seq, flags, scale)
+        kl, kl_slope = _kl_loss(seq, flags)
+        coefficient = weight * flags.get("kl_loss_coef", 0.0)
+        total += float((coefficient * kl - scale * values).sum())
+        slopes.append(coefficient * kl_slope - slope)
+    return total, slopes
+
+
+def _mismatch(seq: Seq, flags: Flags) -> Array:
+    """pi_prox / mu between its bounds."""
+    if flags.get("use_rollout_logprobs") or not flags.get("use_tis", True):
+        return np.ones(len(seq.mask))
+    low, high = flags.get("tis_clip_low", 0.0), flags.get("tis_clip", 2.0)
+    return np.where(seq.mask, np.clip(np.exp(seq.prox - seq.mu), low, high), 0.0)

@@ -1,0 +1,155 @@
+"""Every estimator against the formulas of its papers (`papers.py`): values and gradients, on ragged
+leases of several turns and segments, with masked tokens, in two steps of an iteration."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from agentrl.algorithms.load import load_algorithm
+from agentrl.algorithms.rows import LossFn, MicroBatch, Outputs
+from agentrl.config.run import RunConfig
+from agentrl.learner.backend import StepResult
+from agentrl.learner.iteration import train_lease
+from agentrl.learner.measures import joined, measured
+from agentrl.shipped import ALGORITHMS
+from tests.parity import papers
+from tests.parity.golden import LEASE, RATE, Batch, TableBackend, lineage
+
+BOUND = 2
+_NORMAL: dict[str, Any] = {"normalize_advantages": True}
+_KL: dict[str, Any] = {"use_kl_loss": True, "kl_loss_coef": 0.1, "kl_loss_type": "k3"}
+#: What is set for each estimator, one case after the other.
+CASES: dict[str, list[dict[str, Any]]] = {
+    "grpo": [
+        {},
+        {"disable_grpo_std_normalization": True, "calculate_per_token_loss": True},
+        {"disable_rewards_normalization": True, "eps_clip_c": 1.2},
+        {"disable_grpo_std_normalization": True, "loss_length": 40},
+        {"use_rollout_logprobs": True},
+        {**_NORMAL, **_KL},
+        {**_KL, "use_unbiased_kl": True},
+    ],
+    "gspo": [
+        {"eps_clip": 0.02, "eps_clip_high": 0.03},
+        {"use_tis": False, "eps_clip": 0.5},
+        {"use_rollout_logprobs": True},
+        {**_NORMAL, "loss_length": 40},
+    ],
+    "cispo": [{"eps_clip": 1.0, "eps_clip_high": 0.1, "calculate_per_token_loss": True}, {}],
+    "reinforce_plus_plus": [
+        {**_NORMAL, "kl_coef": 0.05, "gamma": 0.9},
+        {**_NORMAL, "kl_coef": 0.05, "use_rollout_logprobs": True},
+    ],
+    "reinforce_plus_plus_baseline": [_NORMAL, {**_NORMAL, "kl_coef": 0.05}],
+    "rloo": [{}, {"tis_clip_low": 0.5, "tis_clip": 1.5, "eps_clip_c": 1.2}],
+}
+
+
+class Watched(TableBackend):
+    """Keeps the scores before each step, its loss, and the gradient by the log-probability of each
+    label, by the tokens of the sequence."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.tables: list[torch.Tensor] = []
+        self.losses: list[float] = []
+        self.gradients: list[dict[bytes, npt.NDArray[np.float32]]] = []
+
+    def step(self, model: str, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:
+        """One step of gradient descent."""
+        table, gradient = self.table.detach().clone(), torch.zeros_like(self.table)
+        reports, found = [], {}
+        for batch in micro_batches:
+            logprobs_TV = torch.log_softmax(self.table[batch.tokens_T], dim=-1)
+            logprobs_T = logprobs_TV.gather(1, batch.labels_T[:, None]).squeeze(1)
+            loss, report = loss_fn(batch, Outputs(logprobs_T, torch.zeros_like(logprobs_T)))
+            by_token, by_score = torch.autograd.grad(loss, [logprobs_T, self.table])
+            gradient += by_score
+            reports.append(measured(report))
+            bounds = batch.cu_seqlens.tolist()
+            for start, end in pairwise(bounds):
+                tokens = batch.tokens_T[start:end].numpy().astype(np.int32).tobytes()
+                found[tokens] = by_token[start:end].numpy()
+        self.tables.append(table)
+        measures = joined(reports)
+        self.losses.append(measures["loss"][0])
+        self.gradients.append(found)
+        with torch.no_grad():
+            self.table -= RATE * gradient
+        return StepResult(skipped=False, grad_norm=0.0, lr=RATE, metrics=measures)
+
+    def scores(self, table: torch.Tensor, tokens: npt.NDArray[np.int32]) -> papers.Array:
+        """Log-probability of each label; 0 at the last position, which has none."""
+        logits = table.numpy().astype(np.float64)[tokens[:-1]]
+        logits -= logits.max(-1, keepdims=True)
+        logprobs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+        return np.append(logprobs[np.arange(len(tokens) - 1), tokens[1:]], 0.0)
+
+
+def sequences(batch: Batch, backend: Watched, step: int) -> list[tuple[bytes, papers.Seq]]:
+    """All segments of a step, with the tokens that name them."""
+    groups = batch.header.groups[3 * step : 3 * step + 3]
+    found = []
+    for group in groups:
+        for row in group.trajectories:
+            data = batch.rows[row.payload.offset]
+            sampled = np.append(data.sampled_L[1:], False)
+            versions = np.append(data.versions_L[1:], -1)
+            seq = papers.Seq(
+                group=list(group.rewards),
+                index=group.episodes.index(row.episode),
+                episode_len=sum(
+                    each.meta.num_sampled
+                    for each in group.trajectories
+                    if each.episode == row.episode
+                ),
+                sampled=sampled,
+                mask=sampled & (LEASE - 1 - versions <= BOUND),
+                mu=np.append(data.logprobs_L[1:], 0.0).astype(np.float64),
+                prox=backend.scores(backend.tables[0], data.tokens_L),
+                reference=backend.scores(backend._reference, data.tokens_L),
+                now=backend.scores(backend.tables[step], data.tokens_L),
+            )
+            found.append((data.tokens_L.tobytes(), seq))
+    return found
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("name", "flags"),
+    [(name, flags) for name, cases in CASES.items() for flags in cases],
+    ids=lambda value: value if isinstance(value, str) else ",".join(value) or "default",
+)
+def test_value_and_gradient_are_those_of_the_papers(
+    name: str, flags: dict[str, Any], seed: int
+) -> None:
+    cfg = RunConfig(
+        advantage_estimator=name,
+        num_steps_per_rollout=2,
+        max_tokens_per_gpu=160,
+        max_staleness=BOUND,
+        **flags,
+    )
+    batch, backend = Batch(seed), Watched(seed)
+    train_lease(batch.header, load_algorithm(cfg), backend, lineage(), batch.fetch)
+
+    steps = [sequences(batch, backend, step) for step in range(2)]
+    papers.advantages(name, [seq for named in steps for _, seq in named], flags)
+    for step, named in enumerate(steps):
+        loss, slopes = papers.loss(name, [seq for _, seq in named], flags)
+        assert backend.losses[step] == pytest.approx(loss, rel=1e-4, abs=1e-5)
+        trained = {tokens: seq.mask.any() for tokens, seq in named}
+        assert backend.gradients[step].keys() <= trained.keys()
+        for (tokens, _), slope in zip(named, slopes, strict=True):
+            found = backend.gradients[step].get(tokens, np.zeros(len(slope)))
+            np.testing.assert_allclose(found, slope, rtol=2e-4, atol=1e-7)
+    assert any(slope.any() for slope in slopes)
+
+
+def test_every_estimator_that_ships_has_its_papers() -> None:
+    assert papers.ADVANTAGES.keys() == CASES.keys() == ALGORITHMS.places.keys()

@@ -1,0 +1,133 @@
+"""Weights go from one form into another bit for bit, in little memory, and nothing is lost."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from agentrl.cli.main import main
+from agentrl.models.registry import families
+
+pytestmark = pytest.mark.timeout(1800)
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMES = [name for name, family in families().items() if family.tiny]
+
+
+def weights(model: Path) -> dict[str, torch.Tensor]:
+    return {k: t for path in model.glob("*.safetensors") for k, t in load_file(path).items()}
+
+
+def are_equal(one: Path, other: Path) -> bool:
+    ours, theirs = weights(one), weights(other)
+    return ours.keys() == theirs.keys() and all(
+        ours[k].dtype == theirs[k].dtype and torch.equal(ours[k], theirs[k]) for k in ours
+    )
+
+
+def run(*words: object, **environment: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, *map(str, words)],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"} | environment,
+        capture_output=True,
+        text=True,
+        timeout=1800,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("family", NAMES)
+def test_a_model_comes_back_from_megatrons_format_bit_for_bit(
+    family: str, hf_model: Callable[[str], Any], tmp_path: Path
+) -> None:
+    model = hf_model(family).directory
+    assert main(["convert", str(model), str(tmp_path / "dist")]) == 0
+    assert (tmp_path / "dist" / "latest_checkpointed_iteration.txt").read_text() == "release"
+    back = ["convert", str(tmp_path / "dist"), str(tmp_path / "hf"), "--hf-checkpoint", str(model)]
+    assert main(back) == 0
+    assert are_equal(tmp_path / "hf", model)
+
+
+def test_a_model_in_bfloat16_stays_so_in_files_as_small_as_asked(
+    hf_model: Callable[[str], Any], tmp_path: Path
+) -> None:
+    model, dist = tmp_path / "model", tmp_path / "dist"
+    model.mkdir()
+    source = hf_model("qwen3").directory
+    (model / "config.json").write_bytes((source / "config.json").read_bytes())
+    save_file({k: t.bfloat16() for k, t in weights(source).items()}, model / "model.safetensors")
+    assert main(["convert", str(model), str(dist)]) == 0
+    back = ["convert", str(dist), str(tmp_path / "hf"), "--hf-checkpoint", str(model)]
+    assert main([*back, "--chunk-size", "9000", "--vocab-size", "96"]) == 0
+    assert len(list((tmp_path / "hf").glob("*.safetensors"))) > 4
+    assert are_equal(tmp_path / "hf", model)
+
+
+def test_what_is_there_is_replaced_only_by_force(
+    hf_model: Callable[[str], Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = str(hf_model("qwen3").directory)
+    (tmp_path / "mine").write_text("mine")
+    words = ["convert", model, str(tmp_path)]
+    assert main(words) == 2
+    assert "is there already" in capsys.readouterr().err
+    assert (tmp_path / "mine").read_text() == "mine"
+    assert main([*words, "--force"]) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        *("latest_checkpointed_iteration.txt", "release")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "--hf-checkpoint is missing"),
+        (["--hf-checkpoint", "MODEL", "--vocab-size", "97"], "config.json of"),
+        (["--hf-checkpoint", "OTHER"], "is of another model"),
+        (["--hf-checkpoint", "MODEL", "--to", "pickle"], "choose from hf, torch_dist"),
+    ],
+)
+def test_what_cannot_be_converted_is_said_and_nothing_is_left(
+    words: list[str],
+    said: str,
+    hf_model: Callable[[str], Any],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    places = {"MODEL": "qwen3", "OTHER": "qwen2"}
+    named = [str(hf_model(places[w]).directory) if w in places else w for w in words]
+    assert main(["convert", str(hf_model("qwen3").directory), str(tmp_path / "dist")]) == 0
+    try:
+        code = main(["convert", str(tmp_path / "dist"), str(tmp_path / "hf"), *named])
+    except SystemExit as end:
+        code = int(end.code or 0)
+    assert code == 2
+    assert said in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["dist"]
+
+
+def test_the_tools_that_slimes_users_type_convert_there_and_back(
+    hf_model: Callable[[str], Any], tmp_path: Path
+) -> None:
+    model, dist, back = hf_model("qwen3").directory, tmp_path / "dist", tmp_path / "hf"
+    flags = "--swiglu --num-layers 2 --hidden-size 32 --qk-layernorm --rotary-base 50000"
+    there = [ROOT / "tools/convert_hf_to_torch_dist.py", *flags.split(), "--hf-checkpoint", model]
+    done = run(*there, "--save", dist)
+    assert done.returncode == 0, done.stderr
+    assert run(*there, "--save", tmp_path / "rank1", RANK="1").returncode == 0
+    assert not (tmp_path / "rank1").exists()
+    wrong = run(*there, "--num-layers", "3", "--save", tmp_path / "wrong")
+    assert (wrong.returncode, "--num-layers is 3" in wrong.stderr) == (2, True), wrong.stderr
+    home = ["--input-dir", dist / "release", "--output-dir", back, "--origin-hf-dir", model]
+    tool = ROOT / "tools/convert_torch_dist_to_hf.py"
+    done = run(tool, *home, "--vocab-size", "96", "--model-name", "qwen3")
+    assert done.returncode == 0, done.stderr
+    assert are_equal(back, model)
+    assert run(tool, *home).returncode == 2
+    assert run(tool, *home, "-f").returncode == 0

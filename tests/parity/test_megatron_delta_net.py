@@ -1,0 +1,92 @@
+"""Delta nets: packed sequences of several chunks are those of transformers and do not see each
+other, and what stands beside the decoder is kept."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from agentrl.algorithms.rows import LossFn
+from agentrl.config.run import RunConfig
+from agentrl.learner.megatron import MegatronBackend
+from agentrl.models.registry import families
+
+Open = Callable[[Path], MegatronBackend]
+FAMILIES = ["qwen3-next"]
+
+
+@pytest.fixture
+def open_backend(free_ports: Callable[[int], int]) -> Iterator[Open]:
+    """Opens one backend, and closes it after the test."""
+    opened: list[MegatronBackend] = []
+
+    def make(directory: Path) -> MegatronBackend:
+        opened.append(
+            MegatronBackend(
+                RunConfig(actor_num_gpus_per_node=1, lr=1e-3),
+                directory,
+                rank=0,
+                world_size=1,
+                master_address="127.0.0.1",
+                master_port=free_ports(1),
+                num_training_steps=None,
+            )
+        )
+        return opened[-1]
+
+    yield make
+    for backend in opened:
+        backend.close()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_sequences_of_several_chunks_are_those_of_transformers_and_the_same_alone(
+    family: str, hf_model: Any, packed: Any, hf_scores: Any, open_backend: Open
+) -> None:
+    model, directory = hf_model(family)
+    lengths = [64, 3, 500, 65, 130]
+    together = packed(lengths, 1)
+    backend = open_backend(directory)
+    (found,) = backend.run("policy", [together])
+    assert float((found - hf_scores(model, together)[0].detach()).abs().max()) < 1e-5
+    ends = torch.tensor(lengths).cumsum(0).tolist()
+    for length, end in zip(lengths, ends, strict=True):
+        alone = packed([length], 1)
+        one = slice(end - length, end)
+        batch = type(alone)(
+            tokens_T=together.tokens_T[one],
+            labels_T=together.labels_T[one],
+            positions_T=together.positions_T[one],
+            cu_seqlens=alone.cu_seqlens,
+            max_seqlen=length,
+            columns={},
+        )
+        (by_itself,) = backend.run("policy", [batch])
+        assert float((by_itself - found[one]).abs().max()) < 1e-5
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_tensors_of_multi_token_prediction_go_into_every_model_that_is_saved(
+    family: str,
+    make_hf_model: Any,
+    packed: Any,
+    pg_loss: LossFn,
+    open_backend: Open,
+    tmp_path: Path,
+) -> None:
+    made = make_hf_model(families()[family].tiny, tmp_path / "model")
+    path = made.directory / "model.safetensors"
+    beside = {
+        "mtp.fc.weight": torch.rand(32, 64).bfloat16(),
+        "mtp.layers.0.self_attn.q_proj.weight": torch.rand(128, 32).bfloat16(),
+    }
+    save_file(load_file(path) | beside, path, metadata={"format": "pt"})
+    backend = open_backend(made.directory)
+    assert not backend.step("policy", [packed([30, 7], 1)], pg_loss).skipped
+    assert not any(name.startswith("mtp.") for name, _ in backend.hf_tensors())
+    backend.save_hf(tmp_path / "saved")
+    saved = load_file(tmp_path / "saved" / "model.safetensors")
+    assert all(torch.equal(saved[name], tensor) for name, tensor in beside.items())

@@ -1,0 +1,132 @@
+"""Layers of multi-token prediction are not built: their tensors are kept through every round trip,
+and neither scored, pushed nor trained."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from agentrl.algorithms.rows import LossFn
+from agentrl.config.model import read_model
+from agentrl.config.run import RunConfig
+from agentrl.errors import ConfigError
+from agentrl.learner.megatron import MegatronBackend
+from agentrl.models import behind_the_layers
+from agentrl.models.registry import families, open_model
+
+Open = Callable[..., MegatronBackend]
+PREFIX = "model.mtp_layers.0."
+
+
+@pytest.fixture
+def mimo(make_hf_model: Any, tmp_path: Path) -> Any:
+    """A MiMo with a layer of multi-token prediction, in bfloat16, and Python files beside it."""
+    made = make_hf_model(families()["mimo"].tiny, tmp_path / "model")
+    path = made.directory / "model.safetensors"
+    generator = torch.Generator().manual_seed(1)
+    mtp = {
+        f"{PREFIX}{name}": torch.randn(shape, generator=generator).bfloat16()
+        for name, shape in {
+            "input_proj.weight": (32, 64),
+            "token_layernorm.weight": (32,),
+            "hidden_layernorm.weight": (32,),
+            "self_attn.q_proj.bias": (32,),
+            "mlp.gate_proj.weight": (64, 32),
+        }.items()
+    }
+    save_file(load_file(path) | mtp, path, metadata={"format": "pt"})
+    (made.directory / "configuration_mimo.py").write_text("# of the model\n")
+    return made
+
+
+@pytest.fixture
+def open_backend(free_ports: Callable[[int], int]) -> Iterator[Open]:
+    """Opens one backend at a time."""
+    opened: list[MegatronBackend] = []
+
+    def make(directory: Path, **flags: Any) -> MegatronBackend:
+        for backend in opened:
+            backend.close()
+        opened.append(
+            MegatronBackend(
+                RunConfig(actor_num_gpus_per_node=1, lr=1e-3, **flags),
+                directory,
+                rank=0,
+                world_size=1,
+                master_address="127.0.0.1",
+                master_port=free_ports(1),
+                num_training_steps=None,
+            )
+        )
+        return opened[-1]
+
+    yield make
+    for backend in opened:
+        backend.close()
+
+
+def passengers(directory: Path) -> dict[str, Tensor]:
+    stored = load_file(directory / "model.safetensors")
+    return {name: tensor for name, tensor in stored.items() if name.startswith(PREFIX)}
+
+
+def are_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(
+        torch.equal(one[name], other[name]) and one[name].dtype == other[name].dtype for name in one
+    )
+
+
+def test_the_decoder_is_scored_and_pushed_without_them(
+    mimo: Any, packed: Any, hf_scores: Any, open_backend: Open
+) -> None:
+    batch = packed([30, 7, 1], 1)
+    backend = open_backend(mimo.directory)
+    (found,) = backend.run("policy", [batch])
+    assert float((found - hf_scores(mimo.model, batch)[0]).abs().max()) < 1e-5
+    assert not any(name.startswith(PREFIX) for name, _ in backend.hf_tensors())
+    assert read_model(mimo.directory).num_parameters
+
+
+def test_every_model_that_is_saved_has_them_bit_for_bit(
+    mimo: Any, packed: Any, pg_loss: LossFn, open_backend: Open, tmp_path: Path
+) -> None:
+    first, again = tmp_path / "first", tmp_path / "again"
+    backend = open_backend(mimo.directory)
+    assert not backend.step("policy", [packed([30, 7], 1)], pg_loss).skipped
+    backend.save_hf(first)
+    trained = {name: tensor.clone() for name, tensor in backend.hf_tensors()}
+    stored = load_file(first / "model.safetensors")
+    assert stored.keys() == trained.keys() | passengers(mimo.directory).keys()
+    assert len(passengers(first)) == 5
+    assert are_equal(passengers(first), passengers(mimo.directory))
+    assert all(torch.equal(stored[name], trained[name]) for name in trained)
+    assert (first / "configuration_mimo.py").read_text() == "# of the model\n"
+    open_backend(first).save_hf(again)
+    assert are_equal(load_file(again / "model.safetensors"), stored)
+
+
+def test_they_come_from_the_model_that_gave_the_first_weights(
+    mimo: Any, make_hf_model: Any, open_backend: Open, tmp_path: Path
+) -> None:
+    bare = make_hf_model(families()["mimo"].tiny, tmp_path / "bare").directory
+    open_backend(bare, load=str(mimo.directory)).save_hf(tmp_path / "saved")
+    assert are_equal(passengers(tmp_path / "saved"), passengers(mimo.directory))
+
+
+def test_what_no_rule_names_is_refused_still(mimo: Any, open_backend: Open) -> None:
+    path = mimo.directory / "model.safetensors"
+    save_file(load_file(path) | {"model.extra.weight": torch.zeros(2)}, path)
+    with pytest.raises(ConfigError, match=r"unexpected model\.extra\.weight$"):
+        open_backend(mimo.directory)
+
+
+def test_layers_behind_the_decoders_are_told_by_their_number(mimo: Any) -> None:
+    architecture = open_model(mimo.directory, None).architecture
+    assert architecture.num_layers == 2
+    assert behind_the_layers("model.layers.2.eh_proj.weight", architecture)
+    assert not behind_the_layers("model.layers.1.mlp.up_proj.weight", architecture)
+    assert not behind_the_layers("model.norm.weight", architecture)

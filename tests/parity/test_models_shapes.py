@@ -1,0 +1,40 @@
+"""The shapes that a dry run expects are those of what the learner builds, family by family."""
+
+from itertools import chain
+from typing import Any
+
+import pytest
+
+from agentrl.learner.megatron import compat, placement
+from agentrl.learner.megatron.convert import built
+from agentrl.models.registry import describe_model, families
+from agentrl.models.shapes import is_complete, shapes_of, wholes_of
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    **{name: (name, {}) for name in families()},
+    "tied": ("qwen3", {"tie_word_embeddings": True}),
+    "one query projection": ("deepseek-v3", {"q_lora_rank": None}),
+    "no shared experts": ("glm4-moe", {"n_shared_experts": 0}),
+    "no bias": ("glm4", {"attention_bias": False}),
+    "every second layer": ("qwen3-moe", {"decoder_sparse_step": 2, "num_hidden_layers": 3}),
+    "more heads than width": ("qwen3", {"head_dim": 32, "num_key_value_heads": 1}),
+}
+
+
+def name_and_shape(part: Any) -> tuple[str, tuple[int, ...]]:
+    """Of megatron-core's description; a tensor of all experts is one for each."""
+    experts = part.prepend_axis_num
+    number = map(str, part.global_offset[:experts])
+    return ".".join([part.key, *number]), tuple(part.global_shape[experts:])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_shapes_that_a_config_implies_are_those_that_the_learner_builds(name: str) -> None:
+    family, changes = CASES[name]
+    model = describe_model({**families()[family].tiny, **changes}, None, source="config.json")
+    compat.install()
+    with built(model, is_bf16=False) as (learner, weights):
+        assert shapes_of(model) == weights.shapes
+        found = chain.from_iterable(placement.parts(learner).values())
+        assert wholes_of(model) == dict(map(name_and_shape, found))
+    assert is_complete(model.family)

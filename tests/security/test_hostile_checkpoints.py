@@ -1,0 +1,39 @@
+"""Hostile checkpoints run nothing and open nothing: they are read as what they say, or refused."""
+
+from contextlib import suppress
+from math import prod
+from pathlib import Path
+
+import pytest
+
+from agentrl.config.torch_dist import Header, folder_of, read_header
+from agentrl.errors import ConfigError
+from tests.security.hostile_checkpoints import CANARY, CASES, KEY, whole_checkpoint
+from tests.slices import of_the_day
+
+
+def test_the_checkpoint_that_all_cases_spoil_is_read(tmp_path: Path) -> None:
+    folder = whole_checkpoint(tmp_path / "kept")
+    header = read_header(tmp_path / "kept")
+    assert folder_of(tmp_path / "kept") == folder
+    assert header.tensors[KEY].shape == (4, 3)
+    assert len(CASES) == 1000
+
+
+@pytest.mark.parametrize("name", of_the_day(list(CASES), 40))
+def test_a_hostile_checkpoint_is_refused_or_says_what_can_be(name: str, tmp_path: Path) -> None:
+    folder = whole_checkpoint(tmp_path / "kept")
+    CASES[name](folder)
+    with suppress(ConfigError):
+        assert_possible(read_header(tmp_path / "kept"), folder)
+    assert not CANARY.exists()
+
+
+def assert_possible(header: Header, folder: Path) -> None:
+    """No tensor lies outside its file, nor a file outside the folder."""
+    for whole in header.tensors.values():
+        assert sum(prod(chunk.sizes) for chunk in whole.chunks) == prod(whole.shape)
+        for chunk in whole.chunks:
+            path = folder / chunk.file
+            assert (path.parent, path.is_file()) == (folder, True)
+            assert chunk.start + chunk.num_bytes <= path.stat().st_size

@@ -1,0 +1,110 @@
+"""What a test does with a flag, as its code shows it: how a row of answers proves its test.
+
+A test exercises a flag if its own code gives it a value: the spelling of the flag in a text, the
+name of its field as a keyword argument or a text of its own, or either among the values that it is
+parametrized with. Comments, docstrings and names of functions are no proof, and neither is what a
+helper does: a base line that all tests of a module share would prove every row. A field of one word
+(`seed`, `load`) may be anything's: it counts only as a keyword of a configuration, or as a key.
+"""
+
+import ast
+import functools
+import importlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal, TypeGuard
+
+__all__ = ["exercises"]
+
+ROOT = Path(__file__).resolve().parents[2]
+#: What makes a configuration, and the helper of tests that does.
+_CONFIGURATIONS = {"RunConfig", "MegatronSettings", "settings"}
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+_Kind = Literal["text", "keyword", "setting"]
+
+
+def exercises(test: str, flag: str) -> bool:
+    """Whether the test `file::function` is there and gives `flag` (`--lr-warmup-init`)."""
+    file, _, name = test.partition("::")
+    module = _module(file)
+    function = _functions(module).get(name)
+    if function is None:
+        return False
+    if any(_gives(kind, word, flag) for kind, word in _words(function, module)):
+        return True
+    return any(_gives("setting", value, flag) for value in _parameters(file, function))
+
+
+@functools.cache
+def _module(file: str) -> ast.Module:
+    path = ROOT / file
+    return ast.parse(path.read_text()) if path.is_file() else ast.Module([], [])
+
+
+def _functions(module: ast.Module) -> dict[str, _Function]:
+    return {node.name: node for node in module.body if isinstance(node, _Function)}
+
+
+def _gives(kind: _Kind, word: str, flag: str) -> bool:
+    spelled = re.escape(flag.removeprefix("--"))
+    if re.search(rf"(?<![\w-])--(no-)?{spelled}(?![\w-])", word):
+        return True
+    field = flag.removeprefix("--").replace("-", "_")
+    fields = {field, re.sub("^(sglang|router)_", "", field)}
+    return word in fields and (kind == "setting" or "_" in word)
+
+
+def _words(function: _Function, module: ast.Module) -> Iterator[tuple[_Kind, str]]:
+    """Texts and keywords of a test, and of the tables that it is parametrized by."""
+    body = function.body[1:] if ast.get_docstring(function) else function.body
+    for part in (*body, *function.decorator_list, *_tables(function, module)):
+        for node in ast.walk(part):
+            if _is_text(node):
+                yield "text", str(node.value)
+            elif isinstance(node, ast.Dict):
+                yield from (("setting", str(key.value)) for key in node.keys if _is_text(key))
+            elif isinstance(node, ast.Call):
+                kind: _Kind = "setting" if _name(node.func) in _CONFIGURATIONS else "keyword"
+                yield from ((kind, keyword.arg) for keyword in node.keywords if keyword.arg)
+
+
+def _is_text(node: ast.AST | None) -> TypeGuard[ast.Constant]:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+def _name(called: ast.expr) -> str:
+    return called.id if isinstance(called, ast.Name) else ""
+
+
+def _tables(function: _Function, module: ast.Module) -> Iterator[ast.expr]:
+    """The constants that decorators name, and those that these name."""
+    left, constants = list(function.decorator_list), dict(_constants(module))
+    while left:
+        for node in ast.walk(left.pop()):
+            if isinstance(node, ast.Name) and (value := constants.pop(node.id, None)) is not None:
+                left.append(value)
+                yield value
+
+
+@functools.cache
+def _constants(module: ast.Module) -> dict[str, ast.expr]:
+    found = {}
+    for node in module.body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            found[node.targets[0].id] = node.value
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value:
+            found[node.target.id] = node.value
+    return found
+
+
+@functools.cache
+def _parameters(file: str, function: _Function) -> tuple[str, ...]:
+    """The texts among the values that a test is called with, where code makes them."""
+    if not function.decorator_list:
+        return ()
+    module = importlib.import_module(file.removesuffix(".py").replace("/", "."))
+    marks = getattr(getattr(module, function.name), "pytestmark", [])
+    values = [row for mark in marks if mark.name == "parametrize" for row in mark.args[1]]
+    flat = [value for row in values for value in (row if isinstance(row, tuple) else (row,))]
+    return tuple(value for value in flat if isinstance(value, str))

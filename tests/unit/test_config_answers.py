@@ -1,0 +1,349 @@
+"""The table of answers: each row says what the parser does, names what exists, and has a test."""
+
+import functools
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from agentrl.config import answers
+from agentrl.config.agreements import RULES
+from agentrl.config.answers import FlagAnswer
+from agentrl.config.command_line import known_flags, read_flags
+from agentrl.config.explained import explain
+from agentrl.config.fields import own_fields
+from agentrl.config.files import read_file
+from agentrl.config.launch_script import Argument
+from agentrl.config.megatron import MegatronSettings
+from agentrl.config.passthrough import FAMILIES, Family, spelled, table
+from agentrl.config.resolve import Resolved, parse
+from agentrl.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parents[2]
+OWN = {field.flag for field in own_fields().values()}
+#: Names of Megatron that are read: by the learner, or under agentrl's own flag.
+HONOURED = {*MegatronSettings.__struct_fields__, *own_fields()}
+#: A small run that is accepted, to which a flag is added.
+BASE = ("--device", "cpu", "--rollout-batch-size", "4", "--n-samples-per-prompt", "4")
+#: One that imitates dialogues; only where it is read is its file opened.
+MODEL, ROWS = (ROOT / "agentrl" / "envs" / "search_r1" / name for name in ("model", "README.md"))
+FROM = ("--hf-checkpoint", str(MODEL), "--prompt-data", str(ROWS))
+IMITATION = ("--device", "cpu", *FROM, "--loss-type", "sft_loss")
+FULLY_ASYNC = "slime.rollout.fully_async_rollout.generate_rollout_fully_async"
+#: What a rule wants, to say that it is already so, and the run in which it does.
+SO = {
+    "batch": (["8"], BASE),
+    "ckpt_step": (["10"], BASE),
+    "fully_async": ([], BASE),
+    "loss_mask": (["qwen"], BASE),
+    "rollout": ([FULLY_ASYNC], BASE),
+    "supervised": ([], IMITATION),
+}
+
+
+def parsed(argv: list[str], run: tuple[str, ...] = BASE) -> Resolved:
+    return parse([*run, *argv], "train_async")
+
+
+@functools.cache
+def base(run: tuple[str, ...] = BASE) -> Resolved:
+    return parsed([], run)
+
+
+def given(name: str, row: FlagAnswer) -> list[str]:
+    """The flag as somebody gives it; of a noted one, so that it is already so."""
+    if row.rule:
+        return [name, *SO[row.rule][0]]
+    if row.takes == 0 and row.accepts == ("false",):
+        return [name.replace("--", "--no-", 1)]
+    return [name, *(row.accepts[:1] or ("1",))] if row.takes else [name]
+
+
+def is_named(line: str, name: str) -> bool:
+    return name in re.split(r"[\s:;,]", line)
+
+
+def refusal(argv: list[str]) -> str:
+    with pytest.raises(ConfigError) as caught:
+        parsed(argv)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", sorted(answers.rows()))
+def test_a_row_says_what_the_parser_does(name: str) -> None:
+    row = answers.rows()[name]
+    argv = given(name, row)
+    if row.state == "works":
+        assert name in known_flags()
+        key = name.removeprefix("--").replace("-", "_")
+        assert name not in answers.rows("megatron") or key in HONOURED
+    elif row.renamed:
+        assert row.renamed.split()[0] in known_flags()
+    elif row.state == "noted":
+        run = SO[row.rule][1] if row.rule else BASE
+        resolved = parsed(argv, run)
+        new = [line for line in resolved.notes if line not in base(run).notes]
+        assert len([line for line in new if is_named(line, argv[0])]) == 1
+        assert resolved.config == base(run).config
+    else:
+        words = refusal(argv)
+        needed = answers.missing().get(row.waits)
+        assert is_named(words, name)
+        assert "did you mean" not in words
+        assert (row.says if needed is None else f"{needed.what}; {needed.instead}") in words
+
+
+def test_a_row_is_complete() -> None:
+    for name, row in answers.rows().items():
+        assert row.state == "works" or row.says or row.waits, name
+        assert not row.rule or row.rule in RULES, name
+        assert {row.waits, *row.refuses.values()} <= {"", *answers.missing()}, name
+        assert row.state != "noted" or row.says, name
+
+
+def recorded_flags() -> dict[str, tuple[str, str]]:
+    """Slime's own flags: how many words follow each, and what holds without it."""
+    lines = (ROOT / "tests" / "fixtures" / "slime_flags.tsv").read_text().splitlines()
+    rows = (line.split("\t") for line in lines if not line.startswith("#"))
+    return {name: (takes, default) for name, takes, default in rows}
+
+
+def test_every_flag_of_slime_has_a_row() -> None:
+    recorded = recorded_flags()
+    assert len(recorded) == 223
+    slime = {**answers.rows("megatron"), **answers.rows("slime")}
+    told = {name: str(slime[name].takes) for name in recorded if name in slime}
+    assert told == {name: takes for name, (takes, _) in recorded.items()}
+
+
+def test_a_default_that_is_not_slimes_is_in_the_table_and_told_at_start() -> None:
+    fields = {field.flag: field for field in own_fields().values()}
+    unsaid = {remark.field for remark in answers.remarks() if remark.when == "unsaid"}
+    untold = []
+    for name, (_, theirs) in recorded_flags().items():
+        ours = fields[name].default if name in fields else None
+        if name not in fields or ours == [] or repr(ours) == theirs or is_number(ours, theirs):
+            continue
+        # The estimator of the KL is told by every run that measures it, whoever began it.
+        is_told = fields[name].name in unsaid or name == "--kl-loss-type"
+        if not (is_told and answers.rows()[name].differs):
+            untold.append(f"{name}: {ours!r}, and {theirs} in slime")
+    assert untold == []
+
+
+def is_number(ours: object, theirs: str) -> bool:
+    if isinstance(ours, bool) or not isinstance(ours, int | float):
+        return False
+    return theirs not in ("None", "True", "False", "required") and float(theirs) == ours
+
+
+def test_every_setting_of_megatron_that_the_learner_reads_has_a_row() -> None:
+    read = {f"--{name.replace('_', '-')}" for name in MegatronSettings.__struct_fields__}
+    assert read - answers.rows().keys() == set()
+
+
+def test_advice_names_only_flags_that_exist() -> None:
+    passed = {*answers.rows("slime"), *answers.rows("megatron")}
+    known = {*known_flags(), *passed, *(flag.replace("--", "--no-", 1) for flag in known_flags())}
+    texts = [(needed.what + needed.instead, name) for name, needed in answers.missing().items()]
+    for name, row in answers.rows().items():
+        texts += [(text, name) for text in (row.says, row.otherwise, row.differs)]
+    texts += [(remark.text, remark.field) for remark in answers.remarks()]
+    for text, name in texts:
+        for flag in re.findall(r"(?<![\w-])--[a-z][\w-]*", text):
+            assert flag in known, f"{name}: {flag}"
+
+
+def test_no_row_hides_a_flag_of_agentrl() -> None:
+    for name, row in answers.rows().items():
+        assert row.state == "works" or name not in OWN, name
+
+
+def test_what_waits_for_the_same_thing_is_told_in_one_line() -> None:
+    (line,) = refusal(["--rm-type", "math", "--group-rm", "--reward-key", "score"]).splitlines()
+    assert line.startswith("--rm-type, --group-rm, --reward-key: these wait for ")
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ("--use-dynamic-batch-size 3", "--use-dynamic-batch-size takes no value; '3' is too much"),
+        ("--micro-batch-size", "--micro-batch-size takes one value, not 0"),
+        ("--no-balance-data", "--no-balance-data: it cannot be otherwise"),
+        ("--lambd 8", "--lambd 8: "),
+        ("--max_lag=3", "--max_lag: agentrl calls it --max-staleness"),
+    ],
+)
+def test_a_flag_of_the_table_is_refused_as_it_was_written(argv: str, said: str) -> None:
+    assert said in refusal(argv.split())
+
+
+def test_numbers_are_the_same_in_every_spelling() -> None:
+    assert parsed(["--lambd", "01"]).config == base().config
+
+
+# ---- flags with another name, and flags that others decide ---------------------------------------
+
+
+def test_a_flag_that_was_renamed_is_taken_under_its_name_of_today() -> None:
+    given = read_flags(["--sglang-cuda-graph-max-bs=16"])
+    assert given.values == {"sglang": {"cuda_graph_max_bs_decode": 16}}
+    notes = parsed(["--sglang-cuda-graph-max-bs", "16"]).notes
+    renamed = "--sglang-cuda-graph-max-bs is --sglang-cuda-graph-max-bs-decode here: "
+    assert [line for line in notes if line.startswith(renamed)] != []
+
+
+def test_a_global_batch_size_says_how_many_steps_an_iteration_has() -> None:
+    resolved = parsed(["--global-batch-size", "4"])
+    assert resolved.config.num_steps_per_rollout == 4
+    assert resolved.said["num_steps_per_rollout"] == "--global-batch-size 4"
+    assert "16 episodes make --num-steps-per-rollout 4" in "\n".join(resolved.notes)
+
+
+def test_a_global_batch_size_that_agrees_with_the_steps_is_already_so() -> None:
+    resolved = parsed(["--global-batch-size", "8", "--num-steps-per-rollout", "2"])
+    assert resolved.config == parsed(["--num-steps-per-rollout", "2"]).config
+    assert "--global-batch-size 8: already so" in "\n".join(resolved.notes)
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ("8 --num-steps-per-rollout 4", "= 16 episodes are not 4 steps (--num-steps-per-rollout)"),
+        ("5", "= 16 episodes cannot be shared by steps of 5; make it a divisor of 16"),
+        ("many", "--global-batch-size many: it is a number of episodes"),
+        ("0", "--global-batch-size 0: it is a number of episodes"),
+        ("8 8", "--global-batch-size takes one value, not 2"),
+        ("", "--global-batch-size takes one value, not 0"),
+        ("9" * 5000, "9: it is a number of episodes"),
+    ],
+)
+def test_a_global_batch_size_that_cannot_be_is_told_its_numbers(argv: str, said: str) -> None:
+    assert said in refusal(["--global-batch-size", *argv.split()])
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ("--rollout-function-path slime.rollout.sft_rollout.generate_rollout", "--loss-type sft_"),
+        ("--rollout-function-path mine.generate", "waits for rollout functions in slime's sign"),
+        ("--debug-train-only", "a policy is trained on what engines sample"),
+        ("--loss-mask-type qwen3", "and is qwen; give --chat-format qwen3"),
+        ("--loss-mask-type distill_qwen", "this waits for the other model families"),
+    ],
+)
+def test_what_the_rest_of_the_command_line_contradicts_is_refused(argv: str, said: str) -> None:
+    assert said in refusal(argv.split())
+
+
+@pytest.mark.parametrize("argv", [["--rollout-function-path", FULLY_ASYNC], ["--fully-async"]])
+def test_only_a_run_that_generates_ahead_is_fully_async(argv: list[str]) -> None:
+    line = f"{' '.join(argv)}: already so: train_async.py generates while it trains"
+    assert line in "\n".join(parsed(argv).notes)
+    in_turn = "this run generates and trains in turn; run train_async.py"
+    with pytest.raises(ConfigError, match=in_turn):
+        parse([*BASE, *argv], "train")
+    for flag in ("--async-buffer-size", "--max-staleness"):
+        with pytest.raises(ConfigError, match=in_turn):
+            parsed([*argv, flag, "0"])
+    words = [Argument(word) for word in argv]
+    assert [found.answer for found in explain(words, "train_async")] == ["already so"]
+    assert [found.answer for found in explain(words, "train")] == ["refused"]
+
+
+def test_slimes_flags_of_imitation_are_what_imitation_does() -> None:
+    flags = "--rollout-function-path slime.rollout.sft_rollout.generate_rollout --debug-train-only"
+    argv = [*flags.split(), "--disable-compute-advantages-and-returns", "--loss-mask-type", "qwen"]
+    resolved = parsed(argv, IMITATION)
+    assert resolved.config == base(IMITATION).config
+    assert "\n".join(resolved.notes).count(": already so: ") == 4
+
+
+# ---- files, and whoever comes from slime ---------------------------------------------------------
+
+
+def test_a_file_is_answered_as_the_command_line_is(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(
+        "use_dynamic_batch_size = true\nglobal-batch-size = 4\n"
+        "[megatron]\nenable_experimental = true\n[sglang]\ncuda_graph_max_bs = 16\n"
+    )
+    resolved = parsed(["--config", str(file)])
+    changed = {"num_steps_per_rollout": 4}
+    sglang = {**base().config.sglang, "cuda_graph_max_bs_decode": 16}
+    assert resolved.config == msgspec.structs.replace(base().config, sglang=sglang, **changed)
+    assert "use_dynamic_batch_size: already so" in "\n".join(resolved.notes)
+
+
+@pytest.mark.parametrize("name", sorted(answers.rows()))
+def test_what_is_false_in_a_file_is_as_without_it(name: str, tmp_path: Path) -> None:
+    row = answers.rows()[name]
+    if row.takes != 0 or row.state == "works" or row.renamed:
+        return
+    family = next((f for f in FAMILIES if name in answers.rows(f)), None)
+    key = name.removeprefix(spelled(family, "--") if family else "--").replace("-", "_")
+    file = tmp_path / "mine.toml"
+    head = f"[{family}]\n" if family and key in known_keys(family) else ""
+    file.write_text(f"{head}{key} = false\n")
+    given = read_file(file)
+    assert (given.refused, given.values.get(family or "", {})) == ([], {})
+
+
+def known_keys(family: Family) -> set[str]:
+    return {flag.key for flag in table(family).flags}
+
+
+def test_a_false_that_is_always_true_here_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text("colocate = false\nbalance_data = false\nno_save_optim = true\n")
+    given = read_file(file)
+    assert given.notes == [
+        "balance_data = false is as without it: rows are always balanced over ranks by length"
+    ]
+    assert [line.split(": ")[1] for line in given.refused] == ["no_save_optim"]
+    resolved = parsed(["--no-colocate"])
+    assert "--no-colocate: already so: it is off" in resolved.notes
+
+
+def test_a_file_is_told_all_that_is_refused_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("colocate: true\nmax_turns: 0\nmax_lag: 3\nsglang:\n  tpsize: 2\n")
+    words = refusal(["--config", str(file), "--rm-type", "math"])
+    for said in ("colocate: this waits", "max_lag: agentrl", "--max-turns", "tpsize", "--rm-type"):
+        assert said in words
+
+
+def test_defaults_that_differ_are_told_with_their_values_where_they_hold() -> None:
+    text = "\n".join(parsed(["--balance-data"]).notes)
+    for said in (
+        "--rollout-max-response-len is ",
+        "--max-tokens-per-gpu is ",
+        "a checkpoint is written every ",
+        "--lr-decay-style is constant",
+        "there is one engine without --rollout-num-gpus",
+        "without --eval-interval evaluation sets are played before the first iteration",
+    ):
+        assert f"\n{said}" in text
+    assert "{" not in text
+    assert "--rollout-batch-size is " not in text
+
+
+def test_without_sets_nothing_is_told_of_evaluations(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"input": "x", "label": "y"}\n')
+    argv = ["--hf-checkpoint", str(MODEL), "--prompt-data", str(rows), "--device", "cpu"]
+    argv += ["--rollout-max-response-len", "64"]
+    told = "without --eval-interval evaluation sets are played"
+    for sets, is_told in (([], False), (["--eval-prompt-data", "a", str(rows)], True)):
+        notes = parse([*argv, *sets, "--balance-data"], "train").notes
+        assert (told in "\n".join(notes)) is is_told
+
+
+def test_whoever_comes_from_slime_hears_of_the_defaults_that_differ() -> None:
+    notes = "\n".join(parsed(["--use-dynamic-batch-size"]).notes)
+    assert "docs/from-slime.md" in notes
+    assert "\n--use-tis is on" in notes
+    assert "docs/from-slime.md" not in "\n".join(base().notes)
+    given = parsed(["--use-dynamic-batch-size", "--no-use-tis"])
+    assert "--use-tis is on" not in "\n".join(given.notes)

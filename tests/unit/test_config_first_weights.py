@@ -1,0 +1,292 @@
+"""What a run begins with, and which one goes on: `--load`, `--ref-load` and `--save` as slime's
+scripts give them, before anything starts."""
+
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from agentrl.cli.train import main
+from agentrl.cluster.layout import RunDir, with_run
+from agentrl.config.presets import DEFAULT, PRESETS
+from agentrl.config.resolve import Resolved, parse
+from agentrl.config.toml import write_config
+from agentrl.errors import ConfigError
+from agentrl.learner.checkpointing import CheckpointWriter
+from tests.unit.checkpoint_ranks import Backend
+
+MODEL = Path(PRESETS[DEFAULT].values["hf_checkpoint"])
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def resolved(*argv: str) -> Resolved:
+    return parse(["--preset", DEFAULT, "--device", "cpu", *argv], "train_async")
+
+
+def said(*argv: str) -> str:
+    return "\n".join(resolved(*argv).notes)
+
+
+def refused(*argv: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        resolved(*argv)
+    return str(caught.value)
+
+
+def save(folder: Path, run_id: str, *iterations: int) -> None:
+    """Checkpoints of a run, as its learner leaves them."""
+    writer = CheckpointWriter(folder, Backend(), run_id=run_id, retain=1)
+    writer.begin(None)
+    for iteration in iterations:
+        writer.save(iteration, version=iteration)
+
+
+def begin(run_id: str, *argv: str, iterations: tuple[int, ...] = (10, 20)) -> Path:
+    """A run of these flags that has saved; its directory."""
+    config = resolved("--run-id", run_id, *argv).config
+    with RunDir(config) as run:
+        write_config(run.path / "config.toml", config)
+        (run.path / "ledger.db").touch()
+        save(Path(str(with_run(config, run).save)), run_id, *iterations)
+    return run.path
+
+
+def age(folder: Path) -> None:
+    """Everything in there was written an hour ago."""
+    for path in folder.rglob("*"):
+        os.utime(path, (time.time() - 3600,) * 2)
+
+
+X = ("--load", "x", "--save", "x")
+
+# ---- where nothing is there ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("there", ["", "empty", "other files"])
+def test_a_place_that_holds_nothing_begins_from_the_model_with_a_note(
+    there: str, here: Path
+) -> None:
+    if there:
+        (here / "x").mkdir()
+    if there == "other files":
+        (here / "x" / "notes.txt").touch()
+    found = resolved(*X)
+    lack = {
+        "": f"there is no folder {here}/x",
+        "empty": "it is empty",
+        "other files": "it holds no model and no checkpoint",
+    }
+    assert f"--load {here}/x: {lack[there]}" in found.notes
+    assert f"the first weights are those of --hf-checkpoint {MODEL}" in found.notes
+    assert (found.config.load, found.config.save) == (None, f"{here}/x")
+
+
+def test_without_load_the_first_weights_are_those_of_the_reference(here: Path) -> None:
+    shutil.copytree(MODEL, here / "ref")
+    for flags in (("--ref-load", "ref"), (*X, "--ref-load", "ref")):
+        found = resolved(*flags)
+        note = f"--ref-load {here}/ref: the first weights are those of this Hugging Face model"
+        assert note in found.notes
+        assert (found.config.load, found.config.ref_load) == (f"{here}/ref",) * 2
+
+
+def test_a_reference_that_is_not_there_is_noted_where_nothing_compares_with_it(here: Path) -> None:
+    found = resolved("--ref-load", "ref_torch_dist")
+    assert f"--ref-load {here}/ref_torch_dist: there is no folder" in found.notes[1]
+    assert (found.config.load, found.config.ref_load) == (None, None)
+
+
+def test_a_reference_that_is_not_there_is_refused_where_something_compares_with_it() -> None:
+    told = refused("--ref-load", "ref_torch_dist", "--use-kl-loss")
+    assert "there is no folder" in told
+    assert "leave it out: the reference then is --hf-checkpoint" in told
+
+
+@pytest.mark.parametrize("flag", ["--load", "--ref-load"])
+@pytest.mark.parametrize("file", ["latest_checkpointed_iteration.txt", "common.pt", ".metadata"])
+def test_a_checkpoint_of_megatrons_gives_the_first_weights(
+    flag: str, file: str, here: Path
+) -> None:
+    (here / "Qwen3-4B_torch_dist").mkdir()
+    (here / "Qwen3-4B_torch_dist" / file).touch()
+    found = resolved(flag, "Qwen3-4B_torch_dist")
+    place = f"{here}/Qwen3-4B_torch_dist"
+    taken = "the first weights are those of this checkpoint of Megatron's; the optimizer is new"
+    assert f"{flag} {place}: {taken}" in found.notes
+    assert found.config.load == place
+
+
+@pytest.mark.parametrize("flag", ["--load", "--ref-load"])
+@pytest.mark.parametrize("name", ["iter_0000010", "iteration_0000010"])
+def test_a_step_names_one_of_the_checkpoints_that_lie_there(
+    flag: str, name: str, here: Path
+) -> None:
+    (here / "kept" / name).mkdir(parents=True)
+    (here / "kept" / name / "common.pt").touch()
+    step = flag.replace("load", "ckpt-step")
+    found = resolved(flag, "kept", step, "10")
+    assert f"{step} 10: kept/{name}" in found.notes
+    assert found.config.load == f"{here}/kept/{name}"
+    assert resolved(flag, f"kept/{name}", step, "10").config.load == f"{here}/kept/{name}"
+    assert f"{step} 11: there is neither" in refused(flag, "kept", step, "11")
+    assert "the number of an iteration" in refused(flag, "kept", step, "newest")
+
+
+def test_all_of_it_is_told_by_a_dry_run(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--preset", DEFAULT, *X, "--dry-run"], "train_async") == 0
+    assert f"--load {here}/x: there is no folder" in capsys.readouterr().out
+    (here / "x").mkdir()
+    (here / "x" / "latest_checkpointed_iteration.txt").write_text("12")
+    assert main(["--preset", DEFAULT, *X, "--dry-run"], "train_async") == 2
+    told = capsys.readouterr().err
+    assert f"{here}/x/iter_0000012 is no checkpoint of Megatron's format torch_dist" in told
+
+
+def test_a_reference_of_another_architecture_is_told_by_a_dry_run_with_each_field(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(MODEL, here / "ref")
+    config = json.loads((here / "ref" / "config.json").read_text())
+    config["rope_parameters"]["rope_theta"] = 7.0
+    config |= {"rms_norm_eps": 0.5, "max_position_embeddings": 4096}
+    (here / "ref" / "config.json").write_text(json.dumps(config))
+    for flag in ("--ref-load", "--load"):
+        assert main(["--preset", DEFAULT, flag, "ref", "--dry-run"], "train_async") == 2
+        told = capsys.readouterr().err
+        assert f"{flag} {here}/ref is another model than --hf-checkpoint" in told
+        assert "it has norm_epsilon 0.5 instead of" in told
+        assert "rotary_base 7.0 instead of" in told
+        assert "max_position" not in told
+
+
+def test_a_model_without_weights_is_nothing_to_begin_with(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "ref").mkdir()
+    shutil.copy(MODEL / "config.json", here / "ref")
+    assert main(["--preset", DEFAULT, "--ref-load", "ref"], "train_async") == 2
+    assert f"--ref-load: {here}/ref has neither model.safetensors" in capsys.readouterr().err
+
+
+def test_the_room_that_kept_checkpoints_take_is_noted() -> None:
+    # 853,056 parameters of 12 bytes: float32 weights, and two moments
+    assert "--save" not in said("--num-rollout", "35")
+    told = said("--save", "y", "--num-rollout", "35")
+    assert "gets 4 checkpoints of about 9.8 MiB, together 39.0 MiB: all are kept" in told
+    told = said("--save", "y", "--num-rollout", "35", "--save-retain-interval", "20")
+    assert "gets 3 checkpoints" in told
+    assert "no multiple of --save-interval 10" in refused("--save-retain-interval", "15")
+
+
+# ---- the run that saved there goes on -----------------------------------------------------------
+
+
+def test_a_script_that_loads_where_it_saves_goes_on_with_its_run(here: Path) -> None:
+    run = begin("first", *X)
+    found = resolved(*X)
+    assert f"continuing {run}" in found.notes
+    assert (found.config.resume, found.config.run_id) == (str(run), "first")
+    assert found.config.save == f"{here}/x"
+
+
+@pytest.mark.parametrize("status", ["complete", "failed"])
+def test_it_goes_on_however_it_ended_as_it_is_meant_by_its_folder(status: str) -> None:
+    run = begin("first", *X)
+    (run / "summary.json").write_text(f'{{"status": "{status}"}}')
+    assert f"continuing {run}" in said(*X, "--num-rollout", "99")
+
+
+def test_the_rest_of_the_script_may_stay_as_it_was(here: Path) -> None:
+    script = (*X, "--ref-load", "ref_torch_dist", "--run-id", "first", "--run-dir", "runs")
+    run = begin("first", *X, "--ref-load", "ref_torch_dist")
+    assert f"continuing {run}" in said(*script)
+    (here / "ref_torch_dist").mkdir()
+    (here / "ref_torch_dist" / "config.json").touch()
+    assert f"continuing {run}" in said(*script)
+    auto = (*script, "--resume", "auto")
+    assert f"continuing {run}" in said(*auto)
+
+
+def test_what_stored_rows_rest_on_may_not_change_for_all_that() -> None:
+    begin("first", *X)
+    assert "--rollout-temperature 0.5, but" in refused(*X, "--rollout-temperature", "0.5")
+
+
+@pytest.mark.parametrize("flags", [("--resume", "never"), ("--run-id", "another")])
+def test_a_run_of_another_name_begins_anew_with_the_weights(
+    flags: tuple[str, ...], here: Path
+) -> None:
+    begin("first", *X)
+    found = resolved(*X, *flags)
+    assert not found.config.is_continued
+    assert found.config.load == f"{here}/x"
+    assert "those of iteration_0000020 of the run first; a new run begins" in "\n".join(found.notes)
+
+
+def test_a_run_whose_directory_is_gone_gives_its_weights_to_a_new_one(here: Path) -> None:
+    shutil.rmtree(begin("first", *X))
+    found = resolved(*X)
+    assert (found.config.is_continued, found.config.load) == (False, f"{here}/x")
+    told = "\n".join(found.notes)
+    assert "the optimizer are those of iteration_0000020 of the run first" in told
+    assert "for that run to go on, its directory must be in --run-dir" in told
+    assert f"--save {here}/x holds checkpoints of the run first, which stay as they are" in told
+
+
+def test_a_copy_of_a_runs_checkpoints_is_not_that_run(here: Path) -> None:
+    begin("first", *X)
+    shutil.copytree(here / "x", here / "y")
+    found = resolved("--load", "y", "--save", "y")
+    assert not found.config.is_continued
+
+
+def test_weights_taken_from_elsewhere_begin_a_new_run(here: Path) -> None:
+    run = begin("first", *X)
+    for place in ("x", str(run), "x/iteration_0000010"):
+        found = resolved("--load", place, "--save", "y")
+        assert not found.config.is_continued
+        assert "a new run begins" in "\n".join(found.notes)
+
+
+# ---- nothing of another run is replaced ---------------------------------------------------------
+
+
+def test_a_folder_of_another_run_gets_a_folder_for_the_new_one(here: Path) -> None:
+    shutil.rmtree(begin("first", *X))
+    age(here / "x")
+    run = begin("second", *X, iterations=(3,))
+    assert [path.name for path in sorted((here / "x").iterdir())] == [
+        *("iteration_0000010", "iteration_0000020", "second"),
+    ]
+    assert (here / "x" / "second" / "iteration_0000003").is_dir()
+    found = resolved(*X)
+    assert f"continuing {run}" in found.notes
+    with RunDir(found.config) as again:
+        assert with_run(found.config, again).save == f"{here}/x/second"
+    shutil.rmtree(run)
+    assert resolved(*X).config.load == f"{here}/x/second"
+
+
+def test_a_run_keeps_to_its_folder_whatever_becomes_of_the_others(here: Path) -> None:
+    shutil.rmtree(begin("first", *X))
+    run = begin("second", *X, iterations=(3,))
+    for path in (here / "x").glob("iteration_*"):
+        shutil.rmtree(path)
+    found = resolved("--resume", str(run)).config
+    with RunDir(found) as again:
+        assert with_run(found, again).save == f"{here}/x/second"
+
+
+def test_a_folder_that_is_only_saved_to_is_no_reason_to_go_on(here: Path) -> None:
+    begin("first", *X)
+    found = resolved("--save", "x")
+    assert (found.config.is_continued, found.config.load) == (False, None)
+    assert f"--save {here}/x holds checkpoints of the run first" in "\n".join(found.notes)

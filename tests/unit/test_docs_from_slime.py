@@ -1,0 +1,20 @@
+"""docs/from-slime.md says what the table of answers says."""
+
+from agentrl.config import answers
+from scripts.from_slime import PAGE, compared, page, uses
+
+
+def test_the_page_is_what_its_script_writes() -> None:
+    assert page(PAGE.read_text()) == PAGE.read_text(), "run scripts/from_slime.py"
+
+
+def test_every_flag_of_the_table_stands_on_the_page() -> None:
+    text = PAGE.read_text()
+    flags = answers.rows().keys() - answers.rows("peer").keys()
+    assert [flag for flag in flags if flag.removeprefix("--") not in text] == []
+
+
+def test_every_flag_that_half_of_the_scripts_pass_is_compared_with_what_it_was() -> None:
+    flags = [one.flag for one in compared()]
+    assert {flag for flag, scripts in uses().items() if scripts >= 23} - {*flags} == set()
+    assert len(flags) == len({*flags})

@@ -1,0 +1,36 @@
+"""docs/objectives.md has a row for each estimator, with the flags that it reads."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from agentrl.algorithms.base import TERMS
+from agentrl.algorithms.load import load_algorithm
+from agentrl.config.run import RunConfig
+from agentrl.shipped import ALGORITHMS
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "objectives.md").read_text()
+ROWS = dict(re.findall(r"^\| `(\w+)` \|(.*\|) *$", PAGE.split("## Estimators")[1], re.MULTILINE))
+
+
+def flags(text: str) -> set[str]:
+    return {flag[2:].replace("-", "_") for flag in re.findall(r"--[a-z-]+", text)}
+
+
+@pytest.mark.parametrize("name", ALGORITHMS.places)
+def test_the_row_of_an_estimator_has_the_flags_that_it_reads(name: str) -> None:
+    reads = load_algorithm(RunConfig(advantage_estimator=name)).reads
+    assert flags(ROWS[name].split("|")[-2]) == reads - TERMS
+
+
+def test_what_all_read_stands_above_the_table() -> None:
+    said = re.search(r"All read (.*?);", PAGE, re.DOTALL)
+    assert said is not None
+    assert flags(said[1]) == TERMS
+    assert set(ROWS) == set(ALGORITHMS.places)
+
+
+def test_a_formula_cites_its_paper() -> None:
+    for row in ROWS.values():
+        assert re.search(r"https://arxiv\.org/abs/\d{4}\.\d{5}", row)

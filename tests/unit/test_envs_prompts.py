@@ -1,0 +1,66 @@
+"""Rows that cannot be played, and prompts that do not fit, are counted before anything starts."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentrl.cli.train import main
+from agentrl.config.presets import PRESETS
+from agentrl.config.run import RunConfig
+from agentrl.envs.check.prompts import ROWS, check_prompts
+from agentrl.errors import ConfigError
+
+MODEL = str(PRESETS["search-r1-local"].values["hf_checkpoint"])
+
+
+def config(folder: Path, rows: list[dict[str, Any]], **settings: Any) -> RunConfig:
+    path = folder / "train.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    flags: dict[str, Any] = {"env": "single-turn", "hf_checkpoint": MODEL} | settings
+    return RunConfig(prompt_data=str(path), **flags)
+
+
+def rows_of(*lengths: int) -> list[dict[str, Any]]:
+    return [{"input": "word " * length, "label": "x"} for length in lengths]
+
+
+def test_prompts_that_do_not_fit_are_counted_in_the_first_rows(tmp_path: Path) -> None:
+    rows = rows_of(1, 300, 1, 500, *[1] * ROWS, 900)
+    (note,) = check_prompts(config(tmp_path, rows, rollout_max_prompt_len=100))
+    assert note.startswith(
+        f"2 of the first {ROWS} rows of --prompt-data have a prompt of more than"
+    )
+    assert "100 tokens (--rollout-max-prompt-len), and their groups will be filtered" in note
+    assert "the longest is train:4 with " in note
+    assert check_prompts(config(tmp_path, rows_of(1, 2), rollout_max_prompt_len=100)) == []
+
+
+def test_what_the_context_leaves_bounds_a_prompt_too(tmp_path: Path) -> None:
+    (note,) = check_prompts(config(tmp_path, rows_of(1, 300), rollout_max_context_len=120))
+    assert "a prompt of more than 118 tokens (what the context leaves)" in note
+
+
+def test_rows_of_which_none_fits_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no prompt of the first 2 rows .* fits 5 tokens"):
+        check_prompts(config(tmp_path, rows_of(10, 20), rollout_max_prompt_len=5))
+
+
+@pytest.mark.parametrize("label", [{}, {"label": None}])
+def test_a_label_that_a_later_row_lacks_is_told(label: dict[str, Any], tmp_path: Path) -> None:
+    rows = [*rows_of(1, 2), {"input": "x", **label}, {"input": "y", **label}]
+    (note,) = check_prompts(config(tmp_path, rows))
+    assert note.startswith("2 of the first 4 rows of --prompt-data cannot be played")
+    assert "the first is train:3: the task has no 'label'" in note
+
+
+def test_the_dry_run_tells_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cfg = config(tmp_path, [*rows_of(1, 300), {"input": "x", "label": None}])
+    argv = ["--env", "single-turn", "--hf-checkpoint", MODEL, "--prompt-data", str(cfg.prompt_data)]
+    argv += ["--rollout-max-prompt-len", "100", "--rollout-max-response-len", "64", "--dry-run"]
+    argv += ["--num-rollout", "2", "--n-samples-per-prompt", "4"]
+    assert main(argv, "train_async") == 0
+    said = capsys.readouterr().out
+    assert "1 of the first 3 rows of --prompt-data cannot be played" in said
+    assert "1 of the first 3 rows of --prompt-data have a prompt of more than 100" in said

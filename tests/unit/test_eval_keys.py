@@ -1,0 +1,95 @@
+"""Rows of evaluations may hold their prompt and label under other keys than those of training."""
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from agentrl.cli.train import main
+from agentrl.config.presets import DEFAULT, PRESETS
+from agentrl.config.resolve import parse
+from agentrl.config.run import RunConfig
+from agentrl.envs.registry import load_env
+from agentrl.envs.tasks import open_eval_sets
+from agentrl.errors import ConfigError
+from agentrl.types import Task
+
+MODEL = str(PRESETS[DEFAULT].values["hf_checkpoint"])
+
+
+@pytest.fixture(autouse=True)
+def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.jsonl").write_text('{"prompt": "One and one?", "label": "2"}\n')
+    Path("eval.jsonl").write_text('{"question": "Two and two?", "answer": 4, "prompt": "old"}\n')
+
+
+def words(flags: str) -> list[str]:
+    base = f"--hf-checkpoint {MODEL} --prompt-data train.jsonl --input-key prompt"
+    base += " --n-samples-per-prompt 4 --rollout-max-response-len 64 --device cpu"
+    return f"{base} --eval-prompt-data held eval.jsonl {flags}".split()
+
+
+def resolved(flags: str) -> RunConfig:
+    return parse(words(flags), "train_async").config
+
+
+def task_of(config: RunConfig) -> Task:
+    (task,) = open_eval_sets(config, load_env(str(config.env)))["held"]
+    return task
+
+
+@pytest.mark.parametrize("env", ["single-turn", "tools"])
+def test_the_environment_of_training_plays_rows_with_other_keys(env: str) -> None:
+    flags = f"--env {env} --eval-input-key question --eval-label-key answer"
+    config = resolved(flags)
+    task = task_of(config)
+
+    async def play() -> tuple[str, float, float]:
+        one = load_env(str(config.env))(**config.env_args)
+        (message,) = await one.reset(seed=0, task=task.row)
+        return message.content, await one.score("4"), await one.score("2")
+
+    assert anyio.run(play) == ("Two and two?", 1.0, 0.0)
+    assert task.row["question"] == "Two and two?"
+
+
+def test_tools_may_lie_under_another_key_than_those_of_training() -> None:
+    Path("eval.jsonl").write_text('{"prompt": "x", "functions": [{"name": "look"}], "t": []}\n')
+    config = resolved("--tool-key t --eval-tool-key functions")
+    assert task_of(config).row["tools"] == [{"name": "look"}]
+
+
+def test_a_key_that_is_not_named_is_that_of_training() -> None:
+    assert task_of(resolved("--eval-label-key answer")).row["prompt"] == "old"
+
+
+def test_a_key_may_lead_into_a_value() -> None:
+    Path("eval.jsonl").write_text('{"q": {"text": "Three?"}, "prompt": "old"}\n')
+    row = task_of(resolved("--eval-input-key q.text")).row
+    assert row == {"q": {"text": "Three?"}, "prompt": "Three?"}
+
+
+def test_keys_may_change_places() -> None:
+    Path("eval.jsonl").write_text('{"prompt": "4", "label": "Two and two?"}\n')
+    row = task_of(resolved("--eval-input-key label --eval-label-key prompt")).row
+    assert row == {"prompt": "Two and two?", "label": "4"}
+
+
+def test_a_row_without_the_key_is_told_before_the_start(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*words("--eval-input-key query"), "--dry-run"], "train_async") != 0
+    said = capsys.readouterr().err
+    assert "eval.jsonl line 1 lacks ['query']; it has ['answer', 'prompt', 'question']" in said
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--env guess --eval-prompt-data a eval.jsonl", "--eval-input-key: "),
+        ("--env single-turn --prompt-data train.jsonl", "--eval-input-key: "),
+    ],
+)
+def test_keys_of_rows_that_nobody_reads_are_refused(flags: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(f"--hf-checkpoint {MODEL} {flags} --eval-input-key question".split(), "train_async")
+    assert said in str(caught.value)

@@ -1,0 +1,220 @@
+"""`agentrl explain-flags` answers each flag as the programs do."""
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentrl.cli.main import main
+from agentrl.config.command_line import read_flags
+from agentrl.config.explained import explain
+from agentrl.config.launch_script import Argument
+
+_SCRIPT = """\
+MODEL_ARGS=( --num-layers 24 --swiglu )
+python3 train_async.py --lr 1e-6 --colocate --balance-data \\
+   --hf-checkpoint $BASE_DIR/model --global-batch-size 64 --rollout-batch-size 8 \\
+   --n-samples-per-prompt 8 ${MODEL_ARGS[@]} --sglang-mem-fraction-static 0.7 \\
+   --sglang-dp-size 8 --moe-frobnicate 3 --num-epoch 'a b' --save "/out/run 1"
+"""
+
+
+def _answers(text: str) -> dict[str, tuple[str, str]]:
+    found = explain([Argument(word) for word in shlex.split(text)])
+    return {one.flag: (one.answer, one.says) for one in found}
+
+
+def _written(tmp_path: Path, text: str = _SCRIPT) -> str:
+    path = tmp_path / "run.sh"
+    path.write_text(text)
+    return str(path)
+
+
+def test_a_script_is_explained_and_the_line_to_run_leaves_out_what_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain-flags", _written(tmp_path)]) == 1
+
+    page = capsys.readouterr().out
+    rows = {row.split()[0]: row for row in page.splitlines() if row.startswith("--")}
+    assert "refused" in rows["--colocate"]
+    assert "already so" in rows["--balance-data"]
+    assert "works" in rows["--lr"]
+    assert "14 flags: 8 works, 4 refused, 2 already so" in page
+    assert ":3: $BASE_DIR comes from outside of the script" in page
+    line = page[page.index("python train_async.py") :]
+    assert "--hf-checkpoint $BASE_DIR/model" in line
+    words = shlex.split(line.replace("\\\n", ""))[2:]
+    assert words[words.index("--save") + 1] == "/out/run 1"
+    assert not {"--colocate", "--sglang-dp-size", "--moe-frobnicate", "--num-epoch"} & {*words}
+    assert read_flags(words).refused == []
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "says"),
+    [
+        ("--lr 1e-6", "works", "learning rate"),
+        ("--lr fast", "refused", "cannot be 'fast'"),
+        ("--swiglu", "works", "read by the learner"),
+        ("--hidden-dropout 0.1", "refused", "cannot be 0.1"),
+        ("--rm-type math", "refused", ""),
+        ("--sglang-mem-fraction-static 0.7", "works", "passed to the engines"),
+        ("--sglang-dp-size 8", "refused", "more engines"),
+        ("--sglang-cuda-graph-max-bs 8", "works", "--sglang-cuda-graph-max-bs-decode"),
+        ("--colocate", "refused", "colocation"),
+        ("--use-dynamic-batch-size", "already so", "always packed"),
+        ("--group-size 8", "refused", "--n-samples-per-prompt"),
+        ("--utter-nonsense 8", "refused", "unknown flag"),
+    ],
+)
+def test_a_flag_has_the_answer_of_the_programs(text: str, answer: str, says: str) -> None:
+    ((found, said),) = _answers(text).values()
+
+    assert found == answer
+    assert says in said
+
+
+def test_a_flag_that_another_one_settles_is_answered_by_both() -> None:
+    agrees = _answers("--global-batch-size 64 --rollout-batch-size 8 --n-samples-per-prompt 8")
+    contradicts = _answers(
+        "--global-batch-size 64 --rollout-batch-size 8 --n-samples-per-prompt 8 "
+        "--num-steps-per-rollout 2"
+    )
+
+    assert agrees["--global-batch-size"][0] == "already so"
+    assert contradicts["--global-batch-size"][0] == "refused"
+    assert "64 episodes are not 2 steps" in contradicts["--global-batch-size"][1]
+
+
+@pytest.mark.parametrize(
+    ("flag", "answer"),
+    [
+        ("--num-rollout", "works"),
+        ("--lambd", "unknown"),
+        ("--global-batch-size", "unknown"),
+        ("--rm-type", "refused"),
+        ("--utter-nonsense", "refused"),
+    ],
+)
+def test_a_value_that_only_a_run_can_tell_is_not_judged(flag: str, answer: str) -> None:
+    (found,) = explain([Argument(flag), Argument("${N}", known=False)])
+
+    assert found.answer == answer
+    assert [word.text for word in found.words] == [flag, "${N}"]
+    assert ("not judged" in found.says) == (answer != "refused")
+
+
+def test_a_flag_that_is_given_twice_says_which_one_counts() -> None:
+    first, last = explain([Argument(word) for word in ("--lr", "1", "--lr", "2")])
+
+    assert first.says == "given again further on, and the last one counts"
+    assert last.says == "learning rate"
+
+
+def test_flags_may_stand_in_place_of_a_script(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain-flags", "--", "--lr", "1e-6", "--seed=3"]) == 0
+    assert "2 flags: 2 works" in capsys.readouterr().out
+
+    assert main(["explain-flags", "--program", "train_async", "--", "--lr", "1e-6"]) == 0
+    assert "python train_async.py" in capsys.readouterr().out
+
+
+def test_the_line_to_run_gives_a_shell_the_words_of_the_script(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Blanks, quotes, ends of lines and what is outside of the script all arrive."""
+    words = [
+        "--save",
+        "/out/it's a run",
+        "--input-key",
+        "a\tb\nc",
+        "--load",
+        "$NO *",
+        "--seed",
+        "3",
+    ]
+    text = f'A=({shlex.join(words)} --hf-checkpoint "$BASE_DIR/my model")\n'
+    main(["explain-flags", _written(tmp_path, text + 'python3 train.py "${A[@]}" --lr=1e-6\n')])
+
+    line = capsys.readouterr().out.partition("python train.py")[2]
+
+    shell = f'python() {{ printf "%s\\0" "$@"; }}\npython train.py{line}'
+    done = subprocess.run(
+        ["bash", "-c", shell],
+        capture_output=True,
+        text=True,
+        env={"BASE_DIR": "/my base"},
+        timeout=120,
+        check=True,
+    )
+    expected = ["train.py", *words, "--hf-checkpoint", "/my base/my model", "--lr", "1e-6"]
+    assert done.stdout.split("\0")[:-1] == expected
+
+
+def test_a_secret_of_a_script_stays_out_of_the_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "WANDB_KEY=abc-secret\npython3 train.py --wandb-key ${WANDB_KEY} --input-key q\n"
+
+    main(["explain-flags", _written(tmp_path, text)])
+
+    page = capsys.readouterr().out
+    assert "abc-secret" not in page
+    assert "(hidden)" in page
+    assert "--input-key q" in page
+
+
+@pytest.mark.parametrize("columns", [20, 80, 200])
+def test_the_table_fits_a_terminal(
+    columns: int,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+
+    main(["explain-flags", _written(tmp_path, 'python3 train.py --save "a\nb" --colocate\n')])
+
+    table, _, _ = capsys.readouterr().out.partition("\n\n")
+    assert "--save                              a b " in table
+    assert max(map(len, table.splitlines())) <= max(80, columns)
+
+
+def test_a_broken_line_is_told_and_is_no_success(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = _written(tmp_path, "python3 train.py --lr 1\n   --seed 3\n")
+
+    assert main(["explain-flags", path]) == 1
+
+    assert f"broken: {path}:1: this line lacks its backslash" in capsys.readouterr().out
+
+
+def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
+    """As `agentrl explain-flags run.sh | head`."""
+    command = [sys.executable, "-m", "agentrl.cli", "explain-flags", _written(tmp_path)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as started:
+        assert started.stdout is not None
+        assert started.stderr is not None
+        started.stdout.close()
+        assert started.stderr.read() == ""
+        assert started.wait(timeout=1800) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "name a launch script"),
+        (["one.sh", "two.sh"], "'two.sh' is one word too many"),
+        (["none.sh"], "none.sh is nothing, not a script"),
+    ],
+)
+def test_what_is_no_script_is_refused(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain-flags", *words]) == 2
+
+    assert said in capsys.readouterr().err

@@ -1,0 +1,82 @@
+"""What single families refuse of a config.json, and what its keys mean to them."""
+
+from typing import Any
+
+import pytest
+
+from agentrl.errors import ConfigError
+from agentrl.models.architecture import Architecture
+from agentrl.models.registry import describe_model, families
+
+
+def read(family: str, **changes: Any) -> Architecture:
+    """The tiny member with other keys; None takes a key out."""
+    config = {**families()[family].tiny, **changes}
+    kept = {key: value for key, value in config.items() if value is not None}
+    return describe_model(kept, None, source="config.json").architecture
+
+
+@pytest.mark.parametrize(
+    ("family", "usual"),
+    [("glm4", 0.5), ("glm4-moe", 0.5), ("llama", 1.0), ("minimax-m2", 0.5)],
+)
+def test_the_share_of_a_head_that_is_rotated_is_found_wherever_it_is_said(
+    family: str, usual: float
+) -> None:
+    assert read(family, partial_rotary_factor=None).rotary_percent == usual
+    nested = {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": usual}}
+    assert read(family, partial_rotary_factor=None, **nested).rotary_percent == usual
+
+
+@pytest.mark.parametrize("family", ["glm4", "glm4-moe"])
+def test_a_bias_of_glm_is_one_of_queries_keys_and_values(family: str) -> None:
+    assert read(family, attention_bias=True).add_qkv_bias
+    assert not read(family, attention_bias=False).add_qkv_bias
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"use_qk_norm": False}, "use_qk_norm False is not supported, it must be True"),
+        ({"use_qk_norm": None}, "use_qk_norm that is left out is not supported"),
+        ({"use_routing_bias": None}, "use_routing_bias that is left out is not supported"),
+        ({"scoring_func": "softmax"}, "scoring_func softmax is not supported"),
+        ({"qk_norm_type": "per_head"}, "qk_norm_type per_head is not supported, only per_layer"),
+        ({"shared_intermediate_size": 64}, "shared_intermediate_size 64 is not supported, only 0"),
+        ({"attn_type_list": [1, 0]}, r"attn_type_list with \{0\} is not supported, only 1"),
+        ({"rotary_dim": None}, "lacks 'rotary_dim'"),
+        ({"partial_rotary_factor": 1.0}, "1.0 is not supported beside a rotary_dim of 8 of 16"),
+    ],
+)
+def test_a_minimax_that_engine_or_learner_would_compute_otherwise_is_refused_by_its_key(
+    changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        read("minimax-m2", **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"full_attention_interval": None}, "full_attention_interval that is left out is not"),
+        ({"rope_theta": None}, "rope_theta that is left out is not supported"),
+        ({"rope_parameters": {"rope_theta": 7.0}}, "rope_theta 50000.0 beside 7.0 in rope_param"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor 0.25 beside"),
+        ({"output_gate_type": "sigmoid"}, r"output_gate_type \{'sigmoid'\} is not supported"),
+        ({"linear_num_value_heads": 3}, "linear_num_value_heads 3 is not supported, only a multi"),
+        ({"layer_types": ["linear_attention"] * 4}, "layer_types .* is not supported, only full_a"),
+        ({"mlp_only_layers": [0]}, r"mlp_only_layers \[0\] with decoder_sparse_step 1 is not"),
+        ({"decoder_sparse_step": 2}, "with decoder_sparse_step 2 is not supported"),
+    ],
+)
+def test_a_qwen3_next_that_engine_or_learner_would_compute_otherwise_is_refused_by_its_key(
+    changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        read("qwen3-next", **changes)
+
+
+def test_tensors_of_multi_token_prediction_beside_a_decoder_are_passengers() -> None:
+    model = describe_model(dict(families()["qwen3-next"].tiny), None, source="config.json")
+    assert model.is_passenger("mtp.layers.0.self_attn.q_proj.weight")
+    assert not model.is_passenger("model.layers.0.linear_attn.out_proj.weight")

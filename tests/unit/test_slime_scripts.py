@@ -1,0 +1,65 @@
+"""Slime's launch scripts, as they were recorded, through a dry run."""
+
+import re
+
+import pytest
+
+from scripts.slime_scripts.outcomes import (
+    PAGE,
+    WAITS,
+    Outcome,
+    Recorded,
+    outcome,
+    page,
+    records,
+)
+from tests.slices import of_the_day
+
+on_every_script = pytest.mark.parametrize(
+    "recorded", of_the_day(records(), 30), ids=lambda row: f"{row.path}-{row.call}"
+)
+
+
+def test_every_launch_script_was_recorded() -> None:
+    paths = {row.path for row in records()}
+
+    assert sum(path.endswith(".sh") for path in paths) == 46
+    assert sum(path.endswith(".py") for path in paths) == 31
+
+
+@on_every_script
+def test_all_that_is_refused_is_told_at_once(recorded: Recorded) -> None:
+    found = outcome(recorded)
+
+    assert set(found.second) <= {*found.first}
+
+
+@on_every_script
+def test_a_script_of_a_model_that_is_trained_needs_one_edit(recorded: Recorded) -> None:
+    """After it the script passes, or it waits for something that no flag of it names."""
+    found = outcome(recorded)
+    if found.has_its_model:
+        assert [line for line in found.second if not _waits(line)] == []
+
+
+@on_every_script
+def test_every_flag_has_one_of_three_answers(recorded: Recorded) -> None:
+    """None is unknown, and what is refused says what to use or what it waits for."""
+    refused = _refused(outcome(recorded))
+
+    assert [flag for flag, says in refused.items() if "unknown flag" in says] == []
+    assert all(says for says in refused.values())
+
+
+def test_the_table_of_scripts_is_what_the_dry_runs_say() -> None:
+    text = PAGE.read_text()
+
+    assert page(text) == text, "run python -m scripts.slime_scripts.outcomes"
+
+
+def _waits(line: str) -> bool:
+    return any(re.search(pattern, line) for pattern in WAITS)
+
+
+def _refused(found: Outcome) -> dict[str, str]:
+    return {one.flag: one.says for one in found.flags if one.answer == "refused"}
