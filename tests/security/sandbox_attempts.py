@@ -75,7 +75,7 @@ FILES = [
     Attempt("list the devices of the host", "not stopped",
             "if len(os.listdir('/dev')) > 3: through()"),
     Attempt("open a file that the worker has open", "stopped",
-            "for fd in range(3, 256):\n"
+            "for fd in range(3, host['descriptor'] + 256):\n"
             "    try:\n"
             "        if os.pread(fd, 99, 0).decode() == host['word']: through()\n"
             "    except OSError: pass"),
