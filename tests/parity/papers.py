@@ -254,7 +254,11 @@ def _negative(seq: Seq, start: Array, low: float) -> Kept:
 
 REGIONS: dict[str, Callable[..., Kept]] = {
     **{level: _band(level) for level in ("token", "sequence", "geometric")},
-    "veto": _veto, "opsm": _opsm, "dppo": _dppo, "dppo-kl": _dppo_kl, "negative": _negative,
+    "veto": _veto,
+    "opsm": _opsm,
+    "dppo": _dppo,
+    "dppo-kl": _dppo_kl,
+    "negative": _negative,
 }
 
 
