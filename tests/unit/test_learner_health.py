@@ -9,6 +9,7 @@ from agentrl.config.device_defaults import for_device
 from agentrl.config.run import RunConfig
 from agentrl.errors import HealthError
 from agentrl.learner.health import (
+    MAX_DRIFT,
     MAX_START_KL,
     MIN_ENTROPY,
     MIN_EPISODES,
@@ -429,3 +430,25 @@ def test_iterations_without_entropy_neither_count_nor_end_a_streak() -> None:
     play([*start, *[narrow, untrained] * (PATIENCE - 1)])
     with pytest.raises(HealthError, match=r"for 8 iterations .* up to iteration 23"):
         play([*start, *[narrow, untrained] * PATIENCE])
+
+
+# ---- drift ---------------------------------------------------------------------------------------
+
+OLD = sound({"train/log_ratio_m2/age_0": 1.0, "train/log_ratio_m2/age_3": 0.1})
+
+
+def test_old_tokens_far_from_the_policy_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    play([OLD] * (PATIENCE - 1))
+    assert not caplog.records
+    play([OLD] * (3 * PATIENCE))
+    (record,) = caplog.records
+    assert "tokens of age 3 is 0.1 nats^2" in record.getMessage()
+    assert "--trust-region negative" in record.getMessage()
+
+
+def test_tokens_of_the_policy_itself_or_near_it_are_no_drift(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    play([{**OLD, "train/log_ratio_m2/age_3": MAX_DRIFT}] * (3 * PATIENCE))
+    play([OLD] * (PATIENCE - 1) + [SOUND] + [OLD] * (PATIENCE - 1))
+    assert not caplog.records
