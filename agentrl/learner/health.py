@@ -49,9 +49,9 @@ MIN_EPISODES = 512
 #: Mean policy entropy of a trained token, in nats, below which a policy counts as collapsed. A
 #: sound small agent ends near 0.04.
 MIN_ENTROPY = 0.005
-#: Mean of (log pi / mu)^2 of trained tokens of one age, in nats^2, above which the weights of single
-#: tokens correct little. From a small search agent that was trained on tokens of a constant age; a
-#: large one may bear more.
+#: Mean of (log pi / mu)^2 of trained tokens of one age, in nats^2, above which the weights of
+#: single tokens correct little. From a small search agent that was trained on tokens of a constant
+#: age; a large one may bear more.
 MAX_DRIFT = 0.04
 #: A collapsed policy that earns less than this share of its best reward is not learning.
 COLLAPSED_REWARD = 0.5
