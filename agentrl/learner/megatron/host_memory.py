@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 #: Parameters of glibc's mallopt (malloc.h): the top of the heap is trimmed above this many bytes,
 #: and larger allocations than this are mapped, each alone.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-_NEVER, _LARGEST = 2**31 - 1, 2**30
+_NEVER, _LARGEST = 2**31 - 1, 2**28
 
 
 def keep_freed_memory() -> bool:
