@@ -119,7 +119,8 @@ def _launch(
     gate: SignalGate,
 ) -> None:
     if config.is_continued:
-        judge(run.path, config)
+        for note in judge(run.path, config):
+            recorder.note(note)
     with gate.interrupting():  # user code, and nothing is started yet
         env_class = load_env(config.env or "single-turn")
         recorder.explain(env_class.described_metrics())

@@ -125,9 +125,7 @@ class Experts(Architecture, frozen=True, kw_only=True):
             ),
         ):
             if number % size:
-                yield (
-                    f"{number} {what} cannot be divided by {flag} {size} ({self.name})"
-                )
+                yield (f"{number} {what} cannot be divided by {flag} {size} ({self.name})")
         tensor, cut = settings.tensor_model_parallel_size, settings.ranks_of_an_expert
         if tensor > 1 and not settings.sequence_parallel:
             yield (
