@@ -105,6 +105,11 @@ CONDITIONS = {
         "measure the KL, and to add it to the loss",
         is_noted=True,
     ),
+    "overlong_penalty": Condition(
+        lambda config: config.overlong_buffer_length is not None,
+        "only --overlong-buffer-length takes something from long episodes; give it as well, or "
+        "leave this out",
+    ),
     "group_statistics": Condition(
         lambda config: not config.disable_rewards_normalization,
         "--disable-rewards-normalization takes rewards as they are, and nothing is divided; give "
