@@ -62,8 +62,8 @@ def shape(batch: Batch, steps: list[list[tuple[bytes, papers.Seq]]], flags: dict
 def test_a_penalty_and_a_filter_are_those_of_the_paper(
     name: str, flags: dict[str, Any], seed: int
 ) -> None:
-    sizes = {"num_steps_per_rollout": 2, "max_tokens_per_gpu": 160, "max_staleness": BOUND}
-    cfg = RunConfig(advantage_estimator=name, **sizes, **flags)
+    sizes: dict[str, Any] = {"num_steps_per_rollout": 2, "max_tokens_per_gpu": 160}
+    cfg = RunConfig(advantage_estimator=name, max_staleness=BOUND, **sizes, **flags)
     batch, backend = Batch(seed), Watched(seed)
     train_lease(batch.header, load_algorithm(cfg), backend, lineage(), batch.fetch)
 
