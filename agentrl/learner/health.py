@@ -165,12 +165,13 @@ class Health:
             )
             return
         cut = metrics.get("rollout/truncated", 0.0)
+        untrained = ", and --overlong-filter trains none of those" * self._cfg.overlong_filter
         raise HealthError(
             f"{facts}, since the run began, so no weight has moved. {cut:.0%} of the last episodes "
-            "were cut by a limit. Likely causes: the Env never gives a reward (wrong label, wrong "
-            "key, an answer format that the prompt does not ask for), the episodes of a group are "
-            "copies (temperature), limits cut the answer off, or the tasks are too hard. Score one "
-            "right answer with the Env by hand, then try easier tasks or more "
+            f"were cut by a limit{untrained}. Likely causes: the Env never gives a reward (wrong "
+            "label, wrong key, an answer format that the prompt does not ask for), the episodes of "
+            "a group are copies (temperature), limits cut the answer off, or the tasks are too "
+            "hard. Score one right answer with the Env by hand, then try easier tasks or more "
             f"--n-samples-per-prompt ({self._cfg.n_samples_per_prompt} now)"
         )
 
@@ -180,6 +181,8 @@ class Health:
         # A token that was planned and then masked or lost leaves a masked share behind.
         if metrics.get("train/num_tokens") == 0 and "train/masked_token_share" not in metrics:
             return True
+        if metrics.get("rollout/overlong_penalty"):  # what was judged alike may be shaped unlike
+            return False
         is_constant = metrics.get("rollout/reward_std") == 0
         return is_constant and not self._algorithm.teaches(metrics.get("rollout/reward_mean", 0.0))
 

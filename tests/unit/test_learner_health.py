@@ -282,6 +282,25 @@ def test_equal_rewards_are_no_signal_under_a_loss_with_a_kl_term() -> None:
         play([sound(IDLE | computed)] * PATIENCE, cfg)
 
 
+def test_equal_rewards_of_which_length_took_a_part_are_a_signal() -> None:
+    cfg = RunConfig(
+        n_samples_per_prompt=8,
+        use_kl_loss=True,
+        overlong_max_length=20,
+        overlong_buffer_length=10,
+    )
+    computed = {"train/num_tokens": 1500, "train/masked_token_share": 0.0, "train/entropy": 0.2}
+    play([sound(IDLE | computed | {"rollout/overlong_penalty": 0.2})] * PATIENCE, cfg)
+    with pytest.raises(HealthError, match="no episode had an advantage"):
+        play([sound(IDLE | computed | {"rollout/overlong_penalty": 0.0})] * PATIENCE, cfg)
+
+
+def test_the_filter_of_what_was_cut_off_is_named_where_nothing_was_trained() -> None:
+    cut = IDLE | {"rollout/truncated": 1.0}
+    with pytest.raises(HealthError, match="a limit, and --overlong-filter trains none of those"):
+        play([sound(cut)] * PATIENCE, RunConfig(n_samples_per_prompt=8, overlong_filter=True))
+
+
 def test_plain_rewards_that_are_all_zero_are_no_signal() -> None:
     cfg = RunConfig(disable_rewards_normalization=True)
     with pytest.raises(HealthError, match="no episode had an advantage"):
