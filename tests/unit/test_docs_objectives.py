@@ -11,7 +11,8 @@ from agentrl.config.run import RunConfig
 from agentrl.shipped import ALGORITHMS, TRUST_REGIONS
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "objectives.md").read_text()
-ESTIMATORS, CORRECTIONS = PAGE.split("## Estimators")[1].split("## Corrections")
+ESTIMATORS, _, CORRECTIONS = PAGE.split("## Estimators")[1].partition("## Corrections")
+CORRECTIONS = CORRECTIONS.split("\n## ")[0]
 ROWS = dict(re.findall(r"^\| `(\w+)` \|(.*\|) *$", ESTIMATORS, re.MULTILINE))
 
 
