@@ -14,7 +14,7 @@ from agentrl.config.answers import about_missing
 from agentrl.config.first_weights import kept_of, megatrons_of, models_of
 from agentrl.config.refusals import gather
 from agentrl.config.run import RunConfig
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, DataError
 from agentrl.model_dir import quantization
 
 if TYPE_CHECKING:
@@ -66,7 +66,13 @@ def _check_kept(flag: str, place: Path, model: "Model") -> list[str]:
     from agentrl.learner.checkpoints import DIGESTED_BYTES, find_whole
     from agentrl.models.headers import check_header
 
-    found, damaged = find_whole(place, DIGESTED_BYTES)
+    try:
+        found, damaged = find_whole(place, DIGESTED_BYTES)
+    except DataError as error:
+        others = "--ref-load, else of --hf-checkpoint" if flag == "--load" else "--hf-checkpoint"
+        raise DataError(
+            f"{flag} {place} (without {flag} the weights are those of {others}): {error}"
+        ) from None
     if found is None:
         raise ConfigError(f"{flag} {place}: there is no checkpoint")
     weights = weights_in(found.state, read_index(found.state))
