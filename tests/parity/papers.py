@@ -19,9 +19,9 @@ Flags = Mapping[str, Any]
 
 @dataclass
 class Seq:
-    """`group`: the rewards of its group, of which its own is `group[index]`. `mask`: trained, of
-    those that were `sampled`. `episode_len`: sampled tokens of its whole episode. The rest are
-    log-probabilities of the labels."""
+    """`group`: the rewards of its group, `name`, of which its own is `group[index]`. `mask`:
+    trained, of those that were `sampled`. `episode_len`: sampled tokens of its whole episode. The
+    rest are log-probabilities of the labels."""
 
     group: list[float]
     index: int
@@ -34,6 +34,7 @@ class Seq:
     now: Array
     advantage: Array = field(default_factory=lambda: np.zeros(0))
     kept: npt.NDArray[np.bool_] | None = None
+    name: str = ""
 
 
 # ---- advantages ----------------------------------------------------------------------------------
@@ -78,7 +79,32 @@ def reinforce_plus_plus_baseline(seq: Seq, flags: Flags) -> Array:
     return seq.group[seq.index] - np.mean(seq.group) - _kl(seq, flags)
 
 
+def opob(seqs: Sequence[Seq]) -> None:
+    """VCPO, section 3.3: the baseline of a group, of its episodes by their whole ratios. |s|^2 is
+    the sum of (1 - pi)^2."""
+    for name in {seq.name for seq in seqs}:
+        group = [seq for seq in seqs if seq.name == name]
+        above = below = 0.0
+        for index in {seq.index for seq in group}:
+            parts = [seq for seq in group if seq.index == index]
+            ratio = np.prod([np.exp((seq.prox - seq.mu)[seq.mask]).prod() for seq in parts])
+            norm = sum(((1 - np.exp(seq.prox)) ** 2)[seq.mask].sum() for seq in parts)
+            above += ratio**2 * norm * parts[0].group[index]
+            below += ratio**2 * norm
+        for seq in group:
+            distance = seq.group[seq.index] - (above / below if below else 0.0)
+            spread = np.std(seq.group)
+            advantage = distance / (spread + 1e-6) if spread else 0.0
+            seq.advantage = np.full(len(seq.mask), advantage)
+
+
+def _nothing(seq: Seq, flags: Flags) -> Array:
+    """Of an estimator that looks at whole groups."""
+    return np.zeros(len(seq.mask))
+
+
 ADVANTAGES: dict[str, Callable[[Seq, Flags], Array]] = {
+    "opob": _nothing,
     "grpo": grpo,
     "gspo": grpo,
     "cispo": grpo,
@@ -102,6 +128,8 @@ def advantages(name: str, seqs: Sequence[Seq], flags: Flags) -> None:
     """Fill in `advantage` of all sequences of an iteration."""
     for seq in seqs:
         seq.advantage = ADVANTAGES[name](seq, flags)
+    if name == "opob":
+        opob(seqs)
     if flags.get("normalize_advantages"):
         trained = np.concatenate([seq.advantage[seq.mask] for seq in seqs])
         for seq in seqs:

@@ -43,6 +43,7 @@ CASES: dict[str, list[dict[str, Any]]] = {
         {**_NORMAL, "loss_length": 40},
     ],
     "cispo": [{"eps_clip": 1.0, "eps_clip_high": 0.1, "calculate_per_token_loss": True}, {}],
+    "opob": [{}, {"tis_level": "sequence", "tis_clip": 8.0}, {**_NORMAL, "loss_length": 40}],
     "reinforce_plus_plus": [
         {**_NORMAL, "kl_coef": 0.05, "gamma": 0.9},
         {**_NORMAL, "kl_coef": 0.05, "use_rollout_logprobs": True},
@@ -127,6 +128,7 @@ def sequences(batch: Batch, backend: Watched, step: int) -> list[tuple[bytes, pa
             sampled = np.append(data.sampled_L[1:], False)
             versions = np.append(data.versions_L[1:], -1)
             seq = papers.Seq(
+                name=group.group,
                 group=list(group.rewards),
                 index=group.episodes.index(row.episode),
                 episode_len=sum(
