@@ -126,6 +126,8 @@ def _launch(
         recorder.explain(env_class.described_metrics())
         tasks = open_tasks(config, env_class)
         config = with_end(config, tasks.source)
+        for note in tasks.notes:
+            recorder.note(note)
         services = env_class.service_specs(config.env_args)
     recorder.phase("parsed")
     with Cluster(config.ray_address, run.ray) as cluster:

@@ -50,7 +50,7 @@ class RowSource:
         self._required_keys = frozenset(required_keys)
         self._names = {key: name for key, name in names.items() if key != name}
         self._rows = open_rows(self.path)
-        self._places = range(len(self._rows))[part]
+        self._places: Sequence[int] = range(len(self._rows))[part]
         if not self._places:
             raise ConfigError(f"{path} holds no tasks")
 
@@ -79,6 +79,10 @@ class RowSource:
     def first(self, limit: int) -> Iterator[Task]:
         """The tasks of the first `limit` rows, in the order of the file. Raises as `tasks`."""
         return map(self._read, range(min(limit, len(self))))
+
+    def keep(self, indices: Sequence[int]) -> None:
+        """Leave out all rows but those, by their place in the order of the file."""
+        self._places = array("q", [self._places[index] for index in indices])
 
     async def tasks(self, cursor: int = 0) -> AsyncIterator[Task]:
         """Tasks from position `cursor` on, counted over all epochs.

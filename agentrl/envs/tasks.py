@@ -12,6 +12,7 @@ from agentrl.config.evaluations import eval_files
 from agentrl.config.run import RunConfig
 from agentrl.envs.env import Env
 from agentrl.envs.given import GivenSource, listed
+from agentrl.envs.prompt_lengths import leave_out_long_prompts
 from agentrl.envs.sources import RowSource
 from agentrl.errors import ConfigError
 from agentrl.types import Task, TaskSource
@@ -20,15 +21,19 @@ __all__ = ["RunTasks", "open_eval_sets", "open_source", "open_tasks", "own_sourc
 
 
 class RunTasks(msgspec.Struct, frozen=True):
-    """What a run trains on, and its evaluation sets by name."""
+    """What a run trains on, its evaluation sets by name, and notes on the rows for the user."""
 
     source: TaskSource
     eval_sets: dict[str, list[Task]]
+    notes: list[str] = []
 
 
 def open_tasks(config: RunConfig, env_class: type[Env]) -> RunTasks:
-    """Both, as the flags and the Env say. Raises ConfigError."""
-    return RunTasks(open_source(config, env_class), open_eval_sets(config, env_class))
+    """Both, as the flags and the Env say, but for rows with a prompt that is too long. Raises
+    ConfigError."""
+    source = open_source(config, env_class)
+    notes = list(leave_out_long_prompts(config, source, env_class))
+    return RunTasks(source, open_eval_sets(config, env_class), notes)
 
 
 def open_source(config: RunConfig, env_class: type[Env]) -> TaskSource:

@@ -4,13 +4,18 @@ import json
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from agentrl.cli.train import main
 from agentrl.config.presets import PRESETS
 from agentrl.config.run import RunConfig
 from agentrl.envs.check.prompts import ROWS, check_prompts
+from agentrl.envs.single_turn import SingleTurnEnv
+from agentrl.envs.sources import RowSource
+from agentrl.envs.tasks import open_tasks
 from agentrl.errors import ConfigError
+from agentrl.types import TaskSource
 
 MODEL = str(PRESETS["search-r1-local"].values["hf_checkpoint"])
 
@@ -20,6 +25,13 @@ def config(folder: Path, rows: list[dict[str, Any]], **settings: Any) -> RunConf
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     flags: dict[str, Any] = {"env": "single-turn", "hf_checkpoint": MODEL} | settings
     return RunConfig(prompt_data=str(path), **flags)
+
+
+def ids(source: TaskSource, cursor: int = 0) -> list[str]:
+    async def read() -> list[str]:
+        return [task.id async for task in source.tasks(cursor)]
+
+    return anyio.run(read)
 
 
 def rows_of(*lengths: int) -> list[dict[str, Any]]:
@@ -32,7 +44,7 @@ def test_prompts_that_do_not_fit_are_counted_in_the_first_rows(tmp_path: Path) -
     assert note.startswith(
         f"2 of the first {ROWS} rows of --prompt-data have a prompt of more than"
     )
-    assert "100 tokens (--rollout-max-prompt-len), and their groups will be filtered" in note
+    assert "100 tokens (--rollout-max-prompt-len), and will be left out" in note
     assert "the longest is train:4 with " in note
     assert check_prompts(config(tmp_path, rows_of(1, 2), rollout_max_prompt_len=100)) == []
 
@@ -40,11 +52,42 @@ def test_prompts_that_do_not_fit_are_counted_in_the_first_rows(tmp_path: Path) -
 def test_what_the_context_leaves_bounds_a_prompt_too(tmp_path: Path) -> None:
     (note,) = check_prompts(config(tmp_path, rows_of(1, 300), rollout_max_context_len=120))
     assert "a prompt of more than 118 tokens (what the context leaves)" in note
+    assert "and their groups will be filtered" in note
 
 
 def test_rows_of_which_none_fits_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no prompt of the first 2 rows .* fits 5 tokens"):
         check_prompts(config(tmp_path, rows_of(10, 20), rollout_max_prompt_len=5))
+
+
+def test_first_rows_of_which_none_fits_are_left_out_where_others_follow(tmp_path: Path) -> None:
+    rows = rows_of(*[20] * ROWS, 1)
+    (note,) = check_prompts(config(tmp_path, rows, rollout_max_prompt_len=15))
+    assert f"{ROWS} of the first {ROWS} rows" in note
+
+
+def test_rows_whose_prompts_are_too_long_are_left_out_as_they_are_read(tmp_path: Path) -> None:
+    rows = [*rows_of(1, 300, 2), {"other": 1}, *rows_of(400)]
+    cfg = config(tmp_path, rows, rollout_max_prompt_len=100, rollout_shuffle=True, num_epoch=2)
+    found = open_tasks(cfg, SingleTurnEnv)
+    (note,) = found.notes
+    assert note.startswith("2 of 5 rows of --prompt-data are left out: their prompts have more")
+    assert note.endswith("than 100 tokens (--rollout-max-prompt-len)")
+    assert isinstance(found.source, RowSource)
+    assert len(found.source) == 3  # of an epoch; that without a prompt fails its group
+    assert sorted(ids(found.source)) == sorted(["train:1", "train:3", "train:4"] * 2)
+    assert ids(found.source, 2) == ids(open_tasks(cfg, SingleTurnEnv).source, 2)  # resumed
+
+
+def test_rows_that_all_fit_are_all_there(tmp_path: Path) -> None:
+    for settings in ({}, {"rollout_max_prompt_len": 100}):
+        found = open_tasks(config(tmp_path, rows_of(1, 2), **settings), SingleTurnEnv)
+        assert (found.notes, len(ids(found.source))) == ([], 2)
+
+
+def test_a_run_of_which_no_row_fits_ends_before_it_begins(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none of the 2 prompts of --prompt-data fits"):
+        open_tasks(config(tmp_path, rows_of(10, 20), rollout_max_prompt_len=5), SingleTurnEnv)
 
 
 @pytest.mark.parametrize("label", [{}, {"label": None}])

@@ -67,7 +67,8 @@ class RolloutFlags(DataFlags, frozen=True, kw_only=True):
     rollout_max_prompt_len: Annotated[
         Count | None,
         _policy(
-            "tokens of the first prompt; a group whose prompt has more is filtered",
+            "tokens of the first prompt; rows with more are left out as they are read, and in an "
+            "environment of another kind than single-turn and tools their groups are filtered",
             on_resume=PLAYED,
         ),
     ] = None

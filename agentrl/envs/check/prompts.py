@@ -2,8 +2,9 @@
 by row.
 
 Looked at are the environments for rows of a prompt and a label, whose `reset` reads a row and
-nothing else. A row that gives no prompt or lacks its label fails its group, a prompt that does not
-fit has it filtered: both are counted here and told. Refused: rows of which none can be trained.
+nothing else. A row that gives no prompt or lacks its label fails its group, one that does not fit
+--rollout-max-prompt-len will be left out, and one that does not fit the context has its group
+filtered: all are counted here and told. Refused: rows of which none can be trained.
 """
 
 import time
@@ -13,18 +14,17 @@ from pathlib import Path
 import anyio
 import msgspec
 
-from agentrl.config.conditions import ROW_ENVS
 from agentrl.config.model import read_model
 from agentrl.config.run import RunConfig
 from agentrl.envs.chat_formats import open_chat_format
 from agentrl.envs.check.dry_reset import make_env
+from agentrl.envs.prompt_lengths import LEAVES_OUT, UNBOUNDED, has_prompts, prompt_size
 from agentrl.envs.registry import load_env
 from agentrl.envs.single_turn import SingleTurnEnv
 from agentrl.envs.sources import RowSource
 from agentrl.envs.tasks import open_source
-from agentrl.errors import AgentRLError, ConfigError, EnvError, TextTooLongError
+from agentrl.errors import AgentRLError, ConfigError, EnvError
 from agentrl.tokens.formats.base import ChatFormat
-from agentrl.types import Task
 
 __all__ = ["ROWS", "check_prompts"]
 
@@ -44,7 +44,7 @@ class _Seen(msgspec.Struct):
 
 def check_prompts(config: RunConfig) -> list[str]:
     """Notes on the first rows of `config`. Raises ConfigError where no prompt of them fits."""
-    if config.mode != "policy" or config.prompt_data is None or config.env not in ROW_ENVS:
+    if not has_prompts(config) or config.env is None:
         return []
     room, flag = _room(config)
     try:
@@ -56,7 +56,8 @@ def check_prompts(config: RunConfig) -> list[str]:
     assert isinstance(source, RowSource)
     assert isinstance(env, SingleTurnEnv)
     seen = anyio.run(_look, source, env, chat, room)
-    if seen.num_long == seen.num_rows > 0:
+    is_all = flag != LEAVES_OUT or seen.num_rows == len(source)
+    if seen.num_long == seen.num_rows > 0 and is_all:
         raise ConfigError(
             f"no prompt of the first {seen.num_rows} rows of --prompt-data fits {room} tokens "
             f"({flag}): the shortest rows have to, or raise it; {_longest(seen)}"
@@ -67,7 +68,7 @@ def check_prompts(config: RunConfig) -> list[str]:
 def _room(config: RunConfig) -> tuple[int, str]:
     """Tokens that a first prompt may have, and what says so."""
     if config.rollout_max_prompt_len is not None:
-        return config.rollout_max_prompt_len, "--rollout-max-prompt-len"
+        return config.rollout_max_prompt_len, LEAVES_OUT
     model = read_model(Path(str(config.hf_checkpoint))).max_context or 2**31
     context = min(model, config.rollout_max_context_len or model)
     return context - 2, "what the context leaves"
@@ -77,7 +78,7 @@ async def _look(source: RowSource, env: SingleTurnEnv, chat: ChatFormat, room: i
     seen, until = _Seen(), time.monotonic() + LIMIT_S
     for task in source.first(ROWS):
         try:
-            size = await _size(env, task, chat)
+            size = await prompt_size(env, task, chat)
         except EnvError as error:
             seen.num_bad += 1
             seen.first_bad = seen.first_bad or f"{task.id}: {error}"
@@ -90,16 +91,6 @@ async def _look(source: RowSource, env: SingleTurnEnv, chat: ChatFormat, room: i
     return seen
 
 
-async def _size(env: SingleTurnEnv, task: Task, chat: ChatFormat) -> int:
-    """Tokens of a row's prompt, without the tools of a server that is not asked here."""
-    messages = await SingleTurnEnv.reset(env, seed=0, task=task.row)
-    tools = [*(tool.spec.to_openai() for tool in env.tools.values()), *env.schemas]
-    try:
-        return sum(len(span.ids) for span in chat.open_prompt(messages, tools))
-    except TextTooLongError:
-        return 2**31
-
-
 def _notes(seen: _Seen, room: int, flag: str) -> Iterator[str]:
     of = f"of the first {seen.num_rows} rows of --prompt-data"
     if seen.num_bad:
@@ -107,13 +98,15 @@ def _notes(seen: _Seen, room: int, flag: str) -> Iterator[str]:
             f"{seen.num_bad} {of} cannot be played, and their groups will fail; the first is "
             f"{seen.first_bad}"
         )
+    is_left_out = flag == LEAVES_OUT
+    what = "will be left out" if is_left_out else "their groups will be filtered"
     if seen.num_long:
         yield (
-            f"{seen.num_long} {of} have a prompt of more than {room} tokens ({flag}), and their "
-            f"groups will be filtered; {_longest(seen)}"
+            f"{seen.num_long} {of} have a prompt of more than {room} tokens ({flag}), and {what}; "
+            f"{_longest(seen)}"
         )
 
 
 def _longest(seen: _Seen) -> str:
     size, task = seen.longest
-    return f"the longest is {task}" + (f" with {size}" if size < 2**31 else "")
+    return f"the longest is {task}" + (f" with {size}" if size < UNBOUNDED else "")
