@@ -1,7 +1,7 @@
 """From a resolved configuration to an exit code: place, start, conduct, stop, summarise."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import anyio
@@ -15,12 +15,13 @@ from agentrl.cluster.orders import plan_processes
 from agentrl.cluster.placement import Cluster, plan_slots
 from agentrl.cluster.remains import judge
 from agentrl.cluster.signals import InterruptedRunError, SignalGate
-from agentrl.cluster.spec import key_files
+from agentrl.cluster.spec import RunSpec, key_files
 from agentrl.config.device import Device, choose_device
 from agentrl.config.device_defaults import check_device, notes_on_device
 from agentrl.config.rates import with_end
 from agentrl.config.run import RunConfig
 from agentrl.config.toml import write_config
+from agentrl.envs.env import ServiceSpec
 from agentrl.envs.registry import load_env
 from agentrl.envs.tasks import open_tasks
 from agentrl.errors import (
@@ -34,7 +35,7 @@ from agentrl.errors import (
 from agentrl.telemetry.logging import setup_logging
 from agentrl.telemetry.recorder import Recorder
 
-__all__ = ["launch"]
+__all__ = ["Plan", "launch"]
 
 _LOG = logging.getLogger("agentrl.driver")
 #: Together with the buffer's drain these stay below the 10 s that a drain may take.
@@ -42,24 +43,33 @@ _LEARNER_GRACE_S, _STOP_GRACE_S = 5.0, 1.0
 #: Errors that lie in what a run was given, or in what it learnt: continued as it is, it would fail
 #: again. The run has `failed`; after any other error it has `crashed`.
 _LASTING = (ConfigError, DataError, HealthError)
+#: Of a run before any process is started; `plan_processes`, or what stands in for it.
+Plan = Callable[
+    [RunConfig, RunDir, Cluster, dict[str, ServiceSpec], Device],
+    tuple[RunSpec, list[ProcessOrder]],
+]
 
 
-def launch(config: RunConfig, origin: float, clock: Clock | None = None) -> int:
+def launch(
+    config: RunConfig, origin: float, clock: Clock | None = None, plan: Plan = plan_processes
+) -> int:
     """Run `config` to its end; returns the exit code of the program.
 
     0 complete, 2 configuration, 3 host, 4 health, 65 data, 130 SIGINT, 143 SIGTERM, else 70.
-    `origin` is the clock's reading when the program began.
+    `origin` is the clock's reading when the program began. `plan` says which processes there are.
     """
     clock = clock or MonotonicClock()
     with SignalGate() as gate:
         try:
             with RunDir(config, gate.check) as run:
-                return _recorded(config, run, origin, clock, gate)
+                return _recorded(config, run, origin, clock, gate, plan)
         except InterruptedRunError as interrupt:  # while it waited to enter the run directory
             return 128 + interrupt.number
 
 
-def _recorded(config: RunConfig, run: RunDir, origin: float, clock: Clock, gate: SignalGate) -> int:
+def _recorded(
+    config: RunConfig, run: RunDir, origin: float, clock: Clock, gate: SignalGate, plan: Plan
+) -> int:
     """Run `config` in its directory and write down how it ends; returns the exit code."""
     # The file can be run again: it says what to train, not under which name.
     told = msgspec.structs.replace(config, run_id=None, resume="never")
@@ -71,7 +81,7 @@ def _recorded(config: RunConfig, run: RunDir, origin: float, clock: Clock, gate:
         spent: RestartsSpentError | None = None
         recorder.note(f"run directory {run.path}")
         try:
-            _launch(config, run, recorder, clock, gate)
+            _launch(config, run, recorder, clock, gate, plan)
             status, code = "complete", 0
         except InterruptedRunError as interrupt:
             status, code = "interrupted", 128 + interrupt.number
@@ -106,6 +116,7 @@ def _launch(
     recorder: Recorder,
     clock: Clock,
     gate: SignalGate,
+    plan: Plan,
 ) -> None:
     if config.is_continued:
         judge(run.path, config)
@@ -124,7 +135,7 @@ def _launch(
         num_gpus = cluster.num_gpus() if device == "cuda" else 0
         cluster.place(plan_slots(config, num_gpus, list(services)), gate.check)
         recorder.phase("placed")
-        spec, orders = plan_processes(config, run, cluster, services, device)
+        spec, orders = plan(config, run, cluster, services, device)
         for key in key_files(spec):
             cluster.write_file(str(key), key.read_bytes())
         cluster.write_file(str(run.spec), msgspec.json.encode(spec))
