@@ -79,7 +79,6 @@ ARMS: dict[str, Arm] = {
     "age-mask": Arm(("--no-use-tis",), trained=0.5),
 }
 LAG = 8
-METRICS = ("rollout/reward_mean",)
 
 
 def lag_of(arm: str, lag: int) -> int:
@@ -137,9 +136,9 @@ def measure(arm: str, lag: int, seed: int, output: Path) -> Curve:
 
 
 def curve_of(text: str, arm: str, lag: int, seed: int) -> Curve:
-    """The curve in a `metrics.jsonl`. Raises DataError where a token has not the age that the lag
-    makes, an evaluation is of several versions, or an iteration that is to be scored has no
-    score."""
+    """The curve in a `metrics.jsonl`. An evaluation that came late is of weights with one iteration
+    more, and stands for those that it was due for. Raises DataError where a token has not the age
+    that the lag makes, an evaluation is of several versions, or a score is missing."""
     lines = [json.loads(line) for line in text.splitlines()]
     steps = [line for line in lines if line.get("metrics")]
     if [line["step"] for line in steps] != list(range(1, LAST + lag + 1)):
@@ -153,14 +152,15 @@ def curve_of(text: str, arm: str, lag: int, seed: int) -> Curve:
             if version != found["version_min"] or found["failed"]:
                 raise DataError(f"{arm}, seed {seed}: no score of one version: {found}")
             scores[version] = found["score"]
-    if missing := {0, *POINTS.scored} - scores.keys():
-        raise DataError(f"{arm}, seed {seed}: no score after {sorted(missing)}")
+    found_for = {due: scores.get(due, scores.get(due + 1)) for due in (0, *POINTS.scored)}
+    if missing := [due for due, score in found_for.items() if score is None]:
+        raise DataError(f"{arm}, seed {seed}: no score after {missing}, only {sorted(scores)}")
     age = f"train/ess_sequence/age_{min(lag, 8)}"
     return Curve(
         arm=arm,
         lag=lag,
         seed=seed,
-        scores={iteration: scores[iteration] for iteration in (0, *POINTS.scored)},
+        scores={due: score for due, score in found_for.items() if score is not None},
         ess=[s["metrics"][age] for s in steps if s["step"] > lag and s["metrics"].get(age)],
         rewards=[round(line["metrics"]["rollout/reward_mean"], 4) for line in steps],
     )
@@ -240,7 +240,7 @@ def main() -> int:
         return 0
     curves = read_curves(output / "curves.jsonl")
     report("staleness", rows_of(curves, POINTS), "python -m benchmarks.staleness")
-    call(ROOT / "scripts" / "staleness" / "staleness_page.py")
+    call(ROOT / "scripts" / "staleness" / "staleness_page.py", path=(ROOT,))
     return 0
 
 

@@ -66,14 +66,6 @@ class Interval(msgspec.Struct, frozen=True):
     high: float
     n: int
 
-    @property
-    def is_above_zero(self) -> bool:
-        return self.low > 0
-
-    @property
-    def holds_zero(self) -> bool:
-        return self.low <= 0 <= self.high
-
 
 def interval(values: Sequence[float]) -> Interval:
     """The mean of one number for each seed. Raises ValueError for more seeds than there are values

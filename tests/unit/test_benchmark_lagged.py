@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from agentrl.cluster.host import ProcessOrder
-from agentrl.learner.schedule import AskLease, LoopSettings, Push, Schedule, StepAnswer, Tell, Train
+from agentrl.learner.question import AskLease
+from agentrl.learner.schedule import LoopSettings, Push, Schedule, StepAnswer, Tell, Train
 from agentrl.lineage import Lineage
 from agentrl.types import LeaseHeader, PushReport
 from agentrl.wire.messages import Lease, Publishing, Stepped
@@ -50,8 +51,8 @@ class Engine:
 
 
 def played(lag: int, num_leases: int) -> tuple[Engine, list[int], list[float]]:
-    """A learner's schedule with a sink of that lag; lease k is sampled by what the engine holds when
-    it is asked for. The engine, the age of each lease, and the iterations that its weights held:
+    """A learner's schedule with a sink of that lag. What the engine holds when a lease is asked for
+    samples it. The engine, the age of each lease, and the iterations that its weights held:
     weight `w` counts them."""
     engine, lineage, weight = Engine(), Lineage(), torch.zeros(())
     sink = LaggedSink(engine, lag)
