@@ -10,7 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["ALGORITHMS", "CHAT_FORMATS", "FILTERS", "MODEL_FAMILIES", "REWARDS", "Shelf"]
+__all__ = [
+    "ALGORITHMS",
+    "CHAT_FORMATS",
+    "FILTERS",
+    "MODEL_FAMILIES",
+    "REWARDS",
+    "TRUST_REGIONS",
+    "Shelf",
+]
 
 
 @dataclass(frozen=True)
@@ -42,8 +50,8 @@ class Shelf:
 ALGORITHMS = Shelf(
     "agentrl.algorithms",
     frozenset(
-        {"base", "corrections", "custom", "load", "mismatch", "policy_loss", "rows", "sft"}
-        | {"normalization"}
+        {"base", "custom", "load", "mismatch", "normalization", "policy_loss", "ratios", "rows"}
+        | {"sft"}
     ),
     dash="_",
 )
@@ -82,3 +90,4 @@ MODEL_FAMILIES = Shelf(
     ),
 )
 REWARDS = Shelf("agentrl.envs.rewards", dash="_")
+TRUST_REGIONS = Shelf("agentrl.algorithms.regions")

@@ -2,7 +2,7 @@
 
     begin(header)             once for each lease: the one place where state follows from rewards
     num_targets, credit       from the lease header, in float64, equal on every rank
-    mask, advantages          from the rows of this replica, after the forward passes
+    mask, advantages, keep    from the rows of this replica, after the forward passes
     objective, loss           from one micro-batch and what the model made of it
     state, restore            what must survive: in every checkpoint of the learner
 
@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from agentrl.algorithms.normalization import Total, normalize
+from agentrl.algorithms.regions.load import load_regions
 from agentrl.algorithms.rows import TAKEN, Credit, MicroBatch, Outputs, Row, Trained
 from agentrl.bounds import reward_defect
 from agentrl.columns import Column
@@ -41,7 +42,9 @@ __all__ = ["TERMS", "Algorithm", "Needs", "NoArgs", "Total", "credits_of"]
 #: `objective`.
 TERMS = frozenset(
     {"calculate_per_token_loss", "loss_length", "normalize_advantages", "entropy_coef"}
-    | {"eps_clip", "eps_clip_high", "use_rollout_logprobs", "use_tis", "tis_clip", "tis_clip_low"}
+    | {"eps_clip", "eps_clip_high", "use_rollout_logprobs"}
+    | {"use_tis", "tis_mode", "tis_level", "tis_clip", "tis_clip_low"}
+    | {"trust_region", "use_opsm", "opsm_delta"}
     | {"use_kl_loss", "kl_loss_coef", "kl_loss_type", "use_unbiased_kl"}
 )
 
@@ -101,8 +104,12 @@ class Algorithm:
     def __init__(self, cfg: RunConfig, args: Any) -> None:
         self.cfg = cfg
         self.args = args
+        self.regions = load_regions(cfg)
+        passes = {"reference"} if cfg.use_kl_loss else set()
+        if any(region.of_iteration for region in self.regions):
+            passes.add("prox")
         self.needs = Needs(
-            passes=frozenset({"reference"} if cfg.use_kl_loss else ()),
+            passes=frozenset(passes),
             later_prox=not cfg.use_rollout_logprobs,
         )
 
@@ -168,6 +175,15 @@ class Algorithm:
         if self.cfg.normalize_advantages:
             normalize(rows, total)
 
+    def keep(self, rows: Sequence[Row], total: Total) -> None:
+        """Give every row column `kept` where a trust region judges the whole iteration."""
+        judges = [region for region in self.regions if region.of_iteration]
+        for row in rows if judges else ():
+            row.columns["kept"] = np.ones(len(row.tokens_L), dtype=np.bool_)
+        for region in judges:
+            for row, kept_L in zip(rows, region.keeps_rows(rows, total), strict=True):
+                row.columns["kept"] &= kept_L
+
     def token_advantages(self, row: Row) -> npt.NDArray[np.float32]:
         """One for each label, from the credit of its episode."""
         return _spread(row, self.name)
@@ -179,7 +195,7 @@ class Algorithm:
         reciprocal. What it measured, by metric name without `train/`. Keeps no state."""
         from agentrl.algorithms.policy_loss import policy_loss
 
-        return policy_loss(self.cfg, batch, out, self.objective)
+        return policy_loss(self.cfg, batch, out, self.objective, self.regions)
 
     def objective(self, trained: Trained) -> tuple[Tensor, Tensor]:
         """What to maximise, for each trained token, and where a clip was active. Called by the

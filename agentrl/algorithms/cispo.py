@@ -24,8 +24,8 @@ class Cispo(Grpo):
     reads = Grpo.reads - {"eps_clip_c"}
 
     def objective(self, trained: Trained) -> tuple[Tensor, Tensor]:
-        from agentrl.algorithms.corrections import log_ratio
         from agentrl.algorithms.policy_loss import clip_range
+        from agentrl.algorithms.ratios import log_ratio
 
         rho_K = log_ratio(trained.logprobs_K, trained.prox_K).exp().detach()
         weight_K = rho_K.clamp(*clip_range(self.cfg))

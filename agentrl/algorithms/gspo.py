@@ -26,9 +26,9 @@ class Gspo(Grpo):
     reads = Grpo.reads - {"eps_clip_c"}
 
     def objective(self, trained: Trained) -> tuple[Tensor, Tensor]:
-        from agentrl.algorithms.corrections import log_ratio, sequence_mean
         from agentrl.algorithms.policy_loss import clipped_surrogate
+        from agentrl.algorithms.ratios import log_ratio
 
         log_ratio_K = log_ratio(trained.logprobs_K, trained.prox_K)
-        ratio_K = sequence_mean(log_ratio_K, trained.sequences_K, trained.num_sequences).exp()
+        ratio_K = trained.sequence_mean(log_ratio_K).exp()
         return clipped_surrogate(self.cfg, ratio_K, trained.advantages_K)

@@ -3,11 +3,15 @@
     logprob_diff    |engine - learner| log-probability of the tokens that were sampled, masked ones
                     too; those of age 0 apart (`_on_policy`), and the largest (`_max`)
     mismatch_kl     KL of the engine's from the learner's distribution, of trained tokens, by age
+    log_ratio_m2    mean of (log pi / mu)^2 of trained tokens, by age: it grows before the others do
+    ess             effective sample share of pi / mu, of trained tokens, by age; not truncated
+    ess_sequence    the same of whole sequences, each of the age of its oldest trained token
 
-Both are of the learner at the start of the iteration: column `prox`, or the current policy where
+All are of the learner at the start of the iteration: column `prox`, or the current policy where
 that is it. A loss of the user's cannot leave them out, nor report others in their place.
 
-Shape suffixes: T = packed tokens, K = trained tokens, S = sampled tokens (trained or not).
+Shape suffixes: T = packed tokens, K = trained tokens, S = sampled tokens (trained or not), N =
+sequences with a trained token.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,11 +20,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agentrl.algorithms.corrections import kl_estimate
-from agentrl.algorithms.rows import LossFn, MicroBatch, Outputs
+from agentrl.algorithms.ratios import kl_estimate, log_ratio
+from agentrl.algorithms.rows import LOG_RATIO_LIMIT, LossFn, MicroBatch, Outputs
 from agentrl.errors import DataError
 
-__all__ = ["MAX_AGE_BUCKET", "by_age", "mean", "with_mismatch"]
+__all__ = ["MAX_AGE_BUCKET", "mean", "sequences_of", "with_mismatch"]
 
 #: Metrics by age pool all ages from this one on.
 MAX_AGE_BUCKET = 8
@@ -45,8 +49,9 @@ def with_mismatch(loss_fn: LossFn, max_age: int) -> LossFn:
     return measured_loss
 
 
-def by_age(ages_K: Tensor, max_age: int) -> Iterator[tuple[str, Tensor]]:
-    """What a metric's name ends with, and which tokens it is of, for each age."""
+def _by_age(ages_K: Tensor, max_age: int) -> Iterator[tuple[str, Tensor]]:
+    """What a metric's name ends with, and which tokens it is of: all, and those of each age."""
+    yield "", torch.ones_like(ages_K, dtype=torch.bool)
     num_buckets = min(max_age, MAX_AGE_BUCKET) + 1
     bucket_K = ages_K.clamp(max=num_buckets - 1)
     for age in range(num_buckets):
@@ -70,9 +75,37 @@ def _mismatch(batch: MicroBatch, out: Outputs, max_age: int) -> dict[str, Tensor
         found[name] = mean(diff)
         if diff.numel():
             found[f"{name}_max"] = diff.max()
-    trained_T = columns["mask"]
-    kl_K = kl_estimate(columns["mu"][trained_T], prox_T[trained_T], "k3")
-    found["mismatch_kl"] = mean(kl_K)
-    for suffix, here_K in by_age(columns["ages"][trained_T], max_age):
-        found[f"mismatch_kl{suffix}"] = mean(kl_K[here_K])
+    trained_K = columns["mask"].nonzero().squeeze(1)
+    found |= _drift(batch, prox_T, trained_K, max_age)
     return found
+
+
+def _drift(batch: MicroBatch, prox_T: Tensor, trained_K: Tensor, max_age: int) -> dict[str, Tensor]:
+    """How far the policies of trained tokens are apart, by their age."""
+    mu_K, prox_K = batch.columns["mu"][trained_K], prox_T[trained_K]
+    ages_K, sequences_K = batch.columns["ages"][trained_K], sequences_of(batch, trained_K)
+    kl_K, gap_K = kl_estimate(mu_K, prox_K, "k3"), log_ratio(prox_K, mu_K)
+    found = {}
+    for suffix, here_K in _by_age(ages_K, max_age):
+        found[f"mismatch_kl{suffix}"] = mean(kl_K[here_K])
+        found[f"log_ratio_m2{suffix}"] = mean(gap_K[here_K].square())
+        found[f"ess{suffix}"] = _moments(gap_K[here_K])
+    num_sequences = len(batch.cu_seqlens) - 1
+    gap_N = gap_K.new_zeros(num_sequences).index_add(0, sequences_K, gap_K)
+    oldest_N = ages_K.new_full((num_sequences,), -1)
+    oldest_N = oldest_N.scatter_reduce(0, sequences_K, ages_K, "amax")
+    gap_N, oldest_N = gap_N[oldest_N >= 0], oldest_N[oldest_N >= 0]
+    for suffix, here_N in _by_age(oldest_N, max_age):
+        found[f"ess_sequence{suffix}"] = _moments(gap_N[here_N])
+    return found
+
+
+def sequences_of(batch: MicroBatch, trained_K: Tensor) -> Tensor:
+    """Which sequence of a micro-batch each of these places lies in."""
+    ends = batch.cu_seqlens[1:].to(trained_K)
+    return torch.searchsorted(ends, trained_K, right=True)
+
+
+def _moments(log_ratio_N: Tensor) -> Tensor:
+    ratio_N = log_ratio_N.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+    return torch.stack([ratio_N.sum(), ratio_N.square().sum(), ratio_N.new_tensor(len(ratio_N))])

@@ -1,11 +1,13 @@
 """The policy-gradient objective on one micro-batch, and what its metrics are made of.
 
-    loss = -agg( w * J ) - c_H agg(H) + c_KL agg(KL)
+    loss = -agg( w * k * J ) - c_H agg(H) + c_KL agg(KL)
 
     J   = min(rho A, clip(rho) A)       of each token; an algorithm may have another (`objective`)
     rho = pi / pi_prox           PPO ratio to the policy at the start of the iteration; under
                                  `--use-rollout-logprobs` to the engine: mu stands for pi_prox
-    w   = f(pi_prox / mu)        truncated importance weight of the sampling engine, detached
+    w   = f(pi_prox / mu)        importance weight of the sampling engine, truncated or masked, of a
+                                 token or its sequence (`--tis-mode`, `--tis-level`), detached
+    k   = 0 or 1                 whether the trust regions keep the token (`regions`)
     KL  of each token; `--use-unbiased-kl` has it times pi / mu: DeepSeek-V3.2, equation 7,
         https://arxiv.org/abs/2512.02556, where pi_old is the policy that sampled. (slime's ratio is
         to the start of the iteration.)
@@ -18,17 +20,14 @@ other position can receive a gradient or spoil a sum. A loss keeps no state.
 Shape suffixes: T = packed tokens, K = trained tokens.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from agentrl.algorithms.corrections import (
-    kl_estimate,
-    log_ratio,
-    truncated_weight,
-)
-from agentrl.algorithms.mismatch import by_age, mean
+from agentrl.algorithms.mismatch import mean, sequences_of
+from agentrl.algorithms.ratios import bounded_weight, kl_estimate, log_ratio
+from agentrl.algorithms.regions.base import Region
 from agentrl.algorithms.rows import MicroBatch, Outputs, Trained
 from agentrl.config.run import RunConfig
 
@@ -66,39 +65,37 @@ def ppo_objective(cfg: RunConfig, trained: Trained) -> tuple[Tensor, Tensor]:
 
 
 def policy_loss(
-    cfg: RunConfig, batch: MicroBatch, out: Outputs, objective: Objective
+    cfg: RunConfig,
+    batch: MicroBatch,
+    out: Outputs,
+    objective: Objective,
+    regions: Sequence[Region] = (),
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The loss of one micro-batch, and what it measured.
 
-    Columns read: mask, mu, advantages, weights, ages; `prox` (log pi_prox; the detached
-    current log-probabilities when absent) and `reference` (only with a KL penalty).
+    Columns read: mask, mu, advantages, weights; `prox` (log pi_prox; the detached current
+    log-probabilities when absent), `reference` (only with a KL penalty) and `kept` (bool; only with
+    a trust region that judges iterations).
     """
     columns = batch.columns
-    base = "mu" if cfg.use_rollout_logprobs else "prox"
-    prox_T = columns.get(base, out.logprobs_T.detach())
     trained_K = columns["mask"].nonzero().squeeze(1)
-    logprobs_K = out.logprobs_T[trained_K].float()
+    trained = _trained(cfg, batch, out, trained_K)
+    logprobs_K, mu_K = trained.logprobs_K, trained.mu_K
     entropy_K = out.entropy_T[trained_K].float()
-    prox_K = prox_T[trained_K].float()
-    mu_K = columns["mu"][trained_K]
     weights_K = columns["weights"][trained_K]
 
-    sequences_K = torch.searchsorted(batch.cu_seqlens[1:].to(trained_K), trained_K, right=True)
-    num_sequences = len(batch.cu_seqlens) - 1
-    value_K, clipped_K = objective(
-        Trained(logprobs_K, prox_K, columns["advantages"][trained_K], sequences_K, num_sequences)
-    )
-    w_K, truncated_K = _importance_weight(cfg, prox_K, mu_K)
+    value_K, clipped_K = objective(trained)
+    w_K, outside_K = _importance_weight(cfg, trained)
+    found = {"tis_clipfrac": mean(outside_K)}
+    if regions:
+        kept_K = _kept(regions, columns, trained_K, trained)
+        found["dropped"] = mean(~kept_K)
+        w_K = w_K * kept_K
     pg_loss = -(w_K * value_K * weights_K).sum()
     loss = pg_loss
     if cfg.entropy_coef != 0:
         loss = loss - cfg.entropy_coef * (entropy_K * weights_K).sum()
-    found = {
-        "pg_loss": pg_loss,
-        "entropy": mean(entropy_K),
-        "pg_clipfrac": mean(clipped_K),
-        "tis_clipfrac": mean(truncated_K),
-    }
+    found |= {"pg_loss": pg_loss, "entropy": mean(entropy_K), "pg_clipfrac": mean(clipped_K)}
     if cfg.use_kl_loss:
         reference_K = columns["reference"][trained_K].float()
         kl_K = kl_estimate(logprobs_K, reference_K, cfg.kl_loss_type)
@@ -109,19 +106,40 @@ def policy_loss(
             loss = loss + cfg.kl_loss_coef * kl_loss
         found["kl_loss"] = kl_loss
     found["loss"] = loss
-    ratio_K = w_K * log_ratio(logprobs_K, prox_K).detach().exp()
-    found["ess"] = _moments(ratio_K)
-    for suffix, here_K in by_age(columns["ages"][trained_K], cfg.staleness_bound):
-        found[f"ess{suffix}"] = _moments(ratio_K[here_K])
     return loss, {name: value.detach().float() for name, value in found.items()}
 
 
-def _importance_weight(cfg: RunConfig, prox_K: Tensor, mu_K: Tensor) -> tuple[Tensor, Tensor]:
-    """w of each token, and where it was truncated."""
+def _trained(cfg: RunConfig, batch: MicroBatch, out: Outputs, trained_K: Tensor) -> Trained:
+    columns = batch.columns
+    logprobs_K = out.logprobs_T[trained_K].float()
+    now_K, mu_K = logprobs_K.detach(), columns["mu"][trained_K]
+    prox_K = columns["prox"][trained_K].float() if "prox" in columns else now_K
+    is_to_engine = cfg.use_rollout_logprobs
+    return Trained(
+        logprobs_K=logprobs_K,
+        prox_K=mu_K if is_to_engine else prox_K,
+        mu_K=mu_K,
+        start_K=now_K if is_to_engine else prox_K,
+        advantages_K=columns["advantages"][trained_K],
+        sequences_K=sequences_of(batch, trained_K),
+        num_sequences=len(batch.cu_seqlens) - 1,
+    )
+
+
+def _importance_weight(cfg: RunConfig, trained: Trained) -> tuple[Tensor, Tensor]:
+    """w of each token, and where its ratio left the bounds."""
+    mu_K = trained.mu_K
     if cfg.use_rollout_logprobs or not cfg.use_tis:
         return torch.ones_like(mu_K), torch.zeros_like(mu_K, dtype=torch.bool)
-    return truncated_weight(prox_K, mu_K, cfg.tis_clip_low, cfg.tis_clip)
+    log_ratio_K = trained.engine_log_ratio(cfg.tis_level)
+    return bounded_weight(log_ratio_K, cfg.tis_clip_low, cfg.tis_clip, outside=cfg.tis_mode)
 
 
-def _moments(ratio_K: Tensor) -> Tensor:
-    return torch.stack([ratio_K.sum(), ratio_K.square().sum(), ratio_K.new_tensor(ratio_K.numel())])
+def _kept(
+    regions: Sequence[Region], columns: Mapping[str, Tensor], trained_K: Tensor, trained: Trained
+) -> Tensor:
+    """Which tokens all trust regions keep."""
+    kept_K = torch.ones_like(trained.mu_K, dtype=torch.bool)
+    for region in regions:
+        kept_K &= columns["kept"][trained_K] if region.of_iteration else region.keeps(trained)
+    return kept_K

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import numpy as np
@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = [
+    "LOG_RATIO_LIMIT",
     "TAKEN",
     "Credit",
+    "Level",
     "LossFn",
     "MicroBatch",
     "Outputs",
@@ -40,8 +42,12 @@ __all__ = [
 #: no optional column of a trajectory is called so.
 TAKEN = frozenset(
     {"weights", "mask", "sampled", "scored", "mu", "ages", "turns", "demonstrated", "prox"}
-    | {"reference", "advantages", EXCLUDED.name, *COLUMNS}
+    | {"reference", "advantages", "kept", EXCLUDED.name, *COLUMNS}
 )
+#: Log-ratios are clamped to +- this before exp, so that no ratio overflows.
+LOG_RATIO_LIMIT = 20.0
+#: What a ratio is of: a token, its whole sequence (the product), or the mean of these.
+Level = Literal["token", "sequence", "geometric"]
 
 
 class Credit(msgspec.Struct, frozen=True):
@@ -115,15 +121,39 @@ class Outputs:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """The K trained tokens of a micro-batch. logprobs_K: of the current policy; prox_K: of the one
-    at the start of the iteration, which the ratio of a policy gradient is taken to. sequences_K:
-    which of the `num_sequences` trajectory segments each token is of."""
+    """The K trained tokens of a micro-batch, by their log-probabilities.
+
+    logprobs_K: of the current policy. prox_K: of the one that the ratio of a policy gradient is
+    taken to: that at the start of the iteration, or mu (`--use-rollout-logprobs`). mu_K: of the
+    engine that sampled them. start_K: of the policy whose distance from mu is corrected: that at
+    the start of the iteration, or under `--use-rollout-logprobs` the current one; no gradient.
+    sequences_K: which of the `num_sequences` trajectory segments each token is of.
+    """
 
     logprobs_K: Tensor
     prox_K: Tensor
+    mu_K: Tensor
+    start_K: Tensor
     advantages_K: Tensor
     sequences_K: Tensor
     num_sequences: int
+
+    def sequence_sum(self, values_K: Tensor) -> Tensor:
+        """For each token, the sum over its sequence."""
+        totals_S = values_K.new_zeros(self.num_sequences)
+        return totals_S.index_add(0, self.sequences_K, values_K)[self.sequences_K]
+
+    def sequence_mean(self, values_K: Tensor) -> Tensor:
+        """For each token, the mean over its sequence."""
+        return self.sequence_sum(values_K) / self.sequence_sum(values_K.detach() * 0 + 1)
+
+    def engine_log_ratio(self, level: Level) -> Tensor:
+        """`log start - log mu` of each token, or the sum or the mean of these over its sequence,
+        clamped to +-20, so that no ratio overflows."""
+        gap_K = self.start_K - self.mu_K
+        if level != "token":
+            gap_K = self.sequence_sum(gap_K) if level == "sequence" else self.sequence_mean(gap_K)
+        return gap_K.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
 
 
 if TYPE_CHECKING:

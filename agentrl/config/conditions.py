@@ -92,8 +92,12 @@ CONDITIONS = {
     ),
     "tis": Condition(
         lambda config: _has_prox_ratio(config) and config.use_tis,
-        "no token is weighted by a truncated pi_prox / mu under --no-use-tis, "
+        "no token is weighted by pi_prox / mu under --no-use-tis, "
         "--use-rollout-logprobs or a custom loss; leave this out",
+    ),
+    "opsm": Condition(
+        lambda config: _policy_loss(config) and config.use_opsm,
+        "only --use-opsm reads this; give both or neither",
     ),
     "counted_tokens": Condition(
         lambda config: config.loss_length is None,

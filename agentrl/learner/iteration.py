@@ -81,8 +81,10 @@ def train_lease(
     _run_passes(steps, algorithm.needs, backend)
     by_step = [[row for rows in step for row in rows] for step in steps]
     masks = [row.columns["mask"] for rows in by_step for row in rows]
-    algorithm.advantages([row for rows in by_step for row in rows], backend.all_reduce_sum)
-    check_masks([row for rows in by_step for row in rows], masks, algorithm)
+    every = [row for rows in by_step for row in rows]
+    algorithm.advantages(every, backend.all_reduce_sum)
+    algorithm.keep(every, backend.all_reduce_sum)
+    check_masks(every, masks, algorithm)
     for rows in by_step:
         check_columns(rows, rules)
     results = [

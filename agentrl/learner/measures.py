@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 
 from torch import Tensor
 
-from agentrl.algorithms.corrections import effective_sample_share
+from agentrl.algorithms.ratios import effective_sample_share
 from agentrl.errors import DataError
 from agentrl.telemetry.metrics import REGISTRY, Metric
 

@@ -138,11 +138,16 @@ _DECLARED = (
     Metric(
         "train/tis_clipfrac",
         "share",
-        "trained tokens whose engine correction was truncated",
+        "trained tokens whose ratio to the engine left its bounds (--tis-clip)",
         "mean",
     ),
-    Metric("train/ess", "share", "effective sample size of the engine correction", "ess"),
+    Metric("train/dropped", "share", "trained tokens that a trust region dropped", "mean"),
+    Metric("train/ess", "share", "effective sample size of pi / mu of trained tokens", "ess"),
     Metric("train/ess/*", "share", "the same for tokens of one age", "ess"),
+    Metric("train/ess_sequence", "share", "effective sample size of pi / mu of sequences", "ess"),
+    Metric("train/ess_sequence/*", "share", "the same by the oldest trained token", "ess"),
+    Metric("train/log_ratio_m2", "nats^2", "mean of (log pi / mu)^2 of trained tokens", "mean"),
+    Metric("train/log_ratio_m2/*", "nats^2", "the same for tokens of one age", "mean"),
     Metric(
         "train/mismatch_kl", "nats", "KL of the engine's from the learner's distribution", "mean"
     ),

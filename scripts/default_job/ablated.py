@@ -9,7 +9,7 @@ K = labels that follow the prompt.
 import torch
 from torch import Tensor
 
-from agentrl.algorithms.corrections import log_ratio, truncated_weight
+from agentrl.algorithms.ratios import log_ratio, truncated_weight
 from agentrl.algorithms.policy_loss import clipped_surrogate
 from agentrl.algorithms.rows import MicroBatch
 from agentrl.config.presets import DEFAULT, preset

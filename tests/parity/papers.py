@@ -33,6 +33,7 @@ class Seq:
     reference: Array
     now: Array
     advantage: Array = field(default_factory=lambda: np.zeros(0))
+    kept: npt.NDArray[np.bool_] | None = None
 
 
 # ---- advantages ----------------------------------------------------------------------------------
@@ -50,7 +51,7 @@ def grpo(seq: Seq, flags: Flags) -> Array:
 
 
 def rloo(seq: Seq, flags: Flags) -> Array:
-    """Ahmadian et al., equation 8."""
+    """Ahmadian et al., the leave-one-out estimator."""
     others = [reward for place, reward in enumerate(seq.group) if place != seq.index]
     return np.full(len(seq.mask), seq.group[seq.index] - sum(others) / len(others))
 
@@ -105,6 +106,10 @@ def advantages(name: str, seqs: Sequence[Seq], flags: Flags) -> None:
         trained = np.concatenate([seq.advantage[seq.mask] for seq in seqs])
         for seq in seqs:
             seq.advantage = (seq.advantage - np.mean(trained)) / np.std(trained, ddof=1)
+    for text in flags.get("trust_region", []):
+        if text.startswith("m2po:"):
+            for seq, kept in zip(seqs, m2po(seqs, float(text[5:])), strict=True):
+                seq.kept = kept
 
 
 # ---- objectives: the value of each token, and the derivative of a weighted sum of them -----------
@@ -173,7 +178,7 @@ def loss(name: str, seqs: Sequence[Seq], flags: Flags) -> tuple[float, list[Arra
         if flags.get("calculate_per_token_loss"):
             share = tokens
         weight = np.where(seq.mask, 1 / share, 0.0)
-        scale = weight * _mismatch(seq, flags)
+        scale = weight * _mismatch(seq, flags) * _kept(seq, flags)
         values, slope = OBJECTIVES.get(name, ppo)(seq, flags, scale)
         kl, kl_slope = _kl_loss(seq, flags)
         coefficient = weight * flags.get("kl_loss_coef", 0.0)
@@ -183,8 +188,96 @@ def loss(name: str, seqs: Sequence[Seq], flags: Flags) -> tuple[float, list[Arra
 
 
 def _mismatch(seq: Seq, flags: Flags) -> Array:
-    """pi_prox / mu between its bounds."""
+    """pi_prox / mu of a token, its sequence or the mean of this: between its bounds, or 0 beyond
+    them (IcePop, equations 1 and 2)."""
     if flags.get("use_rollout_logprobs") or not flags.get("use_tis", True):
         return np.ones(len(seq.mask))
     low, high = flags.get("tis_clip_low", 0.0), flags.get("tis_clip", 2.0)
-    return np.where(seq.mask, np.clip(np.exp(seq.prox - seq.mu), low, high), 0.0)
+    ratio = _of(flags.get("tis_level", "token"), np.exp(seq.prox - seq.mu), seq.mask)
+    if flags.get("tis_mode") == "mask":
+        ratio = np.where((low <= ratio) & (ratio <= high), ratio, 0.0)
+    return np.where(seq.mask, np.clip(ratio, low, high) * (ratio > 0), 0.0)
+
+
+# ---- trust regions: which tokens are kept --------------------------------------------------------
+
+
+def _of(level: str, ratio: Array, mask: npt.NDArray[np.bool_]) -> Array:
+    if level == "token" or not mask.any():
+        return ratio
+    product = np.prod(ratio[mask])
+    return np.full(len(mask), product if level == "sequence" else product ** (1 / mask.sum()))
+
+
+Kept = npt.NDArray[np.bool_]
+
+
+def _band(level: str) -> Callable[..., Kept]:
+    """Rejection, Liu et al.: outside of a band of pi_prox / mu."""
+
+    def kept(seq: Seq, start: Array, low: float, high: float) -> Kept:
+        ratio = _of(level, np.exp(start - seq.mu), seq.mask)
+        return ~((ratio < low) | (ratio > high))
+
+    return kept
+
+
+def _veto(seq: Seq, start: Array, low: float) -> Kept:
+    return np.full(len(seq.mask), not (np.exp(start - seq.mu)[seq.mask] < low).any())
+
+
+def _opsm(seq: Seq, start: Array, delta: float) -> Kept:
+    """DeepSeek-V3.2, equation 9."""
+    kl = np.mean((seq.mu - seq.now)[seq.mask]) if seq.mask.any() else 0.0
+    return ~((seq.advantage < 0) & (kl > delta))
+
+
+def _dppo(seq: Seq, start: Array, delta: float) -> Kept:
+    """DPPO, equations 12 and 13."""
+    ratio, far = np.exp(seq.now - seq.mu), np.abs(np.exp(seq.mu) - np.exp(seq.now)) > delta
+    up, down = (seq.advantage > 0) & (ratio > 1), (seq.advantage < 0) & (ratio < 1)
+    return ~((up | down) & far)
+
+
+def _dppo_kl(seq: Seq, start: Array, delta: float) -> Kept:
+    """DPPO, equations 12 and 14."""
+    mu, pi = np.exp(seq.mu), np.exp(seq.now)
+    with np.errstate(all="ignore"):
+        kl = mu * np.log(mu / pi) + (1 - mu) * np.log((1 - mu) / (1 - pi))
+    up, down = (seq.advantage > 0) & (pi > mu), (seq.advantage < 0) & (pi < mu)
+    return ~((up | down) & (kl > delta))
+
+
+def _negative(seq: Seq, start: Array, low: float) -> Kept:
+    return ~((seq.advantage < 0) & (np.exp(seq.now - seq.mu) < low))
+
+
+REGIONS: dict[str, Callable[..., Kept]] = {
+    **{level: _band(level) for level in ("token", "sequence", "geometric")},
+    "veto": _veto, "opsm": _opsm, "dppo": _dppo, "dppo-kl": _dppo_kl, "negative": _negative,
+}
+
+
+def m2po(seqs: Sequence[Seq], tau: float) -> list[Kept]:
+    """M2PO, algorithm 1, word for word, over all sequences of an iteration."""
+    inside = []
+    for place, seq in enumerate(seqs):
+        gap = seq.prox - seq.mu
+        towards = ((seq.advantage > 0) & (gap > 0)) | ((seq.advantage < 0) & (gap < 0))
+        inside += [(gap[t] ** 2, place, t) for t in np.flatnonzero(seq.mask & towards)]
+    kept = [np.ones(len(seq.mask), dtype=bool) for seq in seqs]
+    while inside and np.mean([square for square, _, _ in inside]) > tau:
+        worst = max(inside)
+        inside.remove(worst)
+        kept[worst[1]][worst[2]] = False
+    return kept
+
+
+def _kept(seq: Seq, flags: Flags) -> Kept:
+    start = seq.now if flags.get("use_rollout_logprobs") else seq.prox
+    found = np.ones(len(seq.mask), dtype=bool) if seq.kept is None else seq.kept.copy()
+    for text in flags.get("trust_region", []):
+        name, *bounds = text.split(":")
+        if name != "m2po":
+            found &= REGIONS[name](seq, start, *map(float, bounds))
+    return found

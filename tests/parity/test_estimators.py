@@ -15,8 +15,8 @@ from agentrl.algorithms.rows import LossFn, MicroBatch, Outputs
 from agentrl.config.run import RunConfig
 from agentrl.learner.backend import StepResult
 from agentrl.learner.iteration import train_lease
-from agentrl.learner.measures import joined, measured
-from agentrl.shipped import ALGORITHMS
+from agentrl.learner.measures import Measures, joined, measured
+from agentrl.shipped import ALGORITHMS, TRUST_REGIONS
 from tests.parity import papers
 from tests.parity.golden import LEASE, RATE, Batch, TableBackend, lineage
 
@@ -50,6 +50,28 @@ CASES: dict[str, list[dict[str, Any]]] = {
 }
 
 
+#: Corrections of the distance between engine and learner, each on two estimators. The bounds are
+#: such that of these leases some tokens are kept and some are not.
+CORRECTIONS: list[dict[str, Any]] = [
+    {"tis_mode": "mask", "tis_clip_low": 0.6, "tis_clip": 1.6},
+    {"tis_level": "sequence", "tis_clip": 3.0},
+    {"tis_level": "sequence", "tis_mode": "mask", "tis_clip_low": 1e-6, "tis_clip": 9.0},
+    {"tis_level": "geometric", "tis_clip_low": 0.3, "tis_clip": 0.9},
+    *(
+        {"trust_region": [text]}
+        for text in (
+            *("token:0.5:2", "sequence:1e-6:9", "geometric:0.3:0.9", "veto:0.02", "opsm:0.5"),
+            *("dppo:0.02", "dppo-kl:0.002", "negative:0.8", "m2po:0.04"),
+        )
+    ),
+    {"trust_region": ["negative:0.3", "veto:0.01", "m2po:1"], "use_rollout_logprobs": True},
+]
+
+
+def shown(flags: dict[str, Any]) -> str:
+    return ",".join("+".join(flags[name]) if name == "trust_region" else name for name in flags)
+
+
 class Watched(TableBackend):
     """Keeps the scores before each step, its loss, and the gradient by the log-probability of each
     label, by the tokens of the sequence."""
@@ -59,6 +81,7 @@ class Watched(TableBackend):
         self.tables: list[torch.Tensor] = []
         self.losses: list[float] = []
         self.gradients: list[dict[bytes, npt.NDArray[np.float32]]] = []
+        self.measures: list[Measures] = []
 
     def step(self, model: str, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:
         """One step of gradient descent."""
@@ -77,6 +100,7 @@ class Watched(TableBackend):
                 found[tokens] = by_token[start:end].numpy()
         self.tables.append(table)
         measures = joined(reports)
+        self.measures.append(measures)
         self.losses.append(measures["loss"][0])
         self.gradients.append(found)
         with torch.no_grad():
@@ -122,8 +146,11 @@ def sequences(batch: Batch, backend: Watched, step: int) -> list[tuple[bytes, pa
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize(
     ("name", "flags"),
-    [(name, flags) for name, cases in CASES.items() for flags in cases],
-    ids=lambda value: value if isinstance(value, str) else ",".join(value) or "default",
+    [
+        *((name, flags) for name, cases in CASES.items() for flags in cases),
+        *((name, flags) for name in ("grpo", "gspo") for flags in CORRECTIONS),
+    ],
+    ids=lambda value: value if isinstance(value, str) else shown(value),
 )
 def test_value_and_gradient_are_those_of_the_papers(
     name: str, flags: dict[str, Any], seed: int
@@ -151,5 +178,23 @@ def test_value_and_gradient_are_those_of_the_papers(
     assert any(slope.any() for slope in slopes)
 
 
-def test_every_estimator_that_ships_has_its_papers() -> None:
+@pytest.mark.parametrize("flags", CORRECTIONS, ids=shown)
+def test_a_correction_of_these_leases_reaches_some_tokens_and_not_all(
+    flags: dict[str, Any],
+) -> None:
+    shares = []
+    for seed in (1, 2, 3):
+        cfg = RunConfig(num_steps_per_rollout=2, max_staleness=BOUND, **flags)
+        batch, backend = Batch(seed), Watched(seed)
+        train_lease(batch.header, load_algorithm(cfg), backend, lineage(), batch.fetch)
+        name = "dropped" if cfg.trust_region else "tis_clipfrac"
+        found, num = joined(backend.measures)[name]
+        shares.append(found / num)
+    assert 0.01 < sum(shares) / 3 < 0.95
+
+
+def test_every_estimator_and_trust_region_that_ships_has_its_papers() -> None:
     assert papers.ADVANTAGES.keys() == CASES.keys() == ALGORITHMS.places.keys()
+    assert {*papers.REGIONS, "m2po"} == TRUST_REGIONS.places.keys()
+    named = [text for flags in CORRECTIONS for text in flags.get("trust_region", [])]
+    assert {text.split(":")[0] for text in named} == TRUST_REGIONS.places.keys()

@@ -14,10 +14,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from agentrl.algorithms.corrections import effective_sample_share, kl_estimate, truncated_weight
 from agentrl.algorithms.load import load_algorithm
 from agentrl.algorithms.mismatch import with_mismatch
 from agentrl.algorithms.policy_loss import policy_loss, ppo_objective
+from agentrl.algorithms.ratios import (
+    bounded_weight,
+    effective_sample_share,
+    kl_estimate,
+    log_ratio,
+)
 from agentrl.algorithms.rows import MicroBatch, Outputs
 from agentrl.config.run import RunConfig
 from agentrl.learner.measures import measured
@@ -65,6 +70,7 @@ def reference_loss(
     """Token by token from the formulas; differentiable in `logprobs` and `entropy`."""
     loss = torch.zeros((), dtype=torch.float64)
     counts = {"clipped": 0.0, "truncated": 0.0, "ratio": 0.0, "ratio_squared": 0.0, "k3": 0.0}
+    counts["moved"] = product = 0.0
     high = cfg.eps_clip if cfg.eps_clip_high is None else cfg.eps_clip_high
     for t in range(NUM_TOKENS):
         if not columns["mask"][t]:
@@ -94,9 +100,12 @@ def reference_loss(
             loss = loss + cfg.kl_loss_coef * estimate * weight
         counts["clipped"] += clipped_value < plain_value
         counts["truncated"] += cfg.use_tis and w != raw
-        counts["ratio"] += w * float(rho.detach())
-        counts["ratio_squared"] += (w * float(rho.detach())) ** 2
+        counts["ratio"] += raw
+        counts["ratio_squared"] += raw**2
+        counts["moved"] += math.log(raw) ** 2
+        product += math.log(raw)
         counts["k3"] += math.exp(prox - mu) - 1 - (prox - mu)
+    counts["sequence"] = math.exp(max(-20.0, min(20.0, product)))
     return loss, counts
 
 
@@ -149,6 +158,11 @@ def test_loss_gradient_and_sums_agree_with_the_papers(case: dict[str, Any], seed
     assert measures["tis_clipfrac"] == pytest.approx((counts["truncated"], num_trained))
     expected_ess = (counts["ratio"], counts["ratio_squared"], num_trained)
     expected_kl = (counts["k3"], num_trained)
+    whole = counts["sequence"]
+    assert measures["ess_sequence"] == pytest.approx((whole, whole**2, 1.0), rel=1e-3)
+    assert measures["ess_sequence/age_2"] == measures["ess_sequence"]
+    assert measures["ess_sequence/age_1"] == (0.0, 0.0, 0.0)
+    assert measures["log_ratio_m2"] == pytest.approx((counts["moved"], num_trained), rel=1e-4)
     for suffixes in ([""], [f"/age_{age}" for age in range(3)]):
         ess = [sum(found) for found in zip(*(measures[f"ess{s}"] for s in suffixes), strict=True)]
         kl = [
@@ -192,10 +206,13 @@ def test_extreme_ratios_stay_finite() -> None:
     base = torch.tensor([0.0, -200.0])
     assert torch.isfinite(kl_estimate(far, base, "k3")).all()
     assert float(kl_estimate(far, base, "low_var_kl").detach().max()) == 10.0
-    weight, truncated = truncated_weight(far, base, 0.0, 2.0)
+    gap = log_ratio(far, base).detach()
+    weight, outside = bounded_weight(gap, 0.0, 2.0, outside="truncate")
     assert weight.tolist() == [pytest.approx(0.0, abs=1e-8), 2.0]
-    assert truncated.tolist() == [False, True]
-    assert not weight.requires_grad
+    assert outside.tolist() == [False, True]
+    weight, outside = bounded_weight(gap, 1e-12, 2.0, outside="mask")
+    assert weight.tolist() == [pytest.approx(0.0, abs=1e-8), 0.0]
+    assert outside.tolist() == [False, True]
 
 
 def test_grpo_advantages_agree_with_the_paper() -> None:

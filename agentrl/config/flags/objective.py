@@ -17,7 +17,7 @@ from agentrl.config.facts import (
     flag,
 )
 from agentrl.config.flags.learner import LearnerFlags
-from agentrl.shipped import ALGORITHMS
+from agentrl.shipped import ALGORITHMS, TRUST_REGIONS
 
 __all__ = ["ObjectiveFlags"]
 
@@ -125,13 +125,39 @@ class ObjectiveFlags(LearnerFlags, frozen=True, kw_only=True):
             "for it"
         ),
     ] = False
-    use_tis: Annotated[
-        bool, _loss("weight tokens by truncated pi_prox / mu", needs="prox_ratio")
-    ] = True
-    tis_clip: Annotated[float, _loss("upper truncation of pi_prox / mu", needs="tis", gt=0)] = 2.0
-    tis_clip_low: Annotated[float, _loss("lower truncation of pi_prox / mu", needs="tis", ge=0)] = (
-        0.0
+    use_tis: Annotated[bool, _loss("weight tokens by bounded pi_prox / mu", needs="prox_ratio")] = (
+        True
     )
+    tis_mode: Annotated[
+        Literal["truncate", "mask"],
+        _loss(
+            "what a pi_prox / mu beyond its bounds counts: the nearer bound, or 0 (IcePop)",
+            needs="tis",
+        ),
+    ] = "truncate"
+    tis_level: Annotated[
+        Literal["token", "sequence", "geometric"],
+        _loss(
+            "what pi_prox / mu is of: a token, its whole sequence, or the sequence's geometric "
+            "mean",
+            needs="tis",
+        ),
+    ] = "token"
+    tis_clip: Annotated[float, _loss("upper bound of pi_prox / mu", needs="tis", gt=0)] = 2.0
+    tis_clip_low: Annotated[float, _loss("lower bound of pi_prox / mu", needs="tis", ge=0)] = 0.0
+    trust_region: Annotated[
+        list[str],
+        _term(
+            "drop tokens whose policy moved too far from the one that sampled them: "
+            f"{TRUST_REGIONS}, each perhaps with its bounds (dppo:0.2, token:0.5:2); what all keep "
+            "is kept (default: none)",
+            collects=1,
+        ),
+    ] = []
+    use_opsm: Annotated[
+        bool, _term("drop bad sequences that the policy has left: --trust-region opsm")
+    ] = False
+    opsm_delta: Annotated[float, _loss("its bound, in nats a token", needs="opsm", gt=0)] = 1e-4
     entropy_coef: Annotated[float, _term("weight of the entropy bonus")] = 0.0
     use_kl_loss: Annotated[
         bool,

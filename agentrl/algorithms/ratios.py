@@ -10,20 +10,21 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from agentrl.algorithms.rows import LOG_RATIO_LIMIT
+
 __all__ = [
-    "LOG_RATIO_LIMIT",
     "KLEstimator",
+    "Outside",
+    "bounded_weight",
     "effective_sample_share",
     "kl_estimate",
     "log_ratio",
-    "sequence_mean",
-    "truncated_weight",
 ]
 
 KLEstimator = Literal["k1", "k2", "k3", "low_var_kl"]
+#: What a ratio beyond its bounds counts.
+Outside = Literal["truncate", "mask"]
 
-#: Log-ratios are clamped to +- this before exp, so that no ratio overflows.
-LOG_RATIO_LIMIT = 20.0
 #: `low_var_kl` is clamped to +- this.
 LOW_VAR_KL_LIMIT = 10.0
 
@@ -33,26 +34,26 @@ def log_ratio(logprobs_K: Tensor, base_K: Tensor) -> Tensor:
     return (logprobs_K - base_K).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
 
 
-def sequence_mean(values_K: Tensor, sequences_K: Tensor, num_sequences: int) -> Tensor:
-    """The mean of each token's sequence; `sequences_K`: which of them each token is of."""
-    totals_S = values_K.new_zeros(num_sequences).index_add(0, sequences_K, values_K)
-    counts_S = torch.bincount(sequences_K, minlength=num_sequences)
-    found: Tensor = (totals_S / counts_S.clamp(min=1))[sequences_K]
-    return found
-
-
-def truncated_weight(
-    prox_K: Tensor, mu_K: Tensor, low: float, high: float
+def bounded_weight(
+    log_ratio_K: Tensor, low: float, high: float, *, outside: Outside
 ) -> tuple[Tensor, Tensor]:
-    """`clamp(pi_prox / mu, low, high)`, detached, and where the clamp was active.
+    """The ratio pi_prox / mu as a weight, and where it lay outside `[low, high]`. There it
+    is the nearer bound (`truncate`) or 0 (`mask`).
 
-    Truncated importance sampling: Ionides 2008, https://doi.org/10.1198/106186008X320456; between
-    training and inference engines: Yao et al. 2025, "Your Efficient RL Framework Secretly Brings
-    You Off-Policy RL Training", https://fengyao.notion.site/off-policy-rl. The factor pi_prox / mu
-    is the one of decoupled PPO: Hilton et al. 2022, https://arxiv.org/abs/2110.00641.
+    truncate: Ionides 2008, https://doi.org/10.1198/106186008X320456; between training and inference
+    engines: Yao et al. 2025, "Your Efficient RL Framework Secretly Brings You Off-Policy RL
+    Training", https://fengyao.notion.site/off-policy-rl. The factor pi_prox / mu is the one of
+    decoupled PPO: Hilton et al. 2022, https://arxiv.org/abs/2110.00641.
+    mask: IcePop, Ling Team 2025, equations 1 and 2, https://arxiv.org/abs/2510.18855; there the
+    bounds are 0.5 and 5.
+    Of a whole sequence: Liu et al. 2025, "When Speed Kills Stability",
+    https://richardli.xyz/rl-collapse.
     """
-    ratio_K = log_ratio(prox_K, mu_K).exp().detach()
-    return ratio_K.clamp(low, high), (ratio_K < low) | (ratio_K > high)
+    ratio_K = log_ratio_K.exp()
+    outside_K = (ratio_K < low) | (ratio_K > high)
+    if outside == "mask":
+        return ratio_K.masked_fill(outside_K, 0.0), outside_K
+    return ratio_K.clamp(low, high), outside_K
 
 
 def kl_estimate(logprobs_K: Tensor, reference_K: Tensor, kind: KLEstimator) -> Tensor:

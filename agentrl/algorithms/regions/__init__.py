@@ -1,0 +1,1 @@
+"""Trust regions (`--trust-region`): which trained tokens keep their gradient. One rule a module."""
