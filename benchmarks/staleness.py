@@ -29,6 +29,7 @@ from typing import Any
 
 import msgspec
 
+from agentrl.algorithms.mismatch import MAX_AGE_BUCKET
 from agentrl.errors import DataError
 from benchmarks import ROOT, commit, machine, report
 from benchmarks.default_job import call, set_aside
@@ -75,6 +76,12 @@ ARMS: dict[str, Arm] = {
     BASE: Arm(("--no-use-tis",), is_fresh=True),
     NAIVE: Arm(("--no-use-tis",)),
     "truncate": Arm(),
+    "sequence": Arm(("--tis-level", "sequence")),
+    "icepop": Arm(("--tis-mode", "mask", "--tis-clip-low", "0.5", "--tis-clip", "5")),
+    "m2po": Arm(("--trust-region", "m2po")),
+    "dppo": Arm(("--trust-region", "dppo", "--tis-clip", "5")),
+    "negative": Arm(("--trust-region", "negative")),
+    "opsm": Arm(("--no-use-tis", "--trust-region", "opsm")),
     "clip-mu": Arm(("--use-rollout-logprobs",)),
     "age-mask": Arm(("--no-use-tis",), trained=0.5),
 }
@@ -117,6 +124,7 @@ def measure(arm: str, lag: int, seed: int, output: Path) -> Curve:
     run = output / f"{arm}-{lag_of(arm, lag)}-{seed}"
     set_aside(run)
     began, start = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
+    measured = commit()
     said = run.with_suffix(".log")
     words = [sys.executable, "-m", "benchmarks.lagged", *command(arm, lag, seed, run)]
     with said.open("w") as log:
@@ -126,7 +134,7 @@ def measure(arm: str, lag: int, seed: int, output: Path) -> Curve:
     curve = msgspec.structs.replace(
         curve_of((run / "metrics.jsonl").read_text(), arm, lag_of(arm, lag), seed),
         job=job_digest(),
-        commit=commit(),
+        commit=measured,
         machine=machine(),
         began=began,
         wall_s=round(time.monotonic() - start, 1),
@@ -155,15 +163,22 @@ def curve_of(text: str, arm: str, lag: int, seed: int) -> Curve:
     found_for = {due: scores.get(due, scores.get(due + 1)) for due in (0, *POINTS.scored)}
     if missing := [due for due, score in found_for.items() if score is None]:
         raise DataError(f"{arm}, seed {seed}: no score after {missing}, only {sorted(scores)}")
-    age = f"train/ess_sequence/age_{min(lag, 8)}"
+    old = [line["metrics"] for line in steps if line["step"] > lag]
+    bucket = f"age_{min(lag, MAX_AGE_BUCKET)}"
     return Curve(
         arm=arm,
         lag=lag,
         seed=seed,
         scores={due: score for due, score in found_for.items() if score is not None},
-        ess=[s["metrics"][age] for s in steps if s["step"] > lag and s["metrics"].get(age)],
+        ess=_present(old, f"train/ess_sequence/{bucket}"),
+        m2=_present(old, f"train/log_ratio_m2/{bucket}"),
         rewards=[round(line["metrics"]["rollout/reward_mean"], 4) for line in steps],
     )
+
+
+def _present(steps: Sequence[Mapping[str, float | None]], name: str) -> list[float]:
+    """A metric of the iterations that have it: where nothing was trained it has no value."""
+    return [round(value, 4) for step in steps if (value := step.get(name)) is not None]
 
 
 def _require_age(line: Mapping[str, Any], age: int) -> None:

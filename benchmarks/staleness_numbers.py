@@ -33,14 +33,15 @@ class Points(msgspec.Struct, frozen=True):
 
 class Curve(msgspec.Struct, frozen=True, kw_only=True):
     """A finished run. `scores`: greedy exact match (0..1) by the number of iterations that the
-    scored weights held. `ess`: Kish's share of the untruncated sequence weights at the oldest age,
-    of each iteration that had such tokens."""
+    scored weights held. Of each iteration that trained tokens as old as the lag, `ess`: Kish's
+    share of the sequence weights pi / mu, not truncated; `m2`: the mean of (log pi / mu)^2."""
 
     arm: str
     lag: int
     seed: int
     scores: dict[int, float]
     ess: list[float] = []
+    m2: list[float] = []
     rewards: list[float] = []
     job: str = ""
     commit: str = ""
@@ -114,6 +115,8 @@ def _verdict(lag: int, base: Sequence[Curve], here: Sequence[Curve], points: Poi
     rows: list[Row] = []
     if found := [statistics.fmean(curve.ess) for curve in naive if curve.ess]:
         rows += _bounded(f"ess_age{lag}", interval(found), "share", ESS_BAR)
+    if found := [statistics.fmean(curve.m2) for curve in naive if curve.m2]:
+        rows += _bounded(f"m2_age{lag}", interval(found), "nats^2")
     if not base or not naive:
         return rows
     suffix = "" if lag == 8 else f"_lag{lag}"

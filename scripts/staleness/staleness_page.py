@@ -28,6 +28,12 @@ ABOUT = {
     BASE: "fresh weights, no correction",
     NAIVE: "no correction",
     "truncate": "token weights pi_prox / mu, truncated at 2: the default",
+    "sequence": "one weight for a sequence, the product over its tokens, truncated at 2",
+    "icepop": "IcePop: token weights, 0 outside 0.5 to 5",
+    "m2po": "M2PO's mask, on top of truncated token weights",
+    "dppo": "DPPO's mask of probabilities, on top of token weights truncated at 5",
+    "negative": "tokens with A < 0 and pi / mu < 0.8 dropped, on top of truncated token weights",
+    "opsm": "sequences with A < 0 that the policy has left dropped, no weights",
     "clip-mu": "PPO's clip, with mu in the place of pi_prox (`--use-rollout-logprobs`)",
     "age-mask": "no correction; tokens older than half the lag leave the loss",
 }
@@ -149,6 +155,9 @@ def _verdicts(values: Mapping[str, float], here: list[Arm], lag: int) -> list[st
     if f"ess_age{lag}" in values:
         ess = _bounded(values, f"ess_age{lag}")
         said.append(f"The effective share of its sequences at age {lag}, not truncated, is {ess}.")
+    if f"m2_age{lag}" in values:
+        m2 = _bounded(values, f"m2_age{lag}")
+        said.append(f"The mean of (log pi / mu)^2 of its tokens at age {lag} is {m2}.")
     gaps = {arm.name: arm.numbers.get(f"mean below {BASE}") for arm in here if arm.name != NAIVE}
     return said + [
         f"`{name}` {_outcome(gap)}: {gap} below `{BASE}` in the mean."

@@ -80,9 +80,8 @@ def test_the_questions_are_the_first_of_the_held_out_ones() -> None:
 
 
 def step(number: int, ages: list[int], ess: float | None) -> dict[str, Any]:
-    metrics = {"rollout/reward_mean": 0.25} | ({} if ess is None else {
-        "train/ess_sequence/age_8": ess
-    })  # fmt: skip
+    metrics: dict[str, float | None] = {"rollout/reward_mean": 0.25}
+    metrics |= dict.fromkeys(("train/ess_sequence/age_8", "train/log_ratio_m2/age_8"), ess)
     histograms = {"train/age_histogram": [list(range(len(ages) + 1)), ages]}
     return {"step": number, "metrics": metrics, "histograms": histograms}
 
@@ -114,7 +113,7 @@ def test_scores_are_of_the_weights_that_answered() -> None:
         assert found.scores == {i: i / 100 for i in (0, *POINTS.scored)}
         assert (found.arm, found.lag, found.seed) == (NAIVE, lag, 3)
         assert len(found.rewards) == LAST + lag
-        assert found.ess == ([0.5] * LAST if lag else [])
+        assert found.ess == found.m2 == ([0.5] * LAST if lag else [])
 
 
 def test_a_score_that_came_an_iteration_late_stands_for_the_one_that_was_due() -> None:
