@@ -31,7 +31,7 @@ import msgspec
 
 from agentrl.algorithms.mismatch import MAX_AGE_BUCKET
 from agentrl.errors import DataError
-from benchmarks import ROOT, commit, machine, report
+from benchmarks import RESULTS, ROOT, commit, machine, report
 from benchmarks.default_job import call, set_aside
 from benchmarks.staleness_numbers import BASE, NAIVE, Curve, Points, rows_of
 
@@ -254,7 +254,10 @@ def main() -> int:
             return error.exit_code
         return 0
     curves = read_curves(output / "curves.jsonl")
-    report("staleness", rows_of(curves, POINTS), "python -m benchmarks.staleness")
+    result = report("staleness", rows_of(curves, POINTS), "python -m benchmarks.staleness")
+    # runs are measured in parts, and the code may have grown between two of them
+    result["commits"] = list(dict.fromkeys(curve.commit for curve in curves))
+    (RESULTS / "staleness.json").write_text(json.dumps(result, indent=1) + "\n")
     call(ROOT / "scripts" / "staleness" / "staleness_page.py", path=(ROOT,))
     return 0
 

@@ -98,7 +98,7 @@ def markdown(result: Mapping[str, Any]) -> str:
 |  |  |
 | --- | --- |
 | machine | {result["machine"]} |
-| commit | {result["commit"]} |
+| commits of the runs | {", ".join(result["commits"])} |
 
 The model and the questions of the [default job](default-job.md), with
 {FLAGS["rollout-batch-size"]} groups in an iteration, one optimizer step on them, and a learning

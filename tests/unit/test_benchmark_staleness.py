@@ -255,13 +255,14 @@ def test_one_seed_gives_means_without_bounds() -> None:
 
 def result(curves: list[Curve]) -> dict[str, Any]:
     made = [msgspec.structs.asdict(row) for row in rows_of(curves, POINTS)]
-    return {"name": "staleness", "machine": "a machine", "commit": "0123456789ab", "rows": made}
+    return {"machine": "a machine", "commits": ["0123456789ab", "ba9876543210"], "rows": made}
 
 
 def test_the_page_says_what_the_numbers_say() -> None:
     shown = page.markdown(result(bitten()))
     assert "Staleness harms the uncorrected loss here" in shown
     assert "`truncate` is not enough: 0.10 (0.10 to 0.10) below `on-policy`" in shown
+    assert "| commits of the runs | 0123456789ab, ba9876543210 |" in shown
     assert "| `on-policy` | fresh weights, no correction | 2 | 0.71" in shown
     assert shown.index("| `on-policy`") < shown.index("| `naive`") < shown.index("| `truncate`")
 
