@@ -254,7 +254,7 @@ def main() -> int:
             return error.exit_code
         return 0
     curves = read_curves(output / "curves.jsonl")
-    result = report("staleness", rows_of(curves, POINTS), "python -m benchmarks.staleness")
+    result = report("staleness", rows_of(curves, POINTS))
     # runs are measured in parts, and the code may have grown between two of them
     result["commits"] = list(dict.fromkeys(curve.commit for curve in curves))
     (RESULTS / "staleness.json").write_text(json.dumps(result, indent=1) + "\n")

@@ -23,7 +23,7 @@ with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(ROOT)
     patch.syspath_prepend(ROOT / "scripts" / "default_job")
     patch.syspath_prepend(ROOT / "scripts" / "staleness")
-    from benchmarks import Row, staleness
+    from benchmarks import RESULTS, Row, staleness
     from benchmarks.few_questions import NUM_QUESTIONS
     from benchmarks.staleness import ARMS, LAST, POINTS, curve_of
     from benchmarks.staleness_numbers import BASE, NAIVE, Curve, Interval, gap, interval, rows_of
@@ -284,3 +284,26 @@ def test_the_picture_has_every_arm() -> None:
 def test_bounds_print_with_their_mean() -> None:
     assert str(page.Bounded(0.5, None, None)) == "0.50"
     assert str(page.Bounded(0.5, 0.25, 0.75)) == "0.50 (0.25 to 0.75)"
+
+
+# ---- what was measured --------------------------------------------------------------------------
+
+
+def measured() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((RESULTS / "staleness.json").read_text())
+    return found
+
+
+def test_the_page_is_what_the_committed_numbers_make() -> None:
+    found = measured()
+    assert page.PAGE.read_text(encoding="utf-8") == page.markdown(found)
+    for lag in {arm.lag for arm in page.arms_of(found)} - {0}:
+        assert page.place_of(lag).read_text(encoding="utf-8") == page.picture(found, lag)
+
+
+def test_in_this_job_staleness_bites() -> None:
+    """Shown on the uncorrected loss alone, before any correction was run."""
+    values = {row["metric"]: row["value"] for row in measured()["rows"]}
+    assert values["ess_age8"] < 0.7
+    assert values["naive_gap_low"] > 0
+    assert values["naive_gap_lowest_low"] > 0
