@@ -50,8 +50,8 @@ class Shelf:
 ALGORITHMS = Shelf(
     "agentrl.algorithms",
     frozenset(
-        {"base", "custom", "load", "mismatch", "normalization", "policy_loss", "ratios", "rows"}
-        | {"sft"}
+        {"base", "custom", "load", "mismatch", "normalization", "overlong", "policy_loss"}
+        | {"ratios", "rows", "sft"}
     ),
     dash="_",
 )

@@ -11,8 +11,9 @@ answered them: a lagged run is trained as many iterations longer as its engines 
 
 A finished run is one line of `OUTPUT/curves.jsonl`, written at once; with `--resume` what is there
 is not run again, so that arms and seeds can be measured in parts. Without it, and without `--page`,
-the file is set aside first. `--page` runs nothing: it reports all that is there, and
-`scripts/staleness/staleness_page.py` writes `docs/results/staleness.md` from it.
+the folder is set aside first. At the end all that is there is reported, and
+`scripts/staleness/staleness_page.py` writes `docs/results/staleness.md` from it; `--page` does this
+alone.
 """
 
 import argparse
@@ -252,7 +253,6 @@ def main() -> int:
         except DataError as error:
             print(error, file=sys.stderr)
             return error.exit_code
-        return 0
     curves = read_curves(output / "curves.jsonl")
     result = report("staleness", rows_of(curves, POINTS))
     # runs are measured in parts, and the code may have grown between two of them

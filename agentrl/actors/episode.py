@@ -72,6 +72,7 @@ class EnvEpisodes:
     ) -> dict[str, Any] | None:
         """Returns the task's row as it was, when the reward is to be checked."""
         env = self._make_env()
+        env.is_evaluation = attempt.assignment.evaluation is not None
         try:
             row = self._audit.keep_task(env, attempt.assignment)
             if snapshot is None:

@@ -70,6 +70,7 @@ class RewardAudit:
         if self._is_trusted or reward == 0:
             return
         fresh = self._make_env()
+        fresh.is_evaluation = assignment.evaluation is not None
         again: float | None = None
         try:
             with anyio.move_on_after(self._timeout_s):

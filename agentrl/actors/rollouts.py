@@ -91,6 +91,7 @@ class RolloutEpisodes:
             writers=self._writers,
         )
         env = cast(Rollout, self._make_env())
+        env.is_evaluation = attempt.assignment.evaluation is not None
         token = self._endpoint.open(recorder)
         try:
             chat = EpisodeChat(recorder, await self._endpoint.url(), token, env.services)

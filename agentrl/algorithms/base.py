@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from agentrl.algorithms.normalization import Total, normalize
+from agentrl.algorithms.overlong import shaped, unfiltered
 from agentrl.algorithms.regions.load import load_regions
 from agentrl.algorithms.rows import TAKEN, Credit, MicroBatch, Outputs, Row, Trained
 from agentrl.bounds import reward_defect
@@ -38,14 +39,16 @@ if TYPE_CHECKING:
 
 __all__ = ["TERMS", "Algorithm", "Needs", "NoArgs", "Total", "credits_of"]
 
-#: Flags of the objective that plan, default advantages and default loss read, but for those of an
-#: `objective`.
+#: Flags of the objective that credit, plan, default advantages and default loss read, but for those
+#: of an `objective`.
 TERMS = frozenset(
     {"calculate_per_token_loss", "loss_length", "normalize_advantages", "entropy_coef"}
     | {"eps_clip", "eps_clip_high", "use_rollout_logprobs"}
     | {"use_tis", "tis_mode", "tis_level", "tis_clip", "tis_clip_low"}
     | {"trust_region", "use_opsm", "opsm_delta"}
     | {"use_kl_loss", "kl_loss_coef", "kl_loss_type", "use_unbiased_kl"}
+    | {"overlong_max_length", "overlong_buffer_length", "overlong_penalty_factor"}
+    | {"overlong_filter"}
 )
 
 
@@ -127,7 +130,8 @@ class Algorithm:
     # ---- from the lease header ----
 
     def begin(self, header: LeaseHeader) -> None:
-        """An iteration over this lease begins."""
+        """An iteration over this lease begins. Its rewards are those that `credit` will be asked
+        about."""
 
     def num_targets(self, meta: TrajectoryMeta) -> float:
         """What the tokens of a trajectory count for in the denominator of the loss."""
@@ -215,8 +219,9 @@ class Algorithm:
 
 
 def credits_of(algorithm: Algorithm, group: GroupRows) -> list[Credit]:
-    """The credit of each episode of a group. Raises DataError for a damaged header, a reward that
-    is not within the bound, and an algorithm whose answer is none."""
+    """The credit of each episode of a group, by its judged rewards, of which the penalties for
+    length are taken here. Raises DataError for a damaged header, a reward that is not within the
+    bound, and an algorithm whose answer is none."""
     if len(group.episodes) != len(group.rewards):
         raise DataError(
             f"group {group.group} has {len(group.episodes)} episodes and "
@@ -225,6 +230,7 @@ def credits_of(algorithm: Algorithm, group: GroupRows) -> list[Credit]:
     for reward in group.rewards:
         if found := reward_defect(reward):
             raise DataError(f"group {group.group}: a reward is {found}: check the judge")
+    group = shaped(algorithm.cfg, group)
     credits = list(algorithm.credit(group))
     if len(credits) != len(group.episodes):
         raise DataError(
@@ -236,7 +242,7 @@ def credits_of(algorithm: Algorithm, group: GroupRows) -> list[Credit]:
             f"{algorithm.name}.credit returned {[credit.value for credit in credits]} for the "
             f"rewards {group.rewards}: the numbers are not all finite"
         )
-    return credits
+    return unfiltered(algorithm.cfg, group, credits)
 
 
 def _numbers(credit: Credit) -> tuple[float, ...]:

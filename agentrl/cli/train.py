@@ -79,12 +79,13 @@ def _dry_run(found: Resolved, *light: Callable[[], list[str] | None]) -> int:
     return 0
 
 
-def _check_remains(config: RunConfig) -> None:
-    """Whether the run can be continued."""
-    if config.is_continued:
-        from agentrl.cluster.remains import judge
+def _check_remains(config: RunConfig) -> list[str]:
+    """Whether the run can be continued; notes on what it left."""
+    if not config.is_continued:
+        return []
+    from agentrl.cluster.remains import judge
 
-        judge(Path(config.resume), config)
+    return judge(Path(config.resume), config)
 
 
 def _check_algorithm(config: RunConfig, said: Mapping[str, str]) -> None:

@@ -14,16 +14,13 @@ from agentrl.config.answers import about_missing
 from agentrl.config.first_weights import kept_of, megatrons_of, models_of
 from agentrl.config.refusals import gather
 from agentrl.config.run import RunConfig
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, DataError
 from agentrl.model_dir import quantization
 
 if TYPE_CHECKING:
     from agentrl.models.registry import Model
 
 __all__ = ["check_weights"]
-
-#: Of a checkpoint of ours, so much is compared with its digests here; the learner compares all.
-_DIGESTED_BYTES = 256 << 20
 
 
 def check_weights(config: RunConfig, model: "Model") -> list[str]:
@@ -66,10 +63,16 @@ def _check_megatrons(flag: str, place: Path, model: "Model") -> None:
 def _check_kept(flag: str, place: Path, model: "Model") -> list[str]:
     """The newest whole one of a run's checkpoints, which is what the learner takes."""
     from agentrl.config.torch_dist import Header, read_index, weights_in
-    from agentrl.learner.checkpoints import find_whole
+    from agentrl.learner.checkpoints import DIGESTED_BYTES, find_whole
     from agentrl.models.headers import check_header
 
-    found, damaged = find_whole(place, _DIGESTED_BYTES)
+    try:
+        found, damaged = find_whole(place, DIGESTED_BYTES)
+    except DataError as error:
+        others = "--ref-load, else of --hf-checkpoint" if flag == "--load" else "--hf-checkpoint"
+        raise DataError(
+            f"{flag} {place} (without {flag} the weights are those of {others}): {error}"
+        ) from None
     if found is None:
         raise ConfigError(f"{flag} {place}: there is no checkpoint")
     weights = weights_in(found.state, read_index(found.state))
@@ -77,10 +80,10 @@ def _check_kept(flag: str, place: Path, model: "Model") -> list[str]:
     notes = [f"{flag} passes over what is damaged: {why}" for why in damaged]
     if damaged:
         notes.append(f"{flag} {place}: {found.directory.name} is the newest that is whole")
-    if (size := sum(file.num_bytes for file in found.manifest.files.values())) > _DIGESTED_BYTES:
+    if (size := sum(file.num_bytes for file in found.manifest.files.values())) > DIGESTED_BYTES:
         notes.append(
             f"{flag} {found.directory}: of its {size} bytes, the contents of files of at most "
-            f"{_DIGESTED_BYTES} together are verified now, and all by the learner"
+            f"{DIGESTED_BYTES} together are verified now, and all by the learner"
         )
     return notes
 

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import anyio
@@ -18,8 +19,10 @@ from agentrl.cluster.signals import InterruptedRunError, SignalGate
 from agentrl.cluster.spec import RunSpec, key_files
 from agentrl.config.device import Device, choose_device
 from agentrl.config.device_defaults import check_device, notes_on_device
+from agentrl.config.places import checkpoint_root
 from agentrl.config.rates import with_end
 from agentrl.config.run import RunConfig
+from agentrl.config.save_lock import locked
 from agentrl.config.toml import write_config
 from agentrl.envs.env import ServiceSpec
 from agentrl.envs.registry import load_env
@@ -61,10 +64,18 @@ def launch(
     clock = clock or MonotonicClock()
     with SignalGate() as gate:
         try:
-            with RunDir(config, gate.check) as run:
+            with RunDir(config, gate.check) as run, _save_lock(config, run):
                 return _recorded(config, run, origin, clock, gate, plan)
         except InterruptedRunError as interrupt:  # while it waited to enter the run directory
             return 128 + interrupt.number
+
+
+def _save_lock(config: RunConfig, run: RunDir) -> AbstractContextManager[None]:
+    """The folder of the user's that the run saves to, held for it. One in the run's own directory
+    is nobody else's."""
+    if config.save is None or config.eval_only:
+        return nullcontext()
+    return locked(checkpoint_root(config.save, run.path, run.id), run.record)
 
 
 def _recorded(
@@ -119,7 +130,8 @@ def _launch(
     plan: Plan,
 ) -> None:
     if config.is_continued:
-        judge(run.path, config)
+        for note in judge(run.path, config):
+            recorder.note(note)
     with gate.interrupting():  # user code, and nothing is started yet
         env_class = load_env(config.env or "single-turn")
         recorder.explain(env_class.described_metrics())

@@ -68,6 +68,7 @@ class RunDir:
         self._resume = config.resume
         self._is_continued = config.is_continued
         self._files = digests(config)
+        self._token = secrets.token_hex(16)
         place = Path(config.resume) if config.is_continued else Path(config.run_dir) / self.id
         self.path = place.resolve()
         self.private = Path(tempfile.gettempdir()) / f"{_PRIVATE}{secrets.token_hex(6)}"
@@ -85,8 +86,13 @@ class RunDir:
     def __exit__(self, *_: object) -> None:
         shutil.rmtree(self.private, ignore_errors=True)
         with contextlib.suppress(OSError):  # what ended the run is what must be heard
-            write_record(self.path, RunRecord(self.id, files=self._files))
+            write_record(self.path, msgspec.structs.replace(self.record, private=""))
         self._unlock()
+
+    @property
+    def record(self) -> RunRecord:
+        """What the run says of itself while a program works on it."""
+        return RunRecord(self.id, str(self.private), self._files, self._token)
 
     @property
     def ray(self) -> Path:
@@ -106,9 +112,12 @@ class RunDir:
             disk.make_folder(self.path / "logs")
             self._lock_out_others()
             self._await_predecessors()
-            _remove_private(read_record(self.path))
+            before = read_record(self.path)
+            _remove_private(before)
+            if before is not None and before.token:
+                self._token = before.token
             # Noted before it is there: a program killed in between leaves nothing unknown.
-            write_record(self.path, RunRecord(self.id, str(self.private), self._files))
+            write_record(self.path, self.record)
             self.private.mkdir(mode=0o700)
         except OSError as error:
             raise EnvironmentSetupError(

@@ -16,7 +16,7 @@ from agentrl.buffer.store import missing_bytes
 from agentrl.config.places import checkpoint_root
 from agentrl.config.run import RunConfig
 from agentrl.errors import StoreError
-from agentrl.learner.checkpoints import iterations, require_covered
+from agentrl.learner.checkpoints import DIGESTED_BYTES, find_whole, require_covered
 
 __all__ = ["judge"]
 
@@ -24,20 +24,21 @@ _MAX_TOLD = 8
 _ADVICE = "bring it back from a copy, or take the run's weights into a new one with --load"
 
 
-def judge(run: Path, config: RunConfig) -> None:
-    """Raise StoreError when ledger or payloads of `run` are damaged, with what is lost; ConfigError
-    when there is no checkpoint to go on from; EnvironmentSetupError while a buffer has the ledger.
-    """
+def judge(run: Path, config: RunConfig) -> list[str]:
+    """Notes on checkpoints that are passed over. Raises StoreError when ledger or payloads of `run`
+    are damaged, with what is lost; ConfigError when there is no checkpoint to go on from, DataError
+    when all are damaged; EnvironmentSetupError while a buffer has the ledger."""
     ledger = run / "ledger.db"
     is_empty = not ledger.exists() or ledger.stat().st_size == 0
     if is_empty and not ledger.with_name("ledger.db-wal").exists():
         _require_nothing(run)
-        return
+        return []
     with LedgerReader(ledger) as reader:
         state = reader.load()
     _require_payloads(run, state)
-    if not config.eval_only:
-        _require_checkpoint(checkpoint_root(config.save, run, config.run_id or run.name), state)
+    if config.eval_only:
+        return []
+    return _require_checkpoint(checkpoint_root(config.save, run, config.run_id or run.name), state)
 
 
 def _require_nothing(run: Path) -> None:
@@ -66,7 +67,9 @@ def _require_payloads(run: Path, state: LedgerState) -> None:
         )
 
 
-def _require_checkpoint(root: Path, state: LedgerState) -> None:
-    """By their names alone; the learner verifies what it loads."""
+def _require_checkpoint(root: Path, state: LedgerState) -> list[str]:
+    """The newest whole one has to cover what is retired: it is what the learner takes."""
     retired = next((mark.value for mark in state.marks if mark.key == "retired_through"), 0)
-    require_covered(root, max(iterations(root), default=0), retired)
+    found, damaged = find_whole(root, DIGESTED_BYTES)
+    require_covered(root, found.iteration if found is not None else 0, retired)
+    return [f"a checkpoint of the run is passed over: {why}" for why in damaged]

@@ -33,6 +33,8 @@ _ABOUT = {
     "train_async": "Trains an agent asynchronously: it acts while the learner learns.",
     "train": "Trains an agent synchronously: generate, train, push, again.",
 }
+#: A word that begins as a flag does and is a value: argparse knows -1 and -0.5 alone.
+_NEGATIVE = re.compile(r"-(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$|-inf$", re.IGNORECASE)
 _WIDTH = 100
 _INDENT = 34
 
@@ -151,6 +153,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS
     )
+    parser._negative_number_matcher = _NEGATIVE
     for dest, option in _options().items():
         for names, const in _spellings(option):
             nargs = "*" if option.takes_many else "?"

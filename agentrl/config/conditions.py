@@ -33,6 +33,10 @@ def _has_prox_ratio(config: RunConfig) -> bool:
     return _policy_loss(config) and not config.use_rollout_logprobs
 
 
+def _has_reward(config: RunConfig) -> bool:
+    return config.env in ROW_ENVS and "reward" in config.env_args
+
+
 def _is_ahead(config: RunConfig) -> bool:
     return config.num_ahead > 0 or config.update_weights_interval > 1
 
@@ -55,6 +59,16 @@ CONDITIONS = {
         lambda config: config.is_supervised or config.env in ROW_ENVS,
         f"only --env {' and '.join(ROW_ENVS)} read this; tell another environment about its rows "
         "with --env-args",
+    ),
+    "custom_reward": Condition(
+        _has_reward,
+        "only a reward of --custom-rm-path, under --env single-turn or tools, may be a dict; give "
+        "one, or leave this out",
+    ),
+    "evaluation_reward": Condition(
+        lambda config: _has_reward(config) and bool(config.eval_prompt_data),
+        "only a reward of --custom-rm-path, of rows of --eval-prompt-data, may be a dict there; "
+        "give both, or leave this out",
     ),
     "random": Condition(
         lambda config: not config.is_supervised or config.rollout_shuffle,
@@ -108,6 +122,11 @@ CONDITIONS = {
         "no effect without --use-kl-loss, nor under a custom loss; give --use-kl-loss as well to "
         "measure the KL, and to add it to the loss",
         is_noted=True,
+    ),
+    "overlong_penalty": Condition(
+        lambda config: config.overlong_buffer_length is not None,
+        "only --overlong-buffer-length takes something from long episodes; give it as well, or "
+        "leave this out",
     ),
     "group_statistics": Condition(
         lambda config: not config.disable_rewards_normalization,

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from agentrl.config.facts import FlagFact
-from agentrl.config.passthrough import FAMILIES, decoded
+from agentrl.config.passthrough import FAMILIES, decoded, finite
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 
@@ -127,8 +127,11 @@ def convert(field: Field, value: Any) -> Any:
     """
     if field.kind == "json":
         value = decoded(field.flag, value)
+    number = value
+    if field.kind == "float":
+        number = finite(field.flag, value)
     try:
-        return msgspec.convert(value, field.type, strict=False)
+        return msgspec.convert(number, field.type, strict=False)
     except msgspec.ValidationError as error:
         allowed = f"; choose from {', '.join(field.choices)}" if field.choices else ""
         raise ConfigError(f"{field.flag} cannot be {value!r}: {error}{allowed}") from None

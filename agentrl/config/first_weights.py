@@ -9,6 +9,12 @@
 `--ref-load` is the reference as well, where the loss has one; without it that is --hf-checkpoint.
 What is taken is said, and what is not there. An evaluation begins with what it is told, and with
 nothing else.
+
+A folder is passed over where it holds no checkpoint: none has a manifest, as in slime none is where
+Megatron's tracker file lacks. One that was whole and is damaged is refused, as it ends slime's run:
+weights that somebody named are not exchanged for others because a disk lost a byte. Nor is anything
+passed over in the folder that a run saves to: what lies there is its own past, and to begin anew
+beside it is for a person to say.
 """
 
 import os
@@ -17,7 +23,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from agentrl.config.fields import own_fields
-from agentrl.config.places import CHECKPOINT, checkpoints_of, entries, id_of, newest_kept
+from agentrl.config.places import CHECKPOINT, MANIFEST, checkpoints_of, entries, id_of, newest_kept
 from agentrl.config.resume import has_begun
 from agentrl.config.run import RunConfig
 from agentrl.model_dir import CONFIG
@@ -118,6 +124,10 @@ def with_first_weights(values: dict[str, Any]) -> tuple[dict[str, Any], list[str
         return values, []
     load, ref = values.get("load"), values.get("ref_load")
     kinds = {place: _content(Path(place)) for place in (load, ref) if place is not None}
+    for place in kinds:
+        is_own = place == load and _loads_where_it_saves(values)
+        if kinds[place] == "checkpoints" and not is_own and not _has_manifest(Path(place)):
+            kinds[place] = "nothing"
     missing = [
         f"{flag} {place}: {_lacking(Path(place))}"
         for flag, place in (("--load", load), ("--ref-load", ref))
@@ -164,13 +174,22 @@ def _loads_where_it_saves(values: Mapping[str, Any]) -> bool:
 def _content(place: Path) -> _Content:
     if not place.is_dir():
         return "nothing"
-    if any(CHECKPOINT.fullmatch(p.name) and p.is_dir() for p in (place, *entries(place))):
+    if _named(place):
         return "checkpoints"
     if (place / CONFIG).is_file():
         return "a model"
     if any((place / name).exists() for name in _MEGATRON):
         return "a checkpoint of Megatron's"
     return "nothing"
+
+
+def _named(place: Path) -> list[Path]:
+    """What bears a checkpoint's name: `place`, or folders in it."""
+    return [p for p in (place, *entries(place)) if CHECKPOINT.fullmatch(p.name) and p.is_dir()]
+
+
+def _has_manifest(place: Path) -> bool:
+    return any((each / MANIFEST).exists() for each in _named(place))
 
 
 def _lacking(place: Path) -> str:
@@ -181,6 +200,8 @@ def _lacking(place: Path) -> str:
         return f"it is {kind}"
     if not os.access(place, os.R_OK | os.X_OK):
         return "it may not be read by you"
+    if named := _named(place):
+        return f"{named[-1].name} has no {MANIFEST}: it is no checkpoint, or a part of one"
     return "it holds no model and no checkpoint" if entries(place) else "it is empty"
 
 

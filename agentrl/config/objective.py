@@ -23,6 +23,7 @@ def about_objective(config: RunConfig) -> Iterator[str]:
             f"--kl-coef {config.kl_coef:g} and --kl-loss-coef {config.kl_loss_coef:g}: the KL is in"
             " the reward or in the loss; give one of the two"
         )
+    yield from _about_overlong(config)
     if config.loss_type == "custom_loss" and config.custom_loss_function_path is None:
         yield (
             "--loss-type custom_loss and --custom-loss-function-path belong together; give both or "
@@ -42,11 +43,30 @@ def about_objective(config: RunConfig) -> Iterator[str]:
         )
 
 
+def _about_overlong(config: RunConfig) -> Iterator[str]:
+    """The penalty for length has two lengths."""
+    longest, buffer = config.overlong_max_length, config.overlong_buffer_length
+    if buffer is None or config.mode != "policy":
+        return
+    if longest is None:
+        yield (
+            f"--overlong-buffer-length {buffer} without --overlong-max-length: name the sampled "
+            "tokens of an episode at which the penalty is full; where an episode has one turn, "
+            f"that is --rollout-max-response-len, {config.rollout_max_response_len}"
+        )
+    elif buffer > longest:
+        yield (
+            f"--overlong-buffer-length {buffer} is more than --overlong-max-length {longest}: an "
+            f"episode without a token would be penalised; make it {longest} or less"
+        )
+
+
 def notes_on_objective(config: RunConfig, said: Container[str]) -> Iterator[str]:
     """Notes on clip and KL, of whose flags the user said those in `said`."""
     if config.mode != "policy":
         return
     yield from _on_clip(config, said)
+    yield from _on_overlong(config)
     if not CONDITIONS["kl_loss"].holds(config):
         return
     if "kl_loss_type" not in said and not config.is_continued:
@@ -72,3 +92,15 @@ def _on_clip(config: RunConfig, said: Container[str]) -> Iterator[str]:
             f"{', '.join(given)}: no effect at --num-steps-per-rollout 1: the policy that is "
             "trained is that of the start of the iteration, and every ratio is 1"
         )
+
+
+def _on_overlong(config: RunConfig) -> Iterator[str]:
+    """From where to where a reward falls."""
+    longest, buffer = config.overlong_max_length, config.overlong_buffer_length
+    if buffer is None or longest is None:
+        return
+    yield (
+        f"the reward of an episode falls from {longest - buffer} sampled tokens on, by "
+        f"{config.overlong_penalty_factor:g} at {longest} and more (--overlong-max-length, "
+        "--overlong-buffer-length, --overlong-penalty-factor)"
+    )

@@ -7,6 +7,7 @@ business of the room that starts the program. The tables are written by `scripts
 """
 
 import functools
+import math
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,6 +25,7 @@ __all__ = [
     "convert",
     "decoded",
     "family_of",
+    "finite",
     "spelled",
     "table",
 ]
@@ -106,15 +108,31 @@ def decoded(flag: str, value: Any) -> Any:
         raise ConfigError(f"{flag} wants a JSON object, not {value!r}: {error}") from None
 
 
+def finite(flag: str, value: Any) -> Any:
+    """`value` of a flag that wants a number, or several: text as Python reads it (`.5`, `1.`), and
+    as it is where it is no number. Raises ConfigError for one that is not finite: no setting means
+    that, and no process could be told of it."""
+    if isinstance(value, list):
+        return [finite(flag, item) for item in value]
+    try:
+        number = float(value) if isinstance(value, str | float) else 0.0
+    except ValueError:
+        return value
+    if not math.isfinite(number):
+        raise ConfigError(f"{flag} cannot be {value!r}: it wants a finite number")
+    return number if isinstance(value, str) else value
+
+
 def convert(family: Family, key: str, value: Any) -> Any:
     """`value` (text from a flag, or a value from a file) as the flag's kind, or ConfigError."""
     flag = _by_key(family)[key]
     name = spelled(family, "--" + key.replace("_", "-"))
     if flag.kind == "json":
         value = decoded(name, value)
+    number = finite(name, value) if flag.kind in ("float", "floats") else value
     try:
         # Text stays text where the program may read more than a number.
-        value = msgspec.convert(value, _TYPES[flag.kind], strict=flag.kind == "str")
+        value = msgspec.convert(number, _TYPES[flag.kind], strict=flag.kind == "str")
     except msgspec.ValidationError as error:
         raise ConfigError(f"{name} cannot be {value!r}: {error}") from None
     given = value if isinstance(value, list) else [value]

@@ -20,6 +20,7 @@ from agentrl.hub import cached
 
 __all__ = [
     "CHECKPOINT",
+    "MANIFEST",
     "Kept",
     "check_run_id",
     "checkpoint_root",
@@ -32,6 +33,8 @@ __all__ = [
 
 #: Name of a checkpoint's folder.
 CHECKPOINT = re.compile(r"iteration_(\d+)")
+#: What makes such a folder a checkpoint: written last, with a digest of every file.
+MANIFEST = "manifest.json"
 _MODELS = ("hf_checkpoint", "load", "ref_load")
 _RUN_ID = re.compile(r"(?!\.\.?$)[A-Za-z0-9._-]{1,80}")
 
@@ -141,7 +144,7 @@ def _is_kept(path: Path) -> bool:
 
 def _kept(directory: Path) -> Kept | None:
     """None for a folder whose manifest cannot be read."""
-    file, number = directory / "manifest.json", CHECKPOINT.fullmatch(directory.name)
+    file, number = directory / MANIFEST, CHECKPOINT.fullmatch(directory.name)
     assert number is not None
     try:
         manifest = msgspec.json.decode(file.read_bytes(), type=_Envelope).manifest

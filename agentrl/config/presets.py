@@ -1,13 +1,16 @@
 """Presets: named sets of values that lie under the user's own.
 
-`--preset NAME` asks for one. A run that names neither model, data nor environment takes `DEFAULT`.
+`--preset NAME` asks for one. A run that names neither model, data nor environment takes `DEFAULT`,
+and one that asks for a preset which names none of these has `DEFAULT` under that.
 """
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from agentrl.config import dapo
 from agentrl.errors import ConfigError
 from agentrl.nearest import nearest
 
@@ -17,10 +20,12 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 
 
 class Preset(msgspec.Struct, frozen=True):
-    """Values by field of `RunConfig`, and one line that says what they are for."""
+    """Values by field of `RunConfig`, and one line that says what they are for. `sizes`: further
+    ones, which depend on what else is set."""
 
     about: str
     values: dict[str, Any]
+    sizes: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda _: {}
 
 
 PRESETS: dict[str, Preset] = {
@@ -50,6 +55,12 @@ PRESETS: dict[str, Preset] = {
             "num_agent_workers": 1,
             "sglang_server_concurrency": 64,
         },
+    ),
+    "dapo": Preset(
+        "clip-higher, mean over tokens, a penalty for long episodes, and no groups of equal "
+        "rewards (arXiv 2503.14476)",
+        dapo.VALUES,
+        dapo.sizes,
     ),
 }
 

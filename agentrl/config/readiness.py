@@ -13,6 +13,7 @@ from agentrl.config.places import CHECKPOINT
 from agentrl.config.refusals import gather
 from agentrl.config.resume import refuse_taken
 from agentrl.config.run import RunConfig
+from agentrl.config.save_lock import check_unlocked
 from agentrl.config.shadowed import check_packages
 from agentrl.config.weights import read_shapes
 from agentrl.config.writable import check_places
@@ -29,6 +30,7 @@ def check_readiness(config: RunConfig, *, dry_run: bool) -> list[str]:
         partial(_weights, config),
         partial(_first_checkpoint, config),
         partial(check_places, config),
+        partial(check_unlocked, config),
         partial(_new_place, config),
         partial(raise_limit, config, dry_run=dry_run),
     )

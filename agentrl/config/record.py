@@ -14,11 +14,13 @@ __all__ = ["RunRecord", "read_record", "write_record"]
 
 class RunRecord(msgspec.Struct, frozen=True):
     """`private`: the folder of the sockets and secrets of the program that works on it; empty when
-    none does. `files`: digests of the user's files that it was last started with."""
+    none does. `files`: digests of the user's files that it was last started with. `token`: a mark
+    that no other run has, by which it knows its own lock (`save_lock.py`)."""
 
     id: str
     private: str = ""
     files: dict[str, str] = {}
+    token: str = ""
 
 
 def read_record(run: Path) -> RunRecord | None:

@@ -214,7 +214,7 @@ def _continued(
 
 
 def _preset(values: Layer) -> tuple[Layer, list[str]]:
-    """The values of the preset that lies under `values`, if one does, and its name."""
+    """The values of the presets that lie under `values`, if any do, and the name of the upper."""
     name, reason = values.get("preset"), ""
     starters = [name for name, field in own_fields().items() if field.fact.starts]
     if name is None and not any(starter in values for starter in starters):
@@ -222,7 +222,12 @@ def _preset(values: Layer) -> tuple[Layer, list[str]]:
         name, reason = DEFAULT, f" (no {', '.join(flags[:-1])} or {flags[-1]} given)"
     if name is None:
         return {}, []
-    return preset(name).values | {"preset": name}, [f"preset {name}: {preset(name).about}{reason}"]
+    notes = [f"preset {name}: {preset(name).about}{reason}"]
+    under = preset(name).values
+    if not any(starter in values or starter in under for starter in starters):
+        notes.append(f"preset {DEFAULT} lies under it: {preset(DEFAULT).about}")
+        under = preset(DEFAULT).values | under
+    return under | preset(name).sizes(_merged(under, values)) | {"preset": name}, notes
 
 
 def _synchronous(values: Layer, refused: list[str]) -> Layer:

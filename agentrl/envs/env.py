@@ -70,6 +70,8 @@ class Env:
     metrics: Mapping[str, str] = MappingProxyType({})
     #: Deadline in seconds of a tool call whose tool declares none.
     tool_timeout_s: float = 60.0
+    #: The episode is one of an evaluation, and nothing is trained on it. Set before `reset`.
+    is_evaluation: bool = False
     #: A tool that runs the model's code may do so where there is no bubblewrap.
     allow_unsafe_sandbox: bool = False
     #: Calls of one turn that the default `step` runs; the others are answered with an error.

@@ -6,7 +6,7 @@ or the same as `async def`. Packages announce them under `agentrl.tools` and `ag
 """
 
 import functools
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from typing import Any, Protocol
 
 from agentrl.errors import ConfigError
@@ -20,12 +20,16 @@ __all__ = ["REWARDS", "TOOLS", "Reward", "load_reward", "load_tool"]
 TOOLS, REWARDS = "agentrl.tools", "agentrl.rewards"
 
 
+Worth = float | Mapping[str, Any]
+
+
 class Reward(Protocol):
-    """What a model's final text is worth: a finite number."""
+    """What a model's final text is worth: a finite number, or a dict of which `--reward-key` names
+    one."""
 
     def __call__(
         self, text: str, label: str, task: dict[str, Any], /
-    ) -> float | Awaitable[float]: ...
+    ) -> Worth | Awaitable[Worth]: ...
 
 
 @functools.cache

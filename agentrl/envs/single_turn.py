@@ -9,6 +9,7 @@ from agentrl.envs.env import Env
 from agentrl.envs.messages import AssistantTurn, Message, Step, ToolCall
 from agentrl.envs.named import Reward, load_reward
 from agentrl.envs.registry import register
+from agentrl.envs.reward_keys import chosen, parts
 from agentrl.envs.rewards.exact import exact
 from agentrl.envs.row_tools import name_of, tools_of
 from agentrl.envs.rows.keys import find, holds, without_nulls
@@ -26,7 +27,9 @@ class SingleTurnEnv(Env):
     `content`. `label_key` names the label (by default `label`); numbers are compared as JSON writes
     them. Either may lead into a value: `reward_model.ground_truth`. `reward` names another reward
     (`load_reward`); one of the user's may do without labels, and is then given an empty one where a
-    row has none, unless `label_key` says that each has one.
+    row has none, unless `label_key` says that each has one. It may return a dict: `reward_key`
+    names what is trained of it, `eval_reward_key` what is the score of an evaluation; its numbers
+    are counted as metrics `reward.KEY`.
 
     The prompt shows the `tools` of a row. Nothing runs them: a call of one ends the episode, and a
     reward of the user's reads it behind the text, a line of JSON for each call.
@@ -35,9 +38,18 @@ class SingleTurnEnv(Env):
     reward_reads_text_only: bool | None = True
 
     def __init__(
-        self, *, input_key: str = "input", label_key: str | None = None, reward: str | None = None
+        self,
+        *,
+        input_key: str = "input",
+        label_key: str | None = None,
+        reward: str | None = None,
+        reward_key: str | None = None,
+        eval_reward_key: str | None = None,
     ) -> None:
         super().__init__()
+        self._reward_key = reward_key
+        self._eval_reward_key = eval_reward_key or reward_key
+        self._parts: dict[str, float] = {}
         self._input_key = input_key
         self._label_key = label_key or "label"
         self._wants_label = label_key is not None or reward in (None, *SHIPPED.places)
@@ -64,15 +76,23 @@ class SingleTurnEnv(Env):
     async def step(self, turn: AssistantTurn) -> Step:
         shown = {name_of(tool) for tool in self.schemas}
         if not any(call.name in shown for call in turn.tool_calls):
-            return await super().step(turn)
+            step = await super().step(turn)
+            return self._counted(step) if step.terminated else step
         said = [turn.text] if turn.text else []
         if not self.reward_reads_text_only:
             said += [_written(call) for call in turn.tool_calls]
-        return Step(reward=await self.score("\n".join(said)), terminated=True)
+        return self._counted(Step(reward=await self.score("\n".join(said)), terminated=True))
 
     async def score(self, text: str) -> float:
-        reward = self._reward(text, self._label, self._task)
-        return await reward if inspect.isawaitable(reward) else reward
+        found: Any = self._reward(text, self._label, self._task)
+        found = await found if inspect.isawaitable(found) else found
+        self._parts = parts(found)
+        key = self._eval_reward_key if self.is_evaluation else self._reward_key
+        reward: float = chosen(found, key)
+        return reward
+
+    def _counted(self, step: Step) -> Step:
+        return msgspec.structs.replace(step, metrics=step.metrics | self._parts)
 
     def _label_of(self, task: dict[str, Any]) -> str:
         is_there = holds(task, self._label_key) and find(task, self._label_key) is not None

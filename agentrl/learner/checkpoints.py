@@ -23,6 +23,7 @@ from agentrl.errors import ConfigError, DataError, InfrastructureError
 from agentrl.learner.manifest import Manifest, describe, read_verified
 
 __all__ = [
+    "DIGESTED_BYTES",
     "Checkpoint",
     "create",
     "discard",
@@ -38,6 +39,9 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
+#: Bytes of a checkpoint whose contents are compared before anything starts: a second's reading. The
+#: learner compares all.
+DIGESTED_BYTES = 256 << 20
 _STATE = "state"
 _MAX_TOLD = 4
 _NAME = re.compile(r"iteration_(\d{7,})")

@@ -6,6 +6,7 @@
     advantages  some episode has one                                               over a streak
     tools       some episode of an Env with tools calls one                        over a streak
     entropy     the policy has not narrowed to one answer while its reward fell    over a streak
+    drift       old tokens are still likely under the policy (a warning)           over a streak
 
 A false alarm is worse than a missed one. What a sound run may pass through is a warning, said once:
 whatever a run has shown once (an advantage, a tool call, a reward), it may lose again. A metric
@@ -25,6 +26,7 @@ from agentrl.learner.tolerance import Tolerance, tolerance_of
 
 __all__ = [
     "COLLAPSED_REWARD",
+    "MAX_DRIFT",
     "MAX_START_KL",
     "MIN_ENTROPY",
     "MIN_EPISODES",
@@ -47,6 +49,10 @@ MIN_EPISODES = 512
 #: Mean policy entropy of a trained token, in nats, below which a policy counts as collapsed. A
 #: sound small agent ends near 0.04.
 MIN_ENTROPY = 0.005
+#: Mean of (log pi / mu)^2 of trained tokens of one age, in nats^2, above which the weights of
+#: single tokens correct little. From a small search agent that was trained on tokens of a constant
+#: age; a large one may bear more.
+MAX_DRIFT = 0.04
 #: A collapsed policy that earns less than this share of its best reward is not learning.
 COLLAPSED_REWARD = 0.5
 
@@ -66,6 +72,7 @@ class Health:
         self._is_new = True
         self._on_policy = OnPolicyTokens()
         self._idle, self._toolless, self._narrow = _Streak(), _Streak(), _Streak()
+        self._drifted = _Streak()
         self._had_signal = self._had_tools = False
         self._rewards: deque[float] = deque(maxlen=PATIENCE)
         self._best_reward = 0.0
@@ -88,6 +95,7 @@ class Health:
             self._check_advantages(number, metrics, num_episodes)
             self._check_tools(number, metrics, num_episodes)
             self._check_entropy(number, metrics, num_episodes)
+            self._check_drift(number, metrics, num_episodes)
 
     def _check_reward_source(self, number: int, metrics: Mapping[str, float]) -> None:
         found = metrics.get("rollout/reward_mismatch", 0.0)
@@ -157,12 +165,13 @@ class Health:
             )
             return
         cut = metrics.get("rollout/truncated", 0.0)
+        untrained = ", and --overlong-filter trains none of those" * self._cfg.overlong_filter
         raise HealthError(
             f"{facts}, since the run began, so no weight has moved. {cut:.0%} of the last episodes "
-            "were cut by a limit. Likely causes: the Env never gives a reward (wrong label, wrong "
-            "key, an answer format that the prompt does not ask for), the episodes of a group are "
-            "copies (temperature), limits cut the answer off, or the tasks are too hard. Score one "
-            "right answer with the Env by hand, then try easier tasks or more "
+            f"were cut by a limit{untrained}. Likely causes: the Env never gives a reward (wrong "
+            "label, wrong key, an answer format that the prompt does not ask for), the episodes of "
+            "a group are copies (temperature), limits cut the answer off, or the tasks are too "
+            "hard. Score one right answer with the Env by hand, then try easier tasks or more "
             f"--n-samples-per-prompt ({self._cfg.n_samples_per_prompt} now)"
         )
 
@@ -172,6 +181,8 @@ class Health:
         # A token that was planned and then masked or lost leaves a masked share behind.
         if metrics.get("train/num_tokens") == 0 and "train/masked_token_share" not in metrics:
             return True
+        if metrics.get("rollout/overlong_penalty"):  # what was judged alike may be shaped unlike
+            return False
         is_constant = metrics.get("rollout/reward_std") == 0
         return is_constant and not self._algorithm.teaches(metrics.get("rollout/reward_mean", 0.0))
 
@@ -228,6 +239,21 @@ class Health:
             "tokens without correction (--use-tis, --max-staleness), or a reward that bad text can "
             "win. Begin again with a lower --lr, a higher --eps-clip-high, an --entropy-coef or a "
             "KL penalty (--use-kl-loss)"
+        )
+
+    def _check_drift(self, number: int, metrics: Mapping[str, float], num_episodes: int) -> None:
+        """Of tokens that an older policy sampled; the engine's own error is another check's."""
+        name = "train/log_ratio_m2/age_"
+        drifts = {int(key[len(name) :]): metrics[key] for key in metrics if key.startswith(name)}
+        drift, age = max(((drift, age) for age, drift in drifts.items() if age > 0), default=(0, 0))
+        if not self._drifted.goes_on(drift > MAX_DRIFT, num_episodes):
+            return
+        self._warn(
+            "drift",
+            f"the policy moves fast beside the age of what it learns from: in iteration {number} "
+            f"the mean of (log pi / mu)^2 of tokens of age {age} is {drift:.2g} nats^2, and some "
+            f"age was above {MAX_DRIFT:g} for {self._drifted}. --use-tis corrects that in part: "
+            "lower --lr or --max-staleness, or give --trust-region negative (docs/async.md)",
         )
 
     def _warn(self, check: str, text: str) -> None:

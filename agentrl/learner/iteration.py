@@ -12,6 +12,7 @@ import torch
 
 from agentrl.algorithms.base import Algorithm, Needs
 from agentrl.algorithms.mismatch import with_mismatch
+from agentrl.algorithms.overlong import shaped_lease
 from agentrl.algorithms.rows import LossFn, Row
 from agentrl.columns import EXCLUDED, Column
 from agentrl.learner.agreement import require_same
@@ -60,7 +61,7 @@ def train_lease(
 ) -> IterationResult:
     """Train on a lease. Collective. Raises as `plan_iteration`, `fetch`, `Lineage.checked_age`, and
     DataError where ranks do not plan alike."""
-    algorithm.begin(header)
+    algorithm.begin(shaped_lease(algorithm.cfg, header))
     plans = plan_iteration(header, algorithm, backend.data_parallel_size)
     require_same(
         {f"plan of lease {header.number}": plans, "`state`": algorithm.state()},

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentrl.algorithms.base import Algorithm
+from agentrl.algorithms.overlong import overlong_metrics
 from agentrl.clock import Clock
 from agentrl.config.run import RunConfig
 from agentrl.learner.asking import Asking, LearnerPeer
@@ -159,7 +160,11 @@ class _Learner:
         )
         iteration_s = self._clock.now() - asked_at
         metrics, on_policy = train_metrics(result)
-        metrics = {**lease_metrics(header, ages), **metrics}
+        metrics = {
+            **lease_metrics(header, ages),
+            **overlong_metrics(self._cfg, header),
+            **metrics,
+        }
         self._check_health(header.number, metrics, on_policy)
         self._num_skipped += result.skipped
         if result.skipped:

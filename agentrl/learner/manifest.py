@@ -14,6 +14,7 @@ import msgspec
 import xxhash
 
 from agentrl import disk
+from agentrl.config.places import MANIFEST
 from agentrl.errors import DataError
 
 __all__ = ["FORMAT", "FileFacts", "Manifest", "describe", "read_verified"]
@@ -21,7 +22,6 @@ __all__ = ["FORMAT", "FileFacts", "Manifest", "describe", "read_verified"]
 #: Layout of the directory and of its manifest. Another number is refused.
 FORMAT = 1
 
-_NAME = "manifest.json"
 _BLOCK_BYTES = 1 << 22
 
 
@@ -69,7 +69,7 @@ def describe(directory: Path, *, iteration: int, version: int, run_id: str) -> M
     body = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
     envelope = _Envelope(FORMAT, xxhash.xxh3_64_hexdigest(body), msgspec.Raw(body))
     disk.sync_tree(directory)
-    disk.write_file(directory / _NAME, msgspec.json.encode(envelope))
+    disk.write_file(directory / MANIFEST, msgspec.json.encode(envelope))
     disk.sync(directory)
     return manifest
 
@@ -95,28 +95,28 @@ def read_verified(directory: Path, most_bytes: float = math.inf) -> Manifest:
         if found != wanted:
             raise DataError(
                 f"{directory}: {name} is damaged: its xxh3_64 is {found.xxh3_64},"
-                f" {_NAME} says {wanted.xxh3_64}"
+                f" {MANIFEST} says {wanted.xxh3_64}"
             )
     return manifest
 
 
 def _read(directory: Path) -> Manifest:
     try:
-        data = (directory / _NAME).read_bytes()
+        data = (directory / MANIFEST).read_bytes()
         found = msgspec.json.decode(data, type=_Header).format
         if found != FORMAT:
             raise DataError(
-                f"{directory}: {_NAME} is of format {found}, this program reads format {FORMAT}"
+                f"{directory}: {MANIFEST} is of format {found}, this program reads format {FORMAT}"
             )
         envelope = msgspec.json.decode(data, type=_Envelope)
         body = bytes(envelope.manifest)
         if xxhash.xxh3_64_hexdigest(body) != envelope.xxh3_64:
-            raise DataError(f"{directory}: {_NAME} does not match its own checksum")
+            raise DataError(f"{directory}: {MANIFEST} does not match its own checksum")
         return msgspec.json.decode(body, type=Manifest)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-        raise DataError(f"{directory}: {_NAME} is missing") from None
+        raise DataError(f"{directory}: {MANIFEST} is missing") from None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise DataError(f"{directory}: {_NAME} cannot be read: {error}") from None
+        raise DataError(f"{directory}: {MANIFEST} cannot be read: {error}") from None
 
 
 def _files(directory: Path) -> dict[str, Path]:
@@ -129,7 +129,7 @@ def _files(directory: Path) -> dict[str, Path]:
         for path in paths
         if path.is_file() and not path.is_symlink()
     }
-    found.pop(_NAME, None)
+    found.pop(MANIFEST, None)
     return found
 
 

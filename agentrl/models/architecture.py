@@ -1,6 +1,6 @@
 """The sizes and switches of a decoder, under megatron-core's names."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import msgspec
@@ -82,33 +82,44 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
         return False
 
     def check(self, settings: MegatronSettings) -> None:
-        """Refuse architecture flags that contradict the checkpoint and layouts that cannot divide
-        the model, with both numbers."""
+        """Raise ConfigError for all that `refusals` names."""
+        lines: list[str] = []
+        try:
+            lines.extend(self.refusals(settings))
+        except ConfigError as error:  # a setting that cannot be read at all
+            lines.append(str(error))
+        if lines:
+            raise ConfigError("\n".join(lines))
+
+    def refusals(self, settings: MegatronSettings) -> Iterator[str]:
+        """A line for each architecture flag that contradicts the checkpoint, and for each layout
+        that cannot divide the model, with both numbers. A family may add its own."""
         told = self.flags()
         for name in settings.__struct_fields__:
             given = getattr(settings, name)
             if given is not None and name in told and given != told[name]:
                 says = "nothing of it" if told[name] is None else told[name]
-                raise ConfigError(
+                yield (
                     f"{flag(name)} is {given} but the checkpoint's config.json says {says} "
                     f"({self.name}); leave the flag out or use another checkpoint"
                 )
         if not any(map(self.has_experts, range(self.num_layers))):
-            self._refuse_what_experts_need(settings)
-        self._check_recomputed(settings)
+            yield from self._about_experts(settings)
+        yield from self._about_recomputed(settings)
         for what, number, by in (
             ("attention heads", self.num_attention_heads, "tensor_model_parallel_size"),
             ("key-value heads", self.num_query_groups, "tensor_model_parallel_size"),
             ("MLP columns", self.ffn_hidden_size, "tensor_model_parallel_size"),
         ):
             if number % (size := getattr(settings, by)):
-                raise ConfigError(
-                    f"{number} {what} cannot be divided by {flag(by)} {size} ({self.name})"
-                )
-        layers_of_stages(self.num_layers, settings)
+                yield f"{number} {what} cannot be divided by {flag(by)} {size} ({self.name})"
+        try:
+            layers_of_stages(self.num_layers, settings)
+        except ConfigError as error:
+            yield str(error)
         ranks, padded = settings.tensor_model_parallel_size, self.padded_vocab_size(settings)
         if padded - padded // ranks >= self.vocab_size:
-            raise ConfigError(
+            yield (
                 f"{self.vocab_size} vocabulary entries, padded to {padded}, leave the last of "
                 f"{ranks} tensor ranks without any; lower {flag('make_vocab_size_divisible_by')} "
                 f"{settings.make_vocab_size_divisible_by} ({self.name})"
@@ -120,7 +131,7 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
         unit = settings.make_vocab_size_divisible_by * settings.tensor_model_parallel_size
         return -(-self.vocab_size // unit) * unit
 
-    def _refuse_what_experts_need(self, settings: MegatronSettings) -> None:
+    def _about_experts(self, settings: MegatronSettings) -> Iterator[str]:
         for name, without in (
             ("expert_model_parallel_size", 1),
             ("moe_aux_loss_coeff", 0.0),
@@ -128,12 +139,10 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
             ("moe_enable_routing_replay", False),
         ):
             if (given := getattr(settings, name)) != without:
-                raise ConfigError(
-                    f"a {self.name} has no experts, which {flag(name)} {given:g} is for"
-                )
+                yield f"a {self.name} has no experts, which {flag(name)} {given:g} is for"
 
-    def _check_recomputed(self, settings: MegatronSettings) -> None:
-        """Refuse --recompute-modules of which the model has none."""
+    def _about_recomputed(self, settings: MegatronSettings) -> Iterator[str]:
+        """The --recompute-modules of which the model has none."""
         told = self.flags()
         layers = {self.has_experts(index) for index in range(self.num_layers)}
         here = {
@@ -144,7 +153,7 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
         }
         for module in settings.recompute_modules or ():
             if not here.get(module, True):
-                raise ConfigError(
+                yield (
                     f"--recompute-modules {module}: a {self.name} of these layers has none; "
                     "leave it out"
                 )

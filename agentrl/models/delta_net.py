@@ -6,7 +6,7 @@ the learner would compute otherwise, and a config.json that leaves out what SGLa
 nowhere else, such as the one that transformers writes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
@@ -72,20 +72,20 @@ class DeltaNetExperts(Experts, frozen=True, kw_only=True):
 
     delta_net: DeltaNetSizes
 
-    def check(self, settings: MegatronSettings) -> None:
+    def refusals(self, settings: MegatronSettings) -> Iterator[str]:
         """As without delta nets; and each tensor-parallel rank has whole key heads."""
-        super().check(settings)
-        _check_layout(self.name, self.delta_net, settings)
+        yield from super().refusals(settings)
+        yield from _about_layout(self.name, self.delta_net, settings)
 
 
-def _check_layout(name: str, sizes: DeltaNetSizes, settings: MegatronSettings) -> None:
+def _about_layout(name: str, sizes: DeltaNetSizes, settings: MegatronSettings) -> Iterator[str]:
     if settings.context_parallel_size > 1:
-        raise ConfigError(
+        yield (
             f"--context-parallel-size {settings.context_parallel_size} is not supported for a "
             f"{name}: the state of a delta net goes through a sequence token by token"
         )
     if sizes.linear_num_key_heads % settings.tensor_model_parallel_size:
-        raise ConfigError(
+        yield (
             f"{sizes.linear_num_key_heads} key heads of a delta net cannot be divided by "
             f"--tensor-model-parallel-size {settings.tensor_model_parallel_size} ({name})"
         )

@@ -4,7 +4,7 @@ Refused, by name: routers that megatron-core 0.16.1 would compute otherwise than
 means.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from agentrl.config.megatron import MegatronSettings
@@ -94,18 +94,18 @@ class Experts(Architecture, frozen=True, kw_only=True):
             told.pop("moe_router_pre_softmax")
         return told
 
-    def check(self, settings: MegatronSettings) -> None:
+    def refusals(self, settings: MegatronSettings) -> Iterator[str]:
         """As for a dense decoder; and ranks that share experts out must get whole ones."""
-        super().check(settings)
+        yield from super().refusals(settings)
         rate = settings.moe_router_bias_update_rate
         if rate > 0 and not self.moe_router_enable_expert_bias:
-            raise ConfigError(
+            yield (
                 f"a {self.name} has no correction bias that --moe-router-bias-update-rate {rate:g} "
                 "could move"
             )
         layers = settings.layers_with_experts(self.num_layers)
         if layers is not None and layers != self.moe_layer_freq:
-            raise ConfigError(
+            yield (
                 f"--moe-layer-freq {settings.moe_layer_freq} is for {len(layers)} layers of which "
                 f"{sum(layers)} have experts, the checkpoint's config.json says {self.num_layers} "
                 f"and {sum(self.moe_layer_freq)} ({self.name}); leave the flag out"
@@ -125,18 +125,16 @@ class Experts(Architecture, frozen=True, kw_only=True):
             ),
         ):
             if number % size:
-                raise ConfigError(
-                    f"{number} {what} cannot be divided by {flag} {size} ({self.name})"
-                )
+                yield (f"{number} {what} cannot be divided by {flag} {size} ({self.name})")
         tensor, cut = settings.tensor_model_parallel_size, settings.ranks_of_an_expert
         if tensor > 1 and not settings.sequence_parallel:
-            raise ConfigError(
+            yield (
                 f"a {self.name} with --tensor-model-parallel-size {tensor} needs "
                 "--sequence-parallel: megatron-core trains experts on tensor-parallel ranks only "
                 "with it"
             )
         if settings.expert_model_parallel_size == 1 and cut != tensor:
-            raise ConfigError(
+            yield (
                 f"--expert-tensor-parallel-size {cut} with --tensor-model-parallel-size {tensor} "
                 "needs --expert-model-parallel-size above 1: without it megatron-core reduces the "
                 "gradients of experts as all others; leave --expert-tensor-parallel-size out "

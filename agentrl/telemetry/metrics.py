@@ -119,6 +119,16 @@ _DECLARED = (
         "given up at a weight push and sampled again, of an episode (--no-partial-rollout)",
     ),
     Metric("rollout/truncated", "share", "episodes that a limit ended, not their task"),
+    Metric(
+        "rollout/overlong_penalty",
+        "reward",
+        "mean of what length takes from an episode's judged reward (--overlong-buffer-length)",
+    ),
+    Metric(
+        "rollout/num_overlong_filtered",
+        "episodes",
+        "episodes without a gradient, as a limit on tokens ended them (--overlong-filter)",
+    ),
     # ---- train: the optimizer steps of an iteration ----
     Metric("train/loss", "loss", "objective, mean over the steps", "sum"),
     Metric("train/pg_loss", "loss", "policy-gradient part of the objective", "sum"),

@@ -30,7 +30,9 @@ from agentrl.types import (
     GroupRows,
     Outcome,
     SpanKind,
+    StopReason,
     TrajectoryMeta,
+    TrajectoryRow,
 )
 from agentrl.view.choice import Choice, Key, Line, choose
 from agentrl.view.config import read_objective
@@ -156,14 +158,20 @@ def _judged(
     rewards = group.rewards or ()
     if algorithm is None or not rewards:
         return zip(rewards, repeat(None), strict=False)
+    ids = [EpisodeId(group_id(row.mint), row.index, row.attempt) for row in done]
     rows = GroupRows(
         group=group_id(group.mint),
         mint=group.mint,
         task=group.task.id,
-        episodes=[EpisodeId(group_id(row.mint), row.index, row.attempt) for row in done],
+        episodes=ids,
         rewards=list(rewards),
         metrics=[row.metrics for row in done],
-        trajectories=[],
+        trajectories=[
+            TrajectoryRow(id, line.meta, line.payload)
+            for id, row in zip(ids, done, strict=True)
+            for line in row.trajectories
+        ],
+        stop_reasons=[row.stop_reason or StopReason.ERROR for row in done],
     )
     return zip(rewards, (credit.value for credit in credits_of(algorithm, rows)), strict=True)
 

@@ -9,8 +9,8 @@ K = labels that follow the prompt.
 import torch
 from torch import Tensor
 
-from agentrl.algorithms.ratios import log_ratio, truncated_weight
 from agentrl.algorithms.policy_loss import clipped_surrogate
+from agentrl.algorithms.ratios import bounded_weight, log_ratio
 from agentrl.algorithms.rows import MicroBatch
 from agentrl.config.presets import DEFAULT, preset
 from agentrl.config.run import RunConfig
@@ -42,7 +42,8 @@ def loss_on_tool_text(
     sampled_K = columns["sampled"][trained_K]
     logprobs_K, prox_K = logprobs_T[trained_K].float(), prox_T[trained_K].float()
     mu_K = torch.where(sampled_K, columns["mu"][trained_K], prox_K)
-    w_K, _ = truncated_weight(prox_K, mu_K, _CONFIG.tis_clip_low, _CONFIG.tis_clip)
+    gap_K, bounds = log_ratio(prox_K, mu_K).detach(), (_CONFIG.tis_clip_low, _CONFIG.tis_clip)
+    w_K, _ = bounded_weight(gap_K, *bounds, outside=_CONFIG.tis_mode)
     rho_K = log_ratio(logprobs_K, prox_K).exp()
     value_K, _ = clipped_surrogate(_CONFIG, rho_K, columns["advantages"][trained_K])
     loss = -(w_K * value_K * columns["weights"][trained_K]).sum()

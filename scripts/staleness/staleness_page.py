@@ -93,8 +93,7 @@ def markdown(result: Mapping[str, Any]) -> str:
     parts = "\n\n".join(_part(result, arms, lag) for lag in lags)
     return f"""# Where old tokens harm, and what helps
 
-    python -m benchmarks.staleness --resume
-    python -m benchmarks.staleness --page
+    make bench NAME=staleness
 
 |  |  |
 | --- | --- |

@@ -41,6 +41,7 @@ from agentrl.types import (
     LeaseHeader,
     PayloadRef,
     SpanKind,
+    StopReason,
     TrajectoryMeta,
     TrajectoryRow,
     VersionRow,
@@ -114,7 +115,8 @@ class Batch:
         pairs = zip(episodes, rewards, strict=True)
         rows = [row for episode, reward in pairs for row in self._episode(episode, reward)]
         metrics = [{"tool_calls": float(index)} for index in range(done)]
-        return GroupRows(f"g{mint}", mint, f"t{mint}", episodes, rewards, metrics, rows)
+        ends = [StopReason.CONTEXT_LIMIT, *[StopReason.TERMINATED] * (done - 1)]
+        return GroupRows(f"g{mint}", mint, f"t{mint}", episodes, rewards, metrics, rows, ends)
 
     def _episode(self, episode: EpisodeId, reward: float) -> list[TrajectoryRow]:
         return [

@@ -236,7 +236,8 @@ def _dppo(seq: Seq, start: Array, delta: float) -> Kept:
     """DPPO, equations 12 and 13."""
     ratio, far = np.exp(seq.now - seq.mu), np.abs(np.exp(seq.mu) - np.exp(seq.now)) > delta
     up, down = (seq.advantage > 0) & (ratio > 1), (seq.advantage < 0) & (ratio < 1)
-    return ~((up | down) & far)
+    dropped: Kept = (up | down) & far
+    return ~dropped
 
 
 def _dppo_kl(seq: Seq, start: Array, delta: float) -> Kept:
@@ -245,7 +246,8 @@ def _dppo_kl(seq: Seq, start: Array, delta: float) -> Kept:
     with np.errstate(all="ignore"):
         kl = mu * np.log(mu / pi) + (1 - mu) * np.log((1 - mu) / (1 - pi))
     up, down = (seq.advantage > 0) & (pi > mu), (seq.advantage < 0) & (pi < mu)
-    return ~((up | down) & (kl > delta))
+    dropped: Kept = (up | down) & (kl > delta)
+    return ~dropped
 
 
 def _negative(seq: Seq, start: Array, low: float) -> Kept:
@@ -254,7 +256,11 @@ def _negative(seq: Seq, start: Array, low: float) -> Kept:
 
 REGIONS: dict[str, Callable[..., Kept]] = {
     **{level: _band(level) for level in ("token", "sequence", "geometric")},
-    "veto": _veto, "opsm": _opsm, "dppo": _dppo, "dppo-kl": _dppo_kl, "negative": _negative,
+    "veto": _veto,
+    "opsm": _opsm,
+    "dppo": _dppo,
+    "dppo-kl": _dppo_kl,
+    "negative": _negative,
 }
 
 

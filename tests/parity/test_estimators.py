@@ -12,7 +12,9 @@ import torch
 
 from agentrl.algorithms.load import load_algorithm
 from agentrl.algorithms.rows import LossFn, MicroBatch, Outputs
+from agentrl.config.command_line import read_flags
 from agentrl.config.run import RunConfig
+from agentrl.errors import ConfigError
 from agentrl.learner.backend import StepResult
 from agentrl.learner.iteration import train_lease
 from agentrl.learner.measures import Measures, joined, measured
@@ -176,6 +178,16 @@ def test_value_and_gradient_are_those_of_the_papers(
             found = backend.gradients[step].get(tokens, np.zeros(len(slope)))
             np.testing.assert_allclose(found, slope, rtol=2e-4, atol=1e-7)
     assert any(slope.any() for slope in slopes)
+
+
+def test_slimes_flag_of_sequence_masking_is_a_trust_region() -> None:
+    given = read_flags(["--use-opsm", "--opsm-delta", "0.5"])
+    assert not given.refused
+    (region,) = load_algorithm(RunConfig(**given.values)).regions
+    (same,) = load_algorithm(RunConfig(trust_region=["opsm:0.5"])).regions
+    assert (type(region), region.given) == (type(same), same.given)
+    with pytest.raises(ConfigError, match="named twice"):
+        load_algorithm(RunConfig(use_opsm=True, trust_region=["opsm"]))
 
 
 @pytest.mark.parametrize("flags", CORRECTIONS, ids=shown)

@@ -4,6 +4,7 @@ symbols, sampled by one policy and trained by another, through the real loss."""
 import itertools
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -31,7 +32,7 @@ def logprobs(scores: Tensor, episodes_EN: Tensor) -> Tensor:
     return found.gather(-1, episodes_EN[..., None]).squeeze(-1)
 
 
-def error(num_steps: int, problem: int, *, is_weighted: bool) -> float:
+def error(num_steps: int, problem: int, **flags: Any) -> float:
     """|expected gradient - true gradient| / |true gradient|."""
     generator = torch.Generator().manual_seed(problem)
     shape = (num_steps, SYMBOLS, SYMBOLS)
@@ -58,7 +59,7 @@ def error(num_steps: int, problem: int, *, is_weighted: bool) -> float:
     }
     ends = torch.arange(0, num_tokens + 1, num_steps, dtype=torch.int32)
     batch = MicroBatch(zeros, zeros, zeros, ends, num_steps, columns)
-    cfg = RunConfig(use_tis=is_weighted, tis_clip=1e6)
+    cfg = RunConfig(tis_clip=1e6, **flags)
     logprobs_T = now_EN.flatten()
     loss, _ = load_algorithm(cfg).loss(
         "policy", batch, Outputs(logprobs_T, torch.zeros_like(logprobs_T))
@@ -67,18 +68,24 @@ def error(num_steps: int, problem: int, *, is_weighted: bool) -> float:
     return float((found - exact).norm() / exact.norm())
 
 
-def mean_error(num_steps: int, *, is_weighted: bool) -> float:
-    errors = [error(num_steps, problem, is_weighted=is_weighted) for problem in range(PROBLEMS)]
+def mean_error(num_steps: int, **flags: Any) -> float:
+    errors = [error(num_steps, problem, **flags) for problem in range(PROBLEMS)]
     return sum(errors) / PROBLEMS
 
 
 def test_the_weight_of_the_only_token_of_an_episode_is_exact() -> None:
-    assert mean_error(1, is_weighted=True) == pytest.approx(0.0, abs=1e-5)
-    assert mean_error(1, is_weighted=False) > 0.1
+    assert mean_error(1) == pytest.approx(0.0, abs=1e-5)
+    assert mean_error(1, use_tis=False) > 0.1
+
+
+@pytest.mark.parametrize("num_steps", [2, 4])
+def test_the_weight_of_the_whole_sequence_is_exact(num_steps: int) -> None:
+    assert mean_error(num_steps, tis_level="sequence") == pytest.approx(0.0, abs=1e-5)
+    assert mean_error(num_steps, tis_level="token") > 0.1
 
 
 def test_the_page_says_how_much_the_weights_of_tokens_leave() -> None:
     said = re.search(r"falls from (\d+) % of\s+its length to (\d+) %", PAGE.read_text())
     assert said is not None
-    computed = [mean_error(4, is_weighted=is_weighted) for is_weighted in (False, True)]
+    computed = [mean_error(4, use_tis=use_tis) for use_tis in (False, True)]
     assert [float(number) for number in said.groups()] == [round(100 * e) for e in computed]

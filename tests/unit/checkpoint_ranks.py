@@ -46,16 +46,18 @@ class Backend:
         return found
 
 
-def writer(root: Path, backend: Backend, after: Checkpoint | None = None) -> CheckpointWriter:
-    opened = CheckpointWriter(root, backend, run_id="run")
+def writer(
+    root: Path, backend: Backend, after: Checkpoint | None = None, run_id: str = "run"
+) -> CheckpointWriter:
+    opened = CheckpointWriter(root, backend, run_id=run_id)
     opened.begin(after)
     return opened
 
 
-def saved(root: Path, *numbers: int) -> Backend:
+def saved(root: Path, *numbers: int, run_id: str = "run") -> Backend:
     """A backend that has saved these iterations, each with weights of its own."""
     backend = Backend()
-    opened = writer(root, backend)
+    opened = writer(root, backend, run_id=run_id)
     for number in numbers:
         backend.weights = b"weights of %d" % number
         opened.save(number, version=10 * number)

@@ -142,6 +142,23 @@ async def test_a_tool_call_is_run_and_its_answer_scored() -> None:
     assert report.trajectories[0].versions == [(1, by_turn[0]), (2, by_turn[1])]
 
 
+class Unlike(Doubler):
+    """Rewards evaluations otherwise; a fresh one finds the same."""
+
+    reward_reads_text_only = True
+
+    async def score(self, text: str) -> float:
+        return 0.25 if self.is_evaluation else 0.75
+
+
+@pytest.mark.parametrize(("evaluation", "reward"), [(None, 0.75), ("heldout", 0.25)])
+async def test_an_env_knows_whether_it_is_evaluated(evaluation: str | None, reward: float) -> None:
+    assignment = msgspec.structs.replace(ASSIGNMENT, evaluation=evaluation)
+    player = Player(EnvEpisodes(Unlike, CHAT, LIMITS))
+    played = await player.play(assignment, ScriptedClient("42<|im_end|>"))
+    assert (played.report.outcome, played.report.reward) == (Outcome.DONE, reward)
+
+
 async def test_arguments_that_do_not_say_their_type_have_that_of_their_tool() -> None:
     class Repeater(Doubler):
         @tool

@@ -40,10 +40,10 @@ def killed(root: Path) -> Path:
 def test_the_private_folder_ends_with_the_program(tmp_path: Path) -> None:
     with RunDir(config(tmp_path)) as run:
         assert run.private.stat().st_mode & 0o777 == 0o700
-        assert read_record(run.path) == RunRecord("r", str(run.private))
+        assert read_record(run.path) == RunRecord("r", str(run.private), {}, run.record.token)
         run.spec.write_text("{}")
     assert not run.private.exists()
-    assert read_record(run.path) == RunRecord("r")
+    assert read_record(run.path) == RunRecord("r", "", {}, run.record.token)
 
 
 @pytest.mark.parametrize("num_bytes", [0, 1000, 64 * 1024, 10**6])
@@ -137,12 +137,12 @@ def test_two_programs_do_not_work_on_one_run(tmp_path: Path) -> None:
 
 def test_a_renamed_run_keeps_its_id_and_its_places_follow_the_folder(tmp_path: Path) -> None:
     with RunDir(config(tmp_path, run_id="old")) as run:
-        pass
+        token = run.record.token
     moved = run.path.rename(tmp_path / "new")
     with RunDir(config(tmp_path, resume=str(moved), run_id="old")) as run:
         assert (run.id, run.path) == ("old", moved)
         told = with_run(config(tmp_path), run)
         assert (told.run_id, told.save, told.save_hf) == ("old", f"{moved}/recovery", f"{moved}/hf")
-        assert read_record(moved) == RunRecord("old", str(run.private))
+        assert read_record(moved) == RunRecord("old", str(run.private), {}, token)
         chosen = with_run(config(tmp_path, save="/a", save_hf="/b"), run)
         assert (chosen.save, chosen.save_hf) == ("/a", "/b")

@@ -15,8 +15,9 @@ from agentrl.config.command_line import read_flags
 from agentrl.config.resolve import layered
 from agentrl.config.run import RunConfig
 from agentrl.config.toml import write_config
-from agentrl.errors import AgentRLError, ConfigError, EnvironmentSetupError, StoreError
+from agentrl.errors import AgentRLError, ConfigError, DataError, EnvironmentSetupError, StoreError
 from tests.unit.buffer_runs import trained_run
+from tests.unit.checkpoint_ranks import saved
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def run(tmp_path: Path) -> Path:
     """A run of the default job: one lease retired, one to be trained, a checkpoint."""
     run = tmp_path / "r"
     trained_run(run)
-    (run / "recovery" / "iteration_0000001").mkdir(parents=True)
+    saved(run / "recovery", 1, run_id=run.name)
     write_config(run / "config.toml", layered(read_flags([]), "train_async")[0])
     return run
 
@@ -61,6 +62,20 @@ def no_checkpoint(run: Path) -> None:
     shutil.rmtree(run / "recovery")
 
 
+def flipped(checkpoint: Path) -> None:
+    file = checkpoint / "state" / "rank-0"
+    file.write_bytes(bytes(byte ^ 1 for byte in file.read_bytes()))
+
+
+def damaged_checkpoint(run: Path) -> None:
+    flipped(run / "recovery" / "iteration_0000001")
+
+
+def name_of_a_checkpoint(run: Path) -> None:
+    shutil.rmtree(run / "recovery")
+    (run / "recovery" / "iteration_0000009").mkdir(parents=True)
+
+
 DAMAGES = [
     (garbage, StoreError, "is no readable ledger"),
     (cut, StoreError, "damage|no readable ledger"),
@@ -69,13 +84,26 @@ DAMAGES = [
     (no_payload, StoreError, "episode 00000002/0: segment 1 cannot be read"),
     (short_payload, StoreError, "episode 00000002/0: segment 1 has 20 bytes of 30"),
     (no_checkpoint, ConfigError, "has no checkpoint, and this run's leases up to 1 are retired"),
+    (damaged_checkpoint, DataError, "none of the 1 checkpoints in .* is whole"),
+    (name_of_a_checkpoint, DataError, "none of the 1 checkpoints in .* is whole"),
 ]
 
 
 def test_a_run_that_can_go_on_is_left_as_it_is(run: Path) -> None:
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    judge(run, RunConfig())
+    assert judge(run, RunConfig()) == []
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+def test_a_damaged_checkpoint_is_passed_over_for_one_that_covers_what_is_retired(
+    run: Path,
+) -> None:
+    shutil.rmtree(run / "recovery")
+    saved(run / "recovery", 1, 2, run_id=run.name)
+    flipped(run / "recovery" / "iteration_0000002")
+    (note,) = judge(run, RunConfig())
+    assert "a checkpoint of the run is passed over: " in note
+    assert "iteration_0000002: state/rank-0 is damaged" in note
 
 
 def test_a_run_that_ended_as_it_began_can_begin(tmp_path: Path) -> None:

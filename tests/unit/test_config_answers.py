@@ -161,8 +161,8 @@ def test_no_row_hides_a_flag_of_agentrl() -> None:
 
 
 def test_what_waits_for_the_same_thing_is_told_in_one_line() -> None:
-    (line,) = refusal(["--rm-type", "math", "--group-rm", "--reward-key", "score"]).splitlines()
-    assert line.startswith("--rm-type, --group-rm, --reward-key: these wait for ")
+    (line,) = refusal(["--rm-type", "math", "--group-rm", "--rm-url", "http://x"]).splitlines()
+    assert line.startswith("--rm-type, --group-rm, --rm-url: these wait for ")
 
 
 @pytest.mark.parametrize(
@@ -230,11 +230,30 @@ def test_a_global_batch_size_that_cannot_be_is_told_its_numbers(argv: str, said:
         ("--rollout-function-path mine.generate", "waits for rollout functions in slime's sign"),
         ("--debug-train-only", "a policy is trained on what engines sample"),
         ("--loss-mask-type qwen3", "and is qwen; give --chat-format qwen3"),
-        ("--loss-mask-type distill_qwen", "this waits for the other model families"),
+        ("--loss-mask-type distill_qwen", "this waits for a model's own chat template"),
     ],
 )
 def test_what_the_rest_of_the_command_line_contradicts_is_refused(argv: str, said: str) -> None:
     assert said in refusal(argv.split())
+
+
+def spec(family: str, function: str) -> list[str]:
+    return ["--spec", f"slime_plugins.models.{family}", f"get_{function}"]
+
+
+def test_a_spec_of_a_family_that_is_here_is_already_so() -> None:
+    for argv in (
+        spec("glm4", "glm_spec"),
+        spec("qwen3_next", "qwen3_next_spec"),
+        spec("minimax_m2", "minimax_m2_layer_spec"),
+    ):
+        resolved = parsed(argv)
+        assert resolved.config == base().config
+        assert f"{' '.join(argv)}: already so: the layers are those of the family" in "\n".join(
+            resolved.notes
+        )
+    for argv in (spec("qwen3_5", "qwen3_5_spec"), spec("glm5.glm5", "glm5_spec"), ["--spec", "x"]):
+        assert f"{' '.join(argv)}: this waits for the other model families" in refusal(argv)
 
 
 @pytest.mark.parametrize("argv", [["--rollout-function-path", FULLY_ASYNC], ["--fully-async"]])

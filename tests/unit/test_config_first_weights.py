@@ -89,6 +89,37 @@ def test_a_place_that_holds_nothing_begins_from_the_model_with_a_note(
     assert (found.config.load, found.config.save) == (None, f"{here}/x")
 
 
+def test_a_folder_without_a_manifest_is_no_checkpoint_and_is_passed_over(here: Path) -> None:
+    shutil.copytree(MODEL, here / "ref")
+    save(here / "kept", "other", 3)
+    (here / "kept" / "iteration_0000003" / "manifest.json").unlink()
+    note = f"--load {here}/kept: iteration_0000003 has no manifest.json: it is no checkpoint"
+    for flags, first in (
+        ((), "--hf-checkpoint"),
+        (("--ref-load", "ref"), f"--ref-load {here}/ref"),
+    ):
+        found = resolved("--load", "kept", *flags)
+        assert any(line.startswith(note) for line in found.notes)
+        assert any(first in line for line in found.notes)
+        assert found.config.load == (f"{here}/ref" if flags else None)
+
+
+def test_what_lies_in_the_run_s_own_folder_is_never_passed_over(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run whose checkpoints are damaged does not begin anew as if it had none."""
+    save(here / "x", "run", 3)
+    manifest = here / "x" / "iteration_0000003" / "manifest.json"
+    for damage in (lambda: manifest.write_bytes(b"{}"), manifest.unlink):
+        damage()
+        assert resolved(*X, "--ref-load", str(MODEL)).config.load == f"{here}/x"
+        argv = ["--preset", DEFAULT, "--device", "cpu", *X, "--ref-load", str(MODEL), "--dry-run"]
+        assert main(argv, "train_async") == 65
+        told = capsys.readouterr().err
+        assert f"--load {here}/x (without --load the weights are those of --ref-load, else" in told
+        assert "none of the 1 checkpoints in " in told
+
+
 def test_without_load_the_first_weights_are_those_of_the_reference(here: Path) -> None:
     shutil.copytree(MODEL, here / "ref")
     for flags in (("--ref-load", "ref"), (*X, "--ref-load", "ref")):
@@ -130,6 +161,7 @@ def test_a_step_names_one_of_the_checkpoints_that_lie_there(
     flag: str, name: str, here: Path
 ) -> None:
     (here / "kept" / name).mkdir(parents=True)
+    (here / "kept" / name / "manifest.json").touch()
     (here / "kept" / name / "common.pt").touch()
     step = flag.replace("load", "ckpt-step")
     found = resolved(flag, "kept", step, "10")

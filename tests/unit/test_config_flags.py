@@ -88,8 +88,36 @@ def test_booleans_have_a_negative_spelling_in_every_family() -> None:
     assert given.said["use_tis"] == "--no-use-tis"
 
 
-def test_a_negative_number_is_a_value() -> None:
+def test_a_negative_number_is_a_value_in_every_notation() -> None:
     assert read_flags(["--rollout-top-k", "-1"]).values == {"rollout_top_k": -1}
+    for word in ("-1e-6", "-1E-6", "-.5e-2", "-1.", "-1.5e+3", "-0.5"):
+        given = read_flags(["--entropy-coef", word, "--moe-aux-loss-coeff", word])
+        assert given.values["entropy_coef"] == float(word)
+        assert given.values["megatron"] == {"moe_aux_loss_coeff": float(word)}
+        assert given.refused == []
+        (line,) = read_flags(["--lambd", word]).refused  # a flag of the table alone
+        assert line.startswith(f"--lambd {word}: ")
+    with pytest.raises(ConfigError, match="--lr cannot be '-1e-6': Expected `float` >= 0"):
+        parse(["--lr", "-1e-6"], "train_async")
+
+
+def test_a_number_is_read_as_python_reads_it() -> None:
+    for word in (".98", "1.", "1e-3"):
+        given = read_flags(["--entropy-coef", word, "--moe-aux-loss-coeff", word])
+        assert given.values["entropy_coef"] == float(word)
+        assert given.values["megatron"] == {"moe_aux_loss_coeff": float(word)}
+        assert given.refused == []
+
+
+@pytest.mark.parametrize("word", ["nan", "inf", "-inf"])
+def test_a_number_that_is_not_finite_is_refused(word: str, tmp_path: Path) -> None:
+    said = "cannot be '" + word + "': it wants a finite number"
+    given = read_flags(["--tis-clip", word, "--moe-aux-loss-coeff", word])
+    assert given.refused == [f"--tis-clip {said}", f"--moe-aux-loss-coeff {said}"]
+    file = tmp_path / "mine.toml"
+    file.write_text(f"entropy_coef = {word}\n")
+    with pytest.raises(ConfigError, match=r"--entropy-coef cannot be .*: it wants a finite number"):
+        parse(["--config", str(file)], "train_async")
 
 
 def test_the_last_of_two_equal_flags_wins() -> None:

@@ -36,6 +36,7 @@ from agentrl.tokens.formats.load import load_format
 from agentrl.tokens.stream import TokenStream
 from agentrl.types import Fate, GroupState, Outcome, StopReason, Task, VersionRow
 from tests.manual_clock import ManualClock
+from tests.unit.checkpoint_ranks import saved
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = Path(agentrl.envs.search_r1.__file__).parent / "model"
@@ -287,7 +288,7 @@ def conversation(version: int) -> TokenStream:
 
 def write_ledger(run: Path) -> None:
     """One group of one episode, trained and saved."""
-    (run / "recovery" / "iteration_0000001").mkdir(parents=True)
+    saved(run / "recovery", 1, run_id=run.name)
     stream = conversation(version=0)
     with (
         Ledger(run / "ledger.db") as ledger,

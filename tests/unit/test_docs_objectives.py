@@ -8,10 +8,12 @@ import pytest
 from agentrl.algorithms.base import TERMS
 from agentrl.algorithms.load import load_algorithm
 from agentrl.config.run import RunConfig
-from agentrl.shipped import ALGORITHMS
+from agentrl.shipped import ALGORITHMS, TRUST_REGIONS
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "objectives.md").read_text()
-ROWS = dict(re.findall(r"^\| `(\w+)` \|(.*\|) *$", PAGE.split("## Estimators")[1], re.MULTILINE))
+ESTIMATORS, _, CORRECTIONS = PAGE.split("## Estimators")[1].partition("## Corrections")
+CORRECTIONS = CORRECTIONS.split("\n## ")[0]
+ROWS = dict(re.findall(r"^\| `(\w+)` \|(.*\|) *$", ESTIMATORS, re.MULTILINE))
 
 
 def flags(text: str) -> set[str]:
@@ -29,6 +31,16 @@ def test_what_all_read_stands_above_the_table() -> None:
     assert said is not None
     assert flags(said[1]) == TERMS
     assert set(ROWS) == set(ALGORITHMS.places)
+
+
+def test_every_trust_region_has_a_row_with_the_bounds_of_its_name() -> None:
+    rows = re.findall(r"^\| `([a-z0-9-]+)([:.0-9]*)` \|", CORRECTIONS, re.MULTILINE)
+    assert sorted(name for name, _ in rows) == list(TRUST_REGIONS.places)
+    for name, bounds in rows:
+        (alone,), (spelled,) = (
+            load_algorithm(RunConfig(trust_region=[text])).regions for text in (name, name + bounds)
+        )
+        assert alone.given == spelled.given
 
 
 def test_a_formula_cites_its_paper() -> None:

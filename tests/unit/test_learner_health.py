@@ -9,6 +9,7 @@ from agentrl.config.device_defaults import for_device
 from agentrl.config.run import RunConfig
 from agentrl.errors import HealthError
 from agentrl.learner.health import (
+    MAX_DRIFT,
     MAX_START_KL,
     MIN_ENTROPY,
     MIN_EPISODES,
@@ -281,6 +282,25 @@ def test_equal_rewards_are_no_signal_under_a_loss_with_a_kl_term() -> None:
         play([sound(IDLE | computed)] * PATIENCE, cfg)
 
 
+def test_equal_rewards_of_which_length_took_a_part_are_a_signal() -> None:
+    cfg = RunConfig(
+        n_samples_per_prompt=8,
+        use_kl_loss=True,
+        overlong_max_length=20,
+        overlong_buffer_length=10,
+    )
+    computed = {"train/num_tokens": 1500, "train/masked_token_share": 0.0, "train/entropy": 0.2}
+    play([sound(IDLE | computed | {"rollout/overlong_penalty": 0.2})] * PATIENCE, cfg)
+    with pytest.raises(HealthError, match="no episode had an advantage"):
+        play([sound(IDLE | computed | {"rollout/overlong_penalty": 0.0})] * PATIENCE, cfg)
+
+
+def test_the_filter_of_what_was_cut_off_is_named_where_nothing_was_trained() -> None:
+    cut = IDLE | {"rollout/truncated": 1.0}
+    with pytest.raises(HealthError, match="a limit, and --overlong-filter trains none of those"):
+        play([sound(cut)] * PATIENCE, RunConfig(n_samples_per_prompt=8, overlong_filter=True))
+
+
 def test_plain_rewards_that_are_all_zero_are_no_signal() -> None:
     cfg = RunConfig(disable_rewards_normalization=True)
     with pytest.raises(HealthError, match="no episode had an advantage"):
@@ -429,3 +449,25 @@ def test_iterations_without_entropy_neither_count_nor_end_a_streak() -> None:
     play([*start, *[narrow, untrained] * (PATIENCE - 1)])
     with pytest.raises(HealthError, match=r"for 8 iterations .* up to iteration 23"):
         play([*start, *[narrow, untrained] * PATIENCE])
+
+
+# ---- drift ---------------------------------------------------------------------------------------
+
+OLD = sound({"train/log_ratio_m2/age_0": 1.0, "train/log_ratio_m2/age_3": 0.1})
+
+
+def test_old_tokens_far_from_the_policy_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    play([OLD] * (PATIENCE - 1))
+    assert not caplog.records
+    play([OLD] * (3 * PATIENCE))
+    (record,) = caplog.records
+    assert "tokens of age 3 is 0.1 nats^2" in record.getMessage()
+    assert "--trust-region negative" in record.getMessage()
+
+
+def test_tokens_of_the_policy_itself_or_near_it_are_no_drift(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    play([{**OLD, "train/log_ratio_m2/age_3": MAX_DRIFT}] * (3 * PATIENCE))
+    play([OLD] * (PATIENCE - 1) + [SOUND] + [OLD] * (PATIENCE - 1))
+    assert not caplog.records

@@ -208,6 +208,17 @@ def test_a_flag_that_contradicts_the_checkpoint_is_refused_with_both_numbers(
     assert all(word in str(refusal.value) for word in words), str(refusal.value)
 
 
+def test_all_that_contradicts_the_checkpoint_is_told_at_once() -> None:
+    wrong = {"num_layers": 3, "hidden_size": 7, "q_lora_rank": 24, "moe_aux_loss_coeff": 0.1}
+    layout = {"tensor_model_parallel_size": 16, "pipeline_model_parallel_size": 16}
+    with pytest.raises(ConfigError) as refusal:
+        architecture().check(settings(256, **wrong, **layout))
+    said = str(refusal.value).splitlines()
+    assert len(said) == len(set(said)) == 6
+    for words in (*map(flag, wrong), "key-value heads cannot be divided", "36 layers cannot be"):
+        assert len([line for line in said if words in line]) == 1, words
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

@@ -95,12 +95,18 @@ def test_every_token_has_a_line_with_version_age_logprob_and_advantage(tmp_path:
     assert all(line[4:8] == ["-"] * 4 for line in lines if line[3] != "sampled")
 
 
+#: Every episode samples more, and loses 1.
+LENGTHS = "overlong_max_length = 1\noverlong_buffer_length = 1"
+
+
 @pytest.mark.parametrize(
     ("setting", "advantages"),
     [
         ("", [0.7071, -0.7071]),
         ("disable_grpo_std_normalization = true", [1.5, -1.5]),
         ("disable_rewards_normalization = true", [3.0, 0.0]),
+        (f"disable_rewards_normalization = true\n{LENGTHS}", [2.0, -1.0]),
+        ("overlong_filter = true", [0.7071, -0.7071]),
         ('loss_type = "custom_loss"', [0.7071, -0.7071]),
         ('loss_type = "sft_loss"', [None, None]),
         ("a_flag_of_the_next_release = 1", [0.7071, -0.7071]),

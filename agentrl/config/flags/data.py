@@ -54,6 +54,17 @@ class DataFlags(RunFlags, frozen=True, kw_only=True):
             env_arg="reward",
         ),
     ] = None
+    reward_key: Annotated[
+        str | None,
+        _flag(
+            "what is trained of a reward of --custom-rm-path that is a dict; its other numbers are "
+            "counted as metrics reward.KEY",
+            modes=ACTS,
+            on_resume=PLAYED,
+            needs="custom_reward",
+            env_arg="reward_key",
+        ),
+    ] = None
     rollout_shuffle: Annotated[
         bool, _flag("shuffle the tasks of each epoch by --rollout-seed", modes=TRAINS, needs="rows")
     ] = False

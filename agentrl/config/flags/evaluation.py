@@ -48,6 +48,15 @@ class EvaluationFlags(ServingFlags, frozen=True, kw_only=True):
         str | None,
         _key("key of the tools in rows of --eval-prompt-data (default: --tool-key)"),
     ] = None
+    eval_reward_key: Annotated[
+        str | None,
+        _flag(
+            "what the score of an evaluation is of a reward that is a dict (default: --reward-key)",
+            modes=ACTS,
+            needs="evaluation_reward",
+            env_arg="eval_reward_key",
+        ),
+    ] = None
     eval_interval: Annotated[
         Count | None,
         _flag(

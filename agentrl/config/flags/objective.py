@@ -6,6 +6,7 @@ A loss is the configuration's and not a checkpoint's: a continued run may change
 from functools import partial
 from typing import Annotated, Any, Literal
 
+from agentrl.bounds import MAX_REWARD
 from agentrl.config.facts import (
     FREE,
     POLICY,
@@ -110,6 +111,38 @@ class ObjectiveFlags(LearnerFlags, frozen=True, kw_only=True):
             "number of tokens that an episode may sample (default: off)"
         ),
     ] = None
+    overlong_max_length: Annotated[
+        Count | None,
+        _flag(
+            "sampled tokens of an episode, over all its turns, from which the penalty of "
+            "--overlong-buffer-length is full (TRL: max_completion_len)",
+            needs="overlong_penalty",
+        ),
+    ] = None
+    overlong_buffer_length: Annotated[
+        Count | None,
+        _flag(
+            "take more and more from the rewards of episodes that sample the last so many tokens "
+            "before --overlong-max-length (DAPO; verl: overlong_buffer.len; default: off)"
+        ),
+    ] = None
+    overlong_penalty_factor: Annotated[
+        float,
+        _flag(
+            "what the longest episodes lose of their reward",
+            needs="overlong_penalty",
+            ge=0,
+            le=MAX_REWARD,
+        ),
+    ] = 1.0
+    overlong_filter: Annotated[
+        bool,
+        _flag(
+            "give no gradient to episodes that a limit on tokens ended (stop reasons "
+            "response_limit and context_limit); they are counted, and their rewards stay in the "
+            "statistics of their groups (TRL: mask_truncated_completions)"
+        ),
+    ] = False
     eps_clip: Annotated[float, _term("lower clip range of the ratio", ge=0)] = 0.2
     eps_clip_high: Annotated[
         NonNegative | None, _term("upper clip range (default: --eps-clip)")

@@ -33,6 +33,7 @@ from agentrl.learner.checkpoints import Checkpoint, iterations, newest_valid
 from agentrl.learner.measures import Measures, joined
 from agentrl.learner.megatron import balance, checkpoint, compat, foreign, parallel, state
 from agentrl.learner.megatron.determinism import set_deterministic
+from agentrl.learner.megatron.host_memory import keep_freed_memory
 from agentrl.learner.megatron.model import build_model, parameter_dtype, transformer_config
 from agentrl.learner.megatron.optimizer import Optimizer, wrap_model
 from agentrl.learner.megatron.passes import Layout, backward_pass, forward_pass
@@ -95,8 +96,11 @@ class MegatronBackend:
         self.data_parallel_rank: int = parallel_state.get_data_parallel_rank()
         self.data_parallel_size: int = parallel_state.get_data_parallel_world_size()
         self.is_source = rank == 0
+        device = parallel.device_of_rank(rank)
+        if device.type == "cpu":
+            keep_freed_memory()
         try:
-            self._build(cfg, parallel.device_of_rank(rank), num_training_steps, models)
+            self._build(cfg, device, num_training_steps, models)
         except BaseException:
             self.close()
             raise

@@ -147,7 +147,8 @@ class _Scores(torch.autograd.Function):
             logits_TV = hidden_TH[rows] @ weight_VH.t() if kept is None else kept
             upstream = [None if g is None else g[rows] for g in (grad_logprobs_T, grad_entropy_T)]
             of_block = [each[rows] for each in of_rows]
-            grad_TV = _grad_logits(logits_TV, ctx.temperature, *of_block, *upstream)
+            _to_gradient(logits_TV, ctx.temperature, *of_block, *upstream)
+            grad_TV = logits_TV
             grad_TH[rows] = grad_TV @ weight_VH
             if grad_VH is None:
                 grad_VH = grad_TV.t() @ hidden_TH[rows]
@@ -158,7 +159,7 @@ class _Scores(torch.autograd.Function):
         return grad_TH, None if grad_VH is None else grad_VH.to(weight_VH.dtype), *(None,) * 4
 
 
-def _grad_logits(
+def _to_gradient(
     logits_TV: Tensor,
     temperature: float,
     normalizer_T: Tensor,
@@ -167,8 +168,8 @@ def _grad_logits(
     local_T: Tensor,
     grad_logprobs_T: Tensor | None,
     grad_entropy_T: Tensor | None,
-) -> Tensor:
-    grad_TV = torch.empty_like(logits_TV)
+) -> None:
+    """Logits become their gradient, in place: they are this function's own, and needed no more."""
     for rows in _few_rows(logits_TV):
         log_p = _scaled(logits_TV[rows], temperature) - normalizer_T[rows, None]
         block = log_p.exp()
@@ -183,5 +184,4 @@ def _grad_logits(
         if grad_logprobs_T is not None:
             at_label = torch.where(mine_T[rows], grad_logprobs_T[rows], 0.0)
             block.scatter_add_(-1, local_T[rows, None], at_label[:, None])
-        grad_TV[rows] = block if temperature == 1.0 else block.div_(temperature)
-    return grad_TV
+        logits_TV[rows] = block if temperature == 1.0 else block.div_(temperature)

@@ -1,0 +1,49 @@
+"""A reward that has parts: a dict, of which one key is trained, and the others are counted."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from agentrl.bounds import metric_defect
+from agentrl.errors import EnvError
+
+__all__ = ["chosen", "parts"]
+
+
+def chosen(reward: Any, key: str | None) -> Any:
+    """The reward itself, or what it has under `key`. Raises EnvError where only one of the two is
+    a matter of keys, and for a key that is not there."""
+    if not isinstance(reward, Mapping):
+        if key is None:
+            return reward
+        raise EnvError(
+            f"the reward is {reward!r:.80}, and --reward-key asks for {key!r} of a dict; return "
+            "one, or leave the flag out"
+        )
+    keys = sorted(map(str, reward))
+    if key is None:
+        raise EnvError(f"the reward is a dict of {keys}: name what is trained with --reward-key")
+    if key not in reward:
+        raise EnvError(
+            f"the reward has no {key!r}; its keys are {keys}; name one with --reward-key, of an "
+            "evaluation with --eval-reward-key"
+        )
+    return reward[key]
+
+
+def parts(reward: Any) -> dict[str, float]:
+    """The numbers of a dict as metrics: `reward.KEY`. What else it has is left out."""
+    if not isinstance(reward, Mapping):
+        return {}
+    numbers = {str(key): _number(value) for key, value in reward.items()}
+    return {f"reward.{key}": value for key, value in numbers.items() if value is not None}
+
+
+def _number(value: Any) -> float | None:
+    """None: it is no number that a metric can be."""
+    if isinstance(value, str):
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return None if metric_defect(number) else number
