@@ -1,7 +1,7 @@
 """From a resolved configuration to an exit code: place, start, conduct, stop, summarise."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from agentrl.cluster.orders import plan_processes
 from agentrl.cluster.placement import Cluster, plan_slots
 from agentrl.cluster.remains import judge
 from agentrl.cluster.signals import InterruptedRunError, SignalGate
-from agentrl.cluster.spec import key_files
+from agentrl.cluster.spec import RunSpec, key_files
 from agentrl.config.device import Device, choose_device
 from agentrl.config.device_defaults import check_device, notes_on_device
 from agentrl.config.places import checkpoint_root
@@ -24,6 +24,7 @@ from agentrl.config.rates import with_end
 from agentrl.config.run import RunConfig
 from agentrl.config.save_lock import locked
 from agentrl.config.toml import write_config
+from agentrl.envs.env import ServiceSpec
 from agentrl.envs.registry import load_env
 from agentrl.envs.tasks import open_tasks
 from agentrl.errors import (
@@ -37,7 +38,7 @@ from agentrl.errors import (
 from agentrl.telemetry.logging import setup_logging
 from agentrl.telemetry.recorder import Recorder
 
-__all__ = ["launch"]
+__all__ = ["Plan", "launch"]
 
 _LOG = logging.getLogger("agentrl.driver")
 #: Together with the buffer's drain these stay below the 10 s that a drain may take.
@@ -45,19 +46,26 @@ _LEARNER_GRACE_S, _STOP_GRACE_S = 5.0, 1.0
 #: Errors that lie in what a run was given, or in what it learnt: continued as it is, it would fail
 #: again. The run has `failed`; after any other error it has `crashed`.
 _LASTING = (ConfigError, DataError, HealthError)
+#: Of a run before any process is started; `plan_processes`, or what stands in for it.
+Plan = Callable[
+    [RunConfig, RunDir, Cluster, dict[str, ServiceSpec], Device],
+    tuple[RunSpec, list[ProcessOrder]],
+]
 
 
-def launch(config: RunConfig, origin: float, clock: Clock | None = None) -> int:
+def launch(
+    config: RunConfig, origin: float, clock: Clock | None = None, plan: Plan = plan_processes
+) -> int:
     """Run `config` to its end; returns the exit code of the program.
 
     0 complete, 2 configuration, 3 host, 4 health, 65 data, 130 SIGINT, 143 SIGTERM, else 70.
-    `origin` is the clock's reading when the program began.
+    `origin` is the clock's reading when the program began. `plan` says which processes there are.
     """
     clock = clock or MonotonicClock()
     with SignalGate() as gate:
         try:
             with RunDir(config, gate.check) as run, _save_lock(config, run):
-                return _recorded(config, run, origin, clock, gate)
+                return _recorded(config, run, origin, clock, gate, plan)
         except InterruptedRunError as interrupt:  # while it waited to enter the run directory
             return 128 + interrupt.number
 
@@ -70,7 +78,9 @@ def _save_lock(config: RunConfig, run: RunDir) -> AbstractContextManager[None]:
     return locked(checkpoint_root(config.save, run.path, run.id), run.record)
 
 
-def _recorded(config: RunConfig, run: RunDir, origin: float, clock: Clock, gate: SignalGate) -> int:
+def _recorded(
+    config: RunConfig, run: RunDir, origin: float, clock: Clock, gate: SignalGate, plan: Plan
+) -> int:
     """Run `config` in its directory and write down how it ends; returns the exit code."""
     # The file can be run again: it says what to train, not under which name.
     told = msgspec.structs.replace(config, run_id=None, resume="never")
@@ -82,7 +92,7 @@ def _recorded(config: RunConfig, run: RunDir, origin: float, clock: Clock, gate:
         spent: RestartsSpentError | None = None
         recorder.note(f"run directory {run.path}")
         try:
-            _launch(config, run, recorder, clock, gate)
+            _launch(config, run, recorder, clock, gate, plan)
             status, code = "complete", 0
         except InterruptedRunError as interrupt:
             status, code = "interrupted", 128 + interrupt.number
@@ -117,6 +127,7 @@ def _launch(
     recorder: Recorder,
     clock: Clock,
     gate: SignalGate,
+    plan: Plan,
 ) -> None:
     if config.is_continued:
         for note in judge(run.path, config):
@@ -138,7 +149,7 @@ def _launch(
         num_gpus = cluster.num_gpus() if device == "cuda" else 0
         cluster.place(plan_slots(config, num_gpus, list(services)), gate.check)
         recorder.phase("placed")
-        spec, orders = plan_processes(config, run, cluster, services, device)
+        spec, orders = plan(config, run, cluster, services, device)
         for key in key_files(spec):
             cluster.write_file(str(key), key.read_bytes())
         cluster.write_file(str(run.spec), msgspec.json.encode(spec))

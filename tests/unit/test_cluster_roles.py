@@ -30,8 +30,7 @@ def exit_code_of(error: Exception, monkeypatch: pytest.MonkeyPatch) -> int:
 
     monkeypatch.setattr(roles, "setup_logging", lambda *_, **__: None)
     monkeypatch.setattr(roles, "read_spec", lambda path: None)
-    monkeypatch.setattr(roles, "_run", lambda name, spec: anyio.run(work))
-    return roles.main(["worker-0", str(Path("spec.json"))])
+    return roles.main(["worker-0", str(Path("spec.json"))], lambda name, spec: anyio.run(work))
 
 
 @pytest.mark.parametrize("kind", [ConfigError, EnvironmentSetupError, FencedError])

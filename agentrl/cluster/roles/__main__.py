@@ -6,6 +6,7 @@ own `exit_code` when agentrl raised it, CUT_OFF when another part failed it, 70 
 
 import logging
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from agentrl.cluster.spec import RunSpec, read_spec
@@ -34,13 +35,13 @@ def _run(name: str, spec: RunSpec) -> None:
         raise ValueError(f"no process is called {name}")
 
 
-def main(argv: list[str]) -> int:
-    """Run the process; returns its exit code."""
+def main(argv: list[str], run: Callable[[str, RunSpec], None] = _run) -> int:
+    """Run the process, as `run` does by its name; returns its exit code."""
     name, path = argv
     setup_logging("INFO", name=name)
     logging.getLogger("megatron").setLevel(logging.WARNING)
     try:
-        _run(name, read_spec(Path(path)))
+        run(name, read_spec(Path(path)))
     except Exception as error:
         meant = _meant(error)
         if meant is None:

@@ -25,7 +25,7 @@ from agentrl.serving.control import EngineControl
 from agentrl.serving.key import read_key
 from agentrl.serving.routing import RoutedWeightSink
 from agentrl.serving.weights import FleetWeightSink
-from agentrl.types import EngineAddress
+from agentrl.types import EngineAddress, WeightSink
 from agentrl.wire.blocking import BlockingPeer
 
 __all__ = ["main", "sink_settings"]
@@ -33,8 +33,11 @@ __all__ = ["main", "sink_settings"]
 _LOG = logging.getLogger(__name__)
 
 
-def main(spec: RunSpec, rank: int) -> None:
-    """Train until the buffer has no more leases or SIGTERM asks for an early end."""
+def main(
+    spec: RunSpec, rank: int, wrap: Callable[[WeightSink], WeightSink] = lambda sink: sink
+) -> None:
+    """Train until the buffer has no more leases or SIGTERM asks for an early end. `wrap`: what
+    stands between the learner and the engines."""
     stop = threading.Event()
 
     def on_sigterm(number: int, frame: FrameType | None) -> None:
@@ -55,7 +58,7 @@ def main(spec: RunSpec, rank: int) -> None:
         num_training_steps=steps,
         models=algorithm.needs.models,
     )
-    sink = _sink(spec, spec.router_url) if backend.is_source and spec.router_url else None
+    sink = wrap(_sink(spec, spec.router_url)) if backend.is_source and spec.router_url else None
     name = f"learner-{rank}"
     connection = BlockingPeer(
         spec.buffer_address,

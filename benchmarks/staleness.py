@@ -1,0 +1,266 @@
+"""Whether old tokens harm a run, and which correction helps: one job, arms that differ in the loss.
+
+    python -m benchmarks.staleness [--arms on-policy naive ...] [--seeds 1 2 3 4 5] [--lag 8]
+        [--resume] [--page] [--output build/staleness]
+
+Every run is the real stack. In all arms but `on-policy` the engines sample with the weights of
+`--lag` iterations ago (`benchmarks.lagged`), and generation does not run ahead: each token of each
+batch has that age, but for the first iterations, which the first weights sample. That is checked on
+what the learner counted. Scores are greedy exact match on held-out questions, by the weights that
+answered them: a lagged run is trained as many iterations longer as its engines lag behind.
+
+A finished run is one line of `OUTPUT/curves.jsonl`, written at once; with `--resume` what is there
+is not run again, so that arms and seeds can be measured in parts. Without it, and without `--page`,
+the folder is set aside first. At the end all that is there is reported, and
+`scripts/staleness/staleness_page.py` writes `docs/results/staleness.md` from it; `--page` does this
+alone.
+"""
+
+import argparse
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from agentrl.algorithms.mismatch import MAX_AGE_BUCKET
+from agentrl.errors import DataError
+from benchmarks import RESULTS, ROOT, commit, machine, report
+from benchmarks.default_job import call, set_aside
+from benchmarks.staleness_numbers import BASE, NAIVE, Curve, Points, rows_of
+
+__all__ = ["ARMS", "FLAGS", "POINTS", "SEEDS", "Arm", "command", "curve_of", "job_digest"]
+
+# ---- The job. Frozen before any correction was run on it: that it bites was looked for, and is
+# ---- shown, by `on-policy` and `naive` alone. A change of anything here makes it another job,
+# ---- whose runs do not mix with those of this one (`job_digest`), and for which that has to be
+# ---- shown anew, before a correction is run.
+
+SEEDS = (1, 2, 3, 4, 5)
+#: Iterations whose weights are scored: before training, then each fourth.
+EVAL_INTERVAL, LAST = 4, 32
+POINTS = Points(scored=tuple(range(EVAL_INTERVAL, LAST + 1, EVAL_INTERVAL)), settled=12)
+FLAGS: dict[str, object] = {
+    "preset": "search-r1-local",
+    "env": f"{ROOT}/benchmarks/few_questions.py:FewQuestionsEnv",
+    # nothing is sampled while the learner trains: no token is older or younger than the lag
+    "async-buffer-size": 0,
+    "rollout-batch-size": 8,
+    "num-steps-per-rollout": 1,
+    "lr": 5e-4,
+    "eval-interval": EVAL_INTERVAL,
+    "eval-mode": "pinned",
+}
+#: The oldest token that is trained where nothing lags: metrics by age then have the same names.
+LEAST_BOUND = 8
+
+# ---- The arms.
+
+
+class Arm(msgspec.Struct, frozen=True):
+    """What a run is given beside the job. `is_fresh`: its engines do not lag. `trained`: the oldest
+    token that is trained, as a share of the lag."""
+
+    flags: tuple[str, ...] = ()
+    is_fresh: bool = False
+    trained: float = 1.0
+
+
+ARMS: dict[str, Arm] = {
+    BASE: Arm(("--no-use-tis",), is_fresh=True),
+    NAIVE: Arm(("--no-use-tis",)),
+    "truncate": Arm(),
+    "sequence": Arm(("--tis-level", "sequence")),
+    "icepop": Arm(("--tis-mode", "mask", "--tis-clip-low", "0.5", "--tis-clip", "5")),
+    "m2po": Arm(("--trust-region", "m2po")),
+    "dppo": Arm(("--trust-region", "dppo", "--tis-clip", "5")),
+    "negative": Arm(("--trust-region", "negative")),
+    "opsm": Arm(("--no-use-tis", "--trust-region", "opsm")),
+    "clip-mu": Arm(("--use-rollout-logprobs",)),
+    "age-mask": Arm(("--no-use-tis",), trained=0.5),
+}
+LAG = 8
+
+
+def lag_of(arm: str, lag: int) -> int:
+    return 0 if ARMS[arm].is_fresh else lag
+
+
+def job_digest() -> str:
+    """Tells runs of this job from those of another."""
+    flags = {name: Path(str(value)).name for name, value in FLAGS.items()}
+    job = json.dumps([flags, msgspec.to_builtins(POINTS), LEAST_BOUND], sort_keys=True)
+    return hashlib.sha256(job.encode()).hexdigest()[:12]
+
+
+def command(arm: str, lag: int, seed: int, run: Path) -> list[str]:
+    """What `benchmarks.lagged` is given for a run."""
+    lag = lag_of(arm, lag)
+    own = {
+        "max-staleness": max(LEAST_BOUND, lag)
+        if ARMS[arm].is_fresh
+        else int(ARMS[arm].trained * lag),
+        "num-rollout": LAST + lag,
+        "seed": seed,
+        "rollout-seed": seed,
+        "run-dir": run.parent,
+        "run-id": run.name,
+    }
+    words = [word for key, value in {**FLAGS, **own}.items() for word in (f"--{key}", str(value))]
+    return [str(lag), *words, *ARMS[arm].flags]
+
+
+# ---- One run.
+
+
+def measure(arm: str, lag: int, seed: int, output: Path) -> Curve:
+    """Train and score one run; its folder is removed when it is read."""
+    run = output / f"{arm}-{lag_of(arm, lag)}-{seed}"
+    set_aside(run)
+    began, start = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
+    measured = commit()
+    said = run.with_suffix(".log")
+    words = [sys.executable, "-m", "benchmarks.lagged", *command(arm, lag, seed, run)]
+    with said.open("w") as log:
+        code = subprocess.run(words, cwd=ROOT, stdout=log, stderr=log).returncode
+    if code:
+        raise DataError(f"{run.name} ended with {code}; it said, in {said}:\n{_tail(said)}")
+    curve = msgspec.structs.replace(
+        curve_of((run / "metrics.jsonl").read_text(), arm, lag_of(arm, lag), seed),
+        job=job_digest(),
+        commit=measured,
+        machine=machine(),
+        began=began,
+        wall_s=round(time.monotonic() - start, 1),
+    )
+    shutil.rmtree(run)
+    return curve
+
+
+def curve_of(text: str, arm: str, lag: int, seed: int) -> Curve:
+    """The curve in a `metrics.jsonl`. An evaluation that came late is of weights with one iteration
+    more, and stands for those that it was due for. Raises DataError where a token has not the age
+    that the lag makes, an evaluation is of several versions, or a score is missing."""
+    lines = [json.loads(line) for line in text.splitlines()]
+    steps = [line for line in lines if line.get("metrics")]
+    if [line["step"] for line in steps] != list(range(1, LAST + lag + 1)):
+        raise DataError(f"{arm}: iterations are {[line['step'] for line in steps]}")
+    for line in steps:
+        _require_age(line, min(line["step"] - 1, lag))
+    scores: dict[int, float] = {}
+    for line in lines:
+        for found in line.get("eval", {}).values():
+            version = found["version_max"]
+            if version != found["version_min"] or found["failed"]:
+                raise DataError(f"{arm}, seed {seed}: no score of one version: {found}")
+            scores[version] = found["score"]
+    found_for = {due: scores.get(due, scores.get(due + 1)) for due in (0, *POINTS.scored)}
+    if missing := [due for due, score in found_for.items() if score is None]:
+        raise DataError(f"{arm}, seed {seed}: no score after {missing}, only {sorted(scores)}")
+    old = [line["metrics"] for line in steps if line["step"] > lag]
+    bucket = f"age_{min(lag, MAX_AGE_BUCKET)}"
+    return Curve(
+        arm=arm,
+        lag=lag,
+        seed=seed,
+        scores={due: score for due, score in found_for.items() if score is not None},
+        ess=_present(old, f"train/ess_sequence/{bucket}"),
+        m2=_present(old, f"train/log_ratio_m2/{bucket}"),
+        rewards=[round(line["metrics"]["rollout/reward_mean"], 4) for line in steps],
+    )
+
+
+def _present(steps: Sequence[Mapping[str, float | None]], name: str) -> list[float]:
+    """A metric of the iterations that have it: where nothing was trained it has no value."""
+    return [round(value, 4) for step in steps if (value := step.get(name)) is not None]
+
+
+def _require_age(line: Mapping[str, Any], age: int) -> None:
+    """Every sampled token of the batch has this age."""
+    counts = line["histograms"]["train/age_histogram"][1]
+    if [found for found, count in enumerate(counts) if count] != [age]:
+        raise DataError(
+            f"iteration {line['step']}: tokens by age are {counts}, and all should be {age} old: "
+            "the learner was started anew, or generation ran ahead"
+        )
+
+
+def _tail(path: Path) -> str:
+    return path.read_text()[-3000:]
+
+
+# ---- All of them.
+
+
+def read_curves(path: Path) -> list[Curve]:
+    """Finished runs of this job, the newest where one was made twice; none where there is no
+    file."""
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    curves = [msgspec.json.decode(line, type=Curve) for line in lines]
+    order = list(ARMS)
+    mine = {(c.lag, order.index(c.arm), c.seed): c for c in curves if c.job == job_digest()}
+    return [mine[key] for key in sorted(mine)]
+
+
+def append(path: Path, curve: Curve) -> None:
+    with path.open("ab") as file:
+        file.write(msgspec.json.encode(curve) + b"\n")
+
+
+def measure_all(arms: Sequence[str], seeds: Sequence[int], lag: int, output: Path) -> None:
+    """Seed by seed, so that what is there can be compared at any time."""
+    path = output / "curves.jsonl"
+    for seed in seeds:
+        for arm in arms:
+            wanted = (arm, lag_of(arm, lag), seed)
+            if wanted in [(c.arm, c.lag, c.seed) for c in read_curves(path)]:
+                continue
+            curve = measure(arm, lag, seed, output)
+            append(path, curve)
+            scores = " ".join(f"{i}:{score:.2f}" for i, score in curve.scores.items())
+            print(
+                f"{arm}, lag {curve.lag}, seed {seed}, {curve.wall_s:.0f} s: {scores}", flush=True
+            )
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--output", type=Path, default=ROOT / "build" / "staleness")
+    parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS))
+    parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS))
+    parser.add_argument("--lag", type=int, default=LAG, help="iterations")
+    parser.add_argument("--resume", action="store_true", help="keep what is measured")
+    parser.add_argument("--page", action="store_true", help="report what is measured, run nothing")
+    return parser.parse_args(argv)
+
+
+def main() -> int:
+    options = parse()
+    output: Path = options.output.absolute()
+    if not options.page:
+        if not options.resume:
+            set_aside(output)
+        output.mkdir(parents=True, exist_ok=True)
+        try:
+            measure_all(options.arms, options.seeds, options.lag, output)
+        except DataError as error:
+            print(error, file=sys.stderr)
+            return error.exit_code
+    curves = read_curves(output / "curves.jsonl")
+    result = report("staleness", rows_of(curves, POINTS))
+    # runs are measured in parts, and the code may have grown between two of them
+    result["commits"] = list(dict.fromkeys(curve.commit for curve in curves))
+    (RESULTS / "staleness.json").write_text(json.dumps(result, indent=1) + "\n")
+    call(ROOT / "scripts" / "staleness" / "staleness_page.py", path=(ROOT,))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

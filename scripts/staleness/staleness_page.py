@@ -1,0 +1,215 @@
+"""Writes the page of the benchmark `staleness`, from what it measured.
+
+    PYTHONPATH=.:scripts/default_job python scripts/staleness/staleness_page.py
+
+Reads `benchmarks/results/staleness.json`, writes `docs/results/staleness.md` and its pictures
+beside it. Every sentence follows from the numbers: none says more than they do.
+"""
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from curves import Line, Panel, Vertex, draw
+from places import ROOT
+from tables import table
+
+from benchmarks.staleness import FLAGS, POINTS
+from benchmarks.staleness_numbers import BASE, NAIVE
+
+__all__ = ["PAGE", "Arm", "Bounded", "arms_of", "markdown", "picture"]
+
+PAGE = ROOT / "docs" / "results" / "staleness.md"
+ABOUT = {
+    BASE: "fresh weights, no correction",
+    NAIVE: "no correction",
+    "truncate": "token weights pi_prox / mu, truncated at 2: the default",
+    "sequence": "one weight for a sequence, the product over its tokens, truncated at 2",
+    "icepop": "IcePop: token weights, 0 outside 0.5 to 5",
+    "m2po": "M2PO's mask, on top of truncated token weights",
+    "dppo": "DPPO's mask of probabilities, on top of token weights truncated at 5",
+    "negative": "tokens with A < 0 and pi / mu < 0.8 dropped, on top of truncated token weights",
+    "opsm": "sequences with A < 0 that the policy has left dropped, no weights",
+    "clip-mu": "PPO's clip, with mu in the place of pi_prox (`--use-rollout-logprobs`)",
+    "age-mask": "no correction; tokens older than half the lag leave the loss",
+}
+
+_ARM = re.compile(r"(?P<name>[\w-]+)(?:, lag (?P<lag>\d+))?")
+_SUMMARY = re.compile(rf"{_ARM.pattern}: (?P<what>.+)")
+_POINT = re.compile(rf"{_ARM.pattern}, seed (?P<seed>\d+): after (?P<step>\d+)")
+
+
+class Bounded(msgspec.Struct, frozen=True):
+    """A mean, and the bounds at 95 % that it has of two seeds or more."""
+
+    mean: float
+    low: float | None
+    high: float | None
+
+    def __str__(self) -> str:
+        bounds = "" if self.low is None else f" ({self.low:.2f} to {self.high:.2f})"
+        return f"{self.mean:.2f}{bounds}"
+
+
+class Arm(msgspec.Struct, kw_only=True):
+    """What was measured of an arm at a lag: numbers by name, and scores by seed and iteration."""
+
+    name: str
+    lag: int
+    numbers: dict[str, Bounded] = {}
+    points: dict[int, dict[int, float]] = {}
+
+
+def arms_of(result: Mapping[str, Any]) -> list[Arm]:
+    """The arms in the order of their rows."""
+    values = {row["metric"]: row["value"] for row in result["rows"]}
+    arms: dict[tuple[str, int], Arm] = {}
+    for metric, value in values.items():
+        if match := _POINT.fullmatch(metric):
+            arm = _at(arms, match)
+            arm.points.setdefault(int(match["seed"]), {})[int(match["step"])] = value
+        elif (match := _SUMMARY.fullmatch(metric)) and not metric.endswith(("_low", "_high")):
+            _at(arms, match).numbers[match["what"]] = _bounded(values, metric)
+    return list(arms.values())
+
+
+def _at(arms: dict[tuple[str, int], Arm], match: re.Match[str]) -> Arm:
+    key = (match["name"], int(match["lag"] or 0))
+    return arms.setdefault(key, Arm(name=key[0], lag=key[1]))
+
+
+def _bounded(values: Mapping[str, float], metric: str) -> Bounded:
+    return Bounded(values[metric], values.get(f"{metric}_low"), values.get(f"{metric}_high"))
+
+
+def markdown(result: Mapping[str, Any]) -> str:
+    """The page."""
+    arms = arms_of(result)
+    lags = sorted({arm.lag for arm in arms} - {0})
+    parts = "\n\n".join(_part(result, arms, lag) for lag in lags)
+    return f"""# Where old tokens harm, and what helps
+
+    make bench NAME=staleness
+
+|  |  |
+| --- | --- |
+| machine | {result["machine"]} |
+| commits of the runs | {", ".join(result["commits"])} |
+
+The model and the questions of the [default job](default-job.md), with
+{FLAGS["rollout-batch-size"]} groups in an iteration, one optimizer step on them, and a learning
+rate of {FLAGS["lr"]:g}. Engines sample with the weights of L iterations ago, so that every token is
+exactly L iterations old when it is trained; the first L batches are of the first weights. `{BASE}`
+has L = 0. The job was fixed on `{BASE}` and `{NAIVE}` alone, before any correction was run on it.
+
+Scores are greedy exact match on held-out questions. *mean*: of all scores after training began.
+*lowest*: the lowest from iteration {POINTS.settled} on; such runs oscillate, so the score at the
+end alone misleads. In brackets: the 95 % interval of the mean over seeds (Student's t, paired by
+seed for a difference). An arm is *within noise* when the interval of its difference from `{BASE}`
+holds 0.
+
+{parts}
+"""
+
+
+def _part(result: Mapping[str, Any], arms: list[Arm], lag: int) -> str:
+    values = {row["metric"]: row["value"] for row in result["rows"]}
+    base = [arm for arm in arms if arm.name == BASE]
+    here = [arm for arm in arms if arm.lag == lag]
+    head = ["arm", "what it is", "seeds", "mean", "lowest", "end", f"mean below {BASE}"]
+    rows = [_row(arm) for arm in (*base, *here)]
+    verdicts = "\n".join(f"- {said}" for said in _verdicts(values, here, lag))
+    return f"""## Lag {lag}
+
+![Scores against iterations](staleness-{lag}.svg)
+
+{table(head, rows)}
+
+{verdicts}"""
+
+
+def _row(arm: Arm) -> list[str]:
+    numbers = arm.numbers
+    below = str(numbers[key]) if (key := f"mean below {BASE}") in numbers else ""
+    seeds = f"{numbers['seeds'].mean:.0f}"
+    told = [str(numbers[what]) for what in ("mean", "lowest", "end")]
+    return [f"`{arm.name}`", ABOUT.get(arm.name, ""), seeds, *told, below]
+
+
+def _verdicts(values: Mapping[str, float], here: list[Arm], lag: int) -> list[str]:
+    """What the numbers say, in words."""
+    suffix = "" if lag == 8 else f"_lag{lag}"
+    said = []
+    if f"naive_gap{suffix}" in values:
+        mean, lowest = (_bounded(values, f"naive_gap{kind}{suffix}") for kind in ("", "_lowest"))
+        bites = all(gap.low is not None and gap.low > 0 for gap in (mean, lowest))
+        verb = "harms" if bites else "is not shown to harm"
+        said.append(
+            f"Staleness {verb} the uncorrected loss here: it lies {mean} below `{BASE}` in the"
+            f" mean over the run, and {lowest} at the lowest point."
+        )
+    if f"ess_age{lag}" in values:
+        ess = _bounded(values, f"ess_age{lag}")
+        said.append(f"The effective share of its sequences at age {lag}, not truncated, is {ess}.")
+    if f"m2_age{lag}" in values:
+        m2 = _bounded(values, f"m2_age{lag}")
+        said.append(f"The mean of (log pi / mu)^2 of its tokens at age {lag} is {m2}.")
+    gaps = {arm.name: arm.numbers.get(f"mean below {BASE}") for arm in here if arm.name != NAIVE}
+    return said + [
+        f"`{name}` {_outcome(gap)}: {gap} below `{BASE}` in the mean."
+        for name, gap in gaps.items()
+        if gap is not None
+    ]
+
+
+def _outcome(gap: Bounded) -> str:
+    if gap.low is None or gap.high is None:
+        return "has one seed"
+    if gap.low > 0:
+        return "is not enough"
+    return "is within noise" if gap.high >= 0 else "is above it"
+
+
+def picture(result: Mapping[str, Any], lag: int) -> str:
+    """The curves of a lag beside those of fresh weights: means over seeds, in bands from the lowest
+    to the highest seed; as SVG."""
+    arms = [arm for arm in arms_of(result) if arm.name == BASE or arm.lag == lag]
+    panel = Panel("Greedy exact match on held-out questions", [_line(arm) for arm in arms], "")
+    note = "means over seeds; bands from the lowest to the highest seed"
+    about = f"Scores against iterations of training, with tokens {lag} iterations old"
+    return draw([panel], x_label="iterations that the weights hold", note=note, about=about)
+
+
+def _line(arm: Arm) -> Line:
+    by_step: dict[int, list[float]] = defaultdict(list)
+    for scores in arm.points.values():
+        for step, score in scores.items():
+            by_step[step].append(score)
+    return Line(
+        arm.name,
+        [
+            Vertex(step, sum(found) / len(found), min(found), max(found))
+            for step, found in sorted(by_step.items())
+        ],
+    )
+
+
+def place_of(lag: int) -> Path:
+    """Where a picture lies."""
+    return PAGE.with_name(f"staleness-{lag}.svg")
+
+
+def write() -> None:
+    """Make the page and its pictures of the results that are there."""
+    result = json.loads((ROOT / "benchmarks" / "results" / "staleness.json").read_bytes())
+    PAGE.write_text(markdown(result), encoding="utf-8")
+    for lag in sorted({arm.lag for arm in arms_of(result)} - {0}):
+        place_of(lag).write_text(picture(result, lag), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write()

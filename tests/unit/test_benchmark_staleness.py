@@ -1,0 +1,309 @@
+"""The staleness benchmark: its arms, what it takes for a run, its intervals, and its page."""
+
+import json
+import math
+import statistics
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import msgspec
+import pytest
+
+from agentrl.config.resolve import parse
+from agentrl.config.run import RunConfig
+from agentrl.envs.check.signatures import check_class
+from agentrl.envs.registry import load_env
+from agentrl.envs.search_r1 import SearchR1Env
+from agentrl.errors import DataError
+
+ROOT = Path(__file__).parents[2]
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(ROOT)
+    patch.syspath_prepend(ROOT / "scripts" / "default_job")
+    patch.syspath_prepend(ROOT / "scripts" / "staleness")
+    from benchmarks import RESULTS, Row, staleness
+    from benchmarks.few_questions import NUM_QUESTIONS
+    from benchmarks.staleness import ARMS, LAST, POINTS, curve_of
+    from benchmarks.staleness_numbers import BASE, NAIVE, Curve, Interval, gap, interval, rows_of
+
+    page = import_module("staleness_page")
+
+# ---- the arms -----------------------------------------------------------------------------------
+
+
+def resolved(arm: str, lag: int = 8) -> RunConfig:
+    _, *flags = staleness.command(arm, lag, 1, Path("runs/one"))
+    return parse(flags, "train_async").config
+
+
+def difference(one: RunConfig, other: RunConfig) -> set[str]:
+    a, b = msgspec.structs.asdict(one), msgspec.structs.asdict(other)
+    return {name for name in a if a[name] != b[name]}
+
+
+def test_without_a_correction_the_arms_differ_in_the_lag_alone() -> None:
+    assert difference(resolved(BASE), resolved(NAIVE)) == {"num_rollout"}
+    assert not resolved(NAIVE).use_tis
+    lags = [staleness.command(arm, 8, 1, Path("one"))[0] for arm in (BASE, NAIVE)]
+    assert lags == ["0", "8"]
+
+
+@pytest.mark.parametrize("lag", [8, 16])
+@pytest.mark.parametrize("arm", ARMS)
+def test_all_score_the_same_iterations_and_nothing_runs_ahead(arm: str, lag: int) -> None:
+    config = resolved(arm, lag)
+    assert config.num_rollout == LAST + (0 if arm == BASE else lag)
+    assert (config.num_ahead, config.update_weights_interval) == (0, 1)
+    if arm != "age-mask":
+        assert config.staleness_bound >= staleness.lag_of(arm, lag)
+
+
+def test_every_arm_is_told_of_on_the_page() -> None:
+    assert page.ABOUT.keys() == ARMS.keys()
+
+
+def test_the_job_is_the_frozen_one() -> None:
+    """Another digest is another job: its runs are made anew, on-policy and naive first."""
+    assert staleness.job_digest() == "4a095f94bc0f"
+
+
+def test_the_questions_are_the_first_of_the_held_out_ones() -> None:
+    env = load_env(str(resolved(NAIVE).env))
+    check_class(env)
+    (few,) = env.eval_tasks({}).values()
+    assert few == SearchR1Env.eval_tasks({})["heldout"][:NUM_QUESTIONS]
+
+
+# ---- what is read of a run ----------------------------------------------------------------------
+
+
+def step(number: int, ages: list[int], ess: float | None) -> dict[str, Any]:
+    metrics: dict[str, float | None] = {"rollout/reward_mean": 0.25}
+    metrics |= dict.fromkeys(("train/ess_sequence/age_8", "train/log_ratio_m2/age_8"), ess)
+    histograms = {"train/age_histogram": [list(range(len(ages) + 1)), ages]}
+    return {"step": number, "metrics": metrics, "histograms": histograms}
+
+
+def scored(due: int, version: int, score: float) -> dict[str, Any]:
+    found = {"score": score, "n": 160, "failed": 0, "version_min": version, "version_max": version}
+    return {"step": due, "eval": {"heldout": found}}
+
+
+def run_of(lag: int) -> list[dict[str, Any]]:
+    """The lines of a run: the score of weights after i iterations is i / 100."""
+    lines = [scored(0, 0, 0.0)]
+    for number in range(1, LAST + lag + 1):
+        age = min(number - 1, lag)
+        lines.append(step(number, [0] * age + [100], 0.5 if age == 8 else None))
+        if number % 4 == 0:
+            version = max(number - lag, 0)
+            lines.append(scored(number, version, version / 100))
+    return lines
+
+
+def text(lines: list[dict[str, Any]]) -> str:
+    return "".join(json.dumps(line) + "\n" for line in lines)
+
+
+def test_scores_are_of_the_weights_that_answered() -> None:
+    for lag in (0, 8):
+        found = curve_of(text(run_of(lag)), NAIVE, lag, 3)
+        assert found.scores == {i: i / 100 for i in (0, *POINTS.scored)}
+        assert (found.arm, found.lag, found.seed) == (NAIVE, lag, 3)
+        assert len(found.rewards) == LAST + lag
+        assert found.ess == found.m2 == ([0.5] * LAST if lag else [])
+
+
+def test_a_score_that_came_an_iteration_late_stands_for_the_one_that_was_due() -> None:
+    lines = run_of(8)
+    (late,) = [i for i, line in enumerate(lines) if "eval" in line and line["step"] == 20]
+    lines[late] = scored(20, 13, 0.9)
+    assert curve_of(text(lines), NAIVE, 8, 1).scores[12] == 0.9
+    lines[late] = scored(20, 14, 0.9)
+    with pytest.raises(DataError, match=r"no score after \[12\]"):
+        curve_of(text(lines), NAIVE, 8, 1)
+
+
+def test_a_run_with_a_token_of_another_age_is_refused() -> None:
+    lines = run_of(8)
+    (at,) = [i for i, line in enumerate(lines) if "metrics" in line and line["step"] == 20]
+    lines[at] = step(20, [3, 0, 0, 0, 0, 0, 0, 0, 97], 0.5)
+    with pytest.raises(DataError, match="iteration 20: tokens by age"):
+        curve_of(text(lines), NAIVE, 8, 1)
+
+
+def test_a_run_that_is_not_whole_or_a_score_of_two_versions_is_refused() -> None:
+    with pytest.raises(DataError, match="iterations are"):
+        curve_of(text(run_of(8)[:-3]), NAIVE, 8, 1)
+    lines = run_of(8)
+    lines[-1]["eval"]["heldout"]["version_min"] = 31
+    with pytest.raises(DataError, match="no score of one version"):
+        curve_of(text(lines), NAIVE, 8, 1)
+
+
+def test_what_is_measured_is_kept_and_another_jobs_runs_are_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "curves.jsonl"
+    assert staleness.read_curves(path) == []
+    mine = [curve(arm, seed, 0.5) for seed in (2, 1) for arm in (NAIVE, BASE)]
+    for each in (*mine, msgspec.structs.replace(mine[0], job="another", seed=5)):
+        staleness.append(path, each)
+    found = staleness.read_curves(path)
+    assert [(c.arm, c.seed) for c in found] == [(BASE, 1), (BASE, 2), (NAIVE, 1), (NAIVE, 2)]
+    staleness.append(path, curve(NAIVE, 1, 0.75))
+    assert staleness.read_curves(path)[2].scores[4] == 0.75
+
+
+# ---- the numbers --------------------------------------------------------------------------------
+
+
+def curve(
+    arm: str, seed: int, score: float, lowest: float | None = None, ess: float = 0.5
+) -> Curve:
+    """The same score all along, but for one of the settled points."""
+    scores = dict.fromkeys((0, *POINTS.scored), score)
+    scores[POINTS.settled] = score if lowest is None else lowest
+    lag = 0 if arm == BASE else 8
+    kept = {} if arm == BASE else {"ess": [ess - 0.1, ess + 0.1]}
+    return Curve(arm=arm, lag=lag, seed=seed, scores=scores, job=staleness.job_digest(), **kept)  # type: ignore[arg-type]
+
+
+def test_student_has_the_quantiles_of_scipy() -> None:
+    t: Any = import_module("scipy.stats").t
+    for n in range(2, 11):
+        values = [float(i) for i in range(n)]
+        half = t.ppf(0.975, n - 1) * statistics.stdev(values) / n**0.5
+        found = interval(values)
+        assert found.high - found.mean == pytest.approx(half, rel=1e-3)
+        assert found.mean - found.low == pytest.approx(half, rel=1e-3)
+    with pytest.raises(ValueError, match="11 seeds"):
+        interval([0.0] * 11)
+
+
+def test_one_seed_has_no_bounds() -> None:
+    found = interval([0.5])
+    assert found == Interval(0.5, -math.inf, math.inf, 1)
+
+
+def test_a_gap_is_paired_by_seed() -> None:
+    """Seeds differ by 0.5, and the two arms by 0.1 in each: the interval has no width."""
+    found = gap({1: 0.2, 2: 0.7, 3: 0.9}, {1: 0.1, 2: 0.6})
+    assert found.mean == pytest.approx(0.1)
+    assert found.high - found.low == pytest.approx(0.0, abs=1e-9)
+    assert found.n == 2
+    assert gap({1: 0.2, 2: 0.4}, {1: 0.1, 2: 0.1}).mean == pytest.approx(0.2)
+    with pytest.raises(ValueError, match="no seed is in both"):
+        gap({1: 0.0}, {2: 0.0})
+
+
+def test_a_curve_has_a_mean_a_lowest_settled_point_and_an_end() -> None:
+    found = curve(NAIVE, 1, 0.8, lowest=0.0)
+    found.scores[4] = -9.0  # before the runs are settled
+    num = len(POINTS.scored)
+    assert found.mean(POINTS) == pytest.approx((0.8 * (num - 2) - 9.0) / num)
+    assert (found.lowest(POINTS), found.end(POINTS)) == (0.0, 0.8)
+    assert 0 not in POINTS.scored
+
+
+def bitten() -> list[Curve]:
+    return [
+        *(curve(BASE, seed, 0.7 + 0.01 * seed) for seed in (1, 2)),
+        *(curve(NAIVE, seed, 0.3 + 0.02 * seed, lowest=0.0, ess=0.4) for seed in (1, 2)),
+        *(curve("truncate", seed, 0.6 + 0.01 * seed) for seed in (1, 2)),
+        *(curve("clip-mu", seed, 0.5 + 0.01 * seed) for seed in (1, 2)),
+    ]
+
+
+def rows() -> dict[str, Row]:
+    return {row.metric: row for row in rows_of(bitten(), POINTS)}
+
+
+def test_what_is_asked_comes_first_and_is_read_off_the_uncorrected_arm() -> None:
+    found = rows()
+    assert list(found)[:3] == ["ess_age8", "ess_age8_low", "ess_age8_high"]
+    assert found["ess_age8"] == Row("ess_age8", 0.4, "share", "< 0.7")
+    share = (len(POINTS.scored) - 1) / len(POINTS.scored)
+    gaps = [0.71 - 0.32 * share, 0.72 - 0.34 * share]
+    assert found["naive_gap"].value == pytest.approx(statistics.fmean(gaps), abs=1e-4)
+    assert found["naive_gap_lowest"].value == pytest.approx(0.715)
+    assert found["naive_gap_low"].against == found["naive_gap_lowest_low"].against == "> 0"
+
+
+def test_the_best_correction_is_the_nearest_in_the_mean() -> None:
+    assert rows()["best_gap"] == Row("best_gap", 0.1, "share", "truncate")
+
+
+def test_each_arm_and_each_score_has_rows_of_its_own() -> None:
+    found = rows()
+    assert found["on-policy: mean"].value == pytest.approx(0.715)
+    assert found["truncate, lag 8: mean below on-policy"].value == pytest.approx(0.1)
+    assert "on-policy: mean below on-policy" not in found
+    assert found["naive, lag 8, seed 2: after 12"] == Row(
+        "naive, lag 8, seed 2: after 12", 0.0, "share"
+    )
+
+
+def test_one_seed_gives_means_without_bounds() -> None:
+    found = {row.metric for row in rows_of(bitten()[:1] + bitten()[2:3], POINTS)}
+    assert {"naive_gap", "ess_age8", "naive, lag 8: mean"} <= found
+    assert not [name for name in found if name.endswith(("_low", "_high"))]
+
+
+# ---- the page -----------------------------------------------------------------------------------
+
+
+def result(curves: list[Curve]) -> dict[str, Any]:
+    made = [msgspec.structs.asdict(row) for row in rows_of(curves, POINTS)]
+    return {"machine": "a machine", "commits": ["0123456789ab", "ba9876543210"], "rows": made}
+
+
+def test_the_page_says_what_the_numbers_say() -> None:
+    shown = page.markdown(result(bitten()))
+    assert "Staleness harms the uncorrected loss here" in shown
+    assert "`truncate` is not enough: 0.10 (0.10 to 0.10) below `on-policy`" in shown
+    assert "| commits of the runs | 0123456789ab, ba9876543210 |" in shown
+    assert "| `on-policy` | fresh weights, no correction | 2 | 0.71" in shown
+    assert shown.index("| `on-policy`") < shown.index("| `naive`") < shown.index("| `truncate`")
+
+
+def test_the_page_does_not_claim_a_harm_that_is_not_shown() -> None:
+    curves = [curve(BASE, 1, 0.7), curve(BASE, 2, 0.5), curve(NAIVE, 1, 0.5), curve(NAIVE, 2, 0.6)]
+    shown = page.markdown(result([*curves, curve("truncate", 1, 0.7), curve("truncate", 2, 0.52)]))
+    assert "is not shown to harm" in shown
+    assert "`truncate` is within noise" in shown
+
+
+def test_the_picture_has_every_arm() -> None:
+    svg = ElementTree.fromstring(page.picture(result(bitten()), 8))
+    texts = ["".join(t.itertext()) for t in svg.iter("{http://www.w3.org/2000/svg}text")]
+    for arm in (BASE, NAIVE, "truncate", "clip-mu"):
+        assert any(shown.startswith(arm) for shown in texts)
+
+
+def test_bounds_print_with_their_mean() -> None:
+    assert str(page.Bounded(0.5, None, None)) == "0.50"
+    assert str(page.Bounded(0.5, 0.25, 0.75)) == "0.50 (0.25 to 0.75)"
+
+
+# ---- what was measured --------------------------------------------------------------------------
+
+
+def measured() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((RESULTS / "staleness.json").read_text())
+    return found
+
+
+def test_the_page_is_what_the_committed_numbers_make() -> None:
+    found = measured()
+    assert page.PAGE.read_text(encoding="utf-8") == page.markdown(found)
+    for lag in {arm.lag for arm in page.arms_of(found)} - {0}:
+        assert page.place_of(lag).read_text(encoding="utf-8") == page.picture(found, lag)
+
+
+def test_in_this_job_staleness_bites() -> None:
+    """Shown on the uncorrected loss alone, before any correction was run."""
+    values = {row["metric"]: row["value"] for row in measured()["rows"]}
+    assert values["ess_age8"] < 0.7
+    assert values["naive_gap_low"] > 0
+    assert values["naive_gap_lowest_low"] > 0
