@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from agentrl.algorithms.base import TERMS, Algorithm, credits_of
+from agentrl.algorithms.base import TERMS, Algorithm
 from agentrl.algorithms.grpo import STD_EPSILON, has_zero_std
 from agentrl.algorithms.normalization import Total
 from agentrl.algorithms.rows import LOG_RATIO_LIMIT, Row
@@ -45,7 +45,7 @@ class Opob(Algorithm):
         self._credits = {
             group.group: {
                 episode: float(np.mean(credit.value))
-                for episode, credit in zip(group.episodes, credits_of(self, group), strict=True)
+                for episode, credit in zip(group.episodes, self.credit(group), strict=True)
             }
             for group in header.groups
         }

@@ -23,6 +23,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("gspo", {**LENGTHS, "overlong_filter": True}),
     ("cispo", {**LENGTHS, "overlong_penalty_factor": 0.5}),
     ("rloo", {**LENGTHS, "overlong_filter": True, "overlong_penalty_factor": 3.0}),
+    ("opob", {**LENGTHS, "overlong_filter": True}),
     ("reinforce_plus_plus", {**LENGTHS, "overlong_filter": True, "normalize_advantages": True}),
     ("reinforce_plus_plus_baseline", {**LENGTHS, "normalize_advantages": True}),
 ]
