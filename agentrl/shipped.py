@@ -43,7 +43,7 @@ ALGORITHMS = Shelf(
     "agentrl.algorithms",
     frozenset(
         {"base", "corrections", "custom", "load", "mismatch", "policy_loss", "rows", "sft"}
-        | {"normalization", "overlong"}
+        | {"normalization", "overlong", "turn_rewards"}
     ),
     dash="_",
 )
