@@ -50,6 +50,10 @@ class Grpo(Algorithm):
             for advantages in turn_credits(group, self.values)
         ]
 
+    def teaches(self, reward: float) -> bool:
+        """Turns may differ where episodes do not."""
+        return self.cfg.reward_level == "turn" or super().teaches(reward)
+
     def values(self, rewards: Sequence[float]) -> Sequence[float]:
         if self.cfg.disable_rewards_normalization:
             return rewards
