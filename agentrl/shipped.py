@@ -51,7 +51,7 @@ ALGORITHMS = Shelf(
     "agentrl.algorithms",
     frozenset(
         {"base", "custom", "load", "mismatch", "normalization", "overlong", "policy_loss"}
-        | {"ratios", "rows", "sft"}
+        | {"ratios", "rows", "sft", "turn_rewards"}
     ),
     dash="_",
 )

@@ -179,10 +179,12 @@ class EpisodeFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     """What a worker says of an episode that nobody but the learner and people read: it goes through
     ledger and lease as it came. A fact is declared here, set where the report is made, and read.
 
-    `env`: the Env that was played, as `--env` names it.
+    `env`: the Env that was played, as `--env` names it. `turn_rewards`: what each turn earned, from
+    the first on; empty where all was earned with the last.
     """
 
     env: str = ""
+    turn_rewards: tuple[float, ...] = ()
 
 
 class EpisodeReport(msgspec.Struct, frozen=True, omit_defaults=True):

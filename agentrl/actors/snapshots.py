@@ -19,8 +19,8 @@ Save = Callable[[bytes], Awaitable[None]]
 class EpisodeSnapshot(msgspec.Struct, frozen=True):
     """An episode that waits for its next turn. `env`: what its Env made of itself; `columns`: of
     its tokens, one segment after the other, and `optional`: which of each segment's are beside
-    `COLUMNS`; reward and metrics as earned so far; `played_s`: seconds of its time that are
-    spent."""
+    `COLUMNS`; reward and metrics as earned so far, and `turn_rewards`, by turn; `played_s`: seconds
+    of its time that are spent."""
 
     env: bytes
     columns: list[bytes]
@@ -29,6 +29,7 @@ class EpisodeSnapshot(msgspec.Struct, frozen=True):
     calls_left: int | None
     played_s: float
     optional: list[tuple[Column, ...]] = []
+    turn_rewards: list[float] = []
 
     def encode(self) -> bytes:
         """As bytes."""

@@ -23,7 +23,7 @@ from agentrl.envs.row_tools import name_of
 from agentrl.errors import EngineError, EnvError, InfrastructureError, TextTooLongError
 from agentrl.tokens.formats.base import ChatFormat, ToolSchema
 from agentrl.tokens.transcript import Transcript
-from agentrl.types import EpisodeReport, Outcome, StopReason
+from agentrl.types import EpisodeFacts, EpisodeReport, Outcome, StopReason
 from agentrl.visible import message_of
 
 __all__ = ["MAX_ANSWER_CHARS", "Episode"]
@@ -57,6 +57,7 @@ class Episode:
         counted = ("tool_calls", "tool_errors", "retractions", "resampled_turns")
         self._metrics = dict.fromkeys(counted, 0.0)
         self._reward = 0.0
+        self._turn_rewards: list[float] = []
         self.reason = StopReason.ERROR
         self._offers_tools = self._reports_answer = False
         self._last_text = ""
@@ -90,6 +91,7 @@ class Episode:
         self._transcript.restore(saved.columns, saved.optional)
         self._budget.restore(saved.calls_left)
         self._reward = saved.reward
+        self._turn_rewards = list(saved.turn_rewards)
         self._metrics = saved.metrics | {"resumed_turns": float(self._transcript.num_turns)}
 
     async def run(self, env: Env) -> None:
@@ -117,6 +119,7 @@ class Episode:
             columns=self._transcript.save(),
             optional=self._transcript.optional,
             reward=self._reward,
+            turn_rewards=self._turn_rewards,
             metrics=dict(self._metrics),
             calls_left=self._budget.calls_left,
             played_s=self._attempt.played_s(),
@@ -189,12 +192,18 @@ class Episode:
         # a copy is checked anew: user code may have changed the Step since it was made
         step = msgspec.structs.replace(step)
         self._reward += step.reward
+        self._turn_rewards.append(step.reward)
         self._count(step.metrics)
         return step
 
     def _count(self, metrics: dict[str, float]) -> None:
         for name, value in metrics.items():
             self._metrics[name] = self._metrics.get(name, 0.0) + value
+
+    def _early_rewards(self) -> tuple[float, ...]:
+        """Of all turns, if one before the last has earned something."""
+        last = self._transcript.num_turns - 1
+        return tuple(self._turn_rewards) if any(self._turn_rewards[:last]) else ()
 
     def run_out_of_time(self) -> None:
         """The deadline has cut it: a truncation, if anything was sampled.
@@ -233,6 +242,7 @@ class Episode:
             metrics=self._metrics | {"truncated": truncated} | metrics,
             wall_s=wall_s,
             answer=sendable_text(self._last_text, MAX_ANSWER_CHARS) if self._reports_answer else "",
+            facts=EpisodeFacts(turn_rewards=self._early_rewards()),
         )
         return PlayedEpisode(report, self._transcript.columns())
 

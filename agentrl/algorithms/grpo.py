@@ -7,7 +7,10 @@ from typing import Any
 import msgspec
 
 from agentrl.algorithms.base import TERMS, Algorithm
+from agentrl.algorithms.rows import Credit
+from agentrl.algorithms.turn_rewards import turn_credits
 from agentrl.config.run import RunConfig
+from agentrl.types import GroupRows
 
 __all__ = ["STD_EPSILON", "Grpo", "has_zero_std"]
 
@@ -21,12 +24,13 @@ class Grpo(Algorithm):
     GRPO: Shao et al. 2024, DeepSeekMath, section 4.1.2, https://arxiv.org/abs/2402.03300. Without
     the division (`--disable-grpo-std-normalization`): Dr.GRPO, Liu et al. 2025,
     https://arxiv.org/abs/2503.20783. `--disable-rewards-normalization` takes the rewards. A group
-    of equal rewards, as any group of one, has advantage exactly 0.
+    of equal rewards, as any group of one, has advantage exactly 0. `--reward-level turn` compares
+    what turns earned (`turn_rewards`).
     """
 
     reads = TERMS | {
         *("disable_grpo_std_normalization", "disable_rewards_normalization"),
-        "eps_clip_c",
+        *("eps_clip_c", "reward_level"),
     }
 
     def __init__(self, cfg: RunConfig, args: Any) -> None:
@@ -37,6 +41,18 @@ class Grpo(Algorithm):
             " group of one is 0)"
         )
         self.needs = msgspec.structs.replace(self.needs, min_group=least, min_group_advice=advice)
+
+    def credit(self, group: GroupRows) -> Sequence[Credit]:
+        if self.cfg.reward_level == "episode":
+            return super().credit(group)
+        return [
+            Credit(advantages, skip=not any(advantages) and not self._has_other_terms)
+            for advantages in turn_credits(group, self.values)
+        ]
+
+    def teaches(self, reward: float) -> bool:
+        """Turns may differ where episodes do not."""
+        return self.cfg.reward_level == "turn" or super().teaches(reward)
 
     def values(self, rewards: Sequence[float]) -> Sequence[float]:
         if self.cfg.disable_rewards_normalization:

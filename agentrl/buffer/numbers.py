@@ -24,7 +24,8 @@ __all__ = [
 
 def report_defect(report: EpisodeReport) -> str | None:
     """Why the numbers of a report cannot be taken, or None."""
-    for reward in (report.reward, *(meta.reward for meta in report.trajectories)):
+    of_parts = (*(meta.reward for meta in report.trajectories), *report.facts.turn_rewards)
+    for reward in (report.reward, *of_parts):
         if found := reward_defect(reward):
             return f"its reward is {found}"
     for name, value in report.metrics.items():
@@ -47,7 +48,8 @@ def with_time(report: EpisodeReport) -> EpisodeReport:
 
 def without_numbers(report: EpisodeReport) -> EpisodeReport:
     """The report of an attempt that failed, whose numbers count for nothing."""
-    return msgspec.structs.replace(report, reward=0.0, metrics={})
+    facts = msgspec.structs.replace(report.facts, turn_rewards=())
+    return msgspec.structs.replace(report, reward=0.0, metrics={}, facts=facts)
 
 
 def rewards_defect(rewards: Sequence[float]) -> str | None:

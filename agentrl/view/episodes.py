@@ -63,7 +63,8 @@ class Trajectory(msgspec.Struct, frozen=True):
 class Episode(msgspec.Struct, frozen=True):
     """An episode and its group. `judged`: the reward that was trained, None before the verdict or
     when it is not done. `advantage`: what the objective makes of it among its group's, with which
-    each sampled token is trained; None where there is no reward, or dialogues are imitated."""
+    each sampled token is trained; None where there is no reward, dialogues are imitated, or turns
+    have advantages of their own."""
 
     group: GroupRow
     row: EpisodeRow
@@ -173,7 +174,8 @@ def _judged(
         ],
         stop_reasons=[row.stop_reason or StopReason.ERROR for row in done],
     )
-    return zip(rewards, (credit.value for credit in credits_of(algorithm, rows)), strict=True)
+    values = (credit.value for credit in credits_of(algorithm, rows))
+    return zip(rewards, (None if isinstance(v, tuple) else v for v in values), strict=True)
 
 
 def _with_columns(episode: Episode, folder: Path, on_disk: set[int], lineage: Lineage) -> Episode:

@@ -88,6 +88,7 @@ VALUES: dict[str, str] = {
     "kl_coef": "0.1",
     "gamma": "0.9",
     "loss_length": "64",
+    "reward_level": "turn",
     "overlong_max_length": "40",
     "overlong_buffer_length": "30",
     "overlong_penalty_factor": "0.5",

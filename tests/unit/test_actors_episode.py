@@ -142,6 +142,25 @@ async def test_a_tool_call_is_run_and_its_answer_scored() -> None:
     assert report.trajectories[0].versions == [(1, by_turn[0]), (2, by_turn[1])]
 
 
+class Paying(Doubler):
+    """Pays for each turn: 0.5, then as `score` says."""
+
+    async def step(self, turn: AssistantTurn) -> Step:
+        step = await super().step(turn)
+        step.reward += 0.5 * (turn.index == 0)
+        return step
+
+
+async def test_what_a_turn_earned_before_the_last_is_told_by_turn() -> None:
+    played = await play(Paying, ScriptedClient(CALL, CALL, "42<|im_end|>"))
+    assert played.report.reward == 1.5
+    assert played.report.facts.turn_rewards == (0.5, 0.0, 1.0)
+    at_the_end = await play(Paying, ScriptedClient("42<|im_end|>"))
+    assert (at_the_end.report.reward, at_the_end.report.facts.turn_rewards) == (1.5, ())
+    usual = await play(Doubler, ScriptedClient(CALL, "42<|im_end|>"))
+    assert (usual.report.reward, usual.report.facts.turn_rewards) == (1.0, ())
+
+
 class Unlike(Doubler):
     """Rewards evaluations otherwise; a fresh one finds the same."""
 

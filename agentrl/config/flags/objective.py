@@ -111,6 +111,13 @@ class ObjectiveFlags(LearnerFlags, frozen=True, kw_only=True):
             "number of tokens that an episode may sample (default: off)"
         ),
     ] = None
+    reward_level: Annotated[
+        Literal["episode", "turn"],
+        _flag(
+            "what a token is credited with: the reward of its episode, or those of its turn and of "
+            "the turns after it, as the Env gave them with each Step"
+        ),
+    ] = "episode"
     overlong_max_length: Annotated[
         Count | None,
         _flag(

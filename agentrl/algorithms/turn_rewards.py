@@ -1,0 +1,54 @@
+"""`--reward-level turn`: what each turn earned, and what follows from it for its tokens.
+
+Pure, from the lease header alone: `EpisodeFacts.turn_rewards` has what the Env gave with each step.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+from agentrl.algorithms.rows import num_turns
+from agentrl.errors import DataError
+from agentrl.types import EpisodeFacts, GroupRows
+
+__all__ = ["by_turn", "turn_credits"]
+
+
+def by_turn(group: GroupRows) -> list[list[float]]:
+    """Rewards of each episode's turns, which add up to the episode's: what the judge, or a penalty
+    for length, made of it beyond what its steps earned belongs to the last turn."""
+    facts = group.facts or [EpisodeFacts()] * len(group.episodes)
+    if len(facts) != len(group.episodes):
+        raise DataError(
+            f"group {group.group} has {len(group.episodes)} episodes and facts of {len(facts)}: "
+            "the lease header is damaged"
+        )
+    found = []
+    for reward, fact, num in zip(group.rewards, facts, num_turns(group), strict=True):
+        turns = list(fact.turn_rewards)
+        if len(turns) > max(1, num):
+            raise DataError(
+                f"group {group.group}: an episode of {num} turns has {len(turns)} turn rewards: "
+                "the lease header is damaged"
+            )
+        turns += [0.0] * (max(1, num) - len(turns))
+        turns[-1] += reward - math.fsum(turns)
+        found.append(turns)
+    return found
+
+
+def turn_credits(
+    group: GroupRows, values: Callable[[Sequence[float]], Sequence[float]]
+) -> list[tuple[float, ...]]:
+    """The advantages of each episode's turns: `values` compares the rewards of all turns of the
+    group, and a turn has the sum of its own value and those of the turns after it.
+
+    GRPO with process supervision: Shao et al. 2024, DeepSeekMath, section 4.1.3,
+    https://arxiv.org/abs/2402.03300; a turn is a step there.
+    """
+    rewards = by_turn(group)
+    compared = iter(values([reward for turns in rewards for reward in turns]))
+    found = []
+    for turns in rewards:
+        own = [next(compared) for _ in turns]
+        found.append(tuple(math.fsum(own[turn:]) for turn in range(len(own))))
+    return found
