@@ -103,11 +103,18 @@ def test_flags_of_training_are_refused(argv: list[str], said: str) -> None:
 # ---- --load -------------------------------------------------------------------------------------
 
 
+def checkpoint(folder: Path) -> None:
+    """What a folder with a checkpoint is known by."""
+    place = folder / "iteration_0000010"
+    place.mkdir(parents=True)
+    (place / "manifest.json").touch()
+
+
 def test_load_of_a_run_is_of_its_checkpoints(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    (run / "recovery" / "iteration_0000010").mkdir(parents=True)
+    checkpoint(run / "recovery")
     assert resolve("--env", "x", "--load", str(run)).load == str(run / "recovery")
-    (tmp_path / "kept" / "iteration_0000010").mkdir(parents=True)
+    checkpoint(tmp_path / "kept")
     write_config(run / "config.toml", resolve("--env", "x", "--save", str(tmp_path / "kept")))
     assert resolve("--env", "x", "--load", str(run)).load == str(tmp_path / "kept")
 
@@ -116,7 +123,7 @@ def test_load_of_a_folder_of_checkpoints_is_of_that_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "kept" / "iteration_0000010").mkdir(parents=True)
+    checkpoint(tmp_path / "kept")
     (tmp_path / "kept" / "recovery").mkdir()
     assert resolve("--env", "x", "--load", "kept").load == str(tmp_path / "kept")
 
