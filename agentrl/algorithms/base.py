@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from agentrl.algorithms.normalization import Total, normalize
 from agentrl.algorithms.overlong import shaped, unfiltered
+from agentrl.algorithms.regions.base import Region
 from agentrl.algorithms.regions.load import load_regions
 from agentrl.algorithms.rows import TAKEN, Credit, MicroBatch, Outputs, Row, Trained
 from agentrl.bounds import reward_defect
@@ -103,6 +104,7 @@ class Algorithm:
     #: flags say for the loss of `policy_loss`, and False for a loss that a subclass wrote.
     loss_vanishes: ClassVar[bool | None] = None
     needs: Needs
+    regions: tuple[Region, ...] = ()
 
     def __init__(self, cfg: RunConfig, args: Any) -> None:
         self.cfg = cfg
