@@ -12,6 +12,8 @@ from torch import Tensor
 
 from agentrl.algorithms.load import load_algorithm
 from agentrl.algorithms.rows import LossFn, MicroBatch, Outputs
+from agentrl.config import answers
+from agentrl.config.command_line import read_flags
 from agentrl.config.learner_memory import learner_bytes
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
@@ -308,6 +310,22 @@ def test_logits_of_scored_labels_alone_give_the_same_step(
     results = [backend.step("policy", batches, pg_loss) for batches in steps]
     assert [result.grad_norm for result in results] == pytest.approx(norms, abs=1e-4)
     assert worst(dict(backend.hf_tensors()), wanted) < 1e-4
+
+
+@pytest.mark.parametrize("name", ["qwen3", "qwen3-moe"])
+def test_a_learner_draws_nothing_at_random(
+    name: str, hf_model: Any, packed: Any, pg_loss: LossFn, open_backend: Open
+) -> None:
+    from agentrl.learner.megatron import rng  # megatron-core is imported behind MegatronBackend
+
+    backend = open_backend(hf_model(name)[1])
+    batches = [packed([30, 7], 1), packed([19], 2)]
+    before = rng.capture()
+    backend.run("policy", batches)
+    backend.step("policy", batches, pg_loss)
+    assert rng.capture() == before
+    (note,) = answers.notes(read_flags(["--no-load-rng"]).asked)
+    assert note.startswith("--no-load-rng: not needed: the learner draws nothing at random")
 
 
 @pytest.mark.parametrize("name", ["qwen3-prime", "qwen3-tied-prime"])
