@@ -13,7 +13,8 @@ A finished run is one line of `OUTPUT/curves.jsonl`, written at once; with `--re
 is not run again, so that arms and seeds can be measured in parts. Without it, and without `--page`,
 the folder is set aside first. At the end all that is there is reported, and
 `scripts/staleness/staleness_page.py` writes `docs/results/staleness.md` from it; `--page` does this
-alone.
+alone. The lines are then kept beside the results (`KEPT`), and `--resume` in a clone that has no
+OUTPUT goes on from there.
 """
 
 import argparse
@@ -87,6 +88,7 @@ ARMS: dict[str, Arm] = {
     "age-mask": Arm(("--no-use-tis",), trained=0.5),
 }
 LAG = 8
+KEPT = RESULTS / "staleness_curves.jsonl"
 
 
 def lag_of(arm: str, lag: int) -> int:
@@ -244,16 +246,20 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def main() -> int:
     options = parse()
     output: Path = options.output.absolute()
+    if not options.page and not options.resume:
+        set_aside(output)
+    output.mkdir(parents=True, exist_ok=True)
+    path = output / "curves.jsonl"
+    if (options.page or options.resume) and not path.exists() and KEPT.exists():
+        shutil.copyfile(KEPT, path)
     if not options.page:
-        if not options.resume:
-            set_aside(output)
-        output.mkdir(parents=True, exist_ok=True)
         try:
             measure_all(options.arms, options.seeds, options.lag, output)
         except DataError as error:
             print(error, file=sys.stderr)
             return error.exit_code
-    curves = read_curves(output / "curves.jsonl")
+    curves = read_curves(path)
+    KEPT.write_bytes(b"".join(msgspec.json.encode(curve) + b"\n" for curve in curves))
     result = report("staleness", rows_of(curves, POINTS))
     # runs are measured in parts, and the code may have grown between two of them
     result["commits"] = list(dict.fromkeys(curve.commit for curve in curves))
