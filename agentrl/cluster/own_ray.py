@@ -24,6 +24,14 @@ _AT_IMPORT: Environment = {
     "RAY_AUTH_MODE": "token",
 }
 
+#: What the run's own Ray is told, unless the user's environment says it.
+_DEFAULTS: Environment = {
+    # Ray's 15 would leave a learner and its engines a fiftieth of a machine that is shared.
+    "RAY_worker_niceness": "0",
+    # Seconds that a node may take to start. Ray's 30 are too few beside 30 busy processes.
+    "RAY_gcs_server_port_wait_time_s": "120",
+}
+
 
 def import_ray() -> None:
     """Import Ray as the run's own needs it, before user code imports it otherwise."""
@@ -38,6 +46,7 @@ def own_ray(folder: Path) -> Iterator[Environment]:
     token = folder / "auth_token"
     _write_token(token)
     ours = {
+        **{name: os.environ.get(name, value) for name, value in _DEFAULTS.items()},
         **_AT_IMPORT,
         "RAY_AUTH_TOKEN": None,  # it would win over the file
         "RAY_AUTH_TOKEN_PATH": str(token),

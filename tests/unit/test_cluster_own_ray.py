@@ -54,6 +54,16 @@ def test_the_users_words_to_ray_come_back_when_the_runs_own_has_ended(
     assert dict(os.environ) == environment
 
 
+def test_the_runs_own_ray_is_no_nicer_than_other_programs_unless_the_user_says_so(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with own_ray(tmp_path / "run"):
+        assert os.environ["RAY_worker_niceness"] == "0"
+    monkeypatch.setenv("RAY_worker_niceness", "5")
+    with own_ray(tmp_path / "run"):
+        assert os.environ["RAY_worker_niceness"] == "5"
+
+
 def test_every_cluster_of_one_program_has_the_same_token(home: Path, tmp_path: Path) -> None:
     """Ray keeps the first one that it reads."""
     tokens = set()
