@@ -128,10 +128,19 @@ CONDITIONS = {
         "only --overlong-buffer-length takes something from long episodes; give it as well, or "
         "leave this out",
     ),
+    "group_rewards": Condition(
+        lambda config: config.custom_reward_post_process_path is None,
+        "--custom-reward-post-process-path says what episodes earned, in place of that; give one "
+        "of the two",
+    ),
     "group_statistics": Condition(
-        lambda config: not config.disable_rewards_normalization,
-        "--disable-rewards-normalization takes rewards as they are, and nothing is divided; give "
-        "one of the two",
+        lambda config: (
+            not config.disable_rewards_normalization
+            and config.custom_reward_post_process_path is None
+        ),
+        "--disable-rewards-normalization takes rewards as they are, and "
+        "--custom-reward-post-process-path makes of them what it likes: nothing is divided; give "
+        "one of these alone",
     ),
     "decay": Condition(
         lambda config: config.lr_decay_style != "constant",
