@@ -9,6 +9,7 @@ from collections.abc import Callable
 import msgspec
 
 from agentrl.config.run import RunConfig
+from agentrl.shipped import ALGORITHMS
 
 __all__ = ["CONDITIONS", "ROW_ENVS", "Condition"]
 
@@ -122,6 +123,15 @@ CONDITIONS = {
         "no effect without --use-kl-loss, nor under a custom loss; give --use-kl-loss as well to "
         "measure the KL, and to add it to the loss",
         is_noted=True,
+    ),
+    "reference": Condition(
+        lambda config: (
+            config.use_kl_loss
+            or config.kl_coef != 0
+            or config.advantage_estimator not in ALGORITHMS.places
+        ),
+        "there is no reference without --use-kl-loss or --kl-coef; give one of them, or leave this "
+        "out",
     ),
     "overlong_penalty": Condition(
         lambda config: config.overlong_buffer_length is not None,

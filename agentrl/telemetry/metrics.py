@@ -132,9 +132,7 @@ _DECLARED = (
     # ---- train: the optimizer steps of an iteration ----
     Metric("train/loss", "loss", "objective, mean over the steps", "sum"),
     Metric("train/pg_loss", "loss", "policy-gradient part of the objective", "sum"),
-    Metric(
-        "train/kl_loss", "nats", "KL penalty to the initial weights, before its coefficient", "sum"
-    ),
+    Metric("train/kl_loss", "nats", "KL penalty to the reference, before its coefficient", "sum"),
     Metric("train/kl_first", "nats", "KL penalty at the first step of the iteration"),
     Metric("train/nll", "nats", "negative log-likelihood of a demonstrated token", "mean"),
     Metric("train/custom_*", "any", "what a custom loss sums, mean over the steps", "sum"),

@@ -265,6 +265,7 @@ UNMET: list[tuple[str, str]] = [
     ("custom_tis_function_path", "--use-rollout-logprobs"),
     ("use_rollout_logprobs", _LOSS),
     ("use_unbiased_kl", ""),
+    ("ref_update_interval", ""),
     ("overlong_max_length", ""),
     ("overlong_penalty_factor", ""),
     ("calculate_per_token_loss", "--loss-length 64"),
