@@ -52,6 +52,7 @@ ALGORITHMS = Shelf(
     frozenset(
         {"base", "custom", "load", "mismatch", "normalization", "overlong", "penalties"}
         | {"policy_loss", "ratios", "rows", "sft", "turn_rewards"}
+        | {"correction", "custom_advantages", "custom_rewards", "slime_hooks"}
     ),
     dash="_",
 )

@@ -23,6 +23,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from agentrl.algorithms.correction import load_correction
 from agentrl.algorithms.normalization import Total, normalize
 from agentrl.algorithms.overlong import shaped, unfiltered
 from agentrl.algorithms.penalties import kl_penalty
@@ -46,11 +47,12 @@ __all__ = ["TERMS", "Algorithm", "Needs", "NoArgs", "Total", "credits_of"]
 TERMS = frozenset(
     {"calculate_per_token_loss", "loss_length", "normalize_advantages", "entropy_coef"}
     | {"eps_clip", "eps_clip_high", "use_rollout_logprobs"}
-    | {"use_tis", "tis_mode", "tis_level", "tis_clip", "tis_clip_low"}
+    | {"use_tis", "tis_mode", "tis_level", "tis_clip", "tis_clip_low", "custom_tis_function_path"}
     | {"trust_region", "use_opsm", "opsm_delta"}
     | {"use_kl_loss", "kl_loss_coef", "kl_loss_type", "use_unbiased_kl"}
     | {"overlong_max_length", "overlong_buffer_length", "overlong_penalty_factor"}
     | {"overlong_filter", "use_opd", "opd_kl_coef"}
+    | {"custom_reward_post_process_path", "custom_advantage_function_path"}
 )
 
 
@@ -114,6 +116,7 @@ class Algorithm:
         self.cfg = cfg
         self.args = args
         self.regions = load_regions(cfg)
+        self.correction = load_correction(cfg)
         passes = {"reference"} if cfg.use_kl_loss else set()
         if any(region.of_iteration for region in self.regions):
             passes.add("prox")
@@ -186,9 +189,13 @@ class Algorithm:
         """Give every row the columns that the loss reads, float32; once for each iteration."""
         for row in rows:
             row.columns["advantages"] = self.token_advantages(row)
-            if self.cfg.use_opd:
-                penalty_L = kl_penalty(self.cfg, row, self.cfg.opd_kl_coef, "teacher")
-                row.columns["advantages"] += penalty_L.astype(np.float32)
+        self.adjust(rows, total)
+
+    def adjust(self, rows: Sequence[Row], total: Total) -> None:
+        """What flags make of any advantages: less the distance to a teacher, then normalized."""
+        for row in rows if self.cfg.use_opd else ():
+            penalty_L = kl_penalty(self.cfg, row, self.cfg.opd_kl_coef, "teacher")
+            row.columns["advantages"] += penalty_L.astype(np.float32)
         if self.cfg.normalize_advantages:
             normalize(rows, total)
 
@@ -212,7 +219,7 @@ class Algorithm:
         reciprocal. What it measured, by metric name without `train/`. Keeps no state."""
         from agentrl.algorithms.policy_loss import policy_loss
 
-        return policy_loss(self.cfg, batch, out, self.objective, self.regions)
+        return policy_loss(self.cfg, batch, out, self.objective, self.regions, self.correction)
 
     def objective(self, trained: Trained) -> tuple[Tensor, Tensor]:
         """What to maximise, for each trained token, and where a clip was active. Called by the

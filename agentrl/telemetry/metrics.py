@@ -132,9 +132,7 @@ _DECLARED = (
     # ---- train: the optimizer steps of an iteration ----
     Metric("train/loss", "loss", "objective, mean over the steps", "sum"),
     Metric("train/pg_loss", "loss", "policy-gradient part of the objective", "sum"),
-    Metric(
-        "train/kl_loss", "nats", "KL penalty to the initial weights, before its coefficient", "sum"
-    ),
+    Metric("train/kl_loss", "nats", "KL penalty to the reference, before its coefficient", "sum"),
     Metric(
         "train/opd_reverse_kl",
         "nats",
@@ -157,7 +155,18 @@ _DECLARED = (
         "trained tokens whose ratio to the engine left its bounds (--tis-clip)",
         "mean",
     ),
-    Metric("train/dropped", "share", "trained tokens that a trust region dropped", "mean"),
+    Metric(
+        "train/dropped",
+        "share",
+        "trained tokens that a trust region, or a correction of the user's, dropped",
+        "mean",
+    ),
+    Metric(
+        "train/correction/*",
+        "any",
+        "what --custom-tis-function-path measures, mean over trained tokens",
+        "mean",
+    ),
     Metric("train/ess", "share", "effective sample size of pi / mu of trained tokens", "ess"),
     Metric("train/ess/*", "share", "the same for tokens of one age", "ess"),
     Metric("train/ess_sequence", "share", "effective sample size of pi / mu of sequences", "ess"),

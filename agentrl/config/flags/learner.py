@@ -86,6 +86,16 @@ class LearnerFlags(AsynchronyFlags, frozen=True, kw_only=True):
             holds="folder",
         ),
     ] = None
+    ref_update_interval: Annotated[
+        Count | None,
+        _trained(
+            "iterations after which the reference takes over the weights of the policy, again and "
+            "again (default: it stays --ref-load)",
+            modes=POLICY,
+            on_resume=STATE,
+            needs="reference",
+        ),
+    ] = None
     save_hf: Annotated[
         str | None,
         _trained(

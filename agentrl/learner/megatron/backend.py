@@ -140,6 +140,7 @@ class MegatronBackend:
         self._model = wrap_model(model, self._config, self._settings)
         self._replay = Replay(model, self._routes)
         self._models: dict[str, Any] = {"policy": self._model, **frozen}
+        self._renewed = {n: one for n, one in frozen.items() if cfg.ref_update_interval is not None}
         if self._settings.overlap_grad_reduce:
             self._config.no_sync_func = self._model.no_sync
         self._optimizer = Optimizer(cfg, self._settings, self._model, total_steps)
@@ -205,6 +206,11 @@ class MegatronBackend:
                 bias.copy_(before)
         return StepResult(skipped=skipped, grad_norm=grad_norm, lr=lr, metrics=metrics)
 
+    def renew(self, model: str) -> None:
+        """See `TrainBackend.renew`."""
+        self._finish_gathering()
+        self._models[model].load_state_dict(self._model.module.state_dict())
+
     def hf_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """See `TrainBackend.hf_tensors`."""
         self._finish_gathering()
@@ -229,12 +235,12 @@ class MegatronBackend:
     def save_state(self, directory: Path) -> None:
         """See `TrainBackend.save_state`."""
         self._finish_gathering()
-        state.save(directory, self._model.module, self._optimizer)
+        state.save(directory, self._model.module, self._optimizer, self._renewed)
 
     def load_state(self, directory: Path) -> None:
         """See `TrainBackend.load_state`."""
         self._finish_gathering()
-        state.load(directory, self._model.module, self._optimizer)
+        state.load(directory, self._model.module, self._optimizer, self._renewed)
 
     def broadcast_bytes(self, data: bytes | None) -> bytes:
         """See `TrainBackend.broadcast_bytes`."""
