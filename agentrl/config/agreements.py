@@ -65,14 +65,15 @@ def on_differences(
 ) -> Iterator[str]:
     """For a command line that is slime's (it gives a flag that only slime has): where the defaults
     of flags that it does not give are others here."""
-    slime = answers.rows("slime")
-    if not any(one.name in slime for one in asked):
+    slime, names = answers.rows("slime"), {one.name for one in asked}
+    if not any(name in slime for name in names):
         return
     yield "this command line is slime's: docs/from-slime.md tells where a meaning differs here"
     for remark in answers.remarks():
         is_meant = remark.when == "always" or (remark.when == "said") == (remark.field in said)
         holds = not remark.needs or CONDITIONS[remark.needs].holds(config)
-        if is_meant and holds and is_read(config, remark.field):
+        is_lacking = remark.lacks not in names
+        if is_meant and holds and is_lacking and is_read(config, remark.field):
             yield remark.text.replace("{value}", str(getattr(config, remark.field)))
 
 

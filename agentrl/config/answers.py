@@ -84,12 +84,14 @@ class FlagAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class Remark(msgspec.Struct, frozen=True):
     """What a user of slime is told at start of a default that is another one here, where the run
     reads `field`, and the user gives it, does not, or either. `{value}` in `text` is the field's;
-    `needs` names a condition (`conditions.py`) that must hold too."""
+    `needs` names a condition (`conditions.py`) that must hold too, `lacks` a flag of slime's that
+    must not be given."""
 
     field: str
     when: Literal["said", "unsaid", "always"]
     text: str
     needs: str = ""
+    lacks: str = ""
 
 
 class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -61,6 +61,10 @@ CONDITIONS = {
         f"only --env {' and '.join(ROW_ENVS)} read this; tell another environment about its rows "
         "with --env-args",
     ),
+    "turns": Condition(
+        lambda config: config.env != "single-turn",
+        "an episode of --env single-turn is one turn; leave this out",
+    ),
     "custom_reward": Condition(
         _has_reward,
         "only a reward of --custom-rm-path, under --env single-turn or tools, may be a dict; give "
@@ -157,11 +161,13 @@ CONDITIONS = {
     ),
     "decay": Condition(
         lambda config: config.lr_decay_style != "constant",
-        "--lr-decay-style constant never comes down; name another style, or leave this out",
+        "no effect: --lr-decay-style constant never comes down",
+        is_noted=True,
     ),
     "warmup": Condition(
         lambda config: config.lr_warmup_iters > 0 or config.lr_warmup_fraction is not None,
-        "there is no warm-up; give --lr-warmup-iters or --lr-warmup-fraction, or leave this out",
+        "no effect: there is no warm-up without --lr-warmup-iters or --lr-warmup-fraction",
+        is_noted=True,
     ),
     "wsd": Condition(
         lambda config: config.lr_decay_style == "WSD",
@@ -176,8 +182,9 @@ CONDITIONS = {
     "evaluation_sets": Condition(
         # Rows to train on bring none; an environment may.
         lambda config: bool(config.eval_prompt_data) or config.prompt_data is None,
-        "there is nothing to evaluate beside the rows of --prompt-data; name other rows with "
-        "--eval-prompt-data NAME FILE, or leave this out",
+        "no effect: there is nothing to evaluate beside the rows of --prompt-data; name other rows "
+        "with --eval-prompt-data NAME FILE",
+        is_noted=True,
     ),
     "evaluation_rows": Condition(
         lambda config: bool(config.eval_prompt_data) and config.env in ROW_ENVS,

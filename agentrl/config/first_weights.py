@@ -11,8 +11,9 @@ What is taken is said, and what is not there. An evaluation begins with what it 
 nothing else.
 
 A folder is passed over where it holds no checkpoint: none has a manifest, as in slime none is where
-Megatron's tracker file lacks. One that was whole and is damaged is refused, as it ends slime's run:
-weights that somebody named are not exchanged for others because a disk lost a byte. Nor is anything
+Megatron's tracker file lacks. One whose checkpoints were whole and are all damaged is refused, as
+it ends slime's run: weights that somebody named are not exchanged for others because a disk lost a
+byte. Where an older one of the same folder is whole, that is taken, and said. Nor is anything
 passed over in the folder that a run saves to: what lies there is its own past, and to begin anew
 beside it is for a person to say.
 """
@@ -221,8 +222,8 @@ def _taken(place: Path, content: _Content) -> str:
         return "the first weights and the optimizer are those of its newest checkpoint"
     return (
         f"the first weights and the optimizer are those of {kept.directory.name} of the run "
-        f"{kept.run_id}; a new run begins, whose iterations, tasks and learning rate count from "
-        "its own start"
+        f"{kept.run_id}, or of the newest before it that is whole; a new run begins, whose "
+        "iterations, tasks and learning rate count from its own start"
     )
 
 

@@ -25,15 +25,12 @@ def about_lengths(config: RunConfig, model: ModelSummary) -> Iterator[str]:
     evaluation = training if evaluation.tokens is None else evaluation
     for given in dict.fromkeys([evaluation] if config.mode == "eval" else [training, evaluation]):
         yield from _about_engines(config, given, limit)
-    sampled = _Length("--rollout-max-response-len", config.rollout_max_response_len)
     if config.mode == "policy":
         prompt = _Length("--rollout-max-prompt-len", config.rollout_max_prompt_len)
-        yield from _about_room(_shorter(training, limit), sampled, prompt)
+        yield from _about_room(_shorter(training, limit), prompt)
     if not config.is_supervised:
-        own = _Length("--eval-max-response-len", config.eval_max_response_len)
-        sampled = sampled if own.tokens is None and config.mode == "eval" else own
         prompt = _Length("--eval-max-prompt-len", config.eval_max_prompt_len)
-        yield from _about_room(_shorter(evaluation, limit), sampled, prompt)
+        yield from _about_room(_shorter(evaluation, limit), prompt)
 
 
 class _Length(NamedTuple):
@@ -66,15 +63,10 @@ def _about_engines(config: RunConfig, given: _Length, model: _Length) -> Iterato
         )
 
 
-def _about_room(context: _Length, sampled: _Length, prompt: _Length) -> Iterator[str]:
-    if context.tokens is None:
-        return
-    for (flag, tokens), what in ((sampled, "prompt"), (prompt, "turn")):
-        if tokens is not None and tokens >= context.tokens:
-            yield (
-                f"{flag} {tokens} leaves no room for a {what} within {context.flag} "
-                f"{context.tokens}; lower it below {context.tokens}"
-            )
+def _about_room(context: _Length, prompt: _Length) -> Iterator[str]:
+    (flag, tokens), (limit, most) = prompt, context
+    if tokens is not None and most is not None and tokens >= most:
+        yield f"{flag} {tokens} leaves no room for a turn within {limit} {most}; lower it below {most}"
 
 
 def _tokens(value: object) -> int | None:
@@ -88,6 +80,30 @@ def _tokens(value: object) -> int | None:
 
 def notes_on_lengths(config: RunConfig, model: ModelSummary) -> list[str]:
     """Lines for the user: nothing here keeps a run from starting."""
+    return [*_on_turns(config, model), *_on_micro_batches(config, model)]
+
+
+def _on_turns(config: RunConfig, model: ModelSummary) -> Iterator[str]:
+    """A turn is cut to what its prompt leaves of the context, as in slime."""
+    limit = _Length("the model's max_position_embeddings", model.max_context)
+    training = _Length("--rollout-max-context-len", config.rollout_max_context_len)
+    own = _Length("--eval-max-context-len", config.eval_max_context_len)
+    sampled = _Length("--rollout-max-response-len", config.rollout_max_response_len)
+    turns = [] if config.mode != "policy" else [(sampled, _shorter(training, limit))]
+    if not config.is_supervised:
+        given = _Length("--eval-max-response-len", config.eval_max_response_len)
+        given = sampled if given.tokens is None and config.mode == "eval" else given
+        turns.append((given, _shorter(training if own.tokens is None else own, limit)))
+    for (flag, tokens), (context, most) in turns:
+        if tokens is not None and most is not None and tokens > most:
+            yield (
+                f"{flag} {tokens}: a turn gets what its prompt leaves of {context} {most}, at most "
+                f"{most - 1}"
+            )
+
+
+def _on_micro_batches(config: RunConfig, model: ModelSummary) -> list[str]:
+    """An episode may be longer than a micro-batch."""
     limits = {
         "--rollout-max-context-len": config.rollout_max_context_len,
         "the model's max_position_embeddings": model.max_context,

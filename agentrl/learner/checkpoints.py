@@ -73,11 +73,17 @@ def require_covered(root: Path, newest: int, retired: int) -> None:
     """Raise ConfigError where the newest checkpoint (0: none) is older than what the buffer has let
     go: that can be trained by nobody again."""
     if retired > newest:
-        has = f"none newer than iteration {newest}" if newest else "no checkpoint"
+        has = f"none newer than iteration {newest} that is whole" if newest else "no checkpoint"
+        there = [path for iteration, path in iterations(root).items() if iteration >= retired]
+        advice = (
+            f"{there[-1].name} is there, and damaged: bring its files back from a copy"
+            if there
+            else "Name the folder that the run saved to with --save"
+        )
         raise ConfigError(
             f"--save {root} has {has}, and this run's leases up to {retired} are retired: their"
-            f" trajectories are gone, only a checkpoint of iteration {retired} or later goes on."
-            " Name the folder that the run saved to with --save"
+            f" trajectories are gone, only a checkpoint of iteration {retired} or later goes on. "
+            + advice
         )
 
 

@@ -79,17 +79,12 @@ def test_what_is_trained_may_not_be_cut_and_what_is_only_scored_may() -> None:
         ("--eval-top-k -2", "--eval-top-k cannot be '-2'"),
         ("--eval-top-k 0", "--eval-top-k 0 leaves no token to choose from"),
         ("--eval-max-response-len 0", "--eval-max-response-len cannot be '0'"),
-        ("--eval-max-response-len 4096", "--eval-max-response-len 4096 leaves no room for a promp"),
         ("--eval-max-context-len 1", "--eval-max-context-len cannot be '1'"),
         ("--eval-max-context-len 9999", "--eval-max-context-len 9999 is more than the model's"),
         ("--eval-max-prompt-len 0", "--eval-max-prompt-len cannot be '0'"),
         (
             "--eval-max-context-len 128 --eval-max-prompt-len 128",
             "--eval-max-prompt-len 128 leaves no room for a turn within --eval-max-context-len 128",
-        ),
-        (
-            "--rollout-max-context-len 128 --eval-max-response-len 128",
-            "--eval-max-response-len 128 leaves no room for a prompt within --rollout-max-context",
         ),
         (
             "--rollout-max-context-len 128 --eval-max-context-len 256 --sglang-context-length 200",
@@ -164,3 +159,20 @@ def test_the_old_default_in_a_file_is_nothing_that_somebody_said(tmp_path: Path)
     assert resolved(flags).eval_temperature == 0.0
     file.write_text("eval_temperature = 0.5\n")
     assert f"--eval-temperature (in {file}): there is nothing to evaluate" in refusal(flags)
+
+
+def test_a_turn_longer_than_its_context_gets_what_the_prompt_leaves_of_it() -> None:
+    said = "--rollout-max-response-len 8192: a turn gets what its prompt leaves of "
+    told = "\n".join(notes(f"{POLICY} --rollout-max-response-len 8192"))
+    assert f"{said}the model's max_position_embeddings 1024, at most 1023" in told
+    told = "\n".join(notes(f"{POLICY} --eval-max-response-len 4096 --eval-max-context-len 512"))
+    assert "--eval-max-response-len 4096: a turn gets what its prompt leaves of --eval-max" in told
+    assert "a turn gets" not in "\n".join(notes(POLICY))
+
+
+def test_what_is_said_of_evaluations_that_there_are_none_of_is_noted() -> None:
+    rows = f"--hf-checkpoint {MODEL} --n-samples-per-prompt 4 --num-rollout 1 --prompt-data"
+    told = notes(f"{rows} {__file__} --eval-top-p 1 --skip-eval-before-train")
+    assert any(
+        note.startswith("--eval-top-p, --skip-eval-before-train: no effect") for note in told
+    )

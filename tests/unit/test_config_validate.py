@@ -89,8 +89,6 @@ def test_a_sound_configuration_passes_without_a_note(good: RunConfig) -> None:
         ({"eval_prompt_data": ["a", "b", "c"]}, "has 3 words (a b c); it wants pairs"),
         ({"eval_prompt_data": ["a", __file__, "a", __file__]}, "names a twice"),
         ({"rollout_max_context_len": 2048}, "is more than the model's max_position_embeddings"),
-        ({"rollout_max_response_len": 1024}, "leaves no room for a prompt"),
-        ({"rollout_max_context_len": 64}, "leaves no room for a prompt"),
         ({"rollout_max_prompt_len": 1024}, "leaves no room for a turn"),
         (
             {"rollout_max_context_len": 512, "sglang": {"context_length": 256}},
