@@ -6,8 +6,8 @@ their advantages, in place of the estimator.
 
 It is called once for each iteration, after the passes. A row has its columns, of which `prox` are
 the log-probabilities at the start of the iteration (but under `--use-rollout-logprobs`), and
-`credit`, what the estimator says of its episode. `--normalize-advantages` is applied to what it
-gives. Every episode is computed, whatever it earned.
+`credit`, what the estimator says of its episode. `--use-opd` and `--normalize-advantages` are
+applied to what it gives. Every episode is computed, whatever it earned.
 
 Shape suffix: L = tokens of one trajectory.
 """
@@ -25,7 +25,7 @@ import numpy.typing as npt
 from agentrl.algorithms import slime_hooks
 from agentrl.algorithms.base import Algorithm, Needs
 from agentrl.algorithms.custom import named_as
-from agentrl.algorithms.normalization import Total, normalize
+from agentrl.algorithms.normalization import Total
 from agentrl.algorithms.rows import Credit, Row
 from agentrl.config.run import RunConfig
 from agentrl.errors import HookError
@@ -82,8 +82,7 @@ def with_advantages(estimator: type[Algorithm], function: _Function) -> type[Alg
         def advantages(self, rows: Sequence[Row], total: Total) -> None:
             for row, found_L in zip(rows, _given(function, self.cfg, rows), strict=True):
                 row.columns["advantages"] = found_L
-            if self.cfg.normalize_advantages:
-                normalize(rows, total)
+            self.adjust(rows, total)
 
     return named_as(estimator, CustomAdvantages)
 

@@ -112,6 +112,8 @@ def policy_loss(
         if cfg.kl_loss_coef != 0:
             loss = loss + cfg.kl_loss_coef * kl_loss
         found["kl_loss"] = kl_loss
+    if "teacher" in columns:
+        found["opd_reverse_kl"] = mean(trained.start_K - columns["teacher"][trained_K])
     found["loss"] = loss
     return loss, {name: value.detach().float() for name, value in found.items()}
 

@@ -114,6 +114,9 @@ CONDITIONS = {
         lambda config: _policy_loss(config) and config.use_opsm,
         "only --use-opsm reads this; give both or neither",
     ),
+    "opd": Condition(
+        lambda config: config.use_opd, "only --use-opd reads this; give both or neither"
+    ),
     "counted_tokens": Condition(
         lambda config: config.loss_length is None,
         "--loss-length divides by a constant, and no tokens are counted; give one of the two",

@@ -133,6 +133,12 @@ _DECLARED = (
     Metric("train/loss", "loss", "objective, mean over the steps", "sum"),
     Metric("train/pg_loss", "loss", "policy-gradient part of the objective", "sum"),
     Metric("train/kl_loss", "nats", "KL penalty to the reference, before its coefficient", "sum"),
+    Metric(
+        "train/opd_reverse_kl",
+        "nats",
+        "log pi - log pi_teacher of a trained token, at the start of the iteration (--use-opd)",
+        "mean",
+    ),
     Metric("train/kl_first", "nats", "KL penalty at the first step of the iteration"),
     Metric("train/nll", "nats", "negative log-likelihood of a demonstrated token", "mean"),
     Metric("train/custom_*", "any", "what a custom loss sums, mean over the steps", "sum"),

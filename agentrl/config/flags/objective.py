@@ -102,6 +102,16 @@ class ObjectiveFlags(LearnerFlags, frozen=True, kw_only=True):
             ge=0,
         ),
     ] = 0.0
+    use_opd: Annotated[
+        bool,
+        _flag(
+            "on-policy distillation: take log pi - log pi_teacher of each sampled token, times "
+            "--opd-kl-coef, from its advantage, whatever estimates that"
+        ),
+    ] = False
+    opd_kl_coef: Annotated[
+        float, _flag("weight of the distance to the teacher", needs="opd", ge=0)
+    ] = 1.0
     gamma: Annotated[float, _flag("discount of what later tokens earn", ge=0, le=1)] = 1.0
     disable_grpo_std_normalization: Annotated[
         bool,
