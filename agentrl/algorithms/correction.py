@@ -14,7 +14,7 @@ Shape suffix: K = trained tokens.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agentrl.algorithms import slime_hooks
@@ -47,6 +47,24 @@ def _of_trained(function: Callable[..., Any]) -> Correction:
     return weigh
 
 
+def icepop(
+    args: Any,
+    *,
+    pg_loss: Tensor,
+    train_log_probs: Sequence[Tensor],
+    rollout_log_probs: Sequence[Tensor],
+    loss_masks: Sequence[Tensor],
+    **others: Any,
+) -> tuple[Tensor, Sequence[Tensor], dict[str, Tensor]]:
+    """What `--tis-mode mask` does, for scripts that name slime's function: Ling Team 2025,
+    equations 1 and 2, https://arxiv.org/abs/2510.18855."""
+    import torch
+
+    ratio_R = (torch.cat(list(train_log_probs)) - torch.cat(list(rollout_log_probs))).exp()
+    inside_R = (ratio_R >= args.tis_clip_low) & (ratio_R <= args.tis_clip)
+    return pg_loss * ratio_R * inside_R, loss_masks, {"tis": ratio_R}
+
+
 CORRECTIONS: Kind[Correction] = hook(
     "weigh(trained)",
     [
@@ -56,7 +74,8 @@ CORRECTIONS: Kind[Correction] = hook(
     group="agentrl.corrections",
     noun="correction",
     flag="--custom-tis-function-path",
-    builtin={},
+    builtin={"icepop": f"{__name__}:icepop"},
+    synonyms={"slime.backends.megatron_utils.loss.icepop_function": "icepop"},
 )
 
 

@@ -6,8 +6,9 @@ their advantages, in place of the estimator.
 
 It is called once for each iteration, after the passes. A row has its columns, of which `prox` are
 the log-probabilities at the start of the iteration (but under `--use-rollout-logprobs`), and
-`credit`, what the estimator says of its episode. `--use-opd` and `--normalize-advantages` are
-applied to what it gives. Every episode is computed, whatever it earned.
+`credit`, what the estimator says of its episode. What it gives is then as any advantages are:
+`--use-opd` takes from it, and `--normalize-advantages` is applied. Every episode is computed,
+whatever it earned.
 
 Shape suffix: L = tokens of one trajectory.
 """
@@ -80,9 +81,12 @@ def with_advantages(estimator: type[Algorithm], function: _Function) -> type[Alg
             return True
 
         def advantages(self, rows: Sequence[Row], total: Total) -> None:
-            for row, found_L in zip(rows, _given(function, self.cfg, rows), strict=True):
-                row.columns["advantages"] = found_L
-            self.adjust(rows, total)
+            given = zip(rows, _given(function, self.cfg, rows), strict=True)
+            self._tokens = {row.trajectory.payload: found_L for row, found_L in given}
+            Algorithm.advantages(self, rows, total)
+
+        def token_advantages(self, row: Row) -> npt.NDArray[np.float32]:
+            return self._tokens[row.trajectory.payload]
 
     return named_as(estimator, CustomAdvantages)
 

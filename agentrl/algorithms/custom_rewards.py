@@ -64,16 +64,16 @@ def with_rewards(estimator: type[Algorithm], function: _Function) -> type[Algori
         def __init__(self, cfg: RunConfig, args: Any) -> None:
             super().__init__(cfg, args)
             self.needs = msgspec.structs.replace(self.needs, min_group=1, min_group_advice="")
-            self._given: dict[str, list[float]] = {}
+            self._earned: dict[str, list[float]] = {}
 
         def begin(self, header: LeaseHeader) -> None:
-            self._given = _processed(function, self.cfg, header.groups)
+            self._earned = _processed(function, self.cfg, header.groups)
             super().begin(header)
 
         def credit(self, group: GroupRows) -> Sequence[Credit]:
             return [
                 Credit(value, skip=value == 0 and not self._has_other_terms)
-                for value in self._given[group.group]
+                for value in self._earned[group.group]
             ]
 
         def teaches(self, reward: float) -> bool:

@@ -165,8 +165,9 @@ def _rollout_data(rows: Sequence[Row], spans: Sequence[slice]) -> dict[str, Any]
         "log_probs": cut("prox" if "prox" in columns else "mu"),
         "rollout_log_probs": cut("mu"),
     }
-    if "reference" in columns:
-        data["ref_log_probs"] = cut("reference")
+    for ours, theirs in (("reference", "ref_log_probs"), ("teacher", "teacher_log_probs")):
+        if ours in columns:
+            data[theirs] = cut(ours)
     return data
 
 

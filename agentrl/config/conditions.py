@@ -132,11 +132,7 @@ CONDITIONS = {
         is_noted=True,
     ),
     "reference": Condition(
-        lambda config: (
-            config.use_kl_loss
-            or config.kl_coef != 0
-            or config.advantage_estimator not in ALGORITHMS.places
-        ),
+        lambda config: config.has_reference or config.advantage_estimator not in ALGORITHMS.places,
         "there is no reference without --use-kl-loss or --kl-coef; give one of them, or leave this "
         "out",
     ),

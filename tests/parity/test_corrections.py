@@ -53,18 +53,26 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"tis_clip_low": 0.6, "tis_clip": 1.6},
         {"tis_mode": "mask", "tis_clip_low": 0.6, "tis_clip": 1.6},
     ),
+    "slime's icepop": (
+        {
+            "tis_clip_low": 0.6,
+            "tis_clip": 1.6,
+            "custom_tis_function_path": "slime.backends.megatron_utils.loss.icepop_function",
+        },
+        {"tis_mode": "mask", "tis_clip_low": 0.6, "tis_clip": 1.6},
+    ),
     "rejection": ({}, {"trust_region": ["token:0.5:2", "veto:0.02"]}),
 }
 
 
 def played(seed: int, name: str, function: str, **flags: Any) -> tuple[Batch, Watched]:
+    given: dict[str, Any] = {"custom_tis_function_path": f"{__name__}:{function}", **flags}
     cfg = RunConfig(
         advantage_estimator=name,
         num_steps_per_rollout=2,
         max_tokens_per_gpu=160,
         max_staleness=BOUND,
-        custom_tis_function_path=f"{__name__}:{function}",
-        **flags,
+        **given,
     )
     batch, backend = Batch(seed), Watched(seed)
     train_lease(batch.header, load_algorithm(cfg), backend, lineage(), batch.fetch)

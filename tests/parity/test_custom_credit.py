@@ -85,28 +85,27 @@ def shown(value: Any) -> str:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.parametrize("normalized", [False, True], ids=["as they are", "normalized"])
+@pytest.mark.parametrize(
+    "flags", [{}, {"normalize_advantages": True}, {"use_opd": True, "opd_kl_coef": 0.3}], ids=str
+)
 @pytest.mark.parametrize(("flag", "function", "formula"), CASES, ids=shown)
 def test_value_and_gradient_are_those_of_the_functions_formula(
     flag: str,
     function: Callable[..., Any],
     formula: Callable[[Seqs, Batch], None],
-    normalized: bool,
+    flags: dict[str, Any],
     seed: int,
 ) -> None:
-    cfg = RunConfig(
-        num_steps_per_rollout=2,
-        max_tokens_per_gpu=160,
-        max_staleness=BOUND,
-        normalize_advantages=normalized,
-        **{flag: f"{__name__}:{function.__name__}"},  # type: ignore[arg-type]
-    )
+    given = {flag: f"{__name__}:{function.__name__}", **flags}
+    cfg = RunConfig(num_steps_per_rollout=2, max_tokens_per_gpu=160, max_staleness=BOUND, **given)
     batch, backend = Batch(seed), Watched(seed)
     train_lease(batch.header, load_algorithm(cfg), backend, lineage(), batch.fetch)
     steps = [sequences(batch, backend, step) for step in range(2)]
     every = [seq for named in steps for _, seq in named]
     formula(every, batch)
-    if normalized:
+    if flags.get("use_opd"):
+        papers.distil(every, flags)
+    if flags.get("normalize_advantages"):
         trained = np.concatenate([seq.advantage[seq.mask] for seq in every])
         for seq in every:
             seq.advantage = (seq.advantage - np.mean(trained)) / np.std(trained, ddof=1)

@@ -140,7 +140,11 @@ class MegatronBackend:
         self._model = wrap_model(model, self._config, self._settings)
         self._replay = Replay(model, self._routes)
         self._models: dict[str, Any] = {"policy": self._model, **frozen}
-        self._renewed = {n: one for n, one in frozen.items() if cfg.ref_update_interval is not None}
+        self._renewed = {
+            name: frozen[name]
+            for name in frozen.keys() & {"reference"}
+            if cfg.ref_update_interval is not None
+        }
         if self._settings.overlap_grad_reduce:
             self._config.no_sync_func = self._model.no_sync
         self._optimizer = Optimizer(cfg, self._settings, self._model, total_steps)
@@ -256,7 +260,7 @@ class MegatronBackend:
 
     def close(self) -> None:
         """Leave the process groups, and let go of the models; again does nothing."""
-        for name in ("_model", "_models", "_optimizer", "_replay", "_weights"):
+        for name in ("_model", "_models", "_renewed", "_optimizer", "_replay", "_weights"):
             self.__dict__.pop(name, None)
         parallel.close_groups()
 
