@@ -66,7 +66,10 @@ def _about_engines(config: RunConfig, given: _Length, model: _Length) -> Iterato
 def _about_room(context: _Length, prompt: _Length) -> Iterator[str]:
     (flag, tokens), (limit, most) = prompt, context
     if tokens is not None and most is not None and tokens >= most:
-        yield f"{flag} {tokens} leaves no room for a turn within {limit} {most}; lower it below {most}"
+        yield (
+            f"{flag} {tokens} leaves no room for a turn within {limit} {most}; lower it below "
+            f"{most}"
+        )
 
 
 def _tokens(value: object) -> int | None:
