@@ -82,10 +82,12 @@ MODEL_FAMILIES = Shelf(
             "family",
             "headers",
             "latent",
+            "nested",
             "registry",
             "rope",
             "routes",
             "shapes",
+            "stacks",
         }
     ),
 )

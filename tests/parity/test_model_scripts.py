@@ -69,7 +69,8 @@ def run_of(config: dict[str, Any], directory: Path, make_hf_model: Any) -> RunCo
         describe_model(config, None, source="config.json")
     else:
         of_transformers = {"model_type": family.tiny["model_type"], "pad_token_id": None}
-        whole = {"max_position_embeddings": 128, **config, **of_transformers}
+        eyes = {key: family.tiny[key] for key in ("vision_config",) if key in family.tiny}
+        whole = {"max_position_embeddings": 128, **eyes, **config, **of_transformers}
         make_hf_model(whole, directory)
     run = RunConfig(actor_num_gpus_per_node=1, lr=1e-3, **given.values)
     open_model(directory, None).architecture.check(MegatronSettings.from_config(run))
