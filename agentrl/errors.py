@@ -8,6 +8,7 @@
     │   │   └── ProtocolVersionError         a whole frame of another protocol version
     │   ├── StoreError                       a stored payload or ledger row fails its checksum
     │   ├── EnvError                         user code (Env, tool, judge) raised
+    │   ├── HookError                        a function that a flag names gave what it may not
     │   ├── ChatError                        an agent's call to its model was refused
     │   ├── TextTooLongError                 a text of more tokens than a model can read
     │   ├── PromptTooLongError               a task whose first prompt does not fit
@@ -37,6 +38,7 @@ __all__ = [
     "FencedError",
     "FrameError",
     "HealthError",
+    "HookError",
     "InfrastructureError",
     "PeerLostError",
     "PromptTooLongError",
@@ -88,6 +90,10 @@ class StoreError(DataError):
 
 class EnvError(DataError):
     """User code (Env, tool, judge, filter) raised."""
+
+
+class HookError(DataError):
+    """A function that a flag names gave what it may not; the text ends with its line."""
 
 
 class ChatError(DataError):

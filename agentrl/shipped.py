@@ -50,8 +50,9 @@ class Shelf:
 ALGORITHMS = Shelf(
     "agentrl.algorithms",
     frozenset(
-        {"base", "custom", "load", "mismatch", "normalization", "overlong", "policy_loss"}
-        | {"ratios", "rows", "sft", "turn_rewards"}
+        {"base", "custom", "load", "mismatch", "normalization", "overlong", "penalties"}
+        | {"policy_loss", "ratios", "rows", "sft", "turn_rewards"}
+        | {"correction", "custom_advantages", "custom_rewards", "slime_hooks"}
     ),
     dash="_",
 )

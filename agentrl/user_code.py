@@ -37,6 +37,7 @@ __all__ = [
     "load",
     "load_file",
     "load_named",
+    "place_in",
     "unknown",
 ]
 
@@ -69,17 +70,18 @@ class Kind(Generic[T]):
 @dataclass(frozen=True)
 class Signature:
     """Positional parameters that a hook may take, and what makes of such a function the one that is
-    called here."""
+    called here. `keywords`: what it is called with by name beside them."""
 
     parameters: tuple[str, ...]
     adapter: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda function: function
+    keywords: tuple[str, ...] = ()
 
     def fits(self, function: Callable[..., Any]) -> bool:
         """Whether `function` can be called so. Names are the author's to choose, but for a first
         one that is called `args`: that is how hooks of other trainers begin."""
         try:
             signature = inspect.signature(function)
-            signature.bind(*self.parameters)
+            signature.bind(*self.parameters, **dict.fromkeys(self.keywords))
         except (TypeError, ValueError):
             return False
         first = next(iter(signature.parameters.values()))
@@ -203,6 +205,13 @@ def load_file(path: Path) -> ModuleType:
         del sys.modules[name]
         raise ConfigError(_import_failed(str(path), error)) from error
     return module
+
+
+def place_in(function: Callable[..., Any]) -> str:
+    """`name (path/to/file.py:12)`, where the author wrote it."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    name = getattr(function, "__name__", type(function).__name__)
+    return f"{name} ({shown_path(code.co_filename)}:{code.co_firstlineno})" if code else name
 
 
 def _at(kind: Kind[T], place: str) -> T:

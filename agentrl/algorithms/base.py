@@ -23,8 +23,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from agentrl.algorithms.correction import load_correction
 from agentrl.algorithms.normalization import Total, normalize
 from agentrl.algorithms.overlong import shaped, unfiltered
+from agentrl.algorithms.penalties import kl_penalty
 from agentrl.algorithms.regions.base import Region
 from agentrl.algorithms.regions.load import load_regions
 from agentrl.algorithms.rows import TAKEN, Credit, MicroBatch, Outputs, Row, Trained
@@ -45,11 +47,12 @@ __all__ = ["TERMS", "Algorithm", "Needs", "NoArgs", "Total", "credits_of"]
 TERMS = frozenset(
     {"calculate_per_token_loss", "loss_length", "normalize_advantages", "entropy_coef"}
     | {"eps_clip", "eps_clip_high", "use_rollout_logprobs"}
-    | {"use_tis", "tis_mode", "tis_level", "tis_clip", "tis_clip_low"}
+    | {"use_tis", "tis_mode", "tis_level", "tis_clip", "tis_clip_low", "custom_tis_function_path"}
     | {"trust_region", "use_opsm", "opsm_delta"}
     | {"use_kl_loss", "kl_loss_coef", "kl_loss_type", "use_unbiased_kl"}
     | {"overlong_max_length", "overlong_buffer_length", "overlong_penalty_factor"}
-    | {"overlong_filter"}
+    | {"overlong_filter", "use_opd", "opd_kl_coef"}
+    | {"custom_reward_post_process_path", "custom_advantage_function_path"}
 )
 
 
@@ -59,7 +62,8 @@ class Needs(msgspec.Struct, frozen=True):
     min_group: fewer episodes in a group teach nothing. min_group_advice: what else one may do than
     play more, from the word "or" on. engines: episodes are played; without,
     dialogues are shown. passes: columns that a forward pass over the rows makes before the first
-    step: `prox`, the policy at the start of the iteration, and `reference`, the initial weights.
+    step: `prox`, the policy at the start of the iteration, and frozen models: `reference`, the
+    initial weights, and `teacher`, whose the policy is to become like.
     later_prox: the later steps have `prox` anyway, since the loss takes its ratio to it.
     all_labels: the loss reads labels that nobody sampled too. columns: optional ones of the
     trajectories, which rows and micro-batches then have by name.
@@ -74,8 +78,10 @@ class Needs(msgspec.Struct, frozen=True):
     columns: tuple[Column, ...] = ()
 
     def __post_init__(self) -> None:
-        if unknown := self.passes - {"prox", "reference"}:
-            raise ConfigError(f"there is no pass {', '.join(sorted(unknown))}: prox or reference")
+        if unknown := self.passes - {"prox", "reference", "teacher"}:
+            raise ConfigError(
+                f"there is no pass {', '.join(sorted(unknown))}: prox, reference or teacher"
+            )
         if taken := [column.name for column in self.columns if column.name in TAKEN]:
             raise ConfigError(f"rows have {', '.join(taken)} already: name the column otherwise")
 
@@ -110,9 +116,12 @@ class Algorithm:
         self.cfg = cfg
         self.args = args
         self.regions = load_regions(cfg)
+        self.correction = load_correction(cfg)
         passes = {"reference"} if cfg.use_kl_loss else set()
         if any(region.of_iteration for region in self.regions):
             passes.add("prox")
+        if cfg.use_opd:
+            passes |= {"teacher"} if cfg.use_rollout_logprobs else {"teacher", "prox"}
         self.needs = Needs(
             passes=frozenset(passes),
             later_prox=not cfg.use_rollout_logprobs,
@@ -163,6 +172,8 @@ class Algorithm:
 
     def teaches(self, reward: float) -> bool:
         """Whether something is learnt where every episode earned this."""
+        if self.cfg.use_opd:
+            return True
         num = max(2, self.needs.min_group)
         has_unknown_loss = self.loss_vanishes is None and type(self).loss is not Algorithm.loss
         return has_unknown_loss or any(self.values([reward] * num))
@@ -178,6 +189,13 @@ class Algorithm:
         """Give every row the columns that the loss reads, float32; once for each iteration."""
         for row in rows:
             row.columns["advantages"] = self.token_advantages(row)
+        self.adjust(rows, total)
+
+    def adjust(self, rows: Sequence[Row], total: Total) -> None:
+        """What flags make of any advantages: less the distance to a teacher, then normalized."""
+        for row in rows if self.cfg.use_opd else ():
+            penalty_L = kl_penalty(self.cfg, row, self.cfg.opd_kl_coef, "teacher")
+            row.columns["advantages"] += penalty_L.astype(np.float32)
         if self.cfg.normalize_advantages:
             normalize(rows, total)
 
@@ -201,7 +219,7 @@ class Algorithm:
         reciprocal. What it measured, by metric name without `train/`. Keeps no state."""
         from agentrl.algorithms.policy_loss import policy_loss
 
-        return policy_loss(self.cfg, batch, out, self.objective, self.regions)
+        return policy_loss(self.cfg, batch, out, self.objective, self.regions, self.correction)
 
     def objective(self, trained: Trained) -> tuple[Tensor, Tensor]:
         """What to maximise, for each trained token, and where a clip was active. Called by the

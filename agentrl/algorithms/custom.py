@@ -16,7 +16,7 @@ from agentrl.user_code import Kind, Signature, hook
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["LOSSES", "with_loss"]
+__all__ = ["LOSSES", "named_as", "with_loss"]
 
 #: Losses: `(micro_batch, logprobs_T, entropy_T) -> (loss, measures)`, called once for each
 #: micro-batch. `micro_batch.columns` are those of `agentrl.learner.batch` (and `prox` from the
@@ -55,6 +55,11 @@ def with_loss(estimator: type[Algorithm], function: Callable[..., Any]) -> type[
             found: tuple[Tensor, dict[str, Tensor]] = function(batch, out.logprobs_T, out.entropy_T)
             return found
 
-    CustomLoss.__qualname__, CustomLoss.__module__ = estimator.__qualname__, estimator.__module__
     CustomLoss.loss.__wrapped__ = function  # type: ignore[attr-defined]
-    return CustomLoss
+    return named_as(estimator, CustomLoss)
+
+
+def named_as(estimator: type[Algorithm], cls: type[Algorithm]) -> type[Algorithm]:
+    """`cls`, which messages and checkpoints call as they call the estimator."""
+    cls.__qualname__, cls.__module__ = estimator.__qualname__, estimator.__module__
+    return cls

@@ -35,7 +35,7 @@ class Grpo(Algorithm):
 
     def __init__(self, cfg: RunConfig, args: Any) -> None:
         super().__init__(cfg, args)
-        least = 1 if cfg.disable_rewards_normalization else 2
+        least = 1 if cfg.disable_rewards_normalization or cfg.use_opd else 2
         advice = (
             " or give --disable-rewards-normalization (in slime too, a reward less the mean of its"
             " group of one is 0)"

@@ -4,6 +4,9 @@
     custom_loss    the same, with the loss of --custom-loss-function-path
     sft_loss       `sft`
 
+Functions of the user's may stand in for a part of an estimator: `custom_rewards` for the statistics
+of groups, `custom_advantages` for what tokens get, `correction` for the weight of their mismatch.
+
 An estimator is agentrl's own, or a class of the user's: a subclass of `base.Algorithm` whose `Args`
 are filled by --algorithm-args. Refused are arguments that it does not take, a group that is too
 small for it, and a class that would play no episodes.
@@ -14,7 +17,10 @@ from collections.abc import Mapping
 import msgspec
 
 from agentrl.algorithms.base import Algorithm
+from agentrl.algorithms.correction import CORRECTIONS
 from agentrl.algorithms.custom import LOSSES, with_loss
+from agentrl.algorithms.custom_advantages import ADVANTAGES, with_advantages
+from agentrl.algorithms.custom_rewards import REWARDS, with_rewards
 from agentrl.algorithms.sft import Sft
 from agentrl.config.fields import own_fields
 from agentrl.config.flags.objective import ObjectiveFlags
@@ -51,6 +57,10 @@ def load_algorithm(cfg: RunConfig) -> Algorithm:
     cls = load(ESTIMATORS, cfg.advantage_estimator)
     args = _args(cls, cfg)
     _declare(cls)
+    if cfg.custom_reward_post_process_path is not None:
+        cls = with_rewards(cls, load(REWARDS, cfg.custom_reward_post_process_path))
+    if cfg.custom_advantage_function_path is not None:
+        cls = with_advantages(cls, load(ADVANTAGES, cfg.custom_advantage_function_path))
     if cfg.loss_type == "custom_loss":
         cls = with_loss(cls, load(LOSSES, str(cfg.custom_loss_function_path)))
     algorithm = cls(cfg, args)
@@ -63,12 +73,19 @@ def load_algorithm(cfg: RunConfig) -> Algorithm:
 
 
 def users_flag(cfg: RunConfig) -> str | None:
-    """The flags by which the algorithm, or its loss, is the user's; None where it is not."""
+    """The flags by which the algorithm, its loss or a part of it is the user's; None where none
+    is."""
     flags = []
     if cfg.loss_type != "sft_loss" and cfg.advantage_estimator not in ESTIMATORS.builtin:
         flags.append(f"{ESTIMATORS.flag} {cfg.advantage_estimator}")
     if cfg.loss_type == "custom_loss":
         flags.append(f"{LOSSES.flag} {cfg.custom_loss_function_path}")
+    for kind, path in (
+        (REWARDS, cfg.custom_reward_post_process_path),
+        (ADVANTAGES, cfg.custom_advantage_function_path),
+        (CORRECTIONS, cfg.custom_tis_function_path),
+    ):
+        flags += [f"{kind.flag} {path}"] if path is not None else []
     return " with ".join(flags) or None
 
 
@@ -77,7 +94,12 @@ def shown_algorithm(cfg: RunConfig) -> Algorithm | None:
     code of the user's, or where nothing is credited."""
     if cfg.loss_type == "sft_loss" or cfg.advantage_estimator not in ESTIMATORS.builtin:
         return None
-    return load_algorithm(msgspec.structs.replace(cfg, loss_type="policy_loss"))
+    if cfg.custom_reward_post_process_path or cfg.custom_advantage_function_path:
+        return None
+    # neither a loss nor a correction gives credit
+    return load_algorithm(
+        msgspec.structs.replace(cfg, loss_type="policy_loss", custom_tis_function_path=None)
+    )
 
 
 def check_algorithm(cfg: RunConfig, said: Mapping[str, str] | None = None) -> None:

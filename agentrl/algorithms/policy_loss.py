@@ -6,7 +6,8 @@
     rho = pi / pi_prox           PPO ratio to the policy at the start of the iteration; under
                                  `--use-rollout-logprobs` to the engine: mu stands for pi_prox
     w   = f(pi_prox / mu)        importance weight of the sampling engine, truncated or masked, of a
-                                 token or its sequence (`--tis-mode`, `--tis-level`), detached
+                                 token or its sequence (`--tis-mode`, `--tis-level`), or the user's
+                                 (`correction`); detached
     k   = 0 or 1                 whether the trust regions keep the token (`regions`)
     KL  of each token; `--use-unbiased-kl` has it times pi / mu: DeepSeek-V3.2, equation 7,
         https://arxiv.org/abs/2512.02556, where pi_old is the policy that sampled. (slime's ratio is
@@ -25,6 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from agentrl.algorithms.correction import Correction
 from agentrl.algorithms.mismatch import mean, sequences_of
 from agentrl.algorithms.ratios import bounded_weight, kl_estimate, log_ratio
 from agentrl.algorithms.regions.base import Region
@@ -70,6 +72,7 @@ def policy_loss(
     out: Outputs,
     objective: Objective,
     regions: Sequence[Region] = (),
+    correction: Correction | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The loss of one micro-batch, and what it measured.
 
@@ -85,10 +88,14 @@ def policy_loss(
     weights_K = columns["weights"][trained_K]
 
     value_K, clipped_K = objective(trained)
-    w_K, outside_K = _importance_weight(cfg, trained)
-    found = {"tis_clipfrac": mean(outside_K)}
-    if regions:
-        kept_K = _kept(regions, columns, trained_K, trained)
+    kept_K = _kept(regions, columns, trained_K, trained)
+    if correction is None:
+        w_K, outside_K = _importance_weight(cfg, trained)
+        found = {"tis_clipfrac": mean(outside_K)}
+    else:
+        w_K, found = correction(cfg, batch, trained_K, trained)
+        kept_K &= w_K > 0
+    if regions or correction is not None:
         found["dropped"] = mean(~kept_K)
         w_K = w_K * kept_K
     pg_loss = -(w_K * value_K * weights_K).sum()
@@ -105,6 +112,8 @@ def policy_loss(
         if cfg.kl_loss_coef != 0:
             loss = loss + cfg.kl_loss_coef * kl_loss
         found["kl_loss"] = kl_loss
+    if "teacher" in columns:
+        found["opd_reverse_kl"] = mean(trained.start_K - columns["teacher"][trained_K])
     found["loss"] = loss
     return loss, {name: value.detach().float() for name, value in found.items()}
 

@@ -8,10 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from agentrl.algorithms.base import TERMS, Algorithm
+from agentrl.algorithms.penalties import kl_penalty
 from agentrl.algorithms.rows import Row
 from agentrl.config.run import RunConfig
 
-__all__ = ["ReinforcePlusPlus", "kl_penalty"]
+__all__ = ["ReinforcePlusPlus"]
 
 
 class ReinforcePlusPlus(Algorithm):
@@ -36,21 +37,9 @@ class ReinforcePlusPlus(Algorithm):
 
     def token_advantages(self, row: Row) -> npt.NDArray[np.float32]:
         sampled_L = row.columns["sampled"]
-        rewards_N = kl_penalty(row, self.cfg.kl_coef)[sampled_L]
+        rewards_N = kl_penalty(self.cfg, row, self.cfg.kl_coef, "reference")[sampled_L]
         rewards_N[-1:] += row.credit.value
         returns = accumulate(rewards_N[::-1], lambda later, now: now + self.cfg.gamma * later)
         advantages_L = np.zeros(len(sampled_L), np.float32)
         advantages_L[sampled_L] = list(returns)[::-1]
         return advantages_L
-
-
-def kl_penalty(row: Row, coefficient: float) -> npt.NDArray[np.float64]:
-    """`-coefficient (log pi - log pi_ref)` of each trained token, pi at the start of the iteration;
-    where the loss takes its ratio to the engine, that of the engine."""
-    columns = row.columns
-    if coefficient == 0:
-        return np.zeros(len(row.tokens_L))
-    policy_L = columns.get("prox", columns["mu"]).astype(np.float64)
-    penalty_L = -coefficient * (policy_L - columns["reference"])
-    found: npt.NDArray[np.float64] = np.where(columns["mask"], penalty_L, 0.0)
-    return found

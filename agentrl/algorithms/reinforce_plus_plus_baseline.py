@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from agentrl.algorithms.base import TERMS, Algorithm
 from agentrl.algorithms.grpo import has_zero_std
-from agentrl.algorithms.reinforce_plus_plus import ReinforcePlusPlus, kl_penalty
+from agentrl.algorithms.penalties import kl_penalty
+from agentrl.algorithms.reinforce_plus_plus import ReinforcePlusPlus
 from agentrl.algorithms.rows import Row
 from agentrl.config.run import RunConfig
 
@@ -39,8 +40,5 @@ class ReinforcePlusPlusBaseline(ReinforcePlusPlus):
         return [reward - mean for reward in rewards]
 
     def token_advantages(self, row: Row) -> npt.NDArray[np.float32]:
-        spread_L = Algorithm.token_advantages(self, row)
-        found: npt.NDArray[np.float32] = spread_L + kl_penalty(row, self.cfg.kl_coef).astype(
-            np.float32
-        )
-        return found
+        penalty_L = kl_penalty(self.cfg, row, self.cfg.kl_coef, "reference")
+        return Algorithm.token_advantages(self, row) + penalty_L.astype(np.float32)

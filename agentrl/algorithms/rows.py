@@ -42,7 +42,7 @@ __all__ = [
 #: no optional column of a trajectory is called so.
 TAKEN = frozenset(
     {"weights", "mask", "sampled", "scored", "mu", "ages", "turns", "demonstrated", "prox"}
-    | {"reference", "advantages", "kept", EXCLUDED.name, *COLUMNS}
+    | {"reference", "teacher", "advantages", "kept", EXCLUDED.name, *COLUMNS}
 )
 #: Log-ratios are clamped to +- this before exp, so that no ratio overflows.
 LOG_RATIO_LIMIT = 20.0

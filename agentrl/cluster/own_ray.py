@@ -8,11 +8,13 @@ written. A cluster that the run joins (`--ray-address`) is used as the user's en
 import functools
 import os
 import secrets
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-__all__ = ["import_ray", "join_ray", "own_ray", "users_token_file"]
+__all__ = ["import_ray", "join_ray", "own_ray", "patient_start", "users_token_file"]
 
 Environment = Mapping[str, str | None]
 
@@ -24,12 +26,13 @@ _AT_IMPORT: Environment = {
     "RAY_AUTH_MODE": "token",
 }
 
+#: Seconds that a node may take to start. Ray's 30 are too few beside 30 busy processes.
+_START_S = 300
 #: What the run's own Ray is told, unless the user's environment says it.
 _DEFAULTS: Environment = {
     # Ray's 15 would leave a learner and its engines a fiftieth of a machine that is shared.
     "RAY_worker_niceness": "0",
-    # Seconds that a node may take to start. Ray's 30 are too few beside 30 busy processes.
-    "RAY_gcs_server_port_wait_time_s": "120",
+    "RAY_gcs_server_port_wait_time_s": str(_START_S),
 }
 
 
@@ -37,6 +40,31 @@ def import_ray() -> None:
     """Import Ray as the run's own needs it, before user code imports it otherwise."""
     with _environment(_AT_IMPORT):
         import ray  # noqa: F401
+
+
+@contextmanager
+def patient_start(limit_s: float = _START_S) -> Iterator[None]:
+    """Ray gives a node of its own 30 s to register, a constant that no variable changes: each time
+    that it asks within this block, it is answered after `limit_s` at the latest."""
+    from ray._private import services
+
+    ask = services.get_node
+
+    def wait(*words: Any, **named: Any) -> Any:
+        end = time.monotonic() + limit_s
+        while True:
+            try:
+                return ask(*words, **named)
+            except RuntimeError:  # the node has not registered yet
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.1)
+
+    services.get_node = wait
+    try:
+        yield
+    finally:
+        services.get_node = ask
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from agentrl.cluster.host import ExitNotice, ProcessHost, ProcessOrder
-from agentrl.cluster.own_ray import join_ray, own_ray
+from agentrl.cluster.own_ray import join_ray, own_ray, patient_start
 from agentrl.cluster.signals import in_turns
 from agentrl.config.device import LOOK_S, DeviceFacts, look
 from agentrl.config.run import RunConfig
@@ -106,12 +106,13 @@ class Cluster:
         import ray
 
         try:
-            ray.init(
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                configure_logging=False,
-                **ray_options(self._address, self._folder),
-            )
+            with patient_start():
+                ray.init(
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                    configure_logging=False,
+                    **ray_options(self._address, self._folder),
+                )
         except Exception as error:  # Ray raises a bare one when a node of its own does not start
             where = self._address or "this machine"
             raise EnvironmentSetupError(

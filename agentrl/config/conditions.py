@@ -9,6 +9,7 @@ from collections.abc import Callable
 import msgspec
 
 from agentrl.config.run import RunConfig
+from agentrl.shipped import ALGORITHMS
 
 __all__ = ["CONDITIONS", "ROW_ENVS", "Condition"]
 
@@ -113,6 +114,9 @@ CONDITIONS = {
         lambda config: _policy_loss(config) and config.use_opsm,
         "only --use-opsm reads this; give both or neither",
     ),
+    "opd": Condition(
+        lambda config: config.use_opd, "only --use-opd reads this; give both or neither"
+    ),
     "counted_tokens": Condition(
         lambda config: config.loss_length is None,
         "--loss-length divides by a constant, and no tokens are counted; give one of the two",
@@ -123,15 +127,33 @@ CONDITIONS = {
         "measure the KL, and to add it to the loss",
         is_noted=True,
     ),
+    "reference": Condition(
+        lambda config: (
+            config.use_kl_loss
+            or config.kl_coef != 0
+            or config.advantage_estimator not in ALGORITHMS.places
+        ),
+        "there is no reference without --use-kl-loss or --kl-coef; give one of them, or leave this "
+        "out",
+    ),
     "overlong_penalty": Condition(
         lambda config: config.overlong_buffer_length is not None,
         "only --overlong-buffer-length takes something from long episodes; give it as well, or "
         "leave this out",
     ),
+    "group_rewards": Condition(
+        lambda config: config.custom_reward_post_process_path is None,
+        "--custom-reward-post-process-path says what episodes earned, in place of that; give one "
+        "of the two",
+    ),
     "group_statistics": Condition(
-        lambda config: not config.disable_rewards_normalization,
-        "--disable-rewards-normalization takes rewards as they are, and nothing is divided; give "
-        "one of the two",
+        lambda config: (
+            not config.disable_rewards_normalization
+            and config.custom_reward_post_process_path is None
+        ),
+        "--disable-rewards-normalization takes rewards as they are, and "
+        "--custom-reward-post-process-path makes of them what it likes: nothing is divided; give "
+        "one of these alone",
     ),
     "decay": Condition(
         lambda config: config.lr_decay_style != "constant",

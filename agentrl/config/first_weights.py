@@ -82,7 +82,7 @@ def kept_of(config: RunConfig) -> dict[str, str]:
 
 
 def _read_by_learner(config: RunConfig, content: _Content) -> dict[str, str]:
-    named = {"--ref-load": config.ref_load}
+    named = {"--ref-load": config.ref_load, "--opd-teacher-load": config.opd_teacher_load}
     if config.load != config.ref_load:
         named["--load"] = config.load
     return {f: place for f, place in named.items() if place and _content(Path(place)) == content}
@@ -164,6 +164,12 @@ def about_weights(config: RunConfig) -> Iterator[str]:
                 "name a Hugging Face model, a run or its checkpoints, or leave it out: the "
                 "reference then is --hf-checkpoint"
             )
+    teacher = config.opd_teacher_load
+    if teacher is not None and _content(Path(teacher)) == "nothing":
+        yield (
+            f"--opd-teacher-load {teacher}: {_lacking(Path(teacher))}; name a Hugging Face model, "
+            "a run, its checkpoints, or a checkpoint of Megatron's"
+        )
 
 
 def _loads_where_it_saves(values: Mapping[str, Any]) -> bool:

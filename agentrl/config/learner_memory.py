@@ -7,7 +7,8 @@ bytes.
 
 Tensor and pipeline ranks share all of it, as if every tensor could be cut; experts are shared by
 pipeline, expert and expert-tensor ranks. A distributed optimizer shares its part over the ranks
-that hold copies as well. A reference model has weights alone. Activations come on top.
+that hold copies as well. A reference model and a teacher have weights alone. Activations come
+on top.
 """
 
 from agentrl.config.run import RunConfig
@@ -46,5 +47,5 @@ def _per_parameter(config: RunConfig, parts: int) -> float:
     shards = 1
     if settings.get("use_distributed_optimizer", False):
         shards = max(1, config.num_learner_ranks // parts)
-    whole: float = weight * (1 + config.has_reference) + gradient + optimizer / shards
+    whole: float = weight * (1 + config.num_frozen_models) + gradient + optimizer / shards
     return whole / parts

@@ -24,6 +24,7 @@ def about_objective(config: RunConfig) -> Iterator[str]:
             " the reward or in the loss; give one of the two"
         )
     yield from _about_overlong(config)
+    yield from _about_teacher(config)
     if config.loss_type == "custom_loss" and config.custom_loss_function_path is None:
         yield (
             "--loss-type custom_loss and --custom-loss-function-path belong together; give both or "
@@ -40,6 +41,23 @@ def about_objective(config: RunConfig) -> Iterator[str]:
         yield (
             f"--n-samples-per-prompt {config.n_samples_per_prompt} with --loss-type sft_loss: a "
             "demonstration is one dialogue; leave it at 1"
+        )
+
+
+def _about_teacher(config: RunConfig) -> Iterator[str]:
+    """A teacher is a model of its own."""
+    if not config.use_opd or config.mode != "policy":
+        return
+    if config.opd_type == "sglang":
+        yield (
+            "--opd-type sglang: log-probabilities of a served teacher are not read yet; where the "
+            "teacher has the policy's architecture, give --opd-type megatron and --opd-teacher-load"
+        )
+    elif config.opd_type is None or config.opd_teacher_load is None:
+        yield (
+            "--use-opd needs a teacher: give --opd-type megatron and --opd-teacher-load, a Hugging "
+            "Face model, a run, its checkpoints, or a checkpoint of Megatron's, of the policy's "
+            "architecture"
         )
 
 

@@ -35,7 +35,9 @@ __all__ = [
 CHECKPOINT = re.compile(r"iteration_(\d+)")
 #: What makes such a folder a checkpoint: written last, with a digest of every file.
 MANIFEST = "manifest.json"
-_MODELS = ("hf_checkpoint", "load", "ref_load")
+#: Flags that may name a run or its checkpoints.
+_CHECKPOINTS = ("load", "ref_load", "opd_teacher_load")
+_MODELS = ("hf_checkpoint", *_CHECKPOINTS)
 _RUN_ID = re.compile(r"(?!\.\.?$)[A-Za-z0-9._-]{1,80}")
 
 
@@ -67,13 +69,13 @@ def check_run_id(name: str | None) -> None:
 
 
 def with_places(values: dict[str, Any]) -> dict[str, Any]:
-    """`values` with absolute folders; a run that `--load` or `--ref-load` names becomes its
-    checkpoints, and a model of the hub the folder that it is cached in."""
+    """`values` with absolute folders; a run that one of `_CHECKPOINTS` names becomes
+    its checkpoints, and a model of the hub the folder that it is cached in."""
     found = {name: cached(str(values[name])) for name in _MODELS if values.get(name)}
     values = values | {name: place for name, place in found.items() if place is not None}
     folders = [name for name, field in own_fields().items() if field.fact.holds == "folder"]
     named = {name: Path(values[name]).absolute() for name in folders if values.get(name)}
-    for name in ("load", "ref_load"):
+    for name in _CHECKPOINTS:
         if name in named:
             named[name] = checkpoints_of(named[name])
     return values | {name: str(path) for name, path in named.items()}

@@ -44,6 +44,11 @@ class RunConfig(EvaluationFlags, frozen=True, kw_only=True, forbid_unknown_field
         return self.use_kl_loss or self.kl_coef != 0
 
     @property
+    def num_frozen_models(self) -> int:
+        """How many models beside the policy the learner holds that are never trained."""
+        return self.has_reference + self.use_opd
+
+    @property
     def replays_engine_routes(self) -> bool:
         """Whether engines tell the experts of each token, and the learner sends it to them."""
         return not (self.is_supervised or self.eval_only) and self.use_rollout_routing_replay

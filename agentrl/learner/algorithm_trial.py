@@ -37,7 +37,7 @@ from agentrl.algorithms.load import check_algorithm, load_algorithm, users_flag
 from agentrl.algorithms.rows import LossFn, MicroBatch, Outputs
 from agentrl.columns import COLUMNS, Column
 from agentrl.config.run import RunConfig
-from agentrl.errors import AgentRLError, ConfigError, DataError
+from agentrl.errors import AgentRLError, ConfigError, DataError, HookError
 from agentrl.learner.backend import StepResult
 from agentrl.learner.iteration import train_lease
 from agentrl.learner.measures import Measures, joined, measured
@@ -151,7 +151,7 @@ def _problem(cfg: RunConfig) -> str | None:
         _play(algorithm)
     except _BrokenError as error:
         return f"{error}{_line_of(algorithm, error.methods)}"
-    except ConfigError as error:
+    except (ConfigError, HookError) as error:
         return str(error)
     except DataError as error:
         named = re.search(r"\.(credit|mask|advantages)\b", str(error))
@@ -177,6 +177,7 @@ def _play(algorithm: Algorithm) -> None:
     backend = _Backend(reads_all=algorithm.needs.all_labels)
     for number in leases:
         lease = _Lease(number, max(3, algorithm.needs.min_group + 1), bound)
+        train_lease(lease.header, algorithm, backend, lineage, lease.fetch)
         for group in lease.header.groups:
             if credits_of(algorithm, group) != credits_of(algorithm, group):
                 raise _BrokenError(
@@ -186,7 +187,6 @@ def _play(algorithm: Algorithm) -> None:
                     "credit",
                 )
             algorithm.teaches(group.rewards[0])
-        train_lease(lease.header, algorithm, backend, lineage, lease.fetch)
     kept = algorithm.state()
     again = load_algorithm(algorithm.cfg)
     if kept:

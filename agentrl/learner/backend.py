@@ -46,8 +46,8 @@ class Models(Protocol):
 
     def run(self, model: str, micro_batches: Sequence[MicroBatch]) -> list[Tensor]:
         """What `model` makes of them, forward only: one detached float32 [T] for each micro-batch,
-        the same on every rank of the model-parallel group. `policy` and `reference` (the initial
-        weights) give log-probabilities of the labels."""
+        the same on every rank of the model-parallel group. `policy` and `reference`
+        (`--ref-load`, or what `renew` gave it) give log-probabilities of the labels."""
         ...
 
     def step(self, model: str, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:
@@ -74,6 +74,11 @@ class TrainBackend(Models, Protocol):
 
     is_source: bool
 
+    def renew(self, model: str) -> None:
+        """Give `model`, one beside the policy, the weights of the policy. Where the run does so
+        (`--ref-update-interval`), they are part of its state."""
+        ...
+
     def hf_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Current weights by Hugging Face name, full tensors, on every rank. All ranks must
         exhaust it. A tied `lm_head` is left out."""
@@ -95,7 +100,8 @@ class TrainBackend(Models, Protocol):
         """Take over what `save_state` wrote: the next step is then bit-equal to the one of the
         process that saved. Another layout of ranks gets the same weights and moments, shared out
         anew, and keeps its own random generators. ConfigError, on all ranks and with nothing
-        changed, when the model is another one; the reference stays the initial weights."""
+        changed, when the model is another one. The reference stays `--ref-load`, but for one that
+        the same run has renewed."""
         ...
 
     def broadcast_bytes(self, data: bytes | None) -> bytes:

@@ -158,6 +158,7 @@ class _Learner:
         result = train_lease(
             header, self._algorithm, self._backend, self._lineage, self._rows.fetch
         )
+        self._renew_reference(header.number)
         iteration_s = self._clock.now() - asked_at
         metrics, on_policy = train_metrics(result)
         metrics = {
@@ -186,6 +187,14 @@ class _Learner:
                 "perf/learner_idle_share": wait_s / iteration_s if iteration_s > 0 else 0.0,
             },
         )
+
+    def _renew_reference(self, iteration: int) -> None:
+        if "reference" not in self._algorithm.needs.models:
+            return
+        interval = self._cfg.ref_update_interval
+        if interval is not None and iteration % interval == 0:
+            self._backend.renew("reference")
+            logger.info("the reference has the weights of iteration %d", iteration)
 
     def _check_health(
         self, number: int, metrics: Mapping[str, float], on_policy: LogprobDiff

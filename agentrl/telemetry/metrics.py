@@ -132,8 +132,12 @@ _DECLARED = (
     # ---- train: the optimizer steps of an iteration ----
     Metric("train/loss", "loss", "objective, mean over the steps", "sum"),
     Metric("train/pg_loss", "loss", "policy-gradient part of the objective", "sum"),
+    Metric("train/kl_loss", "nats", "KL penalty to the reference, before its coefficient", "sum"),
     Metric(
-        "train/kl_loss", "nats", "KL penalty to the initial weights, before its coefficient", "sum"
+        "train/opd_reverse_kl",
+        "nats",
+        "log pi - log pi_teacher of a trained token, at the start of the iteration (--use-opd)",
+        "mean",
     ),
     Metric("train/kl_first", "nats", "KL penalty at the first step of the iteration"),
     Metric("train/nll", "nats", "negative log-likelihood of a demonstrated token", "mean"),
@@ -151,7 +155,18 @@ _DECLARED = (
         "trained tokens whose ratio to the engine left its bounds (--tis-clip)",
         "mean",
     ),
-    Metric("train/dropped", "share", "trained tokens that a trust region dropped", "mean"),
+    Metric(
+        "train/dropped",
+        "share",
+        "trained tokens that a trust region, or a correction of the user's, dropped",
+        "mean",
+    ),
+    Metric(
+        "train/correction/*",
+        "any",
+        "what --custom-tis-function-path measures, mean over trained tokens",
+        "mean",
+    ),
     Metric("train/ess", "share", "effective sample size of pi / mu of trained tokens", "ess"),
     Metric("train/ess/*", "share", "the same for tokens of one age", "ess"),
     Metric("train/ess_sequence", "share", "effective sample size of pi / mu of sequences", "ess"),

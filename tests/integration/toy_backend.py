@@ -47,6 +47,7 @@ class ToyBackend:
         self.not_finite_at: set[int] = set()
         self.on_save: Callable[[Path], None] = lambda _: None
         self._initial = self.table.detach().clone()
+        self.is_renewed = False
         self._group = group
         self._lr = lr
 
@@ -79,6 +80,11 @@ class ToyBackend:
                 self.table -= self._lr * gradient
         return StepResult(not math.isfinite(norm), norm, self._lr, total)
 
+    def renew(self, model: str) -> None:
+        assert model == "reference"
+        self._initial = self.table.detach().clone()
+        self.is_renewed = True
+
     def hf_tensors(self) -> Iterator[tuple[str, Tensor]]:
         self._group.gather(self.data_parallel_rank, None)
         yield "table", self.table.detach().clone()
@@ -89,12 +95,18 @@ class ToyBackend:
     def save_state(self, directory: Path) -> None:
         if self.is_source:
             (directory / "table").write_bytes(self.table.detach().numpy().tobytes())
+            if self.is_renewed:
+                (directory / "reference").write_bytes(self._initial.numpy().tobytes())
         self._group.gather(self.data_parallel_rank, None)
 
     def load_state(self, directory: Path) -> None:
         data = bytearray((directory / "table").read_bytes())
         with torch.no_grad():
             self.table.copy_(torch.frombuffer(data, dtype=self.table.dtype).view_as(self.table))
+        if (directory / "reference").exists():
+            data = bytearray((directory / "reference").read_bytes())
+            self._initial = torch.frombuffer(data, dtype=self.table.dtype).view_as(self.table)
+            self.is_renewed = True
 
     def broadcast_bytes(self, data: bytes | None) -> bytes:
         found = self._group.gather(self.data_parallel_rank, data)[0]

@@ -227,8 +227,9 @@ def play(backend: TrainBackend, target: Path) -> None:
 
 
 def follow(backend: TrainBackend, script: Sequence[Sequence[str]]) -> None:
-    """Do what each [verb, argument] says: `step` NUMBER, `save` or `load` DIRECTORY, `export` the
-    weights to FILE-RANK, or `fail` to save where rank 1 cannot write, its error to FILE-RANK."""
+    """Do what each [verb, argument] says: `step` NUMBER, `renew` MODEL, `save` or `load` DIRECTORY,
+    `export` the weights to FILE-RANK, or `fail` to save where rank 1 cannot write, its error to
+    FILE-RANK."""
     rank = torch.distributed.get_rank()
     for verb, argument in script:
         match verb:
@@ -246,6 +247,8 @@ def follow(backend: TrainBackend, script: Sequence[Sequence[str]]) -> None:
                 backend.save_state(Path(argument))
             case "load":
                 backend.load_state(Path(argument))
+            case "renew":
+                backend.renew(argument)
             case "export":
                 weights = {name: tensor.clone() for name, tensor in backend.hf_tensors()}
                 save_file(weights, f"{argument}-{rank}")

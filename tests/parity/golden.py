@@ -190,7 +190,11 @@ class TableBackend:
         self.steps: list[Numbers] = []
 
     def run(self, model: str, micro_batches: Sequence[MicroBatch]) -> list[Tensor]:
-        table = {"reference": self._reference, "policy": self.table.detach()}[model]
+        table = {
+            "reference": self._reference,
+            "teacher": self._reference.T,
+            "policy": self.table.detach(),
+        }[model]
         return [_scores(table, batch)[0] for batch in micro_batches]
 
     def step(self, model: str, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:

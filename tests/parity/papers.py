@@ -31,6 +31,7 @@ class Seq:
     mu: Array
     prox: Array
     reference: Array
+    teacher: Array
     now: Array
     advantage: Array = field(default_factory=lambda: np.zeros(0))
     kept: npt.NDArray[np.bool_] | None = None
@@ -98,6 +99,14 @@ def opob(seqs: Sequence[Seq]) -> None:
             seq.advantage = np.full(len(seq.mask), advantage)
 
 
+def distil(seqs: Sequence[Seq], flags: Flags) -> None:
+    """On-policy distillation: the sampled reverse KL to the teacher, of the policy that the ratio
+    is taken to, off the advantage of the token that was sampled."""
+    for seq in seqs:
+        policy = seq.mu if flags.get("use_rollout_logprobs") else seq.prox
+        seq.advantage = seq.advantage - flags.get("opd_kl_coef", 1.0) * (policy - seq.teacher)
+
+
 def _nothing(seq: Seq, flags: Flags) -> Array:
     """Of an estimator that looks at whole groups."""
     return np.zeros(len(seq.mask))
@@ -130,6 +139,8 @@ def advantages(name: str, seqs: Sequence[Seq], flags: Flags) -> None:
         seq.advantage = ADVANTAGES[name](seq, flags)
     if name == "opob":
         opob(seqs)
+    if flags.get("use_opd"):
+        distil(seqs, flags)
     if flags.get("normalize_advantages"):
         trained = np.concatenate([seq.advantage[seq.mask] for seq in seqs])
         for seq in seqs:

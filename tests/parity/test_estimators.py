@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from msgspec.structs import replace
 
 from agentrl.algorithms.load import load_algorithm
 from agentrl.algorithms.rows import LossFn, MicroBatch, Outputs
@@ -68,6 +69,14 @@ CORRECTIONS: list[dict[str, Any]] = [
         )
     ),
     {"trust_region": ["negative:0.3", "veto:0.01", "m2po:1"], "use_rollout_logprobs": True},
+]
+
+
+#: On-policy distillation beside rewards, each on two estimators that credit otherwise.
+DISTILLED: list[dict[str, Any]] = [
+    {"use_opd": True},
+    {"use_opd": True, "opd_kl_coef": 0.3, **_NORMAL, **_KL},
+    {"use_opd": True, "use_rollout_logprobs": True},
 ]
 
 
@@ -141,6 +150,7 @@ def sequences(batch: Batch, backend: Watched, step: int) -> list[tuple[bytes, pa
                 mu=np.append(data.logprobs_L[1:], 0.0).astype(np.float64),
                 prox=backend.scores(backend.tables[0], data.tokens_L),
                 reference=backend.scores(backend._reference, data.tokens_L),
+                teacher=backend.scores(backend._reference.T, data.tokens_L),
                 now=backend.scores(backend.tables[step], data.tokens_L),
             )
             found.append((data.tokens_L.tobytes(), seq))
@@ -153,6 +163,7 @@ def sequences(batch: Batch, backend: Watched, step: int) -> list[tuple[bytes, pa
     [
         *((name, flags) for name, cases in CASES.items() for flags in cases),
         *((name, flags) for name in ("grpo", "gspo") for flags in CORRECTIONS),
+        *((name, flags) for name in ("grpo", "opob") for flags in DISTILLED),
     ],
     ids=lambda value: value if isinstance(value, str) else shown(value),
 )
@@ -180,6 +191,24 @@ def test_value_and_gradient_are_those_of_the_papers(
             found = backend.gradients[step].get(tokens, np.zeros(len(slope)))
             np.testing.assert_allclose(found, slope, rtol=2e-4, atol=1e-7)
     assert any(slope.any() for slope in slopes)
+
+
+def test_a_teacher_alone_teaches_and_its_distance_is_measured() -> None:
+    """Without rewards, from groups of one."""
+    cfg = RunConfig(use_opd=True, num_steps_per_rollout=2, max_staleness=BOUND)
+    batch, backend = Batch(1), Watched(1)
+    flat = [replace(group, rewards=[0.0] * len(group.rewards)) for group in batch.header.groups]
+    batch.header = replace(batch.header, groups=flat)
+    algorithm = load_algorithm(cfg)
+    assert algorithm.needs.min_group == 1
+    assert algorithm.teaches(0.0)
+    train_lease(batch.header, algorithm, backend, lineage(), batch.fetch)
+    assert any(slope.any() for slope in backend.gradients[0].values())
+    seqs = [seq for step in range(2) for _, seq in sequences(batch, backend, step)]
+    gaps = np.concatenate([(seq.prox - seq.teacher)[seq.mask] for seq in seqs])
+    total, count = joined(backend.measures)["opd_reverse_kl"]
+    assert count == len(gaps)
+    assert total / count == pytest.approx(gaps.mean(), rel=1e-4)
 
 
 def test_slimes_flag_of_sequence_masking_is_a_trust_region() -> None:

@@ -66,6 +66,23 @@ def test_the_reference_is_that_of_ref_load_a_model_or_a_checkpoint(
         assert torch.equal(backend.run("reference", batches)[0], trained)
 
 
+def test_the_teacher_is_that_of_opd_teacher_load(
+    opened: Open, packed: Any, pg_loss: LossFn, tmp_path: Path
+) -> None:
+    """Beside a reference, which is the first weights; neither moves."""
+    batches = [packed([30, 7], 1)]
+    backend = opened()
+    (first,) = backend.run("policy", batches)
+    backend.step("policy", batches, pg_loss)
+    (trained,) = backend.run("policy", batches)
+    backend.save_hf(tmp_path)
+    backend = opened(use_opd=True, opd_teacher_load=str(tmp_path), use_kl_loss=True)
+    for _ in range(2):
+        assert torch.equal(backend.run("teacher", batches)[0], trained)
+        assert torch.equal(backend.run("reference", batches)[0], first)
+        backend.step("policy", batches, pg_loss)
+
+
 def test_the_first_weights_may_be_those_of_a_hugging_face_model(
     opened: Open, packed: Any, pg_loss: LossFn, tmp_path: Path
 ) -> None:

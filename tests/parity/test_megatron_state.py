@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict_loader import load as load_by_torch
 
+from agentrl.algorithms.rows import LossFn
 from agentrl.config.run import RunConfig
 from agentrl.errors import AgentRLError, ConfigError
 from agentrl.learner.checkpointing import CheckpointWriter, restore_newest
@@ -439,3 +440,23 @@ def test_a_disk_that_fails_one_rank_fails_all_of_them(home: Path) -> None:
     said = [(home / f"full-{rank}").read_text() for rank in (0, 1)]
     assert "__1_0.distcp" in said[1]
     assert said[0] == f"learner rank 1: {said[1]}"
+
+
+def test_closed_backends_do_not_pile_up_threads_of_their_groups(
+    opened: Open, packed: Any, pg_loss: LossFn
+) -> None:
+    """Each wakes up a hundred times a second until the process ends. One group of sixteen or more
+    stays, held by nothing of ours."""
+    for _ in range(3):
+        before = gloo_threads()
+        backend = opened({})
+        backend.step("policy", [packed([9, 5], 1)], pg_loss)
+        opening = gloo_threads() - before
+        backend.close()
+        assert gloo_threads() - before < opening / 4
+
+
+def gloo_threads() -> int:
+    """Of this process."""
+    names = (path.read_text() for path in Path("/proc/self/task").glob("*/comm"))
+    return sum("gloo" in name for name in names)

@@ -25,6 +25,7 @@ def main(rank: int, jobs: list[dict[str, Any]]) -> None:
             master_address="127.0.0.1",
             master_port=_agreed_port(job["target"], rank),
             num_training_steps=None,
+            models=job.get("models", ()),
         )
         if "script" in job:
             fixtures.follow(backend, job["script"])

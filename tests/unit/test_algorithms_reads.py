@@ -20,6 +20,7 @@ BESIDE: tuple[dict[str, Any], ...] = (
     {"use_kl_loss": True, "kl_loss_coef": 0.1},
     {"normalize_advantages": True, "kl_coef": 0.1},
     {"use_opsm": True},
+    {"use_opd": True},
     {"overlong_buffer_length": 10, "overlong_max_length": 30, "overlong_filter": True},
 )
 #: By which an algorithm is chosen, or which are of another kind of run.

@@ -5,9 +5,12 @@ import stat
 from pathlib import Path
 
 import pytest
+from ray._private import services
 
 from agentrl.cli.doctor import examine
-from agentrl.cluster.own_ray import join_ray, own_ray
+from agentrl.cluster.own_ray import join_ray, own_ray, patient_start
+
+NICENESS = "RAY_worker_niceness"
 
 
 @pytest.fixture
@@ -58,10 +61,33 @@ def test_the_runs_own_ray_is_no_nicer_than_other_programs_unless_the_user_says_s
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with own_ray(tmp_path / "run"):
-        assert os.environ["RAY_worker_niceness"] == "0"
-    monkeypatch.setenv("RAY_worker_niceness", "5")
+        assert os.environ[NICENESS] == "0"
+    monkeypatch.setenv(NICENESS, "5")
     with own_ray(tmp_path / "run"):
-        assert os.environ["RAY_worker_niceness"] == "5"
+        assert os.environ[NICENESS] == "5"
+
+
+def test_a_node_that_is_slow_to_register_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([RuntimeError("not yet"), RuntimeError("not yet"), {"node": 1}])
+
+    def get_node(address: str) -> dict[str, int]:
+        if isinstance(answer := next(answers), RuntimeError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(services, "get_node", get_node)
+    with patient_start():
+        assert services.get_node("here") == {"node": 1}
+    assert services.get_node is get_node
+
+
+def test_a_node_that_never_registers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def get_node() -> None:
+        raise RuntimeError("not yet")
+
+    monkeypatch.setattr(services, "get_node", get_node)
+    with patient_start(limit_s=0.2), pytest.raises(RuntimeError, match="not yet"):
+        services.get_node()
 
 
 def test_every_cluster_of_one_program_has_the_same_token(home: Path, tmp_path: Path) -> None:

@@ -4,11 +4,14 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
 from agentrl.algorithms.base import TERMS
 from agentrl.algorithms.load import load_algorithm
 from agentrl.config.run import RunConfig
+from agentrl.learner.iteration import train_lease
 from agentrl.shipped import ALGORITHMS, TRUST_REGIONS
+from tests.parity.golden import Batch, TableBackend, lineage
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "objectives.md").read_text()
 ESTIMATORS, _, CORRECTIONS = PAGE.split("## Estimators")[1].partition("## Corrections")
@@ -41,6 +44,24 @@ def test_every_trust_region_has_a_row_with_the_bounds_of_its_name() -> None:
             load_algorithm(RunConfig(trust_region=[text])).regions for text in (name, name + bounds)
         )
         assert alone.given == spelled.given
+
+
+def test_the_functions_on_the_page_work(tmp_path: Path) -> None:
+    own = PAGE.split("## Parts of your own")[1].split("\n## ")[0]
+    ours, slimes = re.findall(r"^```python\n(.*?)^```$", own, re.DOTALL | re.MULTILINE)
+    (tmp_path / "mine.py").write_text(ours)
+    (tmp_path / "slimes.py").write_text(slimes)
+    weighed = []
+    for file in ("mine.py:weigh", "slimes.py:icepop"):
+        cfg = RunConfig(
+            custom_reward_post_process_path=f"{tmp_path}/mine.py:rewards",
+            custom_advantage_function_path=f"{tmp_path}/mine.py:advantages",
+            custom_tis_function_path=f"{tmp_path}/{file}",
+        )
+        batch, backend = Batch(1), TableBackend(1)
+        train_lease(batch.header, load_algorithm(cfg), backend, lineage(), batch.fetch)
+        weighed.append(backend.table.detach())
+    assert not torch.equal(*weighed)
 
 
 def test_a_formula_cites_its_paper() -> None:

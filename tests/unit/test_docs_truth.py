@@ -17,7 +17,10 @@ import pytest
 
 from agentrl import errors
 from agentrl.actors.judge import FILTERS
+from agentrl.algorithms.correction import CORRECTIONS
 from agentrl.algorithms.custom import LOSSES
+from agentrl.algorithms.custom_advantages import ADVANTAGES
+from agentrl.algorithms.custom_rewards import REWARDS as POST_PROCESSES
 from agentrl.algorithms.load import ESTIMATORS
 from agentrl.buffer.ledger import Ledger
 from agentrl.cli.main import main as sub_command
@@ -99,6 +102,7 @@ def test_every_dotted_name_exists(page: Path) -> None:
         FORMATS,
         FILTERS,
         LOSSES.group,
+        *(kind.group for kind in (POST_PROCESSES, ADVANTAGES, CORRECTIONS)),
         ESTIMATORS.group,
     }
     assert not {name for name in named if not resolves(name.replace(":", "."))}

@@ -76,6 +76,9 @@ OTHER: dict[str, str] = {
     "eps_clip_c": "1.2",
     "custom_rm_path": "contains",
     "custom_loss_function_path": f"{__name__}:loss",
+    "custom_reward_post_process_path": f"{__name__}:rewards",
+    "custom_advantage_function_path": f"{__name__}:advantages",
+    "custom_tis_function_path": f"{__name__}:weigh",
     "advantage_estimator": f"{__name__}:Doubled",
     "algorithm_args": '{"by":3.0}',
 }
@@ -109,6 +112,21 @@ def loss(batch: Any, logprobs_T: Any, entropy_T: Any) -> Any:
     """A loss of the user's."""
     value = -(logprobs_T * batch.columns["weights"] * batch.columns["mask"]).sum()
     return value, {"loss": value.detach()}
+
+
+def weigh(trained: Any) -> Any:
+    """A correction of the user's."""
+    return trained.mu_K.exp()
+
+
+def rewards(groups: Any) -> Any:
+    """Rewards of the user's."""
+    return [group.rewards for group in groups]
+
+
+def advantages(rows: Any) -> Any:
+    """Advantages of the user's."""
+    return [row.columns["mu"] for row in rows]
 
 
 class Doubled(Algorithm):
@@ -243,8 +261,11 @@ UNMET: list[tuple[str, str]] = [
     ("tis_clip", "--no-use-tis"),
     ("tis_clip", "--use-rollout-logprobs"),
     ("use_tis", "--use-rollout-logprobs"),
+    ("custom_tis_function_path", "--no-use-tis"),
+    ("custom_tis_function_path", "--use-rollout-logprobs"),
     ("use_rollout_logprobs", _LOSS),
     ("use_unbiased_kl", ""),
+    ("ref_update_interval", ""),
     ("overlong_max_length", ""),
     ("overlong_penalty_factor", ""),
     ("calculate_per_token_loss", "--loss-length 64"),

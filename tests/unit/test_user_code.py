@@ -1,6 +1,7 @@
 """Each flag that names code takes it in each form, and refuses what it could not call."""
 
 import importlib
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -11,13 +12,15 @@ import pytest
 
 from agentrl.actors.filters.check_reward_nonzero_std import check_reward_nonzero_std
 from agentrl.actors.judge import load_filter
+from agentrl.algorithms import custom_advantages, custom_rewards
+from agentrl.algorithms.correction import CORRECTIONS
 from agentrl.algorithms.custom import LOSSES
 from agentrl.algorithms.load import ESTIMATORS
 from agentrl.cli import train
 from agentrl.envs.named import load_reward, load_tool
 from agentrl.envs.registry import load_env
 from agentrl.errors import ConfigError
-from agentrl.user_code import load
+from agentrl.user_code import Kind, load
 
 ENV = """
 from agentrl import Env
@@ -37,6 +40,18 @@ async def mine(text, label, task):
 FILTER = """
 def mine(rewards, task):
     return max(rewards) > 0
+"""
+CORRECTION = """
+def mine(trained):
+    return trained.mu_K
+"""
+REWARDS = """
+def mine(groups):
+    return [group.rewards for group in groups]
+"""
+ADVANTAGES = """
+def mine(rows):
+    return [row.columns["mu"] for row in rows]
 """
 LOSS = """
 def mine(micro_batch, logprobs_T, entropy_T):
@@ -60,12 +75,24 @@ class Flag(NamedTuple):
     name: str = "mine"
 
 
+def written(kind: Kind[Any], spec: str) -> Any:
+    """What the author wrote, of a hook that is called through an adapter."""
+    return inspect.unwrap(load(kind, spec))
+
+
 FLAGS = {
     "env": Flag(load_env, ENV, "agentrl.envs", "Mine"),
     "tool": Flag(load_tool, TOOL, "agentrl.tools"),
     "reward": Flag(load_reward, REWARD, "agentrl.rewards"),
     "filter": Flag(load_filter, FILTER, "agentrl.filters"),
     "loss": Flag(partial(load, LOSSES), LOSS, "agentrl.losses"),
+    "correction": Flag(partial(written, CORRECTIONS), CORRECTION, "agentrl.corrections"),
+    "rewards": Flag(
+        partial(written, custom_rewards.REWARDS), REWARDS, "agentrl.reward_post_processes"
+    ),
+    "advantages": Flag(
+        partial(written, custom_advantages.ADVANTAGES), ADVANTAGES, "agentrl.advantages"
+    ),
     "algorithm": Flag(partial(load, ESTIMATORS), ALGORITHM, "agentrl.algorithms", "Mine"),
 }
 

@@ -1,9 +1,9 @@
 """The model: where its weights come from, where they go, and how many rows a step takes."""
 
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Literal
 
-from agentrl.config.facts import FREE, POLICY, STATE, TRAINS, Count, flag
+from agentrl.config.facts import FREE, POLICY, STATE, TRAINS, Count, flag, noted
 from agentrl.config.flags.asynchrony import AsynchronyFlags
 
 __all__ = ["LearnerFlags"]
@@ -64,6 +64,36 @@ class LearnerFlags(AsynchronyFlags, frozen=True, kw_only=True):
             "Face model, a run, its checkpoints or one of them (default: --hf-checkpoint)",
             on_resume=STATE,
             holds="folder",
+        ),
+    ] = None
+    opd_type: Annotated[
+        Literal["megatron", "sglang"] | None,
+        _trained(
+            "where the teacher's log-probabilities come from: a model in the learner's ranks, of "
+            "--opd-teacher-load (megatron), or a server of --rm-url (sglang: not yet)",
+            modes=POLICY,
+            needs="opd",
+        ),
+    ] = None
+    opd_teacher_load: Annotated[
+        str | None,
+        _trained(
+            "the teacher of --use-opd, of the policy's architecture: a Hugging Face model, a run, "
+            "its checkpoints or one of them, or a checkpoint of Megatron's",
+            modes=POLICY,
+            needs="opd",
+            on_resume=noted("the policy is distilled from another teacher from now on"),
+            holds="folder",
+        ),
+    ] = None
+    ref_update_interval: Annotated[
+        Count | None,
+        _trained(
+            "iterations after which the reference takes over the weights of the policy, again and "
+            "again (default: it stays --ref-load)",
+            modes=POLICY,
+            on_resume=STATE,
+            needs="reference",
         ),
     ] = None
     save_hf: Annotated[

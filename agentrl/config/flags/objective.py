@@ -68,6 +68,24 @@ class ObjectiveFlags(LearnerFlags, frozen=True, kw_only=True):
     algorithm_args: Annotated[
         dict[str, Any], _flag("arguments of that class as JSON, which fill its Args")
     ] = {}
+    custom_reward_post_process_path: Annotated[
+        str | None,
+        _flag(
+            "function that makes the rewards of an iteration into what its episodes earned, in "
+            "place of the statistics of their groups, called as fn(groups) -> a list for each "
+            "group, or as in slime: a name, pkg.module:fn or path/to/file.py[:fn]",
+            holds="code",
+        ),
+    ] = None
+    custom_advantage_function_path: Annotated[
+        str | None,
+        _flag(
+            "function that gives tokens their advantages in place of the estimator, after the "
+            "forward passes, called as fn(rows) -> an array for each row, or as in slime: a name, "
+            "pkg.module:fn or path/to/file.py[:fn]",
+            holds="code",
+        ),
+    ] = None
     normalize_advantages: Annotated[
         bool,
         _flag(
@@ -84,6 +102,16 @@ class ObjectiveFlags(LearnerFlags, frozen=True, kw_only=True):
             ge=0,
         ),
     ] = 0.0
+    use_opd: Annotated[
+        bool,
+        _flag(
+            "on-policy distillation: take log pi - log pi_teacher of each sampled token, times "
+            "--opd-kl-coef, from its advantage, whatever estimates that"
+        ),
+    ] = False
+    opd_kl_coef: Annotated[
+        float, _flag("weight of the distance to the teacher", needs="opd", ge=0)
+    ] = 1.0
     gamma: Annotated[float, _flag("discount of what later tokens earn", ge=0, le=1)] = 1.0
     disable_grpo_std_normalization: Annotated[
         bool,
@@ -93,7 +121,8 @@ class ObjectiveFlags(LearnerFlags, frozen=True, kw_only=True):
         ),
     ] = False
     disable_rewards_normalization: Annotated[
-        bool, _flag("use rewards as advantages, without group statistics")
+        bool,
+        _flag("use rewards as advantages, without group statistics", needs="group_rewards"),
     ] = False
     calculate_per_token_loss: Annotated[
         bool,
@@ -115,7 +144,8 @@ class ObjectiveFlags(LearnerFlags, frozen=True, kw_only=True):
         Literal["episode", "turn"],
         _flag(
             "what a token is credited with: the reward of its episode, or those of its turn and of "
-            "the turns after it, as the Env gave them with each Step"
+            "the turns after it, as the Env gave them with each Step",
+            needs="group_rewards",
         ),
     ] = "episode"
     overlong_max_length: Annotated[
@@ -185,6 +215,16 @@ class ObjectiveFlags(LearnerFlags, frozen=True, kw_only=True):
     ] = "token"
     tis_clip: Annotated[float, _loss("upper bound of pi_prox / mu", needs="tis", gt=0)] = 2.0
     tis_clip_low: Annotated[float, _loss("lower bound of pi_prox / mu", needs="tis", ge=0)] = 0.0
+    custom_tis_function_path: Annotated[
+        str | None,
+        _loss(
+            "function that weighs trained tokens in place of --tis-mode, --tis-level and their "
+            "bounds, called as fn(trained) -> weights, or as in slime: a name, pkg.module:fn or "
+            "path/to/file.py[:fn]",
+            holds="code",
+            needs="tis",
+        ),
+    ] = None
     trust_region: Annotated[
         list[str],
         _term(

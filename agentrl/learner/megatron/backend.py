@@ -50,7 +50,8 @@ log = logging.getLogger(__name__)
 
 class MegatronBackend:
     """`TrainBackend` on megatron-core, on CPUs (gloo) and GPUs (NCCL) alike. `models`: those
-    beside the policy, by name (`Needs.models`), of the weights of `--ref-load`.
+    beside the policy, by name (`Needs.models`), of the weights of `--ref-load` and
+    `--opd-teacher-load`.
 
     Raises ConfigError when `model_dir` or the Megatron settings cannot run, before any group
     exists, and EnvironmentSetupError when the other ranks do not come.
@@ -127,18 +128,19 @@ class MegatronBackend:
         )
         is_restored = cfg.is_continued and bool(iterations(root_of(cfg)))
         first = None if is_restored or brings_optimizer(cfg) else cfg.load
-        reference = cfg.ref_load
+        places = {"reference": cfg.ref_load, "teacher": cfg.opd_teacher_load}
         self._first_dir = (
             self._model_dir if first is None or not holds_model(first) else Path(first)
         )
         model, self._weights = self._loaded_model(device, first)
         frozen = {
-            name: self._loaded_model(device, reference)[0].eval().requires_grad_(False)
+            name: self._loaded_model(device, places[name])[0].eval().requires_grad_(False)
             for name in sorted(models)  # collective: in one order on all ranks
         }
         self._model = wrap_model(model, self._config, self._settings)
         self._replay = Replay(model, self._routes)
         self._models: dict[str, Any] = {"policy": self._model, **frozen}
+        self._renewed = {n: one for n, one in frozen.items() if cfg.ref_update_interval is not None}
         if self._settings.overlap_grad_reduce:
             self._config.no_sync_func = self._model.no_sync
         self._optimizer = Optimizer(cfg, self._settings, self._model, total_steps)
@@ -204,6 +206,11 @@ class MegatronBackend:
                 bias.copy_(before)
         return StepResult(skipped=skipped, grad_norm=grad_norm, lr=lr, metrics=metrics)
 
+    def renew(self, model: str) -> None:
+        """See `TrainBackend.renew`."""
+        self._finish_gathering()
+        self._models[model].load_state_dict(self._model.module.state_dict())
+
     def hf_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """See `TrainBackend.hf_tensors`."""
         self._finish_gathering()
@@ -228,12 +235,12 @@ class MegatronBackend:
     def save_state(self, directory: Path) -> None:
         """See `TrainBackend.save_state`."""
         self._finish_gathering()
-        state.save(directory, self._model.module, self._optimizer)
+        state.save(directory, self._model.module, self._optimizer, self._renewed)
 
     def load_state(self, directory: Path) -> None:
         """See `TrainBackend.load_state`."""
         self._finish_gathering()
-        state.load(directory, self._model.module, self._optimizer)
+        state.load(directory, self._model.module, self._optimizer, self._renewed)
 
     def broadcast_bytes(self, data: bytes | None) -> bytes:
         """See `TrainBackend.broadcast_bytes`."""
@@ -248,7 +255,9 @@ class MegatronBackend:
         return parallel.all_gather_msgpack(value)
 
     def close(self) -> None:
-        """Leave the process groups; again does nothing."""
+        """Leave the process groups, and let go of the models; again does nothing."""
+        for name in ("_model", "_models", "_optimizer", "_replay", "_weights"):
+            self.__dict__.pop(name, None)
         parallel.close_groups()
 
     def _finish_gathering(self) -> None:

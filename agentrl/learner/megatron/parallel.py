@@ -7,6 +7,7 @@ facts travel as msgpack bytes on host tensors. Every group has the timeout of
     CLOSED -> OPEN (`open_groups`) -> CLOSED (`close_groups`)
 """
 
+import gc
 import socket
 from collections.abc import Sequence
 from datetime import timedelta
@@ -99,10 +100,12 @@ def _meeting_place(
 
 
 def close_groups() -> None:
-    """Leave all groups; again does nothing."""
+    """Leave all groups; again does nothing. The threads of a group end with the last object that
+    holds it, and megatron-core's models hold groups and are cycles."""
     if dist.is_initialized():
         parallel_state.destroy_model_parallel()
         dist.destroy_process_group()
+        gc.collect()
 
 
 def speaks_for_replica() -> bool:

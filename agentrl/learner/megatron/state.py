@@ -4,13 +4,15 @@
     progress.json                      completed steps, their schedule, and their layout
     rng_RANK.msgpack                   random generators of a rank
 
+A model beside the policy that the run renews has its weights there too, behind its name.
+
 In the layout that saved, the next step is bit-equal to the one that would have followed. In another
 one the same weights and moments are shared out anew, and each rank keeps the generators that it
 was opened with. All ranks come here together, and all of them raise or none (`agreement`).
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,8 @@ __all__ = ["load", "load_weights", "save", "together"]
 log = logging.getLogger(__name__)
 
 _PROGRESS = "progress.json"
+#: Models beside the policy that a run may renew.
+_RENEWED = ("reference",)
 
 
 class Layout(msgspec.Struct, frozen=True):
@@ -55,8 +59,11 @@ class Progress(msgspec.Struct, frozen=True):
     run_id: str | None = None
 
 
-def save(directory: Path, model: Any, optimizer: Optimizer) -> None:
-    """Write the state into `directory`, which is there and empty. Collective; durable on return."""
+def save(
+    directory: Path, model: Any, optimizer: Optimizer, renewed: Mapping[str, Any] | None = None
+) -> None:
+    """Write the state into `directory`, which is there and empty. Collective; durable on return.
+    `renewed`: models beside the policy whose weights the run changes, by name."""
     rank = dist.get_rank()
 
     def write() -> shards.Index:
@@ -66,7 +73,9 @@ def save(directory: Path, model: Any, optimizer: Optimizer) -> None:
                 " that all of them share"
             )
         disk.write_file(_rng_file(directory, rank), msgspec.msgpack.encode(rng.capture()))
-        return shards.write(directory, rank, _shards(model, optimizer))
+        return shards.write(
+            directory, rank, chain(_shards(model, optimizer), _weights_of(renewed or {}))
+        )
 
     parts = together(write)
 
@@ -81,9 +90,11 @@ def save(directory: Path, model: Any, optimizer: Optimizer) -> None:
     together(describe)
 
 
-def load(directory: Path, model: Any, optimizer: Optimizer) -> None:
+def load(
+    directory: Path, model: Any, optimizer: Optimizer, renewed: Mapping[str, Any] | None = None
+) -> None:
     """Take the state from `directory`. Collective. Of another run it is weights and moments: the
-    schedule begins anew.
+    schedule begins anew, and models that are `renewed` stay as they are.
 
     Raises ConfigError, with nothing changed, when model or types are not those of the checkpoint.
     After any other error the weights are neither the old nor the new ones.
@@ -93,19 +104,25 @@ def load(directory: Path, model: Any, optimizer: Optimizer) -> None:
 
     def look() -> list[str]:
         index.update(read_index(directory))
+        if is_ours(_progress(directory)):
+            kept = {n: one for n, one in (renewed or {}).items() if _holds(index, n)}
+            wanted.extend(_weights_of(kept))
         shards.require(directory, index, wanted)
         return sorted({shard.key for shard in wanted})
 
+    def is_ours(progress: Progress) -> bool:
+        return progress.run_id in (None, optimizer.run_id)
+
     def take() -> None:
         shards.read(directory, index, wanted)
-        progress = msgspec.json.decode(_read(directory / _PROGRESS), type=Progress)
-        is_ours = progress.run_id in (None, optimizer.run_id)
-        start = progress.schedule_start if is_ours else progress.completed_steps
+        progress = _progress(directory)
+        start = progress.schedule_start if is_ours(progress) else progress.completed_steps
         optimizer.resume(progress.completed_steps, start)
         _restore_generators(directory, progress.layout)
 
     known = set(chain.from_iterable(together(look)))
-    if unknown := sorted(index.keys() - known):
+    renewable = {key for key in index if key.startswith(tuple(f"{name}." for name in _RENEWED))}
+    if unknown := sorted(index.keys() - known - renewable):
         raise ConfigError(
             f"{directory} is of another model: it has {len(unknown)} tensors that the run does not"
             f" know, such as {unknown[0]}"
@@ -125,9 +142,20 @@ def load_weights(directory: Path, model: Any) -> None:
     together(take)
 
 
-def _weights(model: Any) -> Iterator[Shard]:
+def _weights(model: Any, prefix: str = "") -> Iterator[Shard]:
     for parameter, made_of in placement.parts(model).items():
-        yield from placement.shards(made_of, parameter.detach().view(-1), 0)
+        yield from placement.shards(made_of, parameter.detach().view(-1), 0, prefix=prefix)
+
+
+def _weights_of(models: Mapping[str, Any]) -> Iterator[Shard]:
+    """Of models beside the policy, each behind its name."""
+    for name, model in models.items():
+        yield from _weights(model, f"{name}.")
+
+
+def _holds(index: shards.Index, name: str) -> bool:
+    """Whether the weights of the model of that name are there."""
+    return any(key.startswith(f"{name}.") for key in index)
 
 
 def _shards(model: Any, optimizer: Optimizer) -> Iterator[Shard]:
@@ -175,6 +203,10 @@ def together(action: Callable[[], Any]) -> list[Any]:
         if failure is not None:
             raise retold(rank, msgspec.convert(failure, Failure))
     return [each for _, each in everyone]
+
+
+def _progress(directory: Path) -> Progress:
+    return msgspec.json.decode(_read(directory / _PROGRESS), type=Progress)
 
 
 def _rng_file(directory: Path, rank: int) -> Path:

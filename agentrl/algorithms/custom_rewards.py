@@ -1,0 +1,108 @@
+"""`--custom-reward-post-process-path`: a function of the user's makes what the episodes of a lease
+earned into their advantages, in place of the statistics of their groups.
+
+    rewards(groups)      -> for each group, a number for each of its episodes; `types.GroupRows`
+    f(args, samples)     -> slime's, see `slime_hooks`
+
+It is called once for each lease, on every rank, and must answer alike on all. It sees the judged
+rewards, less the penalties for length. What the estimator makes of a group's numbers afterwards
+(a KL, returns, `--normalize-advantages`) it does with these.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from agentrl.algorithms import slime_hooks
+from agentrl.algorithms.base import Algorithm, Needs
+from agentrl.algorithms.custom import named_as
+from agentrl.algorithms.rows import Credit
+from agentrl.config.run import RunConfig
+from agentrl.errors import HookError
+from agentrl.types import GroupRows, LeaseHeader
+from agentrl.user_code import Kind, Signature, hook, place_in
+
+__all__ = ["REWARDS", "with_rewards"]
+
+_Function = Callable[[RunConfig, Sequence[GroupRows]], Any]
+
+
+def _of_groups(function: Callable[..., Any]) -> _Function:
+    """From `rewards(groups)`."""
+
+    @functools.wraps(function)
+    def process(cfg: RunConfig, groups: Sequence[GroupRows]) -> Any:
+        return function(groups)
+
+    return process
+
+
+REWARDS: Kind[_Function] = hook(
+    "rewards(groups)",
+    [
+        Signature(("groups",), _of_groups),
+        Signature(("args", "samples"), slime_hooks.post_process),
+    ],
+    group="agentrl.reward_post_processes",
+    noun="reward post-process",
+    flag="--custom-reward-post-process-path",
+    builtin={},
+)
+
+
+def with_rewards(estimator: type[Algorithm], function: _Function) -> type[Algorithm]:
+    """The estimator with what the function says in place of its `values`."""
+
+    class CustomRewards(estimator):  # type: ignore[misc, valid-type]
+        needs: Needs
+
+        def __init__(self, cfg: RunConfig, args: Any) -> None:
+            super().__init__(cfg, args)
+            self.needs = msgspec.structs.replace(self.needs, min_group=1, min_group_advice="")
+            self._given: dict[str, list[float]] = {}
+
+        def begin(self, header: LeaseHeader) -> None:
+            self._given = _processed(function, self.cfg, header.groups)
+            super().begin(header)
+
+        def credit(self, group: GroupRows) -> Sequence[Credit]:
+            return [
+                Credit(value, skip=value == 0 and not self._has_other_terms)
+                for value in self._given[group.group]
+            ]
+
+        def teaches(self, reward: float) -> bool:
+            return True
+
+    return named_as(estimator, CustomRewards)
+
+
+def _processed(
+    function: _Function, cfg: RunConfig, groups: Sequence[GroupRows]
+) -> dict[str, list[float]]:
+    """By group, in order of its episodes. Raises HookError for other than finite numbers."""
+    found = function(cfg, groups)
+    try:
+        numbers = [[float(value) for value in values] for values in found]
+    except (TypeError, ValueError) as error:
+        raise HookError(
+            f"the rewards are no list of lists of numbers ({error}): {place_in(function)}"
+        ) from None
+    wanted = [len(group.episodes) for group in groups]
+    if (lengths := [len(values) for values in numbers]) != wanted:
+        raise HookError(
+            f"there are rewards for {lengths} episodes, and the groups have {wanted}: "
+            f"{place_in(function)}"
+        )
+    for group, values in zip(groups, numbers, strict=True):
+        if not all(map(math.isfinite, values)):
+            raise HookError(
+                f"the rewards of group {group.group} are {values}, not all finite: "
+                f"{place_in(function)}"
+            )
+    return {group.group: values for group, values in zip(groups, numbers, strict=True)}

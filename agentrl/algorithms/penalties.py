@@ -1,0 +1,23 @@
+"""What the advantage of each token loses for its distance from another model."""
+
+import numpy as np
+import numpy.typing as npt
+
+from agentrl.algorithms.rows import Row
+from agentrl.config.run import RunConfig
+
+__all__ = ["kl_penalty"]
+
+
+def kl_penalty(cfg: RunConfig, row: Row, coefficient: float, model: str) -> npt.NDArray[np.float64]:
+    """`-coefficient (log pi - log pi_model)` of each trained token, and 0 elsewhere; float64 [L].
+    pi is what the loss takes its ratio to: the policy at the start of the iteration, or the engine
+    (`--use-rollout-logprobs`). `model`: the pass whose column is compared with.
+    """
+    if coefficient == 0:
+        return np.zeros(len(row.tokens_L))
+    columns = row.columns
+    policy_L = columns["mu" if cfg.use_rollout_logprobs else "prox"].astype(np.float64)
+    penalty_L = -coefficient * (policy_L - columns[model])
+    found: npt.NDArray[np.float64] = np.where(columns["mask"], penalty_L, 0.0)
+    return found

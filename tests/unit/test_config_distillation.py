@@ -1,0 +1,78 @@
+"""The flags of on-policy distillation: what contradicts them is told before anything starts."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from agentrl.cli.train import main
+from agentrl.config.presets import DEFAULT, PRESETS
+from agentrl.config.resolve import Resolved, parse
+from agentrl.errors import ConfigError
+
+TEACHER = ("--use-opd", "--opd-type", "megatron", "--opd-teacher-load")
+MODEL = Path(PRESETS[DEFAULT].values["hf_checkpoint"])
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def resolved(*argv: str) -> Resolved:
+    return parse(["--preset", DEFAULT, "--device", "cpu", *argv], "train_async")
+
+
+def refused(*argv: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        resolved(*argv)
+    return str(caught.value)
+
+
+def test_a_teacher_that_is_served_is_refused_with_what_to_do() -> None:
+    told = refused("--use-opd", "--opd-type", "sglang")
+    assert "--opd-type megatron and --opd-teacher-load" in told
+
+
+def test_distillation_needs_a_teacher() -> None:
+    assert "needs a teacher" in refused("--use-opd")
+    assert "needs a teacher" in refused("--use-opd", "--opd-type", "megatron")
+    assert "there is no folder" in refused(*TEACHER, "nowhere")
+
+
+@pytest.mark.parametrize(
+    "words", [("--opd-kl-coef", "0.5"), ("--opd-teacher-load", "x"), ("--opd-type", "megatron")]
+)
+def test_a_teacher_without_distillation_is_refused(words: tuple[str, ...]) -> None:
+    assert f"{words[0]}: only --use-opd reads this" in refused(*words)
+
+
+def test_one_of_several_checkpoints_of_a_teacher_is_read(here: Path) -> None:
+    (here / "kept" / "iteration_0000010").mkdir(parents=True)
+    (here / "kept" / "iteration_0000010" / "manifest.json").touch()
+    teacher = (*TEACHER, "kept", "--opd-teacher-ckpt-step")
+    found = resolved(*teacher, "10").config
+    assert found.opd_teacher_load == f"{here}/kept/iteration_0000010"
+    assert "there is neither" in refused(*teacher, "11")
+
+
+def test_a_teacher_of_another_vocabulary_is_told_by_a_dry_run(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(MODEL, here / "teacher")
+    config = json.loads((here / "teacher" / "config.json").read_text())
+    (here / "teacher" / "config.json").write_text(json.dumps(config | {"vocab_size": 7}))
+    teacher = (*TEACHER, "teacher", "--dry-run")
+    assert main(["--preset", DEFAULT, *teacher], "train_async") == 2
+    told = capsys.readouterr().err
+    assert f"--opd-teacher-load {here}/teacher is another model than --hf-checkpoint" in told
+    assert "vocab_size 7 instead of" in told
+
+
+def test_a_teacher_takes_memory(here: Path) -> None:
+    shutil.copytree(MODEL, here / "teacher")
+    teacher = (*TEACHER, "teacher")
+    assert resolved(*teacher).config.num_frozen_models == 1
+    assert resolved(*teacher, "--use-kl-loss").config.num_frozen_models == 2
