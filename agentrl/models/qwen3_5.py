@@ -21,6 +21,7 @@ from agentrl.models.delta_net import (
     read_delta_net,
 )
 from agentrl.models.family import Family, in_layer
+from agentrl.models.rope import rope_parameters
 
 __all__ = ["FAMILY", "QWEN35_FUSED", "QWEN35_NET", "QWEN35_TINY", "read_qwen35"]
 
@@ -64,6 +65,11 @@ def read_qwen35(config: dict[str, Any]) -> tuple[Architecture, DeltaNetSizes]:
     if "rope_theta" not in (config | (config.get("rope_parameters") or {})):
         raise ConfigError(
             "a rope_theta that is left out is not supported; add it to rope_parameters"
+        )
+    rope = rope_parameters(config)
+    if rope["rope_type"] != "default":
+        raise ConfigError(
+            f"rope type {rope['rope_type']} is not supported beside three positions for each token"
         )
     return read_decoder(config, qk_layernorm=True, rotary_percent=0.25), read_delta_net(config)
 

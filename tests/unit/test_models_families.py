@@ -11,6 +11,8 @@ from agentrl.models.architecture import Architecture
 from agentrl.models.registry import describe_model, families, open_model
 from agentrl.models.stacks import EXPERTS_STACKED, taken_apart
 
+ROPE = families()["qwen3-5"].tiny["rope_parameters"]
+
 
 def read(family: str, **changes: Any) -> Architecture:
     """The tiny member with other keys; None takes a key out."""
@@ -87,6 +89,7 @@ def test_a_qwen3_next_that_engine_or_learner_would_compute_otherwise_is_refused_
         ({"rope_theta": None, "rope_parameters": None}, "a rope_theta that is left out is not"),
         ({"rope_theta": 7.0}, "rope_theta 7.0 beside 50000.0 in rope_parameters is not"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5 beside 0.25 in rope_param"),
+        ({"rope_parameters": {**ROPE, "rope_type": "yarn"}}, "rope type yarn is not supported be"),
         ({"attn_output_gate": False}, "attn_output_gate False is not supported, only True"),
         ({"is_causal": False}, "is_causal False is not supported, only True"),
         ({"norm_topk_prob": False}, "norm_topk_prob False is not supported, only True"),
