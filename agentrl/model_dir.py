@@ -48,7 +48,12 @@ def decoder_config(directory: Path) -> dict[str, Any]:
             f"--hf-checkpoint {directory / CONFIG}: text_config must be an object and "
             "architectures a list of names"
         )
-    return config | text | {"architectures": names}
+    return config | text | _of_the_whole(config, text) | {"architectures": names}
+
+
+def _of_the_whole(config: dict[str, Any], text: dict[str, Any]) -> dict[str, Any]:
+    """What transformers and SGLang take from beside `text_config` alone."""
+    return {"tie_word_embeddings": config.get("tie_word_embeddings", False)} if text else {}
 
 
 def quantization(directory: Path) -> str | None:

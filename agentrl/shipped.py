@@ -83,10 +83,12 @@ MODEL_FAMILIES = Shelf(
             "family",
             "headers",
             "latent",
+            "nested",
             "registry",
             "rope",
             "routes",
             "shapes",
+            "stacks",
         }
     ),
 )

@@ -28,13 +28,19 @@ import anyio
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 
 from agentrl.algorithms.rows import MicroBatch
 from agentrl.cluster.ports import free_ports
 from agentrl.config.run import RunConfig
 from agentrl.learner.megatron import MegatronBackend
-from agentrl.models.registry import families
+from agentrl.models.registry import families, open_model
 from agentrl.serving.client import EngineClient
 from agentrl.serving.control import EngineControl
 from agentrl.serving.cpu import ATTENTION_BACKEND
@@ -48,7 +54,20 @@ VOCAB_SIZE, MAX_CONTEXT = 500, 1024
 NUM_REQUESTS, NUM_NEW = 16, 24
 #: Of random weights, where it is not 0.2. Two orders of summing within transformers differ by 7e-4
 #: where those of a delta net are larger.
-SPREADS = {"qwen3-next": 0.05}
+SPREADS = {
+    name: 0.05 for name, family in families().items() if "linear_num_key_heads" in family.tiny
+}
+#: Files of a model that sees, and what they say.
+EYES = {
+    "preprocessor_config.json": {
+        "image_processor_type": "Qwen2VLImageProcessorFast",
+        "processor_class": "Qwen3VLProcessor",
+    },
+    "video_preprocessor_config.json": {
+        "video_processor_type": "Qwen3VLVideoProcessor",
+        "processor_class": "Qwen3VLProcessor",
+    },
+}
 #: Seconds after which an engine counts as hung.
 START_S, CALL_S = 1800, 300
 #: The tokenizer of the default job, whose questions the iteration plays.
@@ -63,18 +82,47 @@ def vowels(text, label, task):
 def make_model(config: Mapping[str, Any], folder: Path, seed: int) -> PreTrainedModel:
     """The random model that a config.json describes, saved in `folder`."""
     torch.manual_seed(seed)
-    described = AutoConfig.for_model(**config)
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(described).to(torch.float32).eval()
+    described = describe(config)
+    kind = AutoModelForImageTextToText if "vision_config" in config else AutoModelForCausalLM
+    model: PreTrainedModel = kind.from_config(described).to(torch.float32).eval()
     for name, tensor in model.state_dict().items():
         if "norm" in name or "bias" in name:
             tensor.uniform_(0.5, 1.5)
     model.save_pretrained(folder)
-    saved = json.loads((folder / "config.json").read_text())
-    # transformers writes the name of its class, which may stand in for the model's own, and leaves
-    # keys out that published files have.
-    saved = {**config, **saved, "architectures": list(config["architectures"])}
-    (folder / "config.json").write_text(json.dumps(saved))
+    complete(config, folder)
     return model
+
+
+def describe(config: Mapping[str, Any]) -> PreTrainedConfig:
+    """transformers' configuration for the keys of a decoder, which one that sees nests."""
+    if "vision_config" not in config:
+        return AutoConfig.for_model(**config)
+    return AutoConfig.for_model(
+        config["model_type"].removesuffix("_text"),
+        text_config=_text_of(config),
+        vision_config=dict(config["vision_config"]),
+        tie_word_embeddings=config["tie_word_embeddings"],
+    )
+
+
+def complete(config: Mapping[str, Any], folder: Path) -> None:
+    """Write into the config.json that transformers saved what published ones have: it has the name
+    of its class there, which may stand in for the model's own, and leaves keys out. An engine of a
+    model that sees wants to know how pictures are cut, also where it gets none."""
+    path, named = folder / "config.json", {"architectures": list(config["architectures"])}
+    saved = json.loads(path.read_text())
+    if "vision_config" in config:
+        nested = {"text_config": {**_text_of(config), **saved["text_config"]}}
+        path.write_text(json.dumps(saved | nested | named))
+        for name, kind in EYES.items():
+            (folder / name).write_text(json.dumps(kind))
+    else:
+        path.write_text(json.dumps({**config, **saved, **named}))
+
+
+def _text_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    outside = ("vision_config", "architectures")
+    return {key: value for key, value in config.items() if key not in outside}
 
 
 def member(family: str, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -141,6 +189,8 @@ def learner_beside(model: PreTrainedModel, folder: Path) -> tuple[float, int, di
         (found,) = backend.run("policy", [batch])
         sent = {name: tensor.clone() for name, tensor in backend.hf_tensors()}
     stored = load_file(folder / "model.safetensors")
+    is_passenger = open_model(folder, None).is_passenger
+    stored = {name: tensor for name, tensor in stored.items() if not is_passenger(name)}
     unequal = sum(
         name not in sent or name not in stored or not torch.equal(sent[name], stored[name])
         for name in stored.keys() | sent.keys()

@@ -58,7 +58,7 @@ families named: two optimizer steps (AdamW, clipping) over packed micro-batches,
 have unequal numbers, and a step that is refused on all of them. One process took the same steps.
 The worst difference is that of any weight after both steps, and of any log-probability that the
 loss reads before each of them. What one process does is compared with `transformers` in
-[models.md](models.md). Under tensor parallelism Qwen3-Next is further off: `transformers` itself is
+[models.md](models.md). Models with delta nets are further off: `transformers` itself is
 5.6e-5 from itself where its delta nets sum chunks of another length.
 
 TP, PP, CP, EP, ETP: ranks that share tensors, the pipeline, the context, the experts, the tensors

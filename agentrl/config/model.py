@@ -89,7 +89,8 @@ def _unlike(text: dict[str, Any], shapes: Shapes) -> Iterator[str]:
     further = text.get("num_nextn_predict_layers") or 0  # behind the decoder's, if they are there
     if layers is not None and found and found not in (layers, layers + further):
         yield f"num_hidden_layers is {layers}, and its weights have {found} layers"
-    embedding = shapes.get("model.embed_tokens.weight", ())
+    names = ("model.embed_tokens.weight", "model.language_model.embed_tokens.weight")
+    embedding = next((shapes[name] for name in names if name in shapes), ())
     for key, size in zip(("vocab_size", "hidden_size"), embedding, strict=False):
         if text.get(key, size) != size:
             yield f"{key} is {text[key]}, and that of its weights is {size}"

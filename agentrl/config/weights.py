@@ -35,7 +35,7 @@ _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 #: The library's own bound; the header of a model of 10,000 tensors has about 1 MB.
 _MAX_HEADER = 100_000_000
-_LAYER = re.compile(r"model\.layers\.(\d+)\.")
+_LAYER = re.compile(r"model\.(?:language_model\.)?layers\.(\d+)\.")
 #: First bytes of what is put in the place of weights by mistake.
 _MISTAKEN = {
     b"version https://git-lfs": "a Git LFS pointer: fetch the file itself (git lfs pull)",

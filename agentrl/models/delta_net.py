@@ -23,11 +23,16 @@ if TYPE_CHECKING:
 __all__ = [
     "ATTENTION_FUSED",
     "DELTA_NET",
+    "DELTA_NET_TINY",
+    "DeltaNetDecoder",
     "DeltaNetExperts",
     "DeltaNetSizes",
+    "gated",
+    "in_six",
     "in_two",
     "is_predictor",
     "read_delta_net",
+    "read_delta_net_experts",
 ]
 
 
@@ -65,6 +70,19 @@ class DeltaNetSizes(msgspec.Struct, frozen=True, kw_only=True):
         return [*self.convolved, self.convolved[-1], *[self.values_of_a_key] * 2]
 
 
+class DeltaNetDecoder(Architecture, frozen=True, kw_only=True):
+    """A dense decoder, of which most layers have a delta net."""
+
+    layer: ClassVar[str] = "delta_net"
+
+    delta_net: DeltaNetSizes
+
+    def refusals(self, settings: MegatronSettings) -> Iterator[str]:
+        """As without delta nets; and each tensor-parallel rank has whole key heads."""
+        yield from super().refusals(settings)
+        yield from _about_layout(self.name, self.delta_net, settings)
+
+
 class DeltaNetExperts(Experts, frozen=True, kw_only=True):
     """A decoder with experts, of which most layers have a delta net."""
 
@@ -91,10 +109,19 @@ def _about_layout(name: str, sizes: DeltaNetSizes, settings: MegatronSettings) -
         )
 
 
-def read_delta_net(config: dict[str, Any]) -> DeltaNetSizes:
-    """The sizes in a config.json. Raises ConfigError."""
+def gated(decoder: Architecture) -> dict[str, Any]:
+    """The fields of `decoder` with gates on its attention and norms that multiply by 1 + weight."""
+    more = {"attention_output_gate": True, "layernorm_zero_centered_gamma": True}
+    return msgspec.structs.asdict(decoder) | more
+
+
+def read_delta_net(
+    config: dict[str, Any], engine_needs: tuple[str, ...] = ("full_attention_interval",)
+) -> DeltaNetSizes:
+    """The sizes in a config.json. `engine_needs`: keys that SGLang takes from nowhere else. Raises
+    ConfigError."""
     told = {name: config[name] for name in DeltaNetSizes.__struct_fields__ if name in config}
-    for name in ("full_attention_interval", "rope_theta"):
+    for name in engine_needs:
         if name not in config:
             raise ConfigError(
                 f"{name} that is left out is not supported, not even beside layer_types and "
@@ -102,7 +129,8 @@ def read_delta_net(config: dict[str, Any]) -> DeltaNetSizes:
             )
     nested = config.get("rope_parameters") or {}
     for name, usual in (("rope_theta", None), ("partial_rotary_factor", 0.25)):
-        if (theirs := config.get(name, usual)) != (ours := nested.get(name, theirs)):
+        theirs = config.get(name, usual)
+        if theirs is not None and theirs != (ours := nested.get(name, theirs)):
             raise ConfigError(
                 f"{name} {theirs} beside {ours} in rope_parameters is not supported: SGLang would "
                 "take the first"
@@ -125,6 +153,28 @@ def read_delta_net(config: dict[str, Any]) -> DeltaNetSizes:
     return sizes
 
 
+def read_delta_net_experts(
+    config: dict[str, Any], decoder: Architecture, sizes: DeltaNetSizes
+) -> DeltaNetExperts:
+    """The architecture of one with experts in all layers. Raises ConfigError."""
+    if config.get("mlp_only_layers") or config.get("decoder_sparse_step", 1) != 1:
+        raise ConfigError(
+            f"mlp_only_layers {config.get('mlp_only_layers')} with decoder_sparse_step "
+            f"{config.get('decoder_sparse_step', 1)} is not supported, only experts in all layers"
+        )
+    return DeltaNetExperts(
+        **gated(decoder),
+        delta_net=sizes,
+        num_moe_experts=config["num_experts"],
+        moe_router_topk=config["num_experts_per_tok"],
+        moe_ffn_hidden_size=config["moe_intermediate_size"],
+        moe_layer_freq=[1] * decoder.num_layers,
+        moe_router_pre_softmax=not config.get("norm_topk_prob", True),
+        moe_shared_expert_intermediate_size=config["shared_expert_intermediate_size"],
+        moe_shared_expert_gate=True,
+    )
+
+
 def _by_key_heads(whole: "Tensor", sizes: DeltaNetSizes, rows: list[int]) -> list[TensorPiece]:
     """Parts of a tensor that has `rows` of each kind for every key head."""
     heads, rest = sizes.linear_num_key_heads, tuple(whole.shape[1:])
@@ -141,6 +191,11 @@ def in_two(whole: "Tensor", architecture: Any) -> list[TensorPiece]:
     """What is convolved and the gate, together for each key head; and the two rates."""
     *wide, beta, alpha = architecture.delta_net.projected
     return _by_key_heads(whole, architecture.delta_net, [sum(wide), beta + alpha])
+
+
+def in_six(whole: "Tensor", architecture: Any) -> list[TensorPiece]:
+    """Queries, keys and values of all heads; their gates; and each of the rates."""
+    return _by_key_heads(whole, architecture.delta_net, architecture.delta_net.projected)
 
 
 def _gated_qkv(whole: "Tensor", architecture: Architecture) -> list[TensorPiece]:
@@ -193,4 +248,18 @@ DELTA_NET = (
 ATTENTION_FUSED: Mapping[str, tuple[str, ...]] = {
     "qkv_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     **{name: (f"self_attn.{name}",) for name in ("o_proj", "q_norm", "k_norm")},
+}
+
+#: What a small config.json has of delta nets.
+DELTA_NET_TINY: Mapping[str, Any] = {
+    # With larger weights sums in another order are further off than the bounds of tests.
+    "initializer_range": 0.03,
+    "num_hidden_layers": 4,
+    "full_attention_interval": 4,
+    "partial_rotary_factor": 0.25,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+    "linear_conv_kernel_dim": 4,
 }

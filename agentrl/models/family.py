@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from agentrl.models.architecture import Architecture
+from agentrl.models.stacks import Stacks
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -102,8 +103,9 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
                     would not compute, by its key. A KeyError tells what the file lacks
     parts           its tensors; those of a layer stand together
     is_passenger    whether a tensor of the checkpoint, by its name, belongs to layers that are not
-                    built here (multi-token prediction): it is neither trained nor pushed, and goes
-                    into every model that is saved as it was
+                    built here (multi-token prediction, eyes): it is neither trained nor pushed, and
+                    goes into every model that is saved as it was
+    stacks          tensors on disk that may stand in the place of those of all experts
     engine_fused    parameters of SGLang's model that are several Hugging Face modules in one;
                     `{expert}` in a name is the number of the expert
     engine_class    `module:class` of SGLang's model, which spares an engine on a CPU host the
@@ -120,6 +122,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     read: Callable[[dict[str, Any]], Architecture]
     parts: tuple[Part, ...]
     is_passenger: Callable[[str, Architecture], bool] | None = None
+    stacks: Stacks = {}
     engine_fused: Mapping[str, tuple[str, ...]] = {}
     engine_class: str | None = None
     engine_window: bool = False

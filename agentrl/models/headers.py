@@ -16,6 +16,7 @@ from agentrl.errors import ConfigError
 from agentrl.models.family import Family
 from agentrl.models.registry import Model
 from agentrl.models.shapes import is_complete, shapes_of, wholes_of
+from agentrl.models.stacks import taken_apart
 
 __all__ = ["check_header", "check_model", "check_types"]
 
@@ -54,6 +55,9 @@ def check_types(folder: Path) -> None:
 def _weights_otherwise(theirs: Shapes, model: Model) -> Iterator[str]:
     """What the tensors of a Hugging Face model are, and those of `model` are not."""
     ours = shapes_of(model)
+    stacks = model.family.stacks
+    apart = (taken_apart(name, shape, stacks) for name, shape in theirs.items())
+    theirs = {each.name: each.shape for pieces in apart for each in pieces}
     for name, shape in ours.items():
         if (found := theirs.get(name)) is None:
             yield f"no {name}"

@@ -2,8 +2,9 @@
 
 SGLang's `/weights_checker` hashes each parameter of its own model: the first 8 bytes, as hex, of
 the SHA-256 of the raw bytes (`sglang.srt.managers.mm_utils.tensor_hash`, host memory). Its model
-differs from the Hugging Face one in two ways, undone here for engines with one rank: parameters
-that its family names are several Hugging Face ones, and the vocabulary is padded.
+differs from the Hugging Face one in three ways, undone here for engines with one rank: parameters
+that its family names are several Hugging Face ones, the vocabulary is padded, and the text of a
+model that sees has the names that it has alone.
 """
 
 import hashlib
@@ -47,6 +48,7 @@ def expected_checksums(
 def _sglang_name(name: str, fused: Fused) -> tuple[str, tuple[int, int], int]:
     """SGLang's parameter, where in the order of its rows this tensor stands (the number of its
     expert, then of its piece), and of how many pieces it is."""
+    name = name.replace("model.language_model.", "model.", 1)
     for module, pieces in fused.items():
         for row, piece in enumerate(pieces):
             pattern = re.escape(piece).replace(r"\{expert\}", r"(?P<expert>\d+)")

@@ -26,6 +26,7 @@ def register_delta_nets() -> None:
 
     for module, function in (
         ("attention.triton_gdn_fused_proj", fused_qkvzba_split_reshape_cat),
+        ("attention.triton_gdn_fused_proj", fused_qkvzba_split_reshape_cat_contiguous),
         ("attention.linear.fused_gdn_gating", fused_gdn_gating),
         ("attention.fla.chunk", chunk_gated_delta_rule),
         ("attention.fla.fused_recurrent", fused_recurrent_gated_delta_rule_packed_decode),
@@ -33,9 +34,13 @@ def register_delta_nets() -> None:
         ("mamba.causal_conv1d_triton", causal_conv1d_fn),
         ("mamba.causal_conv1d_triton", causal_conv1d_update),
         ("elementwise.elementwise", fused_gate_sigmoid_mul_add),
+        ("elementwise.elementwise", fused_sigmoid_mul),
     ):
         place = f"{_KERNELS}{module}.{function.__name__}"
         HookRegistry.register(place, function, HookType.REPLACE)
+    # Qwen3.5's norm has the name of Qwen3-Next's and other arguments.
+    place = f"{_KERNELS}attention.fla.layernorm_gated.{rms_norm_gated.__name__}"
+    HookRegistry.register(place, normalised_and_gated, HookType.REPLACE)
 
 
 def fused_qkvzba_split_reshape_cat(
@@ -59,6 +64,22 @@ def fused_qkvzba_split_reshape_cat(
         beta.flatten(1),
         alpha.flatten(1),
     )
+
+
+def fused_qkvzba_split_reshape_cat_contiguous(
+    mixed_qkvz: Tensor,
+    mixed_ba: Tensor,
+    num_heads_qk: int,
+    num_heads_v: int,
+    head_qk: int,
+    head_v: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The same where two projections give queries, keys, values and gates of all heads, and then
+    the rates of all."""
+    gates = num_heads_v * head_v
+    qkv, gate = mixed_qkvz.split_with_sizes([mixed_qkvz.shape[1] - gates, gates], -1)
+    beta, alpha = (rate.contiguous() for rate in mixed_ba.chunk(2, -1))
+    return qkv.contiguous(), gate.reshape(-1, num_heads_v, head_v), beta, alpha
 
 
 def fused_gdn_gating(
@@ -154,6 +175,13 @@ def rms_norm_gated(
     return (normal * weight.float() * gate).to(x.dtype)
 
 
+def normalised_and_gated(
+    *, x: Tensor, weight: Tensor, bias: None, z: Tensor, eps: float, activation: str, **_fixed: Any
+) -> Tensor:
+    """The same under the names that Qwen3.5 calls it by."""
+    return rms_norm_gated(x, z.reshape(x.shape), weight, bias, activation, eps=eps)
+
+
 def causal_conv1d_fn(
     x: Tensor,
     weight: Tensor,
@@ -213,3 +241,11 @@ def fused_gate_sigmoid_mul_add(
     """Add the output of the shared expert, times its gate."""
     gate = (hidden_states.float() @ gate_weight.float()).sigmoid()[:, None]
     final_hidden_states += (gate * shared_output.float()).to(final_hidden_states.dtype)
+
+
+def fused_sigmoid_mul(
+    attn_output: Tensor, gate: Tensor, inplace: bool = False, quant: bool = False
+) -> Tensor:
+    """The output of attention [T, channels], times the gate of each head [T, heads, width]."""
+    gated = attn_output * gate.reshape(attn_output.shape).sigmoid()
+    return attn_output.copy_(gated) if inplace else gated

@@ -44,6 +44,13 @@ _MODELS = {
     r"MiMo-7B": "mimo-7B-rl",
     r"MiniMax-M2": "minimax-m2",
 }
+_DELTA_NET = {
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4,
+}
 #: Published: keys that no argument of Megatron's follows from, by architecture.
 _MORE: dict[str, dict[str, Any]] = {
     "MiniMaxM2ForCausalLM": {
@@ -52,19 +59,16 @@ _MORE: dict[str, dict[str, Any]] = {
         "scoring_func": "sigmoid",
         "rotary_dim": 64,
     },
-    "Qwen3NextForCausalLM": {
-        "linear_num_key_heads": 16,
-        "linear_num_value_heads": 32,
-        "linear_key_head_dim": 128,
-        "linear_value_head_dim": 128,
-        "linear_conv_kernel_dim": 4,
-    },
+    "Qwen3NextForCausalLM": _DELTA_NET,
+    "Qwen3_5ForConditionalGeneration": _DELTA_NET,
+    "Qwen3_5MoeForConditionalGeneration": _DELTA_NET,
 }
 #: Published: positions of the models of an architecture that agentrl trains.
 _POSITIONS = {
     r"Qwen3-4B-Instruct-2507": 262144,
     r"[Qq]wen3-[\d.]+B": 40960,
     r"Qwen2\.5-": 32768,
+    r"Qwen3\.[56]-": 262144,
     r"": 131072,
 }
 #: Keys of config.json that differ between models of one architecture, and the flags that give them.

@@ -78,22 +78,19 @@ def _make(name: str, directory: Path) -> HFModel:
 
 def make_model(config: Mapping[str, Any], directory: Path) -> HFModel:
     """The random model that a config.json describes."""
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+
+    from benchmarks.families import complete, describe
 
     torch.manual_seed(7)
-    model = AutoModelForCausalLM.from_config(
-        AutoConfig.for_model(**config), attn_implementation="eager"
-    )
+    kind = AutoModelForImageTextToText if "vision_config" in config else AutoModelForCausalLM
+    model = kind.from_config(describe(config), attn_implementation="eager")
     model = model.float().eval()
     for name, tensor in model.state_dict().items():
         if "norm" in name or "bias" in name:
             tensor.uniform_(0.5, 1.5)
     model.save_pretrained(directory)
-    saved = json.loads((directory / "config.json").read_text())
-    # transformers writes the name of its class, which may stand in for the model's own, and leaves
-    # out keys that published files have.
-    saved = {**config, **saved, "architectures": config["architectures"]}
-    (directory / "config.json").write_text(json.dumps(saved))
+    complete(config, directory)
     return HFModel(model, directory)
 
 

@@ -356,6 +356,65 @@ KIMI_K2 = r"""
 {%- if add_generation_prompt %}{{ '<|im_assistant|>assistant<|im_middle|>' }}{% endif %}
 """
 
+QWEN3_5 = r"""
+{%- set said, rest = none, messages %}
+{%- if messages[0].role == 'system' %}
+    {%- set said, rest = messages[0].content | trim, messages[1:] %}
+{%- endif %}
+{%- if said is not none or tools %}{{ '<|im_start|>system\n' }}{% endif %}
+{%- if tools %}
+    {{- '# Tools\n\nYou have access to the following functions:\n\n<tools>' }}
+    {%- for tool in tools %}{{ '\n' + (tool | tojson) }}{% endfor %}
+    {{- '\n</tools>\n\nIf you choose to call a function ONLY reply in the following format ' }}
+    {{- 'with NO suffix:\n\n<tool_call>\n<function=example_function_name>\n' }}
+    {{- '<parameter=example_parameter_1>\nvalue_1\n</parameter>\n' }}
+    {{- '<parameter=example_parameter_2>\nThis is the value for the second parameter\n' }}
+    {{- 'that can span\nmultiple lines\n</parameter>\n</function>\n</tool_call>\n\n' }}
+    {{- '<IMPORTANT>\nReminder:\n- Function calls MUST follow the specified format: an ' }}
+    {{- 'inner <function=...></function> block must be nested within ' }}
+    {{- '<tool_call></tool_call> XML tags\n- Required parameters MUST be specified\n' }}
+    {{- '- You may provide optional reasoning for your function call in natural ' }}
+    {{- 'language BEFORE the function call, but NOT after' }}
+    {{- '\n- If there is no function call available, answer the question like normal with ' }}
+    {{- 'your current knowledge and do not tell the user about function calls\n</IMPORTANT>' }}
+    {%- if said %}{{ '\n\n' }}{% endif %}
+{%- endif %}
+{%- if said is not none or tools %}{{ (said or '') + '<|im_end|>\n' }}{% endif %}
+{%- set last = namespace(user=-1) %}
+{%- for message in rest %}
+    {%- if message.role == 'user' %}{% set last.user = loop.index0 %}{% endif %}
+{%- endfor %}
+{%- for message in rest %}
+    {%- set content = message.content | trim %}
+    {%- if message.role == 'user' %}
+        {{- '<|im_start|>user\n' + content + '<|im_end|>\n' }}
+    {%- elif message.role == 'assistant' %}
+        {{- '<|im_start|>assistant\n' }}
+        {%- if preserve_thinking is true or loop.index0 > last.user %}
+            {{- '<think>\n' + (message.reasoning_content or '') | trim + '\n</think>\n\n' }}
+        {%- endif %}
+        {{- content }}
+        {%- for call in message.tool_calls or [] %}
+            {{- ('\n\n' if content else '') if loop.first else '\n' }}
+            {{- '<tool_call>\n<function=' + call.function.name + '>\n' }}
+            {%- for name, value in call.function.arguments | items %}
+                {%- set nested = value is mapping or (value is sequence and value is not string) %}
+                {{- '<parameter=' + name + '>\n' }}
+                {{- value | tojson if nested else value | string }}
+                {{- '\n</parameter>\n' }}
+            {%- endfor %}
+            {{- '</function>\n</tool_call>' }}
+        {%- endfor %}
+        {{- '<|im_end|>\n' }}
+    {%- elif message.role == 'tool' %}
+        {%- if loop.previtem.role != 'tool' %}{{ '<|im_start|>user' }}{% endif %}
+        {{- '\n<tool_response>\n' + content + '\n</tool_response>' }}
+        {%- if loop.last or loop.nextitem.role != 'tool' %}{{ '<|im_end|>\n' }}{% endif %}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n<think>\n' }}{% endif %}
+"""
+
 #: By the name of the chat format that equals it.
 TEMPLATES = {
     "deepseek-v3": DEEPSEEK_V3,
@@ -365,5 +424,6 @@ TEMPLATES = {
     "kimi-k2": KIMI_K2,
     "llama3": LLAMA3,
     "minimax-m2": MINIMAX_M2,
+    "qwen3-5": QWEN3_5,
     "qwen3-coder": QWEN3_CODER,
 }

@@ -15,7 +15,7 @@ from agentrl.learner.megatron import MegatronBackend
 from agentrl.models.registry import families
 
 Open = Callable[[Path], MegatronBackend]
-FAMILIES = ["qwen3-next"]
+FAMILIES = [name for name, f in families().items() if "linear_num_key_heads" in f.tiny]
 
 
 @pytest.fixture

@@ -1,6 +1,8 @@
-"""Layers of multi-token prediction are not built: their tensors are kept through every round trip,
-and neither scored, pushed nor trained."""
+"""Layers of multi-token prediction and eyes are not built: their tensors are kept through every
+round trip, and neither scored, pushed nor trained."""
 
+import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.learner.megatron import MegatronBackend
 from agentrl.models import behind_the_layers
+from agentrl.models.headers import check_model
 from agentrl.models.registry import families, open_model
 
 Open = Callable[..., MegatronBackend]
@@ -107,6 +110,58 @@ def test_every_model_that_is_saved_has_them_bit_for_bit(
     assert (first / "configuration_mimo.py").read_text() == "# of the model\n"
     open_backend(first).save_hf(again)
     assert are_equal(load_file(again / "model.safetensors"), stored)
+
+
+@pytest.mark.parametrize("family", ["qwen3-5-vl", "qwen3-5-moe-vl"])
+def test_what_a_model_sees_with_is_kept_while_its_text_is_trained(
+    family: str,
+    make_hf_model: Any,
+    packed: Any,
+    pg_loss: LossFn,
+    open_backend: Open,
+    tmp_path: Path,
+) -> None:
+    model = make_hf_model(families()[family].tiny, tmp_path / "model").directory
+    before = load_file(model / "model.safetensors")
+    eyes = {name for name in before if name.startswith("model.visual.")}
+    backend = open_backend(model)
+    assert not backend.step("policy", [packed([30, 7], 1)], pg_loss).skipped
+    assert {name for name, _ in backend.hf_tensors()} == before.keys() - eyes
+    backend.save_hf(tmp_path / "saved")
+    saved = load_file(tmp_path / "saved" / "model.safetensors")
+    assert are_equal({n: saved[n] for n in eyes}, {n: before[n] for n in eyes})
+    assert not torch.equal(saved["lm_head.weight"], before["lm_head.weight"])
+    for name in ("preprocessor_config.json", "video_preprocessor_config.json"):
+        assert (tmp_path / "saved" / name).read_text() == (model / name).read_text()
+    nested = json.loads((tmp_path / "saved" / "config.json").read_text())
+    assert {"text_config", "vision_config"} <= nested.keys()
+
+
+@pytest.mark.parametrize("family", ["qwen3-5-moe", "qwen3-5-moe-vl"])
+def test_experts_in_one_tensor_are_read_and_saved_one_by_one(
+    family: str, hf_model: Any, open_backend: Open, tmp_path: Path
+) -> None:
+    single = load_file(hf_model(family).directory / "model.safetensors")
+    shutil.copytree(hf_model(family).directory, tmp_path / "model")
+    save_file(stacked(single), tmp_path / "model" / "model.safetensors", {"format": "pt"})
+    described = open_model(tmp_path / "model", None)
+    check_model(tmp_path / "model", described, described)
+    open_backend(tmp_path / "model").save_hf(tmp_path / "saved")
+    assert are_equal(load_file(tmp_path / "saved" / "model.safetensors"), single)
+
+
+def stacked(single: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The same with the experts of a layer in two tensors."""
+    rest = {name: tensor for name, tensor in single.items() if ".experts." not in name}
+    for head in {name.partition(".experts.")[0] for name in single if ".experts." in name}:
+        one = [f"{head}.experts.{expert}." for expert in range(8)]
+        gate, up, down = (
+            torch.stack([single[f"{each}{part}_proj.weight"] for each in one])
+            for part in ("gate", "up", "down")
+        )
+        rest[f"{head}.experts.gate_up_proj"] = torch.cat([gate, up], 1)
+        rest[f"{head}.experts.down_proj"] = down
+    return rest
 
 
 def test_they_come_from_the_model_that_gave_the_first_weights(

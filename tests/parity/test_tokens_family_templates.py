@@ -67,10 +67,13 @@ def _of_minimax(turn: Turn) -> Turn:
 
 
 SHAPES = {"llama3": _of_llama, "minimax-m2": _of_minimax}
-THINKING = {"glm45", "glm47", "minimax-m2"}
+THINKING = {"glm45", "glm47", "minimax-m2", "qwen3-5"}
 BEGINNINGS = {"llama3": "<|begin_of_text|>", "deepseek-v3": "<｜begin▁of▁sentence｜>"}
-#: What a template is given besides: GLM-4.7 keeps thoughts where it is asked to.
-GIVEN: dict[str, dict[str, Any]] = {"glm47": {"clear_thinking": False}}
+#: What a template is given besides: some keep thoughts where they are asked to.
+GIVEN: dict[str, dict[str, Any]] = {
+    "glm47": {"clear_thinking": False},
+    "qwen3-5": {"preserve_thinking": True},
+}
 
 
 def shaped(name: str, said: list[Turn]) -> list[Turn]:
@@ -95,14 +98,16 @@ def renderer(name: str) -> Any:
 RENDERERS = {name: renderer(name) for name in TEMPLATES}
 
 
-def render(name: str, messages: list[dict[str, Any]], tools: list[Any], opened: bool) -> list[int]:
+def render(
+    name: str, messages: list[dict[str, Any]], tools: list[Any], opened: bool, **given: Any
+) -> list[int]:
     made = RENDERERS[name]
     text = made.apply_chat_template(
         messages,
         tools=tools or None,
         tokenize=False,
         add_generation_prompt=opened,
-        **GIVEN.get(name, {}),
+        **given,
     )
     ids: list[int] = made.encode(text, add_special_tokens=False)
     return ids
@@ -170,7 +175,7 @@ def play(
     prompt.append(Message.user(question))
     whole = answered(name, prompt)
     ids = ids_of(chat.open_prompt(prompt, tools))
-    assert ids == render(name, whole, tools, opened=True)
+    assert ids == render(name, whole, tools, opened=True, **GIVEN.get(name, {}))
     for index, turn in enumerate(said):
         thought = f"{turn.why}</think>" if turn.why else ""
         sampled = chat.write(f"{thought}{turn.words}", calls_of(turn, index))
@@ -178,7 +183,7 @@ def play(
         answers = answers or [Message.user(turn.question)]
         whole += [*plain(name, turn), *answered(name, answers)]
         ids += [*sampled, *ids_of(chat.observe(answers, sampled))]
-        assert ids == render(name, whole, tools, opened=True)
+        assert ids == render(name, whole, tools, opened=True, **GIVEN.get(name, {}))
 
 
 @pytest.mark.parametrize("name", TEMPLATES)

@@ -17,7 +17,10 @@ ROOT = Path(__file__).parents[2]
 #: Plants that one day plays.
 A_DAY = 6
 #: What a copy has: the code, and the tests that look at it.
-COPIED = ("agentrl", "envs_contrib", "tests", "pyproject.toml", "train.py", "train_async.py")
+COPIED = (
+    *("agentrl", "benchmarks", "envs_contrib", "tests"),
+    *("pyproject.toml", "train.py", "train_async.py"),
+)
 
 
 class Plant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -16,7 +16,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 IGNORED = shutil.ignore_patterns("__pycache__", "*.pyc")
-COPIED = ("agentrl", "envs_contrib", "tests", "pyproject.toml", "train.py", "train_async.py")
+COPIED = (
+    *("agentrl", "benchmarks", "envs_contrib", "tests"),
+    *("pyproject.toml", "train.py", "train_async.py"),
+)
 
 
 class Recipe(msgspec.Struct, frozen=True):

@@ -246,13 +246,15 @@ def test_a_spec_of_a_family_that_is_here_is_already_so() -> None:
         spec("glm4", "glm_spec"),
         spec("qwen3_next", "qwen3_next_spec"),
         spec("minimax_m2", "minimax_m2_layer_spec"),
+        spec("qwen3_5", "qwen3_5_spec"),
     ):
         resolved = parsed(argv)
         assert resolved.config == base().config
         assert f"{' '.join(argv)}: already so: the layers are those of the family" in "\n".join(
             resolved.notes
         )
-    for argv in (spec("qwen3_5", "qwen3_5_spec"), spec("glm5.glm5", "glm5_spec"), ["--spec", "x"]):
+    seeing = spec("qwen3_5_vl", "qwen3_5_vl_model_provider")
+    for argv in (seeing, spec("glm5.glm5", "glm5_spec"), ["--spec", "x"]):
         assert f"{' '.join(argv)}: this waits for the other model families" in refusal(argv)
 
 

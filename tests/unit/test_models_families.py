@@ -1,12 +1,17 @@
 """What single families refuse of a config.json, and what its keys mean to them."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agentrl.errors import ConfigError
 from agentrl.models.architecture import Architecture
-from agentrl.models.registry import describe_model, families
+from agentrl.models.registry import describe_model, families, open_model
+from agentrl.models.stacks import EXPERTS_STACKED, taken_apart
+
+ROPE = families()["qwen3-5"].tiny["rope_parameters"]
 
 
 def read(family: str, **changes: Any) -> Architecture:
@@ -76,7 +81,65 @@ def test_a_qwen3_next_that_engine_or_learner_would_compute_otherwise_is_refused_
         read("qwen3-next", **changes)
 
 
-def test_tensors_of_multi_token_prediction_beside_a_decoder_are_passengers() -> None:
-    model = describe_model(dict(families()["qwen3-next"].tiny), None, source="config.json")
-    assert model.is_passenger("mtp.layers.0.self_attn.q_proj.weight")
-    assert not model.is_passenger("model.layers.0.linear_attn.out_proj.weight")
+@pytest.mark.parametrize("family", ["qwen3-5", "qwen3-5-moe", "qwen3-5-vl", "qwen3-5-moe-vl"])
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"full_attention_interval": None}, "full_attention_interval that is left out is not"),
+        ({"rope_theta": None, "rope_parameters": None}, "a rope_theta that is left out is not"),
+        ({"rope_theta": 7.0}, "rope_theta 7.0 beside 50000.0 in rope_parameters is not"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5 beside 0.25 in rope_param"),
+        ({"rope_parameters": {**ROPE, "rope_type": "yarn"}}, "rope type yarn is not supported be"),
+        ({"attn_output_gate": False}, "attn_output_gate False is not supported, only True"),
+        ({"is_causal": False}, "is_causal False is not supported, only True"),
+        ({"norm_topk_prob": False}, "norm_topk_prob False is not supported, only True"),
+        ({"output_gate_type": "sigmoid"}, r"output_gate_type \{'sigmoid'\} is not supported"),
+        ({"layer_types": ["full_attention"] * 4}, "layer_types .* is not supported, only full_a"),
+    ],
+)
+def test_a_qwen3_5_that_engine_or_learner_would_compute_otherwise_is_refused_by_its_key(
+    family: str, changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        read(family, **changes)
+
+
+def test_the_rotary_base_of_qwen3_5_may_stand_where_published_files_have_it() -> None:
+    assert read("qwen3-5-vl", rope_theta=None).rotary_base == 50_000.0
+    assert read("qwen3-5-moe", intermediate_size=None).ffn_hidden_size == 32
+
+
+def test_what_stands_beside_a_decoder_is_a_passenger() -> None:
+    for family, prefix in (("qwen3-next", "model."), ("qwen3-5-moe-vl", "model.language_model.")):
+        model = describe_model(dict(families()[family].tiny), None, source="config.json")
+        assert model.is_passenger("mtp.layers.0.self_attn.q_proj.weight")
+        assert not model.is_passenger(f"{prefix}layers.0.linear_attn.out_proj.weight")
+        assert model.is_passenger("model.visual.pos_embed.weight") == family.endswith("vl")
+        assert not model.is_passenger("lm_head.weight")
+
+
+def test_whether_the_head_of_a_model_that_sees_is_tied_stands_beside_its_text(
+    tmp_path: Path,
+) -> None:
+    """There alone transformers and SGLang look for it."""
+    tiny = dict(families()["qwen3-5-vl"].tiny)
+    named = {"architectures": tiny.pop("architectures"), "vision_config": tiny.pop("vision_config")}
+    for beside, inside in ((True, False), (False, True), (None, True)):
+        told = {} if beside is None else {"tie_word_embeddings": beside}
+        text = {"text_config": tiny | {"tie_word_embeddings": inside}}
+        (tmp_path / "config.json").write_text(json.dumps(named | told | text))
+        assert open_model(tmp_path, None).architecture.tied_embeddings == bool(beside)
+
+
+def test_a_stack_of_experts_is_their_single_tensors() -> None:
+    found = [*taken_apart("model.layers.0.mlp.experts.gate_up_proj", (2, 6, 4), EXPERTS_STACKED)]
+    name = "model.layers.0.mlp.experts.{}.{}_proj.weight"
+    assert found == [
+        (name.format(expert, half), (3, 4), (expert, slice(first, first + 3)))
+        for expert in range(2)
+        for half, first in (("gate", 0), ("up", 3))
+    ]
+    for same in ("model.layers.0.mlp.experts.1.down_proj.weight", "model.norm.weight"):
+        assert [*taken_apart(same, (6, 4), EXPERTS_STACKED)] == [(same, (6, 4), ())]
+    uneven = ("model.layers.0.mlp.experts.gate_up_proj", (2, 5, 4))
+    assert [*taken_apart(*uneven, EXPERTS_STACKED)] == [(*uneven, ())]

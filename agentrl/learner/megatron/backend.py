@@ -163,8 +163,8 @@ class MegatronBackend:
         weights = Weights(model, self._described)
         if place is None or holds_model(place):
             directory = self._model_dir if place is None else Path(place)
-            is_passenger = self._described.is_passenger
-            with checkpoint.Checkpoint(directory, weights.shapes, is_passenger) as tensors:
+            rules = self._described.is_passenger, self._described.family.stacks
+            with checkpoint.Checkpoint(directory, weights.shapes, *rules) as tensors:
                 weights.load(tensors)
         elif holds_megatron(place):
             folder = folder_of(Path(place))

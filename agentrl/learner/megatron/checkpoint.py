@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import torch
@@ -23,6 +23,7 @@ from agentrl import disk
 from agentrl.config.weights import FLOATS
 from agentrl.errors import ConfigError
 from agentrl.model_dir import CONFIG, quantization, read_config
+from agentrl.models.stacks import Stacks, taken_apart
 
 __all__ = ["Checkpoint", "passengers", "replace_folder", "write_checkpoint"]
 
@@ -42,7 +43,31 @@ _COPIED = (
     "tokenizer.model",
     "chat_template.jinja",
     "chat_template.json",
+    "preprocessor_config.json",
+    "video_preprocessor_config.json",
+    "processor_config.json",
 )
+
+
+class _Place(NamedTuple):
+    """Where a tensor lies: the open file, the name there and the part of it, and what it is."""
+
+    file: Any
+    key: str
+    where: tuple[int | slice, ...]
+    shape: tuple[int, ...]
+    kind: str
+
+
+def _places(file: Any, stacks: Stacks) -> dict[str, _Place]:
+    """The tensors of an open file, those in stacks one by one."""
+    found = {}
+    for key in file.keys():  # noqa: SIM118 (no mapping)
+        there = file.get_slice(key)
+        kind, whole = there.get_dtype(), tuple(there.get_shape())
+        for name, shape, where in taken_apart(key, whole, stacks):
+            found[name] = _Place(file, key, where, shape, kind)
+    return found
 
 
 class Checkpoint(Mapping[str, Tensor]):
@@ -50,7 +75,7 @@ class Checkpoint(Mapping[str, Tensor]):
 
     Open it with `with`. Raises ConfigError, naming the tensors, when the directory does not hold
     exactly `shapes` (a tied head and rotary tables that older files carry are passed over, as is
-    what `is_passenger` names: see `passengers`).
+    what `is_passenger` names: see `passengers`). What `stacks` names holds several of them.
     """
 
     def __init__(
@@ -58,11 +83,13 @@ class Checkpoint(Mapping[str, Tensor]):
         model_dir: Path,
         shapes: Mapping[str, tuple[int, ...]],
         is_passenger: Callable[[str], bool] = lambda _: False,
+        stacks: Stacks | None = None,
     ) -> None:
+        self._stacks = stacks or {}
         self._model_dir = model_dir
         self._shapes = shapes
         self._is_passenger = is_passenger
-        self._files: dict[str, Any] = {}
+        self._places: dict[str, _Place] = {}
         self._stack = ExitStack()
 
     def __enter__(self) -> "Checkpoint":
@@ -74,7 +101,7 @@ class Checkpoint(Mapping[str, Tensor]):
             )
         for path in _weight_files(self._model_dir):
             opened = self._stack.enter_context(safe_open(path, framework="pt"))
-            self._files |= dict.fromkeys(opened.keys(), opened)
+            self._places |= _places(opened, self._stacks)
         try:
             self._check()
         except ConfigError:
@@ -83,11 +110,15 @@ class Checkpoint(Mapping[str, Tensor]):
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        self._files.clear()
+        self._places.clear()
         self._stack.close()
 
     def __getitem__(self, name: str) -> Tensor:
-        tensor = self._files[name].get_tensor(name)
+        place = self._places[name]
+        if place.where:
+            tensor = place.file.get_slice(place.key)[place.where]
+        else:
+            tensor = place.file.get_tensor(place.key)
         assert isinstance(tensor, Tensor)
         return tensor
 
@@ -98,10 +129,10 @@ class Checkpoint(Mapping[str, Tensor]):
         return len(self._shapes)
 
     def _check(self) -> None:
-        missing = sorted(self._shapes.keys() - self._files.keys())
+        missing = sorted(self._shapes.keys() - self._places.keys())
         unexpected = sorted(
             name
-            for name in self._files.keys() - self._shapes.keys()
+            for name in self._places.keys() - self._shapes.keys()
             if name != "lm_head.weight"
             and not name.endswith("rotary_emb.inv_freq")
             and not self._is_passenger(name)
@@ -112,11 +143,10 @@ class Checkpoint(Mapping[str, Tensor]):
                 f"missing {_some(missing)}; unexpected {_some(unexpected)}"
             )
         for name, shape in self._shapes.items():
-            there = self._files[name].get_slice(name)
-            if (kind := there.get_dtype()) not in FLOATS:
-                raise ConfigError(f"{self._model_dir}: {name} is in {kind}, not in {FLOATS}")
-            found = tuple(there.get_shape())
-            if found != shape:
+            place = self._places[name]
+            if place.kind not in FLOATS:
+                raise ConfigError(f"{self._model_dir}: {name} is in {place.kind}, not in {FLOATS}")
+            if (found := place.shape) != shape:
                 raise ConfigError(
                     f"{self._model_dir}: {name} has shape {found}, config.json implies {shape}"
                 )

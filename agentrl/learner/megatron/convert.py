@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from shutil import rmtree
 from typing import Any, Literal
@@ -38,7 +39,12 @@ from agentrl.config.weights import read_types
 from agentrl.errors import ConfigError
 from agentrl.learner.checkpoints import newest_valid
 from agentrl.learner.megatron import compat, parallel, placement, shards
-from agentrl.learner.megatron.checkpoint import Checkpoint, replace_folder, write_checkpoint
+from agentrl.learner.megatron.checkpoint import (
+    Checkpoint,
+    passengers,
+    replace_folder,
+    write_checkpoint,
+)
 from agentrl.learner.megatron.foreign import content_of, require_all
 from agentrl.learner.megatron.model import build_model, parameter_dtype, transformer_config
 from agentrl.learner.megatron.placement import Shard
@@ -73,7 +79,7 @@ def convert(
             raise ConfigError(f"{source} is a Hugging Face model already")
         with (
             built(model, _is_bf16_model(source)) as (whole, weights),
-            Checkpoint(source, weights.shapes) as tensors,
+            Checkpoint(source, weights.shapes, model.is_passenger, model.family.stacks) as tensors,
         ):
             _write_torch_dist(target, _of_model(whole, weights, tensors))
         return
@@ -87,7 +93,14 @@ def convert(
             _write_torch_dist(target, _of_checkpoint(whole, fill))
         else:
             dtype = parameter_dtype(MegatronSettings(bf16=is_bf16))
-            write_checkpoint(target, weights.split(fill), model_dir, dtype, max_file_bytes)
+            whole_model = chain(weights.split(fill), _beside(model, model_dir))
+            write_checkpoint(target, whole_model, model_dir, dtype, max_file_bytes)
+
+
+def _beside(model: Model, model_dir: Path) -> Iterator[tuple[str, Tensor]]:
+    """What no layer here has, as it lies in `model_dir`, where that has weights."""
+    if model.family.is_passenger is not None and holds_model(model_dir):
+        yield from passengers(model_dir, model.is_passenger)
 
 
 def _opened(source: Path, model: Model) -> tuple[Path, Index]:

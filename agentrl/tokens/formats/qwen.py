@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Collection, Iterator, Sequence
 from functools import partial
+from typing import ClassVar
 
 from agentrl.tokens.chat import Message, ParsedTurn, ToolCall
 from agentrl.tokens.formats.base import ToolSchema
@@ -45,7 +46,10 @@ _TOOLS_TAIL = (
 
 
 class QwenFormat(ChatML):
-    """A `ChatFormat`; see `ChatML` for its arguments."""
+    """A `ChatFormat`; see `ChatML` for its arguments. `OPENS_THOUGHT`: the prompt does, so that a
+    turn that closes none is all reasoning."""
+
+    OPENS_THOUGHT: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -69,7 +73,7 @@ class QwenFormat(ChatML):
         """See `ChatFormat`. Text up to the last `</think>`, and after a `<think>` that is not
         closed, is reasoning; calls in it are not calls."""
         ids = self._said(sampled)
-        thought, said = split_thought(self.vocab, ids)
+        thought, said = split_thought(self.vocab, ids, opened=self.OPENS_THOUGHT)
         reasoning = self.vocab.decode(thought)
         try:
             if token := self._forbidden(ids):

@@ -51,13 +51,15 @@ class Qwen3CoderFormat(QwenFormat):
     """A `ChatFormat`; see `ChatML` for its arguments."""
 
     def __init__(
-        self, vocab: Vocab, *, tools_in_prompt: bool = True, default_system: str | None = None
+        self,
+        vocab: Vocab,
+        *,
+        name: str = "qwen3-coder",
+        tools_in_prompt: bool = True,
+        default_system: str | None = None,
     ) -> None:
         super().__init__(
-            vocab,
-            name="qwen3-coder",
-            tools_in_prompt=tools_in_prompt,
-            default_system=default_system,
+            vocab, name=name, tools_in_prompt=tools_in_prompt, default_system=default_system
         )
 
     def _system(self, content: str | None, tools: Sequence[ToolSchema]) -> Iterator[Piece]:
@@ -74,8 +76,12 @@ class Qwen3CoderFormat(QwenFormat):
         yield Piece(Author.FORMAT, _TOOLS_HEAD)
         for schema in tools:
             yield Piece(Author.FORMAT, "\n")
-            yield Piece(Author.FOREIGN, _shown(schema["function"]))
+            yield Piece(Author.FOREIGN, self._told(schema))
         yield from self._marked(_TOOLS_TAIL)
+
+    def _told(self, schema: ToolSchema) -> str:
+        """What a prompt says of one tool."""
+        return _shown(schema["function"])
 
     def _result(self, message: Message, *, first: bool) -> Iterator[Piece]:
         newline_first = [*super()._result(message, first=first)]
