@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from agentrl.algorithms.base import Algorithm
+from agentrl.config.answers import remarks
 from agentrl.config.conditions import CONDITIONS
 from agentrl.config.facts import Mode
 from agentrl.config.fields import convert, own_fields
@@ -25,6 +26,7 @@ from tests.unit.flag_uses import read, told
 SHOWN: dict[Mode, str] = {"policy": "train_async", "supervised": "sft", "eval": "eval"}
 _LOSS = f"--loss-type custom_loss --custom-loss-function-path {__name__}:loss"
 _ROWS = "--env single-turn --prompt-data ROWS"
+_OPD = "--use-opd --opd-type megatron --opd-teacher-load MODEL2"
 #: What must be there for a flag to be read, by field, in one mode or in all.
 BESIDE: dict[str | tuple[str, Mode], str] = {
     ("preset", "supervised"): "--n-samples-per-prompt 1",
@@ -61,6 +63,7 @@ BESIDE: dict[str | tuple[str, Mode], str] = {
     "lr_wsd_decay_style": "--lr-decay-style WSD --lr-wsd-decay-iters 5",
     "lr_wsd_decay_iters": "--lr-decay-style WSD",
     "opsm_delta": "--use-opsm",
+    **dict.fromkeys(("opd_kl_coef", "opd_teacher_load", "opd_type"), _OPD),
     "eval_mode": "--eval-interval 5",
     "eval_input_key": f"{_ROWS} --eval-prompt-data held ROWS2",
     "eval_label_key": f"{_ROWS} --eval-prompt-data held ROWS2",
@@ -84,7 +87,7 @@ OTHER: dict[str, str] = {
 }
 #: Fields of one valid value, in one mode or in all; and what is the mode itself.
 ONE_VALUE: set[str | tuple[str, Mode]] = {
-    *("eval_only", ("rollout_top_p", "policy"), ("rollout_top_k", "policy")),
+    *("eval_only", "opd_type", ("rollout_top_p", "policy"), ("rollout_top_k", "policy")),
     ("n_samples_per_prompt", "supervised"),
     ("prompt_data", "eval"),  # it keeps an environment's own sets from being those of other tasks
 }
@@ -266,6 +269,8 @@ UNMET: list[tuple[str, str]] = [
     ("use_rollout_logprobs", _LOSS),
     ("use_unbiased_kl", ""),
     ("ref_update_interval", ""),
+    ("opd_kl_coef", ""),
+    ("opd_teacher_load", ""),
     ("overlong_max_length", ""),
     ("overlong_penalty_factor", ""),
     ("calculate_per_token_loss", "--loss-length 64"),
@@ -301,5 +306,6 @@ def test_a_flag_whose_condition_fails_changes_nothing(
     assert told(other) == told(config)
 
 
-def test_every_condition_is_of_some_flag() -> None:
-    assert {field.fact.needs for field in own_fields().values()} - {None} == CONDITIONS.keys()
+def test_every_condition_is_of_some_flag_or_remark() -> None:
+    named = {field.fact.needs or "" for field in own_fields().values()}
+    assert named | {remark.needs for remark in remarks()} == CONDITIONS.keys() | {""}
