@@ -92,5 +92,9 @@ MODEL_FAMILIES = Shelf(
         }
     ),
 )
-REWARDS = Shelf("agentrl.envs.rewards", dash="_")
+REWARDS = Shelf(
+    "agentrl.envs.rewards",
+    dash="_",
+    theirs={"slime.rollout.on_policy_distillation.reward_func": "nothing"},
+)
 TRUST_REGIONS = Shelf("agentrl.algorithms.regions")

@@ -26,12 +26,12 @@ import numpy.typing as npt
 from agentrl.algorithms.correction import load_correction
 from agentrl.algorithms.normalization import Total, normalize
 from agentrl.algorithms.overlong import shaped, unfiltered
-from agentrl.algorithms.penalties import kl_penalty
+from agentrl.algorithms.penalties import kl_penalty, teacher_column
 from agentrl.algorithms.regions.base import Region
 from agentrl.algorithms.regions.load import load_regions
 from agentrl.algorithms.rows import TAKEN, Credit, MicroBatch, Outputs, Row, Trained
 from agentrl.bounds import reward_defect
-from agentrl.columns import Column
+from agentrl.columns import TEACHER_LOGPROBS, Column
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, DataError
 from agentrl.telemetry.metrics import Metric
@@ -121,10 +121,12 @@ class Algorithm:
         if any(region.of_iteration for region in self.regions):
             passes.add("prox")
         if cfg.use_opd:
-            passes |= {"teacher"} if cfg.use_rollout_logprobs else {"teacher", "prox"}
+            passes |= set() if cfg.has_served_teacher else {"teacher"}
+            passes |= set() if cfg.use_rollout_logprobs else {"prox"}
         self.needs = Needs(
             passes=frozenset(passes),
             later_prox=not cfg.use_rollout_logprobs,
+            columns=(TEACHER_LOGPROBS,) if cfg.has_served_teacher else (),
         )
 
     @property
@@ -181,9 +183,12 @@ class Algorithm:
     # ---- from rows ----
 
     def mask(self, row: Row) -> npt.NDArray[np.bool_]:
-        """Labels to train; those that the framework leaves out stay out (invariant I5)."""
+        """Labels to train; those that the framework leaves out stay out (invariant I5). A token
+        that a served teacher was not asked about teaches nothing: it was played for a run without
+        one."""
         found: npt.NDArray[np.bool_] = row.columns["mask"]
-        return found
+        told_L = row.columns.get(TEACHER_LOGPROBS.name)
+        return found if told_L is None else found & (told_L != TEACHER_LOGPROBS.fill)
 
     def advantages(self, rows: Sequence[Row], total: Total) -> None:
         """Give every row the columns that the loss reads, float32; once for each iteration."""
@@ -194,7 +199,7 @@ class Algorithm:
     def adjust(self, rows: Sequence[Row], total: Total) -> None:
         """What flags make of any advantages: less the distance to a teacher, then normalized."""
         for row in rows if self.cfg.use_opd else ():
-            penalty_L = kl_penalty(self.cfg, row, self.cfg.opd_kl_coef, "teacher")
+            penalty_L = kl_penalty(self.cfg, row, self.cfg.opd_kl_coef, teacher_column(self.cfg))
             row.columns["advantages"] += penalty_L.astype(np.float32)
         if self.cfg.normalize_advantages:
             normalize(rows, total)

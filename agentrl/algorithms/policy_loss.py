@@ -28,6 +28,7 @@ from torch import Tensor
 
 from agentrl.algorithms.correction import Correction
 from agentrl.algorithms.mismatch import mean, sequences_of
+from agentrl.algorithms.penalties import teacher_column
 from agentrl.algorithms.ratios import bounded_weight, kl_estimate, log_ratio
 from agentrl.algorithms.regions.base import Region
 from agentrl.algorithms.rows import MicroBatch, Outputs, Trained
@@ -112,8 +113,8 @@ def policy_loss(
         if cfg.kl_loss_coef != 0:
             loss = loss + cfg.kl_loss_coef * kl_loss
         found["kl_loss"] = kl_loss
-    if "teacher" in columns:
-        found["opd_reverse_kl"] = mean(trained.start_K - columns["teacher"][trained_K])
+    if (teacher := teacher_column(cfg)) in columns:
+        found["opd_reverse_kl"] = mean(trained.start_K - columns[teacher][trained_K])
     found["loss"] = loss
     return loss, {name: value.detach().float() for name, value in found.items()}
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeGuard
 
+from agentrl.algorithms.penalties import teacher_column
 from agentrl.algorithms.rows import MicroBatch, Row, Trained
 from agentrl.config.run import RunConfig
 from agentrl.errors import HookError
@@ -121,7 +122,7 @@ def advantages(function: Callable[..., Any]) -> Callable[..., Any]:
         import numpy as np
 
         spans = [_response(row) for row in rows]
-        data = _rollout_data(rows, spans)
+        data = _rollout_data(cfg, rows, spans)
         function(Args(cfg), data)
         found = data.get("advantages")
         wanted = [(span.stop - span.start,) for span in spans]
@@ -144,7 +145,7 @@ def _response(row: Row) -> slice:
     return slice(int(sampled[0]) if len(sampled) else len(row.tokens_L) - 1, len(row.tokens_L) - 1)
 
 
-def _rollout_data(rows: Sequence[Row], spans: Sequence[slice]) -> dict[str, Any]:
+def _rollout_data(cfg: RunConfig, rows: Sequence[Row], spans: Sequence[slice]) -> dict[str, Any]:
     """What is known of the rows of a replica, one entry of each list for each of them."""
     import torch
 
@@ -165,7 +166,8 @@ def _rollout_data(rows: Sequence[Row], spans: Sequence[slice]) -> dict[str, Any]
         "log_probs": cut("prox" if "prox" in columns else "mu"),
         "rollout_log_probs": cut("mu"),
     }
-    for ours, theirs in (("reference", "ref_log_probs"), ("teacher", "teacher_log_probs")):
+    models = {"reference": "ref_log_probs", teacher_column(cfg): "teacher_log_probs"}
+    for ours, theirs in models.items():
         if ours in columns:
             data[theirs] = cut(ours)
     return data

@@ -121,6 +121,16 @@ CONDITIONS = {
     "opd": Condition(
         lambda config: config.use_opd, "only --use-opd reads this; give both or neither"
     ),
+    "own_teacher": Condition(
+        lambda config: config.use_opd and config.opd_type != "sglang",
+        "only --use-opd reads this, with a teacher in the learner's ranks (--opd-type megatron); "
+        "give these as well, or leave this out",
+    ),
+    "served_teacher": Condition(
+        lambda config: config.has_served_teacher,
+        "only --use-opd --opd-type sglang reads this: the teacher's server. A reward model of your "
+        "own is called by --custom-rm-path or by an environment",
+    ),
     "counted_tokens": Condition(
         lambda config: config.loss_length is None,
         "--loss-length divides by a constant, and no tokens are counted; give one of the two",
