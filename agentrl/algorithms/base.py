@@ -3,6 +3,7 @@
     begin(header)             once for each lease: the one place where state follows from rewards
     num_targets, credit       from the lease header, in float64, equal on every rank
     mask, advantages, keep    from the rows of this replica, after the forward passes
+    lr_scale                  the same, for the steps over them
     objective, loss           from one micro-batch and what the model made of it
     state, restore            what must survive: in every checkpoint of the learner
 
@@ -30,6 +31,7 @@ from agentrl.algorithms.penalties import kl_penalty, teacher_column
 from agentrl.algorithms.regions.base import Region
 from agentrl.algorithms.regions.load import load_regions
 from agentrl.algorithms.rows import TAKEN, Credit, MicroBatch, Outputs, Row, Trained
+from agentrl.algorithms.step_size import StepSize
 from agentrl.bounds import reward_defect
 from agentrl.columns import TEACHER_LOGPROBS, Column
 from agentrl.config.run import RunConfig
@@ -51,7 +53,7 @@ TERMS = frozenset(
     | {"trust_region", "use_opsm", "opsm_delta"}
     | {"use_kl_loss", "kl_loss_coef", "kl_loss_type", "use_unbiased_kl"}
     | {"overlong_max_length", "overlong_buffer_length", "overlong_penalty_factor"}
-    | {"overlong_filter", "use_opd", "opd_kl_coef"}
+    | {"overlong_filter", "use_opd", "opd_kl_coef", "scale_lr_by_ess"}
     | {"custom_reward_post_process_path", "custom_advantage_function_path"}
 )
 
@@ -117,7 +119,9 @@ class Algorithm:
         self.args = args
         self.regions = load_regions(cfg)
         self.correction = load_correction(cfg)
+        self.step_size = StepSize() if cfg.scale_lr_by_ess else None
         passes = {"reference"} if cfg.use_kl_loss else set()
+        passes |= {"prox"} if cfg.scale_lr_by_ess else set()
         if any(region.of_iteration for region in self.regions):
             passes.add("prox")
         if cfg.use_opd:
@@ -166,7 +170,7 @@ class Algorithm:
         is_known = type(self).loss is Algorithm.loss
         if not is_known or self.cfg.normalize_advantages:
             return True
-        return self.cfg.entropy_coef != 0 or bool(self.needs.models)
+        return self.cfg.entropy_coef != 0 or self.cfg.use_opd or bool(self.needs.models)
 
     def values(self, rewards: Sequence[float]) -> Sequence[float]:
         """The advantage of each episode of a group. Pure."""
@@ -213,6 +217,11 @@ class Algorithm:
             for row, kept_L in zip(rows, region.keeps_rows(rows, total), strict=True):
                 row.columns["kept"] &= kept_L
 
+    def lr_scale(self, rows: Sequence[Row], total: Total) -> float:
+        """What the learning rate is multiplied with in the steps over these rows; after
+        `advantages`, once for each iteration. The same on every rank."""
+        return 1.0 if self.step_size is None else self.step_size.of(rows, total)
+
     def token_advantages(self, row: Row) -> npt.NDArray[np.float32]:
         """One for each label, from the credit of its episode."""
         return _spread(row, self.name)
@@ -237,10 +246,12 @@ class Algorithm:
 
     def state(self) -> bytes:
         """What the next iteration depends on, beside the weights; equal on every rank."""
-        return b""
+        return b"" if self.step_size is None else self.step_size.state()
 
     def restore(self, data: bytes) -> None:
         """Take over what `state` gave, perhaps in another process."""
+        if self.step_size is not None:
+            self.step_size.restore(data)
 
 
 def credits_of(algorithm: Algorithm, group: GroupRows) -> list[Credit]:

@@ -63,6 +63,11 @@ def load_algorithm(cfg: RunConfig) -> Algorithm:
         cls = with_advantages(cls, load(ADVANTAGES, cfg.custom_advantage_function_path))
     if cfg.loss_type == "custom_loss":
         cls = with_loss(cls, load(LOSSES, str(cfg.custom_loss_function_path)))
+    if cfg.scale_lr_by_ess and cls.state is not Algorithm.state:
+        raise ConfigError(
+            f"--scale-lr-by-ess with --advantage-estimator {cfg.advantage_estimator}: its `state` "
+            "would not hold the reference; scale in its own `lr_scale`, and leave the flag out"
+        )
     algorithm = cls(cfg, args)
     if not algorithm.needs.engines:
         raise ConfigError(

@@ -220,7 +220,13 @@ class _Backend:
     def run(self, model: str, micro_batches: Sequence[MicroBatch]) -> list[Tensor]:
         return [self._outputs(batch).logprobs_T.detach() for batch in micro_batches]
 
-    def step(self, model: str, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:
+    def step(
+        self,
+        model: str,
+        micro_batches: Sequence[MicroBatch],
+        loss_fn: LossFn,
+        lr_scale: float = 1.0,
+    ) -> StepResult:
         forth = [self._look(batch, loss_fn) for batch in micro_batches]
         back = [self._look(batch, loss_fn) for batch in reversed(micro_batches)][::-1]
         for (first, _), (second, _) in zip(forth, back, strict=True):

@@ -176,6 +176,8 @@ TOGETHER = (
     "--use-opd --opd-type sglang --rm-url http://127.0.0.1:13141 --opd-teacher-load MODEL2",
     "--use-opd --opd-type megatron --opd-teacher-load MODEL2",
     "--preset dapo",
+    "--preset vcpo",
+    "--use-rollout-logprobs --scale-lr-by-ess",
     "--overlong-max-length 40 --overlong-buffer-length 30",
     "--overlong-max-length 20 --overlong-buffer-length 30",
     "--num-steps-per-rollout 1 --eps-clip 0.1 --eps-clip-high 0.3",

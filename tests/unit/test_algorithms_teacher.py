@@ -7,7 +7,7 @@ from agentrl.algorithms.load import load_algorithm
 from agentrl.algorithms.rows import Credit, Row
 from agentrl.columns import TEACHER_LOGPROBS
 from agentrl.config.run import RunConfig
-from agentrl.types import EpisodeId, PayloadRef, TrajectoryMeta, TrajectoryRow
+from agentrl.types import EpisodeId, GroupRows, PayloadRef, TrajectoryMeta, TrajectoryRow
 
 TRAINED = np.array([False, True, True, False, True, False])
 SERVED = {"opd_type": "sglang", "rm_url": "http://teacher"}
@@ -42,6 +42,13 @@ def test_a_served_teacher_teaches_what_the_learners_own_does(flags: dict[str, ob
     of_column = advantages(TEACHER_LOGPROBS.name, **SERVED, **flags)
     assert np.array_equal(of_pass[TRAINED], of_column[TRAINED])
     assert len(set(of_column[TRAINED].tolist())) == 3
+
+
+def test_episodes_without_an_advantage_are_computed_for_a_teacher() -> None:
+    group = GroupRows("g", 1, "t", [EpisodeId("g", i) for i in range(2)], [0.0, 0.0], [{}, {}], [])
+    for flags in ({}, SERVED):
+        algorithm = load_algorithm(RunConfig(use_opd=True, **flags))  # type: ignore[arg-type]
+        assert [credit.skip for credit in algorithm.credit(group)] == [False, False]
 
 
 def test_a_served_teacher_needs_its_column_and_no_model() -> None:

@@ -268,6 +268,8 @@ UNMET: list[tuple[str, str]] = [
     ("custom_tis_function_path", "--no-use-tis"),
     ("custom_tis_function_path", "--use-rollout-logprobs"),
     ("use_rollout_logprobs", _LOSS),
+    ("scale_lr_by_ess", "--use-rollout-logprobs"),
+    ("scale_lr_by_ess", _LOSS),
     ("use_unbiased_kl", ""),
     ("ref_update_interval", ""),
     ("opd_kl_coef", ""),
