@@ -1,4 +1,4 @@
-"""`--scale-lr-by-ess` against VCPO's formula: an iteration that sets the reference, and later ones."""
+"""`--scale-lr-by-ess` against VCPO's formula: an iteration sets the reference, others follow."""
 
 from typing import Any
 
