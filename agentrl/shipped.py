@@ -51,7 +51,7 @@ ALGORITHMS = Shelf(
     "agentrl.algorithms",
     frozenset(
         {"base", "custom", "load", "mismatch", "normalization", "overlong", "penalties"}
-        | {"policy_loss", "ratios", "rows", "sft", "step_size", "turn_rewards"}
+        | {"policy_loss", "ratios", "rows", "reducer", "sft", "step_size", "turn_rewards"}
         | {"correction", "custom_advantages", "custom_rewards", "slime_hooks"}
     ),
     dash="_",

@@ -28,6 +28,7 @@ from agentrl.algorithms.correction import load_correction
 from agentrl.algorithms.normalization import Total, normalize
 from agentrl.algorithms.overlong import shaped, unfiltered
 from agentrl.algorithms.penalties import kl_penalty, teacher_column
+from agentrl.algorithms.reducer import load_reducer
 from agentrl.algorithms.regions.base import Region
 from agentrl.algorithms.regions.load import load_regions
 from agentrl.algorithms.rows import TAKEN, Credit, MicroBatch, Outputs, Row, Trained
@@ -55,6 +56,7 @@ TERMS = frozenset(
     | {"overlong_max_length", "overlong_buffer_length", "overlong_penalty_factor"}
     | {"overlong_filter", "use_opd", "opd_kl_coef", "scale_lr_by_ess"}
     | {"custom_reward_post_process_path", "custom_advantage_function_path"}
+    | {"custom_pg_loss_reducer_function_path"}
 )
 
 
@@ -119,6 +121,7 @@ class Algorithm:
         self.args = args
         self.regions = load_regions(cfg)
         self.correction = load_correction(cfg)
+        self.reducer = load_reducer(cfg)
         self.step_size = StepSize() if cfg.scale_lr_by_ess else None
         passes = {"reference"} if cfg.use_kl_loss else set()
         passes |= {"prox"} if cfg.scale_lr_by_ess else set()
@@ -216,6 +219,13 @@ class Algorithm:
         for region in judges:
             for row, kept_L in zip(rows, region.keeps_rows(rows, total), strict=True):
                 row.columns["kept"] &= kept_L
+
+    def reduce(self, rows: Sequence[Row]) -> None:
+        """Give every row column `pg_weights` where a function of the user's says how its tokens
+        are added up; without, `weights` says it."""
+        if self.reducer is not None:
+            for row, weights_L in zip(rows, self.reducer(self.cfg, rows), strict=True):
+                row.columns["pg_weights"] = weights_L * np.float32(row.share)
 
     def lr_scale(self, rows: Sequence[Row], total: Total) -> float:
         """What the learning rate is multiplied with in the steps over these rows; after

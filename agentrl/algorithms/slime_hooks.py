@@ -25,7 +25,15 @@ from agentrl.user_code import place_in
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["CORRECTION_KEYWORDS", "Args", "Sample", "advantages", "correction", "post_process"]
+__all__ = [
+    "CORRECTION_KEYWORDS",
+    "Args",
+    "Sample",
+    "advantages",
+    "correction",
+    "post_process",
+    "response",
+]
 
 #: What a correction is called with beside `args`.
 CORRECTION_KEYWORDS = (
@@ -121,7 +129,7 @@ def advantages(function: Callable[..., Any]) -> Callable[..., Any]:
     def by_row(cfg: RunConfig, rows: Sequence[Row]) -> list[Any]:
         import numpy as np
 
-        spans = [_response(row) for row in rows]
+        spans = [response(row) for row in rows]
         data = _rollout_data(cfg, rows, spans)
         function(Args(cfg), data)
         found = data.get("advantages")
@@ -139,7 +147,7 @@ def advantages(function: Callable[..., Any]) -> Callable[..., Any]:
     return by_row
 
 
-def _response(row: Row) -> slice:
+def response(row: Row) -> slice:
     """The places of its response, under their labels."""
     sampled = row.columns["sampled"].nonzero()[0]
     return slice(int(sampled[0]) if len(sampled) else len(row.tokens_L) - 1, len(row.tokens_L) - 1)

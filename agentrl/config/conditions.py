@@ -109,6 +109,11 @@ CONDITIONS = {
         "there is no pi_prox / mu under --use-rollout-logprobs, which clips against mu itself, nor "
         "in a custom loss; leave this out",
     ),
+    "reduced_tokens": Condition(
+        lambda config: _policy_loss(config) and config.loss_length is None,
+        "--loss-length divides by a constant, and a custom loss adds up what it likes; give one of "
+        "these alone",
+    ),
     "tis": Condition(
         lambda config: _has_prox_ratio(config) and config.use_tis,
         "no token is weighted by pi_prox / mu under --no-use-tis, "

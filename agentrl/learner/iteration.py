@@ -85,6 +85,7 @@ def train_lease(
     every = [row for rows in by_step for row in rows]
     algorithm.advantages(every, backend.all_reduce_sum)
     algorithm.keep(every, backend.all_reduce_sum)
+    algorithm.reduce(every)
     scale = algorithm.lr_scale(every, backend.all_reduce_sum)
     check_masks(every, masks, algorithm)
     for rows in by_step:

@@ -83,6 +83,7 @@ OTHER: dict[str, str] = {
     "custom_reward_post_process_path": f"{__name__}:rewards",
     "custom_advantage_function_path": f"{__name__}:advantages",
     "custom_tis_function_path": f"{__name__}:weigh",
+    "custom_pg_loss_reducer_function_path": f"{__name__}:reducer",
     "advantage_estimator": f"{__name__}:Doubled",
     "algorithm_args": '{"by":3.0}',
 }
@@ -116,6 +117,13 @@ def loss(batch: Any, logprobs_T: Any, entropy_T: Any) -> Any:
     """A loss of the user's."""
     value = -(logprobs_T * batch.columns["weights"] * batch.columns["mask"]).sum()
     return value, {"loss": value.detach()}
+
+
+def reducer(
+    total_lengths: Any, response_lengths: Any, loss_masks: Any, calculate_per_token_loss: Any
+) -> Any:
+    """A reducer of the user's."""
+    return lambda losses: losses.sum()
 
 
 def weigh(trained: Any) -> Any:
@@ -270,6 +278,8 @@ UNMET: list[tuple[str, str]] = [
     ("use_rollout_logprobs", _LOSS),
     ("scale_lr_by_ess", "--use-rollout-logprobs"),
     ("scale_lr_by_ess", _LOSS),
+    ("custom_pg_loss_reducer_function_path", _LOSS),
+    ("custom_pg_loss_reducer_function_path", "--loss-length 64"),
     ("use_unbiased_kl", ""),
     ("ref_update_interval", ""),
     ("opd_kl_coef", ""),

@@ -140,6 +140,17 @@ class ObjectiveFlags(LearnerFlags, frozen=True, kw_only=True):
             "number of tokens that an episode may sample (default: off)"
         ),
     ] = None
+    custom_pg_loss_reducer_function_path: Annotated[
+        str | None,
+        _flag(
+            "function that says how the policy-gradient losses of a trajectory's tokens are added "
+            "up, called as in slime, fn(total_lengths, response_lengths, loss_masks, "
+            "calculate_per_token_loss) -> a function of the losses: a name, pkg.module:fn or "
+            "path/to/file.py[:fn]",
+            holds="code",
+            needs="reduced_tokens",
+        ),
+    ] = None
     reward_level: Annotated[
         Literal["episode", "turn"],
         _flag(
