@@ -1,4 +1,4 @@
-"""`python -m benchmarks.distillation TEACHER PUPIL`: a policy that learns from a served teacher alone.
+"""`python -m benchmarks.distillation TEACHER PUPIL`: a policy learns from a served teacher alone.
 
 TEACHER and PUPIL are directories of runs: the default job, and the same with
 
@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks import RESULTS, ROOT, Row, report, table
+from benchmarks import ROOT, Row, report, table
 
 __all__ = ["PAGE", "page"]
 
@@ -70,9 +70,10 @@ def page(result: dict[str, Any]) -> str:
     )
     return f"""# Distillation from a served teacher
 
-The default job's model learns from a teacher alone, without rewards ([how](../objectives.md#a-teacher)): the teacher is the
-same model after the default job's {_EACH * len(lines)} iterations, on an SGLang server. Held-out questions that are
-answered rightly, greedy: the teacher {teacher}; the policy {before} before and {after} after. One seed each.
+The default job's model learns from a teacher alone, without rewards
+([how](../objectives.md#a-teacher)): the teacher is the same model after the default job's
+{_EACH * len(lines)} iterations, on an SGLang server. Held-out questions that are answered rightly,
+greedy: the teacher {teacher}; the policy {before} before and {after} after. One seed each.
 
 {table(head, lines)}
 
