@@ -88,7 +88,9 @@ async def test_a_teacher_is_not_asked_about_evaluations(qwen_vocab: Vocab) -> No
 async def test_a_token_that_no_teacher_was_asked_about_is_not_trained(
     is_told: bool, qwen_vocab: Vocab
 ) -> None:
-    """It was played for a run without a teacher, which then goes on with one."""
+    """It was played for a run without a teacher, which then goes on with one. What fills its column
+    is no log-probability."""
+    assert TEACHER_LOGPROBS.fill > 0
     found = await played(qwen_vocab, Told())
     meta = msgspec.structs.replace(
         found.report.trajectories[0], columns=(TEACHER_LOGPROBS,) if is_told else ()
