@@ -35,7 +35,7 @@ def _has_prox_ratio(config: RunConfig) -> bool:
 
 
 def _has_reward(config: RunConfig) -> bool:
-    return config.env in ROW_ENVS and "reward" in config.env_args
+    return config.env in ROW_ENVS and not config.env_args.keys().isdisjoint(("reward", "rm_type"))
 
 
 def _is_ahead(config: RunConfig) -> bool:
@@ -67,13 +67,13 @@ CONDITIONS = {
     ),
     "custom_reward": Condition(
         _has_reward,
-        "only a reward of --custom-rm-path, under --env single-turn or tools, may be a dict; give "
-        "one, or leave this out",
+        "only a reward of --rm-type or --custom-rm-path, under --env single-turn or tools, may be "
+        "a dict; give one, or leave this out",
     ),
     "evaluation_reward": Condition(
         lambda config: _has_reward(config) and bool(config.eval_prompt_data),
-        "only a reward of --custom-rm-path, of rows of --eval-prompt-data, may be a dict there; "
-        "give both, or leave this out",
+        "only a reward of --rm-type or --custom-rm-path, of rows of --eval-prompt-data, may be a "
+        "dict there; give both, or leave this out",
     ),
     "random": Condition(
         lambda config: not config.is_supervised or config.rollout_shuffle,

@@ -6,15 +6,16 @@ or the same as `async def`. Packages announce them under `agentrl.tools` and `ag
 """
 
 import functools
-from collections.abc import Awaitable, Mapping
-from typing import Any, Protocol
+import importlib
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol, cast
 
 from agentrl.errors import ConfigError
 from agentrl.shipped import REWARDS as SHIPPED
 from agentrl.tools.tool import Tool
 from agentrl.user_code import Kind, Signature, hook, load
 
-__all__ = ["REWARDS", "TOOLS", "Reward", "load_reward", "load_tool"]
+__all__ = ["REWARDS", "TOOLS", "Reward", "load_reward", "load_shipped", "load_tool"]
 
 #: Entry point groups under which packages announce theirs.
 TOOLS, REWARDS = "agentrl.tools", "agentrl.rewards"
@@ -52,6 +53,12 @@ def load_reward(name: str) -> Reward:
     return load(_REWARDS, name)
 
 
+@functools.cache
+def load_shipped(name: str) -> Callable[..., Any]:
+    """The reward of `agentrl/envs/rewards/NAME.py`."""
+    return cast(Callable[..., Any], getattr(importlib.import_module(SHIPPED.places[name]), name))
+
+
 def _tool_of(value: object) -> Tool[Any] | None:
     return value if isinstance(value, Tool) else None
 
@@ -74,6 +81,6 @@ _REWARDS: Kind[Reward] = hook(
     never=(Tool,),
     group=REWARDS,
     noun="reward",
-    builtin=SHIPPED.places,
+    builtin={name: f"{place}:{name}" for name, place in SHIPPED.places.items()},
     flag="--custom-rm-path",
 )

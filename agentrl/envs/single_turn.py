@@ -6,30 +6,34 @@ from typing import Any
 import msgspec
 
 from agentrl.envs.env import Env
+from agentrl.envs.grading.labels import label_text
 from agentrl.envs.messages import AssistantTurn, Message, Step, ToolCall
 from agentrl.envs.named import Reward, load_reward
 from agentrl.envs.registry import register
-from agentrl.envs.reward_keys import chosen, parts
-from agentrl.envs.rewards.exact import exact
+from agentrl.envs.reward_keys import chosen, parts, require_keys
+from agentrl.envs.reward_types import Answer, RewardType, is_shipped, reward_type, type_of_row
 from agentrl.envs.row_tools import name_of, tools_of
 from agentrl.envs.rows.keys import find, holds, without_nulls
-from agentrl.errors import EnvError
-from agentrl.shipped import REWARDS as SHIPPED
+from agentrl.errors import AgentRLError, ConfigError, EnvError
 
 __all__ = ["SingleTurnEnv"]
+
+_EXACT = reward_type("exact")
 
 
 @register("single-turn")
 class SingleTurnEnv(Env):
-    """Reward 1 when the model's text equals the label, outer white space aside, else 0.
+    """One prompt, one answer, and what it is worth: 1 when the text is the label, else 0, unless a
+    reward is named.
 
     `input_key` names the prompt in a row: a string, or a list of messages with `role` and
     `content`. `label_key` names the label (by default `label`); numbers are compared as JSON writes
-    them. Either may lead into a value: `reward_model.ground_truth`. `reward` names another reward
-    (`load_reward`); one of the user's may do without labels, and is then given an empty one where a
-    row has none, unless `label_key` says that each has one. It may return a dict: `reward_key`
-    names what is trained of it, `eval_reward_key` what is the score of an evaluation; its numbers
-    are counted as metrics `reward.KEY`.
+    them. Either may lead into a value: `reward_model.ground_truth`. `rm_type` names a reward that
+    ships (`reward_types.py`), and a row's metadata may name another one; `reward` names one of the
+    user's (`load_reward`), before both. It may do without labels, and is then given an empty one
+    where a row has none, unless `label_key` says that each has one. A reward may be a dict:
+    `reward_key` names what is trained of it, `eval_reward_key` what is the score of an evaluation;
+    its numbers are counted as metrics `reward.KEY`. `rm_url` is where a reward model listens.
 
     The prompt shows the `tools` of a row. Nothing runs them: a call of one ends the episode, and a
     reward of the user's reads it behind the text, a line of JSON for each call.
@@ -43,6 +47,8 @@ class SingleTurnEnv(Env):
         input_key: str = "input",
         label_key: str | None = None,
         reward: str | None = None,
+        rm_type: str | None = None,
+        rm_url: str | None = None,
         reward_key: str | None = None,
         eval_reward_key: str | None = None,
     ) -> None:
@@ -52,17 +58,31 @@ class SingleTurnEnv(Env):
         self._parts: dict[str, float] = {}
         self._input_key = input_key
         self._label_key = label_key or "label"
-        self._wants_label = label_key is not None or reward in (None, *SHIPPED.places)
-        self._label = ""
+        self._each_has_a_label = label_key is not None
+        self._url = rm_url
         self._task: dict[str, Any] = {}
-        self._reward: Reward = exact if reward is None else load_reward(reward)
-        if reward is not None:
+        self._turn: AssistantTurn | None = None
+        self._own: Reward | None = None if reward is None else load_reward(reward)
+        self._usual = _EXACT if rm_type is None else reward_type(rm_type)
+        self._is_by_row = reward is None
+        if reward is not None and is_shipped(self._own):
+            self._own, self._usual = None, reward_type(reward)
+        self._kind = self._usual
+        if self._own is None and (reward or rm_type):
+            self._require_url(self._usual, ConfigError)
+            if not self._usual.facts.wants:  # what a model answers is not known before it is asked
+                require_keys(self._usual.name, self._usual.facts.keys, reward_key, eval_reward_key)
+        if reward or rm_type:
             # Nobody has said that it gives the same text the same: a judge may not.
             self.reward_reads_text_only = None
 
     async def reset(self, *, seed: int, task: dict[str, Any]) -> list[Message]:
         del seed
         self._task = task
+        self._kind = (type_of_row(task) if self._is_by_row else None) or self._usual
+        if self._kind is not self._usual:
+            self.reward_reads_text_only = None
+        self._require_url(self._kind, EnvError)
         self._label = self._label_of(task)
         self.schemas = [tool for tool in tools_of(task) if name_of(tool) not in self.tools]
         prompt = _value(task, self._input_key, "--input-key")
@@ -74,6 +94,7 @@ class SingleTurnEnv(Env):
             raise EnvError(f"{self._input_key!r} is no list of messages: {error}") from error
 
     async def step(self, turn: AssistantTurn) -> Step:
+        self._turn = turn
         shown = {name_of(tool) for tool in self.schemas}
         if not any(call.name in shown for call in turn.tool_calls):
             step = await super().step(turn)
@@ -84,26 +105,49 @@ class SingleTurnEnv(Env):
         return self._counted(Step(reward=await self.score("\n".join(said)), terminated=True))
 
     async def score(self, text: str) -> float:
-        found: Any = self._reward(text, self._label, self._task)
-        found = await found if inspect.isawaitable(found) else found
+        found: Any = await self._worth(text)
         self._parts = parts(found)
         key = self._eval_reward_key if self.is_evaluation else self._reward_key
         reward: float = chosen(found, key)
         return reward
 
+    async def _worth(self, text: str) -> Any:
+        if self._own is None:
+            return await self._kind.worth(self._answer(text), self._url)
+        found = self._own(text, label_text(self._label), self._task)
+        return await found if inspect.isawaitable(found) else found
+
+    def _answer(self, text: str) -> Answer:
+        thought = self._turn.reasoning if self._turn else ""
+        # an open thought has no text behind it
+        opened = f"<think>\n{thought}" + (f"\n</think>\n\n{text}" if text else "")
+        return Answer(
+            text=text,
+            response=opened if thought else text,
+            label=self._label,
+            prompt=find(self._task, self._input_key),
+            task=self._task,
+            is_cut=self._turn is not None and self._turn.finish_reason == "length",
+        )
+
+    def _require_url(self, kind: RewardType, error: type[AgentRLError]) -> None:
+        if self._own is None and "url" in kind.facts.wants and self._url is None:
+            raise error(f"the reward {kind.name} asks a model over HTTP: say where with --rm-url")
+
     def _counted(self, step: Step) -> Step:
         return msgspec.structs.replace(step, metrics=step.metrics | self._parts)
 
-    def _label_of(self, task: dict[str, Any]) -> str:
+    def _label_of(self, task: dict[str, Any]) -> Any:
+        needs = self._each_has_a_label or (self._own is None and self._kind.facts.needs_label)
         is_there = holds(task, self._label_key) and find(task, self._label_key) is not None
-        if not self._wants_label and not is_there:
-            return ""
+        if not needs and not is_there:
+            return None
         label = _value(task, self._label_key, "--label-key")
         if label is None:  # so a column of Parquet says that it has none
             raise EnvError(f"the task has no {self._label_key!r}: it is null")
-        if self._reward is exact and isinstance(label, dict):
+        if self._own is None and self._kind.facts.needs_label and isinstance(label, dict):
             raise EnvError(_nested(self._label_key, label))
-        return label if isinstance(label, str) else msgspec.json.encode(label).decode()
+        return label
 
 
 def _nested(key: str, label: dict[str, Any]) -> str:

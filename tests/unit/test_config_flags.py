@@ -133,7 +133,7 @@ def test_the_last_of_two_equal_flags_wins() -> None:
         ("--sglang-tpsize 2", "--sglang-tp-size"),
         ("--max-weight-staleness 3", "--max-staleness"),
         ("--max_head_offpolicyness=4", "--max-staleness"),
-        ("--rm-type math", "--env"),
+        ("--rm-typ math", "did you mean --rm-type"),
         ("--rollout-batch 3", "--rollout-batch-size"),
         ("--num-rollout", "--num-rollout"),
         ("3", "unexpected argument '3'"),

@@ -86,7 +86,7 @@ def test_rows_of_search_r1_are_read_as_they_are(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "train.parquet", rows)
     keys = {"input_key": "prompt", "label_key": "reward_model.ground_truth.target"}
     (note,) = preflight(config_of(path, env_args=keys))
-    assert note.startswith("no --custom-rm-path: the reward is 1 where")
+    assert note.startswith("no --rm-type and no --custom-rm-path: the reward is 1 where")
     with pytest.raises(ConfigError, match=r"has no 'reward_model\.target'; its keys are \['data_s"):
         preflight(config_of(path, env_args={**keys, "label_key": "reward_model.target"}))
 

@@ -42,10 +42,15 @@ BESIDE: dict[str | tuple[str, Mode], str] = {
     "tool_key": "--prompt-data ROWS",
     ("tool_key", "eval"): "--eval-prompt-data held ROWS2",
     ("custom_rm_path", "policy"): _ROWS,
-    ("reward_key", "policy"): f"{_ROWS} --custom-rm-path exact",
-    ("reward_key", "eval"): f"{_ROWS} --custom-rm-path exact --eval-prompt-data held ROWS2",
-    "eval_reward_key": f"{_ROWS} --custom-rm-path exact --eval-prompt-data held ROWS2",
+    ("reward_key", "policy"): f"{_ROWS} --rm-type dapo",
+    ("reward_key", "eval"): f"{_ROWS} --rm-type dapo --eval-prompt-data held ROWS2",
+    "eval_reward_key": f"{_ROWS} --rm-type dapo --reward-key score --eval-prompt-data held ROWS2",
     ("custom_rm_path", "eval"): f"{_ROWS} --eval-prompt-data held ROWS2",
+    **{
+        (name, mode): f"{_ROWS}{held}"
+        for name in ("rm_type", "rm_url")
+        for mode, held in (("policy", ""), ("eval", " --eval-prompt-data held ROWS2"))
+    },
     ("calculate_per_token_loss", "supervised"): "--prompt-loss-weight 0.1",
     "custom_loss_function_path": "--loss-type custom_loss",
     "algorithm_args": f"--advantage-estimator {__name__}:Doubled",

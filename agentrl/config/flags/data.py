@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from agentrl.config.facts import ACTS, GROUPS, PLAYED, TASKS, TRAINS, flag
 from agentrl.config.flags.run import RunFlags
-from agentrl.shipped import CHAT_FORMATS
+from agentrl.shipped import CHAT_FORMATS, REWARDS
 
 __all__ = ["DataFlags"]
 
@@ -54,11 +54,32 @@ class DataFlags(RunFlags, frozen=True, kw_only=True):
             env_arg="reward",
         ),
     ] = None
+    rm_type: Annotated[
+        str | None,
+        _key(
+            f"reward that ships, of --env single-turn and tools: {REWARDS}, or boxed_NAME, given "
+            "the last \\boxed{...}; `rm_type` of a row's metadata comes before it, and "
+            "--custom-rm-path before both",
+            modes=ACTS,
+            on_resume=PLAYED,
+            env_arg="rm_type",
+        ),
+    ] = None
+    rm_url: Annotated[
+        str | None,
+        _key(
+            "where the reward model of --rm-type remote_rm listens: JSON with prompt, response and "
+            "label is posted to it, and its JSON answer is the reward",
+            modes=ACTS,
+            on_resume=PLAYED,
+            env_arg="rm_url",
+        ),
+    ] = None
     reward_key: Annotated[
         str | None,
         _flag(
-            "what is trained of a reward of --custom-rm-path that is a dict; its other numbers are "
-            "counted as metrics reward.KEY",
+            "what is trained of a reward that is a dict; its other numbers are counted as metrics "
+            "reward.KEY",
             modes=ACTS,
             on_resume=PLAYED,
             needs="custom_reward",
