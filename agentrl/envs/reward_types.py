@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from agentrl.envs.answer import Answer
 from agentrl.envs.grading.boxed import boxed
 from agentrl.envs.named import load_shipped
 from agentrl.envs.rewards.base import Facts, facts_of
@@ -21,21 +22,9 @@ from agentrl.errors import ConfigError, EnvError
 from agentrl.nearest import near
 from agentrl.shipped import REWARDS
 
-__all__ = ["Answer", "RewardType", "is_shipped", "reward_type", "type_of_row"]
+__all__ = ["RewardType", "is_shipped", "reward_type", "type_of_row"]
 
 _BOXED = "boxed_"
-
-
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model has answered to a row. `response` is `text` with the reasoning before it; label
-    and prompt are as the row has them."""
-
-    text: str
-    response: str
-    label: Any
-    prompt: Any
-    task: dict[str, Any]
-    is_cut: bool = False
 
 
 class RewardType(msgspec.Struct, frozen=True):

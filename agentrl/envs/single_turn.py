@@ -1,20 +1,25 @@
 """`single-turn`: one prompt, one answer, compared with a label. For rows without tools."""
 
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
+from agentrl.config.args import Args
+from agentrl.envs.answer import Answer
 from agentrl.envs.env import Env
 from agentrl.envs.grading.labels import label_text
 from agentrl.envs.messages import AssistantTurn, Message, Step, ToolCall
 from agentrl.envs.named import Reward, load_reward
 from agentrl.envs.registry import register
 from agentrl.envs.reward_keys import chosen, parts, require_keys
-from agentrl.envs.reward_types import Answer, RewardType, is_shipped, reward_type, type_of_row
+from agentrl.envs.reward_types import RewardType, is_shipped, reward_type, type_of_row
 from agentrl.envs.row_tools import name_of, tools_of
 from agentrl.envs.rows.keys import find, holds, without_nulls
+from agentrl.envs.slime_rewards import OfModel, OfSample, listed
 from agentrl.errors import AgentRLError, ConfigError, EnvError
+from agentrl.types import EpisodeSummary, StopReason
 
 __all__ = ["SingleTurnEnv"]
 
@@ -33,7 +38,8 @@ class SingleTurnEnv(Env):
     user's (`load_reward`), before both. It may do without labels, and is then given an empty one
     where a row has none, unless `label_key` says that each has one. A reward may be a dict:
     `reward_key` names what is trained of it, `eval_reward_key` what is the score of an evaluation;
-    its numbers are counted as metrics `reward.KEY`. `rm_url` is where a reward model listens.
+    its numbers are counted as metrics `reward.KEY`; `group_rm` has the user's function see the
+    answers of a group together. `rm_url` is where a reward model listens.
 
     The prompt shows the `tools` of a row. Nothing runs them: a call of one ends the episode, and a
     reward of the user's reads it behind the text, a line of JSON for each call.
@@ -51,6 +57,7 @@ class SingleTurnEnv(Env):
         rm_url: str | None = None,
         reward_key: str | None = None,
         eval_reward_key: str | None = None,
+        group_rm: bool = False,
     ) -> None:
         super().__init__()
         self._reward_key = reward_key
@@ -68,6 +75,10 @@ class SingleTurnEnv(Env):
         if reward is not None and is_shipped(self._own):
             self._own, self._usual = None, reward_type(reward)
         self._kind = self._usual
+        # one that ships scores each answer by itself, and is spared the second look
+        if type(self).score_group is SingleTurnEnv.score_group:
+            self.scores_groups = group_rm and self._own is not None
+        self.groups_show_reasoning = isinstance(self._own, (OfSample, OfModel))
         if self._own is None and (reward or rm_type):
             self._require_url(self._usual, ConfigError)
             if not self._usual.facts.wants:  # what a model answers is not known before it is asked
@@ -105,29 +116,53 @@ class SingleTurnEnv(Env):
         return self._counted(Step(reward=await self.score("\n".join(said)), terminated=True))
 
     async def score(self, text: str) -> float:
+        if self.scores_groups and not self.is_evaluation:
+            return 0.0  # `score_group` gives it
         found: Any = await self._worth(text)
         self._parts = parts(found)
         key = self._eval_reward_key if self.is_evaluation else self._reward_key
         reward: float = chosen(found, key)
         return reward
 
+    async def score_group(
+        self, task: dict[str, Any], episodes: Sequence[EpisodeSummary]
+    ) -> Sequence[float]:
+        self._task, self._label = task, self._label_of(task)
+        answers = [
+            self._answer(episode.answer, is_cut=episode.stop_reason is not StopReason.TERMINATED)
+            for episode in episodes
+        ]
+        found = await self._worths(answers, is_group=True)
+        return [chosen(worth, self._reward_key) for worth in found]
+
     async def _worth(self, text: str) -> Any:
         if self._own is None:
             return await self._kind.worth(self._answer(text), self._url)
-        found = self._own(text, label_text(self._label), self._task)
-        return await found if inspect.isawaitable(found) else found
+        return (await self._worths([self._answer(text)], is_group=self.scores_groups))[0]
 
-    def _answer(self, text: str) -> Answer:
-        thought = self._turn.reasoning if self._turn else ""
-        # an open thought has no text behind it
-        opened = f"<think>\n{thought}" + (f"\n</think>\n\n{text}" if text else "")
+    async def _worths(self, answers: list[Answer], *, is_group: bool = False) -> list[Any]:
+        """Of answers to one task, by the user's function: each by itself, or together."""
+        own, name = self._own, getattr(self._own, "__name__", "the reward")
+        if isinstance(own, (OfSample, OfModel)):
+            args = Args(self.run_flags)
+            if is_group:
+                return await own.worth_of_group(args, answers)
+            return [await own.worth(args, answer) for answer in answers]
+        assert own is not None
+        texts: Any = [answer.text for answer in answers]
+        found = own(texts if is_group else texts[0], label_text(self._label), self._task)
+        found = await found if inspect.isawaitable(found) else found
+        return listed(found, len(answers), name) if is_group else [found]
+
+    def _answer(self, text: str, *, is_cut: bool = False) -> Answer:
+        turn = self._turn
         return Answer(
             text=text,
-            response=opened if thought else text,
+            response=text if turn is None or not turn.reasoning else turn.response,
             label=self._label,
             prompt=find(self._task, self._input_key),
             task=self._task,
-            is_cut=self._turn is not None and self._turn.finish_reason == "length",
+            is_cut=is_cut or (turn is not None and turn.finish_reason == "length"),
         )
 
     def _require_url(self, kind: RewardType, error: type[AgentRLError]) -> None:

@@ -195,6 +195,7 @@ TOGETHER = (
     f"{_ROWS} --label-key answer",
     f"{_ROWS} --custom-rm-path exact",
     f"{_ROWS} --rm-type dapo --reward-key score",
+    f"{_ROWS} --group-rm --custom-rm-path exact",
     f"{_ROWS} --rm-type remote_rm --rm-url http://127.0.0.1:9000/score",
     "--prompt-data ROWS --num-epoch 2",
     "--prompt-data ROWS --rollout-shuffle",

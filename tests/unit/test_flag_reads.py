@@ -48,7 +48,7 @@ BESIDE: dict[str | tuple[str, Mode], str] = {
     ("custom_rm_path", "eval"): f"{_ROWS} --eval-prompt-data held ROWS2",
     **{
         (name, mode): f"{_ROWS}{held}"
-        for name in ("rm_type", "rm_url")
+        for name in ("rm_type", "rm_url", "group_rm")
         for mode, held in (("policy", ""), ("eval", " --eval-prompt-data held ROWS2"))
     },
     ("calculate_per_token_loss", "supervised"): "--prompt-loss-weight 0.1",

@@ -75,6 +75,17 @@ class DataFlags(RunFlags, frozen=True, kw_only=True):
             env_arg="rm_url",
         ),
     ] = None
+    group_rm: Annotated[
+        bool,
+        _flag(
+            "have --custom-rm-path see the answers of a group together: a list of texts, or of "
+            "samples, and a list of rewards (one that ships scores each by itself)",
+            modes=ACTS,
+            on_resume=PLAYED,
+            needs="row_env",
+            env_arg="group_rm",
+        ),
+    ] = False
     reward_key: Annotated[
         str | None,
         _flag(

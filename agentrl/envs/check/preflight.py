@@ -65,7 +65,7 @@ def preflight(config: RunConfig) -> list[str]:
     if services or task is None or is_rollout:
         discard(env)
         return notes
-    Env.bind(env, EnvContext({}, config.tool_timeout_s, config.allow_unsafe_sandbox))
+    Env.bind(env, EnvContext({}, config.tool_timeout_s, config.allow_unsafe_sandbox, config))
     note = dry_reset(env, task, seed=config.rollout_seed)
     return [*notes, note] if note else notes
 
