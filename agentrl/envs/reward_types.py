@@ -9,7 +9,7 @@ First comes the function of --custom-rm-path, then `rm_type` of the row's `metad
 
 import functools
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -35,16 +35,26 @@ class RewardType(msgspec.Struct, frozen=True):
     facts: Facts
     is_boxed: bool = False
 
-    async def worth(self, answer: Answer, url: str | None) -> Any:
-        """What the answer is worth. Raises what the reward does."""
+    async def worth(self, answer: Answer, known: Mapping[str, Any]) -> Any:
+        """What the answer is worth; `known`: its `url` and `spec`. Raises what the reward does."""
         text = answer.text if self.facts.is_spoken else answer.response
         if self.is_boxed and not self.facts.wants:  # a model is asked about the whole, as in slime
             text = boxed(text) or ""
         label = answer.label
-        known = {"url": url, "prompt": answer.prompt}
-        beside = {name: known[name] for name in self.facts.wants}
-        found = self.function(text, label, answer.task, **beside)
+        found = self.function(text, label, answer.task, **self._beside(answer, known))
         return await found if inspect.isawaitable(found) else found
+
+    async def ranks(self, answers: Sequence[Answer], known: Mapping[str, Any]) -> list[float]:
+        """What the answers of a group are worth beside each other."""
+        assert self.facts.ranks is not None
+        first, texts = answers[0], [answer.text for answer in answers]
+        beside = self._beside(first, known)
+        ranks: list[float] = await self.facts.ranks(texts, first.label, first.task, **beside)
+        return ranks
+
+    def _beside(self, answer: Answer, known: Mapping[str, Any]) -> dict[str, Any]:
+        whole = {**known, "prompt": answer.prompt}
+        return {name: whole[name] for name in self.facts.wants}
 
 
 @functools.cache

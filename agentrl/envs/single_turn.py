@@ -1,19 +1,21 @@
 """`single-turn`: one prompt, one answer, compared with a label. For rows without tools."""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from agentrl.config.args import Args
 from agentrl.envs.answer import Answer
-from agentrl.envs.env import Env
+from agentrl.envs.env import Env, ServiceSpec
+from agentrl.envs.grading.judging import spec_of
 from agentrl.envs.grading.labels import label_text
 from agentrl.envs.messages import AssistantTurn, Message, Step, ToolCall
 from agentrl.envs.named import Reward, load_reward
 from agentrl.envs.registry import register
 from agentrl.envs.reward_keys import chosen, parts, require_keys
+from agentrl.envs.reward_service import SERVICE, service_of
 from agentrl.envs.reward_types import RewardType, is_shipped, reward_type, type_of_row
 from agentrl.envs.row_tools import name_of, tools_of
 from agentrl.envs.rows.keys import find, holds, without_nulls
@@ -39,7 +41,9 @@ class SingleTurnEnv(Env):
     where a row has none, unless `label_key` says that each has one. A reward may be a dict:
     `reward_key` names what is trained of it, `eval_reward_key` what is the score of an evaluation;
     its numbers are counted as metrics `reward.KEY`; `group_rm` has the user's function see the
-    answers of a group together. `rm_url` is where a reward model listens.
+    answers of a group together. `judge` and `reward_service` are for rewards that ask a model:
+    `JudgeSpec`, and `RewardService`, which the run starts. `rm_url` is where one listens that the
+    run does not start.
 
     The prompt shows the `tools` of a row. Nothing runs them: a call of one ends the episode, and a
     reward of the user's reads it behind the text, a line of JSON for each call.
@@ -58,6 +62,8 @@ class SingleTurnEnv(Env):
         reward_key: str | None = None,
         eval_reward_key: str | None = None,
         group_rm: bool = False,
+        judge: Mapping[str, Any] | None = None,
+        reward_service: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
         self._reward_key = reward_key
@@ -67,6 +73,8 @@ class SingleTurnEnv(Env):
         self._label_key = label_key or "label"
         self._each_has_a_label = label_key is not None
         self._url = rm_url
+        self._judge = spec_of(judge)
+        self._service = None if reward_service is None else service_of(reward_service)
         self._task: dict[str, Any] = {}
         self._turn: AssistantTurn | None = None
         self._own: Reward | None = None if reward is None else load_reward(reward)
@@ -77,7 +85,7 @@ class SingleTurnEnv(Env):
         self._kind = self._usual
         # one that ships scores each answer by itself, and is spared the second look
         if type(self).score_group is SingleTurnEnv.score_group:
-            self.scores_groups = group_rm and self._own is not None
+            self.scores_groups = group_rm and self._ranks()
         self.groups_show_reasoning = isinstance(self._own, (OfSample, OfModel))
         if self._own is None and (reward or rm_type):
             self._require_url(self._usual, ConfigError)
@@ -86,6 +94,14 @@ class SingleTurnEnv(Env):
         if reward or rm_type:
             # Nobody has said that it gives the same text the same: a judge may not.
             self.reward_reads_text_only = None
+
+    @classmethod
+    def service_specs(cls, args: Mapping[str, Any]) -> dict[str, ServiceSpec]:
+        told = args.get("reward_service")
+        if told is None:
+            return {}
+        service = service_of(told)
+        return {SERVICE: ServiceSpec(SERVICE, service.argv, service.ready_path)}
 
     async def reset(self, *, seed: int, task: dict[str, Any]) -> list[Message]:
         del seed
@@ -116,7 +132,7 @@ class SingleTurnEnv(Env):
         return self._counted(Step(reward=await self.score("\n".join(said)), terminated=True))
 
     async def score(self, text: str) -> float:
-        if self.scores_groups and not self.is_evaluation:
+        if self.scores_groups and self._ranks() and not self.is_evaluation:
             return 0.0  # `score_group` gives it
         found: Any = await self._worth(text)
         self._parts = parts(found)
@@ -127,17 +143,23 @@ class SingleTurnEnv(Env):
     async def score_group(
         self, task: dict[str, Any], episodes: Sequence[EpisodeSummary]
     ) -> Sequence[float]:
-        self._task, self._label = task, self._label_of(task)
+        self._task = task
+        self._kind = (type_of_row(task) if self._is_by_row else None) or self._usual
+        if not self._ranks():  # the row asks for a reward that scores each by itself
+            return [episode.reward for episode in episodes]
+        self._label = self._label_of(task)
         answers = [
             self._answer(episode.answer, is_cut=episode.stop_reason is not StopReason.TERMINATED)
             for episode in episodes
         ]
+        if self._own is None:
+            return await self._kind.ranks(answers, self._known())
         found = await self._worths(answers, is_group=True)
         return [chosen(worth, self._reward_key) for worth in found]
 
     async def _worth(self, text: str) -> Any:
         if self._own is None:
-            return await self._kind.worth(self._answer(text), self._url)
+            return await self._kind.worth(self._answer(text), self._known())
         return (await self._worths([self._answer(text)], is_group=self.scores_groups))[0]
 
     async def _worths(self, answers: list[Answer], *, is_group: bool = False) -> list[Any]:
@@ -165,8 +187,19 @@ class SingleTurnEnv(Env):
             is_cut=is_cut or (turn is not None and turn.finish_reason == "length"),
         )
 
+    def _ranks(self) -> bool:
+        return self._own is not None or self._kind.facts.ranks is not None
+
+    def _known(self) -> dict[str, Any]:
+        """What a reward that asks a model is told. Its own service comes before --rm-url."""
+        url = self._url
+        if self._service is not None:
+            url = f"{self.services[SERVICE].rstrip('/')}{self._service.path}"
+        return {"url": url, "spec": self._judge}
+
     def _require_url(self, kind: RewardType, error: type[AgentRLError]) -> None:
-        if self._own is None and "url" in kind.facts.wants and self._url is None:
+        has_one = self._url is not None or self._service is not None
+        if self._own is None and "url" in kind.facts.wants and not has_one:
             raise error(f"the reward {kind.name} asks a model over HTTP: say where with --rm-url")
 
     def _counted(self, step: Step) -> Step:

@@ -16,8 +16,10 @@ pytestmark = pytest.mark.anyio
 
 
 @asynccontextmanager
-async def listening(answer: Callable[[Any], web.Response]) -> AsyncIterator[tuple[str, list[Any]]]:
-    """A reward model that answers so; what it was asked."""
+async def listening(
+    answer: Callable[[Any], web.Response], path: str = ""
+) -> AsyncIterator[tuple[str, list[Any]]]:
+    """A reward model that answers so at `path` below its address; what it was asked."""
     asked: list[Any] = []
 
     async def take(request: web.Request) -> web.Response:
@@ -25,14 +27,14 @@ async def listening(answer: Callable[[Any], web.Response]) -> AsyncIterator[tupl
         return answer(len(asked))
 
     app = web.Application()
-    app.router.add_post("/score", take)
+    app.router.add_post(path or "/", take)
     runner = web.AppRunner(app)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     try:
         host, port = runner.addresses[0][:2]
-        yield f"http://{host}:{port}/score", asked
+        yield f"http://{host}:{port}", asked
     finally:
         await runner.cleanup()
 

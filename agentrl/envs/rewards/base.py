@@ -16,14 +16,16 @@ class Facts(msgspec.Struct, frozen=True):
     needs_label  a row without a label is refused
     keys         of the dict that it returns; empty: it returns a number
     wants        what it is called with by name beside text, label and task: `url` (--rm-url),
-                 `prompt` (as the row has it)
+                 `prompt` (as the row has it), `spec` (of a judge)
     is_spoken    it reads what the model says, without its reasoning
+    ranks        the same of the answers of a group, a list of numbers, for --group-rm
     """
 
     needs_label: bool = True
     keys: tuple[str, ...] = ()
     wants: tuple[str, ...] = ()
     is_spoken: bool = False
+    ranks: Callable[..., Any] | None = None
 
 
 _FACTS: dict[Callable[..., Any], Facts] = {}
@@ -35,11 +37,12 @@ def ships(
     keys: tuple[str, ...] = (),
     wants: tuple[str, ...] = (),
     is_spoken: bool = False,
+    ranks: Callable[..., Any] | None = None,
 ) -> Callable[[F], F]:
     """Say it of the function below."""
 
     def said(function: F) -> F:
-        _FACTS[function] = Facts(needs_label, keys, wants, is_spoken)
+        _FACTS[function] = Facts(needs_label, keys, wants, is_spoken, ranks)
         return function
 
     return said
