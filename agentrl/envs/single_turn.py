@@ -164,17 +164,16 @@ class SingleTurnEnv(Env):
 
     async def _worths(self, answers: list[Answer], *, is_group: bool = False) -> list[Any]:
         """Of answers to one task, by the user's function: each by itself, or together."""
-        own, name = self._own, getattr(self._own, "__name__", "the reward")
+        own: Any = self._own
         if isinstance(own, (OfSample, OfModel)):
             args = Args(self.run_flags)
             if is_group:
                 return await own.worth_of_group(args, answers)
             return [await own.worth(args, answer) for answer in answers]
-        assert own is not None
         texts: Any = [answer.text for answer in answers]
         found = own(texts if is_group else texts[0], label_text(self._label), self._task)
         found = await found if inspect.isawaitable(found) else found
-        return listed(found, len(answers), name) if is_group else [found]
+        return listed(found, len(answers), own.__name__) if is_group else [found]
 
     def _answer(self, text: str, *, is_cut: bool = False) -> Answer:
         turn = self._turn

@@ -75,7 +75,7 @@ class OfModel:
     `args`, or nothing."""
 
     def __init__(self, cls: type[Any]) -> None:
-        functools.update_wrapper(self, cls, updated=())
+        self.__name__, self.__module__, self.__doc__ = cls.__name__, cls.__module__, cls.__doc__
         self._cls = cls
 
     async def worth(self, args: Args, answer: Answer) -> Any:

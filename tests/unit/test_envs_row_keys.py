@@ -52,7 +52,7 @@ async def test_a_row_needs_no_label_where_its_reward_is_ones_own() -> None:
 @pytest.mark.parametrize(
     "args", [{}, {"reward": "exact"}, {"reward": LENGTH, "label_key": "label"}]
 )
-async def test_a_label_is_demanded_where_it_is_compared_or_named(args: dict[str, str]) -> None:
+async def test_a_label_is_demanded_where_it_is_compared_or_named(args: dict[str, Any]) -> None:
     with pytest.raises(EnvError, match="the task has no 'label'"):
         await SingleTurnEnv(**args).reset(seed=0, task={"input": "x"})
 

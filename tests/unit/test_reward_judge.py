@@ -137,7 +137,7 @@ async def test_a_judge_that_is_down_is_the_groups_fate() -> None:
 
 async def test_a_reward_model_may_be_a_service_of_the_run() -> None:
     told = {"argv": ["serve", "{port}"], "ready_path": "/up", "path": "/score"}
-    args = {"rm_type": "remote_rm", "reward_service": told}
+    args: dict[str, Any] = {"rm_type": "remote_rm", "reward_service": told}
     (spec,) = SingleTurnEnv.service_specs(args).values()
     assert (spec.argv, spec.ready_path) == (["serve", "{port}"], "/up")
     async with listening(lambda _: web.json_response(0.5), "/score") as (url, _):

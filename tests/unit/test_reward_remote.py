@@ -41,7 +41,7 @@ async def listening(
 
 async def test_a_reward_model_is_asked_and_its_answer_is_the_reward() -> None:
     async with listening(lambda _: web.json_response(0.75)) as (url, asked):
-        flags = {"rm_type": "remote_rm", "rm_url": url}  # --rm-url
+        flags: dict[str, Any] = {"rm_type": "remote_rm", "rm_url": url}  # --rm-url
         env = SingleTurnEnv(**flags)
         await env.reset(seed=0, task={"input": "2+2?", "label": 4})
         step = await env.step(AssistantTurn("4", [], None, "stop", 0, "hm"))
