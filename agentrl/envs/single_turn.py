@@ -173,7 +173,8 @@ class SingleTurnEnv(Env):
         texts: Any = [answer.text for answer in answers]
         found = own(texts if is_group else texts[0], label_text(self._label), self._task)
         found = await found if inspect.isawaitable(found) else found
-        return listed(found, len(answers), own.__name__) if is_group else [found]
+        name = getattr(own, "__name__", "the reward")
+        return listed(found, len(answers), name) if is_group else [found]
 
     def _answer(self, text: str, *, is_cut: bool = False) -> Answer:
         turn = self._turn

@@ -46,11 +46,11 @@ BESIDE: dict[str | tuple[str, Mode], str] = {
     ("reward_key", "eval"): f"{_ROWS} --rm-type dapo --eval-prompt-data held ROWS2",
     "eval_reward_key": f"{_ROWS} --rm-type dapo --reward-key score --eval-prompt-data held ROWS2",
     ("custom_rm_path", "eval"): f"{_ROWS} --eval-prompt-data held ROWS2",
-    **{
-        (name, mode): f"{_ROWS}{held}"
-        for name in ("rm_type", "rm_url", "group_rm")
-        for mode, held in (("policy", ""), ("eval", " --eval-prompt-data held ROWS2"))
-    },
+    **dict.fromkeys((("rm_type", "policy"), ("rm_url", "policy"), ("group_rm", "policy")), _ROWS),
+    **dict.fromkeys(
+        (("rm_type", "eval"), ("rm_url", "eval"), ("group_rm", "eval")),
+        f"{_ROWS} --eval-prompt-data held ROWS2",
+    ),
     ("calculate_per_token_loss", "supervised"): "--prompt-loss-weight 0.1",
     "custom_loss_function_path": "--loss-type custom_loss",
     "algorithm_args": f"--advantage-estimator {__name__}:Doubled",
