@@ -54,6 +54,11 @@ def test_nothing_but_arithmetic_is_evaluated(text: str) -> None:
     assert not equal(text, "5")
 
 
+def test_what_would_be_right_if_it_were_evaluated_is_no_arithmetic() -> None:
+    for text in ("[5+x][0]", "(5+x,)[0]", "(5+x)or(x)"):
+        assert not equal(text, "x+5"), text
+
+
 async def test_a_file_that_latex_asks_for_is_not_read(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("5")
