@@ -67,7 +67,7 @@ fetch = brings_module:double
 notatool = brings_module:length
 [agentrl.rewards]
 length = brings_module:length
-judge = brings_module:judge
+referee = brings_module:judge
 short = brings_module:one
 exact = brings_module:one
 """
@@ -119,7 +119,7 @@ def test_what_cannot_be_loaded_is_said(
         load(name)
 
 
-@pytest.mark.parametrize(("reward", "worth"), [("length", 2 + 1 + 2), ("judge", 0.25)])
+@pytest.mark.parametrize(("reward", "worth"), [("length", 2 + 1 + 2), ("referee", 0.25)])
 async def test_single_turn_takes_another_reward(
     install: Install, reward: str, worth: float
 ) -> None:
