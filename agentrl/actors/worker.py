@@ -85,7 +85,9 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         return cls(
             env=config.env or "single-turn",
             env_args=config.env_args,
-            context=EnvContext(services, config.tool_timeout_s, config.allow_unsafe_sandbox),
+            context=EnvContext(
+                services, config.tool_timeout_s, config.allow_unsafe_sandbox, config
+            ),
             model_dir=str(model_dir),
             chat_format=config.chat_format,
             limits=_limits(config, max_context),

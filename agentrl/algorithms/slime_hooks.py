@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from agentrl.algorithms.penalties import teacher_column
 from agentrl.algorithms.rows import MicroBatch, Row, Trained
+from agentrl.config.args import Args
 from agentrl.config.run import RunConfig
 from agentrl.errors import HookError
 from agentrl.types import GroupRows
@@ -40,23 +41,6 @@ CORRECTION_KEYWORDS = (
     *("pg_loss", "train_log_probs", "rollout_log_probs", "loss_masks"),
     *("total_lengths", "response_lengths"),
 )
-
-
-class Args:
-    """The flags of a run as attributes, by the names that slime keeps them under."""
-
-    def __init__(self, cfg: RunConfig) -> None:
-        self._cfg = cfg
-
-    def __getattr__(self, name: str) -> Any:
-        if name in RunConfig.__struct_fields__:
-            return getattr(self._cfg, name)
-        if (switch := f"disable_{name}") in RunConfig.__struct_fields__:
-            return not getattr(self._cfg, switch)
-        raise AttributeError(
-            f"args has no {name!r}: it holds the flags of this run, and there is no such flag; "
-            "write the value into your file"
-        )
 
 
 class Sample:

@@ -35,7 +35,7 @@ def _has_prox_ratio(config: RunConfig) -> bool:
 
 
 def _has_reward(config: RunConfig) -> bool:
-    return config.env in ROW_ENVS and "reward" in config.env_args
+    return config.env in ROW_ENVS and not config.env_args.keys().isdisjoint(("reward", "rm_type"))
 
 
 def _is_ahead(config: RunConfig) -> bool:
@@ -61,19 +61,24 @@ CONDITIONS = {
         f"only --env {' and '.join(ROW_ENVS)} read this; tell another environment about its rows "
         "with --env-args",
     ),
+    "asked_model": Condition(
+        lambda config: config.has_served_teacher or config.env in ROW_ENVS,
+        f"only a reward of --env {' and '.join(ROW_ENVS)} (--rm-type), and --use-opd with "
+        "--opd-type sglang, ask a model; leave this out, or tell your environment of the address",
+    ),
     "turns": Condition(
         lambda config: config.env != "single-turn",
         "an episode of --env single-turn is one turn; leave this out",
     ),
     "custom_reward": Condition(
         _has_reward,
-        "only a reward of --custom-rm-path, under --env single-turn or tools, may be a dict; give "
-        "one, or leave this out",
+        "only a reward of --rm-type or --custom-rm-path, under --env single-turn or tools, may be "
+        "a dict; give one, or leave this out",
     ),
     "evaluation_reward": Condition(
         lambda config: _has_reward(config) and bool(config.eval_prompt_data),
-        "only a reward of --custom-rm-path, of rows of --eval-prompt-data, may be a dict there; "
-        "give both, or leave this out",
+        "only a reward of --rm-type or --custom-rm-path, of rows of --eval-prompt-data, may be a "
+        "dict there; give both, or leave this out",
     ),
     "random": Condition(
         lambda config: not config.is_supervised or config.rollout_shuffle,
@@ -130,11 +135,6 @@ CONDITIONS = {
         lambda config: config.use_opd and config.opd_type != "sglang",
         "only --use-opd reads this, with a teacher in the learner's ranks (--opd-type megatron); "
         "give these as well, or leave this out",
-    ),
-    "served_teacher": Condition(
-        lambda config: config.has_served_teacher,
-        "only --use-opd --opd-type sglang reads this: the teacher's server. A reward model of your "
-        "own is called by --custom-rm-path or by an environment",
     ),
     "counted_tokens": Condition(
         lambda config: config.loss_length is None,

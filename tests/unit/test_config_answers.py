@@ -161,8 +161,8 @@ def test_no_row_hides_a_flag_of_agentrl() -> None:
 
 
 def test_what_waits_for_the_same_thing_is_told_in_one_line() -> None:
-    (line,) = refusal(["--rm-type", "math", "--group-rm"]).splitlines()
-    assert line.startswith("--rm-type, --group-rm: these wait for ")
+    (line,) = refusal(["--colocate", "--offload"]).splitlines()
+    assert line.startswith("--colocate, --offload: these wait for ")
 
 
 @pytest.mark.parametrize(
@@ -330,8 +330,8 @@ def test_a_false_that_is_always_true_here_is_told(tmp_path: Path) -> None:
 def test_a_file_is_told_all_that_is_refused_at_once(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("colocate: true\nmax_turns: 0\nmax_lag: 3\nsglang:\n  tpsize: 2\n")
-    words = refusal(["--config", str(file), "--rm-type", "math"])
-    for said in ("colocate: this waits", "max_lag: agentrl", "--max-turns", "tpsize", "--rm-type"):
+    words = refusal(["--config", str(file), "--offload"])
+    for said in ("colocate: this waits", "max_lag: agentrl", "--max-turns", "tpsize", "--offload"):
         assert said in words
 
 

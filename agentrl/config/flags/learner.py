@@ -86,17 +86,6 @@ class LearnerFlags(AsynchronyFlags, frozen=True, kw_only=True):
             holds="folder",
         ),
     ] = None
-    rm_url: Annotated[
-        str | None,
-        _trained(
-            "the SGLang server of --opd-type sglang, whose model is the teacher: "
-            "http://HOST:PORT, with or without /generate; workers ask it what it thinks of the "
-            "tokens that they sampled",
-            modes=POLICY,
-            needs="served_teacher",
-            on_resume=noted("the policy is distilled from another teacher from now on"),
-        ),
-    ] = None
     ref_update_interval: Annotated[
         Count | None,
         _trained(
