@@ -14,9 +14,10 @@ Not learnt are calls in which no name stands, or that are of none of these kinds
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
+from typing_extensions import Buffer
 
 from agentrl.tokens.chat import ToolCall
 from agentrl.tokens.formats.hermes import MalformedCallError
@@ -25,6 +26,7 @@ from agentrl.tokens.templates.marks import LETTERS, Marks
 
 __all__ = ["CallsOf", "Shown", "learn_calls"]
 
+_T = TypeVar("_T")
 _decoder = json.JSONDecoder()
 
 
@@ -101,13 +103,13 @@ class CallsOf(msgspec.Struct, frozen=True):
     ) -> tuple[list[tuple[str, bytes]], int]:
         """The call at `at`, or all of a list, and where it ends."""
         if self.path is not None:
-            value, end = _json_at(text, at)
-            each = value if self.is_list and isinstance(value, list) else [value]
+            raw, end = _json_at(text, at)
+            each = _read(raw, list[msgspec.Raw]) if self.is_list else [msgspec.Raw(raw)]
             return [_by_path(one, self.path) for one in each], end
         name, at = self._name(text, at)
         if self.pair is None:
-            _, end = _json_at(text, at)
-            return [(name, json_arguments(text[at:end], name))], end
+            raw, end = _json_at(text, at)
+            return [(name, json_arguments(raw.decode(), name))], end
         pairs = []
         key, value, close = map(_edged, self.pair)
         while (begin := key.match(text, at)) is not None:
@@ -276,28 +278,45 @@ def _leaves(value: Any, keys: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...]
             yield from _leaves(each, (*keys, key))
 
 
-def _json_at(text: str, at: int) -> tuple[Any, int]:
+def _json_at(text: str, at: int) -> tuple[bytes, int]:
+    """A JSON value as it is written, and where it ends."""
     at += len(text[at:]) - len(text[at:].lstrip())
     try:
-        return _decoder.raw_decode(text, at)
+        _, end = _decoder.raw_decode(text, at)
     except RecursionError as error:
         raise MalformedCallError("a tool call is nested too deeply") from error
     except ValueError as error:
         raise MalformedCallError(f"a tool call is not valid JSON ({error})") from error
+    if found := LETTERS.search(text[at:end]):
+        raise MalformedCallError(f"{found[0]} stands within a call")
+    return text[at:end].encode(), end
 
 
-def _by_path(call: Any, path: tuple[tuple[str, ...], tuple[str, ...]]) -> tuple[str, bytes]:
-    name, arguments = (_at(call, keys) for keys in path)
-    if not isinstance(name, str):
-        raise MalformedCallError(f"a tool call has no name under {'.'.join(path[0])!r}")
-    raw = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    return name, json_arguments("{}" if arguments is None else raw, name)
+def _by_path(raw: msgspec.Raw, path: tuple[tuple[str, ...], tuple[str, ...]]) -> tuple[str, bytes]:
+    name, arguments = (_at(raw, keys) for keys in path)
+    if name is None:
+        raise MalformedCallError(f"a tool call has no {'.'.join(path[0])}")
+    called = _read(name, str)
+    if arguments is None or bytes(arguments) == b"null":
+        return called, b"{}"
+    text = _read(arguments, str) if bytes(arguments).startswith(b'"') else bytes(arguments).decode()
+    return called, json_arguments(text, called)
 
 
-def _at(value: Any, keys: Sequence[str]) -> Any:
+def _at(raw: msgspec.Raw, keys: Sequence[str]) -> msgspec.Raw | None:
     for key in keys:
-        value = value.get(key) if isinstance(value, dict) else None
-    return value
+        found = _read(raw, dict[str, msgspec.Raw])
+        if key not in found:
+            return None
+        raw = found[key]
+    return raw
+
+
+def _read(raw: Buffer, kind: type[_T]) -> _T:
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise MalformedCallError(f"a tool call is not what it should be ({error})") from error
 
 
 def _free(mark: str) -> re.Pattern[str]:

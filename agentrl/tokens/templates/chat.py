@@ -34,7 +34,8 @@ class TemplateFormat:
     where the template opens no turn, or does not say how one ends.
 
     `lacks_calls` says why calls cannot be read, where they cannot; a prompt with tools is refused
-    then. `shows_thoughts`: the template takes a turn's reasoning.
+    then. `shows_thoughts`: the template takes a turn's reasoning, and
+    opens no turn behind a thought.
     """
 
     def __init__(self, vocab: Vocab, template: ChatTemplate, *, ends: Collection[str] = ()) -> None:
@@ -42,7 +43,7 @@ class TemplateFormat:
         self._marks = Marks(vocab)
         self._asking = asking = Asking(template, self._marks)
         opener = self._opener_of(asking.closed, asking.opened)
-        self._thinks_at_once = THINK in opener
+        self._thinks_at_once = opener.rfind(THINK) > opener.rfind(THINK_END)
         asking.ends = {*self._first_after_said(), *(end for end in ends if end in vocab.control)}
         self.lacks_calls = ""
         self._calls: CallsOf | None = None
@@ -51,7 +52,8 @@ class TemplateFormat:
         except ConfigError as error:
             self.lacks_calls = str(error)
         before = self._marks.shown(self._calls.before) if self._calls else ""
-        self.shows_thoughts, self._drops, self._leads = how_thoughts_are_shown(asking, before)
+        shows, self._drops, self._leads = how_thoughts_are_shown(asking, before)
+        self.shows_thoughts = shows and THINK_END not in opener
         self.tools_in_prompt = self._shows_tools()
         self._learn_answers(opener)
 

@@ -41,7 +41,9 @@ def calls_as_plain(
     calls: Sequence[ToolCall], *, as_text: bool, hide: Callable[[Any], Any]
 ) -> list[Plain]:
     """Raises `EnvError` where arguments are not JSON."""
-    return [call_of(*map(hide, (call.id, call.name, _decoded(call))), as_text) for call in calls]
+    return [
+        call_of(hide(call.id), hide(call.name), hide(_decoded(call)), as_text) for call in calls
+    ]
 
 
 def call_of(id_: str, name: str, arguments: Any, as_text: bool) -> Plain:
