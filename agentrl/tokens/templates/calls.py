@@ -66,25 +66,31 @@ class CallsOf(msgspec.Struct, frozen=True):
         said, calls, at = list[str](), list[ToolCall](), 0
         while (begin := _free(self.before).search(text, at)) is not None:
             said.append(text[at : begin.start()])
-            at = begin.end()
-            while True:
-                found, at = self._one(text, at, tools)
+            more: re.Match[str] | None = begin
+            while more is not None:
+                found, at = self._one(text, more.end(), tools)
                 calls += [
                     ToolCall(f"{prefix}{len(calls) + n}", *one) for n, one in enumerate(found)
                 ]
-                more = None if self.between is None else _free(self.between).match(text, at)
-                if more is None:
-                    break
-                at = more.end()
+                more = self._more(text, at)
             end = _free(self.after).match(text, at)
             if end is None:
-                raise MalformedCallError(f"a call ends with {self.after.strip()!r}")
+                raise MalformedCallError(f"a call ends with {self.after.strip()}")
             at = end.end()
         said.append(text[at:])
         if left := self.letters.intersection("".join(said)):
             raise MalformedCallError(f"{min(left)} stands outside a call")
         whole = "".join(said)
         return (whole.strip("\n") if calls else whole), calls
+
+    def _more(self, text: str, at: int) -> re.Match[str] | None:
+        """What stands between the call that ends at `at` and another, where there is one: where
+        what stands after the last is there too, the longer of the two holds."""
+        if self.between is None:
+            return None
+        more, end = (_free(mark).match(text, at) for mark in (self.between, self.after))
+        is_last = more is not None and end is not None and end.end() >= more.end()
+        return None if is_last else more
 
     def _read_bare(
         self, text: str, prefix: str, tools: Collection[str]
