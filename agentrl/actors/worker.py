@@ -27,12 +27,13 @@ from agentrl.actors.player import Player, Strategy
 from agentrl.actors.rollouts import RolloutEpisodes
 from agentrl.actors.scoring import scored
 from agentrl.config.run import RunConfig
-from agentrl.envs.chat_formats import open_chat_format
+from agentrl.envs.chat_formats import chat_format_of, open_chat_format
 from agentrl.envs.env import Env, EnvContext
 from agentrl.envs.registry import load_env
 from agentrl.envs.rollout import Rollout
 from agentrl.errors import EnvError
 from agentrl.tokens.formats.base import ChatFormat
+from agentrl.tokens.templates.load import OwnTemplate
 from agentrl.types import (
     MAX_SNAPSHOT_BYTES,
     EpisodeAssignment,
@@ -71,7 +72,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     env_args: dict[str, Any]
     context: EnvContext
     model_dir: str
-    chat_format: str
+    chat_format: str | OwnTemplate
     limits: Limits
     max_concurrent_episodes: int
     filter_path: str | None = None
@@ -89,7 +90,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
                 services, config.tool_timeout_s, config.allow_unsafe_sandbox, config
             ),
             model_dir=str(model_dir),
-            chat_format=config.chat_format,
+            chat_format=chat_format_of(config),
             limits=_limits(config, max_context),
             max_concurrent_episodes=config.max_concurrent_episodes,
             filter_path=config.dynamic_sampling_filter_path,

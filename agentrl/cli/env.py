@@ -79,6 +79,7 @@ def _add_policy(parser: argparse.ArgumentParser) -> None:
     served.add_argument("--url", metavar="URL", help="of an SGLang server, or of a router")
     served.add_argument("--model", metavar="DIR", help="its tokenizer; as the server says")
     served.add_argument("--chat-format", metavar="NAME", default=usual.chat_format)
+    served.add_argument("--chat-template", metavar="own|FILE", help="in the place of a format")
     served.add_argument("--temperature", metavar="T", type=float, default=usual.rollout_temperature)
 
 
@@ -135,10 +136,11 @@ def _play(arguments: argparse.Namespace) -> int:
             anyio.run(play, subject, sys.stdin, sys.stdout)
             return 0
         from agentrl.cli.served import Policy, play_served
+        from agentrl.tokens.templates.load import OwnTemplate
 
-        policy = Policy(
-            arguments.url, arguments.model, arguments.chat_format, arguments.temperature
-        )
+        template = arguments.chat_template
+        written = arguments.chat_format if template is None else OwnTemplate(template)
+        policy = Policy(arguments.url, arguments.model, written, arguments.temperature)
         report = anyio.run(play_served, subject, policy, sys.stdout)
         return 1 if report.error else 0
 

@@ -18,6 +18,7 @@ from agentrl.envs.chat_formats import open_chat_format
 from agentrl.envs.check.subject import Subject
 from agentrl.serving.client import EngineClient
 from agentrl.serving.control import EngineControl
+from agentrl.tokens.templates.load import OwnTemplate
 from agentrl.types import (
     EngineAddress,
     EpisodeAssignment,
@@ -39,7 +40,7 @@ class Policy(msgspec.Struct, frozen=True):
 
     url: str
     model_dir: str | None
-    chat_format: str
+    chat_format: str | OwnTemplate
     temperature: float
 
 

@@ -113,7 +113,7 @@ def _is_default(config: RunConfig) -> bool:
     looked_at = [
         name
         for name, field in own_fields().items()
-        if field.fact.holds in ("rows", "code", "model") or field.kind in ("json", "list")
+        if field.fact.holds in ("rows", "code", "file", "model") or field.kind in ("json", "list")
     ]
     looked_at += ["load", "ref_load", "opd_teacher_load", "rm_url"]
     return all(getattr(config, n) == getattr(shipped, n) for n in (*looked_at, *FAMILIES))
@@ -143,10 +143,14 @@ def _check_filter(config: RunConfig) -> None:
 
 
 def _check_chat_format(config: RunConfig) -> list[str]:
-    from agentrl.envs.chat_formats import open_chat_format
+    from agentrl.envs.chat_formats import chat_format_of, open_chat_format
 
-    chat = open_chat_format(config.chat_format, str(config.hf_checkpoint))
-    if config.env == "single-turn" or getattr(chat, "tools_in_prompt", True):
+    chat = open_chat_format(chat_format_of(config), str(config.hf_checkpoint))
+    if config.env == "single-turn":
+        return []
+    if lacks := getattr(chat, "lacks_calls", ""):
+        return [f"a prompt that has tools will be refused: {lacks}"]
+    if getattr(chat, "tools_in_prompt", True):
         return []
     note = (
         f"the chat template of {config.hf_checkpoint} shows no tools: a model is not told of "
@@ -207,6 +211,8 @@ def _on_chat_format(config: RunConfig, usual: Sequence[str]) -> list[str]:
     `usual`, those of its family."""
     from agentrl.tokens.formats.load import spoken_format
 
+    if config.chat_template is not None:
+        return []
     if config.chat_format != RunConfig().chat_format or set(usual) <= {config.chat_format}:
         return []
     spoken = spoken_format(usual, str(config.hf_checkpoint))

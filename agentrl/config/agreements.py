@@ -147,16 +147,17 @@ def _fully_async(one: Asked, values: Values, said: Mapping[str, str]) -> Settled
 
 def _loss_mask(one: Asked, values: Values, said: Mapping[str, str]) -> Settled:
     """Slime's kind of loss mask says how a dialogue is written as tokens: our chat format."""
-    written = _value(values, "chat_format")
-    if one.words[0] == written:
+    template, written = _value(values, "chat_template"), _value(values, "chat_format")
+    if template is not None:
+        return _is_so(one, f"--chat-template {template} says which tokens are the assistant's")
+    meant = one.words[0].replace("_", "-")
+    if meant == written:
         return _is_so(one, f"--chat-format {written} says which tokens are the assistant's")
-    if one.words[0] in CHAT_FORMATS.places:
-        return _refused(
-            one,
-            f"--chat-format says which tokens are the assistant's, and is {written}; give "
-            f"--chat-format {one.words[0]}",
-        )
-    return Settled(refused=[answers.about_missing(one.row.waits, [one.text])])
+    given = f"--chat-format {meant}" if meant in CHAT_FORMATS.places else "--chat-template own"
+    return _refused(
+        one,
+        f"--chat-format says which tokens are the assistant's, and is {written}; give {given}",
+    )
 
 
 def _ckpt_step(one: Asked, values: Values, said: Mapping[str, str]) -> Settled:

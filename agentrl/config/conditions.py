@@ -70,6 +70,14 @@ CONDITIONS = {
         lambda config: config.env != "single-turn",
         "an episode of --env single-turn is one turn; leave this out",
     ),
+    "own_format": Condition(
+        lambda config: config.chat_template is None,
+        "--chat-template says how turns are written; give one of the two",
+    ),
+    "chat_template": Condition(
+        lambda config: config.chat_template is not None,
+        "only a --chat-template is given anything; give --chat-template own as well",
+    ),
     "custom_reward": Condition(
         _has_reward,
         "only a reward of --rm-type or --custom-rm-path, under --env single-turn or tools, may be "

@@ -17,7 +17,11 @@ from agentrl.config.run import RunConfig
 __all__ = ["digests", "notes_on_edits"]
 
 #: How a field names a file, by what it holds: path/to/file.py[:name], path[@slice].
-_PLACES = {"code": re.compile(r"(.+\.py)(:\w+)?"), "rows": re.compile(r"(.+?)(@\[[-\d:]*\])?")}
+_PLACES = {
+    "code": re.compile(r"(.+\.py)(:\w+)?"),
+    "file": re.compile(r"(.+)"),
+    "rows": re.compile(r"(.+?)(@\[[-\d:]*\])?"),
+}
 #: Bytes of a file that are looked at, beside its length: a data set may be long.
 _HEAD = 64 * 1024**2
 

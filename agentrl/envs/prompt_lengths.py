@@ -13,7 +13,7 @@ import anyio.lowlevel
 
 from agentrl.config.conditions import ROW_ENVS
 from agentrl.config.run import RunConfig
-from agentrl.envs.chat_formats import open_chat_format
+from agentrl.envs.chat_formats import chat_format_of, open_chat_format
 from agentrl.envs.check.dry_reset import make_env
 from agentrl.envs.env import Env
 from agentrl.envs.single_turn import SingleTurnEnv
@@ -43,7 +43,7 @@ def leave_out_long_prompts(
     if room is None or not has_prompts(config) or not isinstance(source, RowSource):
         return
     env = make_env(env_class, config.env_args)
-    chat = open_chat_format(config.chat_format, str(config.hf_checkpoint))
+    chat = open_chat_format(chat_format_of(config), str(config.hf_checkpoint))
     assert isinstance(env, SingleTurnEnv)
     num = len(source)
     fits = anyio.run(_fitting, source.first(num), env, chat, room)

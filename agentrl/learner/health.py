@@ -205,10 +205,14 @@ class Health:
         if self._had_tools or turns > 1:
             self._warn("tools", f"{facts} ({turns:.3g} turns an episode)")
             return
+        cfg = self._cfg
+        written = f"--chat-format {cfg.chat_format}"
+        if cfg.chat_template is not None:
+            written = f"--chat-template {cfg.chat_template}"
         raise HealthError(
             f"{facts}, since the run began. What is never sampled is never reinforced. Likely "
-            "causes: the model writes calls in another format than --chat-format "
-            f"{self._cfg.chat_format}, or was never taught to call tools, or neither the prompt "
+            "causes: the model writes calls in another format than "
+            f"{written}, or was never taught to call tools, or neither the prompt "
             "nor the tools' descriptions say that they are there. Read a few trajectories; change "
             "the prompt, the chat format or the model. For a run without tools give the Env none, "
             "or --max-tool-calls 0"

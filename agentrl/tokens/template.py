@@ -13,9 +13,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, Self
 
-from jinja2 import Template, TemplateError
+from jinja2 import Template, TemplateError, nodes
 from jinja2.exceptions import SecurityError
-from jinja2.ext import loopcontrols
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
 from jinja2.runtime import Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
@@ -72,6 +73,16 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         return super().call_binop(context, operator, left, right)
 
 
+class _Generation(Extension):
+    """`{% generation %}` marks what the assistant says, for those who ask; here nobody does."""
+
+    tags = {"generation"}  # noqa: RUF012 - jinja2 declares it so
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
 class ChatTemplate:
     """The template whose text is `source`; `place` names it in errors, `given` are values that it
     is given besides. Raises ConfigError where it cannot be read."""
@@ -84,7 +95,9 @@ class ChatTemplate:
                 f"{place} has {len(source)} characters; a chat template has at most "
                 f"{MAX_TEMPLATE_CHARS}"
             )
-        sandbox = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+        sandbox = _Sandbox(
+            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
+        )
         sandbox.filters = {name: sandbox.filters[name] for name in _FILTERS}
         sandbox.filters["tojson"] = _tojson
         known = {name: sandbox.globals[name] for name in ("range", "namespace")}
@@ -160,9 +173,21 @@ def _is_too_long(value: object) -> bool:
     return isinstance(value, str | list) and len(value) > MAX_TEXT_CHARS
 
 
-def _tojson(value: Any, indent: int | None = None, ensure_ascii: bool = False) -> str:
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
     """As `transformers` has it: nothing is escaped for HTML, and text stays readable."""
-    return json.dumps(value, indent=indent, ensure_ascii=ensure_ascii)
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
 
 
 def _raise(message: object) -> NoReturn:

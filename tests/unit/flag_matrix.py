@@ -47,6 +47,8 @@ VALUES: dict[str, str] = {
     "env": "guess",
     "env_args": '{"k":1}',
     "chat_format": "tags",
+    "chat_template": "own",
+    "apply_chat_template_kwargs": '{"k":1} --chat-template own',
     "rollout_batch_size": "16",
     "n_samples_per_prompt": "6",
     "min_group_size": "1",

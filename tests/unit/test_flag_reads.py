@@ -30,6 +30,7 @@ _TEACHER = "--opd-type megatron --opd-teacher-load MODEL2"
 _OPD = f"--use-opd {_TEACHER}"
 #: What must be there for a flag to be read, by field, in one mode or in all.
 BESIDE: dict[str | tuple[str, Mode], str] = {
+    "apply_chat_template_kwargs": "--chat-template own",
     ("preset", "supervised"): "--n-samples-per-prompt 1",
     "num_epoch": "--prompt-data ROWS",
     "rollout_shuffle": "--prompt-data ROWS",

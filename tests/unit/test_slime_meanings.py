@@ -2,6 +2,7 @@
 and turns. Those of training: test_slime_meanings_training.py."""
 
 import random
+import shutil
 from pathlib import Path
 from typing import cast
 
@@ -15,6 +16,7 @@ from agentrl.config.plan import describe
 from agentrl.config.resolve import parse
 from agentrl.config.run import RunConfig
 from agentrl.config.sampling import evaluation_turns, training_turns
+from agentrl.envs.chat_formats import chat_format_of, open_chat_format
 from agentrl.envs.messages import AssistantTurn, Message
 from agentrl.envs.registry import load_env
 from agentrl.envs.tasks import open_source
@@ -134,6 +136,24 @@ async def test_text_of_a_row_is_what_the_user_says(ten_rows: Path) -> None:
         Message.system("Be brief."),
         Message.user("2+2?"),
     ]
+
+
+def test_the_template_of_the_model_is_given_what_it_is_asked_with(
+    ten_rows: Path, tmp_path: Path
+) -> None:
+    shutil.copy(MODEL / "tokenizer.json", tmp_path)
+    (tmp_path / "chat_template.jinja").write_text(
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{{ begun or '' }}{% endif %}"
+    )
+    given = ["--chat-template", "own", "--apply-chat-template-kwargs"]
+    prompts = []
+    for words in ("{}", '{"begun": "I think"}'):
+        chat = open_chat_format(chat_format_of(of_rows(ten_rows, *given, words)), tmp_path)
+        spans = chat.open_prompt([Message.user("2+2?")])
+        prompts.append(chat.vocab.decode([id_ for span in spans for id_ in span.ids]))
+    assert prompts[0] == "<|im_start|>user\n2+2?<|im_end|>\n<|im_start|>assistant\n"
+    assert prompts[1] == prompts[0] + "I think"
 
 
 async def test_a_reward_function_of_the_users_scores_each_answer(ten_rows: Path) -> None:

@@ -120,6 +120,25 @@ class DataFlags(RunFlags, frozen=True, kw_only=True):
             f"how turns and tool calls are written as tokens: {CHAT_FORMATS}, or one of yours: "
             "pkg.module:Class or path/to/file.py[:Class]",
             on_resume=PLAYED,
+            needs="own_format",
             holds="code",
         ),
     ] = "qwen"
+    chat_template: Annotated[
+        str | None,
+        _flag(
+            "a chat template that says how turns are written, in the place of --chat-format: own, "
+            "for that of the model, or a file; one that rewrites what was said is refused with the "
+            "difference",
+            on_resume=PLAYED,
+            holds="file",
+        ),
+    ] = None
+    apply_chat_template_kwargs: Annotated[
+        dict[str, Any],
+        _flag(
+            "what the template is given besides, as JSON, for example enable_thinking",
+            on_resume=PLAYED,
+            needs="chat_template",
+        ),
+    ] = {}

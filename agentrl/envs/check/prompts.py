@@ -16,7 +16,7 @@ import msgspec
 
 from agentrl.config.model import read_model
 from agentrl.config.run import RunConfig
-from agentrl.envs.chat_formats import open_chat_format
+from agentrl.envs.chat_formats import chat_format_of, open_chat_format
 from agentrl.envs.check.dry_reset import make_env
 from agentrl.envs.prompt_lengths import LEAVES_OUT, UNBOUNDED, has_prompts, prompt_size
 from agentrl.envs.registry import load_env
@@ -50,7 +50,7 @@ def check_prompts(config: RunConfig) -> list[str]:
     try:
         cls = load_env(config.env)
         source, env = open_source(config, cls), make_env(cls, config.env_args)
-        chat = open_chat_format(config.chat_format, str(config.hf_checkpoint))
+        chat = open_chat_format(chat_format_of(config), str(config.hf_checkpoint))
     except AgentRLError:
         return []  # the checks of each say it
     assert isinstance(source, RowSource)

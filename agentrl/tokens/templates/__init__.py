@@ -1,0 +1,1 @@
+"""A model's own chat template as a chat format: `--chat-template`."""
