@@ -8,7 +8,7 @@ the losses' gradients over ranks and micro-batches; nothing is averaged here.
 
 import logging
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -93,6 +93,7 @@ class MegatronBackend:
             address=master_address,
             port=master_port,
             seed=cfg.seed,
+            stages_of_a_rank=self._config.virtual_pipeline_model_parallel_size or 1,
         )
         self.data_parallel_rank: int = parallel_state.get_data_parallel_rank()
         self.data_parallel_size: int = parallel_state.get_data_parallel_world_size()
@@ -138,16 +139,15 @@ class MegatronBackend:
             for name in sorted(models)  # collective: in one order on all ranks
         }
         self._model = wrap_model(model, self._config, self._settings)
-        self._replay = Replay(model, self._routes)
+        self._stages = model
+        self._replays = [Replay(stage, self._routes) for stage in model]
         self._models: dict[str, Any] = {"policy": self._model, **frozen}
         self._renewed = {
             name: frozen[name]
             for name in frozen.keys() & {"reference"}
             if cfg.ref_update_interval is not None
         }
-        if self._settings.overlap_grad_reduce:
-            self._config.no_sync_func = self._model.no_sync
-        self._optimizer = Optimizer(cfg, self._settings, self._model, total_steps)
+        self._optimizer = Optimizer(cfg, self._settings, self._model, total_steps, device)
         log.info(
             "rank %d: %s with %d parameters on %s",
             dist.get_rank(),
@@ -188,8 +188,10 @@ class MegatronBackend:
             raise ValueError(f"there is no {model} model here, only {', '.join(self._models)}")
         if model != "policy":
             return forward_pass(self._models[model], micro_batches, self._layout)
-        self._replay.forget()
-        return forward_pass(self._model, micro_batches, self._layout, self._replay.record)
+        for replay in self._replays:
+            replay.forget()
+        around = [replay.record for replay in self._replays]
+        return forward_pass(self._model, micro_batches, self._layout, around)
 
     def step(self, model: str, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:
         """See `TrainBackend.step`. ValueError for a model that is not trained."""
@@ -200,9 +202,8 @@ class MegatronBackend:
         coefficient = self._settings.moe_aux_loss_coeff
         balance.divide_auxiliary_loss(self._config, coefficient, micro_batches)
         biases = balance.correction_biases(self._model)
-        results = backward_pass(
-            self._model, micro_batches, loss_fn, self._layout, self._replay.replay
-        )
+        around = [replay.replay for replay in self._replays]
+        results = backward_pass(self._model, micro_batches, loss_fn, self._layout, around)
         finite, metrics = _over_ranks(results)
         skipped, grad_norm = self._optimizer.step(loss_is_finite=finite)
         if skipped:
@@ -213,7 +214,7 @@ class MegatronBackend:
     def renew(self, model: str) -> None:
         """See `TrainBackend.renew`."""
         self._finish_gathering()
-        self._models[model].load_state_dict(self._model.module.state_dict())
+        self._models[model].load_state_dict(self._stages.state_dict())
 
     def hf_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """See `TrainBackend.hf_tensors`."""
@@ -239,12 +240,12 @@ class MegatronBackend:
     def save_state(self, directory: Path) -> None:
         """See `TrainBackend.save_state`."""
         self._finish_gathering()
-        state.save(directory, self._model.module, self._optimizer, self._renewed)
+        state.save(directory, self._stages, self._optimizer, self._renewed)
 
     def load_state(self, directory: Path) -> None:
         """See `TrainBackend.load_state`."""
         self._finish_gathering()
-        state.load(directory, self._model.module, self._optimizer, self._renewed)
+        state.load(directory, self._stages, self._optimizer, self._renewed)
 
     def broadcast_bytes(self, data: bytes | None) -> bytes:
         """See `TrainBackend.broadcast_bytes`."""
@@ -260,14 +261,24 @@ class MegatronBackend:
 
     def close(self) -> None:
         """Leave the process groups, and let go of the models; again does nothing."""
-        for name in ("_model", "_models", "_renewed", "_optimizer", "_replay", "_weights"):
+        for name in (
+            "_model",
+            "_stages",
+            "_models",
+            "_renewed",
+            "_optimizer",
+            "_replays",
+            "_weights",
+        ):
             self.__dict__.pop(name, None)
         parallel.close_groups()
 
     def _finish_gathering(self) -> None:
         """With --overlap-param-gather the weights of other ranks come only with the next pass."""
         if self._settings.overlap_param_gather:
-            self._model.start_param_sync(force_sync=True)
+            stages: Iterable[Any] = self._model
+            for stage in stages:
+                stage.start_param_sync(force_sync=True)
 
 
 def _sum_gradients(model: Any, _num_tokens: Any, **kwargs: Any) -> None:
