@@ -21,10 +21,15 @@ from torch import Tensor
 
 from agentrl.algorithms.rows import LossFn, MicroBatch
 from agentrl.columns import Column
-from agentrl.config.first_weights import brings_optimizer, holds_megatron, holds_model
+from agentrl.config.first_weights import (
+    brings_optimizer,
+    holds_megatron,
+    holds_model,
+    wants_megatrons_optimizer,
+)
 from agentrl.config.megatron import MegatronSettings
 from agentrl.config.run import RunConfig
-from agentrl.config.torch_dist import Header, folder_of, read_header
+from agentrl.config.torch_dist import Header, folder_of, read_header, state_in
 from agentrl.errors import ConfigError
 from agentrl.learner.agreement import by_source
 from agentrl.learner.backend import StepResult
@@ -148,6 +153,8 @@ class MegatronBackend:
             if cfg.ref_update_interval is not None
         }
         self._optimizer = Optimizer(cfg, self._settings, self._model, total_steps, device)
+        if first is not None and wants_megatrons_optimizer(cfg):
+            self._take_optimizer(folder_of(Path(first)))
         log.info(
             "rank %d: %s with %d parameters on %s",
             dist.get_rank(),
@@ -176,6 +183,15 @@ class MegatronBackend:
                 raise ConfigError(f"there is no checkpoint at {place}")
             state.load_weights(found.state, model)
         return model.to(device), weights
+
+    def _take_optimizer(self, folder: Path) -> None:
+        def read() -> Header:
+            header = read_header(folder)
+            state_in(folder, header)
+            return header
+
+        header = by_source(self, read, Header)
+        foreign.load_optimizer(folder, header, self._stages, self._optimizer)
 
     def _header(self, folder: Path) -> Header:
         header = read_header(folder)
