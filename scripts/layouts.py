@@ -32,7 +32,7 @@ ON_TWO_RANKS = ("tp2", "pp2", "ep2")
 #: A measured difference.
 NUMBER = r"\d\.\de[+-]\d\d"
 #: Cases whose ranks share one start.
-TOGETHER = 10
+TOGETHER = 4
 
 #: Settings in the order and the words of the page; `{}` is the value.
 WORDS = {
