@@ -55,6 +55,7 @@ def test_stages_have_the_layers_that_megatron_core_builds(
     num_layers: int, ranks: int, flags: dict[str, Any], stages: list[int]
 ) -> None:
     compat.install()
+    from megatron.core import parallel_state
     from megatron.core.transformer.transformer_block import get_num_layers_to_build
     from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 
@@ -67,15 +68,20 @@ def test_stages_have_the_layers_that_megatron_core_builds(
     assert layers_of_stages(num_layers, told) == stages
     described.architecture.check(told)
     config = transformer_config(described.architecture, told)
-    if layout := config.pipeline_model_parallel_layout:
-        layout.validate_layer_layout(num_layers, None)
     several = config.virtual_pipeline_model_parallel_size
     assert several in (None, len(stages) // ranks)
     places = [(stage, rank) for stage in range(several or 1) for rank in range(ranks)]
-    found = [(stage if several else None, rank) for stage, rank in places]
-    assert [get_num_layers_to_build(config, *place) for place in found] == stages
-    first = [get_transformer_layer_offset(config, *place) for place in found]
-    assert first == [0, *itertools.accumulate(stages)][:-1]
+    if layout := config.pipeline_model_parallel_layout:
+        layout.validate_layer_layout(num_layers, None)
+        parallel_state.set_virtual_pipeline_model_parallel_world_size(several)
+        built = [layout.get_num_layers_to_build(vp_stage=s, pp_rank=rank) for s, rank in places]
+        parallel_state.set_virtual_pipeline_model_parallel_world_size(None)
+    else:
+        told_to = [(stage if several else None, rank) for stage, rank in places]
+        built = [get_num_layers_to_build(config, *place) for place in told_to]
+        first = [get_transformer_layer_offset(config, *place) for place in told_to]
+        assert first == [0, *itertools.accumulate(stages)][:-1]
+    assert built == stages
 
 
 @pytest.mark.parametrize(
