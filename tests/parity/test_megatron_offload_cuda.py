@@ -33,7 +33,8 @@ class OnHost(Tensor):
     is_cuda = False
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return self.as_subclass(Tensor).__reduce_ex__(protocol)
+        plain: Any = self.as_subclass(Tensor)
+        return plain.__reduce_ex__(protocol)
 
 
 class Event:

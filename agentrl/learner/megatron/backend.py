@@ -8,7 +8,7 @@ the losses' gradients over ranks and micro-batches; nothing is averaged here.
 
 import logging
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -292,8 +292,7 @@ class MegatronBackend:
     def _finish_gathering(self) -> None:
         """With --overlap-param-gather the weights of other ranks come only with the next pass."""
         if self._settings.overlap_param_gather:
-            stages: Iterable[Any] = self._model
-            for stage in stages:
+            for stage in self._model:
                 stage.start_param_sync(force_sync=True)
 
 
