@@ -13,7 +13,7 @@ from agentrl.tokens import Vocab
 from agentrl.tokens.formats.load import format_class
 from tests.slices import DAY, IS_FULL
 
-# A process of pytest-xdist sets its title, which would write over the environment in /proc/PID/environ.
+# A process of pytest-xdist sets its title, which would write over what /proc/PID/environ shows.
 os.environ.setdefault("SPT_NOENV", "1")
 
 # Machines differ in speed and are shared: how long an example takes is no property of the code.
