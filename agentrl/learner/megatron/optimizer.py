@@ -33,7 +33,8 @@ log = logging.getLogger(__name__)
 
 def wrap_model(model: Iterable[Any], config: Any, settings: MegatronSettings) -> Any:
     """megatron-core's DDP around each stage of the model, in a ModuleList: gradient buffers and
-    their reduction, as plain sums. With interleaved stages only the first is cut into buckets, as in Megatron."""
+    their reduction, as plain sums. With interleaved stages only the first is cut into buckets, as
+    in Megatron."""
     ddp = DistributedDataParallelConfig(
         grad_reduce_in_fp32=settings.accumulate_allreduce_grads_in_fp32,
         overlap_grad_reduce=settings.overlap_grad_reduce,
