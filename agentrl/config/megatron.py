@@ -56,6 +56,8 @@ class MegatronSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     account_for_embedding_in_pipeline_split: bool = False
     account_for_loss_in_pipeline_split: bool = False
     pipeline_model_parallel_layout: _Stages | None = None
+    num_layers_per_virtual_pipeline_stage: _Count | None = None
+    num_virtual_stages_per_pipeline_rank: _Count | None = None
     context_parallel_size: _Count = 1
     expert_model_parallel_size: _Count = 1
     expert_tensor_parallel_size: _Count | None = None
@@ -69,6 +71,10 @@ class MegatronSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     # ---- memory and precision ----
     bf16: bool = False
     accumulate_allreduce_grads_in_fp32: bool = True
+    optimizer_cpu_offload: bool = False
+    optimizer_offload_fraction: Annotated[float, Meta(ge=0, le=1)] = 1.0
+    overlap_cpu_optimizer_d2h_h2d: bool = False
+    use_precision_aware_optimizer: bool = False
     recompute_granularity: _Recompute | None = None
     recompute_method: Literal["uniform", "block"] | None = None
     recompute_num_layers: _Count | None = None
@@ -154,6 +160,7 @@ class MegatronSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             values["moe_enable_routing_replay"] = True
         settings = cls(**values)
         _check_combinations(settings, cfg.num_learner_ranks)
+        _check_optimizer(settings, is_on_cuda=cfg.device == "cuda")
         return settings
 
     @property
@@ -265,6 +272,23 @@ def _check_combinations(settings: MegatronSettings, num_ranks: int) -> None:
         )
     if settings.recompute_modules is not None and settings.recompute_granularity != "selective":
         raise ConfigError("--recompute-modules needs --recompute-granularity selective")
+
+
+def _check_optimizer(settings: MegatronSettings, *, is_on_cuda: bool) -> None:
+    """What Megatron demands of an optimizer whose state is not whole, in float32 and beside the
+    weights; without CUDA it is, and the distributed optimizer is not needed."""
+    if settings.optimizer_cpu_offload and not settings.use_precision_aware_optimizer:
+        raise ConfigError("--optimizer-cpu-offload needs --use-precision-aware-optimizer")
+    if settings.overlap_cpu_optimizer_d2h_h2d and not settings.optimizer_cpu_offload:
+        raise ConfigError("--overlap-cpu-optimizer-d2h-h2d needs --optimizer-cpu-offload")
+    if settings.optimizer_cpu_offload and is_on_cuda and not settings.bf16:
+        raise ConfigError(
+            "--optimizer-cpu-offload needs --bf16: megatron-core's optimizer on the host takes the "
+            "copies that it makes of bfloat16 weights alone"
+        )
+    is_distributed = settings.use_distributed_optimizer or not is_on_cuda
+    if settings.use_precision_aware_optimizer and not is_distributed:
+        raise ConfigError("--use-precision-aware-optimizer needs --use-distributed-optimizer")
 
 
 def _check_experts(settings: MegatronSettings, num_ranks: int) -> None:

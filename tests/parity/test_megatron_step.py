@@ -347,7 +347,7 @@ def test_a_padded_vocabulary_takes_no_part(
     results = [backend.step("policy", batches, pg_loss) for batches in steps]
     assert [result.grad_norm for result in results] == pytest.approx(norms, abs=1e-4)
     assert worst(dict(backend.hf_tensors()), wanted) < 1e-4
-    embedding = backend._model.module.embedding.word_embeddings.weight
+    embedding = backend._model[0].module.embedding.word_embeddings.weight
     assert len(embedding) == 128
     assert not embedding[97:].any()
 
@@ -458,7 +458,7 @@ def test_a_rank_holds_the_bytes_that_a_dry_run_says(
     backend = open_backend(directory, megatron)
     backend.step("policy", [packed([30, 7], 1)], pg_loss)
     tensors = [parameter.data for parameter in backend._model.parameters()]
-    tensors += [buffer.grad_data for buffer in backend._model.buffers]
+    tensors += [buffer.grad_data for stage in backend._model for buffer in stage.buffers]
     for part in backend._optimizer.held():
         tensors += part.tensors.values()
     storages = {tensor.untyped_storage().data_ptr(): tensor for tensor in tensors}

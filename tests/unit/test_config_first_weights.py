@@ -150,9 +150,14 @@ def test_a_checkpoint_of_megatrons_gives_the_first_weights(
     (here / "Qwen3-4B_torch_dist" / file).touch()
     found = resolved(flag, "Qwen3-4B_torch_dist")
     place = f"{here}/Qwen3-4B_torch_dist"
-    taken = "the first weights are those of this checkpoint of Megatron's; the optimizer is new"
-    assert f"{flag} {place}: {taken}" in found.notes
+    weights = f"{flag} {place}: the first weights are those of this checkpoint of Megatron's"
+    alone = f"{weights}; the optimizer is new"
+    where = (
+        f"{weights}, and so is the optimizer where it is there in a form that every layout reads"
+    )
+    assert (f"{where}; else it is new" if flag == "--load" else alone) in found.notes
     assert found.config.load == place
+    assert alone in resolved(flag, "Qwen3-4B_torch_dist", "--no-load-optim").notes
 
 
 @pytest.mark.parametrize("flag", ["--load", "--ref-load"])
