@@ -18,7 +18,7 @@ from agentrl.config.resolve import Resolved, read
 from agentrl.config.run import RunConfig
 from agentrl.config.validate import validate
 from agentrl.errors import AgentRLError, ConfigError
-from agentrl.model_dir import CONFIG
+from agentrl.model_dir import CONFIG, TOKENIZER
 from agentrl.paths import kind_of
 from agentrl.visible import visible
 
@@ -51,9 +51,7 @@ def run(argv: list[str], program: Program) -> int:
     )
     if found.dry_run:
         return _dry_run(found, *light)
-    with beside(found.refused):
-        notes = gather(*light)
-    _say(found.notes + notes)
+    _say(found.notes + _light_notes(found, *light))
     _check_algorithm(config, found.said)
     if config.ray_address is None:
         from agentrl.cluster.own_ray import import_ray
@@ -66,13 +64,33 @@ def run(argv: list[str], program: Program) -> int:
     return launch(config, origin)
 
 
-def _dry_run(found: Resolved, *light: Callable[[], list[str] | None]) -> int:
-    """Look at everything, tell all that is wrong at once, and say what would be started."""
+_Check = Callable[[], list[str] | None]
+
+
+def _light_notes(found: Resolved, *light: _Check) -> list[str]:
+    """The notes of the checks that take no time. Where they refuse something, the others are made
+    too: there is no hurry any more, and all that is wrong is told at once."""
+    try:
+        with beside(found.refused):
+            return gather(*light)
+    except AgentRLError:
+        if not _is_default(found.config):
+            _all_notes(found, *light)
+        raise
+
+
+def _all_notes(found: Resolved, *light: _Check) -> list[str]:
+    """Look at everything. Raises with all that is wrong."""
     with beside(found.refused):
         tried = partial(_check_algorithm, said=found.said)
-        others = (tried, _check_rooms, _check_remains)
-        notes = gather(*light, *(partial(check, found.config) for check in others))
-    _say(found.notes + notes)
+        rooms = partial(_check_rooms, dry_run=found.dry_run)
+        others = (tried, rooms, _check_remains)
+        return gather(*light, *(partial(check, found.config) for check in others))
+
+
+def _dry_run(found: Resolved, *light: _Check) -> int:
+    """Look at everything, and say what would be started."""
+    _say(found.notes + _all_notes(found, *light))
     from agentrl.config.plan import describe
 
     sys.stdout.write(describe(found.config))
@@ -119,7 +137,7 @@ def _is_default(config: RunConfig) -> bool:
     return all(getattr(config, n) == getattr(shipped, n) for n in (*looked_at, *FAMILIES))
 
 
-def _check_rooms(config: RunConfig) -> list[str]:
+def _check_rooms(config: RunConfig, *, dry_run: bool = False) -> list[str]:
     """What only the rooms can judge: the Env and its tasks, the filter's name, the model, refused
     flags, Megatron's layout. Returns notes for the user.
 
@@ -131,8 +149,19 @@ def _check_rooms(config: RunConfig) -> list[str]:
 
     checks = [preflight, _check_filter]
     if kind_of(Path(str(config.hf_checkpoint), CONFIG)) == "a file":  # else that is told already
-        checks += [_check_chat_format, _check_model, _check_commands, check_prompts]
+        checks += [_check_model, _check_commands]
+        tokenizer = kind_of(Path(str(config.hf_checkpoint), TOKENIZER))
+        has_one = not dry_run or tokenizer != "nothing"
+        checks += [_check_chat_format, check_prompts] if has_one else [_no_tokenizer]
     return gather(*(partial(check, config) for check in checks))
+
+
+def _no_tokenizer(config: RunConfig) -> list[str]:
+    """A dry run goes by config.json alone, and says what it could not look at."""
+    return [
+        f"--hf-checkpoint {config.hf_checkpoint} has no {TOKENIZER}: chat format and prompts not "
+        "checked, and a run needs it"
+    ]
 
 
 def _check_filter(config: RunConfig) -> None:

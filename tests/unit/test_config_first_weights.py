@@ -205,7 +205,7 @@ def test_a_model_without_weights_is_nothing_to_begin_with(
     (here / "ref").mkdir()
     shutil.copy(MODEL / "config.json", here / "ref")
     assert main(["--preset", DEFAULT, "--ref-load", "ref"], "train_async") == 2
-    assert f"--ref-load: {here}/ref has neither model.safetensors" in capsys.readouterr().err
+    assert f"--ref-load {here}/ref has neither model.safetensors" in capsys.readouterr().err
 
 
 def test_the_room_that_kept_checkpoints_take_is_noted() -> None:
