@@ -18,6 +18,8 @@ from agentrl.shipped import REWARDS as SHIPPED
 
 __all__ = ["SingleTurnEnv"]
 
+_NO_LABEL = ", or score answers without labels by a function of yours (--custom-rm-path)"
+
 
 @register("single-turn")
 class SingleTurnEnv(Env):
@@ -98,7 +100,7 @@ class SingleTurnEnv(Env):
         is_there = holds(task, self._label_key) and find(task, self._label_key) is not None
         if not self._wants_label and not is_there:
             return ""
-        label = _value(task, self._label_key, "--label-key")
+        label = _value(task, self._label_key, "--label-key", _NO_LABEL)
         if label is None:  # so a column of Parquet says that it has none
             raise EnvError(f"the task has no {self._label_key!r}: it is null")
         if self._reward is exact and isinstance(label, dict):
@@ -118,10 +120,10 @@ def _written(call: ToolCall) -> str:
     return f'{{"name": {name}, "arguments": {call.arguments.decode()}}}'
 
 
-def _value(task: dict[str, Any], key: str, flag: str) -> Any:
+def _value(task: dict[str, Any], key: str, flag: str, otherwise: str = "") -> Any:
     try:
         return find(task, key)
     except KeyError:
         raise EnvError(
-            f"the task has no {key!r}; its keys are {sorted(task)}; name one with {flag}"
+            f"the task has no {key!r}; its keys are {sorted(task)}; name one with {flag}{otherwise}"
         ) from None
