@@ -46,7 +46,9 @@ def _weights(config: RunConfig, *, dry_run: bool) -> list[str]:
         if holds_model(place) and not read_shapes(Path(place))
     ]
     if lacking and not dry_run:
-        raise ConfigError("\n".join(f"{one}: there are no weights to begin with" for one in lacking))
+        raise ConfigError(
+            "\n".join(f"{one}: there are no weights to begin with" for one in lacking)
+        )
     return [f"{one}: weights not checked, and a run needs them" for one in lacking]
 
 
