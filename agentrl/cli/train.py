@@ -158,10 +158,8 @@ def _check_rooms(config: RunConfig, *, dry_run: bool = False) -> list[str]:
 
 def _no_tokenizer(config: RunConfig) -> list[str]:
     """A dry run goes by config.json alone, and says what it could not look at."""
-    return [
-        f"--hf-checkpoint {config.hf_checkpoint} has no {TOKENIZER}: chat format and prompts not "
-        "checked, and a run needs it"
-    ]
+    lacks = f"--hf-checkpoint {config.hf_checkpoint} has no {TOKENIZER}"
+    return [f"{lacks}: chat format and prompts not checked, and a run needs it"]
 
 
 def _check_filter(config: RunConfig) -> None:
@@ -174,7 +172,7 @@ def _check_chat_format(config: RunConfig) -> list[str]:
     from agentrl.envs.chat_formats import open_chat_format
 
     chat = open_chat_format(config.chat_format, str(config.hf_checkpoint))
-    if config.env == "single-turn" or getattr(chat, "tools_in_prompt", True):
+    if config.env in (None, "single-turn") or getattr(chat, "tools_in_prompt", True):
         return []
     note = (
         f"the chat template of {config.hf_checkpoint} shows no tools: a model is not told of "

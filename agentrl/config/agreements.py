@@ -130,8 +130,10 @@ def _supervised(one: Asked, values: Values, said: Mapping[str, str]) -> Settled:
 def _rollout(one: Asked, values: Values, said: Mapping[str, str]) -> Settled:
     """What slime's own rollout functions do, this program does by itself."""
     name = one.words[0]
+    if name.startswith(_SFT) and mode_of(values) == "supervised":
+        return _is_so(one, "--loss-type sft_loss imitates the dialogues of --prompt-data")
     if name.startswith(_SFT):
-        return _supervised(one, values, said)
+        return _refused(one, one.row.otherwise)
     if mode_of(values) != "supervised":
         if name == _PLAIN:
             return _is_so(one, "engines play the episodes of a task")

@@ -84,7 +84,7 @@ def test_a_place_that_holds_nothing_begins_from_the_model_with_a_note(
         "empty": "it is empty",
         "other files": "it holds no model and no checkpoint",
     }
-    assert f"--load {here}/x: {lack[there]}" in found.notes
+    assert f"--load {here}/x: {lack[there]}; it is passed over" in found.notes
     assert f"the first weights are those of --hf-checkpoint {MODEL}" in found.notes
     assert (found.config.load, found.config.save) == (None, f"{here}/x")
 
