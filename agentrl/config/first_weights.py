@@ -83,7 +83,9 @@ def kept_of(config: RunConfig) -> dict[str, str]:
 
 
 def _read_by_learner(config: RunConfig, content: _Content) -> dict[str, str]:
-    named = {"--ref-load": config.ref_load, "--opd-teacher-load": config.opd_teacher_load}
+    named = {"--ref-load": config.ref_load}
+    if config.use_opd:
+        named["--opd-teacher-load"] = config.opd_teacher_load
     if config.load != config.ref_load:
         named["--load"] = config.load
     return {f: place for f, place in named.items() if place and _content(Path(place)) == content}

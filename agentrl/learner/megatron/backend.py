@@ -128,15 +128,15 @@ class MegatronBackend:
         )
         is_restored = cfg.is_continued and bool(iterations(root_of(cfg)))
         first = None if is_restored or brings_optimizer(cfg) else cfg.load
-        places = {"reference": cfg.ref_load, "teacher": cfg.opd_teacher_load}
+        places = {"reference": "ref_load", "teacher": "opd_teacher_load"}
         self._first_dir = (
             self._model_dir if first is None or not holds_model(first) else Path(first)
         )
         model, self._weights = self._loaded_model(device, first)
-        frozen = {
-            name: self._loaded_model(device, places[name])[0].eval().requires_grad_(False)
-            for name in sorted(models)  # collective: in one order on all ranks
-        }
+        frozen = {}
+        for name in sorted(models):  # collective: in one order on all ranks
+            loaded, _ = self._loaded_model(device, getattr(cfg, places[name]))
+            frozen[name] = loaded.eval().requires_grad_(False)
         self._model = wrap_model(model, self._config, self._settings)
         self._replay = Replay(model, self._routes)
         self._models: dict[str, Any] = {"policy": self._model, **frozen}
