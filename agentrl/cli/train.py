@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from agentrl.config.command_line import Program, help_page
 from agentrl.config.device import Device
 from agentrl.config.fields import own_fields
@@ -183,20 +185,27 @@ def _check_chat_format(config: RunConfig) -> list[str]:
 
 def _check_model(config: RunConfig) -> list[str]:
     from agentrl.cli.weights import check_weights
-    from agentrl.config.megatron import MegatronSettings
     from agentrl.config.model import read_model
     from agentrl.models.registry import open_model
 
     place = Path(str(config.hf_checkpoint))
     read_model(place)  # sizes that are none are told as such
     described = open_model(place, config.model_family)
-    settings = MegatronSettings.from_config(config)
     return gather(
-        partial(described.architecture.check, settings),
+        partial(_check_architecture, config, described),
         partial(check_weights, config, described),
         partial(_check_window, config, described),
         partial(_on_chat_format, config, described.family.chat_formats),
     )
+
+
+def _check_architecture(config: RunConfig, described: "Model") -> None:
+    """Compare Megatron's flags with the model; those that are refused are told already, and hide no
+    other."""
+    from agentrl.config.megatron import MegatronSettings, taken
+
+    config = msgspec.structs.replace(config, megatron=taken(config.megatron))
+    described.architecture.check(MegatronSettings.from_config(config))
 
 
 def _check_window(config: RunConfig, described: "Model") -> None:

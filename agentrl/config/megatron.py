@@ -19,7 +19,7 @@ from agentrl.config.megatron_refused import why_refused
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 
-__all__ = ["LATENT_FLAGS", "MegatronSettings", "about_settings"]
+__all__ = ["LATENT_FLAGS", "MegatronSettings", "about_settings", "taken"]
 
 #: Architecture flags of latent attention; Megatron reads them only beside --multi-latent-attention.
 LATENT_FLAGS = (
@@ -219,6 +219,11 @@ def about_settings(values: Mapping[str, Any]) -> list[str]:
                 why = f"it is written as {_NOTATIONS[name]}"
             refused.append(f"{flag(name)} cannot be {value!r}: {why}")
     return refused
+
+
+def taken(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of `values` that `about_settings` has nothing against."""
+    return {name: value for name, value in values.items() if not about_settings({name: value})}
 
 
 def _about_unread(name: str) -> str:
