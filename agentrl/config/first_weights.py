@@ -143,7 +143,7 @@ def with_first_weights(values: dict[str, Any]) -> tuple[dict[str, Any], list[str
         if kinds[place] == "checkpoints" and not is_own and not _has_manifest(Path(place)):
             kinds[place] = "nothing"
     missing = [
-        f"{flag} {place}: {_lacking(Path(place))}"
+        f"{flag} {place}: {_lacking(Path(place))}; it is passed over"
         for flag, place in (("--load", load), ("--ref-load", ref))
         if place is not None and kinds[place] == "nothing"
     ]

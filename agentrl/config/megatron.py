@@ -19,7 +19,7 @@ from agentrl.config.megatron_refused import why_refused
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 
-__all__ = ["LATENT_FLAGS", "MegatronSettings", "about_settings"]
+__all__ = ["LATENT_FLAGS", "MegatronSettings", "about_settings", "taken"]
 
 #: Architecture flags of latent attention; Megatron reads them only beside --multi-latent-attention.
 LATENT_FLAGS = (
@@ -40,9 +40,14 @@ _Share = Annotated[float, Meta(ge=0)]
 _Balancing = Literal["none", "aux_loss", "seq_aux_loss", "global_aux_loss"]
 #: Lists of 0 and 1, as Megatron takes them: `[0]*1+[1]*61`, or every n-th layer.
 _LayerFreq = Annotated[str, Meta(pattern=rf"^([1-9]\d{{0,3}}|\(?{_LIST}(\+{_LIST})*\)?)$")]
-
 #: Stages of a pipeline as Megatron spells them: `Et|(tt|)*3tL`.
 _Stages = Annotated[str, Meta(pattern=r"^[EtmL|,()*0-9]{1,999}$")]
+#: In words, what patterns say of a setting's text.
+_NOTATIONS = {
+    "moe_layer_freq": "a number N, of which every Nth layer has experts, or with a 1 for each "
+    "layer that has them, as in [0]*1+[1]*47",
+    "pipeline_model_parallel_layout": "Megatron has it, a stage between bars, as in E|ttt|ttL",
+}
 
 
 class MegatronSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -216,8 +221,16 @@ def about_settings(values: Mapping[str, Any]) -> list[str]:
         try:
             _converted(name, value)
         except msgspec.ValidationError as error:
-            refused.append(f"{flag(name)} cannot be {value!r}: {error}{_allowed(name)}")
+            why = f"{error}{_allowed(name)}"
+            if isinstance(value, str) and name in _NOTATIONS:
+                why = f"it is written as {_NOTATIONS[name]}"
+            refused.append(f"{flag(name)} cannot be {value!r}: {why}")
     return refused
+
+
+def taken(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of `values` that `about_settings` has nothing against."""
+    return {name: value for name, value in values.items() if not about_settings({name: value})}
 
 
 def _about_unread(name: str) -> str:

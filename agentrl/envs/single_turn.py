@@ -26,6 +26,7 @@ from agentrl.types import EpisodeSummary, StopReason
 __all__ = ["SingleTurnEnv"]
 
 _EXACT = reward_type("exact")
+_NO_LABEL = ", or score answers without labels by a function of yours (--custom-rm-path)"
 
 
 @register("single-turn")
@@ -210,7 +211,7 @@ class SingleTurnEnv(Env):
         is_there = holds(task, self._label_key) and find(task, self._label_key) is not None
         if not needs and not is_there:
             return None
-        label = _value(task, self._label_key, "--label-key")
+        label = _value(task, self._label_key, "--label-key", _NO_LABEL)
         if label is None:  # so a column of Parquet says that it has none
             raise EnvError(f"the task has no {self._label_key!r}: it is null")
         if self._own is None and self._kind.facts.needs_label and isinstance(label, dict):
@@ -230,10 +231,10 @@ def _written(call: ToolCall) -> str:
     return f'{{"name": {name}, "arguments": {call.arguments.decode()}}}'
 
 
-def _value(task: dict[str, Any], key: str, flag: str) -> Any:
+def _value(task: dict[str, Any], key: str, flag: str, otherwise: str = "") -> Any:
     try:
         return find(task, key)
     except KeyError:
         raise EnvError(
-            f"the task has no {key!r}; its keys are {sorted(task)}; name one with {flag}"
+            f"the task has no {key!r}; its keys are {sorted(task)}; name one with {flag}{otherwise}"
         ) from None

@@ -103,7 +103,7 @@ def try_algorithm(
     else:
         text = _of_a_death(output.decode("utf-8", "replace"), limit_s)
     if text:
-        raise ConfigError(f"{users_flag(cfg)}: {text}")
+        raise ConfigError(text if text.startswith("--") else f"{users_flag(cfg)}: {text}")
 
 
 def _read(file: IO[bytes]) -> bytes:

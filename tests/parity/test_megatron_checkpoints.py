@@ -134,13 +134,13 @@ def kept_of_ours(opened: Open, packed: Any, pg_loss: LossFn, folder: Path) -> Me
     return backend
 
 
-@pytest.mark.parametrize("flag", ["no_load_optim", "finetune"])
+@pytest.mark.parametrize("flag", [{"no_load_optim": True}, {"finetune": True}], ids="-".join)
 def test_weights_alone_are_taken_without_the_optimizer(
-    flag: str, opened: Open, packed: Any, pg_loss: LossFn, tmp_path: Path
+    flag: dict[str, Any], opened: Open, packed: Any, pg_loss: LossFn, tmp_path: Path
 ) -> None:
     batch = [packed([30, 7], 1)]
     (trained,) = kept_of_ours(opened, packed, pg_loss, tmp_path).run("policy", batch)
-    for megatron, is_left in (({flag: True}, True), ({}, False)):
+    for megatron, is_left in ((flag, True), ({}, False)):
         cfg = RunConfig(load=str(tmp_path), megatron=megatron)
         assert brings_optimizer(cfg) is not is_left
         backend = opened(load=str(tmp_path), megatron=megatron)

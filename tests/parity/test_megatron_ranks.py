@@ -71,7 +71,7 @@ DAILY: dict[str, tuple[int, str, dict[str, Any]]] = {
     "tp2-sequence-prime": (2, "llama-prime", SEQUENCE | {"make_vocab_size_divisible_by": 32}),
     "tp2-sequence-glm4": (2, "glm4", SEQUENCE),
     "pp2-tied": (2, "qwen3-tied", PIPELINE),
-    "cp2": (2, "qwen3", CONTEXT),
+    "cp2": (2, "qwen3", CONTEXT | {"cp_comm_type": "all_gather"}),
     "cp2-window": (2, "mistral-window", CONTEXT),
     "cp2-glm4-moe": (2, "glm4-moe", CONTEXT),
     "cp2-deepseek-v3": (2, "deepseek-v3", CONTEXT),

@@ -84,7 +84,7 @@ def test_a_place_that_holds_nothing_begins_from_the_model_with_a_note(
         "empty": "it is empty",
         "other files": "it holds no model and no checkpoint",
     }
-    assert f"--load {here}/x: {lack[there]}" in found.notes
+    assert f"--load {here}/x: {lack[there]}; it is passed over" in found.notes
     assert f"the first weights are those of --hf-checkpoint {MODEL}" in found.notes
     assert (found.config.load, found.config.save) == (None, f"{here}/x")
 
@@ -210,7 +210,7 @@ def test_a_model_without_weights_is_nothing_to_begin_with(
     (here / "ref").mkdir()
     shutil.copy(MODEL / "config.json", here / "ref")
     assert main(["--preset", DEFAULT, "--ref-load", "ref"], "train_async") == 2
-    assert f"--ref-load: {here}/ref has neither model.safetensors" in capsys.readouterr().err
+    assert f"--ref-load {here}/ref has neither model.safetensors" in capsys.readouterr().err
 
 
 def test_the_room_that_kept_checkpoints_take_is_noted() -> None:

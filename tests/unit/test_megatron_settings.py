@@ -92,6 +92,8 @@ def test_the_flags_that_describe_qwen3_8b_to_megatron_are_accepted_unchanged() -
             ["--microbatch-group-size-per-virtual", "groups of --pipeline-model-parallel-size"],
         ),
         ({"moe_layer_freq": "[0]*1+[2]"}, ["--moe-layer-freq", "[0]*1+[2]"]),
+        ({"moe_layer_freq": ""}, ["--moe-layer-freq cannot be ''", "as in [0]*1+[1]*47"]),
+        ({"pipeline_model_parallel_layout": "E t"}, ["cannot be 'E t'", "as in E|ttt|ttL"]),
         ({"moe_router_dtype": "fp64"}, ["--moe-router-dtype", "fp64", "fp32"]),
         (
             {"moe_aux_loss_coeff": 0.1, "moe_router_load_balancing_type": "seq_aux_loss"},
