@@ -87,7 +87,11 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
             env=config.env or "single-turn",
             env_args=config.env_args,
             context=EnvContext(
-                services, config.tool_timeout_s, config.allow_unsafe_sandbox, config
+                services,
+                config.tool_timeout_s,
+                config.allow_unsafe_sandbox,
+                # for functions of slime's users, which are given `args`
+                config if "reward" in config.env_args else None,
             ),
             model_dir=str(model_dir),
             chat_format=chat_format_of(config),
