@@ -122,9 +122,10 @@ class Algorithm:
         self.regions = load_regions(cfg)
         self.correction = load_correction(cfg)
         self.reducer = load_reducer(cfg)
-        self.step_size = StepSize() if cfg.scale_lr_by_ess else None
+        has_ratio = cfg.loss_type == "policy_loss" and not cfg.use_rollout_logprobs
+        self.step_size = StepSize() if cfg.scale_lr_by_ess and has_ratio else None
         passes = {"reference"} if cfg.use_kl_loss else set()
-        passes |= {"prox"} if cfg.scale_lr_by_ess else set()
+        passes |= {"prox"} if self.step_size is not None else set()
         if any(region.of_iteration for region in self.regions):
             passes.add("prox")
         if cfg.use_opd:

@@ -122,4 +122,6 @@ def load_reducer(cfg: RunConfig) -> Reducer | None:
     """The one that the flag names. Raises ConfigError; what it makes of losses raises HookError
     where that is no weighted sum."""
     path = cfg.custom_pg_loss_reducer_function_path
-    return None if path is None or cfg.loss_type != "policy_loss" else load(REDUCERS, path)
+    if path is None or cfg.loss_type != "policy_loss" or cfg.loss_length is not None:
+        return None
+    return load(REDUCERS, path)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from agentrl.algorithms.load import load_algorithm
 from agentrl.config.run import RunConfig
@@ -65,6 +66,8 @@ def test_a_reducer_says_what_each_token_weighs(text: str, per_token: bool, tmp_p
     """And a step divides by its episodes, or by its sampled tokens; the entropy is as without."""
     flags = {"calculate_per_token_loss": per_token}
     cfg = config(tmp_path / "mine.py", text, **flags)
+    assert cfg.custom_pg_loss_reducer_function_path is not None
+    assert load_algorithm(replace(cfg, custom_pg_loss_reducer_function_path=None)).reducer is None
     batch, backend = Batch(1), Watched(1)
     train_lease(batch.header, load_algorithm(cfg), backend, lineage(), batch.fetch)
     for step in range(2):
