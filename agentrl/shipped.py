@@ -51,7 +51,7 @@ ALGORITHMS = Shelf(
     "agentrl.algorithms",
     frozenset(
         {"base", "custom", "load", "mismatch", "normalization", "overlong", "penalties"}
-        | {"policy_loss", "ratios", "rows", "sft", "turn_rewards"}
+        | {"policy_loss", "ratios", "rows", "sft", "turn_rewards", "gae", "value_loss"}
         | {"correction", "custom_advantages", "custom_rewards", "slime_hooks"}
     ),
     dash="_",

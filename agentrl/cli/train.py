@@ -115,7 +115,7 @@ def _is_default(config: RunConfig) -> bool:
         for name, field in own_fields().items()
         if field.fact.holds in ("rows", "code", "model") or field.kind in ("json", "list")
     ]
-    looked_at += ["load", "ref_load", "opd_teacher_load"]
+    looked_at += ["load", "ref_load", "opd_teacher_load", "critic_load"]
     return all(getattr(config, n) == getattr(shipped, n) for n in (*looked_at, *FAMILIES))
 
 

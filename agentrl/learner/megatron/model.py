@@ -24,6 +24,7 @@ from agentrl.config.megatron import MegatronSettings
 from agentrl.learner.megatron.head import put_head
 from agentrl.learner.megatron.norms import RMSNorm
 from agentrl.learner.megatron.rotary import scale_magnitude, set_frequencies
+from agentrl.learner.megatron.value_head import put_value_head
 from agentrl.models.architecture import Architecture
 
 __all__ = ["build_model", "parameter_dtype", "transformer_config"]
@@ -95,8 +96,11 @@ def transformer_config(architecture: Architecture, settings: MegatronSettings) -
     return config
 
 
-def build_model(architecture: Architecture, config: Any, device: torch.device) -> Any:
-    """This rank's GPTModel on `device`, with parameters not yet set."""
+def build_model(
+    architecture: Architecture, config: Any, device: torch.device, *, is_critic: bool = False
+) -> Any:
+    """This rank's GPTModel on `device`, with parameters not yet set. A critic has, in place of the
+    output weights, a head that gives values, at 0."""
     model = GPTModel(
         config,
         _block(architecture, config),
@@ -105,12 +109,15 @@ def build_model(architecture: Architecture, config: Any, device: torch.device) -
         pre_process=parallel_state.is_pipeline_first_stage(),
         post_process=parallel_state.is_pipeline_last_stage(),
         parallel_output=True,
-        share_embeddings_and_output_weights=architecture.tied_embeddings,
+        share_embeddings_and_output_weights=architecture.tied_embeddings and not is_critic,
         position_embedding_type="rope",
         rotary_base=architecture.rotary_base,
         rotary_percent=architecture.rotary_percent,
     )
-    put_head(model)
+    if is_critic:
+        put_value_head(model, config)
+    else:
+        put_head(model)
     model.vocab_size = architecture.vocab_size  # what is behind it is padding
     set_frequencies(model, architecture)
     return model.to(device)
