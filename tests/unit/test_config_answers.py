@@ -35,6 +35,7 @@ FULLY_ASYNC = "slime.rollout.fully_async_rollout.generate_rollout_fully_async"
 SO = {
     "batch": (["8"], BASE),
     "ckpt_step": (["10"], BASE),
+    "critic_ranks": (["1"], BASE),
     "fully_async": ([], BASE),
     "loss_mask": (["qwen"], BASE),
     "rollout": ([FULLY_ASYNC], BASE),

@@ -26,6 +26,7 @@ from tests.unit.flag_uses import read, told
 SHOWN: dict[Mode, str] = {"policy": "train_async", "supervised": "sft", "eval": "eval"}
 _LOSS = f"--loss-type custom_loss --custom-loss-function-path {__name__}:loss"
 _ROWS = "--env single-turn --prompt-data ROWS"
+_PPO = "--advantage-estimator ppo"
 _OPD = "--use-opd --opd-type megatron --opd-teacher-load MODEL2"
 #: What must be there for a flag to be read, by field, in one mode or in all.
 BESIDE: dict[str | tuple[str, Mode], str] = {
@@ -51,6 +52,8 @@ BESIDE: dict[str | tuple[str, Mode], str] = {
     "algorithm_args": f"--advantage-estimator {__name__}:Doubled",
     "kl_coef": "--advantage-estimator reinforce_plus_plus --normalize-advantages",
     "gamma": "--advantage-estimator reinforce_plus_plus --normalize-advantages",
+    **dict.fromkeys(("lambd", "value_clip", "num_critic_only_steps"), _PPO),
+    **dict.fromkeys(("critic_load", "critic_lr", "critic_lr_warmup_iters"), _PPO),
     "use_unbiased_kl": "--use-kl-loss --kl-loss-coef 0.1",
     "overlong_max_length": "--overlong-buffer-length 10 --overlong-max-length 30",
     "overlong_buffer_length": "--overlong-max-length 40",
@@ -271,6 +274,9 @@ UNMET: list[tuple[str, str]] = [
     ("ref_update_interval", ""),
     ("opd_kl_coef", ""),
     ("opd_teacher_load", ""),
+    ("critic_load", ""),
+    ("critic_lr", ""),
+    ("critic_lr_warmup_iters", ""),
     ("overlong_max_length", ""),
     ("overlong_penalty_factor", ""),
     ("calculate_per_token_loss", "--loss-length 64"),

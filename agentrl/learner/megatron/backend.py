@@ -10,7 +10,7 @@ import logging
 from collections.abc import Collection, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -45,6 +45,14 @@ from agentrl.models.routes import routes_of
 __all__ = ["MegatronBackend"]
 
 log = logging.getLogger(__name__)
+
+
+class _Built(NamedTuple):
+    """A model with its weights, megatron-core's configuration of it, and its weights by name."""
+
+    model: Any
+    config: Any
+    weights: Weights
 
 
 class MegatronBackend:
@@ -130,25 +138,31 @@ class MegatronBackend:
         self._first_dir = (
             self._model_dir if first is None or not holds_model(first) else Path(first)
         )
-        steps = {"policy": cfg, "critic": with_critics_rate(cfg)}
-        self._trained: dict[str, TrainedModel] = {}
-        self._frozen: dict[str, Any] = {}
-        for name in ("policy", *sorted(models)):  # collective: in one order on all ranks
-            model, weights, config = self._loaded_model(name, device, places[name])
-            if name not in steps:
-                self._frozen[name] = model.eval().requires_grad_(False)
-                continue
-            self._trained[name] = TrainedModel(
-                steps[name],
+        built = {
+            name: self._loaded_model(name, device, places[name])
+            for name in ("policy", *sorted(models))  # collective: in one order on all ranks
+        }
+        self._weights = built["policy"].weights
+        rates = {"policy": cfg, "critic": with_critics_rate(cfg)}
+        routes = {"policy": self._routes, "critic": None}
+        self._trained = {
+            name: TrainedModel(
+                rates[name],
                 self._settings,
-                model,
-                config,
+                built[name].model,
+                built[name].config,
                 self._layout,
                 total_steps,
-                self._routes if name == "policy" else None,
+                routes[name],
             )
-            if name == "policy":
-                self._weights = weights
+            for name in rates
+            if name in built
+        }
+        self._frozen = {
+            name: one.model.eval().requires_grad_(False)
+            for name, one in built.items()
+            if name not in rates
+        }
         self._renewed = {
             name: self._frozen[name]
             for name in self._frozen.keys() & {"reference"}
@@ -163,12 +177,10 @@ class MegatronBackend:
             device,
         )
 
-    def _loaded_model(
-        self, name: str, device: torch.device, place: str | None
-    ) -> tuple[Any, Weights, Any]:
-        """The model of that name, with the weights at `place` (a Hugging Face model, checkpoints of
-        ours or of Megatron's; None: those of the model's own directory), and its configuration. A
-        critic has what a policy has but its output weights, or is the critic of our checkpoint."""
+    def _loaded_model(self, name: str, device: torch.device, place: str | None) -> _Built:
+        """The model of that name with the weights at `place`: a Hugging Face model, checkpoints of
+        ours or of Megatron's; None: those of the model's own directory. A critic takes those of a
+        policy but for the output weights, or of our checkpoints the critic's."""
         architecture = self._described.architecture
         config = transformer_config(architecture, self._settings)
         is_critic = name == "critic"
@@ -189,7 +201,7 @@ class MegatronBackend:
             if found is None:
                 raise ConfigError(f"there is no checkpoint at {place}")
             state.load_weights(found.state, model, name if is_critic else "policy", without)
-        return model.to(device), weights, config
+        return _Built(model.to(device), config, weights)
 
     def _header(self, folder: Path) -> Header:
         header = read_header(folder)

@@ -50,5 +50,5 @@ def put_value_head(model: Any, config: Any) -> None:
 
 
 def has_value_head(model: Any) -> bool:
-    """Whether the pass just made gave values; asked on the last stage of a pipeline."""
-    return isinstance(unwrap_model(model).output_layer, _ValueHead)
+    """Whether this rank's share of a model ends with the values of a critic."""
+    return isinstance(getattr(unwrap_model(model), "output_layer", None), _ValueHead)
