@@ -29,9 +29,16 @@ Script = list[tuple[str, str]]
 
 
 def config(ranks: int, megatron: dict[str, Any], **flags: Any) -> RunConfig:
-    settings = {"lr": 1e-3, "critic_lr": 2e-3, "weight_decay": 0.1, "clip_grad": 0.5} | flags
-    estimator = {"advantage_estimator": "ppo", "critic_lr_warmup_iters": 2}
-    return RunConfig(actor_num_gpus_per_node=ranks, megatron=megatron, **estimator | settings)
+    settings: dict[str, Any] = {
+        "lr": 1e-3,
+        "critic_lr": 2e-3,
+        "critic_lr_warmup_iters": 2,
+        "weight_decay": 0.1,
+        "clip_grad": 0.5,
+        "advantage_estimator": "ppo",
+        **flags,
+    }
+    return RunConfig(actor_num_gpus_per_node=ranks, megatron=megatron, **settings)
 
 
 @pytest.fixture
@@ -124,7 +131,8 @@ def test_values_and_steps_are_those_of_transformers_below_a_head(
             )
             assert result.lr == pytest.approx(rate)
             adam.zero_grad()
-            torch.stack([loss(batch, wanted(batch)) for batch in batches]).sum().backward()
+            total = torch.stack([loss(batch, wanted(batch)) for batch in batches]).sum()
+            torch.autograd.backward(total)
             grads = [p.grad for group in adam.param_groups for p in group["params"]]
             norm = torch.stack([grad.norm() for grad in grads if grad is not None]).norm()
             assert result.grad_norm == pytest.approx(float(norm), rel=1e-4)
@@ -183,7 +191,7 @@ def test_a_critic_begins_with_what_critic_load_names(
     opened: Open, follow_script: Any, packed: Any, tmp_path: Path
 ) -> None:
     batches = [packed([30, 7], 1)]
-    backend = opened()
+    backend = opened(run_id="first")
     follow_script(backend, [("learn", "0"), ("learn", "1"), ("step", "0")])
     (values,) = backend.run("critic", batches)
     ours = kept(backend, tmp_path / "kept")
