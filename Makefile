@@ -2,6 +2,9 @@
 VENV := .venv
 BIN := $(VENV)/bin
 export AGENTRL_VENV := $(VENV)
+# Two files of tests at once; what a file starts is shared by its tests, so one process plays a file.
+JOBS := 2
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-runtime train test test-full test-loaded faults check warmstart bench lock flags clean
@@ -18,14 +21,14 @@ setup-runtime:
 train: setup-runtime  ## train the default job: a search agent, on this machine
 	$(BIN)/python train_async.py --async-buffer-size 4
 
-test: setup  ## run all tests
-	$(BIN)/python -m pytest
+test: setup  ## run all tests (JOBS=2 files at once)
+	$(PYTEST)
 
 test-full: setup  ## run all tests, and every case of those of which a day plays a slice
-	AGENTRL_TESTS=full $(BIN)/python -m pytest
+	AGENTRL_TESTS=full $(PYTEST)
 
 test-loaded: setup  ## run all tests beside 30 busy processes (LOAD=30 NICE=10); an hour
-	$(BIN)/python scripts/loaded.py --load $(or $(LOAD),30) --nice $(or $(NICE),10) -- $(BIN)/python -m pytest
+	$(BIN)/python scripts/loaded.py --load $(or $(LOAD),30) --nice $(or $(NICE),10) -- $(PYTEST)
 
 faults: setup  ## end the processes of many runs in every way, thousands of times; hours
 	rm -f build/faults.jsonl

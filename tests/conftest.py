@@ -1,6 +1,7 @@
 """Fixtures every test may use."""
 
 import json
+import os
 from functools import cache
 
 import pytest
@@ -11,6 +12,9 @@ from tokenizers.trainers import BpeTrainer
 from agentrl.tokens import Vocab
 from agentrl.tokens.formats.load import format_class
 from tests.slices import DAY, IS_FULL
+
+# A process of pytest-xdist sets its title, which would write over what /proc/PID/environ shows.
+os.environ.setdefault("SPT_NOENV", "1")
 
 # Machines differ in speed and are shared: how long an example takes is no property of the code.
 settings.register_profile("agentrl", deadline=None, print_blob=True)

@@ -24,6 +24,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from agentrl.config.conditions import CONDITIONS
 from agentrl.config.fields import own_fields
 from agentrl.config.places import CHECKPOINT, MANIFEST, checkpoints_of, entries, id_of, newest_kept
 from agentrl.config.resume import has_begun
@@ -84,11 +85,11 @@ def kept_of(config: RunConfig) -> dict[str, str]:
 
 
 def _read_by_learner(config: RunConfig, content: _Content) -> dict[str, str]:
-    named = {
-        "--ref-load": config.ref_load,
-        "--opd-teacher-load": config.opd_teacher_load,
-        "--critic-load": config.critic_load,
-    }
+    named = {"--ref-load": config.ref_load}
+    if config.use_opd:
+        named["--opd-teacher-load"] = config.opd_teacher_load
+    if CONDITIONS["critic"].holds(config):
+        named["--critic-load"] = config.critic_load
     if config.load != config.ref_load:
         named["--load"] = config.load
     return {f: place for f, place in named.items() if place and _content(Path(place)) == content}

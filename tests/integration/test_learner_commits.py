@@ -188,7 +188,9 @@ def test_a_learner_does_not_begin_below_what_the_buffer_has_let_go(
     for iteration in (4, 5):
         (tmp_path / "a" / f"iteration_{iteration:07d}").rename(tmp_path / f"moved-{iteration}")
     learn(World([2] * 2), save=str(elsewhere), **flags)
-    with pytest.raises(ConfigError, match=r"has none newer than iteration 2, .* up to 4 "):
+    with pytest.raises(
+        ConfigError, match=r"none newer than iteration 2 that is whole, .* up to 4 "
+    ):
         learn(world, save=str(elsewhere), **flags)
     assert len(world.delivered) == before
 

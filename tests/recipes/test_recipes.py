@@ -109,7 +109,7 @@ def test_an_addition_is_one_file(recipe: str, sound: Path, tmp_path: Path) -> No
 
 
 FLAG = """
-    warm_restarts: Annotated[Count | None, _flag("restarts of the decay", needs="decay")] = None
+    warm_restarts: Annotated[Count | None, _flag("restarts of the mask", needs="opsm")] = None
 """
 HAS_FLAG = """
 import pytest
@@ -117,7 +117,7 @@ from agentrl.config.command_line import help_page
 from agentrl.config.resolve import parse
 from agentrl.config.toml import dump_config
 from agentrl.errors import ConfigError
-given = ["--warm-restarts", "3", "--lr-decay-style", "cosine"]
+given = ["--warm-restarts", "3", "--use-opsm"]
 config = parse(given, "train_async").config
 assert config.warm_restarts == 3 and "warm_restarts = 3" in dump_config(config)
 assert "--warm-restarts INT" in help_page(["--help"], "train_async")

@@ -260,7 +260,9 @@ def test_a_run_of_another_name_begins_anew_with_the_weights(
     found = resolved(*X, *flags)
     assert not found.config.is_continued
     assert found.config.load == f"{here}/x"
-    assert "those of iteration_0000020 of the run first; a new run begins" in "\n".join(found.notes)
+    told = "\n".join(found.notes)
+    assert "those of iteration_0000020 of the run first, or of the newest before it" in told
+    assert "a new run begins, whose iterations" in told
 
 
 def test_a_run_whose_directory_is_gone_gives_its_weights_to_a_new_one(here: Path) -> None:

@@ -59,12 +59,16 @@ def test_imitation_refuses_the_flags_of_acting(words: str) -> None:
             "--disable-rewards-normalization --disable-grpo-std-normalization",
             "--disable-grpo-std-normalization: --disable-rewards-normalization takes rewards as",
         ),
-        ("--min-lr 1e-7", "--min-lr: --lr-decay-style constant never"),
         ("--no-rollout-shuffle", "--no-rollout-shuffle: this is about the rows"),
     ],
 )
 def test_a_flag_whose_condition_fails_is_refused(words: str, said: str) -> None:
     assert said in refusal(*words.split())
+
+
+def test_a_flag_that_slime_passes_over_is_noted_where_its_condition_fails() -> None:
+    notes = parse(["--min-lr", "1e-7"], "train_async").notes
+    assert "--min-lr: no effect: --lr-decay-style constant never comes down" in notes
 
 
 def test_a_default_that_is_given_is_refused_as_well_for_it_does_nothing() -> None:

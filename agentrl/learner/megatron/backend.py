@@ -40,11 +40,15 @@ from agentrl.learner.megatron.value_head import HEAD
 from agentrl.learner.megatron.weights import Weights
 from agentrl.models.headers import check_header
 from agentrl.models.registry import open_model
-from agentrl.models.routes import routes_of
+from agentrl.models.routes import Routes, routes_of
 
 __all__ = ["MegatronBackend"]
 
 log = logging.getLogger(__name__)
+
+
+#: Which field says where a model beside the policy lies.
+_PLACES = {"reference": "ref_load", "teacher": "opd_teacher_load", "critic": "critic_load"}
 
 
 class _Built(NamedTuple):
@@ -133,48 +137,45 @@ class MegatronBackend:
         )
         is_restored = cfg.is_continued and bool(iterations(root_of(cfg)))
         first = None if is_restored or brings_optimizer(cfg) else cfg.load
-        places = {"policy": first, "reference": cfg.ref_load, "teacher": cfg.opd_teacher_load}
-        places["critic"] = cfg.critic_load or (None if is_restored else cfg.load)
         self._first_dir = (
             self._model_dir if first is None or not holds_model(first) else Path(first)
         )
-        built = {
-            name: self._loaded_model(name, device, places[name])
-            for name in ("policy", *sorted(models))  # collective: in one order on all ranks
-        }
+        built = {"policy": self._loaded_model("policy", device, first)}
+        for name in sorted(models):  # collective: in one order on all ranks
+            place = getattr(cfg, _PLACES[name])
+            if name == "critic" and place is None and not is_restored:
+                place = cfg.load
+            built[name] = self._loaded_model(name, device, place)
         self._weights = built["policy"].weights
-        rates = {"policy": cfg, "critic": with_critics_rate(cfg)}
-        routes = {"policy": self._routes, "critic": None}
-        self._trained = {
-            name: TrainedModel(
-                rates[name],
-                self._settings,
-                built[name].model,
-                built[name].config,
-                self._layout,
-                total_steps,
-                routes[name],
-            )
-            for name in rates
-            if name in built
-        }
+        self._trained = {"policy": self._to_train(built["policy"], cfg, total_steps, self._routes)}
+        if "critic" in built:
+            rated = with_critics_rate(cfg)
+            self._trained["critic"] = self._to_train(built["critic"], rated, total_steps, None)
         self._frozen = {
             name: one.model.eval().requires_grad_(False)
             for name, one in built.items()
-            if name not in rates
+            if name not in self._trained
         }
         self._renewed = {
             name: self._frozen[name]
             for name in self._frozen.keys() & {"reference"}
             if cfg.ref_update_interval is not None
         }
-        self._kept = {"critic"} if cfg.critic_load is not None else set()
+        has_own_critic = "critic" in self._trained and cfg.critic_load is not None
+        self._kept = {"critic"} if has_own_critic else set()
         log.info(
             "rank %d: %s with %d parameters on %s",
             dist.get_rank(),
             self._described.architecture.name,
             sum(parameter.numel() for parameter in self._trained["policy"].module.parameters()),
             device,
+        )
+
+    def _to_train(
+        self, built: _Built, cfg: RunConfig, total_steps: int | None, routes: Routes | None
+    ) -> TrainedModel:
+        return TrainedModel(
+            cfg, self._settings, built.model, built.config, self._layout, total_steps, routes
         )
 
     def _loaded_model(self, name: str, device: torch.device, place: str | None) -> _Built:
