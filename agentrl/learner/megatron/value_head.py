@@ -29,7 +29,8 @@ class _ValueHead(nn.Linear):
         with torch.no_grad():
             for parameter in self.parameters():
                 parameter.zero_()
-                parameter.sequence_parallel = self._is_sharing
+                mark: Any = parameter
+                mark.sequence_parallel = self._is_sharing
 
     def forward(  # type: ignore[override]
         self, input_: Tensor, weight: Tensor | None = None, runtime_gather_output: Any = None
