@@ -182,7 +182,7 @@ Asked = dict[Mode, set[str]]
 @pytest.fixture(scope="module")
 def asked(resolve: Resolve, free_tcp_port_factory: Callable[[], int]) -> Asked:
     lines: dict[Mode, tuple[str, ...]] = {
-        "policy": ("", "--use-kl-loss", _LOSS),
+        "policy": ("", "--use-kl-loss", _LOSS, _PPO),
         "supervised": ("--prompt-loss-weight 0.1",),
         "eval": ("",),
     }
