@@ -52,6 +52,7 @@ ALGORITHMS = Shelf(
     frozenset(
         {"base", "custom", "load", "mismatch", "normalization", "overlong", "penalties"}
         | {"policy_loss", "ratios", "rows", "reducer", "sft", "step_size", "turn_rewards"}
+        | {"gae", "value_loss"}
         | {"correction", "custom_advantages", "custom_rewards", "slime_hooks"}
     ),
     dash="_",

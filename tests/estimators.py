@@ -10,7 +10,7 @@ __all__ = ["ESTIMATORS", "flags_of"]
 
 ESTIMATORS = list(ALGORITHMS.places)
 #: Of terms that only some read.
-_TERMS: dict[str, Any] = {"kl_coef": 0.05, "gamma": 0.9}
+_TERMS: dict[str, Any] = {"kl_coef": 0.05, "gamma": 0.9, "lambd": 0.9, "value_clip": 0.5}
 
 
 def flags_of(name: str) -> dict[str, Any]:

@@ -43,7 +43,7 @@ from agentrl.types import GroupRows, LeaseHeader, TrajectoryMeta
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["TERMS", "Algorithm", "Needs", "NoArgs", "Total", "credits_of"]
+__all__ = ["PASSES", "TERMS", "Algorithm", "Needs", "NoArgs", "Total", "credits_of"]
 
 #: Flags of the objective that credit, plan, default advantages and default loss read, but for those
 #: of an `objective`.
@@ -59,6 +59,9 @@ TERMS = frozenset(
     | {"custom_pg_loss_reducer_function_path"}
 )
 
+#: Columns that forward passes make, and the model that each is of.
+PASSES = {"prox": "policy", "reference": "reference", "teacher": "teacher", "values": "critic"}
+
 
 class Needs(msgspec.Struct, frozen=True):
     """What an algorithm needs of a run.
@@ -66,11 +69,13 @@ class Needs(msgspec.Struct, frozen=True):
     min_group: fewer episodes in a group teach nothing. min_group_advice: what else one may do than
     play more, from the word "or" on. engines: episodes are played; without,
     dialogues are shown. passes: columns that a forward pass over the rows makes before the first
-    step: `prox`, the policy at the start of the iteration, and frozen models: `reference`, the
-    initial weights, and `teacher`, whose the policy is to become like.
+    step: `prox`, the policy at the start of the iteration, frozen models: `reference`, the
+    initial weights, and `teacher`, whose the policy is to become like; and `values`, of a critic
+    that is trained beside the policy (`trains`).
     later_prox: the later steps have `prox` anyway, since the loss takes its ratio to it.
     all_labels: the loss reads labels that nobody sampled too. columns: optional ones of the
-    trajectories, which rows and micro-batches then have by name.
+    trajectories, which rows and micro-batches then have by name. whole_episodes: `advantages` is
+    given all trajectories of an episode at once, or, where the payload of one is damaged, none.
     """
 
     min_group: int = 1
@@ -80,11 +85,12 @@ class Needs(msgspec.Struct, frozen=True):
     later_prox: bool = True
     all_labels: bool = False
     columns: tuple[Column, ...] = ()
+    whole_episodes: bool = False
 
     def __post_init__(self) -> None:
-        if unknown := self.passes - {"prox", "reference", "teacher"}:
+        if unknown := self.passes - PASSES.keys():
             raise ConfigError(
-                f"there is no pass {', '.join(sorted(unknown))}: prox, reference or teacher"
+                f"there is no pass {', '.join(sorted(unknown))}: {', '.join(PASSES)} are there"
             )
         if taken := [column.name for column in self.columns if column.name in TAKEN]:
             raise ConfigError(f"rows have {', '.join(taken)} already: name the column otherwise")
@@ -92,7 +98,7 @@ class Needs(msgspec.Struct, frozen=True):
     @property
     def models(self) -> frozenset[str]:
         """Models beside the policy."""
-        return self.passes - {"prox"}
+        return frozenset(PASSES[name] for name in self.passes) - {"policy"}
 
 
 class NoArgs(msgspec.Struct, frozen=True):
@@ -239,9 +245,13 @@ class Algorithm:
 
     # ---- the loss ----
 
+    def trains(self, iteration: int) -> tuple[str, ...]:
+        """The models that this iteration (from 1) steps, `policy` or `critic`. Pure."""
+        return ("policy",)
+
     def loss(self, model: str, batch: MicroBatch, out: Outputs) -> tuple[Tensor, dict[str, Tensor]]:
-        """Of `model` (`policy`), divided by its global denominator: column `weights` has the
-        reciprocal. What it measured, by metric name without `train/`. Keeps no state."""
+        """Of `model`, one that `trains` names, divided by its global denominator: column `weights`
+        has the reciprocal. What it measured, by metric name without `train/`. Keeps no state."""
         from agentrl.algorithms.policy_loss import policy_loss
 
         return policy_loss(self.cfg, batch, out, self.objective, self.regions, self.correction)

@@ -52,6 +52,9 @@ def with_loss(estimator: type[Algorithm], function: Callable[..., Any]) -> type[
         def loss(
             self, model: str, batch: MicroBatch, out: Outputs
         ) -> tuple[Tensor, dict[str, Tensor]]:
+            if model != "policy":
+                of_critic: tuple[Tensor, dict[str, Tensor]] = super().loss(model, batch, out)
+                return of_critic
             found: tuple[Tensor, dict[str, Tensor]] = function(batch, out.logprobs_T, out.entropy_T)
             return found
 

@@ -42,7 +42,8 @@ __all__ = [
 #: no optional column of a trajectory is called so.
 TAKEN = frozenset(
     {"weights", "mask", "sampled", "scored", "mu", "ages", "turns", "demonstrated", "prox"}
-    | {"reference", "teacher", "advantages", "kept", "pg_weights", EXCLUDED.name, *COLUMNS}
+    | {"reference", "teacher", "values", "advantages", "returns", "kept", "pg_weights"}
+    | {EXCLUDED.name, *COLUMNS}
 )
 #: Log-ratios are clamped to +- this before exp, so that no ratio overflows.
 LOG_RATIO_LIMIT = 20.0
@@ -115,10 +116,19 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """What the model makes of a micro-batch: log-probabilities of the labels, and entropies."""
+    """What a model makes of a micro-batch: a policy, log-probabilities of the labels, and
+    entropies; a critic, under each label the value of the state in which it was chosen (what came
+    before it), and the other two are empty."""
 
     logprobs_T: Tensor
     entropy_T: Tensor
+    values_T: Tensor | None = None
+
+    @classmethod
+    def of_critic(cls, values_T: Tensor) -> Outputs:
+        """Of a critic."""
+        nothing = values_T.new_empty(0)
+        return cls(nothing, nothing, values_T)
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,7 +135,7 @@ def _is_default(config: RunConfig) -> bool:
         for name, field in own_fields().items()
         if field.fact.holds in ("rows", "code", "file", "model") or field.kind in ("json", "list")
     ]
-    looked_at += ["load", "ref_load", "opd_teacher_load", "rm_url"]
+    looked_at += ["load", "ref_load", "opd_teacher_load", "critic_load", "rm_url"]
     return all(getattr(config, n) == getattr(shipped, n) for n in (*looked_at, *FAMILIES))
 
 

@@ -182,9 +182,23 @@ def _ckpt_step(one: Asked, values: Values, said: Mapping[str, str]) -> Settled:
     return _refused(one, f"there is neither {' nor '.join(numbered)} in {place}")
 
 
+def _critic_ranks(one: Asked, values: Values, said: Mapping[str, str]) -> Settled:
+    """Policy and critic are in the same ranks: sizes that are the policy's say just that."""
+    name = one.name.removeprefix("--").replace("-", "_").replace("critic", "actor")
+    actors = _value(values, name)
+    if one.words[0] == str(actors):
+        return _is_so(one, f"the critic is in the ranks of the policy ({own_fields()[name].flag})")
+    return _refused(
+        one,
+        f"the critic is in the ranks of the policy, so that one checkpoint has both, and "
+        f"{own_fields()[name].flag} is {actors}; make it {actors}, or leave it out",
+    )
+
+
 RULES: dict[str, Callable[[Asked, Values, Mapping[str, str]], Settled]] = {
     "batch": _batch,
     "ckpt_step": _ckpt_step,
+    "critic_ranks": _critic_ranks,
     "fully_async": _fully_async,
     "loss_mask": _loss_mask,
     "rollout": _rollout,

@@ -159,6 +159,10 @@ CONDITIONS = {
         "there is no reference without --use-kl-loss or --kl-coef; give one of them, or leave this "
         "out",
     ),
+    "critic": Condition(
+        lambda config: config.has_critic or config.advantage_estimator not in ALGORITHMS.places,
+        "there is no critic without --advantage-estimator ppo; give that, or leave this out",
+    ),
     "overlong_penalty": Condition(
         lambda config: config.overlong_buffer_length is not None,
         "only --overlong-buffer-length takes something from long episodes; give it as well, or "

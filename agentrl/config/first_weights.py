@@ -7,6 +7,7 @@
     --hf-checkpoint   else
 
 `--ref-load` is the reference as well, where the loss has one; without it that is --hf-checkpoint.
+A critic begins with `--critic-load`, else as the policy does.
 What is taken is said, and what is not there. An evaluation begins with what it is told, and with
 nothing else.
 
@@ -23,6 +24,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from agentrl.config.conditions import CONDITIONS
 from agentrl.config.fields import own_fields
 from agentrl.config.places import CHECKPOINT, MANIFEST, checkpoints_of, entries, id_of, newest_kept
 from agentrl.config.resume import has_begun
@@ -97,6 +99,8 @@ def _read_by_learner(config: RunConfig, content: _Content) -> dict[str, str]:
     named = {"--ref-load": config.ref_load}
     if config.use_opd:
         named["--opd-teacher-load"] = config.opd_teacher_load
+    if CONDITIONS["critic"].holds(config):
+        named["--critic-load"] = config.critic_load
     if config.load != config.ref_load:
         named["--load"] = config.load
     return {f: place for f, place in named.items() if place and _content(Path(place)) == content}
@@ -179,12 +183,13 @@ def about_weights(config: RunConfig) -> Iterator[str]:
                 "name a Hugging Face model, a run or its checkpoints, or leave it out: the "
                 "reference then is --hf-checkpoint"
             )
-    teacher = config.opd_teacher_load
-    if teacher is not None and _content(Path(teacher)) == "nothing":
-        yield (
-            f"--opd-teacher-load {teacher}: {_lacking(Path(teacher))}; name a Hugging Face model, "
-            "a run, its checkpoints, or a checkpoint of Megatron's"
-        )
+    others = {"--opd-teacher-load": config.opd_teacher_load, "--critic-load": config.critic_load}
+    for flag, place in others.items():
+        if place is not None and _content(Path(place)) == "nothing":
+            yield (
+                f"{flag} {place}: {_lacking(Path(place))}; name a Hugging Face model, a run, its "
+                "checkpoints, or a checkpoint of Megatron's"
+            )
 
 
 def _loads_where_it_saves(values: Mapping[str, Any]) -> bool:

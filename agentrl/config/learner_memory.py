@@ -7,8 +7,8 @@ bytes.
 
 Tensor and pipeline ranks share all of it, as if every tensor could be cut; experts are shared by
 pipeline, expert and expert-tensor ranks. A distributed optimizer shares its part over the ranks
-that hold copies as well. A reference model and a teacher have weights alone. Activations come
-on top.
+that hold copies as well. A reference model and a teacher have weights alone, a critic has what
+the policy has. Activations come on top.
 """
 
 from agentrl.config.run import RunConfig
@@ -20,7 +20,8 @@ _MOMENTS = 8
 
 def checkpoint_bytes(config: RunConfig, num_parameters: int) -> int:
     """About what a checkpoint takes: weights and what the optimizer keeps beside them."""
-    return num_parameters * (14 if config.megatron.get("bf16", False) else 12)
+    num_trained = num_parameters * (1 + config.has_critic)
+    return num_trained * (14 if config.megatron.get("bf16", False) else 12)
 
 
 def learner_bytes(config: RunConfig, num_parameters: int, num_in_experts: int = 0) -> int:
@@ -49,5 +50,6 @@ def _per_parameter(config: RunConfig, parts: int) -> float:
         shards = max(1, config.num_learner_ranks // parts)
     if config.device == "cuda" and settings.get("optimizer_cpu_offload", False):
         optimizer *= 1 - settings.get("optimizer_offload_fraction", 1.0)
-    whole: float = weight * (1 + config.num_frozen_models) + gradient + optimizer / shards
+    trained = (weight + gradient + optimizer / shards) * (1 + config.has_critic)
+    whole: float = trained + weight * config.num_frozen_models
     return whole / parts

@@ -25,6 +25,7 @@ def about_objective(config: RunConfig) -> Iterator[str]:
         )
     yield from _about_overlong(config)
     yield from _about_teacher(config)
+    yield from _about_critic(config)
     if config.loss_type == "custom_loss" and config.custom_loss_function_path is None:
         yield (
             "--loss-type custom_loss and --custom-loss-function-path belong together; give both or "
@@ -75,6 +76,24 @@ def _about_served_teacher(config: RunConfig) -> Iterator[str]:
         )
 
 
+def _about_critic(config: RunConfig) -> Iterator[str]:
+    """A critic learns returns, and has an end before the run has."""
+    if not config.has_critic:
+        return
+    alone, total = config.num_critic_only_steps, config.num_rollout
+    if total is not None and alone > total:
+        yield (
+            f"--num-critic-only-steps {alone} is more than the --num-rollout {total} iterations of "
+            "the run; lower it, so that the policy is trained in those that are left"
+        )
+    if config.custom_advantage_function_path is not None:
+        yield (
+            f"--custom-advantage-function-path {config.custom_advantage_function_path} with "
+            "--advantage-estimator ppo: it gives advantages and no returns, which a critic learns "
+            "from; give one of the two"
+        )
+
+
 def _about_overlong(config: RunConfig) -> Iterator[str]:
     """The penalty for length has two lengths."""
     longest, buffer = config.overlong_max_length, config.overlong_buffer_length
@@ -98,6 +117,11 @@ def notes_on_objective(config: RunConfig, said: Container[str]) -> Iterator[str]
     if config.mode != "policy":
         return
     yield from _on_clip(config, said)
+    if config.has_critic and config.num_critic_only_steps == config.num_rollout:
+        yield (
+            f"--num-critic-only-steps {config.num_critic_only_steps} is the whole run "
+            "(--num-rollout): the critic alone is trained, and the policy stays as it is"
+        )
     yield from _on_overlong(config)
     if not CONDITIONS["kl_loss"].holds(config):
         return

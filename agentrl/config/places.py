@@ -36,7 +36,7 @@ CHECKPOINT = re.compile(r"iteration_(\d+)")
 #: What makes such a folder a checkpoint: written last, with a digest of every file.
 MANIFEST = "manifest.json"
 #: Flags that may name a run or its checkpoints.
-_CHECKPOINTS = ("load", "ref_load", "opd_teacher_load")
+_CHECKPOINTS = ("load", "ref_load", "opd_teacher_load", "critic_load")
 _MODELS = ("hf_checkpoint", *_CHECKPOINTS)
 _RUN_ID = re.compile(r"(?!\.\.?$)[A-Za-z0-9._-]{1,80}")
 

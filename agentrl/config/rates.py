@@ -8,7 +8,7 @@ import msgspec
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 
-__all__ = ["about_rates", "decay_steps", "warmup_steps", "with_end"]
+__all__ = ["about_rates", "decay_steps", "warmup_steps", "with_critics_rate", "with_end"]
 
 
 def decay_steps(config: RunConfig, total_steps: int | None) -> int | None:
@@ -21,6 +21,15 @@ def warmup_steps(config: RunConfig, total_steps: int | None) -> float:
     if config.lr_warmup_fraction is None:
         return config.lr_warmup_iters
     return config.lr_warmup_fraction * (decay_steps(config, total_steps) or 0)
+
+
+def with_critics_rate(config: RunConfig) -> RunConfig:
+    """`config`, whose learning rate is the critic's."""
+    return msgspec.structs.replace(
+        config,
+        lr=config.lr if config.critic_lr is None else config.critic_lr,
+        lr_warmup_iters=config.critic_lr_warmup_iters,
+    )
 
 
 def with_end(config: RunConfig, tasks: object) -> RunConfig:
@@ -48,12 +57,39 @@ def about_rates(config: RunConfig) -> Iterator[str]:
             f"--lr-warmup-fraction {config.lr_warmup_fraction:g} and --lr-warmup-iters "
             f"{config.lr_warmup_iters} both say how long the warm-up is; give one"
         )
+    if config.has_critic:
+        yield from _about_critics_rate(config)
     total = config.num_rollout and config.num_rollout * config.num_steps_per_rollout
     end, warmup = decay_steps(config, total), warmup_steps(config, total)
     if end is not None:
         yield from _about_end(config, end, warmup)
     elif _wants_end(config) and config.prompt_data is None:  # rows can be counted
         yield _no_end(config)
+
+
+def _about_critics_rate(config: RunConfig) -> Iterator[str]:
+    """What the critic shares with the policy is all but the rate itself and its warm-up."""
+    rate, warmup = config.critic_lr, config.critic_lr_warmup_iters
+    if rate is not None and config.min_lr > rate:
+        yield f"--min-lr {config.min_lr:g} is above --critic-lr {rate:g}; a decay would rise"
+    if rate is not None and config.lr_warmup_init > rate:
+        yield (
+            f"--lr-warmup-init {config.lr_warmup_init:g} is above --critic-lr {rate:g}; a warm-up "
+            "would fall"
+        )
+    if config.lr_warmup_fraction is not None and warmup:
+        yield (
+            f"--lr-warmup-fraction {config.lr_warmup_fraction:g} is the critic's warm-up too, and "
+            f"--critic-lr-warmup-iters {warmup} says another one; give one"
+        )
+    total = config.num_rollout and config.num_rollout * config.num_steps_per_rollout
+    end = decay_steps(config, total)
+    if config.lr_decay_style != "constant" and end is not None and warmup >= end:
+        yield (
+            f"--critic-lr-warmup-iters {warmup} leaves no steps to --lr-decay-style "
+            f"{config.lr_decay_style}, which ends at {end} (--lr-decay-iters, or --num-rollout x "
+            "--num-steps-per-rollout); lower it"
+        )
 
 
 def _wants_end(config: RunConfig) -> bool:

@@ -44,6 +44,11 @@ class RunConfig(EvaluationFlags, frozen=True, kw_only=True, forbid_unknown_field
         return self.use_kl_loss or self.kl_coef != 0
 
     @property
+    def has_critic(self) -> bool:
+        """Whether a critic is trained beside the policy."""
+        return self.mode == "policy" and self.advantage_estimator == "ppo"
+
+    @property
     def num_frozen_models(self) -> int:
         """How many models beside the policy the learner holds that are never trained."""
         return self.has_reference + (self.use_opd and not self.has_served_teacher)

@@ -154,7 +154,7 @@ def _problem(cfg: RunConfig) -> str | None:
     except (ConfigError, HookError) as error:
         return str(error)
     except DataError as error:
-        named = re.search(r"\.(credit|mask|advantages)\b", str(error))
+        named = re.search(r"\.(credit|mask|advantages|trains)\b", str(error))
         method = named[1] if named else "loss"
         return f"{error}{_line_of(algorithm, (method, 'values'))}"
     except BaseException as error:  # whatever it is, it is the user's
@@ -216,9 +216,13 @@ class _Backend:
         self._reads_all = reads_all
         generator = torch.Generator().manual_seed(0)
         self._table = torch.randn(_VOCABULARY, _VOCABULARY, generator=generator)
+        self._values = torch.randn(_VOCABULARY, generator=generator)
 
     def run(self, model: str, micro_batches: Sequence[MicroBatch]) -> list[Tensor]:
-        return [self._outputs(batch).logprobs_T.detach() for batch in micro_batches]
+        found = (self._outputs(model, batch) for batch in micro_batches)
+        return [
+            (out.logprobs_T if out.values_T is None else out.values_T).detach() for out in found
+        ]
 
     def step(
         self,
@@ -227,8 +231,8 @@ class _Backend:
         loss_fn: LossFn,
         lr_scale: float = 1.0,
     ) -> StepResult:
-        forth = [self._look(batch, loss_fn) for batch in micro_batches]
-        back = [self._look(batch, loss_fn) for batch in reversed(micro_batches)][::-1]
+        forth = [self._look(model, batch, loss_fn) for batch in micro_batches]
+        back = [self._look(model, batch, loss_fn) for batch in reversed(micro_batches)][::-1]
         for (first, _), (second, _) in zip(forth, back, strict=True):
             if first != second:
                 raise _BrokenError(
@@ -239,8 +243,8 @@ class _Backend:
         measures = joined(report for _, report in forth)
         return StepResult(skipped=False, grad_norm=0.0, lr=0.0, metrics=measures)
 
-    def _look(self, batch: MicroBatch, loss_fn: LossFn) -> tuple[float, Measures]:
-        out = self._outputs(batch)
+    def _look(self, model: str, batch: MicroBatch, loss_fn: LossFn) -> tuple[float, Measures]:
+        out = self._outputs(model, batch)
         loss, report = loss_fn(batch, out)
         if not isinstance(loss, Tensor) or loss.numel() != 1 or not bool(torch.isfinite(loss)):
             shown = f"{loss!r:.100}"
@@ -258,7 +262,8 @@ class _Backend:
         if not loss.requires_grad:
             return
         untrained_T = ~batch.columns["mask"]
-        for name, value_T in (("logprobs_T", out.logprobs_T), ("entropy_T", out.entropy_T)):
+        made = {"logprobs_T": out.logprobs_T, "entropy_T": out.entropy_T}
+        for name, value_T in (made if out.values_T is None else {"values_T": out.values_T}).items():
             (grad_T,) = torch.autograd.grad(loss, value_T, retain_graph=True, allow_unused=True)
             odd = 0 if grad_T is None else int((grad_T[untrained_T] != 0).sum())
             if odd and not self._reads_all:
@@ -270,7 +275,9 @@ class _Backend:
             if grad_T is not None and not bool(torch.isfinite(grad_T).all()):
                 raise _BrokenError(f"the gradient of the loss by {name} is not finite", "loss")
 
-    def _outputs(self, batch: MicroBatch) -> Outputs:
+    def _outputs(self, model: str, batch: MicroBatch) -> Outputs:
+        if model == "critic":
+            return Outputs.of_critic(self._values[batch.tokens_T].requires_grad_())
         logprobs_TV = torch.log_softmax(self._table[batch.tokens_T], dim=-1)
         entropy_T = -(logprobs_TV.exp() * logprobs_TV).sum(-1)
         logprobs_T = logprobs_TV.gather(1, batch.labels_T[:, None]).squeeze(1)

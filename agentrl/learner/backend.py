@@ -46,8 +46,9 @@ class Models(Protocol):
 
     def run(self, model: str, micro_batches: Sequence[MicroBatch]) -> list[Tensor]:
         """What `model` makes of them, forward only: one detached float32 [T] for each micro-batch,
-        the same on every rank of the model-parallel group. `policy` and `reference`
-        (`--ref-load`, or what `renew` gave it) give log-probabilities of the labels."""
+        the same on every rank of the model-parallel group. `policy`, `teacher` and `reference`
+        (`--ref-load`, or what `renew` gave it) give log-probabilities of the labels, `critic` gives
+        values."""
         ...
 
     def step(
@@ -57,9 +58,9 @@ class Models(Protocol):
         loss_fn: LossFn,
         lr_scale: float = 1.0,
     ) -> StepResult:
-        """Exactly one optimizer step of `model`: `policy`. The gradient is the sum over ranks and
-        micro-batches of d loss; the loss already carries its denominator, so nothing is averaged
-        here. `lr_scale`: what its learning rate is multiplied with, in this step alone."""
+        """Exactly one optimizer step of `model`: `policy` or `critic`. The gradient is the sum over
+        ranks and micro-batches of d loss; the loss already carries its denominator, so nothing is
+        averaged here. `lr_scale`: what its learning rate is multiplied with, in this step alone."""
         ...
 
     def all_reduce_sum(self, values: Sequence[float]) -> list[float]:

@@ -64,7 +64,8 @@ class BatchRules:
 @dataclass(frozen=True, slots=True)
 class BatchCounts:
     """What masking did, in tokens unless said otherwise. num_masked: sampled but excluded, for any
-    reason; num_removed: in payloads that failed their checksum. A turn is masked when any of its
+    reason; num_removed: in payloads that failed their checksum, or in other trajectories of such
+    an episode where the algorithm takes whole ones. A turn is masked when any of its
     sampled tokens is; num_missing counts trajectories."""
 
     num_trained: int = 0

@@ -4,17 +4,18 @@ Every rank runs this with the same header; what differs is its shard. At the fir
 at the start of the iteration is the current one: its log-probabilities need no pass of their own.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 
-from agentrl.algorithms.base import Algorithm, Needs
+from agentrl.algorithms.base import PASSES, Algorithm, Needs
 from agentrl.algorithms.mismatch import with_mismatch
 from agentrl.algorithms.overlong import shaped_lease
 from agentrl.algorithms.rows import LossFn, Row
 from agentrl.columns import EXCLUDED, Column
+from agentrl.errors import DataError
 from agentrl.learner.agreement import require_same
 from agentrl.learner.backend import Models, StepResult
 from agentrl.learner.batch import (
@@ -39,17 +40,17 @@ FetchRows = Callable[[Sequence[TrajectoryRow], Sequence[Column]], Sequence[Traje
 
 @dataclass(frozen=True, slots=True)
 class IterationResult:
-    """Outcome of an iteration over all data-parallel ranks. `max_trained_age`: -1 when no token
-    was trained."""
+    """Outcome of an iteration over all data-parallel ranks. `steps`: those of each model that it
+    trained, by name. `max_trained_age`: -1 when no token was trained."""
 
-    steps: tuple[StepResult, ...]
+    steps: Mapping[str, tuple[StepResult, ...]]
     counts: BatchCounts
     max_trained_age: int
 
     @property
     def skipped(self) -> bool:
-        """Whether no step changed the weights."""
-        return all(step.skipped for step in self.steps)
+        """Whether no step changed the weights of any model."""
+        return all(step.skipped for steps in self.steps.values() for step in steps)
 
 
 def train_lease(
@@ -90,20 +91,35 @@ def train_lease(
     check_masks(every, masks, algorithm)
     for rows in by_step:
         check_columns(rows, rules)
-    results = [
-        backend.step("policy", [micro_batch(rows) for rows in step], _loss(algorithm, index), scale)
-        for index, step in enumerate(steps)
-    ]
-    return IterationResult(tuple(results), *_over_ranks(counts, max_age, backend))
+    results: dict[str, list[StepResult]] = {name: [] for name in _trained(algorithm, header.number)}
+    for index, step in enumerate(steps):
+        batches = [micro_batch(rows) for rows in step]
+        for model, done in results.items():
+            loss_fn = _loss(algorithm, model, index)
+            done.append(backend.step(model, batches, loss_fn, scale if model == "policy" else 1.0))
+    taken = {model: tuple(done) for model, done in results.items()}
+    return IterationResult(taken, *_over_ranks(counts, max_age, backend))
 
 
-def _loss(algorithm: Algorithm, step: int) -> LossFn:
-    """Engine and learner are compared at the start of the iteration: beside a later step, only
-    where a pass has made the column for it anyway."""
-    loss_fn: LossFn = partial(algorithm.loss, "policy")
+def _trained(algorithm: Algorithm, iteration: int) -> tuple[str, ...]:
+    """The models to step. Raises DataError for others than a policy and a critic."""
+    names = algorithm.trains(iteration)
+    known = {"policy", "critic"} & {"policy", *algorithm.needs.models}
+    if not names or not known.issuperset(names) or len(set(names)) != len(names):
+        raise DataError(
+            f"{algorithm.name}.trains returned {names!r}: name one or more of "
+            f"{', '.join(sorted(known))}, each once (a critic is there for the pass `values`)"
+        )
+    return names
+
+
+def _loss(algorithm: Algorithm, model: str, step: int) -> LossFn:
+    """Of the policy, engine and learner are compared at the start of the iteration: beside a later
+    step, only where a pass has made the column for it anyway."""
+    loss_fn: LossFn = partial(algorithm.loss, model)
     needs = algorithm.needs
     has_prox = step == 0 or needs.later_prox or "prox" in needs.passes
-    if needs.engines and has_prox:
+    if model == "policy" and needs.engines and has_prox:
         loss_fn = with_mismatch(loss_fn, algorithm.cfg.staleness_bound)
     return loss_fn
 
@@ -111,27 +127,34 @@ def _loss(algorithm: Algorithm, step: int) -> LossFn:
 def _load(
     shards: Sequence[Sequence[PlannedRow]], rules: BatchRules, fetch: FetchRows
 ) -> list[tuple[list[TrainSequence], BatchCounts]]:
-    """For each step, its sequences on this rank and what is missing from it."""
+    """For each step, its sequences on this rank and what is missing from it: what is damaged, and
+    where whole episodes are wanted, all of an episode of which something is."""
     rows = [planned.row for shard in shards for planned in shard]
     trajectories = iter(fetch(rows, (EXCLUDED, *rules.columns)))
     loaded = []
     for shard in shards:
         sequences: list[TrainSequence] = []
         missing = BatchCounts()
-        for planned in shard:
-            trajectory = next(trajectories)
+        fetched = [(planned, next(trajectories)) for planned in shard]
+        lost = {planned.row.episode for planned, trajectory in fetched if trajectory is None}
+        for planned, trajectory in fetched:
             if trajectory is None:
-                missing += _missing(planned.row)
+                missing += _missing(planned.row, 1)
+            elif rules.algorithm.needs.whole_episodes and planned.row.episode in lost:
+                missing += _missing(planned.row, 0)
             else:
                 sequences.append(build_sequence(planned, trajectory, rules))
         loaded.append((sequences, missing))
     return loaded
 
 
-def _missing(row: TrajectoryRow) -> BatchCounts:
+def _missing(row: TrajectoryRow, num_damaged: int) -> BatchCounts:
     turns = row.meta.num_turns
     return BatchCounts(
-        num_removed=row.meta.num_sampled, num_turns=turns, num_masked_turns=turns, num_missing=1
+        num_removed=row.meta.num_sampled,
+        num_turns=turns,
+        num_masked_turns=turns,
+        num_missing=num_damaged,
     )
 
 
@@ -142,17 +165,15 @@ def _run_passes(steps: Sequence[Sequence[Sequence[Row]]], needs: Needs, backend:
         _run_pass("prox", steps, backend)
     elif needs.engines and needs.later_prox and len(steps) > 1:
         _run_pass("prox", steps[1:], backend)
-    for name in sorted(needs.models) if steps else ():
+    for name in sorted(needs.passes - {"prox"}) if steps else ():
         _run_pass(name, steps, backend)
 
 
 def _run_pass(column: str, steps: Sequence[Sequence[Sequence[Row]]], backend: Models) -> None:
     """One more column, from a single forward pass over those steps."""
     batches = [rows for step in steps for rows in step]
-    model = "policy" if column == "prox" else column
-    for rows, values_T in zip(
-        batches, backend.run(model, [micro_batch(rows) for rows in batches]), strict=True
-    ):
+    found = backend.run(PASSES[column], [micro_batch(rows) for rows in batches])
+    for rows, values_T in zip(batches, found, strict=True):
         parts = torch.split(values_T, [len(row.tokens_L) for row in rows])
         for row, part_L in zip(rows, parts, strict=True):
             row.columns[column] = part_L.numpy()

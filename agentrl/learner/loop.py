@@ -172,7 +172,7 @@ class _Learner:
             logger.warning(
                 "iteration %d skipped: none of its %d steps was finite",
                 header.number,
-                len(result.steps),
+                sum(map(len, result.steps.values())),
             )
         return Stepped(
             number=header.number,

@@ -34,11 +34,13 @@ class LogprobDiff:
 def train_metrics(result: IterationResult) -> tuple[dict[str, float], LogprobDiff]:
     """Metrics of the optimizer steps, over all ranks. Steps that were skipped count as such and
     leave no other trace: their numbers are not finite."""
-    taken = [step for step in result.steps if not step.skipped]
+    steps = result.steps.get("policy", ())
+    taken = [step for step in steps if not step.skipped]
+    of_critic = [step for step in result.steps.get("critic", ()) if not step.skipped]
     measures = joined(step.metrics for step in taken)
     metrics: dict[str, float] = {
         "train/num_steps": len(taken),
-        "train/num_skipped_steps": len(result.steps) - len(taken),
+        "train/num_skipped_steps": sum(s.skipped for each in result.steps.values() for s in each),
     }
     metrics |= _count_metrics(result.counts)
     if result.max_trained_age >= 0:
@@ -47,7 +49,11 @@ def train_metrics(result: IterationResult) -> tuple[dict[str, float], LogprobDif
         metrics["train/grad_norm"] = statistics.fmean(step.grad_norm for step in taken)
         metrics["train/lr"] = taken[-1].lr
         metrics |= _reported(measures, len(taken))
-    first = result.steps[0] if result.steps else None
+    if of_critic:
+        metrics["train/critic_grad_norm"] = statistics.fmean(step.grad_norm for step in of_critic)
+        metrics["train/critic_lr"] = of_critic[-1].lr
+        metrics |= _reported(joined(step.metrics for step in of_critic), len(of_critic))
+    first = steps[0] if steps else None
     if first is not None and not first.skipped and "kl_loss" in first.metrics:
         metrics["train/kl_first"] = first.metrics["kl_loss"][0]
     return metrics, _on_policy(measures)

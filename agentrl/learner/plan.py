@@ -79,11 +79,22 @@ def _plan_step(groups: Sequence[GroupRows], algorithm: Algorithm, num_ranks: int
                 denominator = num_episodes * per_episode[row.episode]
             whole = num_targets if algorithm.cfg.calculate_per_token_loss else num_episodes
             planned.append(PlannedRow(row, credit, 1.0 / denominator, first_turn, 1.0 / whole))
-    shards = balance([item.row.meta.num_tokens for item in planned], num_ranks)
-    return StepPlan(
-        shards=tuple(tuple(planned[i] for i in shard) for shard in shards),
-        num_targets=num_targets,
-    )
+    together = _together(planned, algorithm.needs.whole_episodes)
+    lengths = [sum(item.row.meta.num_tokens for item in items) for items in together]
+    shards = [
+        [item for i in shard for item in together[i]] for shard in balance(lengths, num_ranks)
+    ]
+    return StepPlan(shards=tuple(map(tuple, shards)), num_targets=num_targets)
+
+
+def _together(planned: Sequence[PlannedRow], whole_episodes: bool) -> list[list[PlannedRow]]:
+    """What one rank trains: each trajectory by itself, or those of an episode."""
+    if not whole_episodes:
+        return [[item] for item in planned]
+    found: dict[EpisodeId, list[PlannedRow]] = {}
+    for item in planned:
+        found.setdefault(item.row.episode, []).append(item)
+    return list(found.values())
 
 
 def _targets_by_episode(group: GroupRows, algorithm: Algorithm) -> dict[EpisodeId, float]:

@@ -168,7 +168,9 @@ def test_a_learner_killed_at_any_step_goes_on_bit_for_bit_whatever_it_learns_by(
     outcome, (resumed,) = learn(world, **flags)
     assert outcome.num_iterations == 5
     assert torch.equal(resumed.table, unharmed.table)
+    assert torch.equal(resumed.values, unharmed.values)
     assert unharmed.table.any()
+    assert unharmed.values.any() == (algorithm == "ppo")
 
 
 def test_a_state_that_does_not_come_back_is_seen(tmp_path: Path) -> None:

@@ -36,20 +36,21 @@ class ToyGroup:
 
 
 class ToyBackend:
-    """A bigram table trained by SGD."""
+    """A bigram table trained by SGD, and a critic: the value of each token that was read last."""
 
     def __init__(self, group: ToyGroup, rank: int, lr: float = 10.0) -> None:
         self.data_parallel_rank, self.data_parallel_size = rank, group.size
         self.columns: tuple[Column, ...] = ()
         self.is_source = rank == 0
         self.table = torch.zeros(VOCABULARY, VOCABULARY, requires_grad=True)
+        self.values = torch.zeros(VOCABULARY, requires_grad=True)
         self.num_passes = self.num_steps = 0
         self.not_finite_at: set[int] = set()
         self.on_save: Callable[[Path], None] = lambda _: None
         self._initial = self.table.detach().clone()
         self.is_renewed = False
         self._group = group
-        self._lr = lr
+        self._rates = {"policy": lr, "critic": 0.3}
 
     def _scores(self, table: Tensor, batch: MicroBatch) -> tuple[Tensor, Tensor]:
         logprobs_TV = torch.log_softmax(table[batch.tokens_T], dim=-1)
@@ -58,6 +59,8 @@ class ToyBackend:
 
     def run(self, model: str, micro_batches: Sequence[MicroBatch]) -> list[Tensor]:
         self.num_passes += 1
+        if model == "critic":
+            return [self.values.detach()[batch.tokens_T] for batch in micro_batches]
         table = {"reference": self._initial, "policy": self.table.detach()}[model]
         return [self._scores(table, batch)[0] for batch in micro_batches]
 
@@ -68,13 +71,18 @@ class ToyBackend:
         loss_fn: LossFn,
         lr_scale: float = 1.0,
     ) -> StepResult:
-        gradient = torch.zeros_like(self.table)
+        weights = {"policy": self.table, "critic": self.values}[model]
+        gradient = torch.zeros_like(weights)
         reports: list[Measures] = []
         for batch in micro_batches:
-            loss, sums = loss_fn(batch, Outputs(*self._scores(self.table, batch)))
+            if model == "critic":
+                out = Outputs.of_critic(weights[batch.tokens_T])
+            else:
+                out = Outputs(*self._scores(weights, batch))
+            loss, sums = loss_fn(batch, out)
             if self.num_steps in self.not_finite_at:
                 loss = loss * math.nan
-            gradient += torch.autograd.grad(loss, self.table)[0]
+            gradient += torch.autograd.grad(loss, weights)[0]
             reports.append(measured(sums))
         self.num_steps += 1
         gathered = self._group.gather(self.data_parallel_rank, (gradient, reports))
@@ -83,8 +91,8 @@ class ToyBackend:
         norm = float(gradient.norm())
         if math.isfinite(norm):
             with torch.no_grad():
-                self.table -= self._lr * lr_scale * gradient
-        return StepResult(not math.isfinite(norm), norm, self._lr, total)
+                weights -= self._rates[model] * lr_scale * gradient
+        return StepResult(not math.isfinite(norm), norm, self._rates[model], total)
 
     def renew(self, model: str) -> None:
         assert model == "reference"
@@ -101,14 +109,16 @@ class ToyBackend:
     def save_state(self, directory: Path) -> None:
         if self.is_source:
             (directory / "table").write_bytes(self.table.detach().numpy().tobytes())
+            (directory / "values").write_bytes(self.values.detach().numpy().tobytes())
             if self.is_renewed:
                 (directory / "reference").write_bytes(self._initial.numpy().tobytes())
         self._group.gather(self.data_parallel_rank, None)
 
     def load_state(self, directory: Path) -> None:
-        data = bytearray((directory / "table").read_bytes())
-        with torch.no_grad():
-            self.table.copy_(torch.frombuffer(data, dtype=self.table.dtype).view_as(self.table))
+        for name, weights in (("table", self.table), ("values", self.values)):
+            data = bytearray((directory / name).read_bytes())
+            with torch.no_grad():
+                weights.copy_(torch.frombuffer(data, dtype=weights.dtype).view_as(weights))
         if (directory / "reference").exists():
             data = bytearray((directory / "reference").read_bytes())
             self._initial = torch.frombuffer(data, dtype=self.table.dtype).view_as(self.table)

@@ -175,6 +175,13 @@ def nan_pg(batch: MicroBatch, out: Outputs) -> tuple[Tensor, dict[str, Tensor]]:
     return value * torch.nan, metrics
 
 
+def value(batch: MicroBatch, out: Outputs) -> tuple[Tensor, dict[str, Tensor]]:
+    """A critic's squared distance from column `mu` over a fixed denominator."""
+    assert out.values_T is not None
+    distance = (out.values_T - batch.columns["mu"]).square() * batch.columns["mask"]
+    return distance.sum() / 50.0, {"value_loss": distance.detach().sum() / 50.0}
+
+
 #: Micro-batches of two steps by data-parallel share: unequal counts, then a share of none.
 STEPS: list[list[list[list[int]]]] = [
     [[[30, 7], [19], [5, 5, 5]], [[11, 23]]],
@@ -226,22 +233,34 @@ def play(backend: TrainBackend, target: Path) -> None:
     backend.save_hf(Path(f"{target}-saved"))
 
 
+def _own(backend: TrainBackend, number: int) -> dict[str, MicroBatch]:
+    """This rank's micro-batches of that step, by name."""
+    return {
+        f"{share}.{index}": batch
+        for share, lengths in enumerate(STEPS[number % len(STEPS)])
+        for index, batch in enumerate(batches(lengths, 1000 + 100 * number + 10 * share))
+        if share % backend.data_parallel_size == backend.data_parallel_rank
+    }
+
+
 def follow(backend: TrainBackend, script: Sequence[Sequence[str]]) -> None:
-    """Do what each [verb, argument] says: `step` NUMBER, `renew` MODEL, `save` or `load` DIRECTORY,
+    """Do what each [verb, argument] says: `step` NUMBER, `learn` NUMBER (a step of the critic),
+    `values` FILE-RANK gets those of the critic, `renew` MODEL, `save` or `load` DIRECTORY,
     `export` the weights to FILE-RANK, or `fail` to save where rank 1 cannot write, its error to
     FILE-RANK."""
     rank = torch.distributed.get_rank()
     for verb, argument in script:
         match verb:
             case "step":
-                number = int(argument)
-                own = [
-                    batch
-                    for share, lengths in enumerate(STEPS[number % len(STEPS)])
-                    for batch in batches(lengths, 1000 + 100 * number + 10 * share)
-                    if share % backend.data_parallel_size == backend.data_parallel_rank
-                ]
+                own = list(_own(backend, int(argument)).values())
                 assert not backend.step("policy", own, pg).skipped
+            case "learn":
+                own = list(_own(backend, int(argument)).values())
+                assert not backend.step("critic", own, value).skipped
+            case "values":
+                named = _own(backend, 0)
+                found = backend.run("critic", list(named.values()))
+                save_file(dict(zip(named, found, strict=True)), f"{argument}-{rank}")
             case "save":
                 Path(argument).mkdir(parents=True, exist_ok=True)
                 backend.save_state(Path(argument))

@@ -54,6 +54,8 @@ SEEDS = range(5)
 VOCABULARY = 32
 #: So large that the second step leaves the clip range.
 RATE = 60.0
+#: So large that values leave theirs.
+VALUE_RATE = 40.0
 #: Iterations before the lease, each with a version of its own.
 LEASE = 5
 
@@ -187,9 +189,12 @@ class TableBackend:
         self._reference = self.table.detach() + 0.1 * torch.randn(
             VOCABULARY, VOCABULARY, generator=generator
         )
+        self.values = torch.randn(VOCABULARY, generator=generator).requires_grad_()
         self.steps: list[Numbers] = []
 
     def run(self, model: str, micro_batches: Sequence[MicroBatch]) -> list[Tensor]:
+        if model == "critic":
+            return [self.values.detach()[batch.tokens_T] for batch in micro_batches]
         table = {
             "reference": self._reference,
             "teacher": self._reference.T,
@@ -204,11 +209,15 @@ class TableBackend:
         loss_fn: LossFn,
         lr_scale: float = 1.0,
     ) -> StepResult:
-        gradient = torch.zeros_like(self.table)
+        weights = {"policy": self.table, "critic": self.values}[model]
+        gradient = torch.zeros_like(weights)
         reports: list[Measures] = []
         for batch in micro_batches:
-            loss, found = loss_fn(batch, Outputs(*_scores(self.table, batch)))
-            gradient += torch.autograd.grad(loss, self.table)[0]
+            is_critic = model == "critic"
+            values_T = self.values[batch.tokens_T]
+            out = Outputs.of_critic(values_T) if is_critic else Outputs(*_scores(weights, batch))
+            loss, found = loss_fn(batch, out)
+            gradient += torch.autograd.grad(loss, weights)[0]
             reports.append(measured(found))
         measures = joined(reports)
         norm = float(gradient.norm())
@@ -220,8 +229,9 @@ class TableBackend:
             }
         )
         with torch.no_grad():
-            self.table -= RATE * lr_scale * gradient
-        return StepResult(skipped=False, grad_norm=norm, lr=RATE * lr_scale, metrics=measures)
+            rate = (RATE if model == "policy" else VALUE_RATE) * lr_scale
+            weights -= rate * gradient
+        return StepResult(skipped=False, grad_norm=norm, lr=rate, metrics=measures)
 
     def broadcast_bytes(self, data: bytes | None) -> bytes:
         assert data is not None

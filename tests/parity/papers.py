@@ -29,8 +29,9 @@ Flags = Mapping[str, Any]
 @dataclass
 class Seq:
     """`group`: the rewards of its group, `name`, of which its own is `group[index]`. `mask`:
-    trained, of those that were `sampled`. `episode_len`: sampled tokens of its whole episode. The
-    rest are log-probabilities of the labels."""
+    trained, of those that were `sampled`. `episode_len`: sampled tokens of its whole episode.
+    `values`: of the critic before the first step, and before this one. The rest are
+    log-probabilities of the labels."""
 
     group: list[float]
     index: int
@@ -45,6 +46,10 @@ class Seq:
     advantage: Array = field(default_factory=lambda: np.zeros(0))
     kept: npt.NDArray[np.bool_] | None = None
     name: str = ""
+    segment: int = 0
+    values: Array = field(default_factory=lambda: np.zeros(0))
+    values_now: Array = field(default_factory=lambda: np.zeros(0))
+    returns: Array = field(default_factory=lambda: np.zeros(0))
 
 
 # ---- advantages ----------------------------------------------------------------------------------
@@ -119,6 +124,52 @@ def step_scale(seqs: Sequence[Seq], reference: float) -> float:
     return float(min(1.0, ess_share(seqs) / reference) ** 0.5)
 
 
+def gae(seqs: Sequence[Seq], flags: Flags) -> None:
+    """Schulman et al. 2015, the double sum as it stands: an action is a sampled token, time runs on
+    through the segments of an episode, and the reward comes with the last one."""
+    gamma, lambd = flags.get("gamma", 1.0), flags.get("lambd", 1.0)
+    for name, index in {(seq.name, seq.index) for seq in seqs}:
+        parts = [seq for seq in seqs if (seq.name, seq.index) == (name, index)]
+        parts.sort(key=lambda seq: seq.segment)
+        for seq in parts:
+            seq.advantage, seq.returns = np.zeros(len(seq.mask)), np.zeros(len(seq.mask))
+        actions = [(seq, t) for seq in parts for t in np.flatnonzero(seq.sampled)]
+        kl = {id(seq): _kl(seq, flags) for seq in parts}
+        rewards = [-kl[id(seq)][t] for seq, t in actions]
+        rewards[-1] += parts[0].group[index]
+        values = [seq.values[t] for seq, t in actions] + [0.0]
+        delta = [rewards[i] + gamma * values[i + 1] - values[i] for i in range(len(actions))]
+        for i, (seq, t) in enumerate(actions):
+            seq.advantage[t] = sum((gamma * lambd) ** k * d for k, d in enumerate(delta[i:]))
+            seq.returns[t] = seq.advantage[t] + values[i]
+
+
+def value_loss(seqs: Sequence[Seq], flags: Flags) -> tuple[float, list[Array], float]:
+    """Of one step, its gradient by the values, and which share of tokens was clipped. The worse of
+    two squared errors, of the value and of the value near the old one."""
+    bound = flags.get("value_clip", 0.2)
+    total, slopes, clipped, count = 0.0, [], 0, 0
+    for seq, weight in zip(seqs, _weights(seqs, flags), strict=True):
+        slope = np.zeros(len(seq.mask))
+        for t in np.flatnonzero(seq.mask):
+            now, old, target = seq.values_now[t], seq.values[t], seq.returns[t]
+            near = min(max(now, old - bound), old + bound)
+            plain, other = (now - target) ** 2, (near - target) ** 2
+            total += weight[t] * max(plain, other)
+            clipped, count = clipped + (other > plain), count + 1
+            if plain >= other:
+                slope[t] = weight[t] * 2 * (now - target)
+        slopes.append(slope)
+    return total, slopes, clipped / count
+
+
+def explained_variance(seqs: Sequence[Seq]) -> float:
+    """Over all trained tokens."""
+    returns = np.concatenate([seq.returns[seq.mask] for seq in seqs])
+    values = np.concatenate([seq.values[seq.mask] for seq in seqs])
+    return float(1 - np.var(returns - values) / np.var(returns))
+
+
 def distil(seqs: Sequence[Seq], flags: Flags) -> None:
     """On-policy distillation: the sampled reverse KL to the teacher, of the policy that the ratio
     is taken to, off the advantage of the token that was sampled."""
@@ -134,6 +185,7 @@ def _nothing(seq: Seq, flags: Flags) -> Array:
 
 ADVANTAGES: dict[str, Callable[[Seq, Flags], Array]] = {
     "opob": _nothing,
+    "ppo": _nothing,
     "grpo": grpo,
     "gspo": grpo,
     "cispo": grpo,
@@ -159,6 +211,8 @@ def advantages(name: str, seqs: Sequence[Seq], flags: Flags) -> None:
         seq.advantage = ADVANTAGES[name](seq, flags)
     if name == "opob":
         opob(seqs)
+    if name == "ppo":
+        gae(seqs, flags)
     if flags.get("use_opd"):
         distil(seqs, flags)
     if flags.get("normalize_advantages"):
@@ -229,14 +283,8 @@ OBJECTIVES: dict[str, Objective] = {"gspo": gspo, "cispo": cispo}
 def loss(name: str, seqs: Sequence[Seq], flags: Flags) -> tuple[float, list[Array]]:
     """Of one step, and its gradient by the log-probabilities of each sequence. `seqs` are all of
     the step's; the flags say how tokens are averaged."""
-    episodes = sum(1 / seq.episode_len * seq.sampled.sum() for seq in seqs)
-    tokens = sum(seq.sampled.sum() for seq in seqs)
     total, slopes = 0.0, []
-    for seq in seqs:
-        share = episodes * flags.get("loss_length", seq.episode_len)
-        if flags.get("calculate_per_token_loss"):
-            share = tokens
-        weight = np.where(seq.mask, 1 / share, 0.0)
+    for seq, weight in zip(seqs, _weights(seqs, flags), strict=True):
         scale = weight * _mismatch(seq, flags) * _kept(seq, flags)
         values, slope = OBJECTIVES.get(name, ppo)(seq, flags, scale)
         kl, kl_slope = _kl_loss(seq, flags)
@@ -244,6 +292,19 @@ def loss(name: str, seqs: Sequence[Seq], flags: Flags) -> tuple[float, list[Arra
         total += float((coefficient * kl - scale * values).sum())
         slopes.append(coefficient * kl_slope - slope)
     return total, slopes
+
+
+def _weights(seqs: Sequence[Seq], flags: Flags) -> list[Array]:
+    """What each token of a step counts for in its mean."""
+    episodes = sum(1 / seq.episode_len * seq.sampled.sum() for seq in seqs)
+    tokens = sum(seq.sampled.sum() for seq in seqs)
+    found = []
+    for seq in seqs:
+        share = episodes * flags.get("loss_length", seq.episode_len)
+        if flags.get("calculate_per_token_loss"):
+            share = tokens
+        found.append(np.where(seq.mask, 1 / share, 0.0))
+    return found
 
 
 def _mismatch(seq: Seq, flags: Flags) -> Array:

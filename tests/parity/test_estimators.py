@@ -21,7 +21,7 @@ from agentrl.learner.iteration import train_lease
 from agentrl.learner.measures import Measures, joined, measured
 from agentrl.shipped import ALGORITHMS, TRUST_REGIONS
 from tests.parity import papers
-from tests.parity.golden import LEASE, RATE, Batch, TableBackend, lineage
+from tests.parity.golden import LEASE, RATE, VALUE_RATE, Batch, TableBackend, lineage
 
 BOUND = 2
 _NORMAL: dict[str, Any] = {"normalize_advantages": True}
@@ -45,6 +45,12 @@ CASES: dict[str, list[dict[str, Any]]] = {
     ],
     "cispo": [{"eps_clip": 1.0, "eps_clip_high": 0.1, "calculate_per_token_loss": True}, {}],
     "opob": [{}, {"tis_level": "sequence", "tis_clip": 8.0}, {**_NORMAL, "loss_length": 40}],
+    "ppo": [
+        {"gamma": 0.9, "lambd": 0.8},
+        {"kl_coef": 0.05, "value_clip": 0.05, **_NORMAL},
+        {"kl_coef": 0.05, "lambd": 0.95, "use_rollout_logprobs": True, "loss_length": 40},
+        {"gamma": 0.5, "lambd": 0.0, "calculate_per_token_loss": True, "eps_clip_c": 1.2},
+    ],
     "reinforce_plus_plus": [
         {**_NORMAL, "kl_coef": 0.05, "gamma": 0.9},
         {**_NORMAL, "kl_coef": 0.05, "use_rollout_logprobs": True},
@@ -94,6 +100,8 @@ class Watched(TableBackend):
         self.losses: list[float] = []
         self.gradients: list[dict[bytes, npt.NDArray[np.float32]]] = []
         self.measures: list[Measures] = []
+        #: Of the critic: its values before each step, what it measured, and the gradient by each.
+        self.of_critic: list[tuple[torch.Tensor, Measures, dict[bytes, Any]]] = []
 
     def step(
         self,
@@ -103,6 +111,8 @@ class Watched(TableBackend):
         lr_scale: float = 1.0,
     ) -> StepResult:
         """One step of gradient descent."""
+        if model == "critic":
+            return self._step_of_critic(micro_batches, loss_fn)
         table, gradient = self.table.detach().clone(), torch.zeros_like(self.table)
         reports, found = [], {}
         for batch in micro_batches:
@@ -124,6 +134,30 @@ class Watched(TableBackend):
         with torch.no_grad():
             self.table -= RATE * lr_scale * gradient
         return StepResult(skipped=False, grad_norm=0.0, lr=RATE * lr_scale, metrics=measures)
+
+    def _step_of_critic(self, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:
+        values, gradient = self.values.detach().clone(), torch.zeros_like(self.values)
+        reports, found = [], {}
+        for batch in micro_batches:
+            values_T = self.values[batch.tokens_T]
+            loss, report = loss_fn(batch, Outputs.of_critic(values_T))
+            by_token, by_value = torch.autograd.grad(loss, [values_T, self.values])
+            gradient += by_value
+            reports.append(measured(report))
+            for start, end in pairwise(batch.cu_seqlens.tolist()):
+                tokens = batch.tokens_T[start:end].numpy().astype(np.int32).tobytes()
+                found[tokens] = by_token[start:end].numpy()
+        measures = joined(reports)
+        self.of_critic.append((values, measures, found))
+        with torch.no_grad():
+            self.values -= VALUE_RATE * gradient
+        return StepResult(skipped=False, grad_norm=0.0, lr=VALUE_RATE, metrics=measures)
+
+    def valued(self, step: int, tokens: npt.NDArray[np.int32]) -> papers.Array:
+        """The critic's value under each label, before that step; 0 without a critic."""
+        if not self.of_critic:
+            return np.zeros(len(tokens))
+        return self.of_critic[step][0].numpy().astype(np.float64)[tokens]
 
     def scores(self, table: torch.Tensor, tokens: npt.NDArray[np.int32]) -> papers.Array:
         """Log-probability of each label; 0 at the last position, which has none."""
@@ -158,6 +192,9 @@ def sequences(batch: Batch, backend: Watched, step: int) -> list[tuple[bytes, pa
                 reference=backend.scores(backend._reference, data.tokens_L),
                 teacher=backend.scores(backend._reference.T, data.tokens_L),
                 now=backend.scores(backend.tables[step], data.tokens_L),
+                segment=row.meta.segment,
+                values=backend.valued(0, data.tokens_L),
+                values_now=backend.valued(step, data.tokens_L),
             )
             found.append((data.tokens_L.tobytes(), seq))
     return found
@@ -197,6 +234,51 @@ def test_value_and_gradient_are_those_of_the_papers(
             found = backend.gradients[step].get(tokens, np.zeros(len(slope)))
             np.testing.assert_allclose(found, slope, rtol=2e-4, atol=1e-7)
     assert any(slope.any() for slope in slopes)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("flags", CASES["ppo"], ids=shown)
+def test_a_critics_loss_and_gradient_are_those_of_the_papers(
+    flags: dict[str, Any], seed: int
+) -> None:
+    cfg = RunConfig(
+        advantage_estimator="ppo",
+        num_steps_per_rollout=2,
+        max_tokens_per_gpu=160,
+        max_staleness=BOUND,
+        **flags,
+    )
+    batch, backend = Batch(seed), Watched(seed)
+    train_lease(batch.header, load_algorithm(cfg), backend, lineage(), batch.fetch)
+    steps = [sequences(batch, backend, step) for step in range(2)]
+    seqs = [seq for named in steps for _, seq in named]
+    papers.advantages("ppo", seqs, flags)
+    clipped = 0.0
+    for step, named in enumerate(steps):
+        loss, slopes, share = papers.value_loss([seq for _, seq in named], flags)
+        _, measures, gradients = backend.of_critic[step]
+        assert measures["value_loss"][0] == pytest.approx(loss, rel=1e-4, abs=1e-5)
+        total, count = measures["value_clipfrac"]
+        assert total / count == pytest.approx(share)
+        clipped += share
+        total, count = measures["explained_variance"]
+        assert total / count == pytest.approx(papers.explained_variance(seqs), rel=1e-4, abs=1e-5)
+        assert len(gradients) == len(named)  # an episode of no advantage teaches the critic too
+        for (tokens, _), slope in zip(named, slopes, strict=True):
+            np.testing.assert_allclose(gradients[tokens], slope, rtol=2e-4, atol=1e-7)
+    assert 0 < clipped < 2
+
+
+def test_the_first_iterations_train_the_critic_alone() -> None:
+    flags: dict[str, Any] = {"advantage_estimator": "ppo", "max_staleness": BOUND}
+    for num, is_moved in ((LEASE, False), (LEASE - 1, True)):
+        cfg = RunConfig(num_critic_only_steps=num, **flags)
+        batch, backend = Batch(1), Watched(1)
+        before = backend.table.detach().clone(), backend.values.detach().clone()
+        result = train_lease(batch.header, load_algorithm(cfg), backend, lineage(), batch.fetch)
+        assert torch.equal(backend.table, before[0]) != is_moved
+        assert not torch.equal(backend.values, before[1])
+        assert not result.skipped
 
 
 def test_a_teacher_alone_teaches_and_its_distance_is_measured() -> None:

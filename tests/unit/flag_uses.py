@@ -145,8 +145,9 @@ def _trained(config: RunConfig, seed: int) -> str:
     batch, backend = Batch(seed), TableBackend(seed)
     parts: Any = (batch.header, load_algorithm(config), backend, lineage(), batch.fetch)
     result = train_lease(*parts)
-    weights = array("f", backend.table.detach().flatten().tolist())
-    sums = [sorted(step.metrics.items()) for step in result.steps]
+    every = torch.cat([backend.table.detach().flatten(), backend.values.detach()])
+    weights = array("f", every.tolist())
+    sums = [sorted(step.metrics.items()) for steps in result.steps.values() for step in steps]
     return hashlib.sha256(weights).hexdigest() + str(sums)
 
 

@@ -35,6 +35,7 @@ FULLY_ASYNC = "slime.rollout.fully_async_rollout.generate_rollout_fully_async"
 SO = {
     "batch": (["8"], BASE),
     "ckpt_step": (["10"], BASE),
+    "critic_ranks": (["1"], BASE),
     "fully_async": ([], BASE),
     "loss_mask": (["qwen"], BASE),
     "rollout": ([FULLY_ASYNC], BASE),
@@ -172,7 +173,7 @@ def test_what_waits_for_the_same_thing_is_told_in_one_line() -> None:
         ("--use-dynamic-batch-size 3", "--use-dynamic-batch-size takes no value; '3' is too much"),
         ("--micro-batch-size", "--micro-batch-size takes one value, not 0"),
         ("--no-balance-data", "--no-balance-data: it cannot be otherwise"),
-        ("--lambd 8", "--lambd 8: "),
+        ("--eval-min-new-tokens 8", "--eval-min-new-tokens 8: "),
         ("--max_lag=3", "--max_lag: agentrl calls it --max-staleness"),
     ],
 )
@@ -181,7 +182,7 @@ def test_a_flag_of_the_table_is_refused_as_it_was_written(argv: str, said: str) 
 
 
 def test_numbers_are_the_same_in_every_spelling() -> None:
-    assert parsed(["--lambd", "01"]).config == base().config
+    assert parsed(["--eval-min-new-tokens", "00"]).config == base().config
 
 
 # ---- flags with another name, and flags that others decide ---------------------------------------

@@ -95,8 +95,8 @@ def test_a_negative_number_is_a_value_in_every_notation() -> None:
         assert given.values["entropy_coef"] == float(word)
         assert given.values["megatron"] == {"moe_aux_loss_coeff": float(word)}
         assert given.refused == []
-        (line,) = read_flags(["--lambd", word]).refused  # a flag of the table alone
-        assert line.startswith(f"--lambd {word}: ")
+        (line,) = read_flags(["--eval-min-new-tokens", word]).refused  # a flag of the table alone
+        assert line.startswith(f"--eval-min-new-tokens {word}: ")
     with pytest.raises(ConfigError, match="--lr cannot be '-1e-6': Expected `float` >= 0"):
         parse(["--lr", "-1e-6"], "train_async")
 

@@ -92,7 +92,7 @@ def test_a_flag_that_another_one_settles_is_answered_by_both() -> None:
     ("flag", "answer"),
     [
         ("--num-rollout", "works"),
-        ("--lambd", "unknown"),
+        ("--eval-min-new-tokens", "unknown"),
         ("--global-batch-size", "unknown"),
         ("--offload", "refused"),
         ("--utter-nonsense", "refused"),

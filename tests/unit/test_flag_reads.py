@@ -26,6 +26,7 @@ from tests.unit.flag_uses import read, told
 SHOWN: dict[Mode, str] = {"policy": "train_async", "supervised": "sft", "eval": "eval"}
 _LOSS = f"--loss-type custom_loss --custom-loss-function-path {__name__}:loss"
 _ROWS = "--env single-turn --prompt-data ROWS"
+_PPO = "--advantage-estimator ppo"
 _TEACHER = "--opd-type megatron --opd-teacher-load MODEL2"
 _OPD = f"--use-opd {_TEACHER}"
 #: What must be there for a flag to be read, by field, in one mode or in all.
@@ -58,6 +59,8 @@ BESIDE: dict[str | tuple[str, Mode], str] = {
     "algorithm_args": f"--advantage-estimator {__name__}:Doubled",
     "kl_coef": "--advantage-estimator reinforce_plus_plus --normalize-advantages",
     "gamma": "--advantage-estimator reinforce_plus_plus --normalize-advantages",
+    **dict.fromkeys(("lambd", "value_clip", "num_critic_only_steps"), _PPO),
+    **dict.fromkeys(("critic_load", "critic_lr", "critic_lr_warmup_iters"), _PPO),
     "use_unbiased_kl": "--use-kl-loss --kl-loss-coef 0.1",
     "overlong_max_length": "--overlong-buffer-length 10 --overlong-max-length 30",
     "overlong_buffer_length": "--overlong-max-length 40",
@@ -193,7 +196,7 @@ Asked = dict[Mode, set[str]]
 @pytest.fixture(scope="module")
 def asked(resolve: Resolve, free_tcp_port_factory: Callable[[], int]) -> Asked:
     lines: dict[Mode, tuple[str, ...]] = {
-        "policy": ("", "--use-kl-loss", _LOSS),
+        "policy": ("", "--use-kl-loss", _LOSS, _PPO),
         "supervised": ("--prompt-loss-weight 0.1",),
         "eval": ("",),
     }
@@ -294,6 +297,9 @@ UNMET: list[tuple[str, str]] = [
     ("opd_teacher_load", "--use-opd --opd-type sglang --rm-url http://127.0.0.1:1"),
     ("rm_url", ""),
     ("rm_url", _OPD),
+    ("critic_load", ""),
+    ("critic_lr", ""),
+    ("critic_lr_warmup_iters", ""),
     ("overlong_max_length", ""),
     ("overlong_penalty_factor", ""),
     ("calculate_per_token_loss", "--loss-length 64"),

@@ -86,6 +86,18 @@ class LearnerFlags(AsynchronyFlags, frozen=True, kw_only=True):
             holds="folder",
         ),
     ] = None
+    critic_load: Annotated[
+        str | None,
+        _trained(
+            "what the critic begins with, of the policy's architecture: a Hugging Face model, a "
+            "run, its checkpoints or one of them (its critic, else its policy), or a checkpoint of "
+            "Megatron's (default: as --load)",
+            modes=POLICY,
+            needs="critic",
+            on_resume=STATE,
+            holds="folder",
+        ),
+    ] = None
     ref_update_interval: Annotated[
         Count | None,
         _trained(

@@ -113,6 +113,22 @@ class ObjectiveFlags(LearnerFlags, frozen=True, kw_only=True):
         float, _flag("weight of the distance to the teacher", needs="opd", ge=0)
     ] = 1.0
     gamma: Annotated[float, _flag("discount of what later tokens earn", ge=0, le=1)] = 1.0
+    lambd: Annotated[
+        float,
+        _flag(
+            "weight of later errors of the critic in an advantage (GAE's lambda): 1, returns less "
+            "the value; 0, only what the next token changed",
+            ge=0,
+            le=1,
+        ),
+    ] = 1.0
+    value_clip: Annotated[
+        float,
+        _flag("how far a value may move from that at the start of the iteration", ge=0),
+    ] = 0.2
+    num_critic_only_steps: Annotated[
+        int, _flag("first iterations of a run in which the critic alone is trained", ge=0)
+    ] = 0
     disable_grpo_std_normalization: Annotated[
         bool,
         _flag(

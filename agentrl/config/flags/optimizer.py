@@ -3,12 +3,13 @@
 from functools import partial
 from typing import Annotated, Literal
 
-from agentrl.config.facts import FREE, TRAINS, Count, Fraction, flag
+from agentrl.config.facts import FREE, POLICY, TRAINS, Count, Fraction, NonNegative, flag
 from agentrl.config.flags.objective import ObjectiveFlags
 
 __all__ = ["OptimizerFlags"]
 
 _flag = partial(flag, group="optimizer", on_resume=FREE, modes=TRAINS)
+_critic = partial(flag, group="optimizer", on_resume=FREE, modes=POLICY, needs="critic")
 
 
 class OptimizerFlags(ObjectiveFlags, frozen=True, kw_only=True):
@@ -44,6 +45,12 @@ class OptimizerFlags(ObjectiveFlags, frozen=True, kw_only=True):
     lr_wsd_decay_iters: Annotated[
         Count | None, _flag("optimizer steps of that last part", needs="wsd")
     ] = None
+    critic_lr: Annotated[
+        NonNegative | None, _critic("learning rate of the critic (default: --lr)")
+    ] = None
+    critic_lr_warmup_iters: Annotated[
+        int, _critic("optimizer steps of the critic's linear warm-up", ge=0)
+    ] = 0
     weight_decay: Annotated[float, _flag("decoupled weight decay of matrices", ge=0)] = 0.01
     adam_beta1: Annotated[float, _flag("Adam beta1", ge=0, lt=1)] = 0.9
     adam_beta2: Annotated[float, _flag("Adam beta2", ge=0, lt=1)] = 0.999

@@ -7,16 +7,14 @@ the losses' gradients over ranks and micro-batches; nothing is averaged here.
 """
 
 import logging
-import math
 from collections.abc import Collection, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
-from megatron.core.distributed import finalize_model_grads
 from torch import Tensor
 
 from agentrl.algorithms.rows import LossFn, MicroBatch
@@ -28,35 +26,49 @@ from agentrl.config.first_weights import (
     wants_megatrons_optimizer,
 )
 from agentrl.config.megatron import MegatronSettings
+from agentrl.config.rates import with_critics_rate
 from agentrl.config.run import RunConfig
+from agentrl.config.stages import stages_of_a_rank
 from agentrl.config.torch_dist import Header, folder_of, read_header, state_in
 from agentrl.errors import ConfigError
 from agentrl.learner.agreement import by_source
 from agentrl.learner.backend import StepResult
 from agentrl.learner.beginning import root_of
 from agentrl.learner.checkpoints import Checkpoint, iterations, newest_valid
-from agentrl.learner.measures import Measures, joined
-from agentrl.learner.megatron import balance, checkpoint, compat, foreign, parallel, state
+from agentrl.learner.megatron import checkpoint, compat, foreign, parallel, state
 from agentrl.learner.megatron.determinism import set_deterministic
 from agentrl.learner.megatron.host_memory import keep_freed_memory
 from agentrl.learner.megatron.model import build_model, parameter_dtype, transformer_config
-from agentrl.learner.megatron.optimizer import Optimizer, wrap_model
-from agentrl.learner.megatron.passes import Layout, backward_pass, forward_pass
-from agentrl.learner.megatron.replay import Replay
+from agentrl.learner.megatron.optimizer import Optimizer
+from agentrl.learner.megatron.passes import Layout, forward_pass
+from agentrl.learner.megatron.trained import TrainedModel
+from agentrl.learner.megatron.value_head import HEAD
 from agentrl.learner.megatron.weights import Weights
 from agentrl.models.headers import check_header
 from agentrl.models.registry import open_model
-from agentrl.models.routes import routes_of
+from agentrl.models.routes import Routes, routes_of
 
 __all__ = ["MegatronBackend"]
 
 log = logging.getLogger(__name__)
 
 
+#: Which field says where a model beside the policy lies.
+_PLACES = {"reference": "ref_load", "teacher": "opd_teacher_load", "critic": "critic_load"}
+
+
+class _Built(NamedTuple):
+    """A model with its weights, megatron-core's configuration of it, and its weights by name."""
+
+    model: Any
+    config: Any
+    weights: Weights
+
+
 class MegatronBackend:
     """`TrainBackend` on megatron-core, on CPUs (gloo) and GPUs (NCCL) alike. `models`: those
-    beside the policy, by name (`Needs.models`), of the weights of `--ref-load` and
-    `--opd-teacher-load`.
+    beside the policy, by name (`Needs.models`), of the weights of `--ref-load`,
+    `--opd-teacher-load` and `--critic-load`.
 
     Raises ConfigError when `model_dir` or the Megatron settings cannot run, before any group
     exists, and EnvironmentSetupError when the other ranks do not come.
@@ -88,8 +100,6 @@ class MegatronBackend:
         self.columns: tuple[Column, ...] = () if self._routes is None else (self._routes.column,)
         self._described.architecture.check(self._settings)
         self._model_dir = model_dir
-        self._config = transformer_config(self._described.architecture, self._settings)
-        self._config.finalize_model_grads_func = _sum_gradients
         set_deterministic(self._settings.deterministic_mode)
         parallel.open_groups(
             self._settings,
@@ -98,7 +108,9 @@ class MegatronBackend:
             address=master_address,
             port=master_port,
             seed=cfg.seed,
-            stages_of_a_rank=self._config.virtual_pipeline_model_parallel_size or 1,
+            stages_of_a_rank=stages_of_a_rank(
+                self._described.architecture.num_layers, self._settings
+            ),
         )
         self.data_parallel_rank: int = parallel_state.get_data_parallel_rank()
         self.data_parallel_size: int = parallel_state.get_data_parallel_world_size()
@@ -134,40 +146,59 @@ class MegatronBackend:
         )
         is_restored = cfg.is_continued and bool(iterations(root_of(cfg)))
         first = None if is_restored or brings_optimizer(cfg) else cfg.load
-        places = {"reference": "ref_load", "teacher": "opd_teacher_load"}
         self._first_dir = (
             self._model_dir if first is None or not holds_model(first) else Path(first)
         )
-        model, self._weights = self._loaded_model(device, first)
-        frozen = {}
+        built = {"policy": self._loaded_model("policy", device, first)}
         for name in sorted(models):  # collective: in one order on all ranks
-            loaded, _ = self._loaded_model(device, getattr(cfg, places[name]))
-            frozen[name] = loaded.eval().requires_grad_(False)
-        self._model = wrap_model(model, self._config, self._settings)
-        self._stages = model
-        self._replays = [Replay(stage, self._routes) for stage in model]
-        self._models: dict[str, Any] = {"policy": self._model, **frozen}
+            place = getattr(cfg, _PLACES[name])
+            if name == "critic" and place is None and not is_restored:
+                place = cfg.load
+            built[name] = self._loaded_model(name, device, place)
+        self._weights = built["policy"].weights
+        self._trained = {"policy": self._to_train(built["policy"], cfg, total_steps, self._routes)}
+        if "critic" in built:
+            rated = with_critics_rate(cfg)
+            self._trained["critic"] = self._to_train(built["critic"], rated, total_steps, None)
+        self._frozen = {
+            name: one.model.eval().requires_grad_(False)
+            for name, one in built.items()
+            if name not in self._trained
+        }
         self._renewed = {
-            name: frozen[name]
-            for name in frozen.keys() & {"reference"}
+            name: self._frozen[name]
+            for name in self._frozen.keys() & {"reference"}
             if cfg.ref_update_interval is not None
         }
-        self._optimizer = Optimizer(cfg, self._settings, self._model, total_steps, device)
+        has_own_critic = "critic" in self._trained and cfg.critic_load is not None
+        self._kept = {"critic"} if has_own_critic else set()
         if first is not None and wants_megatrons_optimizer(cfg):
             self._take_optimizer(folder_of(Path(first)))
         log.info(
             "rank %d: %s with %d parameters on %s",
             dist.get_rank(),
             self._described.architecture.name,
-            sum(parameter.numel() for parameter in model.parameters()),
+            sum(parameter.numel() for parameter in self._trained["policy"].module.parameters()),
             device,
         )
 
-    def _loaded_model(self, device: torch.device, place: str | None) -> tuple[Any, Weights]:
-        """With the weights at `place`: a Hugging Face model, checkpoints of ours or of Megatron's;
-        None: those of the model's own directory."""
-        model = build_model(self._described.architecture, self._config, torch.device("cpu"))
-        weights = Weights(model, self._described)
+    def _to_train(
+        self, built: _Built, cfg: RunConfig, total_steps: int | None, routes: Routes | None
+    ) -> TrainedModel:
+        return TrainedModel(
+            cfg, self._settings, built.model, built.config, self._layout, total_steps, routes
+        )
+
+    def _loaded_model(self, name: str, device: torch.device, place: str | None) -> _Built:
+        """The model of that name with the weights at `place`: a Hugging Face model, checkpoints of
+        ours or of Megatron's; None: those of the model's own directory. A critic takes those of a
+        policy but for the output weights, or of our checkpoints the critic's."""
+        architecture = self._described.architecture
+        config = transformer_config(architecture, self._settings)
+        is_critic = name == "critic"
+        model = build_model(architecture, config, torch.device("cpu"), is_critic=is_critic)
+        without = HEAD if is_critic else ""
+        weights = Weights(model, self._described, without=without)
         if place is None or holds_model(place):
             directory = self._model_dir if place is None else Path(place)
             rules = self._described.is_passenger, self._described.family.stacks
@@ -176,13 +207,13 @@ class MegatronBackend:
         elif holds_megatron(place):
             folder = folder_of(Path(place))
             header = by_source(self, lambda: self._header(folder), Header)
-            foreign.load_weights(folder, header.tensors, model)
+            foreign.load_weights(folder, header.tensors, model, without)
         else:
             found = by_source(self, lambda: newest_valid(Path(place)), Checkpoint | None)
             if found is None:
                 raise ConfigError(f"there is no checkpoint at {place}")
-            state.load_weights(found.state, model)
-        return model.to(device), weights
+            state.load_weights(found.state, model, name if is_critic else "policy", without)
+        return _Built(model.to(device), config, weights)
 
     def _take_optimizer(self, folder: Path) -> None:
         def read() -> Header:
@@ -191,7 +222,8 @@ class MegatronBackend:
             return header
 
         header = by_source(self, read, Header)
-        foreign.load_optimizer(folder, header, self._stages, self._optimizer)
+        policy = self._trained["policy"]
+        foreign.load_optimizer(folder, header, policy.module, policy.optimizer)
 
     def _header(self, folder: Path) -> Header:
         header = read_header(folder)
@@ -200,14 +232,12 @@ class MegatronBackend:
 
     def run(self, model: str, micro_batches: Sequence[MicroBatch]) -> list[Tensor]:
         """See `TrainBackend.run`. ValueError for a model that was not asked for."""
-        if model not in self._models:
-            raise ValueError(f"there is no {model} model here, only {', '.join(self._models)}")
-        if model != "policy":
-            return forward_pass(self._models[model], micro_batches, self._layout)
-        for replay in self._replays:
-            replay.forget()
-        around = [replay.record for replay in self._replays]
-        return forward_pass(self._model, micro_batches, self._layout, around)
+        if model in self._trained:
+            return self._trained[model].run(micro_batches)
+        if model not in self._frozen:
+            there = ", ".join([*self._trained, *self._frozen])
+            raise ValueError(f"there is no {model} model here, only {there}")
+        return forward_pass(self._frozen[model], micro_batches, self._layout)
 
     def step(
         self,
@@ -217,30 +247,18 @@ class MegatronBackend:
         lr_scale: float = 1.0,
     ) -> StepResult:
         """See `TrainBackend.step`. ValueError for a model that is not trained."""
-        if model != "policy":
-            raise ValueError(f"the model {model} is not trained here, only policy")
-        self._optimizer.zero_grad()
-        lr = self._optimizer.next_lr() * lr_scale
-        coefficient = self._settings.moe_aux_loss_coeff
-        balance.divide_auxiliary_loss(self._config, coefficient, micro_batches)
-        biases = balance.correction_biases(self._model)
-        around = [replay.replay for replay in self._replays]
-        results = backward_pass(self._model, micro_batches, loss_fn, self._layout, around)
-        finite, metrics = _over_ranks(results)
-        skipped, grad_norm = self._optimizer.step(loss_is_finite=finite, lr_scale=lr_scale)
-        if skipped:
-            for bias, before in biases:
-                bias.copy_(before)
-        return StepResult(skipped=skipped, grad_norm=grad_norm, lr=lr, metrics=metrics)
+        if model not in self._trained:
+            trained = ", ".join(self._trained)
+            raise ValueError(f"the model {model} is not trained here, only {trained}")
+        return self._trained[model].step(micro_batches, loss_fn, lr_scale)
 
     def renew(self, model: str) -> None:
         """See `TrainBackend.renew`."""
-        self._finish_gathering()
-        self._models[model].load_state_dict(self._stages.state_dict())
+        self._frozen[model].load_state_dict(self._trained["policy"].module.state_dict())
 
     def hf_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """See `TrainBackend.hf_tensors`."""
-        self._finish_gathering()
+        self._trained["policy"].finish_gathering()
         return self._weights.export()
 
     def save_hf(self, directory: Path) -> None:
@@ -261,13 +279,11 @@ class MegatronBackend:
 
     def save_state(self, directory: Path) -> None:
         """See `TrainBackend.save_state`."""
-        self._finish_gathering()
-        state.save(directory, self._stages, self._optimizer, self._renewed)
+        state.save(directory, self._trained, self._renewed)
 
     def load_state(self, directory: Path) -> None:
         """See `TrainBackend.load_state`."""
-        self._finish_gathering()
-        state.load(directory, self._stages, self._optimizer, self._renewed)
+        state.load(directory, self._trained, self._renewed, self._kept)
 
     def broadcast_bytes(self, data: bytes | None) -> bytes:
         """See `TrainBackend.broadcast_bytes`."""
@@ -283,35 +299,15 @@ class MegatronBackend:
 
     def close(self) -> None:
         """Leave the process groups, and let go of the models; again does nothing."""
-        for name in (
-            "_model",
-            "_stages",
-            "_models",
-            "_renewed",
-            "_optimizer",
-            "_replays",
-            "_weights",
-        ):
+        for name in ("_trained", "_frozen", "_renewed", "_weights"):
             self.__dict__.pop(name, None)
         parallel.close_groups()
 
-    def _finish_gathering(self) -> None:
-        """With --overlap-param-gather the weights of other ranks come only with the next pass."""
-        if self._settings.overlap_param_gather:
-            for stage in self._model:
-                stage.start_param_sync(force_sync=True)
+    @property
+    def _model(self) -> Any:
+        """The policy's stages, each in megatron-core's DDP."""
+        return self._trained["policy"].wrapped
 
-
-def _sum_gradients(model: Any, _num_tokens: Any, **kwargs: Any) -> None:
-    """Reduce gradients as sums: without a token count megatron-core does not divide."""
-    finalize_model_grads(model, None, **kwargs)
-
-
-def _over_ranks(results: list[tuple[float, Measures]]) -> tuple[bool, Measures]:
-    """Whether every loss is finite, and the measures joined over micro-batches and replicas; equal
-    on all ranks, in the order of ranks."""
-    finite = all(math.isfinite(loss) for loss, _ in results)
-    counted = [measures for _, measures in results] if parallel.speaks_for_replica() else []
-    everyone = parallel.all_gather_msgpack([finite, counted])
-    batches = (measures for _, counted in everyone for measures in counted)
-    return all(rank_finite for rank_finite, _ in everyone), joined(batches)
+    @property
+    def _optimizer(self) -> Optimizer:
+        return self._trained["policy"].optimizer

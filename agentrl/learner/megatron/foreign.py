@@ -38,15 +38,18 @@ def content_of(index: Index) -> dict[str, Any]:
     return {"non_homogeneous_layers": any(map(_OF_ONE_LAYER.search, index))}
 
 
-def load_weights(folder: Path, index: Index, model: Any) -> None:
-    """Take the weights of `model` from `folder`, which holds `index`. Collective; raises
-    ConfigError, and DataError for a file that does not hold what the index says: then the weights
-    are neither the old nor the new ones."""
+def load_weights(folder: Path, index: Index, model: Any, without: str = "") -> None:
+    """Take the weights of `model` from `folder`, which holds `index`, but for those whose keys
+    begin with `without`. Collective; raises ConfigError, and DataError for a file that does not
+    hold what the index says: then the weights are neither the old nor the new ones."""
+    if without:
+        index = {key: whole for key, whole in index.items() if not key.startswith(without)}
     parts = placement.parts(model, content_of(index))
     wanted = [
         shard
         for parameter, made_of in parts.items()
         for shard in placement.shards(made_of, parameter.detach().view(-1), 0)
+        if not (without and shard.key.startswith(without))
     ]
 
     def look() -> list[str]:

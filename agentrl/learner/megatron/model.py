@@ -28,6 +28,7 @@ from agentrl.config.stages import stages_of_a_rank
 from agentrl.learner.megatron.head import put_head
 from agentrl.learner.megatron.norms import RMSNorm
 from agentrl.learner.megatron.rotary import scale_magnitude, set_frequencies
+from agentrl.learner.megatron.value_head import put_value_head
 from agentrl.models.architecture import Architecture
 
 __all__ = ["Stages", "build_model", "parameter_dtype", "transformer_config"]
@@ -121,15 +122,18 @@ class Stages(torch.nn.ModuleList):
         }
 
 
-def build_model(architecture: Architecture, config: Any, device: torch.device) -> Stages:
-    """This rank's GPTModels on `device`, with parameters not yet set."""
+def build_model(
+    architecture: Architecture, config: Any, device: torch.device, *, is_critic: bool = False
+) -> Stages:
+    """This rank's GPTModels on `device`, with parameters not yet set. A critic has, in place of the
+    output weights, a head that gives values, at 0."""
     number = config.virtual_pipeline_model_parallel_size
     indices = [None] if number is None else range(number)
-    stages = (_stage(architecture, config, index) for index in indices)
+    stages = (_stage(architecture, config, index, is_critic) for index in indices)
     return Stages(stages, architecture.vocab_size).to(device)
 
 
-def _stage(architecture: Architecture, config: Any, index: int | None) -> Any:
+def _stage(architecture: Architecture, config: Any, index: int | None, is_critic: bool) -> Any:
     number = config.virtual_pipeline_model_parallel_size
     is_first = parallel_state.is_pipeline_first_stage() and is_vp_first_stage(index, number)
     is_last = parallel_state.is_pipeline_last_stage() and is_vp_last_stage(index, number)
@@ -141,13 +145,16 @@ def _stage(architecture: Architecture, config: Any, index: int | None) -> Any:
         pre_process=is_first,
         post_process=is_last,
         parallel_output=True,
-        share_embeddings_and_output_weights=architecture.tied_embeddings,
+        share_embeddings_and_output_weights=architecture.tied_embeddings and not is_critic,
         position_embedding_type="rope",
         rotary_base=architecture.rotary_base,
         rotary_percent=architecture.rotary_percent,
         vp_stage=index,
     )
-    put_head(model)
+    if is_critic:
+        put_value_head(model, config)
+    else:
+        put_head(model)
     set_frequencies(model, architecture)
     return model
 

@@ -32,6 +32,7 @@ from agentrl.learner.megatron.head import weight_of_head
 from agentrl.learner.megatron.logprob import logprobs_and_entropy
 from agentrl.learner.megatron.parallel import gather_context
 from agentrl.learner.megatron.replay import FREE
+from agentrl.learner.megatron.value_head import has_value_head
 from agentrl.learner.megatron.zigzag import gathered_order, local_positions
 from agentrl.models.routes import Routes
 
@@ -93,10 +94,10 @@ def backward_pass(
     takes part with one token of no loss, which has no columns."""
 
     def finish(batch: _Input, hidden: Tensor, **_: Any) -> tuple[Tensor, Tensor, Any]:
-        logprobs_T, entropy_T = _score(model[-1], batch, hidden, layout)
+        out = _outputs(model[-1], batch, hidden, layout)
         if not batch.source.columns:
-            return (logprobs_T * 0.0).sum(), torch.zeros((), dtype=torch.int), {}
-        value, metrics = loss_fn(batch.source, Outputs(logprobs_T, entropy_T))
+            return (_made(out) * 0.0).sum(), torch.zeros((), dtype=torch.int), {}
+        value, metrics = loss_fn(batch.source, out)
         # The count of tokens is for megatron-core's own average, which is not taken here.
         return value, torch.zeros((), dtype=torch.int), (value.detach(), metrics)
 
@@ -126,14 +127,14 @@ def forward_pass(
     layout: Layout,
     around: Sequence[Around] | None = None,
 ) -> list[Tensor]:
-    """Log-probabilities of the labels, one float32 [T] on the host for each micro-batch, the same
-    on every rank of the model-parallel group."""
+    """Log-probabilities of the labels, or the values of a critic, one float32 [T] on the host for
+    each micro-batch, the same on every rank of the model-parallel group."""
     inputs = _in_step(micro_batches, len(model))
     if not inputs:
         return []
 
     def score(batch: _Input, hidden: Tensor, **_: Any) -> Tensor:
-        return _score(model[-1], batch, hidden, layout)[0]
+        return _made(_outputs(model[-1], batch, hidden, layout))
 
     found = _run(model, inputs, layout, score, around, forward_only=True)
     lengths = [len(batch.tokens_T) for batch in inputs]
@@ -179,6 +180,21 @@ def _run(
         collect_non_loss_data=forward_only,
     )
     return results
+
+
+def _made(out: Outputs) -> Tensor:
+    """What a forward pass is for."""
+    return out.logprobs_T if out.values_T is None else out.values_T
+
+
+def _outputs(model: Any, batch: _Input, last_1LX: Tensor, layout: Layout) -> Outputs:
+    """From what the last stage of a pipeline gave: hidden states, or values."""
+    if not has_value_head(model):
+        return Outputs(*_score(model, batch, last_1LX, layout))
+    values_L = last_1LX[0, :, 0]
+    if batch.order_T is None:
+        return Outputs.of_critic(values_L)
+    return Outputs.of_critic(gather_context(values_L)[batch.order_T])
 
 
 def _score(model: Any, batch: _Input, hidden_1LH: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:

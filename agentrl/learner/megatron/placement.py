@@ -20,6 +20,7 @@ from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTenso
 from torch import Tensor
 
 from agentrl.learner.megatron.boxes import cut
+from agentrl.learner.megatron.value_head import HEAD, has_value_head
 
 __all__ = ["CONTENT", "Shard", "parts", "shards"]
 
@@ -57,7 +58,9 @@ def parts(model: Any, content: Mapping[str, Any] = CONTENT) -> dict[Any, list[An
     for tensor, made_of in found.items():
         assert all(isinstance(part, ShardedTensor) for part in made_of)
         assert sum(prod(part.local_shape) for part in made_of) == tensor.numel()
-        if made_of[0].allow_shape_mismatch:  # so megatron-core marks rows of the vocabulary
+        is_of_values = made_of[0].key.startswith(HEAD) and has_value_head(model[-1])
+        # So megatron-core marks rows of the vocabulary, and whatever is called an output layer.
+        if made_of[0].allow_shape_mismatch and not is_of_values:
             _leave_padding_out(made_of[0], model.vocab_size)
     return found
 

@@ -4,7 +4,8 @@
     progress.json                      completed steps, their schedule, and their layout
     rng_RANK.msgpack                   random generators of a rank
 
-A model beside the policy that the run renews has its weights there too, behind its name.
+A model beside the policy that the run renews has its weights there too, behind its name; one that
+is trained beside it, weights and moments.
 
 In the layout that saved, the next step is bit-equal to the one that would have followed. In another
 one the same weights and moments are shared out anew, and each rank keeps the generators that it
@@ -12,10 +13,10 @@ was opened with. All ranks come here together, and all of them raise or none (`a
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import torch.distributed as dist
@@ -34,8 +35,18 @@ __all__ = ["load", "load_weights", "save", "together"]
 log = logging.getLogger(__name__)
 
 _PROGRESS = "progress.json"
-#: Models beside the policy that a run may renew.
-_RENEWED = ("reference",)
+_POLICY = "policy"
+#: Models beside the policy that a run may have in its state.
+_BESIDE = ("reference", "critic")
+
+
+class Trained(Protocol):
+    """A model with its optimizer."""
+
+    optimizer: Optimizer
+
+    @property
+    def module(self) -> Any: ...
 
 
 class Layout(msgspec.Struct, frozen=True):
@@ -50,21 +61,36 @@ class Layout(msgspec.Struct, frozen=True):
     stages_of_a_rank: int = 1
 
 
+class Steps(msgspec.Struct, frozen=True):
+    """Optimizer steps taken, and how many of them before the schedule began."""
+
+    completed_steps: int
+    schedule_start: int
+
+
 class Progress(msgspec.Struct, frozen=True):
-    """Optimizer steps taken, how many of them before the schedule began, and whose schedule it is;
-    None: of the run that loads it, as earlier programs did not say."""
+    """The policy's steps, and whose schedule it is; None: of the run that loads it, as earlier
+    programs did not say. `others`: the steps of models that are trained beside the policy."""
 
     completed_steps: int
     layout: Layout
     schedule_start: int = 0
     run_id: str | None = None
+    others: dict[str, Steps] = {}
+
+    def steps_of(self, name: str) -> Steps:
+        """Of the model of that name."""
+        if name == _POLICY:
+            return Steps(self.completed_steps, self.schedule_start)
+        return self.others[name]
 
 
 def save(
-    directory: Path, model: Any, optimizer: Optimizer, renewed: Mapping[str, Any] | None = None
+    directory: Path, trained: Mapping[str, Trained], renewed: Mapping[str, Any] | None = None
 ) -> None:
     """Write the state into `directory`, which is there and empty. Collective; durable on return.
-    `renewed`: models beside the policy whose weights the run changes, by name."""
+    By name: `trained` are the policy and what is trained beside it, `renewed` models beside the
+    policy whose weights the run changes."""
     rank = dist.get_rank()
 
     def write() -> shards.Index:
@@ -74,56 +100,64 @@ def save(
                 " that all of them share"
             )
         disk.write_file(_rng_file(directory, rank), msgspec.msgpack.encode(rng.capture()))
-        return shards.write(
-            directory, rank, chain(_shards(model, optimizer), _weights_of(renewed or {}))
-        )
+        return shards.write(directory, rank, chain(_of_all(trained), _weights_of(renewed or {})))
 
     parts = together(write)
 
     def describe() -> None:
         if rank == 0:
             shards.write_index(directory, msgspec.convert(parts, list[shards.Index]))
-            progress = Progress(
-                optimizer.completed_steps, _layout(), optimizer.schedule_start, optimizer.run_id
-            )
-            disk.write_file(directory / _PROGRESS, msgspec.json.encode(progress))
+            disk.write_file(directory / _PROGRESS, msgspec.json.encode(_progress_of(trained)))
 
     together(describe)
 
 
 def load(
-    directory: Path, model: Any, optimizer: Optimizer, renewed: Mapping[str, Any] | None = None
+    directory: Path,
+    trained: Mapping[str, Trained],
+    renewed: Mapping[str, Any] | None = None,
+    kept: Container[str] = (),
 ) -> None:
     """Take the state from `directory`. Collective. Of another run it is weights and moments: the
-    schedule begins anew, and models that are `renewed` stay as they are.
+    schedule begins anew, and models that are `renewed`, or whose names are in `kept`, stay as they
+    are. So does a model beside the policy of which `directory` holds nothing.
 
     Raises ConfigError, with nothing changed, when model or types are not those of the checkpoint.
     After any other error the weights are neither the old nor the new ones.
     """
-    wanted = list(_shards(model, optimizer))
+    run_id = trained[_POLICY].optimizer.run_id
+    wanted: list[Shard] = []
+    taken: dict[str, Trained] = {}
     index: shards.Index = {}
 
     def look() -> list[str]:
         index.update(read_index(directory))
-        if is_ours(_progress(directory)):
-            kept = {n: one for n, one in (renewed or {}).items() if _holds(index, n)}
-            wanted.extend(_weights_of(kept))
+        is_own = is_ours(_progress(directory))
+        there = {name for name in trained if name == _POLICY or _holds(index, name)}
+        there -= set() if is_own else {name for name in trained if name in kept}
+        taken.update({name: one for name, one in trained.items() if name in there})
+        wanted.extend(_of_all(taken))
+        if is_own:
+            again = {n: one for n, one in (renewed or {}).items() if _holds(index, n)}
+            wanted.extend(_weights_of(again))
         shards.require(directory, index, wanted)
         return sorted({shard.key for shard in wanted})
 
     def is_ours(progress: Progress) -> bool:
-        return progress.run_id in (None, optimizer.run_id)
+        return progress.run_id in (None, run_id)
 
     def take() -> None:
         shards.read(directory, index, wanted)
         progress = _progress(directory)
-        start = progress.schedule_start if is_ours(progress) else progress.completed_steps
-        optimizer.resume(progress.completed_steps, start)
+        for name, one in taken.items():
+            done = progress.steps_of(name)
+            start = done.schedule_start if is_ours(progress) else done.completed_steps
+            one.optimizer.resume(done.completed_steps, start)
         _restore_generators(directory, progress.layout)
 
     known = set(chain.from_iterable(together(look)))
-    renewable = {key for key in index if key.startswith(tuple(f"{name}." for name in _RENEWED))}
-    if unknown := sorted(index.keys() - known - renewable):
+    beside = {key for key in index if key.startswith(tuple(f"{name}." for name in _BESIDE))}
+    if unknown := sorted(index.keys() - known - beside):
         raise ConfigError(
             f"{directory} is of another model: it has {len(unknown)} tensors that the run does not"
             f" know, such as {unknown[0]}"
@@ -131,12 +165,17 @@ def load(
     together(take)
 
 
-def load_weights(directory: Path, model: Any) -> None:
-    """Take the weights alone from `directory`. Collective; raises as `load`."""
+def load_weights(directory: Path, model: Any, name: str = _POLICY, without: str = "") -> None:
+    """Take the weights alone from `directory`: of the model of that name where it is there, else of
+    the policy, but for those whose keys begin with `without`. Collective; raises as `load`."""
 
     def take() -> None:
         index = read_index(directory)
-        wanted = list(_weights(model))
+        if name != _POLICY and _holds(index, name):
+            wanted = list(_weights(model, f"{name}."))
+        else:
+            every = _weights(model)
+            wanted = [s for s in every if not (without and s.key.startswith(without))]
         shards.require(directory, index, wanted)
         shards.read(directory, index, wanted)
 
@@ -159,9 +198,15 @@ def _holds(index: shards.Index, name: str) -> bool:
     return any(key.startswith(f"{name}.") for key in index)
 
 
-def _shards(model: Any, optimizer: Optimizer) -> Iterator[Shard]:
-    """All that this rank holds: weights, then what the optimizer keeps for them."""
-    yield from _weights(model)
+def _of_all(trained: Mapping[str, Trained]) -> Iterator[Shard]:
+    """All that this rank holds of models that are trained."""
+    for name, one in trained.items():
+        yield from _shards(one.module, one.optimizer, "" if name == _POLICY else f"{name}.")
+
+
+def _shards(model: Any, optimizer: Optimizer, prefix: str) -> Iterator[Shard]:
+    """All that this rank holds of a model: weights, then what the optimizer keeps for them."""
+    yield from _weights(model, prefix)
     parts = placement.parts(model)
     for held in optimizer.held():
         for name, memory in held.tensors.items():
@@ -169,7 +214,7 @@ def _shards(model: Any, optimizer: Optimizer) -> Iterator[Shard]:
                 parts[held.parameter],
                 memory,
                 held.start,
-                prefix=f"optimizer.state.{name}.",
+                prefix=f"{prefix}optimizer.state.{name}.",
                 is_cut=held.is_cut,
             )
 
@@ -205,6 +250,18 @@ def together(action: Callable[[], Any]) -> list[Any]:
         if failure is not None:
             raise retold(rank, msgspec.convert(failure, Failure))
     return [each for _, each in everyone]
+
+
+def _progress_of(trained: Mapping[str, Trained]) -> Progress:
+    optimizer = trained[_POLICY].optimizer
+    others = {name: one.optimizer for name, one in trained.items() if name != _POLICY}
+    return Progress(
+        optimizer.completed_steps,
+        _layout(),
+        optimizer.schedule_start,
+        optimizer.run_id,
+        {name: Steps(each.completed_steps, each.schedule_start) for name, each in others.items()},
+    )
 
 
 def _progress(directory: Path) -> Progress:

@@ -54,12 +54,13 @@ class _Whole(NamedTuple):
 
 class Weights:
     """The weights of `built`, this rank's share of `model`. Made once, for its parameters keep
-    their identity; collective.
+    their identity; collective. `without`: how megatron-core's names begin of those that are left
+    out, as no Hugging Face model has them.
 
     Raises ConfigError for a tensor of which the family says nothing, or something impossible.
     """
 
-    def __init__(self, built: Any, model: Model) -> None:
+    def __init__(self, built: Any, model: Model, *, without: str = "") -> None:
         self._model = model
         self._any = next(built.parameters())
         held = _held(built)
@@ -79,6 +80,8 @@ class Weights:
         for key, (shape, dtype, is_expert, _) in {
             k: v for each in everyone for k, v in each.items()
         }.items():
+            if without and key.startswith(without):
+                continue
             named = model.family.named(key)
             if named is None:
                 raise ConfigError(

@@ -1,0 +1,92 @@
+"""The flags of a critic: what contradicts them is told before anything starts."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from agentrl.cli.train import main
+from agentrl.config.presets import DEFAULT, PRESETS
+from agentrl.config.resolve import Resolved, parse
+from agentrl.config.validate import validate
+from agentrl.errors import ConfigError
+
+PPO = ("--advantage-estimator", "ppo")
+MODEL = Path(PRESETS[DEFAULT].values["hf_checkpoint"])
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def resolved(*argv: str) -> Resolved:
+    return parse(["--preset", DEFAULT, "--device", "cpu", *argv], "train_async")
+
+
+def refused(*argv: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        resolved(*argv)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("flag", ["--critic-load", "--critic-lr", "--critic-lr-warmup-iters"])
+def test_a_flag_of_the_critic_without_one_is_refused(flag: str) -> None:
+    assert f"{flag}: there is no critic without --advantage-estimator ppo" in refused(flag, "1")
+
+
+def test_ppo_does_not_imitate() -> None:
+    argv = ["--hf-checkpoint", str(MODEL), "--prompt-data", "rows.jsonl", "--device", "cpu"]
+    Path("rows.jsonl").write_text("{}\n")
+    with pytest.raises(ConfigError, match="--advantage-estimator: --loss-type sft_loss imitates"):
+        parse([*argv, "--loss-type", "sft_loss", *PPO], "train_async")
+
+
+def test_a_critic_is_not_trained_alone_for_longer_than_the_run() -> None:
+    run = (*PPO, "--num-rollout", "8", "--num-critic-only-steps")
+    assert "9 is more than the --num-rollout 8 iterations" in refused(*run, "9")
+    found = resolved(*run, "8")
+    notes = validate(found.config, found.said)
+    assert any("is the whole run" in note for note in notes)
+    assert not any("is the whole run" in note for note in validate(resolved(*run, "7").config))
+
+
+def test_a_critic_needs_returns() -> None:
+    told = refused(*PPO, "--custom-advantage-function-path", "mine:advantages")
+    assert "it gives advantages and no returns" in told
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--critic-lr 1e-5 --lr-decay-style cosine --min-lr 1e-4 --lr 1e-3", "above --critic-lr"),
+        ("--lr-warmup-fraction 0.1 --lr-warmup-iters 0 --critic-lr-warmup-iters 5", "give one"),
+        ("--lr-decay-style cosine --num-rollout 4 --critic-lr-warmup-iters 99", "leaves no steps"),
+        ("--critic-load nowhere", "there is no folder"),
+        ("--critic-num-nodes 2", "--actor-num-nodes is 1; make it 1, or leave it out"),
+        ("--critic-num-gpus-per-node 8", "--actor-num-gpus-per-node is 1; make it 1"),
+    ],
+)
+def test_what_a_critic_cannot_have_is_told(flags: str, words: str) -> None:
+    assert words in refused(*PPO, *flags.split())
+
+
+def test_a_critic_in_the_ranks_of_the_policy_is_noted() -> None:
+    sizes = ("--critic-num-nodes", "1", "--critic-num-gpus-per-node", "1")
+    notes = "\n".join(resolved(*PPO, *sizes, "--critic-save", "x").notes)
+    assert "--critic-num-nodes 1: already so: the critic is in the ranks" in notes
+    assert "every checkpoint of --save has the critic" in notes
+
+
+def test_a_critic_of_another_architecture_is_told_by_a_dry_run(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(MODEL, here / "critic")
+    config = json.loads((here / "critic" / "config.json").read_text())
+    (here / "critic" / "config.json").write_text(json.dumps(config | {"vocab_size": 7}))
+    load = ("--critic-load", "critic", "--dry-run")
+    assert main(["--preset", DEFAULT, *PPO, *load], "train_async") == 2
+    told = capsys.readouterr().err
+    assert f"--critic-load {here}/critic is another model than --hf-checkpoint" in told
