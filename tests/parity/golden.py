@@ -19,6 +19,7 @@ import random
 import sys
 from array import array
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from torch import Tensor
 
 from agentrl.algorithms.load import load_algorithm
 from agentrl.algorithms.rows import LossFn, MicroBatch, Outputs
-from agentrl.columns import COLUMNS, Column
+from agentrl.columns import COLUMNS, TEACHER_LOGPROBS, Column
 from agentrl.config.run import RunConfig
 from agentrl.learner.backend import StepResult
 from agentrl.learner.iteration import train_lease
@@ -105,9 +106,14 @@ class Batch:
         self.header = LeaseHeader(number=LEASE, groups=groups)
 
     def fetch(self, rows: Sequence[TrajectoryRow], optional: Sequence[Column]) -> list[Trajectory]:
-        """The trajectories of `rows`, which have no optional column."""
-        del optional
-        return [self.rows[row.payload.offset] for row in rows]
+        """The trajectories of `rows`. Of optional columns they have the teacher's alone."""
+        found = [self.rows[row.payload.offset] for row in rows]
+        if TEACHER_LOGPROBS not in optional:
+            return found
+        return [
+            replace(one, optional={TEACHER_LOGPROBS: np.full(len(one.tokens_L), -1.5, "<f4")})
+            for one in found
+        ]
 
     def _group(self, mint: int) -> GroupRows:
         done = self._random.randint(2, 4)  # of four: the others failed
