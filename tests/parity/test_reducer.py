@@ -46,8 +46,8 @@ BROKEN = {
 
 def config(path: Path, text: str, **flags: Any) -> RunConfig:
     path.write_text(text)
+    flags = {"custom_pg_loss_reducer_function_path": f"{path}:mine"} | flags
     return RunConfig(
-        custom_pg_loss_reducer_function_path=f"{path}:mine",
         num_steps_per_rollout=2,
         max_tokens_per_gpu=160,
         max_staleness=BOUND,
@@ -65,9 +65,8 @@ def weight_of(text: str, seq: papers.Seq) -> float:
 def test_a_reducer_says_what_each_token_weighs(text: str, per_token: bool, tmp_path: Path) -> None:
     """And a step divides by its episodes, or by its sampled tokens; the entropy is as without."""
     flags = {"calculate_per_token_loss": per_token}
-    cfg = config(tmp_path / "mine.py", text, **flags)
-    assert cfg.custom_pg_loss_reducer_function_path is not None
-    assert load_algorithm(replace(cfg, custom_pg_loss_reducer_function_path=None)).reducer is None
+    file = tmp_path / "mine.py"
+    cfg = config(file, text, custom_pg_loss_reducer_function_path=f"{file}:mine", **flags)
     batch, backend = Batch(1), Watched(1)
     train_lease(batch.header, load_algorithm(cfg), backend, lineage(), batch.fetch)
     for step in range(2):
