@@ -14,9 +14,10 @@ from agentrl.errors import ConfigError
 from agentrl.hub import advice
 from agentrl.paths import kind_of
 
-__all__ = ["CONFIG", "decoder_config", "quantization", "read_config"]
+__all__ = ["CONFIG", "TOKENIZER", "decoder_config", "quantization", "read_config"]
 
 CONFIG = "config.json"
+TOKENIZER = "tokenizer.json"
 
 
 def read_config(directory: Path) -> dict[str, Any]:

@@ -268,8 +268,10 @@ def _load_module(name: str, attribute: str) -> ModuleType:
     except (Exception, SystemExit) as error:
         file = Path(name.replace(".", "/") + ".py")
         is_lacking = isinstance(error, ModuleNotFoundError) and name.startswith(str(error.name))
-        meant = f"; did you mean '{file}{attribute}'?" if is_lacking and file.is_file() else ""
-        raise ConfigError(_import_failed(name, error) + meant) from error
+        advice = f"; put its folder on PYTHONPATH, or name the file (path/to/{file.name})"
+        if file.is_file():
+            advice = f"; did you mean '{file}{attribute}'?"
+        raise ConfigError(_import_failed(name, error) + advice * is_lacking) from error
 
 
 def _import_failed(what: str, error: BaseException) -> str:

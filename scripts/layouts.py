@@ -4,7 +4,8 @@ families it was compared on, and the worst difference that was measured.
 The cases are those of `tests/parity/test_megatron_ranks.py`, and what is measured is what its tests
 assert on; nothing is typed. A case is one model on two or four real processes.
 
-    python -m scripts.layouts    play all cases and write the page
+    python -m scripts.layouts          play all cases and write the page
+    python -m scripts.layouts --new    play those of rows that the page lacks, and keep its others
 """
 
 import os
@@ -12,7 +13,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
@@ -26,10 +27,12 @@ MEASURING = {
     "weights": "test_many_ranks_take_the_same_steps_as_one",
     "logprobs": "test_the_ranks_of_a_replica_see_the_logprobs_of_one_process",
 }
+#: Cases of each family on two ranks begin so.
+ON_TWO_RANKS = ("tp2", "pp2", "ep2")
 #: A measured difference.
 NUMBER = r"\d\.\de[+-]\d\d"
 #: Cases whose ranks share one start.
-TOGETHER = 10
+TOGETHER = 4
 
 #: Settings in the order and the words of the page; `{}` is the value.
 WORDS = {
@@ -41,6 +44,8 @@ WORDS = {
     "account_for_embedding_in_pipeline_split": "embedding as a layer",
     "account_for_loss_in_pipeline_split": "loss as a layer",
     "pipeline_model_parallel_layout": "stages `{}`",
+    "num_virtual_stages_per_pipeline_rank": "{} stages on each rank",
+    "num_layers_per_virtual_pipeline_stage": "interleaved stages of {} layer",
     "context_parallel_size": "CP{}",
     "expert_model_parallel_size": "EP{}",
     "expert_tensor_parallel_size": "ETP{}",
@@ -68,8 +73,8 @@ of one expert. SP: sequence parallelism. What these leave of the ranks are repli
 TAIL = """\
 ## What there is none of
 
-- Interleaved pipelines (`--num-layers-per-virtual-pipeline-stage`) are refused: each rank holds
-  one stage.
+- Interleaved pipelines take micro-batches in groups of the pipeline's size, and recompute nothing
+  of a group in part (`--microbatch-group-size-per-virtual-pipeline-stage` is refused).
 - Context-parallel ranks gather keys and values (`--cp-comm-type all_gather`). The other ways are
   Transformer Engine's, and are refused.
 - Experts and tensor parallelism together need `--sequence-parallel`, and tokens go to experts by
@@ -115,10 +120,10 @@ def words_of(settings: dict[str, Any]) -> str:
     return ", ".join(told).replace("|", r"\|") or "replicas"
 
 
-def measure() -> Measured:
-    """By case what its tests recorded; every case is played."""
+def measure(played: Collection[str] = tuple(CASES)) -> Measured:
+    """By case what its tests recorded."""
     measured: Measured = {case: {} for case in CASES}
-    for cases in _starts():
+    for cases in _starts(played):
         with tempfile.TemporaryDirectory() as folder:
             report = Path(folder) / "report.xml"
             names = [f"{CASES_FILE}::{t}[{case}]" for t in MEASURING.values() for case in cases]
@@ -133,9 +138,27 @@ def measure() -> Measured:
     return measured
 
 
-def _starts() -> Iterator[list[str]]:
+def measured_before(text: str) -> Measured:
+    """By case what a page says of it, as far as its rows are those that would be written now: the
+    worst of a row for each of its cases, but what the page says of a family alone."""
+    lines = {without_numbers(line): re.findall(NUMBER, line) for line in text.splitlines()}
+    found: Measured = {}
+    for row in rows():
+        zero = {case: dict.fromkeys(MEASURING, 0.0) for case in row.cases}
+        if numbers := lines.get(without_numbers(_line(row, zero))):
+            worst = dict(zip(MEASURING, map(float, numbers), strict=True))
+            found |= {case: dict(worst) for case in row.cases}
+    for line in text.splitlines():
+        cells = [cell.strip(" `") for cell in line.strip("|").split("|")]
+        for name, cell in zip(ON_TWO_RANKS, cells[1:], strict=False):
+            if re.fullmatch(NUMBER, cell) and (case := f"{name}-{cells[0]}") in found:
+                found[case]["weights"] = float(cell)
+    return found
+
+
+def _starts(played: Collection[str]) -> Iterator[list[str]]:
     for size in sorted({ranks for ranks, _, _ in CASES.values()}):
-        cases = [case for case, (ranks, _, _) in CASES.items() if ranks == size]
+        cases = [case for case, (ranks, _, _) in CASES.items() if ranks == size and case in played]
         for first in range(0, len(cases), TOGETHER):
             yield cases[first : first + TOGETHER]
 
@@ -147,10 +170,7 @@ def page(measured: Measured) -> str:
         "| ranks | layout | families | weights | log-probs |",
         "| --- | --- | --- | --- | --- |",
     ]
-    for row in rows():
-        names = ", ".join(f"`{name}`" for name in row.families)
-        worst = " | ".join(_worst(measured, row.cases, what) for what in MEASURING)
-        lines.append(f"| {row.ranks} | {row.layout} | {names} | {worst} |")
+    lines += [_line(row, measured) for row in rows()]
     lines += ["", "## Family by family", "", "The worst difference of a weight, on two ranks.", ""]
     lines += ["| family | TP2 | PP2 | EP2 | layouts in all |", "| --- | --- | --- | --- | --- |"]
     for family in sorted({name for row in rows() for name in row.families}):
@@ -158,10 +178,16 @@ def page(measured: Measured) -> str:
     return "\n".join([*lines, "", TAIL])
 
 
+def _line(row: Row, measured: Measured) -> str:
+    names = ", ".join(f"`{name}`" for name in row.families)
+    worst = " | ".join(_worst(measured, row.cases, what) for what in MEASURING)
+    return f"| {row.ranks} | {row.layout} | {names} | {worst} |"
+
+
 def _of_family(family: str, measured: Measured) -> str:
     own = [case for case, (_, model, _) in CASES.items() if family_of(model) == family]
     cells = [f"`{family}`"]
-    for name in ("tp2", "pp2", "ep2"):
+    for name in ON_TWO_RANKS:
         has = name != "ep2" or family in WITH_EXPERTS
         cells.append(_worst(measured, [f"{name}-{family}"], "weights") if has else "no experts")
     return f"| {' | '.join([*cells, str(len({layout_of(case) for case in own}))])} |"
@@ -177,7 +203,8 @@ def without_numbers(text: str) -> str:
 
 
 def main() -> int:
-    PAGE.write_text(page(measure()))
+    known = measured_before(PAGE.read_text()) if "--new" in sys.argv[1:] else {}
+    PAGE.write_text(page(measure(CASES.keys() - known.keys()) | known))
     print(f"{PAGE.relative_to(ROOT)}: {len(rows())} layouts, {len(CASES)} cases")
     return 0
 

@@ -59,7 +59,7 @@ class Episode:
         self._reward = 0.0
         self._turn_rewards: list[float] = []
         self.reason = StopReason.ERROR
-        self._offers_tools = self._reports_answer = False
+        self._offers_tools = self._reports_answer = self._shows_reasoning = False
         self._last_text = ""
         self.final_text: str | None = None
 
@@ -99,6 +99,7 @@ class Episode:
         the last."""
         save = self._attempt.save if env.can_be_saved else None
         self._reports_answer = env.scores_groups
+        self._shows_reasoning = env.groups_show_reasoning
         if env.tools:
             self._offers_tools = True
             self._metrics.setdefault("tool_use", 0.0)
@@ -142,7 +143,7 @@ class Episode:
             index,
             parsed.reasoning,
         )
-        self._last_text = turn.text
+        self._last_text = turn.response if self._shows_reasoning else turn.text
         if self._offers_tools and (turn.tool_calls or turn.parse_error is not None):
             self._metrics["tool_use"] = 1.0
         if not self._budget.take_calls(len(turn.tool_calls)):

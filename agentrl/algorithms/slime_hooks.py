@@ -15,7 +15,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeGuard
 
+from agentrl.algorithms.penalties import teacher_column
 from agentrl.algorithms.rows import MicroBatch, Row, Trained
+from agentrl.config.args import Args
 from agentrl.config.run import RunConfig
 from agentrl.errors import HookError
 from agentrl.types import GroupRows
@@ -24,30 +26,21 @@ from agentrl.user_code import place_in
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["CORRECTION_KEYWORDS", "Args", "Sample", "advantages", "correction", "post_process"]
+__all__ = [
+    "CORRECTION_KEYWORDS",
+    "Args",
+    "Sample",
+    "advantages",
+    "correction",
+    "post_process",
+    "response",
+]
 
 #: What a correction is called with beside `args`.
 CORRECTION_KEYWORDS = (
     *("pg_loss", "train_log_probs", "rollout_log_probs", "loss_masks"),
     *("total_lengths", "response_lengths"),
 )
-
-
-class Args:
-    """The flags of a run as attributes, by the names that slime keeps them under."""
-
-    def __init__(self, cfg: RunConfig) -> None:
-        self._cfg = cfg
-
-    def __getattr__(self, name: str) -> Any:
-        if name in RunConfig.__struct_fields__:
-            return getattr(self._cfg, name)
-        if (switch := f"disable_{name}") in RunConfig.__struct_fields__:
-            return not getattr(self._cfg, switch)
-        raise AttributeError(
-            f"args has no {name!r}: it holds the flags of this run, and there is no such flag; "
-            "write the value into your file"
-        )
 
 
 class Sample:
@@ -120,8 +113,8 @@ def advantages(function: Callable[..., Any]) -> Callable[..., Any]:
     def by_row(cfg: RunConfig, rows: Sequence[Row]) -> list[Any]:
         import numpy as np
 
-        spans = [_response(row) for row in rows]
-        data = _rollout_data(rows, spans)
+        spans = [response(row) for row in rows]
+        data = _rollout_data(cfg, rows, spans)
         function(Args(cfg), data)
         found = data.get("advantages")
         wanted = [(span.stop - span.start,) for span in spans]
@@ -138,13 +131,13 @@ def advantages(function: Callable[..., Any]) -> Callable[..., Any]:
     return by_row
 
 
-def _response(row: Row) -> slice:
+def response(row: Row) -> slice:
     """The places of its response, under their labels."""
     sampled = row.columns["sampled"].nonzero()[0]
     return slice(int(sampled[0]) if len(sampled) else len(row.tokens_L) - 1, len(row.tokens_L) - 1)
 
 
-def _rollout_data(rows: Sequence[Row], spans: Sequence[slice]) -> dict[str, Any]:
+def _rollout_data(cfg: RunConfig, rows: Sequence[Row], spans: Sequence[slice]) -> dict[str, Any]:
     """What is known of the rows of a replica, one entry of each list for each of them."""
     import torch
 
@@ -165,7 +158,8 @@ def _rollout_data(rows: Sequence[Row], spans: Sequence[slice]) -> dict[str, Any]
         "log_probs": cut("prox" if "prox" in columns else "mu"),
         "rollout_log_probs": cut("mu"),
     }
-    for ours, theirs in (("reference", "ref_log_probs"), ("teacher", "teacher_log_probs")):
+    models = {"reference": "ref_log_probs", teacher_column(cfg): "teacher_log_probs"}
+    for ours, theirs in models.items():
         if ours in columns:
             data[theirs] = cut(ours)
     return data

@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from agentrl.config.command_line import Program, help_page
 from agentrl.config.device import Device
 from agentrl.config.fields import own_fields
@@ -18,7 +20,7 @@ from agentrl.config.resolve import Resolved, read
 from agentrl.config.run import RunConfig
 from agentrl.config.validate import validate
 from agentrl.errors import AgentRLError, ConfigError
-from agentrl.model_dir import CONFIG
+from agentrl.model_dir import CONFIG, TOKENIZER
 from agentrl.paths import kind_of
 from agentrl.visible import visible
 
@@ -51,9 +53,7 @@ def run(argv: list[str], program: Program) -> int:
     )
     if found.dry_run:
         return _dry_run(found, *light)
-    with beside(found.refused):
-        notes = gather(*light)
-    _say(found.notes + notes)
+    _say(found.notes + _light_notes(found, *light))
     _check_algorithm(config, found.said)
     if config.ray_address is None:
         from agentrl.cluster.own_ray import import_ray
@@ -66,13 +66,33 @@ def run(argv: list[str], program: Program) -> int:
     return launch(config, origin)
 
 
-def _dry_run(found: Resolved, *light: Callable[[], list[str] | None]) -> int:
-    """Look at everything, tell all that is wrong at once, and say what would be started."""
+_Check = Callable[[], list[str] | None]
+
+
+def _light_notes(found: Resolved, *light: _Check) -> list[str]:
+    """The notes of the checks that take no time. Where they refuse something, the others are made
+    too: there is no hurry any more, and all that is wrong is told at once."""
+    try:
+        with beside(found.refused):
+            return gather(*light)
+    except AgentRLError:
+        if not _is_default(found.config):
+            _all_notes(found, *light)
+        raise
+
+
+def _all_notes(found: Resolved, *light: _Check) -> list[str]:
+    """Look at everything. Raises with all that is wrong."""
     with beside(found.refused):
         tried = partial(_check_algorithm, said=found.said)
-        others = (tried, _check_rooms, _check_remains)
-        notes = gather(*light, *(partial(check, found.config) for check in others))
-    _say(found.notes + notes)
+        rooms = partial(_check_rooms, dry_run=found.dry_run)
+        others = (tried, rooms, _check_remains)
+        return gather(*light, *(partial(check, found.config) for check in others))
+
+
+def _dry_run(found: Resolved, *light: _Check) -> int:
+    """Look at everything, and say what would be started."""
+    _say(found.notes + _all_notes(found, *light))
     from agentrl.config.plan import describe
 
     sys.stdout.write(describe(found.config))
@@ -115,24 +135,34 @@ def _is_default(config: RunConfig) -> bool:
         for name, field in own_fields().items()
         if field.fact.holds in ("rows", "code", "file", "model") or field.kind in ("json", "list")
     ]
-    looked_at += ["load", "ref_load", "opd_teacher_load"]
+    looked_at += ["load", "ref_load", "opd_teacher_load", "rm_url"]
     return all(getattr(config, n) == getattr(shipped, n) for n in (*looked_at, *FAMILIES))
 
 
-def _check_rooms(config: RunConfig) -> list[str]:
+def _check_rooms(config: RunConfig, *, dry_run: bool = False) -> list[str]:
     """What only the rooms can judge: the Env and its tasks, the filter's name, the model, refused
     flags, Megatron's layout. Returns notes for the user.
 
     Raises ConfigError, and DataError for a malformed row. Costs some seconds of imports, which the
     default job need not wait for.
     """
+    from agentrl.cli.teacher import check_teacher
     from agentrl.envs.check.preflight import preflight
     from agentrl.envs.check.prompts import check_prompts
 
     checks = [preflight, _check_filter]
     if kind_of(Path(str(config.hf_checkpoint), CONFIG)) == "a file":  # else that is told already
-        checks += [_check_chat_format, _check_model, _check_commands, check_prompts]
+        checks += [_check_model, _check_commands, check_teacher]
+        tokenizer = kind_of(Path(str(config.hf_checkpoint), TOKENIZER))
+        has_one = not dry_run or tokenizer != "nothing"
+        checks += [_check_chat_format, check_prompts] if has_one else [_no_tokenizer]
     return gather(*(partial(check, config) for check in checks))
+
+
+def _no_tokenizer(config: RunConfig) -> list[str]:
+    """A dry run goes by config.json alone, and says what it could not look at."""
+    lacks = f"--hf-checkpoint {config.hf_checkpoint} has no {TOKENIZER}"
+    return [f"{lacks}: chat format and prompts not checked, and a run needs it"]
 
 
 def _check_filter(config: RunConfig) -> None:
@@ -145,7 +175,7 @@ def _check_chat_format(config: RunConfig) -> list[str]:
     from agentrl.envs.chat_formats import chat_format_of, open_chat_format
 
     chat = open_chat_format(chat_format_of(config), str(config.hf_checkpoint))
-    if config.env == "single-turn":
+    if config.env in (None, "single-turn"):
         return []
     if lacks := getattr(chat, "lacks_calls", ""):
         return [f"a prompt that has tools will be refused: {lacks}"]
@@ -160,20 +190,27 @@ def _check_chat_format(config: RunConfig) -> list[str]:
 
 def _check_model(config: RunConfig) -> list[str]:
     from agentrl.cli.weights import check_weights
-    from agentrl.config.megatron import MegatronSettings
     from agentrl.config.model import read_model
     from agentrl.models.registry import open_model
 
     place = Path(str(config.hf_checkpoint))
     read_model(place)  # sizes that are none are told as such
     described = open_model(place, config.model_family)
-    settings = MegatronSettings.from_config(config)
     return gather(
-        partial(described.architecture.check, settings),
+        partial(_check_architecture, config, described),
         partial(check_weights, config, described),
         partial(_check_window, config, described),
         partial(_on_chat_format, config, described.family.chat_formats),
     )
+
+
+def _check_architecture(config: RunConfig, described: "Model") -> None:
+    """Compare Megatron's flags with the model; those that are refused are told already, and hide no
+    other."""
+    from agentrl.config.megatron import MegatronSettings, taken
+
+    config = msgspec.structs.replace(config, megatron=taken(config.megatron))
+    described.architecture.check(MegatronSettings.from_config(config))
 
 
 def _check_window(config: RunConfig, described: "Model") -> None:

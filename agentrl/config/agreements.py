@@ -26,6 +26,8 @@ __all__ = ["RULES", "Settled", "on_differences", "settle"]
 Values = Mapping[str, Any]
 
 _COUNT = re.compile(r"[1-9][0-9]{0,17}")
+#: Slime's first checkpoint is that of iteration 0.
+_ITERATION = re.compile(r"0|[1-9][0-9]{0,17}")
 _SFT = "slime.rollout.sft_rollout."
 _PLAIN = "slime.rollout.sglang_rollout.generate_rollout"
 _FULLY_ASYNC = "slime.rollout.fully_async_rollout.generate_rollout_fully_async"
@@ -128,8 +130,10 @@ def _supervised(one: Asked, values: Values, said: Mapping[str, str]) -> Settled:
 def _rollout(one: Asked, values: Values, said: Mapping[str, str]) -> Settled:
     """What slime's own rollout functions do, this program does by itself."""
     name = one.words[0]
+    if name.startswith(_SFT) and mode_of(values) == "supervised":
+        return _is_so(one, "--loss-type sft_loss imitates the dialogues of --prompt-data")
     if name.startswith(_SFT):
-        return _supervised(one, values, said)
+        return _refused(one, one.row.otherwise)
     if mode_of(values) != "supervised":
         if name == _PLAIN:
             return _is_so(one, "engines play the episodes of a task")
@@ -167,8 +171,8 @@ def _ckpt_step(one: Asked, values: Values, said: Mapping[str, str]) -> Settled:
     place = values.get(name)
     if place is None or not Path(place).is_dir():
         return _is_so(one, f"there is nothing at --{name.replace('_', '-')}")
-    if not _COUNT.fullmatch(one.words[0]):
-        return _refused(one, "it is the number of an iteration, 1 or more")
+    if not _ITERATION.fullmatch(one.words[0]):
+        return _refused(one, "it is the number of an iteration, 0 or more")
     numbered = [f"{kind}_{int(one.words[0]):07d}" for kind in ("iteration", "iter")]
     if Path(place).name in numbered:
         return _is_so(one, f"that is {place}")

@@ -62,6 +62,7 @@ class FlagAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     waits      name of what is missing (`[missing]` of the table): of a refused flag, or of a value
                that `accepts` does not name
     refuses    works: values that wait, with the name of what is missing
+    instead    works: values to which slime gives a meaning of their own, with what to use here
     lead       noted: how the line begins; what is "not needed" or "not used" may be off as well
     differs    in what it differs from slime, and stays so
     test       the test that shows the meaning
@@ -76,6 +77,7 @@ class FlagAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     rule: str = ""
     waits: str = ""
     refuses: dict[str, str] = {}
+    instead: dict[str, str] = {}
     lead: str = "already so"
     differs: str = ""
     test: str = ""
@@ -121,7 +123,7 @@ class Asked(msgspec.Struct, frozen=True):
     def text(self) -> str:
         """The flag, with its value where that decides (a name or a key is nobody's business)."""
         row = self.row
-        shown = row.takes and (row.accepts or row.rule or row.refuses)
+        shown = row.takes and (row.accepts or row.rule or row.refuses or row.instead)
         return " ".join((self.spelled, *(self.words if shown else ())))
 
 
@@ -191,6 +193,8 @@ def refusals(asked: Iterable[Asked]) -> list[str]:
             lines.append(line)
         elif name := _waits(one):
             waiting.setdefault(name, []).append(one.text)
+        elif said := one.row.instead.get(" ".join(one.words)):
+            lines.append(f"{one.text}: {said}")
         elif one.row.state == "refused" and not _is_off(one):
             lines.append(f"{one.spelled}: {one.row.says}")
         elif one.row.state == "noted" and not one.row.renamed and not _is_so(one):

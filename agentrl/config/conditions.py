@@ -35,7 +35,7 @@ def _has_prox_ratio(config: RunConfig) -> bool:
 
 
 def _has_reward(config: RunConfig) -> bool:
-    return config.env in ROW_ENVS and "reward" in config.env_args
+    return config.env in ROW_ENVS and not config.env_args.keys().isdisjoint(("reward", "rm_type"))
 
 
 def _is_ahead(config: RunConfig) -> bool:
@@ -61,6 +61,11 @@ CONDITIONS = {
         f"only --env {' and '.join(ROW_ENVS)} read this; tell another environment about its rows "
         "with --env-args",
     ),
+    "asked_model": Condition(
+        lambda config: config.has_served_teacher or config.env in ROW_ENVS,
+        f"only a reward of --env {' and '.join(ROW_ENVS)} (--rm-type), and --use-opd with "
+        "--opd-type sglang, ask a model; leave this out, or tell your environment of the address",
+    ),
     "turns": Condition(
         lambda config: config.env != "single-turn",
         "an episode of --env single-turn is one turn; leave this out",
@@ -75,13 +80,13 @@ CONDITIONS = {
     ),
     "custom_reward": Condition(
         _has_reward,
-        "only a reward of --custom-rm-path, under --env single-turn or tools, may be a dict; give "
-        "one, or leave this out",
+        "only a reward of --rm-type or --custom-rm-path, under --env single-turn or tools, may be "
+        "a dict; give one, or leave this out",
     ),
     "evaluation_reward": Condition(
         lambda config: _has_reward(config) and bool(config.eval_prompt_data),
-        "only a reward of --custom-rm-path, of rows of --eval-prompt-data, may be a dict there; "
-        "give both, or leave this out",
+        "only a reward of --rm-type or --custom-rm-path, of rows of --eval-prompt-data, may be a "
+        "dict there; give both, or leave this out",
     ),
     "random": Condition(
         lambda config: not config.is_supervised or config.rollout_shuffle,
@@ -117,6 +122,11 @@ CONDITIONS = {
         "there is no pi_prox / mu under --use-rollout-logprobs, which clips against mu itself, nor "
         "in a custom loss; leave this out",
     ),
+    "reduced_tokens": Condition(
+        lambda config: _policy_loss(config) and config.loss_length is None,
+        "--loss-length divides by a constant, and a custom loss adds up what it likes; give one of "
+        "these alone",
+    ),
     "tis": Condition(
         lambda config: _has_prox_ratio(config) and config.use_tis,
         "no token is weighted by pi_prox / mu under --no-use-tis, "
@@ -128,6 +138,11 @@ CONDITIONS = {
     ),
     "opd": Condition(
         lambda config: config.use_opd, "only --use-opd reads this; give both or neither"
+    ),
+    "own_teacher": Condition(
+        lambda config: config.use_opd and config.opd_type != "sglang",
+        "only --use-opd reads this, with a teacher in the learner's ranks (--opd-type megatron); "
+        "give these as well, or leave this out",
     ),
     "counted_tokens": Condition(
         lambda config: config.loss_length is None,

@@ -25,6 +25,12 @@ __all__ = [
 ]
 
 _ON_CUDA = {"bf16": True, "use_distributed_optimizer": True}
+#: Settings of an optimizer on the device.
+_OF_CUDA = (
+    "optimizer_cpu_offload",
+    "overlap_cpu_optimizer_d2h_h2d",
+    "use_precision_aware_optimizer",
+)
 _ENGINES_ON_CUDA = {"dtype": "bfloat16"}
 _DEAR_DIGESTS = ("quantization", "modelopt_quant", "cpu_offload_gb")
 
@@ -91,7 +97,14 @@ def check_device(config: RunConfig, device: Device) -> None:
 
 def notes_on_device(config: RunConfig, device: Device) -> list[str]:
     """What runs on `device` but deserves a look."""
-    if device == "cpu" or for_device(config, device).megatron["bf16"]:
+    if device == "cpu":
+        unused = [f"--{name.replace('_', '-')}" for name in _OF_CUDA if config.megatron.get(name)]
+        return [
+            f"{name} changes nothing on the CPU: what the optimizer keeps is in float32 in host "
+            "memory"
+            for name in unused
+        ]
+    if for_device(config, device).megatron["bf16"]:
         return []
     note = (
         "--no-bf16 on a GPU: there is no float32 kernel for packed sequences, so attention goes "

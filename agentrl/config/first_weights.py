@@ -1,8 +1,8 @@
 """Which weights a new run begins with, and whether `--load` names one that goes on.
 
     --load X --save X, and X has checkpoints of a run that is there    that run is continued
-    --load       checkpoints (weights and optimizer), a Hugging Face model or a checkpoint in
-                 Megatron's own format (weights)
+    --load       checkpoints (weights and optimizer), a Hugging Face model (weights), or a
+                 checkpoint in Megatron's own format (weights, and the optimizer where it is there)
     --ref-load   the same, where --load is not given or holds nothing of the kind
     --hf-checkpoint   else
 
@@ -27,6 +27,7 @@ from agentrl.config.fields import own_fields
 from agentrl.config.places import CHECKPOINT, MANIFEST, checkpoints_of, entries, id_of, newest_kept
 from agentrl.config.resume import has_begun
 from agentrl.config.run import RunConfig
+from agentrl.config.torch_dist import folder_of
 from agentrl.model_dir import CONFIG
 from agentrl.paths import kind_of
 
@@ -39,6 +40,7 @@ __all__ = [
     "megatrons_of",
     "models_of",
     "run_of_load",
+    "wants_megatrons_optimizer",
     "with_first_weights",
     "without_load",
 ]
@@ -65,6 +67,15 @@ def brings_optimizer(config: RunConfig) -> bool:
     if config.load is None or holds_model(config.load) or holds_megatron(config.load):
         return False
     return not any(config.megatron.get(name) for name in _WEIGHTS_ALONE)
+
+
+def wants_megatrons_optimizer(config: RunConfig) -> bool:
+    """Whether `--load` names a checkpoint of Megatron's of which more than the weights is wanted:
+    not where it stands in for the reference, nor of weights that were converted (a release)."""
+    if config.load is None or config.load == config.ref_load or not holds_megatron(config.load):
+        return False
+    is_release = folder_of(Path(config.load)).name == "release"
+    return not is_release and not any(config.megatron.get(name) for name in _WEIGHTS_ALONE)
 
 
 def models_of(config: RunConfig) -> dict[str, str]:
@@ -132,7 +143,7 @@ def with_first_weights(values: dict[str, Any]) -> tuple[dict[str, Any], list[str
         if kinds[place] == "checkpoints" and not is_own and not _has_manifest(Path(place)):
             kinds[place] = "nothing"
     missing = [
-        f"{flag} {place}: {_lacking(Path(place))}"
+        f"{flag} {place}: {_lacking(Path(place))}; it is passed over"
         for flag, place in (("--load", load), ("--ref-load", ref))
         if place is not None and kinds[place] == "nothing"
     ]
@@ -141,7 +152,8 @@ def with_first_weights(values: dict[str, Any]) -> tuple[dict[str, Any], list[str
     )
     if chosen is not None:
         flag = "--load" if chosen == load else "--ref-load"
-        taken = f"{flag} {chosen}: {_taken(Path(chosen), kinds[chosen])}"
+        brings = flag == "--load" and not any(map(values.get("megatron", {}).get, _WEIGHTS_ALONE))
+        taken = f"{flag} {chosen}: {_taken(Path(chosen), kinds[chosen], brings)}"
         if kinds[chosen] == "checkpoints" and _loads_where_it_saves(values):
             taken += " (for that run to go on, its directory must be in --run-dir)"
     else:
@@ -214,11 +226,17 @@ def _lacking(place: Path) -> str:
     return "it holds no model and no checkpoint" if entries(place) else "it is empty"
 
 
-def _taken(place: Path, content: _Content) -> str:
+def _taken(place: Path, content: _Content, brings: bool) -> str:
     if content == "a model":
         return "the first weights are those of this Hugging Face model"
     if content == "a checkpoint of Megatron's":
-        return "the first weights are those of this checkpoint of Megatron's; the optimizer is new"
+        weights = "the first weights are those of this checkpoint of Megatron's"
+        if not brings:
+            return f"{weights}; the optimizer is new"
+        return (
+            f"{weights}, and so is the optimizer where it is there in a form that every layout "
+            "reads; else it is new"
+        )
     kept = newest_kept(place)
     if kept is None:
         return "the first weights and the optimizer are those of its newest checkpoint"

@@ -43,9 +43,11 @@ def _per_parameter(config: RunConfig, parts: int) -> float:
     weight = 2 if is_bf16 else 4
     in_float32 = settings.get("accumulate_allreduce_grads_in_fp32", True)
     gradient = 4 if in_float32 else weight
-    optimizer = _MOMENTS + (4 if is_bf16 else 0)
+    optimizer: float = _MOMENTS + (4 if is_bf16 else 0)
     shards = 1
     if settings.get("use_distributed_optimizer", False):
         shards = max(1, config.num_learner_ranks // parts)
+    if config.device == "cuda" and settings.get("optimizer_cpu_offload", False):
+        optimizer *= 1 - settings.get("optimizer_offload_fraction", 1.0)
     whole: float = weight * (1 + config.num_frozen_models) + gradient + optimizer / shards
     return whole / parts

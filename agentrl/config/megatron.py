@@ -19,7 +19,7 @@ from agentrl.config.megatron_refused import why_refused
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 
-__all__ = ["LATENT_FLAGS", "MegatronSettings", "about_settings"]
+__all__ = ["LATENT_FLAGS", "MegatronSettings", "about_settings", "taken"]
 
 #: Architecture flags of latent attention; Megatron reads them only beside --multi-latent-attention.
 LATENT_FLAGS = (
@@ -40,9 +40,14 @@ _Share = Annotated[float, Meta(ge=0)]
 _Balancing = Literal["none", "aux_loss", "seq_aux_loss", "global_aux_loss"]
 #: Lists of 0 and 1, as Megatron takes them: `[0]*1+[1]*61`, or every n-th layer.
 _LayerFreq = Annotated[str, Meta(pattern=rf"^([1-9]\d{{0,3}}|\(?{_LIST}(\+{_LIST})*\)?)$")]
-
 #: Stages of a pipeline as Megatron spells them: `Et|(tt|)*3tL`.
 _Stages = Annotated[str, Meta(pattern=r"^[EtmL|,()*0-9]{1,999}$")]
+#: In words, what patterns say of a setting's text.
+_NOTATIONS = {
+    "moe_layer_freq": "a number N, of which every Nth layer has experts, or with a 1 for each "
+    "layer that has them, as in [0]*1+[1]*47",
+    "pipeline_model_parallel_layout": "Megatron has it, a stage between bars, as in E|ttt|ttL",
+}
 
 
 class MegatronSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -56,6 +61,8 @@ class MegatronSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     account_for_embedding_in_pipeline_split: bool = False
     account_for_loss_in_pipeline_split: bool = False
     pipeline_model_parallel_layout: _Stages | None = None
+    num_layers_per_virtual_pipeline_stage: _Count | None = None
+    num_virtual_stages_per_pipeline_rank: _Count | None = None
     context_parallel_size: _Count = 1
     expert_model_parallel_size: _Count = 1
     expert_tensor_parallel_size: _Count | None = None
@@ -69,6 +76,10 @@ class MegatronSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     # ---- memory and precision ----
     bf16: bool = False
     accumulate_allreduce_grads_in_fp32: bool = True
+    optimizer_cpu_offload: bool = False
+    optimizer_offload_fraction: Annotated[float, Meta(ge=0, le=1)] = 1.0
+    overlap_cpu_optimizer_d2h_h2d: bool = False
+    use_precision_aware_optimizer: bool = False
     recompute_granularity: _Recompute | None = None
     recompute_method: Literal["uniform", "block"] | None = None
     recompute_num_layers: _Count | None = None
@@ -154,6 +165,7 @@ class MegatronSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             values["moe_enable_routing_replay"] = True
         settings = cls(**values)
         _check_combinations(settings, cfg.num_learner_ranks)
+        _check_optimizer(settings, is_on_cuda=cfg.device == "cuda")
         return settings
 
     @property
@@ -209,8 +221,16 @@ def about_settings(values: Mapping[str, Any]) -> list[str]:
         try:
             _converted(name, value)
         except msgspec.ValidationError as error:
-            refused.append(f"{flag(name)} cannot be {value!r}: {error}{_allowed(name)}")
+            why = f"{error}{_allowed(name)}"
+            if isinstance(value, str) and name in _NOTATIONS:
+                why = f"it is written as {_NOTATIONS[name]}"
+            refused.append(f"{flag(name)} cannot be {value!r}: {why}")
     return refused
+
+
+def taken(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of `values` that `about_settings` has nothing against."""
+    return {name: value for name, value in values.items() if not about_settings({name: value})}
 
 
 def _about_unread(name: str) -> str:
@@ -265,6 +285,23 @@ def _check_combinations(settings: MegatronSettings, num_ranks: int) -> None:
         )
     if settings.recompute_modules is not None and settings.recompute_granularity != "selective":
         raise ConfigError("--recompute-modules needs --recompute-granularity selective")
+
+
+def _check_optimizer(settings: MegatronSettings, *, is_on_cuda: bool) -> None:
+    """What Megatron demands of an optimizer whose state is not whole, in float32 and beside the
+    weights; without CUDA it is, and the distributed optimizer is not needed."""
+    if settings.optimizer_cpu_offload and not settings.use_precision_aware_optimizer:
+        raise ConfigError("--optimizer-cpu-offload needs --use-precision-aware-optimizer")
+    if settings.overlap_cpu_optimizer_d2h_h2d and not settings.optimizer_cpu_offload:
+        raise ConfigError("--overlap-cpu-optimizer-d2h-h2d needs --optimizer-cpu-offload")
+    if settings.optimizer_cpu_offload and is_on_cuda and not settings.bf16:
+        raise ConfigError(
+            "--optimizer-cpu-offload needs --bf16: megatron-core's optimizer on the host takes the "
+            "copies that it makes of bfloat16 weights alone"
+        )
+    is_distributed = settings.use_distributed_optimizer or not is_on_cuda
+    if settings.use_precision_aware_optimizer and not is_distributed:
+        raise ConfigError("--use-precision-aware-optimizer needs --use-distributed-optimizer")
 
 
 def _check_experts(settings: MegatronSettings, num_ranks: int) -> None:

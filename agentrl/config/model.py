@@ -13,7 +13,7 @@ import msgspec
 
 from agentrl.config.weights import Shapes, num_in_experts, num_layers, num_parameters, read_shapes
 from agentrl.errors import ConfigError
-from agentrl.model_dir import CONFIG, decoder_config
+from agentrl.model_dir import CONFIG, TOKENIZER, decoder_config
 from agentrl.paths import kind_of
 
 __all__ = ["ModelSummary", "read_model"]
@@ -78,9 +78,9 @@ def _impossible(text: dict[str, Any]) -> Iterator[str]:
 
 def _beyond(text: dict[str, Any], directory: Path) -> Iterator[str]:
     """Ids that the tokenizer gives and the model has no embedding for."""
-    vocabulary, ids = text.get("vocab_size"), _num_ids(directory / "tokenizer.json")
+    vocabulary, ids = text.get("vocab_size"), _num_ids(directory / TOKENIZER)
     if vocabulary is not None and ids is not None and ids > vocabulary:
-        yield f"vocab_size is {vocabulary}, and the ids of its tokenizer.json go up to {ids - 1}"
+        yield f"vocab_size is {vocabulary}, and the ids of its {TOKENIZER} go up to {ids - 1}"
 
 
 def _unlike(text: dict[str, Any], shapes: Shapes) -> Iterator[str]:

@@ -12,6 +12,7 @@ import msgspec
 
 from agentrl.columns import TOKEN_BYTES
 from agentrl.config.descriptors import open_files
+from agentrl.config.device_defaults import for_device
 from agentrl.config.learner_memory import learner_bytes
 from agentrl.config.model import ModelSummary, read_model
 from agentrl.config.run import RunConfig
@@ -56,13 +57,15 @@ def describe(config: RunConfig) -> str:
     sections = {
         "run": dump_config(config).splitlines(),
         "placement": list(_placement(config)),
-        "asynchrony": list(_asynchrony(config)),
+        # dialogues are there already: nothing is sampled ahead, and no token has an age
+        "asynchrony": [] if config.is_supervised else list(_asynchrony(config)),
         "capacity": list(_capacity(config, sizes)),
         "memory and disk": list(_memory(config, model, sizes)),
     }
     parts = [
         "\n".join([f"{name}:", *(f"  {line}".rstrip() for line in lines)])
         for name, lines in sections.items()
+        if lines
     ]
     return "\n\n".join(parts) + "\n\nnothing was started (--dry-run)\n"
 
@@ -121,7 +124,8 @@ def _capacity(config: RunConfig, sizes: Capacity) -> Iterator[str]:
         f"{sizes.charged_episodes} episodes"
     )
     yield f"episodes  workers hold {sizes.held_episodes} at once"
-    yield f"turns     engines take {sizes.permits} at once (permits)"
+    if not config.is_supervised:
+        yield f"turns     engines take {sizes.permits} at once (permits)"
     if config.over_sampling_batch_size is not None:
         yield (
             f"          at least {config.over_sampling_batch_size} groups are in the making for "
@@ -140,9 +144,8 @@ def _capacity(config: RunConfig, sizes: Capacity) -> Iterator[str]:
         "in a tool (ulimit -n)"
     )
     if sizes.context is not None:
-        yield f"context   {sizes.context} tokens, of which a turn samples at most " + str(
-            config.rollout_max_response_len
-        )
+        turn = f", of which a turn samples at most {config.rollout_max_response_len}"
+        yield f"context   {sizes.context} tokens{'' if config.is_supervised else turn}"
 
 
 def _memory(config: RunConfig, model: ModelSummary, sizes: Capacity) -> Iterator[str]:
@@ -150,11 +153,11 @@ def _memory(config: RunConfig, model: ModelSummary, sizes: Capacity) -> Iterator
         f", {model.num_parameters:,} parameters" if model.num_parameters else ""
     )
     if model.num_parameters:
-        learner = in_units(learner_bytes(config, model.num_parameters, model.num_in_experts))
-        yield f"learner   {learner} of weights, gradients and optimizer on each rank"
-        engine = in_units(2 * model.num_parameters)
-        yield f"engine    {engine} of weights at 16 bits, twice that at 32"
-    if model.kv_values_per_token and sizes.kv_tokens:
+        yield f"learner   {_learner(config, model.num_parameters, model.num_in_experts)}"
+        if not config.is_supervised:
+            engine = in_units(2 * model.num_parameters)
+            yield f"engine    {engine} of weights at 16 bits, twice that at 32"
+    if model.kv_values_per_token and sizes.kv_tokens and not config.is_supervised:
         cache = model.kv_values_per_token * sizes.kv_tokens
         yield (
             f"KV cache  {sizes.kv_tokens:,} tokens if every turn on an engine is of full length: "
@@ -166,6 +169,19 @@ def _memory(config: RunConfig, model: ModelSummary, sizes: Capacity) -> Iterator
         yield f"store     {full} if every open episode is of full length; {limit}"
     else:
         yield f"store     {limit}"
+
+
+def _learner(config: RunConfig, num_parameters: int, num_in_experts: int) -> str:
+    """What a rank holds; where nobody knows yet whether it is on a GPU, on that as well."""
+    ranks = {"": config}
+    if config.device == "auto":
+        ranks["; on GPUs "] = for_device(config, "cuda")
+    held = {
+        where: in_units(learner_bytes(on, num_parameters, num_in_experts))
+        for where, on in ranks.items()
+    }
+    here, *there = (f"{where}{size}" for where, size in held.items())
+    return f"{here} of weights, gradients and optimizer on each rank{''.join(there)}"
 
 
 def in_units(num_bytes: int) -> str:

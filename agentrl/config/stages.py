@@ -4,6 +4,10 @@ Without a flag the stages are equal. `--decoder-first-pipeline-num-layers` and
 `--decoder-last-pipeline-num-layers` give the first and the last stage a number of their own; with
 `--account-for-embedding-in-pipeline-split` and `--account-for-loss-in-pipeline-split` the embedding
 and the loss count as a layer; `--pipeline-model-parallel-layout` spells out every stage.
+
+A rank has one stage, or several that are interleaved: stage s is on rank s modulo the number of
+ranks. How many says `--num-virtual-stages-per-pipeline-rank`, or
+`--num-layers-per-virtual-pipeline-stage`, or the number of stages that are spelled out.
 Refused, before a process group exists: two of these ways at once, stages that do not come out
 even, and a stage between the first and the last that has no layer.
 """
@@ -13,18 +17,19 @@ import re
 from agentrl.config.megatron import MegatronSettings, flag
 from agentrl.errors import ConfigError
 
-__all__ = ["layers_of_stages"]
+__all__ = ["layers_of_stages", "stages_of_a_rank"]
 
 _SIZES = ("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")
 _ACCOUNTS = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
 _LAYOUT = "pipeline_model_parallel_layout"
+_INTERLEAVED = ("num_virtual_stages_per_pipeline_rank", "num_layers_per_virtual_pipeline_stage")
 #: `(tt|)*3` and then `t*3`, as Megatron unrolls them.
 _REPEATED = (r"\(([^()]*)\)\*(\d{1,3})", r"([^*])\*(\d{1,4})")
 
 
 def layers_of_stages(num_layers: int, settings: MegatronSettings) -> list[int]:
     """The number of layers of each stage. Raises ConfigError with the flags and the numbers."""
-    given = [name for name in (*_SIZES, *_ACCOUNTS, _LAYOUT) if getattr(settings, name)]
+    given = [n for n in (*_SIZES, *_ACCOUNTS, _LAYOUT, *_INTERLEAVED) if getattr(settings, n)]
     ranks = settings.pipeline_model_parallel_size
     if given and ranks == 1:
         raise ConfigError(
@@ -32,20 +37,66 @@ def layers_of_stages(num_layers: int, settings: MegatronSettings) -> list[int]:
             "--pipeline-model-parallel-size 1 is one stage; leave it out"
         )
     ways = [way for way in (_SIZES, _ACCOUNTS, (_LAYOUT,)) if set(way) & set(given)]
+    shares = [name for name in given if name not in _INTERLEAVED]
     if len(ways) > 1:
-        raise ConfigError(f"{_flags(given)} are different ways to share layers out; give one")
+        raise ConfigError(f"{_flags(shares)} are different ways to share layers out; give one")
+    interleaved = [name for name in _INTERLEAVED if name in given]
+    if len(interleaved) > 1 or (interleaved and _LAYOUT in given):
+        told = [*interleaved, *([_LAYOUT] if _LAYOUT in given else [])]
+        raise ConfigError(f"{_flags(told)} each say how many stages a rank has; give one")
     if _LAYOUT in given:
         sizes = _spelled_out(num_layers, ranks, str(settings.pipeline_model_parallel_layout))
-    elif given and given[0] in _SIZES:
-        sizes = _with_ends(num_layers, ranks, settings)
     else:
-        sizes = _with_accounts(num_layers, ranks, settings)
+        sizes = _shared_out(num_layers, settings, shares)
     if 0 in sizes[1:-1]:
         raise ConfigError(
             f"stages of {_joined(sizes)} layers: one between the first and the last has none; "
             f"lower {flag('pipeline_model_parallel_size')} {ranks}"
         )
     return sizes
+
+
+def stages_of_a_rank(num_layers: int, settings: MegatronSettings) -> int:
+    """How many stages of the pipeline each of its ranks has; raises as `layers_of_stages`."""
+    return len(layers_of_stages(num_layers, settings)) // settings.pipeline_model_parallel_size
+
+
+def _shared_out(num_layers: int, settings: MegatronSettings, shares: list[str]) -> list[int]:
+    """Sizes of the stages: those of the ranks, each cut into equal stages."""
+    ranks = settings.pipeline_model_parallel_size
+    has_ends = bool(set(shares) & set(_SIZES))
+    accounts = [0] * ranks
+    if not has_ends:
+        accounts[0] += settings.account_for_embedding_in_pipeline_split
+        accounts[-1] += settings.account_for_loss_in_pipeline_split
+    share = _with_ends if has_ends else _with_accounts
+    of_ranks = share(num_layers, ranks, settings)
+    counted = [size + more for size, more in zip(of_ranks, accounts, strict=True)]
+    number = _number_on_a_rank(counted, settings, shares)
+    if any(size % number for size in counted):
+        raise ConfigError(
+            f"ranks with {_joined(counted)} layers cannot have {number} equal stages each "
+            f"({flag(_INTERLEAVED[0])})"
+        )
+    sizes = [size // number for _ in range(number) for size in counted]
+    sizes[0] -= accounts[0]
+    sizes[-1] -= accounts[-1]
+    return sizes
+
+
+def _number_on_a_rank(counted: list[int], settings: MegatronSettings, shares: list[str]) -> int:
+    if (size := settings.num_layers_per_virtual_pipeline_stage) is None:
+        return settings.num_virtual_stages_per_pipeline_rank or 1
+    if set(shares) & set(_SIZES):
+        raise ConfigError(
+            f"{flag(_INTERLEAVED[1])} wants equal ranks, not {_flags(shares)}; "
+            f"give {flag(_INTERLEAVED[0])}"
+        )
+    if counted[0] % size:
+        raise ConfigError(
+            f"{flag(_INTERLEAVED[1])} {size} does not divide the {counted[0]} layers of a rank"
+        )
+    return counted[0] // size
 
 
 def _with_ends(num_layers: int, ranks: int, settings: MegatronSettings) -> list[int]:
@@ -83,9 +134,10 @@ def _spelled_out(num_layers: int, ranks: int, layout: str) -> list[int]:
     def refused(why: str) -> ConfigError:
         return ConfigError(f"{flag(_LAYOUT)} {layout!r} {why}")
 
-    if len(stages) != ranks:
+    if len(stages) % ranks:
         raise refused(
-            f"has {len(stages)} stages for {flag('pipeline_model_parallel_size')} {ranks}"
+            f"has {len(stages)} stages for {flag('pipeline_model_parallel_size')} {ranks}, "
+            "which each rank must have as many of"
         )
     whole = "".join(stages)
     if "m" in whole:

@@ -34,6 +34,7 @@ __all__ = [
     "is_weight",
     "read_header",
     "read_index",
+    "state_in",
     "weights_in",
 ]
 
@@ -45,6 +46,10 @@ _TIMEOUT_S = 600
 _NUMBER = Annotated[int, Meta(ge=0)]
 #: How an archive of torch's begins, and the record that it ends with.
 _ARCHIVE_ENDS, _ARCHIVE_END_BYTES = [b"PK\x03\x04", b"PK\x05\x06"], 22
+#: Keys of what an optimizer keeps for a weight, and for buckets of weights; the first of several
+#: optimizers that one is made of.
+_STATE, _BOUND = "optimizer.state.", "optimizer.distributed."
+_CHAINED = re.compile(r"^chained_\d+\.")
 _WEIGHTS = ("embedding.", "decoder.", "output_layer.", "mtp.")
 
 
@@ -70,10 +75,19 @@ Index = dict[str, Whole]
 
 
 class Header(msgspec.Struct, frozen=True):
-    """The weights of a checkpoint, and plain ones of the arguments that it was written under."""
+    """The weights of a checkpoint, and plain ones of the arguments that it was written under.
+
+    state   what its optimizer kept for each weight, where any layout can read it:
+            `optimizer.state.exp_avg.` and the key of the weight. Not checked yet: `state_in`
+    steps   how many steps that optimizer had taken; None: it does not say
+    bound   its optimizer's state is there in a form that the layout alone reads that wrote it
+    """
 
     tensors: Index
     arguments: dict[str, Any]
+    state: Index = {}
+    steps: int | None = None
+    bound: bool = False
 
 
 def is_weight(key: str) -> bool:
@@ -130,7 +144,21 @@ def read_header(place: Path) -> Header:
         header = msgspec.json.decode(done.stdout, type=Header)
     except (msgspec.MsgspecError, ValueError) as error:
         raise ConfigError(f"{folder}: its header is broken: {error}") from None
-    return Header(weights_in(folder, header.tensors), header.arguments)
+    kept = {_CHAINED.sub("", key): whole for key, whole in header.tensors.items()}
+    return Header(
+        weights_in(folder, header.tensors),
+        header.arguments,
+        {key: whole for key, whole in kept.items() if key.startswith(_STATE)},
+        header.steps,
+        any(key.startswith(_BOUND) for key in kept),
+    )
+
+
+def state_in(folder: Path, header: Header) -> Index:
+    """What the optimizer kept, which lies in the files of `folder` as its header says. Raises
+    ConfigError."""
+    _check_places(folder, header.state)
+    return header.state
 
 
 def weights_in(folder: Path, index: Index) -> Index:

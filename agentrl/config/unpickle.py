@@ -14,6 +14,7 @@ import json
 import math
 import pickle
 import resource
+import struct
 import sys
 import zipfile
 from collections.abc import Iterator
@@ -24,6 +25,9 @@ from typing import Any
 _MEMORY_BYTES = 4 << 30
 _CPU_S = 300
 _FILE_BYTES = 512 << 20
+_FLOAT_BYTES = 4
+#: Of dictionaries and lists in the state of an optimizer.
+_DEPTH = 6
 #: Types of numbers, by torch's names.
 _DTYPES = (
     *("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "bool"),
@@ -112,8 +116,8 @@ class _Reader(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         return _stand_in(module, name)
 
-    def persistent_load(self, _key: Any) -> Any:
-        return None  # the memory of a tensor: none is read here
+    def persistent_load(self, key: Any) -> Any:
+        return key[1:3]  # the memory of a tensor, by type and name: none is read with it
 
 
 def tensors(data: bytes) -> dict[str, Any]:
@@ -124,9 +128,11 @@ def tensors(data: bytes) -> dict[str, Any]:
         for at, place in metadata["storage_data"].items()
     }
     return {
-        _text(key): _whole(key, facts, places)
-        for key, facts in metadata["state_dict_metadata"].items()
-        if type(facts).__name__ == "TensorStorageMetadata"
+        "tensors": {
+            _text(key): _whole(key, facts, places)
+            for key, facts in metadata["state_dict_metadata"].items()
+            if type(facts).__name__ == "TensorStorageMetadata"
+        }
     }
 
 
@@ -167,14 +173,45 @@ def _numbers(values: Any) -> list[int]:
 
 
 def common(data: bytes) -> dict[str, Any]:
-    """The arguments in `common.pt` of the run that wrote it, as far as they are plain values."""
+    """The arguments in `common.pt` of the run that wrote it, as far as they are plain values, and
+    how many steps its optimizer had taken."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         (entry,) = (each for each in archive.infolist() if each.filename.endswith("/data.pkl"))
         if entry.compress_type != zipfile.ZIP_STORED:
             raise ValueError("it is compressed")
         state = _Reader(io.BytesIO(archive.read(entry))).load()
-    given = state.get("args") if isinstance(state, dict) else None
-    return dict(_plain(given.state)) if isinstance(given, _Record) and given.state else {}
+        found = state if isinstance(state, dict) else {}
+        steps = {_steps(value, archive) for value in _told(found.get("optimizer"), 0)}
+    given = found.get("args")
+    plain = _plain(given.state) if isinstance(given, _Record) and given.state else ()
+    return {
+        "arguments": dict(plain),
+        "steps": max((step for step in steps if step is not None), default=None),
+    }
+
+
+def _told(value: Any, depth: int) -> Iterator[Any]:
+    """What is called a step in the state of an optimizer, or of several: of a group of weights,
+    which is a number, or of all, which is a tensor."""
+    if depth > _DEPTH or not isinstance(value, dict | list):
+        return
+    if isinstance(value, dict):
+        yield from (value[name] for name in ("step", "common_step") if name in value)
+    for each in value.values() if isinstance(value, dict) else value:
+        yield from _told(each, depth + 1)
+
+
+def _steps(value: Any, archive: zipfile.ZipFile) -> int | None:
+    if isinstance(value, _Record) and type(value).__name__ == "_rebuild_tensor_v2":
+        kind, name = value.made_of[0]
+        ending = f"/data/{_text(name)}"
+        (entry,) = (each for each in archive.infolist() if each.filename.endswith(ending))
+        if kind.__name__ != "FloatStorage" or entry.file_size != _FLOAT_BYTES:
+            return None
+        (value,) = struct.unpack("<f", archive.read(entry))
+    if type(value) not in (int, float) or not 0 <= value < 1 << 62 or int(value) != value:
+        return None
+    return int(value)
 
 
 def _plain(values: dict[Any, Any]) -> Iterator[tuple[str, Any]]:
@@ -199,12 +236,12 @@ def main(folder: Path) -> None:
     "".encode("cp437")  # names in archives: the codec is a file
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
     found: dict[str, Any] = {}
-    for name, answer, read in (
-        (".metadata", "tensors", tensors),
-        ("common.pt", "arguments", common),
+    for name, read in (
+        (".metadata", tensors),
+        ("common.pt", common),
     ):
         try:
-            found[answer] = read(data.pop(name))
+            found |= read(data.pop(name))
         except Exception as error:  # whatever hostile bytes lead to
             sys.exit(f"{name} cannot be read: {type(error).__name__}: {str(error)[:300]!a}")
     sys.stdout.write(json.dumps(found))

@@ -50,6 +50,7 @@ class EnvContext(msgspec.Struct, frozen=True):
     services: Mapping[str, str] = {}
     tool_timeout_s: float = 60.0
     allow_unsafe_sandbox: bool = False
+    run_flags: Any = None
 
 
 class Env:
@@ -80,6 +81,10 @@ class Env:
     can_be_saved: bool = False
     #: The class defines `score_group`.
     scores_groups: bool = False
+    #: `answer` of what `score_group` sees has the reasoning of the last turn before its text.
+    groups_show_reasoning: bool = False
+    #: The flags of the run (`RunConfig`); None where there is no run.
+    run_flags: Any = None
     #: The episode's reward is `score` of the final turn's text and nothing else: whatever the tools
     #: did, a fresh Env with the same seed and task gives that text the same. The framework verifies
     #: it on the first rewarded episodes and stops a run in which it is not so. False, for a reward
@@ -113,6 +118,7 @@ class Env:
         self.services = context.services
         self.tool_timeout_s = context.tool_timeout_s
         self.allow_unsafe_sandbox = context.allow_unsafe_sandbox
+        self.run_flags = context.run_flags
 
     @classmethod
     def described_metrics(cls) -> dict[str, str]:

@@ -27,6 +27,14 @@ class AssistantTurn(msgspec.Struct, frozen=True, omit_defaults=True):
     index: int
     reasoning: str = ""
 
+    @property
+    def response(self) -> str:
+        """Reasoning and text as one. A thought with no text behind it may have been left open, and
+        is not closed."""
+        if not self.reasoning:
+            return self.text
+        return f"<think>\n{self.reasoning}" + (f"\n</think>\n\n{self.text}" if self.text else "")
+
 
 class Step(msgspec.Struct, kw_only=True):
     """An Env's answer to a turn.

@@ -2,19 +2,24 @@
 
 A tool is a function under `@tool` that needs no Env. A reward is a function of the model's final
 text, the label and the row of its task: `def reward(text: str, label: str, task: dict) -> float`,
-or the same as `async def`. Packages announce them under `agentrl.tools` and `agentrl.rewards`.
+or the same as `async def`. Slime's signatures are
+taken too (`slime_rewards.py`). Packages announce theirs under `agentrl.tools` and
+`agentrl.rewards`.
 """
 
+import dataclasses
 import functools
-from collections.abc import Awaitable, Mapping
-from typing import Any, Protocol
+import importlib
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol, cast
 
+from agentrl.envs.slime_rewards import OfSample, model_of
 from agentrl.errors import ConfigError
 from agentrl.shipped import REWARDS as SHIPPED
 from agentrl.tools.tool import Tool
 from agentrl.user_code import Kind, Signature, hook, load
 
-__all__ = ["REWARDS", "TOOLS", "Reward", "load_reward", "load_tool"]
+__all__ = ["REWARDS", "TOOLS", "Reward", "load_reward", "load_shipped", "load_tool"]
 
 #: Entry point groups under which packages announce theirs.
 TOOLS, REWARDS = "agentrl.tools", "agentrl.rewards"
@@ -52,6 +57,12 @@ def load_reward(name: str) -> Reward:
     return load(_REWARDS, name)
 
 
+@functools.cache
+def load_shipped(name: str) -> Callable[..., Any]:
+    """The reward of `agentrl/envs/rewards/NAME.py`."""
+    return cast(Callable[..., Any], getattr(importlib.import_module(SHIPPED.places[name]), name))
+
+
 def _tool_of(value: object) -> Tool[Any] | None:
     return value if isinstance(value, Tool) else None
 
@@ -67,13 +78,21 @@ _TOOLS: Kind[Tool[Any]] = Kind(
         "fetch": "agentrl.tools.fetch:fetch",
     },
 )
-_REWARDS: Kind[Reward] = hook(
+_FUNCTIONS: Kind[Reward] = hook(
     "reward(text, label, task)",
-    [Signature(("text", "label", "task"))],
+    [
+        Signature(("text", "label", "task")),
+        Signature(("args", "sample"), lambda function: OfSample(function)),
+    ],
     may_await=True,
     never=(Tool,),
     group=REWARDS,
     noun="reward",
-    builtin=SHIPPED.places,
+    synonyms=SHIPPED.theirs,
+    builtin={name: f"{place}:{name}" for name, place in SHIPPED.places.items()},
     flag="--custom-rm-path",
+)
+#: A class that is a reward model is one too.
+_REWARDS: Kind[Reward] = dataclasses.replace(
+    _FUNCTIONS, take=lambda value: cast(Reward, model_of(value)) or _FUNCTIONS.take(value)
 )

@@ -1,12 +1,28 @@
 """A reward that has parts: a dict, of which one key is trained, and the others are counted."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentrl.bounds import metric_defect
-from agentrl.errors import EnvError
+from agentrl.errors import ConfigError, EnvError
 
-__all__ = ["chosen", "parts"]
+__all__ = ["chosen", "parts", "require_keys"]
+
+
+def require_keys(
+    name: str, keys: Sequence[str], reward_key: str | None, eval_reward_key: str | None
+) -> None:
+    """Refuse with a ConfigError, before anything starts, keys that the reward `name` does not give;
+    it gives a dict of `keys`, or a number where there are none."""
+    for flag, key in (("--reward-key", reward_key), ("--eval-reward-key", eval_reward_key)):
+        if key is None and keys and flag == "--reward-key":
+            raise ConfigError(
+                f"the reward {name} is a dict of {list(keys)}: name what is trained with "
+                f"--reward-key, as in --reward-key {keys[0]}"
+            )
+        if key is not None and key not in keys:
+            has = f"a dict of {list(keys)}" if keys else "a number"
+            raise ConfigError(f"{flag} {key}: the reward {name} is {has}")
 
 
 def chosen(reward: Any, key: str | None) -> Any:

@@ -1,35 +1,50 @@
 """`single-turn`: one prompt, one answer, compared with a label. For rows without tools."""
 
 import inspect
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from agentrl.envs.env import Env
+from agentrl.config.args import Args
+from agentrl.envs.answer import Answer
+from agentrl.envs.env import Env, ServiceSpec
+from agentrl.envs.grading.judging import spec_of
+from agentrl.envs.grading.labels import label_text
 from agentrl.envs.messages import AssistantTurn, Message, Step, ToolCall
 from agentrl.envs.named import Reward, load_reward
 from agentrl.envs.registry import register
-from agentrl.envs.reward_keys import chosen, parts
-from agentrl.envs.rewards.exact import exact
+from agentrl.envs.reward_keys import chosen, parts, require_keys
+from agentrl.envs.reward_service import SERVICE, service_of
+from agentrl.envs.reward_types import RewardType, is_shipped, reward_type, type_of_row
 from agentrl.envs.row_tools import name_of, tools_of
 from agentrl.envs.rows.keys import find, holds, without_nulls
-from agentrl.errors import EnvError
-from agentrl.shipped import REWARDS as SHIPPED
+from agentrl.envs.slime_rewards import OfModel, OfSample, listed
+from agentrl.errors import AgentRLError, ConfigError, EnvError
+from agentrl.types import EpisodeSummary, StopReason
 
 __all__ = ["SingleTurnEnv"]
+
+_EXACT = reward_type("exact")
+_NO_LABEL = ", or score answers without labels by a function of yours (--custom-rm-path)"
 
 
 @register("single-turn")
 class SingleTurnEnv(Env):
-    """Reward 1 when the model's text equals the label, outer white space aside, else 0.
+    """One prompt, one answer, and what it is worth: 1 when the text is the label, else 0, unless a
+    reward is named.
 
     `input_key` names the prompt in a row: a string, or a list of messages with `role` and
     `content`. `label_key` names the label (by default `label`); numbers are compared as JSON writes
-    them. Either may lead into a value: `reward_model.ground_truth`. `reward` names another reward
-    (`load_reward`); one of the user's may do without labels, and is then given an empty one where a
-    row has none, unless `label_key` says that each has one. It may return a dict: `reward_key`
-    names what is trained of it, `eval_reward_key` what is the score of an evaluation; its numbers
-    are counted as metrics `reward.KEY`.
+    them. Either may lead into a value: `reward_model.ground_truth`. `rm_type` names a reward that
+    ships (`reward_types.py`), and a row's metadata may name another one; `reward` names one of the
+    user's (`load_reward`), before both. It may do without labels, and is then given an empty one
+    where a row has none, unless `label_key` says that each has one. A reward may be a dict:
+    `reward_key` names what is trained of it, `eval_reward_key` what is the score of an evaluation;
+    its numbers are counted as metrics `reward.KEY`; `group_rm` has the user's function see the
+    answers of a group together. `judge` and `reward_service` are for rewards that ask a model:
+    `JudgeSpec`, and `RewardService`, which the run starts. `rm_url` is where one listens that the
+    run does not start.
 
     The prompt shows the `tools` of a row. Nothing runs them: a call of one ends the episode, and a
     reward of the user's reads it behind the text, a line of JSON for each call.
@@ -43,8 +58,13 @@ class SingleTurnEnv(Env):
         input_key: str = "input",
         label_key: str | None = None,
         reward: str | None = None,
+        rm_type: str | None = None,
+        rm_url: str | None = None,
         reward_key: str | None = None,
         eval_reward_key: str | None = None,
+        group_rm: bool = False,
+        judge: Mapping[str, Any] | None = None,
+        reward_service: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
         self._reward_key = reward_key
@@ -52,17 +72,45 @@ class SingleTurnEnv(Env):
         self._parts: dict[str, float] = {}
         self._input_key = input_key
         self._label_key = label_key or "label"
-        self._wants_label = label_key is not None or reward in (None, *SHIPPED.places)
-        self._label = ""
+        self._each_has_a_label = label_key is not None
+        self._url = rm_url
+        self._judge = spec_of(judge)
+        self._service = None if reward_service is None else service_of(reward_service)
         self._task: dict[str, Any] = {}
-        self._reward: Reward = exact if reward is None else load_reward(reward)
-        if reward is not None:
+        self._turn: AssistantTurn | None = None
+        self._own: Reward | None = None if reward is None else load_reward(reward)
+        self._usual = _EXACT if rm_type is None else reward_type(rm_type)
+        self._is_by_row = reward is None
+        if reward is not None and is_shipped(self._own):
+            self._own, self._usual = None, reward_type(reward)
+        self._kind = self._usual
+        # one that ships scores each answer by itself, and is spared the second look
+        if type(self).score_group is SingleTurnEnv.score_group:
+            self.scores_groups = group_rm and self._ranks()
+        self.groups_show_reasoning = isinstance(self._own, (OfSample, OfModel))
+        if self._own is None and (reward or rm_type):
+            self._require_url(self._usual, ConfigError)
+            if not self._usual.facts.wants:  # what a model answers is not known before it is asked
+                require_keys(self._usual.name, self._usual.facts.keys, reward_key, eval_reward_key)
+        if reward or rm_type:
             # Nobody has said that it gives the same text the same: a judge may not.
             self.reward_reads_text_only = None
+
+    @classmethod
+    def service_specs(cls, args: Mapping[str, Any]) -> dict[str, ServiceSpec]:
+        told = args.get("reward_service")
+        if told is None:
+            return {}
+        service = service_of(told)
+        return {SERVICE: ServiceSpec(SERVICE, service.argv, service.ready_path)}
 
     async def reset(self, *, seed: int, task: dict[str, Any]) -> list[Message]:
         del seed
         self._task = task
+        self._kind = (type_of_row(task) if self._is_by_row else None) or self._usual
+        if self._kind is not self._usual:
+            self.reward_reads_text_only = None
+        self._require_url(self._kind, EnvError)
         self._label = self._label_of(task)
         self.schemas = [tool for tool in tools_of(task) if name_of(tool) not in self.tools]
         prompt = _value(task, self._input_key, "--input-key")
@@ -74,6 +122,7 @@ class SingleTurnEnv(Env):
             raise EnvError(f"{self._input_key!r} is no list of messages: {error}") from error
 
     async def step(self, turn: AssistantTurn) -> Step:
+        self._turn = turn
         shown = {name_of(tool) for tool in self.schemas}
         if not any(call.name in shown for call in turn.tool_calls):
             step = await super().step(turn)
@@ -84,26 +133,90 @@ class SingleTurnEnv(Env):
         return self._counted(Step(reward=await self.score("\n".join(said)), terminated=True))
 
     async def score(self, text: str) -> float:
-        found: Any = self._reward(text, self._label, self._task)
-        found = await found if inspect.isawaitable(found) else found
+        if self.scores_groups and self._ranks() and not self.is_evaluation:
+            return 0.0  # `score_group` gives it
+        found: Any = await self._worth(text)
         self._parts = parts(found)
         key = self._eval_reward_key if self.is_evaluation else self._reward_key
         reward: float = chosen(found, key)
         return reward
 
+    async def score_group(
+        self, task: dict[str, Any], episodes: Sequence[EpisodeSummary]
+    ) -> Sequence[float]:
+        self._task = task
+        self._kind = (type_of_row(task) if self._is_by_row else None) or self._usual
+        if not self._ranks():  # the row asks for a reward that scores each by itself
+            return [episode.reward for episode in episodes]
+        self._label = self._label_of(task)
+        answers = [
+            self._answer(episode.answer, is_cut=episode.stop_reason is not StopReason.TERMINATED)
+            for episode in episodes
+        ]
+        if self._own is None:
+            return await self._kind.ranks(answers, self._known())
+        found = await self._worths(answers, is_group=True)
+        return [chosen(worth, self._reward_key) for worth in found]
+
+    async def _worth(self, text: str) -> Any:
+        if self._own is None:
+            return await self._kind.worth(self._answer(text), self._known())
+        return (await self._worths([self._answer(text)], is_group=self.scores_groups))[0]
+
+    async def _worths(self, answers: list[Answer], *, is_group: bool = False) -> list[Any]:
+        """Of answers to one task, by the user's function: each by itself, or together."""
+        own: Any = self._own
+        if isinstance(own, (OfSample, OfModel)):
+            args = Args(self.run_flags)
+            if is_group:
+                return await own.worth_of_group(args, answers)
+            return [await own.worth(args, answer) for answer in answers]
+        texts: Any = [answer.text for answer in answers]
+        found = own(texts if is_group else texts[0], label_text(self._label), self._task)
+        found = await found if inspect.isawaitable(found) else found
+        name = getattr(own, "__name__", "the reward")
+        return listed(found, len(answers), name) if is_group else [found]
+
+    def _answer(self, text: str, *, is_cut: bool = False) -> Answer:
+        turn = self._turn
+        return Answer(
+            text=text,
+            response=text if turn is None or not turn.reasoning else turn.response,
+            label=self._label,
+            prompt=find(self._task, self._input_key),
+            task=self._task,
+            is_cut=is_cut or (turn is not None and turn.finish_reason == "length"),
+        )
+
+    def _ranks(self) -> bool:
+        return self._own is not None or self._kind.facts.ranks is not None
+
+    def _known(self) -> dict[str, Any]:
+        """What a reward that asks a model is told. Its own service comes before --rm-url."""
+        url = self._url
+        if self._service is not None:
+            url = f"{self.services[SERVICE].rstrip('/')}{self._service.path}"
+        return {"url": url, "spec": self._judge}
+
+    def _require_url(self, kind: RewardType, error: type[AgentRLError]) -> None:
+        has_one = self._url is not None or self._service is not None
+        if self._own is None and "url" in kind.facts.wants and not has_one:
+            raise error(f"the reward {kind.name} asks a model over HTTP: say where with --rm-url")
+
     def _counted(self, step: Step) -> Step:
         return msgspec.structs.replace(step, metrics=step.metrics | self._parts)
 
-    def _label_of(self, task: dict[str, Any]) -> str:
+    def _label_of(self, task: dict[str, Any]) -> Any:
+        needs = self._each_has_a_label or (self._own is None and self._kind.facts.needs_label)
         is_there = holds(task, self._label_key) and find(task, self._label_key) is not None
-        if not self._wants_label and not is_there:
-            return ""
-        label = _value(task, self._label_key, "--label-key")
+        if not needs and not is_there:
+            return None
+        label = _value(task, self._label_key, "--label-key", _NO_LABEL)
         if label is None:  # so a column of Parquet says that it has none
             raise EnvError(f"the task has no {self._label_key!r}: it is null")
-        if self._reward is exact and isinstance(label, dict):
+        if self._own is None and self._kind.facts.needs_label and isinstance(label, dict):
             raise EnvError(_nested(self._label_key, label))
-        return label if isinstance(label, str) else msgspec.json.encode(label).decode()
+        return label
 
 
 def _nested(key: str, label: dict[str, Any]) -> str:
@@ -118,10 +231,10 @@ def _written(call: ToolCall) -> str:
     return f'{{"name": {name}, "arguments": {call.arguments.decode()}}}'
 
 
-def _value(task: dict[str, Any], key: str, flag: str) -> Any:
+def _value(task: dict[str, Any], key: str, flag: str, otherwise: str = "") -> Any:
     try:
         return find(task, key)
     except KeyError:
         raise EnvError(
-            f"the task has no {key!r}; its keys are {sorted(task)}; name one with {flag}"
+            f"the task has no {key!r}; its keys are {sorted(task)}; name one with {flag}{otherwise}"
         ) from None

@@ -6,6 +6,7 @@ checkpoints, which is the same for all of its layer implementations. A part whos
 a model lacks (a bias, a head that is tied) means nothing for it, so a table may serve many models.
 """
 
+import functools
 import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -133,10 +134,15 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
         """What the table says of a tensor; None when it says nothing."""
         first = next((i for i, part in enumerate(self.parts) if "{layer}" in part.key), 0)
         for index, part in enumerate(self.parts):
-            pattern = re.sub(r"\\{(layer|expert)\\}", r"(?P<\1>\\d+)", re.escape(part.key))
-            if found := re.fullmatch(pattern, key):
+            if found := _pattern(part.key).fullmatch(key):
                 names = tuple(name.format(**found.groupdict()) for name in part.hf)
                 layer, *expert = [*map(int, found.groups())] or [-1]
                 order = (index,) if layer < 0 else (first, layer, index, *expert)
                 return Named(names, part.split, order)
         return None
+
+
+@functools.cache
+def _pattern(key: str) -> re.Pattern[str]:
+    """What a part's key stands for. Models have tens of thousands of tensors."""
+    return re.compile(re.sub(r"\\{(layer|expert)\\}", r"(?P<\1>\\d+)", re.escape(key)))

@@ -103,8 +103,11 @@ class GreetedBuffer(ScriptedBuffer):
     def __init__(self, address: str) -> None:
         super().__init__(address)
         self.greeted = anyio.Event()
+        self.evaluated: list[str] = []
 
     async def _answer(self, identity: bytes, envelope: Envelope, columns: list[memoryview]) -> None:
+        if isinstance(envelope.body, Evaluate):
+            self.evaluated.append(envelope.body.id)
         if isinstance(envelope.body, Echo):
             self.answers[Echo] = Event("echo", {"id": envelope.body.id})
         await super()._answer(identity, envelope, columns)
@@ -198,6 +201,7 @@ async def playing(
     continued: bool = False,
     eval_sets: dict[str, list[Task]] | None = None,
     num_slots: int = 1,
+    **flags: Any,
 ) -> AsyncIterator[tuple[Play, Callable[[], Awaitable[None]]]]:
     """A scripted buffer, and what starts the driver once its Welcome is chosen."""
     resume = "never"
@@ -206,7 +210,8 @@ async def playing(
         resume = str(folder / "r")
     config = RunConfig(
         run_dir=str(folder), run_id="r", resume=resume, rollout_batch_size=16,
-        loss_type="sft_loss", skip_eval_before_train=True, actor_num_gpus_per_node=1,
+        loss_type="sft_loss", actor_num_gpus_per_node=1,
+        **{"skip_eval_before_train": True} | flags,
     )  # fmt: skip
     async with GreetedBuffer(f"ipc://{folder}/b.sock") as buffer:
         buffer.answers = {Drain: Event("drained", {"counts": {}, "open": 0})}
@@ -285,6 +290,26 @@ def test_a_last_score_is_of_the_iterations_that_were_made_before_the_driver_was(
             assert play.failure is None
             assert play.summary is not None
             assert [score.step for score in play.summary.eval["held"]] == [20]
+
+    anyio.run(main)
+
+
+@pytest.mark.parametrize("skips", [True, False])
+def test_sets_are_played_before_the_first_iteration_unless_that_is_skipped(
+    tmp_path: Path, skips: bool
+) -> None:
+    async def main() -> None:
+        sets, flags = {"held": [Task("1", {})]}, {"skip_eval_before_train": skips}
+        async with playing(tmp_path, eval_sets=sets, **flags) as (play, start):
+            data = {"id": "held@0-pinned", "name": "held", "n": 1, "failed": 0, "score": 0.5}
+            score = Event("evaluation", data | {"version_min": 0, "version_max": 0})
+            play.buffer.answers[Evaluate] = score
+            await start()
+            await play.published(0, 0)
+            await play.learner_ends()
+            assert play.failure is None
+            # the one after the last iteration is never skipped
+            assert play.buffer.evaluated == ["held@0-pinned"] * (1 if skips else 2)
 
     anyio.run(main)
 

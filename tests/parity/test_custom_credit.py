@@ -70,7 +70,8 @@ def _with_drift(seqs: Seqs, batch: Batch) -> None:
         seq.advantage = papers.grpo(seq, {}) + seq.prox - seq.mu
 
 
-_REWARDS, _ADVANTAGES = "custom_reward_post_process_path", "custom_advantage_function_path"
+_REWARDS = "custom_reward_post_process_path"
+_ADVANTAGES = "custom_advantage_function_path"
 #: A flag, a function, and what it says in NumPy.
 CASES: list[tuple[str, Callable[..., Any], Callable[[Seqs, Batch], None]]] = [
     (_REWARDS, of_the_lease, _of_the_lease),

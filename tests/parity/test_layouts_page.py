@@ -35,3 +35,15 @@ def test_a_difference_is_the_worst_of_its_cases() -> None:
     (line,) = (line for line in layouts.page(measured).splitlines() if "| CP2 |" in line)
     assert line.endswith("| 3.0e-07 | 2.0e-09 |")
     assert {"mistral", "qwen3"} <= set(row.families)
+
+
+def test_the_rows_of_a_page_give_back_what_was_measured() -> None:
+    text = layouts.PAGE.read_text()
+    known = layouts.measured_before(text)
+    assert known.keys() == CASES.keys()
+    assert layouts.page(known) == text
+    row = next(line for line in text.splitlines() if "| CP2 |" in line)
+    lacking = layouts.measured_before(text.replace(row, ""))
+    assert {CASES[case][2]["context_parallel_size"] for case in CASES.keys() - lacking.keys()} == {
+        2
+    }

@@ -86,7 +86,8 @@ def test_the_auxiliary_loss_has_the_gradient_that_transformers_gives_it(
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
     wanted = float(torch.stack([gradient.norm() for gradient in gradients]).norm())
     model.zero_grad()
-    with opened(directory, moe_aux_loss_coeff=0.1) as backend:
+    said = {"moe_router_load_balancing_type": "aux_loss", "moe_router_dtype": "fp32"}
+    with opened(directory, moe_aux_loss_coeff=0.1, **said) as backend:
         found = backend.step("policy", batches, no_loss)
     assert found.grad_norm == pytest.approx(wanted, rel=1e-5)
 

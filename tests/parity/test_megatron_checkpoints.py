@@ -134,13 +134,13 @@ def kept_of_ours(opened: Open, packed: Any, pg_loss: LossFn, folder: Path) -> Me
     return backend
 
 
-@pytest.mark.parametrize("flag", ["no_load_optim", "finetune"])
+@pytest.mark.parametrize("flag", [{"no_load_optim": True}, {"finetune": True}], ids="-".join)
 def test_weights_alone_are_taken_without_the_optimizer(
-    flag: str, opened: Open, packed: Any, pg_loss: LossFn, tmp_path: Path
+    flag: dict[str, Any], opened: Open, packed: Any, pg_loss: LossFn, tmp_path: Path
 ) -> None:
     batch = [packed([30, 7], 1)]
     (trained,) = kept_of_ours(opened, packed, pg_loss, tmp_path).run("policy", batch)
-    for megatron, is_left in (({flag: True}, True), ({}, False)):
+    for megatron, is_left in ((flag, True), ({}, False)):
         cfg = RunConfig(load=str(tmp_path), megatron=megatron)
         assert brings_optimizer(cfg) is not is_left
         backend = opened(load=str(tmp_path), megatron=megatron)
@@ -215,9 +215,12 @@ def test_a_checkpoint_of_a_run_becomes_a_model(
 
 # ---- two ranks ----------------------------------------------------------------------------------
 
-LAYOUTS = {
-    "tp2": {"tensor_model_parallel_size": 2},
-    "pp2": {"pipeline_model_parallel_size": 2},
+PIPELINE = {"pipeline_model_parallel_size": 2}
+#: Name -> model and Megatron settings.
+LAYOUTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "tp2": ("qwen3", {"tensor_model_parallel_size": 2}),
+    "pp2": ("qwen3", PIPELINE),
+    "pp2-twice": ("qwen3-4layers", PIPELINE | {"num_virtual_stages_per_pipeline_rank": 2}),
 }
 
 
@@ -234,14 +237,14 @@ def home(
         {
             "config": msgspec.to_builtins(
                 RunConfig(
-                    actor_num_gpus_per_node=2, megatron=layout, load=str(plain("qwen3", "layered"))
+                    actor_num_gpus_per_node=2, megatron=layout, load=str(plain(model, "layered"))
                 )
             ),
-            "model_dir": str(hf_model("qwen3").directory),
+            "model_dir": str(hf_model(model).directory),
             "target": str(home / f"{name}-job"),
             "script": [("save", str(home / name)), ("export", str(home / f"{name}-weights"))],
         }
-        for name, layout in LAYOUTS.items()
+        for name, (model, layout) in LAYOUTS.items()
     ]
     run_ranks(home, 2, jobs)
     return home
@@ -252,11 +255,12 @@ def test_every_layout_takes_what_plain_megatron_wrote_and_gives_it_back(
     layout: str, home: Path, plain: Callable[[str, str], Path], hf_model: Any
 ) -> None:
     """The checkpoint of two ranks, read by plain megatron-core: padding apart, the same weights."""
-    theirs = torch.load(f"{plain('qwen3', 'layered')}.weights", weights_only=True)
-    run_plain("load", home / layout, hf_model("qwen3").directory, "unpadded")
+    model, _ = LAYOUTS[layout]
+    theirs = torch.load(f"{plain(model, 'layered')}.weights", weights_only=True)
+    run_plain("load", home / layout, hf_model(model).directory, "unpadded")
     again = torch.load(home / f"{layout}.weights", weights_only=True)
     assert again.keys() == theirs.keys()
     for name, tensor in again.items():
         assert torch.equal(tensor, theirs[name][: len(tensor)]), name
-    wanted = torch.load(f"{plain('qwen3', 'layered')}.logits", weights_only=True)
+    wanted = torch.load(f"{plain(model, 'layered')}.logits", weights_only=True)
     assert torch.equal(torch.load(home / f"{layout}.logits", weights_only=True), wanted)

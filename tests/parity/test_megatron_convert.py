@@ -1,9 +1,11 @@
 """Weights go from one form into another bit for bit, in little memory, and nothing is lost."""
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from agentrl.cli.main import main
-from agentrl.models.registry import families
+from agentrl.models.registry import families, open_model
+from agentrl.models.shapes import shapes_of
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -131,3 +134,39 @@ def test_the_tools_that_slimes_users_type_convert_there_and_back(
     assert are_equal(back, model)
     assert run(tool, *home).returncode == 2
     assert run(tool, *home, "-f").returncode == 0
+
+
+def zeros(config: dict[str, Any], directory: Path) -> int:
+    """A model of zeros, a file for each of its tensors; the bytes of the largest."""
+    directory.mkdir()
+    (directory / "config.json").write_text(json.dumps(config))
+    model = open_model(directory, None)
+    places, largest = {}, 0
+    for index, (name, shape) in enumerate(shapes_of(model).items()):
+        places[name] = f"model-{index}.safetensors"
+        save_file({name: torch.zeros(shape)}, directory / places[name])
+        largest = max(largest, 4 * prod(shape))
+    (directory / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    return largest
+
+
+def test_a_model_passes_in_the_memory_of_its_largest_tensors(hf_model: Any, tmp_path: Path) -> None:
+    """Both ways, and from one checkpoint into another."""
+    config = {
+        **json.loads((hf_model("qwen3").directory / "config.json").read_text()),
+        "hidden_size": 512,
+        "intermediate_size": 1536,
+        "num_hidden_layers": 20,
+        "vocab_size": 8192,
+    }
+    largest = zeros(config, tmp_path / "large")
+    zeros({**config, "num_hidden_layers": 1}, tmp_path / "small")
+    size = sum(file.stat().st_size for file in (tmp_path / "large").glob("*.safetensors"))
+    folder = tmp_path / "converted"
+    folder.mkdir()
+    places = (tmp_path / "small", tmp_path / "large", folder)
+    program = Path(__file__).with_name("little_memory.py")
+    done = run(program, *places, largest, MALLOC_ARENA_MAX="1")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert int(done.stdout.split()[-1]) < 6 * largest < size / 2, done.stdout
+    assert len(list((folder / "large-hf").glob("*.safetensors"))) > 5

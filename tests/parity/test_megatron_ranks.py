@@ -36,7 +36,11 @@ LAST = PIPELINE | {"decoder_last_pipeline_num_layers": 2}
 EMBEDDING = PIPELINE | {"account_for_embedding_in_pipeline_split": True}
 LOSS = PIPELINE | {"account_for_loss_in_pipeline_split": True}
 STAGES = PIPELINE | {"pipeline_model_parallel_layout": "E|ttt,L"}
+FOUR_STAGES = PIPELINE | {"pipeline_model_parallel_layout": "Et|t|t|L"}
 FOUR = {"pipeline_model_parallel_size": 4}
+#: Two stages on each rank of the pipeline.
+TWICE = {"num_virtual_stages_per_pipeline_rank": 2}
+ONE_LAYER = {"num_layers_per_virtual_pipeline_stage": 1}
 CONTEXT = {"context_parallel_size": 2}
 EXPERT = {"expert_model_parallel_size": 2}
 CUT = SEQUENCE | EXPERT | {"expert_tensor_parallel_size": 2}
@@ -67,7 +71,7 @@ DAILY: dict[str, tuple[int, str, dict[str, Any]]] = {
     "tp2-sequence-prime": (2, "llama-prime", SEQUENCE | {"make_vocab_size_divisible_by": 32}),
     "tp2-sequence-glm4": (2, "glm4", SEQUENCE),
     "pp2-tied": (2, "qwen3-tied", PIPELINE),
-    "cp2": (2, "qwen3", CONTEXT),
+    "cp2": (2, "qwen3", CONTEXT | {"cp_comm_type": "all_gather"}),
     "cp2-window": (2, "mistral-window", CONTEXT),
     "cp2-glm4-moe": (2, "glm4-moe", CONTEXT),
     "cp2-deepseek-v3": (2, "deepseek-v3", CONTEXT),
@@ -114,6 +118,25 @@ OF_FAMILIES: dict[str, tuple[int, str, dict[str, Any]]] = {
     "pp2-stages-ep2-glm4-moe": (4, "glm4-moe-3layers", STAGES | EXPERT),
     "pp4-embedding-tied": (4, "qwen3-tied-3layers", EMBEDDING | FOUR),
     "pp2-stages-ep2-qwen3-moe": (4, "qwen3-moe-3layers", STAGES | EXPERT | DISTRIBUTED),
+    # Interleaved stages.
+    "pp2-one-layer-tied": (2, "qwen3-tied-4layers", PIPELINE | ONE_LAYER),
+    "pp2-one-layer-qwen3-moe": (2, "qwen3-moe-4layers", PIPELINE | ONE_LAYER | DISTRIBUTED),
+    "pp2-twice-embedding-tied": (2, "qwen3-tied-3layers", EMBEDDING | TWICE | DISTRIBUTED),
+    "pp2-twice-embedding-glm4-moe": (2, "glm4-moe-3layers", EMBEDDING | TWICE),
+    "pp2-twice-first-deepseek-v3": (2, "deepseek-v3-6layers", FIRST | TWICE),
+    "pp2-twice-first": (2, "qwen3-6layers", FIRST | TWICE),
+    "pp2-four-stages-tied": (2, "qwen3-tied-3layers", FOUR_STAGES),
+    "pp2-four-stages-minimax-m2": (2, "minimax-m2-3layers", FOUR_STAGES),
+    "tp2-pp2-twice-glm4": (4, "glm4-4layers", SEQUENCE | PIPELINE | TWICE),
+    "tp2-pp2-twice-qwen3-moe": (4, "qwen3-moe-4layers", SEQUENCE | PIPELINE | TWICE | DISTRIBUTED),
+    "pp2-twice-ep2-glm4-moe": (4, "glm4-moe-4layers", PIPELINE | TWICE | EXPERT),
+    "pp2-twice-ep2-told": (4, "qwen3-moe-4layers-told", PIPELINE | TWICE | EXPERT),
+    "pp2-twice-cp2": (4, "qwen3-4layers", PIPELINE | TWICE | CONTEXT),
+    "pp2-twice-cp2-deepseek-v3": (4, "deepseek-v3-4layers", PIPELINE | TWICE | CONTEXT),
+    "pp4-twice-tied": (4, "qwen3-tied-8layers", FOUR | TWICE),
+    "pp4-twice-qwen3-moe": (4, "qwen3-moe-8layers", FOUR | TWICE),
+    "dp2-pp2-twice-overlap": (4, "qwen3-4layers", PIPELINE | TWICE | OVERLAP),
+    "dp2-pp2-twice-overlap-qwen3-moe": (4, "qwen3-moe-4layers", PIPELINE | TWICE | OVERLAP),
 }
 CASES = DAILY | OF_FAMILIES
 PLAYED = [*DAILY, *of_the_day(list(OF_FAMILIES), 14)]

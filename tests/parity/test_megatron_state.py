@@ -27,6 +27,7 @@ TENSOR = {"tensor_model_parallel_size": 2}
 SEQUENCE = TENSOR | {"sequence_parallel": True}
 EXPERT = {"expert_model_parallel_size": 2}
 PIPELINE = {"pipeline_model_parallel_size": 2}
+TWICE = PIPELINE | {"num_virtual_stages_per_pipeline_rank": 2}
 LAST = PIPELINE | {"decoder_last_pipeline_num_layers": 2}
 CONTEXT = {"context_parallel_size": 2}
 ODD = "qwen3-tied-odd"
@@ -213,7 +214,7 @@ def test_megatrons_own_loader_reads_the_weights(
     from megatron.core import dist_checkpointing
 
     content = dist_checkpointing.load_content_metadata(str(tmp_path))
-    model = again._model.module
+    (model,) = again._stages
     # Of layers that have no extra state it wants to read that none is there.
     found = dist_checkpointing.load(
         {"model": model.sharded_state_dict(metadata=content)}, str(tmp_path), strict="log_all"
@@ -298,6 +299,21 @@ TWO_RANKS: dict[str, tuple[str, dict[str, Any], str]] = {
         DISTRIBUTED,
         "load uneven-pp2, save uneven-dp2, step 1, export uneven-dp2-after",
     ),
+    "twice-pp2": (
+        "qwen3-moe-4layers",
+        TWICE | DISTRIBUTED,
+        "step 0, save twice-pp2, step 1, export twice-pp2-after",
+    ),
+    "twice-ep2": (
+        "qwen3-moe-4layers",
+        EXPERT,
+        "load twice-pp2, save twice-ep2, step 1, export twice-ep2-after",
+    ),
+    "twice-again": (
+        "qwen3-moe-4layers",
+        TWICE,
+        "load twice-ep2, save twice-again, step 1, export twice-again-after",
+    ),
     "prime-tp2": ("qwen3-prime", TENSOR, "step 0, save prime-tp2, step 1, export prime-tp2-after"),
     "prime-dp2": (
         "qwen3-prime",
@@ -358,6 +374,8 @@ def test_two_ranks_go_on_bit_equal_in_the_layout_that_saved(home: Path) -> None:
         ("experts-tp2", "experts-tp2-ep2"),
         ("prime-tp2", "prime-dp2"),
         ("uneven-pp2", "uneven-dp2"),
+        ("twice-pp2", "twice-ep2"),
+        ("twice-ep2", "twice-again"),
         ("dp2", "tp2-dp2"),
     ],
 )
@@ -380,6 +398,8 @@ def test_every_layout_holds_the_same_weights_and_moments(one: str, other: str, h
         ("experts-tp2-after", "experts-ep2-after"),
         ("experts-tp2-ep2-after", "experts-ep2-after"),
         ("uneven-dp2-after", "uneven-pp2-after"),
+        ("twice-ep2-after", "twice-pp2-after"),
+        ("twice-again-after", "twice-pp2-after"),
     ],
 )
 def test_every_layout_takes_the_same_next_step(after: str, wanted: str, home: Path) -> None:

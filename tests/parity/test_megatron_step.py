@@ -230,10 +230,25 @@ def test_weights_come_out_bit_equal_under_their_own_names(
     assert all(torch.equal(exported[name], wanted[name]) for name in wanted)
 
 
+#: What slime's scripts tell Megatron of a dense model and its optimizer.
+TOLD = {
+    "optimizer": "adam",
+    "normalization": "RMSNorm",
+    "position_embedding_type": "rope",
+    "use_rotary_position_embeddings": True,
+    "group_query_attention": True,
+    "swiglu": True,
+    "disable_bias_linear": True,
+    "attention_dropout": 0.0,
+    "hidden_dropout": 0.0,
+    "attention_softmax_in_fp32": True,
+}
+
+
 @pytest.mark.parametrize(
     "megatron",
     [
-        {},
+        pytest.param(TOLD, id="as-scripts-say"),
         {"use_distributed_optimizer": True},
         {
             "use_distributed_optimizer": True,
@@ -247,7 +262,7 @@ def test_weights_come_out_bit_equal_under_their_own_names(
         },
         {"recompute_granularity": "selective"},
     ],
-    ids=lambda megatron: "-".join(megatron) or "plain",
+    ids="-".join,
 )
 def test_two_steps_equal_torch_adamw_on_the_transformers_model(
     megatron: dict[str, Any],
@@ -324,12 +339,17 @@ def test_a_learner_draws_nothing_at_random(
 ) -> None:
     from agentrl.learner.megatron import rng  # megatron-core is imported behind MegatronBackend
 
-    backend = open_backend(hf_model(name)[1])
-    batches = [packed([30, 7], 1), packed([19], 2)]
+    directory, batches = hf_model(name)[1], [packed([30, 7], 1), packed([19], 2)]
+    backend = open_backend(directory, seed=7)
+    assert torch.initial_seed() == 7
     before = rng.capture()
-    backend.run("policy", batches)
+    scored = backend.run("policy", batches)
     backend.step("policy", batches, pg_loss)
     assert rng.capture() == before
+    backend.close()
+    others = open_backend(directory, seed=8).run("policy", batches)
+    assert torch.initial_seed() == 8
+    assert all(torch.equal(one, other) for one, other in zip(scored, others, strict=True))
     (note,) = answers.notes(read_flags(["--no-load-rng"]).asked)
     assert note.startswith("--no-load-rng: not needed: the learner draws nothing at random")
 
@@ -347,7 +367,7 @@ def test_a_padded_vocabulary_takes_no_part(
     results = [backend.step("policy", batches, pg_loss) for batches in steps]
     assert [result.grad_norm for result in results] == pytest.approx(norms, abs=1e-4)
     assert worst(dict(backend.hf_tensors()), wanted) < 1e-4
-    embedding = backend._model.module.embedding.word_embeddings.weight
+    embedding = backend._model[0].module.embedding.word_embeddings.weight
     assert len(embedding) == 128
     assert not embedding[97:].any()
 
@@ -458,7 +478,7 @@ def test_a_rank_holds_the_bytes_that_a_dry_run_says(
     backend = open_backend(directory, megatron)
     backend.step("policy", [packed([30, 7], 1)], pg_loss)
     tensors = [parameter.data for parameter in backend._model.parameters()]
-    tensors += [buffer.grad_data for buffer in backend._model.buffers]
+    tensors += [buffer.grad_data for stage in backend._model for buffer in stage.buffers]
     for part in backend._optimizer.held():
         tensors += part.tensors.values()
     storages = {tensor.untyped_storage().data_ptr(): tensor for tensor in tensors}

@@ -5,6 +5,11 @@ name of its field as a keyword argument or a text of its own, or either among th
 parametrized with. Comments, docstrings and names of functions are no proof, and neither is what a
 helper does: a base line that all tests of a module share would prove every row. A field of one word
 (`seed`, `load`) may be anything's: it counts only as a keyword of a configuration, or as a key.
+
+A test that code calls with every flag there is shows of each that it is handed on, and no more: it
+proves a flag that is only handed on (`is_handed_on`). Nor does a test prove that a flag works that
+only sees configurations refused; but where it compares with the checkpoint (`.check(`), a refusal
+of what differs is the meaning.
 """
 
 import ast
@@ -15,17 +20,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, TypeGuard
 
-__all__ = ["exercises"]
+__all__ = ["exercises", "only_refuses"]
 
 ROOT = Path(__file__).resolve().parents[2]
-#: What makes a configuration, and the helper of tests that does.
-_CONFIGURATIONS = {"RunConfig", "MegatronSettings", "settings"}
+#: What makes a configuration, and helpers of tests that do.
+_CONFIGURATIONS = {"RunConfig", "MegatronSettings", "open_backend", "settings"}
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _Kind = Literal["text", "keyword", "setting"]
 
 
-def exercises(test: str, flag: str) -> bool:
-    """Whether the test `file::function` is there and gives `flag` (`--lr-warmup-init`)."""
+def exercises(test: str, flag: str, *, is_handed_on: bool = True) -> bool:
+    """Whether the test `file::function` is there and gives `flag` (`--lr-warmup-init`).
+    `is_handed_on`: to do so among values that code makes is enough."""
     file, _, name = test.partition("::")
     module = _module(file)
     function = _functions(module).get(name)
@@ -33,7 +39,39 @@ def exercises(test: str, flag: str) -> bool:
         return False
     if any(_gives(kind, word, flag) for kind, word in _words(function, module)):
         return True
-    return any(_gives("setting", value, flag) for value in _parameters(file, function))
+    made = _parameters(file, function) if is_handed_on else ()
+    return any(_gives("setting", value, flag) for value in made)
+
+
+def only_refuses(test: str) -> bool:
+    """Whether all that the test sees is that configurations are refused, and it compares them with
+    no checkpoint."""
+    file, _, name = test.partition("::")
+    function = _functions(_module(file))[name]
+    refusals = [node for node in ast.walk(function) if _sees_refusal(node)]
+    within = {id(node) for refusal in refusals for node in ast.walk(refusal)}
+    caught = {ast.unparse(name) for refusal in refusals for name in _caught(refusal)}
+    others = [
+        node
+        for node in ast.walk(function)
+        if isinstance(node, ast.Assert)
+        and id(node) not in within
+        and not any(name in ast.unparse(node) for name in caught)
+    ]
+    compares = any(isinstance(n, ast.Attribute) and n.attr == "check" for n in ast.walk(function))
+    return bool(refusals) and not others and not compares
+
+
+def _sees_refusal(node: ast.AST) -> TypeGuard[ast.With]:
+    """`with pytest.raises(ConfigError)`."""
+    if not isinstance(node, ast.With):
+        return False
+    expected = " ".join(ast.unparse(item.context_expr) for item in node.items)
+    return "raises(ConfigError" in expected
+
+
+def _caught(node: ast.With) -> list[ast.expr]:
+    return [item.optional_vars for item in node.items if item.optional_vars is not None]
 
 
 @functools.cache

@@ -1,21 +1,36 @@
 """Each row of the table of answers names a test that exercises its flag; and what that takes."""
 
+from typing import Any
+
 import pytest
 
 from agentrl.config import answers
 from agentrl.config.run import RunConfig
+from agentrl.errors import ConfigError
 from scripts.from_slime import WALK
-from tests.unit.answer_evidence import exercises
+from tests.unit.answer_evidence import exercises, only_refuses
 
 HERE = "tests/unit/test_answer_evidence.py"
 TABLE = {"rollout_shuffle": True}
 
 
+#: Flags of which agentrl reads nothing: that another program is told them is their meaning.
+HANDED_ON = {*answers.rows("sglang"), *answers.rows("router")}
+
+
 @pytest.mark.parametrize("name", sorted(answers.rows()))
 def test_the_test_of_a_row_gives_its_flag(name: str) -> None:
     row = answers.rows()[name]
+    is_handed_on = row.state != "works" or name in HANDED_ON
     test = row.test or ("" if row.state == "works" else WALK)
-    assert exercises(test, name), f"{name} names {test!r}, which does not give it"
+    shows = exercises(test, name, is_handed_on=is_handed_on)
+    assert shows, f"{name} names {test!r}, which does not give it"
+
+
+@pytest.mark.parametrize("name", [n for n, row in answers.rows().items() if row.state == "works"])
+def test_a_flag_that_works_is_not_proved_by_refusals(name: str) -> None:
+    test = answers.rows()[name].test
+    assert not only_refuses(test), f"{name} names {test}, which sees no more than refusals"
 
 
 def shown(what: str) -> bool:
@@ -44,6 +59,19 @@ def test_a_test_exercises_what_its_own_code_gives(example: str, is_proof: bool) 
 def test_a_field_of_one_word_has_to_be_a_setting() -> None:
     assert exercises(f"{HERE}::of_a_configuration", "--seed")
     assert not exercises(f"{HERE}::of_something_else", "--seed")
+
+
+def test_a_test_that_code_calls_with_every_flag_shows_that_it_is_handed_on() -> None:
+    assert shown("by_code")
+    assert not exercises(f"{HERE}::by_code", "--rollout-shuffle", is_handed_on=False)
+
+
+@pytest.mark.parametrize(
+    ("example", "is_so"),
+    [("refused", True), ("refused_and_accepted", False), ("refused_by_the_checkpoint", False)],
+)
+def test_a_refusal_alone_is_seen_as_one(example: str, is_so: bool) -> None:
+    assert only_refuses(f"{HERE}::{example}") is is_so
 
 
 # ---- examples: they are read, not run --------------------------------------------------------
@@ -92,3 +120,25 @@ def of_a_configuration() -> object:
 
 def of_something_else() -> object:
     return dict(seed=1)  # noqa: C408
+
+
+@pytest.mark.parametrize("field", list(RunConfig.__struct_fields__))
+def by_code(field: str) -> str:
+    return field
+
+
+def refused() -> None:
+    with pytest.raises(ConfigError) as refusal:
+        RunConfig(rollout_shuffle=True)
+    assert "--rollout-shuffle" in str(refusal.value)
+
+
+def refused_and_accepted() -> None:
+    with pytest.raises(ConfigError):
+        RunConfig(rollout_shuffle=True)
+    assert RunConfig(rollout_shuffle=False)
+
+
+def refused_by_the_checkpoint(architecture: Any) -> None:
+    with pytest.raises(ConfigError):
+        architecture.check(RunConfig(rollout_shuffle=True))

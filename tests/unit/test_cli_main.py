@@ -253,7 +253,7 @@ def test_a_reward_that_nobody_named_is_said(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rows.jsonl").write_text('{"input": "2+2", "label": "4"}\n')
     argv = [*ROWS, "--dry-run"]
-    note = "no --custom-rm-path: the reward is 1 where the model's whole text is the label"
+    note = "no --rm-type and no --custom-rm-path: the reward is 1 where the model's whole text is"
     assert train.main(argv, "train") == 0
     assert note in capsys.readouterr().out
     assert train.main([*argv, "--custom-rm-path", "exact"], "train") == 0

@@ -162,8 +162,8 @@ def test_no_row_hides_a_flag_of_agentrl() -> None:
 
 
 def test_what_waits_for_the_same_thing_is_told_in_one_line() -> None:
-    (line,) = refusal(["--rm-type", "math", "--group-rm", "--rm-url", "http://x"]).splitlines()
-    assert line.startswith("--rm-type, --group-rm, --rm-url: these wait for ")
+    (line,) = refusal(["--colocate", "--offload"]).splitlines()
+    assert line.startswith("--colocate, --offload: these wait for ")
 
 
 @pytest.mark.parametrize(
@@ -332,8 +332,8 @@ def test_a_false_that_is_always_true_here_is_told(tmp_path: Path) -> None:
 def test_a_file_is_told_all_that_is_refused_at_once(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("colocate: true\nmax_turns: 0\nmax_lag: 3\nsglang:\n  tpsize: 2\n")
-    words = refusal(["--config", str(file), "--rm-type", "math"])
-    for said in ("colocate: this waits", "max_lag: agentrl", "--max-turns", "tpsize", "--rm-type"):
+    words = refusal(["--config", str(file), "--offload"])
+    for said in ("colocate: this waits", "max_lag: agentrl", "--max-turns", "tpsize", "--offload"):
         assert said in words
 
 
@@ -370,3 +370,30 @@ def test_whoever_comes_from_slime_hears_of_the_defaults_that_differ() -> None:
     assert "docs/from-slime.md" not in "\n".join(base().notes)
     given = parsed(["--use-dynamic-batch-size", "--no-use-tis"])
     assert "--use-tis is on" not in "\n".join(given.notes)
+
+
+# ---- numbers that stand for something in slime ---------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ("--num-rollout 0", "slime scores the model then, and trains nothing: --eval-only does"),
+        ("--rollout-num-gpus 0", "this waits for dumps and replays of rollouts"),
+        ("--eval-top-k 0", "leaves no token to choose from; give 1 or more, or -1 for all of them"),
+    ],
+)
+def test_a_number_that_stands_for_something_in_slime_is_not_called_out_of_bounds(
+    argv: str, said: str
+) -> None:
+    words = refusal(argv.split())
+    assert f"{argv}" in words
+    assert said in words
+    assert "Expected" not in words
+
+
+def test_the_first_checkpoint_of_slime_is_that_of_iteration_0(tmp_path: Path) -> None:
+    (tmp_path / "iter_0000000").mkdir()
+    resolved = parsed(["--ref-load", str(tmp_path), "--ref-ckpt-step", "0"])
+    assert f"--ref-ckpt-step 0: {tmp_path / 'iter_0000000'}" in resolved.notes
+    assert "0 or more" in refusal(["--ref-load", str(tmp_path), "--ref-ckpt-step", "-1"])

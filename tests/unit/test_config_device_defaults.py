@@ -52,6 +52,10 @@ def test_float32_on_a_gpu_runs_and_is_remarked_on() -> None:
     slow = RunConfig(megatron={"bf16": False})
     assert "one by one" in notes_on_device(slow, "cuda")[0]
     assert notes_on_device(slow, "cpu") == []
+    offloaded = RunConfig(megatron={"bf16": True, "optimizer_cpu_offload": True})
+    (note,) = notes_on_device(offloaded, "cpu")
+    assert note.startswith("--optimizer-cpu-offload changes nothing on the CPU: ")
+    assert notes_on_device(offloaded, "cuda") == []
     assert notes_on_device(RunConfig(), "cuda") == []
 
 

@@ -84,7 +84,7 @@ def test_a_place_that_holds_nothing_begins_from_the_model_with_a_note(
         "empty": "it is empty",
         "other files": "it holds no model and no checkpoint",
     }
-    assert f"--load {here}/x: {lack[there]}" in found.notes
+    assert f"--load {here}/x: {lack[there]}; it is passed over" in found.notes
     assert f"the first weights are those of --hf-checkpoint {MODEL}" in found.notes
     assert (found.config.load, found.config.save) == (None, f"{here}/x")
 
@@ -150,9 +150,14 @@ def test_a_checkpoint_of_megatrons_gives_the_first_weights(
     (here / "Qwen3-4B_torch_dist" / file).touch()
     found = resolved(flag, "Qwen3-4B_torch_dist")
     place = f"{here}/Qwen3-4B_torch_dist"
-    taken = "the first weights are those of this checkpoint of Megatron's; the optimizer is new"
-    assert f"{flag} {place}: {taken}" in found.notes
+    weights = f"{flag} {place}: the first weights are those of this checkpoint of Megatron's"
+    alone = f"{weights}; the optimizer is new"
+    where = (
+        f"{weights}, and so is the optimizer where it is there in a form that every layout reads"
+    )
+    assert (f"{where}; else it is new" if flag == "--load" else alone) in found.notes
     assert found.config.load == place
+    assert alone in resolved(flag, "Qwen3-4B_torch_dist", "--no-load-optim").notes
 
 
 @pytest.mark.parametrize("flag", ["--load", "--ref-load"])
@@ -205,7 +210,7 @@ def test_a_model_without_weights_is_nothing_to_begin_with(
     (here / "ref").mkdir()
     shutil.copy(MODEL / "config.json", here / "ref")
     assert main(["--preset", DEFAULT, "--ref-load", "ref"], "train_async") == 2
-    assert f"--ref-load: {here}/ref has neither model.safetensors" in capsys.readouterr().err
+    assert f"--ref-load {here}/ref has neither model.safetensors" in capsys.readouterr().err
 
 
 def test_the_room_that_kept_checkpoints_take_is_noted() -> None:

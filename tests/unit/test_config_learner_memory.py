@@ -28,6 +28,15 @@ def test_a_model_of_32_billion_fits_80_gb_only_where_its_optimizer_is_shared() -
     assert gigabytes({}) == pytest.approx(4.1 * 16)
 
 
+def test_an_offloaded_optimizer_is_not_on_the_device() -> None:
+    shared = {"bf16": True, "use_distributed_optimizer": True}
+    offloaded = shared | {"optimizer_cpu_offload": True, "use_precision_aware_optimizer": True}
+    half = offloaded | {"optimizer_offload_fraction": 0.5}
+    assert gigabytes(offloaded, device="cuda") == pytest.approx(4.1 * (2 + 4))
+    assert gigabytes(half, device="cuda") == pytest.approx(4.1 * (2 + 4 + 12 / 4))
+    assert gigabytes(offloaded, device="cpu") == gigabytes(shared, device="cpu")
+
+
 def test_gradients_in_bf16_and_a_reference_model_count() -> None:
     base = gigabytes({"bf16": True})
     halved = gigabytes({"bf16": True, "accumulate_allreduce_grads_in_fp32": False})

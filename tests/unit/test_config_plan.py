@@ -3,6 +3,7 @@
 import json
 import struct
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -83,3 +84,24 @@ def test_the_page_shows_run_placement_capacity_and_memory(model_dir: Path) -> No
     for part in (*parts, "learner   3.2 KiB of weights, gradients and optimizer on each rank"):
         assert part in page
     assert page.endswith("nothing was started (--dry-run)\n")
+
+
+def test_the_page_of_an_imitation_has_no_engines_and_no_ages(model_dir: Path) -> None:
+    page = describe(RunConfig(hf_checkpoint=str(model_dir), loss_type="sft_loss"))
+    assert "engines   none" in page
+    for part in ("asynchrony:", "turns  ", "a turn samples", "KV cache", "weights at 16 bits"):
+        assert part not in page
+
+
+def test_on_a_cluster_that_was_not_asked_yet_a_rank_is_sized_for_either_device(
+    model_dir: Path,
+) -> None:
+    def learner(**flags: Any) -> str:
+        config = RunConfig(hf_checkpoint=str(model_dir), env="x", **flags)
+        return next(line for line in describe(config).splitlines() if "learner   3" in line)
+
+    # float32: 16 bytes each; bfloat16: 6, and 12 of the optimizer that 8 ranks share
+    asked, either = learner(device="cpu"), learner()
+    assert (205 * 16, round(205 * (6 + 12 / 8))) == (3280, 1538)
+    assert asked.endswith("learner   3.2 KiB of weights, gradients and optimizer on each rank")
+    assert either == f"{asked}; on GPUs 1.5 KiB"

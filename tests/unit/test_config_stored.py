@@ -33,7 +33,7 @@ FIXED = {name for name, field in own_fields().items() if field.fact.on_resume.ki
 #: Another value of each field that stays; the words of its flag.
 OTHER = {name: VALUES.get(name, "").split() for name in sorted(FIXED - {"min_group_size"})}
 #: Fields that are arguments of `--env single-turn` alone.
-OF_ROWS = {"custom_rm_path", "input_key", "label_key"}
+OF_ROWS = {"custom_rm_path", "group_rm", "input_key", "label_key", "rm_type", "rm_url"}
 
 
 def settings_of(config: RunConfig) -> BufferSettings:

@@ -157,13 +157,25 @@ def test_shards_are_those_that_the_index_names(model: Path) -> None:
         read_model(model)
 
 
-def test_a_dry_run_refuses_a_model_without_weights(
+def test_a_dry_run_of_a_model_without_weights_says_that_they_were_not_checked(
     model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (model / WEIGHTS).unlink()
     code, output = dry_run(model, capsys)
-    assert code == 2
-    assert f"--hf-checkpoint: {model} has neither model.safetensors nor" in output
+    assert code == 0
+    assert f"--hf-checkpoint {model} has neither model.safetensors nor" in output
+    assert "weights not checked, and a run needs them" in output
+
+
+def test_a_dry_run_goes_by_the_config_alone(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in model.iterdir():
+        if path.name != "config.json":
+            path.unlink()
+    code, output = dry_run(model, capsys)
+    assert code == 0, output
+    assert "weights not checked, and a run needs them" in output
 
 
 def test_a_run_without_weights_is_refused(

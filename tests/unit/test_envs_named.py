@@ -67,7 +67,7 @@ fetch = brings_module:double
 notatool = brings_module:length
 [agentrl.rewards]
 length = brings_module:length
-judge = brings_module:judge
+referee = brings_module:judge
 short = brings_module:one
 exact = brings_module:one
 """
@@ -119,7 +119,7 @@ def test_what_cannot_be_loaded_is_said(
         load(name)
 
 
-@pytest.mark.parametrize(("reward", "worth"), [("length", 2 + 1 + 2), ("judge", 0.25)])
+@pytest.mark.parametrize(("reward", "worth"), [("length", 2 + 1 + 2), ("referee", 0.25)])
 async def test_single_turn_takes_another_reward(
     install: Install, reward: str, worth: float
 ) -> None:
@@ -145,7 +145,7 @@ async def test_tools_are_asked_for_by_name(install: Install) -> None:
 
 def test_a_reward_of_another_signature_is_refused_by_the_name_of_its_flag(tmp_path: Path) -> None:
     place = tmp_path / "mine.py"
-    place.write_text("def reward(args, sample):\n    return 1.0\n")
+    place.write_text("def reward(args, sample, more):\n    return 1.0\n")
     said = rf"^--custom-rm-path {place}: .*write `def reward\(text, label, task\):`"
     with pytest.raises(ConfigError, match=said):
         load_reward(str(place))

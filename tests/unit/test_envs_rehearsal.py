@@ -97,8 +97,8 @@ def test_a_try_leaves_the_task_as_it_was(write: Write) -> None:
         (
             "return [Message.user(7)]",
             (
-                "Calc.reset raised EnvError: the content of a user message is int; it must be str "
-                "(calc.py:7) on the first task, rows:1"
+                "Calc.reset refuses the first task, rows:1: EnvError: the content of a user "
+                "message is int; it must be str (calc.py:7)"
             ),
         ),
         ("raise ValueError('no\\n  gold')", "raised ValueError: no gold (calc.py:7)"),

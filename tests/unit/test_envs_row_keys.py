@@ -52,7 +52,7 @@ async def test_a_row_needs_no_label_where_its_reward_is_ones_own() -> None:
 @pytest.mark.parametrize(
     "args", [{}, {"reward": "exact"}, {"reward": LENGTH, "label_key": "label"}]
 )
-async def test_a_label_is_demanded_where_it_is_compared_or_named(args: dict[str, str]) -> None:
+async def test_a_label_is_demanded_where_it_is_compared_or_named(args: dict[str, Any]) -> None:
     with pytest.raises(EnvError, match="the task has no 'label'"):
         await SingleTurnEnv(**args).reset(seed=0, task={"input": "x"})
 
@@ -86,7 +86,7 @@ def test_rows_of_search_r1_are_read_as_they_are(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "train.parquet", rows)
     keys = {"input_key": "prompt", "label_key": "reward_model.ground_truth.target"}
     (note,) = preflight(config_of(path, env_args=keys))
-    assert note.startswith("no --custom-rm-path: the reward is 1 where")
+    assert note.startswith("no --rm-type and no --custom-rm-path: the reward is 1 where")
     with pytest.raises(ConfigError, match=r"has no 'reward_model\.target'; its keys are \['data_s"):
         preflight(config_of(path, env_args={**keys, "label_key": "reward_model.target"}))
 

@@ -59,7 +59,7 @@ def test_a_script_is_explained_and_the_line_to_run_leaves_out_what_is_refused(
         ("--lr fast", "refused", "cannot be 'fast'"),
         ("--swiglu", "works", "read by the learner"),
         ("--hidden-dropout 0.1", "refused", "cannot be 0.1"),
-        ("--rm-type math", "refused", ""),
+        ("--rm-type math", "works", "rewards that ship"),
         ("--sglang-mem-fraction-static 0.7", "works", "passed to the engines"),
         ("--sglang-dp-size 8", "refused", "more engines"),
         ("--sglang-cuda-graph-max-bs 8", "works", "--sglang-cuda-graph-max-bs-decode"),
@@ -94,7 +94,7 @@ def test_a_flag_that_another_one_settles_is_answered_by_both() -> None:
         ("--num-rollout", "works"),
         ("--lambd", "unknown"),
         ("--global-batch-size", "unknown"),
-        ("--rm-type", "refused"),
+        ("--offload", "refused"),
         ("--utter-nonsense", "refused"),
     ],
 )

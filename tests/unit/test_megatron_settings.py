@@ -88,10 +88,12 @@ def test_the_flags_that_describe_qwen3_8b_to_megatron_are_accepted_unchanged() -
         ),
         ({"cp_comm_type": "p2p"}, ["--cp-comm-type", "p2p", "all_gather"]),
         (
-            {"num_layers_per_virtual_pipeline_stage": 1},
-            ["each rank holds one stage", "--decoder-first-pipeline-num-layers"],
+            {"microbatch_group_size_per_virtual_pipeline_stage": 4},
+            ["--microbatch-group-size-per-virtual", "groups of --pipeline-model-parallel-size"],
         ),
         ({"moe_layer_freq": "[0]*1+[2]"}, ["--moe-layer-freq", "[0]*1+[2]"]),
+        ({"moe_layer_freq": ""}, ["--moe-layer-freq cannot be ''", "as in [0]*1+[1]*47"]),
+        ({"pipeline_model_parallel_layout": "E t"}, ["cannot be 'E t'", "as in E|ttt|ttL"]),
         ({"moe_router_dtype": "fp64"}, ["--moe-router-dtype", "fp64", "fp32"]),
         (
             {"moe_aux_loss_coeff": 0.1, "moe_router_load_balancing_type": "seq_aux_loss"},
@@ -108,6 +110,9 @@ def test_the_flags_that_describe_qwen3_8b_to_megatron_are_accepted_unchanged() -
         ({"recompute_granularity": "most"}, ["most", "full, selective"]),
         ({"recompute_granularity": "full"}, ["--recompute-method", "--recompute-num-layers"]),
         ({"recompute_num_layers": 1}, ["--recompute-granularity full"]),
+        ({"optimizer_cpu_offload": True}, ["needs --use-precision-aware-optimizer"]),
+        ({"overlap_cpu_optimizer_d2h_h2d": True}, ["needs --optimizer-cpu-offload"]),
+        ({"optimizer_offload_fraction": 2}, ["--optimizer-offload-fraction", "2", "<= 1"]),
         ({"overlap_param_gather": True}, ["--use-distributed-optimizer", "--overlap-grad-reduce"]),
     ],
 )
@@ -117,6 +122,18 @@ def test_a_setting_that_cannot_run_is_refused_with_its_flag(
     with pytest.raises(ConfigError) as refusal:
         settings(**flags)
     assert all(word in str(refusal.value) for word in words), str(refusal.value)
+
+
+def test_on_cuda_an_optimizer_on_the_host_is_distributed_and_of_bf16_weights() -> None:
+    own = {"use_precision_aware_optimizer": True, "use_distributed_optimizer": False}
+    with pytest.raises(ConfigError, match=r"aware-optimizer needs --use-distributed-optimizer"):
+        MegatronSettings.from_config(RunConfig(device="cuda", megatron=own))
+    MegatronSettings.from_config(RunConfig(device="cpu", megatron=own))
+    offloaded = {**own, "use_distributed_optimizer": True, "optimizer_cpu_offload": True}
+    with pytest.raises(ConfigError, match=r"--optimizer-cpu-offload needs --bf16: "):
+        MegatronSettings.from_config(RunConfig(device="cuda", megatron=offloaded))
+    MegatronSettings.from_config(RunConfig(device="cuda", megatron={**offloaded, "bf16": True}))
+    MegatronSettings.from_config(RunConfig(device="cpu", megatron=offloaded))
 
 
 def given_as_flags(name: str, value: Any) -> Any:

@@ -87,8 +87,14 @@ def test_what_has_no_such_number_is_an_error_of_the_env(flags: str, said: str) -
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ("--reward-key score", "--reward-key: only a reward of --custom-rm-path, under --env"),
-        ("--eval-reward-key acc", "--eval-reward-key: only a reward of --custom-rm-path, of rows"),
+        (
+            "--reward-key score",
+            "--reward-key: only a reward of --rm-type or --custom-rm-path, under",
+        ),
+        (
+            "--eval-reward-key acc",
+            "--eval-reward-key: only a reward of --rm-type or --custom-rm-path, of",
+        ),
     ],
 )
 def test_a_key_without_a_reward_of_ones_own_is_refused(flags: str, said: str) -> None:

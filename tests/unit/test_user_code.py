@@ -225,7 +225,8 @@ def test_a_module_that_lies_here_as_a_file_is_named_as_one(
     (tmp_path / "lacking.py").write_text("import no_such_module\n")
     with pytest.raises(ConfigError, match=r"'no_such_module' \(\S*lacking.py:1\)$"):
         load_reward("lacking.py:mine")
-    with pytest.raises(ConfigError, match=r"No module named 'no_such'$"):
+    advice = r"; put its folder on PYTHONPATH, or name the file \(path/to/no_such.py\)$"
+    with pytest.raises(ConfigError, match=f"No module named 'no_such'{advice}"):
         load_reward("no_such.mine")
 
 

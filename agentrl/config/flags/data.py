@@ -3,9 +3,9 @@
 from functools import partial
 from typing import Annotated, Any
 
-from agentrl.config.facts import ACTS, GROUPS, PLAYED, TASKS, TRAINS, flag
+from agentrl.config.facts import ACTS, GROUPS, PLAYED, TASKS, TRAINS, flag, noted
 from agentrl.config.flags.run import RunFlags
-from agentrl.shipped import CHAT_FORMATS
+from agentrl.shipped import CHAT_FORMATS, REWARDS
 
 __all__ = ["DataFlags"]
 
@@ -54,11 +54,45 @@ class DataFlags(RunFlags, frozen=True, kw_only=True):
             env_arg="reward",
         ),
     ] = None
+    rm_type: Annotated[
+        str | None,
+        _key(
+            f"reward that ships, of --env single-turn and tools: {REWARDS}, or boxed_NAME, given "
+            "the last \\boxed{...}; `rm_type` of a row's metadata comes before it, and "
+            "--custom-rm-path before both",
+            modes=ACTS,
+            on_resume=PLAYED,
+            env_arg="rm_type",
+        ),
+    ] = None
+    rm_url: Annotated[
+        str | None,
+        _flag(
+            "address of a model that is asked: the reward model of --rm-type remote_rm, to which "
+            "JSON with prompt, response and label is posted, a judge, or the SGLang server whose "
+            "model is the teacher of --opd-type sglang",
+            modes=ACTS,
+            needs="asked_model",
+            on_resume=noted("that model is asked at another address from now on"),
+            env_arg="rm_url",
+        ),
+    ] = None
+    group_rm: Annotated[
+        bool,
+        _flag(
+            "have --custom-rm-path see the answers of a group together: a list of texts, or of "
+            "samples, and a list of rewards (one that ships scores each by itself)",
+            modes=ACTS,
+            on_resume=PLAYED,
+            needs="row_env",
+            env_arg="group_rm",
+        ),
+    ] = False
     reward_key: Annotated[
         str | None,
         _flag(
-            "what is trained of a reward of --custom-rm-path that is a dict; its other numbers are "
-            "counted as metrics reward.KEY",
+            "what is trained of a reward that is a dict; its other numbers are counted as metrics "
+            "reward.KEY",
             modes=ACTS,
             on_resume=PLAYED,
             needs="custom_reward",

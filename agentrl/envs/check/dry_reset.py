@@ -111,11 +111,14 @@ async def _try(watch: Watch, env: Env, task: Task, seed: int, limit_s: float) ->
     closing = await _close(watch, env, limit_s)
     if isinstance(failure, InfrastructureError):
         return f"{cls.__qualname__}.reset could not be tried: {words_of(failure)}"
-    if failure is not None:
-        keys = sorted(map(str, task.row))
-        row = "" if isinstance(failure, AgentRLError) else f", whose keys are {keys}"
+    if isinstance(failure, AgentRLError):
         raise ConfigError(
-            f"{cls.__qualname__}.reset raised {words_of(failure)} on the first task, {task.id}{row}"
+            f"{cls.__qualname__}.reset refuses the first task, {task.id}: {words_of(failure)}"
+        ) from failure
+    if failure is not None:
+        raise ConfigError(
+            f"{cls.__qualname__}.reset raised {words_of(failure)} on the first task, {task.id}, "
+            f"whose keys are {sorted(map(str, task.row))}"
         ) from failure
     if deadline.cancelled_caught:
         return _late(cls, "reset", limit_s)

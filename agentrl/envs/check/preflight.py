@@ -61,21 +61,27 @@ def preflight(config: RunConfig) -> list[str]:
     is_rollout = issubclass(cls, Rollout)
     if cls is not SingleTurnEnv and not is_rollout:
         notes = [tools_of(env), *_unverified(cls), *notes]
-    notes += [*_exact(config), *([changed] if changed else [])]
+    notes += [*_about_reward(config), *([changed] if changed else [])]
     if services or task is None or is_rollout:
         discard(env)
         return notes
-    Env.bind(env, EnvContext({}, config.tool_timeout_s, config.allow_unsafe_sandbox))
+    Env.bind(env, EnvContext({}, config.tool_timeout_s, config.allow_unsafe_sandbox, config))
     note = dry_reset(env, task, seed=config.rollout_seed)
     return [*notes, note] if note else notes
 
 
-def _exact(config: RunConfig) -> Iterator[str]:
-    """A thought before the answer earns nothing then: nobody shall find out by a flat reward."""
-    if config.env in ROW_ENVS and "reward" not in config.env_args:
+def _about_reward(config: RunConfig) -> Iterator[str]:
+    """A thought before the answer earns nothing by exact match: nobody shall find out by a flat
+    reward."""
+    given = config.env_args.keys()
+    if config.env not in ROW_ENVS:
+        return
+    if "reward" in given and "rm_type" in given:
+        yield "--custom-rm-path scores every row, and --rm-type none, as in slime"
+    elif given.isdisjoint(("reward", "rm_type")):
         yield (
-            "no --custom-rm-path: the reward is 1 where the model's whole text is the label, and 0 "
-            "elsewhere"
+            "no --rm-type and no --custom-rm-path: the reward is 1 where the model's whole text is "
+            "the label, and 0 elsewhere, but for rows whose metadata says rm_type"
         )
 
 

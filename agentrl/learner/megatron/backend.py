@@ -21,10 +21,15 @@ from torch import Tensor
 
 from agentrl.algorithms.rows import LossFn, MicroBatch
 from agentrl.columns import Column
-from agentrl.config.first_weights import brings_optimizer, holds_megatron, holds_model
+from agentrl.config.first_weights import (
+    brings_optimizer,
+    holds_megatron,
+    holds_model,
+    wants_megatrons_optimizer,
+)
 from agentrl.config.megatron import MegatronSettings
 from agentrl.config.run import RunConfig
-from agentrl.config.torch_dist import Header, folder_of, read_header
+from agentrl.config.torch_dist import Header, folder_of, read_header, state_in
 from agentrl.errors import ConfigError
 from agentrl.learner.agreement import by_source
 from agentrl.learner.backend import StepResult
@@ -93,6 +98,7 @@ class MegatronBackend:
             address=master_address,
             port=master_port,
             seed=cfg.seed,
+            stages_of_a_rank=self._config.virtual_pipeline_model_parallel_size or 1,
         )
         self.data_parallel_rank: int = parallel_state.get_data_parallel_rank()
         self.data_parallel_size: int = parallel_state.get_data_parallel_world_size()
@@ -138,16 +144,17 @@ class MegatronBackend:
             loaded, _ = self._loaded_model(device, getattr(cfg, places[name]))
             frozen[name] = loaded.eval().requires_grad_(False)
         self._model = wrap_model(model, self._config, self._settings)
-        self._replay = Replay(model, self._routes)
+        self._stages = model
+        self._replays = [Replay(stage, self._routes) for stage in model]
         self._models: dict[str, Any] = {"policy": self._model, **frozen}
         self._renewed = {
             name: frozen[name]
             for name in frozen.keys() & {"reference"}
             if cfg.ref_update_interval is not None
         }
-        if self._settings.overlap_grad_reduce:
-            self._config.no_sync_func = self._model.no_sync
-        self._optimizer = Optimizer(cfg, self._settings, self._model, total_steps)
+        self._optimizer = Optimizer(cfg, self._settings, self._model, total_steps, device)
+        if first is not None and wants_megatrons_optimizer(cfg):
+            self._take_optimizer(folder_of(Path(first)))
         log.info(
             "rank %d: %s with %d parameters on %s",
             dist.get_rank(),
@@ -177,6 +184,15 @@ class MegatronBackend:
             state.load_weights(found.state, model)
         return model.to(device), weights
 
+    def _take_optimizer(self, folder: Path) -> None:
+        def read() -> Header:
+            header = read_header(folder)
+            state_in(folder, header)
+            return header
+
+        header = by_source(self, read, Header)
+        foreign.load_optimizer(folder, header, self._stages, self._optimizer)
+
     def _header(self, folder: Path) -> Header:
         header = read_header(folder)
         check_header(folder, header, self._described)
@@ -188,23 +204,30 @@ class MegatronBackend:
             raise ValueError(f"there is no {model} model here, only {', '.join(self._models)}")
         if model != "policy":
             return forward_pass(self._models[model], micro_batches, self._layout)
-        self._replay.forget()
-        return forward_pass(self._model, micro_batches, self._layout, self._replay.record)
+        for replay in self._replays:
+            replay.forget()
+        around = [replay.record for replay in self._replays]
+        return forward_pass(self._model, micro_batches, self._layout, around)
 
-    def step(self, model: str, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:
+    def step(
+        self,
+        model: str,
+        micro_batches: Sequence[MicroBatch],
+        loss_fn: LossFn,
+        lr_scale: float = 1.0,
+    ) -> StepResult:
         """See `TrainBackend.step`. ValueError for a model that is not trained."""
         if model != "policy":
             raise ValueError(f"the model {model} is not trained here, only policy")
         self._optimizer.zero_grad()
-        lr = self._optimizer.next_lr()
+        lr = self._optimizer.next_lr() * lr_scale
         coefficient = self._settings.moe_aux_loss_coeff
         balance.divide_auxiliary_loss(self._config, coefficient, micro_batches)
         biases = balance.correction_biases(self._model)
-        results = backward_pass(
-            self._model, micro_batches, loss_fn, self._layout, self._replay.replay
-        )
+        around = [replay.replay for replay in self._replays]
+        results = backward_pass(self._model, micro_batches, loss_fn, self._layout, around)
         finite, metrics = _over_ranks(results)
-        skipped, grad_norm = self._optimizer.step(loss_is_finite=finite)
+        skipped, grad_norm = self._optimizer.step(loss_is_finite=finite, lr_scale=lr_scale)
         if skipped:
             for bias, before in biases:
                 bias.copy_(before)
@@ -213,7 +236,7 @@ class MegatronBackend:
     def renew(self, model: str) -> None:
         """See `TrainBackend.renew`."""
         self._finish_gathering()
-        self._models[model].load_state_dict(self._model.module.state_dict())
+        self._models[model].load_state_dict(self._stages.state_dict())
 
     def hf_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """See `TrainBackend.hf_tensors`."""
@@ -239,12 +262,12 @@ class MegatronBackend:
     def save_state(self, directory: Path) -> None:
         """See `TrainBackend.save_state`."""
         self._finish_gathering()
-        state.save(directory, self._model.module, self._optimizer, self._renewed)
+        state.save(directory, self._stages, self._optimizer, self._renewed)
 
     def load_state(self, directory: Path) -> None:
         """See `TrainBackend.load_state`."""
         self._finish_gathering()
-        state.load(directory, self._model.module, self._optimizer, self._renewed)
+        state.load(directory, self._stages, self._optimizer, self._renewed)
 
     def broadcast_bytes(self, data: bytes | None) -> bytes:
         """See `TrainBackend.broadcast_bytes`."""
@@ -260,14 +283,23 @@ class MegatronBackend:
 
     def close(self) -> None:
         """Leave the process groups, and let go of the models; again does nothing."""
-        for name in ("_model", "_models", "_renewed", "_optimizer", "_replay", "_weights"):
+        for name in (
+            "_model",
+            "_stages",
+            "_models",
+            "_renewed",
+            "_optimizer",
+            "_replays",
+            "_weights",
+        ):
             self.__dict__.pop(name, None)
         parallel.close_groups()
 
     def _finish_gathering(self) -> None:
         """With --overlap-param-gather the weights of other ranks come only with the next pass."""
         if self._settings.overlap_param_gather:
-            self._model.start_param_sync(force_sync=True)
+            for stage in self._model:
+                stage.start_param_sync(force_sync=True)
 
 
 def _sum_gradients(model: Any, _num_tokens: Any, **kwargs: Any) -> None:

@@ -3,8 +3,8 @@
 megatron-core names the device "cuda" literally in some forty places. On a host without CUDA,
 `install()` answers for it: a torch function mode rewrites the device of every torch call of the
 calling thread, and a few functions of torch.cuda and megatron-core get their CPU meaning.
-On a host with CUDA nothing is replaced but what is wrong there too: one unbound name, one module
-that takes Transformer Engine for installed when it is not, and one that recomputes in FP8 unless it
+On a host with CUDA nothing is replaced but what is wrong there too: one unbound name, two modules
+that take Transformer Engine for installed when it is not, and one that recomputes in FP8 unless it
 is told not to.
 
 The mode belongs to a thread: the thread that called `install()` is the one that trains.
@@ -53,6 +53,9 @@ def install() -> None:
     engine = importlib.import_module("megatron.core.extensions.transformer_engine")
     latent: Any = importlib.import_module("megatron.core.transformer.multi_latent_attention")
     latent.HAVE_TE = engine.HAVE_TE
+    if not engine.HAVE_TE:
+        settings: Any = importlib.import_module("megatron.core.optimizer.optimizer_config")
+        settings.is_te_min_version = lambda *_args, **_kwargs: False  # it compares with None
     random: Any = importlib.import_module("megatron.core.tensor_parallel.random")
     random.CheckpointWithoutOutput.__init__.__defaults__ = (None,)  # its False means yes
     if on_cpu:

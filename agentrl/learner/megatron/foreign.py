@@ -1,25 +1,32 @@
-"""Weights of checkpoints in Megatron's format, whoever wrote them: no optimizer, no generators.
+"""Weights of checkpoints in Megatron's format, whoever wrote them, and their optimizer's moments.
 
 megatron-core names tensors in two ways, one for all layers or one for each; which of the two a
 checkpoint has, its names tell, and megatron-core itself says for either what this rank holds
 (`placement`). Numbers of another float type are converted, and rows that only pad the vocabulary
 are passed over. Refused, with nothing changed: a checkpoint that lacks a tensor, has one of another
 shape or one that the model does not know.
+
+Moments lie in it weight by weight, as Megatron writes them for every layout, or not at all, or in
+buckets that the layout alone understands that wrote them: then the optimizer is new, which is told.
 """
 
+import logging
 import re
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from agentrl.config.torch_dist import Index
+from agentrl.config.torch_dist import Header, Index
 from agentrl.errors import ConfigError
 from agentrl.learner.megatron import placement, shards
+from agentrl.learner.megatron.optimizer import Optimizer
 from agentrl.learner.megatron.placement import Shard
 from agentrl.learner.megatron.state import together
 
-__all__ = ["content_of", "load_weights", "require_all"]
+__all__ = ["content_of", "load_optimizer", "load_weights", "require_all"]
+
+log = logging.getLogger(__name__)
 
 _OF_ONE_LAYER = re.compile(r"\.layers\.\d+\.")
 _VOCABULARY = ("embedding.word_embeddings.weight", "output_layer.weight")
@@ -50,6 +57,41 @@ def load_weights(folder: Path, index: Index, model: Any) -> None:
     together(lambda: shards.read(folder, index, wanted))
 
 
+def load_optimizer(folder: Path, header: Header, model: Any, optimizer: Optimizer) -> bool:
+    """Go on with the moments that `folder` has for the weights of `model`, whose schedule begins
+    anew. False: it has none that can be read, and the optimizer stays new. Collective; raises as
+    `load_weights`."""
+    if not header.state or header.steps is None:
+        form = "in buckets of the layout that wrote it" if header.bound else "not in it"
+        log.warning("%s: its optimizer is %s, so that of this run is new", folder, form)
+        return False
+    parts = placement.parts(model, content_of(header.tensors))
+    index = dict(header.state)
+    wanted: list[Shard] = []
+    for held in optimizer.held():
+        for name, memory in held.tensors.items():
+            made_of, prefix = parts[held.parameter], f"optimizer.state.{name}."
+            for part in made_of:
+                if name == "fp32_param" and prefix + part.key not in index:
+                    # As the distributed optimizer calls it; else the weight is itself in float32.
+                    main = index.get(f"optimizer.state.param.{part.key}")
+                    index[prefix + part.key] = main or header.tensors[part.key]
+            wanted += placement.shards(
+                made_of, memory, held.start, prefix=prefix, is_cut=held.is_cut
+            )
+
+    def look() -> None:
+        try:
+            _require(folder, index, wanted)
+        except ConfigError as error:
+            raise ConfigError(f"{error}; --no-load-optim takes the weights alone") from None
+
+    together(look)
+    together(lambda: shards.read(folder, index, wanted))
+    optimizer.resume(header.steps, header.steps)
+    return True
+
+
 def require_all(folder: Path, index: Index, wanted: Sequence[Shard]) -> None:
     """ConfigError unless `index` has what `wanted` need, and nothing else."""
     _require(folder, index, wanted)
@@ -72,7 +114,7 @@ def _require(folder: Path, index: Index, wanted: Iterable[Shard]) -> None:
                 f"{folder} is of another model: it lacks {shard.key} of shape {shard.whole}"
             )
         rows = shard.whole[0]
-        if shard.key in _VOCABULARY:
+        if shard.key.endswith(_VOCABULARY):
             rows = max(rows, whole.shape[0] if whole.shape else 0)
         if whole.shape != (rows, *shard.whole[1:]) or whole.dtype not in _FLOATS:
             raise ConfigError(

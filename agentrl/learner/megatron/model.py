@@ -1,16 +1,19 @@
-"""Builds this rank's share of the model: megatron-core's GPTModel with packed attention.
+"""Builds this rank's share of the model: megatron-core's GPTModel with packed attention, one for
+each of its stages of the pipeline.
 
 Parameters are left uninitialised; `Weights.load` fills every one of them. What a layer is made of
 says the module of `layers` that the architecture names.
 """
 
 import importlib
+from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any
 
 import torch
 from megatron.core import parallel_state
 from megatron.core.models.gpt.gpt_model import GPTModel
+from megatron.core.pipeline_parallel.utils import is_vp_first_stage, is_vp_last_stage
 from megatron.core.transformer import transformer_config as configs
 from megatron.core.transformer.transformer_block import (
     TransformerBlockSubmodules,
@@ -21,12 +24,13 @@ from msgspec.structs import asdict
 from torch.nn.functional import silu
 
 from agentrl.config.megatron import MegatronSettings
+from agentrl.config.stages import stages_of_a_rank
 from agentrl.learner.megatron.head import put_head
 from agentrl.learner.megatron.norms import RMSNorm
 from agentrl.learner.megatron.rotary import scale_magnitude, set_frequencies
 from agentrl.models.architecture import Architecture
 
-__all__ = ["build_model", "parameter_dtype", "transformer_config"]
+__all__ = ["Stages", "build_model", "parameter_dtype", "transformer_config"]
 
 
 def parameter_dtype(settings: MegatronSettings) -> torch.dtype:
@@ -40,6 +44,7 @@ def transformer_config(architecture: Architecture, settings: MegatronSettings) -
     `calculate_per_token_loss` makes its gradients plain sums over ranks and micro-batches: the loss
     brings its own denominator."""
     dtype = parameter_dtype(settings)
+    interleaved = stages_of_a_rank(architecture.num_layers, settings)
     kind = getattr(configs, architecture.config_class)
     names = {field.name for field in fields(kind)}
     config = kind(
@@ -82,6 +87,11 @@ def transformer_config(architecture: Architecture, settings: MegatronSettings) -
         moe_enable_routing_replay=settings.moe_enable_routing_replay,
         use_cpu_initialization=True,
         perform_initialization=False,
+        virtual_pipeline_model_parallel_size=interleaved if interleaved > 1 else None,
+        # Together, messages of both directions would be paired by their order alone: of two ranks,
+        # which are each other's both neighbours, each would take the one for the other.
+        overlap_p2p_comm=interleaved > 1,
+        batch_p2p_comm=interleaved == 1,
         batch_p2p_sync=torch.cuda.is_available(),
         bias_activation_fusion=False,
         bias_dropout_fusion=False,
@@ -95,31 +105,57 @@ def transformer_config(architecture: Architecture, settings: MegatronSettings) -
     return config
 
 
-def build_model(architecture: Architecture, config: Any, device: torch.device) -> Any:
-    """This rank's GPTModel on `device`, with parameters not yet set."""
+class Stages(torch.nn.ModuleList):
+    """A rank's stages of the pipeline, first to last. `vocab_size` counts no padding."""
+
+    def __init__(self, stages: Iterable[Any], vocab_size: int) -> None:
+        super().__init__(stages)
+        self.vocab_size = vocab_size
+
+    def sharded_state_dict(self, metadata: dict[str, Any]) -> dict[str, Any]:
+        """What megatron-core says of each stage, by its number."""
+        stages: Iterable[Any] = self
+        return {
+            str(number): stage.sharded_state_dict(metadata=metadata)
+            for number, stage in enumerate(stages)
+        }
+
+
+def build_model(architecture: Architecture, config: Any, device: torch.device) -> Stages:
+    """This rank's GPTModels on `device`, with parameters not yet set."""
+    number = config.virtual_pipeline_model_parallel_size
+    indices = [None] if number is None else range(number)
+    stages = (_stage(architecture, config, index) for index in indices)
+    return Stages(stages, architecture.vocab_size).to(device)
+
+
+def _stage(architecture: Architecture, config: Any, index: int | None) -> Any:
+    number = config.virtual_pipeline_model_parallel_size
+    is_first = parallel_state.is_pipeline_first_stage() and is_vp_first_stage(index, number)
+    is_last = parallel_state.is_pipeline_last_stage() and is_vp_last_stage(index, number)
     model = GPTModel(
         config,
-        _block(architecture, config),
+        _block(architecture, config, index),
         vocab_size=config.padded_vocab_size,
         max_sequence_length=architecture.max_position_embeddings,
-        pre_process=parallel_state.is_pipeline_first_stage(),
-        post_process=parallel_state.is_pipeline_last_stage(),
+        pre_process=is_first,
+        post_process=is_last,
         parallel_output=True,
         share_embeddings_and_output_weights=architecture.tied_embeddings,
         position_embedding_type="rope",
         rotary_base=architecture.rotary_base,
         rotary_percent=architecture.rotary_percent,
+        vp_stage=index,
     )
     put_head(model)
-    model.vocab_size = architecture.vocab_size  # what is behind it is padding
     set_frequencies(model, architecture)
-    return model.to(device)
+    return model
 
 
-def _block(architecture: Architecture, config: Any) -> Any:
+def _block(architecture: Architecture, config: Any, stage: int | None) -> Any:
     # Spelled out because a bare layer spec would bring megatron-core's own final norm.
     kind = importlib.import_module(f"agentrl.learner.megatron.layers.{architecture.layer}")
-    first = get_transformer_layer_offset(config)
-    here = range(first, first + get_num_layers_to_build(config))
+    first = get_transformer_layer_offset(config, stage)
+    here = range(first, first + get_num_layers_to_build(config, stage))
     layers = [kind.layer(architecture, config, index) for index in here]
     return TransformerBlockSubmodules(layer_specs=layers, layer_norm=RMSNorm)

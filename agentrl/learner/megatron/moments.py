@@ -2,8 +2,10 @@
 
 For each parameter: `exp_avg` and `exp_avg_sq` of AdamW, and with bf16 weights `fp32_param`, the
 main weights. The plain optimizer keeps whole parameters, the distributed one flat ranges of them;
-a checkpoint of either is read by the other. AdamW's own step count is the number of completed steps
-and is not kept twice. Learning rate, betas and decay are the configuration's, not a checkpoint's.
+a checkpoint of either is read by the other. One that is offloaded keeps copies of its weights on
+the host, in float32, and updates these; in a checkpoint they are the main weights. AdamW's own step
+count is the number of completed steps and is not kept twice. Learning rate, betas and decay are the
+configuration's, not a checkpoint's.
 
 megatron-core's `sharded_state_dict` of these optimizers is not used. It cannot save before the
 first step, takes a step on dummy values before it loads, names the same tensor differently for each
@@ -14,6 +16,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
+from megatron.core.optimizer.cpu_offloading import HybridDeviceOptimizer
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from megatron.core.optimizer.optimizer import Float16OptimizerWithFloat16Params
 from torch import Tensor
@@ -40,24 +43,37 @@ def held(optimizer: Any) -> Iterator[Held]:
     no step has made yet are made here, as zeros, just as the first step would."""
     for part in optimizer.chained_optimizers:
         is_cut = isinstance(part, DistributedOptimizer)
+        owners = {
+            weight: adam
+            for adam in _adams(part.optimizer)
+            for group in adam.param_groups
+            for weight in group["params"]
+        }
+        copies = getattr(part.optimizer, "param_to_inner_param", {})
         for parameter, start, main in _cut(part) if is_cut else _whole(part):
-            state = _state(part.optimizer, main)
+            updated = copies.get(main, main)
+            state = _state(owners[updated], updated)
             tensors = {name: state[name].view(-1) for name in _MOMENTS}
-            if main.dtype != parameter.dtype:
-                tensors["fp32_param"] = main.detach().view(-1)
+            if updated.dtype != parameter.dtype:
+                tensors["fp32_param"] = updated.detach().view(-1)
             yield Held(parameter, start, tensors, is_cut)
 
 
 def set_steps(optimizer: Any, completed_steps: int) -> None:
     """Set AdamW's step count, from which its bias correction follows."""
-    for part in optimizer.chained_optimizers:
-        for state in part.optimizer.state.values():
+    for adam in (adam for part in optimizer.chained_optimizers for adam in _adams(part.optimizer)):
+        for state in adam.state.values():
             if "step" in state:
                 state["step"].fill_(completed_steps)
-        if not isinstance(part.optimizer, torch.optim.AdamW):
+        if not isinstance(adam, torch.optim.AdamW):
             # The fused ones of Transformer Engine and Apex count per group.
-            for group in part.optimizer.param_groups:
+            for group in adam.param_groups:
                 group["step"] = completed_steps
+
+
+def _adams(adam: Any) -> list[Any]:
+    """The optimizers that an offloaded one is made of, on the host and on the device."""
+    return adam.sub_optimizers if isinstance(adam, HybridDeviceOptimizer) else [adam]
 
 
 def _whole(part: Any) -> Iterator[tuple[Any, int, Tensor]]:

@@ -51,6 +51,7 @@ def open_groups(
     address: str,
     port: int,
     seed: int,
+    stages_of_a_rank: int = 1,
 ) -> None:
     """Join the learner's process groups; all ranks call it. Raises EnvironmentSetupError when the
     others do not come."""
@@ -74,6 +75,7 @@ def open_groups(
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=settings.tensor_model_parallel_size,
         pipeline_model_parallel_size=settings.pipeline_model_parallel_size,
+        virtual_pipeline_model_parallel_size=stages_of_a_rank if stages_of_a_rank > 1 else None,
         context_parallel_size=settings.context_parallel_size,
         expert_model_parallel_size=settings.expert_model_parallel_size,
         expert_tensor_parallel_size=settings.ranks_of_an_expert,

@@ -1,6 +1,7 @@
 """The two passes over micro-batches: forward only, and forward with backward.
 
-Both go through megatron-core's schedules, so pipelines work. A micro-batch is laid out for the
+Both go through megatron-core's schedules, so pipelines work, interleaved ones too: `model` is the
+list of this rank's stages. A micro-batch is laid out for the
 model here: on the device, padded where parallelism needs equal shares, cut for context parallelism;
 what the loss sees is again exactly the loop's T tokens. Padding is never seen by a real token: it
 lies behind a sequence (causal attention) or is a sequence of its own.
@@ -15,6 +16,7 @@ T = packed tokens of the loop's micro-batch, P = with padding, L = of them on th
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from itertools import repeat, tee
 from typing import Any
 
 import torch
@@ -22,6 +24,7 @@ from megatron.core import parallel_state
 from megatron.core.packed_seq_params import PackedSeqParams
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from torch import Tensor
+from torch.nn import ModuleList
 
 from agentrl.algorithms.rows import LossFn, MicroBatch, Outputs
 from agentrl.learner.measures import Measures, measured
@@ -70,7 +73,7 @@ class _Input:
     routes_L: Tensor | None
 
 
-#: Entered for each micro-batch, with its routes, while the model computes it.
+#: Entered for each micro-batch, with its routes, while a stage computes it.
 Around = Callable[[MicroBatch, Tensor | None], AbstractContextManager[None]]
 
 
@@ -79,54 +82,58 @@ def _plainly(_: MicroBatch, __: Tensor | None) -> AbstractContextManager[None]:
 
 
 def backward_pass(
-    model: Any,
+    model: ModuleList,
     micro_batches: Sequence[MicroBatch],
     loss_fn: LossFn,
     layout: Layout,
-    around: Around = _plainly,
+    around: Sequence[Around] | None = None,
 ) -> list[tuple[float, Measures]]:
     """Accumulate the gradients of all losses and reduce them over ranks. Returns loss and measures
     of each micro-batch on the last pipeline stage, nothing elsewhere. A rank without micro-batches
     takes part with one token of no loss, which has no columns."""
 
     def finish(batch: _Input, hidden: Tensor, **_: Any) -> tuple[Tensor, Tensor, Any]:
-        logprobs_T, entropy_T = _score(model, batch, hidden, layout)
+        logprobs_T, entropy_T = _score(model[-1], batch, hidden, layout)
         if not batch.source.columns:
             return (logprobs_T * 0.0).sum(), torch.zeros((), dtype=torch.int), {}
         value, metrics = loss_fn(batch.source, Outputs(logprobs_T, entropy_T))
         # The count of tokens is for megatron-core's own average, which is not taken here.
         return value, torch.zeros((), dtype=torch.int), (value.detach(), metrics)
 
-    inputs = _in_step(micro_batches) or [_no_tokens()]
+    inputs = _in_step(micro_batches or [_no_tokens()], len(model))
     results = _run(model, inputs, layout, finish, around, forward_only=False)
     return [(float(each[0]), measured(each[1])) for each in results if each]
 
 
-def _in_step(micro_batches: Sequence[MicroBatch]) -> list[MicroBatch]:
-    """Ranks that share experts go through them together, so those with fewer micro-batches add
-    tokens of no loss."""
+def _in_step(micro_batches: Sequence[MicroBatch], stages_of_a_rank: int) -> list[MicroBatch]:
+    """With tokens of no loss in the end, as many as are missing. Ranks that share experts go
+    through them together, and through interleaved stages micro-batches go in whole groups, one for
+    each rank of the pipeline."""
     group = parallel_state.get_expert_model_parallel_group()
     most = torch.tensor(len(micro_batches))
     if group.size() > 1:
         torch.distributed.all_reduce(most, torch.distributed.ReduceOp.MAX, group=group)
-    return [*micro_batches, *(_no_tokens() for _ in range(int(most) - len(micro_batches)))]
+    number = int(most)
+    if stages_of_a_rank > 1:
+        number += -number % parallel_state.get_pipeline_model_parallel_world_size()
+    return [*micro_batches, *(_no_tokens() for _ in range(number - len(micro_batches)))]
 
 
 @torch.no_grad()
 def forward_pass(
-    model: Any,
+    model: ModuleList,
     micro_batches: Sequence[MicroBatch],
     layout: Layout,
-    around: Around = _plainly,
+    around: Sequence[Around] | None = None,
 ) -> list[Tensor]:
     """Log-probabilities of the labels, one float32 [T] on the host for each micro-batch, the same
     on every rank of the model-parallel group."""
-    inputs = _in_step(micro_batches)
+    inputs = _in_step(micro_batches, len(model))
     if not inputs:
         return []
 
     def score(batch: _Input, hidden: Tensor, **_: Any) -> Tensor:
-        return _score(model, batch, hidden, layout)[0]
+        return _score(model[-1], batch, hidden, layout)[0]
 
     found = _run(model, inputs, layout, score, around, forward_only=True)
     lengths = [len(batch.tokens_T) for batch in inputs]
@@ -139,25 +146,32 @@ def forward_pass(
 
 
 def _run(
-    model: Any,
+    model: ModuleList,
     micro_batches: Sequence[MicroBatch],
     layout: Layout,
     finish: Callable[..., Any],
-    around: Around,
+    around: Sequence[Around] | None,
     *,
     forward_only: bool,
 ) -> list[Any]:
-    def forward(inputs: Iterator[_Input], model: Any) -> tuple[Tensor, Callable[..., Any]]:
-        batch = next(inputs)
+    def forward(
+        inputs: Iterator[tuple[_Input, Around]], stage: Any
+    ) -> tuple[Tensor, Callable[..., Any]]:
+        batch, around_stage = next(inputs)
         tokens_1L, positions_1L = batch.tokens_1L, batch.positions_1L
-        with around(batch.source, batch.routes_L):
-            hidden = model(tokens_1L, positions_1L, None, packed_seq_params=batch.packed)
+        with around_stage(batch.source, batch.routes_L):
+            hidden = stage(tokens_1L, positions_1L, None, packed_seq_params=batch.packed)
         return hidden, lambda output, **kwargs: finish(batch, output, **kwargs)
 
+    around_stages = around or [_plainly] * len(model)
+    laid_out = tee((_lay_out(batch, layout) for batch in micro_batches), len(model))
     results: list[Any] = get_forward_backward_func()(
         forward_step_func=forward,
-        data_iterator=(_lay_out(batch, layout) for batch in micro_batches),
-        model=[model],
+        data_iterator=[
+            zip(batches, repeat(around_stage))
+            for batches, around_stage in zip(laid_out, around_stages, strict=True)
+        ],
+        model=[*model],
         num_microbatches=len(micro_batches),
         seq_length=1,  # shapes travel with the tensors (variable_seq_lengths)
         micro_batch_size=1,

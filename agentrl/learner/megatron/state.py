@@ -47,6 +47,7 @@ class Layout(msgspec.Struct, frozen=True):
     context: int
     expert: int = 1
     expert_tensor: int = 1
+    stages_of_a_rank: int = 1
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -190,6 +191,7 @@ def _layout() -> Layout:
         context=parallel_state.get_context_parallel_world_size(),
         expert=parallel_state.get_expert_model_parallel_world_size(),
         expert_tensor=parallel_state.get_expert_tensor_parallel_world_size(),
+        stages_of_a_rank=parallel_state.get_virtual_pipeline_model_parallel_world_size() or 1,
     )
 
 

@@ -1,0 +1,24 @@
+"""`Args`: the flags of a run as the functions of slime's users expect them."""
+
+from typing import Any
+
+from agentrl.config.run import RunConfig
+
+__all__ = ["Args"]
+
+
+class Args:
+    """The flags of a run as attributes, by the names that slime keeps them under."""
+
+    def __init__(self, cfg: RunConfig | None) -> None:
+        self._cfg = cfg
+
+    def __getattr__(self, name: str) -> Any:
+        if name in RunConfig.__struct_fields__:
+            return getattr(self._cfg, name)
+        if (switch := f"disable_{name}") in RunConfig.__struct_fields__:
+            return not getattr(self._cfg, switch)
+        raise AttributeError(
+            f"args has no {name!r}: it holds the flags of this run, and there is no such flag; "
+            "write the value into your file"
+        )

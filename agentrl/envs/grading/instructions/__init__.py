@@ -1,0 +1,1 @@
+"""Checks of published instructions: a file for each family of ids."""

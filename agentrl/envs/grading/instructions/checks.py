@@ -1,0 +1,55 @@
+"""`@checks(id)`: a function that says whether a text keeps an instruction, found by its id.
+
+A check is called with the text, and by name with the arguments that the row gives the instruction.
+The ids and their meaning are those of IFEval (https://arxiv.org/abs/2311.07911) and IFBench
+(https://arxiv.org/abs/2507.02833). One whose verdict is a trained model's (of language, of parts of
+speech, of syllables) is not here: a row that asks for it is refused.
+"""
+
+import inspect
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from agentrl.envs.grading.cell import RuleError
+
+__all__ = ["CHECKS", "checks", "compared", "is_kept"]
+
+Check = Callable[..., bool]
+CHECKS: dict[str, Check] = {}
+
+_RELATIONS = {"less than": operator.lt, "at least": operator.ge}
+
+
+def checks(instruction: str) -> Callable[[Check], Check]:
+    """Name the instruction that the function below checks."""
+
+    def named(function: Check) -> Check:
+        CHECKS[instruction] = function
+        return function
+
+    return named
+
+
+def is_kept(instruction: str, text: str, told: Mapping[str, Any]) -> bool:
+    """Whether the text keeps the instruction. Raises RuleError for one that has no check here, or
+    whose arguments are not there."""
+    check = CHECKS.get(instruction)
+    if check is None:
+        raise RuleError(f"there is no check of the instruction {instruction!r}")
+    parameters = list(inspect.signature(check).parameters.values())[1:]
+    lacking = [p.name for p in parameters if p.default is p.empty and told.get(p.name) is None]
+    if lacking:
+        raise RuleError(f"the instruction {instruction} wants {', '.join(lacking)} in its kwargs")
+    known = {p.name: told[p.name] for p in parameters if told.get(p.name) is not None}
+    try:
+        return bool(text.strip()) and check(text, **known)
+    except (TypeError, ValueError) as error:
+        raise RuleError(f"the instruction {instruction} cannot be read: {error}") from error
+
+
+def compared(number: int, relation: str, bound: float) -> bool:
+    """`less than` or `at least`. Raises ValueError for another word."""
+    if relation not in _RELATIONS:
+        raise ValueError(f"the relation {relation!r} is none of {', '.join(_RELATIONS)}")
+    return bool(_RELATIONS[relation](number, bound))

@@ -1,0 +1,68 @@
+"""One JSON answer of a reward model over HTTP: asked again while it is down, never guessed.
+
+    asked -> answered | refused (4xx: EnvError) | down, ATTEMPTS times (InfrastructureError)
+
+No answer is no reward: an error of either class is the fate of the episode.
+"""
+
+import random
+from typing import Any
+
+import anyio
+import msgspec
+
+from agentrl.errors import EnvError, InfrastructureError
+
+__all__ = ["ATTEMPTS", "TIMEOUT_S", "post"]
+
+#: Times that a request is made, and seconds that each may take.
+ATTEMPTS, TIMEOUT_S = 10, 120.0
+#: Seconds between two, at most; and answers of 4xx that say "later".
+_LONGEST_PAUSE_S = 30.0
+_LATER = frozenset({408, 425, 429})
+
+
+async def post(
+    url: str,
+    payload: Any,
+    *,
+    headers: dict[str, str] | None = None,
+    attempts: int = ATTEMPTS,
+    timeout_s: float = TIMEOUT_S,
+    pause_s: float = 1.0,
+) -> Any:
+    """The JSON that `url` answers. Raises EnvError where it refuses the request or answers no JSON,
+    InfrastructureError where it does not answer."""
+    import aiohttp
+
+    timeout = aiohttp.ClientTimeout(total=timeout_s)
+    why = ""
+    async with aiohttp.ClientSession(timeout=timeout, headers=headers) as session:
+        for attempt in range(attempts):
+            if attempt:
+                pause = min(pause_s * 2 ** (attempt - 1), _LONGEST_PAUSE_S)
+                await anyio.sleep(pause * (1 + random.random()))
+            try:
+                async with session.post(url, json=payload) as answer:
+                    body = await answer.read()
+            except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                why = f"{type(error).__name__}: {error}".removesuffix(": ")
+                continue
+            if answer.status >= 500 or answer.status in _LATER:
+                why = f"it answered {answer.status}: {_shown(body)}"
+                continue
+            if answer.status >= 400:
+                raise EnvError(f"{url} answered {answer.status}: {_shown(body)}")
+            return _read(url, body)
+    raise InfrastructureError(f"{url} was asked {attempts} times and is down: {why}")
+
+
+def _read(url: str, body: bytes) -> Any:
+    try:
+        return msgspec.json.decode(body)
+    except msgspec.DecodeError as error:
+        raise EnvError(f"{url} answered no JSON ({error}): {_shown(body)}") from error
+
+
+def _shown(body: bytes) -> str:
+    return body[:200].decode("utf-8", "replace")

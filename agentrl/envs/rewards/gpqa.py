@@ -1,0 +1,99 @@
+"""`gpqa`: the letter of a multiple choice, or its words."""
+
+import re
+import string
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agentrl.envs.grading.cell import in_a_cell
+from agentrl.envs.rewards.base import ships
+
+__all__ = ["gpqa"]
+
+_LETTERS = list(string.ascii_uppercase[:10])
+#: How an answer names its letter, the first that matches.
+_NAMED = [
+    re.compile(pattern, re.I)
+    for pattern in (
+        r"(?:answer|option|choice)\s*(?:is|:)?\s*([A-Z])",
+        r"([A-Z])\s*(?:is\s*(?:the)?\s*correct)",
+        r"final\s*(?:answer|option)\s*(?:is|:)?\s*([A-Z])",
+    )
+]
+_ALONE = re.compile(r"\b([A-Z])\b")
+
+
+@ships(needs_label=False)
+@in_a_cell()
+def gpqa(text: str, label: Any, task: dict[str, Any], /) -> float:
+    """1 when the letter that the answer names is the right one, or where a letter is lacking, when
+    the right choice stands in the text.
+
+    The right one is `correct_letter` of the row's `metadata`, or the label: a letter, a place among
+    the choices, or the words of one. `choices`, `valid_letters`, `correct_answer` and `answer_text`
+    of the metadata are read too.
+    """
+    metadata = task.get("metadata")
+    known: Mapping[str, Any] = metadata if isinstance(metadata, Mapping) else {}
+    choices = _listed(known.get("choices"))
+    letters = _letters(known.get("valid_letters"), choices)
+    words = label.strip() if isinstance(label, str) else ""
+    right = _right(known.get("correct_letter"), label, words, choices, letters)
+    targets = [known.get("correct_answer"), known.get("answer_text"), words]
+    if right is None and words and (place := _place(words, choices, letters)) is not None:
+        right = letters[place]
+        targets[0] = targets[0] if "correct_answer" in known else choices[place]
+    if right is not None and right in letters and letters.index(right) < len(choices):
+        targets.append(choices[letters.index(right)])
+    said = text.rpartition("</think>")[2]
+    letter = _named(said, letters)
+    if letter and right:
+        return float(letter == right)
+    plain = _plain(said)
+    if any(target in plain for target in map(_plain, map(str, filter(None, targets))) if target):
+        return 1.0
+    return float(bool(letter and not right and words) and letter == words.upper())
+
+
+def _listed(choices: Any) -> list[Any]:
+    if isinstance(choices, Mapping):
+        return list(choices.values())
+    return list(choices) if isinstance(choices, (Sequence, str)) else []
+
+
+def _letters(valid: Any, choices: Sequence[Any]) -> list[str]:
+    if valid:
+        return [str(letter).upper() for letter in valid]
+    return list(string.ascii_uppercase[: len(choices)]) if choices else _LETTERS
+
+
+def _right(
+    told: Any, label: Any, words: str, choices: Sequence[Any], letters: Sequence[str]
+) -> str | None:
+    """The right letter, as far as metadata or label say it."""
+    right = told.strip().upper() if isinstance(told, str) else None
+    if isinstance(label, (int, float)):
+        place = int(label)
+        return letters[place] if 0 <= place < len(letters) else right or None
+    if len(words) == 1 and words.upper() in letters and not right:
+        return words.upper()
+    return right or None
+
+
+def _place(words: str, choices: Sequence[Any], letters: Sequence[str]) -> int | None:
+    wanted = _plain(words)
+    places = (n for n, choice in enumerate(choices) if _plain(str(choice)) == wanted)
+    place = next(places, None)
+    return place if place is not None and place < len(letters) else None
+
+
+def _named(said: str, letters: Sequence[str]) -> str | None:
+    for pattern in _NAMED:
+        found = pattern.search(said)
+        if found and found[1].upper() in letters:
+            return found[1].upper()
+    return next((each for each in reversed(_ALONE.findall(said)) if each in letters), None)
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", " ", text.lower()).strip()

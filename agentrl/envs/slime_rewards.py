@@ -1,0 +1,133 @@
+"""Rewards of the user's in slime's signatures, called with what slime would give them.
+
+    async def reward(args, sample)        one answer
+    async def reward(args, samples)       the answers of a group, under --group-rm: a list
+    class CustomRewardModel               made once in a process; compute_reward(prompts, responses)
+
+They may be plain functions too. `args` has the flags of the run, by slime's names.
+"""
+
+import enum
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from agentrl.config.args import Args
+from agentrl.envs.answer import Answer
+from agentrl.errors import ConfigError, EnvError
+
+__all__ = ["OfModel", "OfSample", "Sample", "listed", "model_of"]
+
+
+class _Status(enum.Enum):
+    """How a sample ended."""
+
+    COMPLETED = "completed"
+    TRUNCATED = "truncated"
+
+
+class Sample:
+    """An answer as slime has it. `metadata` is what the row has under --metadata-key; of a row
+    without it, the row. Tokens are not there: a reward reads text."""
+
+    Status = _Status
+
+    def __init__(self, answer: Answer, index: int = 0) -> None:
+        self.index = index
+        self.prompt = answer.prompt
+        self.response = answer.response
+        self.label = answer.label
+        self.metadata = answer.task.get("metadata", answer.task)
+        self.status = _Status.TRUNCATED if answer.is_cut else _Status.COMPLETED
+        self.reward: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"a sample has no {name!r} here: a reward is given {', '.join(sorted(vars(self)))}"
+        )
+
+
+class OfSample:
+    """A reward in slime's signature."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, function)
+        self._function = function
+
+    def __call__(self, args: Args, sample: Sample | list[Sample]) -> Any:
+        return self._function(args, sample)
+
+    async def worth(self, args: Args, answer: Answer) -> Any:
+        """Of one answer."""
+        return await _awaited(self(args, Sample(answer)))
+
+    async def worth_of_group(self, args: Args, answers: Sequence[Answer]) -> list[Any]:
+        """Of the answers of a group, in their order."""
+        samples = [Sample(answer, index) for index, answer in enumerate(answers)]
+        return listed(await _awaited(self(args, samples)), len(answers), self.__name__)
+
+    __name__: str
+
+
+class OfModel:
+    """A class with `compute_reward(prompts, responses)`, made when it is first asked. It may take
+    `args`, or nothing."""
+
+    def __init__(self, cls: type[Any]) -> None:
+        self.__name__, self.__module__, self.__doc__ = cls.__name__, cls.__module__, cls.__doc__
+        self._cls = cls
+
+    async def worth(self, args: Args, answer: Answer) -> Any:
+        """Of one answer."""
+        return (await self.worth_of_group(args, [answer]))[0]
+
+    async def worth_of_group(self, args: Args, answers: Sequence[Answer]) -> list[Any]:
+        """Of the answers of a group, in their order."""
+        model = _made(self._cls, args)
+        prompts = [answer.prompt for answer in answers]
+        found = model.compute_reward(prompts, [answer.response for answer in answers])
+        return listed(await _awaited(found), len(answers), f"{self.__name__}.compute_reward")
+
+    __name__: str
+
+
+def model_of(value: object) -> OfModel | None:
+    """A class that is a reward model, as one; None for anything else."""
+    if not isinstance(value, type) or not callable(getattr(value, "compute_reward", None)):
+        return None
+    return OfModel(value)
+
+
+#: One of each class in a process: it may hold weights.
+_MODELS: dict[type[Any], Any] = {}
+
+
+def _made(cls: type[Any], args: Args) -> Any:
+    if cls not in _MODELS:
+        signature = inspect.signature(cls)
+        takes = [p for p in signature.parameters.values() if p.default is p.empty]
+        named = [p for p in takes if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        if [p.name for p in named] not in ([], ["args"]):
+            raise ConfigError(
+                f"{cls.__name__}{signature} wants more than `args`: give the other parameters "
+                "defaults"
+            )
+        _MODELS[cls] = cls(args) if named else cls()
+    return _MODELS[cls]
+
+
+def listed(found: Any, num: int, name: str) -> list[Any]:
+    """What a function of a group has answered, as a list of `num`. Raises EnvError otherwise."""
+    found = found.tolist() if hasattr(found, "tolist") else found
+    if not isinstance(found, (list, tuple)) or len(found) != num:
+        size = f" of {len(found)}" if isinstance(found, (list, tuple)) else ""
+        raise EnvError(
+            f"{name} returned a {type(found).__name__}{size}; a list of {num} is wanted, one for "
+            "each answer of the group"
+        )
+    return list(found)
+
+
+async def _awaited(found: Any) -> Any:
+    return await found if inspect.isawaitable(found) else found

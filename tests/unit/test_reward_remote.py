@@ -1,0 +1,90 @@
+"""`remote_rm`: a reward model over HTTP, and what becomes of an episode when it is down."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from agentrl.envs.grading.post import post
+from agentrl.envs.messages import AssistantTurn
+from agentrl.envs.single_turn import SingleTurnEnv
+from agentrl.errors import EnvError, InfrastructureError
+
+pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def listening(
+    answer: Callable[[Any], web.Response], path: str = ""
+) -> AsyncIterator[tuple[str, list[Any]]]:
+    """A reward model that answers so at `path` below its address; what it was asked."""
+    asked: list[Any] = []
+
+    async def take(request: web.Request) -> web.Response:
+        asked.append(await request.json())
+        return answer(len(asked))
+
+    app = web.Application()
+    app.router.add_post(path or "/", take)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        host, port = runner.addresses[0][:2]
+        yield f"http://{host}:{port}", asked
+    finally:
+        await runner.cleanup()
+
+
+async def test_a_reward_model_is_asked_and_its_answer_is_the_reward() -> None:
+    async with listening(lambda _: web.json_response(0.75)) as (url, asked):
+        flags: dict[str, Any] = {"rm_type": "remote_rm", "rm_url": url}  # --rm-url
+        env = SingleTurnEnv(**flags)
+        await env.reset(seed=0, task={"input": "2+2?", "label": 4})
+        step = await env.step(AssistantTurn("4", [], None, "stop", 0, "hm"))
+    assert step.reward == 0.75
+    response = "<think>\nhm\n</think>\n\n4"
+    assert asked == [{"prompt": "2+2?", "response": response, "label": 4}]
+
+
+async def test_its_answer_may_be_a_dict() -> None:
+    async with listening(lambda _: web.json_response({"score": 2, "why": "x"})) as (url, _):
+        env = SingleTurnEnv(rm_type="remote_rm", rm_url=url, reward_key="score")
+        await env.reset(seed=0, task={"input": "q"})
+        step = await env.step(AssistantTurn("4", [], None, "stop", 0))
+    assert (step.reward, step.metrics) == (2.0, {"reward.score": 2.0})
+
+
+async def test_a_model_that_is_down_for_a_moment_is_asked_again() -> None:
+    def later(asked: int) -> web.Response:
+        return web.json_response(1) if asked == 3 else web.Response(status=503)
+
+    async with listening(later) as (url, asked):
+        assert await post(url, {}, pause_s=0.001) == 1
+    assert len(asked) == 3
+
+
+async def test_a_model_that_stays_down_is_no_reward() -> None:
+    async with listening(lambda _: web.Response(status=500, text="no memory")) as (url, asked):
+        with pytest.raises(InfrastructureError, match=r"asked 2 times and is down: .*no memory"):
+            await post(url, {}, attempts=2, pause_s=0.001)
+    assert len(asked) == 2
+    with pytest.raises(InfrastructureError, match="is down"):  # nobody listens there any more
+        await post(url, {}, attempts=2, pause_s=0.001)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (web.Response(status=422, text="no field `text`"), "answered 422: no field `text`"),
+        (web.Response(text="fine"), "answered no JSON"),
+    ],
+)
+async def test_a_request_that_is_refused_is_not_made_again(answer: web.Response, said: str) -> None:
+    async with listening(lambda _: answer) as (url, asked):
+        with pytest.raises(EnvError, match=said):
+            await post(url, {})
+    assert len(asked) == 1

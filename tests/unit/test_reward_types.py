@@ -1,0 +1,145 @@
+"""`--rm-type`: which reward a row is scored by, and that its value is slime's."""
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentrl.config.presets import DEFAULT, PRESETS
+from agentrl.config.resolve import parse
+from agentrl.envs.grading.boxed import boxed
+from agentrl.envs.grading.cell import RuleError
+from agentrl.envs.grading.latex import plain_text
+from agentrl.envs.messages import AssistantTurn, Step
+from agentrl.envs.registry import load_env
+from agentrl.envs.reward_types import reward_type
+from agentrl.errors import ConfigError, EnvError
+from agentrl.shipped import REWARDS
+from tests.slices import of_the_day
+
+pytestmark = pytest.mark.anyio
+
+MODEL = str(PRESETS[DEFAULT].values["hf_checkpoint"])
+ANSWERS = Path(__file__).parents[1] / "fixtures/reward_answers.jsonl"
+HEAD, *CASES = map(json.loads, ANSWERS.read_text().splitlines())
+
+
+@pytest.fixture(autouse=True)
+def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("rows.jsonl").write_text('{"input": "q", "label": "5"}\n')
+
+
+async def played(flags: str, row: dict[str, Any], text: str, reasoning: str = "") -> Step:
+    """The step that ends an episode of these flags."""
+    base = f"--hf-checkpoint {MODEL} --prompt-data rows.jsonl --n-samples-per-prompt 4"
+    words = f"{base} --rollout-max-response-len 64 --device cpu {flags}".split()
+    config = parse(words, "train_async").config
+    env = load_env(str(config.env))(**config.env_args)
+    await env.reset(seed=0, task={"input": "q", **row})
+    return await env.step(AssistantTurn(text, [], None, "stop", 0, reasoning))
+
+
+async def test_a_reward_that_ships_scores_each_answer() -> None:
+    right, wrong = "so \\boxed{\\frac{1}{2}}", "so \\boxed{2}"
+    assert (await played("--rm-type math", {"label": "0.5"}, right)).reward == 1.0
+    assert (await played("--rm-type math --env tools", {"label": "0.5"}, wrong)).reward == 0.0
+    step = await played("--rm-type dapo --reward-key score", {"label": "34"}, "Answer: 3")
+    assert (step.reward, step.metrics["reward.acc"]) == (-1.0, 0.0)
+    assert (await played("--rm-type boxed_f1", {"label": "a cat"}, "\\boxed{Cat}")).reward == 1.0
+    assert (await played("--custom-rm-path math", {"label": "0.5"}, right)).reward == 1.0
+
+
+async def test_a_thought_is_part_of_the_response() -> None:
+    row = {"label": "5"}
+    assert (await played("--rm-type deepscaler", row, "\\boxed{5}", "hm")).reward == 1.0
+    assert (await played("--rm-type deepscaler", row, "\\boxed{5}")).reward == 0.0
+    assert (await played("--rm-type deepscaler", row, "", "so \\boxed{5}")).reward == 0.0
+
+
+async def test_the_row_comes_before_the_flag_and_ones_own_function_before_both(
+    tmp_path: Path,
+) -> None:
+    row = {"label": "the cat", "metadata": {"rm_type": "f1"}}
+    assert (await played("--rm-type math", row, "Cat.")).reward == 1.0
+    assert (await played("", row, "Cat.")).reward == 1.0
+    mine = tmp_path / "mine.py"
+    mine.write_text("def half(text, label, task):\n    return 0.5\n")
+    assert (await played(f"--rm-type math --custom-rm-path {mine}", row, "Cat.")).reward == 0.5
+
+
+@pytest.mark.parametrize("name", ["random", "gpqa", "boxed_random"])
+async def test_some_need_no_label(name: str) -> None:
+    assert (await played(f"--rm-type {name}", {}, "x")).reward in (0.0, 1.0)
+
+
+@pytest.mark.parametrize("name", ["math", "deepscaler", "f1", "boxed_math"])
+async def test_a_row_without_a_label_is_refused_where_one_is_compared(name: str) -> None:
+    with pytest.raises(EnvError, match="the task has no 'label'"):
+        await played(f"--rm-type {name}", {}, "x")
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--rm-type maths", "there is no reward 'maths'; did you mean math"),
+        ("--rm-type zzz", "there is no reward 'zzz'; known: dapo, deepscaler, exact, f1, gpqa"),
+        ("--rm-type dapo", "dict of .*'score', 'acc', 'pred'.*: name what is trained with --rewa"),
+        ("--rm-type dapo --reward-key f1", "--reward-key f1: the reward dapo is a dict of"),
+        ("--rm-type math --reward-key score", "--reward-key score: the reward math is a number"),
+        ("--rm-type remote_rm", "asks a model over HTTP: say where with --rm-url"),
+        ("--env search-r1-local --rm-type math", "--rm-type: only --env single-turn and tools"),
+    ],
+)
+async def test_what_cannot_be_is_refused_before_anything_starts(flags: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        await played(flags, {"label": "x"}, "x")
+
+
+@pytest.mark.parametrize(
+    ("metadata", "said"),
+    [({"rm_type": "mth"}, "metadata asks for rm_type 'mth': .*did you mean math"),
+     ({"rm_type": "remote_rm"}, "say where with --rm-url")],
+)  # fmt: skip
+async def test_a_row_that_asks_for_nothing_known_is_refused(
+    metadata: dict[str, str], said: str
+) -> None:
+    with pytest.raises(EnvError, match=said):
+        await played("", {"label": "x", "metadata": metadata}, "x")
+
+
+def test_values_are_slimes() -> None:
+    """On the list of `reward_answers.jsonl`, whose first line says how it was recorded; the rules
+    are called in this process. What slime hangs on is a matter of the process (security)."""
+    assert len(CASES) > 1600
+    for case in of_the_day([case for case in CASES if "late" not in case], 400):
+        kind = reward_type(case["rm_type"])
+        name = case["rm_type"].removeprefix("boxed_")
+        rule = getattr(importlib.import_module(REWARDS.places[name]), name).__wrapped__
+        text = boxed(case["text"]) or "" if kind.is_boxed else case["text"]
+        worth = rule(text, case["label"], {"metadata": case.get("metadata")})
+        assert worth == case["value"], case
+
+
+async def test_a_label_that_a_rule_cannot_read_is_the_rows_fault() -> None:
+    with pytest.raises(RuleError, match="the label 'abc' is no integer"):
+        await played("--rm-type dapo --reward-key score", {"label": "abc"}, "Answer: 3")
+
+
+@pytest.mark.parametrize(
+    ("latex", "text"),
+    [
+        (r"\frac{1}{2}\pi", "1/2π"),
+        (r"\sqrt[3]{x}", "√(x)"),
+        (r"\mathbb{R}\mathbf{x}\hat a", "ℝ𝐱â"),
+        (r"\begin{pmatrix}1&-2\\3&4\end{pmatrix}", "[  1 -2;  3  4 ]"),
+        (r"\unknown{a}\text{ b}\,c", "a b c"),
+        (r"\frac", "%s/%s"),
+        (r"\sqrt", None),
+        ("{" * 500, None),
+    ],
+)
+def test_latex_is_read_as_text(latex: str, text: str | None) -> None:
+    assert plain_text(latex) == text
