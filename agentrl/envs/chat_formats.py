@@ -24,10 +24,10 @@ def open_chat_format(
     wanted: str | OwnTemplate, model_dir: str | Path, *, max_tokens: int | None = None
 ) -> ChatFormat:
     """`load_format` of a name, and `try_format` for a format of somebody else's; `load_template` of
-    a template. Raises as these."""
+    a template, which is tried where nobody bounds it, at the start. Raises as these."""
     if isinstance(wanted, OwnTemplate):
         made = load_template(wanted, model_dir, max_tokens=max_tokens)
-        if not made.lacks_calls and not wanted.is_one_turn:
+        if max_tokens is None and not made.lacks_calls and not wanted.is_one_turn:
             try_format(made, f"of {made.template.place}")
         return made
     chat = load_format(wanted, model_dir, max_tokens=max_tokens)

@@ -37,13 +37,17 @@ def load_template(
     than it is, and, with the difference, when it does not only append.
     """
     model_dir = Path(model_dir)
-    vocab = Vocab.from_file(model_dir, max_tokens=max_tokens)
     tokens = special_tokens(model_dir)
     source, place = _read(wanted.place, model_dir)
     template = ChatTemplate(source, place=place, given={**tokens, **wanted.given})
-    chat = TemplateFormat(vocab, template, ends=_ends(model_dir, tokens, vocab))
+
+    def made(most: int | None) -> TemplateFormat:
+        vocab = Vocab.from_file(model_dir, max_tokens=most)
+        return TemplateFormat(vocab, template, ends=_ends(model_dir, tokens, vocab))
+
+    chat = made(None)  # what is shown may be longer than a turn of this run
     prove(chat, one_turn=wanted.is_one_turn)
-    return chat
+    return chat if max_tokens is None else made(max_tokens)
 
 
 def _read(place: str, model_dir: Path) -> tuple[str, str]:
