@@ -16,7 +16,16 @@ from typing import TypeVar
 import msgspec
 from typing_extensions import Buffer
 
-__all__ = ["COLUMNS", "EXCLUDED", "TOKEN_BYTES", "Column", "dealt", "most_bytes", "split"]
+__all__ = [
+    "COLUMNS",
+    "EXCLUDED",
+    "TEACHER_LOGPROBS",
+    "TOKEN_BYTES",
+    "Column",
+    "dealt",
+    "most_bytes",
+    "split",
+]
 
 #: What an item of a column may be: numpy's name of it (little-endian) -> typecode of `array`.
 _DTYPES = dict(
@@ -88,6 +97,10 @@ COLUMNS = {column.name: column for column in _REQUIRED}
 
 #: Optional: 1 where a sampled token stays out of the loss, for its Env says so (`Step.excluded`).
 EXCLUDED = Column("excluded", "|u1")
+
+#: Optional: the log-probability of a sampled token in the eyes of a served teacher (`--opd-type
+#: sglang`). Its fill is none: no token without one passes for one that the teacher is sure of.
+TEACHER_LOGPROBS = Column("teacher_logprobs", "<f4", fill=1)
 
 #: Bytes of one token over all of them.
 TOKEN_BYTES = sum(column.token_bytes for column in _REQUIRED)

@@ -51,7 +51,7 @@ ALGORITHMS = Shelf(
     "agentrl.algorithms",
     frozenset(
         {"base", "custom", "load", "mismatch", "normalization", "overlong", "penalties"}
-        | {"policy_loss", "ratios", "rows", "sft", "turn_rewards"}
+        | {"policy_loss", "ratios", "rows", "reducer", "sft", "step_size", "turn_rewards"}
         | {"correction", "custom_advantages", "custom_rewards", "slime_hooks"}
     ),
     dash="_",
@@ -92,5 +92,9 @@ MODEL_FAMILIES = Shelf(
         }
     ),
 )
-REWARDS = Shelf("agentrl.envs.rewards", dash="_")
+REWARDS = Shelf(
+    "agentrl.envs.rewards",
+    dash="_",
+    theirs={"slime.rollout.on_policy_distillation.reward_func": "nothing"},
+)
 TRUST_REGIONS = Shelf("agentrl.algorithms.regions")

@@ -356,6 +356,18 @@ class TurnClient(Protocol):
         ...
 
 
+class Teacher(Protocol):
+    """A model that is served and never trained; implemented by `agentrl.serving`."""
+
+    async def logprobs(self, ids: Sequence[int], first: int) -> list[float]:
+        """The log-probability of each token of `ids` from place `first` on.
+
+        Raises EngineError (retryable) when it did not answer in time, TokenError for ids that it
+        refuses.
+        """
+        ...
+
+
 class WeightSink(Protocol):
     """Where the learner publishes weights; implemented by `agentrl.serving`."""
 

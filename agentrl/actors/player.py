@@ -17,7 +17,8 @@ from agentrl.actors.boundary import CLOSE_TIMEOUT_S, Boundary, Raised, isolated
 from agentrl.actors.failures import Failures
 from agentrl.actors.report import PlayedEpisode, require_sendable
 from agentrl.actors.snapshots import Save
-from agentrl.types import EpisodeAssignment, TurnClient
+from agentrl.actors.taught import taught
+from agentrl.types import EpisodeAssignment, Teacher, TurnClient
 
 __all__ = ["Attempt", "Player", "Strategy"]
 
@@ -68,15 +69,18 @@ class Strategy(Protocol):
 
 
 class Player:
-    """Plays episodes by one strategy."""
+    """Plays episodes by one strategy. `teacher`: who is asked about the tokens of each episode that
+    is to be trained."""
 
     def __init__(
         self,
         strategy: Strategy,
         now: Callable[[], float] = time.monotonic,
         close_timeout_s: float = CLOSE_TIMEOUT_S,
+        teacher: Teacher | None = None,
     ) -> None:
         self._strategy = strategy
+        self._teacher = teacher
         self._now = now
         self._close_timeout_s = close_timeout_s
         self._failures = Failures()
@@ -93,6 +97,8 @@ class Player:
 
         async def play(boundary: Boundary) -> PlayedEpisode:
             played = await self._strategy.play(attempt, boundary)
+            if self._teacher is not None and assignment.evaluation is None:
+                played = await taught(played, self._teacher)
             require_sendable(played)
             return played
 

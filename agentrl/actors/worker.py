@@ -38,6 +38,7 @@ from agentrl.types import (
     EpisodeAssignment,
     EpisodeId,
     EpisodeReport,
+    Teacher,
     TurnClient,
 )
 from agentrl.visible import message_of
@@ -114,16 +115,16 @@ def _limits(config: RunConfig, max_context: int) -> Limits:
 
 
 class Worker:
-    """Plays what the buffer assigns until cancelled."""
+    """Plays what the buffer assigns until cancelled. `teacher`: see `Player`."""
 
-    def __init__(self, settings: WorkerSettings) -> None:
+    def __init__(self, settings: WorkerSettings, teacher: Teacher | None = None) -> None:
         self._settings = settings
         self._env_class = load_env(settings.env)
         chat = open_chat_format(
             settings.chat_format, settings.model_dir, max_tokens=settings.limits.longest_context
         )
         self._endpoint = Endpoint()
-        self._player = Player(self._strategy(chat))
+        self._player = Player(self._strategy(chat), teacher=teacher)
         self._filter = load_filter(settings.filter_path)
         self._scopes: dict[EpisodeId, anyio.CancelScope] = {}
         self._judging: set[str] = set()

@@ -3,6 +3,7 @@
     begin(header)             once for each lease: the one place where state follows from rewards
     num_targets, credit       from the lease header, in float64, equal on every rank
     mask, advantages, keep    from the rows of this replica, after the forward passes
+    lr_scale                  the same, for the steps over them
     objective, loss           from one micro-batch and what the model made of it
     state, restore            what must survive: in every checkpoint of the learner
 
@@ -26,12 +27,14 @@ import numpy.typing as npt
 from agentrl.algorithms.correction import load_correction
 from agentrl.algorithms.normalization import Total, normalize
 from agentrl.algorithms.overlong import shaped, unfiltered
-from agentrl.algorithms.penalties import kl_penalty
+from agentrl.algorithms.penalties import kl_penalty, teacher_column
+from agentrl.algorithms.reducer import load_reducer
 from agentrl.algorithms.regions.base import Region
 from agentrl.algorithms.regions.load import load_regions
 from agentrl.algorithms.rows import TAKEN, Credit, MicroBatch, Outputs, Row, Trained
+from agentrl.algorithms.step_size import StepSize
 from agentrl.bounds import reward_defect
-from agentrl.columns import Column
+from agentrl.columns import TEACHER_LOGPROBS, Column
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, DataError
 from agentrl.telemetry.metrics import Metric
@@ -51,8 +54,9 @@ TERMS = frozenset(
     | {"trust_region", "use_opsm", "opsm_delta"}
     | {"use_kl_loss", "kl_loss_coef", "kl_loss_type", "use_unbiased_kl"}
     | {"overlong_max_length", "overlong_buffer_length", "overlong_penalty_factor"}
-    | {"overlong_filter", "use_opd", "opd_kl_coef"}
+    | {"overlong_filter", "use_opd", "opd_kl_coef", "scale_lr_by_ess"}
     | {"custom_reward_post_process_path", "custom_advantage_function_path"}
+    | {"custom_pg_loss_reducer_function_path"}
 )
 
 
@@ -117,14 +121,19 @@ class Algorithm:
         self.args = args
         self.regions = load_regions(cfg)
         self.correction = load_correction(cfg)
+        self.reducer = load_reducer(cfg)
+        self.step_size = StepSize() if cfg.scale_lr_by_ess else None
         passes = {"reference"} if cfg.use_kl_loss else set()
+        passes |= {"prox"} if cfg.scale_lr_by_ess else set()
         if any(region.of_iteration for region in self.regions):
             passes.add("prox")
         if cfg.use_opd:
-            passes |= {"teacher"} if cfg.use_rollout_logprobs else {"teacher", "prox"}
+            passes |= set() if cfg.has_served_teacher else {"teacher"}
+            passes |= set() if cfg.use_rollout_logprobs else {"prox"}
         self.needs = Needs(
             passes=frozenset(passes),
             later_prox=not cfg.use_rollout_logprobs,
+            columns=(TEACHER_LOGPROBS,) if cfg.has_served_teacher else (),
         )
 
     @property
@@ -164,7 +173,7 @@ class Algorithm:
         is_known = type(self).loss is Algorithm.loss
         if not is_known or self.cfg.normalize_advantages:
             return True
-        return self.cfg.entropy_coef != 0 or bool(self.needs.models)
+        return self.cfg.entropy_coef != 0 or self.cfg.use_opd or bool(self.needs.models)
 
     def values(self, rewards: Sequence[float]) -> Sequence[float]:
         """The advantage of each episode of a group. Pure."""
@@ -181,9 +190,12 @@ class Algorithm:
     # ---- from rows ----
 
     def mask(self, row: Row) -> npt.NDArray[np.bool_]:
-        """Labels to train; those that the framework leaves out stay out (invariant I5)."""
+        """Labels to train; those that the framework leaves out stay out (invariant I5). A token
+        that a served teacher was not asked about teaches nothing: it was played for a run without
+        one."""
         found: npt.NDArray[np.bool_] = row.columns["mask"]
-        return found
+        told_L = row.columns.get(TEACHER_LOGPROBS.name)
+        return found if told_L is None else found & (told_L != TEACHER_LOGPROBS.fill)
 
     def advantages(self, rows: Sequence[Row], total: Total) -> None:
         """Give every row the columns that the loss reads, float32; once for each iteration."""
@@ -194,7 +206,7 @@ class Algorithm:
     def adjust(self, rows: Sequence[Row], total: Total) -> None:
         """What flags make of any advantages: less the distance to a teacher, then normalized."""
         for row in rows if self.cfg.use_opd else ():
-            penalty_L = kl_penalty(self.cfg, row, self.cfg.opd_kl_coef, "teacher")
+            penalty_L = kl_penalty(self.cfg, row, self.cfg.opd_kl_coef, teacher_column(self.cfg))
             row.columns["advantages"] += penalty_L.astype(np.float32)
         if self.cfg.normalize_advantages:
             normalize(rows, total)
@@ -207,6 +219,18 @@ class Algorithm:
         for region in judges:
             for row, kept_L in zip(rows, region.keeps_rows(rows, total), strict=True):
                 row.columns["kept"] &= kept_L
+
+    def reduce(self, rows: Sequence[Row]) -> None:
+        """Give every row column `pg_weights` where a function of the user's says how its tokens
+        are added up; without, `weights` says it."""
+        if self.reducer is not None:
+            for row, weights_L in zip(rows, self.reducer(self.cfg, rows), strict=True):
+                row.columns["pg_weights"] = weights_L * np.float32(row.share)
+
+    def lr_scale(self, rows: Sequence[Row], total: Total) -> float:
+        """What the learning rate is multiplied with in the steps over these rows; after
+        `advantages`, once for each iteration. The same on every rank."""
+        return 1.0 if self.step_size is None else self.step_size.of(rows, total)
 
     def token_advantages(self, row: Row) -> npt.NDArray[np.float32]:
         """One for each label, from the credit of its episode."""
@@ -232,10 +256,12 @@ class Algorithm:
 
     def state(self) -> bytes:
         """What the next iteration depends on, beside the weights; equal on every rank."""
-        return b""
+        return b"" if self.step_size is None else self.step_size.state()
 
     def restore(self, data: bytes) -> None:
         """Take over what `state` gave, perhaps in another process."""
+        if self.step_size is not None:
+            self.step_size.restore(data)
 
 
 def credits_of(algorithm: Algorithm, group: GroupRows) -> list[Credit]:

@@ -13,6 +13,7 @@ small for it, and a class that would play no episodes.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -21,6 +22,7 @@ from agentrl.algorithms.correction import CORRECTIONS
 from agentrl.algorithms.custom import LOSSES, with_loss
 from agentrl.algorithms.custom_advantages import ADVANTAGES, with_advantages
 from agentrl.algorithms.custom_rewards import REWARDS, with_rewards
+from agentrl.algorithms.reducer import REDUCERS
 from agentrl.algorithms.sft import Sft
 from agentrl.config.fields import own_fields
 from agentrl.config.flags.objective import ObjectiveFlags
@@ -63,6 +65,11 @@ def load_algorithm(cfg: RunConfig) -> Algorithm:
         cls = with_advantages(cls, load(ADVANTAGES, cfg.custom_advantage_function_path))
     if cfg.loss_type == "custom_loss":
         cls = with_loss(cls, load(LOSSES, str(cfg.custom_loss_function_path)))
+    if cfg.scale_lr_by_ess and cls.state is not Algorithm.state:
+        raise ConfigError(
+            f"--scale-lr-by-ess with --advantage-estimator {cfg.advantage_estimator}: its `state` "
+            "would not hold the reference; scale in its own `lr_scale`, and leave the flag out"
+        )
     algorithm = cls(cfg, args)
     if not algorithm.needs.engines:
         raise ConfigError(
@@ -84,6 +91,7 @@ def users_flag(cfg: RunConfig) -> str | None:
         (REWARDS, cfg.custom_reward_post_process_path),
         (ADVANTAGES, cfg.custom_advantage_function_path),
         (CORRECTIONS, cfg.custom_tis_function_path),
+        (REDUCERS, cfg.custom_pg_loss_reducer_function_path),
     ):
         flags += [f"{kind.flag} {path}"] if path is not None else []
     return " with ".join(flags) or None
@@ -96,10 +104,11 @@ def shown_algorithm(cfg: RunConfig) -> Algorithm | None:
         return None
     if cfg.custom_reward_post_process_path or cfg.custom_advantage_function_path:
         return None
-    # neither a loss nor a correction gives credit
-    return load_algorithm(
-        msgspec.structs.replace(cfg, loss_type="policy_loss", custom_tis_function_path=None)
+    # neither a loss nor a correction nor a reducer gives credit
+    without: dict[str, Any] = dict.fromkeys(
+        ("custom_tis_function_path", "custom_pg_loss_reducer_function_path")
     )
+    return load_algorithm(msgspec.structs.replace(cfg, loss_type="policy_loss", **without))
 
 
 def check_algorithm(cfg: RunConfig, said: Mapping[str, str] | None = None) -> None:

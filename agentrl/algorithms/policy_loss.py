@@ -28,6 +28,7 @@ from torch import Tensor
 
 from agentrl.algorithms.correction import Correction
 from agentrl.algorithms.mismatch import mean, sequences_of
+from agentrl.algorithms.penalties import teacher_column
 from agentrl.algorithms.ratios import bounded_weight, kl_estimate, log_ratio
 from agentrl.algorithms.regions.base import Region
 from agentrl.algorithms.rows import MicroBatch, Outputs, Trained
@@ -78,7 +79,8 @@ def policy_loss(
 
     Columns read: mask, mu, advantages, weights; `prox` (log pi_prox; the detached current
     log-probabilities when absent), `reference` (only with a KL penalty) and `kept` (bool; only with
-    a trust region that judges iterations).
+    a trust region that judges iterations), `pg_weights` (of the policy gradient alone, where a
+    function of the user's adds its tokens up).
     """
     columns = batch.columns
     trained_K = columns["mask"].nonzero().squeeze(1)
@@ -98,7 +100,8 @@ def policy_loss(
     if regions or correction is not None:
         found["dropped"] = mean(~kept_K)
         w_K = w_K * kept_K
-    pg_loss = -(w_K * value_K * weights_K).sum()
+    pg_weights_K = columns["pg_weights"][trained_K] if "pg_weights" in columns else weights_K
+    pg_loss = -(w_K * value_K * pg_weights_K).sum()
     loss = pg_loss
     if cfg.entropy_coef != 0:
         loss = loss - cfg.entropy_coef * (entropy_K * weights_K).sum()
@@ -112,8 +115,8 @@ def policy_loss(
         if cfg.kl_loss_coef != 0:
             loss = loss + cfg.kl_loss_coef * kl_loss
         found["kl_loss"] = kl_loss
-    if "teacher" in columns:
-        found["opd_reverse_kl"] = mean(trained.start_K - columns["teacher"][trained_K])
+    if (teacher := teacher_column(cfg)) in columns:
+        found["opd_reverse_kl"] = mean(trained.start_K - columns[teacher][trained_K])
     found["loss"] = loss
     return loss, {name: value.detach().float() for name, value in found.items()}
 

@@ -42,7 +42,7 @@ __all__ = [
 #: no optional column of a trajectory is called so.
 TAKEN = frozenset(
     {"weights", "mask", "sampled", "scored", "mu", "ages", "turns", "demonstrated", "prox"}
-    | {"reference", "teacher", "advantages", "kept", EXCLUDED.name, *COLUMNS}
+    | {"reference", "teacher", "advantages", "kept", "pg_weights", EXCLUDED.name, *COLUMNS}
 )
 #: Log-ratios are clamped to +- this before exp, so that no ratio overflows.
 LOG_RATIO_LIMIT = 20.0
@@ -82,13 +82,15 @@ class Row:
     """One trajectory that this replica trains. `columns`: of length L, by name; those of
     `agentrl.learner.batch`, those that the algorithm needs, of shape (L, ...), those of the passes,
     and what the algorithm adds. `first_turn`: how many turns the earlier segments of its episode
-    and role have; column `turns` begins anew in each segment."""
+    and role have; column `turns` begins anew in each segment. `share`: what a number for the whole
+    row counts for in the loss of its step, where tokens are not averaged as the flags say."""
 
     trajectory: TrajectoryRow
     credit: Credit
     tokens_L: npt.NDArray[np.int32]
     columns: dict[str, npt.NDArray[Any]]
     first_turn: int = 0
+    share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeGuard
 
+from agentrl.algorithms.penalties import teacher_column
 from agentrl.algorithms.rows import MicroBatch, Row, Trained
 from agentrl.config.run import RunConfig
 from agentrl.errors import HookError
@@ -24,7 +25,15 @@ from agentrl.user_code import place_in
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["CORRECTION_KEYWORDS", "Args", "Sample", "advantages", "correction", "post_process"]
+__all__ = [
+    "CORRECTION_KEYWORDS",
+    "Args",
+    "Sample",
+    "advantages",
+    "correction",
+    "post_process",
+    "response",
+]
 
 #: What a correction is called with beside `args`.
 CORRECTION_KEYWORDS = (
@@ -120,8 +129,8 @@ def advantages(function: Callable[..., Any]) -> Callable[..., Any]:
     def by_row(cfg: RunConfig, rows: Sequence[Row]) -> list[Any]:
         import numpy as np
 
-        spans = [_response(row) for row in rows]
-        data = _rollout_data(rows, spans)
+        spans = [response(row) for row in rows]
+        data = _rollout_data(cfg, rows, spans)
         function(Args(cfg), data)
         found = data.get("advantages")
         wanted = [(span.stop - span.start,) for span in spans]
@@ -138,13 +147,13 @@ def advantages(function: Callable[..., Any]) -> Callable[..., Any]:
     return by_row
 
 
-def _response(row: Row) -> slice:
+def response(row: Row) -> slice:
     """The places of its response, under their labels."""
     sampled = row.columns["sampled"].nonzero()[0]
     return slice(int(sampled[0]) if len(sampled) else len(row.tokens_L) - 1, len(row.tokens_L) - 1)
 
 
-def _rollout_data(rows: Sequence[Row], spans: Sequence[slice]) -> dict[str, Any]:
+def _rollout_data(cfg: RunConfig, rows: Sequence[Row], spans: Sequence[slice]) -> dict[str, Any]:
     """What is known of the rows of a replica, one entry of each list for each of them."""
     import torch
 
@@ -165,7 +174,8 @@ def _rollout_data(rows: Sequence[Row], spans: Sequence[slice]) -> dict[str, Any]
         "log_probs": cut("prox" if "prox" in columns else "mu"),
         "rollout_log_probs": cut("mu"),
     }
-    for ours, theirs in (("reference", "ref_log_probs"), ("teacher", "teacher_log_probs")):
+    models = {"reference": "ref_log_probs", teacher_column(cfg): "teacher_log_probs"}
+    for ours, theirs in models.items():
         if ours in columns:
             data[theirs] = cut(ours)
     return data

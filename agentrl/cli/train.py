@@ -115,7 +115,7 @@ def _is_default(config: RunConfig) -> bool:
         for name, field in own_fields().items()
         if field.fact.holds in ("rows", "code", "model") or field.kind in ("json", "list")
     ]
-    looked_at += ["load", "ref_load", "opd_teacher_load"]
+    looked_at += ["load", "ref_load", "opd_teacher_load", "rm_url"]
     return all(getattr(config, n) == getattr(shipped, n) for n in (*looked_at, *FAMILIES))
 
 
@@ -126,12 +126,13 @@ def _check_rooms(config: RunConfig) -> list[str]:
     Raises ConfigError, and DataError for a malformed row. Costs some seconds of imports, which the
     default job need not wait for.
     """
+    from agentrl.cli.teacher import check_teacher
     from agentrl.envs.check.preflight import preflight
     from agentrl.envs.check.prompts import check_prompts
 
     checks = [preflight, _check_filter]
     if kind_of(Path(str(config.hf_checkpoint), CONFIG)) == "a file":  # else that is told already
-        checks += [_check_chat_format, _check_model, _check_commands, check_prompts]
+        checks += [_check_chat_format, _check_model, _check_commands, check_prompts, check_teacher]
     return gather(*(partial(check, config) for check in checks))
 
 

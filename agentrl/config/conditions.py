@@ -109,6 +109,11 @@ CONDITIONS = {
         "there is no pi_prox / mu under --use-rollout-logprobs, which clips against mu itself, nor "
         "in a custom loss; leave this out",
     ),
+    "reduced_tokens": Condition(
+        lambda config: _policy_loss(config) and config.loss_length is None,
+        "--loss-length divides by a constant, and a custom loss adds up what it likes; give one of "
+        "these alone",
+    ),
     "tis": Condition(
         lambda config: _has_prox_ratio(config) and config.use_tis,
         "no token is weighted by pi_prox / mu under --no-use-tis, "
@@ -120,6 +125,16 @@ CONDITIONS = {
     ),
     "opd": Condition(
         lambda config: config.use_opd, "only --use-opd reads this; give both or neither"
+    ),
+    "own_teacher": Condition(
+        lambda config: config.use_opd and config.opd_type != "sglang",
+        "only --use-opd reads this, with a teacher in the learner's ranks (--opd-type megatron); "
+        "give these as well, or leave this out",
+    ),
+    "served_teacher": Condition(
+        lambda config: config.has_served_teacher,
+        "only --use-opd --opd-type sglang reads this: the teacher's server. A reward model of your "
+        "own is called by --custom-rm-path or by an environment",
     ),
     "counted_tokens": Condition(
         lambda config: config.loss_length is None,

@@ -49,15 +49,29 @@ def _about_teacher(config: RunConfig) -> Iterator[str]:
     if not config.use_opd or config.mode != "policy":
         return
     if config.opd_type == "sglang":
-        yield (
-            "--opd-type sglang: log-probabilities of a served teacher are not read yet; where the "
-            "teacher has the policy's architecture, give --opd-type megatron and --opd-teacher-load"
-        )
+        yield from _about_served_teacher(config)
     elif config.opd_type is None or config.opd_teacher_load is None:
         yield (
             "--use-opd needs a teacher: give --opd-type megatron and --opd-teacher-load, a Hugging "
             "Face model, a run, its checkpoints, or a checkpoint of Megatron's, of the policy's "
-            "architecture"
+            "architecture; or --opd-type sglang and --rm-url, an SGLang server"
+        )
+
+
+def _about_served_teacher(config: RunConfig) -> Iterator[str]:
+    """A server tells what it is asked at temperature 1."""
+    if config.rm_url is None:
+        yield (
+            "--opd-type sglang needs --rm-url: the SGLang server whose model is the teacher, as in "
+            "--rm-url http://127.0.0.1:13141"
+        )
+    elif not config.rm_url.startswith(("http://", "https://")):
+        yield f"--rm-url {config.rm_url}: an address is wanted, as in http://127.0.0.1:13141"
+    if config.scoring_temperature != 1:
+        yield (
+            f"--rollout-temperature {config.rollout_temperature:g} with --opd-type sglang: a served"
+            " teacher tells its log-probabilities at temperature 1, and the policy's would be "
+            "those of another; leave it at 1, or give --opd-type megatron"
         )
 
 

@@ -62,6 +62,16 @@ PRESETS: dict[str, Preset] = {
         dapo.VALUES,
         dapo.sizes,
     ),
+    "vcpo": Preset(
+        "for old tokens: the baseline of least variance, the weight of whole sequences, and "
+        "smaller steps where few of them count (arXiv 2602.17616)",
+        {
+            "advantage_estimator": "opob",
+            "tis_level": "sequence",
+            "tis_clip": 8.0,
+            "scale_lr_by_ess": True,
+        },
+    ),
 }
 
 DEFAULT = "search-r1-local"

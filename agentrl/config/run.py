@@ -46,7 +46,12 @@ class RunConfig(EvaluationFlags, frozen=True, kw_only=True, forbid_unknown_field
     @property
     def num_frozen_models(self) -> int:
         """How many models beside the policy the learner holds that are never trained."""
-        return self.has_reference + self.use_opd
+        return self.has_reference + (self.use_opd and not self.has_served_teacher)
+
+    @property
+    def has_served_teacher(self) -> bool:
+        """Whether a server tells what a teacher thinks of sampled tokens, and workers ask it."""
+        return self.use_opd and self.opd_type == "sglang"
 
     @property
     def replays_engine_routes(self) -> bool:

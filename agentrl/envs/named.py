@@ -75,5 +75,6 @@ _REWARDS: Kind[Reward] = hook(
     group=REWARDS,
     noun="reward",
     builtin=SHIPPED.places,
+    synonyms=SHIPPED.theirs,
     flag="--custom-rm-path",
 )

@@ -35,7 +35,7 @@ from agentrl import child
 from agentrl.algorithms.base import Algorithm, credits_of
 from agentrl.algorithms.load import check_algorithm, load_algorithm, users_flag
 from agentrl.algorithms.rows import LossFn, MicroBatch, Outputs
-from agentrl.columns import COLUMNS, Column
+from agentrl.columns import COLUMNS, TEACHER_LOGPROBS, Column
 from agentrl.config.run import RunConfig
 from agentrl.errors import AgentRLError, ConfigError, DataError, HookError
 from agentrl.learner.backend import StepResult
@@ -220,7 +220,13 @@ class _Backend:
     def run(self, model: str, micro_batches: Sequence[MicroBatch]) -> list[Tensor]:
         return [self._outputs(batch).logprobs_T.detach() for batch in micro_batches]
 
-    def step(self, model: str, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:
+    def step(
+        self,
+        model: str,
+        micro_batches: Sequence[MicroBatch],
+        loss_fn: LossFn,
+        lr_scale: float = 1.0,
+    ) -> StepResult:
         forth = [self._look(batch, loss_fn) for batch in micro_batches]
         back = [self._look(batch, loss_fn) for batch in reversed(micro_batches)][::-1]
         for (first, _), (second, _) in zip(forth, back, strict=True):
@@ -285,7 +291,7 @@ class _Lease:
         self._random = random.Random(number)
         self._number = number
         self._stale = number - 2 - bound
-        self._data: list[list[bytes]] = []
+        self._data: list[dict[str, bytes]] = []
         groups = [
             self._group(1, [0.5] * size, self._plain),
             self._group(2, [0.0, *self._rewards(size - 1)], self._plain, failed=1),
@@ -294,13 +300,14 @@ class _Lease:
         self.header = LeaseHeader(number=number, groups=groups)
 
     def fetch(self, rows: Sequence[TrajectoryRow], optional: Sequence[Column]) -> list[Trajectory]:
-        """Nobody has written an optional column: all are filled."""
-        return [
-            decode_trajectory(
-                row, [*self._data[row.payload.offset], *(b"" for _ in optional)], optional
-            )
-            for row in rows
-        ]
+        """Of the optional columns only the teacher's has been written: all others are filled."""
+        layout = [*COLUMNS, *(column.name for column in optional)]
+        found = []
+        for row in rows:
+            written = self._data[row.payload.offset]
+            buffers = [written.get(name, b"") for name in layout]
+            found.append(decode_trajectory(row, buffers, optional))
+        return found
 
     def _rewards(self, num: int) -> list[float]:
         return [round(self._random.uniform(-1, 2), 3) for _ in range(num)]
@@ -345,9 +352,12 @@ class _Lease:
             "logprobs": np.where(is_sampled, -self._random.uniform(1, 3), 0.0),
             "versions": np.where(is_sampled, versions, -1),
             "turns": turns,
+            TEACHER_LOGPROBS.name: np.where(is_sampled, -1.5, TEACHER_LOGPROBS.fill),
         }
         num_sampled = int(is_sampled.sum())
+        facts["columns"] = (TEACHER_LOGPROBS,)
         meta = TrajectoryMeta(len(kinds), num_sampled, 2, reward, sorted(counted.items()), **facts)
         row = TrajectoryRow(episode, meta, PayloadRef("trial", 1, len(self._data), 0, 0))
-        self._data.append([np.array(columns[n], c.dtype).tobytes() for n, c in COLUMNS.items()])
+        layout = (*COLUMNS.values(), TEACHER_LOGPROBS)
+        self._data.append({c.name: np.array(columns[c.name], c.dtype).tobytes() for c in layout})
         return row

@@ -50,10 +50,16 @@ class Models(Protocol):
         (`--ref-load`, or what `renew` gave it) give log-probabilities of the labels."""
         ...
 
-    def step(self, model: str, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:
+    def step(
+        self,
+        model: str,
+        micro_batches: Sequence[MicroBatch],
+        loss_fn: LossFn,
+        lr_scale: float = 1.0,
+    ) -> StepResult:
         """Exactly one optimizer step of `model`: `policy`. The gradient is the sum over ranks and
         micro-batches of d loss; the loss already carries its denominator, so nothing is averaged
-        here."""
+        here. `lr_scale`: what its learning rate is multiplied with, in this step alone."""
         ...
 
     def all_reduce_sum(self, values: Sequence[float]) -> list[float]:

@@ -107,7 +107,14 @@ def build_sequence(planned: PlannedRow, trajectory: Trajectory, rules: BatchRule
         column.name: shift(trajectory.optional[column], column.fill) for column in rules.columns
     }
     columns["weights"] = np.full(length, planned.weight, dtype=np.float32)
-    row = Row(planned.row, planned.credit, trajectory.tokens_L, columns, planned.first_turn)
+    row = Row(
+        planned.row,
+        planned.credit,
+        trajectory.tokens_L,
+        columns,
+        planned.first_turn,
+        planned.share,
+    )
     if not algorithm.needs.engines:
         columns["demonstrated"] = shift(trajectory.demonstrated_L, False)
         columns["mask"] = np.arange(length) < length - 1

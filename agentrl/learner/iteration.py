@@ -85,11 +85,13 @@ def train_lease(
     every = [row for rows in by_step for row in rows]
     algorithm.advantages(every, backend.all_reduce_sum)
     algorithm.keep(every, backend.all_reduce_sum)
+    algorithm.reduce(every)
+    scale = algorithm.lr_scale(every, backend.all_reduce_sum)
     check_masks(every, masks, algorithm)
     for rows in by_step:
         check_columns(rows, rules)
     results = [
-        backend.step("policy", [micro_batch(rows) for rows in step], _loss(algorithm, index))
+        backend.step("policy", [micro_batch(rows) for rows in step], _loss(algorithm, index), scale)
         for index, step in enumerate(steps)
     ]
     return IterationResult(tuple(results), *_over_ranks(counts, max_age, backend))

@@ -22,12 +22,15 @@ __all__ = ["PlannedRow", "StepPlan", "plan_iteration"]
 @dataclass(frozen=True, slots=True)
 class PlannedRow:
     """One trajectory to train: its credit, the weight of each of its trained tokens in the step's
-    loss (the reciprocal of the global denominator), and how many turns came before it."""
+    loss (the reciprocal of the global denominator), how many turns came before it, and what it
+    counts for as a whole: the reciprocal of the step's episodes, or of its tokens where these
+    are averaged."""
 
     row: TrajectoryRow
     credit: Credit
     weight: float
     first_turn: int = 0
+    share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,8 @@ def _plan_step(groups: Sequence[GroupRows], algorithm: Algorithm, num_ranks: int
                 denominator = num_targets
             else:
                 denominator = num_episodes * per_episode[row.episode]
-            planned.append(PlannedRow(row, credit, 1.0 / denominator, first_turn))
+            whole = num_targets if algorithm.cfg.calculate_per_token_loss else num_episodes
+            planned.append(PlannedRow(row, credit, 1.0 / denominator, first_turn, 1.0 / whole))
     shards = balance([item.row.meta.num_tokens for item in planned], num_ranks)
     return StepPlan(
         shards=tuple(tuple(planned[i] for i in shard) for shard in shards),

@@ -26,6 +26,7 @@ from agentrl.errors import EngineError, TokenError
 from agentrl.models.routes import Routes
 from agentrl.serving.key import authorization
 from agentrl.serving.permits import Permits
+from agentrl.serving.persistence import NOBODY_THERE, FailedError, until_answered
 from agentrl.serving.routes import read_routes
 from agentrl.serving.whole_turns import WholeTurns
 from agentrl.types import EngineAddress, Generation, PermitStats, SamplingParams
@@ -36,20 +37,6 @@ ROUTING_HEADER = "X-SMG-Routing-Key"
 #: An abort is a courtesy to the engine: it must not hold up whoever gave the turn up.
 _ABORT_TIMEOUT_S = 5.0
 _FINISHED = ("stop", "length", "abort")
-#: Pauses in seconds before a turn is sent again: doubling from the first to the last.
-_FIRST_PAUSE_S, _LAST_PAUSE_S = 0.25, 4.0
-#: Answers that mean that no engine is there: they are waited out.
-_NOBODY_THERE = (502, 503, 504)
-#: Other failures of one turn after which it is given up, so that what no engine can serve ends.
-_MAX_FAILURES = 4
-
-
-class _FailedError(Exception):
-    """An attempt failed; `is_absence`: nobody was there to take it."""
-
-    def __init__(self, reason: str, *, is_absence: bool) -> None:
-        super().__init__(reason)
-        self.is_absence = is_absence
 
 
 class _Span(msgspec.Struct):
@@ -168,21 +155,11 @@ class EngineClient:
         self, ids: list[int], sampling: SamplingParams, routing_key: str
     ) -> Generation:
         """Attempts, one after the other, until one is answered."""
-        trouble, failures, pause_s = "", 0, _FIRST_PAUSE_S
-        with anyio.move_on_after(self._turn_timeout_s):
-            while True:
-                try:
-                    return await self._attempt(ids, sampling, routing_key)
-                except _FailedError as error:
-                    trouble = str(error)
-                    failures += not error.is_absence
-                if failures == _MAX_FAILURES:
-                    raise EngineError(f"{trouble} ({failures} attempts)")
-                await anyio.sleep(pause_s)
-                pause_s = min(2 * pause_s, _LAST_PAUSE_S)
-        raise EngineError(
+        return await until_answered(
+            partial(self._attempt, ids, sampling, routing_key),
+            self._turn_timeout_s,
             f"a turn of {routing_key} missed its deadline of {self._turn_timeout_s:g} s and was "
-            "aborted" + (f"; before: {trouble}" if trouble else "")
+            "aborted",
         )
 
     async def _attempt(
@@ -197,7 +174,7 @@ class EngineClient:
         except (aiohttp.ClientError, OSError) as error:
             # A router that cannot be reached has taken nothing; else the turn was on its way.
             absent = isinstance(error, aiohttp.ClientConnectorError)
-            raise _FailedError(f"{turn} failed: {error!r}", is_absence=absent) from error
+            raise FailedError(f"{turn} failed: {error!r}", is_absence=absent) from error
         finally:
             if not answered:
                 await self._abort(request)
@@ -206,7 +183,7 @@ class EngineClient:
         reason = f"{turn}: /generate answered {status}: {content[:500].decode(errors='replace')}"
         if 400 <= status < 500 and status not in (408, 429):
             raise TokenError(reason)
-        raise _FailedError(reason, is_absence=status in _NOBODY_THERE)
+        raise FailedError(reason, is_absence=status in NOBODY_THERE)
 
     def _checked(self, input_ids: Sequence[int], routing_key: str) -> list[int]:
         ids = [int(token) for token in input_ids]

@@ -72,6 +72,10 @@ class _Model(msgspec.Struct):
     weight_version: str
 
 
+class _Tokens(msgspec.Struct):
+    tokens: list[int]
+
+
 class _Checksum(msgspec.Struct):
     per_engine_checksum: str
 
@@ -290,6 +294,12 @@ class EngineControl(_HttpControl):
             weight_version=model["weight_version"],
             model_path=model["model_path"],
         )
+
+    async def tokens_of(self, text: str) -> list[int]:
+        """The tokens of a text, with its control tokens read as such. EngineRefusedError by an
+        engine without a tokenizer."""
+        answer = await self._post("/tokenize", prompt=text, add_special_tokens=False)
+        return msgspec.json.decode(answer, type=_Tokens).tokens
 
 
 class RouterControl(_HttpControl):

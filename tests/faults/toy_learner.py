@@ -75,7 +75,13 @@ class LabBackend(ToyBackend):
         entropy_T = -(logprobs_TV.exp() * logprobs_TV).sum(-1)
         return logprobs_TV.gather(1, batch.labels_T[:, None]).squeeze(1), entropy_T
 
-    def step(self, model: str, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:
+    def step(
+        self,
+        model: str,
+        micro_batches: Sequence[MicroBatch],
+        loss_fn: LossFn,
+        lr_scale: float = 1.0,
+    ) -> StepResult:
         def loss_after_forward(*args: Any) -> tuple[Tensor, dict[str, Tensor]]:
             reached("forward")
             return loss_fn(*args)
@@ -86,7 +92,7 @@ class LabBackend(ToyBackend):
                 *(batch.columns[name] for name in sorted(batch.columns)),
             ):
                 self.inputs.update(tensor.numpy().tobytes())
-        result = super().step(model, micro_batches, loss_after_forward)
+        result = super().step(model, micro_batches, loss_after_forward, lr_scale)
         reached("stepped")
         return result
 

@@ -55,9 +55,15 @@ class Sizes(ToyBackend):
         super().__init__(group, rank, lr)
         self.sizes: list[tuple[int, int]] = []
 
-    def step(self, model: str, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:
+    def step(
+        self,
+        model: str,
+        micro_batches: Sequence[MicroBatch],
+        loss_fn: LossFn,
+        lr_scale: float = 1.0,
+    ) -> StepResult:
         self.sizes += [(len(b.tokens_T), len(b.cu_seqlens) - 1) for b in micro_batches]
-        return super().step(model, micro_batches, loss_fn)
+        return super().step(model, micro_batches, loss_fn, lr_scale)
 
 
 def test_a_trajectory_longer_than_a_micro_batch_is_one_of_its_own_and_changes_no_gradient() -> None:

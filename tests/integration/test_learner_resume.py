@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from agentrl.algorithms.rows import LossFn, MicroBatch, Outputs
+from agentrl.config.presets import PRESETS
 from agentrl.errors import ConfigError, InfrastructureError, PeerLostError
 from agentrl.learner.backend import StepResult
 from agentrl.learner.manifest import describe, read_verified
@@ -99,7 +100,13 @@ POINTS = (
 #: Without engines nothing is pushed.
 KILLS = [
     (algorithm, point)
-    for algorithm in (*estimators.ESTIMATORS, "sft", "custom", "of the user's, with a state")
+    for algorithm in (
+        *estimators.ESTIMATORS,
+        "vcpo",
+        "sft",
+        "custom",
+        "of the user's, with a state",
+    )
     for point in POINTS
     if algorithm != "sft" or point not in ("Publishing", "push")
 ]
@@ -110,12 +117,18 @@ class Dying(ToyBackend):
 
     world: World
 
-    def step(self, model: str, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:
+    def step(
+        self,
+        model: str,
+        micro_batches: Sequence[MicroBatch],
+        loss_fn: LossFn,
+        lr_scale: float = 1.0,
+    ) -> StepResult:
         def killed_after(batch: MicroBatch, out: Outputs) -> tuple[Tensor, dict[str, Tensor]]:
             self.world.reached("backward")
             return loss_fn(batch, out)
 
-        return super().step(model, micro_batches, killed_after)
+        return super().step(model, micro_batches, killed_after, lr_scale)
 
     def save_state(self, directory: Path) -> None:
         super().save_state(directory)
@@ -126,6 +139,9 @@ def flags_of(algorithm: str, folder: Path) -> dict[str, Any]:
     match algorithm:
         case name if name in estimators.ESTIMATORS:
             return estimators.flags_of(name) | {"num_steps_per_rollout": 2}
+        case "vcpo":
+            vcpo = PRESETS["vcpo"].values | {"num_steps_per_rollout": 2}
+            return estimators.flags_of("opob") | vcpo
         case "sft":
             return {"loss_type": "sft_loss", "prompt_loss_weight": 0.5}
         case "custom":

@@ -121,11 +121,17 @@ class Model(ToyBackend):
         super().__init__(ToyGroup(1), 0, lr=0.0)
         self._story, self._interval = story, interval
 
-    def step(self, model: str, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:
+    def step(
+        self,
+        model: str,
+        micro_batches: Sequence[MicroBatch],
+        loss_fn: LossFn,
+        lr_scale: float = 1.0,
+    ) -> StepResult:
         done = self.num_steps
         if done and done % self._interval == 0:
             anyio.from_thread.run(self._story.wait, "began", done)
-        return super().step(model, micro_batches, loss_fn)
+        return super().step(model, micro_batches, loss_fn, lr_scale)
 
 
 class LearnerPeer(BlockingPeer):

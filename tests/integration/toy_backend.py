@@ -61,7 +61,13 @@ class ToyBackend:
         table = {"reference": self._initial, "policy": self.table.detach()}[model]
         return [self._scores(table, batch)[0] for batch in micro_batches]
 
-    def step(self, model: str, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:
+    def step(
+        self,
+        model: str,
+        micro_batches: Sequence[MicroBatch],
+        loss_fn: LossFn,
+        lr_scale: float = 1.0,
+    ) -> StepResult:
         gradient = torch.zeros_like(self.table)
         reports: list[Measures] = []
         for batch in micro_batches:
@@ -77,7 +83,7 @@ class ToyBackend:
         norm = float(gradient.norm())
         if math.isfinite(norm):
             with torch.no_grad():
-                self.table -= self._lr * gradient
+                self.table -= self._lr * lr_scale * gradient
         return StepResult(not math.isfinite(norm), norm, self._lr, total)
 
     def renew(self, model: str) -> None:

@@ -197,7 +197,13 @@ class TableBackend:
         }[model]
         return [_scores(table, batch)[0] for batch in micro_batches]
 
-    def step(self, model: str, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:
+    def step(
+        self,
+        model: str,
+        micro_batches: Sequence[MicroBatch],
+        loss_fn: LossFn,
+        lr_scale: float = 1.0,
+    ) -> StepResult:
         gradient = torch.zeros_like(self.table)
         reports: list[Measures] = []
         for batch in micro_batches:
@@ -214,8 +220,8 @@ class TableBackend:
             }
         )
         with torch.no_grad():
-            self.table -= RATE * gradient
-        return StepResult(skipped=False, grad_norm=norm, lr=RATE, metrics=measures)
+            self.table -= RATE * lr_scale * gradient
+        return StepResult(skipped=False, grad_norm=norm, lr=RATE * lr_scale, metrics=measures)
 
     def broadcast_bytes(self, data: bytes | None) -> bytes:
         assert data is not None

@@ -11,7 +11,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ADVANTAGES", "OBJECTIVES", "Array", "Seq", "advantages", "loss"]
+__all__ = [
+    "ADVANTAGES",
+    "OBJECTIVES",
+    "Array",
+    "Seq",
+    "advantages",
+    "ess_share",
+    "loss",
+    "step_scale",
+]
 
 Array = npt.NDArray[np.float64]
 Flags = Mapping[str, Any]
@@ -97,6 +106,17 @@ def opob(seqs: Sequence[Seq]) -> None:
             spread = np.std(seq.group)
             advantage = distance / (spread + 1e-6) if spread else 0.0
             seq.advantage = np.full(len(seq.mask), advantage)
+
+
+def ess_share(seqs: Sequence[Seq]) -> float:
+    """VCPO: the effective sample size of whole ratios, of their number."""
+    w = [np.exp((seq.prox - seq.mu)[seq.mask].sum()) for seq in seqs if seq.mask.any()]
+    return float(sum(w) ** 2 / sum(each**2 for each in w) / len(w))
+
+
+def step_scale(seqs: Sequence[Seq], reference: float) -> float:
+    """VCPO: the square root of it, against the one of on-policy data, and never above 1."""
+    return float(min(1.0, ess_share(seqs) / reference) ** 0.5)
 
 
 def distil(seqs: Sequence[Seq], flags: Flags) -> None:

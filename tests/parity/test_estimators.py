@@ -95,7 +95,13 @@ class Watched(TableBackend):
         self.gradients: list[dict[bytes, npt.NDArray[np.float32]]] = []
         self.measures: list[Measures] = []
 
-    def step(self, model: str, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:
+    def step(
+        self,
+        model: str,
+        micro_batches: Sequence[MicroBatch],
+        loss_fn: LossFn,
+        lr_scale: float = 1.0,
+    ) -> StepResult:
         """One step of gradient descent."""
         table, gradient = self.table.detach().clone(), torch.zeros_like(self.table)
         reports, found = [], {}
@@ -116,8 +122,8 @@ class Watched(TableBackend):
         self.losses.append(measures["loss"][0])
         self.gradients.append(found)
         with torch.no_grad():
-            self.table -= RATE * gradient
-        return StepResult(skipped=False, grad_norm=0.0, lr=RATE, metrics=measures)
+            self.table -= RATE * lr_scale * gradient
+        return StepResult(skipped=False, grad_norm=0.0, lr=RATE * lr_scale, metrics=measures)
 
     def scores(self, table: torch.Tensor, tokens: npt.NDArray[np.int32]) -> papers.Array:
         """Log-probability of each label; 0 at the last position, which has none."""

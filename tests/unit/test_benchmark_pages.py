@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import RESULTS, ROOT, async_vs_sync, buffer_page, survival
+from benchmarks import RESULTS, ROOT, async_vs_sync, buffer_page, distillation, survival
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(ROOT / "scripts" / "default_job")
@@ -34,6 +34,8 @@ def test_pages_are_what_the_committed_numbers_make() -> None:
     assert async_vs_sync.PAGE.read_text(encoding="utf-8") == made
     made = survival.page(result("survival"), result("interrupts"))
     assert survival.PAGE.read_text(encoding="utf-8") == made
+    made = distillation.page(result("distillation"))
+    assert distillation.PAGE.read_text(encoding="utf-8") == made
     for small in (guess_page.PAGE, tools_python_page.PAGE, units_page.PAGE):
         found, picture = result(small.name), small.place.with_suffix(".svg")
         assert small.place.read_text(encoding="utf-8") == small.markdown(found)
@@ -50,6 +52,14 @@ def test_a_number_that_misses_its_bar_is_bold() -> None:
     shown = re.findall(r"^\| m \| (\S+) ", made, re.MULTILINE)
     bold, plain = "**2.5**", "2.5"
     assert shown[:7] == [bold, plain, bold, plain, bold, plain, plain]
+
+
+def test_a_pupil_learns_what_its_teacher_knows_without_a_reward() -> None:
+    found = values("distillation")
+    gain = found["teacher, held out"] - found["before, held out"]
+    assert found["after, held out"] - found["before, held out"] > 0.9 * gain > 0.3
+    kl = [value for name, value in found.items() if name.startswith("train/opd_reverse_kl")]
+    assert kl[-1] < 0.5 * kl[0]
 
 
 def test_every_interrupted_run_ended_in_time_and_left_nothing() -> None:

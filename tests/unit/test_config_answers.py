@@ -161,8 +161,8 @@ def test_no_row_hides_a_flag_of_agentrl() -> None:
 
 
 def test_what_waits_for_the_same_thing_is_told_in_one_line() -> None:
-    (line,) = refusal(["--rm-type", "math", "--group-rm", "--rm-url", "http://x"]).splitlines()
-    assert line.startswith("--rm-type, --group-rm, --rm-url: these wait for ")
+    (line,) = refusal(["--rm-type", "math", "--group-rm"]).splitlines()
+    assert line.startswith("--rm-type, --group-rm: these wait for ")
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,17 @@ def test_an_episode_samples_at_most_its_turns_within_its_context(
     assert most_sampled(values) == longest
 
 
+def test_vcpo_is_a_preset_too() -> None:
+    config, notes = layered(read_flags(["--preset", "vcpo", "--tis-clip", "4"]), "train_async")
+    assert notes[0].startswith("preset vcpo: ")
+    assert (config.advantage_estimator, config.tis_level, config.tis_clip) == (
+        "opob",
+        "sequence",
+        4,
+    )
+    assert config.scale_lr_by_ess
+
+
 def test_the_papers_own_run_has_the_papers_numbers() -> None:
     found = sizes(
         {"prompt_data": "x", "rollout_max_response_len": 20480, "rollout_batch_size": 512}

@@ -12,6 +12,8 @@ from agentrl.config.resolve import Resolved, parse
 from agentrl.errors import ConfigError
 
 TEACHER = ("--use-opd", "--opd-type", "megatron", "--opd-teacher-load")
+SERVED = ("--use-opd", "--opd-type", "sglang")
+URL = "http://127.0.0.1:13141/generate"
 MODEL = Path(PRESETS[DEFAULT].values["hf_checkpoint"])
 
 
@@ -31,9 +33,20 @@ def refused(*argv: str) -> str:
     return str(caught.value)
 
 
-def test_a_teacher_that_is_served_is_refused_with_what_to_do() -> None:
-    told = refused("--use-opd", "--opd-type", "sglang")
-    assert "--opd-type megatron and --opd-teacher-load" in told
+def test_a_served_teacher_has_an_address_and_tells_at_temperature_1() -> None:
+    assert "needs --rm-url" in refused(*SERVED)
+    assert "an address is wanted" in refused(*SERVED, "--rm-url", "teacher")
+    told = refused(*SERVED, "--rm-url", URL, "--rollout-temperature", "0.5")
+    assert "at temperature 1" in told
+    config = resolved(*SERVED, "--rm-url", URL).config
+    assert config.has_served_teacher
+    assert config.num_frozen_models == 0
+
+
+def test_a_served_teacher_and_one_of_the_learners_are_told_apart() -> None:
+    assert "--rm-url: only --use-opd --opd-type sglang" in refused("--rm-url", URL)
+    told = refused(*SERVED, "--rm-url", URL, "--opd-teacher-load", "x")
+    assert "--opd-teacher-load: only --use-opd reads this, with a teacher in the learner" in told
 
 
 def test_distillation_needs_a_teacher() -> None:
@@ -42,9 +55,7 @@ def test_distillation_needs_a_teacher() -> None:
     assert "there is no folder" in refused(*TEACHER, "nowhere")
 
 
-@pytest.mark.parametrize(
-    "words", [("--opd-kl-coef", "0.5"), ("--opd-teacher-load", "x"), ("--opd-type", "megatron")]
-)
+@pytest.mark.parametrize("words", [("--opd-kl-coef", "0.5"), ("--opd-type", "megatron")])
 def test_a_teacher_without_distillation_is_refused(words: tuple[str, ...]) -> None:
     assert f"{words[0]}: only --use-opd reads this" in refused(*words)
 

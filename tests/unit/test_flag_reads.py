@@ -65,6 +65,7 @@ BESIDE: dict[str | tuple[str, Mode], str] = {
     "lr_wsd_decay_iters": "--lr-decay-style WSD",
     "opsm_delta": "--use-opsm",
     **dict.fromkeys(("opd_kl_coef", "opd_teacher_load", "opd_type"), _OPD),
+    "rm_url": "--use-opd --opd-type sglang --rm-url http://127.0.0.1:1",
     "use_opd": _TEACHER,
     "eval_mode": "--eval-interval 5",
     "eval_input_key": f"{_ROWS} --eval-prompt-data held ROWS2",
@@ -84,6 +85,7 @@ OTHER: dict[str, str] = {
     "custom_reward_post_process_path": f"{__name__}:rewards",
     "custom_advantage_function_path": f"{__name__}:advantages",
     "custom_tis_function_path": f"{__name__}:weigh",
+    "custom_pg_loss_reducer_function_path": f"{__name__}:reducer",
     "advantage_estimator": f"{__name__}:Doubled",
     "algorithm_args": '{"by":3.0}',
 }
@@ -117,6 +119,13 @@ def loss(batch: Any, logprobs_T: Any, entropy_T: Any) -> Any:
     """A loss of the user's."""
     value = -(logprobs_T * batch.columns["weights"] * batch.columns["mask"]).sum()
     return value, {"loss": value.detach()}
+
+
+def reducer(
+    total_lengths: Any, response_lengths: Any, loss_masks: Any, calculate_per_token_loss: Any
+) -> Any:
+    """A reducer of the user's."""
+    return lambda losses: losses.sum()
 
 
 def weigh(trained: Any) -> Any:
@@ -269,10 +278,17 @@ UNMET: list[tuple[str, str]] = [
     ("custom_tis_function_path", "--no-use-tis"),
     ("custom_tis_function_path", "--use-rollout-logprobs"),
     ("use_rollout_logprobs", _LOSS),
+    ("scale_lr_by_ess", "--use-rollout-logprobs"),
+    ("scale_lr_by_ess", _LOSS),
+    ("custom_pg_loss_reducer_function_path", _LOSS),
+    ("custom_pg_loss_reducer_function_path", "--loss-length 64"),
     ("use_unbiased_kl", ""),
     ("ref_update_interval", ""),
     ("opd_kl_coef", ""),
     ("opd_teacher_load", ""),
+    ("opd_teacher_load", "--use-opd --opd-type sglang --rm-url http://127.0.0.1:1"),
+    ("rm_url", ""),
+    ("rm_url", _OPD),
     ("overlong_max_length", ""),
     ("overlong_penalty_factor", ""),
     ("calculate_per_token_loss", "--loss-length 64"),

@@ -82,7 +82,13 @@ class OneRank:
     def run(self, model: str, micro_batches: Sequence[MicroBatch]) -> list[Tensor]:
         raise NotImplementedError
 
-    def step(self, model: str, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:
+    def step(
+        self,
+        model: str,
+        micro_batches: Sequence[MicroBatch],
+        loss_fn: LossFn,
+        lr_scale: float = 1.0,
+    ) -> StepResult:
         raise NotImplementedError
 
     def hf_tensors(self) -> Iterator[tuple[str, Tensor]]:

@@ -2,6 +2,7 @@
 
 import functools
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,13 @@ from agentrl.clock import MonotonicClock
 from agentrl.cluster.layout import INCARNATION
 from agentrl.cluster.signals import until_sigterm
 from agentrl.cluster.spec import RunSpec
+from agentrl.config.run import RunConfig
 from agentrl.serving.client import EngineClient
 from agentrl.serving.key import read_key
+from agentrl.serving.teacher import TeacherClient
 from agentrl.wire.peer import BufferPeer
 
-__all__ = ["client_settings", "main"]
+__all__ = ["client_settings", "main", "teacher_of"]
 
 
 def client_settings(spec: RunSpec) -> dict[str, Any]:
@@ -40,12 +43,23 @@ def main(spec: RunSpec, name: str) -> None:
     anyio.run(until_sigterm, work, backend_options={"loop_factory": WorkerLoop})
 
 
+def teacher_of(config: RunConfig) -> TeacherClient | None:
+    """The served teacher of --use-opd, if that is what it has."""
+    if not config.has_served_teacher:
+        return None
+    at_once = config.sglang_server_concurrency // config.num_agent_workers
+    return TeacherClient(
+        str(config.rm_url), num_at_once=max(1, at_once), timeout_s=config.turn_timeout_s
+    )
+
+
 async def _work(spec: RunSpec, name: str) -> None:
     config = spec.config
     settings = WorkerSettings.from_config(
         config, Path(spec.model_dir), spec.model.max_context, spec.services
     )
-    worker = Worker(settings)
+    teacher = teacher_of(config)
+    worker = Worker(settings, teacher)
     client = EngineClient(
         spec.router_url or "",  # nobody asks where there are no engines
         spec.engines,
@@ -61,5 +75,5 @@ async def _work(spec: RunSpec, name: str) -> None:
         running=worker.running,
         keys=spec.peer_keys(),
     )
-    async with client, peer:
+    async with teacher or nullcontext(), client, peer:
         await worker.run(peer, client)

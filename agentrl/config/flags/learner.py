@@ -70,7 +70,7 @@ class LearnerFlags(AsynchronyFlags, frozen=True, kw_only=True):
         Literal["megatron", "sglang"] | None,
         _trained(
             "where the teacher's log-probabilities come from: a model in the learner's ranks, of "
-            "--opd-teacher-load (megatron), or a server of --rm-url (sglang: not yet)",
+            "--opd-teacher-load (megatron), or the server of --rm-url (sglang)",
             modes=POLICY,
             needs="opd",
         ),
@@ -81,9 +81,20 @@ class LearnerFlags(AsynchronyFlags, frozen=True, kw_only=True):
             "the teacher of --use-opd, of the policy's architecture: a Hugging Face model, a run, "
             "its checkpoints or one of them, or a checkpoint of Megatron's",
             modes=POLICY,
-            needs="opd",
+            needs="own_teacher",
             on_resume=noted("the policy is distilled from another teacher from now on"),
             holds="folder",
+        ),
+    ] = None
+    rm_url: Annotated[
+        str | None,
+        _trained(
+            "the SGLang server of --opd-type sglang, whose model is the teacher: "
+            "http://HOST:PORT, with or without /generate; workers ask it what it thinks of the "
+            "tokens that they sampled",
+            modes=POLICY,
+            needs="served_teacher",
+            on_resume=noted("the policy is distilled from another teacher from now on"),
         ),
     ] = None
     ref_update_interval: Annotated[

@@ -140,6 +140,17 @@ class ObjectiveFlags(LearnerFlags, frozen=True, kw_only=True):
             "number of tokens that an episode may sample (default: off)"
         ),
     ] = None
+    custom_pg_loss_reducer_function_path: Annotated[
+        str | None,
+        _flag(
+            "function that says how the policy-gradient losses of a trajectory's tokens are added "
+            "up, called as in slime, fn(total_lengths, response_lengths, loss_masks, "
+            "calculate_per_token_loss) -> a function of the losses: a name, pkg.module:fn or "
+            "path/to/file.py[:fn]",
+            holds="code",
+            needs="reduced_tokens",
+        ),
+    ] = None
     reward_level: Annotated[
         Literal["episode", "turn"],
         _flag(
@@ -238,6 +249,15 @@ class ObjectiveFlags(LearnerFlags, frozen=True, kw_only=True):
         bool, _term("drop bad sequences that the policy has left: --trust-region opsm")
     ] = False
     opsm_delta: Annotated[float, _loss("its bound, in nats a token", needs="opsm", gt=0)] = 1e-4
+    scale_lr_by_ess: Annotated[
+        bool,
+        _loss(
+            "take smaller steps on old trajectories: multiply the learning rate by the root of the "
+            "effective sample share of pi_prox / mu over that of the first iteration, at most by 1 "
+            "(VCPO)",
+            needs="prox_ratio",
+        ),
+    ] = False
     entropy_coef: Annotated[float, _term("weight of the entropy bonus")] = 0.0
     use_kl_loss: Annotated[
         bool,

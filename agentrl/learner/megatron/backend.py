@@ -209,19 +209,25 @@ class MegatronBackend:
         around = [replay.record for replay in self._replays]
         return forward_pass(self._model, micro_batches, self._layout, around)
 
-    def step(self, model: str, micro_batches: Sequence[MicroBatch], loss_fn: LossFn) -> StepResult:
+    def step(
+        self,
+        model: str,
+        micro_batches: Sequence[MicroBatch],
+        loss_fn: LossFn,
+        lr_scale: float = 1.0,
+    ) -> StepResult:
         """See `TrainBackend.step`. ValueError for a model that is not trained."""
         if model != "policy":
             raise ValueError(f"the model {model} is not trained here, only policy")
         self._optimizer.zero_grad()
-        lr = self._optimizer.next_lr()
+        lr = self._optimizer.next_lr() * lr_scale
         coefficient = self._settings.moe_aux_loss_coeff
         balance.divide_auxiliary_loss(self._config, coefficient, micro_batches)
         biases = balance.correction_biases(self._model)
         around = [replay.replay for replay in self._replays]
         results = backward_pass(self._model, micro_batches, loss_fn, self._layout, around)
         finite, metrics = _over_ranks(results)
-        skipped, grad_norm = self._optimizer.step(loss_is_finite=finite)
+        skipped, grad_norm = self._optimizer.step(loss_is_finite=finite, lr_scale=lr_scale)
         if skipped:
             for bias, before in biases:
                 bias.copy_(before)

@@ -139,7 +139,7 @@ class Optimizer:
             )
             self._optimizer.zero_grad()
 
-    def step(self, *, loss_is_finite: bool) -> tuple[bool, float]:
+    def step(self, *, loss_is_finite: bool, lr_scale: float = 1.0) -> tuple[bool, float]:
         """Apply the accumulated gradients. Returns whether the step was skipped and the gradient
         norm before clipping; all ranks see the same."""
         found_inf = self._optimizer.prepare_grads()
@@ -153,7 +153,7 @@ class Optimizer:
                 grad_norm,
             )
             return True, grad_norm
-        rate = self.next_lr()
+        rate = self.next_lr() * lr_scale
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         self._clip(grad_norm)

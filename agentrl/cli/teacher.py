@@ -1,0 +1,91 @@
+"""Before the start: whether the server of `--rm-url` is there, and its model has the vocabulary and
+the context of the policy.
+
+The two are compared by what they do: the server makes tokens of a text in which many words of the
+policy's vocabulary stand, and all of its control tokens. A server without a tokenizer says where
+its model lies; where that can be read here, its tokenizer does the same.
+"""
+
+from itertools import zip_longest
+from pathlib import Path
+
+import anyio
+
+from agentrl.cluster.spec import read_model_facts
+from agentrl.config.run import RunConfig
+from agentrl.errors import ConfigError, EngineError
+from agentrl.paths import kind_of
+from agentrl.serving.control import EngineControl, EngineRefusedError
+from agentrl.serving.teacher import server_of
+from agentrl.tokens.vocab import Vocab
+from agentrl.types import EngineAddress
+
+__all__ = ["ask_teacher", "check_teacher"]
+
+#: Seconds that the server may take for each answer.
+_ASK_S = 30.0
+#: Words of the vocabulary that stand in the text, spread over its ids.
+_NUM_WORDS = 2000
+
+
+def check_teacher(config: RunConfig) -> list[str]:
+    """Notes for the user. Raises ConfigError for a server that cannot teach this policy."""
+    return anyio.run(ask_teacher, config) if config.has_served_teacher else []
+
+
+async def ask_teacher(config: RunConfig) -> list[str]:
+    """As `check_teacher`, of a run that has one."""
+    url = server_of(str(config.rm_url))
+    control = EngineControl(EngineAddress("the teacher", url), timeout_s=_ASK_S)
+    try:
+        async with control:
+            info = await control.info()
+            _check_context(config, url, info.max_input_tokens)
+            return await _check_vocabulary(config, url, control, info.model_path)
+    except EngineError as error:
+        raise ConfigError(
+            f"--rm-url {config.rm_url}: {error}; start the teacher first, with `python -m "
+            "sglang.launch_server --model-path MODEL --port PORT`"
+        ) from error
+
+
+def _check_context(config: RunConfig, url: str, most: int) -> None:
+    wanted = config.rollout_max_context_len
+    if wanted is not None and wanted > most:
+        raise ConfigError(
+            f"--rm-url {url}: the teacher reads at most {most} tokens, and an episode may have "
+            f"{wanted} (--rollout-max-context-len); start it with a longer --context-length"
+        )
+
+
+async def _check_vocabulary(
+    config: RunConfig, url: str, control: EngineControl, model: str
+) -> list[str]:
+    vocab = Vocab.from_file(str(config.hf_checkpoint))
+    size = read_model_facts(Path(str(config.hf_checkpoint)), None).vocab_size
+    words = [vocab.decode([id_]) for id_ in range(0, size, max(1, size // _NUM_WORDS))]
+    probe = "".join([*(f"{word} " for word in words if word), *vocab.control])
+    theirs = await _tokens(control, probe, Path(model))
+    if theirs is None:
+        note = f"--rm-url {url}: it has no tokenizer, and {model} cannot be read here: whether "
+        return [f"{note}its vocabulary is that of {config.hf_checkpoint} was not looked at"]
+    ours = vocab.encode_trusted(probe)
+    if theirs == ours:
+        return []
+    pairs = zip_longest(ours, theirs)
+    own, other = next(pair for pair in pairs if pair[0] != pair[1])
+    word = "the end" if own is None else f"{vocab.decode([own])!r}"
+    raise ConfigError(
+        f"--rm-url {url}: the teacher {model} has another vocabulary than --hf-checkpoint "
+        f"{config.hf_checkpoint}: where the policy reads {word} (token {own}), it reads token "
+        f"{other}. A teacher tells of its own tokens alone: take one of the policy's family"
+    )
+
+
+async def _tokens(control: EngineControl, text: str, model: Path) -> list[int] | None:
+    """What the teacher reads in the text; None where that cannot be known here."""
+    try:
+        return await control.tokens_of(text)
+    except EngineRefusedError:
+        is_here = kind_of(model / "tokenizer.json") == "a file"
+    return Vocab.from_file(model).encode_trusted(text) if is_here else None
