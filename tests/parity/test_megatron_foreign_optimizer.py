@@ -55,7 +55,7 @@ def save(folder: Path, backend: MegatronBackend, form: str, content: dict[str, A
     """As Megatron's training does, with megatron-core's own optimizer and writer alone."""
     from megatron.core import dist_checkpointing, parallel_state
 
-    (model,), optimizer = backend._stages, backend._optimizer._optimizer
+    (model,), optimizer = backend._trained["policy"].module, backend._optimizer._optimizer
     told = content | {
         "distrib_optim_sharding_type": form,
         "dp_cp_group": parallel_state.get_data_parallel_group(with_context_parallel=True),
@@ -153,4 +153,5 @@ def test_moments_of_another_shape_are_refused_with_the_way_round(
     lacking = {key: one for key, one in header.state.items() if "exp_avg_sq" not in key}
     torn = Header(header.tensors, {}, lacking, header.steps)
     with pytest.raises(ConfigError, match=r"lacks optimizer.*; --no-load-optim takes the weights"):
-        foreign.load_optimizer(tmp_path / "iter_0000002", torn, first._stages, first._optimizer)
+        policy = first._trained["policy"]
+        foreign.load_optimizer(tmp_path / "iter_0000002", torn, policy.module, policy.optimizer)

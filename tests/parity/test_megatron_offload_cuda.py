@@ -115,7 +115,9 @@ def opened(
                 patch.setattr(Tensor, "is_cuda", property(lambda _: True), raising=False)
                 patch.setattr(Tensor, "cpu", lambda tensor: tensor.detach().as_subclass(OnHost))
                 patch.setattr(Tensor, "pin_memory", pin)
-                backend._optimizer = Optimizer(cfg, settings, backend._model, None, CUDA)
+                backend._trained["policy"].optimizer = Optimizer(
+                    cfg, settings, backend._model, None, CUDA
+                )
             yield backend
 
     return make

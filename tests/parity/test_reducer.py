@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 from agentrl.algorithms.load import load_algorithm
 from agentrl.config.run import RunConfig

@@ -42,7 +42,9 @@ def test_the_step_is_that_of_the_paper(flags: dict[str, Any]) -> None:
         seqs = of_papers(batch, backend)
         reference = reference or papers.ess_share(seqs)
         scales.append(papers.step_scale(seqs, reference))
-        assert [step.lr / RATE for step in result.steps] == pytest.approx([scales[-1]] * 2)
+        assert [step.lr / RATE for step in result.steps["policy"]] == pytest.approx(
+            [scales[-1]] * 2
+        )
         again = load_algorithm(algorithm.cfg)
         again.restore(algorithm.state())
         assert again.state() == algorithm.state() != b""
@@ -60,7 +62,7 @@ def test_a_smaller_step_has_the_same_gradient() -> None:
         batch, backend = Batch(1), Watched(1)
         result = train_lease(batch.header, algorithm, backend, lineage(), batch.fetch)
         moved = backend.tables[1] - backend.tables[0]
-        found.append((result.steps[0].lr, moved, backend.gradients[0]))
+        found.append((result.steps["policy"][0].lr, moved, backend.gradients[0]))
     (plain, far, slopes), (scaled, near, same) = found
     assert scaled < 0.8 * plain
     assert near.norm() / far.norm() == pytest.approx(scaled / plain, rel=1e-4)
