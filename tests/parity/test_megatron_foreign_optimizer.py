@@ -55,7 +55,8 @@ def save(folder: Path, backend: MegatronBackend, form: str, content: dict[str, A
     """As Megatron's training does, with megatron-core's own optimizer and writer alone."""
     from megatron.core import dist_checkpointing, parallel_state
 
-    (model,), optimizer = backend._trained["policy"].module, backend._optimizer._optimizer
+    model: Any = backend._trained["policy"].module[0]
+    optimizer = backend._optimizer._optimizer
     told = content | {
         "distrib_optim_sharding_type": form,
         "dp_cp_group": parallel_state.get_data_parallel_group(with_context_parallel=True),
@@ -152,6 +153,6 @@ def test_moments_of_another_shape_are_refused_with_the_way_round(
     assert header.steps == 1
     lacking = {key: one for key, one in header.state.items() if "exp_avg_sq" not in key}
     torn = Header(header.tensors, {}, lacking, header.steps)
+    policy = first._trained["policy"]
     with pytest.raises(ConfigError, match=r"lacks optimizer.*; --no-load-optim takes the weights"):
-        policy = first._trained["policy"]
         foreign.load_optimizer(tmp_path / "iter_0000002", torn, policy.module, policy.optimizer)

@@ -214,7 +214,7 @@ def test_megatrons_own_loader_reads_the_weights(
     from megatron.core import dist_checkpointing
 
     content = dist_checkpointing.load_content_metadata(str(tmp_path))
-    (model,) = again._trained["policy"].module
+    model: Any = again._trained["policy"].module[0]
     # Of layers that have no extra state it wants to read that none is there.
     found = dist_checkpointing.load(
         {"model": model.sharded_state_dict(metadata=content)}, str(tmp_path), strict="log_all"
