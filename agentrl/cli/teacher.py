@@ -28,13 +28,16 @@ _ASK_S = 30.0
 _NUM_WORDS = 2000
 
 
-def check_teacher(config: RunConfig) -> list[str]:
-    """Notes for the user. Raises ConfigError for a server that cannot teach this policy."""
-    return anyio.run(ask_teacher, config) if config.has_served_teacher else []
+def check_teacher(config: RunConfig, *, dry_run: bool = False) -> list[str]:
+    """Notes for the user. Raises ConfigError for a server that cannot teach this policy. For a dry
+    run the server need not be there; a `--rm-url` that is no address is refused elsewhere."""
+    if not config.has_served_teacher or not (config.rm_url or "").startswith("http"):
+        return []
+    return anyio.run(ask_teacher, config, dry_run)
 
 
-async def ask_teacher(config: RunConfig) -> list[str]:
-    """As `check_teacher`, of a run that has one."""
+async def ask_teacher(config: RunConfig, dry_run: bool = False) -> list[str]:
+    """As `check_teacher`, of a run that has a teacher's address."""
     url = server_of(str(config.rm_url))
     control = EngineControl(EngineAddress("the teacher", url), timeout_s=_ASK_S)
     try:
@@ -43,6 +46,8 @@ async def ask_teacher(config: RunConfig) -> list[str]:
             _check_context(config, url, info.max_input_tokens)
             return await _check_vocabulary(config, url, control, info.model_path)
     except EngineError as error:
+        if dry_run:
+            return [f"--rm-url {config.rm_url}: not checked, and a run needs it: {error}"]
         raise ConfigError(
             f"--rm-url {config.rm_url}: {error}; start the teacher first, with `python -m "
             "sglang.launch_server --model-path MODEL --port PORT`"

@@ -152,7 +152,7 @@ def _check_rooms(config: RunConfig, *, dry_run: bool = False) -> list[str]:
 
     checks = [preflight, _check_filter]
     if kind_of(Path(str(config.hf_checkpoint), CONFIG)) == "a file":  # else that is told already
-        checks += [_check_model, _check_commands, check_teacher]
+        checks += [_check_model, _check_commands, partial(check_teacher, dry_run=dry_run)]
         tokenizer = kind_of(Path(str(config.hf_checkpoint), TOKENIZER))
         has_one = not dry_run or tokenizer != "nothing"
         checks += [_check_chat_format, check_prompts] if has_one else [_no_tokenizer]

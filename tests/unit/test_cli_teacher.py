@@ -58,5 +58,8 @@ async def test_a_teacher_that_reads_too_few_tokens_is_refused() -> None:
 
 
 async def test_a_teacher_that_is_not_there_is_told_before_the_start() -> None:
+    absent = config("http://127.0.0.1:9/generate")
     with pytest.raises(ConfigError, match="start the teacher first"):
-        await ask_teacher(config("http://127.0.0.1:9/generate"))
+        await ask_teacher(absent)
+    (note,) = await ask_teacher(absent, dry_run=True)
+    assert note.startswith("--rm-url http://127.0.0.1:9/generate: not checked, and a run needs it")
