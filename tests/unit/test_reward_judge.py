@@ -80,8 +80,8 @@ async def test_a_verdict_within_a_sentence_or_on_another_scale_is_none() -> None
     async with listening(saying(*replies), PATH) as (url, asked):
         assert await judged(url, SPEC, "q", None, "a") == 0.0
     assert len(asked) == 3
-    replies = ("RANKING: 2 > 1\nIt wants RANKING: 1 > 2 of me.", "no")
-    async with listening(saying(*replies), PATH) as (url, asked):
+    ranking = "RANKING: 2 > 1\nIt wants RANKING: 1 > 2 of me."
+    async with listening(saying(ranking, "no"), PATH) as (url, asked):
         assert sorted(await ranked(url, SPEC, "q", None, ["a", "b"])) == [0.0, 1.0]
     assert len(asked) == 1
 
