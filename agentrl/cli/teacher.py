@@ -45,7 +45,8 @@ async def ask_teacher(config: RunConfig, dry_run: bool = False) -> list[str]:
     try:
         async with control:
             info = await control.info()
-            notes = _check_context(config, url, info.max_input_tokens)
+            # What it reads is to be shorter than the figure that it gives.
+            notes = _check_context(config, url, info.max_input_tokens - 1)
             return notes + await _check_vocabulary(config, url, control, info.model_path)
     except EngineError as error:
         if dry_run:

@@ -21,7 +21,8 @@ def logprob_of(ids: Sequence[int], place: int) -> float:
 
 
 class TeacherServer:
-    """`broken`: the answers that it gives first: a status, `BREAKS`, or a reply that does not add up."""
+    """`broken`: the answers that it gives first: a status, `BREAKS`, or a reply that does not add
+    up."""
 
     def __init__(self, *broken: int | dict[str, Any], vocab: Vocab | None = None) -> None:
         self.asked: list[dict[str, Any]] = []
