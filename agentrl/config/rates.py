@@ -9,6 +9,7 @@ from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 
 __all__ = [
+    "about_critics_rate",
     "about_rates",
     "decay_steps",
     "policys_steps",
@@ -79,7 +80,7 @@ def about_rates(config: RunConfig) -> Iterator[str]:
             f"{config.lr_warmup_iters} both say how long the warm-up is; give one"
         )
     if config.has_critic:
-        yield from _about_critics_rate(config)
+        yield from about_critics_rate(config)
     total = config.num_rollout and config.num_rollout * config.num_steps_per_rollout
     total = policys_steps(config, total)
     end, warmup = decay_steps(config, total), warmup_steps(config, total)
@@ -91,7 +92,7 @@ def about_rates(config: RunConfig) -> Iterator[str]:
         yield _no_end(config)
 
 
-def _about_critics_rate(config: RunConfig) -> Iterator[str]:
+def about_critics_rate(config: RunConfig) -> Iterator[str]:
     """What the critic shares with the policy is all but the rate itself and its warm-up."""
     rate, warmup = config.critic_lr, config.critic_lr_warmup_iters
     if rate is not None and config.min_lr > rate:
