@@ -26,7 +26,7 @@ from agentrl.config.first_weights import (
     wants_megatrons_optimizer,
 )
 from agentrl.config.megatron import MegatronSettings
-from agentrl.config.rates import with_critics_rate
+from agentrl.config.rates import policys_steps, with_critics_rate
 from agentrl.config.run import RunConfig
 from agentrl.config.stages import stages_of_a_rank
 from agentrl.config.torch_dist import Header, folder_of, read_header, state_in
@@ -152,11 +152,12 @@ class MegatronBackend:
         built = {"policy": self._loaded_model("policy", device, first)}
         for name in sorted(models):  # collective: in one order on all ranks
             place = getattr(cfg, _PLACES[name])
-            if name == "critic" and place is None and not is_restored:
-                place = cfg.load
+            if name == "critic":  # of a run that goes on, its checkpoint brings the critic
+                place = None if is_restored else place or cfg.load
             built[name] = self._loaded_model(name, device, place)
         self._weights = built["policy"].weights
-        self._trained = {"policy": self._to_train(built["policy"], cfg, total_steps, self._routes)}
+        steps = policys_steps(cfg, total_steps)
+        self._trained = {"policy": self._to_train(built["policy"], cfg, steps, self._routes)}
         if "critic" in built:
             rated = with_critics_rate(cfg)
             self._trained["critic"] = self._to_train(built["critic"], rated, total_steps, None)
