@@ -179,5 +179,5 @@ def test_what_one_party_has_more_of_stands_alone(
     config = RunConfig(colocate=True, actor_num_gpus_per_node=ranks, rollout_num_gpus=devices)
     planned = plan_slots(config, 2, [])[1:]
     assert [(slot.name, slot.num_gpus, len(slot.processes)) for slot in planned] == slots
-    with pytest.raises(EnvironmentSetupError, match="2 GPUs are needed .* on the same devices"):
+    with pytest.raises(EnvironmentSetupError, match=r"2 GPUs are needed .* on the same devices"):
         plan_slots(config, 1, [])

@@ -4,7 +4,8 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -51,16 +52,17 @@ def main(
     steps = config.num_rollout * config.num_steps_per_rollout if config.num_rollout else None
     algorithm = load_algorithm(config)
     engines = _emptied_engines(spec, rank) if config.colocate else None
-    backend = MegatronBackend(
-        config,
-        Path(spec.model_dir),
-        rank=rank,
-        world_size=config.num_learner_ranks,
-        master_address=spec.master_address,
-        master_port=spec.master_port,
-        num_training_steps=steps,
-        models=algorithm.needs.models,
-    )
+    with _closed_if_it_fails(engines):
+        backend = MegatronBackend(
+            config,
+            Path(spec.model_dir),
+            rank=rank,
+            world_size=config.num_learner_ranks,
+            master_address=spec.master_address,
+            master_port=spec.master_port,
+            num_training_steps=steps,
+            models=algorithm.needs.models,
+        )
     if engines is None and backend.is_source and spec.router_url:
         engines = _sink(spec, spec.router_url)
     sink = None if engines is None else wrap(engines)
@@ -115,8 +117,20 @@ def _emptied_engines(spec: RunSpec, rank: int) -> RoutedWeightSink | None:
         anyio.run(_engines_ready, spec)
         return None
     engines = _sink(spec, spec.router_url)
-    engines.release()
+    with _closed_if_it_fails(engines):
+        engines.release()
     return engines
+
+
+@contextmanager
+def _closed_if_it_fails(engines: RoutedWeightSink | None) -> Iterator[None]:
+    """Its thread would keep a process alive that has nothing left to do."""
+    try:
+        yield
+    except BaseException:
+        if engines is not None:
+            engines.close()
+        raise
 
 
 def _sink(spec: RunSpec, router_url: str) -> RoutedWeightSink:
