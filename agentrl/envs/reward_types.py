@@ -22,7 +22,7 @@ from agentrl.errors import ConfigError, EnvError
 from agentrl.nearest import near
 from agentrl.shipped import REWARDS
 
-__all__ = ["RewardType", "is_shipped", "reward_type", "type_of_row"]
+__all__ = ["RewardType", "reward_type", "shipped_type", "type_of_row"]
 
 _BOXED = "boxed_"
 
@@ -72,10 +72,11 @@ def reward_type(name: str) -> RewardType:
     return RewardType(name, function, facts_of(function), name != plain)
 
 
-def is_shipped(reward: object) -> bool:
-    """Whether the function is a reward of agentrl's own."""
+def shipped_type(reward: object) -> RewardType | None:
+    """What `--rm-type` calls the function; None where it is no reward of agentrl's own."""
     name = getattr(reward, "__name__", "")
-    return name in REWARDS.places and load_shipped(name) is reward
+    is_ours = name in REWARDS.places and load_shipped(name) is reward
+    return reward_type(name) if is_ours else None
 
 
 def type_of_row(task: Mapping[str, Any]) -> RewardType | None:

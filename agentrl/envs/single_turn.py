@@ -16,7 +16,7 @@ from agentrl.envs.named import Reward, load_reward
 from agentrl.envs.registry import register
 from agentrl.envs.reward_keys import chosen, parts, require_keys
 from agentrl.envs.reward_service import SERVICE, service_of
-from agentrl.envs.reward_types import RewardType, is_shipped, reward_type, type_of_row
+from agentrl.envs.reward_types import RewardType, reward_type, shipped_type, type_of_row
 from agentrl.envs.row_tools import name_of, tools_of
 from agentrl.envs.rows.keys import find, holds, without_nulls
 from agentrl.envs.slime_rewards import OfModel, OfSample, listed
@@ -81,8 +81,8 @@ class SingleTurnEnv(Env):
         self._own: Reward | None = None if reward is None else load_reward(reward)
         self._usual = _EXACT if rm_type is None else reward_type(rm_type)
         self._is_by_row = reward is None
-        if reward is not None and is_shipped(self._own):
-            self._own, self._usual = None, reward_type(reward)
+        if shipped := shipped_type(self._own):
+            self._own, self._usual = None, shipped
         self._kind = self._usual
         # one that ships scores each answer by itself, and is spared the second look
         if type(self).score_group is SingleTurnEnv.score_group:

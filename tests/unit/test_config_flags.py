@@ -190,9 +190,9 @@ def test_all_that_is_refused_on_a_command_line_is_told_at_once() -> None:
         "--sglang-port",
         "--router-port",
         "--release-train",
-        "--use-opd",
         "--tis-clip",
         "--rollout-top-p 0.9 and --rollout-top-k -1",
+        "--use-opd needs a teacher",
         "--hidden-dropout cannot be 0.1",
     ]
 
