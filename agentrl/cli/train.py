@@ -18,6 +18,7 @@ from agentrl.config.readiness import check_readiness
 from agentrl.config.refusals import beside, gather
 from agentrl.config.resolve import Resolved, read
 from agentrl.config.run import RunConfig
+from agentrl.config.secrets import forget_in_argv
 from agentrl.config.validate import validate
 from agentrl.errors import AgentRLError, ConfigError
 from agentrl.model_dir import CONFIG, TOKENIZER
@@ -47,6 +48,7 @@ def run(argv: list[str], program: Program) -> int:
         return 0
     found = read(argv, program)
     config = found.config
+    forget_in_argv(config)
     light = (
         partial(validate, config, found.said),
         partial(check_readiness, config, dry_run=found.dry_run),

@@ -202,6 +202,11 @@ CONDITIONS = {
         lambda config: config.lr_decay_style == "WSD",
         "only --lr-decay-style WSD reads this; give both or neither",
     ),
+    "wandb": Condition(
+        lambda config: config.use_wandb,
+        "no effect without --use-wandb",
+        is_noted=True,
+    ),
     "eval_interval": Condition(
         lambda config: config.eval_interval is not None,
         "this is about the evaluations of --eval-interval, which is not given; name the iterations "

@@ -160,6 +160,14 @@ VALUES: dict[str, str] = {
     "eval_max_response_len": "32",
     "eval_max_context_len": "256",
     "eval_max_prompt_len": "100",
+    "wandb_mode": "offline",
+    "wandb_project": "agents",
+    "wandb_group": "first",
+    "wandb_team": "us",
+    "wandb_key": "0123456789abcdef",
+    "wandb_host": "http://127.0.0.1:8080",
+    "wandb_dir": "TMP/wandb",
+    "wandb_run_id": "mine",
 }
 _X = "TMP/checkpoints"
 _ROWS = "--env single-turn --prompt-data ROWS"
