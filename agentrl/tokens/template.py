@@ -178,7 +178,7 @@ class ChatTemplate:
         sandbox.globals = {**known, "raise_exception": _raise}
         try:
             self._template: Template = sandbox.from_string(source)
-        except (TemplateError, RecursionError) as error:
+        except (TemplateError, RecursionError, SyntaxError, MemoryError) as error:
             raise ConfigError(f"{place} is no chat template: {error}") from error
 
     @classmethod
