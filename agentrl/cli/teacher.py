@@ -19,6 +19,7 @@ from agentrl.serving.control import EngineControl, EngineRefusedError
 from agentrl.serving.teacher import server_of
 from agentrl.tokens.vocab import Vocab
 from agentrl.types import EngineAddress
+from agentrl.visible import shown_url
 
 __all__ = ["ask_teacher", "check_teacher"]
 
@@ -40,24 +41,24 @@ def check_teacher(config: RunConfig, *, dry_run: bool = False) -> list[str]:
 
 async def ask_teacher(config: RunConfig, dry_run: bool = False) -> list[str]:
     """As `check_teacher`, of a run that has a teacher's address."""
-    url = server_of(str(config.rm_url))
+    url, shown = server_of(str(config.rm_url)), shown_url(str(config.rm_url))
     control = EngineControl(EngineAddress("the teacher", url), timeout_s=_ASK_S)
     try:
         async with control:
             info = await control.info()
             # What it reads is to be shorter than the figure that it gives.
-            notes = _check_context(config, url, info.max_input_tokens - 1)
-            return notes + await _check_vocabulary(config, url, control, info.model_path)
+            notes = _check_context(config, shown, info.max_input_tokens - 1)
+            return notes + await _check_vocabulary(config, shown, control, info.model_path)
     except EngineError as error:
         if dry_run:
-            return [f"--rm-url {config.rm_url}: not checked, and a run needs it: {error}"]
+            return [f"--rm-url {shown}: not checked, and a run needs it: {error}"]
         raise ConfigError(
-            f"--rm-url {config.rm_url}: {error}; start the teacher first, with `python -m "
+            f"--rm-url {shown}: {error}; start the teacher first, with `python -m "
             "sglang.launch_server --model-path MODEL --port PORT`"
         ) from error
 
 
-def _check_context(config: RunConfig, url: str, most: int) -> list[str]:
+def _check_context(config: RunConfig, shown: str, most: int) -> list[str]:
     """The teacher reads whole episodes. Without a flag that bounds these, the policy's own context
     does; a server of the same context keeps some tokens of it, and so few are noted."""
     given = config.rollout_max_context_len
@@ -66,7 +67,7 @@ def _check_context(config: RunConfig, url: str, most: int) -> list[str]:
         return []
     bound = "the context of --hf-checkpoint" if given is None else "--rollout-max-context-len"
     short = (
-        f"--rm-url {url}: the teacher reads at most {most} tokens, and an episode may have "
+        f"--rm-url {shown}: the teacher reads at most {most} tokens, and an episode may have "
         f"{longest} ({bound})"
     )
     if given is None and longest - most <= _KEPT:
@@ -78,7 +79,7 @@ def _check_context(config: RunConfig, url: str, most: int) -> list[str]:
 
 
 async def _check_vocabulary(
-    config: RunConfig, url: str, control: EngineControl, model: str
+    config: RunConfig, shown: str, control: EngineControl, model: str
 ) -> list[str]:
     vocab = Vocab.from_file(str(config.hf_checkpoint))
     size = read_model_facts(Path(str(config.hf_checkpoint)), None).vocab_size
@@ -86,7 +87,7 @@ async def _check_vocabulary(
     probe = "".join([*(f"{word} " for word in words if word), *vocab.control])
     theirs = await _tokens(control, probe, Path(model))
     if theirs is None:
-        note = f"--rm-url {url}: it has no tokenizer, and {model} cannot be read here: whether "
+        note = f"--rm-url {shown}: it has no tokenizer, and {model} cannot be read here: whether "
         return [f"{note}its vocabulary is that of {config.hf_checkpoint} was not looked at"]
     ours = vocab.encode_trusted(probe)
     if theirs == ours:
@@ -95,7 +96,7 @@ async def _check_vocabulary(
     own, other = next(pair for pair in pairs if pair[0] != pair[1])
     word = "the end" if own is None else f"{vocab.decode([own])!r}"
     raise ConfigError(
-        f"--rm-url {url}: the teacher {model} has another vocabulary than --hf-checkpoint "
+        f"--rm-url {shown}: the teacher {model} has another vocabulary than --hf-checkpoint "
         f"{config.hf_checkpoint}: where the policy reads {word} (token {own}), it reads token "
         f"{other}. A teacher tells of its own tokens alone: take one of the policy's family"
     )

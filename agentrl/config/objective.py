@@ -5,6 +5,7 @@ from collections.abc import Container, Iterator
 
 from agentrl.config.conditions import CONDITIONS
 from agentrl.config.run import RunConfig
+from agentrl.visible import shown_url
 
 __all__ = ["about_critic", "about_objective", "notes_on_objective"]
 
@@ -68,7 +69,7 @@ def _about_served_teacher(config: RunConfig) -> Iterator[str]:
             "--rm-url http://127.0.0.1:13141"
         )
     elif not config.rm_url.startswith(("http://", "https://")):
-        yield f"--rm-url {config.rm_url}: an address is wanted, as in http://127.0.0.1:13141"
+        yield f"--rm-url {shown_url(config.rm_url)}: an address is wanted, as in http://127.0.0.1:13141"
     if config.scoring_temperature != 1:
         yield (
             f"--rollout-temperature {config.rollout_temperature:g} with --opd-type sglang: a served"

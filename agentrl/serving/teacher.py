@@ -17,6 +17,7 @@ import msgspec
 
 from agentrl.errors import EngineError
 from agentrl.serving.persistence import NOBODY_THERE, FailedError, until_answered
+from agentrl.visible import shown_url
 
 __all__ = ["TeacherClient", "server_of"]
 
@@ -46,6 +47,7 @@ class TeacherClient:
 
     def __init__(self, rm_url: str, *, num_at_once: int, timeout_s: float) -> None:
         self._url = server_of(rm_url) + _GENERATE
+        self._shown = shown_url(self._url)
         self._timeout_s = timeout_s
         self._permits = anyio.Semaphore(num_at_once)
         self._session: aiohttp.ClientSession
@@ -81,7 +83,7 @@ class TeacherClient:
             return await until_answered(
                 partial(self._attempt, body, list(ids)[first:], len(ids)),
                 self._timeout_s,
-                f"the teacher {self._url} (--rm-url) missed its deadline of {self._timeout_s:g} s"
+                f"the teacher {self._shown} (--rm-url) missed its deadline of {self._timeout_s:g} s"
                 " (--turn-timeout-s)",
             )
 
@@ -93,13 +95,14 @@ class TeacherClient:
         except (aiohttp.ClientError, OSError) as error:
             # Who cannot be reached is away; who took the request and broke off may do so again.
             absent = isinstance(error, aiohttp.ClientConnectorError)
+            said = repr(error).replace(self._url, self._shown)
             raise FailedError(
-                f"the teacher {self._url} (--rm-url) failed: {error!r}", is_absence=absent
+                f"the teacher {self._shown} (--rm-url) failed: {said}", is_absence=absent
             ) from error
         if status == 200:
             return self._read(content, asked)
         said = content[:500].decode(errors="replace")
-        reason = f"the teacher {self._url} (--rm-url) answered {status}: {said}"
+        reason = f"the teacher {self._shown} (--rm-url) answered {status}: {said}"
         if 400 <= status < 500 and status not in (408, 429):
             raise EngineError(f"{reason} (of {num_read} tokens)")
         raise FailedError(reason, is_absence=status in NOBODY_THERE)
@@ -109,13 +112,13 @@ class TeacherClient:
             entries = msgspec.json.decode(content, type=_Reply).meta_info.input_token_logprobs
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
             raise EngineError(
-                f"the reply of the teacher {self._url} (--rm-url) cannot be read: {error}"
+                f"the reply of the teacher {self._shown} (--rm-url) cannot be read: {error}"
             ) from error
         entries = entries[-len(asked) :]
         told = [entry[0] for entry in entries if entry[0] is not None and math.isfinite(entry[0])]
         if [entry[1] for entry in entries] != asked or len(told) != len(asked):
             raise EngineError(
-                f"the teacher {self._url} (--rm-url) told {len(told)} log-probabilities that do "
+                f"the teacher {self._shown} (--rm-url) told {len(told)} log-probabilities that do "
                 f"not match the {len(asked)} tokens it was asked about"
             )
         return told

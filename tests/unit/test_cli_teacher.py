@@ -75,5 +75,9 @@ async def test_a_teacher_that_is_not_there_is_told_before_the_start() -> None:
     absent = config("http://127.0.0.1:9/generate")
     with pytest.raises(ConfigError, match="start the teacher first"):
         await ask_teacher(absent)
+    secret = config("http://me:secret@127.0.0.1:9?key=secret")
+    with pytest.raises(ConfigError, match="start the teacher first") as caught:
+        await ask_teacher(secret)
+    assert "secret" not in str(caught.value)
     (note,) = await ask_teacher(absent, dry_run=True)
     assert note.startswith("--rm-url http://127.0.0.1:9/generate: not checked, and a run needs it")

@@ -57,6 +57,14 @@ async def test_a_teacher_that_is_away_for_too_long_is_an_engine_that_failed() ->
         await ask(TeacherServer(*[500] * 100))
 
 
+async def test_credentials_of_the_address_stand_in_no_error() -> None:
+    for url in ("http://me:secret@127.0.0.1:9", "http://me:secret@:x"):
+        async with TeacherClient(url, num_at_once=1, timeout_s=0.5) as client:
+            with pytest.raises(EngineError) as caught:
+                await client.logprobs(IDS, 3)
+        assert "secret" not in str(caught.value)
+
+
 async def test_tokens_that_a_teacher_refuses_are_not_sent_again_and_no_env_is_blamed() -> None:
     server = TeacherServer(400, 400)
     refused = r"the teacher .*answered 400: not now \(of 6 tokens\)"
