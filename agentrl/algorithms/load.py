@@ -13,6 +13,7 @@ small for it, and a class that would play no episodes.
 """
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -26,6 +27,8 @@ from agentrl.algorithms.reducer import REDUCERS
 from agentrl.algorithms.sft import Sft
 from agentrl.config.fields import own_fields
 from agentrl.config.flags.objective import ObjectiveFlags
+from agentrl.config.objective import about_critic
+from agentrl.config.rates import about_critics_rate
 from agentrl.config.run import RunConfig
 from agentrl.config.unread import is_read
 from agentrl.errors import ConfigError
@@ -117,6 +120,9 @@ def check_algorithm(cfg: RunConfig, said: Mapping[str, str] | None = None) -> No
     spelled."""
     algorithm = load_algorithm(cfg)
     _refuse_unread(cfg, algorithm, said or {})
+    if "critic" in algorithm.needs.models:  # it may be the user's, of which the flags know nothing
+        for problem in chain(about_critic(cfg), about_critics_rate(cfg)):
+            raise ConfigError(problem)
     if missing := [name for name in sorted(algorithm.requires) if not getattr(cfg, name)]:
         flags = " ".join(own_fields()[name].flag for name in missing)
         raise ConfigError(f"--advantage-estimator {cfg.advantage_estimator} needs {flags}; add it")

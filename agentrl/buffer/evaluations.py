@@ -19,6 +19,7 @@ from agentrl.buffer import groups
 from agentrl.buffer.episodes import EpisodeQueue, Key
 from agentrl.buffer.numbers import versions_of
 from agentrl.buffer.state import State
+from agentrl.telemetry.pass_rate import pass_rates
 from agentrl.types import EpisodeReport
 from agentrl.wire.messages import Evaluate, Refused
 
@@ -133,6 +134,10 @@ def _summary(evaluation: _Evaluation) -> dict[str, object]:
     if trajectories:
         summary["turns"] = statistics.fmean(meta.num_turns for meta in trajectories)
         summary["sampled_tokens"] = statistics.fmean(meta.num_sampled for meta in trajectories)
+    by_task: dict[int, list[float]] = {}
+    for (mint, _), report in evaluation.reports.items():
+        by_task.setdefault(mint, []).append(report.reward)
+    summary |= pass_rates(by_task.values())
     names = {name for report in done for name in report.metrics}
     for name in sorted(names):
         values = [report.metrics[name] for report in done if name in report.metrics]

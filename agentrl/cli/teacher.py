@@ -27,6 +27,8 @@ __all__ = ["ask_teacher", "check_teacher"]
 _ASK_S = 30.0
 #: Words of the vocabulary that stand in the text, spread over its ids.
 _NUM_WORDS = 2000
+#: Tokens of its context, at most, that a server keeps from a prompt.
+_KEPT = 16
 
 
 def check_teacher(config: RunConfig, *, dry_run: bool = False) -> list[str]:
@@ -44,8 +46,9 @@ async def ask_teacher(config: RunConfig, dry_run: bool = False) -> list[str]:
     try:
         async with control:
             info = await control.info()
-            _check_context(config, shown, info.max_input_tokens)
-            return await _check_vocabulary(config, shown, control, info.model_path)
+            # What it reads is to be shorter than the figure that it gives.
+            notes = _check_context(config, shown, info.max_input_tokens - 1)
+            return notes + await _check_vocabulary(config, shown, control, info.model_path)
     except EngineError as error:
         if dry_run:
             return [f"--rm-url {shown}: not checked, and a run needs it: {error}"]
@@ -55,13 +58,24 @@ async def ask_teacher(config: RunConfig, dry_run: bool = False) -> list[str]:
         ) from error
 
 
-def _check_context(config: RunConfig, shown: str, most: int) -> None:
-    wanted = config.rollout_max_context_len
-    if wanted is not None and wanted > most:
-        raise ConfigError(
-            f"--rm-url {shown}: the teacher reads at most {most} tokens, and an episode may have "
-            f"{wanted} (--rollout-max-context-len); start it with a longer --context-length"
-        )
+def _check_context(config: RunConfig, shown: str, most: int) -> list[str]:
+    """The teacher reads whole episodes. Without a flag that bounds these, the policy's own context
+    does; a server of the same context keeps some tokens of it, and so few are noted."""
+    given = config.rollout_max_context_len
+    longest = read_model_facts(Path(str(config.hf_checkpoint)), given).max_context
+    if longest <= most:
+        return []
+    bound = "the context of --hf-checkpoint" if given is None else "--rollout-max-context-len"
+    short = (
+        f"--rm-url {shown}: the teacher reads at most {most} tokens, and an episode may have "
+        f"{longest} ({bound})"
+    )
+    if given is None and longest - most <= _KEPT:
+        return [f"{short}; with --rollout-max-context-len {most} none has more"]
+    raise ConfigError(
+        f"{short}; start it with a longer --context-length, or give --rollout-max-context-len "
+        f"{most}"
+    )
 
 
 async def _check_vocabulary(

@@ -18,6 +18,7 @@ from agentrl.config.readiness import check_readiness
 from agentrl.config.refusals import beside, gather
 from agentrl.config.resolve import Resolved, read
 from agentrl.config.run import RunConfig
+from agentrl.config.secrets import forget_in_argv
 from agentrl.config.validate import validate
 from agentrl.errors import AgentRLError, ConfigError
 from agentrl.model_dir import CONFIG, TOKENIZER
@@ -47,6 +48,7 @@ def run(argv: list[str], program: Program) -> int:
         return 0
     found = read(argv, program)
     config = found.config
+    forget_in_argv(config)
     light = (
         partial(validate, config, found.said),
         partial(check_readiness, config, dry_run=found.dry_run),
@@ -54,7 +56,7 @@ def run(argv: list[str], program: Program) -> int:
     if found.dry_run:
         return _dry_run(found, *light)
     _say(found.notes + _light_notes(found, *light))
-    _check_algorithm(config, found.said)
+    _say(_check_algorithm(config, found.said))
     if config.ray_address is None:
         from agentrl.cluster.own_ray import import_ray
 
@@ -108,17 +110,25 @@ def _check_remains(config: RunConfig) -> list[str]:
     return judge(Path(config.resume), config)
 
 
-def _check_algorithm(config: RunConfig, said: Mapping[str, str]) -> None:
-    """That the algorithm can run with these flags; one of the user's is tried on a small lease."""
+def _check_algorithm(config: RunConfig, said: Mapping[str, str]) -> list[str]:
+    """That the algorithm can run with these flags; one of the user's is tried on a small lease.
+    Returns notes for the user."""
     if config.eval_only:
-        return
-    from agentrl.algorithms.load import check_algorithm, users_flag
+        return []
+    from agentrl.algorithms.load import check_algorithm, load_algorithm, users_flag
 
     if users_flag(config) is not None:
         from agentrl.learner.algorithm_trial import try_algorithm
 
         try_algorithm(config, said)
     check_algorithm(config, said)
+    if config.has_critic or "critic" not in load_algorithm(config).needs.models:
+        return []
+    note = (
+        f"--advantage-estimator {config.advantage_estimator} has a critic: the memory of the "
+        "learner and the size of a checkpoint are told without it; it takes what the policy takes"
+    )
+    return [note]
 
 
 def _say(notes: list[str]) -> None:

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -17,12 +18,14 @@ from agentrl.cluster.placement import Cluster, plan_slots
 from agentrl.cluster.remains import judge
 from agentrl.cluster.signals import InterruptedRunError, SignalGate
 from agentrl.cluster.spec import RunSpec, key_files
+from agentrl.cluster.tracking import shown_config, trackers
 from agentrl.config.device import Device, choose_device
 from agentrl.config.device_defaults import check_device, notes_on_device
 from agentrl.config.places import checkpoint_root
 from agentrl.config.rates import with_end
 from agentrl.config.run import RunConfig
 from agentrl.config.save_lock import locked
+from agentrl.config.secrets import secrets_of, without_secrets
 from agentrl.config.toml import write_config
 from agentrl.envs.env import ServiceSpec
 from agentrl.envs.registry import load_env
@@ -86,8 +89,14 @@ def _recorded(
     told = msgspec.structs.replace(config, run_id=None, resume="never")
     write_config(run.path / "config.toml", told)
     config = with_run(config, run)
-    setup_logging("INFO", name="driver", path=run.path / "logs" / "driver.log")
-    with Recorder(run.path, config, clock, run_id=run.id, origin=origin) as recorder:
+    log = run.path / "logs" / "driver.log"
+    setup_logging("INFO", name="driver", path=log, secrets=secrets_of(config))
+    shown = shown_config(config)
+    openers = [partial(each.open, run.path, run.id, shown) for each in trackers(config)]
+    config = without_secrets(config)
+    with Recorder(
+        run.path, config, clock, run_id=run.id, origin=origin, openers=openers
+    ) as recorder:
         status, code, error = "crashed", 70, None
         spent: RestartsSpentError | None = None
         recorder.note(f"run directory {run.path}")

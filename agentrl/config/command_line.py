@@ -113,7 +113,8 @@ def _value(notes: list[str], option: "_Option", given: list[tuple[str, Any]]) ->
             raise ConfigError(answers.too_much(name, value))
         if value is None or value == []:
             raise ConfigError(f"{name} needs a value: {option.wants}")
-    return last_of(notes, option.names[0], [value for _, value in given], option.collects)
+    values = [value for _, value in given]
+    return last_of(notes, option.names[0], values, option.collects, secret=option.secret)
 
 
 class _Option(msgspec.Struct, frozen=True):
@@ -124,6 +125,7 @@ class _Option(msgspec.Struct, frozen=True):
     wants: str
     prefix: str = "--"
     collects: int = 0
+    secret: bool = False
 
     @property
     def takes_many(self) -> bool:
@@ -138,8 +140,10 @@ def _options() -> dict[str, _Option]:
         "dry_run": _Option(["--dry-run"], "bool", ""),
     }
     for field in own_fields().values():
-        wants, collects = f"{_metavar(field)}, {field.help}", field.fact.collects
-        found[f"own.{field.name}"] = _Option([field.flag], field.kind, wants, collects=collects)
+        wants, fact = f"{_metavar(field)}, {field.help}", field.fact
+        found[f"own.{field.name}"] = _Option(
+            [field.flag], field.kind, wants, collects=fact.collects, secret=fact.secret
+        )
     for family in FAMILIES:
         for flag, names in _visible(family):
             wants, prefix = f"{_kind(flag)}{_choices(flag)}", spelled(family, "--")

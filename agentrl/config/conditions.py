@@ -61,6 +61,12 @@ CONDITIONS = {
         f"only --env {' and '.join(ROW_ENVS)} read this; tell another environment about its rows "
         "with --env-args",
     ),
+    "colocated": Condition(
+        lambda config: config.colocate,
+        "no effect without --colocate: learner and engines have devices of their own and keep what "
+        "is on them",
+        is_noted=True,
+    ),
     "asked_model": Condition(
         lambda config: config.has_served_teacher or config.env in ROW_ENVS,
         f"only a reward of --env {' and '.join(ROW_ENVS)} (--rm-type), and --use-opd with "
@@ -195,6 +201,11 @@ CONDITIONS = {
     "wsd": Condition(
         lambda config: config.lr_decay_style == "WSD",
         "only --lr-decay-style WSD reads this; give both or neither",
+    ),
+    "wandb": Condition(
+        lambda config: config.use_wandb,
+        "no effect without --use-wandb",
+        is_noted=True,
     ),
     "eval_interval": Condition(
         lambda config: config.eval_interval is not None,

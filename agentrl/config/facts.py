@@ -94,6 +94,7 @@ class FlagFact(msgspec.Struct, frozen=True, kw_only=True):
     synchronous  the one value that train.py has
     starts       naming it makes a run of one's own: no preset lies under it
     collects     words that belong together: given again, the flag adds to what it has
+    secret       written to no file, told to no other process
     was          an earlier default: a file that says it may have been written when it was one
     """
 
@@ -106,6 +107,7 @@ class FlagFact(msgspec.Struct, frozen=True, kw_only=True):
     synchronous: int | None = None
     starts: bool = False
     collects: int = 0
+    secret: bool = False
     was: Any = None
 
 

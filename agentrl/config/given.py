@@ -26,7 +26,9 @@ class GivenFlags(msgspec.Struct, frozen=True):
     dry_run: bool = False
 
 
-def last_of(notes: list[str], flag: str, values: list[Any], collects: int = 0) -> Any:
+def last_of(
+    notes: list[str], flag: str, values: list[Any], collects: int = 0, *, secret: bool = False
+) -> Any:
     """The value of a flag that was given `values`: the last, and all of them where it `collects` so
     many words at a time. What holds no more is added to `notes`. Raises ConfigError for one that
     collects and was given another number of words."""
@@ -40,7 +42,9 @@ def last_of(notes: list[str], flag: str, values: list[Any], collects: int = 0) -
         return [word for words in values for word in words]
     *earlier, last = values
     others = dict.fromkeys(_text(value) for value in earlier if value != last)
-    if others:
+    if others and secret:
+        notes.append(f"{flag} is given {len(values)} times: the last holds")
+    elif others:
         notes.append(
             f"{flag} is given {len(values)} times: {_text(last)} holds, the last, and not "
             f"{' or '.join(others)}"

@@ -15,6 +15,7 @@ from agentrl.config.resume import refuse_taken
 from agentrl.config.run import RunConfig
 from agentrl.config.save_lock import check_unlocked
 from agentrl.config.shadowed import check_packages
+from agentrl.config.tracking import check_trackers
 from agentrl.config.weights import read_shapes
 from agentrl.config.writable import check_places
 from agentrl.errors import ConfigError
@@ -27,6 +28,7 @@ def check_readiness(config: RunConfig, *, dry_run: bool) -> list[str]:
     """Notes for the user. Raises the first error, with the words of all."""
     return gather(
         check_packages,
+        partial(check_trackers, config),
         partial(_weights, config, dry_run=dry_run),
         partial(_first_checkpoint, config),
         partial(check_places, config),

@@ -12,12 +12,12 @@ from typing import Annotated, Any
 
 from agentrl.config.facts import ACTS, FREE, Mode, flag, mode_of
 from agentrl.config.flags.asynchrony import StalenessPolicy
-from agentrl.config.flags.evaluation import EvaluationFlags
+from agentrl.config.flags.tracking import TrackingFlags
 
 __all__ = ["RunConfig", "StalenessPolicy"]
 
 
-class RunConfig(EvaluationFlags, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RunConfig(TrackingFlags, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A resolved run. Built by `agentrl.config.resolve`, written to `runs/ID/config.toml`."""
 
     megatron: Annotated[
@@ -57,6 +57,12 @@ class RunConfig(EvaluationFlags, frozen=True, kw_only=True, forbid_unknown_field
     def has_served_teacher(self) -> bool:
         """Whether a server tells what a teacher thinks of sampled tokens, and workers ask it."""
         return self.use_opd and self.opd_type == "sglang"
+
+    @property
+    def pins_evaluations(self) -> bool:
+        """Whether evaluations beside training hold pushes back. Under --colocate engines have no
+        memory while the learner trains, so an evaluation ends before that."""
+        return self.colocate or self.eval_mode == "pinned"
 
     @property
     def replays_engine_routes(self) -> bool:
@@ -133,7 +139,8 @@ class RunConfig(EvaluationFlags, frozen=True, kw_only=True, forbid_unknown_field
         """Engines of the run."""
         if self.is_supervised:
             return 0
-        devices = self.rollout_num_gpus or self.rollout_num_gpus_per_engine
+        of_learner = self.num_learner_ranks if self.colocate else 0
+        devices = self.rollout_num_gpus or of_learner or self.rollout_num_gpus_per_engine
         return max(1, devices // self.rollout_num_gpus_per_engine)
 
     @property

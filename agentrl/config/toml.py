@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from agentrl.config.run import RunConfig
+from agentrl.config.secrets import without_secrets
 from agentrl.disk import replace_file
 from agentrl.errors import ConfigError
 
@@ -24,8 +25,9 @@ def write_config(path: Path, config: RunConfig) -> None:
 
 
 def dump_config(config: RunConfig) -> str:
-    """`config` as TOML: plain values first, then a table for each dictionary."""
-    values = {k: v for k, v in msgspec.structs.asdict(config).items() if v is not None}
+    """`config` as TOML: plain values first, then a table for each dictionary. No secrets."""
+    asked = msgspec.structs.asdict(without_secrets(config))
+    values = {k: v for k, v in asked.items() if v is not None}
     lines = [f"{k} = {_value(v, k)}" for k, v in values.items() if not isinstance(v, dict)]
     for name, items in values.items():
         if isinstance(items, dict) and items:

@@ -30,6 +30,8 @@ def _places(config: RunConfig) -> Iterator[tuple[str, Path]]:
         yield "--resume", Path(config.resume)
     else:
         yield "--run-dir", Path(config.run_dir)
+    if config.use_wandb and config.wandb_dir is not None:
+        yield "--wandb-dir", Path(config.wandb_dir)
     if config.eval_only:
         return
     if config.save is not None:

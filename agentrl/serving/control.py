@@ -194,6 +194,15 @@ class EngineControl(_HttpControl):
         """Continue after `pause`."""
         await self._post("/continue_generation", torch_empty_cache=False)
 
+    async def release_memory(self, tags: Sequence[str]) -> None:
+        """Give up the memory under these tags, of an engine that is paused and has it. Its content
+        is lost."""
+        await self._post("/release_memory_occupation", tags=list(tags))
+
+    async def take_memory(self, tags: Sequence[str]) -> None:
+        """Have the memory under these tags again, which were given up."""
+        await self._post("/resume_memory_occupation", tags=list(tags))
+
     async def begin_update(self) -> None:
         """Open the weight-update session. One left open by a sender that died is taken over."""
         try:

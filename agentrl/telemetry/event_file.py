@@ -58,7 +58,7 @@ class EventFile:
             plugin_data=SummaryMetadata.PluginData(plugin_name="scalars"),
         )
 
-    def close(self) -> None:
+    def close(self, exit_code: int = 0) -> None:
         """Flush and close."""
         self._writer.close()
 

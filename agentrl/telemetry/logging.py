@@ -12,7 +12,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from agentrl.disk import make_folder, narrow
@@ -26,12 +26,15 @@ _MIN_SECRET_LENGTH = 8
 _HIDDEN = "[hidden]"
 
 
-def setup_logging(level: str, *, name: str = "main", path: Path | None = None) -> None:
+def setup_logging(
+    level: str, *, name: str = "main", path: Path | None = None, secrets: Sequence[str] = ()
+) -> None:
     """Send the root logger's records from `level` ("INFO") on to `path` and stderr.
 
-    Calling it again replaces the handlers. `name` is this process's place in the run.
+    Calling it again replaces the handlers. `name` is this process's place in the run;
+    `secrets` are hidden beside those of the environment.
     """
-    formatter = _Formatter(name, _secrets(os.environ))
+    formatter = _Formatter(name, _secrets(os.environ, secrets))
     stderr = logging.StreamHandler(sys.stderr)
     handlers: list[logging.Handler] = [stderr]
     if path is not None:
@@ -60,11 +63,11 @@ class _Formatter(logging.Formatter):
         return visible(self._secrets.sub(_HIDDEN, line) if self._secrets else line)
 
 
-def _secrets(environment: Mapping[str, str]) -> list[str]:
+def _secrets(environment: Mapping[str, str], given: Sequence[str]) -> list[str]:
     """Values to hide, the longest first, so that no part of one is left standing."""
     values = {
         value
         for name, value in environment.items()
         if _SECRET_NAME.search(name) and len(value) >= _MIN_SECRET_LENGTH
     }
-    return sorted(values, key=len, reverse=True)
+    return sorted(values | set(given), key=len, reverse=True)

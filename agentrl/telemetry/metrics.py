@@ -296,6 +296,8 @@ _DECLARED = (
     Metric("eval/*/wall_s", "s", "wall time of an episode"),
     Metric("eval/*/turns", "turns", "turns of a trajectory"),
     Metric("eval/*/sampled_tokens", "tokens", "sampled tokens of a trajectory"),
+    Metric("eval/*/pass@*", "share", "chance that one of so many episodes of a task has reward 1"),
+    Metric("eval/*/avg@*", "reward", "mean over tasks of the mean of so many episodes"),
     Metric("eval/*/metric/*", "any", "mean of a metric that the Env counts"),
 )
 

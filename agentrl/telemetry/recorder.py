@@ -7,7 +7,7 @@ failed the person who watches hears twice: when the Env raises for the first tim
 
 import sys
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol, Self, TextIO
@@ -17,7 +17,7 @@ from agentrl.telemetry.dropped import DroppedGroups, one_line
 from agentrl.telemetry.metrics import REGISTRY, Registry
 from agentrl.telemetry.phases import Phases
 from agentrl.telemetry.progress import Progress, duration
-from agentrl.telemetry.sinks import MetricsWriter, StepEvent
+from agentrl.telemetry.sinks import MetricsWriter, Sink, StepEvent
 from agentrl.telemetry.summary import SummaryBuilder, read_summary, write_summary
 
 __all__ = ["Recorder"]
@@ -46,7 +46,7 @@ class _RunConfig(Protocol):
 class Recorder:
     """`with Recorder(run_dir, config, clock) as recorder`. `run_id`: the run's id; without it, the
     name of the folder, which may have been changed since the run began. `origin`: what the clock
-    read when the program began; None: now."""
+    read when the program began; None: now. `openers` begin further sinks of metrics."""
 
     def __init__(
         self,
@@ -58,6 +58,7 @@ class Recorder:
         origin: float | None = None,
         stream: TextIO | None = None,
         registry: Registry = REGISTRY,
+        openers: Sequence[Callable[[], Sink]] = (),
     ) -> None:
         self._run_dir = run_dir
         self._clock = clock
@@ -69,7 +70,7 @@ class Recorder:
             self._summary.continue_from(before)
         self._registry = registry
         self._sinks = ExitStack()
-        self._writer = MetricsWriter(run_dir, registry=registry)
+        self._writer = MetricsWriter(run_dir, registry=registry, openers=openers)
         how = _how(config.rollout_temperature)
         self._progress = Progress(stream or sys.stdout, config.num_rollout, clock, how=how)
         self._how_scored = _how(config.evaluation_temperature)
@@ -168,6 +169,7 @@ class Recorder:
         """The run has ended: `complete`, `interrupted` by a signal, `crashed`, or `failed`: as it
         is, it would fail again."""
         write_summary(self._summary_path, self._summary.build(status, error), durable=True)
+        self._writer.exit_code = int(status != "complete")
         if self._failures is not None:
             self._tell_failures(self._failures)
 

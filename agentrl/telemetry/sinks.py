@@ -1,4 +1,5 @@
-"""`MetricsWriter`: where numbers go: `metrics.jsonl` and TensorBoard event files, always both.
+"""`MetricsWriter`: where numbers go: `metrics.jsonl` and TensorBoard event files, always both, and
+the services that a run is tracked by.
 
 A line of `metrics.jsonl` has the wall time at which its numbers came and is one of
 
@@ -6,20 +7,20 @@ A line of `metrics.jsonl` has the wall time at which its numbers came and is one
     {"step", "eval": {SET: {KEY: value}}, "time"}               an evaluation after iteration `step`
 
 where `eval/SET/KEY` is the metric's name in TensorBoard. Not-a-number and infinity become null.
-Both sinks are flushed at each call, so what a killed run had reported is there.
+Both are flushed at each call, so what a killed run had reported is there.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NotRequired, Self, TypedDict
+from typing import Any, NotRequired, Protocol, Self, TypedDict
 
 import msgspec
 
 from agentrl.disk import make_folder, narrow
 from agentrl.telemetry.metrics import REGISTRY, Registry
 
-__all__ = ["Histogram", "MetricsWriter", "StepEvent"]
+__all__ = ["Histogram", "MetricsWriter", "Sink", "StepEvent", "Tracker"]
 
 #: Bucket edges (one more than buckets, rising) and the count in each bucket.
 Histogram = tuple[Sequence[float], Sequence[float]]
@@ -33,13 +34,45 @@ class StepEvent(TypedDict):
     histograms: NotRequired[Mapping[str, Histogram]]
 
 
+class Sink(Protocol):
+    """A place that the numbers of an iteration, or of an evaluation after it, go to."""
+
+    def write(
+        self, step: int, scalars: Mapping[str, float], histograms: Mapping[str, Histogram]
+    ) -> None:
+        """Take them; the names of an evaluation begin with `eval/`."""
+        ...
+
+    def close(self, exit_code: int = 0) -> None:
+        """The run has ended; 0: complete."""
+        ...
+
+
+class Tracker(Protocol):
+    """Settings of a service that a run is tracked by. A further one is a file with both classes."""
+
+    def open(self, run_dir: Path, run_id: str, config: Mapping[str, Any]) -> Sink:
+        """Begin the run there, or go on with it. `config` is shown beside its curves. Raises
+        EnvironmentSetupError."""
+        ...
+
+
 class MetricsWriter:
     """`with MetricsWriter(run_dir) as writer`; appends to what a resumed run has already written.
 
-    Files: `run_dir/metrics.jsonl`, `run_dir/tensorboard/events.out.tfevents.*`.
+    Files: `run_dir/metrics.jsonl`, `run_dir/tensorboard/events.out.tfevents.*`. `exit_code` is what
+    sinks are told at the end.
     """
 
-    def __init__(self, run_dir: Path | str, *, registry: Registry = REGISTRY) -> None:
+    def __init__(
+        self,
+        run_dir: Path | str,
+        *,
+        registry: Registry = REGISTRY,
+        openers: Sequence[Callable[[], Sink]] = (),
+    ) -> None:
+        self.exit_code = 0
+        self._openers = openers
         self._run_dir = Path(run_dir)
         self._registry = registry
 
@@ -49,27 +82,37 @@ class MetricsWriter:
         make_folder(self._run_dir)
         self._lines = (self._run_dir / "metrics.jsonl").open("ab")
         narrow(self._run_dir / "metrics.jsonl")
-        self._events = EventFile(self._run_dir / "tensorboard", self._help)
+        self._sinks: list[Sink] = [EventFile(self._run_dir / "tensorboard", self._help)]
+        try:
+            for open_sink in self._openers:
+                self._sinks.append(open_sink())
+        except BaseException:
+            self.exit_code = 1
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._events.close()
         self._lines.close()
+        for sink in self._sinks:
+            sink.close(self.exit_code)
 
     def step(self, event: StepEvent) -> None:
-        """Write a step to both sinks. Raises ValueError for a malformed histogram and, with a
+        """Write a step to all sinks. Raises ValueError for a malformed histogram and, with a
         strict registry, for an undeclared name."""
         histograms = event.get("histograms", {})
         self._registry.check([*event["metrics"], *histograms])
-        self._events.write(event["step"], event["metrics"], histograms)
+        for sink in self._sinks:
+            sink.write(event["step"], event["metrics"], histograms)
         self._line({**event})
 
     def evaluation(self, step: int, name: str, values: Mapping[str, float]) -> None:
-        """Write the result of evaluation set `name` after iteration `step` to both sinks. Raises
+        """Write the result of evaluation set `name` after iteration `step` to all sinks. Raises
         ValueError, with a strict registry, for an undeclared name."""
         metrics = {f"eval/{name}/{key}": value for key, value in values.items()}
         self._registry.check(metrics)
-        self._events.write(step, metrics, {})
+        for sink in self._sinks:
+            sink.write(step, metrics, {})
         self._line({"step": step, "eval": {name: values}})
 
     def _help(self, name: str) -> str:

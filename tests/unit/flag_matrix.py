@@ -160,11 +160,21 @@ VALUES: dict[str, str] = {
     "eval_max_response_len": "32",
     "eval_max_context_len": "256",
     "eval_max_prompt_len": "100",
+    "wandb_mode": "offline",
+    "wandb_project": "agents",
+    "wandb_group": "first",
+    "wandb_team": "us",
+    "wandb_key": "0123456789abcdef",
+    "wandb_host": "http://127.0.0.1:8080",
+    "wandb_dir": "TMP/wandb",
+    "wandb_run_id": "mine",
 }
 _X = "TMP/checkpoints"
 _ROWS = "--env single-turn --prompt-data ROWS"
 #: Flags whose meaning hangs on each other.
 TOGETHER = (
+    "--colocate --no-offload-train --no-offload-rollout",
+    "--colocate --async-buffer-size 0",
     "--use-kl-loss --kl-loss-coef 0.1",
     "--use-kl-loss --kl-loss-type k2",
     "--no-use-tis --tis-clip 5",

@@ -31,6 +31,7 @@ from agentrl.cluster.placement import Cluster, plan_slots, ray_options
 from agentrl.cluster.roles.learner import sink_settings
 from agentrl.cluster.roles.worker import client_settings
 from agentrl.cluster.spec import RunSpec
+from agentrl.cluster.tracking import trackers
 from agentrl.config.descriptors import open_files
 from agentrl.config.run import RunConfig
 from agentrl.config.sampling import training_turns
@@ -97,6 +98,7 @@ def _told(config: RunConfig, run: RunDir) -> Iterator[tuple[str, Any]]:
     yield "run", (config.device, config.run_id, run.path, run._resume)
     yield "processes", (addresses, orders, plan_slots(config, 100, []))
     yield "host", ray_options(config.ray_address, run.ray)
+    yield "trackers", trackers(config)
     yield "worker", _worker(config, spec)
     if config.mode != "eval":
         yield "buffer", BufferSettings.from_config(config, "", training_turns(config))

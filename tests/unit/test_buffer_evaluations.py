@@ -24,6 +24,17 @@ def test_an_evaluation_is_played_outside_the_ledger_and_scored_over_done_episode
     assert b.core.state.minted == 0
 
 
+def test_tasks_that_are_played_several_times_are_told_with_their_pass_rates() -> None:
+    b = bench(capacity=8)
+    tasks = [Task("a", {}), Task("b", {})]
+    b.say("driver.1", Evaluate("heldout", "e1", tasks, 2, SamplingParams()))
+    rewards = {"a": iter((1.0, 0.0)), "b": iter((0.0, 0.5))}
+    for episode in b.assigned("w0.1"):
+        b.finish("w0.1", episode.id, reward=next(rewards[episode.task.id]))
+    (told,) = b.told("evaluation")
+    assert (told["pass@1"], told["pass@2"], told["avg@2"]) == (0.25, 0.5, 0.375)
+
+
 def test_an_evaluation_gets_a_quarter_of_the_room_while_training_waits() -> None:
     b = bench(workers=("w0",), capacity=0, async_buffer_size=4, max_staleness=4)
     b.offer(4)

@@ -80,6 +80,8 @@ BESIDE: dict[str | tuple[str, Mode], str] = {
     "eval_label_key": f"{_ROWS} --eval-prompt-data held ROWS2",
     "eval_tool_key": f"{_ROWS} --eval-prompt-data held ROWS2",
     "rollout_num_gpus_per_engine": "--rollout-num-gpus 4",
+    **dict.fromkeys((name for name in own_fields() if "wandb_" in name), "--use-wandb"),
+    "disable_wandb_random_suffix": "--use-wandb --wandb-group first",
 }
 #: Other values than those of the matrix, where these would be refused or change nothing here.
 OTHER: dict[str, str] = {

@@ -1,0 +1,70 @@
+"""Services that are told a run's metrics beside its own files."""
+
+from functools import partial
+from typing import Annotated, Literal
+
+import msgspec
+
+from agentrl.config.facts import FREE, flag
+from agentrl.config.flags.evaluation import EvaluationFlags
+
+__all__ = ["TrackingFlags"]
+
+_flag = partial(flag, group="tracking", on_resume=FREE)
+_wandb = partial(_flag, needs="wandb")
+_Word = Annotated[str, msgspec.Meta(min_length=1)]
+#: W&B makes a file name and an address of it.
+_RunId = Annotated[str, msgspec.Meta(pattern=r"^[^/\\#?%:\s]{1,128}$")]
+
+
+class TrackingFlags(EvaluationFlags, frozen=True, kw_only=True):
+    """Services that are told a run's metrics beside its own files."""
+
+    use_wandb: Annotated[
+        bool,
+        _flag("send metrics to Weights & Biases as well (pip install 'agentrl[wandb]')"),
+    ] = False
+    wandb_mode: Annotated[
+        Literal["online", "offline", "disabled"] | None,
+        _wandb(
+            "online sends metrics, offline keeps them in files for `wandb sync`, disabled does "
+            "nothing (default: WANDB_MODE, or online)"
+        ),
+    ] = None
+    wandb_project: Annotated[
+        _Word | None, _wandb("project of the run (default: what W&B takes without one)")
+    ] = None
+    wandb_group: Annotated[
+        _Word | None,
+        _wandb("group and name of the run, with a random suffix (default: no group, the run's id)"),
+    ] = None
+    disable_wandb_random_suffix: Annotated[
+        bool, _wandb("--wandb-group as it is, without six random letters")
+    ] = False
+    wandb_team: Annotated[
+        _Word | None, _wandb("team or user that the run belongs to (default: that of the key)")
+    ] = None
+    wandb_key: Annotated[
+        _Word | None,
+        _wandb(
+            "key of the account; it is written nowhere, so a continued run wants it again, but "
+            "other users of the host may see a command line (default: WANDB_API_KEY, or whoever "
+            "is logged in)",
+            secret=True,
+        ),
+    ] = None
+    wandb_host: Annotated[
+        _Word | None, _wandb("address of the server (default: WANDB_BASE_URL, or W&B's own)")
+    ] = None
+    wandb_dir: Annotated[
+        str | None,
+        _wandb("folder of W&B's own files (default: the run directory)", holds="folder"),
+    ] = None
+    wandb_run_id: Annotated[
+        _RunId | None,
+        _wandb("id of the run at W&B; one that is there goes on (default: a new one)"),
+    ] = None
+    wandb_always_use_train_step: Annotated[
+        bool,
+        _wandb("count optimizer steps on the axis of rollouts and evaluations, not iterations"),
+    ] = False

@@ -1,0 +1,134 @@
+"""A stand-in for the package wandb: the calls that agentrl makes, recorded, in the signatures of
+wandb 0.19 and later (https://docs.wandb.ai/ref/python/init/). Anything else is a TypeError. What
+W&B writes of a program (its arguments) goes to the folder of the run, as there."""
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+__all__ = ["CALLS", "Error", "Histogram", "Run", "Settings", "fail", "init"]
+
+CALLS: list[tuple[str, dict[str, Any]]] = []
+_failing: dict[str, str] = {}
+
+
+class Error(Exception):
+    """The base of W&B's errors."""
+
+
+def fail(call: str, message: str) -> None:
+    """Let the next calls of this name fail."""
+    _failing[call] = message
+
+
+def _record(call: str, /, **said: Any) -> None:
+    if call in _failing:
+        raise Error(_failing[call])
+    CALLS.append((call, said))
+
+
+class Settings:
+    def __init__(
+        self,
+        *,
+        console: Literal["auto", "off", "wrap", "redirect", "wrap_raw", "wrap_emu"] = "auto",
+        mode: Literal["online", "offline", "disabled", "shared"] = "online",
+        silent: bool = False,
+    ) -> None:
+        self.console, self.mode, self.silent = console, mode, silent
+
+
+class Histogram:
+    MAX_LENGTH = 512
+
+    def __init__(
+        self,
+        sequence: Sequence[float] | None = None,
+        np_histogram: tuple[list[float], list[float]] | None = None,
+        num_bins: int = 64,
+    ) -> None:
+        assert sequence is None
+        assert np_histogram is not None
+        self.histogram, self.bins = np_histogram
+        if len(self.histogram) > self.MAX_LENGTH:
+            raise ValueError(f"The maximum length of a histogram is {self.MAX_LENGTH}")
+        if len(self.histogram) + 1 != len(self.bins):
+            raise ValueError("len(bins) must be len(histogram) + 1")
+
+
+class Run:
+    def __init__(self, id: str) -> None:
+        self.id = id
+
+    def define_metric(
+        self,
+        name: str,
+        step_metric: "str | None" = None,
+        step_sync: bool | None = None,
+        hidden: bool | None = None,
+        summary: str | None = None,
+        goal: str | None = None,
+        overwrite: bool | None = None,
+    ) -> None:
+        _record("define_metric", name=name, step_metric=step_metric)
+
+    def log(
+        self, data: dict[str, Any], step: int | None = None, commit: bool | None = None
+    ) -> None:
+        _record("log", data=data, step=step)
+
+    def finish(self, exit_code: int | None = None, quiet: bool | None = None) -> None:
+        _record("finish", exit_code=exit_code)
+
+
+def init(
+    entity: str | None = None,
+    project: str | None = None,
+    dir: str | None = None,
+    id: str | None = None,
+    name: str | None = None,
+    notes: str | None = None,
+    tags: Sequence[str] | None = None,
+    config: dict[str, Any] | None = None,
+    config_exclude_keys: list[str] | None = None,
+    config_include_keys: list[str] | None = None,
+    allow_val_change: bool | None = None,
+    group: str | None = None,
+    job_type: str | None = None,
+    mode: Literal["online", "offline", "disabled", "shared"] | None = None,
+    force: bool | None = None,
+    reinit: bool | str | None = None,
+    resume: bool | Literal["allow", "never", "must", "auto"] | None = None,
+    resume_from: str | None = None,
+    fork_from: str | None = None,
+    save_code: bool | None = None,
+    tensorboard: bool | None = None,
+    sync_tensorboard: bool | None = None,
+    monitor_gym: bool | None = None,
+    settings: Settings | None = None,
+) -> Run:
+    said = {
+        "entity": entity,
+        "project": project,
+        "dir": dir,
+        "id": id,
+        "name": name,
+        "config": config,
+        "group": group,
+        "mode": mode,
+        "resume": resume,
+        "console": settings.console if settings else None,
+        "key": os.environ.get("WANDB_API_KEY"),
+        "host": os.environ.get("WANDB_BASE_URL"),
+    }
+    _record("init", **said)
+    if not id or any(character in "/\\#?%:" for character in id):
+        raise Error(f"Invalid run ID {id!r}")
+    files = Path(str(dir), "wandb", f"run-{id}", "files")
+    files.mkdir(parents=True, exist_ok=True)
+    about = {"program": sys.argv[0], "args": sys.argv[1:], "config": config}
+    (files / "wandb-metadata.json").write_text(json.dumps(about))
+    return Run(id)

@@ -1,0 +1,48 @@
+"""pass@k of evaluations, against every way to draw k episodes."""
+
+import itertools
+import math
+import statistics
+
+import pytest
+
+from agentrl.telemetry.metrics import REGISTRY
+from agentrl.telemetry.pass_rate import pass_at, pass_rates
+
+
+@pytest.mark.parametrize("n", range(1, 8))
+def test_pass_at_k_is_the_share_of_draws_that_hold_a_success(n: int) -> None:
+    for c, k in itertools.product(range(n + 1), range(1, n + 1)):
+        episodes = [True] * c + [False] * (n - c)
+        draws = [any(draw) for draw in itertools.combinations(episodes, k)]
+        assert pass_at(k, n, c) == pytest.approx(sum(draws) / len(draws), abs=1e-12)
+
+
+def test_rates_are_means_over_tasks_with_the_interval_of_a_mean() -> None:
+    found = pass_rates([[1, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1], [0.5] * 6])
+
+    assert list(found)[::2] == ["pass@1", "pass@2", "pass@4", "pass@6", "avg@6"]
+    ones = [1 / 6, 1.0, 0.0]
+    assert found["pass@1"] == pytest.approx(statistics.fmean(ones))
+    width = 1.96 * statistics.stdev(ones) / math.sqrt(3)
+    assert found["pass@1_ci95"] == pytest.approx(width)
+    assert found["pass@6"] == pytest.approx(2 / 3)
+    assert found["avg@6"] == pytest.approx((1 / 6 + 1 + 0.5) / 3)
+
+
+def test_a_task_that_lost_episodes_counts_where_it_has_enough() -> None:
+    found = pass_rates([[1.0, 0.0], [0.0, 0.0, 0.0, 1.0], []])
+    assert found["pass@2"] == pytest.approx((1.0 + 0.5) / 2)
+    assert found["pass@4"] == 1.0
+    assert "pass@4_ci95" not in found
+
+
+@pytest.mark.parametrize("rewards", [[], [[]], [[1.0], [0.0]]])
+def test_sets_of_single_episodes_have_none(rewards: list[list[float]]) -> None:
+    assert pass_rates(rewards) == {}
+
+
+def test_every_rate_is_declared() -> None:
+    for name in pass_rates([[1.0, 0.0, 1.0], [0.0, 0.0, 1.0]]):
+        assert REGISTRY.find(f"eval/held/{name}") is not None
+    assert REGISTRY.find("eval/held/passed") is None
