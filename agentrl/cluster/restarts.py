@@ -5,10 +5,11 @@
     engine, router     started; once it answers, the learner is told, which gives late engines the
                        weights and routes whoever has them; a learner that has ended meanwhile is
                        started again, for the first thing that it does is just that
-    of these, where    all engines and all learner ranks end and start together: a process that
-    devices are shared is new cannot know which memory the others have
     worker             the buffer is told first, so that its episodes are queued again
     buffer, service    started; whoever spoke to it asks again
+
+Where learner and engines share devices (`--colocate`), all engines and all learner ranks end and
+start together: a process that is new cannot know which memory the others have.
 
 Of a process that was replaced meanwhile nothing more needs to be done. A name is not enough to say
 which is meant: each process is told an incarnation of its own, and says it to the buffer.
