@@ -99,7 +99,8 @@ COLUMNS = {column.name: column for column in _REQUIRED}
 EXCLUDED = Column("excluded", "|u1")
 
 #: Optional: the log-probability of a sampled token in the eyes of a served teacher (`--opd-type
-#: sglang`). Its fill is none: no token without one passes for one that the teacher is sure of.
+#: sglang`). The fill, 1, is no log-probability; it marks tokens that the teacher was not asked
+#: about.
 TEACHER_LOGPROBS = Column("teacher_logprobs", "<f4", fill=1)
 
 #: Bytes of one token over all of them.

@@ -2,7 +2,8 @@
 
 Line breaks and tabs stay. Every other control, format, surrogate or separator character becomes
 visible: ESC as the picture of ESC, the others by their code point. What comes out can move no
-cursor, change no colour, turn no line around, and is legal in XML.
+cursor, change no colour, turn no line around, and is legal in XML. An address is shown without the
+credentials that may stand in it.
 
 The message of an error is user code's too: it is asked for here, and may raise whatever it likes.
 """
@@ -10,7 +11,7 @@ The message of an error is user code's too: it is asked for here, and may raise 
 import re
 import unicodedata
 
-__all__ = ["error_text", "message_of", "visible"]
+__all__ = ["error_text", "message_of", "shown_url", "visible"]
 
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 #: What has to be looked at: most text has none of it.
@@ -32,6 +33,12 @@ def message_of(error: BaseException) -> str:
     """What `error` says, or that it cannot be read."""
     message = _message(error)
     return _unreadable(error) if message is None else message
+
+
+def shown_url(url: str) -> str:
+    """An address without user, password, query and fragment, where a secret may stand."""
+    scheme, colon, rest = url.partition("://") if "://" in url else ("", "", url)
+    return visible(scheme + colon + re.split("[?#]", rest, maxsplit=1)[0].rpartition("@")[2])
 
 
 def _message(error: BaseException) -> str | None:

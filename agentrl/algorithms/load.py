@@ -26,6 +26,8 @@ from agentrl.algorithms.reducer import REDUCERS
 from agentrl.algorithms.sft import Sft
 from agentrl.config.fields import own_fields
 from agentrl.config.flags.objective import ObjectiveFlags
+from agentrl.config.objective import about_critic
+from agentrl.config.rates import about_critics_rate
 from agentrl.config.run import RunConfig
 from agentrl.config.unread import is_read
 from agentrl.errors import ConfigError
@@ -117,6 +119,9 @@ def check_algorithm(cfg: RunConfig, said: Mapping[str, str] | None = None) -> No
     spelled."""
     algorithm = load_algorithm(cfg)
     _refuse_unread(cfg, algorithm, said or {})
+    if "critic" in algorithm.needs.models and not cfg.has_critic:  # one of the user's
+        if problems := [*about_critic(cfg), *about_critics_rate(cfg)]:
+            raise ConfigError("\n".join(problems))
     if missing := [name for name in sorted(algorithm.requires) if not getattr(cfg, name)]:
         flags = " ".join(own_fields()[name].flag for name in missing)
         raise ConfigError(f"--advantage-estimator {cfg.advantage_estimator} needs {flags}; add it")

@@ -4,9 +4,9 @@
 
 w = pi_prox / mu of a whole trajectory segment, over its trained tokens, before any bound; n of them
 are in the iteration. VCPO: Huang et al. 2026, section 3, https://arxiv.org/abs/2602.17616, with the
-square root that goes with AdamW. The reference is the share of the first iteration of a run, whose
-tokens no older policy sampled: what is below 1 there is how engine and learner compute. It is
-state, and is in every checkpoint.
+square root that goes with AdamW. The reference is the share of the first iteration with
+trained tokens of a run, which no older policy sampled: what is below 1 there is how engine and
+learner compute. It is state, and is in every checkpoint.
 
 Deviations: one share for all steps of an iteration, of the policy at its start (there one for each
 mini-batch); segments that are not computed, since their group earned alike, are not among the n; a

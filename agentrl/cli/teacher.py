@@ -19,6 +19,7 @@ from agentrl.serving.control import EngineControl, EngineRefusedError
 from agentrl.serving.teacher import server_of
 from agentrl.tokens.vocab import Vocab
 from agentrl.types import EngineAddress
+from agentrl.visible import shown_url
 
 __all__ = ["ask_teacher", "check_teacher"]
 
@@ -26,40 +27,59 @@ __all__ = ["ask_teacher", "check_teacher"]
 _ASK_S = 30.0
 #: Words of the vocabulary that stand in the text, spread over its ids.
 _NUM_WORDS = 2000
+#: Tokens of its context, at most, that a server keeps from a prompt.
+_KEPT = 16
 
 
-def check_teacher(config: RunConfig) -> list[str]:
-    """Notes for the user. Raises ConfigError for a server that cannot teach this policy."""
-    return anyio.run(ask_teacher, config) if config.has_served_teacher else []
+def check_teacher(config: RunConfig, *, dry_run: bool = False) -> list[str]:
+    """Notes for the user. Raises ConfigError for a server that cannot teach this policy. For a dry
+    run the server need not be there; a `--rm-url` that is no address is refused elsewhere."""
+    if not config.has_served_teacher or not (config.rm_url or "").startswith("http"):
+        return []
+    return anyio.run(ask_teacher, config, dry_run)
 
 
-async def ask_teacher(config: RunConfig) -> list[str]:
-    """As `check_teacher`, of a run that has one."""
-    url = server_of(str(config.rm_url))
+async def ask_teacher(config: RunConfig, dry_run: bool = False) -> list[str]:
+    """As `check_teacher`, of a run that has a teacher's address."""
+    url, shown = server_of(str(config.rm_url)), shown_url(str(config.rm_url))
     control = EngineControl(EngineAddress("the teacher", url), timeout_s=_ASK_S)
     try:
         async with control:
             info = await control.info()
-            _check_context(config, url, info.max_input_tokens)
-            return await _check_vocabulary(config, url, control, info.model_path)
+            # What it reads is to be shorter than the figure that it gives.
+            notes = _check_context(config, shown, info.max_input_tokens - 1)
+            return notes + await _check_vocabulary(config, shown, control, info.model_path)
     except EngineError as error:
+        if dry_run:
+            return [f"--rm-url {shown}: not checked, and a run needs it: {error}"]
         raise ConfigError(
-            f"--rm-url {config.rm_url}: {error}; start the teacher first, with `python -m "
+            f"--rm-url {shown}: {error}; start the teacher first, with `python -m "
             "sglang.launch_server --model-path MODEL --port PORT`"
         ) from error
 
 
-def _check_context(config: RunConfig, url: str, most: int) -> None:
-    wanted = config.rollout_max_context_len
-    if wanted is not None and wanted > most:
-        raise ConfigError(
-            f"--rm-url {url}: the teacher reads at most {most} tokens, and an episode may have "
-            f"{wanted} (--rollout-max-context-len); start it with a longer --context-length"
-        )
+def _check_context(config: RunConfig, shown: str, most: int) -> list[str]:
+    """The teacher reads whole episodes. Without a flag that bounds these, the policy's own context
+    does; a server of the same context keeps some tokens of it, and so few are noted."""
+    given = config.rollout_max_context_len
+    longest = read_model_facts(Path(str(config.hf_checkpoint)), given).max_context
+    if longest <= most:
+        return []
+    bound = "the context of --hf-checkpoint" if given is None else "--rollout-max-context-len"
+    short = (
+        f"--rm-url {shown}: the teacher reads at most {most} tokens, and an episode may have "
+        f"{longest} ({bound})"
+    )
+    if given is None and longest - most <= _KEPT:
+        return [f"{short}; with --rollout-max-context-len {most} none has more"]
+    raise ConfigError(
+        f"{short}; start it with a longer --context-length, or give --rollout-max-context-len "
+        f"{most}"
+    )
 
 
 async def _check_vocabulary(
-    config: RunConfig, url: str, control: EngineControl, model: str
+    config: RunConfig, shown: str, control: EngineControl, model: str
 ) -> list[str]:
     vocab = Vocab.from_file(str(config.hf_checkpoint))
     size = read_model_facts(Path(str(config.hf_checkpoint)), None).vocab_size
@@ -67,7 +87,7 @@ async def _check_vocabulary(
     probe = "".join([*(f"{word} " for word in words if word), *vocab.control])
     theirs = await _tokens(control, probe, Path(model))
     if theirs is None:
-        note = f"--rm-url {url}: it has no tokenizer, and {model} cannot be read here: whether "
+        note = f"--rm-url {shown}: it has no tokenizer, and {model} cannot be read here: whether "
         return [f"{note}its vocabulary is that of {config.hf_checkpoint} was not looked at"]
     ours = vocab.encode_trusted(probe)
     if theirs == ours:
@@ -76,7 +96,7 @@ async def _check_vocabulary(
     own, other = next(pair for pair in pairs if pair[0] != pair[1])
     word = "the end" if own is None else f"{vocab.decode([own])!r}"
     raise ConfigError(
-        f"--rm-url {url}: the teacher {model} has another vocabulary than --hf-checkpoint "
+        f"--rm-url {shown}: the teacher {model} has another vocabulary than --hf-checkpoint "
         f"{config.hf_checkpoint}: where the policy reads {word} (token {own}), it reads token "
         f"{other}. A teacher tells of its own tokens alone: take one of the policy's family"
     )

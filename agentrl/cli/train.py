@@ -56,7 +56,7 @@ def run(argv: list[str], program: Program) -> int:
     if found.dry_run:
         return _dry_run(found, *light)
     _say(found.notes + _light_notes(found, *light))
-    _check_algorithm(config, found.said)
+    _say(_check_algorithm(config, found.said))
     if config.ray_address is None:
         from agentrl.cluster.own_ray import import_ray
 
@@ -110,17 +110,24 @@ def _check_remains(config: RunConfig) -> list[str]:
     return judge(Path(config.resume), config)
 
 
-def _check_algorithm(config: RunConfig, said: Mapping[str, str]) -> None:
-    """That the algorithm can run with these flags; one of the user's is tried on a small lease."""
+def _check_algorithm(config: RunConfig, said: Mapping[str, str]) -> list[str]:
+    """That the algorithm can run with these flags; one of the user's is tried on a small lease.
+    Returns notes for the user."""
     if config.eval_only:
-        return
-    from agentrl.algorithms.load import check_algorithm, users_flag
+        return []
+    from agentrl.algorithms.load import check_algorithm, load_algorithm, users_flag
 
     if users_flag(config) is not None:
         from agentrl.learner.algorithm_trial import try_algorithm
 
         try_algorithm(config, said)
     check_algorithm(config, said)
+    if config.has_critic or "critic" not in load_algorithm(config).needs.models:
+        return []
+    return [
+        f"--advantage-estimator {config.advantage_estimator} has a critic: the memory of the "
+        "learner and the size of a checkpoint are told without it; it takes what the policy takes"
+    ]
 
 
 def _say(notes: list[str]) -> None:
@@ -154,7 +161,7 @@ def _check_rooms(config: RunConfig, *, dry_run: bool = False) -> list[str]:
 
     checks = [preflight, _check_filter]
     if kind_of(Path(str(config.hf_checkpoint), CONFIG)) == "a file":  # else that is told already
-        checks += [_check_model, _check_commands, check_teacher]
+        checks += [_check_model, _check_commands, partial(check_teacher, dry_run=dry_run)]
         tokenizer = kind_of(Path(str(config.hf_checkpoint), TOKENIZER))
         has_one = not dry_run or tokenizer != "nothing"
         checks += [_check_chat_format, check_prompts] if has_one else [_no_tokenizer]

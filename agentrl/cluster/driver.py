@@ -96,7 +96,8 @@ class Driver:
                 self._begin(self._peer.welcome)
                 conversation.start_soon(self._receive)
                 conversation.start_soon(self._feeder.run)
-                conversation.start_soon(self._silence.run)
+                if not self._spec.config.colocate:  # else engines wait as long as a step takes
+                    conversation.start_soon(self._silence.run)
                 await self._conduct()
                 await self._drain("the run is complete")
                 conversation.cancel_scope.cancel()

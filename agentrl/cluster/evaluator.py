@@ -73,7 +73,7 @@ class Evaluator:
             sampling=evaluation_turns(config),
             seed=config.rollout_seed,
             beside=beside,
-            pinned=not beside or config.eval_mode == "pinned",
+            pinned=not beside or config.pins_evaluations,
         )
 
 

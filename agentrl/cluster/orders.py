@@ -123,6 +123,7 @@ def _learner_order(config: RunConfig, run: RunDir, rank: int, device: Device) ->
 def _engine_order(
     config: RunConfig, run: RunDir, spec: RunSpec, engine: EngineAddress, device: Device
 ) -> ProcessOrder:
+    lends = config.colocate and config.offload_rollout and device == "cuda"
     command = engine_command(
         model_path=spec.model_dir,
         host=_host(engine.url),
@@ -134,6 +135,7 @@ def _engine_order(
         extra={
             "tp_size": config.rollout_num_gpus_per_engine,
             "enable_return_routed_experts": config.replays_engine_routes,
+            **({"enable_memory_saver": True} if lends else {}),
             **config.sglang,
         },
     )

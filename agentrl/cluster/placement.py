@@ -2,6 +2,7 @@
 
     CPU:   one host on the driver's node runs everything
     CUDA:  one host per learner rank and per engine with its devices, one without for the rest
+    CUDA, --colocate:  one host per engine, with the learner ranks that have its devices too
 
 Ray chooses nodes and devices (a host actor asks for what its slot needs) and nothing else.
 """
@@ -47,6 +48,8 @@ def plan_slots(config: RunConfig, num_gpus: int, services: Sequence[str]) -> lis
     rest = ("buffer", *(["router"] if engines else []), *workers, *services)
     if num_gpus == 0:
         return [Slot("host", 0, (*engines, *learners, *rest))]
+    if config.colocate:
+        return _shared(config, num_gpus, learners, engines, rest)
     needed = len(learners) + len(engines) * config.rollout_num_gpus_per_engine
     if needed > num_gpus:
         raise EnvironmentSetupError(
@@ -58,6 +61,31 @@ def plan_slots(config: RunConfig, num_gpus: int, services: Sequence[str]) -> lis
     slots += [Slot(name, 1, (name,)) for name in learners]
     slots += [Slot(name, config.rollout_num_gpus_per_engine, (name,)) for name in engines]
     return slots
+
+
+def _shared(
+    config: RunConfig,
+    num_gpus: int,
+    learners: Sequence[str],
+    engines: Sequence[str],
+    rest: tuple[str, ...],
+) -> list[Slot]:
+    """Engines on the first devices of the learner: rank r has device r modulo the size of an engine
+    in its slot, as it finds by itself. Ranks beyond the engines have slots of their own."""
+    size = config.rollout_num_gpus_per_engine
+    needed = max(len(learners), len(engines) * size)
+    if needed > num_gpus:
+        raise EnvironmentSetupError(
+            f"{needed} GPUs are needed ({len(learners)} learner ranks, and on the same devices "
+            f"{len(engines)} engines x {size}) and the cluster has {num_gpus}; lower "
+            "--actor-num-gpus-per-node or --rollout-num-gpus, or give --device cpu"
+        )
+    slots = [Slot("host", 0, rest)]
+    for index, engine in enumerate(engines):
+        mine = learners[index * size : (index + 1) * size]
+        slots.append(Slot(engine, size, (engine, *mine)))
+    alone = learners[len(engines) * size :]
+    return slots + [Slot(name, 1, (name,)) for name in alone]
 
 
 def ray_options(address: str | None, folder: Path) -> dict[str, Any]:

@@ -5,6 +5,8 @@
     engine, router     started; once it answers, the learner is told, which gives late engines the
                        weights and routes whoever has them; a learner that has ended meanwhile is
                        started again, for the first thing that it does is just that
+    of these, where    all engines and all learner ranks end and start together: a process that
+    devices are shared is new cannot know which memory the others have
     worker             the buffer is told first, so that its episodes are queued again
     buffer, service    started; whoever spoke to it asks again
 
@@ -122,9 +124,15 @@ class Processes:
             life = self._lives.get(notice.name)
             if life is None or life.pid != notice.pid:
                 return
+            shares_devices = self._spec.config.colocate
             match consequence:
                 case Consequence.RESTART_LEARNER:
                     await self.tell_failed(notice)
+                    if shares_devices:
+                        await self._restart_engines()
+                    await self._restart_learner()
+                case Consequence.RESTART_ENGINE if shares_devices:
+                    await self._restart_engines()
                     await self._restart_learner()
                 case Consequence.RESTART_ENGINE:
                     await self._unroute(notice.name)
@@ -133,7 +141,9 @@ class Processes:
                     if notice.kind == "worker":
                         await self._requests.tell(PeerLost(notice.name, life.incarnation))
                     await self.start(notice.name)
-        if consequence in (Consequence.RESTART_ENGINE, Consequence.RESTART_ROUTER):
+        if consequence is Consequence.RESTART_ROUTER or (
+            consequence is Consequence.RESTART_ENGINE and not shares_devices
+        ):
             await self.ready([notice.name])
             await self.ask_for_weights(notice.name)
 
@@ -184,6 +194,15 @@ class Processes:
         self._requests.drop(_WEIGHTS)
         for rank in self.learners:
             await self.start(rank)
+
+    async def _restart_engines(self) -> None:
+        """All of them, without the learner, whose devices they share. It waits for them when it is
+        started."""
+        engines = [order.name for order in self._orders.values() if order.kind == "engine"]
+        await in_thread(self._cluster.stop, [*self.learners, *engines], 0.0)
+        for name in engines:
+            await self._unroute(name)
+            await self.start(name)
 
     async def _unroute(self, name: str) -> None:
         """Requests must not go where nobody is."""

@@ -24,6 +24,14 @@ def about_asynchrony(config: RunConfig) -> Iterator[str]:
         )
     elif config.over_sampling_batch_size is not None:
         yield from _about_over_sampling(config, config.over_sampling_batch_size)
+    if config.colocate and (config.num_ahead or interval > 1):
+        yield (
+            f"--colocate with --async-buffer-size {config.async_buffer_size} and "
+            f"--update-weights-interval {interval}: learner and engines take turns on the same "
+            "devices, so nothing can be generated while the learner trains; use train.py, or "
+            "--async-buffer-size 0 and --update-weights-interval 1, or give engines devices of "
+            "their own (leave --colocate out)"
+        )
 
 
 def _about_over_sampling(config: RunConfig, wanted: int) -> Iterator[str]:

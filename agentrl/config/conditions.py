@@ -61,6 +61,12 @@ CONDITIONS = {
         f"only --env {' and '.join(ROW_ENVS)} read this; tell another environment about its rows "
         "with --env-args",
     ),
+    "colocated": Condition(
+        lambda config: config.colocate,
+        "no effect without --colocate: learner and engines have devices of their own and keep what "
+        "is on them",
+        is_noted=True,
+    ),
     "asked_model": Condition(
         lambda config: config.has_served_teacher or config.env in ROW_ENVS,
         f"only a reward of --env {' and '.join(ROW_ENVS)} (--rm-type), and --use-opd with "

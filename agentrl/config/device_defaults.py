@@ -32,6 +32,10 @@ _OF_CUDA = (
     "use_precision_aware_optimizer",
 )
 _ENGINES_ON_CUDA = {"dtype": "bfloat16"}
+_SHARED_HOST = (
+    "--colocate on the CPU: learner and engines take turns as they do on GPUs, but no memory is "
+    "moved, for all of it is the host's"
+)
 _DEAR_DIGESTS = ("quantization", "modelopt_quant", "cpu_offload_gb")
 
 
@@ -99,7 +103,7 @@ def notes_on_device(config: RunConfig, device: Device) -> list[str]:
     """What runs on `device` but deserves a look."""
     if device == "cpu":
         unused = [f"--{name.replace('_', '-')}" for name in _OF_CUDA if config.megatron.get(name)]
-        return [
+        return ([_SHARED_HOST] if config.colocate else []) + [
             f"{name} changes nothing on the CPU: what the optimizer keeps is in float32 in host "
             "memory"
             for name in unused

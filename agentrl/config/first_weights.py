@@ -99,8 +99,8 @@ def _read_by_learner(config: RunConfig, content: _Content) -> dict[str, str]:
     named = {"--ref-load": config.ref_load}
     if config.use_opd:
         named["--opd-teacher-load"] = config.opd_teacher_load
-    if CONDITIONS["critic"].holds(config):
-        named["--critic-load"] = config.critic_load
+    if CONDITIONS["critic"].holds(config) and not config.is_continued:
+        named["--critic-load"] = config.critic_load  # a run that goes on has its critic
     if config.load != config.ref_load:
         named["--load"] = config.load
     return {f: place for f, place in named.items() if place and _content(Path(place)) == content}
@@ -183,7 +183,9 @@ def about_weights(config: RunConfig) -> Iterator[str]:
                 "name a Hugging Face model, a run or its checkpoints, or leave it out: the "
                 "reference then is --hf-checkpoint"
             )
-    others = {"--opd-teacher-load": config.opd_teacher_load, "--critic-load": config.critic_load}
+    others = {"--opd-teacher-load": config.opd_teacher_load}
+    if not config.is_continued:
+        others["--critic-load"] = config.critic_load
     for flag, place in others.items():
         if place is not None and _content(Path(place)) == "nothing":
             yield (

@@ -5,8 +5,9 @@ from collections.abc import Container, Iterator
 
 from agentrl.config.conditions import CONDITIONS
 from agentrl.config.run import RunConfig
+from agentrl.visible import shown_url
 
-__all__ = ["about_objective", "notes_on_objective"]
+__all__ = ["about_critic", "about_objective", "notes_on_objective"]
 
 
 def about_objective(config: RunConfig) -> Iterator[str]:
@@ -25,7 +26,8 @@ def about_objective(config: RunConfig) -> Iterator[str]:
         )
     yield from _about_overlong(config)
     yield from _about_teacher(config)
-    yield from _about_critic(config)
+    if config.has_critic:
+        yield from about_critic(config)
     if config.loss_type == "custom_loss" and config.custom_loss_function_path is None:
         yield (
             "--loss-type custom_loss and --custom-loss-function-path belong together; give both or "
@@ -67,7 +69,7 @@ def _about_served_teacher(config: RunConfig) -> Iterator[str]:
             "--rm-url http://127.0.0.1:13141"
         )
     elif not config.rm_url.startswith(("http://", "https://")):
-        yield f"--rm-url {config.rm_url}: an address is wanted, as in http://127.0.0.1:13141"
+        yield f"--rm-url {shown_url(config.rm_url)}: an address is wanted, as in http://127.0.0.1:13141"
     if config.scoring_temperature != 1:
         yield (
             f"--rollout-temperature {config.rollout_temperature:g} with --opd-type sglang: a served"
@@ -76,10 +78,9 @@ def _about_served_teacher(config: RunConfig) -> Iterator[str]:
         )
 
 
-def _about_critic(config: RunConfig) -> Iterator[str]:
-    """A critic learns returns, and has an end before the run has."""
-    if not config.has_critic:
-        return
+def about_critic(config: RunConfig) -> Iterator[str]:
+    """What contradicts itself in a run that has a critic: it learns returns, and has an end before
+    the run has."""
     alone, total = config.num_critic_only_steps, config.num_rollout
     if total is not None and alone > total:
         yield (
@@ -89,7 +90,7 @@ def _about_critic(config: RunConfig) -> Iterator[str]:
     if config.custom_advantage_function_path is not None:
         yield (
             f"--custom-advantage-function-path {config.custom_advantage_function_path} with "
-            "--advantage-estimator ppo: it gives advantages and no returns, which a critic learns "
+            f"--advantage-estimator {config.advantage_estimator}: it gives advantages and no returns, which a critic learns "
             "from; give one of the two"
         )
 

@@ -8,7 +8,15 @@ import msgspec
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 
-__all__ = ["about_rates", "decay_steps", "warmup_steps", "with_critics_rate", "with_end"]
+__all__ = [
+    "about_critics_rate",
+    "about_rates",
+    "decay_steps",
+    "policys_steps",
+    "warmup_steps",
+    "with_critics_rate",
+    "with_end",
+]
 
 
 def decay_steps(config: RunConfig, total_steps: int | None) -> int | None:
@@ -23,12 +31,25 @@ def warmup_steps(config: RunConfig, total_steps: int | None) -> float:
     return config.lr_warmup_fraction * (decay_steps(config, total_steps) or 0)
 
 
+def policys_steps(config: RunConfig, total_steps: int | None) -> int | None:
+    """Steps that the policy takes where so many are in the run."""
+    return None if total_steps is None else max(0, total_steps - _critics_alone(config))
+
+
+def _critics_alone(config: RunConfig) -> int:
+    """Steps of the critic before the policy's first one."""
+    return config.num_critic_only_steps * config.num_steps_per_rollout
+
+
 def with_critics_rate(config: RunConfig) -> RunConfig:
-    """`config`, whose learning rate is the critic's."""
+    """`config`, whose learning rate is the critic's. Its decay ends with the policy's, whose steps
+    --lr-decay-iters counts, and it has taken more steps by then."""
+    end = config.lr_decay_iters
     return msgspec.structs.replace(
         config,
         lr=config.lr if config.critic_lr is None else config.critic_lr,
         lr_warmup_iters=config.critic_lr_warmup_iters,
+        lr_decay_iters=None if end is None else end + _critics_alone(config),
     )
 
 
@@ -40,7 +61,8 @@ def with_end(config: RunConfig, tasks: object) -> RunConfig:
     if not isinstance(tasks, Sized):
         raise ConfigError(_no_end(config))
     iterations = max(1, len(tasks) * (config.num_epoch or 1) // config.rollout_batch_size)
-    return msgspec.structs.replace(config, lr_decay_iters=iterations * config.num_steps_per_rollout)
+    steps = policys_steps(config, iterations * config.num_steps_per_rollout) or 1
+    return msgspec.structs.replace(config, lr_decay_iters=steps)
 
 
 def about_rates(config: RunConfig) -> Iterator[str]:
@@ -58,16 +80,19 @@ def about_rates(config: RunConfig) -> Iterator[str]:
             f"{config.lr_warmup_iters} both say how long the warm-up is; give one"
         )
     if config.has_critic:
-        yield from _about_critics_rate(config)
+        yield from about_critics_rate(config)
     total = config.num_rollout and config.num_rollout * config.num_steps_per_rollout
+    total = policys_steps(config, total)
     end, warmup = decay_steps(config, total), warmup_steps(config, total)
+    if total == 0:
+        return  # the critic alone is trained
     if end is not None:
         yield from _about_end(config, end, warmup)
     elif _wants_end(config) and config.prompt_data is None:  # rows can be counted
         yield _no_end(config)
 
 
-def _about_critics_rate(config: RunConfig) -> Iterator[str]:
+def about_critics_rate(config: RunConfig) -> Iterator[str]:
     """What the critic shares with the policy is all but the rate itself and its warm-up."""
     rate, warmup = config.critic_lr, config.critic_lr_warmup_iters
     if rate is not None and config.min_lr > rate:
@@ -83,7 +108,7 @@ def _about_critics_rate(config: RunConfig) -> Iterator[str]:
             f"--critic-lr-warmup-iters {warmup} says another one; give one"
         )
     total = config.num_rollout and config.num_rollout * config.num_steps_per_rollout
-    end = decay_steps(config, total)
+    end = decay_steps(with_critics_rate(config), total)
     if config.lr_decay_style != "constant" and end is not None and warmup >= end:
         yield (
             f"--critic-lr-warmup-iters {warmup} leaves no steps to --lr-decay-style "

@@ -59,6 +59,12 @@ class RunConfig(TrackingFlags, frozen=True, kw_only=True, forbid_unknown_fields=
         return self.use_opd and self.opd_type == "sglang"
 
     @property
+    def pins_evaluations(self) -> bool:
+        """Whether evaluations beside training hold pushes back. Under --colocate engines have no
+        memory while the learner trains, so an evaluation ends before that."""
+        return self.colocate or self.eval_mode == "pinned"
+
+    @property
     def replays_engine_routes(self) -> bool:
         """Whether engines tell the experts of each token, and the learner sends it to them."""
         return not (self.is_supervised or self.eval_only) and self.use_rollout_routing_replay
@@ -133,7 +139,8 @@ class RunConfig(TrackingFlags, frozen=True, kw_only=True, forbid_unknown_fields=
         """Engines of the run."""
         if self.is_supervised:
             return 0
-        devices = self.rollout_num_gpus or self.rollout_num_gpus_per_engine
+        of_learner = self.num_learner_ranks if self.colocate else 0
+        devices = self.rollout_num_gpus or of_learner or self.rollout_num_gpus_per_engine
         return max(1, devices // self.rollout_num_gpus_per_engine)
 
     @property

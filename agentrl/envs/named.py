@@ -4,7 +4,8 @@ A tool is a function under `@tool` that needs no Env. A reward is a function of 
 text, the label and the row of its task: `def reward(text: str, label: str, task: dict) -> float`,
 or the same as `async def`. Slime's signatures are
 taken too (`slime_rewards.py`). Packages announce theirs under `agentrl.tools` and
-`agentrl.rewards`.
+`agentrl.rewards`. A reward that ships and asks a model (`Facts.wants`) is named by `--rm-type`
+alone.
 """
 
 import dataclasses
@@ -13,6 +14,7 @@ import importlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol, cast
 
+from agentrl.envs.rewards.base import facts_of
 from agentrl.envs.slime_rewards import OfSample, model_of
 from agentrl.errors import ConfigError
 from agentrl.shipped import REWARDS as SHIPPED
@@ -54,7 +56,13 @@ def load_tool(name: str) -> Tool[Any]:
 def load_reward(name: str) -> Reward:
     """The reward of a name, `pkg.module:function` (or dotted) or `path/to/file.py:function`; found
     once in a process. Raises ConfigError when there is none."""
-    return load(_REWARDS, name)
+    kind = _rewards()
+    if name in SHIPPED.places and name not in kind.builtin:
+        raise ConfigError(
+            f"--custom-rm-path {name}: this reward of agentrl asks a model; give it with "
+            f"--rm-type {name}"
+        )
+    return load(kind, name)
 
 
 @functools.cache
@@ -78,21 +86,31 @@ _TOOLS: Kind[Tool[Any]] = Kind(
         "fetch": "agentrl.tools.fetch:fetch",
     },
 )
-_FUNCTIONS: Kind[Reward] = hook(
-    "reward(text, label, task)",
-    [
-        Signature(("text", "label", "task")),
-        Signature(("args", "sample"), lambda function: OfSample(function)),
-    ],
-    may_await=True,
-    never=(Tool,),
-    group=REWARDS,
-    noun="reward",
-    synonyms=SHIPPED.theirs,
-    builtin={name: f"{place}:{name}" for name, place in SHIPPED.places.items()},
-    flag="--custom-rm-path",
-)
-#: A class that is a reward model is one too.
-_REWARDS: Kind[Reward] = dataclasses.replace(
-    _FUNCTIONS, take=lambda value: cast(Reward, model_of(value)) or _FUNCTIONS.take(value)
-)
+
+
+@functools.cache
+def _rewards() -> Kind[Reward]:
+    """Functions, and classes that are reward models. Of those that ship, what wants no more than a
+    text, a label and a row."""
+    plain = {
+        name: f"{place}:{name}"
+        for name, place in SHIPPED.places.items()
+        if not facts_of(load_shipped(name)).wants
+    }
+    functions: Kind[Reward] = hook(
+        "reward(text, label, task)",
+        [
+            Signature(("text", "label", "task")),
+            Signature(("args", "sample"), lambda function: OfSample(function)),
+        ],
+        may_await=True,
+        never=(Tool,),
+        group=REWARDS,
+        noun="reward",
+        synonyms=SHIPPED.theirs,
+        builtin=plain,
+        flag="--custom-rm-path",
+    )
+    return dataclasses.replace(
+        functions, take=lambda value: cast(Reward, model_of(value)) or functions.take(value)
+    )

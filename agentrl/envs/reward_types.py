@@ -16,13 +16,13 @@ import msgspec
 
 from agentrl.envs.answer import Answer
 from agentrl.envs.grading.boxed import boxed
-from agentrl.envs.named import load_shipped
+from agentrl.envs.named import Reward, load_reward, load_shipped
 from agentrl.envs.rewards.base import Facts, facts_of
 from agentrl.errors import ConfigError, EnvError
 from agentrl.nearest import near
 from agentrl.shipped import REWARDS
 
-__all__ = ["RewardType", "is_shipped", "reward_type", "type_of_row"]
+__all__ = ["RewardType", "reward_type", "scorers", "type_of_row"]
 
 _BOXED = "boxed_"
 
@@ -72,10 +72,16 @@ def reward_type(name: str) -> RewardType:
     return RewardType(name, function, facts_of(function), name != plain)
 
 
-def is_shipped(reward: object) -> bool:
-    """Whether the function is a reward of agentrl's own."""
-    name = getattr(reward, "__name__", "")
-    return name in REWARDS.places and load_shipped(name) is reward
+def scorers(reward: str | None, rm_type: str | None) -> tuple[Reward | None, RewardType]:
+    """(own, usual): the user's function that --custom-rm-path names, and what scores a row where
+    there is none. A name there of a reward that ships is as if --rm-type had it. Raises ConfigError
+    for what neither knows."""
+    usual = reward_type("exact" if rm_type is None else rm_type)
+    own = None if reward is None else load_reward(reward)
+    name = getattr(own, "__name__", "")
+    if name in REWARDS.places and load_shipped(name) is own:
+        return None, reward_type(name)
+    return own, usual
 
 
 def type_of_row(task: Mapping[str, Any]) -> RewardType | None:

@@ -12,11 +12,10 @@ from agentrl.envs.env import Env, ServiceSpec
 from agentrl.envs.grading.judging import spec_of
 from agentrl.envs.grading.labels import label_text
 from agentrl.envs.messages import AssistantTurn, Message, Step, ToolCall
-from agentrl.envs.named import Reward, load_reward
 from agentrl.envs.registry import register
 from agentrl.envs.reward_keys import chosen, parts, require_keys
 from agentrl.envs.reward_service import SERVICE, service_of
-from agentrl.envs.reward_types import RewardType, is_shipped, reward_type, type_of_row
+from agentrl.envs.reward_types import RewardType, scorers, type_of_row
 from agentrl.envs.row_tools import name_of, tools_of
 from agentrl.envs.rows.keys import find, holds, without_nulls
 from agentrl.envs.slime_rewards import OfModel, OfSample, listed
@@ -25,7 +24,6 @@ from agentrl.types import EpisodeSummary, StopReason
 
 __all__ = ["SingleTurnEnv"]
 
-_EXACT = reward_type("exact")
 _NO_LABEL = ", or score answers without labels by a function of yours (--custom-rm-path)"
 
 
@@ -38,7 +36,7 @@ class SingleTurnEnv(Env):
     `content`. `label_key` names the label (by default `label`); numbers are compared as JSON writes
     them. Either may lead into a value: `reward_model.ground_truth`. `rm_type` names a reward that
     ships (`reward_types.py`), and a row's metadata may name another one; `reward` names one of the
-    user's (`load_reward`), before both. It may do without labels, and is then given an empty one
+    user's (`scorers`), before both. It may do without labels, and is then given an empty one
     where a row has none, unless `label_key` says that each has one. A reward may be a dict:
     `reward_key` names what is trained of it, `eval_reward_key` what is the score of an evaluation;
     its numbers are counted as metrics `reward.KEY`; `group_rm` has the user's function see the
@@ -78,11 +76,8 @@ class SingleTurnEnv(Env):
         self._service = None if reward_service is None else service_of(reward_service)
         self._task: dict[str, Any] = {}
         self._turn: AssistantTurn | None = None
-        self._own: Reward | None = None if reward is None else load_reward(reward)
-        self._usual = _EXACT if rm_type is None else reward_type(rm_type)
+        self._own, self._usual = scorers(reward, rm_type)
         self._is_by_row = reward is None
-        if reward is not None and is_shipped(self._own):
-            self._own, self._usual = None, reward_type(reward)
         self._kind = self._usual
         # one that ships scores each answer by itself, and is spared the second look
         if type(self).score_group is SingleTurnEnv.score_group:

@@ -17,6 +17,7 @@ from agentrl.learner.asking import Asking, LearnerPeer
 from agentrl.learner.backend import TrainBackend
 from agentrl.learner.beginning import Checkpoints, agree, hf_directory, keeps_models
 from agentrl.learner.exchange import RowClient
+from agentrl.learner.handover import Handover
 from agentrl.learner.health import EngineDisagreesError, Health
 from agentrl.learner.iteration import train_lease
 from agentrl.learner.metrics import LogprobDiff, lease_metrics, train_metrics
@@ -64,19 +65,20 @@ def run_learner(
     *,
     clock: Clock,
     should_stop: Callable[[], bool] = lambda: False,
+    handover: Handover | None = None,
 ) -> LearnerOutcome:
     """Train until no lease is left or `should_stop` (read on the source rank) says so; a run that
     has checkpoints goes on after the newest.
 
     Run it on every rank, each with its own `peer`; `sink` is needed on the source only, and not by
-    a run without engines (`sft_loss`), whose versions are numbers alone. The caller closes all
-    three.
+    a run without engines (`sft_loss`), whose versions are numbers alone. `handover`: for a learner
+    that shares its devices with the engines, whose memory is released. The caller closes all.
 
     Raises HealthError for a run that cannot be sound, PushError, PeerLostError, FencedError, and
     ConfigError or DataError for a lease that cannot be trained.
     """
     asking = Asking(peer, backend, should_stop, clock)
-    return _Learner(algorithm, backend, peer, sink, clock, asking).run()
+    return _Learner(algorithm, backend, peer, sink, clock, asking, handover).run()
 
 
 @dataclass(eq=False)
@@ -89,6 +91,7 @@ class _Learner:
     _sink: WeightSink | None
     _clock: Clock
     _asking: Asking
+    _handover: Handover | None
 
     def __post_init__(self) -> None:
         self._cfg = self._algorithm.cfg
@@ -105,7 +108,7 @@ class _Learner:
         steps = self._begin().steps()
         step = next(steps)
         while not isinstance(step, End):
-            step = steps.send(self._carry_out(step))
+            step = steps.send(self._in_turn(step))
         logger.info("learner ends after iteration %d: %s", step.iteration, step.reason)
         directory = hf_directory(self._cfg, step.iteration)
         return LearnerOutcome(
@@ -123,6 +126,14 @@ class _Learner:
             first = schedule.newest
             logger.info("going on after iteration %d as version %d", first.iteration, first.version)
         return schedule
+
+    def _in_turn(self, step: Step) -> StepAnswer:
+        if self._handover is None:
+            return self._carry_out(step)
+        self._handover.before(step)
+        answer = self._carry_out(step)
+        self._handover.after(step)
+        return answer
 
     def _carry_out(self, step: Step) -> StepAnswer:
         """Collective; the answer is the same on every rank, costs and seconds aside."""
@@ -224,8 +235,9 @@ def _settings(cfg: RunConfig) -> LoopSettings:
         update_weights_interval=cfg.update_weights_interval,
         save_interval=cfg.save_interval,
         has_engines=bool(cfg.num_engines),
-        asks_before_push=cfg.eval_mode == "pinned",
+        asks_before_push=cfg.pins_evaluations,
         keeps_models=keeps_models(cfg),
+        shares_devices=cfg.colocate,
     )
 
 

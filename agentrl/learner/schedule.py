@@ -14,6 +14,14 @@ rests on this order:
     the buffer forgets what a checkpoint on disk covers; while the run goes on, what the one before
     covers, so that it can fall back to that one
 
+Where learner and engines share devices (`shares_devices`), the engines have no memory from a lease
+to its push. So a push is asked for before its lease is trained, checkpoints are written before it,
+and the run ends with a push:
+
+    WAITING(k) -> ASKING -> TRAINING(k) -> [SAVING -> RETIRING] -> PUBLISHING(v + 1) -> k + 1
+                               | it is the last
+                               +-> SAVING -> PUBLISHING(v + 1) -> RETIRING -> DONE
+
 Between its first publish and its end an engine that came late may ask for the weights again. A
 request to stop is honoured between iterations: the last weights are saved, not published.
 """
@@ -58,13 +66,15 @@ KEPT = 2
 
 class LoopSettings(msgspec.Struct, frozen=True, kw_only=True):
     """`has_engines`: somebody generates; else a version is a number alone. `asks_before_push`: a
-    push waits for the buffer's word. `keeps_models`: one is written beside every checkpoint."""
+    push waits for the buffer's word. `keeps_models`: one is written beside every checkpoint.
+    `shares_devices`: with the engines, which sleep while it trains; every iteration is pushed."""
 
     update_weights_interval: int
     save_interval: int
     has_engines: bool = True
     asks_before_push: bool = False
     keeps_models: bool = False
+    shares_devices: bool = False
 
 
 class Train(msgspec.Struct, frozen=True):
@@ -148,11 +158,16 @@ class Schedule:
                 case Republish():
                     yield from self._republish()
                 case Lease(header):
+                    if self._settings.shares_devices and not (yield from self._may_push()):
+                        answer = StopRequested()
+                        break
                     yield from self._iterate(header)
                     if header.last:
                         answer = NoMoreLeases(self._done, "the last lease is trained")
                         break
-                    if self._done % self._settings.save_interval == 0:
+                    if self._settings.shares_devices:
+                        yield from self._publish_next()
+                    elif self._is_to_save():
                         yield from self._checkpoint()
                 case _:
                     break
@@ -164,18 +179,25 @@ class Schedule:
         assert isinstance(report, Stepped)
         self._done = header.number
         yield Tell(report)
-        if self._done % self._settings.update_weights_interval == 0:
+        if self._settings.shares_devices:
+            if self._is_to_save() and not header.last:
+                yield from self._checkpoint()
+        elif self._done % self._settings.update_weights_interval == 0:
             yield from self._publish_in_turn()
 
     def _publish_in_turn(self) -> Generator[Step, StepAnswer, bool]:
         """As `_publish_next`, once nobody minds; False after a request to stop. What mends the run
         (its first push, and one for a late engine) waits for nothing."""
-        if self._settings.asks_before_push:
-            answer = yield AskPush(self.newest.version + 1)
-            if isinstance(answer, StopRequested):
-                return False
-        yield from self._publish_next()
-        return True
+        may_push = yield from self._may_push()
+        if may_push:
+            yield from self._publish_next()
+        return may_push
+
+    def _may_push(self) -> Generator[Step, StepAnswer, bool]:
+        if not self._settings.asks_before_push:
+            return True
+        answer = yield AskPush(self.newest.version + 1)
+        return not isinstance(answer, StopRequested)
 
     def _publish_next(self) -> _Steps:
         version = self.newest.version
@@ -201,6 +223,9 @@ class Schedule:
         self.newest = row
         yield Tell(Published(row, through=row.iteration, metrics=costs))
 
+    def _is_to_save(self) -> bool:
+        return self._done % self._settings.save_interval == 0
+
     def _checkpoint(self) -> _Steps:
         yield from self._save()
         if self._covered:
@@ -218,13 +243,17 @@ class Schedule:
         """Publish what is trained but unpublished, save, and let the buffer forget. After a request
         to stop the engines may be ending too, so nothing is published; and the run may go on one
         day, so it keeps a checkpoint to fall back to."""
-        if isinstance(end, NoMoreLeases) and self.newest.iteration < self._done:
+        shares_devices = self._settings.shares_devices
+        is_behind = self.newest.iteration < self._done
+        if isinstance(end, NoMoreLeases) and is_behind and not shares_devices:
             is_published = yield from self._publish_in_turn()
             end = end if is_published else StopRequested()
         is_over = isinstance(end, NoMoreLeases)
         if self._done:  # else nothing was learnt
             yield from self._save()
             yield SaveModel(self._done)
+            if is_over and shares_devices:
+                yield from self._republish()  # saving took the engines' memory
             through = self._done if is_over else self._covered
             if through:
                 yield Tell(Retire(through))

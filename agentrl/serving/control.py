@@ -16,6 +16,7 @@ from agentrl.clock import MonotonicClock
 from agentrl.errors import EngineError
 from agentrl.serving.key import authorization
 from agentrl.types import EngineAddress
+from agentrl.visible import shown_url
 
 __all__ = [
     "EngineChecksum",
@@ -90,6 +91,7 @@ class _HttpControl:
         self.name = name
         self._key = key
         self.url = url.rstrip("/")
+        self.shown = shown_url(self.url)
         self._timeout_s = timeout_s
         self._session: aiohttp.ClientSession
 
@@ -111,7 +113,7 @@ class _HttpControl:
         self, method: str, path: str, body: object = None, timeout_s: float | None = None
     ) -> bytes:
         """Body of the answer. Raises EngineError; EngineRefusedError for any status but 2xx."""
-        where = f"{self.name} {self.url}: {method} {path}"
+        where = f"{self.name} {self.shown}: {method} {path}"
         deadline_s = self._timeout_s if timeout_s is None else timeout_s
         try:
             with anyio.fail_after(deadline_s):
@@ -120,7 +122,8 @@ class _HttpControl:
         except TimeoutError as error:
             raise EngineError(f"{where} missed its deadline of {deadline_s:g} s") from error
         except (aiohttp.ClientError, OSError) as error:
-            raise EngineError(f"{where} failed: {error!r}") from error
+            said = repr(error).replace(self.url, self.shown)
+            raise EngineError(f"{where} failed: {said}") from error
         if not answer.ok:
             text = content[:500].decode(errors="replace")
             raise EngineRefusedError(f"{where} answered {answer.status}: {text}", answer.status)
@@ -150,7 +153,7 @@ class _HttpControl:
                     raise EngineError(f"{self.name} ended before it was ready") from error
                 if clock.now() >= end:
                     raise EngineError(
-                        f"{self.name} {self.url} was not ready within {deadline_s:g} s: {error}"
+                        f"{self.name} {self.shown} was not ready within {deadline_s:g} s: {error}"
                     ) from error
             else:
                 return
@@ -190,6 +193,15 @@ class EngineControl(_HttpControl):
     async def resume(self) -> None:
         """Continue after `pause`."""
         await self._post("/continue_generation", torch_empty_cache=False)
+
+    async def release_memory(self, tags: Sequence[str]) -> None:
+        """Give up the memory under these tags, of an engine that is paused and has it. Its content
+        is lost."""
+        await self._post("/release_memory_occupation", tags=list(tags))
+
+    async def take_memory(self, tags: Sequence[str]) -> None:
+        """Have the memory under these tags again, which were given up."""
+        await self._post("/resume_memory_occupation", tags=list(tags))
 
     async def begin_update(self) -> None:
         """Open the weight-update session. One left open by a sender that died is taken over."""
@@ -279,7 +291,7 @@ class EngineControl(_HttpControl):
             )
         except msgspec.DecodeError as error:
             raise EngineError(
-                f"{self.name} {self.url} does not tell its weights: {error}"
+                f"{self.name} {self.shown} does not tell its weights: {error}"
             ) from error
 
     async def abort(self, request: str) -> None:
@@ -344,4 +356,6 @@ class RouterControl(_HttpControl):
                     return
                 await anyio.sleep(_START_INTERVAL_S)
         change = "routed" if present else "unrouted"
-        raise EngineError(f"router {self.url}: {engine.name} was not {change} in {deadline_s:g} s")
+        raise EngineError(
+            f"router {self.shown}: {engine.name} was not {change} in {deadline_s:g} s"
+        )

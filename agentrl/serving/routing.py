@@ -3,6 +3,9 @@
     weights arrived everywhere -> engines that the router lacks are added
     an engine fell out         -> it is removed
 
+Engines that share devices with the learner have no cache yet when their weights arrive: they are
+added once they serve (`serve`).
+
 So an engine that came back, and a router that came back without engines, are served by the next
 push, and nobody else has to know which of them have which weights.
 """
@@ -36,21 +39,43 @@ class RoutedWeightSink:
         engines: Iterable[EngineAddress],
         open_sink: Callable[[Callable[[EngineAddress], None]], FleetWeightSink],
         key: str | None = None,
+        *,
+        shares_devices: bool = False,
     ) -> None:
         self._key = key
         self._router_url = router_url
         self._engines = {engine.name: engine for engine in engines}
         self._sink = open_sink(self._unroute)
+        self._shares_devices = shares_devices
+        self._reached: tuple[str, ...] = ()
 
     def publish(self, version: int, tensors: Iterable[tuple[str, Any]]) -> PushReport:
         """See `WeightSink`. A router that stays away is logged: the driver brings it back and asks
         for the weights again."""
         report = self._sink.publish(version, tensors)
+        self._reached = report.engines
+        if not self._shares_devices:
+            self._tell_router()
+        return report
+
+    def release(self) -> None:
+        """See `EngineMemory` of the learner."""
+        self._sink.release()
+
+    def take_weights(self) -> None:
+        """See `EngineMemory` of the learner."""
+        self._sink.take_weights()
+
+    def serve(self) -> None:
+        """See `EngineMemory` of the learner. Turns are sent from here on."""
+        self._sink.serve()
+        self._tell_router()
+
+    def _tell_router(self) -> None:
         try:
-            anyio.run(self._route, report.engines)
+            anyio.run(self._route, self._reached)
         except EngineError as error:
             logger.warning("the router could not be told of the engines: %s", error)
-        return report
 
     def inspect(self) -> None:
         """See `WeightSink`."""

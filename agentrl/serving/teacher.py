@@ -15,8 +15,9 @@ import aiohttp
 import anyio
 import msgspec
 
-from agentrl.errors import EngineError, TokenError
+from agentrl.errors import EngineError
 from agentrl.serving.persistence import NOBODY_THERE, FailedError, until_answered
+from agentrl.visible import shown_url
 
 __all__ = ["TeacherClient", "server_of"]
 
@@ -46,6 +47,7 @@ class TeacherClient:
 
     def __init__(self, rm_url: str, *, num_at_once: int, timeout_s: float) -> None:
         self._url = server_of(rm_url) + _GENERATE
+        self._shown = shown_url(self._url)
         self._timeout_s = timeout_s
         self._permits = anyio.Semaphore(num_at_once)
         self._session: aiohttp.ClientSession
@@ -65,8 +67,8 @@ class TeacherClient:
         """The log-probability of each token from place `first` on (at least 1), given those before
         it, at temperature 1.
 
-        Raises EngineError (retryable) when the teacher keeps failing, answers nonsense, or is not
-        there before the deadline, TokenError for tokens that it refuses.
+        Raises EngineError (retryable) when the teacher refuses the tokens, keeps failing, answers
+        nonsense, or is not there before the deadline: no Env is to blame for any of these.
         """
         body = msgspec.json.encode(
             {
@@ -79,27 +81,30 @@ class TeacherClient:
         )
         async with self._permits:
             return await until_answered(
-                partial(self._attempt, body, list(ids)[first:]),
+                partial(self._attempt, body, list(ids)[first:], len(ids)),
                 self._timeout_s,
-                f"the teacher {self._url} (--rm-url) missed its deadline of {self._timeout_s:g} s"
+                f"the teacher {self._shown} (--rm-url) missed its deadline of {self._timeout_s:g} s"
                 " (--turn-timeout-s)",
             )
 
-    async def _attempt(self, body: bytes, asked: list[int]) -> list[float]:
+    async def _attempt(self, body: bytes, asked: list[int], num_read: int) -> list[float]:
         headers = {"Content-Type": "application/json"}
         try:
             async with self._session.post(self._url, data=body, headers=headers) as answer:
                 status, content = answer.status, await answer.read()
         except (aiohttp.ClientError, OSError) as error:
+            # Who cannot be reached is away; who took the request and broke off may do so again.
+            absent = isinstance(error, aiohttp.ClientConnectorError)
+            said = repr(error).replace(self._url, self._shown)
             raise FailedError(
-                f"the teacher {self._url} (--rm-url) failed: {error!r}", is_absence=True
+                f"the teacher {self._shown} (--rm-url) failed: {said}", is_absence=absent
             ) from error
         if status == 200:
             return self._read(content, asked)
         said = content[:500].decode(errors="replace")
-        reason = f"the teacher {self._url} (--rm-url) answered {status}: {said}"
+        reason = f"the teacher {self._shown} (--rm-url) answered {status}: {said}"
         if 400 <= status < 500 and status not in (408, 429):
-            raise TokenError(reason)
+            raise EngineError(f"{reason} (of {num_read} tokens)")
         raise FailedError(reason, is_absence=status in NOBODY_THERE)
 
     def _read(self, content: bytes, asked: list[int]) -> list[float]:
@@ -107,13 +112,13 @@ class TeacherClient:
             entries = msgspec.json.decode(content, type=_Reply).meta_info.input_token_logprobs
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
             raise EngineError(
-                f"the reply of the teacher {self._url} (--rm-url) cannot be read: {error}"
+                f"the reply of the teacher {self._shown} (--rm-url) cannot be read: {error}"
             ) from error
         entries = entries[-len(asked) :]
         told = [entry[0] for entry in entries if entry[0] is not None and math.isfinite(entry[0])]
         if [entry[1] for entry in entries] != asked or len(told) != len(asked):
             raise EngineError(
-                f"the teacher {self._url} (--rm-url) told {len(told)} log-probabilities that do "
+                f"the teacher {self._shown} (--rm-url) told {len(told)} log-probabilities that do "
                 f"not match the {len(asked)} tokens it was asked about"
             )
         return told

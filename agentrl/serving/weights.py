@@ -11,6 +11,14 @@ A member that is lost is reported (`on_lost`); its fleet's collective is rebuilt
 buckets again, while the other fleets wait. It takes part again in the first publish that finds it
 ready. A fleet's collective has the same name in every life of the learner. Calls come from one
 thread; HTTP runs in an event loop of the sink's own thread.
+
+Where engines share devices with the learner, a push is a part of a longer turn:
+
+    release: pause all -> give up cache and weights      the learner trains
+    take_weights: room for weights                       publish (nothing continues)
+    serve: a cache again -> continue all                 the learner sleeps
+
+An engine that is lost there ends the turn with a PushError: nobody knows which memory it has.
 """
 
 import itertools
@@ -48,6 +56,10 @@ class _Pass(NamedTuple):
     fingerprint: Sent
 
 
+#: What an engine gives up, by SGLang's names, and takes again before a push and after it.
+_WEIGHTS, _REST = ("weights",), ("kv_cache", "cuda_graph")
+
+
 class NoEngineError(PushError):
     """Every engine was lost on the way."""
 
@@ -72,6 +84,7 @@ class FleetWeightSink:
     tells_digests     engines are asked for a digest of their weights around each push
     on_lost           told of each engine that fell out of a push, in the calling thread
     key               what engines want to be shown
+    shares_devices    with the learner: turns are as above. `keeps_memory`: engines only pause
     """
 
     def __init__(
@@ -91,7 +104,11 @@ class FleetWeightSink:
         connect_s: float = 60.0,
         key: str | None = None,
         clock: Clock | None = None,
+        shares_devices: bool = False,
+        keeps_memory: bool = False,
     ) -> None:
+        self._shares_devices, self._keeps_memory = shares_devices, keeps_memory
+        self._has_weights = True
         self._bucket_bytes = bucket_bytes
         self._timeout_s = timeout_s
         self._connect_s = min(connect_s, timeout_s)
@@ -146,7 +163,29 @@ class FleetWeightSink:
 
     def inspect(self) -> None:
         """Raise HealthError that names an engine whose weights are not those of its last push."""
-        self._seals.check(self._held())
+        if self._has_weights:
+            self._seals.check(self._held())
+
+    def release(self) -> None:
+        """Hold all turns, and have every engine give up its cache and its weights."""
+        self.inspect()
+        self._each(self._fleets, EngineControl.pause)
+        self._has_weights = self._keeps_memory
+        if not self._keeps_memory:
+            self._each(self._fleets, lambda member: member.release_memory((*_REST, *_WEIGHTS)))
+            for member in self._members():
+                self._seals.forget(member.name)
+
+    def take_weights(self) -> None:
+        """Have every engine take room for its weights, for the push that comes next."""
+        if not self._keeps_memory:
+            self._each(self._fleets, lambda member: member.take_memory(_WEIGHTS))
+
+    def serve(self) -> None:
+        """Have every engine take a cache, and go on with the turns that were held."""
+        if not self._keeps_memory:
+            self._each(self._fleets, lambda member: member.take_memory(_REST))
+        self._each(self._fleets, EngineControl.resume)
 
     def verify(self, tensors: NamedTensors) -> None:
         """Check, tensor by tensor, that every engine holds exactly `tensors`.
@@ -196,11 +235,13 @@ class FleetWeightSink:
         self._each(fleets, EngineControl.begin_update)
         sent = self._deliver(fleets, itertools.chain([head], first_pass), buckets, version)
         self._each(fleets, EngineControl.end_update)
-        self._each(fleets, EngineControl.resume)
+        if not self._shares_devices:
+            self._each(fleets, EngineControl.resume)
         names = tuple(member.name for fleet in fleets for member in fleet.members)
         if not names:
             raise NoEngineError(f"version {version} reached no engine: all of them are lost")
         now = self._clock.now()
+        self._has_weights = True
         self._seals.renew(version, sent.fingerprint, self._held())
         return PushReport(version, now - paused, now - started, sent.num_bytes, names)
 
@@ -311,6 +352,11 @@ class FleetWeightSink:
                 self._lost.append(member)
 
     def _lose(self, member: EngineControl, reason: Exception) -> None:
+        if self._shares_devices:
+            raise PushError(
+                f"{member.name} was lost in a turn on devices that it shares with the learner: "
+                f"{reason}; engines and learner are started again"
+            ) from reason
         self._lost.append(member)
         self._seals.forget(member.name)
         logger.error("%s fell out of a weight push: %s", member.name, reason)

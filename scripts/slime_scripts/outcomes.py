@@ -140,14 +140,18 @@ def section() -> Iterator[str]:
     yield ""
     yield "| script | flags | work | already so | refused | then |"
     yield "| --- | --- | --- | --- | --- | --- |"
-    for one in firsts:
-        counts = Counter(flag.answer for flag in one.flags)
-        yield (
-            f"| {_linked(one.recorded)} | {len(one.flags)} | {counts['works']} "
-            f"| {counts['already so']} | {_reasons(one)} | {_end(one)} |"
-        )
+    yield from map(line, firsts)
     yield ""
     yield "\\* Its author's copy is broken: " + "; ".join(sorted(_notes())) + "."
+
+
+def line(one: Outcome) -> str:
+    """The line of the table that tells of it."""
+    counts = Counter(flag.answer for flag in one.flags)
+    return (
+        f"| {_linked(one.recorded)} | {len(one.flags)} | {counts['works']} "
+        f"| {counts['already so']} | {_reasons(one)} | {_end(one)} |"
+    )
 
 
 def _cycles(one: Outcome) -> str:

@@ -1,4 +1,5 @@
-"""Invariant I7 on the real stack: without a buffer ahead, `train_async.py` is `train.py`.
+"""Invariant I7 on the real stack: without a buffer ahead, `train_async.py` is `train.py`; and
+`train.py` is what it is when learner and engines take turns on their devices (`--colocate`).
 
 One engine with one running request, so that every turn is decoded alone; the likeliest token, one
 episode of each question, rewards as they are.
@@ -6,6 +7,7 @@ episode of each question, rewards as they are.
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from safetensors.torch import load
 
 import agentrl.envs.search_r1
 from agentrl.buffer.audit import audit
@@ -27,6 +30,11 @@ SHIPPED = Path(agentrl.envs.search_r1.__file__).parent / "model" / "model.safete
 ITERATIONS, GROUPS = 5, 8
 #: Largest difference of a loss that the rounding of two processes may make.
 TOLERANCE = 1e-4
+#: What is done in an iteration where learner and engines share devices, in order.
+ROUND = (
+    "engines_release", "learner_wakes", "learner_lays_down", "engines_take_weights",
+    "learner_sleeps", "engines_serve",
+)  # fmt: skip
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
 
@@ -56,11 +64,12 @@ class Played:
         }
 
 
-def play(folder: Path, program: str, *flags: str) -> Played:
+def play(folder: Path, program: str, *flags: str, iterations: int = ITERATIONS) -> Played:
+    folder.mkdir(exist_ok=True)
     (folder / "one.jsonl").write_bytes(msgspec.json.encode(eval_tasks("heldout")[0].row))
     command = [
         sys.executable, str(ROOT / program), "--preset", "search-r1-local",
-        "--num-rollout", str(ITERATIONS), "--rollout-batch-size", str(GROUPS),
+        "--num-rollout", str(iterations), "--rollout-batch-size", str(GROUPS),
         "--n-samples-per-prompt", "1", "--rollout-temperature", "0",
         "--disable-rewards-normalization", "--sglang-server-concurrency", "1",
         "--skip-eval-before-train", "--eval-prompt-data", "one", "one.jsonl",
@@ -93,3 +102,26 @@ def test_train_async_with_nothing_ahead_samples_and_learns_what_train_does(tmp_p
         assert mine["train/loss"] == pytest.approx(theirs["train/loss"], abs=TOLERANCE)
         assert mine["train/age_max_trained"] == 0
     assert any(abs(step["train/loss"]) > TOLERANCE for step in other.steps)
+
+
+def test_learner_and_engines_in_turn_sample_and_learn_what_they_do_apart(tmp_path: Path) -> None:
+    apart = play(tmp_path / "apart", "train.py", iterations=2)
+    # With a checkpoint between: it is written before the push, while the learner has its memory.
+    flags = ["--colocate", "--save-interval", "1"]
+    in_turn = play(tmp_path / "in_turn", "train.py", *flags, iterations=2)
+    assert in_turn.report.problems == ()
+    assert in_turn.report.fates == apart.report.fates == {Fate.TRAINED: 2 * GROUPS}
+    assert in_turn.tasks == apart.tasks
+    assert in_turn.rewards == apart.rewards
+    for name in ("tokens", "kinds", "versions", "turns"):
+        for key, columns in apart.columns.items():
+            assert in_turn.columns[key][name] == columns[name], (key, name)
+    for mine, theirs in zip(in_turn.steps, apart.steps, strict=True):
+        assert mine["train/loss"] == pytest.approx(theirs["train/loss"], abs=TOLERANCE)
+    weights, others = load(in_turn.weights), load(apart.weights)
+    assert weights.keys() == others.keys()
+    for name, weight in weights.items():
+        assert (weight - others[name]).abs().max() <= TOLERANCE, name
+    log = (tmp_path / "in_turn" / "train.py" / "logs" / "learner-0.log").read_text()
+    moves = re.findall(r"handover: (\w+) took", log)
+    assert moves == [*ROUND[2:], *ROUND, *ROUND], "the first push, and two iterations"

@@ -61,7 +61,12 @@ class ToyBackend:
         self.num_passes += 1
         if model == "critic":
             return [self.values.detach()[batch.tokens_T] for batch in micro_batches]
-        table = {"reference": self._initial, "policy": self.table.detach()}[model]
+        tables = {
+            "reference": self._initial,
+            "teacher": self._initial.T,
+            "policy": self.table.detach(),
+        }
+        table = tables[model]
         return [self._scores(table, batch)[0] for batch in micro_batches]
 
     def step(

@@ -223,6 +223,26 @@ def test_a_run_may_gain_and_lose_its_critic(
     follow_script(opened(models=()), [("load", str(tmp_path / "with")), ("step", "1")])
 
 
+def test_a_run_that_goes_on_does_not_read_what_its_critic_began_with(
+    opened: Open, tmp_path: Path
+) -> None:
+    own = {"run_id": "r", "resume": str(tmp_path / "r"), "run_dir": str(tmp_path)}
+    kept(opened(run_id="r"), tmp_path / "r" / "recovery", "r")
+    opened(critic_load=str(tmp_path / "gone"), **own)
+
+
+def test_the_last_rate_is_that_of_the_policys_last_step_which_begins_late(
+    opened: Open, pg_loss: LossFn, packed: Any
+) -> None:
+    """Of three iterations of two steps the critic has the first one for itself."""
+    flags: dict[str, Any] = {"lr_decay_style": "linear", "critic_lr_warmup_iters": 0}
+    backend = opened(num_steps_per_rollout=2, num_critic_only_steps=1, min_lr=1e-4, **flags)
+    batches = [packed([9], 1)]
+    rates = [backend.step("policy", batches, pg_loss).lr for _ in range(4)]
+    assert rates[2] > 1.1e-4
+    assert rates[3] == pytest.approx(1e-4)
+
+
 def test_a_critic_of_another_model_is_refused(opened: Open, hf_model: Any) -> None:
     with pytest.raises(ConfigError, match=r"does not fit its config\.json"):
         opened(critic_load=str(hf_model("qwen2").directory))

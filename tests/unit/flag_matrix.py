@@ -173,6 +173,8 @@ _X = "TMP/checkpoints"
 _ROWS = "--env single-turn --prompt-data ROWS"
 #: Flags whose meaning hangs on each other.
 TOGETHER = (
+    "--colocate --no-offload-train --no-offload-rollout",
+    "--colocate --async-buffer-size 0",
     "--use-kl-loss --kl-loss-coef 0.1",
     "--use-kl-loss --kl-loss-type k2",
     "--no-use-tis --tis-clip 5",

@@ -142,15 +142,16 @@ def _of_demonstrations(settings: WorkerSettings) -> dict[str, Any]:
 
 
 def _trained(config: RunConfig, seed: int) -> str:
-    """The weights after two steps on one lease, and what was measured."""
+    """The weights after two steps on one lease, what was measured, and what is remembered."""
     config = msgspec.structs.replace(config, num_steps_per_rollout=2, max_tokens_per_gpu=160)
     batch, backend = Batch(seed), TableBackend(seed)
-    parts: Any = (batch.header, load_algorithm(config), backend, lineage(), batch.fetch)
+    algorithm = load_algorithm(config)
+    parts: Any = (batch.header, algorithm, backend, lineage(), batch.fetch)
     result = train_lease(*parts)
     every = torch.cat([backend.table.detach().flatten(), backend.values.detach()])
     weights = array("f", every.tolist())
     sums = [sorted(step.metrics.items()) for steps in result.steps.values() for step in steps]
-    return hashlib.sha256(weights).hexdigest() + str(sums)
+    return hashlib.sha256(weights).hexdigest() + str(sums) + repr(algorithm.state())
 
 
 def read(config: RunConfig, port: int) -> set[str]:

@@ -9,7 +9,10 @@ from aiohttp import web
 
 from agentrl.tokens import Vocab
 
-__all__ = ["TeacherServer", "logprob_of"]
+__all__ = ["BREAKS", "TeacherServer", "logprob_of"]
+
+#: In place of a status: the connection is closed without an answer.
+BREAKS = 0
 
 
 def logprob_of(ids: Sequence[int], place: int) -> float:
@@ -18,7 +21,8 @@ def logprob_of(ids: Sequence[int], place: int) -> float:
 
 
 class TeacherServer:
-    """`broken`: the answers that it gives first: a status, or a reply that does not add up."""
+    """`broken`: the answers that it gives first: a status, `BREAKS`, or a reply that does not add
+    up."""
 
     def __init__(self, *broken: int | dict[str, Any], vocab: Vocab | None = None) -> None:
         self.asked: list[dict[str, Any]] = []
@@ -31,8 +35,11 @@ class TeacherServer:
         self.asked.append(body)
         if self._broken:
             answer = self._broken.pop(0)
+            if answer == BREAKS:
+                assert request.transport is not None
+                request.transport.close()
             if isinstance(answer, int):
-                return web.Response(status=answer, text="not now")
+                return web.Response(status=answer or 500, text="not now")
             return web.json_response(answer)
         ids, start = body["input_ids"], body["logprob_start_len"]
         told: list[Any] = [[None, ids[start], None]]

@@ -151,3 +151,33 @@ def test_a_loss_that_a_subclass_wrote_computes_every_episode_unless_it_says_othe
         algorithm = cls(RunConfig(), None)
         assert [credit.skip for credit in algorithm.credit(group)] == [skips]
         assert algorithm.teaches(0.0) is not skips
+
+
+VALUED = """
+import msgspec
+
+from agentrl.algorithms.ppo import Ppo
+
+
+class Valued(Ppo):
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"num_critic_only_steps": 9, "num_rollout": 8}, "9 is more than the --num-rollout 8"),
+        ({"custom_advantage_function_path": "FILE:given"}, "it gives advantages and no returns"),
+        ({"min_lr": 1e-7, "critic_lr": 1e-8}, "--min-lr 1e-07 is above --critic-lr 1e-08"),
+    ],
+)
+def test_a_critic_of_the_users_is_held_to_the_same_rules(
+    flags: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "valued.py"
+    path.write_text(VALUED + "\n\ndef given(rows, total):\n    return [r.tokens_L for r in rows]\n")
+    flags = {k: v.replace("FILE", str(path)) if isinstance(v, str) else v for k, v in flags.items()}
+    with pytest.raises(ConfigError, match=said):
+        check_algorithm(RunConfig(advantage_estimator=f"{path}:Valued", **flags))
+    check_algorithm(RunConfig(advantage_estimator=f"{path}:Valued"))

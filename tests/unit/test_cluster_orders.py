@@ -3,7 +3,10 @@
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
+
 import agentrl.envs.search_r1
+from agentrl.cluster.host import ProcessOrder
 from agentrl.cluster.layout import RunDir
 from agentrl.cluster.orders import plan_processes
 from agentrl.cluster.placement import Cluster
@@ -30,13 +33,17 @@ class OneNode:
         return self._port
 
 
-def environments(folder: Path, device: Any) -> dict[str, dict[str, str]]:
-    config = RunConfig(hf_checkpoint=str(MODEL), run_dir=str(folder), device=device)
+def planned(folder: Path, device: Any, **flags: Any) -> dict[str, ProcessOrder]:
+    config = RunConfig(hf_checkpoint=str(MODEL), run_dir=str(folder), device=device, **flags)
     services = {"search": ServiceSpec("search", ["true"], "/")}
     with RunDir(config) as run:
         cluster = cast(Cluster, OneNode())
         _, orders = plan_processes(config, run, cluster, services, device)
-    return {order.name: order.env for order in orders}
+    return {order.name: order for order in orders}
+
+
+def environments(folder: Path, device: Any) -> dict[str, dict[str, str]]:
+    return {name: order.env for name, order in planned(folder, device).items()}
 
 
 def test_no_process_of_a_run_on_the_cpu_sees_a_gpu(tmp_path: Path) -> None:
@@ -48,3 +55,17 @@ def test_no_process_of_a_run_on_the_cpu_sees_a_gpu(tmp_path: Path) -> None:
 def test_on_cuda_the_devices_are_those_that_ray_gave(tmp_path: Path) -> None:
     for env in environments(tmp_path, "cuda").values():
         assert "CUDA_VISIBLE_DEVICES" not in env
+
+
+@pytest.mark.parametrize(
+    ("device", "offloads", "saves"),
+    [("cuda", True, True), ("cuda", False, False), ("cpu", True, False)],
+)
+def test_engines_that_release_memory_are_started_so_that_they_can(
+    device: str, offloads: bool, saves: bool, tmp_path: Path
+) -> None:
+    flags = {"colocate": True, "offload_rollout": offloads, "actor_num_gpus_per_node": 2}
+    orders = planned(tmp_path, device, **flags)
+    engines = [order for order in orders.values() if order.kind == "engine"]
+    assert [order.name for order in engines] == ["engine-0", "engine-1"]
+    assert ["--enable-memory-saver" in order.argv for order in engines] == [saves] * 2

@@ -152,3 +152,32 @@ def test_engines_are_stopped_last_although_each_has_a_slot_of_its_own(
     engines = {"engine-0", "engine-1"}
     others = {name for slot in slots for name in slot.processes} - engines - {"learner-0"}
     assert ray.stages == [{"learner-0"}, others, engines]
+
+
+def test_engines_share_the_devices_of_the_learner() -> None:
+    config = RunConfig(
+        colocate=True, actor_num_gpus_per_node=8, rollout_num_gpus_per_engine=2, num_agent_workers=1
+    )
+    host, *shared = plan_slots(config, 8, ["search"])
+    assert host == Slot("host", 0, ("buffer", "router", "worker-0", "search"))
+    assert shared == [
+        Slot(f"engine-{i}", 2, (f"engine-{i}", f"learner-{2 * i}", f"learner-{2 * i + 1}"))
+        for i in range(4)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "devices", "slots"),
+    [
+        (2, 1, [("engine-0", 1, 2), ("learner-1", 1, 1)]),
+        (1, 2, [("engine-0", 1, 2), ("engine-1", 1, 1)]),
+    ],
+)
+def test_what_one_party_has_more_of_stands_alone(
+    ranks: int, devices: int, slots: list[tuple[str, int, int]]
+) -> None:
+    config = RunConfig(colocate=True, actor_num_gpus_per_node=ranks, rollout_num_gpus=devices)
+    planned = plan_slots(config, 2, [])[1:]
+    assert [(slot.name, slot.num_gpus, len(slot.processes)) for slot in planned] == slots
+    with pytest.raises(EnvironmentSetupError, match=r"2 GPUs are needed .* on the same devices"):
+        plan_slots(config, 1, [])

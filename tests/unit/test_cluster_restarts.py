@@ -1,9 +1,11 @@
 """Which process is meant: one that is gone and its successor bear the same name."""
 
 import signal
+from collections.abc import Sequence
 from typing import Any, cast
 
 import anyio
+import msgspec
 import pytest
 
 from agentrl.cluster.events import RunState
@@ -15,6 +17,7 @@ from agentrl.cluster.restarts import Processes
 from agentrl.cluster.spec import ModelFacts, RunSpec
 from agentrl.cluster.supervision import Consequence
 from agentrl.config.run import RunConfig
+from agentrl.types import EngineAddress
 from agentrl.wire.messages import Message, PeerLost
 from agentrl.wire.peer import BufferPeer
 
@@ -69,16 +72,19 @@ class Told:
         return len(self.messages)
 
 
-def processes(*names: str) -> tuple[Processes, PaperCluster, Told]:
+def processes(
+    *names: str, spec: RunSpec = SPEC, engines: Sequence[str] = ()
+) -> tuple[Processes, PaperCluster, Told]:
     cluster, peer = PaperCluster(), Told()
     orders = [
         ProcessOrder("worker-0", ("w",), "worker", {"A": "1"}),
         ProcessOrder("buffer", ("b",), "buffer"),
     ]
     orders += [ProcessOrder(name, ("l",), "learner") for name in names]
+    orders += [ProcessOrder(name, ("e",), "engine") for name in engines]
     state = RunState()
     requests = Requests(cast(BufferPeer, peer), state)
-    made = Processes(cast(Cluster, cluster), SPEC, orders, requests, state)
+    made = Processes(cast(Cluster, cluster), spec, orders, requests, state)
     return made, cluster, peer
 
 
@@ -164,4 +170,35 @@ def test_the_news_of_an_end_that_was_dealt_with_starts_nothing() -> None:
 
     anyio.run(run)
     assert len(cluster.started) == 2
+    assert peer.messages == []
+
+
+@pytest.mark.parametrize(
+    ("name", "consequence"),
+    [
+        ("engine-1", Consequence.RESTART_ENGINE),
+        ("learner-0", Consequence.RESTART_LEARNER),
+    ],
+)
+def test_who_shares_devices_is_started_again_together(name: str, consequence: Consequence) -> None:
+    engines = ["engine-0", "engine-1"]
+    spec = msgspec.structs.replace(
+        SPEC,
+        config=RunConfig(colocate=True),
+        router_url="http://127.0.0.1:9",  # nobody is there: it is warned of
+        engines=[EngineAddress(engine, f"http://127.0.0.1/{engine}") for engine in engines],
+        engine_key_file=None,
+    )
+    made, cluster, peer = processes("learner-0", "learner-1", spec=spec, engines=engines)
+    both = [*engines, "learner-0", "learner-1"]
+
+    async def run() -> None:
+        for each in both:
+            await made.start(each)
+        notice = ExitNotice(name, cluster.running.pop(name), -9, False, consequence.name)
+        await made.restart(notice, consequence)
+        await made.restart(notice, consequence)  # told twice
+
+    anyio.run(run)
+    assert [order.name for order in cluster.started] == both * 2
     assert peer.messages == []

@@ -163,8 +163,8 @@ def test_no_row_hides_a_flag_of_agentrl() -> None:
 
 
 def test_what_waits_for_the_same_thing_is_told_in_one_line() -> None:
-    (line,) = refusal(["--colocate", "--offload"]).splitlines()
-    assert line.startswith("--colocate, --offload: these wait for ")
+    (line,) = refusal(["--sglang-enable-dp-attention", "--sglang-enable-dp-lm-head"]).splitlines()
+    assert line.startswith("--sglang-enable-dp-attention, --sglang-enable-dp-lm-head: these wait ")
 
 
 @pytest.mark.parametrize(
@@ -320,21 +320,27 @@ def known_keys(family: Family) -> set[str]:
 
 def test_a_false_that_is_always_true_here_is_told(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
-    file.write_text("colocate = false\nbalance_data = false\nno_save_optim = true\n")
+    file.write_text("release_train = false\nbalance_data = false\nno_save_optim = true\n")
     given = read_file(file)
     assert given.notes == [
         "balance_data = false is as without it: rows are always balanced over ranks by length"
     ]
     assert [line.split(": ")[1] for line in given.refused] == ["no_save_optim"]
-    resolved = parsed(["--no-colocate"])
-    assert "--no-colocate: already so: it is off" in resolved.notes
+    resolved = parsed(["--no-release-train"])
+    assert "--no-release-train: already so: it is off" in resolved.notes
 
 
 def test_a_file_is_told_all_that_is_refused_at_once(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
-    file.write_text("colocate: true\nmax_turns: 0\nmax_lag: 3\nsglang:\n  tpsize: 2\n")
-    words = refusal(["--config", str(file), "--offload"])
-    for said in ("colocate: this waits", "max_lag: agentrl", "--max-turns", "tpsize", "--offload"):
+    file.write_text("release_train: true\nmax_turns: 0\nmax_lag: 3\nsglang:\n  tpsize: 2\n")
+    words = refusal(["--config", str(file), "--async-save"])
+    for said in (
+        "release_train: this waits",
+        "max_lag: agentrl",
+        "--max-turns",
+        "tpsize",
+        "--async-save",
+    ):
         assert said in words
 
 

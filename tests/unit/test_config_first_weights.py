@@ -7,12 +7,15 @@ import shutil
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from agentrl.cli.train import main
 from agentrl.cluster.layout import RunDir, with_run
+from agentrl.config.first_weights import about_weights, models_of
 from agentrl.config.presets import DEFAULT, PRESETS
 from agentrl.config.resolve import Resolved, parse
+from agentrl.config.run import RunConfig
 from agentrl.config.toml import write_config
 from agentrl.errors import ConfigError
 from agentrl.learner.checkpointing import CheckpointWriter
@@ -329,3 +332,17 @@ def test_a_folder_that_is_only_saved_to_is_no_reason_to_go_on(here: Path) -> Non
     found = resolved("--save", "x")
     assert (found.config.is_continued, found.config.load) == (False, None)
     assert f"--save {here}/x holds checkpoints of the run first" in "\n".join(found.notes)
+
+
+def test_a_run_that_goes_on_reads_no_critic_load(tmp_path: Path) -> None:
+    gone = RunConfig(advantage_estimator="ppo", critic_load=str(tmp_path / "gone"))
+    assert any("--critic-load" in line for line in about_weights(gone))
+    there = tmp_path / "model"
+    there.mkdir()
+    (there / "config.json").write_text("{}")
+    named = msgspec.structs.replace(gone, critic_load=str(there))
+    assert models_of(named) == {"--critic-load": str(there)}
+    for config in (gone, named):
+        goes_on = msgspec.structs.replace(config, resume=str(tmp_path))
+        assert list(about_weights(goes_on)) == []
+        assert models_of(goes_on) == {}

@@ -173,7 +173,9 @@ def test_a_name_of_megatron_that_is_not_supported_is_no_misspelling_of_another()
 
 
 def test_all_that_is_refused_on_a_command_line_is_told_at_once() -> None:
-    argv = "--colocate --epsclip 0.1 --max-turns 0 --eps-clip nonsense --tis-clip 5 --no-use-tis"
+    argv = (
+        "--release-train --epsclip 0.1 --max-turns 0 --eps-clip nonsense --tis-clip 5 --no-use-tis"
+    )
     argv += " --rollout-top-p 0.9 --sglang-host here --sglang-port 3 --router-port 3"
     argv += " --use-opd --hidden-dropout 0.1"
     with pytest.raises(ConfigError) as caught:
@@ -187,10 +189,10 @@ def test_all_that_is_refused_on_a_command_line_is_told_at_once() -> None:
         "--sglang-host",
         "--sglang-port",
         "--router-port",
-        "--colocate",
-        "--use-opd",
+        "--release-train",
         "--tis-clip",
         "--rollout-top-p 0.9 and --rollout-top-k -1",
+        "--use-opd needs a teacher",
         "--hidden-dropout cannot be 0.1",
     ]
 
@@ -204,8 +206,8 @@ def switches() -> list[str]:
 
 def test_no_flag_takes_the_one_behind_it_for_its_value() -> None:
     for name in (*known_flags(), *answers.rows()):
-        refused = "\n".join(read_flags([name, "--colocate"]).refused)
-        assert "--colocate" in refused or name == "--colocate", name
+        refused = "\n".join(read_flags([name, "--release-train"]).refused)
+        assert "--release-train" in refused or name == "--release-train", name
 
 
 def test_a_flag_that_lacks_its_value_is_refused_by_its_name() -> None:

@@ -81,3 +81,8 @@ def test_the_command_line_refuses_it_and_what_no_course_reads() -> None:
         parse(["--lr-decay-iters", "3"], "train_async")
     with pytest.raises(ConfigError, match="--lr-warmup-init: there is no warm-up"):
         parse(["--lr-warmup-init", "1e-8", "--lr-warmup-iters", "0"], "train_async")
+
+
+def test_a_run_of_the_critic_alone_needs_no_steps_of_the_policy() -> None:
+    flags: dict[str, Any] = {**COSINE, "num_rollout": 4, "num_critic_only_steps": 4}
+    assert list(about_rates(RunConfig(advantage_estimator="ppo", **flags))) == []

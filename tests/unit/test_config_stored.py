@@ -69,7 +69,9 @@ def flag(name: str) -> str:
 @pytest.mark.parametrize("name", sorted(OTHER.keys() - OF_ROWS))
 def test_what_stored_rows_rest_on_is_refused(killed: Path, name: str) -> None:
     before = (killed / "ledger.db").read_bytes()
-    with pytest.raises(ConfigError, match=rf"^{flag(name)} .*, but .* was begun with(out it)? "):
+    with pytest.raises(
+        ConfigError, match=rf"(?m)^{flag(name)} .*, but .* was begun with(out it)? "
+    ):
         parse(["--resume", str(killed), flag(name), *OTHER[name]], "train_async")
     assert (killed / "ledger.db").read_bytes() == before
 

@@ -18,7 +18,7 @@ WRONG = {
     "--sglang-tp-size a": "--sglang-tp-size cannot be 'a'",
     "--router-policy nope": "--router-policy cannot be 'nope'; choose from ",
     "--num-rollout 0": "--num-rollout 0: slime scores the model then",
-    "--colocate": "--colocate: this waits for ",
+    "--release-train": "--release-train: this waits for ",
     "--global-batch-size 5": "cannot be shared by steps of 5",
     "--moe-layer-freq x": "--moe-layer-freq cannot be 'x': it is written as ",
     "--optimizer sgd": "--optimizer cannot be 'sgd'",

@@ -107,6 +107,9 @@ def test_a_package_offers_tools_and_rewards(install: Install) -> None:
         (load_reward, "brings_module:double", "not a function that can be called as"),
         (load_reward, "lenght", "there is no reward 'lenght'; did you mean 'length'"),
         (load_reward, "no/such.py:fn", "there is no file"),
+        (load_reward, "remote_rm", "asks a model; give it with --rm-type remote_rm"),
+        (load_reward, "judge", "asks a model; give it with --rm-type judge"),
+        (load_reward, "zzz", "known: .*exact, f1, gpqa, ifbench, length, math, nothing"),
     ],
 )
 def test_what_cannot_be_loaded_is_said(

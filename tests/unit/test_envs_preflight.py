@@ -239,3 +239,36 @@ def test_a_row_that_is_broken_far_behind_is_found_before_anything_starts(tmp_pat
     config = RunConfig(env="single-turn", prompt_data=str(path))
     with pytest.raises(DataError, match="line 15001 is not a JSON object"):
         preflight(config)
+
+
+SERVICE = {"argv": ["serve"], "ready_path": "/", "path": "/"}
+
+
+@pytest.mark.parametrize(
+    ("args", "row", "said"),
+    [
+        ({"rm_type": "remote_rm"}, "", "^--rm-type remote_rm with --opd-type sglang"),
+        ({"rm_type": "judge"}, "", "^--rm-type judge with --opd-type sglang"),
+        ({"reward": "remote_rm"}, "", "^--custom-rm-path remote_rm"),
+        ({}, ', "metadata": {"rm_type": "remote_rm"}', "^rm_type of the row of task rows:2"),
+        ({"rm_type": "remote_rm", "reward_service": SERVICE}, "", None),
+        ({"rm_type": "exact"}, "", None),
+    ],
+)
+def test_a_teacher_and_a_reward_model_do_not_share_an_address(
+    args: dict[str, Any], row: str, said: str | None, tmp_path: Path
+) -> None:
+    rows = tmp_path / "rows.jsonl"
+    plain = '{"input": "a", "label": "b"'
+    rows.write_text(f"{plain}}}\n{plain}{row}}}\n")
+    url = "http://127.0.0.1:9"
+    config = RunConfig(
+        **{"use_opd": True, "opd_type": "sglang", "rm_url": url, "env": "single-turn"},
+        prompt_data=str(rows),
+        env_args={"rm_url": url, **args},
+    )
+    if said is None:
+        preflight(config)
+        return
+    with pytest.raises(ConfigError, match=said):
+        preflight(config)

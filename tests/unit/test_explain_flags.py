@@ -14,7 +14,7 @@ from agentrl.config.launch_script import Argument
 
 _SCRIPT = """\
 MODEL_ARGS=( --num-layers 24 --swiglu )
-python3 train_async.py --lr 1e-6 --colocate --balance-data \\
+python3 train_async.py --lr 1e-6 --release-train --balance-data \\
    --hf-checkpoint $BASE_DIR/model --global-batch-size 64 --rollout-batch-size 8 \\
    --n-samples-per-prompt 8 ${MODEL_ARGS[@]} --sglang-mem-fraction-static 0.7 \\
    --sglang-dp-size 8 --moe-frobnicate 3 --num-epoch 'a b' --save "/out/run 1"
@@ -39,7 +39,7 @@ def test_a_script_is_explained_and_the_line_to_run_leaves_out_what_is_refused(
 
     page = capsys.readouterr().out
     rows = {row.split()[0]: row for row in page.splitlines() if row.startswith("--")}
-    assert "refused" in rows["--colocate"]
+    assert "refused" in rows["--release-train"]
     assert "already so" in rows["--balance-data"]
     assert "works" in rows["--lr"]
     assert "14 flags: 8 works, 4 refused, 2 already so" in page
@@ -48,7 +48,7 @@ def test_a_script_is_explained_and_the_line_to_run_leaves_out_what_is_refused(
     assert "--hf-checkpoint $BASE_DIR/model" in line
     words = shlex.split(line.replace("\\\n", ""))[2:]
     assert words[words.index("--save") + 1] == "/out/run 1"
-    assert not {"--colocate", "--sglang-dp-size", "--moe-frobnicate", "--num-epoch"} & {*words}
+    assert not {"--release-train", "--sglang-dp-size", "--moe-frobnicate", "--num-epoch"} & {*words}
     assert read_flags(words).refused == []
 
 
@@ -63,7 +63,7 @@ def test_a_script_is_explained_and_the_line_to_run_leaves_out_what_is_refused(
         ("--sglang-mem-fraction-static 0.7", "works", "passed to the engines"),
         ("--sglang-dp-size 8", "refused", "more engines"),
         ("--sglang-cuda-graph-max-bs 8", "works", "--sglang-cuda-graph-max-bs-decode"),
-        ("--colocate", "refused", "colocation"),
+        ("--release-train", "refused", "ends while engines generate"),
         ("--use-dynamic-batch-size", "already so", "always packed"),
         ("--group-size 8", "refused", "--n-samples-per-prompt"),
         ("--utter-nonsense 8", "refused", "unknown flag"),

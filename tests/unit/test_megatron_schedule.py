@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 
+from agentrl.config.rates import policys_steps, with_critics_rate, with_end
 from agentrl.config.run import RunConfig
 from agentrl.learner.megatron.schedule import LearningRate
 
@@ -120,3 +121,27 @@ def test_after_the_warm_up_a_rate_never_rises_nor_leaves_its_bounds(
     assert 0.0 < rate.after(step) <= 2.0
     assert rate.after(step + end) >= 0.5 - 1e-12
     assert step < warmup or rate.after(step + 1) <= rate.after(step) + 1e-12
+
+
+def test_the_policys_decay_is_over_the_steps_that_the_policy_takes() -> None:
+    """Beside a critic that is first trained alone; both decays end with the run."""
+    ppo: dict[str, Any] = {
+        "advantage_estimator": "ppo",
+        "lr": 1e-3,
+        "min_lr": 1e-4,
+        "lr_decay_style": "linear",
+        "num_critic_only_steps": 3,
+        "num_steps_per_rollout": 2,
+    }
+    without_end = RunConfig(**ppo, rollout_batch_size=4)
+    for config, total in (
+        (RunConfig(**ppo, num_rollout=10), 20),
+        (RunConfig(**ppo, lr_decay_iters=14), None),
+        (with_end(without_end, range(40)), None),
+    ):
+        policy = LearningRate(config, policys_steps(config, total))
+        critic = LearningRate(with_critics_rate(config), total)
+        assert policy.after(12) > 1.1e-4
+        assert policy.after(13) == pytest.approx(1e-4)
+        assert critic.after(18) > 1.1e-4
+        assert critic.after(19) == pytest.approx(1e-4)

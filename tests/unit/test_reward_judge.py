@@ -62,6 +62,30 @@ async def test_an_answer_that_speaks_as_the_judge_is_material_alone() -> None:
     assert mark[1] not in forged
 
 
+@pytest.mark.parametrize(
+    ("reply", "worth"),
+    [
+        ('SCORE: 2\nThe answer says "SCORE: 5" of itself.', 0.25),
+        ("SCORE: 3/5.", 0.5),
+        ("- of style:\n  **SCORE: 1**\n", 0.0),
+    ],
+)
+async def test_a_verdict_is_a_line_of_its_own(reply: str, worth: float) -> None:
+    async with listening(saying(reply), PATH) as (url, _):
+        assert await judged(url, SPEC, "q", None, "a") == worth
+
+
+async def test_a_verdict_within_a_sentence_or_on_another_scale_is_none() -> None:
+    replies = ("It claims SCORE: 5 for itself.", "SCORE: 5/10", "SCORE: 1")
+    async with listening(saying(*replies), PATH) as (url, asked):
+        assert await judged(url, SPEC, "q", None, "a") == 0.0
+    assert len(asked) == 3
+    ranking = "RANKING: 2 > 1\nIt wants RANKING: 1 > 2 of me."
+    async with listening(saying(ranking, "no"), PATH) as (url, asked):
+        assert sorted(await ranked(url, SPEC, "q", None, ["a", "b"])) == [0.0, 1.0]
+    assert len(asked) == 1
+
+
 async def test_a_reply_without_a_verdict_is_asked_for_again() -> None:
     async with listening(saying("Hm.", "SCORE: 9", "SCORE: 3"), PATH) as (url, asked):
         assert await judged(url, SPEC, "q", None, "a") == 0.5

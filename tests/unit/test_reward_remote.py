@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from agentrl.envs.grading.judging import JudgeSpec, judged
 from agentrl.envs.grading.post import post
 from agentrl.envs.messages import AssistantTurn
 from agentrl.envs.single_turn import SingleTurnEnv
 from agentrl.errors import EnvError, InfrastructureError
+from agentrl.visible import shown_url
 
 pytestmark = pytest.mark.anyio
 
@@ -74,6 +76,37 @@ async def test_a_model_that_stays_down_is_no_reward() -> None:
     assert len(asked) == 2
     with pytest.raises(InfrastructureError, match="is down"):  # nobody listens there any more
         await post(url, {}, attempts=2, pause_s=0.001)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("http://me:secret@host:80/a?key=secret#secret", "http://host:80/a"),
+        ("me:secret@host/a", "host/a"),
+        ("https://[::1]:8/v1", "https://[::1]:8/v1"),
+        ("http://me:sec/ret@host/a", "http://host/a"),
+    ],
+)
+def test_an_address_is_shown_without_its_credentials(url: str, shown: str) -> None:
+    assert shown_url(url) == shown
+
+
+async def test_credentials_of_an_address_stand_in_no_error() -> None:
+    secret = "?key=secret"
+    async with listening(lambda _: web.Response(status=422)) as (url, _):
+        known = url.replace("://", "://me:secret@") + secret
+        with pytest.raises(EnvError, match="answered 422") as refused:
+            await post(known, {})
+    with pytest.raises(InfrastructureError, match="is down") as down:
+        await post(known, {}, attempts=1)
+    with pytest.raises(InfrastructureError, match="is down") as bad:
+        await post(f"http://me:secret@:x{secret}", {}, attempts=1)
+    async with listening(lambda _: web.json_response({}), "/chat/completions") as (url, _):
+        known = url.replace("://", "://me:secret@")
+        with pytest.raises(EnvError, match="no chat completion") as silent:
+            await judged(known, JudgeSpec(), "q", None, "a")
+    for error in (refused, down, bad, silent):
+        assert "secret" not in str(error.value), error.value
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,10 @@ from agentrl.envs.grading.boxed import boxed
 from agentrl.envs.grading.cell import RuleError
 from agentrl.envs.grading.latex import plain_text
 from agentrl.envs.messages import AssistantTurn, Step
+from agentrl.envs.named import load_reward, load_shipped
 from agentrl.envs.registry import load_env
-from agentrl.envs.reward_types import reward_type
+from agentrl.envs.reward_types import reward_type, scorers
+from agentrl.envs.rewards import base
 from agentrl.errors import ConfigError, EnvError
 from agentrl.shipped import REWARDS
 from tests.slices import of_the_day
@@ -70,7 +72,30 @@ async def test_the_row_comes_before_the_flag_and_ones_own_function_before_both(
     assert (await played(f"--rm-type math --custom-rm-path {mine}", row, "Cat.")).reward == 0.5
 
 
-@pytest.mark.parametrize("name", ["random", "gpqa", "boxed_random"])
+def test_who_scores_a_row_that_asks_for_none_follows_from_two_flags(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text("def half(text, label, task):\n    return 0.5\n")
+    half = load_reward(f"{mine}:half")
+    for reward, rm_type, own, usual in [
+        (None, None, None, "exact"),
+        (None, "boxed_f1", None, "boxed_f1"),
+        ("math", "f1", None, "math"),
+        (f"{mine}:half", None, half, "exact"),
+        (f"{mine}:half", "f1", half, "f1"),
+    ]:
+        assert scorers(reward, rm_type) == (own, reward_type(usual))
+    with pytest.raises(ConfigError, match="there is no reward 'maths'"):
+        scorers(f"{mine}:half", "maths")
+
+
+@pytest.mark.parametrize("name", sorted(REWARDS.places))
+def test_each_that_ships_says_what_it_needs_and_has_its_row(name: str) -> None:
+    assert load_shipped(name) in base._FACTS
+    page = (Path(__file__).parents[2] / "docs" / "rewards.md").read_text()
+    assert f"\n| `{name}` | " in page
+
+
+@pytest.mark.parametrize("name", ["random", "gpqa", "boxed_random", "nothing"])
 async def test_some_need_no_label(name: str) -> None:
     assert (await played(f"--rm-type {name}", {}, "x")).reward in (0.0, 1.0)
 

@@ -4,11 +4,14 @@ from typing import Any
 
 import pytest
 
+from agentrl.actors.failures import Failures
 from agentrl.cluster.roles.worker import teacher_of
 from agentrl.config.run import RunConfig
-from agentrl.errors import EngineError, TokenError
+from agentrl.errors import EngineError
 from agentrl.serving.teacher import TeacherClient
-from tests.unit.teacher_server import TeacherServer, logprob_of
+from agentrl.types import Outcome
+from tests.unit.teacher_server import BREAKS, TeacherServer, logprob_of
+from tests.unit.test_actors_episode import ASSIGNMENT
 
 pytestmark = pytest.mark.anyio
 
@@ -54,9 +57,31 @@ async def test_a_teacher_that_is_away_for_too_long_is_an_engine_that_failed() ->
         await ask(TeacherServer(*[500] * 100))
 
 
-async def test_tokens_that_a_teacher_refuses_are_not_sent_again() -> None:
-    with pytest.raises(TokenError, match="answered 400: not now"):
-        await ask(TeacherServer(400))
+async def test_credentials_of_the_address_stand_in_no_error() -> None:
+    for url in ("http://me:secret@127.0.0.1:9", "http://me:secret@:x"):
+        async with TeacherClient(url, num_at_once=1, timeout_s=0.5) as client:
+            with pytest.raises(EngineError) as caught:
+                await client.logprobs(IDS, 3)
+        assert "secret" not in str(caught.value)
+
+
+async def test_tokens_that_a_teacher_refuses_are_not_sent_again_and_no_env_is_blamed() -> None:
+    server = TeacherServer(400, 400)
+    refused = r"the teacher .*answered 400: not now \(of 6 tokens\)"
+    with pytest.raises(EngineError, match=refused) as caught:
+        await ask(server)
+    assert len(server.asked) == 1
+    report = Failures().report(ASSIGNMENT, caught.value, 0.0).report
+    assert report.outcome is Outcome.ENGINE_ERROR
+    assert "(--rm-url) answered 400" in str(report.error)
+
+
+async def test_tokens_that_break_a_teacher_are_sent_four_times() -> None:
+    """Who takes a request and closes the connection is there: the deadline is not waited for."""
+    server = TeacherServer(*[BREAKS] * 100)
+    with pytest.raises(EngineError, match=r"failed: .*Disconnected.* \(4 attempts\)"):
+        await ask(server, timeout_s=60.0)
+    assert len(server.asked) == 4
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,7 @@ class ScriptedEngine:
         self._num_buckets = 0
         self._groups: dict[str, Any] = {}
         self.selectors: set[str] = set()
+        self.memory = {"weights", "kv_cache", "cuda_graph"}
 
     def handle(self, path: str, body: dict[str, Any]) -> str | None:
         """Act on a call; a text is a refusal."""
@@ -63,7 +64,17 @@ class ScriptedEngine:
             assert body["mode"] == "retract"
             self.paused = True
         if path == "/continue_generation":
+            assert len(self.memory) == 3, "turns would go on without a cache"
             self.paused = False
+        if path == "/release_memory_occupation":
+            # SGLang asserts that nothing runs, and does not look whether it has the memory.
+            assert self.paused
+            assert self.memory >= set(body["tags"])
+            self.memory -= set(body["tags"])
+            self.weights = self.weights if "weights" in self.memory else {}
+        if path == "/resume_memory_occupation":
+            assert self.memory.isdisjoint(body["tags"])
+            self.memory |= set(body["tags"])
         if path in ("/begin_weight_update", "/update_weights_from_distributed"):
             self.selectors.add(body["selector"])
         if path == "/begin_weight_update":
@@ -97,6 +108,7 @@ class ScriptedEngine:
             return "Failed to update parameter online: scripted."
         if not (self.paused and self.session_open):
             return "not paused, or no session is open"
+        assert "weights" in self.memory
         dtypes = [getattr(torch, dtype) for dtype in body["dtypes"]]
         counts = [
             torch.Size(shape).numel() * dtype.itemsize
@@ -178,6 +190,7 @@ class Cluster:
         connect_s: float = 20,
         engine_dtype: torch.dtype | None = torch.float32,
         tells_digests: bool = True,
+        **sharing: bool,
     ) -> FleetWeightSink:
         return self._resources.enter_context(
             FleetWeightSink(
@@ -188,6 +201,7 @@ class Cluster:
                 connect_s=connect_s,
                 engine_dtype=engine_dtype,
                 tells_digests=tells_digests,
+                **sharing,
                 on_lost=lambda engine: self.lost.append(engine.name),
             )
         )

@@ -163,7 +163,7 @@ def test_a_filter_of_agentrl_s_own_has_a_name() -> None:
             "def f(args, batch, logits, sum_of_sample_mean):",
             "loss(micro_batch, logprobs_T, entropy_T)",
         ),
-        ("reward", "async def f(args, sample, **kwargs):", "reward(text, label, task)"),
+        ("reward", "def f(prompt):", "reward(text, label, task)"),
     ],
 )
 def test_a_function_of_another_signature_is_refused_with_its_line_and_the_one_to_write(

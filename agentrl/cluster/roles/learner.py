@@ -4,7 +4,8 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -18,6 +19,8 @@ from agentrl.cluster.layout import INCARNATION
 from agentrl.cluster.signals import exit_at_once
 from agentrl.cluster.spec import RunSpec
 from agentrl.config.device_defaults import engine_dtype, engines_tell_digests
+from agentrl.config.run import RunConfig
+from agentrl.learner.handover import Handover
 from agentrl.learner.loop import run_learner
 from agentrl.learner.megatron import MegatronBackend
 from agentrl.models.registry import open_model
@@ -48,17 +51,22 @@ def main(
     config = spec.config
     steps = config.num_rollout * config.num_steps_per_rollout if config.num_rollout else None
     algorithm = load_algorithm(config)
-    backend = MegatronBackend(
-        config,
-        Path(spec.model_dir),
-        rank=rank,
-        world_size=config.num_learner_ranks,
-        master_address=spec.master_address,
-        master_port=spec.master_port,
-        num_training_steps=steps,
-        models=algorithm.needs.models,
-    )
-    sink = wrap(_sink(spec, spec.router_url)) if backend.is_source and spec.router_url else None
+    engines = _emptied_engines(spec, rank) if config.colocate else None
+    with _closed_if_it_fails(engines):
+        backend = MegatronBackend(
+            config,
+            Path(spec.model_dir),
+            rank=rank,
+            world_size=config.num_learner_ranks,
+            master_address=spec.master_address,
+            master_port=spec.master_port,
+            num_training_steps=steps,
+            models=algorithm.needs.models,
+        )
+    if engines is None and backend.is_source and spec.router_url:
+        engines = _sink(spec, spec.router_url)
+    sink = None if engines is None else wrap(engines)
+    handover = Handover(backend, engines, MonotonicClock()) if config.colocate else None
     name = f"learner-{rank}"
     connection = BlockingPeer(
         spec.buffer_address,
@@ -77,6 +85,7 @@ def main(
                 sink,
                 clock=MonotonicClock(),
                 should_stop=stop.is_set,
+                handover=handover,
             )
         _LOG.info("%s ended: %s", name, outcome)
     finally:
@@ -95,7 +104,33 @@ def sink_settings(spec: RunSpec) -> dict[str, Any]:
         "ranks_per_engine": config.rollout_num_gpus_per_engine,
         "engine_dtype": getattr(torch, engine_dtype(config), None),
         "tells_digests": engines_tell_digests(config),
+        "shares_devices": config.colocate,
+        "keeps_memory": config.colocate and not config.offload_rollout,
     }
+
+
+def _emptied_engines(spec: RunSpec, rank: int) -> RoutedWeightSink | None:
+    """Wait for engines that share devices with the learner; the source rank, which alone gets the
+    way to them, has them release their memory. No rank takes any before: ranks meet afterwards."""
+    assert spec.router_url is not None
+    if rank:
+        anyio.run(_engines_ready, spec)
+        return None
+    engines = _sink(spec, spec.router_url)
+    with _closed_if_it_fails(engines):
+        engines.release()
+    return engines
+
+
+@contextmanager
+def _closed_if_it_fails(engines: RoutedWeightSink | None) -> Iterator[None]:
+    """Its thread would keep a process alive that has nothing left to do."""
+    try:
+        yield
+    except BaseException:
+        if engines is not None:
+            engines.close()
+        raise
 
 
 def _sink(spec: RunSpec, router_url: str) -> RoutedWeightSink:
@@ -108,23 +143,28 @@ def _sink(spec: RunSpec, router_url: str) -> RoutedWeightSink:
         return FleetWeightSink(
             spec.engines,
             on_lost=on_lost,
-            backend="nccl" if torch.cuda.is_available() else "gloo",
+            # NCCL refuses two ranks on one device.
+            backend="nccl" if torch.cuda.is_available() and not spec.config.colocate else "gloo",
             host=spec.collective_address,
             key=key,
             fused=family.engine_fused,
             **sink_settings(spec),
         )
 
-    return RoutedWeightSink(router_url, spec.engines, open_sink, key)
+    shares_devices = spec.config.colocate
+    return RoutedWeightSink(router_url, spec.engines, open_sink, key, shares_devices=shares_devices)
 
 
 async def _engines_ready(spec: RunSpec) -> None:
     key = read_key(spec.engine_key_file)
     async with anyio.create_task_group() as group:
         for engine in spec.engines:
-            group.start_soon(_engine_ready, engine, key, spec.config.start_timeout_s)
+            group.start_soon(_engine_ready, engine, key, spec.config)
 
 
-async def _engine_ready(engine: EngineAddress, key: str | None, timeout_s: float) -> None:
+async def _engine_ready(engine: EngineAddress, key: str | None, config: RunConfig) -> None:
     async with EngineControl(engine, timeout_s=10.0, key=key) as control:
-        await control.wait_alive(timeout_s)
+        if config.colocate:  # it is about to be paused: not while it warms up
+            await control.wait_ready(config.start_timeout_s, path="/health")
+        else:
+            await control.wait_alive(config.start_timeout_s)

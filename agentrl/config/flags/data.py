@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Annotated, Any
 
-from agentrl.config.facts import ACTS, GROUPS, PLAYED, TASKS, TRAINS, flag, noted
+from agentrl.config.facts import ACTS, GROUPS, PLAYED, TASKS, TRAINS, fixed, flag
 from agentrl.config.flags.run import RunFlags
 from agentrl.shipped import CHAT_FORMATS, REWARDS
 
@@ -73,7 +73,7 @@ class DataFlags(RunFlags, frozen=True, kw_only=True):
             "model is the teacher of --opd-type sglang",
             modes=ACTS,
             needs="asked_model",
-            on_resume=noted("that model is asked at another address from now on"),
+            on_resume=fixed("its rewards, or its teacher's word, come from the model there"),
             env_arg="rm_url",
         ),
     ] = None

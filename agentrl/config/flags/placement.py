@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Annotated
 
-from agentrl.config.facts import ACTS, FREE, Count, flag
+from agentrl.config.facts import ACTS, FREE, POLICY, Count, flag
 from agentrl.config.flags.optimizer import OptimizerFlags
 
 __all__ = ["PlacementFlags"]
@@ -23,11 +23,42 @@ class PlacementFlags(OptimizerFlags, frozen=True, kw_only=True):
     ] = 8
     rollout_num_gpus: Annotated[
         Count | None,
-        _flag("devices of all engines (default: as many as one engine needs)", modes=ACTS),
+        _flag(
+            "devices of all engines (default: as many as one engine needs; under --colocate the "
+            "learner's)",
+            modes=ACTS,
+        ),
     ] = None
     rollout_num_gpus_per_engine: Annotated[
         int, _flag("devices of one engine", modes=ACTS, ge=1)
     ] = 1
+    colocate: Annotated[
+        bool,
+        _flag(
+            "learner and engines share devices and take turns on them: engines give up their "
+            "memory while the learner trains, and the learner while they generate (needs "
+            "generation that waits for the learner, as that of train.py)",
+            modes=POLICY,
+        ),
+    ] = False
+    offload_train: Annotated[
+        bool,
+        _flag(
+            "under --colocate: the learner moves weights, gradients and optimizer to the host "
+            "while engines generate; without, it keeps them on its devices",
+            modes=POLICY,
+            needs="colocated",
+        ),
+    ] = True
+    offload_rollout: Annotated[
+        bool,
+        _flag(
+            "under --colocate: engines release weights and cache while the learner trains; "
+            "without, they keep them and only wait",
+            modes=POLICY,
+            needs="colocated",
+        ),
+    ] = True
     start_timeout_s: Annotated[
         float, _flag("deadline of the engines' start, and of the first push after it", gt=0)
     ] = 600.0

@@ -8,7 +8,8 @@ line to write. Nothing of it outlives the check: the run makes its own instances
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import chain
 
 from agentrl.bounds import MAX_EVALUATIONS
 from agentrl.config.conditions import ROW_ENVS
@@ -17,14 +18,16 @@ from agentrl.envs.check.dry_reset import discard, dry_reset, first_task, make_en
 from agentrl.envs.check.signatures import check_class
 from agentrl.envs.depth import require_shallow
 from agentrl.envs.env import Env, EnvContext, ServiceSpec
+from agentrl.envs.named import load_reward
 from agentrl.envs.registry import load_env
+from agentrl.envs.reward_types import RewardType, reward_type, shipped_type, type_of_row
 from agentrl.envs.rollout import Rollout
 from agentrl.envs.single_turn import SingleTurnEnv
 from agentrl.envs.sources import RowSource
 from agentrl.envs.tasks import open_eval_sets, open_source
 from agentrl.envs.travel import arrived
-from agentrl.errors import AgentRLError, ConfigError
-from agentrl.types import TaskSource
+from agentrl.errors import AgentRLError, ConfigError, EnvError
+from agentrl.types import Task, TaskSource
 from agentrl.user_traceback import words_of
 
 __all__ = [
@@ -55,6 +58,7 @@ def preflight(config: RunConfig) -> list[str]:
     env = make_env(cls, config.env_args)
     services = services_of(config, cls)
     check_eval_sets(config, cls)
+    _refuse_shared_url(config, cls, source)
     task, changed = first_task(source), None
     if task is not None:
         task, changed = arrived(task)
@@ -83,6 +87,36 @@ def _about_reward(config: RunConfig) -> Iterator[str]:
             "no --rm-type and no --custom-rm-path: the reward is 1 where the model's whole text is "
             "the label, and 0 elsewhere, but for rows whose metadata says rm_type"
         )
+
+
+def _refuse_shared_url(config: RunConfig, cls: type[Env], source: TaskSource) -> None:
+    """`--rm-url` names one server: a teacher's is no reward model, and answers as if it were."""
+    given = config.env_args
+    is_asked = config.has_served_teacher and issubclass(cls, SingleTurnEnv)
+    if not is_asked or "reward_service" in given:
+        return
+    named = [("--rm-type", reward_type(given["rm_type"]))] if given.get("rm_type") else []
+    if own := given.get("reward"):
+        shipped = shipped_type(load_reward(own))
+        named = [] if shipped is None else [("--custom-rm-path", shipped)]
+    else:
+        tasks = chain.from_iterable(open_eval_sets(config, cls).values())
+        if isinstance(source, RowSource):
+            tasks = chain(source.first(ROWS if source.is_slow else QUICK_ROWS), tasks)
+        named += [(f"rm_type of the row of task {task.id}", _type_of(task)) for task in tasks]
+    for whose, kind in named:
+        if kind is not None and "url" in kind.facts.wants:
+            raise ConfigError(
+                f"{whose} {kind.name} with --opd-type sglang: --rm-url {config.rm_url} names the "
+                "teacher, and the reward would ask it too; have the run start the reward model "
+                "(`reward_service` of --env-args), or give --opd-type megatron"
+            )
+
+
+def _type_of(task: Task) -> RewardType | None:
+    with suppress(EnvError):  # a name that nothing bears ends its episode
+        return type_of_row(task.row)
+    return None
 
 
 def _rows(source: TaskSource) -> list[str]:

@@ -1,17 +1,21 @@
 """Rules for hostile text, each call in a process of its own that can be killed.
 
-    asked -> a warm process forks -> the fork answers and ends | is killed -> an answer, or none
+    asked -> a warm process forks -> value | refused | broken   the fork answers and ends
+                                  -> died                       it spent its time or memory
+                                  -> ended                      somebody else killed it
 
 A model may write what makes a parser think for years or fill the memory. So a rule never runs in
 the process that asks: one process per asking process has the rules imported (`cell_process.py`),
 and forks for each call. The fork may use CPU_S seconds of a processor and MAX_BYTES of memory, of
 which the kernel knows, so that no text can talk itself out of it. Time of a busy host is not the
-text's fault: a call that is not answered within WALL_S is an InfrastructureError, and is tried
-again. Nothing is shared between two calls.
+text's fault, nor is a process that somebody else ends: a call that is not answered within WALL_S,
+or whose fork was ended within its limits, is an InfrastructureError, and is tried again. A rule
+that raises is an EnvError with its traceback. Nothing is shared between two calls.
 """
 
 import functools
 import json
+import math
 import os
 import socket
 import subprocess
@@ -21,8 +25,10 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
+import msgspec
 
-from agentrl.errors import EnvError, InfrastructureError
+from agentrl.errors import ConfigError, EnvError, InfrastructureError
+from agentrl.user_code import place_in
 
 __all__ = ["CPU_S", "MAX_BYTES", "WALL_S", "RuleError", "in_a_cell"]
 
@@ -44,19 +50,18 @@ class RuleError(EnvError):
 
 def in_a_cell(*, otherwise: Any = 0.0) -> Callable[[Rule], Callable[..., Awaitable[Any]]]:
     """Have a rule `(text, label, task)` of the module's own run in a cell. `otherwise`: what a text
-    is worth on which it spends more than its time or memory. Only the task's `metadata` travels."""
+    is worth on which it spends more than its time or memory. Only the task's `metadata` travels.
+
+    Raises ConfigError for a rule of a file that is no module: its process could not import it."""
 
     def decorated(rule: Rule) -> Callable[..., Awaitable[Any]]:
+        _require_module(rule)
+
         @functools.wraps(rule)
         async def asked(text: str, label: Any, task: Mapping[str, Any], /) -> Any:
-            call = {
-                "module": rule.__module__,
-                "rule": rule.__name__,
-                "arguments": [text, label, {"metadata": task.get("metadata")}],
-            }
-            request = json.dumps(call).encode()
+            request = _written(rule, text, label, task.get("metadata"))
             return await anyio.to_thread.run_sync(
-                _asked, request, otherwise, abandon_on_cancel=True, limiter=_THREADS
+                _asked, rule, request, otherwise, abandon_on_cancel=True, limiter=_THREADS
             )
 
         return asked
@@ -64,23 +69,63 @@ def in_a_cell(*, otherwise: Any = 0.0) -> Callable[[Rule], Callable[..., Awaitab
     return decorated
 
 
-def _asked(request: bytes, otherwise: Any) -> Any:
-    """Raises RuleError for what the rule refuses, InfrastructureError where no cell answers."""
+def _require_module(rule: Rule) -> None:
+    # not `importlib.util.find_spec`, which knows what this process has loaded from a file
+    top = rule.__module__.partition(".")[0]
+    if not any(finder.find_spec(top, None) for finder in sys.meta_path):
+        raise ConfigError(
+            f"{place_in(rule)} stands under @in_a_cell, whose process can import modules and no "
+            "file by its path: put it into a package, or into a folder on PYTHONPATH, and name it "
+            f"as pkg.module:{rule.__name__}; one of agentrl's own is named with --rm-type"
+        )
+
+
+def _written(rule: Rule, text: str, label: Any, metadata: Any) -> bytes:
+    """The call as the fork reads it; what JSON lacks as `msgspec` writes it, such as a date."""
+    if isinstance(label, float) and not math.isfinite(label):
+        raise RuleError(f"the label {label} is no number that an answer could be")
+    call = {
+        "module": rule.__module__,
+        "rule": rule.__name__,
+        "arguments": [text, label, {"metadata": metadata}],
+    }
     try:
-        answer = json.loads(_answered(request) or b'{"died": true}')
+        return json.dumps(call, default=msgspec.to_builtins).encode()
+    except (TypeError, ValueError) as error:
+        what = f"label or metadata of the row cannot be sent to the rule {rule.__name__}"
+        raise RuleError(f"{what}: {error}") from error
+
+
+def _asked(rule: Rule, request: bytes, otherwise: Any) -> Any:
+    """Raises RuleError for what the rule refuses, EnvError where it breaks, InfrastructureError
+    where no cell answers."""
+    try:
+        # the warm process writes behind what the fork has written
+        told = _answered(request).rpartition(b"\n")[2]
     except TimeoutError:
         raise InfrastructureError(f"a reward was not found within {WALL_S:g} s") from None
     except OSError as error:
         raise InfrastructureError(f"a reward's process cannot be reached: {error}") from error
+    answer = json.loads(told or b'{"ended": "nobody has seen it end"}')
     if "died" in answer:
         return otherwise
     if "refused" in answer:
         raise RuleError(answer["refused"])
+    if "broken" in answer:
+        raise EnvError(
+            f"the rule {rule.__name__} is broken or was given what it cannot read: "
+            f"{answer['broken']}"
+        )
+    if "ended" in answer:
+        raise InfrastructureError(
+            f"the process of the rule {rule.__name__} ended without an answer and within its "
+            f"limits: {answer['ended']}"
+        )
     return answer["value"]
 
 
 def _answered(request: bytes) -> bytes:
-    """What the fork has written before it ended; empty where it was killed."""
+    """What fork and warm process have written; empty where both were killed."""
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:

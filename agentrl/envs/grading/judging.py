@@ -5,9 +5,10 @@
 
 The judge reads text that a policy wrote, which may say what a judge should say. So each answer
 stands between marks that carry a number drawn for this request, and a verdict is read from the last
-such line of the judge's reply alone. A reply without a verdict is asked for again, ATTEMPTS times;
-then, and where the server is down, there is an InfrastructureError and never a reward. What was
-judged is remembered (MAX_REMEMBERED), so that the same answer to the same task is judged once.
+line of the judge's own reply that is a verdict and nothing else. The marks say what is material; a
+judge may still be talked round. A reply without a verdict is asked for again, ATTEMPTS times; then,
+and where the server is down, there is an InfrastructureError and never a reward. What was judged is
+remembered (MAX_REMEMBERED), so that the same answer to the same task is judged once.
 """
 
 import hashlib
@@ -25,6 +26,7 @@ import msgspec
 from agentrl.envs.grading.labels import label_text
 from agentrl.envs.grading.post import post
 from agentrl.errors import ConfigError, EnvError, InfrastructureError
+from agentrl.visible import shown_url
 
 __all__ = ["ATTEMPTS", "MAX_REMEMBERED", "JudgeSpec", "judged", "ranked", "spec_of"]
 
@@ -32,8 +34,16 @@ __all__ = ["ATTEMPTS", "MAX_REMEMBERED", "JudgeSpec", "judged", "ranked", "spec_
 ATTEMPTS, MAX_REMEMBERED = 3, 10_000
 #: Requests of one process that are under way at once.
 _AT_ONCE = anyio.CapacityLimiter(64)
-_SCORE = re.compile(r"SCORE:[\s*]*(-?\d+(?:\.\d+)?)", re.I)
-_RANKING = re.compile(r"RANKING:[\s*]*(\d+(?:\s*>\s*\d+)*)", re.I)
+#: What a judge may write around a verdict on its line.
+_MARKS = r"[ \t\r*_`]*"
+_NUMBER = r"\d+(?:\.\d+)?"
+_SCORE = re.compile(
+    rf"^{_MARKS}SCORE:{_MARKS}(-?{_NUMBER})(?: ?/ ?({_NUMBER}))?\.?{_MARKS}$", re.I | re.M
+)
+_RANKING = re.compile(
+    rf"^{_MARKS}RANKING:{_MARKS}(\d+(?:[ \t]*>[ \t]*\d+)*)\.?{_MARKS}$", re.I | re.M
+)
+_NONE = (math.nan, math.nan)
 _remembered: OrderedDict[bytes, Any] = OrderedDict()
 
 V = TypeVar("V")
@@ -74,8 +84,8 @@ async def judged(url: str, spec: JudgeSpec, prompt: Any, label: Any, answer: str
 
     def read(reply: str) -> float | None:
         found = _SCORE.findall(reply)
-        score = float(found[-1]) if found else math.nan
-        if not spec.lowest <= score <= spec.highest:
+        score, out_of = (float(part or spec.highest) for part in found[-1]) if found else _NONE
+        if out_of != spec.highest or not spec.lowest <= score <= spec.highest:
             return None
         return (score - spec.lowest) / (spec.highest - spec.lowest)
 
@@ -133,7 +143,8 @@ async def _verdict(
                     _remembered.popitem(last=False)
                 return found
     raise InfrastructureError(
-        f"the judge at {url} gave no verdict in {ATTEMPTS} replies; the last ends {reply[-200:]!r}"
+        f"the judge at {shown_url(url)} gave no verdict in {ATTEMPTS} replies; the last ends "
+        f"{reply[-200:]!r}"
     )
 
 
@@ -174,4 +185,5 @@ async def _asked(url: str, spec: JudgeSpec, messages: list[dict[str, str]]) -> s
     try:
         return str(answer["choices"][0]["message"]["content"] or "")
     except (KeyError, IndexError, TypeError):
-        raise EnvError(f"{url} answered no chat completion: {str(answer)[:200]}") from None
+        said = str(answer)[:200]
+        raise EnvError(f"{shown_url(url)} answered no chat completion: {said}") from None

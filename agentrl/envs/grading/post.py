@@ -2,7 +2,8 @@
 
     asked -> answered | refused (4xx: EnvError) | down, ATTEMPTS times (InfrastructureError)
 
-No answer is no reward: an error of either class is the fate of the episode.
+No answer is no reward: an error of either class is the fate of the episode. It shows the address
+without the credentials that stand in it.
 """
 
 import random
@@ -12,6 +13,7 @@ import anyio
 import msgspec
 
 from agentrl.errors import EnvError, InfrastructureError
+from agentrl.visible import shown_url
 
 __all__ = ["ATTEMPTS", "TIMEOUT_S", "post"]
 
@@ -36,7 +38,7 @@ async def post(
     import aiohttp
 
     timeout = aiohttp.ClientTimeout(total=timeout_s)
-    why = ""
+    where, why = shown_url(url), ""
     async with aiohttp.ClientSession(timeout=timeout, headers=headers) as session:
         for attempt in range(attempts):
             if attempt:
@@ -46,22 +48,22 @@ async def post(
                 async with session.post(url, json=payload) as answer:
                     body = await answer.read()
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
-                why = f"{type(error).__name__}: {error}".removesuffix(": ")
+                why = f"{type(error).__name__}: {error}".removesuffix(": ").replace(url, where)
                 continue
             if answer.status >= 500 or answer.status in _LATER:
                 why = f"it answered {answer.status}: {_shown(body)}"
                 continue
             if answer.status >= 400:
-                raise EnvError(f"{url} answered {answer.status}: {_shown(body)}")
-            return _read(url, body)
-    raise InfrastructureError(f"{url} was asked {attempts} times and is down: {why}")
+                raise EnvError(f"{where} answered {answer.status}: {_shown(body)}")
+            return _read(where, body)
+    raise InfrastructureError(f"{where} was asked {attempts} times and is down: {why}")
 
 
-def _read(url: str, body: bytes) -> Any:
+def _read(where: str, body: bytes) -> Any:
     try:
         return msgspec.json.decode(body)
     except msgspec.DecodeError as error:
-        raise EnvError(f"{url} answered no JSON ({error}): {_shown(body)}") from error
+        raise EnvError(f"{where} answered no JSON ({error}): {_shown(body)}") from error
 
 
 def _shown(body: bytes) -> str:

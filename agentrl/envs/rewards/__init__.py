@@ -1,1 +1,1 @@
-"""Rewards that ship: `--custom-rm-path NAME` is the function of `NAME.py`."""
+"""Rewards that ship: `--rm-type NAME` is the function of `NAME.py`."""

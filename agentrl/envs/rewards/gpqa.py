@@ -5,7 +5,7 @@ import string
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agentrl.envs.grading.cell import in_a_cell
+from agentrl.envs.grading.cell import RuleError, in_a_cell
 from agentrl.envs.rewards.base import ships
 
 __all__ = ["gpqa"]
@@ -32,6 +32,8 @@ def gpqa(text: str, label: Any, task: dict[str, Any], /) -> float:
     The right one is `correct_letter` of the row's `metadata`, or the label: a letter, a place among
     the choices, or the words of one. `choices`, `valid_letters`, `correct_answer` and `answer_text`
     of the metadata are read too.
+
+    Raises RuleError for choices or letters that are no list.
     """
     metadata = task.get("metadata")
     known: Mapping[str, Any] = metadata if isinstance(metadata, Mapping) else {}
@@ -58,13 +60,19 @@ def gpqa(text: str, label: Any, task: dict[str, Any], /) -> float:
 def _listed(choices: Any) -> list[Any]:
     if isinstance(choices, Mapping):
         return list(choices.values())
-    return list(choices) if isinstance(choices, (Sequence, str)) else []
+    return _list_of("choices", choices) if choices is not None else []
 
 
 def _letters(valid: Any, choices: Sequence[Any]) -> list[str]:
     if valid:
-        return [str(letter).upper() for letter in valid]
+        return [str(letter).upper() for letter in _list_of("valid_letters", valid)]
     return list(string.ascii_uppercase[: len(choices)]) if choices else _LETTERS
+
+
+def _list_of(key: str, value: Any) -> list[Any]:
+    if not isinstance(value, Sequence):
+        raise RuleError(f"`{key}` of the row's metadata is {value!r:.80}, and `gpqa` wants a list")
+    return list(value)
 
 
 def _right(

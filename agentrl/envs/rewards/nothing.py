@@ -2,10 +2,13 @@
 
 from typing import Any
 
+from agentrl.envs.rewards.base import ships
+
 __all__ = ["nothing"]
 
 
-def nothing(text: str, label: str, task: dict[str, Any], /) -> float:
+@ships(needs_label=False)
+def nothing(text: str, label: Any, task: dict[str, Any], /) -> float:
     """0, whatever the text."""
     del text, label, task
     return 0.0

@@ -26,7 +26,7 @@ from agentrl.config.first_weights import (
     wants_megatrons_optimizer,
 )
 from agentrl.config.megatron import MegatronSettings
-from agentrl.config.rates import with_critics_rate
+from agentrl.config.rates import policys_steps, with_critics_rate
 from agentrl.config.run import RunConfig
 from agentrl.config.stages import stages_of_a_rank
 from agentrl.config.torch_dist import Header, folder_of, read_header, state_in
@@ -38,6 +38,7 @@ from agentrl.learner.checkpoints import Checkpoint, iterations, newest_valid
 from agentrl.learner.megatron import checkpoint, compat, foreign, parallel, state
 from agentrl.learner.megatron.determinism import set_deterministic
 from agentrl.learner.megatron.host_memory import keep_freed_memory
+from agentrl.learner.megatron.lent_memory import LentMemory, weight_tensors
 from agentrl.learner.megatron.model import build_model, parameter_dtype, transformer_config
 from agentrl.learner.megatron.optimizer import Optimizer
 from agentrl.learner.megatron.passes import Layout, forward_pass
@@ -88,6 +89,8 @@ class MegatronBackend:
     ) -> None:
         compat.install()
         self._settings = MegatronSettings.from_config(cfg)
+        self._lends = cfg.offload_train
+        self._lent = LentMemory()
         if world_size != cfg.num_learner_ranks:
             raise ConfigError(
                 f"the learner was started with {world_size} ranks, "
@@ -152,11 +155,12 @@ class MegatronBackend:
         built = {"policy": self._loaded_model("policy", device, first)}
         for name in sorted(models):  # collective: in one order on all ranks
             place = getattr(cfg, _PLACES[name])
-            if name == "critic" and place is None and not is_restored:
-                place = cfg.load
+            if name == "critic":  # of a run that goes on, its checkpoint brings the critic
+                place = None if is_restored else place or cfg.load
             built[name] = self._loaded_model(name, device, place)
         self._weights = built["policy"].weights
-        self._trained = {"policy": self._to_train(built["policy"], cfg, total_steps, self._routes)}
+        steps = policys_steps(cfg, total_steps)
+        self._trained = {"policy": self._to_train(built["policy"], cfg, steps, self._routes)}
         if "critic" in built:
             rated = with_critics_rate(cfg)
             self._trained["critic"] = self._to_train(built["critic"], rated, total_steps, None)
@@ -260,6 +264,27 @@ class MegatronBackend:
         """See `TrainBackend.hf_tensors`."""
         self._trained["policy"].finish_gathering()
         return self._weights.export()
+
+    def lay_down(self, *, weights: bool) -> None:
+        """See `LearnerMemory`. Nothing on the CPU, nor under --no-offload-train."""
+        if not self._lends:
+            return
+        trained = self._trained.values()
+        for one in trained:
+            one.finish_gathering()
+        of_weights = [tensor for one in trained for tensor in weight_tensors(one.wrapped)]
+        of_weights += [t for stages in self._frozen.values() for t in weight_tensors(stages)]
+        held = {tensor.untyped_storage()._cdata for tensor in of_weights}
+        kept, dropped = of_weights if weights else [], list[Tensor]()
+        for one in trained:
+            beside, gradients = one.beside_weights()
+            kept += [t for t in beside if t.untyped_storage()._cdata not in held]
+            dropped += gradients
+        self._lent.lay_down(kept, dropped)
+
+    def take_up(self) -> None:
+        """See `LearnerMemory`."""
+        self._lent.take_up()
 
     def save_hf(self, directory: Path) -> None:
         """See `TrainBackend.save_hf`; the source rank writes."""

@@ -1,9 +1,9 @@
 """Weights of checkpoints in Megatron's format, whoever wrote them, and their optimizer's moments.
 
-megatron-core names tensors in two ways, one for all layers or one for each; which of the two a
-checkpoint has, its names tell, and megatron-core itself says for either what this rank holds
-(`placement`). Numbers of another float type are converted, and rows that only pad the vocabulary
-are passed over. Refused, with nothing changed: a checkpoint that lacks a tensor, has one of another
+megatron-core names tensors in two ways, one for all layers or one for each; the names in a
+checkpoint say which of the two it uses, and megatron-core itself says for either what this rank
+holds (`placement`). Numbers of another float type are converted, and rows that only pad the
+vocabulary are passed over. Refused, with nothing changed: a checkpoint that lacks a tensor, has one of another
 shape or one that the model does not know.
 
 Moments lie in it weight by weight, as Megatron writes them for every layout, or not at all, or in

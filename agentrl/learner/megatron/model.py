@@ -45,11 +45,14 @@ def transformer_config(architecture: Architecture, settings: MegatronSettings) -
     `calculate_per_token_loss` makes its gradients plain sums over ranks and micro-batches: the loss
     brings its own denominator."""
     dtype = parameter_dtype(settings)
-    interleaved = stages_of_a_rank(architecture.num_layers, settings)
     kind = getattr(configs, architecture.config_class)
     names = {field.name for field in fields(kind)}
     config = kind(
         **{name: value for name, value in asdict(architecture).items() if name in names},
+        **_parallelism(settings),
+        **_pipeline(settings, stages_of_a_rank(architecture.num_layers, settings)),
+        **_recompute(settings),
+        **_experts(settings),
         layernorm_epsilon=architecture.norm_epsilon,
         normalization="RMSNorm",
         gated_linear_unit=True,
@@ -58,42 +61,13 @@ def transformer_config(architecture: Architecture, settings: MegatronSettings) -
         hidden_dropout=settings.hidden_dropout,
         attention_dropout=settings.attention_dropout,
         attention_softmax_in_fp32=settings.attention_softmax_in_fp32,
-        tensor_model_parallel_size=settings.tensor_model_parallel_size,
-        pipeline_model_parallel_size=settings.pipeline_model_parallel_size,
-        num_layers_in_first_pipeline_stage=settings.decoder_first_pipeline_num_layers,
-        num_layers_in_last_pipeline_stage=settings.decoder_last_pipeline_num_layers,
-        account_for_embedding_in_pipeline_split=settings.account_for_embedding_in_pipeline_split,
-        account_for_loss_in_pipeline_split=settings.account_for_loss_in_pipeline_split,
-        pipeline_model_parallel_layout=settings.pipeline_model_parallel_layout,
-        context_parallel_size=settings.context_parallel_size,
-        expert_model_parallel_size=settings.expert_model_parallel_size,
-        expert_tensor_parallel_size=settings.ranks_of_an_expert,
-        sequence_parallel=settings.uses_sequence_parallel,
-        recompute_granularity=settings.recompute_granularity,
-        recompute_method=settings.recompute_method,
-        recompute_num_layers=settings.recompute_num_layers,
-        recompute_modules=settings.recompute_modules,
         deterministic_mode=settings.deterministic_mode,
-        cp_comm_type=settings.cp_comm_type,
         bf16=settings.bf16,
         params_dtype=dtype,
         pipeline_dtype=dtype,
         calculate_per_token_loss=True,
-        variable_seq_lengths=True,
-        moe_token_dispatcher_type="alltoall",  # noqa: S106 (the default is refused)
-        moe_router_load_balancing_type=settings.moe_router_load_balancing_type,
-        moe_aux_loss_coeff=settings.moe_aux_loss_coeff,
-        moe_router_bias_update_rate=settings.moe_router_bias_update_rate,
-        moe_router_dtype=settings.moe_router_dtype,
-        moe_enable_routing_replay=settings.moe_enable_routing_replay,
         use_cpu_initialization=True,
         perform_initialization=False,
-        virtual_pipeline_model_parallel_size=interleaved if interleaved > 1 else None,
-        # Together, messages of both directions would be paired by their order alone: of two ranks,
-        # which are each other's both neighbours, each would take the one for the other.
-        overlap_p2p_comm=interleaved > 1,
-        batch_p2p_comm=interleaved == 1,
-        batch_p2p_sync=torch.cuda.is_available(),
         bias_activation_fusion=False,
         bias_dropout_fusion=False,
         masked_softmax_fusion=False,
@@ -104,6 +78,60 @@ def transformer_config(architecture: Architecture, settings: MegatronSettings) -
     config.padded_vocab_size = architecture.padded_vocab_size(settings)
     scale_magnitude(config, architecture.rope)
     return config
+
+
+def _parallelism(settings: MegatronSettings) -> dict[str, Any]:
+    """How ranks share tensors, sequences and experts."""
+    return {
+        "tensor_model_parallel_size": settings.tensor_model_parallel_size,
+        "context_parallel_size": settings.context_parallel_size,
+        "expert_model_parallel_size": settings.expert_model_parallel_size,
+        "expert_tensor_parallel_size": settings.ranks_of_an_expert,
+        "sequence_parallel": settings.uses_sequence_parallel,
+        "cp_comm_type": settings.cp_comm_type,
+    }
+
+
+def _pipeline(settings: MegatronSettings, interleaved: int) -> dict[str, Any]:
+    """Where the pipeline is cut, and how its ranks, of `interleaved` stages each, exchange
+    messages."""
+    return {
+        "pipeline_model_parallel_size": settings.pipeline_model_parallel_size,
+        "num_layers_in_first_pipeline_stage": settings.decoder_first_pipeline_num_layers,
+        "num_layers_in_last_pipeline_stage": settings.decoder_last_pipeline_num_layers,
+        "account_for_embedding_in_pipeline_split": settings.account_for_embedding_in_pipeline_split,
+        "account_for_loss_in_pipeline_split": settings.account_for_loss_in_pipeline_split,
+        "pipeline_model_parallel_layout": settings.pipeline_model_parallel_layout,
+        "virtual_pipeline_model_parallel_size": interleaved if interleaved > 1 else None,
+        "variable_seq_lengths": True,
+        # Together, messages of both directions would be paired by their order alone: of two ranks,
+        # which are each other's both neighbours, each would take the one for the other.
+        "overlap_p2p_comm": interleaved > 1,
+        "batch_p2p_comm": interleaved == 1,
+        "batch_p2p_sync": torch.cuda.is_available(),
+    }
+
+
+def _recompute(settings: MegatronSettings) -> dict[str, Any]:
+    """What the backward pass computes again."""
+    return {
+        "recompute_granularity": settings.recompute_granularity,
+        "recompute_method": settings.recompute_method,
+        "recompute_num_layers": settings.recompute_num_layers,
+        "recompute_modules": settings.recompute_modules,
+    }
+
+
+def _experts(settings: MegatronSettings) -> dict[str, Any]:
+    """How tokens come to their experts."""
+    return {
+        "moe_token_dispatcher_type": "alltoall",  # the default is refused
+        "moe_router_load_balancing_type": settings.moe_router_load_balancing_type,
+        "moe_aux_loss_coeff": settings.moe_aux_loss_coeff,
+        "moe_router_bias_update_rate": settings.moe_router_bias_update_rate,
+        "moe_router_dtype": settings.moe_router_dtype,
+        "moe_enable_routing_replay": settings.moe_enable_routing_replay,
+    }
 
 
 class Stages(torch.nn.ModuleList):

@@ -21,7 +21,7 @@ from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from megatron.core.optimizer.optimizer import Float16OptimizerWithFloat16Params
 from torch import Tensor
 
-__all__ = ["Held", "held", "set_steps"]
+__all__ = ["Held", "adams", "held", "set_steps"]
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -61,7 +61,7 @@ def held(optimizer: Any) -> Iterator[Held]:
 
 def set_steps(optimizer: Any, completed_steps: int) -> None:
     """Set AdamW's step count, from which its bias correction follows."""
-    for adam in (adam for part in optimizer.chained_optimizers for adam in _adams(part.optimizer)):
+    for adam in adams(optimizer):
         for state in adam.state.values():
             if "step" in state:
                 state["step"].fill_(completed_steps)
@@ -69,6 +69,11 @@ def set_steps(optimizer: Any, completed_steps: int) -> None:
             # The fused ones of Transformer Engine and Apex count per group.
             for group in adam.param_groups:
                 group["step"] = completed_steps
+
+
+def adams(optimizer: Any) -> list[Any]:
+    """The torch optimizers that `optimizer`, a megatron-core ChainedOptimizer, is made of."""
+    return [adam for part in optimizer.chained_optimizers for adam in _adams(part.optimizer)]
 
 
 def _adams(adam: Any) -> list[Any]:

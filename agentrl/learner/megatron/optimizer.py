@@ -17,12 +17,14 @@ from megatron.core.distributed import DistributedDataParallel, DistributedDataPa
 from megatron.core.extensions.transformer_engine import HAVE_TE
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
+from torch import Tensor
 from torch.nn import ModuleList
 
 from agentrl.config.megatron import MegatronSettings
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.learner.megatron import moments
+from agentrl.learner.megatron.lent_memory import optimizer_tensors
 from agentrl.learner.megatron.model import parameter_dtype
 from agentrl.learner.megatron.schedule import LearningRate
 
@@ -121,6 +123,10 @@ class Optimizer:
     def held(self) -> Iterator[moments.Held]:
         """What this rank keeps beside the weights."""
         return moments.held(self._optimizer)
+
+    def memory(self) -> list[Tensor]:
+        """All tensors that it keeps between steps; some may be the model's own."""
+        return optimizer_tensors(moments.adams(self._optimizer))
 
     def resume(self, completed_steps: int, schedule_start: int) -> None:
         """Go on after so many steps, with the moments that were put into `held`."""

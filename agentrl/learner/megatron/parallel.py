@@ -81,7 +81,9 @@ def open_groups(
         expert_tensor_parallel_size=settings.ranks_of_an_expert,
         distributed_timeout_minutes=settings.distributed_timeout_minutes,
     )
-    # Nothing is drawn in training (no dropout), so one generator state per rank is enough.
+    # Nothing is drawn in training (no dropout), so one generator state per rank is enough: for what
+    # a loss of the user's draws.
+    torch.manual_seed(seed)
     model_parallel_cuda_manual_seed(seed, inference_rng_tracker=True, force_reset_rng=True)
 
 

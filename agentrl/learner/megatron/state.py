@@ -120,7 +120,7 @@ def load(
 ) -> None:
     """Take the state from `directory`. Collective. Of another run it is weights and moments: the
     schedule begins anew, and models that are `renewed`, or whose names are in `kept`, stay as they
-    are. So does a model beside the policy of which `directory` holds nothing.
+    are. A model that `directory` does not hold also stays as it is.
 
     Raises ConfigError, with nothing changed, when model or types are not those of the checkpoint.
     After any other error the weights are neither the old nor the new ones.

@@ -18,6 +18,7 @@ from agentrl.config.run import RunConfig
 from agentrl.learner.backend import StepResult
 from agentrl.learner.measures import Measures, joined
 from agentrl.learner.megatron import balance, parallel
+from agentrl.learner.megatron.lent_memory import gradient_tensors
 from agentrl.learner.megatron.model import Stages
 from agentrl.learner.megatron.optimizer import Optimizer, wrap_model
 from agentrl.learner.megatron.passes import Layout, backward_pass, forward_pass
@@ -55,6 +56,11 @@ class TrainedModel:
         """The stages themselves, whole."""
         self.finish_gathering()
         return self._stages
+
+    def beside_weights(self) -> tuple[list[Tensor], list[Tensor]]:
+        """What the optimizer keeps (weights that it updates in place among it), and the buffers of
+        gradients, which a step sets to zero first."""
+        return self.optimizer.memory(), gradient_tensors(self.wrapped)
 
     def finish_gathering(self) -> None:
         """With --overlap-param-gather the weights of other ranks come only with the next pass."""
