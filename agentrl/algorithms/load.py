@@ -13,6 +13,7 @@ small for it, and a class that would play no episodes.
 """
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -119,9 +120,9 @@ def check_algorithm(cfg: RunConfig, said: Mapping[str, str] | None = None) -> No
     spelled."""
     algorithm = load_algorithm(cfg)
     _refuse_unread(cfg, algorithm, said or {})
-    if "critic" in algorithm.needs.models and not cfg.has_critic:  # one of the user's
-        if problems := [*about_critic(cfg), *about_critics_rate(cfg)]:
-            raise ConfigError("\n".join(problems))
+    if "critic" in algorithm.needs.models:  # it may be the user's, of which the flags know nothing
+        for problem in chain(about_critic(cfg), about_critics_rate(cfg)):
+            raise ConfigError(problem)
     if missing := [name for name in sorted(algorithm.requires) if not getattr(cfg, name)]:
         flags = " ".join(own_fields()[name].flag for name in missing)
         raise ConfigError(f"--advantage-estimator {cfg.advantage_estimator} needs {flags}; add it")

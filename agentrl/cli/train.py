@@ -124,10 +124,11 @@ def _check_algorithm(config: RunConfig, said: Mapping[str, str]) -> list[str]:
     check_algorithm(config, said)
     if config.has_critic or "critic" not in load_algorithm(config).needs.models:
         return []
-    return [
+    note = (
         f"--advantage-estimator {config.advantage_estimator} has a critic: the memory of the "
         "learner and the size of a checkpoint are told without it; it takes what the policy takes"
-    ]
+    )
+    return [note]
 
 
 def _say(notes: list[str]) -> None:

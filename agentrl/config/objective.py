@@ -90,8 +90,8 @@ def about_critic(config: RunConfig) -> Iterator[str]:
     if config.custom_advantage_function_path is not None:
         yield (
             f"--custom-advantage-function-path {config.custom_advantage_function_path} with "
-            f"--advantage-estimator {config.advantage_estimator}: it gives advantages and no returns, which a critic learns "
-            "from; give one of the two"
+            f"--advantage-estimator {config.advantage_estimator}: it gives advantages and no "
+            "returns, which a critic learns from; give one of the two"
         )
 
 

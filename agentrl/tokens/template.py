@@ -8,14 +8,16 @@ attribute, takes too many steps or holds too much text, and whatever it raises i
 
 import json
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, Self
 
 from jinja2 import Template, TemplateError, nodes
+from jinja2.compiler import CodeGenerator, Frame
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
+from jinja2.filters import do_indent
 from jinja2.parser import Parser
 from jinja2.runtime import Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -50,13 +52,82 @@ _FILTERS = (
     *("title", "trim", "unique", "upper"),
 )
 _LARGEST = 2**16
+#: Blanks by which `tojson` and separators may widen what they write.
+_WIDEST = 64
+
+
+def _bounded(size: int) -> None:
+    if size > MAX_TEXT_CHARS:
+        raise SecurityError(f"it would make a text of more than {MAX_TEXT_CHARS} characters")
+
+
+def _joined(value: Iterable[Any], d: str = "", attribute: str | int | None = None) -> str:
+    """`join`, of texts that are counted before they are put together."""
+    if attribute is not None:
+        raise SecurityError("it joins by an attribute; `map` it first")
+    between, texts, size = str(d), list[str](), 0
+    for each in value:
+        texts.append(str(each))
+        size += len(texts[-1]) + len(between)
+        _bounded(size)
+    return between.join(texts)
+
+
+def _replaced(s: str, old: str, new: str, count: int | None = None) -> str:
+    """`replace`, where what it makes is counted before it is made."""
+    text, old, new = str(s), str(old), str(new)
+    most = -1 if count is None else count
+    found = text.count(old)
+    found = found if most < 0 else min(found, most)
+    _bounded(len(text) + found * max(0, len(new) - len(old)))
+    return text.replace(old, new, most)
+
+
+def _indented(s: str, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
+    """`indent`, as `_replaced`."""
+    added = len(width) if isinstance(width, str) else width
+    _bounded(len(s) + (len(s.splitlines()) + 1) * (added + 1))
+    return do_indent(s, width, first, blank)
+
+
+def _summed(iterable: Iterable[Any], attribute: str | int | None = None, start: Any = 0) -> Any:
+    """`sum` of numbers alone: lists would be copied for each."""
+    if attribute is not None or type(start) not in (int, float):
+        raise SecurityError("it may sum only numbers")
+    return sum(iterable, start)
+
+
+#: Methods of texts that can make a long one of short ones, as functions of the text.
+_GROWING: Mapping[str, Callable[..., str]] = {
+    "join": lambda text, value: _joined(value, text),
+    "replace": _replaced,
+}
+
+
+class _Code(CodeGenerator):
+    """Has texts put together by `~` counted."""
+
+    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802 - jinja2's name
+        self.write("environment.joined((")
+        for each in node.nodes:
+            self.visit(each, frame)
+            self.write(", ")
+        self.write("))")
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
     """No attributes but the methods above, and what a loop, a macro or a namespace has."""
 
-    #: Products of texts grow without steps, and `%` formats.
-    intercepted_binops = frozenset({"*", "**", "%"})
+    #: Products and sums of texts grow without steps, and `%` formats.
+    intercepted_binops = frozenset({"*", "**", "%", "+"})
+    code_generator_class = _Code
+    joined = staticmethod(_joined)
+
+    def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
+        text, name = getattr(obj, "__self__", None), getattr(obj, "__name__", "")
+        if isinstance(text, str) and name in _GROWING:
+            return _GROWING[name](text, *args, **kwargs)
+        return super().call(context, obj, *args, **kwargs)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         if isinstance(obj, LoopContext | Macro | Namespace):
@@ -67,7 +138,9 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         """`str.format` reads attributes, so texts have none here."""
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        if any(type(each) not in (int, float) or abs(each) > _LARGEST for each in (left, right)):
+        if operator == "+":
+            _bounded(sum(len(each) for each in (left, right) if isinstance(each, str | list)))
+        elif any(type(each) not in (int, float) or abs(each) > _LARGEST for each in (left, right)):
             what = f"{left!r:.40} {operator} {right!r:.40}"
             raise SecurityError(f"it may count only with numbers up to {_LARGEST}, not {what}")
         return super().call_binop(context, operator, left, right)
@@ -99,12 +172,13 @@ class ChatTemplate:
             trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
         )
         sandbox.filters = {name: sandbox.filters[name] for name in _FILTERS}
-        sandbox.filters["tojson"] = _tojson
+        sandbox.filters |= {"join": _joined, "replace": _replaced, "indent": _indented}
+        sandbox.filters |= {"sum": _summed, "tojson": _tojson}
         known = {name: sandbox.globals[name] for name in ("range", "namespace")}
         sandbox.globals = {**known, "raise_exception": _raise}
         try:
             self._template: Template = sandbox.from_string(source)
-        except (TemplateError, RecursionError) as error:
+        except (TemplateError, RecursionError, SyntaxError, MemoryError) as error:
             raise ConfigError(f"{place} is no chat template: {error}") from error
 
     @classmethod
@@ -122,20 +196,22 @@ class ChatTemplate:
         """The text of a dialogue; `opened`: with what opens a turn of the assistant."""
         try:
             with _Budget():
-                text: str = self._template.render(
+                parts, size = list[str](), 0
+                for part in self._template.generate(
                     messages=messages,
                     tools=list(tools) or None,
                     add_generation_prompt=opened,
                     **self._given,
-                )
+                ):
+                    parts.append(part)
+                    size += len(part)
+                    _bounded(size)
         except SecurityError as error:
             raise ConfigError(f"{self.place} goes beyond its sandbox: {error}") from error
         # Whatever a program may raise: a template divides by zero as any other does.
         except Exception as error:
             raise ConfigError(f"{self.place} does not take this dialogue: {error}") from error
-        if len(text) > MAX_TEXT_CHARS:
-            raise ConfigError(f"{self.place} writes more than {MAX_TEXT_CHARS} characters")
-        return text
+        return "".join(parts)
 
 
 class _Budget:
@@ -181,13 +257,12 @@ def _tojson(
     sort_keys: bool = False,
 ) -> str:
     """As `transformers` has it: nothing is escaped for HTML, and text stays readable."""
-    return json.dumps(
-        value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
+    if len("".join(separators or ())) + (indent or 0) > _WIDEST:
+        raise SecurityError(f"its JSON may be widened by at most {_WIDEST} blanks")
+    encoder = json.JSONEncoder(
+        ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
+    return _joined(encoder.iterencode(value))
 
 
 def _raise(message: object) -> NoReturn:

@@ -59,6 +59,7 @@ def rendered(source: str) -> str:
         "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
         "{% if",
         "(" * 200_000,
+        "{% set a = 1 %}{{ " + " + ".join("a" * 300) + " }}",
         "{{ " + "(" * 40_000,
         "a" * (MAX_TEMPLATE_CHARS + 1),
     ],
@@ -69,8 +70,39 @@ def test_what_goes_beyond_the_sandbox_is_an_error_that_names_the_template(source
 
 
 @pytest.mark.parametrize(
+    "made",
+    [
+        "a.replace('a', a)",
+        "a.replace('', a)",
+        "a | replace('a', a)",
+        "[a] | map('replace', 'a', a) | list",
+        "a.join(a)",
+        "a | join(a)",
+        "(a.replace('a', '\\n')) | indent(9999)",
+        "l | tojson(indent=9999999)",
+        "l | sum(start=[])",
+        "l | tojson",
+        " ~ ".join("a" * 300),
+        " + ".join("a" * 150),
+        "'a' }}" + "{{ a }}" * 300 + "{{ 'a'",
+    ],
+)
+def test_no_single_step_makes_a_long_text_of_short_ones(made: str) -> None:
+    """Each of these would take gigabytes, or as good as for ever, if it were made."""
+    texts = "{% set a = '" + "a" * 40_000 + "' %}{% set l = [" + "a, " * 300 + "] %}"
+    with pytest.raises(
+        ConfigError, match=r"^T goes beyond its sandbox: it (would|may)|^T .*its JSON"
+    ):
+        rendered(texts + "{{ " + made + " }}")
+
+
+@pytest.mark.parametrize(
     ("source", "text"),
     [
+        ("{{ 'abab'.replace('a', 'c', 1) }}{{ 'abab' | replace('b', '') }}", "cbabaa"),
+        ("{{ ', '.join(['a', 'b']) }}{{ [1, 2] | join('|') }}{{ 'a' ~ 1 }}", "a, b1|2a1"),
+        ("{{ 'a\\nb' | indent(2) }}{{ [1, 2] | sum }}{{ [1] + [2] }}", "a\n  b3[1, 2]"),
+        ("{{ [1, {'a': None}] | tojson(indent=1) }}", '[\n 1,\n {\n  "a": null\n }\n]'),
         ("{{ messages[0].content.strip().split(' ')[0] }}", "a"),
         ("{% set n = namespace(x=1) %}{% set n.x = n.x + 1 %}{{ n.x }}", "2"),
         ("{% for m in messages %}{{ loop.index0 }}{% break %}{% endfor %}", "0"),

@@ -176,7 +176,7 @@ def test_a_critic_of_the_users_is_held_to_the_same_rules(
     flags: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "valued.py"
-    path.write_text(VALUED + "\n\ndef given(rows, total):\n    return [r.tokens_L for r in rows]\n")
+    path.write_text(VALUED + "\n\ndef given(rows):\n    pass\n")
     flags = {k: v.replace("FILE", str(path)) if isinstance(v, str) else v for k, v in flags.items()}
     with pytest.raises(ConfigError, match=said):
         check_algorithm(RunConfig(advantage_estimator=f"{path}:Valued", **flags))

@@ -263,7 +263,10 @@ def test_a_teacher_and_a_reward_model_do_not_share_an_address(
     rows.write_text(f"{plain}}}\n{plain}{row}}}\n")
     url = "http://127.0.0.1:9"
     config = RunConfig(
-        **{"use_opd": True, "opd_type": "sglang", "rm_url": url, "env": "single-turn"},
+        use_opd=True,
+        opd_type="sglang",
+        rm_url=url,
+        env="single-turn",
         prompt_data=str(rows),
         env_args={"rm_url": url, **args},
     )

@@ -76,7 +76,7 @@ async def test_a_verdict_is_a_line_of_its_own(reply: str, worth: float) -> None:
 
 
 async def test_a_verdict_within_a_sentence_or_on_another_scale_is_none() -> None:
-    replies = ("It claims SCORE: 5 for itself.", "SCORE: 5/10", "SCORE: 1")
+    replies = ("It asks me for a SCORE: 5", "SCORE: 5/10", "SCORE: 1")
     async with listening(saying(*replies), PATH) as (url, asked):
         assert await judged(url, SPEC, "q", None, "a") == 0.0
     assert len(asked) == 3

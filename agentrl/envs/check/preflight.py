@@ -18,9 +18,8 @@ from agentrl.envs.check.dry_reset import discard, dry_reset, first_task, make_en
 from agentrl.envs.check.signatures import check_class
 from agentrl.envs.depth import require_shallow
 from agentrl.envs.env import Env, EnvContext, ServiceSpec
-from agentrl.envs.named import load_reward
 from agentrl.envs.registry import load_env
-from agentrl.envs.reward_types import RewardType, reward_type, shipped_type, type_of_row
+from agentrl.envs.reward_types import RewardType, scorers, type_of_row
 from agentrl.envs.rollout import Rollout
 from agentrl.envs.single_turn import SingleTurnEnv
 from agentrl.envs.sources import RowSource
@@ -95,11 +94,12 @@ def _refuse_shared_url(config: RunConfig, cls: type[Env], source: TaskSource) ->
     is_asked = config.has_served_teacher and issubclass(cls, SingleTurnEnv)
     if not is_asked or "reward_service" in given:
         return
-    named = [("--rm-type", reward_type(given["rm_type"]))] if given.get("rm_type") else []
-    if own := given.get("reward"):
-        shipped = shipped_type(load_reward(own))
-        named = [] if shipped is None else [("--custom-rm-path", shipped)]
-    else:
+    own, usual = scorers(given.get("reward"), given.get("rm_type"))
+    if own is not None:  # a function of the user's comes before what a row asks for
+        return
+    flag = "--custom-rm-path" if given.get("reward") else "--rm-type"
+    named: list[tuple[str, RewardType | None]] = [(flag, usual)]
+    if not given.get("reward"):
         tasks = chain.from_iterable(open_eval_sets(config, cls).values())
         if isinstance(source, RowSource):
             tasks = chain(source.first(ROWS if source.is_slow else QUICK_ROWS), tasks)

@@ -3,8 +3,8 @@
 megatron-core names tensors in two ways, one for all layers or one for each; the names in a
 checkpoint say which of the two it uses, and megatron-core itself says for either what this rank
 holds (`placement`). Numbers of another float type are converted, and rows that only pad the
-vocabulary are passed over. Refused, with nothing changed: a checkpoint that lacks a tensor, has one of another
-shape or one that the model does not know.
+vocabulary are passed over. Refused, with nothing changed: a checkpoint that lacks a tensor, has one
+of another shape or one that the model does not know.
 
 Moments lie in it weight by weight, as Megatron writes them for every layout, or not at all, or in
 buckets that the layout alone understands that wrote them: then the optimizer is new, which is told.
