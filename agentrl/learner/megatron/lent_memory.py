@@ -40,7 +40,9 @@ def optimizer_tensors(adams: Iterable[Any]) -> list[Tensor]:
     for adam in adams:
         for group in adam.param_groups:
             for weight in group["params"]:
-                found += [weight.data] if weight.grad is None else [weight.data, weight.grad]
+                found.append(weight.data)
+                if weight.is_leaf and weight.grad is not None:
+                    found.append(weight.grad)
         for state in adam.state.values():
             found += [value for value in state.values() if torch.is_tensor(value)]
     return found
