@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from agentrl.cluster.events import RunState
-from agentrl.cluster.host import ExitNotice, ProcessOrder
+from agentrl.cluster.host import ExitNotice, ProcessKind, ProcessOrder
 from agentrl.cluster.layout import INCARNATION, RUN_MARK
 from agentrl.cluster.placement import Cluster
 from agentrl.cluster.requests import Requests
@@ -195,7 +195,8 @@ def test_who_shares_devices_is_started_again_together(name: str, consequence: Co
     async def run() -> None:
         for each in both:
             await made.start(each)
-        notice = ExitNotice(name, cluster.running.pop(name), -9, False, consequence.name)
+        kind: ProcessKind = "engine" if name.startswith("engine") else "learner"
+        notice = ExitNotice(name, cluster.running.pop(name), -9, False, kind)
         await made.restart(notice, consequence)
         await made.restart(notice, consequence)  # told twice
 

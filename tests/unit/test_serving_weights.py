@@ -190,7 +190,7 @@ class Cluster:
         connect_s: float = 20,
         engine_dtype: torch.dtype | None = torch.float32,
         tells_digests: bool = True,
-        **sharing: bool,
+        **sharing: Any,
     ) -> FleetWeightSink:
         return self._resources.enter_context(
             FleetWeightSink(
