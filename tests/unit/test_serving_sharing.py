@@ -41,7 +41,17 @@ def test_a_turn_releases_takes_weights_pushes_and_serves(cluster: Cluster) -> No
 def test_engines_that_keep_their_memory_are_paused_and_release_none(cluster: Cluster) -> None:
     config = RunConfig(colocate=True, offload_rollout=False, run_dir="/runs")
     spec = RunSpec(
-        config, "/runs/r", "m", ModelFacts(9, 9), "ipc://b", None, [], {}, "", 0, "", None, "k"
+        config=config,
+        run_dir="/runs/r",
+        model_dir="m",
+        model=ModelFacts(9, 9),
+        buffer_address="ipc://b",
+        router_url=None,
+        engines=[],
+        services={},
+        master_address="",
+        master_port=0,
+        collective_address="",
     )
     kept = {name: sink_settings(spec)[name] for name in ("shares_devices", "keeps_memory")}
     sink = cluster.sink("one", **kept)
