@@ -52,7 +52,6 @@ def test_engines_that_keep_their_memory_are_paused_and_release_none(cluster: Clu
         master_address="",
         master_port=0,
         collective_address="",
-        engine_key_file="k",
     )
     kept = {name: sink_settings(spec)[name] for name in ("shares_devices", "keeps_memory")}
     sink = cluster.sink("one", **kept)
