@@ -75,6 +75,7 @@ BESIDE: dict[str | tuple[str, Mode], str] = {
     "opsm_delta": "--use-opsm",
     **dict.fromkeys(("opd_kl_coef", "opd_teacher_load", "opd_type"), _OPD),
     "use_opd": _TEACHER,
+    "offload_rollout": "--colocate --async-buffer-size 0 --update-weights-interval 1",
     "eval_mode": "--eval-interval 5",
     "eval_input_key": f"{_ROWS} --eval-prompt-data held ROWS2",
     "eval_label_key": f"{_ROWS} --eval-prompt-data held ROWS2",
@@ -114,6 +115,7 @@ READ_AND_UNUSED: dict[Mode, set[str]] = {
     "supervised": {
         *("eval_interval", "eval_mode", "skip_eval_before_train"),
         *("partial_rollout", "mask_offpolicy_in_partial_rollout"),
+        *("colocate", "offload_train", "offload_rollout"),
     },
     # an optimizer that never steps, places where nothing is saved, and no iterations
     "eval": {
@@ -121,6 +123,7 @@ READ_AND_UNUSED: dict[Mode, set[str]] = {
         *("save", "save_hf", "save_interval", "save_retain_interval", "ref_load"),
         "update_weights_interval",
         *("eval_interval", "eval_mode", "skip_eval_before_train", "partial_rollout"),
+        *("colocate", "offload_train", "offload_rollout"),
     },
 }
 
