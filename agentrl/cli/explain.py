@@ -91,7 +91,10 @@ def _page(script: LaunchScript, program: str, found: list[Explained]) -> Iterato
 
 
 def _line(one: Explained) -> str:
-    """A flag as a shell takes it; what only a run can tell stays for that shell to fill in."""
+    """A flag as a shell takes it; what only a run can tell stays for that shell to fill in, and so
+    does a secret."""
+    if one.value and _SECRET.search(one.flag):
+        return f'{one.flag} "${{{one.flag.strip("-").replace("-", "_").upper()}}}"'
     return " ".join(word.text if not word.known else shlex.quote(word.text) for word in one.words)
 
 

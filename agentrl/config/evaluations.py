@@ -34,7 +34,7 @@ def eval_files(config: RunConfig) -> dict[str, str]:
 def about_evaluations(config: RunConfig) -> Iterator[str]:
     """What cannot be an evaluation beside training."""
     interval, iterations = config.eval_interval, config.num_rollout
-    if config.pins_evaluations and interval and iterations and iterations <= interval:
+    if config.eval_mode == "pinned" and interval and iterations and iterations <= interval:
         yield (
             f"--eval-mode pinned with --eval-interval {interval} and --num-rollout {iterations}: "
             "no evaluation beside training would come before the last push; lower "

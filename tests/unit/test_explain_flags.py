@@ -94,7 +94,7 @@ def test_a_flag_that_another_one_settles_is_answered_by_both() -> None:
         ("--num-rollout", "works"),
         ("--eval-min-new-tokens", "unknown"),
         ("--global-batch-size", "unknown"),
-        ("--offload", "refused"),
+        ("--only-train-params-name-list", "refused"),
         ("--utter-nonsense", "refused"),
     ],
 )
@@ -163,6 +163,7 @@ def test_a_secret_of_a_script_stays_out_of_the_table(
     page = capsys.readouterr().out
     assert "abc-secret" not in page
     assert "(hidden)" in page
+    assert '--wandb-key "${WANDB_KEY}"' in page
     assert "--input-key q" in page
 
 
