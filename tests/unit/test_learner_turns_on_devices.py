@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentrl.errors import InfrastructureError
 from agentrl.learner.handover import Handover
 from agentrl.learner.question import Answer, AskLease, AskPush, StopRequested
 from agentrl.learner.schedule import (
@@ -207,6 +208,6 @@ def test_ranks_without_the_way_to_the_engines_learn_what_went_wrong_there() -> N
 
     devices.take_weights = failing  # type: ignore[method-assign]
     handover = Handover(devices, devices, ManualClock())
-    with pytest.raises(ConnectionError, match="engine-0 is gone"):
+    with pytest.raises(InfrastructureError, match="engine-0 is gone"):
         handover.before(Push(VersionRow(0, None, 0)))
     assert devices.engines == NOTHING
