@@ -44,7 +44,7 @@ def test_a_served_teacher_has_an_address_and_tells_at_temperature_1() -> None:
 
 
 def test_a_served_teacher_and_one_of_the_learners_are_told_apart() -> None:
-    assert "--rm-url: only --use-opd --opd-type sglang" in refused("--rm-url", URL)
+    assert "--rm-url: only a reward of --env single-turn" in refused("--rm-url", URL)
     told = refused(*SERVED, "--rm-url", URL, "--opd-teacher-load", "x")
     assert "--opd-teacher-load: only --use-opd reads this, with a teacher in the learner" in told
 
