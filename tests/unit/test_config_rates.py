@@ -77,7 +77,8 @@ def test_the_command_line_refuses_it_and_what_no_course_reads() -> None:
         parse(["--lr-decay-style", "WSD"], "train_async")
     with pytest.raises(ConfigError, match="--lr-wsd-decay-iters: only --lr-decay-style WSD"):
         parse(["--lr-wsd-decay-iters", "3"], "train_async")
-    told = parse(["--lr-decay-iters", "3", "--lr-warmup-init", "1e-8"], "train_async").notes
+    words = ["--lr-decay-iters", "3", "--lr-warmup-init", "1e-8", "--lr-warmup-iters", "0"]
+    told = parse(words, "train_async").notes
     assert any(note.startswith("--lr-decay-iters: no effect") for note in told)
     assert any(note.startswith("--lr-warmup-init: no effect") for note in told)
 
