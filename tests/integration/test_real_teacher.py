@@ -86,7 +86,8 @@ async def test_a_served_teacher_says_what_the_learners_own_says(
         await control.wait_ready(START_DEADLINE_S, process.alive)
     url = f"{engine.url}/generate"
     served = RunConfig(use_opd=True, opd_type="sglang", rm_url=url, hf_checkpoint=MODEL)
-    assert await ask_teacher(served) == []
+    (note,) = await ask_teacher(served)  # a server keeps a few tokens for itself
+    assert "the teacher reads at most" in note
     generator = torch.Generator().manual_seed(3)
     sequences = [torch.randint(2000, (n,), generator=generator).tolist() for n in LENGTHS]
     async with TeacherClient(url, num_at_once=2, timeout_s=CALL_S) as client:
