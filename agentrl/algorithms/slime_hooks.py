@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CORRECTION_KEYWORDS",
     "Args",
-    "Sample",
+    "LeaseSample",
     "advantages",
     "correction",
     "post_process",
@@ -43,7 +43,7 @@ CORRECTION_KEYWORDS = (
 )
 
 
-class Sample:
+class LeaseSample:
     """An episode, as far as a lease header knows it. group_index, index: its places in the lease,
     from 0. response_length: its sampled tokens, over all turns. metadata: its metrics."""
 
@@ -92,7 +92,7 @@ def post_process(function: Callable[..., Any]) -> Callable[..., Any]:
     return process
 
 
-def _samples(groups: Sequence[GroupRows]) -> Iterator[Sample]:
+def _samples(groups: Sequence[GroupRows]) -> Iterator[LeaseSample]:
     index = 0
     for place, group in enumerate(groups):
         sampled = dict.fromkeys(group.episodes, 0)
@@ -101,7 +101,7 @@ def _samples(groups: Sequence[GroupRows]) -> Iterator[Sample]:
         for episode, reward, metrics in zip(
             group.episodes, group.rewards, group.metrics, strict=True
         ):
-            yield Sample(place, index, reward, sampled[episode], dict(metrics))
+            yield LeaseSample(place, index, reward, sampled[episode], dict(metrics))
             index += 1
 
 

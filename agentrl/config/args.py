@@ -14,6 +14,11 @@ class Args:
         self._cfg = cfg
 
     def __getattr__(self, name: str) -> Any:
+        if self._cfg is None:
+            raise AttributeError(
+                f"args has no {name!r} here: an environment that is played outside of a run knows "
+                "no flags of one"
+            )
         if name in RunConfig.__struct_fields__:
             return getattr(self._cfg, name)
         if (switch := f"disable_{name}") in RunConfig.__struct_fields__:

@@ -14,9 +14,9 @@ from typing import Any
 
 import msgspec
 
-from agentrl.envs.answer import Answer
 from agentrl.envs.grading.boxed import boxed
 from agentrl.envs.named import Reward, load_reward, load_shipped
+from agentrl.envs.reward_input import RewardInput
 from agentrl.envs.rewards.base import Facts, facts_of
 from agentrl.errors import ConfigError, EnvError
 from agentrl.nearest import near
@@ -35,7 +35,7 @@ class RewardType(msgspec.Struct, frozen=True):
     facts: Facts
     is_boxed: bool = False
 
-    async def worth(self, answer: Answer, known: Mapping[str, Any]) -> Any:
+    async def worth(self, answer: RewardInput, known: Mapping[str, Any]) -> Any:
         """What the answer is worth; `known`: its `url` and `spec`. Raises what the reward does."""
         text = answer.text if self.facts.is_spoken else answer.response
         if self.is_boxed and not self.facts.wants:  # a model is asked about the whole, as in slime
@@ -44,7 +44,7 @@ class RewardType(msgspec.Struct, frozen=True):
         found = self.function(text, label, answer.task, **self._beside(answer, known))
         return await found if inspect.isawaitable(found) else found
 
-    async def ranks(self, answers: Sequence[Answer], known: Mapping[str, Any]) -> list[float]:
+    async def ranks(self, answers: Sequence[RewardInput], known: Mapping[str, Any]) -> list[float]:
         """What the answers of a group are worth beside each other."""
         assert self.facts.ranks is not None
         first, texts = answers[0], [answer.text for answer in answers]
@@ -52,7 +52,7 @@ class RewardType(msgspec.Struct, frozen=True):
         ranks: list[float] = await self.facts.ranks(texts, first.label, first.task, **beside)
         return ranks
 
-    def _beside(self, answer: Answer, known: Mapping[str, Any]) -> dict[str, Any]:
+    def _beside(self, answer: RewardInput, known: Mapping[str, Any]) -> dict[str, Any]:
         whole = {**known, "prompt": answer.prompt}
         return {name: whole[name] for name in self.facts.wants}
 

@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 
 from agentrl.config.args import Args
-from agentrl.envs.answer import Answer
 from agentrl.envs.env import Env, ServiceSpec
 from agentrl.envs.grading.judging import spec_of
 from agentrl.envs.grading.labels import label_text
 from agentrl.envs.messages import AssistantTurn, Message, Step, ToolCall
 from agentrl.envs.registry import register
+from agentrl.envs.reward_input import RewardInput
 from agentrl.envs.reward_keys import chosen, parts, require_keys
 from agentrl.envs.reward_service import SERVICE, service_of
 from agentrl.envs.reward_types import RewardType, scorers, type_of_row
@@ -158,7 +158,7 @@ class SingleTurnEnv(Env):
             return await self._kind.worth(self._answer(text), self._known())
         return (await self._worths([self._answer(text)], is_group=self.scores_groups))[0]
 
-    async def _worths(self, answers: list[Answer], *, is_group: bool = False) -> list[Any]:
+    async def _worths(self, answers: list[RewardInput], *, is_group: bool = False) -> list[Any]:
         """Of answers to one task, by the user's function: each by itself, or together."""
         own: Any = self._own
         if isinstance(own, (OfSample, OfModel)):
@@ -172,9 +172,9 @@ class SingleTurnEnv(Env):
         name = getattr(own, "__name__", "the reward")
         return listed(found, len(answers), name) if is_group else [found]
 
-    def _answer(self, text: str, *, is_cut: bool = False) -> Answer:
+    def _answer(self, text: str, *, is_cut: bool = False) -> RewardInput:
         turn = self._turn
-        return Answer(
+        return RewardInput(
             text=text,
             response=text if turn is None or not turn.reasoning else turn.response,
             label=self._label,

@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from agentrl.config.args import Args
-from agentrl.envs.answer import Answer
+from agentrl.envs.reward_input import RewardInput
 from agentrl.errors import ConfigError, EnvError
 
-__all__ = ["OfModel", "OfSample", "Sample", "listed", "model_of"]
+__all__ = ["OfModel", "OfSample", "RewardSample", "listed", "model_of"]
 
 
 class _Status(enum.Enum):
@@ -27,13 +27,13 @@ class _Status(enum.Enum):
     TRUNCATED = "truncated"
 
 
-class Sample:
+class RewardSample:
     """An answer as slime has it. `metadata` is what the row has under --metadata-key; of a row
     without it, the row. Tokens are not there: a reward reads text."""
 
     Status = _Status
 
-    def __init__(self, answer: Answer, index: int = 0) -> None:
+    def __init__(self, answer: RewardInput, index: int = 0) -> None:
         self.index = index
         self.prompt = answer.prompt
         self.response = answer.response
@@ -55,16 +55,16 @@ class OfSample:
         functools.update_wrapper(self, function)
         self._function = function
 
-    def __call__(self, args: Args, sample: Sample | list[Sample]) -> Any:
+    def __call__(self, args: Args, sample: RewardSample | list[RewardSample]) -> Any:
         return self._function(args, sample)
 
-    async def worth(self, args: Args, answer: Answer) -> Any:
+    async def worth(self, args: Args, answer: RewardInput) -> Any:
         """Of one answer."""
-        return await _awaited(self(args, Sample(answer)))
+        return await _awaited(self(args, RewardSample(answer)))
 
-    async def worth_of_group(self, args: Args, answers: Sequence[Answer]) -> list[Any]:
+    async def worth_of_group(self, args: Args, answers: Sequence[RewardInput]) -> list[Any]:
         """Of the answers of a group, in their order."""
-        samples = [Sample(answer, index) for index, answer in enumerate(answers)]
+        samples = [RewardSample(answer, index) for index, answer in enumerate(answers)]
         return listed(await _awaited(self(args, samples)), len(answers), self.__name__)
 
     __name__: str
@@ -78,11 +78,11 @@ class OfModel:
         self.__name__, self.__module__, self.__doc__ = cls.__name__, cls.__module__, cls.__doc__
         self._cls = cls
 
-    async def worth(self, args: Args, answer: Answer) -> Any:
+    async def worth(self, args: Args, answer: RewardInput) -> Any:
         """Of one answer."""
         return (await self.worth_of_group(args, [answer]))[0]
 
-    async def worth_of_group(self, args: Args, answers: Sequence[Answer]) -> list[Any]:
+    async def worth_of_group(self, args: Args, answers: Sequence[RewardInput]) -> list[Any]:
         """Of the answers of a group, in their order."""
         model = _made(self._cls, args)
         prompts = [answer.prompt for answer in answers]

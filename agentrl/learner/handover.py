@@ -1,4 +1,4 @@
-"""`Handover`: carries out the turns of `turns_on_devices` in the ranks of a learner.
+"""`Handover`: carries out the moves of `device_sharing` in the ranks of a learner.
 
 A move of the engines is made by the source rank and waited for by all; a move of the learner is
 made by every rank, and the next one begins when all have made it. So no engine takes memory that
@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 from agentrl.clock import Clock
 from agentrl.learner.agreement import by_source
+from agentrl.learner.device_sharing import DeviceSharing, DeviceState, Move, needed
 from agentrl.learner.schedule import Push, Step
-from agentrl.learner.turns_on_devices import Move, State, TurnsOnDevices, needed
 
 __all__ = ["EngineMemory", "Handover", "LearnerMemory"]
 
@@ -65,7 +65,7 @@ class Handover:
         self._learner = learner
         self._engines = engines
         self._clock = clock
-        self._turns = TurnsOnDevices()
+        self._sharing = DeviceSharing()
 
     def before(self, step: Step) -> None:
         """Bring the memory where `step` needs it. Collective."""
@@ -75,14 +75,14 @@ class Handover:
         """`step` is done: after a push the engines serve at once, for its version is about to be
         announced. Collective."""
         if isinstance(step, Push):
-            self._turns.pushed()
-            self._move_to(State.SERVING)
+            self._sharing.pushed()
+            self._move_to(DeviceState.SERVING)
 
-    def _move_to(self, wanted: State | None) -> None:
-        while (move := self._turns.next_move(wanted)) is not None:
+    def _move_to(self, wanted: DeviceState | None) -> None:
+        while (move := self._sharing.next_move(wanted)) is not None:
             began = self._clock.now()
             self._make(move)
-            self._turns.moved(move)
+            self._sharing.moved(move)
             log.info("%s took %.3f s", move.name.lower(), self._clock.now() - began)
 
     def _make(self, move: Move) -> None:

@@ -17,12 +17,12 @@ from agentrl.tokens.formats.hermes import MalformedCallError
 from agentrl.tokens.formats.thoughts import THINK, THINK_END, split_thought
 from agentrl.tokens.spans import Author, Piece, Span, context_spans, encode_pieces
 from agentrl.tokens.template import ChatTemplate
-from agentrl.tokens.templates.asking import TOOL, Asking
 from agentrl.tokens.templates.calls import CallsOf
 from agentrl.tokens.templates.hidden import Words
 from agentrl.tokens.templates.learning import how_calls_are_written, how_thoughts_are_shown
 from agentrl.tokens.templates.marks import Marks
 from agentrl.tokens.templates.plain import Plain, calls_as_plain, plain_messages
+from agentrl.tokens.templates.probe import TOOL, TemplateProbe
 from agentrl.tokens.vocab import Vocab
 from agentrl.types import SpanKind
 
@@ -41,18 +41,18 @@ class TemplateFormat:
     def __init__(self, vocab: Vocab, template: ChatTemplate, *, ends: Collection[str] = ()) -> None:
         self.vocab, self.template = vocab, template
         self._marks = Marks(vocab)
-        self._asking = asking = Asking(template, self._marks)
-        opener = self._opener_of(asking.closed, asking.opened)
+        self._probe = probe = TemplateProbe(template, self._marks)
+        opener = self._opener_of(probe.closed, probe.opened)
         self._thinks_at_once = opener.rfind(THINK) > opener.rfind(THINK_END)
-        asking.ends = {*self._first_after_said(), *(end for end in ends if end in vocab.control)}
+        probe.ends = {*self._first_after_said(), *(end for end in ends if end in vocab.control)}
         self.lacks_calls = ""
         self._calls: CallsOf | None = None
         try:
-            self._calls, self._example = how_calls_are_written(asking)
+            self._calls, self._example = how_calls_are_written(probe)
         except ConfigError as error:
             self.lacks_calls = str(error)
         before = self._marks.shown(self._calls.before) if self._calls else ""
-        shows, self._drops, self._leads = how_thoughts_are_shown(asking, before)
+        shows, self._drops, self._leads = how_thoughts_are_shown(probe, before)
         self.shows_thoughts = shows and THINK_END not in opener
         self.tools_in_prompt = self._shows_tools()
         self._learn_answers(opener)
@@ -69,7 +69,7 @@ class TemplateFormat:
             raise EnvError(f"tools, and no way to call them: {self.lacks_calls}")
         words = Words(self.template.source)
         told = plain_messages(messages, as_text=self.takes_text, hide=words.hide_in)
-        text = self._asking.for_env(words, told, words.hide_in(list(tools)), opened=True)
+        text = self._probe.for_env(words, told, words.hide_in(list(tools)), opened=True)
         spans = encode_pieces(self.vocab, self._pieces(words, text))
         if self._opened_at_the_end(spans) is None:
             last = messages[-1].role
@@ -104,7 +104,7 @@ class TemplateFormat:
         """See `ChatFormat`."""
         if calls and self._calls is None:
             raise EnvError(f"no way to write calls: {self.lacks_calls}")
-        words, question = self._asking.question()
+        words, question = self._probe.question()
         thought, ended, said = text.rpartition(THINK_END)
         turn: Plain = {"role": "assistant", "content": words.fresh(text) if text else ""}
         if self.shows_thoughts and (ended or self._thinks_at_once):
@@ -113,10 +113,10 @@ class TemplateFormat:
             turn["reasoning_content"] = words.fresh(thought.strip().removeprefix(THINK).strip())
         if calls:
             turn["tool_calls"] = calls_as_plain(calls, as_text=self.takes_text, hide=words.hide_in)
-        rendered = self._asking.for_env(words, [question, turn], [TOOL] if calls else [])
-        body = self._asking.before_end(words, rendered[self._asking.turn_begins(rendered) :])
+        rendered = self._probe.for_env(words, [question, turn], [TOOL] if calls else [])
+        body = self._probe.before_end(words, rendered[self._probe.turn_begins(rendered) :])
         written = words.told(body)
-        if self._thinks_at_once and not ended and not self._asking.opens(rendered):
+        if self._thinks_at_once and not ended and not self._probe.opens(rendered):
             written = f"\n{THINK_END}\n\n{written}"
         ids = self.vocab.encode_trusted(written)
         if found := [id_ for id_ in ids if id_ in self.stop_ids]:
@@ -151,7 +151,7 @@ class TemplateFormat:
     @property
     def takes_text(self) -> bool:
         """Whether the template is given arguments as JSON text."""
-        return self._asking.as_text
+        return self._probe.as_text
 
     @property
     def takes_many_calls(self) -> bool:
@@ -161,7 +161,7 @@ class TemplateFormat:
     def turn_of(self, rendered: str, is_call: bool) -> list[int]:
         """The ids of the turn that a rendering begins with, its end included."""
         parts = self._marks.split(rendered)
-        ends = self._asking.ends
+        ends = self._probe.ends
         at = next((at for at in range(1, len(parts), 2) if parts[at] in ends), len(parts))
         end = self.vocab.control[parts[at]] if at < len(parts) else self._end_ids[is_call]
         return [*self.vocab.encode_trusted("".join(parts[:at])), end]
@@ -189,18 +189,18 @@ class TemplateFormat:
 
     def _first_after_said(self) -> list[str]:
         """A turn ends with the first control token after what it says, if there is one."""
-        words, question, turn = self._asking.turn()
-        rendered = self._asking.rendered(words, [question, turn])
+        words, question, turn = self._probe.turn()
+        rendered = self._probe.rendered(words, [question, turn])
         place = words.place(rendered, turn["content"])
         if place is None:
             raise ConfigError(f"{self.template.place} does not show what the assistant says")
         return self._marks.split(rendered[place[1] :])[1:2]
 
     def _shows_tools(self) -> bool:
-        words, question = self._asking.question()
+        words, question = self._probe.question()
         name = words.hide("look")
         try:
-            rendered = self._asking.rendered(words, [question], words.hide_in([TOOL]), opened=True)
+            rendered = self._probe.rendered(words, [question], words.hide_in([TOOL]), opened=True)
         except ConfigError:
             return False
         return words.place(rendered, name) is not None
@@ -220,8 +220,8 @@ class TemplateFormat:
         self._end_ids = {
             is_call: self.vocab.control[pieces[0].text] for is_call, pieces in answers.items()
         }
-        ends = self._asking.ends | {pieces[0].text for pieces in answers.values()}
-        self._asking.ends = ends
+        ends = self._probe.ends | {pieces[0].text for pieces in answers.values()}
+        self._probe.ends = ends
         marks = {piece.text for pieces in answers.values() for piece in pieces}
         marks |= {piece.text for piece in self._marks.pieces(opener)}
         letters = "".join(self._calls.letters) if self._calls is not None else ""
@@ -249,7 +249,7 @@ class TemplateFormat:
 
     def _answer(self, messages: Sequence[Message], calls: Sequence[ToolCall] | None) -> list[Piece]:
         words = Words(self.template.source)
-        text = self._asking.answer(words, messages, calls)
+        text = self._probe.answer(words, messages, calls)
         return [*self._pieces(words, text)] or [Piece(Author.FORMAT, "")]
 
     def _pieces(self, words: Words, text: str) -> Iterator[Piece]:
@@ -274,5 +274,5 @@ class TemplateFormat:
 
     def _said(self, sampled: Sequence[int]) -> list[int]:
         """A turn's ids without the one that ended it."""
-        ends = {self.vocab.control[end] for end in self._asking.ends}
+        ends = {self.vocab.control[end] for end in self._probe.ends}
         return [*sampled[:-1]] if sampled and sampled[-1] in ends else [*sampled]

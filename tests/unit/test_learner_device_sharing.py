@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.errors import InfrastructureError
+from agentrl.learner.device_sharing import DeviceSharing, DeviceState, Move, SharingError, needed
 from agentrl.learner.handover import Handover
 from agentrl.learner.question import Answer, AskLease, AskPush, StopRequested
 from agentrl.learner.schedule import (
@@ -20,7 +21,6 @@ from agentrl.learner.schedule import (
     StepAnswer,
     Train,
 )
-from agentrl.learner.turns_on_devices import Move, State, TurnError, TurnsOnDevices, needed
 from agentrl.types import LeaseHeader, VersionRow
 from agentrl.wire.messages import Lease, NoMoreLeases, PushGrant, Republish, Stepped
 from tests.manual_clock import ManualClock
@@ -175,29 +175,29 @@ def test_a_version_is_announced_when_its_engines_serve() -> None:
 
 @given(st.lists(st.sampled_from(list(Move)), max_size=20))
 def test_a_move_out_of_turn_is_refused_and_changes_nothing(moves: list[Move]) -> None:
-    turns = TurnsOnDevices()
+    turns = DeviceSharing()
     for move in moves:
         due = turns.state
-        wanted = next(state for state in State if state is not due)
-        if due is State.PUSHING:
+        wanted = next(state for state in DeviceState if state is not due)
+        if due is DeviceState.PUSHING:
             turns.pushed()
         if move is turns.next_move(wanted):
             turns.moved(move)
             assert turns.state is not due
         else:
-            with pytest.raises(TurnError):
+            with pytest.raises(SharingError):
                 turns.moved(move)
             assert turns.state is due
 
 
 def test_engines_whose_weights_are_gone_do_not_serve_before_a_push() -> None:
-    turns = TurnsOnDevices(State.PUSHING)
-    with pytest.raises(TurnError, match="no push has arrived"):
+    turns = DeviceSharing(DeviceState.PUSHING)
+    with pytest.raises(SharingError, match="no push has arrived"):
         turns.next_move(needed(AskLease(2)))
     turns.pushed()
-    assert turns.next_move(State.SERVING) is Move.LEARNER_SLEEPS
-    with pytest.raises(TurnError, match="no room"):
-        TurnsOnDevices(State.LEARNING).pushed()
+    assert turns.next_move(DeviceState.SERVING) is Move.LEARNER_SLEEPS
+    with pytest.raises(SharingError, match="no room"):
+        DeviceSharing(DeviceState.LEARNING).pushed()
 
 
 def test_ranks_without_the_way_to_the_engines_learn_what_went_wrong_there() -> None:

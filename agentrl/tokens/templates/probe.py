@@ -1,4 +1,4 @@
-"""`Asking`: the template's renderings of a question and a turn, and where in them what stands.
+"""`TemplateProbe`: how the template renders a question and a turn, and where each part stands.
 
     question | opener | turn | token that ends it | answer | opener
 
@@ -21,7 +21,7 @@ from agentrl.tokens.templates.plain import (
     plain_messages,
 )
 
-__all__ = ["TOOL", "Asking"]
+__all__ = ["TOOL", "TemplateProbe"]
 
 TOOL = {
     "type": "function",
@@ -37,7 +37,7 @@ TOOL = {
 }
 
 
-class Asking:
+class TemplateProbe:
     """`ends`: tokens that end a turn, as far as they are known; `as_text`: the template takes
     arguments as JSON text."""
 

@@ -1,13 +1,13 @@
-"""`Answer`: what a reward may look at."""
+"""`RewardInput`: what a reward may look at."""
 
 from typing import Any
 
 import msgspec
 
-__all__ = ["Answer"]
+__all__ = ["RewardInput"]
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class RewardInput(msgspec.Struct, frozen=True, kw_only=True):
     """What a model has answered to a row. `response` is `text` with the reasoning before it; label
     and prompt are as the row has them."""
 
