@@ -13,6 +13,7 @@ from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.learner.checkpointing import CheckpointWriter
 from agentrl.learner.megatron import MegatronBackend
+from tests.parity.alone import open_alone
 
 Open = Callable[..., MegatronBackend]
 
@@ -27,14 +28,10 @@ def opened(hf_model: Any, free_ports: Callable[[int], int]) -> Iterator[Open]:
             backend.close()
         cfg = RunConfig(actor_num_gpus_per_node=1, lr=1e-2, **flags)
         backends.append(
-            MegatronBackend(
+            open_alone(
                 cfg,
                 hf_model(model).directory,
-                rank=0,
-                world_size=1,
-                master_address="127.0.0.1",
-                master_port=free_ports(1),
-                num_training_steps=None,
+                free_ports(1),
                 models=load_algorithm(cfg).needs.models,
             )
         )

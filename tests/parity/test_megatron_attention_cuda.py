@@ -16,6 +16,7 @@ from agentrl.config.device_defaults import defaults_for
 from agentrl.config.run import RunConfig
 from agentrl.learner.megatron import MegatronBackend
 from agentrl.learner.megatron.attention import PackedAttention
+from tests.parity.alone import open_alone
 
 Open = Callable[..., MegatronBackend]
 
@@ -89,14 +90,10 @@ def open_backend(free_ports: Callable[[int], int], hf_model: Any) -> Iterator[Op
     def make(megatron: dict[str, Any], model: str = "qwen3") -> MegatronBackend:
         for backend in opened:
             backend.close()
-        backend = MegatronBackend(
+        backend = open_alone(
             RunConfig(actor_num_gpus_per_node=1, lr=1e-3, megatron=megatron),
             hf_model(model).directory,
-            rank=0,
-            world_size=1,
-            master_address="127.0.0.1",
-            master_port=free_ports(1),
-            num_training_steps=None,
+            free_ports(1),
         )
         opened.append(backend)
         return backend

@@ -14,7 +14,7 @@ from torch.nn.functional import linear, one_hot
 
 from agentrl.algorithms.rows import MicroBatch, Outputs
 from agentrl.config.run import RunConfig
-from agentrl.learner.megatron import MegatronBackend
+from tests.parity.alone import open_alone
 
 BIAS = "model.layers.{}.mlp.gate.e_score_correction_bias"
 
@@ -28,17 +28,7 @@ def opened(free_ports: Callable[[int], int]) -> Callable[..., Any]:
     """A backend of one rank that `with` closes."""
 
     def make(directory: Path, **megatron: Any) -> Any:
-        return closing(
-            MegatronBackend(
-                config(1, **megatron),
-                directory,
-                rank=0,
-                world_size=1,
-                master_address="127.0.0.1",
-                master_port=free_ports(1),
-                num_training_steps=None,
-            )
-        )
+        return closing(open_alone(config(1, **megatron), directory, free_ports(1)))
 
     return make
 

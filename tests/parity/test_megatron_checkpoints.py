@@ -22,6 +22,7 @@ from agentrl.errors import ConfigError
 from agentrl.learner.checkpointing import CheckpointWriter
 from agentrl.learner.megatron import MegatronBackend
 from agentrl.models.registry import families
+from tests.parity.alone import open_alone
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -38,14 +39,10 @@ def opened(hf_model: Any, free_ports: Callable[[int], int]) -> Iterator[Open]:
         for backend in backends:
             backend.close()
         backends.append(
-            MegatronBackend(
+            open_alone(
                 RunConfig(actor_num_gpus_per_node=1, **flags),
                 model if isinstance(model, Path) else hf_model(model).directory,
-                rank=0,
-                world_size=1,
-                master_address="127.0.0.1",
-                master_port=free_ports(1),
-                num_training_steps=None,
+                free_ports(1),
             )
         )
         return backends[-1]

@@ -18,6 +18,7 @@ from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.learner.checkpointing import CheckpointWriter
 from agentrl.learner.megatron import MegatronBackend
+from tests.parity.alone import open_alone
 
 SEQUENCE = {"tensor_model_parallel_size": 2, "sequence_parallel": True}
 DISTRIBUTED = {"use_distributed_optimizer": True}
@@ -55,13 +56,10 @@ def opened(hf_model: Any, free_ports: Callable[[int], int]) -> Iterator[Open]:
         for backend in backends:
             backend.close()
         backends.append(
-            MegatronBackend(
+            open_alone(
                 config(1, megatron or {}, **flags),
                 hf_model(model).directory,
-                rank=0,
-                world_size=1,
-                master_address="127.0.0.1",
-                master_port=free_ports(1),
+                free_ports(1),
                 num_training_steps=6,
                 models=models,
             )

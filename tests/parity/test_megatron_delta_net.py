@@ -13,6 +13,7 @@ from agentrl.algorithms.rows import LossFn
 from agentrl.config.run import RunConfig
 from agentrl.learner.megatron import MegatronBackend
 from agentrl.models.registry import families
+from tests.parity.alone import open_alone
 
 Open = Callable[[Path], MegatronBackend]
 FAMILIES = [name for name, f in families().items() if "linear_num_key_heads" in f.tiny]
@@ -25,15 +26,7 @@ def open_backend(free_ports: Callable[[int], int]) -> Iterator[Open]:
 
     def make(directory: Path) -> MegatronBackend:
         opened.append(
-            MegatronBackend(
-                RunConfig(actor_num_gpus_per_node=1, lr=1e-3),
-                directory,
-                rank=0,
-                world_size=1,
-                master_address="127.0.0.1",
-                master_port=free_ports(1),
-                num_training_steps=None,
-            )
+            open_alone(RunConfig(actor_num_gpus_per_node=1, lr=1e-3), directory, free_ports(1))
         )
         return opened[-1]
 

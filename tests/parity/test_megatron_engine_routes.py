@@ -18,21 +18,14 @@ from agentrl.errors import ConfigError
 from agentrl.learner.megatron import MegatronBackend
 from agentrl.models.registry import open_model
 from agentrl.models.routes import routes_of
+from tests.parity.alone import open_alone
 
 #: Item of the column where nobody knows the experts.
 UNKNOWN = 255
 
 
 def opened(directory: Path, port: int, **flags: Any) -> MegatronBackend:
-    return MegatronBackend(
-        RunConfig(actor_num_gpus_per_node=1, **flags),
-        directory,
-        rank=0,
-        world_size=1,
-        master_address="127.0.0.1",
-        master_port=port,
-        num_training_steps=None,
-    )
+    return open_alone(RunConfig(actor_num_gpus_per_node=1, **flags), directory, port)
 
 
 class ToldRouter(torch.nn.Module):

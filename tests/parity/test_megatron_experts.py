@@ -15,6 +15,7 @@ from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.learner.megatron import MegatronBackend
 from agentrl.models.registry import describe_model, families
+from tests.parity.alone import open_alone
 
 Open = Callable[..., MegatronBackend]
 
@@ -29,14 +30,10 @@ def open_backend(free_ports: Callable[[int], int]) -> Iterator[Open]:
         for backend in opened:
             backend.close()
         opened.append(
-            MegatronBackend(
+            open_alone(
                 RunConfig(actor_num_gpus_per_node=1, lr=1e-3, megatron=megatron),
                 directory,
-                rank=0,
-                world_size=1,
-                master_address="127.0.0.1",
-                master_port=free_ports(1),
-                num_training_steps=None,
+                free_ports(1),
             )
         )
         return opened[-1]

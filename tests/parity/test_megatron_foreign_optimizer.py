@@ -14,6 +14,7 @@ from agentrl.algorithms.rows import LossFn
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.learner.megatron import MegatronBackend
+from tests.parity.alone import open_alone
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -34,14 +35,10 @@ def opened(hf_model: Any, free_ports: Callable[[int], int]) -> Iterator[Open]:
         for backend in backends:
             backend.close()
         backends.append(
-            MegatronBackend(
+            open_alone(
                 RunConfig(actor_num_gpus_per_node=1, lr=1e-3, megatron=megatron, **flags),
                 hf_model(model).directory,
-                rank=0,
-                world_size=1,
-                master_address="127.0.0.1",
-                master_port=free_ports(1),
-                num_training_steps=None,
+                free_ports(1),
             )
         )
         return backends[-1]

@@ -14,20 +14,17 @@ from agentrl.algorithms.rows import LossFn
 from agentrl.config.run import RunConfig
 from agentrl.learner.megatron import MegatronBackend
 from agentrl.learner.megatron.lent_memory import LentMemory
+from tests.parity.alone import open_alone
 
 SHARDED = {"bf16": True, "use_distributed_optimizer": True}
 
 
 def backend_of(hf_model: Any, port: int, megatron: dict[str, Any], **flags: Any) -> MegatronBackend:
-    backend = MegatronBackend(
+    backend = open_alone(
         RunConfig(actor_num_gpus_per_node=1, lr=1e-3, megatron=megatron, colocate=True, **flags),
         hf_model("qwen3").directory,
-        rank=0,
-        world_size=1,
-        master_address="127.0.0.1",
-        master_port=port,
-        num_training_steps=None,
-        models=("reference",),
+        port,
+        models=("reference"),
     )
     backend._lent = LentMemory("cpu")
     return backend

@@ -16,6 +16,7 @@ from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.learner.megatron import MegatronBackend
 from agentrl.learner.megatron.optimizer import Optimizer
+from tests.parity.alone import open_alone
 
 DISTRIBUTED: dict[str, Any] = {"bf16": True, "use_distributed_optimizer": True}
 OFFLOADED = DISTRIBUTED | {
@@ -100,15 +101,7 @@ def opened(
         cfg = RunConfig(
             actor_num_gpus_per_node=1, lr=1e-3, clip_grad=0.5, megatron=megatron, **flags
         )
-        backend = MegatronBackend(
-            cfg,
-            hf_model("qwen3").directory,
-            rank=0,
-            world_size=1,
-            master_address="127.0.0.1",
-            master_port=free_ports(1),
-            num_training_steps=None,
-        )
+        backend = open_alone(cfg, hf_model("qwen3").directory, free_ports(1))
         with closing(backend):
             settings = MegatronSettings.from_config(cfg)
             with monkeypatch.context() as patch:
@@ -192,14 +185,10 @@ def test_on_the_cpu_the_flags_change_nothing(
     """All of it is in float32 in host memory anyway, so a script for GPUs runs as it is."""
     found = []
     for megatron in ({"bf16": True}, OFFLOADED | {"use_distributed_optimizer": False}):
-        backend = MegatronBackend(
+        backend = open_alone(
             RunConfig(actor_num_gpus_per_node=1, lr=1e-3, megatron=megatron),
             hf_model("qwen3").directory,
-            rank=0,
-            world_size=1,
-            master_address="127.0.0.1",
-            master_port=free_ports(1),
-            num_training_steps=None,
+            free_ports(1),
         )
         with closing(backend):
             backend.step("policy", [packed([30, 7], 1)], pg_loss)

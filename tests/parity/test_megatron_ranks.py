@@ -18,6 +18,7 @@ from agentrl.errors import EnvironmentSetupError
 from agentrl.learner.megatron import MegatronBackend
 from agentrl.models import Family
 from agentrl.models.registry import describe_model, families, open_model
+from tests.parity.alone import open_alone
 from tests.slices import of_the_day
 
 Tensors = dict[str, Tensor]
@@ -176,15 +177,7 @@ def one_rank(
 
     def find(model: str) -> Path:
         if not (home / f"{model}-saved").exists():
-            backend = MegatronBackend(
-                config(1, model, {}),
-                hf_model(model).directory,
-                rank=0,
-                world_size=1,
-                master_address="127.0.0.1",
-                master_port=free_ports(1),
-                num_training_steps=None,
-            )
+            backend = open_alone(config(1, model, {}), hf_model(model).directory, free_ports(1))
             with closing(backend):
                 play_job(backend, home / model)
         return home / model

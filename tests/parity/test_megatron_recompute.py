@@ -13,8 +13,8 @@ from agentrl.algorithms.rows import LossFn, MicroBatch
 from agentrl.config.megatron import MegatronSettings
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
-from agentrl.learner.megatron import MegatronBackend
 from agentrl.models.registry import describe_model, families
+from tests.parity.alone import open_alone
 
 #: What is recomputed -> the modules that then run twice.
 RUNS_TWICE = {
@@ -56,14 +56,10 @@ def step(
 
             return note
 
-        backend = MegatronBackend(
+        backend = open_alone(
             RunConfig(actor_num_gpus_per_node=1, lr=1e-3, megatron=megatron),
             hf_model(model).directory,
-            rank=0,
-            world_size=1,
-            master_address="127.0.0.1",
-            master_port=free_ports(1),
-            num_training_steps=None,
+            free_ports(1),
         )
         batches: list[MicroBatch] = [packed([30, 7], 1, masked=0.5), packed([19], 2, masked=0.5)]
         with closing(backend):

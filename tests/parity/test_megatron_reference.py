@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from agentrl.learner.megatron import MegatronBackend
+from tests.parity.alone import open_alone
 from tests.parity.conftest import batches
 from tests.parity.test_megatron_state import DISTRIBUTED, TENSOR, config, wholes
 
@@ -26,13 +27,10 @@ def opened(hf_model: Any, free_ports: Callable[[int], int]) -> Iterator[Open]:
         for backend in backends:
             backend.close()
         backends.append(
-            MegatronBackend(
+            open_alone(
                 config(1, megatron, **flags),
                 hf_model("qwen3").directory,
-                rank=0,
-                world_size=1,
-                master_address="127.0.0.1",
-                master_port=free_ports(1),
+                free_ports(1),
                 num_training_steps=6,
                 models=["reference"],
             )

@@ -14,6 +14,7 @@ from agentrl.config.megatron import MegatronSettings
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.learner.megatron import MegatronBackend
+from tests.parity.alone import open_alone
 
 RECOMPUTE = {
     "recompute_granularity": "full",
@@ -25,15 +26,7 @@ RECOMPUTE = {
 @contextmanager
 def opened(directory: Path, port: int, **megatron: Any) -> Iterator[MegatronBackend]:
     config = RunConfig(actor_num_gpus_per_node=1, lr=0.05, clip_grad=0.0, megatron=megatron)
-    backend = MegatronBackend(
-        config,
-        directory,
-        rank=0,
-        world_size=1,
-        master_address="127.0.0.1",
-        master_port=port,
-        num_training_steps=None,
-    )
+    backend = open_alone(config, directory, port)
     with closing(backend):
         yield backend
 

@@ -20,6 +20,7 @@ from agentrl.config.run import RunConfig
 from agentrl.errors import AgentRLError, ConfigError
 from agentrl.learner.checkpointing import CheckpointWriter, restore_newest
 from agentrl.learner.megatron import MegatronBackend
+from tests.parity.alone import open_alone
 
 DISTRIBUTED = {"use_distributed_optimizer": True}
 OVERLAP = DISTRIBUTED | {"overlap_grad_reduce": True, "overlap_param_gather": True}
@@ -51,13 +52,10 @@ def opened(hf_model: Any, free_ports: Callable[[int], int]) -> Iterator[Open]:
         for backend in backends:
             backend.close()
         backends.append(
-            MegatronBackend(
+            open_alone(
                 config(1, megatron, **flags),
                 hf_model(model).directory,
-                rank=0,
-                world_size=1,
-                master_address="127.0.0.1",
-                master_port=free_ports(1),
+                free_ports(1),
                 num_training_steps=6,
             )
         )

@@ -19,6 +19,7 @@ from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.learner.megatron import MegatronBackend
 from agentrl.models.registry import families, open_model
+from tests.parity.alone import open_alone
 
 LR, DECAY, CLIP = 1e-3, 0.1, 0.5
 BETAS = (0.8, 0.95)
@@ -36,16 +37,7 @@ def open_backend(free_ports: Callable[[int], int]) -> Iterator[Open]:
         settings: dict[str, Any] = {"lr": LR, "weight_decay": DECAY, "clip_grad": CLIP}
         settings |= {"adam_beta1": BETAS[0], "adam_beta2": BETAS[1]} | flags
         cfg = RunConfig(actor_num_gpus_per_node=1, megatron=megatron or {}, **settings)
-        backend = MegatronBackend(
-            cfg,
-            directory,
-            rank=0,
-            world_size=1,
-            master_address="127.0.0.1",
-            master_port=free_ports(1),
-            num_training_steps=None,
-            models=load_algorithm(cfg).needs.models,
-        )
+        backend = open_alone(cfg, directory, free_ports(1), models=load_algorithm(cfg).needs.models)
         opened.append(backend)
         return backend
 

@@ -9,6 +9,7 @@ import torch
 
 from agentrl.config.run import RunConfig
 from agentrl.learner.megatron import MegatronBackend
+from tests.parity.alone import open_alone
 
 Open = Callable[[str], MegatronBackend]
 STEPS = 6
@@ -26,13 +27,10 @@ def opened(hf_model: Any, free_ports: Callable[[int], int]) -> Iterator[Open]:
             backend.close()
         schedule: dict[str, Any] = {"lr_decay_style": "linear", "lr_warmup_iters": 2}
         backends.append(
-            MegatronBackend(
+            open_alone(
                 RunConfig(actor_num_gpus_per_node=1, run_id=run_id, lr=1e-3, **schedule),
                 hf_model("qwen3").directory,
-                rank=0,
-                world_size=1,
-                master_address="127.0.0.1",
-                master_port=free_ports(1),
+                free_ports(1),
                 num_training_steps=STEPS,
             )
         )

@@ -20,6 +20,7 @@ from agentrl.learner.megatron import MegatronBackend
 from agentrl.models import behind_the_layers
 from agentrl.models.headers import check_model
 from agentrl.models.registry import families, open_model
+from tests.parity.alone import open_alone
 
 Open = Callable[..., MegatronBackend]
 PREFIX = "model.mtp_layers.0."
@@ -55,14 +56,8 @@ def open_backend(free_ports: Callable[[int], int]) -> Iterator[Open]:
         for backend in opened:
             backend.close()
         opened.append(
-            MegatronBackend(
-                RunConfig(actor_num_gpus_per_node=1, lr=1e-3, **flags),
-                directory,
-                rank=0,
-                world_size=1,
-                master_address="127.0.0.1",
-                master_port=free_ports(1),
-                num_training_steps=None,
+            open_alone(
+                RunConfig(actor_num_gpus_per_node=1, lr=1e-3, **flags), directory, free_ports(1)
             )
         )
         return opened[-1]

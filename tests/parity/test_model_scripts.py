@@ -15,9 +15,9 @@ from agentrl.config.command_line import read_flags
 from agentrl.config.megatron import MegatronSettings
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
-from agentrl.learner.megatron import MegatronBackend
 from agentrl.models.registry import describe_model, families, open_model
 from scripts.model_args import FOLDER, arguments, facts, scripts
+from tests.parity.alone import open_alone
 
 NAMES = sorted(facts())
 DENSE = ("LlamaForCausalLM", "MiMoForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
@@ -97,15 +97,7 @@ def test_a_model_file_is_accepted_or_refused_with_a_reason(
         assert config["architectures"][0] not in TRAINED, reason
         assert re.search(r"waits? for|(is|are) not supported", reason), reason
         return
-    backend = MegatronBackend(
-        run,
-        tmp_path,
-        rank=0,
-        world_size=1,
-        master_address="127.0.0.1",
-        master_port=free_ports(1),
-        num_training_steps=None,
-    )
+    backend = open_alone(run, tmp_path, free_ports(1))
     with closing(backend):
         result = backend.step("policy", [packed([30, 7], 1)], pg_loss)
     assert not result.skipped

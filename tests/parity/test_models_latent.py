@@ -19,6 +19,7 @@ from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.learner.megatron import MegatronBackend
 from agentrl.models.registry import families
+from tests.parity.alone import open_alone
 
 TINY = families()["deepseek-v3"].tiny
 YARN = {key: value for key, value in TINY["rope_scaling"].items() if not key.startswith("mscale")}
@@ -66,17 +67,7 @@ def open_backend(free_ports: Callable[[int], int]) -> Iterator[Callable[..., Meg
     opened: list[MegatronBackend] = []
 
     def make(directory: Path, cfg: RunConfig) -> MegatronBackend:
-        opened.append(
-            MegatronBackend(
-                cfg,
-                directory,
-                rank=0,
-                world_size=1,
-                master_address="127.0.0.1",
-                master_port=free_ports(1),
-                num_training_steps=None,
-            )
-        )
+        opened.append(open_alone(cfg, directory, free_ports(1)))
         return opened[-1]
 
     yield make

@@ -15,6 +15,7 @@ from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.learner.megatron import MegatronBackend
 from agentrl.models.registry import families
+from tests.parity.alone import open_alone
 
 PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
 PHI3 = {
@@ -45,14 +46,10 @@ def open_backend(family: str, free_ports: Callable[[int], int]) -> Iterator[Open
 
     def make(directory: Path, model_family: str | None = family) -> MegatronBackend:
         opened.append(
-            MegatronBackend(
+            open_alone(
                 RunConfig(actor_num_gpus_per_node=1, lr=1e-3, model_family=model_family),
                 directory,
-                rank=0,
-                world_size=1,
-                master_address="127.0.0.1",
-                master_port=free_ports(1),
-                num_training_steps=None,
+                free_ports(1),
             )
         )
         return opened[-1]

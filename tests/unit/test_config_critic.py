@@ -7,29 +7,19 @@ from pathlib import Path
 import pytest
 
 from agentrl.cli.train import main
-from agentrl.config.presets import DEFAULT, PRESETS
-from agentrl.config.resolve import Resolved, parse
+from agentrl.config.presets import DEFAULT
+from agentrl.config.resolve import parse
 from agentrl.config.validate import validate
 from agentrl.errors import ConfigError
+from tests.unit.default_lines import MODEL, refused, resolved
 
 PPO = ("--advantage-estimator", "ppo")
-MODEL = Path(PRESETS[DEFAULT].values["hf_checkpoint"])
 
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def resolved(*argv: str) -> Resolved:
-    return parse(["--preset", DEFAULT, "--device", "cpu", *argv], "train_async")
-
-
-def refused(*argv: str) -> str:
-    with pytest.raises(ConfigError) as caught:
-        resolved(*argv)
-    return str(caught.value)
 
 
 @pytest.mark.parametrize("flag", ["--critic-load", "--critic-lr", "--critic-lr-warmup-iters"])

@@ -7,30 +7,18 @@ from pathlib import Path
 import pytest
 
 from agentrl.cli.train import main
-from agentrl.config.presets import DEFAULT, PRESETS
-from agentrl.config.resolve import Resolved, parse
-from agentrl.errors import ConfigError
+from agentrl.config.presets import DEFAULT
+from tests.unit.default_lines import MODEL, refused, resolved
 
 TEACHER = ("--use-opd", "--opd-type", "megatron", "--opd-teacher-load")
 SERVED = ("--use-opd", "--opd-type", "sglang")
 URL = "http://127.0.0.1:13141/generate"
-MODEL = Path(PRESETS[DEFAULT].values["hf_checkpoint"])
 
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def resolved(*argv: str) -> Resolved:
-    return parse(["--preset", DEFAULT, "--device", "cpu", *argv], "train_async")
-
-
-def refused(*argv: str) -> str:
-    with pytest.raises(ConfigError) as caught:
-        resolved(*argv)
-    return str(caught.value)
 
 
 def test_a_served_teacher_has_an_address_and_tells_at_temperature_1() -> None:

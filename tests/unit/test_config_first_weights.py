@@ -13,15 +13,12 @@ import pytest
 from agentrl.cli.train import main
 from agentrl.cluster.layout import RunDir, with_run
 from agentrl.config.first_weights import about_weights, models_of
-from agentrl.config.presets import DEFAULT, PRESETS
-from agentrl.config.resolve import Resolved, parse
+from agentrl.config.presets import DEFAULT
 from agentrl.config.run import RunConfig
 from agentrl.config.toml import write_config
-from agentrl.errors import ConfigError
 from agentrl.learner.checkpointing import CheckpointWriter
 from tests.unit.checkpoint_ranks import Backend
-
-MODEL = Path(PRESETS[DEFAULT].values["hf_checkpoint"])
+from tests.unit.default_lines import MODEL, refused, resolved
 
 
 @pytest.fixture(autouse=True)
@@ -30,18 +27,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def resolved(*argv: str) -> Resolved:
-    return parse(["--preset", DEFAULT, "--device", "cpu", *argv], "train_async")
-
-
 def said(*argv: str) -> str:
     return "\n".join(resolved(*argv).notes)
-
-
-def refused(*argv: str) -> str:
-    with pytest.raises(ConfigError) as caught:
-        resolved(*argv)
-    return str(caught.value)
 
 
 def save(folder: Path, run_id: str, *iterations: int) -> None:
