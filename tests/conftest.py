@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Generator
 from functools import cache
 
 import pytest
@@ -24,6 +25,20 @@ settings.load_profile("agentrl")
 def pytest_report_header() -> str:
     """Which cases this session plays of the long lists, and how to play them again."""
     return "slices: all" if IS_FULL else f"slices: of AGENTRL_TESTS_DAY={DAY}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, object, object]:
+    """A process of pytest-xdist ends without a word when what a test logged is not valid UTF-8."""
+    return _as_utf8((yield))
+
+
+def _as_utf8(data: object) -> object:
+    if isinstance(data, str):
+        return data.encode("utf-8", "backslashreplace").decode()
+    if isinstance(data, dict):
+        return {_as_utf8(key): _as_utf8(value) for key, value in data.items()}
+    return type(data)(map(_as_utf8, data)) if isinstance(data, list | tuple) else data
 
 
 @pytest.fixture
