@@ -1,6 +1,7 @@
 """Answers that a policy might write to the rules that read them: none costs more than its share."""
 
 import os
+import resource
 import signal
 import time
 from pathlib import Path
@@ -82,6 +83,18 @@ async def test_it_takes_no_module_from_the_folder_that_a_run_is_in(
     monkeypatch.chdir(tmp_path)
     cell._started.cache_clear()
     assert await graded("x+5", "5+x") == 1.0
+
+
+async def test_it_serves_a_worker_that_has_more_than_a_thousand_files_open() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 2048)), hard))
+    opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    cell._started.cache_clear()
+    try:
+        assert await graded("5") == 1.0
+    finally:
+        for number in opened:
+            os.close(number)
 
 
 def test_a_process_ends_when_nobody_asks_it_any_more() -> None:

@@ -36,12 +36,15 @@ def main(fd: int) -> None:
         importlib.import_module(name)
     calls: dict[int, int] = {}
     with socket.socket(fileno=fd) as control:
+        asked = select.poll()  # select() takes no descriptor from 1024 on
+        asked.register(control, select.POLLIN)
+        asked.register(ended, select.POLLIN)
         while True:
-            ready, _, _ = select.select([control, ended], [], [])
-            if ended in ready:
+            ready = [number for number, _ in asked.poll()]
+            if ended.fileno() in ready:
                 ended.recv(65536)
                 _bury(calls)
-            if control not in ready:
+            if fd not in ready:
                 continue
             word, fds, _, _ = socket.recv_fds(control, 1, 1)
             if not word:
