@@ -15,8 +15,10 @@ from typing import Any, cast
 
 import anyio
 
+from agentrl.actors.bound_samples import bound
 from agentrl.actors.boundary import Boundary, describe, sendable_text
 from agentrl.actors.endpoint.answers import MODEL, message_of
+from agentrl.actors.endpoint.calls import Segment
 from agentrl.actors.endpoint.recorder import Recorder
 from agentrl.actors.endpoint.requests import read_request
 from agentrl.actors.endpoint.server import Endpoint
@@ -28,8 +30,10 @@ from agentrl.actors.writing import Writers
 from agentrl.columns import EXCLUDED
 from agentrl.envs.env import Env
 from agentrl.envs.messages import Step
+from agentrl.envs.returned import SampledStep
 from agentrl.envs.rollout import Rollout, outcome_of
 from agentrl.errors import EngineError, EnvError, InfrastructureError
+from agentrl.tokens.chat import Message
 from agentrl.tokens.formats.base import ChatFormat
 from agentrl.types import EpisodeReport, Outcome, StopReason
 
@@ -51,6 +55,8 @@ class EpisodeChat:
         self.api_key = api_key
         self.services = services
         self.seed = recorder.assignment.seed
+        self.episode = recorder.assignment.id
+        self.sampling = recorder.assignment.sampling
 
     async def complete(
         self,
@@ -62,6 +68,15 @@ class EpisodeChat:
         asked = {"messages": messages, "tools": tools, **options}
         request = read_request(asked, self._recorder.assignment.sampling)
         return message_of(await self._recorder.answer(request))
+
+    def prompt(self, messages: list[Message], tools: list[Mapping[str, Any]]) -> str:
+        """See `PromptChat`."""
+        spans = self._recorder.chat.open_prompt(messages, tools)
+        return self.text([id_ for span in spans for id_ in span.ids])
+
+    def text(self, ids: list[int]) -> str:
+        """See `PromptChat`."""
+        return self._recorder.chat.vocab.decode(ids)
 
 
 class RolloutEpisodes:
@@ -83,14 +98,15 @@ class RolloutEpisodes:
 
     async def play(self, attempt: Attempt, boundary: Boundary) -> PlayedEpisode:
         """See `Strategy`."""
+        env = cast(Rollout, self._make_env())
         recorder = Recorder(
             attempt.assignment,
             self._chat,
             self._limits.of(attempt.assignment),
             attempt.client,
             writers=self._writers,
+            writes_prompts=env.writes_prompts,
         )
-        env = cast(Rollout, self._make_env())
         env.is_evaluation = attempt.assignment.evaluation is not None
         token = self._endpoint.open(recorder)
         try:
@@ -125,7 +141,7 @@ class RolloutEpisodes:
             return self._out_of_time(recorder), StopReason.TIME_LIMIT
         if failure is None:
             step = outcome_of(returned, type(env).solve.__qualname__)
-            ended = StopReason.ENV_TRUNCATED if step.truncated else StopReason.TERMINATED
+            ended = _ended(step, recorder)
             # what waits in a thread comes back when its time is up, with a reward all the same
             late = StopReason.TIME_LIMIT if deadline.cancel_called else None
             return step, recorder.refused or late or ended
@@ -164,13 +180,38 @@ async def _close_when_cancelled(recorder: Recorder) -> None:
         recorder.close()
 
 
+def _ended(step: Step, recorder: Recorder) -> StopReason:
+    """How an episode ended that was played to the end."""
+    if isinstance(step, SampledStep) and step.failed:
+        return StopReason.POLICY_ERROR
+    if not step.truncated:
+        return StopReason.TERMINATED
+    is_cut = bool(recorder.calls) and recorder.calls[-1].generation.finish_reason == "length"
+    cut_by_engine = isinstance(step, SampledStep) and is_cut
+    return StopReason.RESPONSE_LIMIT if cut_by_engine else StopReason.ENV_TRUNCATED
+
+
+def _segments(recorder: Recorder, step: Step) -> list[Segment]:
+    """What was recorded; where a function has said what is trained, that."""
+    if not isinstance(step, SampledStep):
+        return recorder.segments()
+    limits = recorder.limits
+    return bound(
+        recorder.tree,
+        recorder.chat.vocab,
+        step.samples,
+        max_tokens=limits.max_context,
+        max_bytes=limits.max_bytes,
+    )
+
+
 def _report(
     recorder: Recorder, step: Step, reason: StopReason, answers: bool, wall_s: float
 ) -> PlayedEpisode:
     """Raises EnvError when nothing was sampled, TokenError when tokens break an invariant."""
     if recorder.num_calls == 0:
         raise EnvError(f"the agent made no call that was answered ({reason}); there is no turn")
-    segments = recorder.segments()
+    segments = _segments(recorder, step)
     for one in segments if step.excluded else ():
         one.stream.write(EXCLUDED, b"\1" * len(one.stream))
     columns: list[array[Any]] = [column for one in segments for column in one.stream.columns()]

@@ -29,6 +29,7 @@ from agentrl.actors.scoring import scored
 from agentrl.config.run import RunConfig
 from agentrl.envs.chat_formats import chat_format_of, open_chat_format
 from agentrl.envs.env import Env, EnvContext
+from agentrl.envs.generate import GenerateEnv
 from agentrl.envs.registry import load_env
 from agentrl.envs.rollout import Rollout
 from agentrl.errors import EnvError
@@ -91,7 +92,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
                 config.tool_timeout_s,
                 config.allow_unsafe_sandbox,
                 # for functions of slime's users, which are given `args`
-                config if "reward" in config.env_args else None,
+                _flags_of(config, model_dir),
             ),
             model_dir=str(model_dir),
             chat_format=chat_format_of(config),
@@ -100,6 +101,13 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
             filter_path=config.dynamic_sampling_filter_path,
             demonstration_key=config.dialogue_key,
         )
+
+
+def _flags_of(config: RunConfig, model_dir: Path) -> RunConfig | None:
+    """The flags of the run, for an Env that hands them to functions of the user's."""
+    if config.env_args.keys().isdisjoint(("reward", "function")):
+        return None
+    return msgspec.structs.replace(config, hf_checkpoint=str(model_dir))
 
 
 def _limits(config: RunConfig, max_context: int) -> Limits:
@@ -147,6 +155,9 @@ class Worker:
         settings = self._settings
         if settings.demonstration_key is not None:
             return Demonstrations(chat, settings.limits, key=settings.demonstration_key)
+        env = self._make_env() if issubclass(self._env_class, GenerateEnv) else None
+        if isinstance(env, GenerateEnv):
+            env.prepare()  # now, and not beside episodes
         if issubclass(self._env_class, Rollout):
             return RolloutEpisodes(self._make_env, chat, settings.limits, self._endpoint)
         return EnvEpisodes(self._make_env, chat, settings.limits)

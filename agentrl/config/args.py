@@ -14,6 +14,8 @@ class Args:
         self._cfg = cfg
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # copy and pickle look for methods before there is a configuration
+            raise AttributeError(name)
         if self._cfg is None:
             raise AttributeError(
                 f"args has no {name!r} here: an environment that is played outside of a run knows "

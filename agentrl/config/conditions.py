@@ -4,17 +4,29 @@ The learner's rooms decide by the same settings; a test compares what they read 
 here.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import msgspec
 
 from agentrl.config.run import RunConfig
 from agentrl.shipped import ALGORITHMS
 
-__all__ = ["CONDITIONS", "ROW_ENVS", "Condition"]
+__all__ = ["CONDITIONS", "GENERATE", "ROW_ENVS", "Condition", "env_of"]
 
 #: The environments for rows of a prompt and a label; that of a run which names none is the first.
-ROW_ENVS = ("single-turn", "tools")
+ROW_ENVS = ("single-turn", "tools", "generate")
+#: That of them which plays the function of --custom-generate-function-path.
+GENERATE = ROW_ENVS[2]
+_ROW_ENVS = f"{', '.join(ROW_ENVS[:-1])} and {ROW_ENVS[-1]}"
+
+
+def env_of(values: Mapping[str, Any]) -> str | None:
+    """The environment of flags: the one that is named, that of a function which plays episodes, or
+    of a run with data the first of those for rows."""
+    if values.get("custom_generate_function_path"):
+        return str(values.get("env", GENERATE))
+    return values.get("env", ROW_ENVS[0] if "prompt_data" in values else None)
 
 
 class Condition(msgspec.Struct, frozen=True):
@@ -58,7 +70,7 @@ CONDITIONS = {
     ),
     "row_env": Condition(
         lambda config: config.is_supervised or config.env in ROW_ENVS,
-        f"only --env {' and '.join(ROW_ENVS)} read this; tell another environment about its rows "
+        f"only --env {_ROW_ENVS} read this; tell another environment about its rows "
         "with --env-args",
     ),
     "colocated": Condition(
@@ -67,9 +79,19 @@ CONDITIONS = {
         "is on them",
         is_noted=True,
     ),
+    "generate_env": Condition(
+        lambda config: config.env == GENERATE,
+        "another environment is named, and it plays its own episodes: leave out --env, or this",
+    ),
+    "generate_function": Condition(
+        lambda config: config.env == GENERATE,
+        "prompts are always rendered: by --chat-format, as the model's own template writes them, or "
+        "by that itself (--chat-template own)",
+        is_noted=True,
+    ),
     "asked_model": Condition(
         lambda config: config.has_served_teacher or config.env in ROW_ENVS,
-        f"only a reward of --env {' and '.join(ROW_ENVS)} (--rm-type), and --use-opd with "
+        f"only a reward of --env {_ROW_ENVS} (--rm-type), and --use-opd with "
         "--opd-type sglang, ask a model; leave this out, or tell your environment of the address",
     ),
     "turns": Condition(
@@ -222,7 +244,7 @@ CONDITIONS = {
     ),
     "evaluation_rows": Condition(
         lambda config: bool(config.eval_prompt_data) and config.env in ROW_ENVS,
-        f"only --env {' and '.join(ROW_ENVS)} read this, of the rows of --eval-prompt-data; name "
+        f"only --env {_ROW_ENVS} read this, of the rows of --eval-prompt-data; name "
         "such rows, or leave this out",
     ),
 }

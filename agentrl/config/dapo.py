@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from agentrl.config.conditions import ROW_ENVS
+from agentrl.config.conditions import ROW_ENVS, env_of
 from agentrl.config.fields import own_fields
 
 __all__ = ["VALUES", "sizes"]
@@ -42,8 +42,7 @@ def sizes(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def most_sampled(values: Mapping[str, Any]) -> int:
     """The most tokens that an episode may sample: those of all its turns, within its context."""
-    env = values.get("env", ROW_ENVS[0] if "prompt_data" in values else None)
-    turns = 1 if env == ROW_ENVS[0] else _of(values, "max_turns")
+    turns = 1 if env_of(values) == ROW_ENVS[0] else _of(values, "max_turns")
     sampled: int = turns * _of(values, "rollout_max_response_len")
     context = values.get("rollout_max_context_len")
     return sampled if context is None else min(sampled, context)

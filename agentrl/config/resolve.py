@@ -16,7 +16,7 @@ import msgspec
 from agentrl.config import answers
 from agentrl.config.agreements import on_differences, settle
 from agentrl.config.command_line import Program, read_flags
-from agentrl.config.conditions import ROW_ENVS
+from agentrl.config.conditions import GENERATE, ROW_ENVS, env_of
 from agentrl.config.device import choose_here
 from agentrl.config.device_defaults import (
     check_device,
@@ -252,6 +252,9 @@ def _with_ranks(values: Layer) -> tuple[Layer, list[str]]:
     return values | {name: 1}, [f"on the CPU the learner has 1 rank ({own_fields()[name].flag})"]
 
 
+_FUNCTION = "custom_generate_function_path"
+
+
 def _env_args() -> dict[str, str]:
     """The flags that are arguments of the environments for rows, by their names there."""
     facts = {name: field.fact.env_arg for name, field in own_fields().items()}
@@ -261,7 +264,7 @@ def _env_args() -> dict[str, str]:
 def _with_row_keys(values: Layer) -> Layer:
     """The environment and its arguments: a run with data and no other environment has the first of
     those for rows; demonstrations have none."""
-    env = values.get("env", ROW_ENVS[0] if "prompt_data" in values else None)
+    env = env_of(values)
     if mode_of(values) == "supervised" or env not in ROW_ENVS:
         return values
     # The defaults are those of the environment too: a file that spells them out says nothing more.
@@ -269,6 +272,7 @@ def _with_row_keys(values: Layer) -> Layer:
         argument: values[name]
         for argument, name in _env_args().items()
         if values.get(name, own_fields()[name].default) != own_fields()[name].default
+        and (name != _FUNCTION or env == GENERATE)
     }
     return values | {"env": env, "env_args": given | values.get("env_args", {})}
 

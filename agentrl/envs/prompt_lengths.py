@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 import anyio
 import anyio.lowlevel
 
-from agentrl.config.conditions import ROW_ENVS
+from agentrl.config.conditions import GENERATE, ROW_ENVS
 from agentrl.config.run import RunConfig
 from agentrl.envs.chat_formats import chat_format_of, open_chat_format
 from agentrl.envs.check.dry_reset import make_env
@@ -31,7 +31,8 @@ UNBOUNDED = 2**31
 
 def has_prompts(config: RunConfig) -> bool:
     """Whether the rows of a run say by themselves how long their prompts are."""
-    return config.mode == "policy" and config.prompt_data is not None and config.env in ROW_ENVS
+    is_read = config.env in ROW_ENVS and config.env != GENERATE  # a function writes its own prompt
+    return config.mode == "policy" and config.prompt_data is not None and is_read
 
 
 def leave_out_long_prompts(

@@ -41,6 +41,7 @@ GROUP = "agentrl.envs"
 MADE_ENV = "__agentrl_env__"
 
 _BUILTIN = {
+    "generate": "agentrl.envs.generate:GenerateEnv",
     "guess": "agentrl.envs.guess:GuessEnv",
     "gymnasium": "agentrl.envs.adapters.gymnasium:GymnasiumEnv",
     "program": "agentrl.envs.program:Program",

@@ -18,6 +18,7 @@ from agentrl.envs.env import Env
 from agentrl.envs.messages import Step
 from agentrl.envs.policy_failures import FailureKey, PolicyFailures
 from agentrl.envs.registry import MADE_ENV, refuse_bare, register
+from agentrl.envs.returned import SampledStep
 from agentrl.errors import ConfigError, EnvError
 
 __all__ = ["Chat", "Rollout", "outcome_of", "rollout"]
@@ -61,6 +62,8 @@ class Rollout(Env):
     #: hold once a call was answered; before, no policy can have failed.
     policy_error: float | None = None
     policy_failures: PolicyFailures = PolicyFailures({}, None, who="Rollout")
+    #: It asks its model by text or ids (`/generate`), and its turns may follow anything.
+    writes_prompts: bool = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -148,6 +151,8 @@ def _made(
 
 def outcome_of(returned: object, who: str) -> Step:
     """What `solve` of `who` has returned, checked. Raises EnvError."""
+    if isinstance(returned, SampledStep):
+        return returned
     if isinstance(returned, Step):
         if returned.messages:
             raise EnvError(f"{who} returned a Step with messages; nobody reads them")

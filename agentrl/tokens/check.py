@@ -4,7 +4,8 @@
 - SAMPLED: a finite logprob and a version >= 0 each; elsewhere logprob 0 and version -1
 - UNTRUSTED: no control id
 - turns: -1 for the prompt, then one more at each run of policy tokens, which directly follows an
-  assistant opener written as CONTROL; no other opener stands after the prompt
+  assistant opener written as CONTROL; no other opener stands after the prompt (of a program that
+  writes its own prompts, a turn may follow anything: its `openers` are None)
 """
 
 import math
@@ -27,7 +28,7 @@ def check_columns(
     columns: Mapping[str, "array[Any]"],
     *,
     control_ids: Set[int],
-    openers: Sequence[Sequence[int]],
+    openers: Sequence[Sequence[int]] | None,
 ) -> None:
     """Raise `TokenError`, naming the position, where `columns` break an invariant."""
     lengths = {name: len(columns[name]) for name in COLUMNS}
@@ -41,13 +42,14 @@ def check_columns(
         position = stop
         if kind in _POLICY:
             turn += 1
-            if not ends_with_opener(columns, start, openers):
+            if openers is not None and not ends_with_opener(columns, start, openers):
                 raise TokenError(f"turn {turn} (token {start}) does not follow an assistant opener")
         _check_turn(columns["turns"], start, stop, turn)
         _check_run(columns, kind, slice(start, stop), control_ids)
     if position != lengths["kinds"]:
         raise TokenError(f"token {position} has the unknown kind {columns['kinds'][position]}")
-    _check_openers(columns, openers, num_turns=turn + 1)
+    if openers is not None:
+        _check_openers(columns, openers, num_turns=turn + 1)
 
 
 def ends_with_opener(

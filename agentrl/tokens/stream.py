@@ -32,14 +32,14 @@ class TokenStream:
     """Append-only columns of one trajectory.
 
     `openers` are those of the format (`openers_of`): ids of one of them stand directly before each
-    turn.
+    turn. None: somebody else writes the prompts, and a turn may follow anything.
     Every method that appends raises `TokenError`, and appends nothing, on tokens that would break
     an invariant.
     """
 
-    def __init__(self, vocab: Vocab, *, openers: Sequence[Sequence[int]]) -> None:
+    def __init__(self, vocab: Vocab, *, openers: Sequence[Sequence[int]] | None) -> None:
         self._vocab = vocab
-        self._openers = tuple(map(tuple, openers))
+        self._openers = None if openers is None else tuple(map(tuple, openers))
         self._columns: dict[str, array[Any]] = {
             name: array(column.typecode) for name, column in COLUMNS.items()
         }
@@ -225,7 +225,8 @@ class TokenStream:
         if kinds and kinds[-1] == kind:
             self._append(kind, ids, logprobs, versions)
             return
-        if not ends_with_opener(self._columns, len(self), self._openers):
+        openers = self._openers
+        if openers is not None and not ends_with_opener(self._columns, len(self), openers):
             raise TokenError(f"turn {self._turn + 1} does not follow an assistant opener")
         if self._turn == _MAX_TURNS:
             raise TokenError(f"a trajectory holds at most {_MAX_TURNS + 1} turns")

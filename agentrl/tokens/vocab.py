@@ -8,6 +8,7 @@ Refused: a tokenizer without the control tokens that its chat format needs; one 
 of text, for pieces are encoded apart. A text that is certainly too long is refused unread.
 """
 
+import functools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -69,6 +70,11 @@ class Vocab:
                 "add them to the tokenizer, or choose another chat format"
             )
 
+    @functools.cached_property
+    def size(self) -> int:
+        """One more than the highest id."""
+        return 1 + max(self._trusted.get_vocab(with_added_tokens=True).values())
+
     def encode_trusted(self, text: str) -> list[int]:
         """Ids of the framework's own text; the text of a control token becomes its id."""
         ids: list[int] = self._encode(self._trusted, text).ids
@@ -91,9 +97,10 @@ class Vocab:
         text = _valid(text)
         return text if normalizer is None else str(normalizer.normalize_str(text))
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Text of `ids`, control tokens by their own text; broken UTF-8 becomes U+FFFD."""
-        text: str = self._trusted.decode(list(ids), skip_special_tokens=False)
+    def decode(self, ids: Sequence[int], *, skip_special: bool = False) -> str:
+        """Text of `ids`, control tokens by their own text (those that are special left out under
+        `skip_special`); broken UTF-8 becomes U+FFFD."""
+        text: str = self._trusted.decode(list(ids), skip_special_tokens=skip_special)
         return text
 
     def _encode(self, tokenizer: Tokenizer, text: str) -> Encoding:

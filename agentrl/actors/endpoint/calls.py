@@ -58,19 +58,26 @@ class Segment(NamedTuple):
 
 
 class CallTree:
-    """Grows with each answer; nothing in it changes."""
+    """Grows with each answer; nothing in it changes. `writes_prompts`: the agent writes its own
+    prompts as text or ids, and a turn may follow anything."""
 
-    def __init__(self, chat: ChatFormat) -> None:
+    def __init__(self, chat: ChatFormat, *, writes_prompts: bool = False) -> None:
         self._chat = chat
+        self._openers = None if writes_prompts else openers_of(chat)
+        self._calls: list[Call] = []
         self._next: dict[Call, Call] = {}
         self._heads: list[Call] = []
-        self._num_calls = 0
         self._optional: set[Column] = set()
         #: Of all segments together, each with its context.
         self.num_tokens = 0
 
     def __len__(self) -> int:
-        return self._num_calls
+        return len(self._calls)
+
+    @property
+    def calls(self) -> Sequence[Call]:
+        """All of them, in the order of their answers."""
+        return self._calls
 
     def bytes_after(self, num_tokens: int) -> int:
         """The most bytes of all segments after so many tokens more."""
@@ -122,7 +129,7 @@ class CallTree:
             self.num_tokens += sum(len(span.ids) for span in opened)
         self.num_tokens += len(generation.output_ids)
         self._optional |= generation.columns.keys()
-        self._num_calls += 1
+        self._calls.append(call)
         return call
 
     def segments(self) -> list[Segment]:
@@ -131,7 +138,7 @@ class CallTree:
         return [Segment(head.role, self._stream(head)) for head in self._heads]
 
     def _stream(self, head: Call) -> TokenStream:
-        stream = TokenStream(self._chat.vocab, openers=openers_of(self._chat))
+        stream = TokenStream(self._chat.vocab, openers=self._openers)
         for earlier in head.parent.path() if head.parent is not None else ():
             stream.extend(earlier.opened)
             stream.extend(context_spans(self._chat.vocab, earlier.generation.output_ids))

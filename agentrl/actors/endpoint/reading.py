@@ -15,7 +15,7 @@ from agentrl.tokens.chat import CallMessage, ParsedTurn, ToolCall
 from agentrl.tokens.formats.base import ChatFormat, ToolSchema
 from agentrl.types import Generation
 
-__all__ = ["cut_at_stop", "read_turn"]
+__all__ = ["cut_at_ids", "cut_at_stop", "read_turn", "shortened"]
 
 
 def cut_at_stop(chat: ChatFormat, generation: Generation, stops: Sequence[str]) -> Generation:
@@ -31,12 +31,27 @@ def cut_at_stop(chat: ChatFormat, generation: Generation, stops: Sequence[str]) 
             high = middle
         else:
             low = middle + 1
-    dropped = len(generation.output_ids) - low
+    return shortened(generation, low)
+
+
+def cut_at_ids(generation: Generation, stop_ids: Sequence[int]) -> Generation:
+    """`generation` up to the first of `stop_ids`; as it is without one."""
+    for at, id_ in enumerate(generation.output_ids[:-1] if stop_ids else ()):
+        if id_ in stop_ids:
+            return shortened(generation, at + 1)
+    if stop_ids and generation.output_ids[-1] in stop_ids:
+        return msgspec.structs.replace(generation, finish_reason="stop")
+    return generation
+
+
+def shortened(generation: Generation, num: int) -> Generation:
+    """Its first `num` tokens, which stopped there."""
+    dropped = len(generation.output_ids) - num
     return msgspec.structs.replace(
         generation,
-        output_ids=generation.output_ids[:low],
-        logprobs=generation.logprobs[:low],
-        versions=generation.versions[:low],
+        output_ids=generation.output_ids[:num],
+        logprobs=generation.logprobs[:num],
+        versions=generation.versions[:num],
         columns={
             column: bytes(values)[: memoryview(values).nbytes - dropped * column.token_bytes]
             for column, values in generation.columns.items()

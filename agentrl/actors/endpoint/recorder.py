@@ -11,22 +11,25 @@ ends the episode.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 import anyio
 
 from agentrl.actors.endpoint.answers import Answer
 from agentrl.actors.endpoint.calls import Call, CallTree, Segment
 from agentrl.actors.endpoint.history import history_key, num_answered
-from agentrl.actors.endpoint.reading import cut_at_stop, read_turn
-from agentrl.actors.endpoint.requests import ChatRequest
+from agentrl.actors.endpoint.native import Generated, GenerateRequest, text_of
+from agentrl.actors.endpoint.prompts import Prompts
+from agentrl.actors.endpoint.reading import cut_at_ids, cut_at_stop, read_turn
+from agentrl.actors.endpoint.requests import POLICY, ChatRequest
 from agentrl.actors.limits import Budget, Limits, prompt_too_long
 from agentrl.actors.sampling import sample_turn
 from agentrl.actors.writing import Writers, num_chars
 from agentrl.errors import ChatError, EnvError, TextTooLongError
 from agentrl.tokens.formats.base import ChatFormat
-from agentrl.tokens.spans import Span
+from agentrl.tokens.spans import Span, context_spans
 from agentrl.types import EpisodeAssignment, Generation, StopReason, TurnClient
 
 __all__ = ["Recorder"]
@@ -40,6 +43,12 @@ _COUNTED = (
     "retractions",
     "resampled_turns",
 )
+#: Calls of `generate` that are answered with no token after a budget is spent: functions that look
+#: at the finish reason end by it.
+MAX_SPENT = 16
+
+Request = TypeVar("Request")
+Reply = TypeVar("Reply")
 
 
 class Recorder:
@@ -48,7 +57,8 @@ class Recorder:
 
     `refused`: the budget that refused a call, if no later one was answered. `num_asked`: calls that
     reached for the engine. `last_text`: of the newest answer. `writers`: threads for long prompts,
-    which no agent that blocks can take.
+    which no agent that blocks can take. `writes_prompts`: the agent asks by text or ids, as SGLang's
+    own `/generate` is asked.
     """
 
     def __init__(
@@ -59,6 +69,8 @@ class Recorder:
         client: TurnClient,
         on_failure: Callable[[], None] = lambda: None,
         writers: Writers | None = None,
+        *,
+        writes_prompts: bool = False,
     ) -> None:
         self.assignment = assignment
         self.on_failure = on_failure
@@ -68,12 +80,15 @@ class Recorder:
         self.num_asked = 0
         self.last_text = ""
         self.metrics = dict.fromkeys(_COUNTED, 0.0)
-        self._chat = chat
+        self.chat = chat
         self._limits = limits
         self._client = client
         self._writers = writers or Writers(1)
         self._budget = Budget(limits)
-        self._tree = CallTree(chat)
+        self._writes_prompts = writes_prompts
+        self._tree = CallTree(chat, writes_prompts=writes_prompts)
+        self._prompts = Prompts(self._tree, chat.vocab)
+        self._num_spent = 0
         self._known: dict[bytes, list[Call]] = defaultdict(list)
         self._in_flight: set[anyio.CancelScope] = set()
         self._arriving: set[anyio.CancelScope] = set()
@@ -100,11 +115,42 @@ class Recorder:
         """The trajectories of what was recorded. Raises TokenError."""
         return self._tree.segments()
 
+    @property
+    def calls(self) -> Sequence[Call]:
+        """Those that were answered, in the order of their answers."""
+        return self._tree.calls
+
+    @property
+    def tree(self) -> CallTree:
+        """The same, and what each was asked."""
+        return self._tree
+
+    @property
+    def limits(self) -> Limits:
+        """The budgets of the episode."""
+        return self._limits
+
     async def answer(self, request: ChatRequest) -> Answer:
         """Sample the answer to `request`. Raises ChatError."""
+        return await self._recorded(self._answer, request)
+
+    async def generate(self, request: GenerateRequest) -> Generated:
+        """The same for a prompt that the agent has written. Raises ChatError."""
+        if not self._writes_prompts:
+            raise ChatError(
+                "/generate is for a function of --custom-generate-function-path; the agent of this "
+                "episode asks /v1/chat/completions",
+                status=404,
+                code="unknown_url",
+            )
+        return await self._recorded(self._generated, request)
+
+    async def _recorded(
+        self, work: Callable[[Request], Awaitable[Reply]], request: Request
+    ) -> Reply:
         with self._while_open(self._in_flight):
             try:
-                return await self._answer(request)
+                return await work(request)
             except ChatError:
                 raise
             except asyncio.CancelledError:
@@ -117,12 +163,12 @@ class Recorder:
         self.metrics["ignored_settings"] += bool(request.ignored)
         parent, opened = await self._written(self._parent(request), request)
         prompt = self._tree.prompt(parent, opened)
-        generation = await self._generate(prompt, self._room(len(prompt), request))
-        generation = cut_at_stop(self._chat, generation, request.stop)
+        generation = await self._generate(prompt, self._room(len(prompt), request.max_tokens))
+        generation = cut_at_stop(self.chat, generation, request.stop)
         index = len(self._tree)
         self.refused = None  # the agent found a way to go on
         call = self._tree.add(parent, opened, prompt, generation, request.role)
-        message, parsed = read_turn(self._chat, generation.output_ids, index, request)
+        message, parsed = read_turn(self.chat, generation.output_ids, index, request)
         said = (*request.messages, message)
         self._known[history_key(request.role, request.tools, said)].append(call)
         self.last_text = message.content
@@ -136,6 +182,52 @@ class Recorder:
             num_prompt=len(prompt),
             num_sampled=len(generation.output_ids),
         )
+
+    async def _generated(self, request: GenerateRequest) -> Generated:
+        self.metrics["ignored_settings"] += bool(request.ignored)
+        prompt = await self._prompt(request)
+        if not prompt:
+            raise ChatError("the prompt is empty; a request needs at least one token", param="text")
+        id_ = f"gen-{self.assignment.id}-{len(self._tree)}"
+        spent = Generated(id_, len(prompt), Generation([], [], [], "length"), "")
+        if request.max_new_tokens == 0:
+            return spent
+        try:
+            room = self._room(len(prompt), request.max_new_tokens)
+        except ChatError:
+            self._num_spent += 1
+            if self.failure is not None or self._num_spent > MAX_SPENT:
+                raise
+            return spent
+        vocab = self.chat.vocab
+        generation = cut_at_ids(await self._generate(prompt, room), request.stop_ids)
+        generation = cut_at_stop(self.chat, generation, request.stop)
+        said = vocab.decode(generation.output_ids)
+        matched = next((stop for stop in request.stop if stop in said), None)
+        text = text_of(vocab, generation, request, matched)
+        self.refused = None  # the function found a way to go on
+        parent, rest = self._prompts.parent(prompt)
+        opened = context_spans(vocab, rest)
+        call = self._tree.add(parent, opened, prompt, generation, POLICY)
+        skips = request.skip_special
+        self._prompts.remember(call, prompt, request.text, text, skip_special=skips)
+        self.last_text = text
+        return Generated(id_, len(prompt), generation, text, matched)
+
+    async def _prompt(self, request: GenerateRequest) -> list[int]:
+        if request.text is None:
+            self._prompts.require_known(request.ids)
+            return list(request.ids)
+        kept = self._prompts.kept(request.text)
+        try:
+            rest = await self._writers.run(
+                len(kept.rest), self.chat.vocab.encode_trusted, kept.rest
+            )
+        except TextTooLongError as error:
+            raise self._too_long(str(error)) from error
+        except UnicodeEncodeError as error:
+            raise ChatError(f"the text is no valid Unicode: {error}", param="text") from error
+        return [*kept.ids, *rest]
 
     # ---- where a call stands ----
 
@@ -163,9 +255,9 @@ class Recorder:
         otherwise than it was sampled: then a prompt holds them as they are remembered."""
         try:
             if parent is None:
-                return None, self._chat.open_prompt(request.messages, request.tools)
+                return None, self.chat.open_prompt(request.messages, request.tools)
             new = request.messages[num_answered(request.messages) :]
-            observed = self._chat.observe(new, parent.generation.output_ids)
+            observed = self.chat.observe(new, parent.generation.output_ids)
             history = self._tree.remembered(parent, new)
             return (parent, observed) if history is None else (None, [*history, *observed])
         except EnvError as error:
@@ -173,8 +265,8 @@ class Recorder:
 
     # ---- budgets ----
 
-    def _room(self, num_prompt: int, request: ChatRequest) -> int:
-        """Tokens that the answer may have."""
+    def _room(self, num_prompt: int, asked_for: int | None) -> int:
+        """Tokens that the answer may have, of those that were asked for."""
         limits = self._limits
         if not self._tree and num_prompt > limits.max_prompt:
             raise self._too_long(f"it has {num_prompt} tokens")
@@ -183,7 +275,7 @@ class Recorder:
             words = f"the episode has had its {limits.max_turns} turns (--max-turns)"
             raise self._refuse(StopReason.TURN_LIMIT, words)
         most = self.assignment.sampling.max_new_tokens
-        room = self._budget.room(num_prompt, min(most, request.max_tokens or most))
+        room = self._budget.room(num_prompt, min(most, asked_for or most))
         if room < 1:
             raise self._refuse(
                 StopReason.CONTEXT_LIMIT,
@@ -227,7 +319,7 @@ class Recorder:
     async def _generate(self, prompt: list[int], room: int) -> Generation:
         self.num_asked += 1
         generation = await sample_turn(
-            self._client, self._chat, self.assignment, prompt, room=room, turn=len(self._tree)
+            self._client, self.chat, self.assignment, prompt, room=room, turn=len(self._tree)
         )
         self.metrics["retractions"] += generation.num_retractions
         self.metrics["resampled_turns"] += generation.num_resamples

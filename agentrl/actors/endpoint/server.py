@@ -1,9 +1,10 @@
-"""`Endpoint`: OpenAI's chat API on loopback, one for all episodes of a worker.
+"""`Endpoint`: OpenAI's chat API on loopback, one for all episodes of a worker, and SGLang's own.
 
     POST /v1/chat/completions       whole or streamed
     GET  /v1/models
+    POST /generate                  for an agent that writes its prompts as text or ids
 
-A bearer token is an episode: `open` makes it, `close` ends it. It is known here by its digest alone
+A bearer token, or the password of a URL, is an episode: `open` makes it, `close` ends it. It is known here by its digest alone
 and appears in no log. Refused, in OpenAI's shape of an error: a call without a token or with one
 that nobody was given (401), that of an episode that has ended (410), a body of more than MAX_BODY
 bytes (413). No refusal asks the client to try again. Listens from the first `url` on.
@@ -16,6 +17,7 @@ A slow client holds nothing but its connection:
     an answer that is not read WRITE_S, then it is closed; of the episode it holds nothing any more
 """
 
+import base64
 import hashlib
 import logging
 import secrets
@@ -28,6 +30,7 @@ import anyio
 from aiohttp import web
 
 from agentrl.actors.endpoint.answers import chunks, completion, models, refusal
+from agentrl.actors.endpoint.native import decode_generate, generated
 from agentrl.actors.endpoint.recorder import Recorder
 from agentrl.actors.endpoint.requests import decode_request
 from agentrl.errors import ChatError
@@ -90,6 +93,7 @@ class Endpoint:
         )
         app.router.add_post("/v1/chat/completions", self._complete)
         app.router.add_get("/v1/models", self._models)
+        app.router.add_post("/generate", self._generate)
         self._runner = web.AppRunner(
             app,
             access_log=None,
@@ -130,6 +134,12 @@ class Endpoint:
         headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
         return web.Response(body=events, headers=headers)
 
+    async def _generate(self, request: web.Request) -> web.Response:
+        recorder = self._recorder(request)
+        body = await recorder.arrived(lambda: self._read(request))
+        asked = decode_generate(body, recorder.assignment.sampling)
+        return _body(generated(await recorder.generate(asked), asked))
+
     async def _read(self, request: web.Request) -> bytes:
         with anyio.move_on_after(self._read_s):
             return await request.read()
@@ -152,11 +162,11 @@ class Endpoint:
         return response
 
     def _recorder(self, request: web.Request) -> Recorder:
-        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-        digest = _digest(token.strip())
+        scheme, token = _credentials(request.headers.get("Authorization", ""))
+        digest = _digest(token)
         # looked up by its digest, so the time that it takes says nothing of a token
         recorder = self._recorders.get(digest)
-        if recorder is not None and scheme.lower() == "bearer":
+        if recorder is not None and scheme in ("bearer", "basic"):
             return recorder
         if digest in self._ended:
             raise ChatError(
@@ -183,7 +193,7 @@ async def _in_openai_words(request: web.Request, handler: _Handler) -> web.Strea
         return _refused(ChatError(words, status=413, code="request_too_large"))
     except web.HTTPException as error:
         words = f"{request.method} {request.path}: {error.reason}; there are POST "
-        words += "/v1/chat/completions and GET /v1/models"
+        words += "/v1/chat/completions, POST /generate and GET /v1/models"
         return _refused(ChatError(words, status=error.status, code="unknown_url"))
     except Exception:
         _LOG.exception("a call of an agent broke out of its boundary")
@@ -198,6 +208,16 @@ def _refused(error: ChatError) -> web.Response:
 
 def _body(body: bytes, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
     return web.Response(body=body, status=status, content_type="application/json", headers=headers)
+
+
+def _credentials(header: str) -> tuple[str, str]:
+    """The scheme, in lower case, and the token: of `Basic`, which a URL brings, the password."""
+    scheme, _, token = header.partition(" ")
+    scheme, token = scheme.lower(), token.strip()
+    if scheme == "basic":
+        with suppress(ValueError):
+            return scheme, base64.b64decode(token).decode("utf-8", "replace").partition(":")[2]
+    return scheme, token
 
 
 def _digest(token: str) -> bytes:

@@ -46,7 +46,7 @@ class DataFlags(RunFlags, frozen=True, kw_only=True):
     custom_rm_path: Annotated[
         str | None,
         _key(
-            "reward of --env single-turn and tools: a name that a package brings, pkg.module:fn or "
+            "reward of --env single-turn, tools and generate: a name that a package brings, pkg.module:fn or "
             "path/to/file.py[:fn], called as fn(text, label, task)",
             modes=ACTS,
             on_resume=PLAYED,
@@ -54,10 +54,32 @@ class DataFlags(RunFlags, frozen=True, kw_only=True):
             env_arg="reward",
         ),
     ] = None
+    custom_generate_function_path: Annotated[
+        str | None,
+        _flag(
+            "function that plays an episode, in slime's signature: path/to/file.py[:fn] or "
+            "pkg.module.fn, async def fn(args, sample, sampling_params[, evaluation]) -> sample(s)",
+            modes=ACTS,
+            on_resume=PLAYED,
+            needs="generate_env",
+            holds="code",
+            env_arg="function",
+        ),
+    ] = None
+    apply_chat_template: Annotated[
+        bool,
+        _flag(
+            "give the function of --custom-generate-function-path its prompt as the text that "
+            "--chat-format writes; without it, the prompt is as the row has it",
+            modes=ACTS,
+            on_resume=PLAYED,
+            needs="generate_function",
+        ),
+    ] = False
     rm_type: Annotated[
         str | None,
         _key(
-            f"reward that ships, of --env single-turn and tools: {REWARDS}, or boxed_NAME, given "
+            f"reward that ships, of --env single-turn, tools and generate: {REWARDS}, or boxed_NAME, given "
             "the last \\boxed{...}; `rm_type` of a row's metadata comes before it, and "
             "--custom-rm-path before both",
             modes=ACTS,

@@ -1,0 +1,176 @@
+"""SGLang's own `/generate`: a request by text or ids, and its answer. Pure.
+
+    {"text" | "input_ids", "sampling_params": {...}, "return_logprob": true}
+    -> {"text", "output_ids", "meta_info": {"finish_reason", "output_token_logprobs", ...}}
+
+What asks for another distribution than the run's is ignored and counted; what asks for another
+shape of answer is refused. Names and defaults are those of SGLang.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
+
+from agentrl.errors import ChatError
+from agentrl.tokens.vocab import Vocab
+from agentrl.types import Generation, SamplingParams
+
+__all__ = ["GenerateRequest", "Generated", "decode_generate", "generated", "text_of"]
+
+#: Tokens of an answer whose request says nothing.
+_MAX_NEW_TOKENS = 128
+_MAX_STOPS = 16
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class GenerateRequest(msgspec.Struct, frozen=True):
+    """A request that can be answered: a prompt of `ids`, or of `text`. `ignored` names what was
+    asked of the sampling in vain."""
+
+    text: str | None
+    ids: tuple[int, ...]
+    max_new_tokens: int
+    stop: tuple[str, ...] = ()
+    stop_ids: tuple[int, ...] = ()
+    skip_special: bool = True
+    trims_stop: bool = True
+    return_logprob: bool = False
+    ignored: tuple[str, ...] = ()
+
+
+class Generated(msgspec.Struct, frozen=True):
+    """An answered request. `matched`: the string that ended it, if one did."""
+
+    id: str
+    num_prompt: int
+    generation: Generation
+    text: str
+    matched: str | None = None
+
+
+class _Sampling(msgspec.Struct):
+    max_new_tokens: _Count | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    skip_special_tokens: bool | None = None
+    no_stop_trim: bool | None = None
+    n: int | None = None
+    regex: Any = None
+    json_schema: Any = None
+    ebnf: Any = None
+    structural_tag: Any = None
+
+
+class _Body(msgspec.Struct):
+    text: str | None = None
+    input_ids: list[_Count] | None = None
+    sampling_params: _Sampling | None = None
+    return_logprob: bool | None = None
+    logprob_start_len: int | None = None
+    top_logprobs_num: int | None = None
+    stream: bool | None = None
+    image_data: Any = None
+
+
+#: What may stand in `sampling_params` and changes no distribution.
+_PLAIN = (*_Sampling.__struct_fields__, "spaces_between_special_tokens", "custom_params")
+
+
+def decode_generate(body: bytes, sampling: SamplingParams) -> GenerateRequest:
+    """The request of an HTTP body. `sampling` is the run's. Raises ChatError, which says why."""
+    try:
+        asked = msgspec.json.decode(body)
+        read = msgspec.convert(asked, _Body)
+    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+        words = f"this is no request that /generate answers: {error}"
+        raise ChatError(words, code="invalid_request") from error
+    if (read.text is None) == (read.input_ids is None):
+        raise ChatError("a request has either text or input_ids", param="text")
+    told = read.sampling_params or _Sampling()
+    _refuse_other_shapes(read, told)
+    stops = [told.stop] if isinstance(told.stop, str) else told.stop or []
+    if len(stops) > _MAX_STOPS:
+        raise ChatError(f"stop lists {len(stops)} strings; {_MAX_STOPS} at most", param="stop")
+    most = _MAX_NEW_TOKENS if told.max_new_tokens is None else told.max_new_tokens
+    return GenerateRequest(
+        text=read.text,
+        ids=tuple(read.input_ids or ()),
+        max_new_tokens=most,
+        stop=tuple(stop for stop in stops if stop),
+        stop_ids=tuple(told.stop_token_ids or ()),
+        skip_special=told.skip_special_tokens is not False,
+        trims_stop=not told.no_stop_trim,
+        return_logprob=bool(read.return_logprob),
+        ignored=_ignored(asked.get("sampling_params") or {}, sampling),
+    )
+
+
+def _refuse_other_shapes(body: _Body, told: _Sampling) -> None:
+    if told.n not in (None, 1):
+        raise ChatError(f"n is {told.n}; send {told.n} requests, one answer each", param="n")
+    for name in ("regex", "json_schema", "ebnf", "structural_tag"):
+        if getattr(told, name) is not None:
+            words = f"{name}: the run samples freely, and trains what was sampled so; leave it out"
+            raise ChatError(words, param=name)
+    if body.logprob_start_len not in (None, -1) or body.top_logprobs_num:
+        raise ChatError(
+            "log-probabilities are of the sampled tokens alone; leave out logprob_start_len and "
+            "top_logprobs_num",
+            param="logprob_start_len",
+        )
+    for name, advice in (("stream", "answers come whole"), ("image_data", "prompts are text")):
+        if getattr(body, name):
+            raise ChatError(f"{name}: {advice}; leave it out", param=name)
+
+
+def _ignored(asked: Mapping[str, Any], sampling: SamplingParams) -> tuple[str, ...]:
+    """What the request says of the sampling, and the run says otherwise."""
+    own = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
+    idle = {"frequency_penalty": 0, "presence_penalty": 0, "repetition_penalty": 1, "min_p": 0}
+    usual: dict[str, Any] = own | idle | {"min_new_tokens": 0, "ignore_eos": False}
+    return tuple(
+        name
+        for name, value in asked.items()
+        if name not in _PLAIN and value is not None and usual.get(name, ...) != value
+    )
+
+
+def text_of(
+    vocab: Vocab, generation: Generation, request: GenerateRequest, matched: str | None
+) -> str:
+    """The text of an answer. A string that ended it (`matched`), and an id that did, are left out
+    where the request has them trimmed."""
+    ids = generation.output_ids
+    by_id = generation.finish_reason == "stop" and matched is None
+    if by_id and request.trims_stop:
+        ids = ids[:-1]
+    text = vocab.decode(ids, skip_special=request.skip_special)
+    return text.partition(matched)[0] if matched and request.trims_stop else text
+
+
+def generated(answer: Generated, request: GenerateRequest) -> bytes:
+    """The body of an answer."""
+    sampled = answer.generation
+    meta: dict[str, Any] = {
+        "id": answer.id,
+        "finish_reason": _finish(answer),
+        "prompt_tokens": answer.num_prompt,
+        "completion_tokens": len(sampled.output_ids),
+        "cached_tokens": 0,
+        "weight_version": str(max(sampled.versions, default=0)),
+    }
+    if request.return_logprob:
+        pairs = zip(sampled.logprobs, sampled.output_ids, strict=True)
+        meta["input_token_logprobs"] = []
+        meta["output_token_logprobs"] = [[logprob, id_, None] for logprob, id_ in pairs]
+    body = {"text": answer.text, "output_ids": sampled.output_ids, "meta_info": meta}
+    return json.dumps(body).encode()
+
+
+def _finish(answer: Generated) -> dict[str, Any]:
+    sampled = answer.generation
+    if sampled.finish_reason != "stop":
+        return {"type": "length", "length": len(sampled.output_ids)}
+    return {"type": "stop", "matched": answer.matched or sampled.output_ids[-1]}

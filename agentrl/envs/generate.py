@@ -1,0 +1,236 @@
+"""`generate`: an agent that is a function in slime's signature, as a rollout.
+
+    async def generate(args, sample, sampling_params)               -> sample, or a list of samples
+    async def generate(args, sample, sampling_params, evaluation)   the same, told where it plays
+
+It asks `http://{args.sglang_router_ip}:{args.sglang_router_port}/generate` as it would ask an
+engine; each request is a turn of its episode. Tokens with loss_mask 1 must be what was sampled so.
+`args` are the flags of the run by slime's names, and the function may add to them: each episode has
+its own. `partial_rollout` is False there: no request is ever given back unfinished.
+"""
+
+import copy
+import dataclasses
+import functools
+import inspect
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol, cast
+
+from agentrl.config.args import Args
+from agentrl.envs.env import Env, EnvContext, ServiceSpec
+from agentrl.envs.registry import register
+from agentrl.envs.returned import SampledStep, ending_of, read_samples, returned
+from agentrl.envs.reward_keys import chosen, parts
+from agentrl.envs.rollout import Chat, Rollout
+from agentrl.envs.rows.keys import find
+from agentrl.envs.single_turn import SingleTurnEnv
+from agentrl.envs.slime_rewards import OfSample
+from agentrl.envs.slime_stand_in.finder import GENERATE_STATE, show
+from agentrl.envs.slime_stand_in.sglang_rollout import tokenizer_of
+from agentrl.errors import ConfigError, EngineError, EnvError
+from agentrl.tokens.chat import Message
+from agentrl.types import EpisodeId, SamplingParams
+from agentrl.user_code import Kind, Signature, hook, load
+
+__all__ = ["GenerateEnv", "PromptChat", "load_generate"]
+
+_FLAG = "--custom-generate-function-path"
+_THREE = ("args", "sample", "sampling_params")
+#: Entry point group under which packages announce functions.
+GROUP = "agentrl.generate"
+
+Generate = Callable[..., Awaitable[Any]]
+
+
+class PromptChat(Chat, Protocol):
+    """An episode's way to its model, for an agent that writes its prompts itself."""
+
+    episode: EpisodeId
+    sampling: SamplingParams
+
+    def prompt(self, messages: list[Message], tools: list[Mapping[str, Any]]) -> str:
+        """The text of a prompt, as the run's chat format writes it."""
+        ...
+
+    def text(self, ids: list[int]) -> str:
+        """The text of ids."""
+        ...
+
+
+@functools.cache
+def load_generate(place: str) -> Generate:
+    """The function of `pkg.module.name` or `path/to/file.py[:name]`. Raises ConfigError. From now
+    on this process has slime's modules that such functions import."""
+    show()
+    return load(_kind(), place)
+
+
+@functools.cache
+def _kind() -> Kind[Generate]:
+    functions: Kind[Generate] = hook(
+        "generate(args, sample, sampling_params)",
+        [Signature(_THREE), Signature(_THREE, keywords=("evaluation",))],
+        may_await=True,
+        group=GROUP,
+        noun="generate function",
+        builtin={},
+        flag=_FLAG,
+    )
+
+    def take(value: object) -> Generate | None:
+        return functions.take(value) if inspect.iscoroutinefunction(value) else None
+
+    line = "async def generate(args, sample, sampling_params)"
+    must_be = f"a function that can be called as `{line}`"
+    return dataclasses.replace(functions, take=take, must_be=must_be, write=f"`{line}:`")
+
+
+@register("generate")
+class GenerateEnv(Rollout):
+    """A function of slime's users and what its samples are worth: their own `reward`, or that of
+    the flags of a reward, which are those of `single-turn`.
+
+    `sample.prompt` is the prompt as the row has it, or under `--apply-chat-template` its text in
+    the run's chat format. `label` and `metadata` are the row's.
+    """
+
+    writes_prompts = True
+
+    def __init__(self, *, function: str | None = None, **reward: Any) -> None:
+        super().__init__()
+        if function is None:
+            raise ConfigError(
+                f"--env generate plays a function of yours: {_FLAG} path/to/file.py[:name]"
+            )
+        if reward.get("group_rm"):
+            raise ConfigError(
+                f"{_FLAG} with --group-rm: a group's answers are not seen together here; leave "
+                "--group-rm out, and score each sample by itself"
+            )
+        self.function = load_generate(function)
+        self._rewards = _Rewards(**reward)
+
+    @classmethod
+    def service_specs(cls, args: Mapping[str, Any]) -> dict[str, ServiceSpec]:
+        return SingleTurnEnv.service_specs(args)
+
+    def prepare(self) -> None:
+        """Load what its function would load first in the midst of episodes."""
+        if GENERATE_STATE in sys.modules and self.run_flags is not None:
+            tokenizer_of(str(self.run_flags.hf_checkpoint))
+
+    @property
+    def who(self) -> str:
+        """The function's name."""
+        return str(getattr(self.function, "__qualname__", "generate"))
+
+    async def solve(self, task: dict[str, Any], chat: Chat) -> SampledStep:
+        """Call the function, and look at what it returns. Raises EnvError for what is no sample,
+        EngineError for one that is aborted: it is played again."""
+        at = cast(PromptChat, chat)
+        args = self._args(at)
+        sample = await self._sample(args, task, at)
+        known: dict[str, Any] = {}
+        if "evaluation" in inspect.signature(self.function).parameters:
+            known["evaluation"] = self.is_evaluation
+        found = await self.function(args, sample, _sampling(args, at.sampling), **known)
+        samples = read_samples(found, self.who)
+        ending = ending_of(samples)
+        if ending == "aborted":
+            raise EngineError(f"{self.who} returned a sample whose status is aborted")
+        read = [returned(each, f"{self.who}: sample {n}") for n, each in enumerate(samples)]
+        for each, one in zip(samples, read, strict=True):
+            if not each.response and one.num_prompt < len(one.tokens):
+                each.response = at.text(one.tokens[one.num_prompt :])
+        worth = [await self._rewards.of(args, each) for each in samples]
+        return SampledStep(
+            reward=self._one([reward for reward, _ in worth]),
+            truncated=ending == "truncated",
+            failed=ending == "failed",
+            metrics=worth[0][1],
+            samples=read,
+        )
+
+    def _args(self, chat: PromptChat) -> Args:
+        """Those of one episode: they lead to its own endpoint."""
+        args: Any = Args(self.run_flags)
+        address = chat.base_url.removeprefix("http://").partition("/")[0]
+        host, _, port = address.rpartition(":")
+        args.sglang_router_ip = f"agentrl:{chat.api_key}@{host}"
+        args.sglang_router_port = int(port)
+        args.partial_rollout = False
+        return cast(Args, args)
+
+    async def _sample(self, args: Args, task: dict[str, Any], chat: PromptChat) -> Any:
+        from slime.utils.types import Sample
+
+        rewards = self._rewards
+        context = EnvContext(
+            self.services, self.tool_timeout_s, self.allow_unsafe_sandbox, self.run_flags
+        )
+        Env.bind(rewards, context)
+        rewards.is_evaluation = self.is_evaluation
+        messages = await rewards.reset(seed=chat.seed, task=task)
+        prompt: Any = copy.deepcopy(rewards.prompt)
+        if self.run_flags is not None and args.apply_chat_template:
+            prompt = chat.prompt(messages, list(rewards.schemas))
+        metadata = task.get("metadata", task)
+        return Sample(
+            group_index=0,
+            index=chat.episode.index,
+            prompt=prompt,
+            label=copy.deepcopy(rewards.label),
+            metadata=copy.deepcopy(metadata) if isinstance(metadata, dict) else {},
+            session_id=str(chat.episode),
+        )
+
+    def _one(self, rewards: list[Any]) -> Any:
+        if any(reward != rewards[0] for reward in rewards[1:]):
+            raise EnvError(
+                f"{self.who} returned samples with the rewards {rewards}; an episode has one "
+                "reward here: give all its samples the same"
+            )
+        return rewards[0]
+
+
+def _sampling(args: Args, sampling: SamplingParams) -> dict[str, Any]:
+    """As a request of the run itself would say it."""
+    return {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "max_new_tokens": sampling.max_new_tokens,
+        "stop": None,
+        "stop_token_ids": list(sampling.stop_token_ids) or None,
+        "skip_special_tokens": False,
+        "no_stop_trim": True,
+        "spaces_between_special_tokens": False,
+    }
+
+
+class _Rewards(SingleTurnEnv):
+    """What a sample is worth. A function in slime's signature sees the sample itself."""
+
+    @property
+    def prompt(self) -> Any:
+        """As the row has it."""
+        return find(self._task, self._input_key)
+
+    @property
+    def label(self) -> Any:
+        """The same of the label."""
+        return self._label
+
+    async def of(self, args: Args, sample: Any) -> tuple[Any, dict[str, float]]:
+        """The reward of a sample, and its parts as metrics."""
+        found = sample.reward
+        if found is None:
+            own: Any = self._own
+            if isinstance(own, OfSample):
+                found = own(args, sample)
+                found = await found if inspect.isawaitable(found) else found
+            else:
+                found = await self._worth(sample.response)
+        key = self._eval_reward_key if self.is_evaluation else self._reward_key
+        return chosen(found, key), parts(found)

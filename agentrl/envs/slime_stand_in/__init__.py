@@ -1,0 +1,10 @@
+"""What functions of slime's users import from it, where slime is not installed.
+
+    slime.utils.types               Sample
+    slime.utils.http_utils          post, get
+    slime.rollout.sglang_rollout    GenerateState
+
+Written anew from what such functions read and write: no more of slime is here. `finder.show` makes
+them visible in this process, behind everything that is installed: a slime that is there is what its
+functions get.
+"""

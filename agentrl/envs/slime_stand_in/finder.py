@@ -1,0 +1,55 @@
+"""`show`: an importer of last resort for the modules that functions of slime's users import."""
+
+import functools
+import importlib
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+__all__ = ["GENERATE_STATE", "MODULES", "show"]
+
+_HERE = "agentrl.envs.slime_stand_in"
+GENERATE_STATE = "slime.rollout.sglang_rollout"
+#: The modules, and what stands in for each.
+MODULES = {
+    "slime.utils.types": f"{_HERE}.types",
+    "slime.utils.http_utils": f"{_HERE}.http_utils",
+    GENERATE_STATE: f"{_HERE}.sglang_rollout",
+}
+_PACKAGES = {"slime", "slime.utils", "slime.rollout"}
+#: What marks `slime` as ours.
+_MARK = "__agentrl_stand_in__"
+
+
+@functools.cache
+def show() -> None:
+    """From now on `import slime...` finds these in this process, unless slime is installed."""
+    sys.meta_path.append(_Finder())
+
+
+class _Finder(MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname.partition(".")[0] != "slime":
+            return None
+        if fullname != "slime" and not hasattr(sys.modules.get("slime"), _MARK):
+            return None  # a part that an installed slime lacks
+        if fullname not in _PACKAGES and fullname not in MODULES:
+            raise ModuleNotFoundError(
+                f"slime is not installed, and agentrl stands in for {', '.join(MODULES)} alone: "
+                f"there is no {fullname}; install slime, or write what you need of it into your "
+                "file",
+                name=fullname,
+            )
+        return ModuleSpec(fullname, _StandIn(), is_package=fullname in _PACKAGES)
+
+
+class _StandIn(Loader):
+    def exec_module(self, module: ModuleType) -> None:
+        setattr(module, _MARK, True)
+        if module.__name__ in MODULES:
+            source = importlib.import_module(MODULES[module.__name__])
+            vars(module).update({name: vars(source)[name] for name in source.__all__})

@@ -1,0 +1,112 @@
+"""`Sample`: an episode as a function of slime's users reads and writes it.
+
+Its response is the last `response_length` of its `tokens`; `loss_mask` is 1 where a token of the
+response is to be trained. Whatever else a function writes to it is its own.
+"""
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["Sample"]
+
+
+class _Status(enum.Enum):
+    PENDING = "pending"
+    COMPLETED = "completed"
+    TRUNCATED = "truncated"
+    ABORTED = "aborted"
+    FAILED = "failed"
+
+
+#: What a finish reason of an engine makes of a sample.
+_ENDED = {
+    "stop": _Status.COMPLETED,
+    "length": _Status.TRUNCATED,
+    "abort": _Status.ABORTED,
+}
+
+
+@dataclass
+class Sample:
+    """One episode, or one part of it."""
+
+    group_index: int | None = None
+    index: int | None = None
+    rollout_id: int | None = None
+    prompt: Any = ""
+    tokens: list[int] = field(default_factory=list)
+    multimodal_inputs: dict[str, Any] | None = None
+    response: str = ""
+    response_length: int = 0
+    label: Any = None
+    reward: Any = None
+    loss_mask: list[int] | None = None
+    weight_versions: list[str] = field(default_factory=list)
+    rollout_log_probs: list[float] | None = None
+    remove_sample: bool = False
+    status: _Status = _Status.PENDING
+    metadata: Any = field(default_factory=dict)
+    train_metadata: dict[str, Any] | None = None
+    session_id: str | None = None
+    non_generation_time: float = 0.0
+
+    Status = _Status
+
+    def append_response_tokens(
+        self,
+        args: Any = None,
+        *,
+        tokens: Iterable[int] | None = None,
+        log_probs: Iterable[float] | None = None,
+        trainable: bool = True,
+        meta_info: dict[str, Any] | None = None,
+        text: str | None = None,
+        update_terminal_info: bool = True,
+    ) -> None:
+        """Append to the response what the model has sampled (`trainable`, with its log_probs), or
+        what somebody else has written. `meta_info` is that of an answer: its finish reason becomes
+        the status. Raises ValueError where the numbers of tokens and log_probs differ."""
+        del args
+        new = [int(token) for token in tokens or ()]
+        known = None if log_probs is None else [float(each) for each in log_probs]
+        if known is not None and len(known) != len(new):
+            raise ValueError(f"{len(known)} log_probs for {len(new)} tokens")
+        if new and trainable and known is None:
+            raise ValueError(f"{len(new)} tokens are trainable and have no log_probs")
+        if new and not trainable and known is not None:
+            raise ValueError(f"{len(new)} tokens are not trainable and have log_probs")
+        self.response += text or ""
+        before = self.response_length
+        if self.loss_mask is None:
+            self.loss_mask = [1] * before
+        if self.rollout_log_probs is None:
+            self.rollout_log_probs = [0.0] * before
+        self.tokens = [*self.tokens, *new]
+        self.response_length += len(new)
+        self.loss_mask += [int(trainable)] * len(new)
+        self.rollout_log_probs += [0.0] * len(new) if known is None else known
+        if len(self.loss_mask) != self.response_length:
+            raise ValueError(
+                f"loss_mask has {len(self.loss_mask)} entries for a response of "
+                f"{self.response_length} tokens"
+            )
+        if meta_info is not None and update_terminal_info:
+            self._end(meta_info)
+
+    def _end(self, meta_info: dict[str, Any]) -> None:
+        if "weight_version" in meta_info:
+            self.weight_versions.append(meta_info["weight_version"])
+        if "finish_reason" in meta_info:
+            self.status = _ENDED.get(meta_info["finish_reason"]["type"], self.status)
+
+    def get_reward_value(self, args: Any) -> Any:
+        """The reward that is trained."""
+        key = getattr(args, "reward_key", None)
+        return self.reward[key] if key else self.reward
+
+    @property
+    def effective_response_length(self) -> int:
+        """Tokens that are trained."""
+        return self.response_length if self.loss_mask is None else sum(self.loss_mask)

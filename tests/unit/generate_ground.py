@@ -1,0 +1,61 @@
+"""Functions in slime's signature played against a scripted policy."""
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from agentrl.actors.endpoint.server import Endpoint
+from agentrl.actors.limits import Limits
+from agentrl.actors.player import Player
+from agentrl.actors.report import PlayedEpisode
+from agentrl.actors.rollouts import RolloutEpisodes
+from agentrl.config.run import RunConfig
+from agentrl.envs.env import Env, EnvContext
+from agentrl.envs.generate import GenerateEnv
+from agentrl.types import Task
+from tests.unit.rollout_ground import ASSIGNMENT, CHAT, LIMITS, MODEL, Policy
+
+SEARCH = Path(__file__).with_name("generate_files") / "search.py"
+TASK = Task("t", {"input": "What is the capital of France?", "label": "Paris"})
+TURNS = (
+    "I look it up. <search>France</search> and more",
+    "So <answer>Paris</answer><|im_end|>",
+)
+CONFIG = msgspec.structs.replace(RunConfig(), hf_checkpoint=str(MODEL), apply_chat_template=True)
+
+Function = Callable[..., Awaitable[Any]]
+
+
+def env_of(
+    function: Function | Path, config: RunConfig = CONFIG, **reward: Any
+) -> Callable[[], Env]:
+    """What makes the Env of a function, of a file or of this process."""
+
+    def make() -> Env:
+        place = f"{function}:generate" if isinstance(function, Path) else f"{SEARCH}:generate"
+        env = GenerateEnv(function=place, **reward)
+        if not isinstance(function, Path):
+            env.function = function
+        Env.bind(env, EnvContext(run_flags=config))
+        return env
+
+    return make
+
+
+async def play_function(
+    function: Function | Path,
+    policy: Policy,
+    *,
+    limits: Limits = LIMITS,
+    config: RunConfig = CONFIG,
+    assignment: dict[str, Any] | None = None,
+    **reward: Any,
+) -> PlayedEpisode:
+    """One episode, from its assignment to its report."""
+    assigned = msgspec.structs.replace(ASSIGNMENT, **({"task": TASK} | (assignment or {})))
+    make = env_of(function, config, **({"rm_type": "contains"} | reward))
+    async with Endpoint() as endpoint:
+        player = Player(RolloutEpisodes(make, CHAT, limits, endpoint))
+        return await player.play(assigned, policy)
