@@ -12,21 +12,27 @@ import msgspec
 from agentrl.config.run import RunConfig
 from agentrl.shipped import ALGORITHMS
 
-__all__ = ["CONDITIONS", "GENERATE", "ROW_ENVS", "Condition", "env_of"]
+__all__ = ["CONDITIONS", "GENERATE", "ROW_ENVS", "STREAMING", "Condition", "env_of"]
 
 #: The environments for rows of a prompt and a label; that of a run which names none is the first.
 ROW_ENVS = ("single-turn", "tools", "generate")
 #: That of them which plays the function of --custom-generate-function-path.
 GENERATE = ROW_ENVS[2]
+#: A function of slime's own: a turn of its is what a turn here is.
+STREAMING = "slime.rollout.sglang_streaming_rollout.generate_streaming"
 _ROW_ENVS = f"{', '.join(ROW_ENVS[:-1])} and {ROW_ENVS[-1]}"
 
 
 def env_of(values: Mapping[str, Any]) -> str | None:
     """The environment of flags: the one that is named, that of a function which plays episodes, or
     of a run with data the first of those for rows."""
-    if values.get("custom_generate_function_path"):
+    if _is_function(values.get("custom_generate_function_path")):
         return str(values.get("env", GENERATE))
     return values.get("env", ROW_ENVS[0] if "prompt_data" in values else None)
+
+
+def _is_function(place: str | None) -> bool:
+    return bool(place) and place != STREAMING
 
 
 class Condition(msgspec.Struct, frozen=True):
@@ -80,13 +86,15 @@ CONDITIONS = {
         is_noted=True,
     ),
     "generate_env": Condition(
-        lambda config: config.env == GENERATE,
+        lambda config: (
+            config.env == GENERATE or not _is_function(config.custom_generate_function_path)
+        ),
         "another environment is named, and it plays its own episodes: leave out --env, or this",
     ),
     "generate_function": Condition(
         lambda config: config.env == GENERATE,
-        "prompts are always rendered: by --chat-format, as the model's own template writes them, or "
-        "by that itself (--chat-template own)",
+        "already so: prompts are always rendered, by --chat-format, as the model's own template "
+        "writes them, or by that itself (--chat-template own)",
         is_noted=True,
     ),
     "asked_model": Condition(

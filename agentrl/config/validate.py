@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from agentrl.config.asynchrony import about_asynchrony, notes_on_asynchrony
+from agentrl.config.conditions import STREAMING
 from agentrl.config.device import Device
 from agentrl.config.engines import notes_on_engines
 from agentrl.config.evaluations import about_evaluations, eval_files, notes_on_evaluations
@@ -209,4 +210,9 @@ def _notes(config: RunConfig) -> list[str]:
             "turns: raise --max-concurrent-episodes or --num-agent-workers to use all of it"
         )
     notes += [*notes_on_evaluations(config), *notes_on_sampling(config)]
+    if config.custom_generate_function_path == STREAMING:
+        notes.append(
+            f"--custom-generate-function-path {STREAMING}: already so: a turn that is aborted keeps "
+            "what it has sampled"
+        )
     return notes + notes_on_asynchrony(config) + list(notes_on_engines(config))

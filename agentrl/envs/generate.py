@@ -12,6 +12,7 @@ its own. `partial_rollout` is False there: no request is ever given back unfinis
 import copy
 import dataclasses
 import functools
+import importlib
 import inspect
 import sys
 from collections.abc import Awaitable, Callable, Mapping
@@ -23,7 +24,7 @@ from agentrl.envs.registry import register
 from agentrl.envs.returned import SampledStep, ending_of, read_samples, returned
 from agentrl.envs.reward_keys import chosen, parts
 from agentrl.envs.rollout import Chat, Rollout
-from agentrl.envs.rows.keys import find
+from agentrl.envs.rows.keys import find, holds
 from agentrl.envs.single_turn import SingleTurnEnv
 from agentrl.envs.slime_rewards import OfSample
 from agentrl.envs.slime_stand_in.finder import GENERATE_STATE, show
@@ -149,7 +150,7 @@ class GenerateEnv(Rollout):
             truncated=ending == "truncated",
             failed=ending == "failed",
             metrics=worth[0][1],
-            samples=read,
+            samples=tuple(read),
         )
 
     def _args(self, chat: PromptChat) -> Args:
@@ -163,8 +164,6 @@ class GenerateEnv(Rollout):
         return cast(Args, args)
 
     async def _sample(self, args: Args, task: dict[str, Any], chat: PromptChat) -> Any:
-        from slime.utils.types import Sample
-
         rewards = self._rewards
         context = EnvContext(
             self.services, self.tool_timeout_s, self.allow_unsafe_sandbox, self.run_flags
@@ -176,7 +175,8 @@ class GenerateEnv(Rollout):
         if self.run_flags is not None and args.apply_chat_template:
             prompt = chat.prompt(messages, list(rewards.schemas))
         metadata = task.get("metadata", task)
-        return Sample(
+        made: Any = importlib.import_module("slime.utils.types").Sample
+        return made(
             group_index=0,
             index=chat.episode.index,
             prompt=prompt,
@@ -222,6 +222,10 @@ class _Rewards(SingleTurnEnv):
         """The same of the label."""
         return self._label
 
+    def _label_of(self, task: dict[str, Any]) -> Any:
+        """None where there is none: a function may know by itself what its sample is worth."""
+        return find(task, self._label_key) if holds(task, self._label_key) else None
+
     async def of(self, args: Args, sample: Any) -> tuple[Any, dict[str, float]]:
         """The reward of a sample, and its parts as metrics."""
         found = sample.reward
@@ -231,6 +235,7 @@ class _Rewards(SingleTurnEnv):
                 found = own(args, sample)
                 found = await found if inspect.isawaitable(found) else found
             else:
+                self._label = super()._label_of(self._task)
                 found = await self._worth(sample.response)
         key = self._eval_reward_key if self.is_evaluation else self._reward_key
         return chosen(found, key), parts(found)

@@ -35,7 +35,7 @@ class Returned(msgspec.Struct, frozen=True):
 class SampledStep(Step):
     """The end of an episode whose tokens are those of `samples`; `failed`: as the function says."""
 
-    samples: list[Returned] = []
+    samples: tuple[Returned, ...] = ()
     failed: bool = False
 
 

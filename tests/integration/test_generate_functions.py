@@ -11,7 +11,7 @@ pytestmark = pytest.mark.anyio
 
 async def test_a_function_of_two_turns_is_trained_as_it_was_sampled() -> None:
     policy = Policy(TURNS)
-    played = await play_function(SEARCH, policy, reward=f"{SEARCH}:reward_func", rm_type=None)
+    played = await play_function(SEARCH, policy, reward=f"{SEARCH}:reward_func")
     report = played.report
     assert (report.outcome, report.error, report.reward) == (Outcome.DONE, None, 1.0)
     assert report.stop_reason is StopReason.TERMINATED
@@ -20,7 +20,8 @@ async def test_a_function_of_two_turns_is_trained_as_it_was_sampled() -> None:
     assert [version for version, _ in meta.versions] == [0, 1]
     (columns,) = columns_of(played)
     text = CHAT.vocab.decode(columns["tokens"].tolist())
-    assert text.startswith(policy.prompts[0]) and text.endswith("<answer>Paris</answer>")
+    assert text.startswith(policy.prompts[0])
+    assert text.endswith("<answer>Paris</answer>")
     # the second request was text, and reached the engine as the ids of the first and its answer
     said = [CHAT.vocab.decode(ids) for _, ids in trained(played)]
     assert said == ["I look it up. <search>France</search>", "So <answer>Paris</answer>"]

@@ -55,7 +55,7 @@ async def play_function(
 ) -> PlayedEpisode:
     """One episode, from its assignment to its report."""
     assigned = msgspec.structs.replace(ASSIGNMENT, **({"task": TASK} | (assignment or {})))
-    make = env_of(function, config, **({"rm_type": "contains"} | reward))
+    make = env_of(function, config, **reward)
     async with Endpoint() as endpoint:
         player = Player(RolloutEpisodes(make, CHAT, limits, endpoint))
         return await player.play(assigned, policy)

@@ -6,7 +6,6 @@ engine would go on after what no policy said. Of an answer that the agent has cu
 kept whose text is still there. What follows is encoded, control tokens that it spells too.
 """
 
-import os
 from array import array
 from collections.abc import Sequence
 from hashlib import blake2b
@@ -109,7 +108,7 @@ class Prompts:
     def _num_said(self, said: _Said, rest: str) -> tuple[int, int]:
         """How many tokens of an answer spell the beginning of `rest`, and their characters."""
         output = said.call.generation.output_ids
-        same = len(os.path.commonprefix([said.answer, rest]))
+        same = _num_same(said.answer, rest)
         low, high = 0, len(output)
         while low < high:  # the longest beginning that is no longer than what is the same
             middle = (low + high + 1) // 2
@@ -120,3 +119,9 @@ class Prompts:
             if rest.startswith(text):
                 return num, len(text)
         return 0, 0
+
+
+def _num_same(one: str, other: str) -> int:
+    """How many first characters are the same."""
+    pairs = zip(one, other, strict=False)
+    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))

@@ -57,8 +57,8 @@ class Recorder:
 
     `refused`: the budget that refused a call, if no later one was answered. `num_asked`: calls that
     reached for the engine. `last_text`: of the newest answer. `writers`: threads for long prompts,
-    which no agent that blocks can take. `writes_prompts`: the agent asks by text or ids, as SGLang's
-    own `/generate` is asked.
+    which no agent that blocks can take. `writes_prompts`: the agent asks by text or ids, as
+    SGLang's own `/generate` is asked.
     """
 
     def __init__(

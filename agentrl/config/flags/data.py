@@ -46,8 +46,8 @@ class DataFlags(RunFlags, frozen=True, kw_only=True):
     custom_rm_path: Annotated[
         str | None,
         _key(
-            "reward of --env single-turn, tools and generate: a name that a package brings, pkg.module:fn or "
-            "path/to/file.py[:fn], called as fn(text, label, task)",
+            "reward of --env single-turn, tools and generate: a name that a package brings, "
+            "pkg.module:fn or path/to/file.py[:fn], called as fn(text, label, task)",
             modes=ACTS,
             on_resume=PLAYED,
             holds="code",
@@ -79,9 +79,9 @@ class DataFlags(RunFlags, frozen=True, kw_only=True):
     rm_type: Annotated[
         str | None,
         _key(
-            f"reward that ships, of --env single-turn, tools and generate: {REWARDS}, or boxed_NAME, given "
-            "the last \\boxed{...}; `rm_type` of a row's metadata comes before it, and "
-            "--custom-rm-path before both",
+            f"reward that ships, of --env single-turn, tools and generate: {REWARDS}, or "
+            "boxed_NAME, given the last \\boxed{...}; `rm_type` of a row's metadata comes before "
+            "it, and --custom-rm-path before both",
             modes=ACTS,
             on_resume=PLAYED,
             env_arg="rm_type",

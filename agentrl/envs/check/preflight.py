@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from itertools import chain
 
 from agentrl.bounds import MAX_EVALUATIONS
-from agentrl.config.conditions import ROW_ENVS
+from agentrl.config.conditions import GENERATE, ROW_ENVS
 from agentrl.config.run import RunConfig
 from agentrl.envs.check.dry_reset import discard, dry_reset, first_task, make_env
 from agentrl.envs.check.signatures import check_class
@@ -78,6 +78,12 @@ def _about_reward(config: RunConfig) -> Iterator[str]:
     reward."""
     given = config.env_args.keys()
     if config.env not in ROW_ENVS:
+        return
+    if config.env == GENERATE and given.isdisjoint(("reward", "rm_type")):
+        yield (
+            "no --rm-type and no --custom-rm-path: a sample is worth its own `reward`; of one without, "
+            "it is 1 where the whole response is the label, and 0 elsewhere"
+        )
         return
     if "reward" in given and "rm_type" in given:
         yield "--custom-rm-path scores every row, and --rm-type none, as in slime"

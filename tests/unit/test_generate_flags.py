@@ -1,0 +1,130 @@
+"""`--custom-generate-function-path` on a command line: what plays, what it is given, and what is
+refused before anything starts."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from agentrl.config.conditions import STREAMING
+from agentrl.config.resolve import parse
+from agentrl.config.run import RunConfig
+from agentrl.envs.check.preflight import preflight
+from agentrl.envs.generate import GenerateEnv, load_generate
+from agentrl.errors import ConfigError
+from agentrl.types import Task
+from tests.unit.generate_ground import CONFIG, TASK, play_function
+from tests.unit.rollout_ground import MODEL, Policy
+
+pytestmark = pytest.mark.anyio
+
+_FLAG = "--custom-generate-function-path"
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    """A file with a function and a reward."""
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from slime.utils.types import Sample\n"
+        "async def generate(args, sample: Sample, sampling_params, evaluation=False):\n"
+        "    return sample\n"
+        "async def reward_func(args, sample, **kwargs):\n"
+        "    return 0.0\n"
+    )
+    return path
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"input": "2+2?", "label": "4"}\n' * 8)
+    return path
+
+
+def argv_of(rows: Path, *flags: str) -> list[str]:
+    model = ["--device", "cpu", "--hf-checkpoint", str(MODEL), "--rollout-max-response-len", "64"]
+    return [*model, "--prompt-data", str(rows), "--num-rollout", "1", *flags]
+
+
+def config_of(rows: Path, *flags: str) -> RunConfig:
+    return parse(argv_of(rows, *flags), "train_async").config
+
+
+def test_the_flag_names_the_function_that_plays(mine: Path, rows: Path) -> None:
+    config = config_of(rows, "--custom-generate-function-path", str(mine), "--rm-type", "math")
+    assert config.env == "generate"
+    assert config.env_args == {"function": str(mine), "rm_type": "math"}
+    preflight(config)
+    env = GenerateEnv(**config.env_args)
+    assert env.function.__name__ == "generate"
+
+
+def test_a_function_of_slimes_own_is_what_a_run_does(rows: Path) -> None:
+    resolved = parse(argv_of(rows, "--custom-generate-function-path", STREAMING), "train_async")
+    assert resolved.config.env == "single-turn"
+    assert f"{STREAMING}: already so" in "\n".join(resolved.notes)
+
+
+async def test_a_prompt_is_text_under_the_flag_and_else_as_the_row_has_it() -> None:
+    seen: list[Any] = []
+
+    async def look(args: Any, sample: Any, sampling_params: dict[str, Any]) -> Any:
+        seen.append(sample.prompt)
+        raise ValueError("seen")
+
+    for given in (True, False):
+        config = msgspec.structs.replace(CONFIG, apply_chat_template=given)
+        await play_function(look, Policy([]), config=config)
+    dialogue = [{"role": "user", "content": "2+2?"}]
+    plain = msgspec.structs.replace(CONFIG, apply_chat_template=False)
+    task = Task("t", {"input": dialogue, "label": "4"})
+    await play_function(look, Policy([]), config=plain, assignment={"task": task})
+    text, row, listed = seen
+    assert text.endswith(f"{TASK.row['input']}<|im_end|>\n<|im_start|>assistant\n")
+    assert row == TASK.row["input"]
+    assert listed == dialogue
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("async def generate(sample): ...", "defines no generate function; write `async def gen"),
+        ("def generate(args, sample, sampling_params): ...", "defines no generate function"),
+        ("async def generate(a, b, c): ...", "defines no generate function"),
+        ("import slime.rollout.rm_hub", "there is no slime.rollout.rm_hub"),
+        ("1 / 0", "ZeroDivisionError"),
+    ],
+)
+def test_what_cannot_play_is_refused_before_anything_starts(
+    tmp_path: Path, rows: Path, code: str, said: str
+) -> None:
+    path = tmp_path / "wrong.py"
+    path.write_text(code)
+    with pytest.raises(ConfigError) as refusal:
+        preflight(config_of(rows, "--custom-generate-function-path", str(path)))
+    assert said in str(refusal.value)
+    assert _FLAG in str(refusal.value)
+
+
+def test_a_named_function_of_another_signature_is_shown_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "wrong.py"
+    path.write_text("async def generate(sample): ...")
+    with pytest.raises(ConfigError, match=r"wrong\.py:1"):
+        load_generate(f"{path}:generate")
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--env", "tools"], "another environment is named"),
+        (["--group-rm", "--custom-rm-path", "exact"], "--group-rm: a group's answers are not seen"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(
+    mine: Path, rows: Path, flags: list[str], said: str
+) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        preflight(config_of(rows, "--custom-generate-function-path", str(mine), *flags))
+    assert said in str(refusal.value)
