@@ -212,7 +212,7 @@ def _notes(config: RunConfig) -> list[str]:
     notes += [*notes_on_evaluations(config), *notes_on_sampling(config)]
     if config.custom_generate_function_path == STREAMING:
         notes.append(
-            f"--custom-generate-function-path {STREAMING}: already so: a turn that is aborted keeps "
-            "what it has sampled"
+            f"--custom-generate-function-path {STREAMING}: already so: a turn that is aborted "
+            "keeps what it has sampled"
         )
     return notes + notes_on_asynchrony(config) + list(notes_on_engines(config))

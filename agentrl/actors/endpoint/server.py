@@ -5,9 +5,10 @@
     POST /generate                  for an agent that writes its prompts as text or ids
 
 A bearer token, or the password of a URL, is an episode: `open` makes it, `close` ends it. It is
-known here by its digest alone and appears in no log. Refused, in OpenAI's shape of an error: a call without
-a token or with one that nobody was given (401), that of an episode that has ended (410), a body of
-more than MAX_BODY bytes (413). No refusal asks the client to try again. Listens from the first `url` on.
+known here by its digest alone and appears in no log. Refused, in OpenAI's shape of an error: a call
+without a token or with one that nobody was given (401), that of an episode that has ended (410), a
+body of more than MAX_BODY bytes (413). No refusal asks the client to try again. Listens from the
+first `url` on.
 
 A slow client holds nothing but its connection:
 

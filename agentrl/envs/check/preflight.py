@@ -81,8 +81,8 @@ def _about_reward(config: RunConfig) -> Iterator[str]:
         return
     if config.env == GENERATE and given.isdisjoint(("reward", "rm_type")):
         yield (
-            "no --rm-type and no --custom-rm-path: a sample is worth its own `reward`; of one without, "
-            "it is 1 where the whole response is the label, and 0 elsewhere"
+            "no --rm-type and no --custom-rm-path: a sample is worth its own `reward`; of one "
+            "without, it is 1 where the whole response is the label, and 0 elsewhere"
         )
         return
     if "reward" in given and "rm_type" in given:
