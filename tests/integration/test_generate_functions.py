@@ -2,6 +2,7 @@
 
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -14,6 +15,7 @@ from agentrl.types import Outcome, SpanKind, StopReason
 from tests.unit.generate_asking import PARIS, asked, edited
 from tests.unit.generate_ground import SEARCH, TURNS, Function, play_function
 from tests.unit.rollout_ground import CHAT, LIMITS, Policy, columns_of, trained
+from tests.unit.test_docs_commands import ROOT, snippets
 
 pytestmark = pytest.mark.anyio
 
@@ -243,3 +245,12 @@ async def test_a_sample_that_is_removed_stays_out_of_the_loss() -> None:
 async def test_a_response_that_the_function_has_not_written_is_read_from_its_tokens() -> None:
     report = (await play_function(edited(response=""), Policy(["Paris"]))).report
     assert report.reward == 1.0
+
+
+async def test_the_function_of_the_page_is_played(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "agents.md").read_text()
+    (block,) = [snippet.text for snippet in snippets(page) if snippet.name == "lookup.py"]
+    (mine := tmp_path / "lookup.py").write_text(block)
+    played = await play_function(mine, Policy(TURNS), reward=f"{mine}:reward_func")
+    assert (played.report.outcome, played.report.reward) == (Outcome.DONE, 1.0)
+    assert played.report.trajectories[0].num_turns == 2

@@ -100,7 +100,7 @@ async def test_a_text_that_cuts_an_answer_keeps_the_tokens_that_are_left() -> No
 
 async def test_a_text_goes_on_after_what_was_sampled_and_not_after_its_spelling() -> None:
     """An answer that no tokenizer would write so."""
-    spelled = [*CHAT.vocab.encode_trusted("F"), *CHAT.vocab.encode_trusted("rance")]
+    spelled = [id_ for letter in "France" for id_ in CHAT.vocab.encode_trusted(letter)]
     assert spelled != CHAT.vocab.encode_trusted("France")
 
     class Letters(Policy):

@@ -40,6 +40,7 @@ VALUES: dict[str, str] = {
     "metadata_key": "answer",
     "tool_key": "answer",
     "custom_rm_path": "exact",
+    "custom_generate_function_path": "mine.py:generate",
     "rm_type": "math",
     "rm_url": "http://127.0.0.1:9000/score",
     "reward_key": "score",

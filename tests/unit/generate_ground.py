@@ -30,10 +30,10 @@ Function = Callable[..., Awaitable[Any]]
 
 def env_of(
     function: Function | Path, config: RunConfig = CONFIG, **reward: Any
-) -> Callable[[], Env]:
+) -> Callable[[], GenerateEnv]:
     """What makes the Env of a function, of a file or of this process."""
 
-    def make() -> Env:
+    def make() -> GenerateEnv:
         place = f"{function}:generate" if isinstance(function, Path) else f"{SEARCH}:generate"
         env = GenerateEnv(function=place, **reward)
         if not isinstance(function, Path):
@@ -56,6 +56,7 @@ async def play_function(
     """One episode, from its assignment to its report."""
     assigned = msgspec.structs.replace(ASSIGNMENT, **({"task": TASK} | (assignment or {})))
     make = env_of(function, config, **reward)
+    make().prepare()  # as a worker does
     async with Endpoint() as endpoint:
         player = Player(RolloutEpisodes(make, CHAT, limits, endpoint))
         return await player.play(assigned, policy)

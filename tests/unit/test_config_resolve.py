@@ -137,7 +137,9 @@ def test_row_keys_reach_the_environment_that_reads_them() -> None:
     config = resolve("--env", "tools", "--prompt-data", "x.jsonl", "--custom-rm-path", "mine:judge")
     assert config.env_args == {"reward": "mine:judge"}
     argv = ["--prompt-data", "x.jsonl", "--env", "mine:Env", "--input-key", "question"]
-    with pytest.raises(ConfigError, match="--input-key: only --env single-turn and tools read"):
+    with pytest.raises(
+        ConfigError, match="--input-key: only --env single-turn, tools and generate read"
+    ):
         parse(argv, "train_async")
 
 

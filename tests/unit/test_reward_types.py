@@ -115,7 +115,10 @@ async def test_a_row_without_a_label_is_refused_where_one_is_compared(name: str)
         ("--rm-type dapo --reward-key f1", "--reward-key f1: the reward dapo is a dict of"),
         ("--rm-type math --reward-key score", "--reward-key score: the reward math is a number"),
         ("--rm-type remote_rm", "asks a model over HTTP: say where with --rm-url"),
-        ("--env search-r1-local --rm-type math", "--rm-type: only --env single-turn and tools"),
+        (
+            "--env search-r1-local --rm-type math",
+            "--rm-type: only --env single-turn, tools and generate",
+        ),
     ],
 )
 async def test_what_cannot_be_is_refused_before_anything_starts(flags: str, said: str) -> None:

@@ -71,7 +71,6 @@ class DataFlags(RunFlags, frozen=True, kw_only=True):
         _flag(
             "give the function of --custom-generate-function-path its prompt as the text that "
             "--chat-format writes; without it, the prompt is as the row has it",
-            modes=ACTS,
             on_resume=PLAYED,
             needs="generate_function",
         ),
