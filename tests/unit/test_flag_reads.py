@@ -26,6 +26,8 @@ from tests.unit.flag_uses import read, told
 SHOWN: dict[Mode, str] = {"policy": "train_async", "supervised": "sft", "eval": "eval"}
 _LOSS = f"--loss-type custom_loss --custom-loss-function-path {__name__}:loss"
 _ROWS = "--env single-turn --prompt-data ROWS"
+_PLAYS = "--env generate --prompt-data ROWS"
+_FUNCTION = f"--custom-generate-function-path {__name__}:generate"
 _PPO = "--advantage-estimator ppo"
 _TEACHER = "--opd-type megatron --opd-teacher-load MODEL2"
 _OPD = f"--use-opd {_TEACHER}"
@@ -45,6 +47,10 @@ BESIDE: dict[str | tuple[str, Mode], str] = {
     "tool_key": "--prompt-data ROWS",
     ("tool_key", "eval"): "--eval-prompt-data held ROWS2",
     ("custom_rm_path", "policy"): _ROWS,
+    ("custom_generate_function_path", "policy"): _PLAYS,
+    ("custom_generate_function_path", "eval"): f"{_PLAYS} --eval-prompt-data held ROWS2",
+    ("apply_chat_template", "policy"): f"{_PLAYS} {_FUNCTION}",
+    ("apply_chat_template", "eval"): f"{_PLAYS} {_FUNCTION} --eval-prompt-data held ROWS2",
     ("reward_key", "policy"): f"{_ROWS} --rm-type dapo",
     ("reward_key", "eval"): f"{_ROWS} --rm-type dapo --eval-prompt-data held ROWS2",
     "eval_reward_key": f"{_ROWS} --rm-type dapo --reward-key score --eval-prompt-data held ROWS2",
@@ -92,6 +98,7 @@ OTHER: dict[str, str] = {
     "opsm_delta": "100",
     "eps_clip_c": "1.2",
     "custom_rm_path": "contains",
+    "custom_generate_function_path": f"{__name__}:generate",
     "custom_loss_function_path": f"{__name__}:loss",
     "custom_reward_post_process_path": f"{__name__}:rewards",
     "custom_advantage_function_path": f"{__name__}:advantages",
@@ -104,6 +111,7 @@ OTHER: dict[str, str] = {
 ONE_VALUE: set[str | tuple[str, Mode]] = {
     *("eval_only", "opd_type", ("rollout_top_p", "policy"), ("rollout_top_k", "policy")),
     ("n_samples_per_prompt", "supervised"),
+    ("apply_chat_template", "supervised"),  # noted: no other one changes anything
     ("prompt_data", "eval"),  # it keeps an environment's own sets from being those of other tasks
 }
 _ADAM = ("weight_decay", "adam_beta1", "adam_beta2", "adam_eps", "clip_grad")
@@ -139,6 +147,11 @@ def reducer(
 ) -> Any:
     """A reducer of the user's."""
     return lambda losses: losses.sum()
+
+
+async def generate(args: Any, sample: Any, sampling_params: Any) -> Any:
+    """A function of the user's that plays."""
+    return sample
 
 
 def weigh(trained: Any) -> Any:

@@ -1,4 +1,5 @@
 """A function as slime's users write them: text goes to the engine, a tool answers between turns."""
+# mypy: ignore-errors
 
 import re
 
