@@ -28,7 +28,9 @@ def env_of(values: Mapping[str, Any]) -> str | None:
     of a run with data the first of those for rows."""
     if _is_function(values.get("custom_generate_function_path")):
         return str(values.get("env", GENERATE))
-    return values.get("env", ROW_ENVS[0] if "prompt_data" in values else None)
+    usual = ROW_ENVS[0] if "prompt_data" in values else None
+    named: str | None = values.get("env", usual)
+    return named
 
 
 def _is_function(place: str | None) -> bool:
