@@ -109,7 +109,7 @@ def _url(cluster: Cluster, name: str) -> str:
 
 
 def _learner_order(config: RunConfig, run: RunDir, name: str, device: Device) -> ProcessOrder:
-    if device == "cpu" or config.debug_rollout_only:
+    if device == "cpu" or config.plays_only:
         return role_order(run, "learner", name, _CPU_ENV)
     nccl = nccl_environment(config.sglang)
     order = role_order(run, "learner", name, nccl.forced)

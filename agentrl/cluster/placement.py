@@ -45,7 +45,7 @@ def plan_slots(config: RunConfig, num_gpus: int, services: Sequence[str]) -> lis
     learners = config.learner_names
     engines = [f"engine-{index}" for index in range(config.num_engines)]
     rest = ("buffer", *(["router"] if engines else []), *config.worker_names, *services)
-    if config.debug_rollout_only:  # what stands in for a learner needs no device
+    if config.plays_only:  # what stands in for a learner needs no device
         learners, rest = [], (*learners, *rest)
     if num_gpus == 0:
         return [Slot("host", 0, (*engines, *learners, *rest))]

@@ -72,7 +72,7 @@ def describe(config: RunConfig) -> str:
 
 def _placement(config: RunConfig) -> Iterator[str]:
     nodes, ranks = config.actor_num_nodes, config.actor_num_gpus_per_node
-    if config.debug_rollout_only:
+    if config.plays_only:
         yield "learner   none (--debug-rollout-only)"
     else:
         yield f"learner   {config.num_learner_ranks} ranks ({nodes} nodes x {ranks})"
@@ -92,7 +92,7 @@ def _devices(config: RunConfig) -> str:
     where = f"the cluster at {config.ray_address}" if config.ray_address else "this host"
     if config.device == "cpu":
         return f"none: all of it runs on the CPU of {where}"
-    num_ranks = 0 if config.debug_rollout_only else config.num_learner_ranks
+    num_ranks = 0 if config.plays_only else config.num_learner_ranks
     needed = num_ranks + config.num_engines * config.rollout_num_gpus_per_engine
     gpus = f"{needed} GPUs of {where}"
     if config.device == "cuda":

@@ -48,13 +48,13 @@ def about_rollouts(config: RunConfig) -> Iterator[str]:
             f"{_SAVE} {save}: each iteration would replace the file of the one before; write "
             f"{ROLLOUT_ID} where its number belongs, or give --num-rollout 1"
         )
-    if config.debug_rollout_only and config.loads_rollouts:
+    if config.plays_only and config.loads_rollouts:
         yield (
             f"--debug-rollout-only plays and trains nothing, {_LOAD} trains and plays nothing; "
             "give one of the two"
         )
-    if config.colocate and (config.debug_rollout_only or config.loads_rollouts):
-        flag = "--debug-rollout-only" if config.debug_rollout_only else _LOAD
+    if config.colocate and (config.plays_only or config.loads_rollouts):
+        flag = "--debug-rollout-only" if config.plays_only else _LOAD
         yield f"--colocate: under {flag} learner and engines are not both there; leave it out"
     if config.loads_rollouts and config.load_debug_rollout_data in config.saved_rollouts:
         yield f"{_SAVE} {save} would replace the files that {_LOAD} reads; name another place"
@@ -74,7 +74,7 @@ def _about_files(config: RunConfig) -> Iterator[str]:
 
 def notes_on_rollouts(config: RunConfig) -> Iterator[str]:
     """What a run of one half leaves out."""
-    if config.debug_rollout_only:
+    if config.plays_only:
         yield (
             "--debug-rollout-only: nothing is trained, no checkpoint and no model is written, and "
             "engines play with the weights of --hf-checkpoint throughout"

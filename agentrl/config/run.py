@@ -146,7 +146,12 @@ class RunConfig(DebuggingFlags, frozen=True, kw_only=True, forbid_unknown_fields
     @property
     def loads_rollouts(self) -> bool:
         """Whether the learner trains on files, and nothing is played."""
-        return self.load_debug_rollout_data is not None
+        return not self.eval_only and self.load_debug_rollout_data is not None
+
+    @property
+    def plays_only(self) -> bool:
+        """Whether episodes are played and nothing is trained on them."""
+        return self.mode == "policy" and self.debug_rollout_only
 
     @property
     def saved_rollouts(self) -> tuple[str, ...]:
@@ -165,7 +170,7 @@ class RunConfig(DebuggingFlags, frozen=True, kw_only=True, forbid_unknown_fields
     def learner_names(self) -> list[str]:
         """The ranks of the learner; of a run that trains nothing, what asks for leases in its
         place."""
-        num_ranks = 1 if self.debug_rollout_only else self.num_learner_ranks
+        num_ranks = 1 if self.plays_only else self.num_learner_ranks
         return [f"learner-{rank}" for rank in range(num_ranks)]
 
     @property

@@ -41,7 +41,7 @@ class DebuggingFlags(TrackingFlags, frozen=True, kw_only=True):
         _flag(
             "train on files of --save-debug-rollout-data and start no engines or workers; without "
             "{rollout_id} each iteration trains on the same file",
-            modes=POLICY,
+            modes=TRAINS,
             on_resume=TASKS,
             holds="folder",
         ),
