@@ -53,14 +53,15 @@ class _Peer(WorldPeer):
 
 def play(world: World, **flags: Any) -> int:
     clock = ManualClock()
-    config = RunConfig(debug_rollout_only=True, max_staleness=0, **flags)
+    config = RunConfig(max_staleness=0, **flags)
     end = run_rollout_only(config, _Peer(world, clock), Labels(world), clock=clock)
     return end.iteration
 
 
 def test_leases_are_saved_and_reported_and_nothing_is_learnt(tmp_path: Path) -> None:
     world = World([2, 3, 1])
-    assert play(world, save_debug_rollout_data=f"{tmp_path}/{{rollout_id}}") == 3
+    save = f"{tmp_path}/{{rollout_id}}"
+    assert play(world, debug_rollout_only=True, save_debug_rollout_data=save) == 3
     assert [(step.number, step.skipped) for step in world.of(Stepped)] == [
         (1, True),
         (2, True),
