@@ -47,6 +47,8 @@ __all__ = ["Plan", "launch"]
 _LOG = logging.getLogger("agentrl.driver")
 #: Together with the buffer's drain these stay below the 10 s that a drain may take.
 _LEARNER_GRACE_S, _STOP_GRACE_S = 5.0, 1.0
+#: Of a learner that has to take its memory back from the engines before it can save.
+_SHARING_GRACE_S = 60.0
 #: Errors that lie in what a run was given, or in what it learnt: continued as it is, it would fail
 #: again. The run has `failed`; after any other error it has `crashed`.
 _LASTING = (ConfigError, DataError, HealthError)
@@ -183,7 +185,7 @@ def _launch(
         finally:
             # From here on everything is ending; a further signal changes nothing.
             gate.arm()
-            _stop(cluster, orders)
+            _stop(cluster, orders, _SHARING_GRACE_S if config.colocate else _LEARNER_GRACE_S)
 
 
 def _device(config: RunConfig, recorder: Recorder, cluster: Cluster, gate: SignalGate) -> Device:
@@ -201,12 +203,12 @@ def _device(config: RunConfig, recorder: Recorder, cluster: Cluster, gate: Signa
     return choice.device
 
 
-def _stop(cluster: Cluster, orders: Sequence[ProcessOrder]) -> None:
+def _stop(cluster: Cluster, orders: Sequence[ProcessOrder], learner_grace_s: float) -> None:
     """The learner first: it saves its weights and tells the buffer, which must still be there. The
     engines last, wherever they run: a host knows only what is in its own slot."""
     learners = [order.name for order in orders if order.kind == "learner"]
     others = [order.name for order in orders if order.kind != "engine"]
-    stages = ((learners, _LEARNER_GRACE_S), (others, _STOP_GRACE_S), (None, _STOP_GRACE_S))
+    stages = ((learners, learner_grace_s), (others, _STOP_GRACE_S), (None, _STOP_GRACE_S))
     for names, grace_s in stages:
         try:
             cluster.stop(names, grace_s)

@@ -24,7 +24,7 @@ def backend_of(hf_model: Any, port: int, megatron: dict[str, Any], **flags: Any)
         RunConfig(actor_num_gpus_per_node=1, lr=1e-3, megatron=megatron, colocate=True, **flags),
         hf_model("qwen3").directory,
         port,
-        models=("reference"),
+        models=("reference",),
     )
     backend._lent = LentMemory("cpu")
     return backend
@@ -88,3 +88,14 @@ def test_a_learner_that_is_to_keep_its_memory_keeps_it(
         backend.lay_down(weights=True)
         assert sizes(backend) == whole
         backend.take_up()
+
+
+def test_a_tensor_that_is_gone_leaves_no_copy_on_the_host() -> None:
+    lent = LentMemory("cpu")
+    lasting = torch.ones(8)
+    for size in (16, 24, 32):
+        lent.lay_down([lasting, torch.zeros(size)])
+        lent.take_up()
+    assert len(lent._copies) == 2
+    lent.take_up()
+    assert len(lent._copies) == 2

@@ -37,10 +37,16 @@ MUTANTS = [
         "a version is announced before the lease that it contains is reported",
         SCHEDULE,
         """        yield Tell(report)
-        if self._done % self._settings.update_weights_interval == 0:
+        if self._settings.shares_devices:
+            if self._is_to_save() and not header.last:
+                yield from self._checkpoint()
+        elif self._done % self._settings.update_weights_interval == 0:
             yield from self._publish_in_turn()
 """,
-        """        if self._done % self._settings.update_weights_interval == 0:
+        """        if self._settings.shares_devices:
+            if self._is_to_save() and not header.last:
+                yield from self._checkpoint()
+        elif self._done % self._settings.update_weights_interval == 0:
             yield from self._publish_in_turn()
         yield Tell(report)
 """,

@@ -163,6 +163,15 @@ def test_an_iteration_goes_once_around_the_ring() -> None:
     assert devices.calls == [*first, *around, *around]
 
 
+def test_an_engine_that_comes_late_has_its_weights_before_the_learner_trains() -> None:
+    # the answers: a lease, an engine without weights where a push was asked for, and then as asked
+    devices, done = played([None, Republish(1)], leases=1)
+    kinds = [type(step) for step in done]
+    asked = kinds.index(AskPush)
+    assert kinds[asked : asked + 4] == [AskPush, Push, AskPush, Train]
+    assert devices.calls[4:9] == ["release", "wake", *devices.calls[:3]]
+
+
 def test_a_version_is_announced_when_its_engines_serve() -> None:
     devices = Devices()
     handover = Handover(devices, devices, ManualClock())

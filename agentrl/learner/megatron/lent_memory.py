@@ -89,6 +89,8 @@ class LentMemory:
                 torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage).zero_()
             else:
                 storage.copy_(copy.untyped_storage())
+        if self._away:  # a tensor that is gone leaves no copy behind
+            self._copies = {key: self._copies[key] for key in self._away if key in self._copies}
         self._away.clear()
 
     def _storages(self, tensors: Iterable[Tensor]) -> dict[int, torch.UntypedStorage]:
