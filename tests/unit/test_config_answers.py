@@ -40,6 +40,7 @@ SO = {
     "loss_mask": (["qwen"], BASE),
     "rollout": ([FULLY_ASYNC], BASE),
     "supervised": ([], IMITATION),
+    "train_only": ([], IMITATION),
 }
 
 
