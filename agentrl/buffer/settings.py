@@ -6,7 +6,10 @@ from agentrl.config.run import RunConfig, StalenessPolicy
 from agentrl.errors import ConfigError
 from agentrl.types import SamplingParams
 
-__all__ = ["BufferSettings"]
+__all__ = ["SEGMENT_BYTES", "BufferSettings"]
+
+#: Where a segment is closed.
+SEGMENT_BYTES = 64 * 1024**2
 
 #: What took two attempts at an episode is being started again, which takes 10 to 30 s.
 RETRY_PAUSE_S = 30.0
@@ -49,7 +52,7 @@ class BufferSettings(msgspec.Struct, frozen=True, kw_only=True):
     hold_patience_s: float = 7200.0
     sampling: SamplingParams = SamplingParams()
     rollout_seed: int = 42
-    segment_bytes: int = 64 * 1024**2
+    segment_bytes: int = SEGMENT_BYTES
 
     def __post_init__(self) -> None:
         if self.min_group_size is not None and self.min_group_size > self.n_samples_per_prompt:

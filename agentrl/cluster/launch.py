@@ -13,6 +13,7 @@ from agentrl.clock import Clock, MonotonicClock
 from agentrl.cluster.driver import Driver
 from agentrl.cluster.host import ProcessOrder
 from agentrl.cluster.layout import RunDir, with_run
+from agentrl.cluster.loaded import take_rollouts, with_loaded
 from agentrl.cluster.orders import plan_processes
 from agentrl.cluster.placement import Cluster, plan_slots
 from agentrl.cluster.remains import judge
@@ -146,11 +147,16 @@ def _launch(
     with gate.interrupting():  # user code, and nothing is started yet
         env_class = load_env(config.env or "single-turn")
         recorder.explain(env_class.described_metrics())
+        config = with_loaded(config)
         tasks = open_tasks(config, env_class)
         config = with_end(config, tasks.source)
         for note in tasks.notes:
             recorder.note(note)
         services = env_class.service_specs(config.env_args)
+    if config.loads_rollouts:
+        tasks, services = msgspec.structs.replace(tasks, eval_sets={}), {}
+        for note in take_rollouts(config, run.path):
+            recorder.note(note)
     recorder.phase("parsed")
     with Cluster(config.ray_address, run.ray) as cluster:
         gate.arm()

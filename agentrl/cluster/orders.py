@@ -77,9 +77,7 @@ def plan_processes(
     )
     env = _CPU_ENV if device == "cpu" else {}
     orders = [_engine_order(config, run, spec, engine, device) for engine in engines]
-    orders += [
-        _learner_order(config, run, rank, device) for rank in range(config.num_learner_ranks)
-    ]
+    orders += [_learner_order(config, run, name, device) for name in config.learner_names]
     if config.ray_address is None:
         orders = [_on_loopback(order) for order in orders]
     orders += [role_order(run, "buffer", "buffer", env)]
@@ -94,8 +92,7 @@ def plan_processes(
         )
         for name, service in services.items()
     ]
-    workers = [f"worker-{index}" for index in range(config.num_agent_workers)]
-    orders += [role_order(run, "worker", name, env) for name in workers]
+    orders += [role_order(run, "worker", name, env) for name in config.worker_names]
     if spec.router_url is not None:
         orders += [_router_order(config, run, cluster, spec)]
     if device == "cpu":
@@ -111,9 +108,8 @@ def _url(cluster: Cluster, name: str) -> str:
     return f"http://{cluster.address_of(name)}:{cluster.reserve_port(name)}"
 
 
-def _learner_order(config: RunConfig, run: RunDir, rank: int, device: Device) -> ProcessOrder:
-    name = f"learner-{rank}"
-    if device == "cpu":
+def _learner_order(config: RunConfig, run: RunDir, name: str, device: Device) -> ProcessOrder:
+    if device == "cpu" or config.plays_only:
         return role_order(run, "learner", name, _CPU_ENV)
     nccl = nccl_environment(config.sglang)
     order = role_order(run, "learner", name, nccl.forced)

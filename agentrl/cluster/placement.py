@@ -42,10 +42,11 @@ class Slot(msgspec.Struct, frozen=True):
 
 def plan_slots(config: RunConfig, num_gpus: int, services: Sequence[str]) -> list[Slot]:
     """Slots of a run that may take `num_gpus` devices in all; none on the CPU."""
-    learners = [f"learner-{rank}" for rank in range(config.num_learner_ranks)]
+    learners = config.learner_names
     engines = [f"engine-{index}" for index in range(config.num_engines)]
-    workers = [f"worker-{index}" for index in range(config.num_agent_workers)]
-    rest = ("buffer", *(["router"] if engines else []), *workers, *services)
+    rest = ("buffer", *(["router"] if engines else []), *config.worker_names, *services)
+    if config.plays_only:  # what stands in for a learner needs no device
+        learners, rest = [], (*learners, *rest)
     if num_gpus == 0:
         return [Slot("host", 0, (*engines, *learners, *rest))]
     if config.colocate:

@@ -127,6 +127,13 @@ def _supervised(one: Asked, values: Values, said: Mapping[str, str]) -> Settled:
     return _refused(one, one.row.otherwise)
 
 
+def _train_only(one: Asked, values: Values, said: Mapping[str, str]) -> Settled:
+    """What has no engines here by another flag."""
+    if values.get("load_debug_rollout_data") is not None:
+        return _is_so(one, "--load-debug-rollout-data starts no engines")
+    return _supervised(one, values, said)
+
+
 def _rollout(one: Asked, values: Values, said: Mapping[str, str]) -> Settled:
     """What slime's own rollout functions do, this program does by itself."""
     name = one.words[0]
@@ -203,4 +210,5 @@ RULES: dict[str, Callable[[Asked, Values, Mapping[str, str]], Settled]] = {
     "loss_mask": _loss_mask,
     "rollout": _rollout,
     "supervised": _supervised,
+    "train_only": _train_only,
 }

@@ -72,14 +72,19 @@ def describe(config: RunConfig) -> str:
 
 def _placement(config: RunConfig) -> Iterator[str]:
     nodes, ranks = config.actor_num_nodes, config.actor_num_gpus_per_node
-    yield f"learner   {config.num_learner_ranks} ranks ({nodes} nodes x {ranks})"
+    if config.plays_only:
+        yield "learner   none (--debug-rollout-only)"
+    else:
+        yield f"learner   {config.num_learner_ranks} ranks ({nodes} nodes x {ranks})"
     per = config.rollout_num_gpus_per_engine
     if config.is_supervised:
         yield "engines   none: --loss-type sft_loss imitates the dialogues of --prompt-data"
+    elif config.loads_rollouts:
+        yield "engines   none: --load-debug-rollout-data trains on files"
     else:
         yield f"engines   {config.num_engines} SGLang of {per} devices behind 1 router"
         yield f"services  those of --env {config.env}"
-    yield f"workers   {config.num_agent_workers} agent workers, 1 buffer"
+    yield f"workers   {len(config.worker_names)} agent workers, 1 buffer"
     yield f"devices   {_devices(config)}"
 
 
@@ -87,7 +92,8 @@ def _devices(config: RunConfig) -> str:
     where = f"the cluster at {config.ray_address}" if config.ray_address else "this host"
     if config.device == "cpu":
         return f"none: all of it runs on the CPU of {where}"
-    needed = config.num_learner_ranks + config.num_engines * config.rollout_num_gpus_per_engine
+    num_ranks = 0 if config.plays_only else config.num_learner_ranks
+    needed = num_ranks + config.num_engines * config.rollout_num_gpus_per_engine
     gpus = f"{needed} GPUs of {where}"
     if config.device == "cuda":
         return gpus

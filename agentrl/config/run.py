@@ -12,12 +12,12 @@ from typing import Annotated, Any
 
 from agentrl.config.facts import ACTS, FREE, Mode, flag, mode_of
 from agentrl.config.flags.asynchrony import StalenessPolicy
-from agentrl.config.flags.tracking import TrackingFlags
+from agentrl.config.flags.debugging import DebuggingFlags
 
 __all__ = ["RunConfig", "StalenessPolicy"]
 
 
-class RunConfig(TrackingFlags, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RunConfig(DebuggingFlags, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A resolved run. Built by `agentrl.config.resolve`, written to `runs/ID/config.toml`."""
 
     megatron: Annotated[
@@ -137,11 +137,41 @@ class RunConfig(TrackingFlags, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def num_engines(self) -> int:
         """Engines of the run."""
-        if self.is_supervised:
+        if self.is_supervised or self.loads_rollouts:
             return 0
         of_learner = self.num_learner_ranks if self.colocate else 0
         devices = self.rollout_num_gpus or of_learner or self.rollout_num_gpus_per_engine
         return max(1, devices // self.rollout_num_gpus_per_engine)
+
+    @property
+    def loads_rollouts(self) -> bool:
+        """Whether the learner trains on files, and nothing is played."""
+        return not self.eval_only and self.load_debug_rollout_data is not None
+
+    @property
+    def plays_only(self) -> bool:
+        """Whether episodes are played and nothing is trained on them."""
+        return self.mode == "policy" and self.debug_rollout_only
+
+    @property
+    def saved_rollouts(self) -> tuple[str, ...]:
+        """Where the groups of an iteration are saved: paths with `{rollout_id}`."""
+        dump = self.dump_details
+        details = None if dump is None else f"{dump}/rollout_data/{{rollout_id}}.rollouts"
+        return tuple(path for path in (self.save_debug_rollout_data, details) if path is not None)
+
+    @property
+    def worker_names(self) -> list[str]:
+        """The agent workers of the run."""
+        num_workers = 0 if self.loads_rollouts else self.num_agent_workers
+        return [f"worker-{index}" for index in range(num_workers)]
+
+    @property
+    def learner_names(self) -> list[str]:
+        """The ranks of the learner; of a run that trains nothing, what asks for leases in its
+        place."""
+        num_ranks = 1 if self.plays_only else self.num_learner_ranks
+        return [f"learner-{rank}" for rank in range(num_ranks)]
 
     @property
     def num_learner_ranks(self) -> int:

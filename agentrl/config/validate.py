@@ -23,6 +23,7 @@ from agentrl.config.rates import about_rates
 from agentrl.config.refusals import beside, gather
 from agentrl.config.refused import about_refused
 from agentrl.config.retention import about_retention, notes_on_retention
+from agentrl.config.rollouts import about_rollouts, notes_on_rollouts
 from agentrl.config.run import RunConfig
 from agentrl.config.sampling import about_sampling, notes_on_sampling
 from agentrl.config.toml import dump_config
@@ -56,6 +57,7 @@ def validate(config: RunConfig, said: Mapping[str, str] | None = None) -> list[s
         *about_objective(config),
         *(() if config.eval_only else about_rates(config)),
         *about_evaluations(config),
+        *about_rollouts(config),
         *_about_devices(config),
         *_about_data(config),
     ]
@@ -209,7 +211,7 @@ def _notes(config: RunConfig) -> list[str]:
             f"agent workers hold at most {held} episodes and engines have room for {permits} "
             "turns: raise --max-concurrent-episodes or --num-agent-workers to use all of it"
         )
-    notes += [*notes_on_evaluations(config), *notes_on_sampling(config)]
+    notes += [*notes_on_evaluations(config), *notes_on_sampling(config), *notes_on_rollouts(config)]
     if config.custom_generate_function_path == STREAMING:
         notes.append(
             f"--custom-generate-function-path {STREAMING}: already so: a turn that is aborted "

@@ -36,6 +36,10 @@ def _places(config: RunConfig) -> Iterator[tuple[str, Path]]:
         return
     if config.save is not None:
         yield "--save", Path(config.save)
+    if config.save_debug_rollout_data is not None:
+        yield "--save-debug-rollout-data", Path(config.save_debug_rollout_data).parent
+    if config.dump_details is not None:
+        yield "--dump-details", Path(config.dump_details)
     if config.save_hf is not None:
         # A number stands in the name of a folder beside others.
         yield "--save-hf", Path(config.save_hf.replace("{rollout_id}", "0"))

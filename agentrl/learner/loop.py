@@ -7,12 +7,14 @@ the others by broadcast (`asking`), so all schedules are sent the same answers.
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from agentrl.algorithms.base import Algorithm
 from agentrl.algorithms.overlong import overlong_metrics
 from agentrl.clock import Clock
 from agentrl.config.run import RunConfig
+from agentrl.learner.agreement import by_source
 from agentrl.learner.asking import Asking, LearnerPeer
 from agentrl.learner.backend import TrainBackend
 from agentrl.learner.beginning import Checkpoints, agree, hf_directory, keeps_models
@@ -23,6 +25,7 @@ from agentrl.learner.iteration import train_lease
 from agentrl.learner.metrics import LogprobDiff, lease_metrics, train_metrics
 from agentrl.learner.publish import publish_weights, settle
 from agentrl.learner.question import AskLease, AskPush
+from agentrl.learner.rollouts import lineage_of, save_rollouts
 from agentrl.learner.schedule import (
     End,
     LoopSettings,
@@ -36,7 +39,7 @@ from agentrl.learner.schedule import (
     Tell,
     Train,
 )
-from agentrl.learner.staleness import age_histogram
+from agentrl.learner.staleness import age_histogram, share_above
 from agentrl.lineage import Lineage
 from agentrl.types import LeaseHeader, WeightSink
 from agentrl.wire.messages import Message, Published, Stepped
@@ -165,10 +168,12 @@ class _Learner:
         assert self._asked_at is not None
         asked_at, self._asked_at = self._asked_at, None
         wait_s = self._clock.now() - asked_at
-        ages = age_histogram(header, self._lineage)
-        result = train_lease(
-            header, self._algorithm, self._backend, self._lineage, self._rows.fetch
-        )
+        if self._cfg.saved_rollouts:
+            save = partial(save_rollouts, self._cfg, header, self._lineage, self._rows)
+            by_source(self._backend, save, None)
+        lineage = lineage_of(self._cfg, header.number, self._lineage)
+        ages = age_histogram(header, lineage)
+        result = train_lease(header, self._algorithm, self._backend, lineage, self._rows.fetch)
         self._renew_reference(header.number)
         iteration_s = self._clock.now() - asked_at
         metrics, on_policy = train_metrics(result)
@@ -188,7 +193,7 @@ class _Learner:
         return Stepped(
             number=header.number,
             skipped=result.skipped,
-            old_share=_share_above(ages, self._cfg.staleness_bound),
+            old_share=share_above(ages, self._cfg.staleness_bound),
             wait_s=wait_s,
             iteration_s=iteration_s,
             metrics={
@@ -212,7 +217,10 @@ class _Learner:
     ) -> None:
         try:
             self._health.check(number, metrics, on_policy)
-        except EngineDisagreesError:
+        except EngineDisagreesError as error:
+            if self._cfg.loads_rollouts:  # no engine has these weights
+                logger.warning("iteration %d goes on all the same: %s", number, error)
+                return
             if self._sink is not None:
                 self._sink.inspect()  # raises with the name of the engine, if it is one's fault
             raise
@@ -239,8 +247,3 @@ def _settings(cfg: RunConfig) -> LoopSettings:
         keeps_models=keeps_models(cfg),
         shares_devices=cfg.colocate,
     )
-
-
-def _share_above(ages: list[int], bound: int) -> float:
-    """Share of tokens older than `bound` in a histogram by age."""
-    return sum(ages[bound + 1 :]) / sum(ages) if sum(ages) else 0.0

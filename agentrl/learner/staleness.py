@@ -7,6 +7,7 @@ version was never published by this run, or that claims to come from the future.
 Shape suffix: L = tokens of one trajectory.
 """
 
+from collections.abc import Sequence
 from enum import IntFlag
 
 import numpy as np
@@ -15,7 +16,14 @@ import numpy.typing as npt
 from agentrl.lineage import Lineage
 from agentrl.types import LeaseHeader
 
-__all__ = ["Excluded", "age_histogram", "excluded_reasons", "off_policy_turns", "token_ages"]
+__all__ = [
+    "Excluded",
+    "age_histogram",
+    "excluded_reasons",
+    "off_policy_turns",
+    "share_above",
+    "token_ages",
+]
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -76,3 +84,8 @@ def age_histogram(header: LeaseHeader, lineage: Lineage) -> list[int]:
                 age = lineage.checked_age(version, header.number)
                 counts[age] = counts.get(age, 0) + num_tokens
     return [counts.get(age, 0) for age in range(max(counts, default=-1) + 1)]
+
+
+def share_above(ages: Sequence[int], bound: int) -> float:
+    """Share of tokens older than `bound` in a histogram by age."""
+    return sum(ages[bound + 1 :]) / sum(ages) if sum(ages) else 0.0

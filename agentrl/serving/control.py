@@ -272,6 +272,10 @@ class EngineControl(_HttpControl):
             weight_version=label,
         )
 
+    async def label(self, version: str) -> None:
+        """Call the weights that it holds `version`; requests go on."""
+        await self._post("/update_weight_version", new_version=version, abort_all_requests=False)
+
     async def checksum(self) -> EngineChecksum:
         """Digest of the weights as they are in memory now."""
         answer = msgspec.json.decode(await self._post("/weights_checker", action="checksum"))

@@ -12,14 +12,14 @@ push, and nobody else has to know which of them have which weights.
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 import anyio
 
 from agentrl.errors import EngineError
 from agentrl.serving.control import RouterControl
 from agentrl.serving.weights import FleetWeightSink
-from agentrl.types import EngineAddress, PushReport
+from agentrl.types import EngineAddress, PushReport, WeightSink
 
 __all__ = ["RoutedWeightSink"]
 
@@ -37,7 +37,7 @@ class RoutedWeightSink:
         self,
         router_url: str,
         engines: Iterable[EngineAddress],
-        open_sink: Callable[[Callable[[EngineAddress], None]], FleetWeightSink],
+        open_sink: Callable[[Callable[[EngineAddress], None]], WeightSink],
         key: str | None = None,
         *,
         shares_devices: bool = False,
@@ -58,17 +58,22 @@ class RoutedWeightSink:
             self._tell_router()
         return report
 
+    @property
+    def _memory(self) -> FleetWeightSink:
+        """What shares devices sends whole weights."""
+        return cast(FleetWeightSink, self._sink)
+
     def release(self) -> None:
         """See `EngineMemory` of the learner."""
-        self._sink.release()
+        self._memory.release()
 
     def take_weights(self) -> None:
         """See `EngineMemory` of the learner."""
-        self._sink.take_weights()
+        self._memory.take_weights()
 
     def serve(self) -> None:
         """See `EngineMemory` of the learner. Turns are sent from here on."""
-        self._sink.serve()
+        self._memory.serve()
         self._tell_router()
 
     def _tell_router(self) -> None:

@@ -20,6 +20,8 @@ from agentrl.config.presets import DEFAULT, PRESETS
 from agentrl.config.resolve import parse
 from agentrl.config.toml import write_config
 from agentrl.errors import AgentRLError
+from agentrl.rollout_file import Rollouts, write_rollouts
+from agentrl.types import LeaseHeader
 
 __all__ = ["FILE", "MODES", "TOGETHER", "VALUES", "Ground", "lines"]
 
@@ -169,6 +171,9 @@ VALUES: dict[str, str] = {
     "wandb_host": "http://127.0.0.1:8080",
     "wandb_dir": "TMP/wandb",
     "wandb_run_id": "mine",
+    "save_debug_rollout_data": "TMP/saved/{rollout_id}",
+    "dump_details": "TMP/details",
+    "load_debug_rollout_data": "ROLLOUTS",
 }
 _X = "TMP/checkpoints"
 _ROWS = "--env single-turn --prompt-data ROWS"
@@ -238,6 +243,10 @@ TOGETHER = (
     "--sglang-mem-fraction-static 0.5",
     "--router-policy random",
     "--recompute-granularity full",
+    "--load-debug-rollout-data ROLLOUTS --debug-rollout-only",
+    "--load-debug-rollout-data ROLLOUTS --debug-train-only",
+    "--load-debug-rollout-data TMP/{rollout_id}",
+    "--save-debug-rollout-data TMP/saved",
     "--global-batch-size 8",
     "--global-batch-size 8 --use-tensorboard --epsclip 0.1",
     "--global-batch-size 8 --eps-clip nonsense --max-turns 0",
@@ -262,6 +271,7 @@ class Ground:
         self.names = {
             "MODEL2": folder / "model",
             "MODEL": model,
+            "ROLLOUTS": folder / "saved.rollouts",
             "ROWS2": folder / "more.jsonl",
             "ROWS": folder / "rows.jsonl",
             "RUN": folder / "begun",
@@ -270,6 +280,7 @@ class Ground:
         (folder / "model").symlink_to(model)
         for rows in ("ROWS", "ROWS2"):
             self.names[rows].write_text('{"input": "q", "question": "q", "answer": "a"}\n')
+        write_rollouts(self.names["ROLLOUTS"], Rollouts(LeaseHeader(1, []), []), lambda _: ())
         (folder / "begun").mkdir()
         begun = parse(self.words(_TRAINED), "train_async").config
         write_config(folder / "begun" / "config.toml", begun)

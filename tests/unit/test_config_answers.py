@@ -40,6 +40,7 @@ SO = {
     "loss_mask": (["qwen"], BASE),
     "rollout": ([FULLY_ASYNC], BASE),
     "supervised": ([], IMITATION),
+    "train_only": ([], IMITATION),
 }
 
 
@@ -389,7 +390,7 @@ def test_whoever_comes_from_slime_hears_of_the_defaults_that_differ() -> None:
     ("argv", "said"),
     [
         ("--num-rollout 0", "slime scores the model then, and trains nothing: --eval-only does"),
-        ("--rollout-num-gpus 0", "this waits for dumps and replays of rollouts"),
+        ("--rollout-num-gpus 0", "this waits for other dumps than whole iterations of rollouts"),
         ("--eval-top-k 0", "leaves no token to choose from; give 1 or more, or -1 for all of them"),
     ],
 )

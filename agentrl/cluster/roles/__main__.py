@@ -27,6 +27,10 @@ def _run(name: str, spec: RunSpec) -> None:
         from agentrl.cluster.roles.worker import main as worker
 
         worker(spec, name)
+    elif kind == "learner" and spec.config.plays_only:
+        from agentrl.cluster.roles.rollout_only import main as rollout_only
+
+        rollout_only(spec, name)
     elif kind == "learner":
         from agentrl.cluster.roles.learner import main as learner
 

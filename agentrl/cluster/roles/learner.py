@@ -31,7 +31,7 @@ from agentrl.serving.weights import FleetWeightSink
 from agentrl.types import EngineAddress, WeightSink
 from agentrl.wire.blocking import BlockingPeer
 
-__all__ = ["main", "sink_settings"]
+__all__ = ["engines_ready", "main", "sink_settings"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -114,7 +114,7 @@ def _emptied_engines(spec: RunSpec, rank: int) -> RoutedWeightSink | None:
     way to them, has them release their memory. No rank takes any before: ranks meet afterwards."""
     assert spec.router_url is not None
     if rank:
-        anyio.run(_engines_ready, spec)
+        anyio.run(engines_ready, spec)
         return None
     engines = _sink(spec, spec.router_url)
     with _closed_if_it_fails(engines):
@@ -135,7 +135,7 @@ def _closed_if_it_fails(engines: RoutedWeightSink | None) -> Iterator[None]:
 
 def _sink(spec: RunSpec, router_url: str) -> RoutedWeightSink:
     """The way to the engines; returns when all of them are there."""
-    anyio.run(_engines_ready, spec)
+    anyio.run(engines_ready, spec)
     key = read_key(spec.engine_key_file)
     family = open_model(Path(spec.model_dir), spec.config.model_family).family
 
@@ -155,7 +155,8 @@ def _sink(spec: RunSpec, router_url: str) -> RoutedWeightSink:
     return RoutedWeightSink(router_url, spec.engines, open_sink, key, shares_devices=shares_devices)
 
 
-async def _engines_ready(spec: RunSpec) -> None:
+async def engines_ready(spec: RunSpec) -> None:
+    """Return when every engine can be given weights."""
     key = read_key(spec.engine_key_file)
     async with anyio.create_task_group() as group:
         for engine in spec.engines:

@@ -1,0 +1,83 @@
+"""What `--save-debug-rollout-data` and `--load-debug-rollout-data` name, before anything starts."""
+
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+from agentrl.config.run import RunConfig
+from agentrl.errors import DataError
+from agentrl.paths import kind_of
+from agentrl.rollout_file import ROLLOUT_ID, read_rollouts, rollout_path
+
+__all__ = ["about_rollouts", "loaded_files", "notes_on_rollouts"]
+
+_LOAD, _SAVE = "--load-debug-rollout-data", "--save-debug-rollout-data"
+
+
+def loaded_files(config: RunConfig) -> list[Path]:
+    """The file of each iteration that is trained: --num-rollout of them, or as many as there are
+    from the first on; of a path that names one file, one iteration unless more are asked for.
+    Raises DataError where one is missing."""
+    template = str(config.load_debug_rollout_data)
+    if ROLLOUT_ID not in template:
+        return [Path(template)] * (config.num_rollout or 1)
+    if config.num_rollout is not None:
+        files = [rollout_path(template, number + 1) for number in range(config.num_rollout)]
+    else:
+        files = []
+        for number in count(1):
+            if kind_of(path := rollout_path(template, number)) == "nothing":
+                break
+            files.append(path)
+        files = files or [rollout_path(template, 1)]
+    missing = [path for path in files if kind_of(path) == "nothing"]
+    if missing:
+        raise DataError(
+            f"{_LOAD} {template}: there is no file {missing[0]}"
+            + (f", nor {len(missing) - 1} others" if missing[1:] else "")
+            + "; iterations are counted from 1, and --num-rollout says how many are trained"
+        )
+    return files
+
+
+def about_rollouts(config: RunConfig) -> Iterator[str]:
+    """What cannot be saved or loaded, and what does not go together."""
+    save = config.save_debug_rollout_data
+    if save is not None and ROLLOUT_ID not in save and config.num_rollout != 1:
+        yield (
+            f"{_SAVE} {save}: each iteration would replace the file of the one before; write "
+            f"{ROLLOUT_ID} where its number belongs, or give --num-rollout 1"
+        )
+    if config.plays_only and config.loads_rollouts:
+        yield (
+            f"--debug-rollout-only plays and trains nothing, {_LOAD} trains and plays nothing; "
+            "give one of the two"
+        )
+    if config.colocate and (config.plays_only or config.loads_rollouts):
+        flag = "--debug-rollout-only" if config.plays_only else _LOAD
+        yield f"--colocate: under {flag} learner and engines are not both there; leave it out"
+    if config.loads_rollouts and config.load_debug_rollout_data in config.saved_rollouts:
+        yield f"{_SAVE} {save} would replace the files that {_LOAD} reads; name another place"
+    if config.loads_rollouts:
+        yield from _about_files(config)
+
+
+def _about_files(config: RunConfig) -> Iterator[str]:
+    """Headers alone: columns are read when the run takes them in."""
+    try:
+        for path in dict.fromkeys(loaded_files(config)):
+            read_rollouts(path)
+    except DataError as error:
+        text = str(error)
+        yield text if text.startswith(_LOAD) else f"{_LOAD}: {text}"
+
+
+def notes_on_rollouts(config: RunConfig) -> Iterator[str]:
+    """What a run of one half leaves out."""
+    if config.plays_only:
+        yield (
+            "--debug-rollout-only: nothing is trained, no checkpoint and no model is written, and "
+            "engines play with the weights of --hf-checkpoint throughout"
+        )
+    if config.loads_rollouts and config.eval_interval is not None:
+        yield f"{_LOAD} starts no engines: the evaluations of --eval-interval are left out"
