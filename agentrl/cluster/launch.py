@@ -203,7 +203,9 @@ def _device(config: RunConfig, recorder: Recorder, cluster: Cluster, gate: Signa
     return choice.device
 
 
-def _stop(cluster: Cluster, orders: Sequence[ProcessOrder], learner_grace_s: float) -> None:
+def _stop(
+    cluster: Cluster, orders: Sequence[ProcessOrder], learner_grace_s: float = _LEARNER_GRACE_S
+) -> None:
     """The learner first: it saves its weights and tells the buffer, which must still be there. The
     engines last, wherever they run: a host knows only what is in its own slot."""
     learners = [order.name for order in orders if order.kind == "learner"]

@@ -48,7 +48,9 @@ def test_what_engines_played_alone_is_trained_on_alone(tmp_path: Path) -> None:
         rows = [row for group in found.lease.groups for row in group.trajectories]
         assert {v for row in rows for v, _ in row.meta.versions} == {number - 1}
 
-    trained = run(tmp_path, "trained", "--load-debug-rollout-data", "saved/{rollout_id}")
+    trained = run(
+        tmp_path, "trained", "--num-rollout", "2", "--load-debug-rollout-data", "saved/{rollout_id}"
+    )
     report = audit(tmp_path / "trained")
     assert report.clean, report.problems
     assert report.fates == {Fate.TRAINED: ITERATIONS * GROUPS}
