@@ -23,7 +23,7 @@ def run(folder: Path, name: str, *flags: str) -> list[dict[str, float]]:
     """Run `train.py` to its end; the metrics of its iterations."""
     command = [
         sys.executable, str(ROOT / "train.py"), "--preset", "search-r1-local",
-        "--rollout-batch-size", str(GROUPS), "--n-samples-per-prompt", "2",
+        "--rollout-batch-size", str(GROUPS), "--n-samples-per-prompt", "4",
         "--run-dir", ".", "--run-id", name, *flags,
     ]  # fmt: skip
     env = os.environ | {"NO_COLOR": "1"}
@@ -60,4 +60,4 @@ def test_what_engines_played_alone_is_trained_on_alone(tmp_path: Path) -> None:
     assert len(trained) == ITERATIONS
     for before, now in zip(played, trained, strict=True):
         assert now["rollout/reward_mean"] == before["rollout/reward_mean"]
-    assert trained[0]["train/num_tokens"] > 0
+    assert sum(line["train/num_tokens"] for line in trained) > 0, trained
