@@ -2,6 +2,7 @@
 
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -61,6 +62,7 @@ def test_a_ray_that_does_not_start_is_no_traceback(
     def init(**options: object) -> None:
         raise Exception("The current node timed out during startup")
 
+    import_module("ray._private.services")  # what stands in for ray has no such part
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(init=init))
     with pytest.raises(EnvironmentSetupError, match=r"timed out during startup\n.*busy machine"):
         Cluster(None, tmp_path).__enter__()
