@@ -30,6 +30,7 @@ from agentrl.cli.main import main as agentrl_program
 from agentrl.config.resolve import parse
 from agentrl.config.toml import write_config
 from agentrl.envs import registry
+from agentrl.envs.slime_stand_in.finder import show
 from agentrl.telemetry.recorder import Recorder
 from agentrl.tokens.chat import Message, ToolCall
 from agentrl.tokens.formats.load import load_format
@@ -368,6 +369,7 @@ def clone(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_snippet_of_a_page_runs(page: Path, clone: Path) -> None:
+    show()  # as in a process that plays functions in slime's signature
     failures = play(page.read_text(), clone)
     assert not failures, "\n".join(f"{page.relative_to(ROOT)}, {said}" for said in failures)
 
