@@ -16,6 +16,8 @@ __all__ = ["error_text", "message_of", "shown_url", "visible"]
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 #: What has to be looked at: most text has none of it.
 _SUSPECT = re.compile(r"[^\n\t\x20-\x7e]")
+#: Host and port, as opposed to a password with a slash in it.
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]*\]|[^:\[\]]*)(:\d*)?")
 
 
 def visible(text: str) -> str:
@@ -38,7 +40,18 @@ def message_of(error: BaseException) -> str:
 def shown_url(url: str) -> str:
     """An address without user, password, query and fragment, where a secret may stand."""
     scheme, colon, rest = url.partition("://") if "://" in url else ("", "", url)
-    return visible(scheme + colon + re.split("[?#]", rest, maxsplit=1)[0].rpartition("@")[2])
+    return visible(scheme + colon + _without_credentials(rest))
+
+
+def _without_credentials(rest: str) -> str:
+    """Where it cannot be told what is a password, less is shown rather than more."""
+    authority, slash, path = rest.partition("/")
+    if (end := re.search("[?#]", authority)) and "@" in rest[end.start() :]:
+        return "[hidden]"
+    host = re.split("[?#]", authority, maxsplit=1)[0].rpartition("@")[2]
+    if not _HOST.fullmatch(host) and "@" in path:
+        return re.split("[?#]", path.rpartition("@")[2], maxsplit=1)[0]
+    return host if end else host + slash + re.split("[?#]", path, maxsplit=1)[0]
 
 
 def _message(error: BaseException) -> str | None:

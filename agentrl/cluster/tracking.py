@@ -1,5 +1,6 @@
 """The services that a run's metrics go to, by its flags."""
 
+import re
 from typing import Any
 
 import msgspec
@@ -9,8 +10,12 @@ from agentrl.config.secrets import without_secrets
 from agentrl.config.tracking import uses_wandb
 from agentrl.telemetry.sinks import Tracker
 from agentrl.telemetry.wandb_run import WandbSettings
+from agentrl.visible import shown_url
 
 __all__ = ["shown_config", "trackers"]
+
+#: What stands between two addresses in one text.
+_BETWEEN = re.compile(r"(\s+|,(?=[A-Za-z][\w+.-]*://))")
 
 
 def trackers(config: RunConfig) -> list[Tracker]:
@@ -19,8 +24,21 @@ def trackers(config: RunConfig) -> list[Tracker]:
 
 
 def shown_config(config: RunConfig) -> dict[str, Any]:
-    """What trackers show of a run's settings."""
-    return msgspec.structs.asdict(without_secrets(config))
+    """What trackers show of a run's settings: addresses without the credentials in them."""
+    values = msgspec.structs.asdict(without_secrets(config))
+    return {name: _shown(value, name) for name, value in values.items()}
+
+
+def _shown(value: Any, name: str = "") -> Any:
+    if isinstance(value, str):
+        if name.endswith("url"):
+            return shown_url(value)
+        return "".join(shown_url(w) if "://" in w else w for w in _BETWEEN.split(value))
+    if isinstance(value, dict):
+        return {key: _shown(each, str(key)) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_shown(each, name) for each in value)
+    return value
 
 
 def _wandb(config: RunConfig) -> WandbSettings:

@@ -82,10 +82,11 @@ class MetricsWriter:
         make_folder(self._run_dir)
         self._lines = (self._run_dir / "metrics.jsonl").open("ab")
         narrow(self._run_dir / "metrics.jsonl")
-        self._sinks: list[Sink] = [EventFile(self._run_dir / "tensorboard", self._help)]
+        self._events = EventFile(self._run_dir / "tensorboard", self._help)
+        self._services: list[Sink] = []
         try:
             for open_sink in self._openers:
-                self._sinks.append(open_sink())
+                self._services.append(open_sink())
         except BaseException:
             self.exit_code = 1
             self.__exit__()
@@ -94,7 +95,7 @@ class MetricsWriter:
 
     def __exit__(self, *exc: object) -> None:
         self._lines.close()
-        for sink in self._sinks:
+        for sink in (self._events, *self._services):
             sink.close(self.exit_code)
 
     def step(self, event: StepEvent) -> None:
@@ -102,22 +103,31 @@ class MetricsWriter:
         strict registry, for an undeclared name."""
         histograms = event.get("histograms", {})
         self._registry.check([*event["metrics"], *histograms])
-        for sink in self._sinks:
-            sink.write(event["step"], event["metrics"], histograms)
-        self._line({**event})
+        self._write(event["step"], event["metrics"], histograms, {**event})
 
     def evaluation(self, step: int, name: str, values: Mapping[str, float]) -> None:
         """Write the result of evaluation set `name` after iteration `step` to all sinks. Raises
         ValueError, with a strict registry, for an undeclared name."""
         metrics = {f"eval/{name}/{key}": value for key, value in values.items()}
         self._registry.check(metrics)
-        for sink in self._sinks:
-            sink.write(step, metrics, {})
-        self._line({"step": step, "eval": {name: values}})
+        self._write(step, metrics, {}, {"step": step, "eval": {name: values}})
 
     def _help(self, name: str) -> str:
         metric = self._registry.find(name)
         return "" if metric is None else metric.help
+
+    def _write(
+        self,
+        step: int,
+        scalars: Mapping[str, float],
+        histograms: Mapping[str, Histogram],
+        line: dict[str, Any],
+    ) -> None:
+        """The run's own files come first: what a service does costs them nothing."""
+        self._events.write(step, scalars, histograms)
+        self._line(line)
+        for service in self._services:
+            service.write(step, scalars, histograms)
 
     def _line(self, line: dict[str, Any]) -> None:
         self._lines.write(msgspec.json.encode(line | {"time": time.time()}) + b"\n")

@@ -6,13 +6,15 @@
 
 A continued run goes on in the same run at W&B, whose id and name `wandb.json` keeps. The key is
 handed over in the environment while W&B starts, and stands in no file. A service that fails after
-the start costs its own curves and not the run: `metrics.jsonl` has all of them.
+the start costs its own curves and not the run: `metrics.jsonl` has all of them. W&B raises what its
+connection raises as well as its own errors, so every Exception counts as its failure.
 """
 
 import logging
 import os
 import secrets
 import string
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,6 +33,8 @@ logger = logging.getLogger(__name__)
 _LETTERS = string.ascii_lowercase + string.digits
 #: The most buckets of a histogram that W&B takes.
 _MAX_BUCKETS = 512
+#: W&B gives up by itself first, and says so; it is waited for this much longer.
+_GRACE = 1.1
 _AXES = {
     "rollout/*": "rollout/step",
     "perf/*": "rollout/step",
@@ -42,7 +46,7 @@ _AXES = {
 
 class WandbSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What the flags say. `steps_per_iteration`: optimizer steps; `counts_steps`: they are the axis
-    of rollouts and evaluations too."""
+    of rollouts and evaluations too; `finish_s`: how long the end waits for uploads."""
 
     project: str | None = None
     group: str | None = None
@@ -55,6 +59,7 @@ class WandbSettings(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str | None = None
     steps_per_iteration: int = 1
     counts_steps: bool = False
+    finish_s: float = 300.0
 
     def __repr__(self) -> str:
         values = msgspec.structs.asdict(self) | {"key": self.key and "[hidden]"}
@@ -82,7 +87,7 @@ class WandbSink:
         self._settings = settings
         self._has_failed = False
         known = _known(settings, run_dir, run_id)
-        directory = Path(settings.directory or run_dir)
+        self._directory = directory = Path(settings.directory or run_dir)
         make_folder(directory)
         with _environment({"WANDB_API_KEY": settings.key, "WANDB_BASE_URL": settings.host}):
             self._wandb = _wandb()
@@ -98,19 +103,21 @@ class WandbSink:
                     mode=settings.mode,
                     config=dict(config),
                     # What the run prints is in its logs, with secrets hidden.
-                    settings=self._wandb.Settings(console="off"),
+                    settings=self._wandb.Settings(
+                        console="off", **_bound(self._wandb, settings.finish_s)
+                    ),
                 )
-            except self._wandb.Error as error:
+                for axis in dict.fromkeys(_AXES.values()):
+                    self._run.define_metric(axis)
+                for names, axis in _AXES.items():
+                    self._run.define_metric(names, step_metric=axis)
+            except Exception as error:
                 raise EnvironmentSetupError(
                     f"--use-wandb: Weights & Biases did not begin the run: {self._hidden(error)}; "
                     "give --wandb-key or WANDB_API_KEY, and --wandb-host for a server of your own, "
                     "or --wandb-mode offline"
                 ) from None
         replace_file(run_dir / "wandb.json", msgspec.json.encode(known) + b"\n")
-        for axis in dict.fromkeys(_AXES.values()):
-            self._run.define_metric(axis)
-        for names, axis in _AXES.items():
-            self._run.define_metric(names, step_metric=axis)
 
     def write(
         self,
@@ -120,9 +127,6 @@ class WandbSink:
     ) -> None:
         """Hand over the numbers of an iteration, or of an evaluation after it."""
         row: dict[str, Any] = dict(scalars)
-        for name, (edges, counts) in histograms.items():
-            if len(counts) <= _MAX_BUCKETS:
-                row[name] = self._wandb.Histogram(np_histogram=(list(counts), list(edges)))
         steps = step * self._settings.steps_per_iteration
         shown = steps if self._settings.counts_steps else step
         if any(name.startswith("eval/") for name in scalars):
@@ -130,16 +134,32 @@ class WandbSink:
         else:
             row |= {"rollout/step": shown, "train/step": steps}
         try:
+            for name, (edges, counts) in histograms.items():
+                if len(counts) <= _MAX_BUCKETS:
+                    row[name] = self._wandb.Histogram(np_histogram=(list(counts), list(edges)))
             self._run.log(row)
-        except self._wandb.Error as error:
+        except Exception as error:
             self._tell(error)
 
     def close(self, exit_code: int = 0) -> None:
-        """End the run at W&B, once what was handed over is there."""
-        try:
-            self._run.finish(exit_code=exit_code)
-        except self._wandb.Error as error:
-            self._tell(error)
+        """End the run at W&B, once what was handed over is there, or five minutes are over."""
+
+        def finish() -> None:
+            try:
+                self._run.finish(exit_code=exit_code)
+            except Exception as error:
+                self._tell(error)
+
+        ending = threading.Thread(target=finish, name="wandb-finish", daemon=True)
+        ending.start()
+        ending.join(self._settings.finish_s * _GRACE)
+        if ending.is_alive():
+            logger.warning(
+                "W&B has not taken all metrics within %g s; metrics.jsonl has them, and "
+                "`wandb sync` of the run's folder under %s sends the rest",
+                self._settings.finish_s,
+                self._directory / "wandb",
+            )
 
     def _tell(self, error: Exception) -> None:
         if not self._has_failed:
@@ -160,6 +180,12 @@ def _wandb() -> ModuleType:
         ) from error
     module: ModuleType = wandb
     return module
+
+
+def _bound(wandb: ModuleType, seconds: float) -> dict[str, float]:
+    """W&B's own deadline of uploads, which its hook at exit keeps too; old releases have none."""
+    known = getattr(wandb.Settings, "model_fields", {})
+    return {"finish_timeout": seconds} if "finish_timeout" in known else {}
 
 
 def _known(settings: WandbSettings, run_dir: Path, run_id: str) -> _Known:

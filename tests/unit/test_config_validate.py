@@ -252,3 +252,17 @@ def test_an_episode_longer_than_a_micro_batch_is_remarked_on_with_its_memory(
     # 1024 tokens on 2 ranks, 151,936 words, logits and their gradient of 2 bytes each
     assert "an episode of up to 1024 tokens" in said
     assert "296.8 MiB" in said
+
+
+def test_the_key_of_wandb_is_not_shown_to_a_cluster_that_the_run_joins(good: RunConfig) -> None:
+    config = msgspec.structs.replace(good, wandb_key="secret", ray_address="10.0.0.1:6379")
+    with pytest.raises(ConfigError, match="WANDB_API_KEY") as refused:
+        validate(config)
+    assert "secret" not in str(refused.value)
+    validate(msgspec.structs.replace(good, wandb_key="secret"))
+
+
+def test_the_server_of_wandb_is_an_address(good: RunConfig) -> None:
+    with pytest.raises(ConfigError, match=r"--wandb-host wandb\.corp\.example: an address is"):
+        validate(msgspec.structs.replace(good, wandb_host="wandb.corp.example"))
+    validate(msgspec.structs.replace(good, wandb_host="https://wandb.corp.example"))

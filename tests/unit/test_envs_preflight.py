@@ -261,7 +261,7 @@ def test_a_teacher_and_a_reward_model_do_not_share_an_address(
     rows = tmp_path / "rows.jsonl"
     plain = '{"input": "a", "label": "b"'
     rows.write_text(f"{plain}}}\n{plain}{row}}}\n")
-    url = "http://127.0.0.1:9"
+    url = "http://me:secret@127.0.0.1:9"
     config = RunConfig(
         use_opd=True,
         opd_type="sglang",
@@ -273,5 +273,6 @@ def test_a_teacher_and_a_reward_model_do_not_share_an_address(
     if said is None:
         preflight(config)
         return
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=said) as refused:
         preflight(config)
+    assert "secret" not in str(refused.value)

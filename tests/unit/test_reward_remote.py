@@ -85,6 +85,13 @@ async def test_a_model_that_stays_down_is_no_reward() -> None:
         ("me:secret@host/a", "host/a"),
         ("https://[::1]:8/v1", "https://[::1]:8/v1"),
         ("http://me:sec/ret@host/a", "http://host/a"),
+        ("http://me:sec/r?t@host/a?b", "http://host/a"),
+        ("http://me:s#cret@host", "http://[hidden]"),
+        ("http://me:s?cret@host/a", "http://[hidden]"),
+        ("http://me:1#s/cret@host", "http://[hidden]"),
+        ("http://me:secret@host?a=b", "http://host"),
+        ("http://host/v1/@m/score", "http://host/v1/@m/score"),
+        ("http://host/a?mail=b@c", "http://host/a"),
     ],
 )
 def test_an_address_is_shown_without_its_credentials(url: str, shown: str) -> None:

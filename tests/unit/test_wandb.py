@@ -24,6 +24,7 @@ from agentrl.config.tracking import check_trackers
 from agentrl.errors import EnvironmentSetupError
 from agentrl.telemetry.recorder import Recorder
 from agentrl.telemetry.sinks import MetricsWriter
+from agentrl.telemetry.wandb_run import WandbSettings
 from tests.manual_clock import ManualClock
 
 STANDINS = Path(__file__).parents[1] / "standins"
@@ -109,6 +110,7 @@ def test_the_run_begins_as_the_flags_say(wandb: ModuleType, tmp_path: Path) -> N
         "mode": "offline",
         "resume": "allow",
         "console": "off",
+        "finish_timeout": 300.0,
         "key": KEY,
         "host": "http://127.0.0.1:8080",
     }
@@ -224,9 +226,55 @@ def test_a_service_that_fails_later_costs_the_run_nothing(
     write(resolved("--use-wandb"), tmp_path)
 
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 3
-    assert [record.getMessage() for record in caplog.records] == [
-        "W&B took no metrics: the service is down; metrics.jsonl has them"
-    ]
+    told = [each.getMessage() for each in caplog.records if each.name.endswith("wandb_run")]
+    assert told == ["W&B took no metrics: the service is down; metrics.jsonl has them"]
+
+
+def test_a_connection_that_breaks_costs_the_run_nothing(wandb: ModuleType, tmp_path: Path) -> None:
+    for call in ("log", "finish"):
+        wandb.fail(call, ConnectionResetError("wandb-core is gone"))
+    write(resolved("--use-wandb"), tmp_path)
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 3
+
+
+def test_the_line_is_there_before_a_service_is_told(wandb: ModuleType, tmp_path: Path) -> None:
+    wandb.fail("log", KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        write(resolved("--use-wandb"), tmp_path)
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize("call", ["init", "define_metric"])
+def test_whatever_ends_the_start_says_so(call: str, wandb: ModuleType, tmp_path: Path) -> None:
+    wandb.fail(call, ValueError("not an address"))
+    with pytest.raises(EnvironmentSetupError, match="did not begin the run: not an address"):
+        write(resolved("--use-wandb"), tmp_path)
+
+
+def test_the_end_of_a_run_does_not_wait_for_wandb_for_ever(
+    wandb: ModuleType, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (settings,) = trackers(resolved("--use-wandb"))
+    assert isinstance(settings, WandbSettings)
+    settings = msgspec.structs.replace(settings, finish_s=0.05)
+    sink = settings.open(tmp_path, "run-7", {})
+    answer = wandb.block("finish")
+    sink.close()
+    answer.set()
+    assert "`wandb sync`" in caplog.text
+
+
+def test_addresses_are_shown_without_their_credentials() -> None:
+    url = "http://me:secret@h:1/a?token=secret"
+    args = {"rm_url": "me:secret@h/a", "deep": [f"{url},{url} x"], "text": "a@b?c"}
+    shown = shown_config(RunConfig(rm_url=url, env_args=args))
+    assert "secret" not in repr(shown)
+    assert shown["rm_url"] == "http://h:1/a"
+    assert shown["env_args"] == {
+        "rm_url": "h/a",
+        "deep": ["http://h:1/a,http://h:1/a x"],
+        "text": "a@b?c",
+    }
 
 
 def test_a_histogram_that_wandb_would_refuse_is_left_to_tensorboard(

@@ -28,6 +28,7 @@ from agentrl.envs.travel import arrived
 from agentrl.errors import AgentRLError, ConfigError, EnvError
 from agentrl.types import Task, TaskSource
 from agentrl.user_traceback import words_of
+from agentrl.visible import shown_url
 
 __all__ = [
     "QUICK_ROWS",
@@ -113,7 +114,8 @@ def _refuse_shared_url(config: RunConfig, cls: type[Env], source: TaskSource) ->
     for whose, kind in named:
         if kind is not None and "url" in kind.facts.wants:
             raise ConfigError(
-                f"{whose} {kind.name} with --opd-type sglang: --rm-url {config.rm_url} names the "
+                f"{whose} {kind.name} with --opd-type sglang: --rm-url "
+                f"{shown_url(config.rm_url or '')} names the "
                 "teacher, and the reward would ask it too; have the run start the reward model "
                 "(`reward_service` of --env-args), or give --opd-type megatron"
             )

@@ -5,40 +5,53 @@ W&B writes of a program (its arguments) goes to the folder of the run, as there.
 import json
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-__all__ = ["CALLS", "Error", "Histogram", "Run", "Settings", "fail", "init"]
+__all__ = ["CALLS", "Error", "Histogram", "Run", "Settings", "block", "fail", "init"]
 
 CALLS: list[tuple[str, dict[str, Any]]] = []
-_failing: dict[str, str] = {}
+_failing: dict[str, Exception] = {}
+_blocked: dict[str, threading.Event] = {}
 
 
 class Error(Exception):
     """The base of W&B's errors."""
 
 
-def fail(call: str, message: str) -> None:
-    """Let the next calls of this name fail."""
-    _failing[call] = message
+def fail(call: str, error: str | Exception) -> None:
+    """Let the next calls of this name fail. A connection that breaks is no error of W&B's own."""
+    _failing[call] = Error(error) if isinstance(error, str) else error
+
+
+def block(call: str) -> threading.Event:
+    """Let calls of this name wait for the event."""
+    return _blocked.setdefault(call, threading.Event())
 
 
 def _record(call: str, /, **said: Any) -> None:
     if call in _failing:
-        raise Error(_failing[call])
+        raise _failing[call]
     CALLS.append((call, said))
+    if call in _blocked:
+        _blocked[call].wait()
 
 
 class Settings:
+    model_fields: ClassVar[Sequence[str]] = ("console", "finish_timeout", "mode", "silent")
+
     def __init__(
         self,
         *,
         console: Literal["auto", "off", "wrap", "redirect", "wrap_raw", "wrap_emu"] = "auto",
         mode: Literal["online", "offline", "disabled", "shared"] = "online",
         silent: bool = False,
+        finish_timeout: float = 0.0,
     ) -> None:
         self.console, self.mode, self.silent = console, mode, silent
+        self.finish_timeout = finish_timeout
 
 
 class Histogram:
@@ -121,6 +134,7 @@ def init(
         "mode": mode,
         "resume": resume,
         "console": settings.console if settings else None,
+        "finish_timeout": settings.finish_timeout if settings else None,
         "key": os.environ.get("WANDB_API_KEY"),
         "host": os.environ.get("WANDB_BASE_URL"),
     }
