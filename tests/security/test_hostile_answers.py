@@ -6,6 +6,7 @@ import signal
 import time
 from pathlib import Path
 
+import anyio
 import pytest
 
 from agentrl.envs.grading import cell
@@ -74,6 +75,19 @@ async def test_the_warm_process_is_started_again_once_it_is_killed() -> None:
         process.wait()
     assert await graded("5") == 1.0
     assert {process.pid for process in mine}.isdisjoint(children())
+
+
+async def test_many_calls_that_find_it_gone_start_one_and_leave_no_zombie() -> None:
+    assert await graded("5") == 1.0
+    gone = cell._PROCESSES[-1].pid
+    os.kill(gone, signal.SIGKILL)
+    before = set(children()) - {gone}
+    async with anyio.create_task_group() as group:
+        for _ in range(8):
+            group.start_soon(graded, "5")
+    with pytest.raises(ProcessLookupError):
+        os.kill(gone, 0)  # a zombie would be there
+    assert len(set(children()) - before) == 1
 
 
 async def test_it_takes_no_module_from_the_folder_that_a_run_is_in(

@@ -1,11 +1,19 @@
 """A rule that runs in a process of its own: what becomes of one that breaks, or is ended."""
 
 import datetime
+import importlib
 import os
 import signal
-from collections.abc import Iterator
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from textwrap import indent
+from typing import Any
 
+import anyio
+import anyio.to_thread
 import pytest
 
 from agentrl.envs.grading import cell
@@ -14,6 +22,9 @@ from agentrl.envs.named import load_reward, load_shipped
 from agentrl.errors import ConfigError, EnvError, InfrastructureError
 
 pytestmark = pytest.mark.anyio
+
+#: Where a rule runs, as opposed to this process.
+IN_THE_CELL = "'agentrl.envs.grading.cell_process' in __import__('sys').orig_argv"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -98,3 +109,87 @@ def test_a_rule_in_a_file_is_refused_with_what_to_do(tmp_path: Path) -> None:
     ours = Path(cell.__file__).parents[1] / "rewards" / "math.py"
     with pytest.raises(ConfigError, match="one of agentrl's own is named with --rm-type"):
         load_reward(f"{ours}:math")
+
+
+def a_package(folder: Path, name: str, body: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The rule `one` of a module of a user's own, which the warm process finds too."""
+    rule = (
+        "from agentrl.envs.grading.cell import in_a_cell\n\n\n"
+        "@in_a_cell()\ndef one(text, label, task):\n    return 1.0\n"
+    )
+    (folder / f"{name}.py").write_text(rule + f"\n\nif {IN_THE_CELL}:\n" + indent(body, "    "))
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(Path(__file__).parents[2]), str(folder))))
+    cell._started.cache_clear()
+    return importlib.import_module(name).one
+
+
+async def test_the_import_of_a_rules_module_is_no_part_of_its_time_and_happens_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = f"""\
+import resource
+allowed, _ = resource.getrlimit(resource.RLIMIT_CPU)
+assert allowed == resource.RLIM_INFINITY or allowed > {cell.CPU_S}
+with open({str(tmp_path / "imports")!r}, "a") as imports:
+    imports.write("once\\n")
+"""
+    one = a_package(tmp_path, "slow_to_import", slow, monkeypatch)
+    assert [await one("a", "5", {}) for _ in range(3)] == [1.0] * 3
+    # the trial and the warm process
+    assert (tmp_path / "imports").read_text() == "once\n" * 2
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ("raise KeyError('no lexicon')", r"line \d+.*no lexicon"),
+        ("raise SystemExit(0)", "SystemExit"),
+        ("import os; os._exit(0)", "ends the process that imports it"),
+        ("import os; os.kill(os.getpid(), 9)", "ended by SIGKILL"),
+        (
+            "import threading, time\nthreading.Thread(target=time.sleep, args=[9]).start()",
+            "has started 1 threads",
+        ),
+    ],
+)
+async def test_a_module_that_cannot_be_imported_is_an_error_that_names_it_and_harms_no_other(
+    body: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = a_package(tmp_path, f"unimportable_{zlib.crc32(body.encode())}", body, monkeypatch)
+    large = {"metadata": "x" * 2_000_000}
+    for row in ({}, large):
+        with pytest.raises(EnvError, match=rf"(?s)module {one.__module__} of the rule one.*{why}"):
+            await one("a", "5", row)
+    warm = cell._PROCESSES[-1]
+    assert await load_shipped("math")("\\boxed{5}", "5", {}) == 1.0
+    assert cell._PROCESSES[-1] is warm
+    assert warm.poll() is None
+
+
+@in_a_cell()
+def asleep(text: str, label: object, task: dict[str, object], /) -> float:
+    """A rule that waits for what never comes."""
+    Path(text).write_text(str(os.getpid()))
+    time.sleep(10_000)
+    return 1.0
+
+
+async def test_the_process_of_a_cancelled_call_is_ended_and_its_thread_too(tmp_path: Path) -> None:
+    told = tmp_path / "pid"
+    before = threading.active_count()
+    async with anyio.create_task_group() as group:
+        group.start_soon(asleep, str(told), "5", {})
+        await anyio.to_thread.run_sync(wait_until, lambda: told.exists() and told.read_text())
+        group.cancel_scope.cancel()
+    process = Path(f"/proc/{told.read_text()}")
+    await anyio.to_thread.run_sync(wait_until, lambda: not process.exists())
+    assert threading.active_count() <= before + 2
+    assert await load_shipped("math")("\\boxed{5}", "5", {}) == 1.0
+
+
+def wait_until(holds: Callable[[], object]) -> None:
+    until = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.02)

@@ -1,6 +1,7 @@
 r"""`dapo`: the integer after the last `Answer:` is the label, or the text is worth -1."""
 
 import re
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from agentrl.envs.grading.cell import RuleError, in_a_cell
@@ -11,6 +12,8 @@ __all__ = ["dapo"]
 
 #: Characters of the end of a text that are read.
 _TAIL = 300
+#: No label has as many digits; Python writes no integer with more than 4,300.
+_MAX_DIGITS = 4000
 _ANSWER = re.compile(r"Answer\s*:\s*([^\n]+)", re.I)
 _REWRITTEN = (
     *(("an ", ""), ("a ", ""), (".$", "$"), ("\\$", ""), ("\\ ", ""), (" ", "")),
@@ -41,16 +44,27 @@ def dapo(text: str, label: Any, task: dict[str, Any], /) -> dict[str, Any]:
     """score: 1 when the last `Answer:` of the last 300 characters is the label, else -1; acc:
     whether it is; pred: what was read. The label is an integer.
 
-    Raises RuleError for a label that is no number.
+    Raises RuleError for a label that is no integer.
     """
     found = _ANSWER.findall(text[-_TAIL:])
     given = _spelt(found[-1] if found else "[INVALID]")
     wanted = _spelt(label_text(label))
-    try:
-        is_right = given == str(int(float(wanted)))
-    except (ValueError, OverflowError):
-        raise RuleError(f"the label {label!r:.80} is no integer, which `dapo` asks for") from None
+    whole = _whole(wanted)
+    if whole is None:
+        raise RuleError(f"the label {label!r:.80} is no integer, which `dapo` asks for")
+    is_right = given == whole
     return {"score": 1.0 if is_right else -1.0, "acc": is_right, "pred": given}
+
+
+def _whole(number: str) -> str | None:
+    """The digits of an integer, however it is written; None for another number, or a huge one."""
+    try:
+        value = Decimal(number)
+    except InvalidOperation:
+        return None
+    if not value.is_finite() or value.adjusted() >= _MAX_DIGITS:
+        return None
+    return str(int(value)) if value == value.to_integral_value() else None
 
 
 def _spelt(answer: str) -> str:

@@ -376,7 +376,10 @@ def sentence_alphabet(text: str) -> bool:
 
 @checks("custom:csv_city")
 def csv_city(text: str) -> bool:
-    rows = list(csv.reader(text.strip().splitlines()))
+    try:
+        rows = list(csv.reader(text.strip().splitlines()))
+    except csv.Error:  # such as a field that is too long, of a quote that nothing closes
+        return False
     head = ["ID", "Country", "City", "Year", "Count"]
     return len(rows) == 8 and rows[0] == head and all(len(row) == 5 for row in rows)
 
