@@ -2,7 +2,8 @@
 
 A task of which c of n episodes succeeded is passed by k of them, drawn without replacement, with
 the probability 1 - C(n - c, k) / C(n, k): equation 1 of https://arxiv.org/abs/2107.03374. An
-episode succeeded whose reward is 1 or more. Tasks with fewer than k episodes have no pass@k.
+episode succeeded whose reward is 1 or more. A pass@k is of all tasks: where one has fewer than k
+episodes, because some of its were lost, there is none.
 
 Tasks are the sample, not episodes, so an interval is that of the mean over tasks: 1.96 standard
 errors to either side (https://arxiv.org/abs/2411.00640, clustered); one task alone has none.
@@ -25,10 +26,12 @@ def pass_rates(tasks: Iterable[Sequence[float]]) -> dict[str, float]:
     most = max(map(len, rewards), default=0)
     if most < 2:
         return {}
+    counts = [(len(task), _num_successes(task)) for task in rewards]
+    fewest = min(n for n, _ in counts)
     found: dict[str, float] = {}
     for k in _ks(most):
-        counts = [(len(task), _num_successes(task)) for task in rewards if len(task) >= k]
-        found |= _with_interval(f"pass@{k}", [pass_at(k, n, c) for n, c in counts])
+        if k <= fewest:
+            found |= _with_interval(f"pass@{k}", [pass_at(k, n, c) for n, c in counts])
     return found | _with_interval(f"avg@{most}", [statistics.fmean(task) for task in rewards])
 
 

@@ -30,11 +30,11 @@ def test_rates_are_means_over_tasks_with_the_interval_of_a_mean() -> None:
     assert found["avg@6"] == pytest.approx((1 / 6 + 1 + 0.5) / 3)
 
 
-def test_a_task_that_lost_episodes_counts_where_it_has_enough() -> None:
+def test_a_rate_is_of_all_tasks_or_is_not_there() -> None:
     found = pass_rates([[1.0, 0.0], [0.0, 0.0, 0.0, 1.0], []])
     assert found["pass@2"] == pytest.approx((1.0 + 0.5) / 2)
-    assert found["pass@4"] == 1.0
-    assert "pass@4_ci95" not in found
+    assert "pass@4" not in found
+    assert found["avg@4"] == pytest.approx((0.5 + 0.25) / 2)
 
 
 @pytest.mark.parametrize("rewards", [[], [[]], [[1.0], [0.0]]])

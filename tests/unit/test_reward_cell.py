@@ -178,8 +178,12 @@ def asleep(text: str, label: object, task: dict[str, object], /) -> float:
 async def test_the_process_of_a_cancelled_call_is_ended_and_its_thread_too(tmp_path: Path) -> None:
     told = tmp_path / "pid"
     before = threading.active_count()
+
+    async def call() -> None:
+        await asleep(str(told), "5", {})
+
     async with anyio.create_task_group() as group:
-        group.start_soon(asleep, str(told), "5", {})
+        group.start_soon(call)
         await anyio.to_thread.run_sync(wait_until, lambda: told.exists() and told.read_text())
         group.cancel_scope.cancel()
     process = Path(f"/proc/{told.read_text()}")

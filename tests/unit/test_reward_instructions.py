@@ -7,6 +7,7 @@ import pytest
 
 from agentrl.envs.grading.cell import RuleError
 from agentrl.envs.grading.instructions.checks import CHECKS, is_kept
+from agentrl.envs.grading.instructions.newer import csv_city
 from agentrl.envs.grading.instructions.texts import sentences
 from agentrl.envs.named import load_shipped
 from agentrl.envs.rewards.ifbench import FAMILIES
@@ -157,3 +158,7 @@ async def test_all_instructions_of_a_row_have_to_be_kept() -> None:
 async def test_a_row_that_cannot_be_checked_is_refused(metadata: Any, said: str) -> None:
     with pytest.raises(RuleError, match=said):
         await load_shipped("ifbench")("a", None, {"metadata": metadata})
+
+
+def test_a_quote_that_nothing_closes_is_no_table() -> None:
+    assert not csv_city('ID,"' + "x" * 200_000)

@@ -171,3 +171,12 @@ async def test_a_label_that_a_rule_cannot_read_is_the_rows_fault() -> None:
 )
 def test_latex_is_read_as_text(latex: str, text: str | None) -> None:
     assert plain_text(latex) == text
+
+
+async def test_dapo_keeps_large_labels_whole_and_refuses_what_is_no_integer() -> None:
+    flags = "--rm-type dapo --reward-key score"
+    large = "9007199254740993"  # no float has this value
+    assert (await played(flags, {"label": large}, f"Answer: {large}")).reward == 1.0
+    for label in ("0.5", "nan", "1e999999"):
+        with pytest.raises(RuleError, match="is no integer"):
+            await played(flags, {"label": label}, "Answer: 0")
