@@ -6,6 +6,8 @@ from typing import Any
 import anyio
 from aiohttp import ClientError, ClientSession, ClientTimeout
 
+from agentrl.visible import shown_url
+
 __all__ = ["get", "post"]
 
 _LOG = logging.getLogger(__name__)
@@ -29,7 +31,7 @@ async def get(url: str, max_retries: int = 60) -> Any:
 
 
 async def _asked(method: str, url: str, max_retries: int, **request: Any) -> Any:
-    shown = url.rpartition("@")[2]  # without the key of an episode
+    shown = shown_url(url)  # without the key of an episode
     for attempt in range(max(1, max_retries)):
         if attempt:
             await anyio.sleep(_PAUSE_S)
