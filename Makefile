@@ -4,7 +4,8 @@ BIN := $(VENV)/bin
 export AGENTRL_VENV := $(VENV)
 # Two files of tests at once; what a file starts is shared by its tests, so one process plays a file.
 JOBS := 2
-PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+# The order of the files is that of tests/session.py.
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-runtime train test test-full test-loaded faults check warmstart bench lock flags clean
@@ -21,8 +22,8 @@ setup-runtime:
 train: setup-runtime  ## train the default job: a search agent, on this machine
 	$(BIN)/python train_async.py --async-buffer-size 4
 
-test: setup  ## run all tests (JOBS=2 files at once)
-	$(PYTEST)
+test: setup  ## run all tests (JOBS=2 files at once); after 75 minutes it ends and names what failed
+	$(PYTEST) --session-timeout=4500
 
 test-full: setup  ## run all tests, and every case of those of which a day plays a slice
 	AGENTRL_TESTS=full $(PYTEST)

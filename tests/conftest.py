@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections.abc import Generator
 from functools import cache
 
 import pytest
@@ -12,7 +11,14 @@ from tokenizers.trainers import BpeTrainer
 
 from agentrl.tokens import Vocab
 from agentrl.tokens.formats.load import format_class
+from tests.session import (
+    pytest_collection_modifyitems,
+    pytest_configure,
+    pytest_report_to_serializable,
+)
 from tests.slices import DAY, IS_FULL
+
+__all__ = ["pytest_collection_modifyitems", "pytest_configure", "pytest_report_to_serializable"]
 
 # A process of pytest-xdist sets its title, which would write over what /proc/PID/environ shows.
 os.environ.setdefault("SPT_NOENV", "1")
@@ -25,20 +31,6 @@ settings.load_profile("agentrl")
 def pytest_report_header() -> str:
     """Which cases this session plays of the long lists, and how to play them again."""
     return "slices: all" if IS_FULL else f"slices: of AGENTRL_TESTS_DAY={DAY}"
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_report_to_serializable() -> Generator[None, object, object]:
-    """A process of pytest-xdist ends without a word when what a test logged is not valid UTF-8."""
-    return _as_utf8((yield))
-
-
-def _as_utf8(data: object) -> object:
-    if isinstance(data, str):
-        return data.encode("utf-8", "backslashreplace").decode()
-    if isinstance(data, dict):
-        return {_as_utf8(key): _as_utf8(value) for key, value in data.items()}
-    return type(data)(map(_as_utf8, data)) if isinstance(data, list | tuple) else data
 
 
 @pytest.fixture
