@@ -190,7 +190,8 @@ class EpisodeFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
 class EpisodeReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a worker says of a finished episode. The columns of its trajectories follow, one
     trajectory after the other, each as its `layout` says.
-    `answer`: the text of the last turn, for an Env that scores groups."""
+    `answer`: the text of the last turn, for an Env that scores groups; `vote`: what an episode of
+    an evaluation answers, for the majority of its task."""
 
     id: EpisodeId
     outcome: Outcome
@@ -201,6 +202,7 @@ class EpisodeReport(msgspec.Struct, frozen=True, omit_defaults=True):
     error: str | None = None
     wall_s: float = 0.0
     answer: str = ""
+    vote: str = ""
     facts: EpisodeFacts = EpisodeFacts()
 
     @property

@@ -1,18 +1,22 @@
 """`PlayedEpisode`: what an episode leaves behind, checked before anyone tries to send it."""
 
+import hashlib
 from array import array
 from typing import Any
 
 import msgspec
 
 from agentrl.actors.boundary import sendable_text
+from agentrl.envs.env import Env
+from agentrl.errors import EnvError
 from agentrl.types import EpisodeAssignment, EpisodeReport, Outcome, StopReason
 from agentrl.wire.frames import decode, encode
 from agentrl.wire.messages import Envelope, Finished
 
-__all__ = ["PlayedEpisode", "failed_episode", "require_sendable"]
+__all__ = ["PlayedEpisode", "failed_episode", "require_sendable", "vote_of"]
 
 _LARGEST_INT = 2**63 - 1
+_MAX_VOTE_CHARS = 200
 
 
 class PlayedEpisode(msgspec.Struct, frozen=True):
@@ -35,6 +39,18 @@ def failed_episode(
         wall_s=wall_s,
     )
     return PlayedEpisode(report, [])
+
+
+def vote_of(env: Env) -> str:
+    """What the episode of `env` votes for; of a long answer a digest, which is as good to count.
+    Raises EnvError for what is no text."""
+    vote: object = env.vote
+    if not isinstance(vote, str):
+        raise EnvError(f"{type(env).__name__}.vote is {vote!r:.80}; it must be text")
+    vote = vote.strip()
+    if len(vote) <= _MAX_VOTE_CHARS:
+        return sendable_text(vote)
+    return hashlib.blake2b(vote.encode("utf-8", "replace"), digest_size=16).hexdigest()
 
 
 def require_sendable(played: PlayedEpisode) -> None:

@@ -24,7 +24,7 @@ from agentrl.actors.endpoint.requests import read_request
 from agentrl.actors.endpoint.server import Endpoint
 from agentrl.actors.limits import Limits
 from agentrl.actors.player import Attempt
-from agentrl.actors.report import PlayedEpisode
+from agentrl.actors.report import PlayedEpisode, vote_of
 from agentrl.actors.turns import MAX_ANSWER_CHARS
 from agentrl.actors.writing import Writers
 from agentrl.columns import EXCLUDED
@@ -117,7 +117,8 @@ class RolloutEpisodes:
         finally:
             self._endpoint.close(token)
             await boundary.close(env, attempt.whose)
-        return _report(recorder, step, reason, env.scores_groups, attempt.played_s())
+        vote = vote_of(env) if attempt.assignment.evaluation is not None else ""
+        return _report(recorder, step, reason, vote, env.scores_groups, attempt.played_s())
 
     async def _solve(
         self, env: Rollout, recorder: Recorder, chat: EpisodeChat, boundary: Boundary
@@ -206,7 +207,7 @@ def _segments(recorder: Recorder, step: Step) -> list[Segment]:
 
 
 def _report(
-    recorder: Recorder, step: Step, reason: StopReason, answers: bool, wall_s: float
+    recorder: Recorder, step: Step, reason: StopReason, vote: str, answers: bool, wall_s: float
 ) -> PlayedEpisode:
     """Raises EnvError when nothing was sampled, TokenError when tokens break an invariant."""
     if recorder.num_calls == 0:
@@ -229,5 +230,6 @@ def _report(
         metrics=metrics | step.metrics,
         wall_s=wall_s,
         answer=sendable_text(recorder.last_text, MAX_ANSWER_CHARS) if answers else "",
+        vote=vote,
     )
     return PlayedEpisode(report, columns)

@@ -11,7 +11,7 @@ import msgspec
 from agentrl.actors.boundary import sendable_text
 from agentrl.actors.limits import Budget, Limits, prompt_too_long
 from agentrl.actors.player import Attempt
-from agentrl.actors.report import PlayedEpisode
+from agentrl.actors.report import PlayedEpisode, vote_of
 from agentrl.actors.sampling import sample_turn
 from agentrl.actors.snapshots import EpisodeSnapshot
 from agentrl.actors.writing import Writers, num_chars
@@ -60,7 +60,7 @@ class Episode:
         self._turn_rewards: list[float] = []
         self.reason = StopReason.ERROR
         self._offers_tools = self._reports_answer = self._shows_reasoning = False
-        self._last_text = ""
+        self._last_text = self._vote = ""
         self.final_text: str | None = None
 
     async def begin(self, env: Env) -> None:
@@ -192,6 +192,8 @@ class Episode:
             raise EnvError(f"{type(env).__name__}.step returned {type(step).__name__}, not a Step")
         # a copy is checked anew: user code may have changed the Step since it was made
         step = msgspec.structs.replace(step)
+        if self._assignment.evaluation is not None:
+            self._vote = vote_of(env)
         self._reward += step.reward
         self._turn_rewards.append(step.reward)
         self._count(step.metrics)
@@ -243,6 +245,7 @@ class Episode:
             metrics=self._metrics | {"truncated": truncated} | metrics,
             wall_s=wall_s,
             answer=sendable_text(self._last_text, MAX_ANSWER_CHARS) if self._reports_answer else "",
+            vote=self._vote,
             facts=EpisodeFacts(turn_rewards=self._early_rewards()),
         )
         return PlayedEpisode(report, self._transcript.columns())

@@ -8,6 +8,7 @@ filtered one at a time, beside the episodes. No episode and no judgement can end
 the buffer, or whoever cancels it.
 """
 
+import functools
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,15 +24,17 @@ from agentrl.actors.episode import EnvEpisodes
 from agentrl.actors.failures import Failures
 from agentrl.actors.judge import judge_group, load_filter
 from agentrl.actors.limits import Limits
-from agentrl.actors.player import Player, Strategy
+from agentrl.actors.player import BySet, Player, Strategy
 from agentrl.actors.rollouts import RolloutEpisodes
 from agentrl.actors.scoring import scored
+from agentrl.config.eval_sets import EvalSet
 from agentrl.config.run import RunConfig
 from agentrl.envs.chat_formats import chat_format_of, open_chat_format
 from agentrl.envs.env import Env, EnvContext
 from agentrl.envs.generate import GenerateEnv
 from agentrl.envs.registry import load_env
 from agentrl.envs.rollout import Rollout
+from agentrl.envs.services import services_of_set
 from agentrl.errors import EnvError
 from agentrl.tokens.formats.base import ChatFormat
 from agentrl.tokens.templates.load import OwnTemplate
@@ -67,7 +70,8 @@ _LOG = logging.getLogger(__name__)
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker needs to know of a run. `demonstration_key`: rows hold a dialogue under it, and
-    no Env is played."""
+    no Env is played. `evaluations`: the same for episodes of sets that are played in their own way,
+    by name."""
 
     env: str
     env_args: dict[str, Any]
@@ -78,12 +82,19 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_concurrent_episodes: int
     filter_path: str | None = None
     demonstration_key: str | None = None
+    evaluations: dict[str, "WorkerSettings"] = {}
 
     @classmethod
     def from_config(
-        cls, config: RunConfig, model_dir: Path, max_context: int, services: dict[str, str]
+        cls,
+        config: RunConfig,
+        model_dir: Path,
+        max_context: int,
+        services: dict[str, str],
+        sets: Sequence[EvalSet] = (),
     ) -> "WorkerSettings":
-        """The settings of a worker of this run."""
+        """The settings of a worker of this run, and of those of its `sets` that are played in their
+        own way."""
         return cls(
             env=config.env or "single-turn",
             env_args=config.env_args,
@@ -100,6 +111,13 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
             max_concurrent_episodes=config.max_concurrent_episodes,
             filter_path=config.dynamic_sampling_filter_path,
             demonstration_key=config.dialogue_key,
+            evaluations={
+                one.name: cls.from_config(
+                    one.config, model_dir, max_context, services_of_set(place, services)
+                )
+                for place, one in enumerate(sets)
+                if one.config != config
+            },
         )
 
 
@@ -129,17 +147,31 @@ def _limits(config: RunConfig, max_context: int) -> Limits:
     )
 
 
+def _make_env(env_class: type[Env], settings: WorkerSettings) -> Env:
+    env = env_class(**settings.env_args)
+    Env.bind(env, settings.context)
+    return env
+
+
 class Worker:
     """Plays what the buffer assigns until cancelled. `teacher`: see `Player`."""
 
     def __init__(self, settings: WorkerSettings, teacher: Teacher | None = None) -> None:
         self._settings = settings
         self._env_class = load_env(settings.env)
+        ways = [settings, *settings.evaluations.values()]
         chat = open_chat_format(
-            settings.chat_format, settings.model_dir, max_tokens=settings.limits.longest_context
+            settings.chat_format,
+            settings.model_dir,
+            max_tokens=max(way.limits.longest_context for way in ways),
         )
         self._endpoint = Endpoint()
-        self._player = Player(self._strategy(chat), teacher=teacher)
+        strategy = BySet(
+            self._strategy(settings, chat),
+            {name: self._strategy(way, chat) for name, way in settings.evaluations.items()},
+        )
+        self._player = Player(strategy, teacher=teacher)
+        self._make_env = functools.partial(_make_env, self._env_class, settings)
         self._filter = load_filter(settings.filter_path)
         self._scopes: dict[EpisodeId, anyio.CancelScope] = {}
         self._judging: set[str] = set()
@@ -151,21 +183,17 @@ class Worker:
         """Episodes being played now."""
         return list(self._scopes)
 
-    def _strategy(self, chat: ChatFormat) -> Strategy:
-        settings = self._settings
+    def _strategy(self, settings: WorkerSettings, chat: ChatFormat) -> Strategy:
         if settings.demonstration_key is not None:
             return Demonstrations(chat, settings.limits, key=settings.demonstration_key)
-        env = self._make_env() if issubclass(self._env_class, GenerateEnv) else None
+        env_class = load_env(settings.env)
+        make_env = functools.partial(_make_env, env_class, settings)
+        env = make_env() if issubclass(env_class, GenerateEnv) else None
         if isinstance(env, GenerateEnv):
             env.prepare()  # now, and not beside episodes
-        if issubclass(self._env_class, Rollout):
-            return RolloutEpisodes(self._make_env, chat, settings.limits, self._endpoint)
-        return EnvEpisodes(self._make_env, chat, settings.limits)
-
-    def _make_env(self) -> Env:
-        env = self._env_class(**self._settings.env_args)
-        Env.bind(env, self._settings.context)
-        return env
+        if issubclass(env_class, Rollout):
+            return RolloutEpisodes(make_env, chat, settings.limits, self._endpoint)
+        return EnvEpisodes(make_env, chat, settings.limits)
 
     async def run(self, peer: BufferPeer, client: TurnClient) -> None:
         """Serve `peer` until cancelled or fenced."""

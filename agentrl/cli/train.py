@@ -11,6 +11,7 @@ import msgspec
 
 from agentrl.config.command_line import Program, help_page
 from agentrl.config.device import Device
+from agentrl.config.eval_sets import engine_context, eval_sets
 from agentrl.config.fields import own_fields
 from agentrl.config.passthrough import FAMILIES
 from agentrl.config.presets import DEFAULT, PRESETS
@@ -226,7 +227,7 @@ def _check_architecture(config: RunConfig, described: "Model") -> None:
 def _check_window(config: RunConfig, described: "Model") -> None:
     """Refuse contexts that the learner would see through a window and the engines in full."""
     architecture = described.architecture
-    context = config.engine_context or architecture.max_position_embeddings
+    context = engine_context(config, eval_sets(config)) or architecture.max_position_embeddings
     window = architecture.window_size
     if window is None or described.family.engine_window or config.is_supervised:
         return

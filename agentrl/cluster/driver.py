@@ -73,7 +73,7 @@ class Driver:
             spec.engines, self.state, recorder, self._processes.ask_for_weights, clock
         )
         self._evaluator = Evaluator(
-            spec.config, tasks.eval_sets, self._requests, self.state, recorder
+            spec.config, tasks.eval_sets, self._requests, self.state, recorder, spec.eval_sets
         )
 
     async def run(self, check: Callable[[], None] = lambda: None) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from agentrl.cluster.events import RunState
 from agentrl.cluster.requests import Requests
+from agentrl.config.eval_sets import EvalSet
 from agentrl.config.run import RunConfig
 from agentrl.config.sampling import evaluation_turns
 from agentrl.telemetry.recorder import Recorder
@@ -21,7 +22,8 @@ __all__ = ["Evaluator"]
 
 
 class Evaluator:
-    """Asks the buffer for evaluations and hands their scores to the recorder."""
+    """Asks the buffer for evaluations and hands their scores to the recorder. `own`: the sets that
+    are played in their own way."""
 
     def __init__(
         self,
@@ -30,8 +32,10 @@ class Evaluator:
         requests: Requests,
         state: RunState,
         recorder: Recorder,
+        own: Sequence[EvalSet] = (),
     ) -> None:
         self._config = config
+        self._own = {one.name: one for one in own}
         self._sets = sets
         self._requests = requests
         self._state = state
@@ -64,7 +68,8 @@ class Evaluator:
             await self.evaluate(beside=True)
 
     def _order(self, name: str, step: int, *, beside: bool) -> Evaluate:
-        config = self._config
+        own = self._own.get(name)
+        config = self._config if own is None else own.config
         return Evaluate(
             name=name,
             id=f"{name}@{step}-{'beside' if beside else 'pinned'}",
@@ -73,7 +78,7 @@ class Evaluator:
             sampling=evaluation_turns(config),
             seed=config.rollout_seed,
             beside=beside,
-            pinned=not beside or config.pins_evaluations,
+            pinned=not beside or self._config.pins_evaluations,
         )
 
 

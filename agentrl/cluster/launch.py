@@ -22,6 +22,7 @@ from agentrl.cluster.spec import RunSpec, key_files
 from agentrl.cluster.tracking import shown_config, trackers
 from agentrl.config.device import Device, choose_device
 from agentrl.config.device_defaults import check_device, notes_on_device
+from agentrl.config.eval_sets import eval_sets
 from agentrl.config.places import checkpoint_root
 from agentrl.config.rates import with_end
 from agentrl.config.run import RunConfig
@@ -30,6 +31,7 @@ from agentrl.config.secrets import secrets_of, without_secrets
 from agentrl.config.toml import write_config
 from agentrl.envs.env import ServiceSpec
 from agentrl.envs.registry import load_env
+from agentrl.envs.services import services_of_run
 from agentrl.envs.tasks import open_tasks
 from agentrl.errors import (
     AgentRLError,
@@ -152,7 +154,10 @@ def _launch(
         config = with_end(config, tasks.source)
         for note in tasks.notes:
             recorder.note(note)
-        services = env_class.service_specs(config.env_args)
+        sets = list(eval_sets(config).values())
+        for one in sets:
+            recorder.explain(load_env(one.env).described_metrics())
+        services = services_of_run(config, sets)
     if config.loads_rollouts:
         tasks, services = msgspec.structs.replace(tasks, eval_sets={}), {}
         for note in take_rollouts(config, run.path):

@@ -12,6 +12,7 @@ from agentrl.cluster.services import service_command
 from agentrl.cluster.spec import RunSpec, read_model_facts
 from agentrl.config.device import Device
 from agentrl.config.device_defaults import for_device
+from agentrl.config.eval_sets import engine_context, eval_sets
 from agentrl.config.run import RunConfig
 from agentrl.envs.env import ServiceSpec
 from agentrl.models.registry import open_model
@@ -44,7 +45,8 @@ def plan_processes(
     of engines and router, and on more than one slot those of peers."""
     config = for_device(config, device)
     model_dir = Path(str(config.hf_checkpoint)).resolve()
-    facts = read_model_facts(model_dir, config.engine_context)
+    sets = {} if config.loads_rollouts else eval_sets(config)
+    facts = read_model_facts(model_dir, engine_context(config, sets))
     if config.replays_engine_routes:
         architecture = open_model(model_dir, config.model_family).architecture
         facts = msgspec.structs.replace(facts, routes=routes_of(architecture))
@@ -68,6 +70,7 @@ def plan_processes(
         buffer_address=address,
         router_url=_url(cluster, "router") if engines else None,
         engines=engines,
+        eval_sets=list(sets.values()),
         services={n: f"http://{cluster.address_of(n)}:{p}" for n, p in ports.items()},
         master_address=cluster.address_of("learner-0"),
         master_port=cluster.reserve_port("learner-0"),

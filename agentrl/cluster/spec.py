@@ -4,6 +4,7 @@ from pathlib import Path
 
 import msgspec
 
+from agentrl.config.eval_sets import EvalSet
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.model_dir import CONFIG, decoder_config
@@ -25,7 +26,7 @@ class ModelFacts(msgspec.Struct, frozen=True):
 
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Addresses and facts of a run, fixed before its processes start. Without engines there is no
-    router either. Keys are told by the names of their files."""
+    router either. Keys are told by the names of their files. `eval_sets`: those that flags name."""
 
     config: RunConfig
     run_dir: str
@@ -35,6 +36,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     router_url: str | None
     engines: list[EngineAddress]
     services: dict[str, str]
+    eval_sets: list[EvalSet] = []
     master_address: str
     master_port: int
     collective_address: str

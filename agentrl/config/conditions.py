@@ -73,7 +73,7 @@ CONDITIONS = {
         "an order of its own (see --num-rollout)",
     ),
     "row_files": Condition(
-        lambda config: config.prompt_data is not None or bool(config.eval_prompt_data),
+        lambda config: config.prompt_data is not None or config.names_eval_sets,
         "this is about the rows of --prompt-data and --eval-prompt-data; leave it out",
     ),
     "row_env": Condition(
@@ -122,7 +122,7 @@ CONDITIONS = {
         "a dict; give one, or leave this out",
     ),
     "evaluation_reward": Condition(
-        lambda config: _has_reward(config) and bool(config.eval_prompt_data),
+        lambda config: _has_reward(config) and config.names_eval_sets,
         "only a reward of --rm-type or --custom-rm-path, of rows of --eval-prompt-data, may be a "
         "dict there; give both, or leave this out",
     ),
@@ -247,13 +247,13 @@ CONDITIONS = {
     ),
     "evaluation_sets": Condition(
         # Rows to train on bring none; an environment may.
-        lambda config: bool(config.eval_prompt_data) or config.prompt_data is None,
+        lambda config: config.names_eval_sets or config.prompt_data is None,
         "no effect: there is nothing to evaluate beside the rows of --prompt-data; name other rows "
         "with --eval-prompt-data NAME FILE",
         is_noted=True,
     ),
     "evaluation_rows": Condition(
-        lambda config: bool(config.eval_prompt_data) and config.env in ROW_ENVS,
+        lambda config: config.names_eval_sets and config.env in ROW_ENVS,
         f"only --env {_ROW_ENVS} read this, of the rows of --eval-prompt-data; name "
         "such rows, or leave this out",
     ),

@@ -1,38 +1,25 @@
-"""Evaluation sets from files, and the rules about evaluations.
+"""The rules about evaluations."""
 
-`--eval-prompt-data` names sets and files in turn, NAME PATH [NAME PATH ...]; given again, it adds
-to them. A path alone, as slime takes it, is a set of the name that slime gives it.
-"""
+from collections.abc import Iterator, Sequence
 
-from collections.abc import Iterator
-
+from agentrl.config.eval_sets import ALONE, EvalSet
+from agentrl.config.lengths import about_lengths
+from agentrl.config.model import ModelSummary
 from agentrl.config.run import RunConfig
-from agentrl.errors import ConfigError
+from agentrl.config.sampling import about_sampling, notes_on_sampling
 
-__all__ = ["about_evaluations", "eval_files", "notes_on_evaluations"]
+__all__ = ["about_evaluations", "about_set", "notes_on_evaluations"]
 
 _FLAG = "--eval-prompt-data"
-_ALONE = "aime"
-
-
-def eval_files(config: RunConfig) -> dict[str, str]:
-    """Files of rows by the names of their sets. Raises ConfigError for words that are no pairs, and
-    names that are given twice."""
-    words = config.eval_prompt_data
-    if len(words) == 1:
-        return {_ALONE: words[0]}
-    if len(words) % 2:
-        raise ConfigError(
-            f"{_FLAG} has {len(words)} words ({' '.join(words)}); it wants pairs: NAME PATH"
-        )
-    names = words[::2]
-    if repeated := sorted({name for name in names if names.count(name) > 1}):
-        raise ConfigError(f"{_FLAG} names {', '.join(repeated)} twice; names must differ")
-    return dict(zip(names, words[1::2], strict=True))
 
 
 def about_evaluations(config: RunConfig) -> Iterator[str]:
-    """What cannot be an evaluation beside training."""
+    """What cannot be an evaluation beside training, or names its sets twice."""
+    if config.eval_config is not None and config.eval_prompt_data:
+        yield (
+            f"--eval-config and {_FLAG}: the sets are those of the file alone, as in slime; give "
+            "one of the two"
+        )
     interval, iterations = config.eval_interval, config.num_rollout
     if config.eval_mode == "pinned" and interval and iterations and iterations <= interval:
         yield (
@@ -42,10 +29,18 @@ def about_evaluations(config: RunConfig) -> Iterator[str]:
         )
 
 
-def notes_on_evaluations(config: RunConfig) -> Iterator[str]:
-    """How the sets were understood, where somebody may have meant another thing."""
+def about_set(one: EvalSet, model: ModelSummary) -> Iterator[str]:
+    """What the flags of one set make impossible."""
+    for line in (*about_sampling(one.config), *about_lengths(one.config, model)):
+        yield f"evaluation set {one.name}: {line}"
+
+
+def notes_on_evaluations(config: RunConfig, sets: Sequence[EvalSet]) -> Iterator[str]:
+    """How `sets` were understood, where somebody may have meant another thing."""
+    for one in sets if config.eval_config is not None else ():
+        yield from (f"evaluation set {one.name}: {line}" for line in notes_on_sampling(one.config))
     if len(config.eval_prompt_data) == 1:
         yield (
-            f"{_FLAG} {config.eval_prompt_data[0]}: a path alone is a set that is called {_ALONE}, "
+            f"{_FLAG} {config.eval_prompt_data[0]}: a path alone is a set that is called {ALONE}, "
             "as in slime; write NAME PATH to name it"
         )

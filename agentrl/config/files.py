@@ -20,13 +20,13 @@ from agentrl.errors import ConfigError
 from agentrl.nearest import nearest
 from agentrl.paths import kind_of
 
-__all__ = ["read_file"]
+__all__ = ["read_file", "settings_of"]
 
 
 def read_file(path: Path) -> GivenFlags:
     """What a TOML or YAML file says. Raises ConfigError where it cannot be read."""
     given = GivenFlags()
-    for name, value in _settings(path).items():
+    for name, value in settings_of(path).items():
         try:
             _take(given, path, str(name), value)
         except ConfigError as error:
@@ -94,32 +94,34 @@ def _take_table(given: GivenFlags, family: Family, value: Any) -> None:
         take_of_family(given, family, passthrough.check_key(family, key, f"[{family}]"), item)
 
 
-def _settings(path: Path) -> dict[Any, Any]:
+def settings_of(path: Path, flag: str = "--config") -> dict[Any, Any]:
+    """The names and values of a TOML or YAML file that `flag` names. Raises ConfigError where it
+    cannot be read."""
     if path.suffix not in (".toml", ".yaml", ".yml"):
-        raise ConfigError(f"--config {path}: the name must end in .toml, .yaml or .yml")
+        raise ConfigError(f"{flag} {path}: the name must end in .toml, .yaml or .yml")
     if (kind := kind_of(path)) not in ("a file", "nothing"):
-        raise ConfigError(f"--config {path} is {kind}, not a file of settings")
+        raise ConfigError(f"{flag} {path} is {kind}, not a file of settings")
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--config {path} cannot be read: {error}") from None
-    data = _toml(text, path) if path.suffix == ".toml" else _yaml(text, path)
+        raise ConfigError(f"{flag} {path} cannot be read: {error}") from None
+    data = _toml(text, path, flag) if path.suffix == ".toml" else _yaml(text, path, flag)
     if not isinstance(data, dict):
-        raise ConfigError(f"--config {path} holds a {type(data).__name__}, not settings by name")
+        raise ConfigError(f"{flag} {path} holds a {type(data).__name__}, not settings by name")
     return data
 
 
-def _toml(text: str, path: Path) -> Any:
+def _toml(text: str, path: Path, flag: str) -> Any:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"--config {path} is not TOML: {error}") from None
+        raise ConfigError(f"{flag} {path} is not TOML: {error}") from None
 
 
-def _yaml(text: str, path: Path) -> Any:
+def _yaml(text: str, path: Path, flag: str) -> Any:
     import yaml
 
     try:
         return yaml.safe_load(text) or {}
     except yaml.YAMLError as error:
-        raise ConfigError(f"--config {path} is not YAML: {error}") from None
+        raise ConfigError(f"{flag} {path} is not YAML: {error}") from None

@@ -13,6 +13,7 @@ import msgspec
 from agentrl.columns import TOKEN_BYTES
 from agentrl.config.descriptors import open_files
 from agentrl.config.device_defaults import for_device
+from agentrl.config.eval_sets import engine_context, eval_sets
 from agentrl.config.learner_memory import learner_bytes
 from agentrl.config.model import ModelSummary, read_model
 from agentrl.config.run import RunConfig
@@ -35,9 +36,9 @@ class Capacity(msgspec.Struct, frozen=True):
 
 def capacity(config: RunConfig, model: ModelSummary) -> Capacity:
     """The sizes that follow from `config` for `model`."""
-    groups = config.num_charged
+    groups, sets = config.num_charged, eval_sets(config)
     episodes = groups * config.n_samples_per_prompt
-    lengths = [n for n in (config.engine_context, model.max_context) if n is not None]
+    lengths = [n for n in (engine_context(config, sets), model.max_context) if n is not None]
     context = min(lengths) if lengths else None
     return Capacity(
         permits=config.num_engines * config.sglang_server_concurrency,

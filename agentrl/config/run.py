@@ -122,6 +122,11 @@ class RunConfig(DebuggingFlags, frozen=True, kw_only=True, forbid_unknown_fields
         return 1.0 if self.is_supervised else self.rollout_temperature or 1.0
 
     @property
+    def names_eval_sets(self) -> bool:
+        """Whether evaluation sets are named, and are not those that the Env brings."""
+        return bool(self.eval_prompt_data) or self.eval_config is not None
+
+    @property
     def evaluation_temperature(self) -> float:
         """Of the turns of evaluations; not given, that of training."""
         return self.rollout_temperature if self.eval_temperature is None else self.eval_temperature

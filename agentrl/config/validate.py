@@ -13,7 +13,8 @@ from agentrl.config.asynchrony import about_asynchrony, notes_on_asynchrony
 from agentrl.config.conditions import STREAMING
 from agentrl.config.device import Device
 from agentrl.config.engines import notes_on_engines
-from agentrl.config.evaluations import about_evaluations, eval_files, notes_on_evaluations
+from agentrl.config.eval_sets import EvalSet, eval_sets
+from agentrl.config.evaluations import about_evaluations, about_set, notes_on_evaluations
 from agentrl.config.first_weights import about_weights
 from agentrl.config.lengths import about_lengths, notes_on_lengths
 from agentrl.config.megatron import MegatronSettings
@@ -64,21 +65,27 @@ def validate(config: RunConfig, said: Mapping[str, str] | None = None) -> list[s
         *_about_data(config),
     ]
     notes: list[str] = []
+    sets: list[EvalSet] = []
 
     def check_model() -> None:
         model = read_model(_model_dir(config))
         refused.extend(about_lengths(config, model))
+        for one in sets if config.eval_config is not None else ():
+            refused.extend(line for line in about_set(one, model) if line not in refused)
         notes.extend(notes_on_lengths(config, model))
         notes.extend(notes_on_retention(config, model))
 
     def check_sets() -> None:
-        for path in eval_files(config).values():
-            refused.extend(_about_file("--eval-prompt-data", path))
+        sets.extend(eval_sets(config).values())
+        flag = "--eval-prompt-data" if config.eval_config is None else "--eval-config"
+        for path in dict.fromkeys(one.path for one in sets if one.path is not None):
+            refused.extend(_about_file(flag, path))
 
     with beside(refused):
         gather(check_sets, check_model, lambda: _check_settings(config))
     return [
         *_notes(config),
+        *notes_on_evaluations(config, sets),
         *notes,
         *notes_on_unread(config, said or {}),
         *notes_on_objective(config, said or {}),
@@ -224,7 +231,7 @@ def _notes(config: RunConfig) -> list[str]:
             f"agent workers hold at most {held} episodes and engines have room for {permits} "
             "turns: raise --max-concurrent-episodes or --num-agent-workers to use all of it"
         )
-    notes += [*notes_on_evaluations(config), *notes_on_sampling(config), *notes_on_rollouts(config)]
+    notes += [*notes_on_sampling(config), *notes_on_rollouts(config)]
     if config.custom_generate_function_path == STREAMING:
         notes.append(
             f"--custom-generate-function-path {STREAMING}: already so: a turn that is aborted "

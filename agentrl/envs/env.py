@@ -73,6 +73,9 @@ class Env:
     tool_timeout_s: float = 60.0
     #: The episode is one of an evaluation, and nothing is trained on it. Set before `reset`.
     is_evaluation: bool = False
+    #: What the episode answers, spelled so that equal answers are equal texts; `score` or `step`
+    #: sets it. An evaluation that plays a task several times counts it (`maj@n`). Empty: no answer.
+    vote: str = ""
     #: A tool that runs the model's code may do so where there is no bubblewrap.
     allow_unsafe_sandbox: bool = False
     #: Calls of one turn that the default `step` runs; the others are answered with an error.

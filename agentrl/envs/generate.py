@@ -145,6 +145,7 @@ class GenerateEnv(Rollout):
             if not each.response and one.num_prompt < len(one.tokens):
                 each.response = at.text(one.tokens[one.num_prompt :])
         worth = [await self._rewards.of(args, each) for each in samples]
+        self.vote = self._rewards.vote
         return SampledStep(
             reward=self._one([reward for reward, _ in worth]),
             truncated=ending == "truncated",
@@ -237,5 +238,6 @@ class _Rewards(SingleTurnEnv):
             else:
                 self._label = super()._label_of(self._task)
                 found = await self._worth(sample.response)
+        self.vote = self._vote_for(sample.response, found)
         key = self._eval_reward_key if self.is_evaluation else self._reward_key
         return chosen(found, key), parts(found)

@@ -44,6 +44,13 @@ class RewardType(msgspec.Struct, frozen=True):
         found = self.function(text, label, answer.task, **self._beside(answer, known))
         return await found if inspect.isawaitable(found) else found
 
+    def vote(self, answer: RewardInput) -> str:
+        """What the answer votes for; empty where nothing can be read."""
+        text = answer.text if self.facts.is_spoken else answer.response
+        if self.is_boxed:
+            return boxed(text) or ""
+        return "" if self.facts.reads is None else self.facts.reads(text) or ""
+
     async def ranks(self, answers: Sequence[RewardInput], known: Mapping[str, Any]) -> list[float]:
         """What the answers of a group are worth beside each other."""
         assert self.facts.ranks is not None

@@ -8,6 +8,7 @@ import msgspec
 
 from agentrl.config.args import Args
 from agentrl.envs.env import Env, ServiceSpec
+from agentrl.envs.grading.boxed import boxed
 from agentrl.envs.grading.judging import spec_of
 from agentrl.envs.grading.labels import label_text
 from agentrl.envs.messages import AssistantTurn, Message, Step, ToolCall
@@ -132,9 +133,17 @@ class SingleTurnEnv(Env):
             return 0.0  # `score_group` gives it
         found: Any = await self._worth(text)
         self._parts = parts(found)
+        self.vote = self._vote_for(text, found)
         key = self._eval_reward_key if self.is_evaluation else self._reward_key
         reward: float = chosen(found, key)
         return reward
+
+    def _vote_for(self, text: str, found: Any) -> str:
+        """What the answer says, where `found` is what it is worth."""
+        if isinstance(found, Mapping) and found.get("pred"):
+            return str(found["pred"])
+        answer = self._answer(text)
+        return self._kind.vote(answer) if self._own is None else boxed(answer.response) or ""
 
     async def score_group(
         self, task: dict[str, Any], episodes: Sequence[EpisodeSummary]

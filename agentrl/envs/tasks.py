@@ -8,11 +8,12 @@ import anyio
 import msgspec
 
 from agentrl.config.conditions import ROW_ENVS
-from agentrl.config.evaluations import eval_files
+from agentrl.config.eval_sets import EvalSet, eval_sets
 from agentrl.config.run import RunConfig
 from agentrl.envs.env import Env
 from agentrl.envs.given import GivenSource, listed
 from agentrl.envs.prompt_lengths import leave_out_long_prompts
+from agentrl.envs.registry import load_env
 from agentrl.envs.sources import RowSource
 from agentrl.errors import ConfigError
 from agentrl.types import Task, TaskSource
@@ -75,16 +76,29 @@ def own_source(config: RunConfig, env_class: type[Env]) -> TaskSource | None:
 
 
 def open_eval_sets(config: RunConfig, env_class: type[Env]) -> dict[str, list[Task]]:
-    """Evaluation sets by name: `--eval-prompt-data NAME PATH ...`, or else the Env's own.
+    """Evaluation sets by name: those of `--eval-config` or `--eval-prompt-data`, or else the Env's
+    own.
 
     Raises ConfigError when there are none, and evaluations are asked for.
     """
-    if files := eval_files(config):
-        return {name: anyio.run(_read_all, Path(path), config) for name, path in files.items()}
+    if named := eval_sets(config):
+        return {name: _tasks_of(one) for name, one in named.items()}
     sets = {} if config.prompt_data else _own_sets(config, env_class)
     if not sets and (config.eval_only or config.eval_interval is not None):
         raise ConfigError(_no_sets(config, env_class))
     return sets
+
+
+def _tasks_of(one: EvalSet) -> list[Task]:
+    if one.path is not None:
+        return anyio.run(_read_all, Path(one.path), one)
+    sets = _own_sets(one.config, load_env(one.env))
+    if one.name not in sets:
+        raise ConfigError(
+            f"--eval-config: {one.name} has no `path`, and {one.env} brings no set of that name; "
+            f"it brings {', '.join(sets) or 'none'}"
+        )
+    return sets[one.name]
 
 
 def _own_sets(config: RunConfig, env_class: type[Env]) -> dict[str, list[Task]]:
@@ -132,7 +146,16 @@ def _keys_of_evaluations(config: RunConfig) -> dict[str, str]:
     return {name: key for name, key in given.items() if key is not None}
 
 
-async def _read_all(path: Path, config: RunConfig) -> list[Task]:
-    keys = _keys_of_evaluations(config)
-    source = RowSource(path, required_keys=list(keys.values()), names=_names(config) | keys)
-    return [task async for task in source.tasks()]
+async def _read_all(path: Path, one: EvalSet) -> list[Task]:
+    keys, names = _keys_of_evaluations(one.config), _names(one.config)
+    source = RowSource(path, required_keys=list(keys.values()), names=names | keys)
+    return [_told(task, one.metadata) async for task in source.tasks()]
+
+
+def _told(task: Task, metadata: Mapping[str, object]) -> Task:
+    """The task, with what its set says of each row."""
+    if not metadata:
+        return task
+    own = task.row.get("metadata")
+    whole = {**(own if isinstance(own, Mapping) else {}), **metadata}
+    return msgspec.structs.replace(task, row={**task.row, "metadata": whole})

@@ -298,6 +298,9 @@ _DECLARED = (
     Metric("eval/*/sampled_tokens", "tokens", "sampled tokens of a trajectory"),
     Metric("eval/*/pass@*", "share", "chance that one of so many episodes of a task has reward 1"),
     Metric("eval/*/avg@*", "reward", "mean over tasks of the mean of so many episodes"),
+    Metric(
+        "eval/*/maj@*", "reward", "what the most frequent of so many answers earns, mean over tasks"
+    ),
     Metric("eval/*/metric/*", "any", "mean of a metric that the Env counts"),
 )
 

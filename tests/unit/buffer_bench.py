@@ -136,13 +136,15 @@ class Bench:
         defect: str | None = None,
         reward: float = 1.0,
         wall_s: float = 1.0,
+        vote: str = "",
     ) -> int:
         if outcome is not Outcome.DONE:
             report = EpisodeReport(id, outcome, StopReason.ERROR, [], error="why")
             return self.do_finish(worker, report)
         sampled = sum(count for _, count in versions)
         meta = TrajectoryMeta(6, sampled, 1, reward, list(versions))
-        report = EpisodeReport(id, outcome, StopReason.TERMINATED, [meta], reward, wall_s=wall_s)
+        ended = StopReason.TERMINATED
+        report = EpisodeReport(id, outcome, ended, [meta], reward, wall_s=wall_s, vote=vote)
         return self.do_finish(worker, report, defect=defect)
 
     def do_finish(self, worker: str, report: EpisodeReport, defect: str | None = None) -> int:

@@ -150,6 +150,7 @@ VALUES: dict[str, str] = {
     "update_weights_timeout": "5",
     "update_weights_fleet_size": "2",
     "eval_prompt_data": "held ROWS2",
+    "eval_config": "SETS",
     "eval_input_key": "question",
     "eval_label_key": "answer",
     "eval_tool_key": "answer",
@@ -237,6 +238,7 @@ TOGETHER = (
     f"{_ROWS} --skip-eval-before-train",
     f"{_ROWS} --eval-prompt-data held ROWS2 --eval-input-key question --eval-label-key answer",
     "--eval-mode pinned --eval-interval 5",
+    f"{_ROWS} --eval-config SETS --eval-interval 5",
     "--n-samples-per-eval-prompt 16 --eval-temperature 0",
     "--rollout-num-gpus 4 --rollout-num-gpus-per-engine 2",
     "--dynamic-sampling-filter-path mine:keep --over-sampling-batch-size 48",
@@ -275,11 +277,15 @@ class Ground:
             "ROWS2": folder / "more.jsonl",
             "ROWS": folder / "rows.jsonl",
             "RUN": folder / "begun",
+            "SETS": folder / "sets.toml",
             "TMP": folder,
         }
         (folder / "model").symlink_to(model)
         for rows in ("ROWS", "ROWS2"):
             self.names[rows].write_text('{"input": "q", "question": "q", "answer": "a"}\n')
+        self.names["SETS"].write_text(
+            f'[[datasets]]\nname = "held"\npath = "{self.names["ROWS2"]}"\ntemperature = 0.3\n'
+        )
         write_rollouts(self.names["ROLLOUTS"], Rollouts(LeaseHeader(1, []), []), lambda _: ())
         (folder / "begun").mkdir()
         begun = parse(self.words(_TRAINED), "train_async").config

@@ -94,7 +94,7 @@ def told(config: RunConfig) -> dict[str, str]:
 def _told(config: RunConfig, run: RunDir) -> Iterator[tuple[str, Any]]:
     env_class = load_env(config.env or "single-turn")
     spec, orders = plan_processes(config, run, cast(Cluster, _OneNode()), {}, "cpu")
-    addresses = msgspec.structs.replace(spec, config=RunConfig())
+    addresses = msgspec.structs.replace(spec, config=RunConfig(), eval_sets=[])
     yield "run", (config.device, config.run_id, run.path, run._resume)
     yield "processes", (addresses, orders, plan_slots(config, 100, []))
     yield "host", ray_options(config.ray_address, run.ray)
@@ -107,7 +107,7 @@ def _told(config: RunConfig, run: RunDir) -> Iterator[tuple[str, Any]]:
         yield "files", open_files(config)
     if config.mode != "supervised":
         sets = open_eval_sets(config, env_class)
-        parts: Any = (None, RunState(), None)
+        parts: Any = (None, RunState(), None, spec.eval_sets)
         beside = config.eval_interval is not None
         evaluator = Evaluator(config, sets, *parts)
         yield "evaluations", [evaluator._order(name, 0, beside=beside) for name in sets]
@@ -117,7 +117,7 @@ def _told(config: RunConfig, run: RunDir) -> Iterator[tuple[str, Any]]:
 
 
 def _worker(config: RunConfig, spec: RunSpec) -> Any:
-    settings = WorkerSettings.from_config(config, Path(spec.model_dir), 512, {})
+    settings = WorkerSettings.from_config(config, Path(spec.model_dir), 512, {}, spec.eval_sets)
     told: list[Any] = [settings.max_concurrent_episodes, settings.chat_format]
     if config.mode == "supervised":
         return [*told, settings.demonstration_key, _of_demonstrations(settings)]

@@ -30,8 +30,10 @@ def test_tasks_that_are_played_several_times_are_told_with_their_pass_rates() ->
     b.say("driver.1", Evaluate("heldout", "e1", tasks, 2, SamplingParams()))
     rewards = {"a": iter((1.0, 0.0)), "b": iter((0.0, 0.5))}
     for episode in b.assigned("w0.1"):
-        b.finish("w0.1", episode.id, reward=next(rewards[episode.task.id]))
+        reward, vote = next(rewards[episode.task.id]), "" if episode.task.id == "a" else "4"
+        b.finish("w0.1", episode.id, reward=reward, vote=vote if reward else "")
     (told,) = b.told("evaluation")
+    assert told["maj@2"] == 0.5  # of b what its one vote earned, of a the mean
     assert (told["pass@1"], told["pass@2"], told["avg@2"]) == (0.25, 0.5, 0.375)
 
 

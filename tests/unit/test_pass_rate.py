@@ -7,7 +7,12 @@ import statistics
 import pytest
 
 from agentrl.telemetry.metrics import REGISTRY
-from agentrl.telemetry.pass_rate import pass_at, pass_rates
+from agentrl.telemetry.pass_rate import majority, pass_at, pass_rates
+
+
+def rates(*tasks: list[float]) -> dict[str, float]:
+    """Of rewards by task, where nobody votes."""
+    return pass_rates([[(reward, "") for reward in task] for task in tasks])
 
 
 @pytest.mark.parametrize("n", range(1, 8))
@@ -19,7 +24,7 @@ def test_pass_at_k_is_the_share_of_draws_that_hold_a_success(n: int) -> None:
 
 
 def test_rates_are_means_over_tasks_with_the_interval_of_a_mean() -> None:
-    found = pass_rates([[1, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1], [0.5] * 6])
+    found = rates([1, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1], [0.5] * 6)
 
     assert list(found)[::2] == ["pass@1", "pass@2", "pass@4", "pass@6", "avg@6"]
     ones = [1 / 6, 1.0, 0.0]
@@ -31,7 +36,7 @@ def test_rates_are_means_over_tasks_with_the_interval_of_a_mean() -> None:
 
 
 def test_a_rate_is_of_all_tasks_or_is_not_there() -> None:
-    found = pass_rates([[1.0, 0.0], [0.0, 0.0, 0.0, 1.0], []])
+    found = rates([1.0, 0.0], [0.0, 0.0, 0.0, 1.0], [])
     assert found["pass@2"] == pytest.approx((1.0 + 0.5) / 2)
     assert "pass@4" not in found
     assert found["avg@4"] == pytest.approx((0.5 + 0.25) / 2)
@@ -39,10 +44,34 @@ def test_a_rate_is_of_all_tasks_or_is_not_there() -> None:
 
 @pytest.mark.parametrize("rewards", [[], [[]], [[1.0], [0.0]]])
 def test_sets_of_single_episodes_have_none(rewards: list[list[float]]) -> None:
-    assert pass_rates(rewards) == {}
+    assert rates(*rewards) == {}
 
 
 def test_every_rate_is_declared() -> None:
-    for name in pass_rates([[1.0, 0.0, 1.0], [0.0, 0.0, 1.0]]):
+    for name in pass_rates([[(1.0, "a"), (0.0, "b")], [(0.0, ""), (1.0, "")]]):
         assert REGISTRY.find(f"eval/held/{name}") is not None
     assert REGISTRY.find("eval/held/passed") is None
+
+
+@pytest.mark.parametrize(
+    ("task", "worth"),
+    [
+        ([(1.0, "4"), (1.0, "4"), (0.0, "5")], 1.0),
+        ([(0.0, "5"), (0.0, "5"), (1.0, "4")], 0.0),
+        ([(1.0, "4"), (0.0, "5")], 0.5),  # as often: the mean of a draw
+        ([(1.0, "4"), (0.0, "5"), (0.0, ""), (0.0, "")], 0.5),  # no answer is no vote
+        ([(1.0, ""), (0.0, ""), (0.0, "")], 1 / 3),  # nobody votes
+        ([(0.5, "4"), (1.0, "4"), (0.0, "5")], 0.75),  # one answer may earn this and that
+    ],
+)
+def test_the_majority_earns_what_its_answer_does(
+    task: list[tuple[float, str]], worth: float
+) -> None:
+    assert majority(task) == pytest.approx(worth)
+
+
+def test_a_majority_is_told_with_its_interval_where_any_episode_votes() -> None:
+    found = pass_rates([[(1.0, "4"), (1.0, "4")], [(0.0, "5"), (0.0, "")]])
+    assert found["maj@2"] == 0.5
+    assert found["maj@2_ci95"] == pytest.approx(1.96 * statistics.stdev([1, 0]) / math.sqrt(2))
+    assert "maj@2" not in rates([1.0, 1.0], [0.0, 0.0])

@@ -36,6 +36,15 @@ class EvaluationFlags(ServingFlags, frozen=True, kw_only=True):
             collects=2,
         ),
     ] = []
+    eval_config: Annotated[
+        str | None,
+        _flag(
+            "file of evaluation sets that are played each in its own way (YAML or TOML, in slime's "
+            "form): Env, sampling, lengths, episodes of a task, reward",
+            modes=ACTS,
+            holds="file",
+        ),
+    ] = None
     eval_input_key: Annotated[
         str | None,
         _key("key of the prompt in rows of --eval-prompt-data (default: --input-key)"),

@@ -13,6 +13,7 @@ from itertools import chain
 
 from agentrl.bounds import MAX_EVALUATIONS
 from agentrl.config.conditions import GENERATE, ROW_ENVS
+from agentrl.config.eval_sets import EvalSet, eval_sets
 from agentrl.config.run import RunConfig
 from agentrl.envs.check.dry_reset import discard, dry_reset, first_task, make_env
 from agentrl.envs.check.signatures import check_class
@@ -153,7 +154,10 @@ def services_of(config: RunConfig, cls: type[Env]) -> dict[str, ServiceSpec]:
 
 
 def check_eval_sets(config: RunConfig, cls: type[Env]) -> None:
-    """Raise ConfigError for evaluation sets that are none, and for what raises."""
+    """Raise ConfigError for evaluation sets that are none, for an Env of one that cannot be had,
+    and for what raises."""
+    for one in eval_sets(config).values():
+        _check_env_of(one, config)
     with _calling(cls, "eval_tasks"):
         sets = open_eval_sets(config, cls)
     if len(sets) > MAX_EVALUATIONS:
@@ -164,6 +168,18 @@ def check_eval_sets(config: RunConfig, cls: type[Env]) -> None:
     for name, tasks in sets.items():
         for task in tasks:
             require_shallow(task.row, f"the row of task {task.id} of evaluation set {name}")
+
+
+def _check_env_of(one: EvalSet, config: RunConfig) -> None:
+    """Make the Env of a set, where it is another one than that of the run."""
+    if (one.env, one.config.env_args) == (config.env or "single-turn", config.env_args):
+        return
+    try:
+        check_class(cls := load_env(one.env))
+        discard(make_env(cls, one.config.env_args))
+        services_of(one.config, cls)
+    except ConfigError as error:
+        raise ConfigError(f"--eval-config: {one.name}: {error}") from error
 
 
 @contextmanager

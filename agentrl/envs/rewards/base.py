@@ -19,6 +19,8 @@ class Facts(msgspec.Struct, frozen=True):
                  `prompt` (as the row has it), `spec` (of a judge)
     is_spoken    it reads what the model says, without its reasoning
     ranks        the same of the answers of a group, a list of numbers, for --group-rm
+    reads        what the text answers, as votes of an evaluation are counted (`maj@n`); None: it
+                 reads no single answer
     """
 
     needs_label: bool = True
@@ -26,6 +28,7 @@ class Facts(msgspec.Struct, frozen=True):
     wants: tuple[str, ...] = ()
     is_spoken: bool = False
     ranks: Callable[..., Any] | None = None
+    reads: Callable[[str], str | None] | None = None
 
 
 _FACTS: dict[Callable[..., Any], Facts] = {}
@@ -38,11 +41,12 @@ def ships(
     wants: tuple[str, ...] = (),
     is_spoken: bool = False,
     ranks: Callable[..., Any] | None = None,
+    reads: Callable[[str], str | None] | None = None,
 ) -> Callable[[F], F]:
     """Say it of the function below."""
 
     def said(function: F) -> F:
-        _FACTS[function] = Facts(needs_label, keys, wants, is_spoken, ranks)
+        _FACTS[function] = Facts(needs_label, keys, wants, is_spoken, ranks, reads)
         return function
 
     return said

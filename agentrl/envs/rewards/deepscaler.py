@@ -13,7 +13,7 @@ __all__ = ["deepscaler"]
 _THOUGHT_ENDS, _RESPONSE = "</think>", "###Response"
 
 
-@ships()
+@ships(reads=boxed)
 @in_a_cell()
 def deepscaler(text: str, label: Any, task: dict[str, Any], /) -> float:
     r"""1 when what follows the last `</think>`, or what stands after the first `###Response`, has

@@ -8,7 +8,7 @@ from agentrl.envs.rewards.base import ships
 __all__ = ["exact"]
 
 
-@ships(is_spoken=True)
+@ships(is_spoken=True, reads=str.strip)
 def exact(text: str, label: Any, task: dict[str, Any], /) -> float:
     """1 when the text is the label, outer white space aside, else 0."""
     del task

@@ -23,7 +23,12 @@ _NAMED = [
 _ALONE = re.compile(r"\b([A-Z])\b")
 
 
-@ships(needs_label=False)
+def _letter(text: str) -> str | None:
+    """The letter that the text names."""
+    return _named(text.rpartition("</think>")[2], _LETTERS)
+
+
+@ships(needs_label=False, reads=_letter)
 @in_a_cell()
 def gpqa(text: str, label: Any, task: dict[str, Any], /) -> float:
     """1 when the letter that the answer names is the right one, or where a letter is lacking, when

@@ -11,7 +11,7 @@ from agentrl.envs.rewards.base import ships
 __all__ = ["math"]
 
 
-@ships()
+@ships(reads=boxed)
 @in_a_cell()
 def math(text: str, label: Any, task: dict[str, Any], /) -> float:
     r"""1 when the last box of the text means what the label, or the label's own box, means."""
