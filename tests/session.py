@@ -1,15 +1,27 @@
 """How a session of pytest runs: what is played first, and what is told at once."""
 
+import os
 from collections import Counter
 from collections.abc import Generator
 
 import pytest
 from _pytest.terminal import TerminalReporter
 
+from tests.slices import of_the_day
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files of few tests first: those start the real stack, and none of them is left for the end,
-    when one process would play it while the other has nothing to do."""
+#: Set where no files are named, and all of the house is played.
+_WHOLE = "AGENTRL_TESTS_WHOLE"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where the whole house is played, half of the files that take turns are left out. Files of few
+    tests come first: those start the real stack, and none of them is left for the end, when one
+    process would play it while the other has nothing to do."""
+    if os.environ.get(_WHOLE):
+        in_turn = sorted({str(item.path) for item in items if item.get_closest_marker("by_turns")})
+        left_out = set(in_turn) - set(of_the_day(in_turn, -(-len(in_turn) // 2)))
+        config.hook.pytest_deselected(items=[i for i in items if str(i.path) in left_out])
+        items[:] = [item for item in items if str(item.path) not in left_out]
     tests = Counter(item.path for item in items)
     items.sort(key=lambda item: tests[item.path])
 
@@ -31,9 +43,12 @@ class TellsFailures:
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Only the process that writes the report tells: the others send it what failed."""
-    reporter = config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is not None and not hasattr(config, "workerinput"):
+    """Only the process that writes the report tells, the others send it what failed; and it alone
+    knows whether files were named."""
+    if hasattr(config, "workerinput"):
+        return
+    os.environ[_WHOLE] = "" if config.args_source is config.ArgsSource.ARGS else "1"
+    if (reporter := config.pluginmanager.get_plugin("terminalreporter")) is not None:
         config.pluginmanager.register(TellsFailures(reporter), "tells-failures")
 
 

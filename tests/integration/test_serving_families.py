@@ -31,7 +31,7 @@ MEMBERS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("name", of_the_day(list(MEMBERS), 5))
+@pytest.mark.parametrize("name", of_the_day(list(MEMBERS), 4))
 async def test_16_greedy_requests_after_a_push_equal_transformers(
     name: str, tmp_path: Path
 ) -> None:
@@ -44,6 +44,6 @@ async def test_16_greedy_requests_after_a_push_equal_transformers(
     assert difference < 1e-4
 
 
-@pytest.mark.parametrize("family", of_the_day(list(families()), 3))
+@pytest.mark.parametrize("family", of_the_day(list(families()), 2))
 def test_a_run_of_one_iteration_trains_pushes_and_saves_it(family: str, tmp_path: Path) -> None:
     assert iterate(family, tmp_path) < 1e-4

@@ -244,12 +244,25 @@ def check_block(clone: Path, block: Snippet, shown: str) -> None:
             runpy.run_path(block.name)
 
 
+def check_sets(clone: Path, text: str) -> None:
+    """A file of evaluation sets, whose rows are one question."""
+    (clone / "sets.yaml").write_text(text)
+    for path in {"train.jsonl", *re.findall(r"path: (\S+)", text)}:
+        (clone / path).write_text('{"input": "Two and two?", "label": "4"}\n')
+    model = ["--hf-checkpoint", str(MODEL), "--n-samples-per-prompt", "4"]
+    rows = ["--prompt-data", "train.jsonl", "--eval-config", "sets.yaml"]
+    said = dry_run("train_async.py", [*model, *rows])
+    require("eval_config" in said, said)
+
+
 def check_snippet(clone: Path, snippet: Snippet, shown: str) -> None:
     match snippet.language:
         case "command":
             check_command(clone, snippet.text)
         case "python":
             check_block(clone, snippet, shown)
+        case "yaml":
+            check_sets(clone, snippet.text)
         case other:
             raise AssertionError(f"no test knows how to check {other}")
 
