@@ -116,6 +116,8 @@ class Ground:
         for name in [*given.get("--prompt-data", []), *given.get("--eval-prompt-data", [])]:
             if "/" in name:
                 _rows(Path(name.partition("@")[0]), keys)
+        for name in given.get("--eval-config", []):
+            _sets(Path(name), keys)
         return argv
 
     def _path(self, word: str) -> str:
@@ -168,6 +170,14 @@ def _described(model: Path) -> Model | None:
         return open_model(model, None)
     except ConfigError:
         return None
+
+
+def _sets(path: Path, keys: Mapping[str, str]) -> None:
+    """A file of one evaluation set, with its rows beside it."""
+    rows = path.with_suffix(".jsonl")
+    _rows(rows, keys)
+    text = f"eval: {{datasets: [{{name: made, path: {rows}, rm_type: math, top_p: 0.7}}]}}\n"
+    path.write_text(text)
 
 
 def _rows(path: Path, keys: Mapping[str, str]) -> None:
