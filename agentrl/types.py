@@ -152,7 +152,8 @@ class TrajectoryMeta(msgspec.Struct, frozen=True, omit_defaults=True):
     `versions` counts sampled tokens by weight version, in order of version. `segment` numbers the
     trajectories of one role whose episode rewrote its history; one that is not 0 begins with a
     prompt that repeats what was said before, as the chat format remembers it. `columns`: its
-    optional columns, in the order in which they travel.
+    optional columns, in the order in which they travel. `num_demonstrated`: tokens to be imitated;
+    those that EXCLUDED leaves out are not counted.
     """
 
     num_tokens: int

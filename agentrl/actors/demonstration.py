@@ -2,8 +2,9 @@
 
     messages of the row -> prompt, then [turn -> what answers it]*        the last is a turn
 
-Every assistant message becomes DEMONSTRATION tokens; everything else is context. A dialogue that
-cannot be written is the outcome `env_error`, one that is too long is `filtered`.
+Every assistant message becomes DEMONSTRATION tokens; everything else is context. One whose
+`step_loss_mask` is not 1 (as slime's rows say it) is not imitated: its tokens are EXCLUDED. A
+dialogue that cannot be written is the outcome `env_error`, one that is too long is `filtered`.
 """
 
 import json
@@ -17,6 +18,7 @@ from agentrl.actors.limits import Limits
 from agentrl.actors.player import Attempt
 from agentrl.actors.report import PlayedEpisode
 from agentrl.actors.writing import Writers
+from agentrl.columns import EXCLUDED
 from agentrl.envs.row_tools import tools_of
 from agentrl.envs.rows.keys import find, without_nulls
 from agentrl.errors import AgentRLError, EnvError, PromptTooLongError, TextTooLongError
@@ -52,6 +54,7 @@ class _Said(msgspec.Struct, frozen=True):
     content: str | None = None
     tool_calls: list[_Call] = []
     tool_call_id: str | None = None
+    step_loss_mask: float = 1
 
     @property
     def num_chars(self) -> int:
@@ -115,6 +118,8 @@ class Demonstrations:
                 between = []
             ids = self._chat.write(message.content or "", _calls(message))
             stream.demonstration(ids)
+            if message.step_loss_mask != 1:
+                stream.write(EXCLUDED, b"\1" * len(ids))
         return stream
 
     def _messages(self, row: dict[str, Any]) -> list[_Said]:

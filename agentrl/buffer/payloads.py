@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from agentrl.buffer.numbers import report_defect
-from agentrl.columns import dealt
+from agentrl.columns import EXCLUDED, dealt
 from agentrl.errors import DataError
 from agentrl.types import EpisodeReport, SpanKind, TrajectoryMeta
 from agentrl.wire.arrays import as_arrays
@@ -64,7 +64,10 @@ def _column_defect(meta: TrajectoryMeta, columns: Mapping[str, Any]) -> str | No
     num_sampled = int(np.count_nonzero(sampled))
     if num_sampled != meta.num_sampled:
         return f"{num_sampled} tokens are sampled, the report says {meta.num_sampled}"
-    shown = int(np.count_nonzero(arrays["kinds"] == _DEMONSTRATION))
+    demonstrated = arrays["kinds"] == _DEMONSTRATION
+    if EXCLUDED.name in arrays:
+        demonstrated &= arrays[EXCLUDED.name] == 0
+    shown = int(np.count_nonzero(demonstrated))
     if shown != meta.num_demonstrated:
         return f"{shown} tokens are demonstrated, the report says {meta.num_demonstrated}"
     if not np.isfinite(arrays["logprobs"]).all():

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from agentrl.columns import COLUMNS, Column
+from agentrl.columns import COLUMNS, EXCLUDED, Column
 from agentrl.errors import DataError
 from agentrl.types import SpanKind, TrajectoryRow
 from agentrl.wire.arrays import as_arrays
@@ -39,8 +39,10 @@ class Trajectory:
 
     @property
     def demonstrated_L(self) -> npt.NDArray[np.bool_]:
-        """Where a demonstration wrote the token."""
-        return np.equal(self.kinds_L, SpanKind.DEMONSTRATION, dtype=np.bool_)
+        """Where a demonstration wrote the token, and it is to be imitated."""
+        shown_L = np.equal(self.kinds_L, SpanKind.DEMONSTRATION, dtype=np.bool_)
+        excluded_L = self.optional.get(EXCLUDED)
+        return shown_L if excluded_L is None else shown_L & (excluded_L == 0)
 
 
 def decode_trajectory(
@@ -81,7 +83,8 @@ def _check(trajectory: Trajectory) -> None:
             f"{row.meta.num_sampled}"
         )
     shown = int(trajectory.demonstrated_L.sum())
-    if shown != row.meta.num_demonstrated:
+    is_known = EXCLUDED in trajectory.optional or EXCLUDED not in row.meta.columns
+    if is_known and shown != row.meta.num_demonstrated:
         raise DataError(
             f"{_name(row)}: {shown} demonstrated tokens, its row says {row.meta.num_demonstrated}"
         )

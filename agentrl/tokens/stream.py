@@ -16,7 +16,7 @@ from typing import Any
 
 from typing_extensions import Buffer
 
-from agentrl.columns import COLUMNS, Column
+from agentrl.columns import COLUMNS, EXCLUDED, Column
 from agentrl.errors import TokenError
 from agentrl.tokens.check import check_columns, ends_with_opener, runs
 from agentrl.tokens.spans import Span
@@ -167,9 +167,16 @@ class TokenStream:
             versions=sorted(versions.items()),
             role=role,
             segment=segment,
-            num_demonstrated=self._columns["kinds"].count(SpanKind.DEMONSTRATION),
+            num_demonstrated=self._num_demonstrated(),
             columns=self.optional,
         )
+
+    def _num_demonstrated(self) -> int:
+        shown = int(self._columns["kinds"].count(SpanKind.DEMONSTRATION))
+        if not shown or EXCLUDED.name not in self._columns:
+            return shown
+        told = zip(self._columns["kinds"], self._columns[EXCLUDED.name], strict=False)
+        return shown - sum(kind == SpanKind.DEMONSTRATION and out != 0 for kind, out in told)
 
     @property
     def optional(self) -> tuple[Column, ...]:

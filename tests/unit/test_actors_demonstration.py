@@ -10,7 +10,8 @@ from agentrl.actors.demonstration import Demonstrations
 from agentrl.actors.limits import Limits
 from agentrl.actors.player import Player
 from agentrl.actors.report import PlayedEpisode
-from agentrl.columns import COLUMNS
+from agentrl.buffer.payloads import defect
+from agentrl.columns import COLUMNS, EXCLUDED
 from agentrl.tokens.formats.base import ChatFormat
 from agentrl.tokens.formats.load import load_format
 from agentrl.types import (
@@ -142,3 +143,23 @@ async def test_a_dialogue_longer_than_the_context_is_refused_with_both_numbers(
 ) -> None:
     played = await play(chat, {"messages": DIALOGUE}, max_context=20)
     assert "at most 20 tokens fit" in str(played.report.error)
+
+
+@pytest.mark.anyio
+async def test_a_turn_that_its_row_masks_is_written_and_not_imitated(chat: ChatFormat) -> None:
+    """As in slime: `step_loss_mask` of a message, 1 where nothing is said."""
+    masked = [DIALOGUE[0], DIALOGUE[1] | {"step_loss_mask": 0}, *DIALOGUE[2:]]
+    whole, played = [await play(chat, {"messages": each}) for each in (DIALOGUE, masked)]
+    (before,), (meta,) = whole.report.trajectories, played.report.trajectories
+    assert played.columns[: len(COLUMNS)] == whole.columns
+    assert meta.columns == (EXCLUDED,)
+    tokens, kinds, excluded = (played.columns[place] for place in (0, 1, len(COLUMNS)))
+    assert list(COLUMNS)[:2] == ["tokens", "kinds"]
+    left = [
+        id_
+        for id_, kind, out in zip(tokens, kinds, excluded, strict=True)
+        if kind == SpanKind.DEMONSTRATION and not out
+    ]
+    assert chat.vocab.decode(left) == "<answer> Lima </answer><|im_end|>"
+    assert meta.num_demonstrated == len(left) < before.num_demonstrated
+    assert defect(played.report, [memoryview(column) for column in played.columns]) is None

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -9,8 +10,9 @@ import torch
 from agentrl.algorithms.base import Algorithm
 from agentrl.algorithms.load import load_algorithm
 from agentrl.algorithms.rows import Outputs
-from agentrl.columns import COLUMNS
+from agentrl.columns import COLUMNS, EXCLUDED
 from agentrl.config.run import RunConfig
+from agentrl.errors import DataError
 from agentrl.learner.batch import BatchRules, build_sequence, micro_batch
 from agentrl.learner.measures import Measures, measured
 from agentrl.learner.plan import StepPlan, plan_iteration
@@ -29,8 +31,11 @@ from agentrl.types import (
 C, U, D = SpanKind.CONTROL, SpanKind.UNTRUSTED, SpanKind.DEMONSTRATION
 
 
-def dialogue(group: str, kinds: list[SpanKind]) -> tuple[TrajectoryRow, Trajectory]:
-    num = len(kinds)
+def dialogue(
+    group: str, kinds: list[SpanKind], excluded: str = ""
+) -> tuple[TrajectoryRow, Trajectory]:
+    """`excluded`: a 1 for each token that is not imitated."""
+    num, more = len(kinds), (EXCLUDED,) if excluded else ()
     columns: dict[str, list[Any]] = {
         "tokens": list(range(num)),
         "kinds": kinds,
@@ -38,10 +43,12 @@ def dialogue(group: str, kinds: list[SpanKind]) -> tuple[TrajectoryRow, Trajecto
         "versions": [-1] * num,
         "turns": [-1] * num,
     }
-    meta = TrajectoryMeta(num, 0, 1, 0.0, [], num_demonstrated=kinds.count(D))
+    left = sum(k is D and out != "1" for k, out in zip(kinds, excluded or "0" * num, strict=True))
+    meta = TrajectoryMeta(num, 0, 1, 0.0, [], num_demonstrated=left, columns=more)
     row = TrajectoryRow(EpisodeId(group, 0), meta, PayloadRef("s", 0, 0, 1, 0))
     buffers = [np.array(columns[name], dtype=c.dtype).tobytes() for name, c in COLUMNS.items()]
-    return row, decode_trajectory(row, buffers)
+    buffers += [bytes(map(int, excluded))] if excluded else []
+    return row, decode_trajectory(row, buffers, more)
 
 
 def step_of(rows: list[TrajectoryRow], **changes: Any) -> tuple[Algorithm, StepPlan]:
@@ -97,3 +104,23 @@ def test_context_counts_at_its_weight_in_loss_and_denominator() -> None:
 def test_a_dialogue_has_a_loss_though_its_reward_teaches_nothing() -> None:
     _, plan = step_of([row for row, _ in TWO])
     assert [planned.credit.value for shard in plan.shards for planned in shard] == [0.0, 0.0]
+
+
+def test_a_turn_that_its_row_masks_is_context_in_loss_and_denominator() -> None:
+    """The first turn of the second dialogue: label 1, at position 0."""
+    masked = [TWO[0], dialogue("b", [C, D, U, D, D, D], excluded="010000")]
+    loss, _ = loss_of(masked, calculate_per_token_loss=True)
+    assert loss == pytest.approx((5 + 3 + 4 + 5) / 5)
+    loss, _ = loss_of(masked, calculate_per_token_loss=True, prompt_loss_weight=0.25)
+    assert loss == pytest.approx((17 + 0.25 * (1 + 1 + 2)) / (5 + 0.25 * 3))
+
+
+def test_a_row_that_counts_a_masked_turn_as_demonstrated_is_damaged() -> None:
+    row, _ = dialogue("b", [C, D, D], excluded="010")
+    wrong = msgspec.structs.replace(row, meta=msgspec.structs.replace(row.meta, num_demonstrated=2))
+    buffers = [
+        np.zeros(3, dtype=c.dtype).tobytes() if name != "kinds" else bytes([C, D, D])
+        for name, c in COLUMNS.items()
+    ]
+    with pytest.raises(DataError, match="1 demonstrated tokens, its row says 2"):
+        decode_trajectory(wrong, [*buffers, bytes([0, 1, 0])], (EXCLUDED,))
