@@ -176,7 +176,7 @@ class TokenStream:
         if not shown or EXCLUDED.name not in self._columns:
             return shown
         told = zip(self._columns["kinds"], self._columns[EXCLUDED.name], strict=False)
-        return shown - sum(kind == SpanKind.DEMONSTRATION and out != 0 for kind, out in told)
+        return shown - len([out for kind, out in told if kind == SpanKind.DEMONSTRATION and out])
 
     @property
     def optional(self) -> tuple[Column, ...]:
