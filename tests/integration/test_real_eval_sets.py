@@ -48,10 +48,14 @@ def test_three_sets_are_played_each_in_its_own_way(tmp_path: Path) -> None:
         command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=1800
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    lines = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
-    scores = {name: told for line in lines for name, told in line.get("eval", {}).items()}
-    assert {name: told["n"] for name, told in scores.items()} == {"asked": 8, "games": 3, "sums": 3}
-    assert all(told["failed"] == 0 for told in scores.values())
+    told = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    scores = {n: score for line in told for n, score in json.loads(line).get("eval", {}).items()}
+    assert {name: score["n"] for name, score in scores.items()} == {
+        "asked": 8,
+        "games": 3,
+        "sums": 3,
+    }
+    assert all(score["failed"] == 0 for score in scores.values())
     assert {"pass@4", "avg@4"} <= scores["asked"].keys()
     assert "avg@3" in scores["sums"]
     assert scores["games"]["turns"] <= 2

@@ -3,7 +3,7 @@ place."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import anyio
 import pytest
@@ -83,8 +83,8 @@ def refused(*entries: Any, **defaults: Any) -> str:
 
 
 def order(one: EvalSet, run: RunConfig) -> Any:
-    parts: Any = (None, RunState(), cast(Any, None))
-    evaluator = Evaluator(run, {one.name: [Task("t", {})]}, *parts, [one])
+    parts: Any = (None, RunState(), None, [one])
+    evaluator = Evaluator(run, {one.name: [Task("t", {})]}, *parts)
     return evaluator._order(one.name, 0, beside=False)
 
 
