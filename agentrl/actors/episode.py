@@ -35,7 +35,10 @@ class EnvFactory(Protocol):
 
 
 class EnvEpisodes:
-    """A `Strategy`: one kind of Env in one chat format. Keeps how many rewards it has checked."""
+    """A `Strategy`: one kind of Env in one chat format. Keeps how many rewards it has checked.
+    `reports_answers`: the filter of groups reads what episodes say, whatever the Env does."""
+
+    reports_answers = False
 
     def __init__(self, make_env: EnvFactory, chat: ChatFormat, limits: Limits) -> None:
         self._make_env = make_env
@@ -53,6 +56,7 @@ class EnvEpisodes:
         row = None
         limits = self._limits.of(attempt.assignment)
         episode = Episode(attempt, self._chat, limits, self._writers)
+        episode.reports_answer = self.reports_answers
         with anyio.move_on_after(limits.episode_timeout_s - attempt.played_s()) as deadline:
             row = await self._play(episode, attempt, boundary, snapshot)
         if deadline.cancelled_caught:

@@ -14,6 +14,9 @@ import anyio.to_thread
 from agentrl.actors.boundary import describe, sendable_text
 from agentrl.actors.failures import Failures
 from agentrl.actors.filters.check_reward_nonzero_std import check_reward_nonzero_std
+from agentrl.actors.slime_filter import OfSamples
+from agentrl.config.run import RunConfig
+from agentrl.envs.slime_stand_in.finder import show
 from agentrl.errors import EnvError
 from agentrl.shipped import FILTERS as FILTERS_SHIPPED
 from agentrl.types import Task
@@ -44,9 +47,9 @@ class DynamicFilter(Protocol):
     def __call__(self, rewards: Sequence[float], task: Task) -> FilterDecision: ...
 
 
-_FILTERS: Kind[DynamicFilter] = hook(
+_FILTERS: Kind[DynamicFilter | OfSamples] = hook(
     "keep(rewards, task)",
-    [Signature(("rewards", "task"))],
+    [Signature(("rewards", "task")), Signature(("args", "samples"), OfSamples)],
     group=FILTERS,
     noun="filter",
     flag="--dynamic-sampling-filter-path",
@@ -55,19 +58,25 @@ _FILTERS: Kind[DynamicFilter] = hook(
 )
 
 
-def load_filter(spec: str | None) -> DynamicFilter | None:
+def load_filter(spec: str | None) -> DynamicFilter | OfSamples | None:
     """The filter of a name, `pkg.module:name` (or dotted) or `path/to/file.py[:name]`, or None; of
-    one of slime's, ours. Raises ConfigError for a bad one."""
-    return None if spec is None else load(_FILTERS, spec)
+    one of slime's, ours. Raises ConfigError for a bad one. From now on this process has what
+    filters in slime's signature import from it."""
+    if spec is None:
+        return None
+    show()
+    return load(_FILTERS, spec)
 
 
 async def judge_group(
     order: Judge,
-    keep_filter: DynamicFilter | None,
+    keep_filter: DynamicFilter | OfSamples | None,
     failures: Failures,
     timeout_s: float = FILTER_TIMEOUT_S,
+    flags: RunConfig | None = None,
 ) -> Verdict:
-    """The verdict on one group: each episode's own reward, then the filter.
+    """The verdict on one group: each episode's own reward, then the filter. `flags`: those of the
+    run, for a filter in slime's signature.
 
     A filter that misses the deadline is left behind in its thread. Raises nothing.
     """
@@ -81,6 +90,7 @@ async def judge_group(
             order,
             rewards,
             failures,
+            flags or RunConfig(),
             abandon_on_cancel=True,
             limiter=anyio.CapacityLimiter(1),  # not the tools': their threads may all be taken
         )
@@ -89,10 +99,17 @@ async def judge_group(
 
 
 def _apply(
-    keep_filter: DynamicFilter, order: Judge, rewards: list[float], failures: Failures
+    keep_filter: DynamicFilter | OfSamples,
+    order: Judge,
+    rewards: list[float],
+    failures: Failures,
+    flags: RunConfig,
 ) -> Verdict:
     try:
-        keep, reason = _read(keep_filter(list(rewards), order.task))
+        if isinstance(keep_filter, OfSamples):
+            keep, reason = _read(keep_filter.answer(flags, order))
+        else:
+            keep, reason = _read(keep_filter(list(rewards), order.task))
     # alone in its thread: whatever is raised here, SystemExit too, is the filter's
     except BaseException as failure:
         error = f"the filter {_name(keep_filter)} failed: {describe(failure)}"
@@ -112,7 +129,7 @@ def _read(answer: object) -> tuple[bool, str]:
     return bool(keep), "" if reason is None else sendable_text(str(reason))
 
 
-def _name(keep_filter: DynamicFilter) -> str:
+def _name(keep_filter: DynamicFilter | OfSamples) -> str:
     module = getattr(keep_filter, "__module__", "")
     name = getattr(keep_filter, "__qualname__", type(keep_filter).__qualname__)
     return f"{module}:{name}"

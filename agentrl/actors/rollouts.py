@@ -81,7 +81,9 @@ class EpisodeChat:
 
 class RolloutEpisodes:
     """A `Strategy`: one kind of `Rollout` in one chat format, over `endpoint`. Nothing is saved on
-    the way: nobody but the agent knows where it stands."""
+    the way: nobody but the agent knows where it stands. `reports_answers`: as in `EnvEpisodes`."""
+
+    reports_answers = False
 
     def __init__(
         self,
@@ -118,7 +120,8 @@ class RolloutEpisodes:
             self._endpoint.close(token)
             await boundary.close(env, attempt.whose)
         vote = vote_of(env) if attempt.assignment.evaluation is not None else ""
-        return _report(recorder, step, reason, vote, env.scores_groups, attempt.played_s())
+        answers = self.reports_answers or env.scores_groups
+        return _report(recorder, step, reason, vote, answers, attempt.played_s())
 
     async def _solve(
         self, env: Rollout, recorder: Recorder, chat: EpisodeChat, boundary: Boundary

@@ -27,6 +27,7 @@ from agentrl.actors.limits import Limits
 from agentrl.actors.player import BySet, Player, Strategy
 from agentrl.actors.rollouts import RolloutEpisodes
 from agentrl.actors.scoring import scored
+from agentrl.actors.slime_filter import OfSamples
 from agentrl.config.eval_sets import EvalSet
 from agentrl.config.run import RunConfig
 from agentrl.envs.chat_formats import chat_format_of, open_chat_format
@@ -122,8 +123,9 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _flags_of(config: RunConfig, model_dir: Path) -> RunConfig | None:
-    """The flags of the run, for an Env that hands them to functions of the user's."""
-    if config.env_args.keys().isdisjoint(("reward", "function")):
+    """The flags of the run, for an Env or a filter that hands them to functions of the user's."""
+    has_filter = config.dynamic_sampling_filter_path is not None
+    if not has_filter and config.env_args.keys().isdisjoint(("reward", "function")):
         return None
     return msgspec.structs.replace(config, hf_checkpoint=str(model_dir))
 
@@ -166,13 +168,13 @@ class Worker:
             max_tokens=max(way.limits.longest_context for way in ways),
         )
         self._endpoint = Endpoint()
+        self._filter = load_filter(settings.filter_path)
         strategy = BySet(
             self._strategy(settings, chat),
             {name: self._strategy(way, chat) for name, way in settings.evaluations.items()},
         )
         self._player = Player(strategy, teacher=teacher)
         self._make_env = functools.partial(_make_env, self._env_class, settings)
-        self._filter = load_filter(settings.filter_path)
         self._scopes: dict[EpisodeId, anyio.CancelScope] = {}
         self._judging: set[str] = set()
         self._one_judge = anyio.Lock()
@@ -186,14 +188,18 @@ class Worker:
     def _strategy(self, settings: WorkerSettings, chat: ChatFormat) -> Strategy:
         if settings.demonstration_key is not None:
             return Demonstrations(chat, settings.limits, key=settings.demonstration_key)
+        strategy: EnvEpisodes | RolloutEpisodes
         env_class = load_env(settings.env)
         make_env = functools.partial(_make_env, env_class, settings)
         env = make_env() if issubclass(env_class, GenerateEnv) else None
         if isinstance(env, GenerateEnv):
             env.prepare()  # now, and not beside episodes
         if issubclass(env_class, Rollout):
-            return RolloutEpisodes(make_env, chat, settings.limits, self._endpoint)
-        return EnvEpisodes(make_env, chat, settings.limits)
+            strategy = RolloutEpisodes(make_env, chat, settings.limits, self._endpoint)
+        else:
+            strategy = EnvEpisodes(make_env, chat, settings.limits)
+        strategy.reports_answers = isinstance(self._filter, OfSamples)
+        return strategy
 
     async def run(self, peer: BufferPeer, client: TurnClient) -> None:
         """Serve `peer` until cancelled or fenced."""
@@ -290,7 +296,8 @@ class Worker:
             except EnvError as failure:
                 return self._failures.verdict(order.group, message_of(failure), failure)
         async with self._one_judge:
-            return await judge_group(order, self._filter, self._failures)
+            flags = self._settings.context.run_flags
+            return await judge_group(order, self._filter, self._failures, flags=flags)
 
     def _cancel(self, episodes: Sequence[EpisodeId]) -> None:
         for episode in episodes:

@@ -155,7 +155,7 @@ def test_a_filter_of_agentrl_s_own_has_a_name() -> None:
         ("filter", "def f(rewards, task, bound):", "keep(rewards, task)"),
         ("filter", "def f(rewards, task, *, bound):", "keep(rewards, task)"),
         ("filter", "async def f(rewards, task):", "keep(rewards, task)"),
-        ("filter", "def f(args, samples, **kwargs):", "keep(rewards, task)"),
+        ("filter", "def f(args, samples, bound):", "keep(rewards, task)"),
         ("loss", "def f(batch, logprobs):", "loss(micro_batch, logprobs_T, entropy_T)"),
         ("loss", "async def f(b, l, e):", "loss(micro_batch, logprobs_T, entropy_T)"),
         (

@@ -91,8 +91,8 @@ class RolloutFlags(DataFlags, frozen=True, kw_only=True):
     dynamic_sampling_filter_path: Annotated[
         str | None,
         _policy(
-            "function that keeps or drops a judged group, called as fn(rewards, task): a name, "
-            "pkg.module:fn or path/to/file.py[:fn]",
+            "function that keeps or drops a judged group, called as fn(rewards, task), or as in "
+            "slime, fn(args, samples): a name, pkg.module:fn or path/to/file.py[:fn]",
             holds="code",
         ),
     ] = None

@@ -3,6 +3,7 @@
     slime.utils.types               Sample
     slime.utils.http_utils          post, get
     slime.rollout.sglang_rollout    GenerateState
+    slime.rollout.filter_hub.base_types    DynamicFilterOutput
 
 Written anew from what such functions read and write: no more of slime is here. `finder.show` makes
 them visible in this process, behind everything that is installed: a slime that is there is what its

@@ -17,8 +17,9 @@ MODULES = {
     "slime.utils.types": f"{_HERE}.types",
     "slime.utils.http_utils": f"{_HERE}.http_utils",
     GENERATE_STATE: f"{_HERE}.sglang_rollout",
+    "slime.rollout.filter_hub.base_types": f"{_HERE}.base_types",
 }
-_PACKAGES = {"slime", "slime.utils", "slime.rollout"}
+_PACKAGES = {"slime", "slime.utils", "slime.rollout", "slime.rollout.filter_hub"}
 #: What marks `slime` as ours.
 _MARK = "__agentrl_stand_in__"
 
