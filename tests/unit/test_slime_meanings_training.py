@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from agentrl.actors.judge import load_filter
+from agentrl.actors.slime_filter import OfSamples
 from agentrl.algorithms.load import load_algorithm
 from agentrl.config.command_line import Program
 from agentrl.config.resolve import parse
@@ -88,6 +89,7 @@ def test_slimes_filter_drops_groups_of_equal_rewards() -> None:
     config = run("--dynamic-sampling-filter-path", SLIMES_FILTER)
     keep = load_filter(str(config.dynamic_sampling_filter_path))
     assert keep is not None
+    assert not isinstance(keep, OfSamples)
     task = Task("t", {})
     assert keep([0.0, 1.0], task) == (True, "")
     assert keep([1.0, 1.0], task) == (False, "zero_std_1")
