@@ -3,12 +3,14 @@ place."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import pytest
 import yaml
 
+from agentrl.actors.player import Attempt, BySet, Player
+from agentrl.actors.report import PlayedEpisode, failed_episode
 from agentrl.actors.worker import WorkerSettings
 from agentrl.cluster.evaluator import Evaluator
 from agentrl.cluster.events import RunState
@@ -23,7 +25,7 @@ from agentrl.envs.registry import load_env
 from agentrl.envs.services import services_of_run, services_of_set
 from agentrl.envs.tasks import open_eval_sets
 from agentrl.errors import ConfigError
-from agentrl.types import Task
+from agentrl.types import EpisodeAssignment, EpisodeId, Outcome, SamplingParams, Task
 
 MODEL = str(PRESETS[DEFAULT].values["hf_checkpoint"])
 HERE = f"{__file__}:"
@@ -311,3 +313,25 @@ def test_sets_come_from_the_file_or_from_words_and_not_from_both() -> None:
 def test_many_equal_answers_of_a_set_are_told() -> None:
     notes = parsed({"datasets": [entry(temperature=0, n_samples_per_eval_prompt=4)]}).notes
     assert any("evaluation set held: --n-samples-per-eval-prompt 4" in note for note in notes)
+
+
+class Noting:
+    """A strategy that notes whose episodes it is given."""
+
+    def __init__(self) -> None:
+        self.played: list[str | None] = []
+
+    async def play(self, attempt: Attempt, boundary: Any) -> PlayedEpisode:
+        self.played.append(attempt.assignment.evaluation)
+        return failed_episode(attempt.assignment, Outcome.ENV_ERROR, "nobody played it")
+
+
+def test_an_episode_is_led_as_its_set_is_played() -> None:
+    usual, held = Noting(), Noting()
+    player = Player(BySet(usual, {"held": held}))
+    for name in (None, "held", "other"):
+        assignment = EpisodeAssignment(
+            EpisodeId("g", 0), 0, 0, Task("t", {}), SamplingParams(), evaluation=name
+        )
+        anyio.run(player.play, assignment, cast(Any, None))
+    assert (usual.played, held.played) == ([None, "other"], ["held"])
