@@ -124,7 +124,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 def _flags_of(config: RunConfig, model_dir: Path) -> RunConfig | None:
     """The flags of the run, for an Env or a filter that hands them to functions of the user's."""
-    has_filter = config.dynamic_sampling_filter_path is not None
+    has_filter = config.mode == "policy" and config.dynamic_sampling_filter_path is not None
     if not has_filter and config.env_args.keys().isdisjoint(("reward", "function")):
         return None
     return msgspec.structs.replace(config, hf_checkpoint=str(model_dir))
