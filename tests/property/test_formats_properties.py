@@ -51,7 +51,8 @@ TOOLS: dict[str, Tool[Any]] = {each.name: each for each in (search, add, now)}
 SCHEMAS = {name: each.spec.to_openai() for name, each in TOOLS.items()}
 #: Text whose tokens decode to itself: NFC, without lone surrogates.
 texts = st.text(max_size=20).map(lambda text: unicodedata.normalize("NFC", text))
-plain = texts.filter(lambda text: "<" not in text)
+#: The same without what could spell a marker: `<|user|>`, `[gMASK]`.
+plain = texts.filter(lambda text: not {"<", "["} & set(text))
 arguments: st.SearchStrategy[tuple[str, dict[str, Any]]] = st.one_of(
     st.tuples(st.just("search"), st.fixed_dictionaries({"query": plain})),
     st.tuples(
