@@ -22,8 +22,8 @@ setup-runtime:
 train: setup-runtime  ## train the default job: a search agent, on this machine
 	$(BIN)/python train_async.py --async-buffer-size 4
 
-test: setup  ## run all tests (JOBS=2 files at once); after 75 minutes it ends and names what failed
-	$(PYTEST) --session-timeout=4500
+test: setup  ## run all tests (JOBS=2 files at once); after 78 minutes it ends and names what failed
+	$(PYTEST) --session-timeout=4680
 
 test-full: setup  ## run all tests, and every case of those of which a day plays a slice
 	AGENTRL_TESTS=full $(PYTEST)

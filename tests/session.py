@@ -9,21 +9,24 @@ from _pytest.terminal import TerminalReporter
 
 from tests.slices import of_the_day
 
+#: Files of many tests that take minutes all the same.
+_LONG = {f"test_{name}.py" for name in ("flag_reads", "learner_resume", "megatron_ranks")}
+_LONG |= {f"test_megatron_{name}.py" for name in ("state", "step")}
 #: Set where no files are named, and all of the house is played.
 _WHOLE = "AGENTRL_TESTS_WHOLE"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where the whole house is played, half of the files that take turns are left out. Files of few
-    tests come first: those start the real stack, and none of them is left for the end, when one
-    process would play it while the other has nothing to do."""
+    """Where the whole house is played, half of the files that take turns are left out. Long files
+    come first, and then those of few tests, which start the real stack: none of them is left for
+    the end, when one process would play it while the other has nothing to do."""
     if os.environ.get(_WHOLE):
         in_turn = sorted({str(item.path) for item in items if item.get_closest_marker("by_turns")})
         left_out = set(in_turn) - set(of_the_day(in_turn, -(-len(in_turn) // 2)))
         config.hook.pytest_deselected(items=[i for i in items if str(i.path) in left_out])
         items[:] = [item for item in items if str(item.path) not in left_out]
     tests = Counter(item.path for item in items)
-    items.sort(key=lambda item: tests[item.path])
+    items.sort(key=lambda item: (item.path.name not in _LONG, tests[item.path]))
 
 
 class TellsFailures:
