@@ -38,9 +38,15 @@ class EnvEpisodes:
     """A `Strategy`: one kind of Env in one chat format. Keeps how many rewards it has checked.
     `reports_answers`: the filter of groups reads what episodes say, whatever the Env does."""
 
-    reports_answers = False
-
-    def __init__(self, make_env: EnvFactory, chat: ChatFormat, limits: Limits) -> None:
+    def __init__(
+        self,
+        make_env: EnvFactory,
+        chat: ChatFormat,
+        limits: Limits,
+        *,
+        reports_answers: bool = False,
+    ) -> None:
+        self.reports_answers = reports_answers
         self._make_env = make_env
         self._chat = chat
         self._limits = limits
@@ -55,8 +61,9 @@ class EnvEpisodes:
             attempt.go_on_after(snapshot.played_s)
         row = None
         limits = self._limits.of(attempt.assignment)
-        episode = Episode(attempt, self._chat, limits, self._writers)
-        episode.reports_answer = self.reports_answers
+        episode = Episode(
+            attempt, self._chat, limits, self._writers, reports_answer=self.reports_answers
+        )
         with anyio.move_on_after(limits.episode_timeout_s - attempt.played_s()) as deadline:
             row = await self._play(episode, attempt, boundary, snapshot)
         if deadline.cancelled_caught:

@@ -83,15 +83,16 @@ class RolloutEpisodes:
     """A `Strategy`: one kind of `Rollout` in one chat format, over `endpoint`. Nothing is saved on
     the way: nobody but the agent knows where it stands. `reports_answers`: as in `EnvEpisodes`."""
 
-    reports_answers = False
-
     def __init__(
         self,
         make_env: Callable[[], Env],
         chat: ChatFormat,
         limits: Limits,
         endpoint: Endpoint,
+        *,
+        reports_answers: bool = False,
     ) -> None:
+        self.reports_answers = reports_answers
         self._make_env = make_env
         self._chat = chat
         self._limits = limits

@@ -3,8 +3,8 @@
     def keep(args, samples, **kwargs)     -> DynamicFilterOutput(keep, reason), or a bool
 
 `args` has the flags of the run, by slime's names. Samples are those of a judged group: what was
-asked, the last text, the label, the reward, and how each ended. Of a reward that is a dict the
-value under --reward-key is there, and the others are not.
+asked, the last text without its reasoning, the label, the reward, and how each ended. Of a reward
+that is a dict the value under --reward-key is there, and the others are not.
 """
 
 import functools

@@ -45,7 +45,13 @@ class Episode:
     `writers` make tokens of long texts."""
 
     def __init__(
-        self, attempt: Attempt, chat: ChatFormat, limits: Limits, writers: Writers
+        self,
+        attempt: Attempt,
+        chat: ChatFormat,
+        limits: Limits,
+        writers: Writers,
+        *,
+        reports_answer: bool,
     ) -> None:
         self._attempt = attempt
         self._assignment = attempt.assignment
@@ -59,7 +65,8 @@ class Episode:
         self._reward = 0.0
         self._turn_rewards: list[float] = []
         self.reason = StopReason.ERROR
-        self._offers_tools = self.reports_answer = self._shows_reasoning = False
+        self._reports_answer = reports_answer
+        self._offers_tools = self._shows_reasoning = False
         self._last_text = self._vote = ""
         self.final_text: str | None = None
 
@@ -98,7 +105,7 @@ class Episode:
         """Play the turns, after `begin` or `resume`. An Env that can be saved is, after each but
         the last."""
         save = self._attempt.save if env.can_be_saved else None
-        self.reports_answer = self.reports_answer or env.scores_groups
+        self._reports_answer = self._reports_answer or env.scores_groups
         self._shows_reasoning = env.groups_show_reasoning
         if env.tools:
             self._offers_tools = True
@@ -244,7 +251,7 @@ class Episode:
             reward=self._reward,
             metrics=self._metrics | {"truncated": truncated} | metrics,
             wall_s=wall_s,
-            answer=sendable_text(self._last_text, MAX_ANSWER_CHARS) if self.reports_answer else "",
+            answer=sendable_text(self._last_text, MAX_ANSWER_CHARS) if self._reports_answer else "",
             vote=self._vote,
             facts=EpisodeFacts(turn_rewards=self._early_rewards()),
         )

@@ -35,7 +35,7 @@ from agentrl.envs.env import Env, EnvContext
 from agentrl.envs.generate import GenerateEnv
 from agentrl.envs.registry import load_env
 from agentrl.envs.rollout import Rollout
-from agentrl.envs.services import services_of_set
+from agentrl.envs.services import services_of_run
 from agentrl.errors import EnvError
 from agentrl.tokens.formats.base import ChatFormat
 from agentrl.tokens.templates.load import OwnTemplate
@@ -114,9 +114,9 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
             demonstration_key=config.dialogue_key,
             evaluations={
                 one.name: cls.from_config(
-                    one.config, model_dir, max_context, services_of_set(place, services)
+                    one.config, model_dir, max_context, {n: services[p] for n, p in named.items()}
                 )
-                for place, one in enumerate(sets)
+                for one, named in zip(sets, services_of_run(config, sets).of_sets, strict=True)
                 if one.config != config
             },
         )
@@ -188,18 +188,17 @@ class Worker:
     def _strategy(self, settings: WorkerSettings, chat: ChatFormat) -> Strategy:
         if settings.demonstration_key is not None:
             return Demonstrations(chat, settings.limits, key=settings.demonstration_key)
-        strategy: EnvEpisodes | RolloutEpisodes
+        reports = isinstance(self._filter, OfSamples)
         env_class = load_env(settings.env)
         make_env = functools.partial(_make_env, env_class, settings)
         env = make_env() if issubclass(env_class, GenerateEnv) else None
         if isinstance(env, GenerateEnv):
             env.prepare()  # now, and not beside episodes
         if issubclass(env_class, Rollout):
-            strategy = RolloutEpisodes(make_env, chat, settings.limits, self._endpoint)
-        else:
-            strategy = EnvEpisodes(make_env, chat, settings.limits)
-        strategy.reports_answers = isinstance(self._filter, OfSamples)
-        return strategy
+            return RolloutEpisodes(
+                make_env, chat, settings.limits, self._endpoint, reports_answers=reports
+            )
+        return EnvEpisodes(make_env, chat, settings.limits, reports_answers=reports)
 
     async def run(self, peer: BufferPeer, client: TurnClient) -> None:
         """Serve `peer` until cancelled or fenced."""

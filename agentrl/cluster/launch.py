@@ -157,7 +157,7 @@ def _launch(
         sets = list(eval_sets(config).values())
         for one in sets:
             recorder.explain(load_env(one.env).described_metrics())
-        services = services_of_run(config, sets)
+        services = services_of_run(config, sets).processes
     if config.loads_rollouts:
         tasks, services = msgspec.structs.replace(tasks, eval_sets={}), {}
         for note in take_rollouts(config, run.path):

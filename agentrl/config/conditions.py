@@ -74,7 +74,7 @@ CONDITIONS = {
     ),
     "row_files": Condition(
         lambda config: config.prompt_data is not None or config.names_eval_sets,
-        "this is about the rows of --prompt-data and --eval-prompt-data; leave it out",
+        "this is about the rows of --prompt-data and of evaluation sets; leave it out",
     ),
     "row_env": Condition(
         lambda config: config.is_supervised or config.env in ROW_ENVS,

@@ -14,7 +14,7 @@ _FLAG = "--eval-prompt-data"
 
 
 def about_evaluations(config: RunConfig) -> Iterator[str]:
-    """What cannot be an evaluation beside training, or names its sets twice."""
+    """What contradicts itself, and what cannot be an evaluation beside training."""
     if config.eval_config is not None and config.eval_prompt_data:
         yield (
             f"--eval-config and {_FLAG}: the sets are those of the file alone, as in slime; give "

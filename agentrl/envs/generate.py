@@ -238,6 +238,7 @@ class _Rewards(SingleTurnEnv):
             else:
                 self._label = super()._label_of(self._task)
                 found = await self._worth(sample.response)
-        self.vote = self._vote_for(sample.response, found)
+        if self.is_evaluation:
+            self.vote = await self._vote_for(sample.response, found)
         key = self._eval_reward_key if self.is_evaluation else self._reward_key
         return chosen(found, key), parts(found)

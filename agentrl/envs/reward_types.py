@@ -44,12 +44,15 @@ class RewardType(msgspec.Struct, frozen=True):
         found = self.function(text, label, answer.task, **self._beside(answer, known))
         return await found if inspect.isawaitable(found) else found
 
-    def vote(self, answer: RewardInput) -> str:
+    async def vote(self, answer: RewardInput) -> str:
         """What the answer votes for; empty where nothing can be read."""
         text = answer.text if self.facts.is_spoken else answer.response
         if self.is_boxed:
             return boxed(text) or ""
-        return "" if self.facts.reads is None else self.facts.reads(text) or ""
+        if self.facts.reads is None:
+            return ""
+        found = self.facts.reads(text, answer.label, answer.task)
+        return str((await found if inspect.isawaitable(found) else found) or "")
 
     async def ranks(self, answers: Sequence[RewardInput], known: Mapping[str, Any]) -> list[float]:
         """What the answers of a group are worth beside each other."""

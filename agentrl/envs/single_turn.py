@@ -133,17 +133,18 @@ class SingleTurnEnv(Env):
             return 0.0  # `score_group` gives it
         found: Any = await self._worth(text)
         self._parts = parts(found)
-        self.vote = self._vote_for(text, found)
+        if self.is_evaluation:
+            self.vote = await self._vote_for(text, found)
         key = self._eval_reward_key if self.is_evaluation else self._reward_key
         reward: float = chosen(found, key)
         return reward
 
-    def _vote_for(self, text: str, found: Any) -> str:
+    async def _vote_for(self, text: str, found: Any) -> str:
         """What the answer says, where `found` is what it is worth."""
         if isinstance(found, Mapping) and found.get("pred"):
             return str(found["pred"])
         answer = self._answer(text)
-        return self._kind.vote(answer) if self._own is None else boxed(answer.response) or ""
+        return await self._kind.vote(answer) if self._own is None else boxed(answer.response) or ""
 
     async def score_group(
         self, task: dict[str, Any], episodes: Sequence[EpisodeSummary]

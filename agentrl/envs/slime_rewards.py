@@ -44,7 +44,7 @@ class RewardSample:
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
-            f"a sample has no {name!r} here: a reward is given {', '.join(sorted(vars(self)))}"
+            f"a sample has no {name!r} here; it has {', '.join(sorted(vars(self)))}"
         )
 
 

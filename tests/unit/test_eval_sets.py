@@ -22,7 +22,7 @@ from agentrl.envs.check.preflight import preflight
 from agentrl.envs.env import Env, ServiceSpec
 from agentrl.envs.messages import Message
 from agentrl.envs.registry import load_env
-from agentrl.envs.services import services_of_run, services_of_set
+from agentrl.envs.services import services_of_run
 from agentrl.envs.tasks import open_eval_sets
 from agentrl.errors import ConfigError
 from agentrl.types import EpisodeAssignment, EpisodeId, Outcome, SamplingParams, Task
@@ -195,7 +195,8 @@ def test_a_set_may_be_played_by_another_env_and_bring_its_own_tasks() -> None:
         {"datasets": [{"name": "ripe", "env": f"{HERE}Apples", "env_args": {"colour": "green"}}]}
     ).config
     assert open_eval_sets(config, load_env("single-turn"))["ripe"][0].row == {"colour": "green"}
-    settings = WorkerSettings.from_config(run, Path(MODEL), 512, {}, list(sets.values()))
+    addresses = {"orchard-eval0": "http://x"}
+    settings = WorkerSettings.from_config(run, Path(MODEL), 512, addresses, list(sets.values()))
     assert settings.evaluations["ripe"].env_args == {"colour": "green"}
 
 
@@ -206,18 +207,23 @@ def test_a_function_may_play_one_set() -> None:
     assert sets["held"].config.env_args == {"function": "play.py"}
 
 
-def test_each_set_has_the_services_of_its_env() -> None:
-    ripe = {"name": "ripe", "env": f"{HERE}Apples"}
-    run = parsed({"datasets": [ripe]}, f"--env {HERE}Apples").config
-    assert list(services_of_run(run, list(eval_sets(run).values()))) == ["orchard"]
-    other = parsed({"datasets": [ripe | {"env_args": {"colour": "green"}}]}).config
-    found = services_of_run(other, list(eval_sets(other).values()))
-    assert {name: spec.argv for name, spec in found.items()} == {
-        "orchard-eval0": ["serve", "green"]
-    }
-    addresses = {"orchard-eval0": "http://x", "orchard": "http://y"}
-    assert services_of_set(0, addresses)["orchard"] == "http://x"
-    assert services_of_set(1, addresses)["orchard"] == "http://y"
+def test_each_set_has_the_services_of_its_env_and_the_same_one_runs_once() -> None:
+    def named(name: str, **args: Any) -> dict[str, Any]:
+        return {"name": name, "env": f"{HERE}Apples", "env_args": args}
+
+    datasets = [named("ripe"), named("a", colour="green"), named("b", colour="green"), entry()]
+    run = parsed({"datasets": datasets}, f"--env {HERE}Apples").config
+    sets = list(eval_sets(run).values())
+    found = services_of_run(run, sets)
+    argv = {name: spec.argv for name, spec in found.processes.items()}
+    assert argv == {"orchard": ["serve", "red"], "orchard-eval1": ["serve", "green"]}
+    addresses = {"orchard": "http://red", "orchard-eval1": "http://green"}
+    settings = WorkerSettings.from_config(run, Path(MODEL), 512, addresses, sets)
+    services = {name: one.context.services for name, one in settings.evaluations.items()}
+    red, green = {"orchard": "http://red"}, {"orchard": "http://green"}
+    assert (services["a"], services["b"]) == (green, green)
+    assert settings.context.services == addresses
+    assert services.get("ripe", red) == red
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,9 @@ from agentrl.envs.registry import load_env
 from agentrl.errors import EnvError
 
 
-def voted(text: str, label: str = "4", **args: Any) -> str:
+def voted(text: str, label: str = "4", *, is_evaluation: bool = True, **args: Any) -> str:
     env = load_env("single-turn")(**args)
+    env.is_evaluation = is_evaluation
 
     async def play() -> None:
         await env.reset(seed=0, task={"input": "q", "label": label})
@@ -38,7 +39,7 @@ def voted(text: str, label: str = "4", **args: Any) -> str:
 def test_a_reward_that_ships_reads_the_answer_that_it_scores(
     rm_type: str | None, text: str, vote: str
 ) -> None:
-    assert voted(text, **({} if rm_type is None else {"rm_type": rm_type})) == vote
+    assert voted(text, rm_type=rm_type) == vote
 
 
 def test_a_function_of_the_users_says_what_it_read_or_a_box_does(
@@ -73,3 +74,12 @@ def test_a_vote_that_is_no_text_is_an_error_of_the_env() -> None:
     env.vote = 4  # type: ignore[assignment]
     with pytest.raises(EnvError, match=r"Env\.vote is 4; it must be text"):
         vote_of(env)
+
+
+def test_training_counts_no_votes() -> None:
+    assert voted("4", is_evaluation=False) == ""
+
+
+def test_a_hostile_text_votes_in_a_process_of_its_own() -> None:
+    """Blanks after a word make the search for a letter think for hours."""
+    assert voted("answer" + " " * 200_000, rm_type="gpqa") == ""

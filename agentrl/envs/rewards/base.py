@@ -19,8 +19,8 @@ class Facts(msgspec.Struct, frozen=True):
                  `prompt` (as the row has it), `spec` (of a judge)
     is_spoken    it reads what the model says, without its reasoning
     ranks        the same of the answers of a group, a list of numbers, for --group-rm
-    reads        what the text answers, as votes of an evaluation are counted (`maj@n`); None: it
-                 reads no single answer
+    reads        called as the reward is: what the text answers, as votes of an evaluation are
+                 counted (`maj@n`); None: it reads no single answer
     """
 
     needs_label: bool = True
@@ -28,7 +28,7 @@ class Facts(msgspec.Struct, frozen=True):
     wants: tuple[str, ...] = ()
     is_spoken: bool = False
     ranks: Callable[..., Any] | None = None
-    reads: Callable[[str], str | None] | None = None
+    reads: Callable[..., Any] | None = None
 
 
 _FACTS: dict[Callable[..., Any], Facts] = {}
@@ -41,7 +41,7 @@ def ships(
     wants: tuple[str, ...] = (),
     is_spoken: bool = False,
     ranks: Callable[..., Any] | None = None,
-    reads: Callable[[str], str | None] | None = None,
+    reads: Callable[..., Any] | None = None,
 ) -> Callable[[F], F]:
     """Say it of the function below."""
 

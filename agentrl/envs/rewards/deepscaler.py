@@ -2,7 +2,7 @@ r"""`deepscaler`: as `math`, of an answer behind a finished thought."""
 
 from typing import Any
 
-from agentrl.envs.grading.boxed import boxed
+from agentrl.envs.grading.boxed import boxed, boxed_answer
 from agentrl.envs.grading.cell import in_a_cell
 from agentrl.envs.grading.labels import label_text
 from agentrl.envs.grading.mathematics import is_right
@@ -13,7 +13,7 @@ __all__ = ["deepscaler"]
 _THOUGHT_ENDS, _RESPONSE = "</think>", "###Response"
 
 
-@ships(reads=boxed)
+@ships(reads=boxed_answer)
 @in_a_cell()
 def deepscaler(text: str, label: Any, task: dict[str, Any], /) -> float:
     r"""1 when what follows the last `</think>`, or what stands after the first `###Response`, has

@@ -8,7 +8,13 @@ from agentrl.envs.rewards.base import ships
 __all__ = ["exact"]
 
 
-@ships(is_spoken=True, reads=str.strip)
+def _whole(text: str, label: Any, task: dict[str, Any], /) -> str:
+    """The whole text is the answer."""
+    del label, task
+    return text.strip()
+
+
+@ships(is_spoken=True, reads=_whole)
 def exact(text: str, label: Any, task: dict[str, Any], /) -> float:
     """1 when the text is the label, outer white space aside, else 0."""
     del task

@@ -23,9 +23,14 @@ _NAMED = [
 _ALONE = re.compile(r"\b([A-Z])\b")
 
 
-def _letter(text: str) -> str | None:
-    """The letter that the text names."""
-    return _named(text.rpartition("</think>")[2], _LETTERS)
+@in_a_cell(otherwise="")
+def _letter(text: str, label: Any, task: dict[str, Any], /) -> str:
+    """The letter that the text names, or nothing."""
+    del label
+    metadata = task.get("metadata")
+    known: Mapping[str, Any] = metadata if isinstance(metadata, Mapping) else {}
+    letters = _letters(known.get("valid_letters"), _listed(known.get("choices")))
+    return _named(text.rpartition("</think>")[2], letters) or ""
 
 
 @ships(needs_label=False, reads=_letter)
