@@ -155,7 +155,9 @@ async def test_a_function_that_fails_a_group_is_its_fate(name: str, why: str) ->
 
 
 async def test_what_a_sample_lacks_is_said() -> None:
-    with pytest.raises(AttributeError, match="a sample has no 'tokens' here: a reward is given"):
+    with pytest.raises(
+        AttributeError, match="a sample has no 'tokens' here; it has index, label, metadata, prompt"
+    ):
         await said(env_of("--custom-rm-path mine.py:reads_tokens"), "four")
 
 

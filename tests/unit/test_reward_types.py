@@ -138,17 +138,39 @@ async def test_a_row_that_asks_for_nothing_known_is_refused(
         await played("", {"label": "x", "metadata": metadata}, "x")
 
 
+#: Labels that slime's `dapo` reads as a float and cuts, and what they are here (docs/rewards.md).
+OWN = {"5.9": "no integer", "10000000000000000000001": 1.0}
+
+
 def test_values_are_slimes() -> None:
     """On the list of `reward_answers.jsonl`, whose first line says how it was recorded; the rules
     are called in this process. What slime hangs on is a matter of the process (security)."""
     assert len(CASES) > 1600
-    for case in of_the_day([case for case in CASES if "late" not in case], 400):
+    compared = [c for c in CASES if "late" not in c and not (is_dapo(c) and c["label"] in OWN)]
+    for case in of_the_day(compared, 400):
         kind = reward_type(case["rm_type"])
         name = case["rm_type"].removeprefix("boxed_")
         rule = getattr(importlib.import_module(REWARDS.places[name]), name).__wrapped__
         text = boxed(case["text"]) or "" if kind.is_boxed else case["text"]
         worth = rule(text, case["label"], {"metadata": case.get("metadata")})
         assert worth == case["value"], case
+
+
+def is_dapo(case: dict[str, Any]) -> bool:
+    return str(case["rm_type"]).endswith("dapo")
+
+
+def test_where_dapo_differs_from_slime_it_reads_the_label_digit_by_digit() -> None:
+    rule = importlib.import_module(REWARDS.places["dapo"]).dapo.__wrapped__
+    differing = [case for case in CASES if is_dapo(case) and case["label"] in OWN]
+    assert {case["label"] for case in differing} == OWN.keys()
+    for case in differing:
+        wanted = OWN[case["label"]]
+        try:
+            worth = rule(case["text"], case["label"], {})["score"]
+        except RuleError as error:
+            worth = "no integer" if "no integer" in str(error) else error
+        assert worth == wanted != case["value"]["score"]
 
 
 async def test_a_label_that_a_rule_cannot_read_is_the_rows_fault() -> None:
