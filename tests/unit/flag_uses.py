@@ -36,6 +36,7 @@ from agentrl.config.descriptors import open_files
 from agentrl.config.run import RunConfig
 from agentrl.config.sampling import training_turns
 from agentrl.envs.registry import load_env
+from agentrl.envs.services import services_of_run
 from agentrl.envs.tasks import open_eval_sets, open_source
 from agentrl.learner.iteration import train_lease
 from agentrl.learner.megatron import MegatronBackend
@@ -117,7 +118,11 @@ def _told(config: RunConfig, run: RunDir) -> Iterator[tuple[str, Any]]:
 
 
 def _worker(config: RunConfig, spec: RunSpec) -> Any:
-    settings = WorkerSettings.from_config(config, Path(spec.model_dir), 512, {}, spec.eval_sets)
+    processes = services_of_run(config, spec.eval_sets).processes
+    services = {name: f"http://{name}" for name in processes}
+    settings = WorkerSettings.from_config(
+        config, Path(spec.model_dir), 512, services, spec.eval_sets
+    )
     told: list[Any] = [settings.max_concurrent_episodes, settings.chat_format]
     if config.mode == "supervised":
         return [*told, settings.demonstration_key, _of_demonstrations(settings)]
