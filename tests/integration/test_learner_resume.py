@@ -18,6 +18,7 @@ from agentrl.wire.messages import Published, Retire, Stepped
 from tests import estimators
 from tests.integration.learner_world import World, learn
 from tests.integration.toy_backend import ToyBackend
+from tests.slices import of_the_day
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2])
@@ -152,7 +153,7 @@ def flags_of(algorithm: str, folder: Path) -> dict[str, Any]:
     return {"advantage_estimator": str(folder / "baseline.py")}
 
 
-@pytest.mark.parametrize(("algorithm", "point"), KILLS)
+@pytest.mark.parametrize(("algorithm", "point"), of_the_day(KILLS, 36))
 def test_a_learner_killed_at_any_step_goes_on_bit_for_bit_whatever_it_learns_by(
     algorithm: str, point: str, tmp_path: Path
 ) -> None:

@@ -20,6 +20,7 @@ from agentrl.errors import ConfigError
 from agentrl.learner.megatron import MegatronBackend
 from agentrl.models.registry import families, open_model
 from tests.parity.alone import open_alone
+from tests.slices import of_the_day
 
 LR, DECAY, CLIP = 1e-3, 0.1, 0.5
 BETAS = (0.8, 0.95)
@@ -83,7 +84,7 @@ def torch_steps(
     return hf_weights(model), norms
 
 
-@pytest.mark.parametrize("name", [*families(), "qwen3-tied"])
+@pytest.mark.parametrize("name", of_the_day([*families(), "qwen3-tied"], 6))
 def test_packed_logprobs_equal_those_of_transformers_one_by_one(
     name: str, hf_model: Any, packed: Any, hf_scores: Any, open_backend: Open
 ) -> None:
@@ -211,7 +212,7 @@ def test_bf16_logits_lose_nothing_to_a_temperature(hf_model: Any, open_backend: 
     assert float((log_p(0.7) - (log_p(1.0) / 0.7).log_softmax(0)).abs().max()) < 1e-3
 
 
-@pytest.mark.parametrize("name", [*families(), "qwen3-tied"])
+@pytest.mark.parametrize("name", of_the_day([*families(), "qwen3-tied"], 6))
 def test_weights_come_out_bit_equal_under_their_own_names(
     name: str, hf_model: Any, open_backend: Open
 ) -> None:
@@ -280,7 +281,7 @@ def test_two_steps_equal_torch_adamw_on_the_transformers_model(
     assert worst(hf_weights(model), wanted) > 1e-3
 
 
-@pytest.mark.parametrize("name", families())
+@pytest.mark.parametrize("name", of_the_day(list(families()), 6))
 def test_every_gradient_equals_that_of_transformers(
     name: str,
     hf_model: Any,

@@ -152,6 +152,7 @@ def test_every_folder_is_a_recipe() -> None:
 
 def run(folder: Path, *words: str) -> None:
     env = os.environ | {"PYTHONPATH": str(folder), "HYPOTHESIS_STORAGE_DIRECTORY": str(folder)}
+    env["AGENTRL_TESTS"] = "full"  # what was added has no day of its own
     result = subprocess.run(
         [sys.executable, "-B", *words],
         cwd=folder,

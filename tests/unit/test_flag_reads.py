@@ -20,6 +20,7 @@ from agentrl.config.fields import convert, own_fields
 from agentrl.config.resolve import parse
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
+from tests.slices import of_the_day
 from tests.unit.flag_matrix import MODES, VALUES, Ground
 from tests.unit.flag_uses import read, told
 
@@ -246,7 +247,7 @@ def test_the_same_flags_tell_the_processes_the_same(mode: Mode, resolve: Resolve
     assert told(resolve(mode, "")) == told(resolve(mode, ""))
 
 
-@pytest.mark.parametrize(("name", "mode"), list(cases(is_read=True)))
+@pytest.mark.parametrize(("name", "mode"), of_the_day(list(cases(is_read=True)), 110))
 def test_what_is_said_to_be_read_reaches_a_process(
     name: str, mode: Mode, processes: Told, asked: Asked, resolve: Resolve
 ) -> None:
