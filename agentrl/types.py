@@ -105,10 +105,12 @@ class GroupState(StrEnum):
 
 
 class Task(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One row of the task source. `row` is what the Env's `reset(task=...)` receives."""
+    """One row of the task source. `row` is what the Env's `reset(task=...)` receives. `part`: the
+    part of a mixture (`--env-mix`) that it belongs to."""
 
     id: str
     row: dict[str, Any]
+    part: str = ""
 
 
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -180,11 +182,13 @@ class EpisodeFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     """What a worker says of an episode that nobody but the learner and people read: it goes through
     ledger and lease as it came. A fact is declared here, set where the report is made, and read.
 
-    `env`: the Env that was played, as `--env` names it. `turn_rewards`: what each turn earned, from
-    the first on; empty where all was earned with the last.
+    `env`: the Env that was played, as `--env` names it, and `part` that of a mixture which it
+    belongs to. `turn_rewards`: what each turn earned, from the first on; empty where all was earned
+    with the last.
     """
 
     env: str = ""
+    part: str = ""
     turn_rewards: tuple[float, ...] = ()
 
 

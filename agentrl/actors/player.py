@@ -10,7 +10,7 @@ a zero reward. A report that the buffer could not take is the Env's error too.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Protocol
 
 from agentrl.actors.boundary import CLOSE_TIMEOUT_S, Boundary, Raised, isolated
@@ -20,7 +20,7 @@ from agentrl.actors.snapshots import Save
 from agentrl.actors.taught import taught
 from agentrl.types import EpisodeAssignment, Teacher, TurnClient
 
-__all__ = ["Attempt", "BySet", "Player", "Strategy"]
+__all__ = ["Attempt", "Player", "Strategy"]
 
 
 class Attempt:
@@ -66,20 +66,6 @@ class Strategy(Protocol):
         """Play to the end. Raises what ended the episode otherwise; `boundary` is that of the task
         in which this runs."""
         ...
-
-
-class BySet:
-    """A `Strategy`: episodes of an evaluation set that is played in its own way are led by `sets`,
-    all others by `usual`."""
-
-    def __init__(self, usual: Strategy, sets: Mapping[str, Strategy]) -> None:
-        self._usual = usual
-        self._sets = sets
-
-    async def play(self, attempt: Attempt, boundary: Boundary) -> PlayedEpisode:
-        """See `Strategy`."""
-        strategy = self._sets.get(attempt.assignment.evaluation or "", self._usual)
-        return await strategy.play(attempt, boundary)
 
 
 class Player:

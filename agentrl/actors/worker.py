@@ -8,33 +8,27 @@ filtered one at a time, beside the episodes. No episode and no judgement can end
 the buffer, or whoever cancels it.
 """
 
-import functools
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import anyio
 import anyio.lowlevel
 import msgspec
 
-from agentrl.actors.demonstration import Demonstrations
 from agentrl.actors.endpoint.server import Endpoint
-from agentrl.actors.episode import EnvEpisodes
 from agentrl.actors.failures import Failures
 from agentrl.actors.judge import judge_group, load_filter
 from agentrl.actors.limits import Limits
-from agentrl.actors.player import BySet, Player, Strategy
-from agentrl.actors.rollouts import RolloutEpisodes
+from agentrl.actors.player import Player
 from agentrl.actors.scoring import scored
 from agentrl.actors.slime_filter import OfSamples
+from agentrl.actors.ways import Way, Ways, WaySettings
 from agentrl.config.eval_sets import EvalSet
+from agentrl.config.mixture import parts_of
 from agentrl.config.run import RunConfig
 from agentrl.envs.chat_formats import chat_format_of, open_chat_format
-from agentrl.envs.env import Env, EnvContext
-from agentrl.envs.generate import GenerateEnv
-from agentrl.envs.registry import load_env
-from agentrl.envs.rollout import Rollout
+from agentrl.envs.env import EnvContext
 from agentrl.envs.services import services_of_run
 from agentrl.errors import EnvError
 from agentrl.tokens.formats.base import ChatFormat
@@ -43,7 +37,6 @@ from agentrl.types import (
     MAX_SNAPSHOT_BYTES,
     EpisodeAssignment,
     EpisodeId,
-    EpisodeReport,
     Teacher,
     TurnClient,
 )
@@ -69,21 +62,22 @@ MAX_SCORERS = 16
 _LOG = logging.getLogger(__name__)
 
 
-class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker needs to know of a run. `demonstration_key`: rows hold a dialogue under it, and
-    no Env is played. `evaluations`: the same for episodes of sets that are played in their own way,
-    by name."""
+class WorkerSettings(WaySettings, frozen=True, kw_only=True):
+    """What a worker needs to know of a run. `evaluations` and `parts`: how episodes of evaluation
+    sets that are played in their own way, and of the parts of a mixture, are played, by name."""
 
-    env: str
-    env_args: dict[str, Any]
-    context: EnvContext
     model_dir: str
     chat_format: str | OwnTemplate
-    limits: Limits
     max_concurrent_episodes: int
     filter_path: str | None = None
-    demonstration_key: str | None = None
-    evaluations: dict[str, "WorkerSettings"] = {}
+    evaluations: dict[str, WaySettings] = msgspec.field(default_factory=dict)
+    parts: dict[str, WaySettings] = msgspec.field(default_factory=dict)
+
+    @property
+    def longest_context(self) -> int:
+        """Tokens of the longest episode that it may play."""
+        ways = [self, *self.evaluations.values(), *self.parts.values()]
+        return max(way.limits.longest_context for way in ways)
 
     @classmethod
     def from_config(
@@ -95,31 +89,48 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         sets: Sequence[EvalSet] = (),
     ) -> "WorkerSettings":
         """The settings of a worker of this run, and of those of its `sets` that are played in their
-        own way."""
+        own way. `services`: the address of each process."""
+        named, parts = services_of_run(config, sets), parts_of(config)
+
+        def way(of: RunConfig, names: dict[str, str]) -> WaySettings:
+            addresses = {name: services[process] for name, process in names.items()}
+            return _way(of, model_dir, max_context, addresses)
+
+        usual = msgspec.structs.asdict(_way(config, model_dir, max_context, services))
         return cls(
-            env=config.env or "single-turn",
-            env_args=config.env_args,
-            context=EnvContext(
-                services,
-                config.tool_timeout_s,
-                config.allow_unsafe_sandbox,
-                # for functions of slime's users, which are given `args`
-                _flags_of(config, model_dir),
-            ),
+            **usual,
             model_dir=str(model_dir),
             chat_format=chat_format_of(config),
-            limits=_limits(config, max_context),
             max_concurrent_episodes=config.max_concurrent_episodes,
             filter_path=config.dynamic_sampling_filter_path,
-            demonstration_key=config.dialogue_key,
             evaluations={
-                one.name: cls.from_config(
-                    one.config, model_dir, max_context, {n: services[p] for n, p in named.items()}
-                )
-                for one, named in zip(sets, services_of_run(config, sets).of_sets, strict=True)
+                one.name: way(one.config, names)
+                for one, names in zip(sets, named.of_sets, strict=True)
                 if one.config != config
             },
+            parts={
+                part.name: way(part.config, names)
+                for part, names in zip(parts, named.of_parts, strict=True)
+            },
         )
+
+
+def _way(
+    config: RunConfig, model_dir: Path, max_context: int, services: dict[str, str]
+) -> WaySettings:
+    return WaySettings(
+        env=config.env or "single-turn",
+        env_args=config.env_args,
+        context=EnvContext(
+            services,
+            config.tool_timeout_s,
+            config.allow_unsafe_sandbox,
+            # for functions of slime's users, which are given `args`
+            _flags_of(config, model_dir),
+        ),
+        limits=_limits(config, max_context),
+        demonstration_key=config.dialogue_key,
+    )
 
 
 def _flags_of(config: RunConfig, model_dir: Path) -> RunConfig | None:
@@ -149,32 +160,18 @@ def _limits(config: RunConfig, max_context: int) -> Limits:
     )
 
 
-def _make_env(env_class: type[Env], settings: WorkerSettings) -> Env:
-    env = env_class(**settings.env_args)
-    Env.bind(env, settings.context)
-    return env
-
-
 class Worker:
     """Plays what the buffer assigns until cancelled. `teacher`: see `Player`."""
 
     def __init__(self, settings: WorkerSettings, teacher: Teacher | None = None) -> None:
         self._settings = settings
-        self._env_class = load_env(settings.env)
-        ways = [settings, *settings.evaluations.values()]
         chat = open_chat_format(
-            settings.chat_format,
-            settings.model_dir,
-            max_tokens=max(way.limits.longest_context for way in ways),
+            settings.chat_format, settings.model_dir, max_tokens=settings.longest_context
         )
         self._endpoint = Endpoint()
         self._filter = load_filter(settings.filter_path)
-        strategy = BySet(
-            self._strategy(settings, chat),
-            {name: self._strategy(way, chat) for name, way in settings.evaluations.items()},
-        )
-        self._player = Player(strategy, teacher=teacher)
-        self._make_env = functools.partial(_make_env, self._env_class, settings)
+        self._ways = self._opened(settings, chat)
+        self._player = Player(self._ways, teacher=teacher)
         self._scopes: dict[EpisodeId, anyio.CancelScope] = {}
         self._judging: set[str] = set()
         self._one_judge = anyio.Lock()
@@ -185,20 +182,15 @@ class Worker:
         """Episodes being played now."""
         return list(self._scopes)
 
-    def _strategy(self, settings: WorkerSettings, chat: ChatFormat) -> Strategy:
-        if settings.demonstration_key is not None:
-            return Demonstrations(chat, settings.limits, key=settings.demonstration_key)
-        reports = isinstance(self._filter, OfSamples)
-        env_class = load_env(settings.env)
-        make_env = functools.partial(_make_env, env_class, settings)
-        env = make_env() if issubclass(env_class, GenerateEnv) else None
-        if isinstance(env, GenerateEnv):
-            env.prepare()  # now, and not beside episodes
-        if issubclass(env_class, Rollout):
-            return RolloutEpisodes(
-                make_env, chat, settings.limits, self._endpoint, reports_answers=reports
-            )
-        return EnvEpisodes(make_env, chat, settings.limits, reports_answers=reports)
+    def _opened(self, settings: WorkerSettings, chat: ChatFormat) -> Ways:
+        def opened(way: WaySettings) -> Way:
+            reports = isinstance(self._filter, OfSamples)
+            return Way(way, chat, self._endpoint, reports_answers=reports)
+
+        sets = {name: opened(way) for name, way in settings.evaluations.items()}
+        parts = {name: opened(way) for name, way in settings.parts.items()}
+        usual = next(iter(parts.values()), None)
+        return Ways(usual or opened(settings), sets, parts)
 
     async def run(self, peer: BufferPeer, client: TurnClient) -> None:
         """Serve `peer` until cancelled or fenced."""
@@ -265,15 +257,9 @@ class Worker:
         finally:
             del self._scopes[assignment.id]
         if not scope.cancel_called:
-            await peer.deliver(Finished(self._named(played.report)), played.columns)
+            way, task = self._ways.of_episode(assignment), assignment.task
+            await peer.deliver(Finished(way.named(played.report, task)), played.columns)
         await self._announce(peer, client)
-
-    def _named(self, report: EpisodeReport) -> EpisodeReport:
-        """With the Env that was played; none was where a dialogue is shown."""
-        if self._settings.demonstration_key is not None:
-            return report
-        facts = msgspec.structs.replace(report.facts, env=self._settings.env)
-        return msgspec.structs.replace(report, facts=facts)
 
     def _order(self, group: anyio.abc.TaskGroup, order: Judge, peer: BufferPeer) -> None:
         """Judge in the background; a reconnected buffer may ask again for what is under way."""
@@ -288,14 +274,15 @@ class Worker:
             self._judging.discard(order.group)
 
     async def _verdict(self, order: Judge) -> Verdict:
-        if self._env_class.scores_groups and self._settings.demonstration_key is None:
+        way = self._ways.of(order.task)
+        if way.scores_groups:
             try:
                 async with self._scorers:
-                    order = await scored(order, self._make_env, self._settings.limits)
+                    order = await scored(order, way.make_env, way.settings.limits)
             except EnvError as failure:
                 return self._failures.verdict(order.group, message_of(failure), failure)
         async with self._one_judge:
-            flags = self._settings.context.run_flags
+            flags = way.settings.context.run_flags
             return await judge_group(order, self._filter, self._failures, flags=flags)
 
     def _cancel(self, episodes: Sequence[EpisodeId]) -> None:

@@ -178,8 +178,8 @@ def _claim(state: State, key: Key, worker: str) -> EpisodeAssignment:
     id, group = state.episode_id(row), state.evals.get(row.mint)
     if group is None:
         seed = episode_seed(state.settings.rollout_seed, row.mint, row.index)
-        task, sampling = state.groups[row.mint].task, state.settings.sampling
-        return EpisodeAssignment(id, row.mint, seed, task, sampling)
+        task = state.groups[row.mint].task
+        return EpisodeAssignment(id, row.mint, seed, task, state.settings.sampling_of(task))
     order = group.order
     seed, task = episode_seed(order.seed, group.position, row.index), order.tasks[group.position]
     return EpisodeAssignment(id, state.minted + 1, seed, task, order.sampling, order.name)

@@ -4,7 +4,7 @@ import msgspec
 
 from agentrl.config.run import RunConfig, StalenessPolicy
 from agentrl.errors import ConfigError
-from agentrl.types import SamplingParams
+from agentrl.types import SamplingParams, Task
 
 __all__ = ["SEGMENT_BYTES", "BufferSettings"]
 
@@ -25,6 +25,7 @@ class BufferSettings(msgspec.Struct, frozen=True, kw_only=True):
     A trajectory of a version that is not announced yet waits `publish_grace_s` for it, then it is
     poison: a version is announced before an engine holds it, so this one's learner died in between.
     The last attempt at an episode begins `retry_pause_s` after the one before it failed.
+    `sampling`: how turns are sampled, but for tasks of the parts of a mixture.
     `num_permits`: turns that engines take at once (None: no bound but the workers' room). An
     evaluation of which no episode ends for `hold_patience_s` holds pushes back no longer.
     `buffer_disk_limit`, `keep_trajectories` and `segment_bytes` are bytes; a segment is closed once
@@ -51,6 +52,7 @@ class BufferSettings(msgspec.Struct, frozen=True, kw_only=True):
     num_permits: int | None = None
     hold_patience_s: float = 7200.0
     sampling: SamplingParams = SamplingParams()
+    sampling_of_parts: dict[str, SamplingParams] = {}
     rollout_seed: int = 42
     segment_bytes: int = SEGMENT_BYTES
 
@@ -74,7 +76,11 @@ class BufferSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_config(
-        cls, config: RunConfig, address: str, sampling: SamplingParams
+        cls,
+        config: RunConfig,
+        address: str,
+        sampling: SamplingParams,
+        sampling_of_parts: dict[str, SamplingParams] | None = None,
     ) -> "BufferSettings":
         """The settings of a resolved run that serves on `address`."""
         return cls(
@@ -96,8 +102,13 @@ class BufferSettings(msgspec.Struct, frozen=True, kw_only=True):
             num_permits=config.num_engines * config.sglang_server_concurrency,
             hold_patience_s=2 * config.episode_timeout_s,
             sampling=sampling,
+            sampling_of_parts=sampling_of_parts or {},
             rollout_seed=config.rollout_seed,
         )
+
+    def sampling_of(self, task: Task) -> SamplingParams:
+        """How turns of `task` are sampled."""
+        return self.sampling_of_parts.get(task.part, self.sampling)
 
     @property
     def least_done(self) -> int:

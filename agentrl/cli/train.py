@@ -13,6 +13,7 @@ from agentrl.config.command_line import Program, help_page
 from agentrl.config.device import Device
 from agentrl.config.eval_sets import engine_context, eval_sets
 from agentrl.config.fields import own_fields
+from agentrl.config.mixture import ways_of
 from agentrl.config.passthrough import FAMILIES
 from agentrl.config.presets import DEFAULT, PRESETS
 from agentrl.config.readiness import check_readiness
@@ -186,7 +187,7 @@ def _check_chat_format(config: RunConfig) -> list[str]:
     from agentrl.envs.chat_formats import chat_format_of, open_chat_format
 
     chat = open_chat_format(chat_format_of(config), str(config.hf_checkpoint))
-    if config.env in (None, "single-turn"):
+    if all(way.env in (None, "single-turn") for way in ways_of(config)):
         return []
     if lacks := getattr(chat, "lacks_calls", ""):
         return [f"a prompt that has tools will be refused: {lacks}"]

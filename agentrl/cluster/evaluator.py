@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from agentrl.cluster.events import RunState
 from agentrl.cluster.requests import Requests
 from agentrl.config.eval_sets import EvalSet
+from agentrl.config.mixture import parts_of
 from agentrl.config.run import RunConfig
 from agentrl.config.sampling import evaluation_turns
 from agentrl.telemetry.recorder import Recorder
@@ -35,7 +36,8 @@ class Evaluator:
         own: Sequence[EvalSet] = (),
     ) -> None:
         self._config = config
-        self._own = {one.name: one for one in own}
+        self._own = {one.name: one.config for one in own}
+        self._parts = {part.name: part.config for part in parts_of(config)}
         self._sets = sets
         self._requests = requests
         self._state = state
@@ -68,12 +70,13 @@ class Evaluator:
             await self.evaluate(beside=True)
 
     def _order(self, name: str, step: int, *, beside: bool) -> Evaluate:
-        own = self._own.get(name)
-        config = self._config if own is None else own.config
+        tasks = list(self._sets[name])
+        config = self._own.get(name) or self._parts.get(tasks[0].part if tasks else "")
+        config = config or self._config
         return Evaluate(
             name=name,
             id=f"{name}@{step}-{'beside' if beside else 'pinned'}",
-            tasks=list(self._sets[name]),
+            tasks=tasks,
             num_samples=config.n_samples_per_eval_prompt,
             sampling=evaluation_turns(config),
             seed=config.rollout_seed,

@@ -23,6 +23,7 @@ from agentrl.cluster.tracking import shown_config, trackers
 from agentrl.config.device import Device, choose_device
 from agentrl.config.device_defaults import check_device, notes_on_device
 from agentrl.config.eval_sets import eval_sets
+from agentrl.config.mixture import ways_of
 from agentrl.config.places import checkpoint_root
 from agentrl.config.rates import with_end
 from agentrl.config.run import RunConfig
@@ -148,7 +149,8 @@ def _launch(
             recorder.note(note)
     with gate.interrupting():  # user code, and nothing is started yet
         env_class = load_env(config.env or "single-turn")
-        recorder.explain(env_class.described_metrics())
+        for way in ways_of(config):
+            recorder.explain(load_env(way.env or "single-turn").described_metrics())
         config = with_loaded(config)
         tasks = open_tasks(config, env_class)
         config = with_end(config, tasks.source)

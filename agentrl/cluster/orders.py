@@ -12,6 +12,7 @@ from agentrl.cluster.services import service_command
 from agentrl.cluster.spec import RunSpec, read_model_facts
 from agentrl.config.device import Device
 from agentrl.config.device_defaults import for_device
+from agentrl.config.env_vars import env_vars, train_env_vars
 from agentrl.config.eval_sets import engine_context, eval_sets
 from agentrl.config.run import RunConfig
 from agentrl.envs.env import ServiceSpec
@@ -100,7 +101,15 @@ def plan_processes(
         orders += [_router_order(config, run, cluster, spec)]
     if device == "cpu":
         orders = [msgspec.structs.replace(order, env=order.env | _NO_GPUS) for order in orders]
-    return spec, orders
+    return spec, [_with_own(config, order) for order in orders]
+
+
+def _with_own(config: RunConfig, order: ProcessOrder) -> ProcessOrder:
+    """With the variables of the user, who knows better than a default."""
+    own = env_vars(config)
+    if order.kind == "learner":
+        own |= train_env_vars(config)
+    return msgspec.structs.replace(order, env=order.env | own)
 
 
 def _on_loopback(order: ProcessOrder) -> ProcessOrder:

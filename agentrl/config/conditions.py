@@ -25,10 +25,10 @@ _ROW_ENVS = f"{', '.join(ROW_ENVS[:-1])} and {ROW_ENVS[-1]}"
 
 def env_of(values: Mapping[str, Any]) -> str | None:
     """The environment of flags: the one that is named, that of a function which plays episodes, or
-    of a run with data the first of those for rows."""
+    of a run with data, or a mixture, the first of those for rows."""
     if _is_function(values.get("custom_generate_function_path")):
         return str(values.get("env", GENERATE))
-    usual = ROW_ENVS[0] if "prompt_data" in values else None
+    usual = ROW_ENVS[0] if values.keys() & {"prompt_data", "env_mix"} else None
     named: str | None = values.get("env", usual)
     return named
 

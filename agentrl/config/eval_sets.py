@@ -24,14 +24,22 @@ import msgspec
 
 from agentrl.config import answers
 from agentrl.config.answers import Asked
-from agentrl.config.conditions import GENERATE, ROW_ENVS
-from agentrl.config.fields import convert, own_fields
-from agentrl.config.files import settings_of
+from agentrl.config.conditions import ROW_ENVS
+from agentrl.config.entries import (
+    SHARED_KEYS,
+    entries_of,
+    flags_of,
+    raised,
+    refuse_twice,
+    unknown,
+    with_own,
+)
+from agentrl.config.mixture import Part, parts_of
 from agentrl.config.run import RunConfig
+from agentrl.config.settings_file import settings_of
 from agentrl.errors import ConfigError
-from agentrl.nearest import nearest
 
-__all__ = ["ALONE", "EvalSet", "engine_context", "eval_sets"]
+__all__ = ["ALONE", "EvalSet", "engine_context", "eval_sets", "name_of"]
 
 _DATA, _FILE = "--eval-prompt-data", "--eval-config"
 #: What slime calls a set of which a path alone is given.
@@ -43,15 +51,7 @@ _FLAGS = {
     **{f"max_{key}_len": f"eval_max_{key}_len" for key in ("response", "context", "prompt")},
     **{f"{key}_key": f"eval_{key}_key" for key in ("input", "label", "tool", "reward")},
     "n_samples_per_eval_prompt": "n_samples_per_eval_prompt",
-    "stop_token_ids": "rollout_stop_token_ids",
-    "metadata_key": "metadata_key",
-    "max_turns": "max_turns",
-    "max_tool_calls": "max_tool_calls",
-    "env": "env",
-    "env_args": "env_args",
-    "custom_rm_path": "custom_rm_path",
-    "custom_generate_function_path": "custom_generate_function_path",
-    "apply_chat_template": "apply_chat_template",
+    **SHARED_KEYS,
 }
 #: Keys of slime's that are answered as these flags of its are.
 _ANSWERED = {
@@ -68,13 +68,14 @@ _KNOWN = ("name", "path", *_FLAGS, *_ANSWERED, *_OF_RUN, *_OF_ROWS, "repetition_
 
 
 class EvalSet(msgspec.Struct, frozen=True):
-    """A set, and the flags that hold for it. `path`: rows; None: those that its Env brings.
-    `metadata`: what each row's metadata says, whatever the row says itself."""
+    """A set, and the flags that hold for it. `path`: rows; None: those that its Env brings, of the
+    name `brought`. `metadata`: what each row's metadata says, whatever the row says itself."""
 
     name: str
     config: RunConfig
     path: str | None = None
     metadata: dict[str, Any] = {}
+    brought: str = ""
 
     @property
     def env(self) -> str:
@@ -83,11 +84,13 @@ class EvalSet(msgspec.Struct, frozen=True):
 
 
 def eval_sets(config: RunConfig) -> dict[str, EvalSet]:
-    """The sets of `--eval-config`, or of `--eval-prompt-data`, by name. Raises ConfigError for a
-    file that cannot be read, words that are no pairs, names that are given twice, and what no set
-    can be told."""
+    """The sets of `--eval-config`, of `--eval-prompt-data`, or of the parts of a mixture that name
+    some, by name. Raises ConfigError for a file that cannot be read, words that are no pairs, names
+    that are given twice, and what no set can be told."""
     if config.eval_config is not None:
         return _of_file(config, Path(config.eval_config))
+    if not config.eval_prompt_data:
+        return _of_parts(parts_of(config))
     words = config.eval_prompt_data
     if len(words) == 1:
         words = [ALONE, *words]
@@ -95,71 +98,59 @@ def eval_sets(config: RunConfig) -> dict[str, EvalSet]:
         raise ConfigError(
             f"{_DATA} has {len(words)} words ({' '.join(words)}); it wants pairs: NAME PATH"
         )
-    _refuse_twice(_DATA, names := words[::2])
+    refuse_twice(_DATA, names := words[::2])
     return {n: EvalSet(n, config, path) for n, path in zip(names, words[1::2], strict=True)}
 
 
 def engine_context(config: RunConfig, sets: Mapping[str, EvalSet]) -> int | None:
-    """Tokens of the longest context that engines are to hold, for training and for each set; None:
-    the model's own."""
-    contexts = [config.engine_context, *(one.config.engine_context for one in sets.values())]
-    known = [context for context in contexts if context is not None]
-    return max(known) if len(known) == len(contexts) else None
+    """Tokens of the longest context that engines are to hold, for training, for each part of a
+    mixture and for each set; None: the model's own."""
+    ways = [config, *(part.config for part in parts_of(config)), *(s.config for s in sets.values())]
+    known = [way.engine_context for way in ways if way.engine_context is not None]
+    return max(known) if len(known) == len(ways) else None
+
+
+def name_of(part: str, name: str) -> str:
+    """What the set `name` of the part `part` is called in the run."""
+    return f"{part}-{name}"
 
 
 def _of_file(config: RunConfig, path: Path) -> dict[str, EvalSet]:
     whole = settings_of(path, _FILE)
     said = whole.get("eval", whole)
     where = f"{_FILE} {path}"
-    if not isinstance(said, dict) or not isinstance(defaults := said.get("defaults") or {}, dict):
-        raise ConfigError(f"{where}: `eval` must hold `datasets`, and `defaults` by name if any")
-    if unknown := sorted(map(str, said.keys() - {"defaults", "datasets"})):
-        raise ConfigError(
-            f"{where}: unknown {', '.join(unknown)} beside `defaults` and `datasets`; what holds "
-            "for one set belongs into its entry"
-        )
-    entries = list(_entries(said.get("datasets"), where))
-    _refuse_twice(where, [entry["name"] for entry in entries])
-    problems: list[str] = []
+    return _of_entries(config, entries_of(said, "datasets", where), where)
+
+
+def _of_parts(parts: list[Part]) -> dict[str, EvalSet]:
     sets: dict[str, EvalSet] = {}
-    for entry in entries:
-        told = {key: value for key, value in (defaults | entry).items() if value is not None}
-        whose = f"{where}: {entry['name']}"
-        try:
-            sets[entry["name"]] = _set(config, told, whose)
-        except ConfigError as error:
-            problems += str(error).splitlines()
-    if problems:
-        raise ConfigError("\n".join(problems))
+    for part in parts:
+        if part.eval:
+            where = f"{part.whose}: eval"
+            told = entries_of({"datasets": part.eval}, "datasets", where)
+            for name, one in _of_entries(part.config, told, where).items():
+                full = name_of(part.name, name)
+                sets[full] = msgspec.structs.replace(one, name=full)
     return sets
 
 
-def _entries(datasets: Any, where: str) -> Iterator[dict[str, Any]]:
-    """What is said of each set, with its name: of a list of them, or a table by name."""
-    if isinstance(datasets, dict):
-        datasets = [{"name": name, **(told or {})} for name, told in datasets.items()]
-    if not isinstance(datasets, list) or not datasets:
-        raise ConfigError(f"{where} names no sets: `datasets` must be a list of them, each a table")
-    for place, told in enumerate(datasets, start=1):
-        if not isinstance(told, dict) or not isinstance(told.get("name"), str) or not told["name"]:
-            raise ConfigError(
-                f"{where}: entry {place} of `datasets` must be a table with a `name`, and is "
-                f"{told!r:.80}"
-            )
-        yield told
+def _of_entries(config: RunConfig, entries: list[dict[str, Any]], where: str) -> dict[str, EvalSet]:
+    problems: list[str] = []
+    sets: dict[str, EvalSet] = {}
+    for told in entries:
+        try:
+            sets[told["name"]] = _set(config, told, f"{where}: {told['name']}")
+        except ConfigError as error:
+            problems += str(error).splitlines()
+    raised(problems)
+    return sets
 
 
 def _set(config: RunConfig, told: dict[str, Any], whose: str) -> EvalSet:
     """The set of one entry, `told` with the defaults of the file. Raises ConfigError with a line
     for each key that cannot be."""
     problems = list(_refused(told, whose))
-    flags: dict[str, Any] = {}
-    for key in _FLAGS.keys() & told.keys():
-        field = own_fields()[_FLAGS[key]]
-        try:
-            flags[field.name] = convert(field, told[key])
-        except ConfigError as error:
-            problems.append(f"{whose}: {key}: {error}")
+    own = with_own(config, flags_of(told, _FLAGS, whose, problems))
     metadata = told.get("metadata_overrides", {})
     if not isinstance(metadata, dict):
         problems.append(f"{whose}: metadata_overrides is {metadata!r:.80}, and must be a table")
@@ -169,26 +160,22 @@ def _set(config: RunConfig, told: dict[str, Any], whose: str) -> EvalSet:
     path = told.get("path")
     if path is not None and not isinstance(path, str):
         problems.append(f"{whose}: path is {path!r:.80}, and must be a file of rows")
-    env, args = _env(config, flags)
     if metadata and path is None:
         problems.append(
             f"{whose}: rm_type and metadata_overrides are for rows, and it has no `path`"
         )
-    elif "rm_type" in told and env not in ROW_ENVS:
+    elif "rm_type" in told and own.env not in ROW_ENVS:
         problems.append(
-            f"{whose}: rm_type is a reward of --env {' or '.join(ROW_ENVS)}, and {env} plays this "
-            "set; give it one of those as `env`"
+            f"{whose}: rm_type is a reward of --env {' or '.join(ROW_ENVS)}, and {own.env} plays "
+            "this set; give it one of those as `env`"
         )
-    if problems:
-        raise ConfigError("\n".join(sorted(problems)))
-    changes = {**flags, "env": env, "env_args": args}
-    return EvalSet(told["name"], msgspec.structs.replace(config, **changes), path, metadata)
+    raised(sorted(problems))
+    return EvalSet(told["name"], own, path, metadata, told["name"])
 
 
 def _refused(told: dict[str, Any], whose: str) -> Iterator[str]:
     """A line for each key that is none, and for each that slime has and that cannot be here."""
-    for key in sorted(map(str, told.keys() - set(_KNOWN))):
-        yield f"{whose}: unknown key {key}{nearest(key, _KNOWN)}"
+    yield from unknown(told, _KNOWN, whose)
     for key in sorted(_OF_RUN.keys() & told.keys()):
         yield f"{whose}: {key} holds for the whole run: give {_OF_RUN[key]}"
     for key in sorted(_ANSWERED.keys() & told.keys()):
@@ -202,27 +189,3 @@ def _refused(told: dict[str, Any], whose: str) -> Iterator[str]:
             )
     if told.get("repetition_penalty", 1) != 1:
         yield f"{whose}: repetition_penalty is not there; only 1 is, which punishes nothing"
-
-
-def _env(config: RunConfig, flags: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The Env of a set that is told `flags`, and its arguments: those of the run where it is the
-    run's Env, or both are for rows; then what the set says."""
-    of_run = config.env or ROW_ENVS[0]
-    usual = GENERATE if flags.get("custom_generate_function_path") else of_run
-    env = flags.get("env") or usual
-    is_alike = env == of_run or {env, of_run} <= set(ROW_ENVS)
-    args = dict(config.env_args) if is_alike else {}
-    if env != GENERATE:
-        args.pop("function", None)
-    own = own_fields()
-    args |= {
-        argument: value
-        for name, value in flags.items()
-        if (argument := own[name].fact.env_arg) is not None and env in ROW_ENVS
-    }
-    return env, args | flags.get("env_args", {})
-
-
-def _refuse_twice(where: str, names: list[str]) -> None:
-    if repeated := sorted({name for name in names if names.count(name) > 1}):
-        raise ConfigError(f"{where} names {', '.join(repeated)} twice; names must differ")

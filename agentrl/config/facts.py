@@ -89,7 +89,7 @@ class FlagFact(msgspec.Struct, frozen=True, kw_only=True):
     needs        name of the condition (`conditions.py`) under which they do; None: always
     holds        rows: a file of tasks; folder: written to config.toml as an absolute path;
                  code: a name or path of the user's code; file: a name or any file;
-                 model: a directory of weights
+                 model: a directory of weights; settings: a file of settings, or these
     env_arg      argument of the environments for rows that it becomes
     synchronous  the one value that train.py has
     starts       naming it makes a run of one's own: no preset lies under it
@@ -102,7 +102,7 @@ class FlagFact(msgspec.Struct, frozen=True, kw_only=True):
     on_resume: OnResume
     modes: frozenset[Mode] = ALL
     needs: str | None = None
-    holds: Literal["value", "rows", "folder", "code", "file", "model"] = "value"
+    holds: Literal["value", "rows", "folder", "code", "file", "model", "settings"] = "value"
     env_arg: str | None = None
     synchronous: int | None = None
     starts: bool = False

@@ -6,6 +6,7 @@ A field `rollout_batch_size` is the flag `--rollout-batch-size` and the key of a
 import functools
 import types
 import typing
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -14,6 +15,7 @@ from msgspec import Meta
 from agentrl.config.facts import FlagFact
 from agentrl.config.passthrough import FAMILIES, decoded, finite
 from agentrl.config.run import RunConfig
+from agentrl.config.settings_file import settings_of
 from agentrl.errors import ConfigError
 
 __all__ = ["Field", "convert", "fact_of", "own_fields", "synchronous_values"]
@@ -125,7 +127,9 @@ def convert(field: Field, value: Any) -> Any:
 
     Raises ConfigError that names the flag, the value and what is allowed.
     """
-    if field.kind == "json":
+    if field.fact.holds == "settings" and isinstance(value, str):
+        value = settings_of(Path(value), field.flag)
+    elif field.kind == "json":
         value = decoded(field.flag, value)
     number = value
     if field.kind == "float":

@@ -6,7 +6,6 @@ so is each setting of a file that verl, AReaL or TRL reads.
 Refused: what is no file of settings, unknown names with the nearest, and values out of bounds.
 """
 
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,11 @@ from agentrl.config.fields import own_fields
 from agentrl.config.given import GivenFlags, take_of_family, take_own
 from agentrl.config.passthrough import FAMILIES, Family, family_of, spelled
 from agentrl.config.renames import setting_of_today
+from agentrl.config.settings_file import settings_of
 from agentrl.errors import ConfigError
 from agentrl.nearest import nearest
-from agentrl.paths import kind_of
 
-__all__ = ["read_file", "settings_of"]
+__all__ = ["read_file"]
 
 
 def read_file(path: Path) -> GivenFlags:
@@ -92,36 +91,3 @@ def _take_table(given: GivenFlags, family: Family, value: Any) -> None:
                 _take_flag(given, *today)
             continue
         take_of_family(given, family, passthrough.check_key(family, key, f"[{family}]"), item)
-
-
-def settings_of(path: Path, flag: str = "--config") -> dict[Any, Any]:
-    """The names and values of a TOML or YAML file that `flag` names. Raises ConfigError where it
-    cannot be read."""
-    if path.suffix not in (".toml", ".yaml", ".yml"):
-        raise ConfigError(f"{flag} {path}: the name must end in .toml, .yaml or .yml")
-    if (kind := kind_of(path)) not in ("a file", "nothing"):
-        raise ConfigError(f"{flag} {path} is {kind}, not a file of settings")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{flag} {path} cannot be read: {error}") from None
-    data = _toml(text, path, flag) if path.suffix == ".toml" else _yaml(text, path, flag)
-    if not isinstance(data, dict):
-        raise ConfigError(f"{flag} {path} holds a {type(data).__name__}, not settings by name")
-    return data
-
-
-def _toml(text: str, path: Path, flag: str) -> Any:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{flag} {path} is not TOML: {error}") from None
-
-
-def _yaml(text: str, path: Path, flag: str) -> Any:
-    import yaml
-
-    try:
-        return yaml.safe_load(text) or {}
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{flag} {path} is not YAML: {error}") from None

@@ -35,7 +35,7 @@ def about_objective(config: RunConfig) -> Iterator[str]:
         )
     if not config.is_supervised:
         return
-    if config.prompt_data is None:
+    if config.prompt_data is None and not config.env_mix:
         yield (
             "--loss-type sft_loss needs --prompt-data: a file whose rows hold a dialogue "
             f"under {config.input_key!r} (--input-key)"

@@ -15,6 +15,7 @@ from agentrl.config.descriptors import open_files
 from agentrl.config.device_defaults import for_device
 from agentrl.config.eval_sets import engine_context, eval_sets
 from agentrl.config.learner_memory import learner_bytes
+from agentrl.config.mixture import ways_of
 from agentrl.config.model import ModelSummary, read_model
 from agentrl.config.run import RunConfig
 from agentrl.config.toml import dump_config
@@ -84,7 +85,8 @@ def _placement(config: RunConfig) -> Iterator[str]:
         yield "engines   none: --load-debug-rollout-data trains on files"
     else:
         yield f"engines   {config.num_engines} SGLang of {per} devices behind 1 router"
-        yield f"services  those of --env {config.env}"
+        envs = dict.fromkeys(str(way.env) for way in ways_of(config))
+        yield f"services  those of --env {', '.join(envs)}"
     yield f"workers   {len(config.worker_names)} agent workers, 1 buffer"
     yield f"devices   {_devices(config)}"
 

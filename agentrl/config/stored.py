@@ -37,7 +37,7 @@ def _changes(kind: str, before: RunConfig, now: RunConfig, run: Path) -> Iterato
         # Groups that were ready with more are ready with less.
         if rule.kind != kind or old == new or (name == "min_group_size" and new < old):
             continue
-        begun = "without it" if old is None else f"with {old}"
+        begun = "without it" if old is None or old == {} else f"with {old}"
         yield f"{field.flag} {_said(new)}, but {run} was begun {begun} and {rule.why};"
 
 

@@ -6,7 +6,7 @@ run's own config.toml spells out every default. Of a preset, and of a file whose
 (`--eval-only`), only what the run reads is taken.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentrl.config.conditions import CONDITIONS
@@ -26,14 +26,21 @@ _OTHERS: dict[Mode, str] = {
 }
 
 
-def about_unread(config: RunConfig, said: Mapping[str, str]) -> list[str]:
-    """A line for each reason why flags of `said` (spellings by field) are refused as unread."""
-    return _lines(config, {n: text for n, text in said.items() if not _is_noted(config, n)})
+def about_unread(
+    config: RunConfig, said: Mapping[str, str], parts: Sequence[RunConfig] = ()
+) -> list[str]:
+    """A line for each reason why flags of `said` (spellings by field) are refused as unread. One
+    that a part of a mixture reads is read."""
+    found = {n: text for n, text in said.items() if not _is_noted(config, n)}
+    return _lines([config, *parts], found)
 
 
-def notes_on_unread(config: RunConfig, said: Mapping[str, str]) -> list[str]:
+def notes_on_unread(
+    config: RunConfig, said: Mapping[str, str], parts: Sequence[RunConfig] = ()
+) -> list[str]:
     """As `about_unread`, of those that are only noted."""
-    return _lines(config, {n: text for n, text in said.items() if _is_noted(config, n)})
+    found = {n: text for n, text in said.items() if _is_noted(config, n)}
+    return _lines([config, *parts], found)
 
 
 def is_read(config: RunConfig, name: str) -> bool:
@@ -41,10 +48,11 @@ def is_read(config: RunConfig, name: str) -> bool:
     return _why_unread(config, name) is None
 
 
-def _lines(config: RunConfig, said: Mapping[str, str]) -> list[str]:
+def _lines(ways: Sequence[RunConfig], said: Mapping[str, str]) -> list[str]:
     flags: dict[str, list[str]] = {}
     for name, spelled in said.items():
-        if why := _why_unread(config, name):
+        reasons = [_why_unread(way, name) for way in ways]
+        if (why := reasons[0]) and all(reasons):
             flags.setdefault(why, []).append(spelled)
     return [f"{', '.join(spelled)}: {why}" for why, spelled in flags.items()]
 

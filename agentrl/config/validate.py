@@ -13,12 +13,15 @@ from agentrl.config.asynchrony import about_asynchrony, notes_on_asynchrony
 from agentrl.config.conditions import STREAMING
 from agentrl.config.device import Device
 from agentrl.config.engines import notes_on_engines
+from agentrl.config.env_vars import about_env_vars
 from agentrl.config.eval_sets import EvalSet, eval_sets
 from agentrl.config.evaluations import about_evaluations, about_set, notes_on_evaluations
 from agentrl.config.first_weights import about_weights
 from agentrl.config.lengths import about_lengths, notes_on_lengths
 from agentrl.config.megatron import MegatronSettings
-from agentrl.config.model import read_model
+from agentrl.config.mixture import FLAG as MIX
+from agentrl.config.mixture import Part, parts_of
+from agentrl.config.model import ModelSummary, read_model
 from agentrl.config.objective import about_objective, notes_on_objective
 from agentrl.config.rates import about_rates
 from agentrl.config.refusals import beside, gather
@@ -46,8 +49,11 @@ def validate(config: RunConfig, said: Mapping[str, str] | None = None) -> list[s
     named files.
     """
     device: Device | None = None if config.device == "auto" else config.device
+    parts, wrong = _parts(config)
+    ways = [part.config for part in parts]
     refused = [
-        *about_unread(config, said or {}),
+        *wrong,
+        *about_unread(config, said or {}, ways),
         *about_refused("sglang", config.sglang, device),
         *about_refused("router", config.router),
         *_about_batch(config),
@@ -62,6 +68,7 @@ def validate(config: RunConfig, said: Mapping[str, str] | None = None) -> list[s
         *about_rollouts(config),
         *_about_devices(config),
         *_about_wandb(config),
+        *about_env_vars(config),
         *_about_data(config),
     ]
     notes: list[str] = []
@@ -72,10 +79,14 @@ def validate(config: RunConfig, said: Mapping[str, str] | None = None) -> list[s
         refused.extend(about_lengths(config, model))
         for one in sets if config.eval_config is not None else ():
             refused.extend(line for line in about_set(one, model) if line not in refused)
+        for part in parts:
+            refused.extend(line for line in _about_part(part, model) if line not in refused)
         notes.extend(notes_on_lengths(config, model))
         notes.extend(notes_on_retention(config, model))
 
     def check_sets() -> None:
+        if wrong:
+            return
         sets.extend(eval_sets(config).values())
         flag = "--eval-prompt-data" if config.eval_config is None else "--eval-config"
         for path in dict.fromkeys(one.path for one in sets if one.path is not None):
@@ -87,7 +98,7 @@ def validate(config: RunConfig, said: Mapping[str, str] | None = None) -> list[s
         *_notes(config),
         *notes_on_evaluations(config, sets),
         *notes,
-        *notes_on_unread(config, said or {}),
+        *notes_on_unread(config, said or {}, ways),
         *notes_on_objective(config, said or {}),
     ]
 
@@ -194,13 +205,37 @@ def _model_dir(config: RunConfig) -> Path:
 
 
 def _about_data(config: RunConfig) -> Iterator[str]:
-    if config.env is None and config.prompt_data is None:
+    if config.env is None and config.prompt_data is None and not config.env_mix:
         yield (
             "--env and --prompt-data are missing: name an environment that brings its tasks, or a "
             "file of tasks (and --env, unless single-turn answers are to match their labels)"
         )
     if config.prompt_data is not None:
         yield from _about_file("--prompt-data", config.prompt_data)
+    if config.env_mix and config.prompt_data is not None:
+        yield (
+            f"{MIX} and --prompt-data: each part of a mixture names rows of its own; put "
+            "`prompt_data` into the file, under `defaults` where they share it"
+        )
+
+
+def _parts(config: RunConfig) -> tuple[list[Part], list[str]]:
+    """The parts of a mixture, or a line for each reason why there are none."""
+    try:
+        return parts_of(config), []
+    except ConfigError as error:
+        return [], str(error).splitlines()
+
+
+def _about_part(part: Part, model: ModelSummary) -> Iterator[str]:
+    """What the flags of one part make impossible, and rows that are not there."""
+    for line in (*about_sampling(part.config), *about_lengths(part.config, model)):
+        yield f"{part.whose}: {line}"
+    if part.config.prompt_data is not None:
+        for line in _about_file("--prompt-data", part.config.prompt_data):
+            yield f"{part.whose}: {line}"
+    if part.config.is_supervised and part.config.prompt_data is None:
+        yield f"{part.whose}: --loss-type sft_loss imitates dialogues: give it `prompt_data`"
 
 
 def _about_file(flag: str, path: str) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from agentrl.config.mixture import ways_of
 from agentrl.config.run import RunConfig
 from agentrl.envs.check.formats import try_format
 from agentrl.shipped import CHAT_FORMATS
@@ -16,7 +17,8 @@ def chat_format_of(config: RunConfig) -> str | OwnTemplate:
     """How a run writes turns: the name of its format, or the template that is its format."""
     if config.chat_template is None:
         return config.chat_format
-    is_one_turn = config.env == "single-turn" and not config.is_supervised
+    ways = [way.env for way in ways_of(config)]
+    is_one_turn = set(ways) == {"single-turn"} and not config.is_supervised
     return OwnTemplate(config.chat_template, config.apply_chat_template_kwargs, is_one_turn)
 
 

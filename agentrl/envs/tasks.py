@@ -1,6 +1,6 @@
 """Which tasks a run trains on and is evaluated with, from its flags and its Env."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -8,10 +8,12 @@ import anyio
 import msgspec
 
 from agentrl.config.conditions import ROW_ENVS
-from agentrl.config.eval_sets import EvalSet, eval_sets
+from agentrl.config.eval_sets import EvalSet, eval_sets, name_of
+from agentrl.config.mixture import Part, parts_of
 from agentrl.config.run import RunConfig
 from agentrl.envs.env import Env
 from agentrl.envs.given import GivenSource, listed
+from agentrl.envs.mixed import MixedSource
 from agentrl.envs.prompt_lengths import leave_out_long_prompts
 from agentrl.envs.registry import load_env
 from agentrl.envs.sources import RowSource
@@ -32,17 +34,19 @@ class RunTasks(msgspec.Struct, frozen=True):
 def open_tasks(config: RunConfig, env_class: type[Env]) -> RunTasks:
     """Both, as the flags and the Env say, but for rows with a prompt that is too long. Raises
     ConfigError."""
-    source = open_source(config, env_class)
-    notes = list(leave_out_long_prompts(config, source, env_class))
+    notes: list[str] = []
+    source = _open(config, env_class, notes)
     return RunTasks(source, open_eval_sets(config, env_class), notes)
 
 
 def open_source(config: RunConfig, env_class: type[Env]) -> TaskSource:
     """The training tasks: `--prompt-data`, or else the Env's own; where nothing is trained and
-    there are none, those to be scored.
+    there are none, those to be scored. Of a mixture: those of its parts.
 
     Raises ConfigError when there are none.
     """
+    if (parts := parts_of(config)) and not config.eval_only:
+        return _mixed(config, parts, [_open_part(part) for part in _by_source(parts).values()])
     if config.prompt_data is not None:
         return RowSource(
             config.prompt_data,
@@ -61,6 +65,51 @@ def open_source(config: RunConfig, env_class: type[Env]) -> TaskSource:
     return source
 
 
+def _open(config: RunConfig, env_class: type[Env], notes: list[str]) -> TaskSource:
+    """As `open_source`, but for rows with a prompt that is too long, of which `notes` says."""
+    if not (parts := parts_of(config)):
+        source = open_source(config, env_class)
+        notes.extend(leave_out_long_prompts(config, source, env_class))
+        return source
+    sources = []
+    for part in _by_source(parts).values():
+        cls = load_env(str(part.config.env))
+        sources.append(source := _open_part(part))
+        found = leave_out_long_prompts(part.config, source, cls)
+        notes.extend(f"{part.whose}: {note}" for note in found)
+    return _mixed(config, parts, sources)
+
+
+def _open_part(part: Part) -> TaskSource:
+    try:
+        return open_source(part.config, load_env(str(part.config.env)))
+    except ConfigError as error:
+        raise ConfigError(f"{part.whose}: {error}") from error
+
+
+def _by_source(parts: Sequence[Part]) -> dict[str, Part]:
+    """The first part of each source."""
+    found: dict[str, Part] = {}
+    for part in parts:
+        found.setdefault(_source_key(part.config), part)
+    return found
+
+
+def _mixed(config: RunConfig, parts: Sequence[Part], sources: Sequence[TaskSource]) -> MixedSource:
+    """`sources`: one for each of `_by_source`."""
+    opened = dict(zip(_by_source(parts), sources, strict=True))
+    own = [opened[_source_key(part.config)] for part in parts]
+    return MixedSource(parts, own, config.rollout_batch_size)
+
+
+def _source_key(config: RunConfig) -> str:
+    """What the tasks of a part follow from; two with the same share them."""
+    if config.prompt_data is None:
+        return repr((config.env, config.env_args))
+    kept = config.rollout_max_prompt_len and (config.rollout_max_prompt_len, config.env_args)
+    return repr((config.prompt_data, config.metadata_key, config.tool_key, kept))
+
+
 def own_source(config: RunConfig, env_class: type[Env]) -> TaskSource | None:
     """The training tasks that the Env brings, as a source. Raises ConfigError for what is none."""
 
@@ -77,28 +126,45 @@ def own_source(config: RunConfig, env_class: type[Env]) -> TaskSource | None:
 
 def open_eval_sets(config: RunConfig, env_class: type[Env]) -> dict[str, list[Task]]:
     """Evaluation sets by name: those of `--eval-config` or `--eval-prompt-data`, or else the Env's
-    own.
+    own. Of a mixture: those that its parts name, and for the others those of their Envs.
 
     Raises ConfigError when there are none, and evaluations are asked for.
     """
-    if named := eval_sets(config):
-        return {name: _tasks_of(one) for name, one in named.items()}
-    sets = {} if config.prompt_data else _own_sets(config, env_class)
+    sets = {name: _tasks_of(one) for name, one in eval_sets(config).items()}
+    if config.names_eval_sets:
+        return sets
+    parts = parts_of(config)
+    for part in parts:
+        sets |= _sets_of_part(part)
+    if not parts and not config.prompt_data:
+        sets = _own_sets(config, env_class)
     if not sets and (config.eval_only or config.eval_interval is not None):
         raise ConfigError(_no_sets(config, env_class))
     return sets
+
+
+def _sets_of_part(part: Part) -> dict[str, list[Task]]:
+    """Those that its Env brings, if it names none, as sets of the run."""
+    if part.eval or part.config.prompt_data is not None:
+        return {}
+    sets = _own_sets(part.config, load_env(str(part.config.env)))
+    return {
+        name_of(part.name, name): [msgspec.structs.replace(t, part=part.name) for t in tasks]
+        for name, tasks in sets.items()
+    }
 
 
 def _tasks_of(one: EvalSet) -> list[Task]:
     if one.path is not None:
         return anyio.run(_read_all, Path(one.path), one)
     sets = _own_sets(one.config, load_env(one.env))
-    if one.name not in sets:
+    name = one.brought or one.name
+    if name not in sets:
         raise ConfigError(
-            f"--eval-config: {one.name} has no `path`, and {one.env} brings no set of that name; "
+            f"evaluation set {one.name} has no `path`, and {one.env} brings no set {name}; "
             f"it brings {', '.join(sets) or 'none'}"
         )
-    return sets[one.name]
+    return sets[name]
 
 
 def _own_sets(config: RunConfig, env_class: type[Env]) -> dict[str, list[Task]]:

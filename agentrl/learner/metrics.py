@@ -2,9 +2,9 @@
 
 Names are declared in `agentrl.telemetry.metrics`; what a loss reports under another name is logged
 there once, and left out. Some come once for each age (`name/age_3`; the last bucket pools all older
-ages), and the episodes' own metrics as `rollout/<name>` means. Values are floats, but for
-`train/age_histogram`, a list. A value that does not exist (nothing trained, no tokens on policy) is
-left out, never zero.
+ages), and the episodes' own metrics as `rollout/<name>` means; `rollout/part/<part>/<name>` is of
+one part of a mixture. Values are floats, but for `train/age_histogram`, a list. A value that does
+not exist (nothing trained, no tokens on policy) is left out, never zero.
 """
 
 import statistics
@@ -17,7 +17,7 @@ from agentrl.learner.batch import BatchCounts
 from agentrl.learner.iteration import IterationResult
 from agentrl.learner.measures import Measures, joined, value_of
 from agentrl.telemetry.metrics import REGISTRY
-from agentrl.types import LeaseHeader
+from agentrl.types import GroupRows, LeaseHeader
 
 __all__ = ["LogprobDiff", "lease_metrics", "train_metrics"]
 
@@ -61,26 +61,41 @@ def train_metrics(result: IterationResult) -> tuple[dict[str, float], LogprobDif
 
 def lease_metrics(header: LeaseHeader, ages: Sequence[int]) -> dict[str, Any]:
     """Metrics that the lease header alone tells; `ages`: its `age_histogram`."""
-    rewards = [reward for group in header.groups for reward in group.rewards]
-    rows = [row for group in header.groups for row in group.trajectories]
-    num_episodes = sum(len(group.episodes) for group in header.groups)
-    metrics: dict[str, Any] = _episode_means(m for group in header.groups for m in group.metrics)
-    metrics |= {
-        "rollout/num_groups": len(header.groups),
-        "rollout/num_episodes": num_episodes,
-        "train/age_histogram": list(ages),
-    }
+    metrics: dict[str, Any] = {"train/age_histogram": list(ages)}
     if sum(ages):
         metrics["train/age_mean"] = sum(age * n for age, n in enumerate(ages)) / sum(ages)
+    parts: dict[str, list[GroupRows]] = {}
+    for group in header.groups:
+        parts.setdefault(_part(group), []).append(group)
+    for part, groups in parts.items():
+        if part:
+            named = _group_metrics(groups).items()
+            metrics |= {f"rollout/part/{part}/{name}": value for name, value in named}
+    named = _group_metrics(header.groups).items()
+    return metrics | {f"rollout/{name}": value for name, value in named}
+
+
+def _part(group: GroupRows) -> str:
+    """The part of a mixture that `group` belongs to; empty where there is none."""
+    return group.facts[0].part if group.facts else ""
+
+
+def _group_metrics(groups: Sequence[GroupRows]) -> dict[str, float]:
+    """What `groups` tell, by name."""
+    rewards = [reward for group in groups for reward in group.rewards]
+    rows = [row for group in groups for row in group.trajectories]
+    num_episodes = sum(len(group.episodes) for group in groups)
+    metrics = _episode_means(each for group in groups for each in group.metrics)
+    metrics |= {"num_groups": len(groups), "num_episodes": num_episodes}
     if num_episodes:
-        metrics["rollout/turns_mean"] = sum(row.meta.num_turns for row in rows) / num_episodes
+        metrics["turns_mean"] = sum(row.meta.num_turns for row in rows) / num_episodes
     if num_sampled := sum(row.meta.num_sampled for row in rows):  # not of demonstrations
-        zero_std = sum(has_zero_std(group.rewards) for group in header.groups)
+        zero_std = sum(has_zero_std(group.rewards) for group in groups)
         metrics |= {
-            "rollout/reward_mean": statistics.fmean(rewards),
-            "rollout/reward_std": statistics.pstdev(rewards),
-            "rollout/zero_std_group_share": zero_std / len(header.groups),
-            "rollout/response_length_mean": num_sampled / num_episodes,
+            "reward_mean": statistics.fmean(rewards),
+            "reward_std": statistics.pstdev(rewards),
+            "zero_std_group_share": zero_std / len(groups),
+            "response_length_mean": num_sampled / num_episodes,
         }
     return metrics
 
@@ -123,4 +138,4 @@ def _episode_means(metrics: Iterable[Mapping[str, float]]) -> dict[str, float]:
     for episode in metrics:
         for name, value in episode.items():
             values.setdefault(name, []).append(value)
-    return {f"rollout/{name}": statistics.fmean(found) for name, found in values.items()}
+    return {name: statistics.fmean(found) for name, found in values.items()}

@@ -35,6 +35,7 @@ def about(episode: Episode) -> list[tuple[str, str]]:
         ("fate", str(group.fate or f"open ({group.state})") + _because(group.reason)),
         ("outcome", str(row.outcome or "not ended")),
         ("stopped by", str(row.stop_reason or "-")),
+        *([("part", row.facts.part)] if row.facts.part else []),
         *([("env", row.facts.env)] if row.facts.env else []),
         ("reward", reward),
         ("advantage", "-" if episode.advantage is None else signed(episode.advantage)),

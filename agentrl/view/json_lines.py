@@ -16,7 +16,7 @@ class EpisodeLine(msgspec.Struct, frozen=True):
     `state` and `fate` are the group's. `reward` is the one that is trained: of the verdict, or
     before it of the Env; null unless the episode is done. `versions`: sampled tokens by weight
     version. `turns`, `tokens` and `sampled` count over all segments. `error` is the last error of
-    the episode, `reason` what its group ended of. `env` as `--env` names it.
+    the episode, `reason` what its group ended of. `env` as `--env` names it, `part` of a mixture.
     """
 
     group: str
@@ -29,6 +29,7 @@ class EpisodeLine(msgspec.Struct, frozen=True):
     outcome: str | None
     stop_reason: str | None
     env: str | None
+    part: str | None
     reward: float | None
     advantage: float | None
     metrics: dict[str, float]
@@ -63,6 +64,7 @@ def _facts(episode: Episode) -> EpisodeLine:
         outcome=row.outcome,
         stop_reason=row.stop_reason,
         env=row.facts.env or None,
+        part=row.facts.part or None,
         reward=episode.reward if row.outcome == "done" else None,
         advantage=episode.advantage,
         metrics=row.metrics,

@@ -43,15 +43,17 @@ class Ground:
     def config(self, program: Program, run_id: str, *flags: str) -> RunConfig:
         """As the program resolves it."""
         argv = [
-            "--hf-checkpoint", str(self.model), "--prompt-data", str(self.folder / "tasks.jsonl"),
-            "--env", f"{whole_loop.__name__}:Talk", "--run-dir", str(self.folder),
-            "--run-id", run_id, "--num-rollout", str(ITERATIONS),
+            "--hf-checkpoint", str(self.model), "--run-dir", str(self.folder), "--run-id", run_id,
+            "--env", f"{whole_loop.__name__}:Talk",
+            "--num-rollout", str(ITERATIONS),
             "--rollout-batch-size", str(GROUPS), "--n-samples-per-prompt", str(EPISODES),
             "--num-steps-per-rollout", "2", "--lr", "0.01", "--num-agent-workers", "2",
             "--actor-num-gpus-per-node", "1", "--rollout-max-response-len", "6",
             "--update-weight-buffer-size", "8192",
             "--rollout-stop-token-ids", *map(str, range(0, 700, 3)),
         ]  # fmt: skip
+        if "--env-mix" not in flags:
+            argv += ["--prompt-data", str(self.folder / "tasks.jsonl")]
         return parse([*argv, *flags], program).config
 
     def resumed(self, program: Program, run: Path) -> RunConfig:
@@ -170,6 +172,20 @@ def test_a_buffer_ahead_trains_other_tokens_to_other_weights(
     assert {version for *_, meta, _ in second for version, _ in meta.versions} == {0}
     assert other.digests[:1] == synchronous.digests[:1]
     assert other.weights != synchronous.weights
+
+
+def test_a_mixture_of_one_env_twice_equals_a_run_without_a_mixture(
+    ground: Ground, synchronous: Played
+) -> None:
+    parts = [{"name": name, "prompt_data": str(ground.folder / "tasks.jsonl")} for name in "ab"]
+    mix = ground.folder / "mix.yaml"
+    mix.write_bytes(msgspec.yaml.encode({"parts": parts}))
+    other = play(ground, ground.config("train", "mixed", "--env-mix", str(mix)), seed=3)
+    assert rows_of(other.leases) == rows_of(synchronous.leases)
+    assert other.pushed == synchronous.pushed
+    assert other.weights == synchronous.weights
+    of_parts = {facts.part for lease in other.leases for g in lease.groups for facts in g.facts}
+    assert of_parts == {"a", "b"}
 
 
 def test_a_run_that_is_stopped_anywhere_ends_with_the_same_weights(

@@ -21,7 +21,9 @@ from agentrl.buffer import BufferSettings, run_buffer
 from agentrl.clock import MonotonicClock
 from agentrl.cluster.events import RunState
 from agentrl.cluster.feeder import Feeder
+from agentrl.config.mixture import parts_of
 from agentrl.config.run import RunConfig
+from agentrl.config.sampling import training_turns
 from agentrl.envs.env import Env
 from agentrl.envs.messages import AssistantTurn, Message, Step
 from agentrl.envs.registry import load_env
@@ -32,7 +34,7 @@ from agentrl.learner.megatron import MegatronBackend
 from agentrl.serving.client import EngineClient
 from agentrl.serving.routing import RoutedWeightSink
 from agentrl.serving.weights import FleetWeightSink
-from agentrl.types import EngineAddress, LeaseHeader, SamplingParams
+from agentrl.types import EngineAddress, LeaseHeader
 from agentrl.wire import messages
 from agentrl.wire.blocking import BlockingPeer
 from agentrl.wire.messages import Drain, Event, Lease, Refused, Stepped, TaskCredit, Welcome
@@ -63,12 +65,9 @@ class Site:
 
     async def serve(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
         config = self._config
-        sampling = SamplingParams(
-            temperature=config.rollout_temperature,
-            max_new_tokens=config.rollout_max_response_len,
-            stop_token_ids=tuple(config.rollout_stop_token_ids),
-        )
-        settings = BufferSettings.from_config(config, self.address, sampling)
+        of_parts = {part.name: training_turns(part.config) for part in parts_of(config)}
+        turns = training_turns(config)
+        settings = BufferSettings.from_config(config, self.address, turns, of_parts)
         async with anyio.create_task_group() as group:
             await group.start(partial(run_buffer, settings, self.run))
             for index in range(config.num_agent_workers):

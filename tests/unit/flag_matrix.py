@@ -49,6 +49,7 @@ VALUES: dict[str, str] = {
     "rollout_seed": "7",
     "env": "guess",
     "env_args": '{"k":1}',
+    "env_mix": "MIX",
     "chat_format": "tags",
     "chat_template": "own",
     "apply_chat_template_kwargs": '{"k":1} --chat-template own',
@@ -145,6 +146,8 @@ VALUES: dict[str, str] = {
     "rollout_num_gpus": "4",
     "rollout_num_gpus_per_engine": "2",
     "start_timeout_s": "60",
+    "env_vars": "NCCL_DEBUG=INFO",
+    "train_env_vars": '{"NCCL_DEBUG":"INFO"}',
     "sglang_server_concurrency": "3",
     "update_weight_buffer_size": "1000000",
     "update_weights_timeout": "5",
@@ -239,6 +242,8 @@ TOGETHER = (
     f"{_ROWS} --eval-prompt-data held ROWS2 --eval-input-key question --eval-label-key answer",
     "--eval-mode pinned --eval-interval 5",
     f"{_ROWS} --eval-config SETS --eval-interval 5",
+    f"{_ROWS} --env-mix MIX",
+    "--env guess --env-mix MIX --max-tool-calls 3",
     "--n-samples-per-eval-prompt 16 --eval-temperature 0",
     "--rollout-num-gpus 4 --rollout-num-gpus-per-engine 2",
     "--dynamic-sampling-filter-path mine:keep --over-sampling-batch-size 48",
@@ -278,6 +283,7 @@ class Ground:
             "ROWS": folder / "rows.jsonl",
             "RUN": folder / "begun",
             "SETS": folder / "sets.toml",
+            "MIX": folder / "mix.toml",
             "TMP": folder,
         }
         (folder / "model").symlink_to(model)
@@ -285,6 +291,9 @@ class Ground:
             self.names[rows].write_text('{"input": "q", "question": "q", "answer": "a"}\n')
         self.names["SETS"].write_text(
             f'[[datasets]]\nname = "held"\npath = "{self.names["ROWS2"]}"\ntemperature = 0.3\n'
+        )
+        self.names["MIX"].write_text(
+            f'[[parts]]\nname = "asked"\nprompt_data = "{self.names["ROWS2"]}"\nmax_turns = 2\n'
         )
         write_rollouts(self.names["ROLLOUTS"], Rollouts(LeaseHeader(1, []), []), lambda _: ())
         (folder / "begun").mkdir()

@@ -255,6 +255,16 @@ def check_sets(clone: Path, text: str) -> None:
     require("eval_config" in said, said)
 
 
+def check_mixture(clone: Path, text: str) -> None:
+    """A file of a mixture: as above, and a service that its Env needs is not asked."""
+    (clone / "mix.toml").write_text(text)
+    for path in re.findall(r'(?:path|prompt_data) = "(\S+)"', text):
+        (clone / path).write_text('{"input": "Two and two?", "label": "4"}\n')
+    model = ["--hf-checkpoint", str(MODEL), "--n-samples-per-prompt", "4"]
+    said = dry_run("train_async.py", [*model, "--env-mix", "mix.toml", "--num-rollout", "9"])
+    require("env_mix" in said, said)
+
+
 def check_snippet(clone: Path, snippet: Snippet, shown: str) -> None:
     match snippet.language:
         case "command":
@@ -263,6 +273,8 @@ def check_snippet(clone: Path, snippet: Snippet, shown: str) -> None:
             check_block(clone, snippet, shown)
         case "yaml":
             check_sets(clone, snippet.text)
+        case "toml":
+            check_mixture(clone, snippet.text)
         case other:
             raise AssertionError(f"no test knows how to check {other}")
 

@@ -51,4 +51,8 @@ def test_a_worker_binds_its_envs_as_the_run_says() -> None:
     config = RunConfig(env=f"{__file__}:Binding", tool_timeout_s=7.0, allow_unsafe_sandbox=True)
     settings = WorkerSettings.from_config(config, MODEL, 512, dict(CONTEXT.services))
     assert settings.context == CONTEXT
-    assert given(Worker(settings)._make_env()) == (CONTEXT.services, 7.0, True)
+    assert given(Worker(settings)._ways.of(Task("t", {})).make_env()) == (
+        CONTEXT.services,
+        7.0,
+        True,
+    )

@@ -9,8 +9,9 @@ import anyio
 import pytest
 import yaml
 
-from agentrl.actors.player import Attempt, BySet, Player
+from agentrl.actors.player import Attempt, Player
 from agentrl.actors.report import PlayedEpisode, failed_episode
+from agentrl.actors.ways import Ways
 from agentrl.actors.worker import WorkerSettings
 from agentrl.cluster.evaluator import Evaluator
 from agentrl.cluster.events import RunState
@@ -276,7 +277,7 @@ def test_all_that_is_wrong_with_a_file_is_told_at_once() -> None:
     ("file", "told"),
     [
         ("eval: [1", "is not YAML"),
-        ("eval: {}", "names no sets"),
+        ("eval: {}", "`datasets` must be a list"),
         ("eval: {datasets: [{path: a}]}", "entry 1 of `datasets` must be a table with a `name`"),
         ("eval: {datasets: [{name: a}, {name: a}]}", "names a twice"),
         ("eval: {temperature: 1, datasets: []}", "unknown temperature beside"),
@@ -305,7 +306,7 @@ def test_the_env_of_a_set_is_made_before_the_start() -> None:
     config = parsed({"datasets": [wrong]}).config
     with pytest.raises(ConfigError) as caught:
         preflight(config)
-    assert "--eval-config: ripe: Apples cannot be made with --env-args {'size': 3}" in str(
+    assert "evaluation set ripe: Apples cannot be made with --env-args {'size': 3}" in str(
         caught.value
     )
 
@@ -332,9 +333,17 @@ class Noting:
         return failed_episode(attempt.assignment, Outcome.ENV_ERROR, "nobody played it")
 
 
+class Led:
+    """A way of which the strategy alone is asked."""
+
+    def __init__(self, strategy: Noting) -> None:
+        self.strategy = strategy
+
+
 def test_an_episode_is_led_as_its_set_is_played() -> None:
     usual, held = Noting(), Noting()
-    player = Player(BySet(usual, {"held": held}))
+    ways: Any = (Led(usual), {"held": Led(held)}, {})
+    player = Player(Ways(*ways))
     for name in (None, "held", "other"):
         assignment = EpisodeAssignment(
             EpisodeId("g", 0), 0, 0, Task("t", {}), SamplingParams(), evaluation=name

@@ -155,6 +155,7 @@ def test_json_is_one_object_a_line_of_every_episode(
         "outcome": "done",
         "stop_reason": "terminated",
         "env": None,
+        "part": None,
         "reward": 1.0,
         "advantage": pytest.approx(0.7071, abs=1e-4),
         "metrics": {"calls": 1.0},

@@ -135,6 +135,15 @@ class DataFlags(RunFlags, frozen=True, kw_only=True):
         ),
     ] = None
     env_args: Annotated[dict[str, Any], _env("keyword arguments of the Env as JSON")] = {}
+    env_mix: Annotated[
+        dict[str, Any],
+        _flag(
+            "file of several Envs or datasets in one run (TOML or YAML): parts with a weight, and "
+            "an Env, rows, reward, lengths and evaluation sets of their own (docs/mixtures.md)",
+            holds="settings",
+            starts=True,
+        ),
+    ] = {}
     chat_format: Annotated[
         str,
         _flag(

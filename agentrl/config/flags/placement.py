@@ -1,9 +1,9 @@
 """Hosts and devices. A checkpoint is shared out anew, so a continued run may change all of it."""
 
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
-from agentrl.config.facts import ACTS, FREE, POLICY, Count, flag
+from agentrl.config.facts import ACTS, FREE, POLICY, TRAINS, Count, flag
 from agentrl.config.flags.optimizer import OptimizerFlags
 
 __all__ = ["PlacementFlags"]
@@ -59,6 +59,18 @@ class PlacementFlags(OptimizerFlags, frozen=True, kw_only=True):
             needs="colocated",
         ),
     ] = True
+    env_vars: Annotated[
+        list[str],
+        _flag(
+            "environment variables of every process, on every node: NAME=VALUE, or NAME to pass on "
+            "the value that it has here, which is written nowhere; given again, it adds to them",
+            collects=1,
+        ),
+    ] = []
+    train_env_vars: Annotated[
+        dict[str, Any],
+        _flag("environment variables that the learner's ranks have besides, as JSON", modes=TRAINS),
+    ] = {}
     start_timeout_s: Annotated[
         float, _flag("deadline of the engines' start, and of the first push after it", gt=0)
     ] = 600.0

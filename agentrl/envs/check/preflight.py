@@ -7,13 +7,14 @@ Each mistake is a ConfigError (a malformed row: DataError) that names the class,
 line to write. Nothing of it outlives the check: the run makes its own instances.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain
 
 from agentrl.bounds import MAX_EVALUATIONS
 from agentrl.config.conditions import GENERATE, ROW_ENVS
 from agentrl.config.eval_sets import EvalSet, eval_sets
+from agentrl.config.mixture import Part, parts_of
 from agentrl.config.run import RunConfig
 from agentrl.envs.check.dry_reset import discard, dry_reset, first_task, make_env
 from agentrl.envs.check.signatures import check_class
@@ -26,7 +27,7 @@ from agentrl.envs.single_turn import SingleTurnEnv
 from agentrl.envs.sources import RowSource
 from agentrl.envs.tasks import open_eval_sets, open_source
 from agentrl.envs.travel import arrived
-from agentrl.errors import AgentRLError, ConfigError, EnvError
+from agentrl.errors import AgentRLError, ConfigError, DataError, EnvError
 from agentrl.types import Task, TaskSource
 from agentrl.user_traceback import words_of
 from agentrl.visible import shown_url
@@ -51,6 +52,8 @@ def preflight(config: RunConfig) -> list[str]:
 
     Raises ConfigError, or DataError with file and line.
     """
+    if parts := parts_of(config):
+        return _of_parts(config, parts)
     cls = load_env(config.env or "single-turn")
     if config.dialogue_key is not None:
         return _rows(open_source(config, cls))
@@ -73,6 +76,26 @@ def preflight(config: RunConfig) -> list[str]:
     Env.bind(env, EnvContext({}, config.tool_timeout_s, config.allow_unsafe_sandbox, config))
     note = dry_reset(env, task, seed=config.rollout_seed)
     return [*notes, note] if note else notes
+
+
+def _of_parts(config: RunConfig, parts: Sequence[Part]) -> list[str]:
+    """Each part is checked as a run of its own, and the evaluation sets of all together."""
+    notes: list[str] = []
+    for part in parts:
+        with _named(part.whose):
+            notes += [f"{part.whose}: {note}" for note in preflight(part.config)]
+    if not config.is_supervised:
+        check_eval_sets(config, load_env(str(parts[0].config.env)))
+    return notes
+
+
+@contextmanager
+def _named(whose: str) -> Iterator[None]:
+    """An error of user code or data says whose it is."""
+    try:
+        yield
+    except (ConfigError, DataError) as error:
+        raise type(error)(f"{whose}: {error}") from error
 
 
 def _about_reward(config: RunConfig) -> Iterator[str]:
@@ -179,7 +202,7 @@ def _check_env_of(one: EvalSet, config: RunConfig) -> None:
         discard(make_env(cls, one.config.env_args))
         services_of(one.config, cls)
     except ConfigError as error:
-        raise ConfigError(f"--eval-config: {one.name}: {error}") from error
+        raise ConfigError(f"evaluation set {one.name}: {error}") from error
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from pathlib import Path
 import anyio
 import msgspec
 
+from agentrl.config.mixture import parts_of
 from agentrl.config.model import read_model
 from agentrl.config.run import RunConfig
 from agentrl.envs.chat_formats import chat_format_of, open_chat_format
@@ -43,9 +44,16 @@ class _Seen(msgspec.Struct):
 
 
 def check_prompts(config: RunConfig) -> list[str]:
-    """Notes on the first rows of `config`. Raises ConfigError where no prompt of them fits."""
+    """Notes on the first rows of `config`, or of each part of its mixture. Raises ConfigError where
+    no prompt of them fits."""
+    notes: list[str] = []
+    for part in parts_of(config):
+        try:
+            notes += [f"{part.whose}: {note}" for note in check_prompts(part.config)]
+        except ConfigError as error:
+            raise ConfigError(f"{part.whose}: {error}") from error
     if not has_prompts(config) or config.env is None:
-        return []
+        return notes
     room, flag = _room(config)
     try:
         cls = load_env(config.env)

@@ -1,0 +1,103 @@
+"""Ways to play: the Env, the limits and the strategy of an episode, by the task it is of.
+
+An evaluation set that is played in its own way comes first, then the part of a mixture, then the
+run.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from agentrl.actors.boundary import Boundary
+from agentrl.actors.demonstration import Demonstrations
+from agentrl.actors.endpoint.server import Endpoint
+from agentrl.actors.episode import EnvEpisodes
+from agentrl.actors.limits import Limits
+from agentrl.actors.player import Attempt, Strategy
+from agentrl.actors.report import PlayedEpisode
+from agentrl.actors.rollouts import RolloutEpisodes
+from agentrl.envs.env import Env, EnvContext
+from agentrl.envs.generate import GenerateEnv
+from agentrl.envs.registry import load_env
+from agentrl.envs.rollout import Rollout
+from agentrl.tokens.formats.base import ChatFormat
+from agentrl.types import EpisodeAssignment, EpisodeReport, Task
+
+__all__ = ["Way", "WaySettings", "Ways"]
+
+
+class WaySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How episodes are played. `demonstration_key`: rows hold a dialogue under it, and no Env is
+    played."""
+
+    env: str
+    env_args: dict[str, Any]
+    context: EnvContext
+    limits: Limits
+    demonstration_key: str | None = None
+
+
+class Way:
+    """A way, ready to play. `scores_groups`: its Env sees the episodes of a group together."""
+
+    def __init__(
+        self, settings: WaySettings, chat: ChatFormat, endpoint: Endpoint, *, reports_answers: bool
+    ) -> None:
+        self.settings = settings
+        cls = load_env(settings.env)
+        self.make_env: Callable[[], Env] = functools.partial(_make_env, cls, settings)
+        self.scores_groups = cls.scores_groups and settings.demonstration_key is None
+        self.strategy = self._strategy(cls, chat, endpoint, reports_answers=reports_answers)
+
+    def _strategy(
+        self, cls: type[Env], chat: ChatFormat, endpoint: Endpoint, *, reports_answers: bool
+    ) -> Strategy:
+        settings = self.settings
+        if settings.demonstration_key is not None:
+            return Demonstrations(chat, settings.limits, key=settings.demonstration_key)
+        if issubclass(cls, GenerateEnv):
+            env = self.make_env()
+            assert isinstance(env, GenerateEnv)
+            env.prepare()  # now, and not beside episodes
+        if issubclass(cls, Rollout):
+            return RolloutEpisodes(
+                self.make_env, chat, settings.limits, endpoint, reports_answers=reports_answers
+            )
+        return EnvEpisodes(self.make_env, chat, settings.limits, reports_answers=reports_answers)
+
+    def named(self, report: EpisodeReport, task: Task) -> EpisodeReport:
+        """`report` with the Env that was played, and the part of the mixture; no Env was where a
+        dialogue is shown."""
+        env = self.settings.env if self.settings.demonstration_key is None else ""
+        facts = msgspec.structs.replace(report.facts, env=env, part=task.part)
+        return msgspec.structs.replace(report, facts=facts)
+
+
+def _make_env(cls: type[Env], settings: WaySettings) -> Env:
+    env = cls(**settings.env_args)
+    Env.bind(env, settings.context)
+    return env
+
+
+class Ways:
+    """All ways of a run, and a `Strategy` that plays each episode in its own."""
+
+    def __init__(self, usual: Way, sets: dict[str, Way], parts: dict[str, Way]) -> None:
+        self._usual = usual
+        self._sets = sets
+        self._parts = parts
+
+    def of(self, task: Task, evaluation: str | None = None) -> Way:
+        """How an episode of `task` is played."""
+        return self._sets.get(evaluation or "") or self._parts.get(task.part, self._usual)
+
+    def of_episode(self, episode: EpisodeAssignment) -> Way:
+        """How `episode` is played."""
+        return self.of(episode.task, episode.evaluation)
+
+    async def play(self, attempt: Attempt, boundary: Boundary) -> PlayedEpisode:
+        """See `Strategy`."""
+        way = self.of_episode(attempt.assignment)
+        return await way.strategy.play(attempt, boundary)

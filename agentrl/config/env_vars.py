@@ -1,0 +1,56 @@
+"""`--env-vars` and `--train-env-vars`: variables that the processes of a run have, on every node.
+
+NAME=VALUE    written to config.toml, as all flags are
+NAME          the value that the program which starts the run has; written nowhere
+"""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+
+from agentrl.config.run import RunConfig
+
+__all__ = ["about_env_vars", "env_vars", "train_env_vars"]
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+#: What a run sets by itself, and what to do instead.
+_TAKEN = {
+    "CUDA_VISIBLE_DEVICES": "every process gets the devices that are its own; give the run fewer "
+    "(--rollout-num-gpus, --actor-num-gpus-per-node), or export it before the run",
+    "PYTHONPATH": "export it before the run, or before `ray start` on a cluster",
+}
+
+
+def env_vars(config: RunConfig, here: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The variables of every process; `here`: those of this one."""
+    here = os.environ if here is None else here
+    pairs = (word.partition("=") for word in config.env_vars)
+    return {name: value if equals else here.get(name, "") for name, equals, value in pairs}
+
+
+def train_env_vars(config: RunConfig) -> dict[str, str]:
+    """Those that the ranks of the learner have besides."""
+    return {name: str(value) for name, value in config.train_env_vars.items()}
+
+
+def about_env_vars(config: RunConfig, here: Mapping[str, str] | None = None) -> Iterator[str]:
+    """Names that are none, that the run sets itself, or that are not known here."""
+    here = os.environ if here is None else here
+    named = [("--env-vars", *word.partition("=")[:2]) for word in config.env_vars]
+    named += [("--train-env-vars", name, "=") for name in config.train_env_vars]
+    for flag, name, equals in named:
+        if not _NAME.fullmatch(name):
+            yield (
+                f"{flag} {name!r:.60}: a variable has a name of letters, digits and underscores; "
+                "write NAME=VALUE"
+            )
+        elif name in _TAKEN:
+            yield f"{flag} {name}: {_TAKEN[name]}"
+        elif not equals and name not in here:
+            yield (
+                f"{flag} {name}: there is no such variable here whose value could be passed on; "
+                "write NAME=VALUE, or export it"
+            )
+    for name, value in config.train_env_vars.items():
+        if not isinstance(value, str | int | float):
+            yield f"--train-env-vars {name}: {value!r:.60} is no text and no number"
