@@ -127,7 +127,8 @@ def convert(field: Field, value: Any) -> Any:
 
     Raises ConfigError that names the flag, the value and what is allowed.
     """
-    if field.fact.holds == "settings" and isinstance(value, str):
+    is_file = isinstance(value, str) and not value.lstrip().startswith("{")
+    if field.fact.holds == "settings" and is_file:
         value = settings_of(Path(value), field.flag)
     elif field.kind == "json":
         value = decoded(field.flag, value)

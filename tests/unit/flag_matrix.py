@@ -294,6 +294,7 @@ class Ground:
         )
         self.names["MIX"].write_text(
             f'[[parts]]\nname = "asked"\nprompt_data = "{self.names["ROWS2"]}"\nmax_turns = 2\n'
+            f'eval = [{{name = "held", path = "{self.names["ROWS2"]}"}}]\n'
         )
         write_rollouts(self.names["ROLLOUTS"], Rollouts(LeaseHeader(1, []), []), lambda _: ())
         (folder / "begun").mkdir()

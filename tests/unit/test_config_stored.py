@@ -32,6 +32,7 @@ BEGUN = [
 FIXED = {name for name, field in own_fields().items() if field.fact.on_resume.kind == "fixed"}
 #: Another value of each field that stays; the words of its flag.
 OTHER = {name: VALUES.get(name, "").split() for name in sorted(FIXED - {"min_group_size"})}
+OTHER["env_mix"] = ['{"parts":[{"name":"a"}]}']
 #: Fields that are arguments of `--env single-turn` alone.
 OF_ROWS = {"custom_rm_path", "group_rm", "input_key", "label_key", "rm_type", "rm_url"}
 

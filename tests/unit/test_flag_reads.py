@@ -113,6 +113,7 @@ ONE_VALUE: set[str | tuple[str, Mode]] = {
     *("eval_only", "opd_type", ("rollout_top_p", "policy"), ("rollout_top_k", "policy")),
     ("n_samples_per_prompt", "supervised"),
     ("apply_chat_template", "supervised"),  # noted: no other one changes anything
+    ("env_mix", "supervised"),  # it takes the place of the rows that every such run here has
     ("prompt_data", "eval"),  # it keeps an environment's own sets from being those of other tasks
 }
 _ADAM = ("weight_decay", "adam_beta1", "adam_beta2", "adam_eps", "clip_grad")

@@ -81,8 +81,10 @@ def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def parsed(*parts: dict[str, Any], flags: str = "", **defaults: Any) -> Resolved:
     file = {"defaults": defaults, "parts": list(parts)}
     Path("mix.yaml").write_text(yaml.safe_dump(file))
-    base = f"--hf-checkpoint {MODEL} --rollout-max-response-len 64 --rollout-batch-size 4"
-    base += " --n-samples-per-prompt 4 --device cpu --num-rollout 5 --env-mix mix.yaml"
+    base = f"--hf-checkpoint {MODEL} --rollout-batch-size 4 --device cpu --num-rollout 5"
+    base += " --env-mix mix.yaml"
+    if "sft_loss" not in flags:
+        base += " --rollout-max-response-len 64 --n-samples-per-prompt 4"
     return parse(f"{base} {flags}".split(), "train_async")
 
 
@@ -233,6 +235,22 @@ def test_each_part_is_played_within_its_own_limits_and_as_its_own_env() -> None:
     assert env.services == {"orchard": "http://orchard-pears"}
     assert sums.settings.limits.max_context == 200
     assert fruit.settings.limits.max_turns == 3
+
+
+def test_dialogues_of_several_files_are_imitated() -> None:
+    row = {"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]}
+    Path("train.jsonl").write_bytes(msgspec.json.encode(row))
+    flags = "--loss-type sft_loss --n-samples-per-prompt 1 --input-key messages"
+    parts = [
+        {"name": "a", "prompt_data": "train.jsonl"},
+        {"name": "b", "prompt_data": "other.jsonl"},
+    ]
+    config = parsed(*parts, flags=flags, input_key="messages").config
+    settings = WorkerSettings.from_config(config, Path(MODEL), 512, {})
+    assert [way.demonstration_key for way in settings.parts.values()] == ["messages", "messages"]
+    with pytest.raises(Exception, match=r"--env-mix: b: .*lacks \['messages'\]"):
+        preflight(config)
+    assert "c: --loss-type sft_loss imitates dialogues" in refused(pears("c"), flags=flags)
 
 
 def test_the_buffer_asks_for_turns_as_each_part_says() -> None:
