@@ -114,13 +114,15 @@ class Task(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a turn is sampled. `max_new_tokens` bounds one turn."""
+    """How a turn is sampled. `max_new_tokens` bounds one turn. `stop`: strings that end it; engines
+    that have no tokenizer refuse them."""
 
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = -1
     max_new_tokens: int = 1024
     stop_token_ids: tuple[int, ...] = ()
+    stop: tuple[str, ...] = ()
 
 
 class EpisodeId(msgspec.Struct, frozen=True, order=True, array_like=True):

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from agentrl.actors.cutting import cut_at_stop
 from agentrl.errors import EngineError
 from agentrl.tokens.formats.base import ChatFormat
 from agentrl.types import EpisodeAssignment, Generation, SamplingParams, TurnClient
@@ -18,7 +19,8 @@ async def sample_turn(
     room: int,
     turn: int,
 ) -> Generation:
-    """Sample turn number `turn` after `prompt`, of at most `room` tokens and at least one.
+    """Sample turn number `turn` after `prompt`, of at most `room` tokens and at least one. It ends
+    with the first stop string, wherever its engine ended it.
 
     Raises EngineError when somebody aborted it or nothing came back, and what `generate` raises.
     """
@@ -31,6 +33,7 @@ async def sample_turn(
             top_k=sampling.top_k,
             max_new_tokens=room,
             stop_token_ids=(*chat.stop_ids, *sampling.stop_token_ids),
+            stop=sampling.stop,
         ),
         routing_key=str(assignment.id),
         priority=assignment.mint,
@@ -44,4 +47,4 @@ async def sample_turn(
         sampled = len(generation.output_ids)
         if rest or not sampled <= known <= len(prompt) + sampled:
             raise EngineError(f"turn {turn}: column {column.name} is not of each of its tokens")
-    return generation
+    return cut_at_stop(chat, generation, sampling.stop) if sampling.stop else generation

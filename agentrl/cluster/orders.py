@@ -14,6 +14,7 @@ from agentrl.config.device import Device
 from agentrl.config.device_defaults import for_device
 from agentrl.config.env_vars import env_vars, train_env_vars
 from agentrl.config.eval_sets import engine_context, eval_sets
+from agentrl.config.mixture import ways_of
 from agentrl.config.run import RunConfig
 from agentrl.envs.env import ServiceSpec
 from agentrl.models.registry import open_model
@@ -143,6 +144,7 @@ def _engine_order(
         extra={
             "tp_size": config.rollout_num_gpus_per_engine,
             "enable_return_routed_experts": config.replays_engine_routes,
+            "skip_tokenizer_init": not _has_stops(config, spec),
             **({"enable_memory_saver": True} if lends else {}),
             **config.sglang,
         },
@@ -158,6 +160,12 @@ def _engine_order(
         expendable=True,
         ready_url=f"{engine.url}/health",
     )
+
+
+def _has_stops(config: RunConfig, spec: RunSpec) -> bool:
+    """Whether some turns end at strings, which engines look for with the tokenizer."""
+    ways = [config, *ways_of(config), *(one.config for one in spec.eval_sets)]
+    return any(way.rollout_stop for way in ways)
 
 
 def _router_order(config: RunConfig, run: RunDir, cluster: Cluster, spec: RunSpec) -> ProcessOrder:

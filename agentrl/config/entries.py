@@ -25,6 +25,7 @@ Told = dict[str, Any]
 
 #: Keys that mean the same in every such file, with the flags that they stand for.
 SHARED_KEYS = {
+    "stop": "rollout_stop",
     "stop_token_ids": "rollout_stop_token_ids",
     "metadata_key": "metadata_key",
     "max_turns": "max_turns",

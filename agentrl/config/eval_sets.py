@@ -55,7 +55,6 @@ _FLAGS = {
 }
 #: Keys of slime's that are answered as these flags of its are.
 _ANSWERED = {
-    "stop": "--rollout-stop",
     "min_new_tokens": "--eval-min-new-tokens",
     "skip_special_tokens": "--rollout-skip-special-tokens",
     "multimodal_keys": "--multimodal-keys",

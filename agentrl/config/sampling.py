@@ -20,6 +20,7 @@ def training_turns(config: RunConfig) -> SamplingParams:
         top_k=config.rollout_top_k,
         max_new_tokens=config.rollout_max_response_len,
         stop_token_ids=tuple(config.rollout_stop_token_ids),
+        stop=tuple(config.rollout_stop),
     )
 
 
@@ -32,11 +33,13 @@ def evaluation_turns(config: RunConfig) -> SamplingParams:
         top_k=training.top_k if config.eval_top_k is None else config.eval_top_k,
         max_new_tokens=config.eval_max_response_len or training.max_new_tokens,
         stop_token_ids=training.stop_token_ids,
+        stop=training.stop,
     )
 
 
 def about_sampling(config: RunConfig) -> Iterator[str]:
     """What no engine can sample, or no learner train on."""
+    yield from _about_stops(config)
     top_p, top_k = config.rollout_top_p, config.rollout_top_k
     if config.mode == "policy" and (top_p < 1 or top_k != -1):
         yield (
@@ -47,6 +50,16 @@ def about_sampling(config: RunConfig) -> Iterator[str]:
     elif evaluation_turns(config).top_k == 0:
         flag = "--rollout-top-k" if config.eval_top_k is None else "--eval-top-k"
         yield f"{flag} 0 leaves no token to choose from; give 1 or more, or -1 for all of them"
+
+
+def _about_stops(config: RunConfig) -> Iterator[str]:
+    if "" in config.rollout_stop:
+        yield "--rollout-stop '': every text holds the empty string; leave it out"
+    if config.rollout_stop and config.sglang.get("skip_tokenizer_init"):
+        yield (
+            "--rollout-stop with --sglang-skip-tokenizer-init: an engine looks for strings with "
+            "its tokenizer; leave one of the two out"
+        )
 
 
 def notes_on_sampling(config: RunConfig) -> Iterator[str]:

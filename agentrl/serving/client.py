@@ -203,13 +203,15 @@ class EngineClient:
         return ids
 
     def _body(self, request: str, ids: list[int], sampling: SamplingParams) -> bytes:
-        params = {
+        params: dict[str, Any] = {
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "top_k": sampling.top_k,
             "max_new_tokens": min(sampling.max_new_tokens, self._max_context - len(ids)),
             "stop_token_ids": sampling.stop_token_ids,
         }
+        if sampling.stop:
+            params["stop"] = sampling.stop
         return msgspec.json.encode(
             {"rid": request, "input_ids": ids, "sampling_params": params, "return_logprob": True}
         )

@@ -32,6 +32,7 @@ env = "single-turn"
 prompt_data = "sums.jsonl"
 rm_type = "math"
 max_response_len = 16
+stop = ["</answer>"]
 """
 
 pytestmark = [pytest.mark.real, pytest.mark.by_turns, pytest.mark.timeout(3600)]

@@ -62,6 +62,7 @@ VALUES: dict[str, str] = {
     "rollout_max_context_len": "256",
     "rollout_max_prompt_len": "100",
     "rollout_max_response_len": "32",
+    "rollout_stop": "</answer>",
     "rollout_stop_token_ids": "5",
     "max_turns": "4",
     "max_tool_calls": "2",

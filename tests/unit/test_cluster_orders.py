@@ -69,3 +69,18 @@ def test_engines_that_release_memory_are_started_so_that_they_can(
     engines = [order for order in orders.values() if order.kind == "engine"]
     assert [order.name for order in engines] == ["engine-0", "engine-1"]
     assert ["--enable-memory-saver" in order.argv for order in engines] == [saves] * 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "has_tokenizer"),
+    [
+        ({}, False),
+        ({"rollout_stop": ["</answer>"]}, True),
+        ({"env_mix": {"parts": [{"name": "a", "stop": ["."]}, {"name": "b"}]}}, True),
+    ],
+)
+def test_engines_have_a_tokenizer_where_a_turn_may_end_at_a_string(
+    flags: Any, has_tokenizer: bool, tmp_path: Path
+) -> None:
+    engine = planned(tmp_path, "cpu", **flags)["engine-0"]
+    assert ("--skip-tokenizer-init" not in engine.argv) is has_tokenizer

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from agentrl.actors.endpoint.reading import cut_at_stop
+from agentrl.actors.cutting import cut_at_stop
 from agentrl.actors.sampling import sample_turn
 from agentrl.algorithms.base import Needs
 from agentrl.algorithms.rows import TAKEN

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from agentrl.actors.cutting import cut_at_stop
 from agentrl.actors.endpoint.calls import CallTree
-from agentrl.actors.endpoint.reading import cut_at_stop, read_turn
+from agentrl.actors.endpoint.reading import read_turn
 from agentrl.actors.endpoint.requests import STEERING, ChatRequest, read_request
 from agentrl.actors.writing import num_chars
 from agentrl.errors import ChatError, TokenError

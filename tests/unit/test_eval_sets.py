@@ -101,6 +101,7 @@ def order(one: EvalSet, run: RunConfig) -> Any:
         ("max_response_len", 40, "eval_max_response_len"),
         ("max_context_len", 200, "eval_max_context_len"),
         ("max_prompt_len", 100, "eval_max_prompt_len"),
+        ("stop", ["</a>"], "rollout_stop"),
         ("stop_token_ids", [5], "rollout_stop_token_ids"),
         ("input_key", "label", "eval_input_key"),
         ("label_key", "input", "eval_label_key"),

@@ -3,7 +3,7 @@
 Evaluator, buffer, worker's player and client are those of a run; the server notes what arrives.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -49,13 +49,17 @@ def assigned(config: RunConfig) -> EpisodeAssignment:
 
 
 @asynccontextmanager
-async def engine(context: int) -> AsyncIterator[tuple[EngineClient, list[dict[str, Any]]]]:
-    """A client, and the sampling parameters that arrive: each turn ends at once."""
+async def engine(
+    context: int, said: Sequence[int] = ()
+) -> AsyncIterator[tuple[EngineClient, list[dict[str, Any]]]]:
+    """A client, and the sampling parameters that arrive: each turn says `said`, and ends."""
     asked: list[dict[str, Any]] = []
 
     async def generate(request: web.Request) -> web.Response:
         asked.append((await request.json())["sampling_params"])
-        return reply([CHAT.stop_ids[0]], finish={"type": "stop", "matched": CHAT.stop_ids[0]})
+        return reply(
+            [*said, CHAT.stop_ids[0]], finish={"type": "stop", "matched": CHAT.stop_ids[0]}
+        )
 
     app = web.Application()
     app.router.add_post("/generate", generate)
@@ -98,6 +102,21 @@ async def test_an_engine_is_asked_for_what_the_flags_of_evaluations_say(tmp_path
         "max_new_tokens": 99,
         "stop_token_ids": [*CHAT.stop_ids, 5, 7],
     }
+
+
+async def test_a_turn_ends_with_the_first_stop_string_wherever_its_engine_ended_it(
+    tmp_path: Path,
+) -> None:
+    """An engine that looks for none, as one without a tokenizer, is cut to it."""
+    said = CHAT.vocab.encode_untrusted("It is 2. And so on")
+    first = next(n for n in range(len(said)) if "2." in CHAT.vocab.decode(said[:n]))
+    config = resolved(tmp_path / "r.jsonl", "--rollout-stop 2. never")
+    async with engine(512, said) as (client, asked):
+        settings = WorkerSettings.from_config(config, MODEL, 512, {})
+        episode = await Worker(settings)._player.play(assigned(config), client)
+    assert asked[0]["stop"] == ["2.", "never"]
+    (meta,) = episode.report.trajectories
+    assert meta.num_sampled == first < len(said)
 
 
 async def test_an_engine_is_asked_as_in_training_where_they_say_nothing(tmp_path: Path) -> None:

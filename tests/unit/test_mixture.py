@@ -129,6 +129,7 @@ def source_of(config: RunConfig) -> TaskSource:
         ("max_response_len", 40, "rollout_max_response_len"),
         ("max_context_len", 200, "rollout_max_context_len"),
         ("max_prompt_len", 100, "rollout_max_prompt_len"),
+        ("stop", ["</a>"], "rollout_stop"),
         ("stop_token_ids", [5], "rollout_stop_token_ids"),
         ("input_key", "label", "input_key"),
         ("label_key", "input", "label_key"),

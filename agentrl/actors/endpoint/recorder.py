@@ -17,12 +17,13 @@ from typing import TypeVar
 
 import anyio
 
+from agentrl.actors.cutting import cut_at_ids, cut_at_stop
 from agentrl.actors.endpoint.answers import Answer
 from agentrl.actors.endpoint.calls import Call, CallTree, Segment
 from agentrl.actors.endpoint.history import history_key, num_answered
 from agentrl.actors.endpoint.native import Generated, GenerateRequest, text_of
 from agentrl.actors.endpoint.prompts import Prompts
-from agentrl.actors.endpoint.reading import cut_at_ids, cut_at_stop, read_turn
+from agentrl.actors.endpoint.reading import read_turn
 from agentrl.actors.endpoint.requests import POLICY, ChatRequest
 from agentrl.actors.limits import Budget, Limits, prompt_too_long
 from agentrl.actors.sampling import sample_turn

@@ -73,6 +73,13 @@ class RolloutFlags(DataFlags, frozen=True, kw_only=True):
         ),
     ] = None
     rollout_max_response_len: Annotated[int, _limit("tokens sampled in one turn", ge=1)] = 1024
+    rollout_stop: Annotated[
+        list[str],
+        _sampling(
+            "strings that end a turn, which is kept up to the token that completes one; engines "
+            "then load the tokenizer"
+        ),
+    ] = []
     rollout_stop_token_ids: Annotated[list[int], _sampling("extra token ids that end a turn")] = []
     max_turns: Annotated[int, _limit("turns in an episode", ge=1)] = 16
     max_tool_calls: Annotated[
