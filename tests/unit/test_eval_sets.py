@@ -252,7 +252,7 @@ def test_the_file_may_be_toml() -> None:
     [
         ({"temprature": 1}, "held: unknown key temprature; did you mean temperature?"),
         ({"temperature": -1}, "held: temperature: --eval-temperature cannot be -1"),
-        ({"stop": ["\n"]}, "held: stop"),
+        ({"stop": [""]}, "evaluation set held: --rollout-stop '': every text holds"),
         ({"min_new_tokens": 4}, "held: min_new_tokens"),
         ({"multimodal_keys": {"image": "i"}}, "held: multimodal_keys"),
         ({"repetition_penalty": 1.1}, "held: repetition_penalty is not there"),
@@ -270,8 +270,8 @@ def test_what_no_set_can_be_told_is_refused_with_its_name(said: dict[str, Any], 
 
 
 def test_all_that_is_wrong_with_a_file_is_told_at_once() -> None:
-    said = refused(entry(temprature=1, stop=["x"]), entry("other", top_p=7))
-    assert all(word in said for word in ("temprature", "held: stop", "other: top_p"))
+    said = refused(entry(temprature=1, min_new_tokens=4), entry("other", top_p=7))
+    assert all(word in said for word in ("temprature", "held: min_new_tokens", "other: top_p"))
 
 
 @pytest.mark.parametrize(
