@@ -115,7 +115,7 @@ class Task(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
     """How a turn is sampled. `max_new_tokens` bounds one turn. `stop`: strings that end it; engines
-    that have no tokenizer refuse them."""
+    that have no tokenizer refuse them. `seed`: of this turn alone, for engines that draw by it."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -123,6 +123,7 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
     max_new_tokens: int = 1024
     stop_token_ids: tuple[int, ...] = ()
     stop: tuple[str, ...] = ()
+    seed: int | None = None
 
 
 class EpisodeId(msgspec.Struct, frozen=True, order=True, array_like=True):

@@ -1,5 +1,6 @@
 """One turn of the policy as an episode asks for it, whoever owns the episode's loop."""
 
+import hashlib
 from collections.abc import Sequence
 
 from agentrl.actors.cutting import cut_at_stop
@@ -7,7 +8,12 @@ from agentrl.errors import EngineError
 from agentrl.tokens.formats.base import ChatFormat
 from agentrl.types import EpisodeAssignment, Generation, SamplingParams, TurnClient
 
-__all__ = ["sample_turn"]
+__all__ = ["sample_turn", "turn_seed"]
+
+
+def turn_seed(seed: int, turn: int) -> int:
+    """A 31-bit seed of turn number `turn` in an episode of `seed`, the same in every attempt."""
+    return int.from_bytes(hashlib.blake2b(f"{seed}/{turn}".encode(), digest_size=4).digest()) >> 1
 
 
 async def sample_turn(
@@ -34,6 +40,7 @@ async def sample_turn(
             max_new_tokens=room,
             stop_token_ids=(*chat.stop_ids, *sampling.stop_token_ids),
             stop=sampling.stop,
+            seed=turn_seed(assignment.seed, turn),
         ),
         routing_key=str(assignment.id),
         priority=assignment.mint,

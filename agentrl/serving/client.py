@@ -72,6 +72,7 @@ class EngineClient:
     num_permits     turns in flight at once, over all engines
     turn_timeout_s  deadline of one generation, counted from the moment it holds a permit
     partial_rollout a turn goes on through pushes; without, it is sampled again (`whole_turns`)
+    seeded          engines draw by the seed of each turn (--sglang-enable-deterministic-inference)
     unpublished     engines serve weights that no learner published: all tokens are of version 0
     key             what router and engines want to be shown
     routes          where the experts go that engines tell; None: they tell none
@@ -87,6 +88,7 @@ class EngineClient:
         num_permits: int,
         turn_timeout_s: float,
         partial_rollout: bool = True,
+        seeded: bool = False,
         unpublished: bool = False,
         key: str | None = None,
         routes: Routes | None = None,
@@ -100,6 +102,7 @@ class EngineClient:
         self._whole_turns = None if partial_rollout else WholeTurns()
         self._headers = authorization(key)
         self._routes = routes
+        self._seeded = seeded
         self._versions = _no_versions if unpublished else _versions
         self._permits = Permits(num_permits, clock or MonotonicClock())
         self._session: aiohttp.ClientSession
@@ -212,6 +215,8 @@ class EngineClient:
         }
         if sampling.stop:
             params["stop"] = sampling.stop
+        if self._seeded and sampling.seed is not None:
+            params["sampling_seed"] = sampling.seed
         return msgspec.json.encode(
             {"rid": request, "input_ids": ids, "sampling_params": params, "return_logprob": True}
         )

@@ -74,6 +74,7 @@ async def serving(
     turn_timeout_s: float = 30,
     num_permits: int = 4,
     partial_rollout: bool = True,
+    seeded: bool = False,
 ) -> AsyncIterator[tuple[EngineClient, Server]]:
     server = Server(answer)
     app = web.Application()
@@ -94,6 +95,7 @@ async def serving(
             num_permits=num_permits,
             turn_timeout_s=turn_timeout_s,
             partial_rollout=partial_rollout,
+            seeded=seeded,
         ) as client:
             yield client, server
     finally:
@@ -326,3 +328,15 @@ async def test_new_weights_abort_turns_on_engines_and_leave_those_that_wait_in_p
             client.new_weights()
         assert server.aborted == [server.requests[0]["rid"]]
     assert taken == [(1, 1), (2, 0)]
+
+
+@pytest.mark.parametrize("seeded", [True, False])
+async def test_a_turn_brings_its_seed_to_engines_that_draw_by_it(seeded: bool) -> None:
+    async def answer(body: dict[str, Any]) -> web.Response:
+        return reply([7])
+
+    async with serving(answer, seeded=seeded) as (client, server):
+        sampling = SamplingParams(max_new_tokens=1, seed=11)
+        await client.generate([1], sampling, routing_key="e", priority=0)
+    asked = server.requests[0]["sampling_params"]
+    assert asked.get("sampling_seed") == (11 if seeded else None)

@@ -318,9 +318,9 @@ class Recorder:
     # ---- the engine ----
 
     async def _generate(self, prompt: list[int], room: int) -> Generation:
-        self.num_asked += 1
+        turn, self.num_asked = self.num_asked, self.num_asked + 1
         generation = await sample_turn(
-            self._client, self.chat, self.assignment, prompt, room=room, turn=len(self._tree)
+            self._client, self.chat, self.assignment, prompt, room=room, turn=turn
         )
         self.metrics["retractions"] += generation.num_retractions
         self.metrics["resampled_turns"] += generation.num_resamples

@@ -33,6 +33,9 @@ def client_settings(spec: RunSpec) -> dict[str, Any]:
         "num_permits": max(1, permits),
         "turn_timeout_s": config.turn_timeout_s,
         "partial_rollout": config.partial_rollout,
+        # Such an engine draws all turns that bring no seed by the same one: the episodes of a group
+        # would be copies.
+        "seeded": bool(config.sglang.get("enable_deterministic_inference")),
         "routes": spec.model.routes,
     }
 
