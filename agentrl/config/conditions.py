@@ -28,7 +28,7 @@ def env_of(values: Mapping[str, Any]) -> str | None:
     of a run with data, or a mixture, the first of those for rows."""
     if _is_function(values.get("custom_generate_function_path")):
         return str(values.get("env", GENERATE))
-    usual = ROW_ENVS[0] if values.keys() & {"prompt_data", "env_mix"} else None
+    usual = ROW_ENVS[0] if values.keys() & {"prompt_data", "data_source_path", "env_mix"} else None
     named: str | None = values.get("env", usual)
     return named
 

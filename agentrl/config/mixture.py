@@ -41,7 +41,7 @@ FLAG = "--env-mix"
 #: The flags that keys stand for, by key.
 _FLAGS = {
     **{f"max_{key}_len": f"rollout_max_{key}_len" for key in ("response", "context", "prompt")},
-    **{key: key for key in ("prompt_data", "rm_type", "rm_url", "group_rm")},
+    **{key: key for key in ("prompt_data", "data_source_path", "rm_type", "rm_url", "group_rm")},
     **{key: key for key in ("input_key", "label_key", "tool_key", "reward_key")},
     **SHARED_KEYS,
 }

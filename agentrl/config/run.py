@@ -122,6 +122,12 @@ class RunConfig(DebuggingFlags, frozen=True, kw_only=True, forbid_unknown_fields
         return 1.0 if self.is_supervised else self.rollout_temperature or 1.0
 
     @property
+    def has_data_source(self) -> bool:
+        """Whether a class of the user's gives the training tasks; slime's own give rows."""
+        place = self.data_source_path or ""
+        return bool(place) and not place.startswith("slime.rollout.data_source.")
+
+    @property
     def names_eval_sets(self) -> bool:
         """Whether evaluation sets are named, and are not those that the Env brings."""
         return bool(self.eval_prompt_data) or self.eval_config is not None

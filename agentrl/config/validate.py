@@ -205,7 +205,8 @@ def _model_dir(config: RunConfig) -> Path:
 
 
 def _about_data(config: RunConfig) -> Iterator[str]:
-    if config.env is None and config.prompt_data is None and not config.env_mix:
+    others = config.data_source_path is not None or config.env_mix
+    if config.env is None and config.prompt_data is None and not others:
         yield (
             "--env and --prompt-data are missing: name an environment that brings its tasks, or a "
             "file of tasks (and --env, unless single-turn answers are to match their labels)"
@@ -267,6 +268,11 @@ def _notes(config: RunConfig) -> list[str]:
             "turns: raise --max-concurrent-episodes or --num-agent-workers to use all of it"
         )
     notes += [*notes_on_sampling(config), *notes_on_rollouts(config)]
+    if config.data_source_path is not None and not config.has_data_source:
+        notes.append(
+            f"--data-source-path {config.data_source_path}: already so: rows come from "
+            "--prompt-data through a durable buffer"
+        )
     if config.custom_generate_function_path == STREAMING:
         notes.append(
             f"--custom-generate-function-path {STREAMING}: already so: a turn that is aborted "

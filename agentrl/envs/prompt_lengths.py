@@ -32,7 +32,8 @@ UNBOUNDED = 2**31
 def has_prompts(config: RunConfig) -> bool:
     """Whether the rows of a run say by themselves how long their prompts are."""
     is_read = config.env in ROW_ENVS and config.env != GENERATE  # a function writes its own prompt
-    return config.mode == "policy" and config.prompt_data is not None and is_read
+    has_rows = config.prompt_data is not None and not config.has_data_source
+    return config.mode == "policy" and has_rows and is_read
 
 
 def leave_out_long_prompts(

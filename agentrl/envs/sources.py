@@ -4,6 +4,7 @@ Rows are read by position, from a file or folder in any format of `rows/`, and n
 whole. Refused: nothing to read, an empty slice, and a row that lacks a key, when it is reached.
 """
 
+import math
 import random
 import re
 from array import array
@@ -51,6 +52,8 @@ class RowSource:
         self._names = {key: name for key, name in names.items() if key != name}
         self._rows = open_rows(self.path)
         self._places: Sequence[int] = range(len(self._rows))[part]
+        #: The epoch that was last asked for, and the order of its rows.
+        self._in_order: tuple[int, Sequence[int]] | None = None
         if not self._places:
             raise ConfigError(f"{path} holds no tasks")
 
@@ -83,6 +86,7 @@ class RowSource:
     def keep(self, indices: Sequence[int]) -> None:
         """Leave out all rows but those, by their place in the order of the file."""
         self._places = array("q", [self._places[index] for index in indices])
+        self._in_order = None
 
     async def tasks(self, cursor: int = 0) -> AsyncIterator[Task]:
         """Tasks from position `cursor` on, counted over all epochs.
@@ -90,15 +94,21 @@ class RowSource:
         Raises `DataError`, naming file and row, at a row that cannot be read, lacks a required key
         or is nested too deeply, and when the file is not the one that was opened.
         """
-        epoch, first = divmod(cursor, len(self))
-        while self._num_epoch is None or epoch < self._num_epoch:
-            order = self._order(epoch)
-            for position in range(first, len(self)):
-                if self._rows.is_slow:
-                    yield await anyio.to_thread.run_sync(self._read, order[position])
-                else:
-                    yield self._read(order[position])
-            epoch, first = epoch + 1, 0
+        end = math.inf if self._num_epoch is None else self._num_epoch * len(self)
+        while cursor < end:
+            if self._rows.is_slow:
+                yield await anyio.to_thread.run_sync(self.at, cursor)
+            else:
+                yield self.at(cursor)
+            cursor += 1
+
+    def at(self, position: int) -> Task:
+        """The task at `position`, counted over all epochs, whether or not these have an end. Raises
+        as `tasks`."""
+        epoch, place = divmod(position, len(self))
+        if self._in_order is None or self._in_order[0] != epoch:
+            self._in_order = epoch, self._order(epoch)
+        return self._read(self._in_order[1][place])
 
     def _order(self, epoch: int) -> Sequence[int]:
         if not self._shuffle:

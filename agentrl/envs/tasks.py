@@ -16,6 +16,7 @@ from agentrl.envs.given import GivenSource, listed
 from agentrl.envs.mixed import MixedSource
 from agentrl.envs.prompt_lengths import leave_out_long_prompts
 from agentrl.envs.registry import load_env
+from agentrl.envs.slime_source import SlimeSource
 from agentrl.envs.sources import RowSource
 from agentrl.errors import ConfigError
 from agentrl.types import Task, TaskSource
@@ -47,6 +48,8 @@ def open_source(config: RunConfig, env_class: type[Env]) -> TaskSource:
     """
     if (parts := parts_of(config)) and not config.eval_only:
         return _mixed(config, parts, [_open_part(part) for part in _by_source(parts).values()])
+    if config.has_data_source and config.mode == "policy":
+        return SlimeSource(config)
     if config.prompt_data is not None:
         return RowSource(
             config.prompt_data,
@@ -104,6 +107,8 @@ def _mixed(config: RunConfig, parts: Sequence[Part], sources: Sequence[TaskSourc
 
 def _source_key(config: RunConfig) -> str:
     """What the tasks of a part follow from; two with the same share them."""
+    if config.has_data_source:
+        return repr((config.data_source_path, config.input_key, config.label_key))
     if config.prompt_data is None:
         return repr((config.env, config.env_args))
     kept = config.rollout_max_prompt_len and (config.rollout_max_prompt_len, config.env_args)

@@ -37,6 +37,7 @@ VALUES: dict[str, str] = {
     "device": "cpu",
     "seed": "7",
     "prompt_data": "ROWS2",
+    "data_source_path": "mine.py:Source",
     "input_key": "question",
     "label_key": "answer",
     "metadata_key": "answer",

@@ -102,6 +102,7 @@ OTHER: dict[str, str] = {
     "custom_generate_function_path": f"{__name__}:generate",
     "custom_loss_function_path": f"{__name__}:loss",
     "custom_reward_post_process_path": f"{__name__}:rewards",
+    "data_source_path": f"{__name__}:Source",
     "custom_advantage_function_path": f"{__name__}:advantages",
     "custom_tis_function_path": f"{__name__}:weigh",
     "custom_pg_loss_reducer_function_path": f"{__name__}:reducer",
@@ -136,6 +137,16 @@ READ_AND_UNUSED: dict[Mode, set[str]] = {
         *("colocate", "offload_train", "offload_rollout"),
     },
 }
+
+
+class Source:
+    """A data source in slime's signature."""
+
+    def __init__(self, args: Any) -> None:
+        self.args = args
+
+    def get_samples(self, num_samples: int) -> list[Any]:
+        return []
 
 
 def loss(batch: Any, logprobs_T: Any, entropy_T: Any) -> Any:

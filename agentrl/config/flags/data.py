@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Annotated, Any
 
-from agentrl.config.facts import ACTS, GROUPS, PLAYED, TASKS, TRAINS, fixed, flag
+from agentrl.config.facts import ACTS, GROUPS, PLAYED, POLICY, TASKS, TRAINS, fixed, flag
 from agentrl.config.flags.run import RunFlags
 from agentrl.shipped import CHAT_FORMATS, REWARDS
 
@@ -24,6 +24,16 @@ class DataFlags(RunFlags, frozen=True, kw_only=True):
             "tasks: a JSONL or Parquet file, a folder or pattern of Parquet shards, or a folder of "
             "a Hugging Face dataset; path@[a:b] takes a slice",
             holds="rows",
+            starts=True,
+        ),
+    ] = None
+    data_source_path: Annotated[
+        str | None,
+        _flag(
+            "class that gives the training tasks, in slime's signature: path/to/file.py[:Class] or "
+            "pkg.module.Class, made with args, asked get_samples(num_samples) for groups",
+            modes=POLICY,
+            holds="code",
             starts=True,
         ),
     ] = None

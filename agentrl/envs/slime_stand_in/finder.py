@@ -17,6 +17,7 @@ MODULES = {
     "slime.utils.types": f"{_HERE}.types",
     "slime.utils.http_utils": f"{_HERE}.http_utils",
     GENERATE_STATE: f"{_HERE}.sglang_rollout",
+    "slime.rollout.data_source": f"{_HERE}.data_source",
     "slime.rollout.filter_hub.base_types": f"{_HERE}.base_types",
 }
 _PACKAGES = {"slime", "slime.utils", "slime.rollout", "slime.rollout.filter_hub"}

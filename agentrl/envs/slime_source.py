@@ -1,0 +1,110 @@
+"""`--data-source-path`: training tasks from a class in slime's signature.
+
+    class Source:
+        def __init__(self, args): ...
+        def get_samples(self, num_samples): ...     # a list of groups of samples
+
+A group becomes a task: what its first sample has as prompt, label and metadata, under the keys at
+which the environments for rows look. How many episodes it is of, the flags say.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import anyio.to_thread
+
+from agentrl.config.args import Args
+from agentrl.config.run import RunConfig
+from agentrl.envs.slime_stand_in.finder import show
+from agentrl.envs.slime_stand_in.types import Sample
+from agentrl.errors import ConfigError, DataError
+from agentrl.types import Task
+from agentrl.user_code import Kind, load
+from agentrl.user_traceback import words_of
+
+__all__ = ["SlimeSource"]
+
+_FLAG = "--data-source-path"
+
+
+def _take(value: object) -> Callable[[Any], Any] | None:
+    is_source = isinstance(value, type) and callable(getattr(value, "get_samples", None))
+    return value if is_source and not getattr(value, "__abstractmethods__", None) else None  # type: ignore[return-value]
+
+
+_SOURCES: Kind[Callable[[Any], Any]] = Kind(
+    group="agentrl.data_sources",
+    noun="data source",
+    must_be="a class with `get_samples(self, num_samples)` that is made as `Source(args)`",
+    write="`class Source:` with `def get_samples(self, num_samples):`",
+    take=_take,
+    builtin={},
+    flag=_FLAG,
+    is_function=True,
+)
+
+
+class SlimeSource:
+    """A `types.TaskSource` of the samples that a user's class gives, in the order in which it gives
+    them. Raises ConfigError for a class that is none."""
+
+    def __init__(self, config: RunConfig) -> None:
+        show()
+        self._config = config
+        self._place = str(config.data_source_path)
+        self._class = load(_SOURCES, self._place)
+
+    async def tasks(self, cursor: int = 0) -> AsyncIterator[Task]:
+        """Tasks from position `cursor` on: what comes before is asked for again, and left out.
+        Raises DataError for what the class raises, or gives and is no list of groups."""
+        source = await anyio.to_thread.run_sync(self._made)
+        position = 0
+        while groups := await anyio.to_thread.run_sync(self._asked, source, position):
+            for group in groups:
+                if position >= cursor:
+                    yield self._task(group, position)
+                position += 1
+
+    def _made(self) -> Any:
+        try:
+            return self._class(Args(self._config))
+        except Exception as error:
+            raise ConfigError(f"{self._whose} cannot be made: {words_of(error)}") from error
+
+    def _asked(self, source: Any, position: int) -> list[Any]:
+        number = self._config.rollout_batch_size
+        try:
+            groups = source.get_samples(number)
+        except Exception as error:
+            raise DataError(
+                f"{self._whose}: get_samples({number}) raised {words_of(error)} after {position} "
+                "groups"
+            ) from error
+        if not isinstance(groups, list):
+            raise DataError(
+                f"{self._whose}: get_samples({number}) returned {groups!r:.80} after {position} "
+                "groups; return a list of groups, each a list of samples; at the end an empty one"
+            )
+        return groups
+
+    def _task(self, group: Any, position: int) -> Task:
+        sample = group[0] if isinstance(group, list) and group else group
+        if not isinstance(sample, Sample) and not hasattr(sample, "prompt"):
+            raise DataError(
+                f"{self._whose}: group {position} is {group!r:.80}; a group is a list of samples"
+            )
+        if getattr(sample, "multimodal_inputs", None):
+            raise DataError(
+                f"{self._whose}: group {position} has multimodal_inputs; prompts are text"
+            )
+        config = self._config
+        row = {config.input_key: sample.prompt}
+        if (label := getattr(sample, "label", None)) is not None:
+            row[config.label_key or "label"] = label
+        if metadata := getattr(sample, "metadata", None):
+            row["metadata"] = metadata
+        return Task(f"sample:{position}", row)
+
+    @property
+    def _whose(self) -> str:
+        return f"{_FLAG} {self._place}"

@@ -1,0 +1,98 @@
+"""Where samples come from, as the data sources of slime's users are written: subclasses of these.
+
+`RolloutDataSource` gives the rows of `--prompt-data`, in the order in which a run goes through
+them. `get_samples` alone is called: nothing is ever handed back (`add_samples`), and a run that
+goes on finds its place by the number of groups that it was given.
+"""
+
+import abc
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+from agentrl.envs.rows.keys import find, holds
+from agentrl.envs.slime_stand_in.types import Sample
+from agentrl.envs.sources import RowSource
+
+__all__ = ["DataSource", "RolloutDataSource", "RolloutDataSourceWithBuffer", "pop_first"]
+
+Group = list[Sample]
+
+
+class DataSource(abc.ABC):
+    """Gives groups of samples."""
+
+    @abc.abstractmethod
+    def get_samples(self, num_samples: int) -> list[Group]:
+        """The next groups, at most `num_samples`; none where there are no more."""
+
+    def add_samples(self, samples: Sequence[Group]) -> None:
+        """Called by no one here."""
+        raise NotImplementedError("this data source takes no samples back")
+
+    def save(self, rollout_id: int) -> None:  # noqa: B027 - a subclass may leave it out
+        """Called by no one here."""
+
+    def load(self, rollout_id: int | None = None) -> None:  # noqa: B027 - likewise
+        """Called by no one here."""
+
+
+class RolloutDataSource(DataSource):
+    """The rows of `args.prompt_data`, each as `args.n_samples_per_prompt` samples."""
+
+    def __init__(self, args: Any) -> None:
+        self.args = args
+        self.sample_offset = 0
+        self.sample_index = 0
+        self.dataset = RowSource(
+            args.prompt_data,
+            seed=args.rollout_seed,
+            shuffle=args.rollout_shuffle,
+            num_epoch=None,
+        )
+
+    def __len__(self) -> int:
+        """Rows of one epoch."""
+        return len(self.dataset)
+
+    def get_samples(self, num_samples: int) -> list[Group]:
+        """See `DataSource`. There is no end of them: rows come again in the next epoch."""
+        return [self._next() for _ in range(num_samples)]
+
+    def _next(self) -> Group:
+        row = self.dataset.at(self.sample_offset).row
+        keys = {"prompt": self.args.input_key, "label": self.args.label_key}
+        known = {name: find(row, key) for name, key in keys.items() if key and holds(row, key)}
+        metadata = find(row, self.args.metadata_key) if holds(row, self.args.metadata_key) else {}
+        group = []
+        for _ in range(self.args.n_samples_per_prompt):
+            sample = Sample(**copy.deepcopy(known), metadata=copy.deepcopy(metadata))
+            sample.group_index, sample.index = self.sample_offset, self.sample_index
+            self.sample_index += 1
+            group.append(sample)
+        self.sample_offset += 1
+        return group
+
+
+class RolloutDataSourceWithBuffer(RolloutDataSource):
+    """The same, after what a subclass put into `buffer` itself."""
+
+    def __init__(self, args: Any) -> None:
+        super().__init__(args)
+        self.buffer: list[Group] = []
+
+    def get_samples(self, num_samples: int) -> list[Group]:
+        """See `DataSource`."""
+        kept = pop_first(self.args, None, self.buffer, num_samples)
+        return [*kept, *super().get_samples(num_samples - len(kept))]
+
+    def add_samples(self, samples: Sequence[Group]) -> None:
+        """Put groups where the next `get_samples` finds them."""
+        self.buffer.extend(samples)
+
+
+def pop_first(args: Any, rollout_id: int | None, buffer: list[Group], num: int) -> list[Group]:
+    """The first `num` groups of `buffer`, which it then no longer holds."""
+    del args, rollout_id
+    taken, buffer[:] = buffer[:num], buffer[num:]
+    return taken

@@ -1,0 +1,153 @@
+"""`--data-source-path`: training tasks from a class in slime's signature."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from agentrl.config.presets import DEFAULT, PRESETS
+from agentrl.config.resolve import Resolved, parse
+from agentrl.envs.check.preflight import preflight
+from agentrl.envs.registry import load_env
+from agentrl.envs.tasks import open_source
+from agentrl.errors import AgentRLError, ConfigError, DataError
+from agentrl.types import Task
+
+MODEL = str(PRESETS[DEFAULT].values["hf_checkpoint"])
+HEAD = "from slime.rollout.data_source import *\nfrom slime.utils.types import Sample\n"
+COUNTING = """
+class Source(DataSource):
+    def __init__(self, args):
+        self.args, self.given = args, 0
+
+    def get_samples(self, num_samples):
+        number = min(num_samples, 10 - self.given)
+        groups = []
+        for i in range(self.given, self.given + number):
+            one = Sample(prompt=f"{i}?", label=str(i), metadata={"level": i})
+            groups.append([one] * self.args.n_samples_per_prompt)
+        self.given += number
+        return groups
+"""
+WITH_BUFFER = """
+class Twice(RolloutDataSourceWithBuffer):
+    def get_samples(self, num_samples):
+        groups = super().get_samples(num_samples)
+        if not self.buffer:
+            self.add_samples(groups[:1])
+        return groups
+"""
+
+
+@pytest.fixture(autouse=True)
+def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = [f'{{"q": "{i}?", "a": "{i}", "info": {{"n": {i}}}}}\n' for i in range(6)]
+    Path("rows.jsonl").write_text("".join(lines))
+
+
+def parsed(body: str, flags: str = "", name: str = "mine.py") -> Resolved:
+    Path(name).write_text(HEAD + body)
+    base = f"--hf-checkpoint {MODEL} --rollout-max-response-len 64 --rollout-batch-size 4"
+    base += " --n-samples-per-prompt 2 --device cpu --num-rollout 5 --rm-type math"
+    return parse(f"{base} --data-source-path {name} {flags}".split(), "train_async")
+
+
+def tasks_of(run: Resolved, number: int = 100, cursor: int = 0) -> list[Task]:
+    source = open_source(run.config, load_env(str(run.config.env)))
+
+    async def take() -> list[Task]:
+        return [task async for task in first(source.tasks(cursor), number)]
+
+    return anyio.run(take)
+
+
+async def first(tasks: AsyncIterator[Task], number: int) -> AsyncIterator[Task]:
+    while number and (task := await anext(tasks, None)) is not None:
+        yield task
+        number -= 1
+
+
+def test_a_run_has_the_tasks_that_a_class_of_the_user_gives() -> None:
+    run = parsed(COUNTING)
+    assert run.config.env == "single-turn"
+    tasks = tasks_of(run)
+    assert [task.row["input"] for task in tasks] == [f"{i}?" for i in range(10)]
+    assert tasks[3].row == {"input": "3?", "label": "3", "metadata": {"level": 3}}
+    assert len({task.id for task in tasks}) == 10
+
+
+def test_a_run_that_goes_on_finds_its_place() -> None:
+    run = parsed(COUNTING)
+    assert tasks_of(run, cursor=7) == tasks_of(run)[7:]
+
+
+def test_a_subclass_adds_to_the_rows_of_the_run() -> None:
+    """Rows come as a run without the class would have them, after what was put back."""
+    flags = "--prompt-data rows.jsonl --input-key q --label-key a --metadata-key info"
+    run = parsed("class Rows(RolloutDataSource): pass", f"{flags} --rollout-shuffle")
+    words = f"--hf-checkpoint {MODEL} --device cpu --rollout-max-response-len 64 {flags}"
+    plain = parse(f"{words} --rollout-shuffle --num-rollout 5".split(), "train_async")
+    alike = [(task.row["q"], task.row["a"], task.row["metadata"]) for task in tasks_of(plain, 20)]
+    assert [(t.row["q"], t.row["a"], t.row["metadata"]) for t in tasks_of(run, 20)] == alike
+    twice = tasks_of(parsed(WITH_BUFFER, flags, "twice.py"), 6)
+    assert [task.row["q"] for task in twice] == ["0?", "1?", "2?", "3?", "0?", "4?"]
+
+
+@pytest.mark.parametrize("name", ["RolloutDataSource", "RolloutDataSourceWithBuffer"])
+def test_slimes_own_are_the_rows_of_the_run(name: str) -> None:
+    words = f"--hf-checkpoint {MODEL} --device cpu --rollout-max-response-len 64 --num-rollout 5"
+    words += f" --prompt-data rows.jsonl --data-source-path slime.rollout.data_source.{name}"
+    run = parse(words.split(), "train_async")
+    assert any("already so: rows come from --prompt-data" in note for note in run.notes)
+    assert [task.id for task in tasks_of(run, 2)] == ["rows:1", "rows:2"]
+
+
+def test_the_dry_run_resets_the_env_on_the_first_task() -> None:
+    assert preflight(parsed(COUNTING).config) == []
+    body = "class Source:\n def __init__(self, args): pass\n def get_samples(self, n): 1 / 0\n"
+    with pytest.raises(AgentRLError, match=r"get_samples\(4\) raised ZeroDivisionError"):
+        preflight(parsed(body, name="raises.py").config)
+
+
+@pytest.mark.parametrize(
+    "body", ["def source(args): pass", "class Bad: pass", "class Bad(DataSource): pass"]
+)
+def test_what_is_no_source_is_refused(body: str) -> None:
+    with pytest.raises(ConfigError, match=r"mine\.py defines no data source; write `class"):
+        tasks_of(parsed(body))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("1 / 0", r"get_samples\(4\) raised ZeroDivisionError.*mine.py:6.* after 0 groups"),
+        ("None", "returned None after 0 groups; return a list of groups"),
+        ("[7]", "group 0 is 7; a group is a list of samples"),
+        ("[[Sample(multimodal_inputs={'image': 1})]]", "has multimodal_inputs"),
+    ],
+)
+def test_what_a_source_does_wrong_is_told_with_its_place(given: str, said: str) -> None:
+    body = "class Source:\n    def __init__(self, args): pass\n    def get_samples(self, n):\n"
+    with pytest.raises(DataError, match=said):
+        tasks_of(parsed(f"{body}        return {given}"))
+
+
+def test_a_source_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    body = "class Source:\n    def __init__(self): pass\n    def get_samples(self, n): return []\n"
+    with pytest.raises(ConfigError, match=r"mine\.py cannot be made: TypeError"):
+        tasks_of(parsed(body))
+
+
+def test_a_part_of_a_mixture_may_have_one() -> None:
+    Path("mix.yaml").write_text(
+        "parts:\n- {name: a, data_source_path: mine.py, rm_type: math}\n"
+        "- {name: b, prompt_data: rows.jsonl, input_key: q, label_key: a, rm_type: math}\n"
+    )
+    Path("mine.py").write_text(HEAD + COUNTING)
+    words = f"--hf-checkpoint {MODEL} --device cpu --rollout-max-response-len 64 --num-rollout 5"
+    run = parse(f"{words} --env-mix mix.yaml".split(), "train_async")
+    found: Any = [task.id for task in tasks_of(run, 4)]
+    assert found == ["sample:0", "rows:1", "sample:1", "rows:2"]
