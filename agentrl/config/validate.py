@@ -20,6 +20,7 @@ from agentrl.config.lengths import about_lengths, notes_on_lengths
 from agentrl.config.megatron import MegatronSettings
 from agentrl.config.model import read_model
 from agentrl.config.objective import about_objective, notes_on_objective
+from agentrl.config.profiling import about_profiling
 from agentrl.config.rates import about_rates
 from agentrl.config.refusals import beside, gather
 from agentrl.config.refused import about_refused
@@ -60,6 +61,7 @@ def validate(config: RunConfig, said: Mapping[str, str] | None = None) -> list[s
         *(() if config.eval_only else about_rates(config)),
         *about_evaluations(config),
         *about_rollouts(config),
+        *about_profiling(config),
         *_about_devices(config),
         *_about_wandb(config),
         *_about_data(config),
