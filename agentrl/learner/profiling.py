@@ -22,7 +22,7 @@ from torch.profiler import profile, record_function, schedule
 from agentrl.config.flags.profiling import ProfileTarget
 from agentrl.config.run import RunConfig
 from agentrl.disk import make_folder, narrow
-from agentrl.learner.memory_history import CudaAllocations, MemoryHistory
+from agentrl.learner.memory_history import CudaAllocations, MemoryHistory, MemoryRecorder
 
 __all__ = ["Profiler", "ProfilerSettings", "open_profiler"]
 
@@ -69,13 +69,16 @@ class ProfilerSettings(msgspec.Struct, frozen=True, kw_only=True):
         return cls(**found)
 
 
-def open_profiler(config: RunConfig, run_dir: Path, rank: int) -> "Profiler":
-    """What records this rank of a run. Allocations are kept from now on, where there is a GPU."""
+def open_profiler(
+    config: RunConfig, run_dir: Path, rank: int, recorder: MemoryRecorder | None = None
+) -> "Profiler":
+    """What records this rank of a run. Allocations are kept from now on, by `recorder`, or by torch
+    where there is a GPU."""
     settings = ProfilerSettings.from_config(config, run_dir)
     memory = None
-    if settings.snapshots is not None and torch.cuda.is_available():
+    if settings.snapshots is not None and (recorder or torch.cuda.is_available()):
         steps = settings.num_snapshot_steps
-        memory = MemoryHistory(CudaAllocations(), settings.snapshots, rank, steps)
+        memory = MemoryHistory(recorder or CudaAllocations(), settings.snapshots, rank, steps)
     return Profiler(settings, rank, memory)
 
 
