@@ -3,10 +3,11 @@
     iterations of the process   1 .. start | start + 1 .. end | end + 1 ..
     of torch's profiler         waits      | records          | has written its trace
 
-A trace holds whole iterations (`train_overall`), with their parts as named ranges, or is one part of
-one iteration, because torch has one profiler at a time. `TARGET_rank_R.ITERATION.pt.trace.json.gz`,
-with the last iteration that it holds, is a name that torch's TensorBoard plugin looks for. A profiler that fails is told once and records
-nothing more: it never ends the run.
+A trace holds whole iterations (`train_overall`), with their parts as named ranges, or one part of
+one iteration, because torch has one profiler at a time. Its name,
+`TARGET_rank_R.ITERATION.pt.trace.json.gz`, is one that torch's TensorBoard plugin looks for; the
+iteration is the last that it holds. A profiler that fails is told once and records nothing more: it
+never ends the run.
 """
 
 import logging

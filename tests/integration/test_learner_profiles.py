@@ -1,4 +1,4 @@
-"""Traces of torch's profiler, from the learner's real loop: which iterations and parts they hold."""
+"""Traces of torch's profiler, from the learner's real loop: what they hold, and where they go."""
 
 import gzip
 import json

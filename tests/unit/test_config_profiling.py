@@ -57,7 +57,7 @@ def test_memory_of_gpus_is_a_note_where_there_are_none() -> None:
 
 def test_memray_is_refused_with_what_to_use() -> None:
     line = "--device cpu --record-memory-history --memory-recorder"
-    with pytest.raises(ConfigError, match="--memory-recorder memray: .*`memray attach`"):
+    with pytest.raises(ConfigError, match=r"--memory-recorder memray: .*`memray attach`"):
         parse([*line.split(), "memray"], "train_async")
     notes = parse([*line.split(), "torch"], "train_async").notes
     assert "--memory-recorder torch: already so: snapshots are torch's own" in notes

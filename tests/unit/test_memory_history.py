@@ -1,4 +1,4 @@
-"""Snapshots of the memory of a learner's GPU: when they are written, and that nothing ends for them.
+"""Snapshots of the memory of a learner's GPU: when they are written, and that no run ends by them.
 The recorder here takes the calls in place of a GPU."""
 
 import inspect
