@@ -78,7 +78,7 @@ def run_learner(
     Run it on every rank, each with its own `peer`; `sink` is needed on the source only, and not by
     a run without engines (`sft_loss`), whose versions are numbers alone. `handover`: for a learner
     that shares its devices with the engines, whose memory is released. `profiler`: what records
-    the rank. The caller closes all.
+    the rank, until the end. The caller closes all else.
 
     Raises HealthError for a run that cannot be sound, PushError, PeerLostError, FencedError, and
     ConfigError or DataError for a lease that cannot be trained.
@@ -114,9 +114,10 @@ class _Learner:
     def run(self) -> LearnerOutcome:
         hf_directory(self._cfg, 0)  # a run that cannot say where does not begin
         steps = self._begin().steps()
-        step = next(steps)
-        while not isinstance(step, End):
-            step = steps.send(self._in_turn(step))
+        with self._profiler:
+            step = next(steps)
+            while not isinstance(step, End):
+                step = steps.send(self._in_turn(step))
         logger.info("learner ends after iteration %d: %s", step.iteration, step.reason)
         directory = hf_directory(self._cfg, step.iteration)
         return LearnerOutcome(
@@ -133,7 +134,6 @@ class _Learner:
         if welcome.versions:
             first = schedule.newest
             logger.info("going on after iteration %d as version %d", first.iteration, first.version)
-        self._profiler.begin()
         return schedule
 
     def _in_turn(self, step: Step) -> StepAnswer:

@@ -15,16 +15,18 @@ import torch
 
 from agentrl.disk import make_folder, narrow
 
-__all__ = ["CudaAllocations", "MemoryHistory", "MemoryRecorder"]
+__all__ = ["FAILURES", "CudaAllocations", "MemoryHistory", "MemoryRecorder"]
 
 logger = logging.getLogger(__name__)
 
 #: Allocations that are kept, each with its stack; older ones make room.
 _MAX_ENTRIES = 1_000_000
+#: What torch's profilers raise, and the disk.
+FAILURES = (AssertionError, OSError, RuntimeError, ValueError)
 
 
 class MemoryRecorder(Protocol):
-    """What keeps a history of allocations. All may raise RuntimeError, and `write` OSError."""
+    """What keeps a history of allocations. All may raise what is in `FAILURES`."""
 
     def start(self, on_exhausted: Callable[[], None]) -> None:
         """Begin; `on_exhausted` is called when an allocation fails, before it raises."""
@@ -42,20 +44,23 @@ class MemoryRecorder(Protocol):
 class CudaAllocations:
     """The `MemoryRecorder` of torch's allocator on CUDA devices of this process."""
 
+    def __init__(self) -> None:
+        self._cuda: Any = torch.cuda  # torch leaves these without types
+
     def start(self, on_exhausted: Callable[[], None]) -> None:
         """See `MemoryRecorder`."""
-        torch.cuda.init()  # before it there is no allocator to ask
-        torch.cuda.memory._record_memory_history(max_entries=_MAX_ENTRIES, stacks="all")
-        attach: Any = torch._C
-        attach._cuda_attach_out_of_memory_observer(lambda *_: on_exhausted())
+        self._cuda.init()  # before it there is no allocator to ask
+        self._cuda.memory._record_memory_history(max_entries=_MAX_ENTRIES, stacks="all")
+        below: Any = torch._C
+        below._cuda_attach_out_of_memory_observer(lambda *_: on_exhausted())
 
     def write(self, path: Path) -> None:
         """See `MemoryRecorder`."""
-        torch.cuda.memory._dump_snapshot(str(path))
+        self._cuda.memory._dump_snapshot(str(path))
 
     def stop(self) -> None:
         """See `MemoryRecorder`."""
-        torch.cuda.memory._record_memory_history(enabled=None)
+        self._cuda.memory._record_memory_history(enabled=None)
 
 
 class MemoryHistory:
@@ -100,9 +105,12 @@ class MemoryHistory:
         def write() -> None:
             make_folder(self._folder)
             beside = path.with_name(path.name + ".tmp")
-            self._recorder.write(beside)
-            narrow(beside)
-            beside.replace(path)
+            try:
+                self._recorder.write(beside)
+                narrow(beside)
+                beside.replace(path)
+            finally:
+                beside.unlink(missing_ok=True)
 
         if self._does(write):
             logger.info("memory snapshot: %s", path)
@@ -111,7 +119,7 @@ class MemoryHistory:
         """Whether it was done."""
         try:
             act()
-        except (OSError, RuntimeError) as error:
+        except FAILURES as error:
             logger.warning("no memory snapshot (--record-memory-history): %s", error)
             return False
         return True

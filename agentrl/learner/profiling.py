@@ -23,7 +23,7 @@ from torch.profiler import profile, record_function, schedule
 from agentrl.config.flags.profiling import ProfileTarget
 from agentrl.config.run import RunConfig
 from agentrl.disk import make_folder, narrow
-from agentrl.learner.memory_history import CudaAllocations, MemoryHistory, MemoryRecorder
+from agentrl.learner.memory_history import FAILURES, CudaAllocations, MemoryHistory, MemoryRecorder
 
 __all__ = ["Profiler", "ProfilerSettings", "open_profiler"]
 
@@ -84,7 +84,8 @@ def open_profiler(
 
 
 class Profiler:
-    """One rank's. Call it from the thread that trains, which alone is recorded."""
+    """One rank's, from its first iteration to its last: `with profiler`. All of it is called by the
+    thread that trains, whose work is recorded: torch keeps a profiler with the thread."""
 
     def __init__(
         self,
@@ -100,8 +101,7 @@ class Profiler:
         self._whole: profile | None = None
         self._parts = self._settings.targets - {"train_overall"}
 
-    def begin(self) -> None:
-        """The learner is set up, and its first iteration comes next."""
+    def __enter__(self) -> Self:
         start, end = self._settings.start, self._settings.end
         if "train_overall" in self._settings.targets:
             with self._harmless():
@@ -113,6 +113,14 @@ class Profiler:
                     **_DETAILS,
                 )
                 self._whole.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Write what was recorded so far."""
+        self._of_whole(lambda whole: whole.stop())
+        self._whole = None
+        if self._memory is not None:
+            self._memory.close()
 
     def part(self, name: ProfileTarget, iteration: int) -> AbstractContextManager[Any]:
         """Stand around a part of the iteration that is underway."""
@@ -130,13 +138,6 @@ class Profiler:
         if self._memory is not None:
             self._memory.ended(iteration)
 
-    def close(self) -> None:
-        """Write what was recorded so far; again does nothing."""
-        self._of_whole(lambda whole: whole.stop())
-        self._whole = None
-        if self._memory is not None:
-            self._memory.close()
-
     @property
     def _is_recorded(self) -> bool:
         """Whether the iteration that is underway is."""
@@ -150,9 +151,10 @@ class Profiler:
         try:
             yield
         finally:
-            with self._harmless():
-                part.stop()
-                self._write(part, name, iteration)
+            if name in self._parts:
+                with self._harmless():
+                    part.stop()
+                    self._write(part, name, iteration)
 
     def _of_whole(self, act: Callable[[profile], None]) -> None:
         if self._whole is not None:
@@ -167,9 +169,12 @@ class Profiler:
         path = self._settings.traces / name
         make_folder(path.parent)
         beside = path.with_name(f".{name}")
-        done.export_chrome_trace(str(beside))
-        narrow(beside)
-        beside.replace(path)
+        try:
+            done.export_chrome_trace(str(beside))
+            narrow(beside)
+            beside.replace(path)
+        finally:
+            beside.unlink(missing_ok=True)
         logger.info("profile of %s: %s", target, path)
 
     @contextmanager
@@ -177,7 +182,7 @@ class Profiler:
         """A profiler that fails is the last one."""
         try:
             yield
-        except (OSError, RuntimeError) as error:
+        except FAILURES as error:
             logger.warning("no profile (--use-pytorch-profiler): %s; training goes on", error)
             self._whole = None
             self._parts = frozenset()

@@ -20,7 +20,6 @@ TWO_STEPS: dict[str, Any] = {"num_steps_per_rollout": 2}
 def train(profiler: Profiler, num_iterations: int = 4, **flags: Any) -> World:
     world = World([2] * num_iterations)
     learn(world, profiler=profiler, **TWO_STEPS, **flags)
-    profiler.close()
     return world
 
 
@@ -102,9 +101,7 @@ def test_a_run_that_is_recorded_trains_the_same(tmp_path: Path) -> None:
     _, (usual,) = learn(World([2] * 2), **TWO_STEPS)
     config = RunConfig(use_pytorch_profiler=True, profile_step_start=0, profile_step_end=2)
     profiler = open_profiler(config, tmp_path, 0)
-    world = World([2] * 2)
-    _, (recorded,) = learn(world, profiler=profiler, **TWO_STEPS)
-    profiler.close()
+    _, (recorded,) = learn(World([2] * 2), profiler=profiler, **TWO_STEPS)
     assert torch.equal(recorded.table, usual.table)
 
 

@@ -43,9 +43,9 @@ def names(folder: Path) -> list[str]:
 
 def train(profiler: Profiler, iterations: range) -> None:
     """As the learner does."""
-    profiler.begin()
-    for iteration in iterations:
-        profiler.ended(iteration)
+    with profiler:
+        for iteration in iterations:
+            profiler.ended(iteration)
 
 
 def test_a_snapshot_is_written_after_the_last_iteration_that_is_asked_for(tmp_path: Path) -> None:
@@ -56,12 +56,13 @@ def test_a_snapshot_is_written_after_the_last_iteration_that_is_asked_for(tmp_pa
     )
     recorder = Allocations()
     profiler = open_profiler(config, tmp_path / "run", 3, recorder)
-    train(profiler, range(7, 8))
-    assert recorder.is_on
-    assert names(tmp_path / "far") == []
-    train(profiler, range(8, 12))
-    profiler.close()
-    assert not recorder.is_on
+    with profiler:
+        profiler.ended(7)
+        assert recorder.is_on
+        assert names(tmp_path / "far") == []
+        profiler.ended(8)
+        assert not recorder.is_on
+        profiler.ended(9)
     assert names(tmp_path / "far") == ["memory_rank_3.iteration_8.pickle"]
     assert (tmp_path / "far" / "memory_rank_3.iteration_8.pickle").read_text() == "whole"
     assert not (tmp_path / "run").exists()
@@ -76,8 +77,6 @@ def test_a_snapshot_is_written_when_memory_runs_out(tmp_path: Path) -> None:
     recorder.exhausted()
     assert (tmp_path / "profile" / "memory_rank_0.oom.pickle").read_text() == "the first"
     train(profiler, range(1, 3))
-    profiler.close()
-    profiler.close()
     recorder.exhausted()
     written = ["memory_rank_0.iteration_2.pickle", "memory_rank_0.oom.pickle"]
     assert names(tmp_path / "profile") == written
@@ -86,7 +85,7 @@ def test_a_snapshot_is_written_when_memory_runs_out(tmp_path: Path) -> None:
 def test_others_may_not_read_a_snapshot_of_a_private_run(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     config = RunConfig(record_memory_history=True)
-    open_profiler(config, tmp_path, 0, Allocations()).close()
+    train(open_profiler(config, tmp_path, 0, Allocations()), range(1, 2))
     (written,) = (tmp_path / "profile").iterdir()
     assert written.stat().st_mode & 0o777 == 0o600
 
@@ -95,7 +94,7 @@ def test_nothing_is_kept_unless_it_is_asked_for(tmp_path: Path) -> None:
     recorder = Allocations()
     profiler = open_profiler(RunConfig(use_pytorch_profiler=True), tmp_path, 0, recorder)
     assert not recorder.is_on
-    profiler.close()
+    train(profiler, range(1, 2))
     assert names(tmp_path / "profile") == []
 
 
@@ -112,10 +111,9 @@ def test_a_snapshot_that_cannot_be_written_is_told_and_ends_nothing(
     config = RunConfig(record_memory_history=True, memory_snapshot_num_steps=1)
     profiler = open_profiler(config, tmp_path, 0, recorder)
     train(profiler, range(1, 4))
-    profiler.close()
     told = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
     assert told == [f"no memory snapshot (--record-memory-history): {said}"]
-    assert "memory_rank_0.iteration_1.pickle" not in names(tmp_path / "profile")
+    assert names(tmp_path / "profile") == []
 
 
 def test_torch_takes_what_its_recorder_is_told() -> None:
@@ -130,9 +128,8 @@ def test_torch_takes_what_its_recorder_is_told() -> None:
 def test_a_gpu_tells_its_allocations(tmp_path: Path) -> None:
     config = RunConfig(record_memory_history=True)
     profiler = open_profiler(config, tmp_path, 0, CudaAllocations())
-    with pytest.raises(torch.OutOfMemoryError):
+    with profiler, pytest.raises(torch.OutOfMemoryError):
         torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
-    profiler.close()
     found = {path.name: path.stat().st_size for path in (tmp_path / "profile").iterdir()}
     assert found.keys() == {"memory_rank_0.iteration_0.pickle", "memory_rank_0.oom.pickle"}
     assert min(found.values()) > 0

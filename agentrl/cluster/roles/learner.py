@@ -92,7 +92,6 @@ def main(
             )
         _LOG.info("%s ended: %s", name, outcome)
     finally:
-        profiler.close()
         if sink is not None:
             sink.close()
         backend.close()
