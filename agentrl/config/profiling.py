@@ -12,8 +12,8 @@ def about_profiling(config: RunConfig) -> Iterator[str]:
     first, last = config.profile_step_start, config.profile_step_end
     if config.use_pytorch_profiler and last <= first:
         yield (
-            f"--profile-step-end {last} is not above --profile-step-start {first}: iterations "
-            f"{first + 1} to {last} would be recorded, which are none; make it {first + 1} or more"
+            f"--profile-step-end {last} is not above --profile-step-start {first}, and nothing "
+            f"would be recorded; make it {first + 1} or more"
         )
     elif config.use_pytorch_profiler and (config.num_rollout or last) <= first:
         yield (

@@ -61,7 +61,7 @@ def validate(config: RunConfig, said: Mapping[str, str] | None = None) -> list[s
         *(() if config.eval_only else about_rates(config)),
         *about_evaluations(config),
         *about_rollouts(config),
-        *about_profiling(config),
+        *(() if config.eval_only else about_profiling(config)),
         *_about_devices(config),
         *_about_wandb(config),
         *_about_data(config),

@@ -17,14 +17,17 @@ class Allocations:
     """A `MemoryRecorder` of nothing, with the errors that torch raises."""
 
     def __init__(self, *, starts: bool = True, writes: bool = True) -> None:
-        self.is_on = False
+        self._is_on = False
         self._starts, self._writes = starts, writes
         self.exhausted: Callable[[], None] = lambda: None
+
+    def keeps(self) -> bool:
+        return self._is_on
 
     def start(self, on_exhausted: Callable[[], None]) -> None:
         if not self._starts:
             raise RuntimeError("no CUDA driver")
-        self.is_on = True
+        self._is_on = True
         self.exhausted = on_exhausted
 
     def write(self, path: Path) -> None:
@@ -34,7 +37,7 @@ class Allocations:
         path.write_text("whole")
 
     def stop(self) -> None:
-        self.is_on = False
+        self._is_on = False
 
 
 def names(folder: Path) -> list[str]:
@@ -58,10 +61,10 @@ def test_a_snapshot_is_written_after_the_last_iteration_that_is_asked_for(tmp_pa
     profiler = open_profiler(config, tmp_path / "run", 3, recorder)
     with profiler:
         profiler.ended(7)
-        assert recorder.is_on
+        assert recorder.keeps()
         assert names(tmp_path / "far") == []
         profiler.ended(8)
-        assert not recorder.is_on
+        assert not recorder.keeps()
         profiler.ended(9)
     assert names(tmp_path / "far") == ["memory_rank_3.iteration_8.pickle"]
     assert (tmp_path / "far" / "memory_rank_3.iteration_8.pickle").read_text() == "whole"
@@ -93,7 +96,7 @@ def test_others_may_not_read_a_snapshot_of_a_private_run(tmp_path: Path) -> None
 def test_nothing_is_kept_unless_it_is_asked_for(tmp_path: Path) -> None:
     recorder = Allocations()
     profiler = open_profiler(RunConfig(use_pytorch_profiler=True), tmp_path, 0, recorder)
-    assert not recorder.is_on
+    assert not recorder.keeps()
     train(profiler, range(1, 2))
     assert names(tmp_path / "profile") == []
 
