@@ -76,4 +76,4 @@ def test_a_place_that_is_no_folder_is_refused(flag: str, name: str, tmp_path: Pa
     place: dict[str, Any] = {field: str(tmp_path / "file"), "run_dir": str(tmp_path)}
     check_places(RunConfig(**place))
     with pytest.raises(ConfigError, match=f"{flag} .*a folder is to be there"):
-        check_places(RunConfig(**place, **{name: True}))
+        check_places(RunConfig(**(place | {name: True})))
