@@ -10,7 +10,9 @@ iteration is the last that it holds. A profiler that fails is told once and reco
 never ends the run.
 """
 
+import gzip
 import logging
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -18,7 +20,7 @@ from typing import Any, Self
 
 import msgspec
 import torch
-from torch.profiler import profile, record_function, schedule
+from torch.profiler import ProfilerAction, profile, record_function
 
 from agentrl.config.flags.profiling import ProfileTarget
 from agentrl.config.run import RunConfig
@@ -36,6 +38,8 @@ _DETAILS: dict[str, Any] = {
     "profile_memory": True,
     "with_flops": True,
 }
+#: Of compression: a trace is text, a twentieth of it packed; the highest takes five times longer.
+_LEVEL = 5
 
 
 class ProfilerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,15 +106,10 @@ class Profiler:
         self._parts = self._settings.targets - {"train_overall"}
 
     def __enter__(self) -> Self:
-        start, end = self._settings.start, self._settings.end
         if "train_overall" in self._settings.targets:
             with self._harmless():
                 self._whole = profile(
-                    schedule=schedule(
-                        wait=max(0, start - 1), warmup=min(1, start), active=end - start, repeat=1
-                    ),
-                    on_trace_ready=self._write_whole,
-                    **_DETAILS,
+                    schedule=self._action, on_trace_ready=self._write_whole, **_DETAILS
                 )
                 self._whole.start()
         return self
@@ -137,6 +136,14 @@ class Profiler:
         self._of_whole(lambda whole: whole.step())
         if self._memory is not None:
             self._memory.ended(iteration)
+
+    def _action(self, num_ended: int) -> ProfilerAction:
+        """What torch does in the iteration after so many; the one before the first warms up."""
+        start, end = self._settings.start, self._settings.end
+        if start <= num_ended < end:
+            is_last = num_ended == end - 1
+            return ProfilerAction.RECORD_AND_SAVE if is_last else ProfilerAction.RECORD
+        return ProfilerAction.WARMUP if num_ended == start - 1 else ProfilerAction.NONE
 
     @property
     def _is_recorded(self) -> bool:
@@ -165,16 +172,20 @@ class Profiler:
         self._write(done, "train_overall", self._iteration)
 
     def _write(self, done: profile, target: ProfileTarget, iteration: int) -> None:
-        name = f"{target}_rank_{self._rank}.{iteration}.pt.trace.json.gz"
-        path = self._settings.traces / name
-        make_folder(path.parent)
-        beside = path.with_name(f".{name}")
+        folder, name = self._settings.traces, f"{target}_rank_{self._rank}.{iteration}"
+        path = folder / f"{name}.pt.trace.json.gz"
+        # Beside it, not in torch's temporary file, which anybody may read.
+        plain, packed = folder / f".{name}.json", folder / f".{name}.gz"
+        make_folder(folder)
         try:
-            done.export_chrome_trace(str(beside))
-            narrow(beside)
-            beside.replace(path)
+            done.export_chrome_trace(str(plain))
+            with plain.open("rb") as text, gzip.open(packed, "wb", _LEVEL) as file:
+                shutil.copyfileobj(text, file)
+            narrow(packed)
+            packed.replace(path)
         finally:
-            beside.unlink(missing_ok=True)
+            plain.unlink(missing_ok=True)
+            packed.unlink(missing_ok=True)
         logger.info("profile of %s: %s", target, path)
 
     @contextmanager
