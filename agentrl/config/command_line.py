@@ -293,7 +293,8 @@ def _said(field: Field) -> str:
         off = field.flag.replace("--", "--no-", 1)
         notes.append(f"default: on; {off} turns it off" if field.default else "default: off")
     elif field.default not in (None, [], {}):
-        notes.append(f"default: {field.default}")
+        shown = " ".join(field.default) if field.kind == "list" else field.default
+        notes.append(f"default: {shown}")
     return f"{field.help} [{'; '.join(notes)}]" if notes else field.help
 
 

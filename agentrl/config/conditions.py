@@ -239,6 +239,26 @@ CONDITIONS = {
         "no effect without --use-wandb",
         is_noted=True,
     ),
+    "learner": Condition(
+        lambda config: not config.plays_only,
+        "--debug-rollout-only trains nothing: there is no learner to look at; leave out one of the "
+        "two",
+    ),
+    "profiler": Condition(
+        lambda config: config.use_pytorch_profiler,
+        "no effect without --use-pytorch-profiler",
+        is_noted=True,
+    ),
+    "memory_history": Condition(
+        lambda config: config.record_memory_history,
+        "no effect without --record-memory-history",
+        is_noted=True,
+    ),
+    "profiled": Condition(
+        lambda config: config.use_pytorch_profiler or config.record_memory_history,
+        "no effect without --use-pytorch-profiler or --record-memory-history",
+        is_noted=True,
+    ),
     "eval_interval": Condition(
         lambda config: config.eval_interval is not None,
         "this is about the evaluations of --eval-interval, which is not given; name the iterations "

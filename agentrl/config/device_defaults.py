@@ -36,6 +36,10 @@ _SHARED_HOST = (
     "--colocate on the CPU: learner and engines take turns as they do on GPUs, but no memory is "
     "moved, for all of it is the host's"
 )
+_NO_GPU_MEMORY = (
+    "--record-memory-history changes nothing on the CPU: what it keeps are allocations of GPUs; "
+    "--use-pytorch-profiler records those of the host"
+)
 _DEAR_DIGESTS = ("quantization", "modelopt_quant", "cpu_offload_gb")
 
 
@@ -103,10 +107,14 @@ def notes_on_device(config: RunConfig, device: Device) -> list[str]:
     """What runs on `device` but deserves a look."""
     if device == "cpu":
         unused = [f"--{name.replace('_', '-')}" for name in _OF_CUDA if config.megatron.get(name)]
-        return ([_SHARED_HOST] if config.colocate else []) + [
-            f"{name} changes nothing on the CPU: what the optimizer keeps is in float32 in host "
-            "memory"
-            for name in unused
+        return [
+            *([_SHARED_HOST] if config.colocate else []),
+            *([_NO_GPU_MEMORY] if config.record_memory_history else []),
+            *(
+                f"{name} changes nothing on the CPU: what the optimizer keeps is in float32 in "
+                "host memory"
+                for name in unused
+            ),
         ]
     if for_device(config, device).megatron["bf16"]:
         return []

@@ -75,16 +75,18 @@ def _field(info: msgspec.structs.FieldInfo, hint: Any) -> Field:
     default = info.default
     if info.default_factory is not msgspec.NODEFAULT:
         default = info.default_factory()
-    literal = typing.get_origin(bare) is Literal
+    kind = _kind(bare)
+    one = _unwrapped(typing.get_args(bare)[0])[0] if kind == "list" else bare
+    literal = typing.get_origin(one) is Literal
     return Field(
         name=info.name,
-        kind=_kind(bare),
+        kind=kind,
         type=hint,
         help=described.description or "",
         fact=(described.extra_json_schema or {})["fact"],
         default=default,
         bounds=", ".join(_bounds(metas)),
-        choices=tuple(map(str, typing.get_args(bare))) if literal else (),
+        choices=tuple(map(str, typing.get_args(one))) if literal else (),
     )
 
 

@@ -23,6 +23,7 @@ from agentrl.config.mixture import FLAG as MIX
 from agentrl.config.mixture import Part, parts_of
 from agentrl.config.model import ModelSummary, read_model
 from agentrl.config.objective import about_objective, notes_on_objective
+from agentrl.config.profiling import about_profiling
 from agentrl.config.rates import about_rates
 from agentrl.config.refusals import beside, gather
 from agentrl.config.refused import about_refused
@@ -66,6 +67,7 @@ def validate(config: RunConfig, said: Mapping[str, str] | None = None) -> list[s
         *(() if config.eval_only else about_rates(config)),
         *about_evaluations(config),
         *about_rollouts(config),
+        *(() if config.eval_only else about_profiling(config)),
         *_about_devices(config),
         *_about_wandb(config),
         *about_env_vars(config),

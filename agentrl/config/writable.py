@@ -40,6 +40,10 @@ def _places(config: RunConfig) -> Iterator[tuple[str, Path]]:
         yield "--save-debug-rollout-data", Path(config.save_debug_rollout_data).parent
     if config.dump_details is not None:
         yield "--dump-details", Path(config.dump_details)
+    if config.use_pytorch_profiler and config.tensorboard_dir is not None:
+        yield "--tensorboard-dir", Path(config.tensorboard_dir)
+    if config.record_memory_history and config.memory_snapshot_dir is not None:
+        yield "--memory-snapshot-dir", Path(config.memory_snapshot_dir)
     if config.save_hf is not None:
         # A number stands in the name of a folder beside others.
         yield "--save-hf", Path(config.save_hf.replace("{rollout_id}", "0"))

@@ -29,6 +29,7 @@ from agentrl.learner.batch import (
     pack,
 )
 from agentrl.learner.plan import PlannedRow, plan_iteration
+from agentrl.learner.profiling import Profiler
 from agentrl.learner.rows import Trajectory
 from agentrl.lineage import Lineage
 from agentrl.types import LeaseHeader, TrajectoryRow
@@ -59,9 +60,11 @@ def train_lease(
     backend: Models,
     lineage: Lineage,
     fetch: FetchRows,
+    profiler: Profiler | None = None,
 ) -> IterationResult:
     """Train on a lease. Collective. Raises as `plan_iteration`, `fetch`, `Lineage.checked_age`, and
     DataError where ranks do not plan alike."""
+    profiler = profiler or Profiler()
     algorithm.begin(shaped_lease(algorithm.cfg, header))
     plans = plan_iteration(header, algorithm, backend.data_parallel_size)
     require_same(
@@ -80,7 +83,10 @@ def train_lease(
         max_age = max([max_age, *(sequence.max_trained_age for sequence in sequences)])
         rows = [sequence.row for sequence in sequences]
         steps.append(pack(rows, algorithm.cfg.micro_batch_tokens))
-    _run_passes(steps, algorithm.needs, backend)
+    if passes := _passes(steps, algorithm.needs):
+        with profiler.part("train_log_probs", header.number):
+            for column, passed in passes:
+                _run_pass(column, passed, backend)
     by_step = [[row for rows in step for row in rows] for step in steps]
     masks = [row.columns["mask"] for rows in by_step for row in rows]
     every = [row for rows in by_step for row in rows]
@@ -92,11 +98,12 @@ def train_lease(
     for rows in by_step:
         check_columns(rows, rules)
     results: dict[str, list[StepResult]] = {name: [] for name in _trained(algorithm, header.number)}
-    for index, step in enumerate(steps):
-        batches = [micro_batch(rows) for rows in step]
-        for model, done in results.items():
-            loss_fn = _loss(algorithm, model, index)
-            done.append(backend.step(model, batches, loss_fn, scale if model == "policy" else 1.0))
+    with profiler.part("train_actor", header.number):
+        for index, step in enumerate(steps):
+            batches = [micro_batch(rows) for rows in step]
+            for model, done in results.items():
+                loss_fn, rate = _loss(algorithm, model, index), scale if model == "policy" else 1.0
+                done.append(backend.step(model, batches, loss_fn, rate))
     taken = {model: tuple(done) for model, done in results.items()}
     return IterationResult(taken, *_over_ranks(counts, max_age, backend))
 
@@ -158,15 +165,17 @@ def _missing(row: TrajectoryRow, num_damaged: int) -> BatchCounts:
     )
 
 
-def _run_passes(steps: Sequence[Sequence[Sequence[Row]]], needs: Needs, backend: Models) -> None:
-    """Give rows the columns that a forward pass makes. Collective. Without asking, the later steps
-    of a policy have `prox`: at the first one it is the current policy."""
+def _passes(
+    steps: Sequence[Sequence[Sequence[Row]]], needs: Needs
+) -> list[tuple[str, Sequence[Sequence[Sequence[Row]]]]]:
+    """The columns that a forward pass makes, each with the steps that want it. Without asking, the
+    later steps of a policy have `prox`: at the first one it is the current policy."""
+    found = []
     if "prox" in needs.passes:
-        _run_pass("prox", steps, backend)
+        found.append(("prox", steps))
     elif needs.engines and needs.later_prox and len(steps) > 1:
-        _run_pass("prox", steps[1:], backend)
-    for name in sorted(needs.passes - {"prox"}) if steps else ():
-        _run_pass(name, steps, backend)
+        found.append(("prox", steps[1:]))
+    return found + [(name, steps) for name in sorted(needs.passes - {"prox"}) if steps]
 
 
 def _run_pass(column: str, steps: Sequence[Sequence[Sequence[Row]]], backend: Models) -> None:

@@ -23,6 +23,7 @@ from agentrl.learner.handover import Handover
 from agentrl.learner.health import EngineDisagreesError, Health
 from agentrl.learner.iteration import train_lease
 from agentrl.learner.metrics import LogprobDiff, lease_metrics, train_metrics
+from agentrl.learner.profiling import Profiler
 from agentrl.learner.publish import publish_weights, settle
 from agentrl.learner.question import AskLease, AskPush
 from agentrl.learner.rollouts import lineage_of, save_rollouts
@@ -69,19 +70,22 @@ def run_learner(
     clock: Clock,
     should_stop: Callable[[], bool] = lambda: False,
     handover: Handover | None = None,
+    profiler: Profiler | None = None,
 ) -> LearnerOutcome:
     """Train until no lease is left or `should_stop` (read on the source rank) says so; a run that
     has checkpoints goes on after the newest.
 
     Run it on every rank, each with its own `peer`; `sink` is needed on the source only, and not by
     a run without engines (`sft_loss`), whose versions are numbers alone. `handover`: for a learner
-    that shares its devices with the engines, whose memory is released. The caller closes all.
+    that shares its devices with the engines, whose memory is released. `profiler`: what records
+    the rank, until the end. The caller closes all else.
 
     Raises HealthError for a run that cannot be sound, PushError, PeerLostError, FencedError, and
     ConfigError or DataError for a lease that cannot be trained.
     """
     asking = Asking(peer, backend, should_stop, clock)
-    return _Learner(algorithm, backend, peer, sink, clock, asking, handover).run()
+    watched = profiler or Profiler()
+    return _Learner(algorithm, backend, peer, sink, clock, asking, handover, watched).run()
 
 
 @dataclass(eq=False)
@@ -95,6 +99,7 @@ class _Learner:
     _clock: Clock
     _asking: Asking
     _handover: Handover | None
+    _profiler: Profiler
 
     def __post_init__(self) -> None:
         self._cfg = self._algorithm.cfg
@@ -109,9 +114,10 @@ class _Learner:
     def run(self) -> LearnerOutcome:
         hf_directory(self._cfg, 0)  # a run that cannot say where does not begin
         steps = self._begin().steps()
-        step = next(steps)
-        while not isinstance(step, End):
-            step = steps.send(self._in_turn(step))
+        with self._profiler:
+            step = next(steps)
+            while not isinstance(step, End):
+                step = steps.send(self._in_turn(step))
         logger.info("learner ends after iteration %d: %s", step.iteration, step.reason)
         directory = hf_directory(self._cfg, step.iteration)
         return LearnerOutcome(
@@ -173,7 +179,10 @@ class _Learner:
             by_source(self._backend, save, None)
         lineage = lineage_of(self._cfg, header.number, self._lineage)
         ages = age_histogram(header, lineage)
-        result = train_lease(header, self._algorithm, self._backend, lineage, self._rows.fetch)
+        result = train_lease(
+            header, self._algorithm, self._backend, lineage, self._rows.fetch, self._profiler
+        )
+        self._profiler.ended(header.number)
         self._renew_reference(header.number)
         iteration_s = self._clock.now() - asked_at
         metrics, on_policy = train_metrics(result)

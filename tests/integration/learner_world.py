@@ -21,6 +21,7 @@ from agentrl.columns import COLUMNS
 from agentrl.config.run import RunConfig
 from agentrl.errors import PeerLostError
 from agentrl.learner.loop import LearnerOutcome, run_learner
+from agentrl.learner.profiling import Profiler
 from agentrl.types import (
     EpisodeId,
     GroupRows,
@@ -256,6 +257,7 @@ def learn(
     should_stop: Callable[[], bool] = lambda: False,
     not_finite_at: Iterable[int] = (),
     config_class: type[RunConfig] = RunConfig,
+    profiler: Profiler | None = None,
     **flags: Any,
 ) -> tuple[LearnerOutcome, list[ToyBackend]]:
     """Train on the world's leases, each rank in a thread; what they agree on, their backends."""
@@ -274,6 +276,7 @@ def learn(
             world if backend.is_source else None,
             clock=clock,
             should_stop=should_stop,
+            profiler=profiler,
         )
 
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(num_ranks) as threads:

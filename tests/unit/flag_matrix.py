@@ -180,6 +180,12 @@ VALUES: dict[str, str] = {
     "save_debug_rollout_data": "TMP/saved/{rollout_id}",
     "dump_details": "TMP/details",
     "load_debug_rollout_data": "ROLLOUTS",
+    "profile_target": "train_actor",
+    "profile_step_start": "3",
+    "profile_step_end": "20",
+    "tensorboard_dir": "TMP/traces",
+    "memory_snapshot_dir": "TMP/memory",
+    "memory_snapshot_num_steps": "5",
 }
 _X = "TMP/checkpoints"
 _ROWS = "--env single-turn --prompt-data ROWS"
@@ -256,6 +262,13 @@ TOGETHER = (
     "--load-debug-rollout-data ROLLOUTS --debug-train-only",
     "--load-debug-rollout-data TMP/{rollout_id}",
     "--save-debug-rollout-data TMP/saved",
+    "--use-pytorch-profiler --profile-target train_actor train_log_probs --profile-step-start 0",
+    "--use-pytorch-profiler --profile-step-start 12",
+    "--use-pytorch-profiler --num-rollout 10",
+    "--use-pytorch-profiler --debug-rollout-only",
+    "--record-memory-history --memory-snapshot-dir TMP/memory --memory-snapshot-num-steps 5",
+    "--record-memory-history --profile-target train_actor",
+    "--record-memory-history --memory-recorder memray",
     "--global-batch-size 8",
     "--global-batch-size 8 --use-tensorboard --epsclip 0.1",
     "--global-batch-size 8 --eps-clip nonsense --max-turns 0",

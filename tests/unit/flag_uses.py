@@ -40,6 +40,7 @@ from agentrl.envs.services import services_of_run
 from agentrl.envs.tasks import open_eval_sets, open_source
 from agentrl.learner.iteration import train_lease
 from agentrl.learner.megatron import MegatronBackend
+from agentrl.learner.profiling import ProfilerSettings
 from agentrl.types import EpisodeAssignment, EpisodeId, SamplingParams, Task
 from tests.integration.learner_world import World, learn
 from tests.integration.toy_backend import VOCABULARY
@@ -105,6 +106,7 @@ def _told(config: RunConfig, run: RunDir) -> Iterator[tuple[str, Any]]:
         yield "buffer", BufferSettings.from_config(config, "", training_turns(config))
         yield "tasks", vars(open_source(config, env_class))
         yield "learner", [_trained(config, seed) for seed in range(4)]
+        yield "profiler", ProfilerSettings.from_config(config, run.path)
         yield "files", open_files(config)
     if config.mode != "supervised":
         sets = open_eval_sets(config, env_class)

@@ -90,6 +90,13 @@ BESIDE: dict[str | tuple[str, Mode], str] = {
     "rollout_num_gpus_per_engine": "--rollout-num-gpus 4",
     **dict.fromkeys((name for name in own_fields() if "wandb_" in name), "--use-wandb"),
     "disable_wandb_random_suffix": "--use-wandb --wandb-group first",
+    **dict.fromkeys(
+        ("profile_target", "profile_step_start", "profile_step_end", "tensorboard_dir"),
+        "--use-pytorch-profiler",
+    ),
+    **dict.fromkeys(
+        ("memory_snapshot_dir", "memory_snapshot_num_steps"), "--record-memory-history"
+    ),
 }
 #: Other values than those of the matrix, where these would be refused or change nothing here.
 OTHER: dict[str, str] = {
@@ -360,6 +367,10 @@ UNMET: list[tuple[str, str]] = [
     ("eval_label_key", _ROWS),
     ("rollout_shuffle", ""),
     ("num_epoch", ""),
+    ("profile_target", ""),
+    ("profile_step_start", "--record-memory-history"),
+    ("tensorboard_dir", "--record-memory-history"),
+    ("memory_snapshot_dir", "--use-pytorch-profiler"),
 ]
 
 

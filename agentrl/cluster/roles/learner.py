@@ -23,6 +23,7 @@ from agentrl.config.run import RunConfig
 from agentrl.learner.handover import Handover
 from agentrl.learner.loop import run_learner
 from agentrl.learner.megatron import MegatronBackend
+from agentrl.learner.profiling import open_profiler
 from agentrl.models.registry import open_model
 from agentrl.serving.control import EngineControl
 from agentrl.serving.key import read_key
@@ -53,6 +54,7 @@ def main(
     algorithm = load_algorithm(config)
     engines = _emptied_engines(spec, rank) if config.colocate else None
     with _closed_if_it_fails(engines):
+        profiler = open_profiler(config, Path(spec.run_dir), rank)
         backend = MegatronBackend(
             config,
             Path(spec.model_dir),
@@ -86,6 +88,7 @@ def main(
                 clock=MonotonicClock(),
                 should_stop=stop.is_set,
                 handover=handover,
+                profiler=profiler,
             )
         _LOG.info("%s ended: %s", name, outcome)
     finally:
