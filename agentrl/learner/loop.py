@@ -21,6 +21,7 @@ from agentrl.learner.beginning import Checkpoints, agree, hf_directory, keeps_mo
 from agentrl.learner.exchange import RowClient
 from agentrl.learner.handover import Handover
 from agentrl.learner.health import EngineDisagreesError, Health
+from agentrl.learner.hooks import LearnerHooks
 from agentrl.learner.iteration import train_lease
 from agentrl.learner.metrics import LogprobDiff, lease_metrics, train_metrics
 from agentrl.learner.publish import publish_weights, settle
@@ -69,19 +70,22 @@ def run_learner(
     clock: Clock,
     should_stop: Callable[[], bool] = lambda: False,
     handover: Handover | None = None,
+    hooks: LearnerHooks | None = None,
 ) -> LearnerOutcome:
     """Train until no lease is left or `should_stop` (read on the source rank) says so; a run that
     has checkpoints goes on after the newest.
 
     Run it on every rank, each with its own `peer`; `sink` is needed on the source only, and not by
     a run without engines (`sft_loss`), whose versions are numbers alone. `handover`: for a learner
-    that shares its devices with the engines, whose memory is released. The caller closes all.
+    that shares its devices with the engines, whose memory is released. `hooks`: the functions that
+    the flags name, which the backend may share. The caller closes all.
 
     Raises HealthError for a run that cannot be sound, PushError, PeerLostError, FencedError, and
     ConfigError or DataError for a lease that cannot be trained.
     """
     asking = Asking(peer, backend, should_stop, clock)
-    return _Learner(algorithm, backend, peer, sink, clock, asking, handover).run()
+    hooks = LearnerHooks(algorithm.cfg) if hooks is None else hooks
+    return _Learner(algorithm, backend, peer, sink, clock, asking, handover, hooks).run()
 
 
 @dataclass(eq=False)
@@ -95,6 +99,7 @@ class _Learner:
     _clock: Clock
     _asking: Asking
     _handover: Handover | None
+    _hooks: LearnerHooks
 
     def __post_init__(self) -> None:
         self._cfg = self._algorithm.cfg
@@ -173,7 +178,9 @@ class _Learner:
             by_source(self._backend, save, None)
         lineage = lineage_of(self._cfg, header.number, self._lineage)
         ages = age_histogram(header, lineage)
-        result = train_lease(header, self._algorithm, self._backend, lineage, self._rows.fetch)
+        result = train_lease(
+            header, self._algorithm, self._backend, lineage, self._rows.fetch, self._hooks
+        )
         self._renew_reference(header.number)
         iteration_s = self._clock.now() - asked_at
         metrics, on_policy = train_metrics(result)
