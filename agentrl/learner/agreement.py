@@ -78,7 +78,8 @@ def by_source(rank: Rank, action: Callable[[], T], kind: Any) -> T:
 
 
 def together(action: Callable[[], Any], all_gather: Callable[[Any], list[Any]]) -> list[Any]:
-    """What `action` returns on each rank, as builtins; or the error of a rank, on all. Collective."""
+    """What `action` returns on each rank, as builtins, or the error of a rank, on every rank.
+    Collective."""
     answer, error = attempt(action)
     everyone = all_gather([msgspec.to_builtins(_failure_of(error)), answer])
     if error is not None:
