@@ -111,18 +111,18 @@ class LearnerHooks:
 
         def attempted() -> Any:
             try:
-                self._call(field, given)
+                self._functions[field](self._args, *given)
                 return read()
             except HookError as error:
                 logger.error("%s", error)  # others may be waiting within the function
                 raise
+            except (Exception, SystemExit) as error:
+                told = self._raised(field, error)
+                logger.error("%s", told)
+                raise told from error
 
         return together(attempted, all_gather)
 
-    def _call(self, field: str, given: tuple[Any, ...]) -> None:
-        function = self._functions[field]
-        try:
-            function(self._args, *given)
-        except (Exception, SystemExit) as error:
-            place = "" if place_of(error) else f": {place_in(function)}"
-            raise HookError(f"{self.said(field)}: {words_of(error)}{place}") from error
+    def _raised(self, field: str, error: BaseException) -> HookError:
+        place = "" if place_of(error) else f": {place_in(self._functions[field])}"
+        return HookError(f"{self.said(field)}: {words_of(error)}{place}")

@@ -1,4 +1,4 @@
-"""Functions that Megatron's ranks call, on real models."""
+"""Functions that Megatron's ranks call, on the model of the default job."""
 
 import json
 import os
@@ -24,6 +24,7 @@ from agentrl.learner.iteration import train_lease
 from agentrl.learner.megatron import MegatronBackend
 from tests.parity.golden import LEASE, Batch, lineage
 
+MODEL = Path(__file__).resolve().parents[2] / "agentrl" / "envs" / "search_r1" / "model"
 SEEN: list[Any] = []
 
 
@@ -56,12 +57,12 @@ def broken(args: Any) -> None:
 
 
 @pytest.fixture
-def opened(hf_model: Any, free_ports: Callable[[int], int]) -> Callable[..., Any]:
+def opened(free_ports: Callable[[int], int]) -> Callable[..., Any]:
     @contextmanager
     def make(cfg: RunConfig, hooks: LearnerHooks) -> Iterator[MegatronBackend]:
         backend = MegatronBackend(
             cfg,
-            hf_model("qwen3").directory,
+            MODEL,
             rank=0,
             world_size=1,
             master_address="127.0.0.1",
@@ -146,15 +147,14 @@ def waits(args, model, store_prefix):
 """
 
 
-def test_both_of_two_real_ranks_end_where_one_fails(hf_model: Any, tmp_path: Path) -> None:
+def test_both_of_two_real_ranks_end_where_one_fails(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(_ON_ONE)
     config = {
         "actor_num_gpus_per_node": 2,
         "custom_megatron_before_log_prob_hook_path": f"{tmp_path}/mine.py:waits",
         "custom_megatron_before_train_step_hook_path": f"{tmp_path}/mine.py:fails",
     }
-    directory = str(hf_model("qwen3").directory)
-    job = {"config": config, "model_dir": directory, "target": str(tmp_path / "job")}
+    job = {"config": config, "model_dir": str(MODEL), "target": str(tmp_path / "job")}
     (tmp_path / "jobs").write_text(json.dumps([job]))
     worker = str(Path(__file__).with_name("worker.py"))
     ranks = [
