@@ -84,6 +84,7 @@ def test_functions_are_given_what_the_learner_has(opened: Any) -> None:
         custom_megatron_init_path=f"{__name__}:init",
         custom_megatron_before_log_prob_hook_path=f"{__name__}:before_log_prob",
         custom_megatron_before_train_step_hook_path=f"{__name__}:before_train_step",
+        actor_num_gpus_per_node=1,
         use_kl_loss=True,
         num_steps_per_rollout=2,
         max_staleness=8,
@@ -126,7 +127,7 @@ def _weights(backend: MegatronBackend) -> torch.Tensor:
 
 
 def test_what_a_function_raises_leaves_no_process_group(opened: Any) -> None:
-    cfg = RunConfig(custom_megatron_init_path=f"{__name__}:broken")
+    cfg = RunConfig(actor_num_gpus_per_node=1, custom_megatron_init_path=f"{__name__}:broken")
     said = r"^--custom-megatron-init-path \S+:broken: OSError: nothing there \(.*hooks\.py:\d+\)$"
     with pytest.raises(HookError, match=said), opened(cfg, LearnerHooks(cfg)):
         pass

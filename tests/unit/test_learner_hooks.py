@@ -62,7 +62,7 @@ def test_a_run_that_names_none_calls_none() -> None:
 def test_args_has_the_flags_of_the_run(tmp_path: Path) -> None:
     hooks = hooks_of(tmp_path, "sys.seen = (args.n_samples_per_prompt, args.rewards_normalization)")
     hooks.call(INIT, alone)
-    assert sys.seen == (8, True)  # type: ignore[attr-defined]
+    assert sys.seen == (RunConfig().n_samples_per_prompt, True)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
