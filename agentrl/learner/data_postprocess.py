@@ -132,7 +132,7 @@ class _Reader:
             raise self._fault(
                 f"{self._name('loss_masks', place)} holds {found_R[odd_R][0]:g}; 0 and 1 are wanted"
             )
-        mask_R = found_R == 1
+        mask_R: npt.NDArray[np.bool_] = found_R == 1
         if more := int((mask_R & ~before_R).sum()):
             raise self._fault(
                 f"{self._name('loss_masks', place)} brings in {more} tokens whose mask was 0"

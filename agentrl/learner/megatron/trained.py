@@ -85,13 +85,13 @@ class TrainedModel:
         micro_batches: Sequence[MicroBatch],
         loss_fn: LossFn,
         lr_scale: float = 1.0,
-        before: Callable[["TrainedModel"], None] = lambda trained: None,
+        prepare: Callable[["TrainedModel"], None] = lambda trained: None,
     ) -> StepResult:
-        """See `TrainBackend.step`. `before`: sees the model without gradients, and the optimizer
+        """See `TrainBackend.step`. `prepare`: sees the model without gradients, and the optimizer
         with the rate of this step, which it may change."""
         self.optimizer.zero_grad()
         self.optimizer.set_rate(lr_scale)
-        before(self)
+        prepare(self)
         coefficient = self._settings.moe_aux_loss_coeff
         balance.divide_auxiliary_loss(self._config, coefficient, micro_batches)
         biases = balance.correction_biases(self.wrapped)
