@@ -103,7 +103,8 @@ def test_every_dotted_name_exists(page: Path) -> None:
         FORMATS,
         FILTERS,
         LOSSES.group,
-        *(kind.group for kind in (POST_PROCESSES, ADVANTAGES, CORRECTIONS, *KINDS.values())),
+        *(kind.group for kind in (POST_PROCESSES, ADVANTAGES, CORRECTIONS)),
+        *(kind.group for kind in KINDS.values()),
         ESTIMATORS.group,
     }
     assert not {name for name in named if not resolves(name.replace(":", "."))}
