@@ -107,6 +107,8 @@ def shown_algorithm(cfg: RunConfig) -> Algorithm | None:
         return None
     if cfg.custom_reward_post_process_path or cfg.custom_advantage_function_path:
         return None
+    if cfg.rollout_data_postprocess_path or cfg.rollout_sample_filter_path:
+        return None
     # neither a loss nor a correction nor a reducer gives credit
     without: dict[str, Any] = dict.fromkeys(
         ("custom_tis_function_path", "custom_pg_loss_reducer_function_path")

@@ -11,8 +11,8 @@ tokens of one trajectory.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import count, pairwise
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from agentrl.algorithms.penalties import teacher_column
@@ -34,6 +34,8 @@ __all__ = [
     "correction",
     "post_process",
     "response",
+    "rollout_data",
+    "samples_of",
 ]
 
 #: What a correction is called with beside `args`.
@@ -45,7 +47,8 @@ CORRECTION_KEYWORDS = (
 
 class LeaseSample:
     """An episode, as far as a lease header knows it. group_index, index: its places in the lease,
-    from 0. response_length: its sampled tokens, over all turns. metadata: its metrics."""
+    from 0. response_length: its sampled tokens, over all turns. metadata: its metrics.
+    remove_sample: what `--rollout-sample-filter-path` sets of one that is not trained."""
 
     def __init__(
         self, group_index: int, index: int, reward: float, num_sampled: int, metrics: dict[str, Any]
@@ -55,6 +58,7 @@ class LeaseSample:
         self.reward = reward
         self.response_length = self.effective_response_length = num_sampled
         self.metadata = metrics
+        self.remove_sample = False
 
     def get_reward_value(self, args: Args) -> float:
         """The reward that is trained; `--reward-key` has chosen it already."""
@@ -62,8 +66,8 @@ class LeaseSample:
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
-            f"a sample has no {name!r} here: rewards are processed before the trajectories are "
-            f"fetched, and it has {', '.join(sorted(vars(self)))} alone"
+            f"a sample has no {name!r} here: its trajectories are not fetched yet, and it has "
+            f"{', '.join(sorted(vars(self)))} alone"
         )
 
 
@@ -73,7 +77,7 @@ def post_process(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def process(cfg: RunConfig, groups: Sequence[GroupRows]) -> list[list[Any]]:
-        samples = list(_samples(groups))
+        samples = [sample for each in samples_of(groups) for sample in each]
         answer = function(Args(cfg), samples)
         if not _is_list(answer) or len(answer) != 2:
             raise HookError(
@@ -92,17 +96,22 @@ def post_process(function: Callable[..., Any]) -> Callable[..., Any]:
     return process
 
 
-def _samples(groups: Sequence[GroupRows]) -> Iterator[LeaseSample]:
-    index = 0
+def samples_of(groups: Sequence[GroupRows]) -> list[list[LeaseSample]]:
+    """For each group, a sample for each of its episodes."""
+    index = count()
+    found = []
     for place, group in enumerate(groups):
         sampled = dict.fromkeys(group.episodes, 0)
         for row in group.trajectories:
             sampled[row.episode] += row.meta.num_sampled
-        for episode, reward, metrics in zip(
-            group.episodes, group.rewards, group.metrics, strict=True
-        ):
-            yield LeaseSample(place, index, reward, sampled[episode], dict(metrics))
-            index += 1
+        each = zip(group.episodes, group.rewards, group.metrics, strict=True)
+        found.append(
+            [
+                LeaseSample(place, next(index), reward, sampled[episode], dict(metrics))
+                for episode, reward, metrics in each
+            ]
+        )
+    return found
 
 
 def advantages(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -114,7 +123,7 @@ def advantages(function: Callable[..., Any]) -> Callable[..., Any]:
         import numpy as np
 
         spans = [response(row) for row in rows]
-        data = _rollout_data(cfg, rows, spans)
+        data = rollout_data(cfg, rows)
         function(Args(cfg), data)
         found = data.get("advantages")
         wanted = [(span.stop - span.start,) for span in spans]
@@ -137,9 +146,15 @@ def response(row: Row) -> slice:
     return slice(int(sampled[0]) if len(sampled) else len(row.tokens_L) - 1, len(row.tokens_L) - 1)
 
 
-def _rollout_data(cfg: RunConfig, rows: Sequence[Row], spans: Sequence[slice]) -> dict[str, Any]:
-    """What is known of the rows of a replica, one entry of each list for each of them."""
+def rollout_data(
+    cfg: RunConfig, rows: Sequence[Row], of_none: Collection[str] = ()
+) -> dict[str, Any]:
+    """What is known of the rows of a replica: lists with one entry for each of them. `of_none`: the
+    columns that rows have, where this replica has none."""
     import torch
+
+    spans = [response(row) for row in rows]
+    columns = rows[0].columns.keys() if rows else of_none
 
     def cut(name: str) -> list[Tensor]:
         return [
@@ -147,7 +162,6 @@ def _rollout_data(cfg: RunConfig, rows: Sequence[Row], spans: Sequence[slice]) -
             for row, span in zip(rows, spans, strict=True)
         ]
 
-    columns = rows[0].columns
     data: dict[str, Any] = {
         "tokens": [torch.from_numpy(row.tokens_L.astype("int64")) for row in rows],
         "total_lengths": [len(row.tokens_L) for row in rows],
@@ -159,10 +173,8 @@ def _rollout_data(cfg: RunConfig, rows: Sequence[Row], spans: Sequence[slice]) -
         "rollout_log_probs": cut("mu"),
     }
     models = {"reference": "ref_log_probs", teacher_column(cfg): "teacher_log_probs"}
-    for ours, theirs in models.items():
-        if ours in columns:
-            data[theirs] = cut(ours)
-    return data
+    same = {name: name for name in ("values", "advantages", "returns")}
+    return data | {theirs: cut(ours) for ours, theirs in (models | same).items() if ours in columns}
 
 
 def correction(function: Callable[..., Any]) -> Callable[..., Any]:

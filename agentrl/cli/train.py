@@ -162,7 +162,7 @@ def _check_rooms(config: RunConfig, *, dry_run: bool = False) -> list[str]:
     from agentrl.envs.check.preflight import preflight
     from agentrl.envs.check.prompts import check_prompts
 
-    checks = [preflight, _check_filter]
+    checks = [preflight, _check_filter, _check_hooks]
     if kind_of(Path(str(config.hf_checkpoint), CONFIG)) == "a file":  # else that is told already
         checks += [_check_model, _check_commands, partial(check_teacher, dry_run=dry_run)]
         tokenizer = kind_of(Path(str(config.hf_checkpoint), TOKENIZER))
@@ -181,6 +181,12 @@ def _check_filter(config: RunConfig) -> None:
     from agentrl.actors.judge import load_filter
 
     load_filter(config.dynamic_sampling_filter_path)
+
+
+def _check_hooks(config: RunConfig) -> None:
+    from agentrl.learner.hooks import LearnerHooks
+
+    LearnerHooks(config)
 
 
 def _check_chat_format(config: RunConfig) -> list[str]:

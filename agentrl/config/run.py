@@ -12,12 +12,12 @@ from typing import Annotated, Any
 
 from agentrl.config.facts import ACTS, FREE, Mode, flag, mode_of
 from agentrl.config.flags.asynchrony import StalenessPolicy
-from agentrl.config.flags.profiling import ProfilingFlags
+from agentrl.config.flags.hooks import HookFlags
 
 __all__ = ["RunConfig", "StalenessPolicy"]
 
 
-class RunConfig(ProfilingFlags, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RunConfig(HookFlags, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A resolved run. Built by `agentrl.config.resolve`, written to `runs/ID/config.toml`."""
 
     megatron: Annotated[

@@ -14,7 +14,7 @@ import msgspec
 from agentrl import errors
 from agentrl.errors import AgentRLError, DataError, InfrastructureError
 
-__all__ = ["Failure", "Rank", "attempt", "by_source", "failure_of", "require_same", "retold"]
+__all__ = ["Rank", "attempt", "by_source", "require_same", "together"]
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ class Rank(Protocol):
     def broadcast_bytes(self, data: bytes | None) -> bytes: ...
 
 
-class Failure(msgspec.Struct, frozen=True):
+class _Failure(msgspec.Struct, frozen=True):
     """An error on its way to other ranks: the name of its class and its text."""
 
     kind: str
@@ -46,12 +46,12 @@ def attempt(action: Callable[[], T]) -> tuple[T | None, Exception | None]:
         return None, error
 
 
-def failure_of(error: Exception | None) -> Failure | None:
+def _failure_of(error: Exception | None) -> _Failure | None:
     """`error` as data."""
-    return None if error is None else Failure(type(error).__name__, str(error))
+    return None if error is None else _Failure(type(error).__name__, str(error))
 
 
-def retold(rank: int, failure: Failure) -> AgentRLError:
+def _retold(rank: int, failure: _Failure) -> AgentRLError:
     """The error that `rank` told of. Of its class if that is agentrl's, else AgentRLError."""
     kind = getattr(errors, failure.kind, None)
     if isinstance(kind, type) and issubclass(kind, AgentRLError):
@@ -67,14 +67,27 @@ def by_source(rank: Rank, action: Callable[[], T], kind: Any) -> T:
     if rank.is_source:
         answer, error = attempt(action)
         encoded = msgspec.Raw(msgspec.msgpack.encode(answer, enc_hook=str))
-        data = msgspec.msgpack.encode(_Word(failure_of(error), encoded))
+        data = msgspec.msgpack.encode(_Word(_failure_of(error), encoded))
     word = msgspec.msgpack.decode(rank.broadcast_bytes(data), type=_Word)
     if error is not None:
         raise error
     if word.failure is not None:
-        raise retold(0, word.failure)
+        raise _retold(0, word.failure)
     found: T = msgspec.msgpack.decode(word.answer, type=kind, dec_hook=_to_path)
     return found
+
+
+def together(action: Callable[[], Any], all_gather: Callable[[Any], list[Any]]) -> list[Any]:
+    """What `action` returns on each rank, as builtins, or the error of a rank, on every rank.
+    Collective."""
+    answer, error = attempt(action)
+    everyone = all_gather([msgspec.to_builtins(_failure_of(error)), answer])
+    if error is not None:
+        raise error
+    for rank, (failure, _) in enumerate(everyone):
+        if failure is not None:
+            raise _retold(rank, msgspec.convert(failure, _Failure))
+    return [each for _, each in everyone]
 
 
 def require_same(
@@ -98,7 +111,7 @@ def require_same(
 class _Word(msgspec.Struct, frozen=True):
     """What the source tells the other ranks."""
 
-    failure: Failure | None
+    failure: _Failure | None
     answer: msgspec.Raw
 
 

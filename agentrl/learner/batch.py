@@ -86,11 +86,27 @@ class BatchCounts:
 
 
 class TrainSequence(NamedTuple):
-    """One trajectory to train. `max_trained_age`: -1 when no sampled token is trained."""
+    """One trajectory to train. `reasons_L`: why each sampled token is excluded, under its label;
+    None for a dialogue that is shown."""
 
     row: Row
-    counts: BatchCounts
-    max_trained_age: int
+    reasons_L: npt.NDArray[np.uint8] | None
+
+    @property
+    def counts(self) -> BatchCounts:
+        """What masking did to it, by the mask that it has now."""
+        columns = self.row.columns
+        if self.reasons_L is None:
+            return BatchCounts(num_trained=int(columns["mask"].sum()))
+        return _count(columns, self.reasons_L)
+
+    @property
+    def max_trained_age(self) -> int:
+        """-1 when no sampled token is trained."""
+        if self.reasons_L is None:
+            return -1
+        columns = self.row.columns
+        return int(columns["ages"][columns["mask"]].max(initial=-1))
 
 
 def build_sequence(planned: PlannedRow, trajectory: Trajectory, rules: BatchRules) -> TrainSequence:
@@ -121,14 +137,12 @@ def build_sequence(planned: PlannedRow, trajectory: Trajectory, rules: BatchRule
         columns["mask"] = np.arange(length) < length - 1
         _narrow(row, algorithm)
         columns["scored"] = columns["mask"]
-        return TrainSequence(row, BatchCounts(num_trained=int(columns["mask"].sum())), -1)
+        return TrainSequence(row, None)
     reasons_L = _played(row, trajectory, rules)
     _narrow(row, algorithm)
-    trained_L = columns["mask"]
     columns["scored"] = columns["sampled"] | algorithm.needs.all_labels
     columns["scored"][-1] = False
-    max_age = int(columns["ages"][trained_L].max(initial=-1))
-    return TrainSequence(row, _count(columns, reasons_L), max_age)
+    return TrainSequence(row, reasons_L)
 
 
 def _played(row: Row, trajectory: Trajectory, rules: BatchRules) -> npt.NDArray[np.uint8]:

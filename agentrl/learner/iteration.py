@@ -15,6 +15,7 @@ from agentrl.algorithms.mismatch import with_mismatch
 from agentrl.algorithms.overlong import shaped_lease
 from agentrl.algorithms.rows import LossFn, Row
 from agentrl.columns import EXCLUDED, Column
+from agentrl.config.run import RunConfig
 from agentrl.errors import DataError
 from agentrl.learner.agreement import require_same
 from agentrl.learner.backend import Models, StepResult
@@ -28,9 +29,12 @@ from agentrl.learner.batch import (
     micro_batch,
     pack,
 )
+from agentrl.learner.data_postprocess import postprocess
+from agentrl.learner.hooks import SAMPLE_FILTER, LearnerHooks
 from agentrl.learner.plan import PlannedRow, plan_iteration
 from agentrl.learner.profiling import Profiler
 from agentrl.learner.rows import Trajectory
+from agentrl.learner.sample_filter import removed_episodes
 from agentrl.lineage import Lineage
 from agentrl.types import LeaseHeader, TrajectoryRow
 
@@ -42,11 +46,13 @@ FetchRows = Callable[[Sequence[TrajectoryRow], Sequence[Column]], Sequence[Traje
 @dataclass(frozen=True, slots=True)
 class IterationResult:
     """Outcome of an iteration over all data-parallel ranks. `steps`: those of each model that it
-    trained, by name. `max_trained_age`: -1 when no token was trained."""
+    trained, by name. `max_trained_age`: -1 when no token was trained. `num_filtered`: episodes that
+    a sample filter left out; None without one."""
 
     steps: Mapping[str, tuple[StepResult, ...]]
     counts: BatchCounts
     max_trained_age: int
+    num_filtered: int | None = None
 
     @property
     def skipped(self) -> bool:
@@ -60,13 +66,17 @@ def train_lease(
     backend: Models,
     lineage: Lineage,
     fetch: FetchRows,
+    hooks: LearnerHooks | None = None,
     profiler: Profiler | None = None,
 ) -> IterationResult:
-    """Train on a lease. Collective. Raises as `plan_iteration`, `fetch`, `Lineage.checked_age`, and
-    DataError where ranks do not plan alike."""
+    """Train on a lease, calling `hooks` if there are any. Collective. Raises as `plan_iteration`,
+    `fetch`, `Lineage.checked_age`, HookError, and DataError where ranks do not plan alike."""
     profiler = profiler or Profiler()
+    hooks = LearnerHooks(RunConfig()) if hooks is None else hooks
+    hooks.iteration = header.number
     algorithm.begin(shaped_lease(algorithm.cfg, header))
-    plans = plan_iteration(header, algorithm, backend.data_parallel_size)
+    removed = removed_episodes(hooks, algorithm.cfg, header, backend.all_gather)
+    plans = plan_iteration(header, algorithm, backend.data_parallel_size, removed)
     require_same(
         {f"plan of lease {header.number}": plans, "`state`": algorithm.state()},
         backend.all_gather,
@@ -75,37 +85,47 @@ def train_lease(
     )
     shards = [plan.shards[backend.data_parallel_rank] for plan in plans]
     rules = BatchRules(header.number, lineage, algorithm, backend.columns)
-    counts = BatchCounts()
-    max_age = -1
-    steps: list[list[list[Row]]] = []
-    for sequences, missing in _load(shards, rules, fetch):
-        counts = sum((sequence.counts for sequence in sequences), start=counts + missing)
-        max_age = max([max_age, *(sequence.max_trained_age for sequence in sequences)])
-        rows = [sequence.row for sequence in sequences]
-        steps.append(pack(rows, algorithm.cfg.micro_batch_tokens))
+    loaded = _load(shards, rules, fetch)
+    steps = [
+        pack([sequence.row for sequence in sequences], algorithm.cfg.micro_batch_tokens)
+        for sequences, _ in loaded
+    ]
     if passes := _passes(steps, algorithm.needs):
         with profiler.part("train_log_probs", header.number):
             for column, passed in passes:
                 _run_pass(column, passed, backend)
     by_step = [[row for rows in step for row in rows] for step in steps]
-    masks = [row.columns["mask"] for rows in by_step for row in rows]
-    every = [row for rows in by_step for row in rows]
-    algorithm.advantages(every, backend.all_reduce_sum)
-    algorithm.keep(every, backend.all_reduce_sum)
-    algorithm.reduce(every)
-    scale = algorithm.lr_scale(every, backend.all_reduce_sum)
-    check_masks(every, masks, algorithm)
+    scale = _complete([row for rows in by_step for row in rows], algorithm, backend, hooks)
     for rows in by_step:
         check_columns(rows, rules)
     results: dict[str, list[StepResult]] = {name: [] for name in _trained(algorithm, header.number)}
     with profiler.part("train_actor", header.number):
         for index, step in enumerate(steps):
+            hooks.step = index
             batches = [micro_batch(rows) for rows in step]
             for model, done in results.items():
                 loss_fn, rate = _loss(algorithm, model, index), scale if model == "policy" else 1.0
                 done.append(backend.step(model, batches, loss_fn, rate))
     taken = {model: tuple(done) for model, done in results.items()}
-    return IterationResult(taken, *_over_ranks(counts, max_age, backend))
+    num_filtered = len(removed) if SAMPLE_FILTER in hooks else None
+    return IterationResult(taken, *_over_ranks(loaded, backend), num_filtered)
+
+
+def _complete(
+    rows: Sequence[Row], algorithm: Algorithm, backend: Models, hooks: LearnerHooks
+) -> float:
+    """Give rows what the loss reads beside the passes; returns what the learning rate is multiplied
+    with. Collective."""
+    masks = [row.columns["mask"] for row in rows]
+    algorithm.advantages(rows, backend.all_reduce_sum)
+    check_masks(rows, masks, algorithm)
+    postprocess(hooks, algorithm, rows, backend)
+    masks = [row.columns["mask"] for row in rows]
+    algorithm.keep(rows, backend.all_reduce_sum)
+    algorithm.reduce(rows)
+    scale = algorithm.lr_scale(rows, backend.all_reduce_sum)
+    check_masks(rows, masks, algorithm)
+    return scale
 
 
 def _trained(algorithm: Algorithm, iteration: int) -> tuple[str, ...]:
@@ -188,9 +208,15 @@ def _run_pass(column: str, steps: Sequence[Sequence[Sequence[Row]]], backend: Mo
             row.columns[column] = part_L.numpy()
 
 
-def _over_ranks(counts: BatchCounts, max_age: int, backend: Models) -> tuple[BatchCounts, int]:
+def _over_ranks(
+    loaded: Sequence[tuple[Sequence[TrainSequence], BatchCounts]], backend: Models
+) -> tuple[BatchCounts, int]:
     """Counts summed and the age maximised over data-parallel ranks, in one reduction: each rank
     writes its age (shifted to be >= 0) in its own slot."""
+    sequences = [sequence for each, _ in loaded for sequence in each]
+    counted = (*(missing for _, missing in loaded), *(sequence.counts for sequence in sequences))
+    counts = sum(counted, start=BatchCounts())
+    max_age = max((sequence.max_trained_age for sequence in sequences), default=-1)
     ages = [0.0] * backend.data_parallel_size
     ages[backend.data_parallel_rank] = max_age + 1.0
     values = counts.values()

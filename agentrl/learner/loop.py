@@ -21,6 +21,7 @@ from agentrl.learner.beginning import Checkpoints, agree, hf_directory, keeps_mo
 from agentrl.learner.exchange import RowClient
 from agentrl.learner.handover import Handover
 from agentrl.learner.health import EngineDisagreesError, Health
+from agentrl.learner.hooks import LearnerHooks
 from agentrl.learner.iteration import train_lease
 from agentrl.learner.metrics import LogprobDiff, lease_metrics, train_metrics
 from agentrl.learner.profiling import Profiler
@@ -70,6 +71,7 @@ def run_learner(
     clock: Clock,
     should_stop: Callable[[], bool] = lambda: False,
     handover: Handover | None = None,
+    hooks: LearnerHooks | None = None,
     profiler: Profiler | None = None,
 ) -> LearnerOutcome:
     """Train until no lease is left or `should_stop` (read on the source rank) says so; a run that
@@ -77,15 +79,17 @@ def run_learner(
 
     Run it on every rank, each with its own `peer`; `sink` is needed on the source only, and not by
     a run without engines (`sft_loss`), whose versions are numbers alone. `handover`: for a learner
-    that shares its devices with the engines, whose memory is released. `profiler`: what records
-    the rank, until the end. The caller closes all else.
+    that shares its devices with the engines, whose memory is released. `hooks`: the functions that
+    the flags name, which the backend may share. `profiler`: what records the rank, until the end.
+    The caller closes all else.
 
     Raises HealthError for a run that cannot be sound, PushError, PeerLostError, FencedError, and
     ConfigError or DataError for a lease that cannot be trained.
     """
     asking = Asking(peer, backend, should_stop, clock)
+    hooks = LearnerHooks(algorithm.cfg) if hooks is None else hooks
     watched = profiler or Profiler()
-    return _Learner(algorithm, backend, peer, sink, clock, asking, handover, watched).run()
+    return _Learner(algorithm, backend, peer, sink, clock, asking, handover, hooks, watched).run()
 
 
 @dataclass(eq=False)
@@ -99,6 +103,7 @@ class _Learner:
     _clock: Clock
     _asking: Asking
     _handover: Handover | None
+    _hooks: LearnerHooks
     _profiler: Profiler
 
     def __post_init__(self) -> None:
@@ -180,7 +185,13 @@ class _Learner:
         lineage = lineage_of(self._cfg, header.number, self._lineage)
         ages = age_histogram(header, lineage)
         result = train_lease(
-            header, self._algorithm, self._backend, lineage, self._rows.fetch, self._profiler
+            header,
+            self._algorithm,
+            self._backend,
+            lineage,
+            self._rows.fetch,
+            self._hooks,
+            self._profiler,
         )
         self._profiler.ended(header.number)
         self._renew_reference(header.number)

@@ -43,6 +43,8 @@ def train_metrics(result: IterationResult) -> tuple[dict[str, float], LogprobDif
         "train/num_skipped_steps": sum(s.skipped for each in result.steps.values() for s in each),
     }
     metrics |= _count_metrics(result.counts)
+    if result.num_filtered is not None:
+        metrics["rollout/num_filtered_samples"] = result.num_filtered
     if result.max_trained_age >= 0:
         metrics["train/age_max_trained"] = result.max_trained_age
     if taken:

@@ -43,22 +43,31 @@ class StepPlan:
 
 
 def plan_iteration(
-    header: LeaseHeader, algorithm: Algorithm, data_parallel_size: int
+    header: LeaseHeader,
+    algorithm: Algorithm,
+    data_parallel_size: int,
+    removed: frozenset[EpisodeId] = frozenset(),
 ) -> tuple[StepPlan, ...]:
     """The optimizer steps of a lease: its groups, in order and whole, in at most
-    `--num-steps-per-rollout` parts. Parts in which nothing can be trained are left out.
+    `--num-steps-per-rollout` parts. Parts in which nothing can be trained are left out. `removed`:
+    episodes that are counted and not trained.
 
     Raises DataError for a header that contradicts itself.
     """
     parts = split_evenly(len(header.groups), algorithm.cfg.num_steps_per_rollout)
     plans = [
-        _plan_step([header.groups[i] for i in part], algorithm, data_parallel_size)
+        _plan_step([header.groups[i] for i in part], algorithm, data_parallel_size, removed)
         for part in parts
     ]
     return tuple(plan for plan in plans if plan.num_targets > 0)
 
 
-def _plan_step(groups: Sequence[GroupRows], algorithm: Algorithm, num_ranks: int) -> StepPlan:
+def _plan_step(
+    groups: Sequence[GroupRows],
+    algorithm: Algorithm,
+    num_ranks: int,
+    removed: frozenset[EpisodeId],
+) -> StepPlan:
     num_episodes = sum(len(group.episodes) for group in groups)
     num_targets = sum(
         algorithm.num_targets(row.meta) for group in groups for row in group.trajectories
@@ -69,7 +78,8 @@ def _plan_step(groups: Sequence[GroupRows], algorithm: Algorithm, num_ranks: int
         per_episode = _targets_by_episode(group, algorithm)
         for row, first_turn in zip(group.trajectories, first_turns(group), strict=True):
             credit = credits[row.episode]
-            if credit.skip or algorithm.num_targets(row.meta) == 0:
+            is_counted_alone = credit.skip or row.episode in removed
+            if is_counted_alone or algorithm.num_targets(row.meta) == 0:
                 continue
             if algorithm.cfg.loss_length is not None:
                 denominator = float(num_episodes * algorithm.cfg.loss_length)

@@ -130,6 +130,11 @@ _DECLARED = (
         "episodes",
         "episodes without a gradient, as a limit on tokens ended them (--overlong-filter)",
     ),
+    Metric(
+        "rollout/num_filtered_samples",
+        "episodes",
+        "episodes that are not trained, as a function of --rollout-sample-filter-path said",
+    ),
     # ---- train: the optimizer steps of an iteration ----
     Metric("train/loss", "loss", "objective, mean over the steps", "sum"),
     Metric("train/pg_loss", "loss", "policy-gradient part of the objective", "sum"),

@@ -1,6 +1,7 @@
 """Functions of the user's in the whole loop: over ranks, interruptions, and in the metrics."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 import torch
 
 from agentrl.algorithms.rows import Row, Trained
-from agentrl.errors import DataError, PeerLostError
+from agentrl.errors import DataError, HookError, PeerLostError
 from agentrl.types import GroupRows
 from agentrl.wire.messages import Stepped
 from tests.integration.learner_world import World, learn
@@ -38,10 +39,35 @@ def by_chance(groups: Sequence[GroupRows]) -> list[list[float]]:
     return [[float(torch.rand(())) for _ in group.rewards] for group in groups]
 
 
+def worst_of_each(args: Any, groups: Any) -> None:
+    for group in groups:
+        min(group, key=lambda sample: sample.reward).remove_sample = True
+
+
+def differs(args: Any, groups: Any) -> None:
+    groups[0][0].remove_sample = next(CALLS) == 1
+
+
+def narrowed(args: Any, rollout_id: int, rollout_data: dict[str, Any]) -> None:
+    """Leave out the first response token, and halve what the others are given."""
+    for mask in rollout_data["loss_masks"]:
+        mask[0] = 0
+    rollout_data["advantages"] = [found / 2 for found in rollout_data["advantages"]]
+
+
+def fails_once(args: Any, rollout_id: int, rollout_data: dict[str, Any]) -> None:
+    if next(CALLS) == 2:
+        raise ValueError(f"not in iteration {rollout_id}")
+
+
+#: Of all ranks.
+CALLS: Iterator[int] = count()
 HOOKS: dict[str, Any] = {
     "custom_reward_post_process_path": f"{__name__}:rewards",
     "custom_advantage_function_path": f"{__name__}:advantages",
     "custom_tis_function_path": f"{__name__}:weigh",
+    "rollout_sample_filter_path": f"{__name__}:worst_of_each",
+    "rollout_data_postprocess_path": f"{__name__}:narrowed",
 }
 
 
@@ -69,6 +95,23 @@ def test_rewards_that_differ_between_ranks_are_refused() -> None:
     path = f"{__name__}:by_chance"
     with pytest.raises(DataError, match=r"plan of lease 1.*must answer alike in every process"):
         learn(World([2]), num_ranks=2, custom_reward_post_process_path=path)
+
+
+def test_samples_that_one_rank_removes_alone_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "CALLS", count())
+    with pytest.raises(HookError, match=r"differs removed other samples on learner rank 1 than on"):
+        learn(World([2]), num_ranks=2, rollout_sample_filter_path=f"{__name__}:differs")
+
+
+def test_a_function_that_fails_on_one_rank_ends_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "CALLS", count())
+    world = World([2] * 3)
+    said = (
+        r"--rollout-data-postprocess-path \S+:fails_once: ValueError: not in iteration 2 \(tests/"
+    )
+    with pytest.raises(HookError, match=said):
+        learn(world, num_ranks=2, rollout_data_postprocess_path=f"{__name__}:fails_once")
+    assert [message.number for message in world.of(Stepped)] == [1]
 
 
 def test_what_a_correction_measures_is_a_metric_of_the_iteration() -> None:

@@ -151,7 +151,7 @@ def test_a_group_of_one_may_be_compared_by_functions_of_ones_own(tmp_path: Path)
 def test_a_sample_says_what_it_does_not_know(tmp_path: Path) -> None:
     cfg = config(tmp_path, REWARDS, "args, samples", "[sample.response for sample in samples]")
     batch = Batch(1)
-    with pytest.raises(AttributeError, match="a sample has no 'response' here: rewards are proces"):
+    with pytest.raises(AttributeError, match="a sample has no 'response' here: its trajectories"):
         train_lease(batch.header, load_algorithm(cfg), TableBackend(1), lineage(), batch.fetch)
 
 

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ import torch
 from agentrl.algorithms.base import TERMS
 from agentrl.algorithms.load import load_algorithm
 from agentrl.config.run import RunConfig
+from agentrl.learner.hooks import BEFORE_TRAIN_STEP, KINDS, LearnerHooks
 from agentrl.learner.iteration import train_lease
 from agentrl.shipped import ALGORITHMS, TRUST_REGIONS
 from tests.parity.golden import Batch, TableBackend, lineage
@@ -62,6 +64,30 @@ def test_the_functions_on_the_page_work(tmp_path: Path) -> None:
         train_lease(batch.header, load_algorithm(cfg), backend, lineage(), batch.fetch)
         weighed.append(backend.table.detach())
     assert not torch.equal(*weighed)
+
+
+def test_the_functions_that_the_learner_calls_work(tmp_path: Path) -> None:
+    own = PAGE.split("## Functions that the learner calls")[1].split("\n## ")[0]
+    (example,) = re.findall(r"^```python\n(.*?)^```$", own, re.DOTALL | re.MULTILINE)
+    (tmp_path / "mine.py").write_text(example)
+    cfg = RunConfig(
+        rollout_sample_filter_path=f"{tmp_path}/mine.py:select",
+        rollout_data_postprocess_path=f"{tmp_path}/mine.py:process",
+        custom_megatron_before_train_step_hook_path=f"{tmp_path}/mine.py:before",
+        max_staleness=8,
+    )
+    hooks = LearnerHooks(cfg)
+    batch, backend = Batch(1), TableBackend(1)
+    before = backend.table.detach().clone()
+    train_lease(batch.header, load_algorithm(cfg), backend, lineage(), batch.fetch, hooks)
+    assert not torch.equal(backend.table, before)
+    optimizer = SimpleNamespace(param_groups=[{"lr": 1.0}])
+    for step in (0, 1):
+        hooks.call(BEFORE_TRAIN_STEP, backend.all_gather, 1, step, [], optimizer, None)
+    assert optimizer.param_groups == [{"lr": 0.5}]
+    assert {f"`{kind.flag}`" for kind in KINDS.values()} == set(
+        re.findall(r"^\| (`--[a-z-]+`) \|", own, re.MULTILINE)
+    )
 
 
 def test_a_formula_cites_its_paper() -> None:

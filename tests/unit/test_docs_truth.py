@@ -30,6 +30,7 @@ from agentrl.config.command_line import Program, known_flags
 from agentrl.config.resolve import parse
 from agentrl.envs.named import REWARDS, TOOLS
 from agentrl.envs.registry import GROUP
+from agentrl.learner.hooks import KINDS
 from agentrl.telemetry.metrics import REGISTRY
 from agentrl.tokens.formats.load import GROUP as FORMATS
 from agentrl.types import Fate, Outcome, StopReason
@@ -103,6 +104,7 @@ def test_every_dotted_name_exists(page: Path) -> None:
         FILTERS,
         LOSSES.group,
         *(kind.group for kind in (POST_PROCESSES, ADVANTAGES, CORRECTIONS)),
+        *(kind.group for kind in KINDS.values()),
         ESTIMATORS.group,
     }
     assert not {name for name in named if not resolves(name.replace(":", "."))}

@@ -113,6 +113,11 @@ OTHER: dict[str, str] = {
     "custom_advantage_function_path": f"{__name__}:advantages",
     "custom_tis_function_path": f"{__name__}:weigh",
     "custom_pg_loss_reducer_function_path": f"{__name__}:reducer",
+    "custom_megatron_init_path": f"{__name__}:init",
+    "custom_megatron_before_log_prob_hook_path": f"{__name__}:before_log_prob",
+    "custom_megatron_before_train_step_hook_path": f"{__name__}:before_train_step",
+    "rollout_data_postprocess_path": f"{__name__}:postprocess",
+    "rollout_sample_filter_path": f"{__name__}:select",
     "advantage_estimator": f"{__name__}:Doubled",
     "algorithm_args": '{"by":3.0}',
 }
@@ -187,6 +192,24 @@ def rewards(groups: Any) -> Any:
 def advantages(rows: Any) -> Any:
     """Advantages of the user's."""
     return [row.columns["mu"] for row in rows]
+
+
+def init(args: Any) -> None:
+    """Hooks of the user's."""
+
+
+def before_log_prob(args: Any, model: Any, store_prefix: str) -> None: ...
+
+
+def before_train_step(
+    args: Any, rollout_id: int, step_id: int, model: Any, optimizer: Any, opt_param_scheduler: Any
+) -> None: ...
+
+
+def postprocess(args: Any, rollout_id: int, rollout_data: Any) -> None: ...
+
+
+def select(args: Any, groups: Any) -> None: ...
 
 
 class Doubled(Algorithm):

@@ -21,6 +21,7 @@ from agentrl.cluster.spec import RunSpec
 from agentrl.config.device_defaults import engine_dtype, engines_tell_digests
 from agentrl.config.run import RunConfig
 from agentrl.learner.handover import Handover
+from agentrl.learner.hooks import LearnerHooks
 from agentrl.learner.loop import run_learner
 from agentrl.learner.megatron import MegatronBackend
 from agentrl.learner.profiling import open_profiler
@@ -52,6 +53,7 @@ def main(
     config = spec.config
     steps = config.num_rollout * config.num_steps_per_rollout if config.num_rollout else None
     algorithm = load_algorithm(config)
+    hooks = LearnerHooks(config)
     engines = _emptied_engines(spec, rank) if config.colocate else None
     with _closed_if_it_fails(engines):
         profiler = open_profiler(config, Path(spec.run_dir), rank)
@@ -64,6 +66,7 @@ def main(
             master_port=spec.master_port,
             num_training_steps=steps,
             models=algorithm.needs.models,
+            hooks=hooks,
         )
     if engines is None and backend.is_source and spec.router_url:
         engines = _sink(spec, spec.router_url)
@@ -89,6 +92,7 @@ def main(
                 should_stop=stop.is_set,
                 handover=handover,
                 profiler=profiler,
+                hooks=hooks,
             )
         _LOG.info("%s ended: %s", name, outcome)
     finally:

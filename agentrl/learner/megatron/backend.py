@@ -7,7 +7,7 @@ the losses' gradients over ranks and micro-batches; nothing is averaged here.
 """
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,6 +35,7 @@ from agentrl.learner.agreement import by_source
 from agentrl.learner.backend import StepResult
 from agentrl.learner.beginning import root_of
 from agentrl.learner.checkpoints import Checkpoint, iterations, newest_valid
+from agentrl.learner.hooks import BEFORE_LOG_PROB, BEFORE_TRAIN_STEP, INIT, LearnerHooks
 from agentrl.learner.megatron import checkpoint, compat, foreign, parallel, state
 from agentrl.learner.megatron.determinism import set_deterministic
 from agentrl.learner.megatron.host_memory import keep_freed_memory
@@ -56,6 +57,8 @@ log = logging.getLogger(__name__)
 
 #: Which field says where a model beside the policy lies.
 _PLACES = {"reference": "ref_load", "teacher": "opd_teacher_load", "critic": "critic_load"}
+#: What slime calls the log-probabilities of a model by.
+_PREFIXES = {"policy": "", "reference": "ref_", "teacher": "teacher_"}
 
 
 class _Built(NamedTuple):
@@ -69,7 +72,8 @@ class _Built(NamedTuple):
 class MegatronBackend:
     """`TrainBackend` on megatron-core, on CPUs (gloo) and GPUs (NCCL) alike. `models`: those
     beside the policy, by name (`Needs.models`), of the weights of `--ref-load`,
-    `--opd-teacher-load` and `--critic-load`.
+    `--opd-teacher-load` and `--critic-load`. `hooks`: the user's functions, as the loop that trains
+    with it has them.
 
     Raises ConfigError when `model_dir` or the Megatron settings cannot run, before any group
     exists, and EnvironmentSetupError when the other ranks do not come.
@@ -86,8 +90,10 @@ class MegatronBackend:
         master_port: int,
         num_training_steps: int | None,
         models: Collection[str] = (),
+        hooks: LearnerHooks | None = None,
     ) -> None:
         compat.install()
+        self._hooks = LearnerHooks(cfg) if hooks is None else hooks
         self._settings = MegatronSettings.from_config(cfg)
         self._lends = cfg.offload_train
         self._lent = LentMemory()
@@ -122,6 +128,7 @@ class MegatronBackend:
         if device.type == "cpu":
             keep_freed_memory()
         try:
+            self._hooks.call(INIT, self.all_gather)
             self._build(cfg, device, num_training_steps, models)
         except BaseException:
             self.close()
@@ -237,10 +244,13 @@ class MegatronBackend:
     def run(self, model: str, micro_batches: Sequence[MicroBatch]) -> list[Tensor]:
         """See `TrainBackend.run`. ValueError for a model that was not asked for."""
         if model in self._trained:
-            return self._trained[model].run(micro_batches)
+            trained = self._trained[model]
+            self._before_log_prob(model, trained.chunks)
+            return trained.run(micro_batches)
         if model not in self._frozen:
             there = ", ".join([*self._trained, *self._frozen])
             raise ValueError(f"there is no {model} model here, only {there}")
+        self._before_log_prob(model, lambda: [*self._frozen[model]])
         return forward_pass(self._frozen[model], micro_batches, self._layout)
 
     def step(
@@ -254,7 +264,18 @@ class MegatronBackend:
         if model not in self._trained:
             trained = ", ".join(self._trained)
             raise ValueError(f"the model {model} is not trained here, only {trained}")
-        return self._trained[model].step(micro_batches, loss_fn, lr_scale)
+        return self._trained[model].step(micro_batches, loss_fn, lr_scale, self._before_step)
+
+    @torch.no_grad()
+    def _before_log_prob(self, model: str, chunks: Callable[[], list[Any]]) -> None:
+        if model in _PREFIXES and BEFORE_LOG_PROB in self._hooks:
+            self._hooks.call(BEFORE_LOG_PROB, self.all_gather, chunks(), _PREFIXES[model])
+
+    def _before_step(self, trained: TrainedModel) -> None:
+        if BEFORE_TRAIN_STEP in self._hooks:
+            at = (self._hooks.iteration, self._hooks.step)
+            parts = (trained.chunks(), trained.optimizer.of_megatron, trained.optimizer.scheduler)
+            self._hooks.call(BEFORE_TRAIN_STEP, self.all_gather, *at, *parts)
 
     def renew(self, model: str) -> None:
         """See `TrainBackend.renew`."""

@@ -120,6 +120,27 @@ class Optimizer:
         """Learning rate of the coming step."""
         return self._rate.after(self.completed_steps - self.schedule_start)
 
+    @property
+    def of_megatron(self) -> Any:
+        """megatron-core's own."""
+        return self._optimizer
+
+    @property
+    def scheduler(self) -> Any:
+        """megatron-core's rule of the learning rate, which no step moves on."""
+        return self._rate.rule
+
+    @property
+    def rate(self) -> float:
+        """What the coming step is taken with, or the last one was; 0 without a parameter."""
+        return next((float(group["lr"]) for group in self._optimizer.param_groups), 0.0)
+
+    def set_rate(self, lr_scale: float = 1.0) -> None:
+        """Take the coming step with the rate of the schedule, times `lr_scale`."""
+        rate = self.next_lr() * lr_scale
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+
     def held(self) -> Iterator[moments.Held]:
         """What this rank keeps beside the weights."""
         return moments.held(self._optimizer)
@@ -145,7 +166,7 @@ class Optimizer:
             )
             self._optimizer.zero_grad()
 
-    def step(self, *, loss_is_finite: bool, lr_scale: float = 1.0) -> tuple[bool, float]:
+    def step(self, *, loss_is_finite: bool) -> tuple[bool, float]:
         """Apply the accumulated gradients. Returns whether the step was skipped and the gradient
         norm before clipping; all ranks see the same."""
         found_inf = self._optimizer.prepare_grads()
@@ -159,9 +180,6 @@ class Optimizer:
                 grad_norm,
             )
             return True, grad_norm
-        rate = self.next_lr() * lr_scale
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate
         self._clip(grad_norm)
         self._optimizer.step_with_ready_grads()
         self.completed_steps += 1

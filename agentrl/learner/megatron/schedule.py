@@ -16,11 +16,12 @@ __all__ = ["LearningRate"]
 
 class LearningRate:
     """`total_steps`: those of the run, where they are known. Only the constant rate needs no end
-    (see `agentrl.config.rates`, which has refused what Megatron would)."""
+    (see `agentrl.config.rates`, which has refused what Megatron would). `rule`: Megatron's, at the
+    step that was asked about last; it holds no optimizer."""
 
     def __init__(self, cfg: RunConfig, total_steps: int | None) -> None:
         end, warmup = decay_steps(cfg, total_steps), warmup_steps(cfg, total_steps)
-        self._rule = OptimizerParamScheduler(
+        self.rule = OptimizerParamScheduler(
             SimpleNamespace(param_groups=[]),
             init_lr=cfg.lr_warmup_init,
             max_lr=cfg.lr,
@@ -39,5 +40,5 @@ class LearningRate:
 
     def after(self, num_steps: int) -> float:
         """The rate of the step that follows so many completed ones."""
-        self._rule.num_steps = num_steps + 1
-        return float(self._rule.get_lr({}))
+        self.rule.num_steps = num_steps + 1
+        return float(self.rule.get_lr({}))

@@ -25,7 +25,7 @@ from megatron.core import parallel_state
 from agentrl import disk
 from agentrl.config.torch_dist import read_index
 from agentrl.errors import ConfigError, DataError, EnvironmentSetupError
-from agentrl.learner.agreement import Failure, attempt, failure_of, retold
+from agentrl.learner import agreement
 from agentrl.learner.megatron import parallel, placement, rng, shards
 from agentrl.learner.megatron.optimizer import Optimizer
 from agentrl.learner.megatron.placement import Shard
@@ -241,15 +241,8 @@ def _layout() -> Layout:
 
 
 def together(action: Callable[[], Any]) -> list[Any]:
-    """What `action` returned on each rank, as builtins; or the error of a rank, on all."""
-    answer, error = attempt(action)
-    everyone = parallel.all_gather_msgpack([failure_of(error), answer])
-    if error is not None:
-        raise error
-    for rank, (failure, _) in enumerate(everyone):
-        if failure is not None:
-            raise retold(rank, msgspec.convert(failure, Failure))
-    return [each for _, each in everyone]
+    """As `agreement.together`, over the learner's ranks."""
+    return agreement.together(action, parallel.all_gather_msgpack)
 
 
 def _progress_of(trained: Mapping[str, Trained]) -> Progress:

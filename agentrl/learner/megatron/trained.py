@@ -6,7 +6,7 @@ none.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from megatron.core.distributed import finalize_model_grads
@@ -57,6 +57,11 @@ class TrainedModel:
         self.finish_gathering()
         return self._stages
 
+    def chunks(self) -> list[Any]:
+        """The stages in megatron-core's DDP, whole."""
+        self.finish_gathering()
+        return [*self.wrapped]
+
     def beside_weights(self) -> tuple[list[Tensor], list[Tensor]]:
         """What the optimizer keeps (weights that it updates in place among it), and the buffers of
         gradients, which a step sets to zero first."""
@@ -76,21 +81,28 @@ class TrainedModel:
         return forward_pass(self.wrapped, micro_batches, self._layout, around)
 
     def step(
-        self, micro_batches: Sequence[MicroBatch], loss_fn: LossFn, lr_scale: float = 1.0
+        self,
+        micro_batches: Sequence[MicroBatch],
+        loss_fn: LossFn,
+        lr_scale: float = 1.0,
+        prepare: Callable[["TrainedModel"], None] = lambda trained: None,
     ) -> StepResult:
-        """See `TrainBackend.step`."""
+        """See `TrainBackend.step`. `prepare`: sees the model without gradients, and the optimizer
+        with the rate of this step, which it may change."""
         self.optimizer.zero_grad()
-        lr = self.optimizer.next_lr() * lr_scale
+        self.optimizer.set_rate(lr_scale)
+        prepare(self)
         coefficient = self._settings.moe_aux_loss_coeff
         balance.divide_auxiliary_loss(self._config, coefficient, micro_batches)
         biases = balance.correction_biases(self.wrapped)
         around = [replay.replay for replay in self._replays]
         results = backward_pass(self.wrapped, micro_batches, loss_fn, self._layout, around)
         finite, metrics = _over_ranks(results)
-        skipped, grad_norm = self.optimizer.step(loss_is_finite=finite, lr_scale=lr_scale)
+        skipped, grad_norm = self.optimizer.step(loss_is_finite=finite)
         if skipped:
             for bias, before in biases:
                 bias.copy_(before)
+        lr = self.optimizer.rate
         return StepResult(skipped=skipped, grad_norm=grad_norm, lr=lr, metrics=metrics)
 
 

@@ -1,0 +1,63 @@
+"""Functions of the user's that every rank of the learner calls, in slime's signatures.
+
+What they are given, and what is read of it afterwards, is told by `agentrl.learner.hooks`.
+"""
+
+from functools import partial
+from typing import Annotated
+
+from agentrl.config.facts import FREE, POLICY, TRAINS, flag
+from agentrl.config.flags.profiling import ProfilingFlags
+
+__all__ = ["HookFlags"]
+
+_PLACE = "a name, pkg.module:fn or path/to/file.py[:fn]"
+_flag = partial(flag, group="learner hooks", on_resume=FREE, holds="code")
+
+
+class HookFlags(ProfilingFlags, frozen=True, kw_only=True):
+    """Functions of the user's that every rank of the learner calls."""
+
+    custom_megatron_init_path: Annotated[
+        str | None,
+        _flag(
+            "function that is called once, when Megatron's process groups are there and no model "
+            f"is built yet, as fn(args): {_PLACE}",
+            modes=TRAINS,
+        ),
+    ] = None
+    custom_megatron_before_log_prob_hook_path: Annotated[
+        str | None,
+        _flag(
+            "function that is called before each forward pass for log-probabilities, as "
+            "fn(args, model, store_prefix): the parts of the model that this rank holds, and '', "
+            f"'ref_' or 'teacher_': {_PLACE}",
+            modes=POLICY,
+        ),
+    ] = None
+    custom_megatron_before_train_step_hook_path: Annotated[
+        str | None,
+        _flag(
+            "function that is called before the passes of each optimizer step, as fn(args, "
+            "rollout_id, step_id, model, optimizer, opt_param_scheduler), with what Megatron-core "
+            f"has: {_PLACE}",
+            modes=TRAINS,
+        ),
+    ] = None
+    rollout_data_postprocess_path: Annotated[
+        str | None,
+        _flag(
+            "function that may change advantages, and take tokens out of loss masks, before an "
+            f"iteration is trained, called as fn(args, rollout_id, rollout_data): {_PLACE}",
+            modes=POLICY,
+        ),
+    ] = None
+    rollout_sample_filter_path: Annotated[
+        str | None,
+        _flag(
+            "function that sets sample.remove_sample of episodes that are not trained; their "
+            "rewards stay in the statistics of their group; called as fn(args, groups), with a "
+            f"list of samples for each group: {_PLACE}",
+            modes=POLICY,
+        ),
+    ] = None
