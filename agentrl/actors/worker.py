@@ -156,7 +156,8 @@ def _make_env(env_class: type[Env], settings: WorkerSettings) -> Env:
 
 
 class Worker:
-    """Plays what the buffer assigns until cancelled. `teacher`: see `Player`."""
+    """Plays what the buffer assigns until cancelled. `teacher`: see `Player`. One that tries
+    something without a buffer opens the `endpoint`, and asks the `player` and for a `verdict`."""
 
     def __init__(self, settings: WorkerSettings, teacher: Teacher | None = None) -> None:
         self._settings = settings
@@ -167,13 +168,13 @@ class Worker:
             settings.model_dir,
             max_tokens=max(way.limits.longest_context for way in ways),
         )
-        self._endpoint = Endpoint()
+        self.endpoint = Endpoint()
         self._filter = load_filter(settings.filter_path)
         strategy = BySet(
             self._strategy(settings, chat),
             {name: self._strategy(way, chat) for name, way in settings.evaluations.items()},
         )
-        self._player = Player(strategy, teacher=teacher)
+        self.player = Player(strategy, teacher=teacher)
         self._make_env = functools.partial(_make_env, self._env_class, settings)
         self._scopes: dict[EpisodeId, anyio.CancelScope] = {}
         self._judging: set[str] = set()
@@ -196,13 +197,13 @@ class Worker:
             env.prepare()  # now, and not beside episodes
         if issubclass(env_class, Rollout):
             return RolloutEpisodes(
-                make_env, chat, settings.limits, self._endpoint, reports_answers=reports
+                make_env, chat, settings.limits, self.endpoint, reports_answers=reports
             )
         return EnvEpisodes(make_env, chat, settings.limits, reports_answers=reports)
 
     async def run(self, peer: BufferPeer, client: TurnClient) -> None:
         """Serve `peer` until cancelled or fenced."""
-        async with self._endpoint, anyio.create_task_group() as group:
+        async with self.endpoint, anyio.create_task_group() as group:
             await self._announce(peer, client)
             while True:
                 message, columns = await peer.receive()
@@ -261,7 +262,7 @@ class Worker:
         try:
             with self._scopes[assignment.id] as scope:
                 keeps = save if assignment.evaluation is None else None
-                played = await self._player.play(assignment, client, saved, keeps)
+                played = await self.player.play(assignment, client, saved, keeps)
         finally:
             del self._scopes[assignment.id]
         if not scope.cancel_called:
@@ -283,11 +284,12 @@ class Worker:
 
     async def _judge(self, order: Judge, peer: BufferPeer) -> None:
         try:
-            await peer.deliver(await self._verdict(order))
+            await peer.deliver(await self.verdict(order))
         finally:
             self._judging.discard(order.group)
 
-    async def _verdict(self, order: Judge) -> Verdict:
+    async def verdict(self, order: Judge) -> Verdict:
+        """Judge one group: by its Env, where that scores groups, and by the filter."""
         if self._env_class.scores_groups and self._settings.demonstration_key is None:
             try:
                 async with self._scorers:

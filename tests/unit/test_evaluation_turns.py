@@ -82,7 +82,7 @@ async def played(config: RunConfig) -> tuple[Outcome, list[dict[str, Any]]]:
     settings = WorkerSettings.from_config(config, MODEL, 512, {})
     async with engine(512) as (client, asked):
         with anyio.fail_after(300):
-            episode = await Worker(settings)._player.play(assigned(config), client)
+            episode = await Worker(settings).player.play(assigned(config), client)
     return episode.report.outcome, asked
 
 

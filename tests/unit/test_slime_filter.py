@@ -116,5 +116,5 @@ def test_episodes_report_what_they_said_to_such_a_filter_alone(tmp_path: Path, e
         settings = WorkerSettings.from_config(config, MODEL, 512, {})
         worker = Worker(settings)
         assert isinstance(worker._filter, OfSamples) is wanted
-        assert worker._player._strategy._usual.reports_answers is wanted  # type: ignore[attr-defined]
+        assert worker.player._strategy._usual.reports_answers is wanted  # type: ignore[attr-defined]
         assert settings.context.run_flags is not None
