@@ -36,6 +36,7 @@ def begun(argv: Sequence[str], folder: Path, noted: Noted, deadline: Deadline) -
     usual = {
         "--hf-checkpoint": str(PRESETS[DEFAULT].values["hf_checkpoint"]),
         "--prompt-data": str(rows),
+        "--n-samples-per-prompt": "4",
         "--resume": "never",
     }
     given = {word.partition("=")[0] for word in argv}
