@@ -66,14 +66,11 @@ class Deadline:
             self._late(list(self._standing())[-_MAX_LINES:])
 
     def _standing(self) -> Iterator[str]:
-        """Of the threads; where none runs the user's code, of what waits in the loop."""
-        lines = [
-            line
-            for thread, frame in sys._current_frames().items()
-            if thread != self._thread.ident
-            for line in _lines(traceback.walk_stack(frame))
-        ]
-        yield from lines or self._waiting()
+        """Of what waits in the loop, then of what the threads run."""
+        yield from self._waiting()
+        for thread, frame in sys._current_frames().items():
+            if thread != self._thread.ident:
+                yield from _lines(traceback.walk_stack(frame))
 
     def _waiting(self) -> Iterator[str]:
         for task in asyncio.all_tasks(self._loop) if self._loop is not None else ():
