@@ -16,7 +16,8 @@ import importlib.metadata
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -39,42 +40,22 @@ __all__ = [
     "load_named",
     "place_in",
     "unknown",
+    "watching",
 ]
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Kind(Generic[T]):
-    """A kind of thing that a flag names.
-
-    `noun` is what messages call one, `must_be` what a value that is none should have been, `write`
-    the line that makes one. `take` makes of a module's value the thing that it is, or None.
-    `builtin`: agentrl's own, name to `module:attribute`, or to a module that defines a single one.
-    `flag`: where a place is given.
-    `is_function`: `pkg.module.name` is a place too, and messages begin with the flag if there is
-    one. `synonyms`: places in other projects whose function is one of agentrl's own, by its name.
-    """
-
-    group: str
-    noun: str
-    must_be: str
-    write: str
-    take: Callable[[object], T | None]
-    builtin: Mapping[str, str]
-    flag: str = ""
-    is_function: bool = False
-    synonyms: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class Signature:
     """Positional parameters that a hook may take, and what makes of such a function the one that is
-    called here. `keywords`: what it is called with by name beside them."""
+    called here. `keywords`: what it is called with by name beside them. `is_slimes`: scripts of
+    slime's bring such functions."""
 
     parameters: tuple[str, ...]
     adapter: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda function: function
     keywords: tuple[str, ...] = ()
+    is_slimes: bool = False
 
     def fits(self, function: Callable[..., Any]) -> bool:
         """Whether `function` can be called so. Names are the author's to choose, but for a first
@@ -88,10 +69,57 @@ class Signature:
         is_foreign = first.name == "args" and first.kind is not first.VAR_POSITIONAL
         return is_foreign == (self.parameters[0] == "args")
 
+    def __str__(self) -> str:
+        """As it is called: `(args, *, pg_loss, loss_masks)`."""
+        named = ("*", *self.keywords) if self.keywords else ()
+        return f"({', '.join((*self.parameters, *named))})"
+
+
+@dataclass(frozen=True)
+class Kind(Generic[T]):
+    """A kind of thing that a flag names.
+
+    `noun` is what messages call one, `must_be` what a value that is none should have been, `write`
+    the line that makes one. `take` makes of a module's value the thing that it is, or None.
+    `builtin`: agentrl's own, name to `module:attribute`, or to a module that defines a single one.
+    `flag`: where a place is given.
+    `is_function`: `pkg.module.name` is a place too, and messages begin with the flag if there is
+    one. `synonyms`: places in other projects whose function is one of agentrl's own, by its name.
+    `accepts`: the signatures of a function. `form`: how its definition begins.
+    """
+
+    group: str
+    noun: str
+    must_be: str
+    write: str
+    take: Callable[[object], T | None]
+    builtin: Mapping[str, str]
+    flag: str = ""
+    is_function: bool = False
+    synonyms: Mapping[str, str] = field(default_factory=dict)
+    accepts: tuple[Signature, ...] = ()
+    form: str = "def"
+
+
+#: Sees a function that is taken, and the signature that it has; what it returns is called instead.
+Watch = Callable[[Callable[..., Any], Signature], Callable[..., Any]]
+_watches: list[Watch] = []
+
+
+@contextmanager
+def watching(watch: Watch) -> Iterator[None]:
+    """While this lasts, each hook that is loaded is called through what `watch` makes of it: for
+    those who try one, and show what it was given and gave."""
+    _watches.append(watch)
+    try:
+        yield
+    finally:
+        _watches.remove(watch)
+
 
 def hook(
     call: str,
-    accepts: Iterable[Signature],
+    accepts: Sequence[Signature],
     *,
     may_await: bool = False,
     never: tuple[type, ...] = (),
@@ -105,10 +133,22 @@ def hook(
             return None
         if inspect.iscoroutinefunction(value) and not may_await:
             return None
-        return next((known.adapter(value) for known in accepts if known.fits(value)), None)
+        signature = next((known for known in accepts if known.fits(value)), None)
+        if signature is None:
+            return None
+        for watch in _watches:
+            value = watch(value, signature)
+        return signature.adapter(value)
 
-    must_be = f"a function that can be called as `{call}`"
-    return Kind(must_be=must_be, write=f"`def {call}:`", take=take, is_function=True, **kind)
+    return Kind(
+        must_be=f"a function that can be called as `{call}`",
+        write=f"`def {call}:`",
+        take=take,
+        is_function=True,
+        accepts=tuple(accepts),
+        form="[async] def" if may_await else "def",
+        **kind,
+    )
 
 
 def load(kind: Kind[T], spec: str) -> T:

@@ -24,6 +24,7 @@ from agentrl.user_code import Kind, Signature, hook, load
 from agentrl.wire.messages import Judge, Verdict
 
 __all__ = [
+    "FILTER",
     "FILTERS",
     "FILTER_TIMEOUT_S",
     "DynamicFilter",
@@ -47,9 +48,12 @@ class DynamicFilter(Protocol):
     def __call__(self, rewards: Sequence[float], task: Task) -> FilterDecision: ...
 
 
-_FILTERS: Kind[DynamicFilter | OfSamples] = hook(
+FILTER: Kind[DynamicFilter | OfSamples] = hook(
     "keep(rewards, task)",
-    [Signature(("rewards", "task")), Signature(("args", "samples"), OfSamples)],
+    [
+        Signature(("rewards", "task")),
+        Signature(("args", "samples"), OfSamples, is_slimes=True),
+    ],
     group=FILTERS,
     noun="filter",
     flag="--dynamic-sampling-filter-path",
@@ -65,7 +69,7 @@ def load_filter(spec: str | None) -> DynamicFilter | OfSamples | None:
     if spec is None:
         return None
     show()
-    return load(_FILTERS, spec)
+    return load(FILTER, spec)
 
 
 async def judge_group(

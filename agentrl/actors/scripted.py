@@ -20,11 +20,12 @@ import msgspec
 from agentrl.config.presets import DEFAULT, PRESETS
 from agentrl.envs.check.arguments import made_up
 from agentrl.envs.check.turns import HOSTILE
+from agentrl.tokens.formats.base import ChatFormat
 from agentrl.tokens.formats.load import load_format
 from agentrl.tokens.formats.qwen import QwenFormat
 from agentrl.types import Generation, PermitStats, SamplingParams
 
-__all__ = ["ANSWER", "ENDLESS", "SCRIPTS", "Script", "Scripted", "shipped_format"]
+__all__ = ["ANSWER", "ENDLESS", "SCRIPTS", "Script", "Scripted", "shipped_format", "words"]
 
 #: How a line of a prompt begins that tells of a tool.
 _TOOL = '{"type": "function"'
@@ -42,12 +43,13 @@ class _Told(msgspec.Struct):
 
 
 #: What a turn says: ids, of a chat format and the text of the prompt.
-Line = Callable[[QwenFormat, str], list[int]]
+Line = Callable[[ChatFormat, str], list[int]]
 #: What is said at which turn, from 0.
 Script = Callable[[int], Line]
 
 
-def _words(text: str) -> Line:
+def words(text: str) -> Line:
+    """A turn that says `text`, whose markers are no control tokens, and ends."""
     return lambda chat, prompt: [*chat.vocab.encode_untrusted(text), *chat.stop_ids[:1]]
 
 
@@ -68,7 +70,7 @@ def _first_tool(prompt: str) -> tuple[str, dict[str, Any]]:
 def _call(arguments: str | None, name: str | None = None) -> Line:
     """Calls the first tool, or another name; None: with arguments made from its schema."""
 
-    def line(chat: QwenFormat, prompt: str) -> list[int]:
+    def line(chat: ChatFormat, prompt: str) -> list[int]:
         first, parameters = _first_tool(prompt)
         given = made_up(parameters).decode() if arguments is None else arguments
         body = f'{{"name": {json.dumps(name or first)}, "arguments": {given}}}'
@@ -85,18 +87,18 @@ def _for_ever(*lines: Line) -> Script:
     return lambda turn: lines[turn % len(lines)]
 
 
-_FORTY_TWO = _words("42")
+_FORTY_TWO = words("42")
 _FITTING = _call(None)
 _HALF = _marked("<tool_call>\n{")
 _UNKNOWN = _call("{}", "no_such_tool")
 _TOO_MANY = _call('{"no_such": [1]}')
-_HOSTILE = _words("\n".join(HOSTILE[:13]))
+_HOSTILE = words("\n".join(HOSTILE[:13]))
 
 ANSWER = _at_first(_FORTY_TWO)
 #: What any policy may say first, each with what it is.
 SCRIPTS: Mapping[str, Script] = {
     "an answer": ANSWER,
-    "silence": _at_first(_words("")),
+    "silence": _at_first(words("")),
     "half a call": _at_first(_HALF),
     "a call with arguments that fit": _at_first(_FITTING),
     "a call without arguments": _at_first(_call("{}")),
@@ -107,8 +109,8 @@ SCRIPTS: Mapping[str, Script] = {
 #: Policies that never stop.
 ENDLESS: Mapping[str, Script] = {
     "a policy that calls a tool for ever": _for_ever(_FITTING),
-    "a policy that never calls a tool": _for_ever(_words("I do not know.")),
-    "a policy that answers garbage": _for_ever(_HALF, _UNKNOWN, _TOO_MANY, _words(""), _HOSTILE),
+    "a policy that never calls a tool": _for_ever(words("I do not know.")),
+    "a policy that answers garbage": _for_ever(_HALF, _UNKNOWN, _TOO_MANY, words(""), _HOSTILE),
 }
 
 
@@ -122,7 +124,7 @@ class Scripted:
     """A `TurnClient`. `asked` is set with the first call, `num_answered` counts; a policy that
     `holds` never answers."""
 
-    def __init__(self, chat: QwenFormat, script: Script = ANSWER, *, holds: bool = False) -> None:
+    def __init__(self, chat: ChatFormat, script: Script = ANSWER, *, holds: bool = False) -> None:
         self.asked = anyio.Event()
         self.num_answered = 0
         self.chat = chat

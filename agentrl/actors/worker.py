@@ -161,17 +161,18 @@ def _limits(config: RunConfig, max_context: int) -> Limits:
 
 
 class Worker:
-    """Plays what the buffer assigns until cancelled. `teacher`: see `Player`."""
+    """Plays what the buffer assigns until cancelled. `teacher`: see `Player`. One that tries
+    something without a buffer opens the `endpoint`, and asks the `player` and for a `verdict`."""
 
     def __init__(self, settings: WorkerSettings, teacher: Teacher | None = None) -> None:
         self._settings = settings
         chat = open_chat_format(
             settings.chat_format, settings.model_dir, max_tokens=settings.longest_context
         )
-        self._endpoint = Endpoint()
+        self.endpoint = Endpoint()
         self._filter = load_filter(settings.filter_path)
         self._ways = self._opened(settings, chat)
-        self._player = Player(self._ways, teacher=teacher)
+        self.player = Player(self._ways, teacher=teacher)
         self._scopes: dict[EpisodeId, anyio.CancelScope] = {}
         self._judging: set[str] = set()
         self._one_judge = anyio.Lock()
@@ -185,7 +186,7 @@ class Worker:
     def _opened(self, settings: WorkerSettings, chat: ChatFormat) -> Ways:
         def opened(way: WaySettings) -> Way:
             reports = isinstance(self._filter, OfSamples)
-            return Way(way, chat, self._endpoint, reports_answers=reports)
+            return Way(way, chat, self.endpoint, reports_answers=reports)
 
         sets = {name: opened(way) for name, way in settings.evaluations.items()}
         parts = {name: opened(way) for name, way in settings.parts.items()}
@@ -194,7 +195,7 @@ class Worker:
 
     async def run(self, peer: BufferPeer, client: TurnClient) -> None:
         """Serve `peer` until cancelled or fenced."""
-        async with self._endpoint, anyio.create_task_group() as group:
+        async with self.endpoint, anyio.create_task_group() as group:
             await self._announce(peer, client)
             while True:
                 message, columns = await peer.receive()
@@ -253,7 +254,7 @@ class Worker:
         try:
             with self._scopes[assignment.id] as scope:
                 keeps = save if assignment.evaluation is None else None
-                played = await self._player.play(assignment, client, saved, keeps)
+                played = await self.player.play(assignment, client, saved, keeps)
         finally:
             del self._scopes[assignment.id]
         if not scope.cancel_called:
@@ -269,11 +270,12 @@ class Worker:
 
     async def _judge(self, order: Judge, peer: BufferPeer) -> None:
         try:
-            await peer.deliver(await self._verdict(order))
+            await peer.deliver(await self.verdict(order))
         finally:
             self._judging.discard(order.group)
 
-    async def _verdict(self, order: Judge) -> Verdict:
+    async def verdict(self, order: Judge) -> Verdict:
+        """Judge one group: by its Env, where that scores groups, and by the filter."""
         way = self._ways.of(order.task)
         if way.scores_groups:
             try:

@@ -69,7 +69,9 @@ CORRECTIONS: Kind[Correction] = hook(
     "weigh(trained)",
     [
         Signature(("trained",), _of_trained),
-        Signature(("args",), slime_hooks.correction, slime_hooks.CORRECTION_KEYWORDS),
+        Signature(
+            ("args",), slime_hooks.correction, slime_hooks.CORRECTION_KEYWORDS, is_slimes=True
+        ),
     ],
     group="agentrl.corrections",
     noun="correction",

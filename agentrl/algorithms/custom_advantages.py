@@ -52,7 +52,7 @@ ADVANTAGES: Kind[_Function] = hook(
     "advantages(rows)",
     [
         Signature(("rows",), _of_rows),
-        Signature(("args", "rollout_data"), slime_hooks.advantages),
+        Signature(("args", "rollout_data"), slime_hooks.advantages, is_slimes=True),
     ],
     group="agentrl.advantages",
     noun="advantage function",

@@ -51,7 +51,7 @@ REWARDS: Kind[_Function] = hook(
     "rewards(groups)",
     [
         Signature(("groups",), _of_groups),
-        Signature(("args", "samples"), slime_hooks.post_process),
+        Signature(("args", "samples"), slime_hooks.post_process, is_slimes=True),
     ],
     group="agentrl.reward_post_processes",
     noun="reward post-process",

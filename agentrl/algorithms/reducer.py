@@ -110,7 +110,7 @@ def _is_sum(slope_R: Tensor, of_ones: Tensor, of_twos: Tensor) -> bool:
 
 REDUCERS: Kind[Reducer] = hook(
     "reducer(total_lengths, response_lengths, loss_masks, calculate_per_token_loss)",
-    [Signature(_PARAMETERS, _of_slime)],
+    [Signature(_PARAMETERS, _of_slime, is_slimes=True)],
     group="agentrl.reducers",
     noun="reducer",
     flag="--custom-pg-loss-reducer-function-path",

@@ -2,13 +2,13 @@
 
 import argparse
 import json
-import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agentrl.cli.parser import seconds
 from agentrl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -87,17 +87,7 @@ def _add_limit(parser: argparse.ArgumentParser) -> None:
     from agentrl.envs.check.share import CHECK_S
 
     words = "after which nothing more is tried; what was left out is said (default: %(default)g)"
-    parser.add_argument("--limit-s", metavar="SECONDS", type=_seconds, default=CHECK_S, help=words)
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
-    return seconds
+    parser.add_argument("--limit-s", metavar="SECONDS", type=seconds, default=CHECK_S, help=words)
 
 
 def _object(text: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@
     agentrl view RUN      episodes of a run as conversations, or as one page with --html FILE
     agentrl eval MODEL    score a model on the evaluation sets of an Env; nothing is trained
     agentrl env WHAT      environments: list, check, play by hand, begin a new one
+    agentrl check-hook NAME PATH    a function of yours for a flag, tried in seconds
     agentrl convert SOURCE TARGET    weights from Hugging Face's form into Megatron's, and back
     agentrl simulate      what a GPU split, buffer size and bound give, under virtual time
     agentrl explain-flags SCRIPT    what each flag of a launch script of slime's is here
@@ -18,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from agentrl.cli import convert, env, explain, simulate, view
+from agentrl.cli import check_hook, convert, env, explain, simulate, view
 from agentrl.cli.parser import Parser
 from agentrl.errors import AgentRLError
 from agentrl.visible import visible
@@ -86,6 +87,9 @@ def main(argv: list[str] | None = None) -> int:
     )
     evaluation.set_defaults(command=_eval)
     env.add_commands(_add(commands, "env", "list, check, play or begin an environment", env.ABOUT))
+    hook = _add(commands, "check-hook", "try a function of yours for a flag", check_hook.ABOUT)
+    check_hook.add_arguments(hook)
+    hook.set_defaults(command=check_hook.check_hook)
     conversion = _add(commands, "convert", "write weights in another form", convert.ABOUT)
     convert.add_arguments(conversion)
     conversion.set_defaults(command=convert.convert)
@@ -113,9 +117,9 @@ def main(argv: list[str] | None = None) -> int:
         return error.exit_code
 
 
-def _add(commands: Any, name: str, brief: str, about: str) -> argparse.ArgumentParser:
+def _add(commands: Any, name: str, brief: str, about: str) -> Parser:
     about, _, codes = about.partition("exit codes:")
-    parser: argparse.ArgumentParser = commands.add_parser(
+    parser: Parser = commands.add_parser(
         name,
         help=brief,
         description=about,

@@ -34,7 +34,7 @@ from agentrl.tokens.chat import Message
 from agentrl.types import EpisodeId, SamplingParams
 from agentrl.user_code import Kind, Signature, hook, load
 
-__all__ = ["GenerateEnv", "PromptChat", "load_generate"]
+__all__ = ["GenerateEnv", "PromptChat", "generate_kind", "load_generate"]
 
 _FLAG = "--custom-generate-function-path"
 _THREE = ("args", "sample", "sampling_params")
@@ -64,14 +64,17 @@ def load_generate(place: str) -> Generate:
     """The function of `pkg.module.name` or `path/to/file.py[:name]`. Raises ConfigError. From now
     on this process has slime's modules that such functions import."""
     show()
-    return load(_kind(), place)
+    return load(generate_kind(), place)
 
 
 @functools.cache
-def _kind() -> Kind[Generate]:
+def generate_kind() -> Kind[Generate]:
     functions: Kind[Generate] = hook(
         "generate(args, sample, sampling_params)",
-        [Signature(_THREE), Signature(_THREE, keywords=("evaluation",))],
+        [
+            Signature(_THREE, is_slimes=True),
+            Signature(_THREE, keywords=("evaluation",), is_slimes=True),
+        ],
         may_await=True,
         group=GROUP,
         noun="generate function",
@@ -84,7 +87,9 @@ def _kind() -> Kind[Generate]:
 
     line = "async def generate(args, sample, sampling_params)"
     must_be = f"a function that can be called as `{line}`"
-    return dataclasses.replace(functions, take=take, must_be=must_be, write=f"`{line}:`")
+    return dataclasses.replace(
+        functions, take=take, must_be=must_be, write=f"`{line}:`", form="async def"
+    )
 
 
 @register("generate")

@@ -21,7 +21,7 @@ from agentrl.shipped import REWARDS as SHIPPED
 from agentrl.tools.tool import Tool
 from agentrl.user_code import Kind, Signature, hook, load
 
-__all__ = ["REWARDS", "TOOLS", "Reward", "load_reward", "load_shipped", "load_tool"]
+__all__ = ["REWARDS", "TOOLS", "Reward", "load_reward", "load_shipped", "load_tool", "rewards"]
 
 #: Entry point groups under which packages announce theirs.
 TOOLS, REWARDS = "agentrl.tools", "agentrl.rewards"
@@ -56,7 +56,7 @@ def load_tool(name: str) -> Tool[Any]:
 def load_reward(name: str) -> Reward:
     """The reward of a name, `pkg.module:function` (or dotted) or `path/to/file.py:function`; found
     once in a process. Raises ConfigError when there is none."""
-    kind = _rewards()
+    kind = rewards()
     if name in SHIPPED.places and name not in kind.builtin:
         raise ConfigError(
             f"--custom-rm-path {name}: this reward of agentrl asks a model; give it with "
@@ -89,7 +89,7 @@ _TOOLS: Kind[Tool[Any]] = Kind(
 
 
 @functools.cache
-def _rewards() -> Kind[Reward]:
+def rewards() -> Kind[Reward]:
     """Functions, and classes that are reward models. Of those that ship, what wants no more than a
     text, a label and a row."""
     plain = {
@@ -101,7 +101,7 @@ def _rewards() -> Kind[Reward]:
         "reward(text, label, task)",
         [
             Signature(("text", "label", "task")),
-            Signature(("args", "sample"), lambda function: OfSample(function)),
+            Signature(("args", "sample"), lambda function: OfSample(function), is_slimes=True),
         ],
         may_await=True,
         never=(Tool,),

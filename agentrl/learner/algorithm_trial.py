@@ -13,25 +13,17 @@ process is killed with all that it began.
 
 import faulthandler
 import inspect
-import json
-import os
 import random
 import re
-import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from tempfile import TemporaryFile
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 import torch
 from torch import Tensor
 
-from agentrl import child
 from agentrl.algorithms.base import Algorithm, credits_of
 from agentrl.algorithms.load import check_algorithm, load_algorithm, users_flag
 from agentrl.algorithms.rows import LossFn, MicroBatch, Outputs
@@ -44,6 +36,7 @@ from agentrl.learner.measures import Measures, joined, measured
 from agentrl.learner.rows import Trajectory, decode_trajectory
 from agentrl.learner.unread_terms import Noting, unread_terms
 from agentrl.lineage import Lineage
+from agentrl.trial import answer, asked, places_in, run_apart
 from agentrl.types import (
     EpisodeFacts,
     EpisodeId,
@@ -58,7 +51,7 @@ from agentrl.types import (
 )
 from agentrl.user_traceback import is_users, shown_path, words_of
 
-__all__ = ["LIMIT_S", "try_algorithm"]
+__all__ = ["LIMIT_S", "trial_here", "try_algorithm"]
 
 #: Seconds that the two iterations may take: they take milliseconds.
 LIMIT_S = 60.0
@@ -72,52 +65,30 @@ def try_algorithm(
 ) -> None:
     """Raise ConfigError for an algorithm that fails its trial, and for a flag of its objective that
     it never reads. `said`: the fields that somebody set, as they were spelled."""
-    python = [sys.executable, "-P"]  # a file of the current directory may be called random.py
-    code = (
-        "import json, os, sys; sys.path[:] = json.loads(os.environ.pop('AGENTRL_TRIAL_PATH')); "
-        f"from {__name__} import main; main(float(sys.argv[1]))"
-    )
-    told = {"AGENTRL_TRIAL_PATH": json.dumps(sys.path), "OMP_NUM_THREADS": "1"}
-    # Files: what the user's code has started may hold a pipe open for ever.
-    with TemporaryFile() as asked, TemporaryFile() as answered, TemporaryFile() as printed:
-        asked.write(msgspec.json.encode((cfg, said or {})))
-        asked.seek(0)
-        process = subprocess.Popen(  # noqa: S603 - ourselves, no shell
-            [*python, child.__file__, str(os.getpid()), *python, "-c", code, str(limit_s)],
-            stdin=asked,
-            stdout=answered,
-            stderr=printed,
-            env=os.environ | told,
-            start_new_session=True,
-        )
-        try:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(limit_s + _START_S)
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        verdict, output = (_read(file) for file in (answered, printed))
-    if verdict:
-        text: str = msgspec.json.decode(verdict, type=str)
+    question = msgspec.json.encode((cfg, said or {}, limit_s))
+    ended = run_apart(__name__, question, limit_s + _START_S)
+    if ended.answer:
+        text = msgspec.json.decode(ended.answer, type=str)
     else:
-        text = _of_a_death(output.decode("utf-8", "replace"), limit_s)
+        text = _of_a_death(ended.printed, limit_s)
     if text:
-        raise ConfigError(text if text.startswith("--") else f"{users_flag(cfg)}: {text}")
+        raise ConfigError(_told(cfg, text))
 
 
-def _read(file: IO[bytes]) -> bytes:
-    file.seek(0)
-    return file.read()
+def trial_here(cfg: RunConfig, said: Mapping[str, str]) -> None:
+    """The same in this process, whatever becomes of it."""
+    if text := _verdict(cfg, said):
+        raise ConfigError(_told(cfg, text))
+
+
+def _told(cfg: RunConfig, text: str) -> str:
+    return text if text.startswith("--") else f"{users_flag(cfg)}: {text}"
 
 
 def _of_a_death(said: str, limit_s: float) -> str:
     """What to say of a process that gave no verdict: faulthandler names the line, innermost
     first."""
-    frames = re.findall(r'File "([^"]+)", line (\d+) in (\S+)', said)
-    theirs = ((file, line, name) for file, line, name in frames if is_users(file))
-    file, line, name = next(theirs, (None, None, None))
-    place = f"{name} ({shown_path(file)}:{line})" if file else "the program"
+    place = next(places_in(said), "the program")
     if "Timeout" in said:
         return f"{place} did not come to an end within {limit_s:g} s on a small lease"
     return f"{place} ended the process: {' '.join(said.split())[-300:]}"
@@ -126,17 +97,18 @@ def _of_a_death(said: str, limit_s: float) -> str:
 # ---- in the process of its own -------------------------------------------------------------------
 
 
-def main(limit_s: float) -> None:
+def main() -> None:
     """What the child runs."""
-    verdicts = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what the user's code prints is no verdict
-    cfg, said = msgspec.json.decode(sys.stdin.buffer.read(), type=tuple[RunConfig, dict[str, str]])
+    question = msgspec.json.decode(asked(), type=tuple[RunConfig, dict[str, str], float])
+    cfg, said, limit_s = question
     faulthandler.dump_traceback_later(limit_s, exit=True)
-    verdict = _problem(Noting.of(cfg)) or unread_terms(cfg, said)
+    verdict = _verdict(cfg, said)
     faulthandler.cancel_dump_traceback_later()
-    verdicts.write(msgspec.json.encode(verdict or ""))
-    verdicts.flush()
-    os._exit(0)  # threads of the user's code do not hold it
+    answer(msgspec.json.encode(verdict))
+
+
+def _verdict(cfg: RunConfig, said: Mapping[str, str]) -> str:
+    return _problem(Noting.of(cfg)) or unread_terms(cfg, said) or ""
 
 
 def _problem(cfg: RunConfig) -> str | None:

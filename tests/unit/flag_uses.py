@@ -144,7 +144,7 @@ def _of_demonstrations(settings: WorkerSettings) -> dict[str, Any]:
     assignment = EpisodeAssignment(EpisodeId("g", 0), 0, 0, task, SamplingParams())
     _noted.clear()
     client: Any = None
-    anyio.run(worker._player.play, assignment, client)
+    anyio.run(worker.player.play, assignment, client)
     return {name: getattr(settings.limits, name) for name in _noted & {*Limits.__struct_fields__}}
 
 

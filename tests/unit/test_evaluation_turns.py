@@ -86,7 +86,7 @@ async def played(config: RunConfig) -> tuple[Outcome, list[dict[str, Any]]]:
     settings = WorkerSettings.from_config(config, MODEL, 512, {})
     async with engine(512) as (client, asked):
         with anyio.fail_after(300):
-            episode = await Worker(settings)._player.play(assigned(config), client)
+            episode = await Worker(settings).player.play(assigned(config), client)
     return episode.report.outcome, asked
 
 
@@ -113,7 +113,7 @@ async def test_a_turn_ends_with_the_first_stop_string_wherever_its_engine_ended_
     config = resolved(tmp_path / "r.jsonl", "--rollout-stop 2. never")
     async with engine(512, said) as (client, asked):
         settings = WorkerSettings.from_config(config, MODEL, 512, {})
-        episode = await Worker(settings)._player.play(assigned(config), client)
+        episode = await Worker(settings).player.play(assigned(config), client)
     assert asked[0]["stop"] == ["2.", "never"]
     (meta,) = episode.report.trajectories
     assert meta.num_sampled == first < len(said)

@@ -198,7 +198,10 @@ def test_the_order_is_the_same_from_any_position_on(cursor: int) -> None:
             for i in range(cursor, 1000):
                 yield Task(f"{self.name}{i}", {})
 
-    parts = [Part(n, RunConfig(), [(float(i), float(x)) for i, x in w]) for n, w in (("a", [(0, 3)]), ("b", [(0, 1), (9, 8)]))]
+    parts = [
+        Part(n, RunConfig(), [(float(i), float(x)) for i, x in w])
+        for n, w in (("a", [(0, 3)]), ("b", [(0, 1), (9, 8)]))
+    ]
     source = MixedSource(cast(Any, parts), [Numbers("a"), Numbers("b")], 4)
     assert first(source, 20, cursor) == first(source, cursor + 20)[cursor:]
 

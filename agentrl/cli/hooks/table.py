@@ -1,0 +1,174 @@
+"""The hooks that there are: one row each, from which `agentrl check-hook` and docs/hooks.md come.
+
+A new hook is its `hook(...)` of `agentrl/user_code.py`, beside what calls it, and a row here: when
+it is called, what it must return, and how it is tried (`worker` plays episodes, `objective` trains
+on a small lease). Its signatures are those of its kind.
+"""
+
+import importlib
+from typing import Any
+
+import msgspec
+
+from agentrl.user_code import Kind, Signature, load
+
+__all__ = ["ELSEWHERE", "HOOKS", "Hook"]
+
+#: Names of parameters that hold the answers of a group where a single one has no `s`.
+_ONE = ("text", "sample", "prompt", "response")
+
+
+class Hook(msgspec.Struct, frozen=True, kw_only=True):
+    """A hook. `kind`, `tries`: where its kind stands, or what makes it, and what tries it, as
+    `module:name`; `loads`: the same of its own loader, if it has one. `called`: when; `returns`:
+    what it must return. `flag` takes its path, by default the flag of its name; `beside`: flags
+    that go with it. `also`: what is taken beside functions. `sees_groups`: it is the hook of
+    another row, which is given the answers of a group in place of one."""
+
+    name: str
+    kind: str
+    called: str
+    returns: str
+    tries: str
+    loads: str = ""
+    flag: str = ""
+    beside: tuple[str, ...] = ()
+    also: str = ""
+    sees_groups: bool = False
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """The flags before its path."""
+        return (*self.beside, self.flag or f"--{self.name}")
+
+    def its_kind(self) -> Kind[Any]:
+        """What its flag takes."""
+        found = _at(self.kind)
+        kind: Kind[Any] = found if isinstance(found, Kind) else found()
+        return kind
+
+    def loaded(self, path: str) -> Any:
+        """What `path` names, as a run loads it. Raises ConfigError."""
+        return _at(self.loads)(path) if self.loads else load(self.its_kind(), path)
+
+    def tried_by(self) -> Any:
+        """What tries it: a function of a `Trial` that gives lines and raises AgentRLError."""
+        return _at(self.tries)
+
+    def written(self, signature: Signature) -> str:
+        """The head of a function with that signature: `def f(text, label, task)`."""
+        return f"{self.its_kind().form} f{self.head(signature)}"
+
+    def head(self, signature: Signature) -> str:
+        """Its parameters: `(text, label, task)`."""
+        head = str(signature)
+        if self.sees_groups:
+            for name in _ONE:
+                head = head.replace(f"({name},", f"({name}s,").replace(f", {name})", f", {name}s)")
+        return head
+
+
+def _at(place: str) -> Any:
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+HOOKS = {
+    hook.name: hook
+    for hook in (
+        Hook(
+            name="custom-rm-path",
+            kind="agentrl.envs.named:rewards",
+            loads="agentrl.envs.named:load_reward",
+            called="for each answer, by the worker that played it",
+            returns="a finite number, or a dict of which --reward-key names one",
+            also="a class with compute_reward(prompts, responses), which returns a list",
+            tries="agentrl.cli.hooks.worker:reward",
+        ),
+        Hook(
+            name="group-rm",
+            kind="agentrl.envs.named:rewards",
+            loads="agentrl.envs.named:load_reward",
+            flag="--custom-rm-path",
+            beside=("--group-rm",),
+            sees_groups=True,
+            called="for each group, when all its episodes have ended; for each answer of an "
+            "evaluation, alone in its list",
+            returns="a list with a finite number, or such a dict, for each answer",
+            also="a class with compute_reward(prompts, responses), which returns a list",
+            tries="agentrl.cli.hooks.worker:group_reward",
+        ),
+        Hook(
+            name="custom-generate-function-path",
+            kind="agentrl.envs.generate:generate_kind",
+            loads="agentrl.envs.generate:load_generate",
+            called="for each episode, which it plays",
+            returns="the sample, or a list of samples: trained are tokens that were sampled",
+            tries="agentrl.cli.hooks.worker:generate",
+        ),
+        Hook(
+            name="dynamic-sampling-filter-path",
+            kind="agentrl.actors.judge:FILTER",
+            loads="agentrl.actors.judge:load_filter",
+            called="for each group, when it has its rewards",
+            returns="a bool, (bool, reason), or slime's DynamicFilterOutput: whether it is kept",
+            tries="agentrl.cli.hooks.worker:keep",
+        ),
+        Hook(
+            name="custom-reward-post-process-path",
+            kind="agentrl.algorithms.custom_rewards:REWARDS",
+            called="once for each lease, before its trajectories are fetched",
+            returns="ours: for each group a list with a finite number for each episode; slime's: "
+            "(raw_rewards, rewards), a number for each sample",
+            tries="agentrl.cli.hooks.objective:trained",
+        ),
+        Hook(
+            name="custom-advantage-function-path",
+            kind="agentrl.algorithms.custom_advantages:ADVANTAGES",
+            called="once for each iteration, after the forward passes",
+            returns="ours: for each row a finite number for each label; slime's: nothing, it sets "
+            'rollout_data["advantages"], a tensor for each sample',
+            tries="agentrl.cli.hooks.objective:trained",
+        ),
+        Hook(
+            name="custom-loss-function-path",
+            kind="agentrl.algorithms.custom:LOSSES",
+            beside=("--loss-type", "custom_loss"),
+            called="for each micro-batch",
+            returns="(loss, measures): a finite scalar with a gradient, and numbers by name",
+            tries="agentrl.cli.hooks.objective:trained",
+        ),
+        Hook(
+            name="custom-tis-function-path",
+            kind="agentrl.algorithms.correction:CORRECTIONS",
+            beside=("--use-tis",),
+            called="for each micro-batch",
+            returns="ours: a weight of 0 or more for each trained token; slime's: (pg_loss, "
+            "loss_masks, metrics)",
+            tries="agentrl.cli.hooks.objective:trained",
+        ),
+        Hook(
+            name="custom-pg-loss-reducer-function-path",
+            kind="agentrl.algorithms.reducer:REDUCERS",
+            called="once for each iteration, about one trajectory at a time",
+            returns="a function that makes one number of the losses: a weighted sum of them",
+            tries="agentrl.cli.hooks.objective:trained",
+        ),
+        Hook(
+            name="advantage-estimator",
+            kind="agentrl.algorithms.load:ESTIMATORS",
+            called="its methods for each lease, row and micro-batch",
+            returns="what agentrl.algorithms.base.Algorithm says of each method",
+            also="a subclass of agentrl.algorithms.base.Algorithm",
+            tries="agentrl.cli.hooks.objective:trained",
+        ),
+    )
+}
+
+#: Code of the user's that is no single function: what tries it.
+ELSEWHERE = {
+    "env": "agentrl env check PATH",
+    "tools": """agentrl env check tools --env-args '{"tools": ["PATH"]}' --prompt-data FILE""",
+    "chat-format": "python train_async.py --chat-format PATH --dry-run",
+    "model-family": "python train_async.py --model-family PATH --hf-checkpoint DIR --dry-run",
+}

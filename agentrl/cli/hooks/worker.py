@@ -1,0 +1,207 @@
+"""Hooks that workers call, tried by a worker: it plays episodes of the first task, in which a
+policy says what it is told, and judges their group."""
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
+
+import anyio
+import msgspec
+
+from agentrl.actors.scripted import Scripted, words
+from agentrl.actors.worker import Worker, WorkerSettings
+from agentrl.cli.hooks.noted import shown
+from agentrl.cli.hooks.trial import Trial
+from agentrl.config.run import RunConfig
+from agentrl.config.sampling import evaluation_turns, training_turns
+from agentrl.envs.chat_formats import chat_format_of, open_chat_format
+from agentrl.envs.check.dry_reset import first_task
+from agentrl.envs.check.preflight import source_of
+from agentrl.envs.grading.labels import label_text
+from agentrl.envs.registry import load_env
+from agentrl.envs.rows.keys import find, holds
+from agentrl.errors import ConfigError, DataError, EnvError, InfrastructureError
+from agentrl.types import (
+    EpisodeAssignment,
+    EpisodeId,
+    EpisodeReport,
+    EpisodeSummary,
+    Outcome,
+    Task,
+)
+from agentrl.wire.messages import Judge, Verdict
+
+__all__ = ["generate", "group_reward", "keep", "reward"]
+
+#: Tokens of an episode, where no flag says how many.
+MAX_CONTEXT = 32 * 1024
+#: The name of the group, and that of an evaluation set.
+_GROUP, _SET = "00000001", "tried"
+
+
+def reward(trial: Trial) -> Iterator[str]:
+    """Have each of some answers rewarded, and one of an evaluation."""
+    task = _task(trial.config)
+    answers = _answers(trial.config, task)
+
+    async def play(bench: _Bench) -> None:
+        reports.extend([await bench.play(task, answer) for answer in answers])
+        evaluated.append(await bench.play(task, answers[0], evaluation=_SET))
+
+    reports: list[EpisodeReport] = []
+    evaluated: list[EpisodeReport] = []
+    _run(trial, play)
+    yield _about(task)
+    for answer, report in zip(answers, reports, strict=True):
+        yield f"{answer!r} is worth {report.reward:g}{_parts(report)}"
+    yield f"in an evaluation {answers[0]!r} is worth {evaluated[0].reward:g}"
+
+
+def group_reward(trial: Trial) -> Iterator[str]:
+    """Have some answers rewarded together, and one of an evaluation."""
+    task = _task(trial.config)
+    answers = _answers(trial.config, task)
+
+    async def play(bench: _Bench) -> None:
+        verdicts.append(await bench.judge(task, answers))
+        evaluated.append(await bench.play(task, answers[0], evaluation=_SET))
+
+    verdicts: list[Verdict] = []
+    evaluated: list[EpisodeReport] = []
+    _run(trial, play)
+    yield _about(task)
+    for answer, worth in zip(answers, verdicts[0].rewards, strict=True):
+        yield f"{answer!r} is worth {worth:g}"
+    yield f"in an evaluation, alone, {answers[0]!r} is worth {evaluated[0].reward:g}"
+
+
+def keep(trial: Trial) -> Iterator[str]:
+    """Have two groups judged: one of unlike answers, one of equal ones."""
+    task = _task(trial.config)
+    answers = _answers(trial.config, task)
+    groups = [answers, [answers[-1]] * len(answers)]
+
+    async def play(bench: _Bench) -> None:
+        verdicts.extend([await bench.judge(task, group) for group in groups])
+
+    verdicts: list[Verdict] = []
+    _run(trial, play)
+    yield _about(task)
+    for verdict in verdicts:
+        why = f" ({verdict.reason})" if verdict.reason else ""
+        fate = "kept" if verdict.keep else "dropped"
+        yield f"a group of the rewards {shown(verdict.rewards)} is {fate}{why}"
+
+
+def generate(trial: Trial) -> Iterator[str]:
+    """Have it play an episode of training, and one of an evaluation."""
+    task = _task(trial.config)
+    said = _answers(trial.config, task)[0]
+
+    async def play(bench: _Bench) -> None:
+        sets = (None, _SET)
+        reports.extend([await bench.play(task, said, evaluation=each) for each in sets])
+
+    reports: list[EpisodeReport] = []
+    _run(trial, play)
+    yield f"{_about(task)}; the policy says {said!r} at each turn"
+    for report, kind in zip(reports, ("an episode", "one of an evaluation"), strict=True):
+        tokens = sum(each.num_tokens for each in report.trajectories)
+        sampled = sum(each.num_sampled for each in report.trajectories)
+        turns = sum(each.num_turns for each in report.trajectories)
+        yield (
+            f"{kind}: {report.stop_reason}, reward {report.reward:g}{_parts(report)}, {turns} "
+            f"turns, {tokens} tokens, of which {sampled} are trained"
+        )
+
+
+# ---- how they are played -------------------------------------------------------------------------
+
+
+class _Bench:
+    """A worker of a run, without its buffer."""
+
+    def __init__(self, config: RunConfig) -> None:
+        model_dir = Path(str(config.hf_checkpoint))
+        self._config = config
+        self._chat = open_chat_format(chat_format_of(config), model_dir)
+        settings = WorkerSettings.from_config(config, model_dir, MAX_CONTEXT, {})
+        self.worker = Worker(settings)
+
+    async def play(
+        self, task: Task, answer: str, index: int = 0, evaluation: str | None = None
+    ) -> EpisodeReport:
+        """An episode whose policy gives `answer` at each turn. Raises what has ended it."""
+        turns = training_turns if evaluation is None else evaluation_turns
+        episode = EpisodeAssignment(
+            id=EpisodeId(_GROUP, index),
+            mint=1,
+            seed=self._config.rollout_seed + index,
+            task=task,
+            sampling=turns(self._config),
+            evaluation=evaluation,
+        )
+        policy = Scripted(self._chat, lambda turn: words(answer))
+        report = (await self.worker.player.play(episode, policy)).report
+        if report.error is None:
+            return report
+        kind = {Outcome.ENGINE_ERROR: InfrastructureError, Outcome.ENV_ERROR: EnvError}
+        where = "" if evaluation is None else "in an evaluation, "
+        raised = kind.get(report.outcome, DataError)
+        raise raised(f"{where}on the answer {answer!r}: {report.outcome}: {report.error}")
+
+    async def judge(self, task: Task, answers: Sequence[str]) -> Verdict:
+        """A group of such episodes. Raises EnvError where it has none."""
+        reports = [await self.play(task, answer, index) for index, answer in enumerate(answers)]
+        order = Judge(_GROUP, task, [_summary(report) for report in reports])
+        verdict = await self.worker.verdict(order)
+        if verdict.error is not None:
+            raise EnvError(f"on a group of {len(answers)} answers: {verdict.error}")
+        return verdict
+
+
+def _summary(report: EpisodeReport) -> EpisodeSummary:
+    return EpisodeSummary(
+        index=report.id.index,
+        outcome=report.outcome,
+        stop_reason=report.stop_reason,
+        reward=report.reward,
+        metrics=report.metrics,
+        answer=report.answer,
+    )
+
+
+def _run(trial: Trial, play: Callable[[_Bench], Awaitable[None]]) -> None:
+    async def main() -> None:
+        trial.deadline.watch_loop()
+        bench = _Bench(trial.config)
+        async with bench.worker.endpoint:
+            await play(bench)
+
+    anyio.run(main)
+
+
+def _task(config: RunConfig) -> Task:
+    """The first of the run."""
+    cls = load_env(config.env or "single-turn")
+    task = first_task(source_of(config, cls))
+    if task is None:
+        raise ConfigError("--prompt-data gave no first task in time")
+    return task
+
+
+def _answers(config: RunConfig, task: Task) -> list[str]:
+    """The label, and the label as a model may say it; a wrong answer, and none."""
+    key = config.label_key or "label"
+    label = label_text(find(task.row, key)) if holds(task.row, key) else "yes"
+    return [label, f"I think that it is \\boxed{{{label}}}.", "I do not know.", ""]
+
+
+def _about(task: Task) -> str:
+    row = msgspec.json.encode(task.row).decode()
+    return f"tried on the row {row:.300}"
+
+
+def _parts(report: EpisodeReport) -> str:
+    """What a reward of parts is counted as."""
+    found = {name: value for name, value in report.metrics.items() if name.startswith("reward.")}
+    return f" {shown(found)}" if found else ""
