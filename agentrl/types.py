@@ -115,7 +115,8 @@ class Task(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
     """How a turn is sampled. `max_new_tokens` bounds one turn. `stop`: strings that end it; engines
-    that have no tokenizer refuse them. `seed`: of this turn alone, for engines that draw by it."""
+    that have no tokenizer refuse them. `min_p`: share of the likeliest token's probability below
+    which a token is not drawn. `seed`: of this turn alone, for engines that draw by it."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -123,6 +124,7 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
     max_new_tokens: int = 1024
     stop_token_ids: tuple[int, ...] = ()
     stop: tuple[str, ...] = ()
+    min_p: float = 0.0
     seed: int | None = None
 
 

@@ -13,7 +13,8 @@ MAX_BYTES = MAX_MESSAGE_BYTES - 2**20
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """`max_context` counts prompt and response tokens together, `max_prompt` the first prompt;
+    """`max_context` counts prompt and response tokens together, `max_prompt` the first prompt,
+    `max_episode_tokens` those that are sampled in all turns;
     `max_bytes` the columns of all trajectories of an episode, each with its context. `evaluation`:
     those of an episode that is only scored, where they are others."""
 
@@ -21,6 +22,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_prompt: int
     max_turns: int
     max_tool_calls: int | None
+    max_episode_tokens: int | None = None
     episode_timeout_s: float
     max_bytes: int = MAX_BYTES
     evaluation: "Limits | None" = None
@@ -58,12 +60,20 @@ class Budget:
         if calls_left is not None and self.calls_left is not None:
             self.calls_left = min(calls_left, self.calls_left)
 
-    def room(self, num_tokens: int, max_new_tokens: int) -> int:
-        """Tokens that the next turn may sample after `num_tokens` of context; < 1 means none.
+    def room(self, num_tokens: int, max_new_tokens: int, num_sampled: int) -> int:
+        """Tokens that the next turn may sample after `num_tokens` of context, of which the turns of
+        the episode have sampled `num_sampled`; < 1 means none.
 
         One position stays free for the token that ends a turn cut by its length.
         """
-        return min(max_new_tokens, self._limits.max_context - num_tokens - 1)
+        room = min(max_new_tokens, self._limits.max_context - num_tokens - 1)
+        return min(room, self.tokens_left(num_sampled, room))
+
+    def tokens_left(self, num_sampled: int, otherwise: int) -> int:
+        """Tokens that the episode may still sample after `num_sampled`; `otherwise`: without a
+        limit."""
+        limit = self._limits.max_episode_tokens
+        return otherwise if limit is None else limit - num_sampled
 
     def take_calls(self, count: int) -> bool:
         """Spend `count` tool calls; False when that is more than what is left."""

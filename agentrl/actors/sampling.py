@@ -40,6 +40,7 @@ async def sample_turn(
             max_new_tokens=room,
             stop_token_ids=(*chat.stop_ids, *sampling.stop_token_ids),
             stop=sampling.stop,
+            min_p=sampling.min_p,
             seed=turn_seed(assignment.seed, turn),
         ),
         routing_key=str(assignment.id),

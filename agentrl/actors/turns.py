@@ -135,7 +135,10 @@ class Episode:
 
     async def _turn(self, env: Env) -> bool:
         """Play one turn; whether it was the last."""
-        room = self._budget.room(len(self._transcript), self._assignment.sampling.max_new_tokens)
+        most, sampled = self._assignment.sampling.max_new_tokens, self._transcript.num_sampled
+        if self._budget.tokens_left(sampled, 1) < 1:
+            raise _TruncatedError(StopReason.RESPONSE_LIMIT)
+        room = self._budget.room(len(self._transcript), most, sampled)
         if room < 1 or self._transcript.bytes_after(room) > self._limits.max_bytes:
             raise _TruncatedError(StopReason.CONTEXT_LIMIT)
         finish_reason = await self._generate(room)

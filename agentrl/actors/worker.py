@@ -150,6 +150,7 @@ def _limits(config: RunConfig, max_context: int) -> Limits:
         max_prompt=config.eval_max_prompt_len or scored - 2,
         max_turns=config.max_turns,
         max_tool_calls=config.max_tool_calls,
+        max_episode_tokens=config.max_episode_tokens,
         episode_timeout_s=config.episode_timeout_s,
     )
     if config.mode == "eval":

@@ -30,6 +30,7 @@ SHARED_KEYS = {
     "metadata_key": "metadata_key",
     "max_turns": "max_turns",
     "max_tool_calls": "max_tool_calls",
+    "max_episode_tokens": "max_episode_tokens",
     "env": "env",
     "env_args": "env_args",
     "custom_rm_path": "custom_rm_path",

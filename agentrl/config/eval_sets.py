@@ -47,7 +47,7 @@ ALONE = "aime"
 
 #: The flags that keys stand for, by key.
 _FLAGS = {
-    **{key: f"eval_{key}" for key in ("temperature", "top_p", "top_k")},
+    **{key: f"eval_{key}" for key in ("temperature", "top_p", "top_k", "min_p")},
     **{f"max_{key}_len": f"eval_max_{key}_len" for key in ("response", "context", "prompt")},
     **{f"{key}_key": f"eval_{key}_key" for key in ("input", "label", "tool", "reward")},
     "n_samples_per_eval_prompt": "n_samples_per_eval_prompt",

@@ -49,6 +49,7 @@ _FLAGS = {
 _OF_RUN = {
     "temperature": "the learner scores all tokens at one: give --rollout-temperature",
     "top_p": "training needs the probabilities of all tokens (--rollout-top-p 1)",
+    "min_p": "training needs the probabilities of all tokens",
     "top_k": "training needs the probabilities of all tokens (--rollout-top-k -1)",
     "n_samples_per_prompt": "groups are of one size: give --n-samples-per-prompt",
 }

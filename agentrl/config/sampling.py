@@ -34,6 +34,7 @@ def evaluation_turns(config: RunConfig) -> SamplingParams:
         max_new_tokens=config.eval_max_response_len or training.max_new_tokens,
         stop_token_ids=training.stop_token_ids,
         stop=training.stop,
+        min_p=config.eval_min_p,
     )
 
 

@@ -215,6 +215,8 @@ class EngineClient:
         }
         if sampling.stop:
             params["stop"] = sampling.stop
+        if sampling.min_p:
+            params["min_p"] = sampling.min_p
         if self._seeded and sampling.seed is not None:
             params["sampling_seed"] = sampling.seed
         return msgspec.json.encode(

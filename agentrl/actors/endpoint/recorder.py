@@ -86,6 +86,8 @@ class Recorder:
         self._client = client
         self._writers = writers or Writers(1)
         self._budget = Budget(limits)
+        #: Tokens of all answers, and those that answers under way may have.
+        self._num_sampled = 0
         self._writes_prompts = writes_prompts
         self._tree = CallTree(chat, writes_prompts=writes_prompts)
         self._prompts = Prompts(self._tree, chat.vocab)
@@ -275,8 +277,11 @@ class Recorder:
         if num_turns > limits.max_turns:
             words = f"the episode has had its {limits.max_turns} turns (--max-turns)"
             raise self._refuse(StopReason.TURN_LIMIT, words)
+        if self._budget.tokens_left(self._num_sampled, 1) < 1:
+            words = f"the episode has sampled its {limits.max_episode_tokens} tokens"
+            raise self._refuse(StopReason.RESPONSE_LIMIT, f"{words} (--max-episode-tokens)")
         most = self.assignment.sampling.max_new_tokens
-        room = self._budget.room(num_prompt, min(most, asked_for or most))
+        room = self._budget.room(num_prompt, min(most, asked_for or most), self._num_sampled)
         if room < 1:
             raise self._refuse(
                 StopReason.CONTEXT_LIMIT,
@@ -319,9 +324,15 @@ class Recorder:
 
     async def _generate(self, prompt: list[int], room: int) -> Generation:
         turn, self.num_asked = self.num_asked, self.num_asked + 1
-        generation = await sample_turn(
-            self._client, self.chat, self.assignment, prompt, room=room, turn=turn
-        )
+        self._num_sampled += room  # what answers beside it may no longer take
+        num = 0
+        try:
+            generation = await sample_turn(
+                self._client, self.chat, self.assignment, prompt, room=room, turn=turn
+            )
+            num = len(generation.output_ids)
+        finally:
+            self._num_sampled += num - room
         self.metrics["retractions"] += generation.num_retractions
         self.metrics["resampled_turns"] += generation.num_resamples
         return generation

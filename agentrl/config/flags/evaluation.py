@@ -11,6 +11,7 @@ from agentrl.config.facts import (
     POLICY,
     AtLeastTwo,
     Count,
+    Fraction,
     MinusOneOrMore,
     NonNegative,
     Share,
@@ -100,6 +101,13 @@ class EvaluationFlags(ServingFlags, frozen=True, kw_only=True):
         MinusOneOrMore | None,
         _played("top-k of evaluation turns; -1 is all (default: --rollout-top-k)"),
     ] = None
+    eval_min_p: Annotated[
+        Fraction,
+        _played(
+            "share of the likeliest token's probability that a token of an evaluation needs to be "
+            "drawn (training draws from all tokens)"
+        ),
+    ] = 0.0
     eval_max_response_len: Annotated[
         Count | None,
         _played(

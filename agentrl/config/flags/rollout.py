@@ -85,6 +85,10 @@ class RolloutFlags(DataFlags, frozen=True, kw_only=True):
     max_tool_calls: Annotated[
         Natural | None, _limit("tool calls in an episode (default: no limit)")
     ] = None
+    max_episode_tokens: Annotated[
+        Count | None,
+        _limit("tokens sampled in an episode, over all its turns (default: no limit)"),
+    ] = None
     turn_timeout_s: Annotated[float, _acting("deadline of one generation", gt=0)] = 600.0
     tool_timeout_s: Annotated[
         float, _acting("deadline of a tool call that declares none", gt=0)
