@@ -10,9 +10,11 @@ from collections.abc import Iterator, Mapping
 
 from agentrl.config.run import RunConfig
 
-__all__ = ["about_env_vars", "env_vars", "train_env_vars"]
+__all__ = ["about_env_vars", "env_vars", "notes_on_env_vars", "train_env_vars"]
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+#: What the names of secrets have.
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 #: What a run sets by itself, and what to do instead.
 _TAKEN = {
     "CUDA_VISIBLE_DEVICES": "every process gets the devices that are its own; give the run fewer "
@@ -54,3 +56,15 @@ def about_env_vars(config: RunConfig, here: Mapping[str, str] | None = None) -> 
     for name, value in config.train_env_vars.items():
         if not isinstance(value, str | int | float):
             yield f"--train-env-vars {name}: {value!r:.60} is no text and no number"
+
+
+def notes_on_env_vars(config: RunConfig) -> Iterator[str]:
+    """Values that look like secrets: they are written down with all other flags."""
+    named = [("--env-vars", *word.partition("=")[:2]) for word in config.env_vars]
+    named += [("--train-env-vars", name, "=") for name in config.train_env_vars]
+    for flag, name, equals in named:
+        if equals and _SECRET.search(name):
+            yield (
+                f"{flag} {name}: its value is written to config.toml and shown to trackers; export "
+                f"it and give --env-vars {name}, which passes it on and writes it nowhere"
+            )

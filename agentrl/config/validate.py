@@ -13,7 +13,7 @@ from agentrl.config.asynchrony import about_asynchrony, notes_on_asynchrony
 from agentrl.config.conditions import STREAMING
 from agentrl.config.device import Device
 from agentrl.config.engines import notes_on_engines
-from agentrl.config.env_vars import about_env_vars
+from agentrl.config.env_vars import about_env_vars, notes_on_env_vars
 from agentrl.config.eval_sets import EvalSet, eval_sets
 from agentrl.config.evaluations import about_evaluations, about_set, notes_on_evaluations
 from agentrl.config.first_weights import about_weights
@@ -269,7 +269,7 @@ def _notes(config: RunConfig) -> list[str]:
             f"agent workers hold at most {held} episodes and engines have room for {permits} "
             "turns: raise --max-concurrent-episodes or --num-agent-workers to use all of it"
         )
-    notes += [*notes_on_sampling(config), *notes_on_rollouts(config)]
+    notes += [*notes_on_sampling(config), *notes_on_rollouts(config), *notes_on_env_vars(config)]
     if config.data_source_path is not None and not config.has_data_source:
         notes.append(
             f"--data-source-path {config.data_source_path}: already so: rows come from "

@@ -90,3 +90,15 @@ def test_what_cannot_be_a_variable_is_refused(flags: tuple[str, ...], said: str)
 def test_all_of_them_are_told_at_once() -> None:
     told = list(about_env_vars(RunConfig(env_vars=["X Y=1", "GONE"]), {}))
     assert [line.split(":")[0] for line in told] == ["--env-vars 'X Y'", "--env-vars GONE"]
+
+
+@pytest.mark.parametrize(
+    "flags", [("--env-vars", "MY_API_KEY=x"), ("--train-env-vars", '{"A_TOKEN": "x"}')]
+)
+def test_a_value_that_looks_like_a_secret_is_told(flags: tuple[str, ...]) -> None:
+    base = ["--preset", DEFAULT, "--device", "cpu"]
+    notes = parse([*base, *flags], "train_async").notes
+    assert any("its value is written to config.toml" in note for note in notes)
+    assert not any(
+        "is written to" in note for note in parse([*base, "--env-vars", "A=1"], "train_async").notes
+    )
