@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Annotated, Any
 
-from agentrl.config.facts import ACTS, FREE, POLICY, TRAINS, Count, flag
+from agentrl.config.facts import ACTS, FREE, POLICY, Count, flag
 from agentrl.config.flags.optimizer import OptimizerFlags
 
 __all__ = ["PlacementFlags"]
@@ -69,7 +69,7 @@ class PlacementFlags(OptimizerFlags, frozen=True, kw_only=True):
     ] = []
     train_env_vars: Annotated[
         dict[str, Any],
-        _flag("environment variables that the learner's ranks have besides, as JSON", modes=TRAINS),
+        _flag("environment variables that the learner's ranks have besides, as JSON"),
     ] = {}
     start_timeout_s: Annotated[
         float, _flag("deadline of the engines' start, and of the first push after it", gt=0)
