@@ -106,7 +106,7 @@ class WorkerSettings(WaySettings, frozen=True, kw_only=True):
             evaluations={
                 one.name: way(one.config, names)
                 for one, names in zip(sets, named.of_sets, strict=True)
-                if one.config != config
+                if parts or one.config != config
             },
             parts={
                 part.name: way(part.config, names)

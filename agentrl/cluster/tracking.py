@@ -24,8 +24,12 @@ def trackers(config: RunConfig) -> list[Tracker]:
 
 
 def shown_config(config: RunConfig) -> dict[str, Any]:
-    """What trackers show of a run's settings: addresses without the credentials in them."""
+    """What trackers show of a run's settings: addresses without the credentials in them, and of
+    variables the names."""
     values = msgspec.structs.asdict(without_secrets(config))
+    # Anything may stand in a variable: names alone.
+    values["env_vars"] = [word.partition("=")[0] for word in config.env_vars]
+    values["train_env_vars"] = sorted(config.train_env_vars)
     return {name: _shown(value, name) for name, value in values.items()}
 
 

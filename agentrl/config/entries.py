@@ -9,7 +9,7 @@ rule about the flags of a run can be asked of.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -19,9 +19,26 @@ from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.nearest import nearest
 
-__all__ = ["SHARED_KEYS", "entries_of", "flags_of", "raised", "refuse_twice", "unknown", "with_own"]
+__all__ = [
+    "SHARED_KEYS",
+    "Entry",
+    "entries_of",
+    "flags_of",
+    "raised",
+    "refuse_twice",
+    "unknown",
+    "with_own",
+]
 
 Told = dict[str, Any]
+
+
+class Entry(NamedTuple):
+    """What is said of one entry, with the defaults, and the keys that it says itself."""
+
+    told: Told
+    own: frozenset[str]
+
 
 #: Keys that mean the same in every such file, with the flags that they stand for.
 SHARED_KEYS = {
@@ -39,7 +56,7 @@ SHARED_KEYS = {
 }
 
 
-def entries_of(said: Any, noun: str, where: str) -> list[Told]:
+def entries_of(said: Any, noun: str, where: str) -> list[Entry]:
     """What is said of each entry under `noun`, with the defaults. Raises ConfigError for a shape
     that is none, and for names that are given twice."""
     if not isinstance(said, dict) or not isinstance(defaults := said.get("defaults") or {}, dict):
@@ -51,9 +68,10 @@ def entries_of(said: Any, noun: str, where: str) -> list[Told]:
         )
     entries = list(_named(said.get(noun), noun, where))
     refuse_twice(where, [entry["name"] for entry in entries])
+    whole = [(defaults | entry, frozenset(entry)) for entry in entries]
     return [
-        {key: value for key, value in (defaults | entry).items() if value is not None}
-        for entry in entries
+        Entry({key: value for key, value in told.items() if value is not None}, own)
+        for told, own in whole
     ]
 
 

@@ -15,11 +15,24 @@ __all__ = ["about_env_vars", "env_vars", "notes_on_env_vars", "train_env_vars"]
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 #: What the names of secrets have.
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
+_DEVICES = (
+    "every process gets the devices that are its own; give the run fewer (--rollout-num-gpus, "
+    "--actor-num-gpus-per-node), or export it before the run"
+)
+_BEFORE = "export it before the run, or before `ray start` on a cluster"
+_OURS = "the run sets it itself"
+_NCCL = (
+    "learner and engines must agree on it, and SGLang decides it (--sglang-enable-symm-mem, "
+    "--sglang-enable-nccl-nvls)"
+)
 #: What a run sets by itself, and what to do instead.
 _TAKEN = {
-    "CUDA_VISIBLE_DEVICES": "every process gets the devices that are its own; give the run fewer "
-    "(--rollout-num-gpus, --actor-num-gpus-per-node), or export it before the run",
-    "PYTHONPATH": "export it before the run, or before `ray start` on a cluster",
+    "CUDA_VISIBLE_DEVICES": _DEVICES,
+    **dict.fromkeys(("PYTHONPATH", "TMPDIR"), _BEFORE),
+    **dict.fromkeys(("NCCL_CUMEM_ENABLE", "NCCL_NVLS_ENABLE"), _NCCL),
+    **dict.fromkeys(("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"), _OURS),
+    **dict.fromkeys(("SGLANG_PLATFORM", "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION"), _OURS),
+    "SGLANG_TIMEOUT_KEEP_ALIVE": _OURS,
 }
 
 
@@ -46,8 +59,8 @@ def about_env_vars(config: RunConfig, here: Mapping[str, str] | None = None) -> 
                 f"{flag} {name!r:.60}: a variable has a name of letters, digits and underscores; "
                 "write NAME=VALUE"
             )
-        elif name in _TAKEN:
-            yield f"{flag} {name}: {_TAKEN[name]}"
+        elif name in _TAKEN or name.startswith("AGENTRL_"):
+            yield f"{flag} {name}: {_TAKEN.get(name, _OURS)}"
         elif not equals and name not in here:
             yield (
                 f"{flag} {name}: there is no such variable here whose value could be passed on; "
@@ -56,6 +69,8 @@ def about_env_vars(config: RunConfig, here: Mapping[str, str] | None = None) -> 
     for name, value in config.train_env_vars.items():
         if not isinstance(value, str | int | float):
             yield f"--train-env-vars {name}: {value!r:.60} is no text and no number"
+    if any("\0" in text for text in (*config.env_vars, *map(str, config.train_env_vars.values()))):
+        yield "--env-vars: a value holds the character of code 0, which no variable can"
 
 
 def notes_on_env_vars(config: RunConfig) -> Iterator[str]:
@@ -65,6 +80,6 @@ def notes_on_env_vars(config: RunConfig) -> Iterator[str]:
     for flag, name, equals in named:
         if equals and _SECRET.search(name):
             yield (
-                f"{flag} {name}: its value is written to config.toml and shown to trackers; export "
+                f"{flag} {name}: its value is written to config.toml; export "
                 f"it and give --env-vars {name}, which passes it on and writes it nowhere"
             )

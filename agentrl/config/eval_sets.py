@@ -27,6 +27,7 @@ from agentrl.config.answers import Asked
 from agentrl.config.conditions import ROW_ENVS
 from agentrl.config.entries import (
     SHARED_KEYS,
+    Entry,
     entries_of,
     flags_of,
     raised,
@@ -34,7 +35,7 @@ from agentrl.config.entries import (
     unknown,
     with_own,
 )
-from agentrl.config.mixture import Part, parts_of
+from agentrl.config.mixture import FLAG, Part, parts_of
 from agentrl.config.run import RunConfig
 from agentrl.config.settings_file import settings_of
 from agentrl.errors import ConfigError
@@ -68,13 +69,15 @@ _KNOWN = ("name", "path", *_FLAGS, *_ANSWERED, *_OF_RUN, *_OF_ROWS, "repetition_
 
 class EvalSet(msgspec.Struct, frozen=True):
     """A set, and the flags that hold for it. `path`: rows; None: those that its Env brings, of the
-    name `brought`. `metadata`: what each row's metadata says, whatever the row says itself."""
+    name `brought`. `metadata`: what each row's metadata says, whatever the row says itself. `part`:
+    the part of a mixture that names it."""
 
     name: str
     config: RunConfig
     path: str | None = None
     metadata: dict[str, Any] = {}
     brought: str = ""
+    part: str = ""
 
     @property
     def env(self) -> str:
@@ -126,17 +129,18 @@ def _of_parts(parts: list[Part]) -> dict[str, EvalSet]:
     for part in parts:
         if part.eval:
             where = f"{part.whose}: eval"
-            told = entries_of({"datasets": part.eval}, "datasets", where)
-            for name, one in _of_entries(part.config, told, where).items():
+            entries = entries_of({"datasets": part.eval}, "datasets", where)
+            for name, one in _of_entries(part.config, entries, where).items():
                 full = name_of(part.name, name)
-                sets[full] = msgspec.structs.replace(one, name=full)
+                refuse_twice(FLAG, [*sets, full])
+                sets[full] = msgspec.structs.replace(one, name=full, part=part.name)
     return sets
 
 
-def _of_entries(config: RunConfig, entries: list[dict[str, Any]], where: str) -> dict[str, EvalSet]:
+def _of_entries(config: RunConfig, entries: list[Entry], where: str) -> dict[str, EvalSet]:
     problems: list[str] = []
     sets: dict[str, EvalSet] = {}
-    for told in entries:
+    for told in (entry.told for entry in entries):
         try:
             sets[told["name"]] = _set(config, told, f"{where}: {told['name']}")
         except ConfigError as error:

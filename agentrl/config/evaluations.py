@@ -37,7 +37,7 @@ def about_set(one: EvalSet, model: ModelSummary) -> Iterator[str]:
 
 def notes_on_evaluations(config: RunConfig, sets: Sequence[EvalSet]) -> Iterator[str]:
     """How `sets` were understood, where somebody may have meant another thing."""
-    for one in sets if config.eval_config is not None else ():
+    for one in (one for one in sets if one.config != config):
         yield from (f"evaluation set {one.name}: {line}" for line in notes_on_sampling(one.config))
     if len(config.eval_prompt_data) == 1:
         yield (

@@ -15,7 +15,7 @@ from msgspec import Meta
 from agentrl.config.facts import FlagFact
 from agentrl.config.passthrough import FAMILIES, decoded, finite
 from agentrl.config.run import RunConfig
-from agentrl.config.settings_file import settings_of
+from agentrl.config.settings_file import settings_of, without_nulls
 from agentrl.errors import ConfigError
 
 __all__ = ["Field", "convert", "fact_of", "own_fields", "synchronous_values"]
@@ -131,7 +131,7 @@ def convert(field: Field, value: Any) -> Any:
     """
     is_file = isinstance(value, str) and not value.lstrip().startswith("{")
     if field.fact.holds == "settings" and is_file:
-        value = settings_of(Path(value), field.flag)
+        value = without_nulls(settings_of(Path(value), field.flag))
     elif field.kind == "json":
         value = decoded(field.flag, value)
     number = value

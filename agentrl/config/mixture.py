@@ -26,6 +26,7 @@ import msgspec
 
 from agentrl.config.entries import (
     SHARED_KEYS,
+    Entry,
     entries_of,
     flags_of,
     raised,
@@ -33,6 +34,7 @@ from agentrl.config.entries import (
     with_own,
 )
 from agentrl.config.run import RunConfig
+from agentrl.config.unread import about_unread
 
 __all__ = ["FLAG", "Part", "parts_of", "shares", "turns", "ways_of"]
 
@@ -55,7 +57,7 @@ _OF_RUN = {
 }
 _KNOWN = ("name", "weight", "eval", *_FLAGS, *_OF_RUN)
 #: It stands in names of metrics, of evaluation sets and of processes.
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
+_NAME = re.compile(r"(?!eval\d+$)[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 
 Point = tuple[float, float]
 
@@ -82,8 +84,8 @@ def parts_of(config: RunConfig) -> list[Part]:
         return []
     parts: list[Part] = []
     problems: list[str] = []
-    for told in entries_of(config.env_mix, "parts", FLAG):
-        found = _part(config, told, problems)
+    for entry in entries_of(config.env_mix, "parts", FLAG):
+        found = _part(config, entry, problems)
         if found is not None:
             parts.append(found)
     raised(problems)
@@ -126,15 +128,15 @@ def turns(weights: Sequence[Sequence[Point]], tasks_per_iteration: int) -> Itera
             yield chosen
 
 
-def _part(config: RunConfig, told: dict[str, Any], problems: list[str]) -> Part | None:
-    """The part of one entry, `told` with the defaults of the file; None, with a line in `problems`
-    for each reason, where it is none."""
+def _part(config: RunConfig, entry: Entry, problems: list[str]) -> Part | None:
+    """The part of one entry; None, with a line in `problems` for each reason, where it is none."""
+    told = entry.told
     name, found = str(told["name"]), list[str]()
     whose = f"{FLAG}: {name}"
     if not _NAME.fullmatch(name):
         found.append(
             f"{FLAG}: a part cannot be called {name!r:.60}: its metrics and processes bear its "
-            "name, of 1 to 40 letters, digits, dots, dashes and underscores"
+            "name, of 1 to 40 letters, digits, dots, dashes and underscores, and not eval0"
         )
     found += unknown(told, _KNOWN, whose)
     found += [f"{whose}: {key}: {_OF_RUN[key]}" for key in sorted(_OF_RUN.keys() & told.keys())]
@@ -148,14 +150,14 @@ def _part(config: RunConfig, told: dict[str, Any], problems: list[str]) -> Part 
     if not isinstance(sets, list):
         found.append(f"{whose}: eval is {sets!r:.80}, and must be a list of tables with a `name`")
     own = with_own(config, flags_of(told, _FLAGS, whose, found))
-    problems += found
-    if found or weight is None:
-        return None
     # A part is a run of its own, and its evaluations are asked for by the run.
     alone = msgspec.structs.replace(
         own, env_mix={}, eval_config=None, eval_prompt_data=[], eval_interval=None
     )
-    return Part(name, alone, weight, sets)
+    said = {_FLAGS[key]: key for key in _FLAGS if key in entry.own and key in told}
+    found += [f"{whose}: {line}" for line in about_unread(alone, said)]
+    problems += found
+    return None if found or weight is None else Part(name, alone, weight, sets)
 
 
 def _points(said: Any) -> list[Point] | None:

@@ -17,6 +17,13 @@ from agentrl.config.flags.hooks import HookFlags
 __all__ = ["RunConfig", "StalenessPolicy"]
 
 
+#: They give the rows of --prompt-data, as a run without them does.
+_SLIMES_SOURCES = (
+    "slime.rollout.data_source.RolloutDataSource",
+    "slime.rollout.data_source.RolloutDataSourceWithBuffer",
+)
+
+
 class RunConfig(HookFlags, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A resolved run. Built by `agentrl.config.resolve`, written to `runs/ID/config.toml`."""
 
@@ -124,8 +131,7 @@ class RunConfig(HookFlags, frozen=True, kw_only=True, forbid_unknown_fields=True
     @property
     def has_data_source(self) -> bool:
         """Whether a class of the user's gives the training tasks; slime's own give rows."""
-        place = self.data_source_path or ""
-        return bool(place) and not place.startswith("slime.rollout.data_source.")
+        return self.data_source_path not in (None, *_SLIMES_SOURCES)
 
     @property
     def names_eval_sets(self) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 from agentrl.errors import ConfigError
 from agentrl.paths import kind_of
 
-__all__ = ["settings_of"]
+__all__ = ["settings_of", "without_nulls"]
 
 
 def settings_of(path: Path, flag: str = "--config") -> dict[Any, Any]:
@@ -41,3 +41,10 @@ def _yaml(text: str, path: Path, flag: str) -> Any:
         return yaml.safe_load(text) or {}
     except yaml.YAMLError as error:
         raise ConfigError(f"{flag} {path} is not YAML: {error}") from None
+
+
+def without_nulls(value: Any) -> Any:
+    """`value` without what YAML calls null: a key that says nothing is as one that is not there."""
+    if isinstance(value, dict):
+        return {key: without_nulls(each) for key, each in value.items() if each is not None}
+    return [without_nulls(each) for each in value] if isinstance(value, list) else value

@@ -79,7 +79,7 @@ def validate(config: RunConfig, said: Mapping[str, str] | None = None) -> list[s
     def check_model() -> None:
         model = read_model(_model_dir(config))
         refused.extend(about_lengths(config, model))
-        for one in sets if config.eval_config is not None else ():
+        for one in (one for one in sets if one.config != config):
             refused.extend(line for line in about_set(one, model) if line not in refused)
         for part in parts:
             refused.extend(line for line in _about_part(part, model) if line not in refused)
@@ -90,9 +90,10 @@ def validate(config: RunConfig, said: Mapping[str, str] | None = None) -> list[s
         if wrong:
             return
         sets.extend(eval_sets(config).values())
-        flag = "--eval-prompt-data" if config.eval_config is None else "--eval-config"
-        for path in dict.fromkeys(one.path for one in sets if one.path is not None):
-            refused.extend(_about_file(flag, path))
+        usual = "--eval-prompt-data" if config.eval_config is None else "--eval-config"
+        of_files = {(_whose(one, usual), one.path) for one in sets if one.path is not None}
+        for whose, path in sorted(of_files):
+            refused.extend(_about_file(whose, path))
 
     with beside(refused):
         gather(check_sets, check_model, lambda: _check_settings(config))
@@ -103,6 +104,11 @@ def validate(config: RunConfig, said: Mapping[str, str] | None = None) -> list[s
         *notes_on_unread(config, said or {}, ways),
         *notes_on_objective(config, said or {}),
     ]
+
+
+def _whose(one: EvalSet, usual: str) -> str:
+    """What names the rows of a set."""
+    return f"{MIX}: {one.part}: eval" if one.part else usual
 
 
 def _check_settings(config: RunConfig) -> None:
@@ -215,11 +221,12 @@ def _about_data(config: RunConfig) -> Iterator[str]:
         )
     if config.prompt_data is not None:
         yield from _about_file("--prompt-data", config.prompt_data)
-    if config.env_mix and config.prompt_data is not None:
-        yield (
-            f"{MIX} and --prompt-data: each part of a mixture names rows of its own; put "
-            "`prompt_data` into the file, under `defaults` where they share it"
-        )
+    for name in ("prompt_data", "data_source_path") if config.env_mix else ():
+        if getattr(config, name) is not None:
+            yield (
+                f"{MIX} and --{name.replace('_', '-')}: each part of a mixture names tasks of its "
+                f"own; put `{name}` into the file, under `defaults` where they share it"
+            )
 
 
 def _parts(config: RunConfig) -> tuple[list[Part], list[str]]:

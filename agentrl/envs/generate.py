@@ -207,7 +207,7 @@ def _sampling(args: Args, sampling: SamplingParams) -> dict[str, Any]:
         "top_p": sampling.top_p,
         "top_k": sampling.top_k,
         "max_new_tokens": sampling.max_new_tokens,
-        "stop": None,
+        "stop": list(sampling.stop) or None,
         "stop_token_ids": list(sampling.stop_token_ids) or None,
         "skip_special_tokens": False,
         "no_stop_trim": True,

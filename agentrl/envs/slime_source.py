@@ -17,6 +17,7 @@ from agentrl.config.args import Args
 from agentrl.config.run import RunConfig
 from agentrl.envs.slime_stand_in.finder import show
 from agentrl.envs.slime_stand_in.types import Sample
+from agentrl.envs.travel import arrived
 from agentrl.errors import ConfigError, DataError
 from agentrl.types import Task
 from agentrl.user_code import Kind, load
@@ -44,6 +45,11 @@ _SOURCES: Kind[Callable[[Any], Any]] = Kind(
 )
 
 
+async def _in_thread(function: Callable[..., Any], *given: Any) -> Any:
+    """A call that does not come back holds up nobody who gives up waiting for it."""
+    return await anyio.to_thread.run_sync(function, *given, abandon_on_cancel=True)
+
+
 class SlimeSource:
     """A `types.TaskSource` of the samples that a user's class gives, in the order in which it gives
     them. Raises ConfigError for a class that is none."""
@@ -57,9 +63,9 @@ class SlimeSource:
     async def tasks(self, cursor: int = 0) -> AsyncIterator[Task]:
         """Tasks from position `cursor` on: what comes before is asked for again, and left out.
         Raises DataError for what the class raises, or gives and is no list of groups."""
-        source = await anyio.to_thread.run_sync(self._made)
+        source = await _in_thread(self._made)
         position = 0
-        while groups := await anyio.to_thread.run_sync(self._asked, source, position):
+        while groups := await _in_thread(self._asked, source, position):
             for group in groups:
                 if position >= cursor:
                     yield self._task(group, position)
@@ -103,7 +109,14 @@ class SlimeSource:
             row[config.label_key or "label"] = label
         if metadata := getattr(sample, "metadata", None):
             row["metadata"] = metadata
-        return Task(f"sample:{position}", row)
+            if isinstance(metadata, dict) and "tools" in metadata:
+                row["tools"] = metadata["tools"]
+        task = Task(f"sample:{position}", row)
+        try:
+            arrived(task)
+        except DataError as error:
+            raise DataError(f"{self._whose}: {error}") from error
+        return task
 
     @property
     def _whose(self) -> str:

@@ -8,8 +8,9 @@ import anyio
 import msgspec
 
 from agentrl.config.conditions import ROW_ENVS
+from agentrl.config.entries import refuse_twice
 from agentrl.config.eval_sets import EvalSet, eval_sets, name_of
-from agentrl.config.mixture import Part, parts_of
+from agentrl.config.mixture import FLAG, Part, parts_of
 from agentrl.config.run import RunConfig
 from agentrl.envs.env import Env
 from agentrl.envs.given import GivenSource, listed
@@ -107,11 +108,12 @@ def _mixed(config: RunConfig, parts: Sequence[Part], sources: Sequence[TaskSourc
 
 def _source_key(config: RunConfig) -> str:
     """What the tasks of a part follow from; two with the same share them."""
-    if config.has_data_source:
-        return repr((config.data_source_path, config.input_key, config.label_key))
+    if config.has_data_source:  # it is shown all flags
+        return repr(config)
+    played = (config.env, config.env_args)
     if config.prompt_data is None:
-        return repr((config.env, config.env_args))
-    kept = config.rollout_max_prompt_len and (config.rollout_max_prompt_len, config.env_args)
+        return repr(played)
+    kept = config.rollout_max_prompt_len and (config.rollout_max_prompt_len, played)
     return repr((config.prompt_data, config.metadata_key, config.tool_key, kept))
 
 
@@ -135,12 +137,14 @@ def open_eval_sets(config: RunConfig, env_class: type[Env]) -> dict[str, list[Ta
 
     Raises ConfigError when there are none, and evaluations are asked for.
     """
-    sets = {name: _tasks_of(one) for name, one in eval_sets(config).items()}
+    sets = {n: _of_part(_tasks_of(one), one.part) for n, one in eval_sets(config).items()}
     if config.names_eval_sets:
         return sets
     parts = parts_of(config)
     for part in parts:
-        sets |= _sets_of_part(part)
+        own = _sets_of_part(part)
+        refuse_twice(FLAG, [*sets, *own])
+        sets |= own
     if not parts and not config.prompt_data:
         sets = _own_sets(config, env_class)
     if not sets and (config.eval_only or config.eval_interval is not None):
@@ -153,10 +157,12 @@ def _sets_of_part(part: Part) -> dict[str, list[Task]]:
     if part.eval or part.config.prompt_data is not None:
         return {}
     sets = _own_sets(part.config, load_env(str(part.config.env)))
-    return {
-        name_of(part.name, name): [msgspec.structs.replace(t, part=part.name) for t in tasks]
-        for name, tasks in sets.items()
-    }
+    named = ((name_of(part.name, name), tasks) for name, tasks in sets.items())
+    return {name: _of_part(tasks, part.name) for name, tasks in named}
+
+
+def _of_part(tasks: list[Task], part: str) -> list[Task]:
+    return [msgspec.structs.replace(task, part=part) for task in tasks] if part else tasks
 
 
 def _tasks_of(one: EvalSet) -> list[Task]:

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Mapping
 
 from agentrl.algorithms.base import Algorithm
+from agentrl.config.mixture import ways_of
 from agentrl.errors import HealthError
 from agentrl.learner.metrics import LogprobDiff
 from agentrl.learner.on_policy import OnPolicyTokens
@@ -188,7 +189,8 @@ class Health:
 
     def _check_tools(self, number: int, metrics: Mapping[str, float], num_episodes: int) -> None:
         """From the start, and with nothing that answered the model: a stop. Else a warning."""
-        unused = self._cfg.max_tool_calls == 0 or self._cfg.max_turns == 1
+        ways = ways_of(self._cfg)
+        unused = all(way.max_tool_calls == 0 or way.max_turns == 1 for way in ways)
         if unused or "rollout/tool_use" not in metrics:
             return
         names = ("rollout/tool_use", "rollout/tool_calls", "rollout/tool_errors")

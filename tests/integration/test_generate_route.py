@@ -7,7 +7,7 @@ import pytest
 
 from agentrl.actors.endpoint.server import Endpoint
 from agentrl.envs.slime_stand_in.http_utils import post
-from agentrl.types import Outcome
+from agentrl.types import Outcome, SamplingParams
 from tests.unit.generate_asking import PARIS, asked, url_of
 from tests.unit.generate_ground import play_function
 from tests.unit.rollout_ground import CHAT, Policy
@@ -80,6 +80,25 @@ async def test_an_answer_is_cut_and_trimmed_as_an_engine_does(
     assert (output["text"], meta["finish_reason"]) == (text, {"type": kind, key: value})
     assert [pair[1] for pair in meta["output_token_logprobs"]] == output["output_ids"]
     assert meta["completion_tokens"] == len(output["output_ids"])
+
+
+@pytest.mark.parametrize(("trims", "text"), [(True, "It is in "), (False, "It is in France")])
+async def test_the_stop_strings_of_the_run_end_an_answer_too(trims: bool, text: str) -> None:
+    outputs: list[dict[str, Any]] = []
+
+    async def generate(args: Any, sample: Any, sampling_params: dict[str, Any]) -> Any:
+        assert sampling_params["stop"] == ["France"]
+        told = {"max_new_tokens": 100, "no_stop_trim": not trims}
+        outputs.append(await post(url_of(args), {"text": "Where?", "sampling_params": told}))
+        return sample
+
+    sampling = SamplingParams(max_new_tokens=100, stop=("France",))
+    await play_function(
+        generate, Policy(["It is in France now<|im_end|>"]), assignment={"sampling": sampling}
+    )
+    (output,) = outputs
+    matched = {"type": "stop", "matched": "France"}
+    assert (output["text"], output["meta_info"]["finish_reason"]) == (text, matched)
 
 
 async def test_a_text_that_cuts_an_answer_keeps_the_tokens_that_are_left() -> None:

@@ -8,6 +8,7 @@ import pytest
 from agentrl.cluster.host import environment_of
 from agentrl.cluster.layout import RunDir
 from agentrl.cluster.orders import plan_processes
+from agentrl.cluster.tracking import shown_config
 from agentrl.config.env_vars import about_env_vars
 from agentrl.config.presets import DEFAULT, PRESETS
 from agentrl.config.resolve import parse
@@ -85,6 +86,19 @@ def test_a_name_alone_passes_on_a_value_that_is_written_nowhere(
 def test_what_cannot_be_a_variable_is_refused(flags: tuple[str, ...], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         parsed(*flags)
+
+
+@pytest.mark.parametrize("name", ["RANK", "AGENTRL_X", "NCCL_CUMEM_ENABLE", "TMPDIR"])
+def test_what_a_run_sets_itself_is_refused(name: str) -> None:
+    assert list(about_env_vars(RunConfig(env_vars=[f"{name}=1"]), {}))
+    assert list(about_env_vars(RunConfig(train_env_vars={name: "1"}), {}))
+
+
+def test_trackers_are_shown_names_alone() -> None:
+    config = RunConfig(env_vars=["A=secret", "B"], train_env_vars={"C": "secret"})
+    shown = shown_config(config)
+    assert (shown["env_vars"], shown["train_env_vars"]) == (["A", "B"], ["C"])
+    assert "secret" not in str(shown)
 
 
 def test_all_of_them_are_told_at_once() -> None:

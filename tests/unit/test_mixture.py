@@ -42,6 +42,7 @@ from agentrl.types import EpisodeFacts, EpisodeId, GroupRows, LeaseHeader, Task,
 
 MODEL = str(PRESETS[DEFAULT].values["hf_checkpoint"])
 HERE = f"{__file__}:"
+HELD = {"name": "held", "path": "eval.jsonl"}
 
 
 class Pears(Env):
@@ -254,7 +255,8 @@ def test_dialogues_of_several_files_are_imitated() -> None:
     assert [way.demonstration_key for way in settings.parts.values()] == ["messages", "messages"]
     with pytest.raises(Exception, match=r"--env-mix: b: .*lacks \['messages'\]"):
         preflight(config)
-    assert "c: --loss-type sft_loss imitates dialogues" in refused(pears("c"), flags=flags)
+    assert "c: --loss-type sft_loss imitates dialogues" in refused({"name": "c"}, flags=flags)
+    assert "c: env: --loss-type sft_loss" in refused(pears("c", prompt_data="a"), flags=flags)
 
 
 def test_the_buffer_asks_for_turns_as_each_part_says() -> None:
@@ -282,6 +284,61 @@ def test_evaluation_sets_are_those_that_parts_name_and_those_that_their_envs_bri
 def test_sets_of_the_run_take_the_place_of_those_of_its_parts() -> None:
     config = parsed(rows_part(), pears(), flags="--eval-prompt-data all eval.jsonl").config
     assert list(open_eval_sets(config, load_env("single-turn"))) == ["all"]
+
+
+def test_sets_of_the_run_are_played_as_the_run_says() -> None:
+    """Not as the part that happens to be the first."""
+    flags = "--eval-prompt-data all eval.jsonl --rm-type f1 --label-key label"
+    config = parsed(pears(), rows_part(), flags=flags).config
+    sets = list(eval_sets(config).values())
+    processes = services_of_run(config, sets).processes
+    addresses = {process: f"http://{process}" for process in processes}
+    settings = WorkerSettings.from_config(config, Path(MODEL), 512, addresses, sets)
+    way = Worker(settings)._ways.of(Task("t", {}), "all")
+    assert (way.settings.env, way.settings.env_args["rm_type"]) == ("single-turn", "f1")
+
+
+def test_a_default_that_some_parts_cannot_read_is_no_fault() -> None:
+    config = parsed({"name": "rows", "prompt_data": "train.jsonl"}, pears(), rm_type="math").config
+    rows, fruit = parts_of(config)
+    assert rows.config.env_args == {"rm_type": "math"}
+    assert fruit.config.env_args == {}
+
+
+def test_two_sets_of_one_name_are_refused() -> None:
+    def one(name: str) -> dict[str, Any]:
+        return {"name": name, "path": "eval.jsonl"}
+
+    said = refused(rows_part("a", eval=[one("b-c")]), rows_part("a-b", eval=[one("c")]))
+    assert "--env-mix names a-b-c twice" in said
+
+
+def test_a_mixture_is_scored_alone() -> None:
+    held = {"name": "held", "path": "eval.jsonl"}
+    words = f"--hf-checkpoint {MODEL} --device cpu --rollout-max-response-len 64 --eval-only"
+    Path("mix.yaml").write_text(yaml.safe_dump({"parts": [rows_part(eval=[held]), pears()]}))
+    config = parse(f"{words} --env-mix mix.yaml".split(), "train_async").config
+    assert preflight(config) == []
+    assert list(open_eval_sets(config, load_env("single-turn"))) == ["sums-held", "pears-ripe"]
+    assert {t.part for t in open_eval_sets(config, load_env("single-turn"))["sums-held"]} == {
+        "sums"
+    }
+
+
+def test_rows_that_one_env_leaves_out_are_there_for_another() -> None:
+    lines = [{"input": text, "label": "1"} for text in ("a", "b " * 99)]
+    Path("other.jsonl").write_bytes(b"\n".join(map(msgspec.json.encode, lines)))
+    short = {"prompt_data": "other.jsonl", "max_prompt_len": 50}
+    config = parsed(rows_part("rows", **short), pears("own", **short)).config
+    tasks = first(open_tasks(config, load_env("single-turn")).source, 8)
+    assert {task.id for task in tasks if task.part == "own"} == {"other:1", "other:2"}
+    assert {task.id for task in tasks if task.part == "rows"} == {"other:1"}
+
+
+def test_a_key_that_says_nothing_is_as_one_that_is_not_there() -> None:
+    config = parsed(rows_part(max_turns=None), rows_part("other", weight=None)).config
+    assert dump_config(config)
+    assert [part.weight for part in parts_of(config)] == [[(0.0, 1.0)]] * 2
 
 
 def test_a_set_of_a_part_may_be_one_that_its_env_brings() -> None:
@@ -381,7 +438,27 @@ def test_all_that_a_part_cannot_be_told_is_refused_at_once() -> None:
         ([], "", "`parts` must be a list"),
         ([rows_part(weight=0), pears(weight=0)], "", "at iteration 0 no part has a weight"),
         ([rows_part(weight=[[0, 1], [9, 0]])], "", "at iteration 9 no part has a weight"),
-        ([rows_part()], "--prompt-data train.jsonl", "each part of a mixture names rows"),
+        ([rows_part()], "--prompt-data train.jsonl", "each part of a mixture names tasks"),
+        ([rows_part()], "--data-source-path m.py", "each part of a mixture names tasks"),
+        ([pears(rm_type="math")], "", "pears: rm_type: only --env single-turn, tools"),
+        ([pears(reward_key="acc")], "", "pears: reward_key: only a reward of --rm-type"),
+        ([pears(metadata_key="m")], "", "pears: metadata_key: this is about the rows"),
+        (
+            [pears(custom_generate_function_path="a.py")],
+            "",
+            "pears: custom_generate_function_path:",
+        ),
+        ([rows_part("eval0")], "", "a part cannot be called 'eval0'"),
+        (
+            [rows_part(eval=[{"name": "x", "path": "eval.jsonl", "top_k": 0}])],
+            "",
+            "sums-x: --eval-top-k",
+        ),
+        (
+            [rows_part(eval=[{"name": "x", "path": "gone"}])],
+            "",
+            "sums: eval gone: there is no file",
+        ),
         ([rows_part(prompt_data="gone.jsonl")], "", "sums: --prompt-data gone.jsonl: there is no"),
         ([rows_part(max_context_len=10**6)], "", "sums: --rollout-max-context-len 1000000 is more"),
         ([rows_part(eval=[{"name": "x", "pth": "a"}])], "", "sums: eval: x: unknown key pth"),

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 
 from agentrl.config.presets import DEFAULT, PRESETS
@@ -94,6 +95,39 @@ def test_a_subclass_adds_to_the_rows_of_the_run() -> None:
     assert [(t.row["q"], t.row["a"], t.row["metadata"]) for t in tasks_of(run, 20)] == alike
     twice = tasks_of(parsed(WITH_BUFFER, flags, "twice.py"), 6)
     assert [task.row["q"] for task in twice] == ["0?", "1?", "2?", "3?", "0?", "4?"]
+
+
+def test_rows_end_with_their_epochs() -> None:
+    flags = "--prompt-data rows.jsonl --input-key q --label-key a --num-epoch 2"
+    body = "class Rows(RolloutDataSource): pass"
+    config = msgspec.structs.replace(parsed(body, flags).config, num_rollout=None)
+    run = Resolved(config, [])
+    assert len(tasks_of(run)) == 12
+
+
+def test_tools_of_a_row_reach_its_task() -> None:
+    Path("rows.jsonl").write_text('{"q": "?", "a": "1", "tools": [{"name": "t"}]}\n')
+    flags = "--prompt-data rows.jsonl --input-key q --label-key a"
+    (task,) = tasks_of(parsed("class Rows(RolloutDataSource): pass", flags), 1)
+    assert task.row["tools"] == [{"name": "t"}]
+
+
+def test_what_cannot_be_sent_is_told_with_its_group() -> None:
+    body = COUNTING.replace('metadata={"level": i}', 'metadata={"level": object() if i > 2 else i}')
+    with pytest.raises(DataError, match=r"--data-source-path mine\.py: the row of task sample:3"):
+        tasks_of(parsed(body))
+
+
+def test_a_part_with_other_rows_has_a_source_of_its_own() -> None:
+    Path("more.jsonl").write_text('{"q": "more?", "a": "1"}\n')
+    Path("mine.py").write_text(HEAD + "class Rows(RolloutDataSource): pass")
+    Path("mix.yaml").write_text(
+        "defaults: {data_source_path: mine.py, input_key: q, label_key: a, rm_type: math}\n"
+        "parts:\n- {name: a, prompt_data: rows.jsonl}\n- {name: b, prompt_data: more.jsonl}\n"
+    )
+    words = f"--hf-checkpoint {MODEL} --device cpu --rollout-max-response-len 64 --num-rollout 5"
+    run = parse(f"{words} --env-mix mix.yaml".split(), "train_async")
+    assert [task.row["q"] for task in tasks_of(run, 4)] == ["0?", "more?", "1?", "more?"]
 
 
 @pytest.mark.parametrize("name", ["RolloutDataSource", "RolloutDataSourceWithBuffer"])

@@ -206,7 +206,8 @@ class Recorder:
         generation = cut_at_ids(await self._generate(prompt, room), request.stop_ids)
         generation = cut_at_stop(self.chat, generation, request.stop)
         said = vocab.decode(generation.output_ids)
-        matched = next((stop for stop in request.stop if stop in said), None)
+        stops = (*request.stop, *self.assignment.sampling.stop)
+        matched = next((stop for stop in stops if stop in said), None)
         text = text_of(vocab, generation, request, matched)
         self.refused = None  # the function found a way to go on
         parent, rest = self._prompts.parent(prompt)

@@ -62,8 +62,9 @@ class PlacementFlags(OptimizerFlags, frozen=True, kw_only=True):
     env_vars: Annotated[
         list[str],
         _flag(
-            "environment variables of every process, on every node: NAME=VALUE, or NAME to pass on "
-            "the value that it has here, which is written nowhere; given again, it adds to them",
+            "environment variables of every process that the run starts, on every node: "
+            "NAME=VALUE, or NAME to pass on the value that it has here, which is written nowhere; "
+            "given again, it adds to them",
             collects=1,
         ),
     ] = []

@@ -83,7 +83,10 @@ def _of_parts(config: RunConfig, parts: Sequence[Part]) -> list[str]:
     notes: list[str] = []
     for part in parts:
         with _named(part.whose):
-            notes += [f"{part.whose}: {note}" for note in preflight(part.config)]
+            if config.eval_only:  # its tasks are those of the sets
+                _check_made(part.config)
+            else:
+                notes += [f"{part.whose}: {note}" for note in preflight(part.config)]
     if not config.is_supervised:
         check_eval_sets(config, load_env(str(parts[0].config.env)))
     return notes
@@ -197,12 +200,15 @@ def _check_env_of(one: EvalSet, config: RunConfig) -> None:
     """Make the Env of a set, where it is another one than that of the run."""
     if (one.env, one.config.env_args) == (config.env or "single-turn", config.env_args):
         return
-    try:
-        check_class(cls := load_env(one.env))
-        discard(make_env(cls, one.config.env_args))
-        services_of(one.config, cls)
-    except ConfigError as error:
-        raise ConfigError(f"evaluation set {one.name}: {error}") from error
+    with _named(f"evaluation set {one.name}"):
+        _check_made(one.config)
+
+
+def _check_made(config: RunConfig) -> None:
+    """Make the Env of `config`, and look at what it needs."""
+    check_class(cls := load_env(config.env or ROW_ENVS[0]))
+    discard(make_env(cls, config.env_args))
+    services_of(config, cls)
 
 
 @contextmanager

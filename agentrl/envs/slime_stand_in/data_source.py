@@ -45,25 +45,30 @@ class RolloutDataSource(DataSource):
         self.sample_offset = 0
         self.sample_index = 0
         self.dataset = RowSource(
-            args.prompt_data,
-            seed=args.rollout_seed,
-            shuffle=args.rollout_shuffle,
-            num_epoch=None,
+            args.prompt_data, seed=args.rollout_seed, shuffle=args.rollout_shuffle
         )
+        #: Rows of all epochs; None: there is no end of them.
+        self._end = None
+        if args.num_rollout is None:
+            self._end = len(self.dataset) * (args.num_epoch or 1)
 
     def __len__(self) -> int:
         """Rows of one epoch."""
         return len(self.dataset)
 
     def get_samples(self, num_samples: int) -> list[Group]:
-        """See `DataSource`. There is no end of them: rows come again in the next epoch."""
-        return [self._next() for _ in range(num_samples)]
+        """See `DataSource`. Rows come again in each epoch of --num-epoch, and without end under
+        --num-rollout."""
+        left = num_samples if self._end is None else self._end - self.sample_offset
+        return [self._next() for _ in range(min(num_samples, left))]
 
     def _next(self) -> Group:
         row = self.dataset.at(self.sample_offset).row
         keys = {"prompt": self.args.input_key, "label": self.args.label_key}
         known = {name: find(row, key) for name, key in keys.items() if key and holds(row, key)}
         metadata = find(row, self.args.metadata_key) if holds(row, self.args.metadata_key) else {}
+        if holds(row, self.args.tool_key):
+            metadata = {**metadata, "tools": find(row, self.args.tool_key)}
         group = []
         for _ in range(self.args.n_samples_per_prompt):
             sample = Sample(**copy.deepcopy(known), metadata=copy.deepcopy(metadata))
