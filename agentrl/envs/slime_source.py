@@ -22,7 +22,7 @@ from agentrl.types import Task
 from agentrl.user_code import Kind, load
 from agentrl.user_traceback import words_of
 
-__all__ = ["SlimeSource"]
+__all__ = ["SOURCES", "SlimeSource", "load_source"]
 
 _FLAG = "--data-source-path"
 
@@ -32,7 +32,7 @@ def _take(value: object) -> Callable[[Any], Any] | None:
     return value if is_source and not getattr(value, "__abstractmethods__", None) else None  # type: ignore[return-value]
 
 
-_SOURCES: Kind[Callable[[Any], Any]] = Kind(
+SOURCES: Kind[Callable[[Any], Any]] = Kind(
     group="agentrl.data_sources",
     noun="data source",
     must_be="a class with `get_samples(self, num_samples)` that is made as `Source(args)`",
@@ -44,19 +44,26 @@ _SOURCES: Kind[Callable[[Any], Any]] = Kind(
 )
 
 
+def load_source(place: str) -> Callable[[Any], Any]:
+    """The class of `pkg.module.Name` or `path/to/file.py[:Name]`. Raises ConfigError. From now on
+    this process has slime's modules that such classes import."""
+    show()
+    return load(SOURCES, place)
+
+
 class SlimeSource:
     """A `types.TaskSource` of the samples that a user's class gives, in the order in which it gives
     them. Raises ConfigError for a class that is none."""
 
     def __init__(self, config: RunConfig) -> None:
-        show()
         self._config = config
         self._place = str(config.data_source_path)
-        self._class = load(_SOURCES, self._place)
+        self._class = load_source(self._place)
 
     async def tasks(self, cursor: int = 0) -> AsyncIterator[Task]:
         """Tasks from position `cursor` on: what comes before is asked for again, and left out.
-        Raises DataError for what the class raises, or gives and is no list of groups."""
+        Raises DataError for what the class raises, or gives and is no list of groups, and where
+        it gives no group at all."""
         source = await anyio.to_thread.run_sync(self._made)
         position = 0
         while groups := await anyio.to_thread.run_sync(self._asked, source, position):
@@ -64,6 +71,12 @@ class SlimeSource:
                 if position >= cursor:
                     yield self._task(group, position)
                 position += 1
+        if position == 0:
+            number = self._config.rollout_batch_size
+            raise DataError(
+                f"{self._whose}: get_samples({number}) returned an empty list at once, so there is "
+                "no task to train on"
+            )
 
     def _made(self) -> Any:
         try:

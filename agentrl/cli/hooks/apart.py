@@ -70,7 +70,8 @@ def _late(hook: Hook, path: str, limit_s: float, places: list[str]) -> Tried:
 def main() -> None:
     """What the child runs."""
     question = msgspec.json.decode(asked(), type=_Question)
-    logging.getLogger("agentrl.actors").setLevel(logging.ERROR)  # what is raised is told anyway
+    for name in ("agentrl.actors", "agentrl.learner"):  # what is raised is told anyway
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     hook = HOOKS[question.name]
 
     def late(places: list[str]) -> None:
