@@ -148,7 +148,9 @@ CASES = [
     ),
     Case(
         "data-source-path", "    def get_samples(self, num_samples)",
-        "return super().get_samples(num_samples)",
+        "groups = super().get_samples(num_samples)\n"
+        "for group in groups:\n    group[0].label = '4'\n"
+        "return groups",
         'sample:1: {"input":"What is 2 + 2?","label":"4"}',
         "return None", "returned None after 0 groups; return a list of groups",
     ),
@@ -314,7 +316,7 @@ def test_what_a_loss_makes_of_data_that_a_function_changed_is_told_with_its_flag
 def test_a_data_source_may_end_after_one_task_that_a_run_takes(tmp_path: Path) -> None:
     head = (
         "from slime.utils.types import Sample\n"
-        "class f:\n    def __init__(self, args): self.left = [[Sample(prompt=PROMPT)]]\n"
+        "class f:\n    def __init__(self, args): self.left = [[Sample(label='x', prompt=PROMPT)]]\n"
         "    def get_samples(self, num_samples):\n"
         "        groups, self.left = self.left, []\n        return groups\n"
     )
@@ -323,7 +325,7 @@ def test_a_data_source_may_end_after_one_task_that_a_run_takes(tmp_path: Path) -
     found = tried(tmp_path, "data-source-path", f"{path}:f")
     assert found.error == ""
     _, row, note, end = found.lines
-    assert row == 'sample:0: {"input":"Why?","metadata":{"tags":["a","b"]}}'
+    assert row == 'sample:0: {"input":"Why?","label":"x","metadata":{"tags":["a","b"]}}'
     assert "is tuple ('a', 'b'), and arrives as list" in note
     assert end == "then it gave no more"
     (tmp_path / "other.py").write_text(head.replace("PROMPT", "7"))
