@@ -168,7 +168,7 @@ CASES = [
     Case(
         "custom-megatron-init-path", "def f(args)",
         "assert args.n_samples_per_prompt == 4", "called with args, without",
-        "return args.no_such_flag", "args has no 'no_such_flag'",
+        "return args.no_such_flag", "; a run has Megatron's process groups by then",
     ),
 ]  # fmt: skip
 #: Hooks that are given what only a run has: they are loaded, and not called.
@@ -300,6 +300,20 @@ def test_a_reward_model_is_a_reward(tmp_path: Path) -> None:
     assert "'4' is worth 1" in found.lines
 
 
+def test_tokens_that_a_function_takes_out_are_counted(tmp_path: Path) -> None:
+    counted = []
+    for kept in ("m", "m * 0"):
+        (tmp_path / f"m{len(kept)}.py").write_text(
+            "def f(args, rollout_id, rollout_data):\n"
+            f"    rollout_data['loss_masks'] = [{kept} for m in rollout_data['loss_masks']]\n"
+        )
+        path = f"{tmp_path / f'm{len(kept)}.py'}:f"
+        found = tried(tmp_path, "rollout-data-postprocess-path", path)
+        assert found.error == ""
+        counted.append(int(found.lines[-1].split()[-4]))
+    assert counted[0] > counted[1] == 0
+
+
 def test_what_a_loss_makes_of_data_that_a_function_changed_is_told_with_its_flag(
     tmp_path: Path,
 ) -> None:
@@ -387,6 +401,15 @@ def test_a_hook_is_tried_in_a_process_of_its_own(
     assert "called\n" * 2 in err
     assert main(["check-hook", "dynamic-sampling-filter-path", "mine.py:g"]) == 2
     assert "--dynamic-sampling-filter-path mine.py:g ended the process" in capsys.readouterr().err
+
+
+def test_what_a_function_of_the_learner_raises_is_told_once(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "mine.py").write_text("def f(args, groups):\n    raise KeyError('boom')\n")
+    assert main(["check-hook", "rollout-sample-filter-path", "mine.py:f"]) == 65
+    said = "--rollout-sample-filter-path mine.py:f: KeyError: 'boom' (mine.py:2)"
+    assert capsys.readouterr().err.strip() == f"agentrl: {said}"
 
 
 def test_a_hook_that_holds_the_interpreter_is_ended_too(

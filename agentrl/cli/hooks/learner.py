@@ -6,6 +6,8 @@ process with `args`. Those that are given Megatron-core's objects are loaded, an
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from agentrl.cli.hooks.noted import shown
 from agentrl.cli.hooks.trial import Trial
 from agentrl.errors import HookError
@@ -28,8 +30,9 @@ def data_postprocess(trial: Trial) -> Iterator[str]:
     """Train with it. Raises HookError as a run does."""
     yield _played(trial)
     *_, data = trial.noted.given
-    for key in ("advantages", "loss_masks"):
-        yield f'at last rollout_data["{key}"] was {shown(data[key])}'
+    yield f'at last rollout_data["advantages"] was {shown(data["advantages"])}'
+    num_trained = sum(np.count_nonzero(mask) for mask in data["loss_masks"])
+    yield f'at last rollout_data["loss_masks"] had {num_trained} tokens to train'
 
 
 def init(trial: Trial) -> Iterator[str]:

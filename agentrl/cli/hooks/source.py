@@ -20,7 +20,7 @@ _NUM = 2
 def asked(trial: Trial) -> Iterator[str]:
     """Show the first tasks. Raises DataError for what it raises or gives and is none, ConfigError
     for a class that cannot be made, or a task that the environment of a run does not take."""
-    tasks = anyio.run(_first, trial)
+    tasks = anyio.run(_first, SlimeSource(trial.config))
     for task, note in map(arrived, tasks):
         yield f"{task.id}: {msgspec.json.encode(task.row).decode():.300}"
         if note is not None:
@@ -30,10 +30,9 @@ def asked(trial: Trial) -> Iterator[str]:
     preflight(trial.config)
 
 
-async def _first(trial: Trial) -> list[Task]:
-    trial.deadline.watch_loop()
+async def _first(source: SlimeSource) -> list[Task]:
     tasks: list[Task] = []
-    async for task in SlimeSource(trial.config).tasks():
+    async for task in source.tasks():
         tasks.append(task)
         if len(tasks) == _NUM:
             break
