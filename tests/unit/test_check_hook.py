@@ -300,6 +300,18 @@ def test_a_reward_model_is_a_reward(tmp_path: Path) -> None:
     assert "'4' is worth 1" in found.lines
 
 
+def test_of_several_hooks_the_one_that_is_tried_is_shown(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "def f(args, groups):\n    groups[0][0].remove_sample = True\n"
+        "def g(args, rollout_id, rollout_data): ...\n"
+    )
+    flags = ("--rollout-data-postprocess-path", f"{tmp_path / 'mine.py'}:g")
+    found = tried(tmp_path, "rollout-sample-filter-path", f"{tmp_path / 'mine.py'}:f", *flags)
+    assert found.error == ""
+    assert found.lines[1].endswith("and called 2 times")
+    assert found.lines[2].startswith("at last it removed 1 of ")
+
+
 def test_tokens_that_a_function_takes_out_are_counted(tmp_path: Path) -> None:
     counted = []
     for kept in ("m", "m * 0"):

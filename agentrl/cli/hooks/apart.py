@@ -94,7 +94,8 @@ def tried_here(
         tries = hook.tried_by()
         trial = begun([*hook.argv, path, *flags], folder, noted, deadline)
         with deadline, watching(noted):
-            lines.append(_found(hook, hook.loaded(path), noted))
+            noted.only(loaded := hook.loaded(path))
+            lines.append(_found(hook, loaded, noted))
             lines.extend(tries(trial))
     except AgentRLError as error:
         return Tried(lines, str(error), error.exit_code)

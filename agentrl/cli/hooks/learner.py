@@ -6,8 +6,6 @@ process with `args`. Those that are given Megatron-core's objects are loaded, an
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 from agentrl.cli.hooks.noted import shown
 from agentrl.cli.hooks.trial import Trial
 from agentrl.errors import HookError
@@ -31,7 +29,7 @@ def data_postprocess(trial: Trial) -> Iterator[str]:
     yield _played(trial)
     *_, data = trial.noted.given
     yield f'at last rollout_data["advantages"] was {shown(data["advantages"])}'
-    num_trained = sum(np.count_nonzero(mask) for mask in data["loss_masks"])
+    num_trained = sum(bool(value) for mask in data["loss_masks"] for value in mask)
     yield f'at last rollout_data["loss_masks"] had {num_trained} tokens to train'
 
 
