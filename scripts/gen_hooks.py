@@ -25,8 +25,9 @@ def signatures(hook: Hook, is_slimes: bool) -> list[str]:
 
 def row(hook: Hook) -> str:
     """The line of a hook."""
-    ours = signatures(hook, is_slimes=False) + ([hook.also] if hook.also else [])
-    slimes = signatures(hook, is_slimes=True)
+    ours, slimes = (signatures(hook, is_slimes=is_slimes) for is_slimes in (False, True))
+    if hook.also:
+        (slimes if hook.also_is_slimes else ours).append(hook.also)
     flags = f"`{' '.join(hook.argv)}`"
     cells = [flags, "; ".join(ours) or "-", "; ".join(slimes) or "-", hook.called, hook.returns]
     return f"| {' | '.join(cells)} |\n"

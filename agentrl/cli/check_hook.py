@@ -11,7 +11,7 @@ from agentrl.config.answers import row_of
 from agentrl.config.explained import explain
 from agentrl.config.launch_script import Argument
 from agentrl.errors import ConfigError
-from agentrl.nearest import nearest
+from agentrl.nearest import nearest_flag
 from agentrl.visible import visible
 
 __all__ = ["ABOUT", "add_arguments", "check_hook"]
@@ -32,7 +32,7 @@ Without NAME it lists the hooks, without PATH it describes one; docs/hooks.md ha
 exit codes:
   0    a run would take it
   2    the command line is wrong, or a run would refuse it before anything starts
-  65   it raised, or gave what it may not: its episodes would be lost
+  65   it raised, or gave what it may not: its episodes would be lost, or the run would end
   70   what it asks is away, so nothing is known of it
 """
 #: Seconds that it has, to be loaded as well.
@@ -85,7 +85,7 @@ def _hook(name: str, path: str) -> Hook:
     if row_of(name) is not None:
         (said,) = explain([Argument(f"--{name}"), Argument(path)])
         raise ConfigError(f"--{name} is no hook here ({said.answer}): {said.says}")
-    known = nearest(name, HOOKS) or f"; there are {', '.join(HOOKS)}"
+    known = nearest_flag(name, HOOKS) or f"; there are {', '.join(HOOKS)}"
     raise ConfigError(f"there is no hook {name!r}{known}")
 
 

@@ -23,7 +23,7 @@ from agentrl.types import Task
 from agentrl.user_code import Kind, load
 from agentrl.user_traceback import words_of
 
-__all__ = ["SlimeSource"]
+__all__ = ["SOURCES", "SlimeSource", "load_source"]
 
 _FLAG = "--data-source-path"
 
@@ -33,7 +33,7 @@ def _take(value: object) -> Callable[[Any], Any] | None:
     return value if is_source and not getattr(value, "__abstractmethods__", None) else None  # type: ignore[return-value]
 
 
-_SOURCES: Kind[Callable[[Any], Any]] = Kind(
+SOURCES: Kind[Callable[[Any], Any]] = Kind(
     group="agentrl.data_sources",
     noun="data source",
     must_be="a class with `get_samples(self, num_samples)` that is made as `Source(args)`",
@@ -43,6 +43,13 @@ _SOURCES: Kind[Callable[[Any], Any]] = Kind(
     flag=_FLAG,
     is_function=True,
 )
+
+
+def load_source(place: str) -> Callable[[Any], Any]:
+    """The class of `pkg.module.Name` or `path/to/file.py[:Name]`. Raises ConfigError. From now on
+    this process has slime's modules that such classes import."""
+    show()
+    return load(SOURCES, place)
 
 
 async def _in_thread(function: Callable[..., Any], *given: Any) -> Any:
@@ -55,14 +62,14 @@ class SlimeSource:
     them. Raises ConfigError for a class that is none."""
 
     def __init__(self, config: RunConfig) -> None:
-        show()
         self._config = config
         self._place = str(config.data_source_path)
-        self._class = load(_SOURCES, self._place)
+        self._class = load_source(self._place)
 
     async def tasks(self, cursor: int = 0) -> AsyncIterator[Task]:
         """Tasks from position `cursor` on: what comes before is asked for again, and left out.
-        Raises DataError for what the class raises, or gives and is no list of groups."""
+        Raises DataError for what the class raises, or gives and is no list of groups, and where
+        it gives no group at all."""
         source = await _in_thread(self._made)
         position = 0
         while groups := await _in_thread(self._asked, source, position):
@@ -70,6 +77,12 @@ class SlimeSource:
                 if position >= cursor:
                     yield self._task(group, position)
                 position += 1
+        if position == 0:
+            number = self._config.rollout_batch_size
+            raise DataError(
+                f"{self._whose}: get_samples({number}) returned an empty list at once, so there is "
+                "no task to train on"
+            )
 
     def _made(self) -> Any:
         try:

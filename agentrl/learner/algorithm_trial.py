@@ -9,6 +9,9 @@ wrong length, or not finite), a loss that is none, a gradient at a label that is
 that depends on the order of micro-batches, credit that is not the same twice, a state that does not
 come back, and a hang: each with a line of the user's file; and flags that it never asks for. The
 process is killed with all that it began.
+
+Functions that every rank of the learner calls (`LearnerHooks`) may speak to other ranks, of which
+there are none here: a run does not try them, `play_with_hooks` does for those who ask.
 """
 
 import faulthandler
@@ -31,6 +34,7 @@ from agentrl.columns import COLUMNS, TEACHER_LOGPROBS, Column
 from agentrl.config.run import RunConfig
 from agentrl.errors import AgentRLError, ConfigError, DataError, HookError
 from agentrl.learner.backend import StepResult
+from agentrl.learner.hooks import DATA_POSTPROCESS, SAMPLE_FILTER, LearnerHooks
 from agentrl.learner.iteration import train_lease
 from agentrl.learner.measures import Measures, joined, measured
 from agentrl.learner.rows import Trajectory, decode_trajectory
@@ -51,7 +55,7 @@ from agentrl.types import (
 )
 from agentrl.user_traceback import is_users, shown_path, words_of
 
-__all__ = ["LIMIT_S", "trial_here", "try_algorithm"]
+__all__ = ["LIMIT_S", "play_with_hooks", "trial_here", "try_algorithm"]
 
 #: Seconds that the two iterations may take: they take milliseconds.
 LIMIT_S = 60.0
@@ -79,6 +83,19 @@ def trial_here(cfg: RunConfig, said: Mapping[str, str]) -> None:
     """The same in this process, whatever becomes of it."""
     if text := _verdict(cfg, said):
         raise ConfigError(_told(cfg, text))
+
+
+def play_with_hooks(cfg: RunConfig) -> None:
+    """Train the two iterations in this process, with the functions that the learner calls. Raises
+    ConfigError for flags that no run takes, and HookError as a run does in its first iteration."""
+    check_algorithm(cfg)
+    small = _small(cfg)
+    hooks = LearnerHooks(small)
+    try:
+        _play(load_algorithm(small), hooks)
+    except _BrokenError as error:
+        said = [hooks.said(field) for field in (SAMPLE_FILTER, DATA_POSTPROCESS) if field in hooks]
+        raise HookError(f"{' with '.join(said)}: {error}") from error
 
 
 def _told(cfg: RunConfig, text: str) -> str:
@@ -115,11 +132,7 @@ def _problem(cfg: RunConfig) -> str | None:
     algorithm: Algorithm | None = None
     try:
         check_algorithm(cfg)
-        # most episodes of the lease were cut off, and are to have a gradient here
-        small = msgspec.structs.replace(
-            cfg, num_steps_per_rollout=2, max_tokens_per_gpu=24, overlong_filter=False
-        )
-        algorithm = load_algorithm(small)
+        algorithm = load_algorithm(_small(cfg))
         _play(algorithm)
     except _BrokenError as error:
         return f"{error}{_line_of(algorithm, error.methods)}"
@@ -134,6 +147,13 @@ def _problem(cfg: RunConfig) -> str | None:
     return None
 
 
+def _small(cfg: RunConfig) -> RunConfig:
+    """Most episodes of the lease were cut off, and are to have a gradient here."""
+    return msgspec.structs.replace(
+        cfg, num_steps_per_rollout=2, max_tokens_per_gpu=24, overlong_filter=False
+    )
+
+
 class _BrokenError(AgentRLError):
     """Its text says what is wrong with what `methods` returned."""
 
@@ -142,14 +162,14 @@ class _BrokenError(AgentRLError):
         self.methods = methods
 
 
-def _play(algorithm: Algorithm) -> None:
+def _play(algorithm: Algorithm, hooks: LearnerHooks | None = None) -> None:
     bound = algorithm.cfg.staleness_bound
     leases = (bound + 3, bound + 4)
     lineage = Lineage(VersionRow(v, v - 1 if v else None, v) for v in range(leases[-1]))
     backend = _Backend(reads_all=algorithm.needs.all_labels)
     for number in leases:
         lease = _Lease(number, max(3, algorithm.needs.min_group + 1), bound)
-        train_lease(lease.header, algorithm, backend, lineage, lease.fetch)
+        train_lease(lease.header, algorithm, backend, lineage, lease.fetch, hooks)
         for group in lease.header.groups:
             if credits_of(algorithm, group) != credits_of(algorithm, group):
                 raise _BrokenError(

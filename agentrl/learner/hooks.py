@@ -48,7 +48,7 @@ SAMPLE_FILTER = "rollout_sample_filter_path"
 def _kind(field: str, name: str, *parameters: str) -> Kind[Callable[..., Any]]:
     return hook(
         f"{name}({', '.join(parameters)})",
-        [Signature(parameters)],
+        [Signature(parameters, is_slimes=True)],
         group="agentrl.learner_hooks",
         noun="learner hook",
         flag=f"--{field.replace('_', '-')}",

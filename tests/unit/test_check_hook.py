@@ -24,6 +24,11 @@ pairs = output["meta_info"]["output_token_logprobs"]
 sample.append_response_tokens(args, tokens=[pair[1] for pair in pairs],
     log_probs=[pair[0] for pair in pairs], meta_info=output["meta_info"], text=output["text"])
 """
+#: The class that a method stands in, by hook.
+BASES = {
+    "advantage-estimator": "from agentrl.algorithms.base import Algorithm\nclass f(Algorithm):\n",
+    "data-source-path": "from slime.rollout.data_source import *\nclass f(RolloutDataSource):\n",
+}
 
 
 class Case(NamedTuple):
@@ -141,7 +146,36 @@ CASES = [
         "return [reward - 1.0 for reward in rewards]", "a subclass of agentrl.algorithms.base",
         "return [float('nan')] * len(rewards)", "are not all finite",
     ),
+    Case(
+        "data-source-path", "    def get_samples(self, num_samples)",
+        "groups = super().get_samples(num_samples)\n"
+        "for group in groups:\n    group[0].label = '4'\n"
+        "return groups",
+        'sample:1: {"input":"What is 2 + 2?","label":"4"}',
+        "return None", "returned None after 0 groups; return a list of groups",
+    ),
+    Case(
+        "rollout-sample-filter-path", "def f(args, groups)",
+        "for group in groups:\n    group[0].remove_sample = True", "at last it removed 3 of ",
+        "groups[0][0].reward = 5.0", "it changed the reward of episode",
+    ),
+    Case(
+        "rollout-data-postprocess-path", "def f(args, rollout_id, rollout_data)",
+        "rollout_data['advantages'] = [a * 0 + 7 for a in rollout_data['advantages']]",
+        '"advantages"] was [Tensor[',
+        "rollout_data['advantages'] = 7", 'rollout_data["advantages"] is no list of ',
+    ),
+    Case(
+        "custom-megatron-init-path", "def f(args)",
+        "assert args.n_samples_per_prompt == 4", "called with args, without",
+        "return args.no_such_flag", "; a run has Megatron's process groups by then",
+    ),
 ]  # fmt: skip
+#: Hooks that are given what only a run has: they are loaded, and not called.
+NOT_CALLED = {
+    "custom-megatron-before-log-prob-hook-path": "def f(args, model, store_prefix)",
+    "custom-megatron-before-train-step-hook-path": "def f(args, rollout_id, step_id, model, *rest)",
+}
 EACH = pytest.mark.parametrize("case", CASES, ids=[f"{c.hook}: {c.head.strip()}" for c in CASES])
 
 
@@ -149,9 +183,7 @@ def written(folder: Path, case: Case, body: str) -> str:
     """The path of a file with the hook of that body."""
     margin = " " * (len(case.head) - len(case.head.lstrip()) + 4)
     lines = "\n".join(margin + line for line in body.splitlines())
-    above = (
-        "from agentrl.algorithms.base import Algorithm\nclass f(Algorithm):\n" if margin[4:] else ""
-    )
+    above = BASES.get(case.hook, "")
     (folder / "mine.py").write_text(f"{above}{case.head}:\n{lines}\n")
     return f"{folder / 'mine.py'}:f"
 
@@ -165,7 +197,7 @@ def tried(
 
 
 def test_each_hook_has_a_case() -> None:
-    assert {case.hook for case in CASES} == HOOKS.keys()
+    assert {case.hook for case in CASES} | NOT_CALLED.keys() == HOOKS.keys()
 
 
 @EACH
@@ -187,7 +219,7 @@ def test_what_may_not_be_given_is_told(case: Case, tmp_path: Path) -> None:
 def test_what_it_raises_is_told_with_its_line(case: Case, tmp_path: Path) -> None:
     found = tried(tmp_path, case.hook, written(tmp_path, case, "raise KeyError('boom')"))
     assert "KeyError: 'boom' (" in found.error
-    line = 4 if case.hook == "advantage-estimator" else 2
+    line = 4 if case.hook in BASES else 2
     assert f"mine.py:{line})" in found.error
     assert found.exit_code in (2, 65)
 
@@ -216,8 +248,28 @@ def test_where_it_stands_is_told_when_its_time_is_over(case: Case, tmp_path: Pat
 
     deadline = Deadline(3600.0, late, when_begun)
     tried(tmp_path, case.hook, written(tmp_path, case, body), deadline=deadline)
-    name = "values" if case.hook == "advantage-estimator" else "f"
+    name = case.head.partition("(")[0].split()[-1]
     assert any("mine.py:" in place and f" in {name}: " in place for place in stood), stood
+
+
+@pytest.mark.parametrize(("hook", "head"), NOT_CALLED.items())
+def test_one_that_is_given_what_only_a_run_has_is_not_called(
+    hook: str, head: str, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.py").write_text(f"{head}:\n    raise KeyError('boom')\n")
+    found = tried(tmp_path, hook, f"{tmp_path / 'mine.py'}:f")
+    assert (found.error, len(found.lines)) == ("", 2)
+    assert found.lines[0].endswith(", slime's")
+    assert "it was not called, for it is given Megatron-core's model" in found.lines[1]
+    assert "a run of one iteration tries it (--num-rollout 1" in found.lines[1]
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_a_file_that_cannot_be_imported_is_told_with_its_line(hook: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def f(): ...\nraise KeyError('boom')\n")
+    found = tried(tmp_path, hook, f"{tmp_path / 'mine.py'}:f")
+    assert (found.exit_code, found.lines) == (2, [])
+    assert f"KeyError: 'boom' ({tmp_path / 'mine.py'}:2)" in found.error
 
 
 @pytest.mark.parametrize("hook", HOOKS)
@@ -246,6 +298,66 @@ def test_a_reward_model_is_a_reward(tmp_path: Path) -> None:
     assert found.error == ""
     assert found.lines[0] == f"Model: {HOOKS['custom-rm-path'].also}"
     assert "'4' is worth 1" in found.lines
+
+
+def test_of_several_hooks_the_one_that_is_tried_is_shown(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "def f(args, groups):\n    groups[0][0].remove_sample = True\n"
+        "def g(args, rollout_id, rollout_data): ...\n"
+    )
+    flags = ("--rollout-data-postprocess-path", f"{tmp_path / 'mine.py'}:g")
+    found = tried(tmp_path, "rollout-sample-filter-path", f"{tmp_path / 'mine.py'}:f", *flags)
+    assert found.error == ""
+    assert found.lines[1].endswith("and called 2 times")
+    assert found.lines[2].startswith("at last it removed 1 of ")
+
+
+def test_tokens_that_a_function_takes_out_are_counted(tmp_path: Path) -> None:
+    counted = []
+    for kept in ("m", "m * 0"):
+        (tmp_path / f"m{len(kept)}.py").write_text(
+            "def f(args, rollout_id, rollout_data):\n"
+            f"    rollout_data['loss_masks'] = [{kept} for m in rollout_data['loss_masks']]\n"
+        )
+        path = f"{tmp_path / f'm{len(kept)}.py'}:f"
+        found = tried(tmp_path, "rollout-data-postprocess-path", path)
+        assert found.error == ""
+        counted.append(int(found.lines[-1].split()[-4]))
+    assert counted[0] > counted[1] == 0
+
+
+def test_what_a_loss_makes_of_data_that_a_function_changed_is_told_with_its_flag(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "def f(args, rollout_id, rollout_data):\n"
+        "    rollout_data['advantages'] = [a * 0 + 3e38 for a in rollout_data['advantages']]\n"
+    )
+    path = f"{tmp_path / 'mine.py'}:f"
+    found = tried(tmp_path, "rollout-data-postprocess-path", path)
+    assert found.error.startswith(f"--rollout-data-postprocess-path {path}: the loss is ")
+    assert found.exit_code == 65
+
+
+def test_a_data_source_may_end_after_one_task_that_a_run_takes(tmp_path: Path) -> None:
+    head = (
+        "from slime.utils.types import Sample\n"
+        "class f:\n    def __init__(self, args): self.left = [[Sample(label='x', prompt=PROMPT)]]\n"
+        "    def get_samples(self, num_samples):\n"
+        "        groups, self.left = self.left, []\n        return groups\n"
+    )
+    path = tmp_path / "mine.py"
+    path.write_text(head.replace("PROMPT", "'Why?', metadata={'tags': ('a', 'b')}"))
+    found = tried(tmp_path, "data-source-path", f"{path}:f")
+    assert found.error == ""
+    _, row, note, end = found.lines
+    assert row == 'sample:0: {"input":"Why?","label":"x","metadata":{"tags":["a","b"]}}'
+    assert "is tuple ('a', 'b'), and arrives as list" in note
+    assert end == "then it gave no more"
+    (tmp_path / "other.py").write_text(head.replace("PROMPT", "7"))
+    found = tried(tmp_path, "data-source-path", f"{tmp_path / 'other.py'}:f")
+    assert "refuses the first task, sample:0" in found.error
+    assert found.exit_code == 2
 
 
 def test_the_row_and_the_flags_are_those_that_are_given(tmp_path: Path) -> None:
@@ -301,6 +413,15 @@ def test_a_hook_is_tried_in_a_process_of_its_own(
     assert "called\n" * 2 in err
     assert main(["check-hook", "dynamic-sampling-filter-path", "mine.py:g"]) == 2
     assert "--dynamic-sampling-filter-path mine.py:g ended the process" in capsys.readouterr().err
+
+
+def test_what_a_function_of_the_learner_raises_is_told_once(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "mine.py").write_text("def f(args, groups):\n    raise KeyError('boom')\n")
+    assert main(["check-hook", "rollout-sample-filter-path", "mine.py:f"]) == 65
+    said = "--rollout-sample-filter-path mine.py:f: KeyError: 'boom' (mine.py:2)"
+    assert capsys.readouterr().err.strip() == f"agentrl: {said}"
 
 
 def test_a_hook_that_holds_the_interpreter_is_ended_too(

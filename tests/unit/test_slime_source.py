@@ -159,6 +159,7 @@ def test_what_is_no_source_is_refused(body: str) -> None:
     [
         ("1 / 0", r"get_samples\(4\) raised ZeroDivisionError.*mine.py:6.* after 0 groups"),
         ("None", "returned None after 0 groups; return a list of groups"),
+        ("[]", r"get_samples\(4\) returned an empty list at once, so there is no task"),
         ("[7]", "group 0 is 7; a group is a list of samples"),
         ("[[Sample(multimodal_inputs={'image': 1})]]", "has multimodal_inputs"),
     ],

@@ -70,7 +70,8 @@ def _late(hook: Hook, path: str, limit_s: float, places: list[str]) -> Tried:
 def main() -> None:
     """What the child runs."""
     question = msgspec.json.decode(asked(), type=_Question)
-    logging.getLogger("agentrl.actors").setLevel(logging.ERROR)  # what is raised is told anyway
+    for name in ("agentrl.actors", "agentrl.learner"):  # what is raised is told anyway
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     hook = HOOKS[question.name]
 
     def late(places: list[str]) -> None:
@@ -93,7 +94,8 @@ def tried_here(
         tries = hook.tried_by()
         trial = begun([*hook.argv, path, *flags], folder, noted, deadline)
         with deadline, watching(noted):
-            lines.append(_found(hook, hook.loaded(path), noted))
+            noted.only(loaded := hook.loaded(path))
+            lines.append(_found(hook, loaded, noted))
             lines.extend(tries(trial))
     except AgentRLError as error:
         return Tried(lines, str(error), error.exit_code)

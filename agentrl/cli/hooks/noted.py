@@ -21,12 +21,18 @@ class Noted:
         self.given: tuple[Any, ...] = ()
         #: What its last call gave; where that was a function, what this gave.
         self.gave: Any = None
+        self._only: Any = None
         self._signatures: dict[int, tuple[Callable[..., Any], Signature]] = {}
 
     def __call__(self, function: Callable[..., Any], signature: Signature) -> Callable[..., Any]:
         """`function`, whose calls are noted unless they are awaited."""
         self._signatures[id(function)] = function, signature
-        return function if inspect.iscoroutinefunction(function) else self._noted(function)
+        is_awaited = inspect.iscoroutinefunction(function)
+        return function if is_awaited else self._noted(function, function)
+
+    def only(self, loaded: Any) -> None:
+        """From now on note no calls but those of `loaded`: other flags may name hooks too."""
+        self._only = inspect.unwrap(loaded)
 
     def signature_of(self, loaded: Any) -> Signature | None:
         """Of what was loaded of a function that has been seen; None: it is none."""
@@ -36,14 +42,18 @@ class Noted:
             loaded = getattr(loaded, "__wrapped__", None)
         return None
 
-    def _noted(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _noted(self, function: Callable[..., Any], hook: Callable[..., Any]) -> Callable[..., Any]:
+        """`function`, which is `hook` or what that gave."""
+
         @functools.wraps(function)
         def noted(*args: Any, **named: Any) -> Any:
             found = function(*args, **named)
+            if self._only is not None and self._only is not inspect.unwrap(hook):
+                return found
             self.num_calls += 1
             self.given, self.gave = args, found
             is_step = inspect.isfunction(found) and not inspect.iscoroutinefunction(found)
-            return self._noted(found) if is_step else found
+            return self._noted(found, hook) if is_step else found
 
         return noted
 

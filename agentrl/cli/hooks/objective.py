@@ -1,5 +1,5 @@
-"""Hooks that the learner calls, tried by the trial that a run begins with: two iterations over a
-small lease that nobody played (`agentrl/learner/algorithm_trial.py`)."""
+"""Parts of the objective, tried by the trial that a run begins with: two iterations over a small
+lease that nobody played (`agentrl/learner/algorithm_trial.py`)."""
 
 from collections.abc import Iterator
 

@@ -1,8 +1,8 @@
 """The hooks that there are: one row each, from which `agentrl check-hook` and docs/hooks.md come.
 
 A new hook is its `hook(...)` of `agentrl/user_code.py`, beside what calls it, and a row here: when
-it is called, what it must return, and how it is tried (`worker` plays episodes, `objective` trains
-on a small lease). Its signatures are those of its kind.
+it is called, what it must return, and how it is tried (`worker` plays episodes, `source` asks for
+tasks, `objective` and `learner` train on a small lease). Its signatures are those of its kind.
 """
 
 import importlib
@@ -20,10 +20,11 @@ _ONE = ("text", "sample", "prompt", "response")
 
 class Hook(msgspec.Struct, frozen=True, kw_only=True):
     """A hook. `kind`, `tries`: where its kind stands, or what makes it, and what tries it, as
-    `module:name`; `loads`: the same of its own loader, if it has one. `called`: when; `returns`:
-    what it must return. `flag` takes its path, by default the flag of its name; `beside`: flags
-    that go with it. `also`: what is taken beside functions. `sees_groups`: it is the hook of
-    another row, which is given the answers of a group in place of one."""
+    `module:name`, or `module:name/key` of what a mapping has there; `loads`: the same of its own
+    loader, if it has one. `called`: when; `returns`: what it must return. `flag` takes its path, by
+    default the flag of its name; `beside`: flags that go with it. `also`: what is taken beside
+    functions; `also_is_slimes`: scripts of slime's bring such things. `sees_groups`: it is the hook
+    of another row, which is given the answers of a group in place of one."""
 
     name: str
     kind: str
@@ -34,6 +35,7 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
     flag: str = ""
     beside: tuple[str, ...] = ()
     also: str = ""
+    also_is_slimes: bool = False
     sees_groups: bool = False
 
     @property
@@ -70,7 +72,9 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
 
 def _at(place: str) -> Any:
     module, _, name = place.partition(":")
-    return getattr(importlib.import_module(module), name)
+    name, _, key = name.partition("/")
+    found = getattr(importlib.import_module(module), name)
+    return found[key] if key else found
 
 
 HOOKS = {
@@ -113,6 +117,18 @@ HOOKS = {
             called="for each group, when it has its rewards",
             returns="a bool, (bool, reason), or slime's DynamicFilterOutput: whether it is kept",
             tries="agentrl.cli.hooks.worker:keep",
+        ),
+        Hook(
+            name="data-source-path",
+            kind="agentrl.envs.slime_source:SOURCES",
+            loads="agentrl.envs.slime_source:load_source",
+            called="get_samples(num_samples) for the next training tasks, --rollout-batch-size of "
+            "them",
+            returns="a list of groups, each a list of samples, the first of which makes the task; "
+            "at the end an empty list",
+            also="a class with get_samples(num_samples), which is made with args",
+            also_is_slimes=True,
+            tries="agentrl.cli.hooks.source:asked",
         ),
         Hook(
             name="custom-reward-post-process-path",
@@ -161,6 +177,41 @@ HOOKS = {
             returns="what agentrl.algorithms.base.Algorithm says of each method",
             also="a subclass of agentrl.algorithms.base.Algorithm",
             tries="agentrl.cli.hooks.objective:trained",
+        ),
+        Hook(
+            name="rollout-sample-filter-path",
+            kind="agentrl.learner.hooks:KINDS/rollout_sample_filter_path",
+            called="once for each iteration, before it is planned, by every rank of the learner",
+            returns="nothing: it sets sample.remove_sample of episodes that are not trained",
+            tries="agentrl.cli.hooks.learner:sample_filter",
+        ),
+        Hook(
+            name="rollout-data-postprocess-path",
+            kind="agentrl.learner.hooks:KINDS/rollout_data_postprocess_path",
+            called="once for each iteration, after the advantages, by every rank of the learner",
+            returns='nothing: it changes rollout_data["advantages"], "returns" or "loss_masks"',
+            tries="agentrl.cli.hooks.learner:data_postprocess",
+        ),
+        Hook(
+            name="custom-megatron-init-path",
+            kind="agentrl.learner.hooks:KINDS/custom_megatron_init_path",
+            called="once by every rank of the learner, before its models are built",
+            returns="nothing",
+            tries="agentrl.cli.hooks.learner:init",
+        ),
+        Hook(
+            name="custom-megatron-before-log-prob-hook-path",
+            kind="agentrl.learner.hooks:KINDS/custom_megatron_before_log_prob_hook_path",
+            called="before each forward pass for log-probabilities, by every rank of the learner",
+            returns="nothing: it may change the model",
+            tries="agentrl.cli.hooks.learner:before_log_prob",
+        ),
+        Hook(
+            name="custom-megatron-before-train-step-hook-path",
+            kind="agentrl.learner.hooks:KINDS/custom_megatron_before_train_step_hook_path",
+            called="before the passes of each optimizer step, by every rank of the learner",
+            returns="nothing: it may change the model, and the rate of the step",
+            tries="agentrl.cli.hooks.learner:before_train_step",
         ),
     )
 }

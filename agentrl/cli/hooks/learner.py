@@ -1,0 +1,70 @@
+"""Functions that every rank of the learner calls (`agentrl/learner/hooks.py`), tried as far as they
+can be without one: the two that see a lease in two iterations over a small one, that for the
+process with `args`. Those that are given Megatron-core's objects are loaded, and not called.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from agentrl.cli.hooks.noted import shown
+from agentrl.cli.hooks.trial import Trial
+from agentrl.errors import HookError
+from agentrl.learner.algorithm_trial import play_with_hooks
+from agentrl.learner.hooks import INIT, LearnerHooks
+
+__all__ = ["before_log_prob", "before_train_step", "data_postprocess", "init", "sample_filter"]
+
+
+def sample_filter(trial: Trial) -> Iterator[str]:
+    """Train with it. Raises HookError as a run does."""
+    yield _played(trial)
+    _, groups = trial.noted.given
+    samples = [sample for group in groups for sample in group]
+    num_removed = sum(bool(sample.remove_sample) for sample in samples)
+    yield f"at last it removed {num_removed} of {len(samples)} samples"
+
+
+def data_postprocess(trial: Trial) -> Iterator[str]:
+    """Train with it. Raises HookError as a run does."""
+    yield _played(trial)
+    *_, data = trial.noted.given
+    yield f'at last rollout_data["advantages"] was {shown(data["advantages"])}'
+    num_trained = sum(bool(value) for mask in data["loss_masks"] for value in mask)
+    yield f'at last rollout_data["loss_masks"] had {num_trained} tokens to train'
+
+
+def init(trial: Trial) -> Iterator[str]:
+    """Call it. Raises HookError as a run does, though it may be for want of Megatron."""
+    try:
+        LearnerHooks(trial.config).call(INIT, _alone)
+    except HookError as error:
+        groups = "a run has Megatron's process groups by then, and here there are none"
+        raise HookError(f"{error}; {groups}") from error
+    yield "called with args, without Megatron's process groups, which a run has by then"
+
+
+def before_log_prob(trial: Trial) -> Iterator[str]:
+    """Say what has to be done instead."""
+    yield _not_called("model", "--num-rollout 1 --num-steps-per-rollout 2")
+
+
+def before_train_step(trial: Trial) -> Iterator[str]:
+    """Say what has to be done instead."""
+    yield _not_called("model and optimizer", "--num-rollout 1")
+
+
+def _played(trial: Trial) -> str:
+    play_with_hooks(trial.config)
+    num = trial.noted.num_calls
+    return f"tried in two iterations over a small lease on one rank, and called {num} times"
+
+
+def _not_called(given: str, flags: str) -> str:
+    return (
+        f"its signature is right; it was not called, for it is given Megatron-core's {given}: a "
+        f"run of one iteration tries it ({flags})"
+    )
+
+
+def _alone(value: Any) -> list[Any]:
+    return [value]
