@@ -374,6 +374,23 @@ def test_the_row_and_the_flags_are_those_that_are_given(tmp_path: Path) -> None:
     assert "'Paris' is worth 1 {reward.score: 1, reward.size: 5}" in found.lines
 
 
+def test_what_a_file_of_settings_says_is_given_too(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"input": "Capital of France?", "label": "Paris"}\n')
+    (tmp_path / "run.toml").write_text(f'prompt_data = "{tmp_path / "rows.jsonl"}"\n')
+    (tmp_path / "mine.py").write_text(
+        "def f(args, sample):\n    assert sample.prompt == 'Capital of France?'\n    return 1.0\n"
+    )
+    file = ("--config", str(tmp_path / "run.toml"))
+    assert tried(tmp_path, "custom-rm-path", f"{tmp_path / 'mine.py'}:f", *file).error == ""
+
+
+def test_a_hook_is_tried_under_a_mixture(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def f(rewards, task):\n    return True\n")
+    mix = '{"parts":[{"name":"a","env":"guess"}]}'
+    path = f"{tmp_path / 'mine.py'}:f"
+    assert tried(tmp_path, "dynamic-sampling-filter-path", path, "--env-mix", mix).error == ""
+
+
 def test_a_flag_that_is_none_is_refused_as_a_run_refuses_it(tmp_path: Path) -> None:
     found = tried(tmp_path, "custom-rm-path", "mine.py:f", "--rewrd-key", "score")
     assert found.exit_code == 2

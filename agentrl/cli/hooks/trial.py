@@ -9,6 +9,9 @@ import msgspec
 
 from agentrl.cli.hooks.deadline import Deadline
 from agentrl.cli.hooks.noted import Noted
+from agentrl.config.command_line import read_flags
+from agentrl.config.fields import own_fields
+from agentrl.config.files import read_file
 from agentrl.config.presets import DEFAULT, PRESETS
 from agentrl.config.resolve import parse
 from agentrl.config.run import RunConfig
@@ -34,19 +37,29 @@ def begun(argv: Sequence[str], folder: Path, noted: Noted, deadline: Deadline) -
     rows = folder / "rows.jsonl"
     rows.touch()  # what stands in it depends on the flags, which ask for the file
     usual = {
-        "--hf-checkpoint": str(PRESETS[DEFAULT].values["hf_checkpoint"]),
-        "--prompt-data": str(rows),
-        "--n-samples-per-prompt": "4",
-        "--resume": "never",
+        "hf_checkpoint": str(PRESETS[DEFAULT].values["hf_checkpoint"]),
+        "prompt_data": str(rows),
+        "n_samples_per_prompt": "4",
+        "resume": "never",
     }
-    given = {word.partition("=")[0] for word in argv}
-    ours = [word for flag, value in usual.items() if flag not in given for word in (flag, value)]
+    given = _given(argv)
+    if "env_mix" in given:  # its parts have rows of their own
+        del usual["prompt_data"]
+    fields = own_fields()
+    ours = [word for n, v in usual.items() if n not in given for word in (fields[n].flag, v)]
     found = parse([*ours, *argv], "train_async")
     row: dict[str, Any] = {}
     _put(row, found.config.input_key, PROMPT)
     _put(row, found.config.label_key or "label", LABEL)
-    rows.write_text(json.dumps(row) + "\n")
+    rows.write_text(2 * (json.dumps(row) + "\n"))
     return Trial(found.config, found.said, noted, deadline)
+
+
+def _given(argv: Sequence[str]) -> set[str]:
+    """The fields that these flags, or the file that they name, say."""
+    found = read_flags(list(argv))
+    file = read_file(Path(found.config)).values if found.config is not None else {}
+    return {*found.values, *file}
 
 
 def _put(row: dict[str, Any], key: str, value: str) -> None:
