@@ -57,7 +57,7 @@ lock: setup
 
 flags: setup
 	$(BIN)/python scripts/gen_flags.py
-	$(BIN)/python scripts/from_slime.py
+	$(BIN)/python -m scripts.from_slime
 	$(BIN)/python -m scripts.slime_scripts.outcomes
 
 clean:  ## remove caches and build products; runs/ and .venv stay

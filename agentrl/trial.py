@@ -20,19 +20,19 @@ from typing import IO, NamedTuple
 from agentrl import child
 from agentrl.user_traceback import is_users, shown_path
 
-__all__ = ["Ended", "answer", "asked", "places_in", "run_apart"]
+__all__ = ["ChildReply", "answer", "asked", "places_in", "run_apart"]
 
 _PATH = "AGENTRL_TRIAL_PATH"
 
 
-class Ended(NamedTuple):
+class ChildReply(NamedTuple):
     """A process that has come to its end. `answer` is empty where it gave none."""
 
     answer: bytes
     printed: str
 
 
-def run_apart(module: str, question: bytes, limit_s: float) -> Ended:
+def run_apart(module: str, question: bytes, limit_s: float) -> ChildReply:
     """Run `main()` of a module of agentrl's, which takes `asked()` and gives its `answer`."""
     python = [sys.executable, "-P"]  # a file of the current directory may be called random.py
     code = (
@@ -58,7 +58,7 @@ def run_apart(module: str, question: bytes, limit_s: float) -> Ended:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        return Ended(_read(answering), _read(printing).decode("utf-8", "replace"))
+        return ChildReply(_read(answering), _read(printing).decode("utf-8", "replace"))
 
 
 def _read(file: IO[bytes]) -> bytes:

@@ -105,8 +105,8 @@ class GroupState(StrEnum):
 
 
 class Task(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One row of the task source. `row` is what the Env's `reset(task=...)` receives. `part`: the
-    part of a mixture (`--env-mix`) that it belongs to."""
+    """One task. `row` is what `reset(task=...)` of the Env gets; `part` names its part of a mixture
+    (`--env-mix`)."""
 
     id: str
     row: dict[str, Any]
@@ -114,9 +114,8 @@ class Task(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a turn is sampled. `max_new_tokens` bounds one turn. `stop`: strings that end it; engines
-    that have no tokenizer refuse them. `min_p`: share of the likeliest token's probability below
-    which a token is not drawn. `seed`: of this turn alone, for engines that draw by it."""
+    """How a turn is sampled. `stop`: strings that end it, for engines with a tokenizer. `min_p`:
+    share of the likeliest token's probability that a token needs. `seed`: of this turn alone."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -187,10 +186,8 @@ class EpisodeFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     """What a worker says of an episode that nobody but the learner and people read: it goes through
     ledger and lease as it came. A fact is declared here, set where the report is made, and read.
 
-    `env`: the Env that was played, as `--env` names it, and `part` that of a mixture which it
-    belongs to. `turn_rewards`: what each turn earned, from the first on; empty where all was earned
-    with the last.
-    """
+    `env`: the Env, as `--env` names it; `part`: that of a mixture. `turn_rewards`: what each turn
+    earned, from the first on; empty where all was earned with the last."""
 
     env: str = ""
     part: str = ""
@@ -267,9 +264,7 @@ class GroupRows(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class LeaseHeader(msgspec.Struct, frozen=True, omit_defaults=True):
     """A rollout batch handed to the learner. Leases are numbered 1, 2, 3, ... and stepped in order.
-
-    `stats` are the buffer's own figures at the moment of the lease.
-    """
+    `stats` are the buffer's own figures at the moment of the lease."""
 
     number: int
     groups: list[GroupRows]
@@ -278,8 +273,7 @@ class LeaseHeader(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class VersionRow(msgspec.Struct, frozen=True, array_like=True):
-    """A set of weights that engines may hold: what it grew from and how many iterations it
-    contains."""
+    """Weights that engines may hold: what they grew from, and how many iterations they hold."""
 
     version: int
     parent: int | None
@@ -316,8 +310,7 @@ class PushReport(msgspec.Struct, frozen=True):
 #: Bytes of what is saved of an episode between two turns; a larger one is not kept.
 MAX_SNAPSHOT_BYTES = 8 * 1024**2
 
-#: Times that a turn is given up for a push under `--no-partial-rollout`; the next try goes on
-#: through pushes.
+#: Times that a turn is given up for a push under `--no-partial-rollout`; then it goes on through.
 RESAMPLES = 2
 
 

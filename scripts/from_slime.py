@@ -2,15 +2,14 @@
 
 What stands between `<!-- NAME -->` and `<!-- end of NAME -->` is written here, the rest by hand.
 
-    python scripts/from_slime.py            write the page
-    python scripts/from_slime.py --check    exit 1 if the page differs from the table
+    python -m scripts.from_slime            write the page
+    python -m scripts.from_slime --check    exit 1 if the page differs from the table
 """
 
 import functools
 import itertools
 import json
 import re
-import sys
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ from agentrl.config import answers
 from agentrl.config.answers import FlagAnswer, Origin
 from agentrl.config.fields import own_fields
 from agentrl.config.passthrough import FAMILIES, spelled, table
+from scripts.pages import write_page
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "from-slime.md"
@@ -220,15 +220,5 @@ def page(text: str) -> str:
     return text
 
 
-def main() -> int:
-    before = PAGE.read_text()
-    after = page(before)
-    if "--check" in sys.argv:
-        print("up to date" if after == before else "stale; run scripts/from_slime.py")
-        return int(after != before)
-    PAGE.write_text(after)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(write_page(PAGE, page))

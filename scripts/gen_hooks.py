@@ -4,11 +4,11 @@ python -m scripts.gen_hooks            write the page
 python -m scripts.gen_hooks --check    exit 1 if it is not what this would write
 """
 
-import argparse
 from pathlib import Path
 
 from agentrl.cli.hooks.table import HOOKS, Hook
 from agentrl.user_code import Signature
+from scripts.pages import write_page
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "hooks.md"
 BEGIN, END = "<!-- written by scripts/gen_hooks.py -->\n", "<!-- until here -->\n"
@@ -41,16 +41,5 @@ def page(text: str) -> str:
     return f"{before}{BEGIN}\n{head}{''.join(map(row, HOOKS.values()))}\n{END}{after}"
 
 
-def main() -> int:
-    """Returns the exit code."""
-    parser = argparse.ArgumentParser(description="Write the table of docs/hooks.md.")
-    parser.add_argument("--check", action="store_true")
-    text = PAGE.read_text()
-    if parser.parse_args().check:
-        return int(page(text) != text)
-    PAGE.write_text(page(text))
-    return 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(write_page(PAGE, page))

@@ -7,13 +7,12 @@ Families are those of `agentrl/models`; the numbers are of `benchmarks/results/f
 (`make bench NAME=families`).
 """
 
-import argparse
 import json
-import sys
 
 from agentrl.models import Family
 from agentrl.models.registry import families
 from benchmarks import RESULTS, ROOT, table
+from scripts.pages import write_page
 
 PAGE = ROOT / "docs" / "models.md"
 BEGIN, END = "<!-- written by scripts/gen_models.py -->\n", "<!-- until here -->\n"
@@ -68,15 +67,5 @@ def page(text: str) -> str:
     return f"{before}{BEGIN}\n{tables()}\n{END}{after}"
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true")
-    text = PAGE.read_text()
-    if parser.parse_args().check:
-        return int(page(text) != text)
-    PAGE.write_text(page(text))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(write_page(PAGE, page))

@@ -3,10 +3,12 @@
 import hashlib
 from collections.abc import Sequence
 
+import msgspec
+
 from agentrl.actors.cutting import cut_at_stop
 from agentrl.errors import EngineError
 from agentrl.tokens.formats.base import ChatFormat
-from agentrl.types import EpisodeAssignment, Generation, SamplingParams, TurnClient
+from agentrl.types import EpisodeAssignment, Generation, TurnClient
 
 __all__ = ["sample_turn", "turn_seed"]
 
@@ -33,14 +35,10 @@ async def sample_turn(
     sampling = assignment.sampling
     generation = await client.generate(
         prompt,
-        SamplingParams(
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            top_k=sampling.top_k,
+        msgspec.structs.replace(
+            sampling,
             max_new_tokens=room,
             stop_token_ids=(*chat.stop_ids, *sampling.stop_token_ids),
-            stop=sampling.stop,
-            min_p=sampling.min_p,
             seed=turn_seed(assignment.seed, turn),
         ),
         routing_key=str(assignment.id),

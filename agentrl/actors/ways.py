@@ -1,11 +1,11 @@
 """Ways to play: the Env, the limits and the strategy of an episode, by the task it is of.
 
-An evaluation set that is played in its own way comes first, then the part of a mixture, then the
-run.
+An evaluation set that is played in its own way comes first, then the part of a mixture. A run that
+is no mixture is one part, without a name.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -84,14 +84,13 @@ def _make_env(cls: type[Env], settings: WaySettings) -> Env:
 class Ways:
     """All ways of a run, and a `Strategy` that plays each episode in its own."""
 
-    def __init__(self, usual: Way, sets: dict[str, Way], parts: dict[str, Way]) -> None:
-        self._usual = usual
-        self._sets = sets
+    def __init__(self, parts: Mapping[str, Way], sets: Mapping[str, Way]) -> None:
         self._parts = parts
+        self._sets = sets
 
     def of(self, task: Task, evaluation: str | None = None) -> Way:
         """How an episode of `task` is played."""
-        return self._sets.get(evaluation or "") or self._parts.get(task.part, self._usual)
+        return self._sets.get(evaluation or "") or self._parts[task.part]
 
     def of_episode(self, episode: EpisodeAssignment) -> Way:
         """How `episode` is played."""

@@ -189,10 +189,11 @@ class Worker:
             reports = isinstance(self._filter, OfSamples)
             return Way(way, chat, self.endpoint, reports_answers=reports)
 
-        sets = {name: opened(way) for name, way in settings.evaluations.items()}
-        parts = {name: opened(way) for name, way in settings.parts.items()}
-        usual = next(iter(parts.values()), None)
-        return Ways(usual or opened(settings), sets, parts)
+        parts = settings.parts or {"": settings}
+        return Ways(
+            {name: opened(way) for name, way in parts.items()},
+            {name: opened(way) for name, way in settings.evaluations.items()},
+        )
 
     async def run(self, peer: BufferPeer, client: TurnClient) -> None:
         """Serve `peer` until cancelled or fenced."""

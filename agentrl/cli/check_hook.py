@@ -32,7 +32,8 @@ Without NAME it lists the hooks, without PATH it describes one; docs/hooks.md ha
 exit codes:
   0    a run would take it
   2    the command line is wrong, or a run would refuse it before anything starts
-  65   it raised, or gave what it may not: its episodes would be lost, or the run would end
+  65   it raised, hung, ended its process or gave what it may not: its episodes would be lost,
+       or the run would end
   70   what it asks is away, so nothing is known of it
 """
 #: Seconds that it has, to be loaded as well.

@@ -35,7 +35,7 @@ from agentrl.config.entries import (
     unknown,
     with_own,
 )
-from agentrl.config.mixture import FLAG, Part, parts_of
+from agentrl.config.mixture import FLAG, MixPart, parts_of
 from agentrl.config.run import RunConfig
 from agentrl.config.settings_file import settings_of
 from agentrl.errors import ConfigError
@@ -124,7 +124,7 @@ def _of_file(config: RunConfig, path: Path) -> dict[str, EvalSet]:
     return _of_entries(config, entries_of(said, "datasets", where), where)
 
 
-def _of_parts(parts: list[Part]) -> dict[str, EvalSet]:
+def _of_parts(parts: list[MixPart]) -> dict[str, EvalSet]:
     sets: dict[str, EvalSet] = {}
     for part in parts:
         if part.eval:

@@ -11,7 +11,7 @@
     weight = [[0, 1.0], [100, 0.2]]     # a curriculum: from 1 to 0.2 within 100 iterations
     env = "search-r1"
 
-Each part is played by the flags of the run with its own in their place, `RunConfig` `Part.config`.
+Each part is played by the flags of the run with its own in their place (`MixPart.config`).
 `shares` says what weights mean, `turns` which part each task comes from. Pure: the settings of the
 file are part of the run's own, so a continued run has them whatever became of the file.
 """
@@ -36,7 +36,7 @@ from agentrl.config.entries import (
 from agentrl.config.run import RunConfig
 from agentrl.config.unread import about_unread
 
-__all__ = ["FLAG", "Part", "parts_of", "shares", "turns", "ways_of"]
+__all__ = ["FLAG", "MixPart", "parts_of", "shares", "turns", "ways_of"]
 
 FLAG = "--env-mix"
 
@@ -62,7 +62,7 @@ _NAME = re.compile(r"(?!eval\d+$)[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 Point = tuple[float, float]
 
 
-class Part(msgspec.Struct, frozen=True):
+class MixPart(msgspec.Struct, frozen=True):
     """One part. `weight`: points (iteration, weight), in order. `eval`: what it says of its
     evaluation sets; empty: those that its Env brings."""
 
@@ -77,12 +77,12 @@ class Part(msgspec.Struct, frozen=True):
         return f"{FLAG}: {self.name}"
 
 
-def parts_of(config: RunConfig) -> list[Part]:
+def parts_of(config: RunConfig) -> list[MixPart]:
     """The parts of a run, in the order of the file; none where it is no mixture. Raises ConfigError
     with a line for each that cannot be."""
     if not config.env_mix:
         return []
-    parts: list[Part] = []
+    parts: list[MixPart] = []
     problems: list[str] = []
     for entry in entries_of(config.env_mix, "parts", FLAG):
         found = _part(config, entry, problems)
@@ -114,8 +114,9 @@ def shares(weights: Sequence[Sequence[Point]], iteration: float) -> list[float]:
 def turns(weights: Sequence[Sequence[Point]], tasks_per_iteration: int) -> Iterator[int]:
     """Which part each task comes from, without end: the one that is furthest behind its share.
 
-    Smooth weighted round robin: nothing is drawn, any stretch of tasks has each part as often as
-    its share says, give or take one, and the order is the same whenever it is asked for.
+    Smooth weighted round robin: nothing is drawn, tasks from the first on have each part as often
+    as its share says, give or take one for each other part, and the order is the same whenever it
+    is asked for.
     """
     credit = [0.0] * len(weights)
     for iteration in count():
@@ -128,7 +129,7 @@ def turns(weights: Sequence[Sequence[Point]], tasks_per_iteration: int) -> Itera
             yield chosen
 
 
-def _part(config: RunConfig, entry: Entry, problems: list[str]) -> Part | None:
+def _part(config: RunConfig, entry: Entry, problems: list[str]) -> MixPart | None:
     """The part of one entry; None, with a line in `problems` for each reason, where it is none."""
     told = entry.told
     name, found = str(told["name"]), list[str]()
@@ -157,7 +158,7 @@ def _part(config: RunConfig, entry: Entry, problems: list[str]) -> Part | None:
     said = {_FLAGS[key]: key for key in _FLAGS if key in entry.own and key in told}
     found += [f"{whose}: {line}" for line in about_unread(alone, said)]
     problems += found
-    return None if found or weight is None else Part(name, alone, weight, sets)
+    return None if found or weight is None else MixPart(name, alone, weight, sets)
 
 
 def _points(said: Any) -> list[Point] | None:

@@ -52,7 +52,7 @@ def _value(value: Any, where: str) -> str:
         case list() | tuple():
             return f"[{', '.join(_value(item, where) for item in value)}]"
         case dict():
-            pairs = (f"{_key(str(k))} = {_value(v, where)}" for k, v in value.items())
+            pairs = (f"{_key(str(k))} = {_value(v, f'{where}.{k}')}" for k, v in value.items())
             return f"{{{', '.join(pairs)}}}"
         case _:
             raise ConfigError(f"{where} holds {value!r}, which a configuration file cannot say")

@@ -20,7 +20,7 @@ from agentrl.config.first_weights import about_weights
 from agentrl.config.lengths import about_lengths, notes_on_lengths
 from agentrl.config.megatron import MegatronSettings
 from agentrl.config.mixture import FLAG as MIX
-from agentrl.config.mixture import Part, parts_of
+from agentrl.config.mixture import MixPart, parts_of
 from agentrl.config.model import ModelSummary, read_model
 from agentrl.config.objective import about_objective, notes_on_objective
 from agentrl.config.profiling import about_profiling
@@ -229,7 +229,7 @@ def _about_data(config: RunConfig) -> Iterator[str]:
             )
 
 
-def _parts(config: RunConfig) -> tuple[list[Part], list[str]]:
+def _parts(config: RunConfig) -> tuple[list[MixPart], list[str]]:
     """The parts of a mixture, or a line for each reason why there are none."""
     try:
         return parts_of(config), []
@@ -237,7 +237,7 @@ def _parts(config: RunConfig) -> tuple[list[Part], list[str]]:
         return [], str(error).splitlines()
 
 
-def _about_part(part: Part, model: ModelSummary) -> Iterator[str]:
+def _about_part(part: MixPart, model: ModelSummary) -> Iterator[str]:
     """What the flags of one part make impossible, and rows that are not there."""
     for line in (*about_sampling(part.config), *about_lengths(part.config, model)):
         yield f"{part.whose}: {line}"

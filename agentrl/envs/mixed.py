@@ -7,7 +7,7 @@ from itertools import islice
 import anyio.lowlevel
 import msgspec
 
-from agentrl.config.mixture import Part, turns
+from agentrl.config.mixture import MixPart, turns
 from agentrl.types import Task, TaskSource
 
 __all__ = ["MixedSource"]
@@ -24,7 +24,7 @@ class MixedSource:
     """
 
     def __init__(
-        self, parts: Sequence[Part], sources: Sequence[TaskSource], tasks_per_iteration: int
+        self, parts: Sequence[MixPart], sources: Sequence[TaskSource], tasks_per_iteration: int
     ) -> None:
         self._parts = parts
         self._sources = sources

@@ -8,6 +8,8 @@ A group becomes a task: what its first sample has as prompt, label and metadata,
 which the environments for rows look. How many episodes it is of, the flags say.
 """
 
+import logging
+import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -26,6 +28,9 @@ from agentrl.user_traceback import words_of
 __all__ = ["SOURCES", "SlimeSource", "load_source"]
 
 _FLAG = "--data-source-path"
+#: Seconds after which one that has not come back is told: it may hold up the run.
+SLOW_S = 30.0
+_LOG = logging.getLogger(__name__)
 
 
 def _take(value: object) -> Callable[[Any], Any] | None:
@@ -92,6 +97,10 @@ class SlimeSource:
 
     def _asked(self, source: Any, position: int) -> list[Any]:
         number = self._config.rollout_batch_size
+        slow = f"{self._whose}: get_samples({number}) has taken more than {SLOW_S:g} s"
+        told = threading.Timer(SLOW_S, _LOG.warning, [f"{slow} after {position} groups"])
+        told.daemon = True
+        told.start()
         try:
             groups = source.get_samples(number)
         except Exception as error:
@@ -99,6 +108,8 @@ class SlimeSource:
                 f"{self._whose}: get_samples({number}) raised {words_of(error)} after {position} "
                 "groups"
             ) from error
+        finally:
+            told.cancel()
         if not isinstance(groups, list):
             raise DataError(
                 f"{self._whose}: get_samples({number}) returned {groups!r:.80} after {position} "

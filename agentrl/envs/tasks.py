@@ -10,7 +10,7 @@ import msgspec
 from agentrl.config.conditions import ROW_ENVS
 from agentrl.config.entries import refuse_twice
 from agentrl.config.eval_sets import EvalSet, eval_sets, name_of
-from agentrl.config.mixture import FLAG, Part, parts_of
+from agentrl.config.mixture import FLAG, MixPart, parts_of
 from agentrl.config.run import RunConfig
 from agentrl.envs.env import Env
 from agentrl.envs.given import GivenSource, listed
@@ -84,22 +84,24 @@ def _open(config: RunConfig, env_class: type[Env], notes: list[str]) -> TaskSour
     return _mixed(config, parts, sources)
 
 
-def _open_part(part: Part) -> TaskSource:
+def _open_part(part: MixPart) -> TaskSource:
     try:
         return open_source(part.config, load_env(str(part.config.env)))
     except ConfigError as error:
         raise ConfigError(f"{part.whose}: {error}") from error
 
 
-def _by_source(parts: Sequence[Part]) -> dict[str, Part]:
+def _by_source(parts: Sequence[MixPart]) -> dict[str, MixPart]:
     """The first part of each source."""
-    found: dict[str, Part] = {}
+    found: dict[str, MixPart] = {}
     for part in parts:
         found.setdefault(_source_key(part.config), part)
     return found
 
 
-def _mixed(config: RunConfig, parts: Sequence[Part], sources: Sequence[TaskSource]) -> MixedSource:
+def _mixed(
+    config: RunConfig, parts: Sequence[MixPart], sources: Sequence[TaskSource]
+) -> MixedSource:
     """`sources`: one for each of `_by_source`."""
     opened = dict(zip(_by_source(parts), sources, strict=True))
     own = [opened[_source_key(part.config)] for part in parts]
@@ -152,7 +154,7 @@ def open_eval_sets(config: RunConfig, env_class: type[Env]) -> dict[str, list[Ta
     return sets
 
 
-def _sets_of_part(part: Part) -> dict[str, list[Task]]:
+def _sets_of_part(part: MixPart) -> dict[str, list[Task]]:
     """Those that its Env brings, if it names none, as sets of the run."""
     if part.eval or part.config.prompt_data is not None:
         return {}

@@ -71,6 +71,8 @@ class Health:
         self._cfg = cfg = algorithm.cfg
         self._tolerance = tolerance_of(cfg)
         self._is_new = True
+        ways = ways_of(cfg)
+        self._may_call = any(way.max_tool_calls != 0 and way.max_turns != 1 for way in ways)
         self._on_policy = OnPolicyTokens()
         self._idle, self._toolless, self._narrow = _Streak(), _Streak(), _Streak()
         self._drifted = _Streak()
@@ -189,9 +191,7 @@ class Health:
 
     def _check_tools(self, number: int, metrics: Mapping[str, float], num_episodes: int) -> None:
         """From the start, and with nothing that answered the model: a stop. Else a warning."""
-        ways = ways_of(self._cfg)
-        unused = all(way.max_tool_calls == 0 or way.max_turns == 1 for way in ways)
-        if unused or "rollout/tool_use" not in metrics:
+        if not self._may_call or "rollout/tool_use" not in metrics:
             return
         names = ("rollout/tool_use", "rollout/tool_calls", "rollout/tool_errors")
         is_toolless = all(metrics.get(name, 0.0) == 0 for name in names)

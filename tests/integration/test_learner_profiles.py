@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from agentrl.config.flags.profiling import ProfileTarget
 from agentrl.config.run import RunConfig
 from agentrl.learner.profiling import Profiler, open_profiler
 from agentrl.wire.messages import Stepped
@@ -37,14 +38,19 @@ def traces(folder: Path) -> dict[str, list[str]]:
     return found
 
 
-def test_whole_iterations_have_one_trace_with_their_parts_in_it(tmp_path: Path) -> None:
+def profiler(folder: Path, rank: int, *targets: ProfileTarget) -> Profiler:
+    """Of two of the iterations."""
     config = RunConfig(
         use_pytorch_profiler=True,
         profile_step_start=1,
         profile_step_end=3,
-        profile_target=["train_overall", "train_actor"],
+        profile_target=list(targets),
     )
-    train(open_profiler(config, tmp_path, 0))
+    return open_profiler(config, folder, rank)
+
+
+def test_whole_iterations_have_one_trace_with_their_parts_in_it(tmp_path: Path) -> None:
+    train(profiler(tmp_path, 0, "train_overall", "train_actor"))
     parts = ["train_log_probs", "train_actor"]
     assert traces(tmp_path / "profile") == {
         "train_overall_rank_0.3.pt.trace.json.gz": [
@@ -55,13 +61,7 @@ def test_whole_iterations_have_one_trace_with_their_parts_in_it(tmp_path: Path) 
 
 
 def test_a_part_alone_has_a_trace_of_each_recorded_iteration(tmp_path: Path) -> None:
-    config = RunConfig(
-        use_pytorch_profiler=True,
-        profile_step_start=1,
-        profile_step_end=3,
-        profile_target=["train_actor", "train_log_probs"],
-    )
-    train(open_profiler(config, tmp_path, 5))
+    train(profiler(tmp_path, 5, "train_actor", "train_log_probs"))
     assert [*traces(tmp_path / "profile")] == [
         "train_actor_rank_5.2.pt.trace.json.gz",
         "train_actor_rank_5.3.pt.trace.json.gz",

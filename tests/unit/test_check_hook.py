@@ -428,7 +428,7 @@ def test_a_hook_is_tried_in_a_process_of_its_own(
     assert out.splitlines()[0] == "f (mine.py:1) has the signature f(rewards, task), ours"
     assert out.splitlines()[-1] == "ok: a run takes --dynamic-sampling-filter-path mine.py:f"
     assert "called\n" * 2 in err
-    assert main(["check-hook", "dynamic-sampling-filter-path", "mine.py:g"]) == 2
+    assert main(["check-hook", "dynamic-sampling-filter-path", "mine.py:g"]) == 65
     assert "--dynamic-sampling-filter-path mine.py:g ended the process" in capsys.readouterr().err
 
 
@@ -448,7 +448,7 @@ def test_a_hook_that_holds_the_interpreter_is_ended_too(
         "import re\ndef f(text, label, task):\n"
         "    return bool(re.match('(a+)+$', 'a' * 60 + 'b'))\n"
     )
-    assert main(["check-hook", "custom-rm-path", "mine.py:f", "--timeout", "3"]) == 2
+    assert main(["check-hook", "custom-rm-path", "mine.py:f", "--timeout", "3"]) == 65
     err = capsys.readouterr().err
     assert "--custom-rm-path mine.py:f did not come to an end within 3 s; it stands at\n" in err
     assert "    f (mine.py:3)\n" in err

@@ -5,7 +5,7 @@ from scripts.from_slime import PAGE, compared, page, uses
 
 
 def test_the_page_is_what_its_script_writes() -> None:
-    assert page(PAGE.read_text()) == PAGE.read_text(), "run scripts/from_slime.py"
+    assert page(PAGE.read_text()) == PAGE.read_text(), "run python -m scripts.from_slime"
 
 
 def test_every_flag_of_the_table_stands_on_the_page() -> None:

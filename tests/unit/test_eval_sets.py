@@ -343,7 +343,7 @@ class Led:
 
 def test_an_episode_is_led_as_its_set_is_played() -> None:
     usual, held = Noting(), Noting()
-    ways: Any = (Led(usual), {"held": Led(held)}, {})
+    ways: Any = ({"": Led(usual)}, {"held": Led(held)})
     player = Player(Ways(*ways))
     for name in (None, "held", "other"):
         assignment = EpisodeAssignment(

@@ -21,7 +21,7 @@ from agentrl.buffer.settings import BufferSettings
 from agentrl.cluster.evaluator import Evaluator
 from agentrl.cluster.events import RunState
 from agentrl.config.eval_sets import eval_sets
-from agentrl.config.mixture import Part, parts_of, shares, turns
+from agentrl.config.mixture import MixPart, parts_of, shares, turns
 from agentrl.config.presets import DEFAULT, PRESETS
 from agentrl.config.resolve import Resolved, parse
 from agentrl.config.run import RunConfig
@@ -200,7 +200,7 @@ def test_the_order_is_the_same_from_any_position_on(cursor: int) -> None:
                 yield Task(f"{self.name}{i}", {})
 
     parts = [
-        Part(n, RunConfig(), [(float(i), float(x)) for i, x in w])
+        MixPart(n, RunConfig(), [(float(i), float(x)) for i, x in w])
         for n, w in (("a", [(0, 3)]), ("b", [(0, 1), (9, 8)]))
     ]
     source = MixedSource(cast(Any, parts), [Numbers("a"), Numbers("b")], 4)

@@ -1,5 +1,6 @@
 """`--data-source-path`: training tasks from a class in slime's signature."""
 
+import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -186,3 +187,42 @@ def test_a_part_of_a_mixture_may_have_one() -> None:
     run = parse(f"{words} --env-mix mix.yaml".split(), "train_async")
     found: Any = [task.id for task in tasks_of(run, 4)]
     assert found == ["sample:0", "rows:1", "sample:1", "rows:2"]
+
+
+def waiting_for(gate: Path) -> str:
+    """A source that gives nothing before there is a file `gate`."""
+    waits = f"""\
+        import pathlib, time
+        while not pathlib.Path({str(gate)!r}).exists():
+            time.sleep(0.01)
+        number ="""
+    return COUNTING.replace("        number =", waits)
+
+
+def test_a_source_that_does_not_come_back_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate = tmp_path / "gate"
+    told = logging.Handler()
+    told.emit = lambda record: gate.touch()  # type: ignore[method-assign]
+    log = logging.getLogger("agentrl.envs.slime_source")
+    log.addHandler(told)
+    monkeypatch.setattr("agentrl.envs.slime_source.SLOW_S", 0.01)
+    try:
+        assert len(tasks_of(parsed(waiting_for(gate)), 2)) == 2
+    finally:
+        log.removeHandler(told)
+    assert "get_samples(4) has taken more than 0.01 s after 0 groups" in caplog.text
+
+
+def test_nobody_waits_for_one_that_is_given_up(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    source = open_source(parsed(waiting_for(gate)).config, load_env("single-turn"))
+
+    async def give_up() -> bool:
+        with anyio.move_on_after(0.1) as scope:
+            await anext(source.tasks())
+        await anyio.Path(gate).touch()
+        return scope.cancelled_caught
+
+    assert anyio.run(give_up)

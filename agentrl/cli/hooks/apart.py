@@ -15,7 +15,7 @@ from agentrl.cli.hooks.deadline import Deadline
 from agentrl.cli.hooks.noted import Noted
 from agentrl.cli.hooks.table import HOOKS, Hook
 from agentrl.cli.hooks.trial import begun
-from agentrl.errors import AgentRLError, ConfigError
+from agentrl.errors import AgentRLError, ConfigError, HookError
 from agentrl.trial import answer, asked, places_in, run_apart
 from agentrl.user_code import place_in, watching
 from agentrl.user_traceback import words_of
@@ -55,13 +55,13 @@ def try_hook(hook: Hook, path: str, flags: list[str], limit_s: float) -> Tried:
     if "Timeout" in ended.printed:
         return _late(hook, path, limit_s, list(places_in(ended.printed))[::-1])
     text = f"{hook.argv[-1]} {path} ended the process; raise an error in its place"
-    return Tried([], text, ConfigError.exit_code, ended.printed)
+    return Tried([], text, HookError.exit_code, ended.printed)
 
 
 def _late(hook: Hook, path: str, limit_s: float, places: list[str]) -> Tried:
     where = "; it stands at\n" + "\n".join(f"    {place}" for place in places) if places else ""
     text = f"{hook.argv[-1]} {path} did not come to an end within {limit_s:g} s{where}"
-    return Tried([], text, ConfigError.exit_code)
+    return Tried([], text, HookError.exit_code)
 
 
 # ---- in the process of its own -------------------------------------------------------------------

@@ -14,7 +14,7 @@ from itertools import chain
 from agentrl.bounds import MAX_EVALUATIONS
 from agentrl.config.conditions import GENERATE, ROW_ENVS
 from agentrl.config.eval_sets import EvalSet, eval_sets
-from agentrl.config.mixture import Part, parts_of
+from agentrl.config.mixture import MixPart, parts_of
 from agentrl.config.run import RunConfig
 from agentrl.envs.check.dry_reset import discard, dry_reset, first_task, make_env
 from agentrl.envs.check.signatures import check_class
@@ -78,7 +78,7 @@ def preflight(config: RunConfig) -> list[str]:
     return [*notes, note] if note else notes
 
 
-def _of_parts(config: RunConfig, parts: Sequence[Part]) -> list[str]:
+def _of_parts(config: RunConfig, parts: Sequence[MixPart]) -> list[str]:
     """Each part is checked as a run of its own, and the evaluation sets of all together."""
     notes: list[str] = []
     for part in parts:
