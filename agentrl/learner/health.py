@@ -13,6 +13,7 @@ whatever a run has shown once (an advantage, a tool call, a reward), it may lose
 that is absent is not judged; nor is a run that plays no episodes. Pure, but for the warnings.
 """
 
+import functools
 import logging
 import statistics
 from collections import deque
@@ -71,8 +72,6 @@ class Health:
         self._cfg = cfg = algorithm.cfg
         self._tolerance = tolerance_of(cfg)
         self._is_new = True
-        ways = ways_of(cfg)
-        self._may_call = any(way.max_tool_calls != 0 and way.max_turns != 1 for way in ways)
         self._on_policy = OnPolicyTokens()
         self._idle, self._toolless, self._narrow = _Streak(), _Streak(), _Streak()
         self._drifted = _Streak()
@@ -188,6 +187,12 @@ class Health:
             return False
         is_constant = metrics.get("rollout/reward_std") == 0
         return is_constant and not self._algorithm.teaches(metrics.get("rollout/reward_mean", 0.0))
+
+    @functools.cached_property
+    def _may_call(self) -> bool:
+        """Whether an episode of some part of the run may go on after a call."""
+        ways = ways_of(self._cfg)
+        return any(way.max_tool_calls != 0 and way.max_turns != 1 for way in ways)
 
     def _check_tools(self, number: int, metrics: Mapping[str, float], num_episodes: int) -> None:
         """From the start, and with nothing that answered the model: a stop. Else a warning."""
