@@ -45,8 +45,8 @@ class SingleTurnEnv(Env):
     `JudgeSpec`, and `RewardService`, which the run starts. `rm_url` is where one listens that the
     run does not start.
 
-    The prompt shows the `tools` of a row. Nothing runs them: a call of one ends the episode, and a
-    reward of the user's reads it behind the text, a line of JSON for each call.
+    The prompt shows the `tools` of a row. Nothing runs them: the first turn ends the episode, and a
+    reward of the user's reads its calls behind the text, a line of JSON for each.
     """
 
     reward_reads_text_only: bool | None = True
@@ -120,7 +120,8 @@ class SingleTurnEnv(Env):
     async def step(self, turn: AssistantTurn) -> Step:
         self._turn = turn
         shown = {name_of(tool) for tool in self.schemas}
-        if not any(call.name in shown for call in turn.tool_calls):
+        # An Env without tools of its own has nothing to answer, whatever was called or misspelt.
+        if self.tools and not any(call.name in shown for call in turn.tool_calls):
             step = await super().step(turn)
             return self._counted(step) if step.terminated else step
         said = [turn.text] if turn.text else []
