@@ -74,7 +74,7 @@ class Env:
     #: The episode is one of an evaluation, and nothing is trained on it. Set before `reset`.
     is_evaluation: bool = False
     #: What the episode answers, spelled so that equal answers are equal texts; `score` or `step`
-    #: sets it. An evaluation that plays a task several times counts it (`maj@n`). Empty: no answer.
+    #: sets it. An evaluation that plays a task several times counts it (`maj@k`). Empty: no answer.
     vote: str = ""
     #: A tool that runs the model's code may do so where there is no bubblewrap.
     allow_unsafe_sandbox: bool = False

@@ -1,36 +1,40 @@
-"""pass@k, avg@n and maj@n of an evaluation whose tasks were played several times. Pure.
+"""pass@k, avg@n and maj@k of an evaluation whose tasks were played several times. Pure.
 
 A task of which c of n episodes succeeded is passed by k of them, drawn without replacement, with
 the probability 1 - C(n - c, k) / C(n, k): equation 1 of https://arxiv.org/abs/2107.03374. An
 episode succeeded whose reward is 1 or more. A pass@k is of all tasks: where one has fewer than k
 episodes, because some of its were lost, there is none.
 
-maj@n is what the most frequent answer of the n episodes of a task earns: self-consistency,
-https://arxiv.org/abs/2203.11171, section 2. Where several answers are given as often, it is the
-mean over them, the expectation of a draw. An episode without an answer has no vote; a task in which
-none has one earns what its episodes do.
+maj@k is what the most frequent answer of k of the n episodes of a task earns, the mean over all
+ways to draw them: self-consistency, https://arxiv.org/abs/2203.11171, section 2. Where several
+answers are given as often, it is the mean over them, the expectation of a draw. An episode without
+an answer has no vote; a draw in which none has one earns what its episodes do. Of k = 1 and 2 there
+is none, unless n is 2: two votes decide nothing, so it would be avg@n.
 
 Tasks are the sample, not episodes, so an interval is that of the mean over tasks: 1.96 standard
 errors to either side (https://arxiv.org/abs/2411.00640, clustered); one task alone has none.
 """
 
+import functools
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["majority", "pass_at", "pass_rates"]
+__all__ = ["majority_at", "pass_at", "pass_rates"]
 
 #: The reward of an episode, and its vote; an empty one is none.
 Scored = tuple[float, str]
 
 _SUCCESS = 1.0
 _Z95 = 1.96
+#: A majority of more is only of all: the buffer counts it, and the ways to draw grow with k cubed.
+_MOST_VOTES = 16
 
 
 def pass_rates(tasks: Iterable[Sequence[Scored]]) -> dict[str, float]:
-    """`pass@1`, `pass@2`, `pass@4` ..., `avg@n`, and where any episode votes `maj@n`, of episodes
-    by task, each with the half-width of its 95 % interval (`pass@2_ci95`). Empty where no task has
-    two episodes."""
+    """`pass@1`, `pass@2`, `pass@4` ..., `avg@n`, and where any episode votes `maj@4`, `maj@8`,
+    `maj@16` and `maj@n`, of episodes by task, each with the half-width of its 95 % interval
+    (`pass@2_ci95`). Empty where no task has two episodes."""
     episodes = [list(task) for task in tasks if task]
     most = max(map(len, episodes), default=0)
     if most < 2:
@@ -44,22 +48,52 @@ def pass_rates(tasks: Iterable[Sequence[Scored]]) -> dict[str, float]:
             found |= _with_interval(f"pass@{k}", [pass_at(k, n, c) for n, c in counts])
     found |= _with_interval(f"avg@{most}", [statistics.fmean(task) for task in rewards])
     if any(vote for task in episodes for _, vote in task):
-        found |= _with_interval(f"maj@{most}", list(map(majority, episodes)))
+        for k in _ks(most):
+            if k == most or 2 < k <= min(fewest, _MOST_VOTES):
+                of_tasks = [majority_at(min(k, len(task)), task) for task in episodes]
+                found |= _with_interval(f"maj@{k}", of_tasks)
     return found
 
 
-def majority(task: Sequence[Scored]) -> float:
-    """What the answer that most episodes give earns, on average."""
+def majority_at(k: int, task: Sequence[Scored]) -> float:
+    """What the answer earns that most of `k` drawn episodes give, on average over the draws."""
+    silent = [reward for reward, vote in task if not vote]
     by_vote: dict[str, list[float]] = {}
     for reward, vote in task:
         if vote:
             by_vote.setdefault(vote, []).append(reward)
-    if not by_vote:
-        return statistics.fmean(reward for reward, _ in task)
-    most = max(map(len, by_vote.values()))
-    return statistics.fmean(
-        statistics.fmean(rewards) for rewards in by_vote.values() if len(rewards) == most
-    )
+    answers = sorted((len(rewards), statistics.fmean(rewards)) for rewards in by_vote.values())
+    earned = _earned(k, tuple(answers), len(silent))
+    if silent:
+        earned += math.comb(len(silent), k) * statistics.fmean(silent)
+    return earned / math.comb(len(task), k)
+
+
+@functools.lru_cache(maxsize=4096)
+def _earned(k: int, answers: tuple[tuple[int, float], ...], num_silent: int) -> float:
+    """The sum over all draws of `k` episodes, some vote among them, of what the winners earn on
+    average. `answers`: for each, how many give it, and what it earns on average."""
+    total = 0.0
+    is_all = k == num_silent + sum(count for count, _ in answers)
+    most = max((count for count, _ in answers), default=0)
+    for votes in (most,) if is_all and most else range(1, min(k, most) + 1):
+        # By (episodes drawn, winners): in how many ways, and the sum of what the winners earn.
+        ways = {(0, 0): (1, 0.0)}
+        for count, reward in answers:
+            grown: dict[tuple[int, int], tuple[int, float]] = {}
+            for (drawn, winners), (number, earned) in ways.items():
+                for given in range(min(count, votes, k - drawn) + 1):
+                    wins = given == votes
+                    times = math.comb(count, given)
+                    place = (drawn + given, winners + wins)
+                    before = grown.get(place, (0, 0.0))
+                    more = earned + number * reward if wins else earned
+                    grown[place] = (before[0] + times * number, before[1] + times * more)
+            ways = grown
+        for (drawn, winners), (_, earned) in ways.items():
+            if winners:
+                total += math.comb(num_silent, k - drawn) * earned / winners
+    return total
 
 
 def pass_at(k: int, n: int, c: int) -> float:

@@ -1,13 +1,15 @@
 """pass@k of evaluations, against every way to draw k episodes."""
 
+import collections
 import itertools
 import math
+import random
 import statistics
 
 import pytest
 
 from agentrl.telemetry.metrics import REGISTRY
-from agentrl.telemetry.pass_rate import majority, pass_at, pass_rates
+from agentrl.telemetry.pass_rate import majority_at, pass_at, pass_rates
 
 
 def rates(*tasks: list[float]) -> dict[str, float]:
@@ -67,7 +69,36 @@ def test_every_rate_is_declared() -> None:
 def test_the_majority_earns_what_its_answer_does(
     task: list[tuple[float, str]], worth: float
 ) -> None:
-    assert majority(task) == pytest.approx(worth)
+    assert majority_at(len(task), task) == pytest.approx(worth)
+
+
+def in_all_draws(k: int, task: list[tuple[float, str]]) -> float:
+    """From the definition: draw by draw."""
+    earned = []
+    for draw in itertools.combinations(task, k):
+        votes = collections.Counter(vote for _, vote in draw if vote)
+        most = [vote for vote, times in votes.items() if times == max(votes.values())] or [""]
+        of_answers = [statistics.fmean(r for r, vote in draw if vote == won) for won in most]
+        earned.append(statistics.fmean(of_answers))
+    return statistics.fmean(earned)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_majority_of_some_episodes_is_its_mean_over_all_draws(seed: int) -> None:
+    rng = random.Random(seed)
+    task = [(rng.choice([0.0, 0.5, 1.0]), rng.choice(["", "4", "5", "6"])) for _ in range(8)]
+    for k in range(1, 9):
+        assert majority_at(k, task) == pytest.approx(in_all_draws(k, task))
+
+
+def test_majorities_of_fewer_episodes_are_told_as_far_as_every_task_has_them() -> None:
+    task = [(1.0, "4")] * 5 + [(0.0, "5")] * 3
+    assert [name for name in pass_rates([task, task]) if "maj" in name and "ci" not in name] == [
+        "maj@4",
+        "maj@8",
+    ]
+    assert pass_rates([task])["maj@4"] == pytest.approx(in_all_draws(4, task))
+    assert "maj@4" not in pass_rates([task, task[:3]])
 
 
 def test_a_majority_is_told_with_its_interval_where_any_episode_votes() -> None:

@@ -1,4 +1,4 @@
-"""What an episode of an evaluation votes for (`maj@n`): from the Env to the report."""
+"""What an episode of an evaluation votes for (`maj@k`): from the Env to the report."""
 
 from pathlib import Path
 from typing import Any

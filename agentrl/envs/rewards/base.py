@@ -20,7 +20,7 @@ class Facts(msgspec.Struct, frozen=True):
     is_spoken    it reads what the model says, without its reasoning
     ranks        the same of the answers of a group, a list of numbers, for --group-rm
     reads        called as the reward is: what the text answers, as votes of an evaluation are
-                 counted (`maj@n`); None: it reads no single answer
+                 counted (`maj@k`); None: it reads no single answer
     """
 
     needs_label: bool = True
