@@ -26,7 +26,7 @@ from agentrl.errors import EnvironmentSetupError, InfrastructureError
 __all__ = ["Cluster", "Slot", "plan_slots", "ray_options"]
 
 _LOG = logging.getLogger(__name__)
-_PLACE_S = 60.0
+_PLACE_S = 300.0
 _OBJECT_STORE_BYTES = 80 * 1024**2
 #: Characters of a folder that leave room for the paths of Ray's sockets; a longer one is not used.
 _MAX_FOLDER = 107 - len("/session_2026-01-01_00-00-00_000000_1000000/sockets/plasma_store")
@@ -182,7 +182,7 @@ class Cluster:
         return facts
 
     def place(self, slots: Sequence[Slot], check: Callable[[], None]) -> None:
-        """Create the hosts; waits until Ray has given each its place (at most 60 s). `check` is
+        """Create the hosts; waits until Ray has given each its place (at most 5 min). `check` is
         called meanwhile, and may raise."""
         import ray
 
