@@ -177,14 +177,18 @@ class Env:
             observation = Message.tool(f"error: {turn.parse_error}")
             return Step(messages=[observation], metrics={"tool_errors": 1.0})
         if not turn.tool_calls:
-            reward = await self.score(turn.text)
-            try:
-                return Step(reward=reward, terminated=True)
-            except EnvError as error:
-                raise EnvError(
-                    f"{type(self).__name__}.score returned {reward!r:.100}; return {A_REWARD}"
-                ) from error
+            return await self._scored(turn.text)
         return await self.run_tools(turn)
+
+    async def _scored(self, text: str) -> Step:
+        """The end of an episode, with what `score` says of its last words."""
+        reward = await self.score(text)
+        try:
+            return Step(reward=reward, terminated=True)
+        except EnvError as error:
+            raise EnvError(
+                f"{type(self).__name__}.score returned {reward!r:.100}; return {A_REWARD}"
+            ) from error
 
     async def run_tools(self, turn: AssistantTurn) -> Step:
         """Run the turn's calls; one tool message each, in their order. Neighbours whose tools are

@@ -127,7 +127,7 @@ class SingleTurnEnv(Env):
         said = [turn.text] if turn.text else []
         if not self.reward_reads_text_only:
             said += [_written(call) for call in turn.tool_calls]
-        return self._counted(Step(reward=await self.score("\n".join(said)), terminated=True))
+        return self._counted(await self._scored("\n".join(said)))
 
     async def score(self, text: str) -> float:
         if self.scores_groups and self._ranks() and not self.is_evaluation:
