@@ -19,12 +19,12 @@ from agentrl.config import answers
 from agentrl.config.answers import FlagAnswer, Origin
 from agentrl.config.fields import own_fields
 from agentrl.config.passthrough import FAMILIES, spelled, table
+from scripts import promises
 from scripts.pages import cell, filled, write_page
+from scripts.promises import WALK
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "from-slime.md"
-#: The test of a row that names none: it walks them all.
-WALK = "tests/unit/test_config_answers.py::test_a_row_says_what_the_parser_does"
 _RECORD = ROOT / "tests" / "fixtures" / "slime_scripts.json"
 _BEFORE = ROOT / "scripts" / "slime_scripts" / "before.toml"
 
@@ -193,6 +193,7 @@ def _helps() -> dict[str, str]:
 
 SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
     "most used": most_used,
+    "promises": promises.lines,
     "differences": differences,
     "works": works,
     "noted": noted,
