@@ -31,7 +31,7 @@ _HELD = {
     "settings": "file of settings",
 }
 _KINDS = {
-    "bool": "",
+    "bool": "on or off",
     "int": "whole number",
     "ints": "whole numbers",
     "float": "number",
