@@ -58,6 +58,8 @@ lock: setup
 flags: setup
 	$(BIN)/python scripts/gen_flags.py
 	$(BIN)/python -m scripts.from_slime
+	$(BIN)/python -m scripts.from_peers
+	$(BIN)/python -m scripts.reference
 	$(BIN)/python -m scripts.slime_scripts.outcomes
 
 clean:  ## remove caches and build products; runs/ and .venv stay

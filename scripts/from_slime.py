@@ -9,7 +9,6 @@ What stands between `<!-- NAME -->` and `<!-- end of NAME -->` is written here, 
 import functools
 import itertools
 import json
-import re
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -20,12 +19,12 @@ from agentrl.config import answers
 from agentrl.config.answers import FlagAnswer, Origin
 from agentrl.config.fields import own_fields
 from agentrl.config.passthrough import FAMILIES, spelled, table
-from scripts.pages import write_page
+from scripts import promises
+from scripts.pages import cell, filled, write_page
+from scripts.promises import WALK
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "from-slime.md"
-#: The test of a row that names none: it walks them all.
-WALK = "tests/unit/test_config_answers.py::test_a_row_says_what_the_parser_does"
 _RECORD = ROOT / "tests" / "fixtures" / "slime_scripts.json"
 _BEFORE = ROOT / "scripts" / "slime_scripts" / "before.toml"
 
@@ -87,7 +86,7 @@ def most_used() -> Iterator[str]:
         names = ", ".join(f"`{one.flag}`" for one in flags)
         least, most = min(one.scripts for one in flags), _most(flags)
         scripts = str(most) if least == most else f"{least} to {most}"
-        yield f"| {names} | {scripts} | {_cell(before)} | {_cell(now)} | `{test}` |"
+        yield f"| {names} | {scripts} | {cell(before)} | {cell(now)} | `{test}` |"
 
 
 def _most(flags: list[Compared]) -> int:
@@ -100,13 +99,13 @@ def differences() -> Iterator[str]:
     yield "| --- | --- |"
     for name, row in sorted(answers.rows().items()):
         if row.differs:
-            yield f"| `{name}` | {_cell(row.differs)} |"
+            yield f"| `{name}` | {cell(row.differs)} |"
     yield ""
     yield "A run that is started by slime's flags tells those that matter most:"
     yield ""
     for remark in answers.remarks():
         text = remark.text.replace("{value}", str(own_fields()[remark.field].default))
-        yield f"- {_cell(text)}"
+        yield f"- {cell(text)}"
 
 
 def works() -> Iterator[str]:
@@ -125,7 +124,7 @@ def works() -> Iterator[str]:
         yield "| flag | meaning |"
         yield "| --- | --- |"
         for name, row in found.items():
-            yield f"| `{name}` | {_cell(row.says or helps.get(name, ''))} |"
+            yield f"| `{name}` | {cell(row.says or helps.get(name, ''))} |"
         yield ""
 
 
@@ -138,7 +137,7 @@ def noted() -> Iterator[str]:
             continue
         flag = name.replace("--", "--no-", 1) if row.accepts == ("false",) else name
         values = " or ".join(f"`{value}`" for value in row.accepts if row.takes)
-        yield f"| `{flag}` | {values} | {_cell(row.says)} |"
+        yield f"| `{flag}` | {values} | {cell(row.says)} |"
 
 
 def renamed() -> Iterator[str]:
@@ -147,7 +146,7 @@ def renamed() -> Iterator[str]:
     yield "| --- | --- | --- |"
     for name, row in _of_state("noted"):
         if row.renamed:
-            yield f"| `{name}` | `{row.renamed}` | {_cell(row.says)} |"
+            yield f"| `{name}` | `{row.renamed}` | {cell(row.says)} |"
 
 
 def waiting() -> Iterator[str]:
@@ -157,7 +156,7 @@ def waiting() -> Iterator[str]:
     for key, needed in answers.missing().items():
         flags = ", ".join(_waiting_for(key))
         instead = needed.instead.removeprefix("until then ")
-        yield f"| {key} | {_cell(needed.what)} | {flags} | {_cell(instead)} |"
+        yield f"| {key} | {cell(needed.what)} | {flags} | {cell(instead)} |"
 
 
 def refused() -> Iterator[str]:
@@ -166,7 +165,7 @@ def refused() -> Iterator[str]:
     yield "| --- | --- |"
     for name, row in _of_state("refused"):
         if not row.waits:
-            yield f"| `{name}` | {_cell(row.says)} |"
+            yield f"| `{name}` | {cell(row.says)} |"
 
 
 def _waiting_for(key: str) -> Iterator[str]:
@@ -192,13 +191,9 @@ def _helps() -> dict[str, str]:
     return found
 
 
-def _cell(text: str) -> str:
-    flags_set = re.sub(r"(?<![`\w-])--[a-z][\w-]*", r"`\g<0>`", text)
-    return flags_set.replace("|", "\\|")
-
-
 SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
     "most used": most_used,
+    "promises": promises.lines,
     "differences": differences,
     "works": works,
     "noted": noted,
@@ -210,14 +205,7 @@ SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
 
 def page(text: str) -> str:
     """`text` of the page with its tables as they are to be."""
-    for name, section in SECTIONS.items():
-        begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
-        lines = "\n".join([begin, *section()]).rstrip() + f"\n{end}"
-        found = re.findall(f"{re.escape(begin)}.*?{re.escape(end)}", text, re.DOTALL)
-        if len(found) != 1:
-            raise SystemExit(f"{PAGE}: {begin} ... {end} stands there {len(found)} times, not once")
-        text = text.replace(found[0], lines)
-    return text
+    return filled(text, SECTIONS)
 
 
 if __name__ == "__main__":

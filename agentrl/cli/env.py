@@ -57,9 +57,11 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     ):
         made = commands.add_parser(name, help=brief)
         made.add_argument("env", metavar="ENV", help="name, pkg.module:Class or path/to/file.py")
-        made.add_argument("--env-args", metavar="JSON", type=_object, default={})
+        made.add_argument(
+            "--env-args", metavar="JSON", type=_object, default={}, help="arguments of the Env"
+        )
         made.add_argument("--prompt-data", metavar="FILE", help="tasks, when the Env brings none")
-        made.add_argument("--seed", metavar="N", type=int, default=0)
+        made.add_argument("--seed", metavar="N", type=int, default=0, help="of the first episode")
         made.add_argument("--allow-unsafe-sandbox", action="store_true", help="docs/sandbox.md")
         made.set_defaults(command=command)
         if command is _play:
@@ -78,9 +80,12 @@ def _add_policy(parser: argparse.ArgumentParser) -> None:
     served = parser.add_argument_group("a served model in your place")
     served.add_argument("--url", metavar="URL", help="of an SGLang server, or of a router")
     served.add_argument("--model", metavar="DIR", help="its tokenizer; as the server says")
-    served.add_argument("--chat-format", metavar="NAME", default=usual.chat_format)
+    words = "how turns are written as tokens (default: %(default)s)"
+    served.add_argument("--chat-format", metavar="NAME", default=usual.chat_format, help=words)
     served.add_argument("--chat-template", metavar="own|FILE", help="in the place of a format")
-    served.add_argument("--temperature", metavar="T", type=float, default=usual.rollout_temperature)
+    warm = usual.rollout_temperature
+    words = "of sampling (default: %(default)g)"
+    served.add_argument("--temperature", metavar="T", type=float, default=warm, help=words)
 
 
 def _add_limit(parser: argparse.ArgumentParser) -> None:

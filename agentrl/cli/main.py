@@ -24,7 +24,7 @@ from agentrl.cli.parser import Parser
 from agentrl.errors import AgentRLError
 from agentrl.visible import visible
 
-__all__ = ["main"]
+__all__ = ["made_parser", "main"]
 
 _ABOUT = (
     """Work on runs and hosts. Training starts with `python train_async.py` (see its --help)."""
@@ -70,6 +70,17 @@ def main(argv: list[str] | None = None) -> int:
         from agentrl.cli.apart import run_apart
 
         return run_apart(sys.argv[1:])
+    arguments = made_parser().parse_args(argv)
+    command: Callable[[argparse.Namespace], int] = arguments.command
+    try:
+        return command(arguments)
+    except AgentRLError as error:
+        sys.stderr.write(f"agentrl: {visible(str(error))}\n")
+        return error.exit_code
+
+
+def made_parser() -> Parser:
+    """What reads the command line; each sub-command leaves its function as `command`."""
     parser = Parser(
         prog="agentrl", description=_ABOUT, epilog="agentrl SUB-COMMAND --help says more."
     )
@@ -108,13 +119,7 @@ def main(argv: list[str] | None = None) -> int:
         help="folder that would hold the runs [default: runs]",
     )
     doctor.set_defaults(command=_doctor)
-    arguments = parser.parse_args(argv)
-    command: Callable[[argparse.Namespace], int] = arguments.command
-    try:
-        return command(arguments)
-    except AgentRLError as error:
-        sys.stderr.write(f"agentrl: {visible(str(error))}\n")
-        return error.exit_code
+    return parser
 
 
 def _add(commands: Any, name: str, brief: str, about: str) -> Parser:

@@ -38,6 +38,7 @@ __all__ = ["GenerateEnv", "PromptChat", "generate_kind", "load_generate"]
 
 _FLAG = "--custom-generate-function-path"
 _THREE = ("args", "sample", "sampling_params")
+_TOLD = Signature(_THREE, keywords=("evaluation",), is_slimes=True)
 #: Entry point group under which packages announce functions.
 GROUP = "agentrl.generate"
 
@@ -71,10 +72,7 @@ def load_generate(place: str) -> Generate:
 def generate_kind() -> Kind[Generate]:
     functions: Kind[Generate] = hook(
         "generate(args, sample, sampling_params)",
-        [
-            Signature(_THREE, is_slimes=True),
-            Signature(_THREE, keywords=("evaluation",), is_slimes=True),
-        ],
+        [Signature(_THREE, is_slimes=True), _TOLD],
         may_await=True,
         group=GROUP,
         noun="generate function",
@@ -83,7 +81,11 @@ def generate_kind() -> Kind[Generate]:
     )
 
     def take(value: object) -> Generate | None:
-        return functions.take(value) if inspect.iscoroutinefunction(value) else None
+        if not inspect.iscoroutinefunction(value):
+            return None
+        # One that has the parameter is called with it by name, wherever it stands.
+        is_told = "evaluation" in inspect.signature(value).parameters
+        return functions.take(value) if _TOLD.fits(value) or not is_told else None
 
     line = "async def generate(args, sample, sampling_params)"
     must_be = f"a function that can be called as `{line}`"

@@ -20,13 +20,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, TypeGuard
 
-__all__ = ["exercises", "only_refuses"]
+__all__ = ["exercises", "is_there", "only_refuses"]
 
 ROOT = Path(__file__).resolve().parents[2]
 #: What makes a configuration, and helpers of tests that do.
 _CONFIGURATIONS = {"RunConfig", "MegatronSettings", "open_backend", "settings"}
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _Kind = Literal["text", "keyword", "setting"]
+
+
+def is_there(test: str) -> bool:
+    """Whether there is a test `file::function`."""
+    file, _, name = test.partition("::")
+    return name.startswith("test_") and name in _functions(_module(file))
 
 
 def exercises(test: str, flag: str, *, is_handed_on: bool = True) -> bool:

@@ -7,7 +7,7 @@ import pytest
 from agentrl.config import answers
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
-from scripts.from_slime import WALK
+from scripts.promises import WALK
 from tests.unit.answer_evidence import exercises, only_refuses
 
 HERE = "tests/unit/test_answer_evidence.py"

@@ -1,11 +1,10 @@
 """The command line: a flag per field, three families, help pages, what unknown flags are told."""
 
-import tomllib
 from pathlib import Path
 
 import pytest
 
-from agentrl.config import answers, passthrough
+from agentrl.config import answers, passthrough, peers
 from agentrl.config.command_line import help_page, known_flags, read_flags
 from agentrl.config.fields import own_fields
 from agentrl.config.megatron import about_settings
@@ -156,15 +155,14 @@ def test_a_hint_names_what_was_misspelt_and_nothing_that_is_only_alike() -> None
     assert hints("--rollout-batch") == ["--rollout-batch-size"]
     for name in ("--ref-model", "--use-critic", "--wandb-name", "--rank", "--lora-rank", "--fsdp"):
         assert hints(name) == []
-    table = Path(passthrough.__file__).with_name("tables") / "peers.toml"
-    for own in tomllib.loads(table.read_text()).values():
+    for own in peers.settings().values():
         for setting, advice in own.items():
             name = "--" + setting.split(".")[-1].replace("_", "-")
             refused = read_flags([name, "1"]).refused
             close = hints(name) if refused and "unknown flag" in refused[0] else []
             if close == ["--num-gpus-per-node"]:  # of slime, and as little needed
                 continue
-            assert all(hint.removeprefix("--") in advice for hint in close), (setting, close)
+            assert all(hint.removeprefix("--") in advice.says for hint in close), (setting, close)
 
 
 def test_a_name_of_megatron_that_is_not_supported_is_no_misspelling_of_another() -> None:

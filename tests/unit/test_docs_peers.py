@@ -5,7 +5,6 @@ import re
 import shlex
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,10 @@ from agentrl.config.fields import own_fields
 from agentrl.config.resolve import parse
 from agentrl.envs.sources import RowSource
 from agentrl.errors import ConfigError
+from scripts.from_peers import pages
 from tests.unit.test_docs_commands import ROOT, snippets
 
-PEERS = tomllib.loads((ROOT / "agentrl" / "config" / "tables" / "peers.toml").read_text())
+PEERS = peers.settings()
 FLAG = re.compile(r"--[a-z][a-z-]*")
 
 
@@ -30,22 +30,22 @@ def page(peer: str) -> str:
     return (ROOT / "docs" / f"from-{peer.lower()}.md").read_text()
 
 
-def settings(peer: str) -> dict[str, str]:
-    """The second cell of each row of the page's settings, by the setting."""
-    _, _, table = page(peer).partition("## Settings")
-    rows = re.findall(r"^\| `([\w.]+)` \| (.+?) \|", table, re.MULTILINE)
-    return dict(rows)
-
-
 # ---- the tables ---------------------------------------------------------------------------------
 
 
+def test_the_pages_have_the_settings_that_the_command_line_knows() -> None:
+    for place, made in pages().items():
+        text = place.read_text()
+        assert made(text) == text, "run python -m scripts.from_peers"
+
+
 @pytest.mark.parametrize("peer", PEERS)
-def test_the_command_line_and_the_page_know_the_same_settings_of_a_peer(peer: str) -> None:
-    assert settings(peer).keys() == PEERS[peer].keys()
-    for name, cell in settings(peer).items():
-        said = PEERS[peer][name]
-        assert FLAG.findall(cell)[:1] == (FLAG.findall(said)[:1] if said[0] == "-" else []), name
+def test_a_page_and_the_command_line_name_the_same_flag_of_a_setting(peer: str) -> None:
+    for name, setting in PEERS[peer].items():
+        if setting.says.startswith("-"):
+            assert FLAG.findall(setting.cell)[:1] == [setting.flag], name
+        else:
+            assert not FLAG.findall(setting.cell), name
 
 
 @pytest.mark.parametrize("peer", PEERS)
@@ -74,7 +74,7 @@ def told_default(value: object) -> str:
 
 @pytest.mark.parametrize("peer", PEERS)
 def test_what_a_user_of_a_peer_is_told_names_flags_that_exist(peer: str) -> None:
-    told = {flag for said in PEERS[peer].values() for flag in FLAG.findall(said)}
+    told = {flag for setting in PEERS[peer].values() for flag in FLAG.findall(setting.says)}
     assert told <= set(known_flags())
 
 

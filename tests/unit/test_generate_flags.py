@@ -115,6 +115,14 @@ def test_a_named_function_of_another_signature_is_shown_with_its_line(tmp_path: 
         load_generate(f"{path}:generate")
 
 
+def test_a_function_that_plays_a_batch_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    """It would be told of `evaluation` in the place of the sampling parameters, and by name too."""
+    path = tmp_path / "batch.py"
+    path.write_text("async def custom_generate(args, samples, evaluation=False): ...")
+    with pytest.raises(ConfigError, match=r"batch\.py:1(?s:.*)args, sample, sampling_params"):
+        load_generate(f"{path}:custom_generate")
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [

@@ -143,6 +143,13 @@ def test_make_train_is_the_documented_command() -> None:
     assert commands[-1] == ".venv/bin/python train_async.py --async-buffer-size 4"
 
 
+def test_hooks_before_a_commit_are_what_every_change_must_pass() -> None:
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text()
+    run = re.findall(r"entry: \.venv/bin/(\S+(?: check| format)?)", hooks)
+    (recipe,) = re.findall(r"^check:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.M)
+    assert run == re.findall(r"\$\(BIN\)/(\S+(?: check| format)?)", recipe)
+
+
 def test_imports_keep_to_their_floors() -> None:
     result = subprocess.run(
         [str(Path(sys.executable).with_name("lint-imports"))],
