@@ -41,10 +41,10 @@ from agentrl.serving.members import Members, NamedTensors
 from agentrl.serving.seals import Sent
 from agentrl.types import EngineAddress, PushReport
 
-__all__ = ["FleetWeightSink"]
+__all__ = ["RECALL_S", "FleetWeightSink", "NoEngineError", "dtype_name", "sum_of"]
 
 #: Seconds between looks for an engine that has come back, when there is none at all.
-_RECALL_S = 0.5
+RECALL_S = 0.5
 
 
 class _Pass(NamedTuple):
@@ -159,7 +159,7 @@ class FleetWeightSink:
                     raise
             finally:
                 self._leave_empty_fleets()
-            time.sleep(_RECALL_S)
+            time.sleep(RECALL_S)
 
     def inspect(self) -> None:
         """Raise HealthError that names an engine whose weights are not those of its last push."""
@@ -252,7 +252,7 @@ class FleetWeightSink:
     def _send(self, fleets: list[Fleet], buckets: Iterator[Bucket], version: int) -> "_Pass":
         """One pass over the buckets, to all fleets in step; a fleet that fails drops out of it."""
         num_bytes, sums, shows = 0, list[int](), True
-        kept = None if self._engine_dtype is None else _name(self._engine_dtype)
+        kept = None if self._engine_dtype is None else dtype_name(self._engine_dtype)
         for bucket in buckets:
             active = [fleet for fleet in fleets if fleet.connected]
             if not active:
@@ -263,7 +263,7 @@ class FleetWeightSink:
             for fleet in active:
                 fleet.finish()
             num_bytes += payload.nbytes
-            sums.append(_sum_of(payload))
+            sums.append(sum_of(payload))
             shows &= set(bucket.dtypes) == {kept}
         return _Pass(num_bytes, tuple(sums) if shows else None)
 
@@ -332,11 +332,11 @@ class FleetWeightSink:
         self._members.lose(member, reason)
 
 
-def _sum_of(payload: torch.Tensor) -> int:
+def sum_of(payload: torch.Tensor) -> int:
     """Tells changed weights from unchanged ones, wherever the bucket lies."""
     words = payload[: payload.nbytes // 4 * 4].view(torch.int32)
     return int(words.sum(dtype=torch.int64))
 
 
-def _name(dtype: torch.dtype) -> str:
+def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
