@@ -7,8 +7,8 @@
 
 All ranks call any other function at the same place, each with what it holds itself. What it raises
 on one rank ends all of them, as a HookError that names flag and line: no rank is left waiting for
-another. A function that speaks to other ranks by itself must do so on all of them. `args` has the flags of
-the run.
+another. A function that speaks to other ranks by itself must do so on all of them. `args` has the
+flags of the run.
 
 Another hook is a line of `KINDS`, and a `call` at its place.
 """

@@ -15,11 +15,11 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 import numpy as np
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 from agentrl import disk
 from agentrl.errors import DataError
@@ -83,7 +83,7 @@ def _replace(folder: Path, copy: Path) -> None:
 
 def _patch(changes: Path, delta: Delta, copy: Path) -> None:
     places = {place.name: place for path in copy.glob("*.safetensors") for place in _places(path)}
-    with safe_open(changes, "numpy") as found:
+    with _opened(changes) as found:
         if set(found.keys()) != delta.checksums.keys():
             raise DataError(f"{changes} does not have the tensors that {PUSH} names")
         for name in found.keys():  # noqa: SIM118
@@ -92,6 +92,15 @@ def _patch(changes: Path, delta: Delta, copy: Path) -> None:
             _patch_one(places[name], found.get_tensor(name).tobytes(), delta)
     for path in copy.glob("*.safetensors"):
         disk.sync(path)
+
+
+@contextmanager
+def _opened(changes: Path) -> Iterator[Any]:
+    try:
+        with safe_open(changes, "numpy") as found:
+            yield found
+    except SafetensorError as error:
+        raise DataError(f"{changes} cannot be read: {error}") from error
 
 
 class _Place(NamedTuple):
