@@ -108,6 +108,7 @@ class DiskWeightSink:
     def close(self) -> None:
         """Engines keep running, with the weights they have."""
         self._resources.close()
+        self._files.close()
 
     def __enter__(self) -> "DiskWeightSink":
         return self

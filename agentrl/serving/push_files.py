@@ -25,7 +25,7 @@ from agentrl.errors import DataError
 from agentrl.serving.deltas import Bytes, Checksum, Encoding, checksum, encode
 from agentrl.serving.members import NamedTensors
 
-__all__ = ["DELTA", "Delta", "Push", "PushFiles", "Written", "read_push"]
+__all__ = ["DELTA", "Delta", "Push", "PushFiles", "PushSettings", "Written", "read_push"]
 
 PUSH, DELTA = "push.json", "delta.safetensors"
 
@@ -66,34 +66,35 @@ def read_push(folder: Path) -> Push:
         raise DataError(f"{folder} holds no weights of a push: {error}") from error
 
 
-class PushFiles:
-    """Writes each push into a folder below `root`, which is made.
+class PushSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where pushes are written, and how.
 
-    write_model   writes a Hugging Face model
-    keeps         older pushes are left where they are
-    encoding      of deltas; None: each push is whole. The weights of the last push are then kept in
-                  host memory
-    checksum      of the new bytes of each tensor of a delta
+    root       folder for the folders of pushes; it is made
+    keeps      older pushes are left where they are
+    encoding   of deltas; None: each push is whole. Otherwise the weights of the last push are kept
+               in host memory
+    checksum   of the new bytes of each tensor of a delta
     """
 
-    def __init__(
-        self,
-        root: Path,
-        write_model: WriteModel,
-        *,
-        keeps: bool = False,
-        encoding: Encoding | None = None,
-        checksum: Checksum = "xxh3-128",
-    ) -> None:
-        self._root = root
+    root: Path
+    keeps: bool = False
+    encoding: Encoding | None = None
+    checksum: Checksum = "xxh3-128"
+
+
+class PushFiles:
+    """Writes each push into a folder of its own. `write_model` writes a Hugging Face model."""
+
+    def __init__(self, settings: PushSettings, write_model: WriteModel) -> None:
+        self._root = settings.root
         self._write_model = write_model
-        self._keeps = keeps
-        self._encoding = encoding
-        self._checksum = checksum
+        self._keeps = settings.keeps
+        self._encoding = settings.encoding
+        self._checksum = settings.checksum
         self._stream = uuid.uuid4().hex[:12]
         self._version = 0
         self._last: dict[str, torch.Tensor] = {}
-        disk.make_folder(root)
+        disk.make_folder(self._root)
 
     def write(self, version: int, tensors: NamedTensors) -> Written:
         """The weights as `version`: what changed, where the push before is known. Where `tensors`
@@ -120,6 +121,12 @@ class PushFiles:
             return
         for folder in self._root.glob("weight_v*"):
             if not folder.name.startswith(_name(version)):
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def close(self) -> None:
+        """No engine reads anything from now on."""
+        if not self._keeps:
+            for folder in self._root.glob("weight_v*"):
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _noted(self, tensors: NamedTensors) -> Iterator[tuple[str, torch.Tensor]]:

@@ -31,13 +31,13 @@ from agentrl.serving.control import EngineControl
 from agentrl.serving.disk_sink import DiskWeightSink
 from agentrl.serving.key import read_key
 from agentrl.serving.members import NamedTensors
-from agentrl.serving.push_files import PushFiles
+from agentrl.serving.push_files import PushFiles, PushSettings
 from agentrl.serving.routing import RoutedWeightSink
 from agentrl.serving.weights import FleetWeightSink
 from agentrl.types import EngineAddress, WeightSink
 from agentrl.wire.blocking import BlockingPeer
 
-__all__ = ["engines_ready", "main", "sink_settings"]
+__all__ = ["disk_settings", "engines_ready", "main", "sink_settings"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -120,32 +120,22 @@ def sink_settings(spec: RunSpec) -> dict[str, Any]:
     }
 
 
-def disk_settings(spec: RunSpec, hooks: LearnerHooks) -> dict[str, Any]:
+def disk_settings(spec: RunSpec) -> dict[str, Any]:
     """The same of one that writes files."""
-    config, model_dir = spec.config, Path(spec.model_dir)
+    config, name = spec.config, Path(spec.run_dir).name
     assert config.update_weight_disk_dir is not None
-    dtype = getattr(torch, engine_dtype(config), None)
     copy = config.update_weight_local_checkpoint_dir
-
-    def write_model(folder: Path, tensors: NamedTensors) -> None:
-        write_checkpoint(folder, tensors, model_dir, dtype or torch.bfloat16)
-
+    encoding = config.update_weight_delta_encoding
     return {
-        "files": PushFiles(
-            Path(config.update_weight_disk_dir) / Path(spec.run_dir).name,
-            write_model,
+        "files": PushSettings(
+            root=Path(config.update_weight_disk_dir) / name,
             keeps=config.update_weight_disk_keep_files,
-            encoding=(
-                config.update_weight_delta_encoding
-                if config.update_weight_mode == "delta"
-                else None
-            ),
+            encoding=encoding if config.update_weight_mode == "delta" else None,
             checksum=config.update_weight_delta_checksum,
         ),
-        "copy": None if copy is None else Path(copy) / Path(spec.run_dir).name,
-        "after_write": lambda folder, engines: hooks.call_here(AFTER_WRITE, str(folder), engines),
+        "copy": None if copy is None else Path(copy) / name,
         "timeout_s": config.update_weights_timeout,
-        "engine_dtype": dtype,
+        "engine_dtype": getattr(torch, engine_dtype(config), None),
         "tells_digests": engines_tell_digests(config),
     }
 
@@ -181,27 +171,34 @@ def _sink(spec: RunSpec, router_url: str, hooks: LearnerHooks) -> RoutedWeightSi
     family = open_model(Path(spec.model_dir), spec.config.model_family).family
 
     def open_sink(on_lost: Callable[[EngineAddress], None]) -> WeightSink:
+        told: dict[str, Any] = {"on_lost": on_lost, "key": key, "fused": family.engine_fused}
         if spec.config.update_weight_transport == "disk":
-            return DiskWeightSink(
-                spec.engines,
-                on_lost=on_lost,
-                key=key,
-                fused=family.engine_fused,
-                **disk_settings(spec, hooks),
-            )
+            return _disk_sink(spec, hooks, told)
         return FleetWeightSink(
             spec.engines,
-            on_lost=on_lost,
             # NCCL refuses two ranks on one device.
             backend="nccl" if torch.cuda.is_available() and not spec.config.colocate else "gloo",
             host=spec.collective_address,
-            key=key,
-            fused=family.engine_fused,
+            **told,
             **sink_settings(spec),
         )
 
     shares_devices = spec.config.colocate
     return RoutedWeightSink(router_url, spec.engines, open_sink, key, shares_devices=shares_devices)
+
+
+def _disk_sink(spec: RunSpec, hooks: LearnerHooks, told: dict[str, Any]) -> DiskWeightSink:
+    settings = disk_settings(spec)
+    dtype = settings["engine_dtype"] or torch.bfloat16
+
+    def write_model(folder: Path, tensors: NamedTensors) -> None:
+        write_checkpoint(folder, tensors, Path(spec.model_dir), dtype)
+
+    def after_write(folder: Path, engines: list[str]) -> None:
+        hooks.call_here(AFTER_WRITE, str(folder), engines)
+
+    files = PushFiles(settings.pop("files"), write_model)
+    return DiskWeightSink(spec.engines, files=files, after_write=after_write, **told, **settings)
 
 
 async def engines_ready(spec: RunSpec) -> None:
