@@ -81,6 +81,15 @@ CONDITIONS = {
         f"only --env {_ROW_ENVS} read this; tell another environment about its rows "
         "with --env-args",
     ),
+    "disk_pushes": Condition(
+        lambda config: config.update_weight_transport == "disk",
+        "only --update-weight-transport disk writes weights to files; give both or neither",
+    ),
+    "delta_pushes": Condition(
+        lambda config: config.update_weight_mode == "delta",
+        "no effect without --update-weight-mode delta: each push is whole",
+        is_noted=True,
+    ),
     "colocated": Condition(
         lambda config: config.colocate,
         "no effect without --colocate: learner and engines have devices of their own and keep what "

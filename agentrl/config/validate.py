@@ -164,6 +164,7 @@ def _about_engine(config: RunConfig) -> Iterator[str]:
             "the ranks of the first one, and the push would wait until its deadline; spread an "
             "engine by tensor parallelism (--rollout-num-gpus-per-engine)"
         )
+    yield from _about_disk_pushes(config)
     yield from _about_checksums(config)
     per_engine = config.rollout_num_gpus_per_engine
     tensor = config.sglang.get("tp_size", per_engine)
@@ -183,6 +184,28 @@ def _about_wandb(config: RunConfig) -> Iterator[str]:
     host = config.wandb_host
     if host is not None and not host.startswith(("http://", "https://")):
         yield f"--wandb-host {shown_url(host)}: an address is wanted, as in https://{shown_url(host)}"
+
+
+def _about_disk_pushes(config: RunConfig) -> Iterator[str]:
+    if config.update_weight_transport == "disk":
+        if config.update_weight_disk_dir is None:
+            yield (
+                "--update-weight-transport disk: give --update-weight-disk-dir as well, a folder "
+                "that learner and engines share"
+            )
+        if config.colocate:
+            yield (
+                "--update-weight-transport disk and --colocate: engines that share devices with "
+                "the learner get weights through the host's memory; leave out one of the two"
+            )
+    if config.update_weight_mode == "delta":
+        if config.update_weight_transport != "disk":
+            yield "--update-weight-mode delta: give --update-weight-transport disk as well"
+        if config.update_weight_local_checkpoint_dir is None:
+            yield (
+                "--update-weight-mode delta: give --update-weight-local-checkpoint-dir as well, a "
+                "folder on each engine's host whose files are patched"
+            )
 
 
 def _about_checksums(config: RunConfig) -> Iterator[str]:

@@ -34,6 +34,8 @@ def _places(config: RunConfig) -> Iterator[tuple[str, Path]]:
         yield "--wandb-dir", Path(config.wandb_dir)
     if config.eval_only:
         return
+    if config.update_weight_disk_dir is not None:
+        yield "--update-weight-disk-dir", Path(config.update_weight_disk_dir)
     if config.save is not None:
         yield "--save", Path(config.save)
     if config.save_debug_rollout_data is not None:

@@ -3,11 +3,12 @@
     process groups -> INIT -> models are built
     a lease -> SAMPLE_FILTER -> plan -> [BEFORE_LOG_PROB -> pass] -> advantages -> DATA_POSTPROCESS
             -> [BEFORE_TRAIN_STEP -> passes -> optimizer step]
+    a push is written to files -> AFTER_WRITE, by the rank that wrote them -> engines read them
 
-All ranks call a function at the same place, each with what it holds itself. What it raises on one
-rank ends all of them, as a HookError that names flag and line: no rank is left waiting for another.
-A function that speaks to other ranks by itself must do so on all of them. `args` has the flags of
-the run.
+All ranks call any other function at the same place, each with what it holds itself. What it raises
+on one rank ends all of them, as a HookError that names flag and line: no rank is left waiting for
+another. A function that speaks to other ranks by itself must do so on all of them. `args` has the
+flags of the run.
 
 Another hook is a line of `KINDS`, and a `call` at its place.
 """
@@ -25,6 +26,7 @@ from agentrl.user_code import Kind, Signature, hook, load, place_in
 from agentrl.user_traceback import place_of, words_of
 
 __all__ = [
+    "AFTER_WRITE",
     "BEFORE_LOG_PROB",
     "BEFORE_TRAIN_STEP",
     "DATA_POSTPROCESS",
@@ -43,6 +45,7 @@ BEFORE_LOG_PROB = "custom_megatron_before_log_prob_hook_path"
 BEFORE_TRAIN_STEP = "custom_megatron_before_train_step_hook_path"
 DATA_POSTPROCESS = "rollout_data_postprocess_path"
 SAMPLE_FILTER = "rollout_sample_filter_path"
+AFTER_WRITE = "custom_update_weight_post_write_path"
 
 
 def _kind(field: str, name: str, *parameters: str) -> Kind[Callable[..., Any]]:
@@ -64,6 +67,7 @@ KINDS: Mapping[str, Kind[Callable[..., Any]]] = {
     BEFORE_TRAIN_STEP: _kind(BEFORE_TRAIN_STEP, "before", "args", *_STEP),
     DATA_POSTPROCESS: _kind(DATA_POSTPROCESS, "process", "args", "rollout_id", "rollout_data"),
     SAMPLE_FILTER: _kind(SAMPLE_FILTER, "select", "args", "groups"),
+    AFTER_WRITE: _kind(AFTER_WRITE, "show", "args", "version_dir", "rollout_engines"),
 }
 
 
@@ -91,6 +95,10 @@ class LearnerHooks:
     def said(self, field: str) -> str:
         """Flag and value, as messages name a hook."""
         return f"{KINDS[field].flag} {self._named[field]}"
+
+    def call_here(self, field: str, *given: Any) -> None:
+        """As `call`, on this rank alone: what it raises here, other ranks are not told of."""
+        self.call(field, lambda value: [value], *given)
 
     def fault(self, field: str, text: str) -> HookError:
         """What is wrong with what the function of that flag left."""

@@ -272,6 +272,16 @@ class EngineControl(_HttpControl):
             weight_version=label,
         )
 
+    async def pull(self, folder: str, copy: str) -> None:
+        """Bring the copy on its host up to the push in `folder`; requests go on."""
+        await self._post("/pull_weights", folder=folder, copy=copy)
+
+    async def load(self, folder: str, label: str) -> None:
+        """Load the model in a folder and call it `label`, paused; the cache is dropped."""
+        await self._post(
+            "/update_weights_from_disk", model_path=folder, weight_version=label, flush_cache=True
+        )
+
     async def label(self, version: str) -> None:
         """Call the weights that it holds `version`; requests go on."""
         await self._post("/update_weight_version", new_version=version, abort_all_requests=False)

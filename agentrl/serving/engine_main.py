@@ -21,6 +21,7 @@ import threading
 from typing import Any
 
 from sglang.launch_server import run_server
+from sglang.srt.entrypoints.http_server import app
 from sglang.srt.plugins import load_plugins
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 from sglang.srt.server_args import prepare_server_args
@@ -31,6 +32,7 @@ from agentrl.serving.cpu_delta_net import register_delta_nets
 from agentrl.serving.cpu_norms import register_norms
 from agentrl.serving.cpu_schedule import register_prefill_gate
 from agentrl.serving.key import key_of_this_process
+from agentrl.serving.pull_route import add_pull_route
 from agentrl.serving.routes import register_routes
 
 __all__ = ["main"]
@@ -58,6 +60,7 @@ def main(argv: list[str]) -> None:
     if "--enable-return-routed-experts" in argv:
         register_routes(on_cpu=on_cpu)
     load_plugins()
+    add_pull_route(app)
     settings = prepare_server_args(argv)
     settings.api_key = key_of_this_process()
     try:

@@ -22,9 +22,8 @@ An engine that is lost there ends the turn with a PushError: nobody knows which 
 """
 
 import itertools
-import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
@@ -34,19 +33,18 @@ from anyio.from_thread import start_blocking_portal
 from agentrl.clock import Clock, MonotonicClock
 from agentrl.errors import PushError
 from agentrl.serving.buckets import Bucket, BucketStream
-from agentrl.serving.checksums import Fused, expected_checksums
+from agentrl.serving.checksums import Fused
 from agentrl.serving.collective import SenderGroup
-from agentrl.serving.control import EngineChecksum, EngineControl, HeldWeights
+from agentrl.serving.control import EngineControl
 from agentrl.serving.fleet import Fleet, failures_of, start_calls
-from agentrl.serving.seals import Seals, Sent
+from agentrl.serving.members import Members, NamedTensors
+from agentrl.serving.seals import Sent
 from agentrl.types import EngineAddress, PushReport
 
-__all__ = ["FleetWeightSink"]
-
-logger = logging.getLogger(__name__)
+__all__ = ["RECALL_S", "FleetWeightSink", "NoEngineError", "dtype_name", "sum_of"]
 
 #: Seconds between looks for an engine that has come back, when there is none at all.
-_RECALL_S = 0.5
+RECALL_S = 0.5
 
 
 class _Pass(NamedTuple):
@@ -62,9 +60,6 @@ _WEIGHTS, _REST = ("weights",), ("kv_cache", "cuda_graph")
 
 class NoEngineError(PushError):
     """Every engine was lost on the way."""
-
-
-NamedTensors = Iterable[tuple[str, torch.Tensor]]
 
 
 class FleetWeightSink:
@@ -113,24 +108,28 @@ class FleetWeightSink:
         self._timeout_s = timeout_s
         self._connect_s = min(connect_s, timeout_s)
         self._fleet_size = fleet_size
-        self._on_lost = on_lost
         self._backend = backend
         self._host = host
         self._ranks = ranks_per_engine
         self._key = key
         self._engine_dtype = engine_dtype
         self._fused = fused or {}
-        self._tells_digests = tells_digests
         self._clock = clock or MonotonicClock()
         self._device = torch.device("cuda" if backend == "nccl" else "cpu")
         self._resources = ExitStack()
         self._portal = self._resources.enter_context(start_blocking_portal("asyncio"))
-        self._seals = Seals()
-        self._unseen: set[str] = set()
+        self._members = Members(
+            engines,
+            portal=self._portal,
+            open_control=self._control,
+            on_lost=on_lost,
+            engine_dtype=engine_dtype,
+            fused=fused,
+            tells_digests=tells_digests,
+        )
         self._fleets: list[Fleet] = []
-        self._lost: list[EngineControl] = []
-        for engine in engines:
-            self._enlist(self._control(engine))
+        for member in self._members.present:
+            self._enlist(member)
 
     @property
     def engines(self) -> tuple[EngineAddress, ...]:
@@ -151,7 +150,8 @@ class FleetWeightSink:
         buckets = BucketStream(tensors, self._bucket_bytes, self._fused)
         deadline = self._clock.now() + self._timeout_s
         while True:
-            self._recall()
+            for member in self._members.recall():
+                self._enlist(member)
             try:
                 return self._push(self._fleets, version, buckets)
             except NoEngineError:
@@ -159,12 +159,12 @@ class FleetWeightSink:
                     raise
             finally:
                 self._leave_empty_fleets()
-            time.sleep(_RECALL_S)
+            time.sleep(RECALL_S)
 
     def inspect(self) -> None:
         """Raise HealthError that names an engine whose weights are not those of its last push."""
         if self._has_weights:
-            self._seals.check(self._held())
+            self._members.inspect()
 
     def release(self) -> None:
         """Hold all turns, and have every engine give up its cache and its weights."""
@@ -173,8 +173,7 @@ class FleetWeightSink:
         self._has_weights = self._keeps_memory
         if not self._keeps_memory:
             self._each(self._fleets, lambda member: member.release_memory((*_REST, *_WEIGHTS)))
-            for member in self._members():
-                self._seals.forget(member.name)
+            self._members.forget()
 
     def take_weights(self) -> None:
         """Have every engine take room for its weights, for the push that comes next."""
@@ -188,22 +187,8 @@ class FleetWeightSink:
         self._each(self._fleets, EngineControl.resume)
 
     def verify(self, tensors: NamedTensors) -> None:
-        """Check, tensor by tensor, that every engine holds exactly `tensors`.
-
-        For engines on a CPU host with one rank each: the digests are SGLang's for host memory, of
-        whole parameters. A configuration with others is refused before a run starts.
-        Raises PushError that names the engine and the first tensors that differ.
-        """
-        expected = expected_checksums(tensors, self._fused, self._engine_dtype)
-        for member in self._members():
-            actual = self._checksum(member).tensors
-            wrong = sorted(n for n in actual if actual[n] != expected.get(n, actual[n]))
-            missing = sorted(expected.keys() - actual.keys())
-            if wrong or missing:
-                raise PushError(
-                    f"{member.name}: {len(wrong)} tensors differ ({wrong[:3]}) and"
-                    f" {len(missing)} are missing ({missing[:3]}) after a push"
-                )
+        """See `Members.verify`."""
+        self._members.verify(tensors)
 
     def close(self) -> None:
         """Dissolve the fleets. Engines keep running, with the weights they have."""
@@ -242,7 +227,7 @@ class FleetWeightSink:
             raise NoEngineError(f"version {version} reached no engine: all of them are lost")
         now = self._clock.now()
         self._has_weights = True
-        self._seals.renew(version, sent.fingerprint, self._held())
+        self._members.renew(version, sent.fingerprint)
         return PushReport(version, now - paused, now - started, sent.num_bytes, names)
 
     def _deliver(
@@ -267,7 +252,7 @@ class FleetWeightSink:
     def _send(self, fleets: list[Fleet], buckets: Iterator[Bucket], version: int) -> "_Pass":
         """One pass over the buckets, to all fleets in step; a fleet that fails drops out of it."""
         num_bytes, sums, shows = 0, list[int](), True
-        kept = None if self._engine_dtype is None else _name(self._engine_dtype)
+        kept = None if self._engine_dtype is None else dtype_name(self._engine_dtype)
         for bucket in buckets:
             active = [fleet for fleet in fleets if fleet.connected]
             if not active:
@@ -278,7 +263,7 @@ class FleetWeightSink:
             for fleet in active:
                 fleet.finish()
             num_bytes += payload.nbytes
-            sums.append(_sum_of(payload))
+            sums.append(sum_of(payload))
             shows &= set(bucket.dtypes) == {kept}
         return _Pass(num_bytes, tuple(sums) if shows else None)
 
@@ -306,9 +291,6 @@ class FleetWeightSink:
         self._fleets = [fleet for fleet in self._fleets if fleet.members]
 
     # ---- members -----------------------------------------------------------------------------
-
-    def _members(self) -> Iterator[EngineControl]:
-        return (member for fleet in self._fleets for member in fleet.members)
 
     def _control(self, engine: EngineAddress) -> EngineControl:
         control = EngineControl(engine, timeout_s=self._timeout_s, key=self._key)
@@ -341,50 +323,20 @@ class FleetWeightSink:
                 return
         self._fleets.append(self._fleet([member]))
 
-    def _recall(self) -> None:
-        """Let those that fell out earlier take part again if they answer."""
-        members, self._lost = self._lost, []
-        for member in members:
-            if self._portal.call(member.is_alive):
-                logger.info("%s is back for weight pushes", member.name)
-                self._enlist(member)
-            else:
-                self._lost.append(member)
-
     def _lose(self, member: EngineControl, reason: Exception) -> None:
         if self._shares_devices:
             raise PushError(
                 f"{member.name} was lost in a turn on devices that it shares with the learner: "
                 f"{reason}; engines and learner are started again"
             ) from reason
-        self._lost.append(member)
-        self._seals.forget(member.name)
-        logger.error("%s fell out of a weight push: %s", member.name, reason)
-        self._on_lost(EngineAddress(member.name, member.url))
-
-    def _held(self) -> dict[str, HeldWeights]:
-        """What each engine says of its weights; those that do not say are left out."""
-        found: dict[str, HeldWeights] = {}
-
-        async def ask(member: EngineControl) -> None:
-            found[member.name] = await member.held()
-
-        members = list(self._members()) if self._tells_digests else []
-        for member, error in failures_of(start_calls(self._portal, members, ask)).items():
-            if member.name not in self._unseen:
-                logger.warning("nobody can tell which weights %s holds: %s", member.name, error)
-        self._unseen = {member.name for member in members} - found.keys()
-        return found
-
-    def _checksum(self, member: EngineControl) -> EngineChecksum:
-        return self._portal.call(member.checksum)
+        self._members.lose(member, reason)
 
 
-def _sum_of(payload: torch.Tensor) -> int:
+def sum_of(payload: torch.Tensor) -> int:
     """Tells changed weights from unchanged ones, wherever the bucket lies."""
     words = payload[: payload.nbytes // 4 * 4].view(torch.int32)
     return int(words.sum(dtype=torch.int64))
 
 
-def _name(dtype: torch.dtype) -> str:
+def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")

@@ -281,7 +281,7 @@ _DECLARED = (
     Metric("perf/learner_idle_share", "share", "lease_wait_s / iteration_s"),
     Metric("perf/push_s", "s", "last weight push, from its first to its last call"),
     Metric("perf/push_pause_s", "s", "how long the engines were paused by it"),
-    Metric("perf/push_bytes", "bytes", "bytes of it to each engine"),
+    Metric("perf/push_bytes", "bytes", "bytes of it to each engine, or to a disk that they share"),
     Metric("perf/eval_hold_s", "s", "how long it waited for pinned evaluations (--eval-mode)"),
     Metric(
         "perf/engine_silence_s",

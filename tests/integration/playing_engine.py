@@ -19,7 +19,7 @@ import anyio.to_thread
 import torch
 from aiohttp import web
 
-from tests.unit.test_serving_weights import ScriptedEngine
+from tests.unit.scripted_engines import ScriptedEngine
 
 CONTEXT, VOCAB = 128, 720
 

@@ -28,7 +28,7 @@ from agentrl.cluster.events import RunState
 from agentrl.cluster.layout import RunDir
 from agentrl.cluster.orders import plan_processes
 from agentrl.cluster.placement import Cluster, plan_slots, ray_options
-from agentrl.cluster.roles.learner import sink_settings
+from agentrl.cluster.roles.learner import disk_settings, sink_settings
 from agentrl.cluster.roles.worker import client_settings
 from agentrl.cluster.spec import RunSpec
 from agentrl.cluster.tracking import trackers
@@ -38,6 +38,7 @@ from agentrl.config.sampling import training_turns
 from agentrl.envs.registry import load_env
 from agentrl.envs.services import services_of_run
 from agentrl.envs.tasks import open_eval_sets, open_source
+from agentrl.learner.hooks import LearnerHooks
 from agentrl.learner.iteration import train_lease
 from agentrl.learner.megatron import MegatronBackend
 from agentrl.learner.profiling import ProfilerSettings
@@ -102,6 +103,7 @@ def _told(config: RunConfig, run: RunDir) -> Iterator[tuple[str, Any]]:
     yield "host", ray_options(config.ray_address, run.ray)
     yield "trackers", trackers(config)
     yield "worker", _worker(config, spec)
+    yield "hooks", sorted(LearnerHooks(config)._named.items())
     if config.mode != "eval":
         yield "buffer", BufferSettings.from_config(config, "", training_turns(config))
         yield "tasks", vars(open_source(config, env_class))
@@ -114,7 +116,9 @@ def _told(config: RunConfig, run: RunDir) -> Iterator[tuple[str, Any]]:
         beside = config.eval_interval is not None
         evaluator = Evaluator(config, sets, *parts)
         yield "evaluations", [evaluator._order(name, 0, beside=beside) for name in sets]
-        yield "turns", (client_settings(spec), sink_settings(spec))
+        on_disk = config.update_weight_transport == "disk"
+        weights = disk_settings(spec) if on_disk else sink_settings(spec)
+        yield "turns", (client_settings(spec), weights)
         buffer = BufferSettings.from_config(config, "", SamplingParams())
         yield "permits", (buffer.num_permits, buffer.hold_patience_s)
 

@@ -170,6 +170,11 @@ CASES = [
         "assert args.n_samples_per_prompt == 4", "called with args, without",
         "return args.no_such_flag", "; a run has Megatron's process groups by then",
     ),
+    Case(
+        "custom-update-weight-post-write-path", "def f(args, version_dir, rollout_engines)",
+        "assert not [*__import__('pathlib').Path(version_dir).iterdir()]", "an empty folder weight",
+        "rollout_engines[1]", "IndexError: list index out of range",
+    ),
 ]  # fmt: skip
 #: Hooks that are given what only a run has: they are loaded, and not called.
 NOT_CALLED = {

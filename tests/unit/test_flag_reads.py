@@ -33,6 +33,7 @@ _PPO = "--advantage-estimator ppo"
 _TEACHER = "--opd-type megatron --opd-teacher-load MODEL2"
 _OPD = f"--use-opd {_TEACHER}"
 #: What must be there for a flag to be read, by field, in one mode or in all.
+_DISK = "--update-weight-transport disk --update-weight-disk-dir TMP/shared"
 BESIDE: dict[str | tuple[str, Mode], str] = {
     "apply_chat_template_kwargs": "--chat-template own",
     ("preset", "supervised"): "--n-samples-per-prompt 1",
@@ -90,6 +91,20 @@ BESIDE: dict[str | tuple[str, Mode], str] = {
     "rollout_num_gpus_per_engine": "--rollout-num-gpus 4",
     **dict.fromkeys((name for name in own_fields() if "wandb_" in name), "--use-wandb"),
     "disable_wandb_random_suffix": "--use-wandb --wandb-group first",
+    "update_weight_transport": "--update-weight-disk-dir TMP/shared",
+    "update_weight_mode": f"{_DISK} --update-weight-local-checkpoint-dir TMP/local",
+    **dict.fromkeys(
+        (
+            *("update_weight_disk_keep_files", "update_weight_local_checkpoint_dir"),
+            "custom_update_weight_post_write_path",
+        ),
+        _DISK,
+    ),
+    "update_weight_disk_dir": "--update-weight-transport disk",
+    **dict.fromkeys(
+        ("update_weight_delta_encoding", "update_weight_delta_checksum"),
+        f"{_DISK} --update-weight-mode delta --update-weight-local-checkpoint-dir TMP/local",
+    ),
     **dict.fromkeys(
         ("profile_target", "profile_step_start", "profile_step_end", "tensorboard_dir"),
         "--use-pytorch-profiler",
@@ -118,6 +133,7 @@ OTHER: dict[str, str] = {
     "custom_megatron_before_train_step_hook_path": f"{__name__}:before_train_step",
     "rollout_data_postprocess_path": f"{__name__}:postprocess",
     "rollout_sample_filter_path": f"{__name__}:select",
+    "custom_update_weight_post_write_path": f"{__name__}:show",
     "advantage_estimator": f"{__name__}:Doubled",
     "algorithm_args": '{"by":3.0}',
 }
@@ -210,6 +226,9 @@ def postprocess(args: Any, rollout_id: int, rollout_data: Any) -> None: ...
 
 
 def select(args: Any, groups: Any) -> None: ...
+
+
+def show(args: Any, version_dir: str, rollout_engines: Any) -> None: ...
 
 
 class Doubled(Algorithm):
@@ -390,6 +409,9 @@ UNMET: list[tuple[str, str]] = [
     ("eval_label_key", _ROWS),
     ("rollout_shuffle", ""),
     ("num_epoch", ""),
+    ("update_weight_disk_dir", ""),
+    ("update_weight_delta_encoding", f"{_DISK}"),
+    ("custom_update_weight_post_write_path", ""),
     ("profile_target", ""),
     ("profile_step_start", "--record-memory-history"),
     ("tensorboard_dir", "--record-memory-history"),

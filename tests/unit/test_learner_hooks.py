@@ -13,7 +13,7 @@ from agentrl.cli import train
 from agentrl.config.resolve import parse
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, HookError
-from agentrl.learner.hooks import INIT, KINDS, SAMPLE_FILTER, LearnerHooks
+from agentrl.learner.hooks import AFTER_WRITE, INIT, KINDS, SAMPLE_FILTER, LearnerHooks
 from tests.integration.toy_backend import ToyGroup
 
 HEADS = {
@@ -41,6 +41,9 @@ def test_a_function_of_another_signature_is_refused_by_a_dry_run(
     file.write_text(f"def fits({HEADS[field]}): ...\n\n\ndef wrong({HEADS[field]}, more): ...\n")
     flag = KINDS[field].flag
     argv = ["--preset", "search-r1-local", "--device", "cpu", "--dry-run", flag]
+    if field == AFTER_WRITE:
+        shared = ["--update-weight-disk-dir", str(tmp_path)]
+        argv = ["--update-weight-transport", "disk", *shared, *argv]
     assert train.main([*argv, f"{file}:fits"], "train_async") == 0
     capsys.readouterr()
     assert train.main([*argv, f"{file}:wrong"], "train_async") == 2
@@ -49,8 +52,8 @@ def test_a_function_of_another_signature_is_refused_by_a_dry_run(
     assert re.search(rf"mine\.py:4\).*write `def \w+\({HEADS[field]}\):`", said)
 
 
-@pytest.mark.parametrize("field", KINDS)
-def test_a_run_that_trains_nothing_takes_none(field: str) -> None:
+@pytest.mark.parametrize("field", sorted(KINDS.keys() - {AFTER_WRITE}))
+def test_a_run_that_trains_nothing_takes_none_but_that_of_pushes(field: str) -> None:
     with pytest.raises(ConfigError, match=f"{KINDS[field].flag}: an evaluation scores"):
         parse([KINDS[field].flag, "mine:mine", "--eval-only"], "train_async")
 

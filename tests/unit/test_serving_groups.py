@@ -6,7 +6,7 @@ import pytest
 
 from agentrl.serving.weights import FleetWeightSink
 from tests.integration.listeners import listeners_of
-from tests.unit.test_serving_weights import Cluster, cluster, some_weights
+from tests.unit.scripted_engines import Cluster, cluster, some_weights
 
 __all__ = ["cluster"]  # a fixture of these tests too
 

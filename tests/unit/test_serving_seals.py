@@ -7,7 +7,7 @@ import pytest
 from agentrl.errors import HealthError
 from agentrl.serving.control import HeldWeights
 from agentrl.serving.seals import Seals
-from tests.unit.test_serving_weights import Cluster, cluster, some_weights
+from tests.unit.scripted_engines import Cluster, cluster, some_weights
 
 __all__ = ["cluster"]  # a fixture of these tests too
 

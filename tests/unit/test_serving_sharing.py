@@ -9,7 +9,7 @@ from agentrl.cluster.roles.learner import sink_settings
 from agentrl.cluster.spec import ModelFacts, RunSpec
 from agentrl.config.run import RunConfig
 from agentrl.errors import PushError
-from tests.unit.test_serving_weights import Cluster, some_weights
+from tests.unit.scripted_engines import Cluster, some_weights
 
 TAGS = {"weights", "kv_cache", "cuda_graph"}
 

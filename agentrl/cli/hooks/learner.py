@@ -3,16 +3,27 @@ can be without one: the two that see a lease in two iterations over a small one,
 process with `args`. Those that are given Megatron-core's objects are loaded, and not called.
 """
 
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from agentrl.cli.hooks.noted import shown
 from agentrl.cli.hooks.trial import Trial
 from agentrl.errors import HookError
 from agentrl.learner.algorithm_trial import play_with_hooks
-from agentrl.learner.hooks import INIT, LearnerHooks
+from agentrl.learner.hooks import AFTER_WRITE, INIT, LearnerHooks
 
-__all__ = ["before_log_prob", "before_train_step", "data_postprocess", "init", "sample_filter"]
+__all__ = [
+    "after_write",
+    "before_log_prob",
+    "before_train_step",
+    "data_postprocess",
+    "init",
+    "sample_filter",
+]
+
+_ENGINES = ["http://127.0.0.1:30000"]
 
 
 def sample_filter(trial: Trial) -> Iterator[str]:
@@ -41,6 +52,15 @@ def init(trial: Trial) -> Iterator[str]:
         groups = "a run has Megatron's process groups by then, and here there are none"
         raise HookError(f"{error}; {groups}") from error
     yield "called with args, without Megatron's process groups, which a run has by then"
+
+
+def after_write(trial: Trial) -> Iterator[str]:
+    """Call it about a folder without a push. Raises HookError as a run does."""
+    with tempfile.TemporaryDirectory() as folder:
+        version_dir = str(Path(folder) / "weight_v000000")
+        Path(version_dir).mkdir()
+        LearnerHooks(trial.config).call_here(AFTER_WRITE, version_dir, _ENGINES)
+    yield f"called with args, an empty folder weight_v000000, and {_ENGINES}, where nobody listens"
 
 
 def before_log_prob(trial: Trial) -> Iterator[str]:

@@ -193,6 +193,15 @@ HOOKS = {
             tries="agentrl.cli.hooks.learner:data_postprocess",
         ),
         Hook(
+            name="custom-update-weight-post-write-path",
+            kind="agentrl.learner.hooks:KINDS/custom_update_weight_post_write_path",
+            called="when the files of a push are written, before engines read them, by the rank "
+            "that wrote them",
+            returns="nothing: it makes the files visible where the engines are",
+            tries="agentrl.cli.hooks.learner:after_write",
+            beside=("--update-weight-transport", "disk", "--update-weight-disk-dir", "pushes"),
+        ),
+        Hook(
             name="custom-megatron-init-path",
             kind="agentrl.learner.hooks:KINDS/custom_megatron_init_path",
             called="once by every rank of the learner, before its models are built",

@@ -21,19 +21,23 @@ from agentrl.cluster.spec import RunSpec
 from agentrl.config.device_defaults import engine_dtype, engines_tell_digests
 from agentrl.config.run import RunConfig
 from agentrl.learner.handover import Handover
-from agentrl.learner.hooks import LearnerHooks
+from agentrl.learner.hooks import AFTER_WRITE, LearnerHooks
 from agentrl.learner.loop import run_learner
 from agentrl.learner.megatron import MegatronBackend
+from agentrl.learner.megatron.checkpoint import write_checkpoint
 from agentrl.learner.profiling import open_profiler
 from agentrl.models.registry import open_model
 from agentrl.serving.control import EngineControl
+from agentrl.serving.disk_sink import DiskWeightSink
 from agentrl.serving.key import read_key
+from agentrl.serving.members import NamedTensors
+from agentrl.serving.push_files import PushFiles, PushSettings
 from agentrl.serving.routing import RoutedWeightSink
 from agentrl.serving.weights import FleetWeightSink
 from agentrl.types import EngineAddress, WeightSink
 from agentrl.wire.blocking import BlockingPeer
 
-__all__ = ["engines_ready", "main", "sink_settings"]
+__all__ = ["disk_settings", "engines_ready", "main", "sink_settings"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -54,7 +58,7 @@ def main(
     steps = config.num_rollout * config.num_steps_per_rollout if config.num_rollout else None
     algorithm = load_algorithm(config)
     hooks = LearnerHooks(config)
-    engines = _emptied_engines(spec, rank) if config.colocate else None
+    engines = _emptied_engines(spec, rank, hooks) if config.colocate else None
     with _closed_if_it_fails(engines):
         profiler = open_profiler(config, Path(spec.run_dir), rank)
         backend = MegatronBackend(
@@ -69,7 +73,7 @@ def main(
             hooks=hooks,
         )
     if engines is None and backend.is_source and spec.router_url:
-        engines = _sink(spec, spec.router_url)
+        engines = _sink(spec, spec.router_url, hooks)
     sink = None if engines is None else wrap(engines)
     handover = Handover(backend, engines, MonotonicClock()) if config.colocate else None
     name = f"learner-{rank}"
@@ -116,14 +120,34 @@ def sink_settings(spec: RunSpec) -> dict[str, Any]:
     }
 
 
-def _emptied_engines(spec: RunSpec, rank: int) -> RoutedWeightSink | None:
+def disk_settings(spec: RunSpec) -> dict[str, Any]:
+    """The same of one that writes files."""
+    config, name = spec.config, Path(spec.run_dir).name
+    assert config.update_weight_disk_dir is not None
+    copy = config.update_weight_local_checkpoint_dir
+    encoding = config.update_weight_delta_encoding
+    return {
+        "files": PushSettings(
+            root=Path(config.update_weight_disk_dir) / name,
+            keeps=config.update_weight_disk_keep_files,
+            encoding=encoding if config.update_weight_mode == "delta" else None,
+            checksum=config.update_weight_delta_checksum,
+        ),
+        "copy": None if copy is None else Path(copy) / name,
+        "timeout_s": config.update_weights_timeout,
+        "engine_dtype": getattr(torch, engine_dtype(config), None),
+        "tells_digests": engines_tell_digests(config),
+    }
+
+
+def _emptied_engines(spec: RunSpec, rank: int, hooks: LearnerHooks) -> RoutedWeightSink | None:
     """Wait for engines that share devices with the learner; the source rank, which alone gets the
     way to them, has them release their memory. No rank takes any before: ranks meet afterwards."""
     assert spec.router_url is not None
     if rank:
         anyio.run(engines_ready, spec)
         return None
-    engines = _sink(spec, spec.router_url)
+    engines = _sink(spec, spec.router_url, hooks)
     with _closed_if_it_fails(engines):
         engines.release()
     return engines
@@ -140,26 +164,41 @@ def _closed_if_it_fails(engines: RoutedWeightSink | None) -> Iterator[None]:
         raise
 
 
-def _sink(spec: RunSpec, router_url: str) -> RoutedWeightSink:
+def _sink(spec: RunSpec, router_url: str, hooks: LearnerHooks) -> RoutedWeightSink:
     """The way to the engines; returns when all of them are there."""
     anyio.run(engines_ready, spec)
     key = read_key(spec.engine_key_file)
     family = open_model(Path(spec.model_dir), spec.config.model_family).family
 
-    def open_sink(on_lost: Callable[[EngineAddress], None]) -> FleetWeightSink:
+    def open_sink(on_lost: Callable[[EngineAddress], None]) -> WeightSink:
+        told: dict[str, Any] = {"on_lost": on_lost, "key": key, "fused": family.engine_fused}
+        if spec.config.update_weight_transport == "disk":
+            return _disk_sink(spec, hooks, told)
         return FleetWeightSink(
             spec.engines,
-            on_lost=on_lost,
             # NCCL refuses two ranks on one device.
             backend="nccl" if torch.cuda.is_available() and not spec.config.colocate else "gloo",
             host=spec.collective_address,
-            key=key,
-            fused=family.engine_fused,
+            **told,
             **sink_settings(spec),
         )
 
     shares_devices = spec.config.colocate
     return RoutedWeightSink(router_url, spec.engines, open_sink, key, shares_devices=shares_devices)
+
+
+def _disk_sink(spec: RunSpec, hooks: LearnerHooks, told: dict[str, Any]) -> DiskWeightSink:
+    settings = disk_settings(spec)
+    dtype = settings["engine_dtype"] or torch.bfloat16
+
+    def write_model(folder: Path, tensors: NamedTensors) -> None:
+        write_checkpoint(folder, tensors, Path(spec.model_dir), dtype)
+
+    def after_write(folder: Path, engines: list[str]) -> None:
+        hooks.call_here(AFTER_WRITE, str(folder), engines)
+
+    files = PushFiles(settings.pop("files"), write_model)
+    return DiskWeightSink(spec.engines, files=files, after_write=after_write, **told, **settings)
 
 
 async def engines_ready(spec: RunSpec) -> None:

@@ -6,7 +6,7 @@ What they are given, and what is read of it afterwards, is told by `agentrl.lear
 from functools import partial
 from typing import Annotated
 
-from agentrl.config.facts import FREE, POLICY, TRAINS, flag
+from agentrl.config.facts import ACTS, FREE, POLICY, TRAINS, flag
 from agentrl.config.flags.profiling import ProfilingFlags
 
 __all__ = ["HookFlags"]
@@ -59,5 +59,15 @@ class HookFlags(ProfilingFlags, frozen=True, kw_only=True):
             "rewards stay in the statistics of their group; called as fn(args, groups), with a "
             f"list of samples for each group: {_PLACE}",
             modes=POLICY,
+        ),
+    ] = None
+    custom_update_weight_post_write_path: Annotated[
+        str | None,
+        _flag(
+            "function that is called when the files of a push are written and before engines read "
+            "them, for disks that do not show them to other hosts by themselves, as fn(args, "
+            f"version_dir, rollout_engines), with the URLs of the engines: {_PLACE}",
+            modes=ACTS,
+            needs="disk_pushes",
         ),
     ] = None

@@ -1,7 +1,7 @@
 """Engines: how many turns they take, and how weights are pushed to them."""
 
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Literal
 
 from agentrl.config.facts import ACTS, FREE, flag
 from agentrl.config.flags.placement import PlacementFlags
@@ -29,3 +29,48 @@ class ServingFlags(PlacementFlags, frozen=True, kw_only=True):
             "rank, on the CPU)"
         ),
     ] = False
+    update_weight_transport: Annotated[
+        Literal["nccl", "disk"],
+        _flag(
+            "how weights reach engines: over a collective (NCCL on GPUs, gloo on the CPU), or as "
+            "files in --update-weight-disk-dir, which are written while turns go on"
+        ),
+    ] = "nccl"
+    update_weight_mode: Annotated[
+        Literal["full", "delta"],
+        _flag(
+            "what a push through a disk writes: all weights, or what changed since the one before, "
+            "by which engines patch --update-weight-local-checkpoint-dir"
+        ),
+    ] = "full"
+    update_weight_disk_dir: Annotated[
+        str | None,
+        _flag(
+            "folder that learner and engines share; the files of a run lie in RUN_ID below it",
+            needs="disk_pushes",
+            holds="folder",
+        ),
+    ] = None
+    update_weight_disk_keep_files: Annotated[
+        bool, _flag("keep the files of all pushes, not those of the last", needs="disk_pushes")
+    ] = False
+    update_weight_local_checkpoint_dir: Annotated[
+        str | None,
+        _flag(
+            "folder on each engine's own host, for a copy of the weights that a push brings up to "
+            "date while turns go on (default: engines read the shared files)",
+            needs="disk_pushes",
+            holds="folder",
+        ),
+    ] = None
+    update_weight_delta_encoding: Annotated[
+        Literal["xor", "overwrite"],
+        _flag(
+            "how a change is written: as new ^ old, or as positions and new bytes, which is larger",
+            needs="delta_pushes",
+        ),
+    ] = "xor"
+    update_weight_delta_checksum: Annotated[
+        Literal["xxh3-128", "adler32"],
+        _flag("what each patched tensor is compared with", needs="delta_pushes"),
+    ] = "xxh3-128"

@@ -1,0 +1,143 @@
+"""A whole model on an engine's own disk, kept at the newest push.
+
+    pull(folder of a whole push)   the folder is copied beside it and takes its place
+    pull(folder of a delta)        the files are patched where they are, tensor by tensor, and each
+                                   is compared with its checksum
+
+`push.json` in the copy says what it holds. It is away while files are patched: a copy of which half
+is patched holds nothing, and takes the next whole push. Engines of one host may share a copy: one
+of them pulls, the others find it done.
+"""
+
+import fcntl
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import msgspec
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from agentrl import disk
+from agentrl.errors import DataError
+from agentrl.serving.deltas import checksum, decode
+from agentrl.serving.push_files import DELTA, PUSH, Delta, read_push
+
+__all__ = ["LacksBaseError", "pull"]
+
+
+class LacksBaseError(DataError):
+    """The copy does not hold the version that a delta builds on."""
+
+
+def pull(folder: Path, copy: Path) -> None:
+    """Bring `copy` to what `folder` holds. Raises LacksBaseError, and DataError for files that are
+    not what they should be; the copy then holds nothing."""
+    push = read_push(folder)
+    disk.make_folder(copy.parent)
+    with _alone(copy.with_name(f".{copy.name}.lock")):
+        try:
+            held = read_push(copy)
+        except DataError:
+            held = None
+        if held is not None and (held.stream, held.version) == (push.stream, push.version):
+            return
+        if push.delta is None:
+            _replace(folder, copy)
+            return
+        if held is None or (held.stream, held.version) != (push.stream, push.delta.base):
+            has = "nothing" if held is None else f"version {held.version}"
+            raise LacksBaseError(
+                f"{copy} holds {has}, and {folder} builds on version {push.delta.base}"
+            )
+        (copy / PUSH).unlink()
+        disk.sync(copy)
+        _patch(folder / DELTA, push.delta, copy)
+        whole = msgspec.structs.replace(push, delta=None)
+        disk.write_file(copy / PUSH, msgspec.json.encode(whole))
+
+
+@contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    """Nobody else on this host is here."""
+    with lock.open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _replace(folder: Path, copy: Path) -> None:
+    partial = copy.with_name(f".{copy.name}.{uuid.uuid4().hex[:12]}")
+    try:
+        shutil.copytree(folder, partial)
+        disk.sync_tree(partial)
+        if copy.exists():
+            shutil.rmtree(copy)
+        partial.rename(copy)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def _patch(changes: Path, delta: Delta, copy: Path) -> None:
+    places = {place.name: place for path in copy.glob("*.safetensors") for place in _places(path)}
+    with _opened(changes) as found:
+        if set(found.keys()) != delta.checksums.keys():
+            raise DataError(f"{changes} does not have the tensors that {PUSH} names")
+        for name in found.keys():  # noqa: SIM118
+            if name not in places:
+                raise DataError(f"{changes} changes {name}, which {copy} does not have")
+            _patch_one(places[name], found.get_tensor(name).tobytes(), delta)
+    for path in copy.glob("*.safetensors"):
+        disk.sync(path)
+
+
+@contextmanager
+def _opened(changes: Path) -> Iterator[Any]:
+    try:
+        with safe_open(changes, "numpy") as found:
+            yield found
+    except SafetensorError as error:
+        raise DataError(f"{changes} cannot be read: {error}") from error
+
+
+class _Place(NamedTuple):
+    """Where the bytes of a tensor lie."""
+
+    name: str
+    path: Path
+    start: int
+    num_bytes: int
+
+
+def _places(path: Path) -> list[_Place]:
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = msgspec.json.decode(file.read(length))
+    header.pop("__metadata__", None)
+    places = []
+    for name, tensor in header.items():
+        start, end = tensor["data_offsets"]
+        places.append(_Place(name, path, 8 + length + start, end - start))
+    return places
+
+
+def _patch_one(place: _Place, change: bytes, delta: Delta) -> None:
+    with place.path.open("r+b") as file:
+        new = decode(_read(file, place), change, delta.encoding)
+        if checksum(new, delta.checksum) != delta.checksums[place.name]:
+            raise DataError(
+                f"{place.name} of {place.path} is not what was pushed: its {delta.checksum} differs"
+            )
+        file.seek(place.start)
+        file.write(new.data)
+
+
+def _read(file: BinaryIO, place: _Place) -> "np.ndarray[tuple[int], np.dtype[np.uint8]]":
+    file.seek(place.start)
+    data = file.read(place.num_bytes)
+    if len(data) != place.num_bytes:
+        raise DataError(f"{place.path} ends before the bytes of {place.name}")
+    return np.frombuffer(data, np.uint8)

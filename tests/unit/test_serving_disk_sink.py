@@ -1,0 +1,261 @@
+"""Pushes through a disk, against scripted engines: files are whole, copies are patched, and an
+engine that cannot be patched gets a whole model or falls out."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from agentrl.errors import DataError, PushError
+from agentrl.serving import local_copy
+from agentrl.serving.deltas import Checksum, Encoding
+from agentrl.serving.local_copy import LacksBaseError, pull
+from agentrl.serving.push_files import DELTA, PUSH, PushFiles, PushSettings, read_push
+from tests.unit.scripted_engines import Cluster, Weights, cluster, some_weights
+
+__all__ = ["cluster"]
+
+
+def write_model(folder: Path, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+    """Two files, as a large model has."""
+    weights = dict(tensors)
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    for index, names in enumerate((list(weights)[::2], list(weights)[1::2])):
+        save_file({name: weights[name] for name in names}, folder / f"model-{index}.safetensors")
+
+
+def files_in(place: Path, **said: Any) -> PushFiles:
+    return PushFiles(PushSettings(root=place / "shared", **said), write_model)
+
+
+def nudged(weights: Weights, by: float) -> Weights:
+    """As after a step: one tensor stays, of the others one element each changes."""
+    changed = {name: tensor.clone() for name, tensor in weights.items()}
+    for name in changed:
+        if name != "norm":
+            changed[name].view(-1)[0] += by
+    return changed
+
+
+def test_engines_read_the_files_while_nobody_generates(cluster: Cluster, tmp_path: Path) -> None:
+    sink = cluster.disk_sink("e0", "e1", files=files_in(tmp_path))
+    first, second = some_weights(1), some_weights(2)
+    for version, weights in ((0, first), (1, second)):
+        report = sink.publish(version, weights.items())
+        cluster.assert_serving(version, weights, "e0", "e1")
+    folder = tmp_path / "shared" / "weight_v000001"
+    assert cluster.engines["e0"].read[-1] == folder
+    assert report.engines == ("e0", "e1")
+    assert report.num_bytes == sum(file.stat().st_size for file in folder.iterdir())
+    assert [*(tmp_path / "shared").iterdir()] == [folder]
+    calls = [call for call in cluster.engines["e0"].calls if call != "/model_info"]
+    assert calls == [
+        "/pause_generation", "/update_weights_from_disk", "/continue_generation",
+    ] * 2  # fmt: skip
+
+
+@pytest.mark.parametrize(("encoding", "checksum"), [("xor", "xxh3-128"), ("overwrite", "adler32")])
+def test_engines_patch_their_copies(
+    cluster: Cluster, tmp_path: Path, encoding: Encoding, checksum: Checksum
+) -> None:
+    """`--update-weight-delta-encoding`, `--update-weight-delta-checksum`."""
+    files = files_in(tmp_path, encoding=encoding, checksum=checksum, keeps=True)
+    sink = cluster.disk_sink("e0", "e1", files=files, copy=tmp_path / "local" / "run")
+    weights = some_weights(1)
+    sizes = []
+    for version in range(4):
+        sizes.append(sink.publish(version, iter(weights.items())).num_bytes)
+        cluster.assert_serving(version, weights, "e0", "e1")
+        weights = nudged(weights, 1e-3)
+    assert set(cluster.engines["e0"].read) == {tmp_path / "local" / "run"}
+    push = read_push(tmp_path / "shared" / "weight_v000003")
+    assert push.delta is not None
+    assert (push.delta.base, push.delta.encoding) == (2, encoding)
+    assert push.delta.checksum == checksum
+    assert push.delta.checksums.keys() == weights.keys() - {"norm"}
+    assert max(sizes[1:]) < sizes[0] / 2
+    assert len([*(tmp_path / "shared").iterdir()]) == 4
+
+
+def test_turns_go_on_while_files_are_written_and_copies_patched(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    engine = cluster.engines["e0"]
+    held: list[bool] = []
+
+    def passing(weights: Weights) -> Iterator[tuple[str, torch.Tensor]]:
+        for named in weights.items():
+            held.append(engine.paused)
+            yield named
+
+    files = files_in(tmp_path, encoding="xor")
+    sink = cluster.disk_sink("e0", files=files, copy=tmp_path / "copy")
+    sink.publish(0, passing(some_weights(1)))
+    sink.publish(1, passing(some_weights(2)))
+    assert not any(held)
+    assert engine.calls.index("/pull_weights") < engine.calls.index("/pause_generation")
+
+
+def test_an_engine_that_missed_a_push_gets_a_whole_model(cluster: Cluster, tmp_path: Path) -> None:
+    """Each engine on a host of its own: copies are not shared."""
+    files = files_in(tmp_path, encoding="xor")
+    sink = cluster.disk_sink("e0", files=files, copy=tmp_path / "copy")
+    weights = some_weights(1)
+    sink.publish(0, weights.items())
+    (tmp_path / "copy" / PUSH).unlink()  # another disk, or a copy of which half was patched
+    weights = nudged(weights, 1.0)
+    report = sink.publish(1, weights.items())
+    cluster.assert_serving(1, weights, "e0")
+    assert cluster.engines["e0"].calls.count("/pull_weights") == 3
+    assert report.num_bytes > sum(tensor.nbytes for tensor in weights.values())
+    weights = nudged(weights, 1.0)
+    sink.publish(2, weights.items())
+    cluster.assert_serving(2, weights, "e0")
+    assert cluster.engines["e0"].calls.count("/pull_weights") == 4
+
+
+def test_an_engine_that_dies_falls_out_and_comes_back(cluster: Cluster, tmp_path: Path) -> None:
+    files = files_in(tmp_path, encoding="overwrite")
+    sink = cluster.disk_sink("e0", "e1", files=files, copy=tmp_path / "copy")
+    sink.publish(0, some_weights(1).items())
+    cluster.engines["e1"].die()
+    assert sink.publish(1, some_weights(2).items()).engines == ("e0",)
+    assert cluster.lost == ["e1"]
+    cluster.engines["e1"].dead.clear()
+    assert sink.publish(2, some_weights(3).items()).engines == ("e0", "e1")
+    cluster.assert_serving(2, some_weights(3), "e0", "e1")
+
+
+def test_weights_that_cannot_be_had_leave_engines_as_they_were(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    def broken() -> Iterator[tuple[str, torch.Tensor]]:
+        yield "embed", torch.zeros(30, 8)
+        raise RuntimeError("the source failed")
+
+    files = files_in(tmp_path, encoding="xor")
+    sink = cluster.disk_sink("e0", files=files, copy=tmp_path / "copy")
+    sink.publish(0, some_weights(1).items())
+    with pytest.raises(RuntimeError, match="the source failed"):
+        sink.publish(1, broken())
+    cluster.assert_serving(0, some_weights(1), "e0")
+    sink.publish(2, some_weights(2).items())  # whole: of a delta nobody would know the base
+    assert read_push(tmp_path / "shared" / "weight_v000002").delta is None
+    cluster.assert_serving(2, some_weights(2), "e0")
+
+
+def test_files_are_gone_when_the_run_has_ended(cluster: Cluster, tmp_path: Path) -> None:
+    for keeps in (False, True):
+        files = files_in(tmp_path, keeps=keeps)
+        cluster.disk_sink("e0", files=files).publish(0, some_weights(1).items())
+        files.close()
+        assert (tmp_path / "shared" / "weight_v000000").exists() == keeps
+
+
+def test_a_full_disk_is_told_as_a_push_that_failed(cluster: Cluster, tmp_path: Path) -> None:
+    def full(folder: Path, tensors: object) -> None:
+        raise OSError("No space left on device")
+
+    sink = cluster.disk_sink("e0", files=PushFiles(PushSettings(root=tmp_path / "shared"), full))
+    with pytest.raises(PushError, match="version 3 could not be written: No space left"):
+        sink.publish(3, some_weights(1).items())
+    assert cluster.engines["e0"].calls == []
+
+
+def test_a_function_of_the_users_shows_the_files_before_they_are_read(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    shown: list[tuple[Path, list[str], list[Path]]] = []
+
+    def show(folder: Path, engines: list[str]) -> None:
+        shown.append((folder, engines, list(cluster.engines["e0"].read)))
+
+    sink = cluster.disk_sink("e0", "e1", files=files_in(tmp_path), after_write=show)
+    sink.publish(0, some_weights(1).items())
+    urls = [cluster.addresses[name].url for name in ("e0", "e1")]
+    assert shown == [(tmp_path / "shared" / "weight_v000000", urls, [])]
+
+
+# ---- the copy of an engine -------------------------------------------------------------------
+
+
+def two_pushes(place: Path) -> tuple[PushFiles, Path, Path]:
+    files = files_in(place, encoding="xor", keeps=True)
+    first = files.write(0, some_weights(1).items()).folder
+    return files, first, files.write(1, nudged(some_weights(1), 1.0).items()).folder
+
+
+def test_engines_of_one_host_share_a_copy(tmp_path: Path) -> None:
+    _, first, second = two_pushes(tmp_path)
+    copy = tmp_path / "copy"
+    for folder in (first, first, second, second):  # applied twice, xor would undo it
+        pull(folder, copy)
+    assert read_push(copy) == read_push(second).__replace__(delta=None)
+
+
+def test_a_delta_is_refused_on_another_base(tmp_path: Path) -> None:
+    files, first, second = two_pushes(tmp_path)
+    copy = tmp_path / "copy"
+    with pytest.raises(LacksBaseError, match=r"holds nothing, and .* builds on version 0"):
+        pull(second, copy)
+    pull(first, copy)
+    third = files.write(2, some_weights(3).items()).folder
+    with pytest.raises(LacksBaseError, match=r"holds version 0, and .* builds on version 1"):
+        pull(third, copy)
+    other = two_pushes(tmp_path / "another life of the learner")
+    with pytest.raises(LacksBaseError, match="holds version 0"):
+        pull(other[2], copy)
+
+
+def test_a_copy_of_which_half_is_patched_holds_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, first, second = two_pushes(tmp_path)
+    copy = tmp_path / "copy"
+    pull(first, copy)
+    patch_one = local_copy._patch_one
+    patched: list[Any] = []
+
+    def power_cut(*place: Any) -> None:
+        if patched:
+            raise KeyboardInterrupt
+        patched.append(place)
+        patch_one(*place)
+
+    with monkeypatch.context() as cut:
+        cut.setattr(local_copy, "_patch_one", power_cut)
+        with pytest.raises(KeyboardInterrupt):
+            pull(second, copy)
+    with pytest.raises(LacksBaseError, match="holds nothing"):
+        pull(second, copy)
+    pull(files.write_whole_too(1).folder, copy)
+    assert read_push(copy).version == 1
+
+
+def test_a_patched_tensor_that_is_not_what_was_pushed_is_named(tmp_path: Path) -> None:
+    _, first, second = two_pushes(tmp_path)
+    copy = tmp_path / "copy"
+    pull(first, copy)
+    places = [place for path in copy.glob("*.safetensors") for place in local_copy._places(path)]
+    damaged = next(place for place in places if place.name == "embed")
+    data = bytearray(damaged.path.read_bytes())
+    data[damaged.start + 100] ^= 1
+    damaged.path.write_bytes(data)
+    with pytest.raises(DataError, match=r"^embed of .* is not what was pushed"):
+        pull(second, copy)
+    with pytest.raises(LacksBaseError, match="holds nothing"):
+        pull(second, copy)
+
+
+def test_a_folder_that_is_no_push_is_refused(tmp_path: Path) -> None:
+    _, first, second = two_pushes(tmp_path)
+    with pytest.raises(DataError, match="holds no weights of a push"):
+        pull(tmp_path, tmp_path / "copy")
+    pull(first, tmp_path / "copy")
+    (second / DELTA).write_bytes((second / DELTA).read_bytes()[:-20])
+    with pytest.raises(DataError, match=r"cannot be read: .*not fully covered"):
+        pull(second, tmp_path / "copy")
