@@ -25,6 +25,7 @@ import msgspec
 from aiohttp import web
 
 from agentrl.envs.slime_stand_in.finder import show
+from scripts.slime_files.distilling import distilled
 from scripts.slime_files.overheard import Heard, hear, serving
 from scripts.slime_files.playing import Engine, Stage, episode_of, said, with_flags
 from scripts.slime_files.records import (
@@ -70,7 +71,8 @@ class Played(msgspec.Struct, frozen=True):
 
 class Example(msgspec.Struct, frozen=True):
     """`folders`: what stands on PYTHONPATH, below the checkout; `more`: flags beside the script's;
-    `packages`: what it imports beside slime."""
+    `packages`: what it imports beside slime. `distills`: its module has the functions of slime's
+    distillation, which agentrl does itself."""
 
     script: str
     files: list[str]
@@ -80,6 +82,7 @@ class Example(msgspec.Struct, frozen=True):
     more: list[str] = []
     packages: list[str] = []
     server: Server | None = None
+    distills: str | None = None
 
 
 def main() -> None:
@@ -107,6 +110,9 @@ async def recorded(example: Example, checkout: Path, commit: str) -> Record:
         folder = Path(place)
         files = [_laid(example, checkout, path, folder) for path in example.files]
         sys.path[:0] = [str(folder / name) for name in example.folders]
+        played = _cases(example, flags, folder)
+        if example.distills is not None:
+            played = distilled(example.distills, example.case, flags, folder)
         return Record(
             commit=commit,
             script=example.script,
@@ -114,7 +120,7 @@ async def recorded(example: Example, checkout: Path, commit: str) -> Record:
             edits=example.edits,
             packages={name: importlib.metadata.version(name) for name in example.packages},
             flags=flags,
-            cases=[case async for case in _cases(example, flags, folder)],
+            cases=[case async for case in played],
         )
 
 
