@@ -109,13 +109,14 @@ def _passed_on(address: str) -> Reply:
 
 @asynccontextmanager
 async def serving(reply: Reply, asked: list[Asked], port: int = 0) -> AsyncIterator[int]:
-    """A server of JSON on this host that writes down what it was asked, in the order of its
-    answers; its port."""
+    """A server of JSON on this host that writes down what it was asked, in that order; its port."""
 
     async def handle(request: web.Request) -> web.Response:
         body = await request.json()
+        place = len(asked)
+        asked.append(Asked(request.path, body, None))
         answer = await reply(request, body)
-        asked.append(Asked(request.path, body, answer))
+        asked[place] = Asked(request.path, body, answer)
         return web.json_response(answer)
 
     app = web.Application(client_max_size=2**26)

@@ -4,6 +4,8 @@ rows of a file, a model's tokenizer. Only the engine is scripted, and no buffer 
 
 import hashlib
 import json
+import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -129,12 +131,13 @@ class Stage:
     def __init__(
         self, flags: Sequence[str], rows: Sequence[Mapping[str, Any]], folder: Path
     ) -> None:
-        path = Path(tempfile.mkdtemp(dir=folder)) / "rows.jsonl"
+        place = Path(tempfile.mkdtemp(dir=folder))
+        path, model = place / "rows.jsonl", _model(place / "model")
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        argv = [*flags, "--prompt-data", str(path), "--hf-checkpoint", str(MODEL)]
-        argv += ["--chat-format", "qwen", "--device", "cpu", "--run-dir", str(folder / "runs")]
+        argv = [*flags, "--prompt-data", str(path), "--hf-checkpoint", str(model)]
+        argv += ["--chat-format", "qwen", "--device", "cpu", "--run-dir", str(place / "runs")]
         self.config = parse(argv, "train").config
-        settings = WorkerSettings.from_config(self.config, MODEL, MAX_CONTEXT, {})
+        settings = WorkerSettings.from_config(self.config, model, MAX_CONTEXT, {})
         self._teacher = teacher_of(self.config)
         self._worker = Worker(settings, self._teacher)
         self._source = open_source(self.config, load_env(self.config.env or "single-turn"))
@@ -159,6 +162,16 @@ class Stage:
             sampling=training_turns(self.config),
         )
         return await self._worker.player.play(assignment, engine)
+
+
+def _model(folder: Path) -> Path:
+    """The shipped model, as one that reads longer texts."""
+    shutil.copytree(MODEL, folder, copy_function=os.symlink)
+    config = json.loads((MODEL / "config.json").read_text())
+    (folder / "config.json").unlink()
+    text = json.dumps(config | {"max_position_embeddings": MAX_CONTEXT})
+    (folder / "config.json").write_text(text)
+    return folder
 
 
 def episode_of(played: PlayedEpisode) -> Episode:

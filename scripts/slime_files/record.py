@@ -170,6 +170,8 @@ async def _cases(example: Example, flags: Sequence[str], folder: Path) -> AsyncI
                 episode = episode_of(await overheard.play(place, engine))
             if differs := list(differences(alone, episode)):
                 raise SystemExit(f"{case.name}: overheard, the episode is another: {differs}")
+            if len(engine.turns) != len(case.says):
+                raise SystemExit(f"{case.name}: {len(engine.turns)} of {len(case.says)} are said")
             yield _case(case, heard, engine, episode)
 
 
