@@ -15,19 +15,19 @@ from aiohttp import web
 from agentrl.config.args import Args
 from agentrl.envs.slime_stand_in.misc import load_function
 from agentrl.envs.slime_stand_in.types import Sample
-from scripts.slime_files.overheard import serving
+from scripts.slime_files.overheard import Reply, serving
 from scripts.slime_files.playing import Engine, Stage, episode_of, said
 from scripts.slime_files.records import Asked, Case, Episode, Taught
 
 __all__ = ["distilled", "teaching"]
 
 
-def teaching(logprobs: dict[tuple[int, ...], list[float]] | None = None) -> Any:
+def teaching(logprobs: dict[tuple[int, ...], list[float]] | None = None) -> Reply:
     """What a teacher answers, as SGLang does: of each token from `logprob_start_len` on its
     log-probability, and nothing of the first. `logprobs`: of the tokens that it knows; None: made
     up of place and id."""
 
-    async def reply(request: web.Request, body: Any) -> Any:
+    async def reply(request: web.Request, body: Any) -> tuple[int, Any]:
         del request
         ids = body["input_ids"]
         if logprobs is None:
@@ -37,7 +37,7 @@ def teaching(logprobs: dict[tuple[int, ...], list[float]] | None = None) -> Any:
         start = body["logprob_start_len"]
         entries = [[told[place], ids[place], None] for place in range(start, len(ids))]
         entries[0][0] = None
-        return {"text": "", "meta_info": {"input_token_logprobs": entries}}
+        return 200, {"text": "", "meta_info": {"input_token_logprobs": entries}}
 
     return reply
 

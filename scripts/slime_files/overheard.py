@@ -7,16 +7,16 @@
 """
 
 import inspect
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 from aiohttp import ClientSession, web
 
 from agentrl.envs.slime_stand_in.misc import load_function
-from scripts.slime_files.records import Asked, Given, Judged, Returned
+from scripts.slime_files.records import Asked, Given, Judged, Returned, timeless
 
-__all__ = ["Heard", "generate", "hear", "reward_func", "serving"]
+__all__ = ["Heard", "Reply", "generate", "hear", "reward_func", "serving"]
 
 
 class Heard:
@@ -90,11 +90,12 @@ def _returned(sample: Any) -> Returned:
     )
 
 
-Reply = Callable[[web.Request, Any], Any]
+#: Status and JSON of an answer to a request and its JSON.
+Reply = Callable[[web.Request, Any], Awaitable[tuple[int, Any]]]
 
 
 def _passed_on(address: str) -> Reply:
-    async def reply(request: web.Request, body: Any) -> Any:
+    async def reply(request: web.Request, body: Any) -> tuple[int, Any]:
         headers = {"Authorization": request.headers.get("Authorization", "")}
         async with (
             ClientSession() as session,
@@ -102,7 +103,7 @@ def _passed_on(address: str) -> Reply:
                 request.method, f"{address}{request.path}", json=body, headers=headers
             ) as answer,
         ):
-            return await answer.json()
+            return answer.status, await answer.json()
 
     return reply
 
@@ -115,9 +116,9 @@ async def serving(reply: Reply, asked: list[Asked], port: int = 0) -> AsyncItera
         body = await request.json()
         place = len(asked)
         asked.append(Asked(request.path, body, None))
-        answer = await reply(request, body)
-        asked[place] = Asked(request.path, body, answer)
-        return web.json_response(answer)
+        status, answer = await reply(request, body)
+        asked[place] = Asked(request.path, body, timeless(answer), status)
+        return web.json_response(answer, status=status)
 
     app = web.Application(client_max_size=2**26)
     app.router.add_post("/{path:.*}", handle)

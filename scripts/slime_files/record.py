@@ -201,9 +201,9 @@ async def _answering(example: Example, case: Played, asked: list[Asked]) -> Asyn
         return
     left, replies = iter(case.answers), example.server.replies
 
-    async def reply(request: web.Request, body: Any) -> Any:
+    async def reply(request: web.Request, body: Any) -> tuple[int, Any]:
         del request, body
-        return _wrapped(replies, next(left))
+        return 200, _wrapped(replies, next(left))
 
     async with serving(reply, asked, example.server.port):
         yield

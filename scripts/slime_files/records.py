@@ -31,6 +31,7 @@ __all__ = [
     "names",
     "open_record",
     "save_record",
+    "timeless",
 ]
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,12 +66,13 @@ class Turn(msgspec.Struct, frozen=True):
     finish: str
 
 
-class Asked(msgspec.Struct, frozen=True):
+class Asked(msgspec.Struct, frozen=True, omit_defaults=True):
     """A request and its answer, as they went over HTTP."""
 
     path: str
     request: Any
     reply: Any
+    status: int = 200
 
 
 class Given(msgspec.Struct, frozen=True):
@@ -163,6 +165,14 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     packages: dict[str, str] = {}
     flags: list[str]
     cases: list[Case]
+
+
+def timeless(reply: Any) -> Any:
+    """An answer of /generate without what the clock says in it."""
+    if not isinstance(reply, dict) or "meta_info" not in reply:
+        return reply
+    meta = {key: value for key, value in reply["meta_info"].items() if key != "e2e_latency"}
+    return reply | {"meta_info": meta}
 
 
 def names() -> list[str]:

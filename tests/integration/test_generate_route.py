@@ -30,7 +30,7 @@ pytestmark = pytest.mark.anyio
         ({"text": "a", "sampling_params": {"stop": ["x"] * 17}}, "16 at most"),
         ({"text": "a", "stream": True}, "answers come whole"),
         ({"text": "a", "image_data": "x"}, "prompts are text"),
-        ({"text": "a", "logprob_start_len": 0}, "of the sampled tokens alone"),
+        ({"text": "a", "top_logprobs_num": 1}, "of the sampled tokens alone"),
     ],
 )
 async def test_what_is_not_answered_says_why(body: dict[str, Any], said: str) -> None:

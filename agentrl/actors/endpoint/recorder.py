@@ -193,7 +193,7 @@ class Recorder:
         if not prompt:
             raise ChatError("the prompt is empty; a request needs at least one token", param="text")
         id_, self._num_named = f"gen-{self.assignment.id}-{self._num_named}", self._num_named + 1
-        spent = Generated(id_, len(prompt), Generation([], [], [], "length"), "")
+        spent = Generated(id_, prompt, Generation([], [], [], "length"), "")
         if request.max_new_tokens == 0:
             return spent
         try:
@@ -217,7 +217,7 @@ class Recorder:
         skips = request.skip_special
         self._prompts.remember(call, prompt, request.text, text, skip_special=skips)
         self.last_text = text
-        return Generated(id_, len(prompt), generation, text, matched)
+        return Generated(id_, prompt, generation, text, matched)
 
     async def _prompt(self, request: GenerateRequest) -> list[int]:
         if request.text is None:
