@@ -92,7 +92,7 @@ class Returned(msgspec.Struct, frozen=True):
     response_length: int
     response: str
     loss_mask: list[int] | None
-    logprobs: list[float] | None
+    logprobs: list[float | None] | None
     status: str
     reward: Any
     remove_sample: bool
