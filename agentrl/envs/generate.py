@@ -236,6 +236,12 @@ class _Rewards(SingleTurnEnv):
         """The same of the label."""
         return self._label
 
+    def _messages(self, prompt: Any) -> list[Message]:
+        """None where a function is given something else than a chat, such as a number."""
+        is_chat = isinstance(prompt, (str, list)) or self.run_flags is None
+        is_written = self.run_flags is not None and self.run_flags.apply_chat_template
+        return super()._messages(prompt) if is_chat or is_written else []
+
     def _label_of(self, task: dict[str, Any]) -> Any:
         """None where there is none: a function may know by itself what its sample is worth."""
         return find(task, self._label_key) if holds(task, self._label_key) else None

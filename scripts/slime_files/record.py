@@ -12,6 +12,7 @@ import argparse
 import hashlib
 import importlib.metadata
 import json
+import os
 import random
 import sys
 import tempfile
@@ -23,6 +24,7 @@ from typing import Any
 import anyio
 import msgspec
 from aiohttp import web
+from anyio.from_thread import start_blocking_portal
 
 from agentrl.envs.slime_stand_in.finder import show
 from scripts.slime_files.distilling import distilled
@@ -71,7 +73,8 @@ class Played(msgspec.Struct, frozen=True):
 
 class Example(msgspec.Struct, frozen=True):
     """`folders`: what stands on PYTHONPATH, below the checkout; `more`: flags beside the script's;
-    `packages`: what it imports beside slime. `distills`: its module has the functions of slime's
+    `packages`: what it imports beside slime, and `sources` what no package index has of it;
+    `environment`: variables that lead it to its server. `distills`: its module has the functions of slime's
     distillation, which agentrl does itself."""
 
     script: str
@@ -81,6 +84,8 @@ class Example(msgspec.Struct, frozen=True):
     edits: list[Edit] = []
     more: list[str] = []
     packages: list[str] = []
+    sources: dict[str, str] = {}
+    environment: dict[str, str] = {}
     server: Server | None = None
     distills: str | None = None
 
@@ -90,11 +95,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("checkout", type=Path)
     parser.add_argument("--commit", required=True, help="of slime, that the checkout is of")
-    parser.add_argument("--packages", type=Path, help="where packages of examples are installed")
+    words = "a folder with packages of examples; may be given again"
+    parser.add_argument("--packages", type=Path, action="append", default=[], help=words)
     parser.add_argument("names", nargs="*")
     given = parser.parse_args()
-    if given.packages:
-        sys.path.append(str(given.packages))
+    sys.path += map(str, given.packages)
     for name in given.names or sorted(path.stem for path in EXAMPLES.glob("*.toml")):
         example = msgspec.toml.decode((EXAMPLES / f"{name}.toml").read_bytes(), type=Example)
         record = anyio.run(recorded, example, given.checkout, given.commit)
@@ -105,6 +110,7 @@ def main() -> None:
 async def recorded(example: Example, checkout: Path, commit: str) -> Record:
     """Play all cases of an example."""
     flags = [*_flags(example.script), *example.more]
+    os.environ |= example.environment
     show()
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
@@ -118,7 +124,8 @@ async def recorded(example: Example, checkout: Path, commit: str) -> Record:
             script=example.script,
             files=files,
             edits=example.edits,
-            packages={name: importlib.metadata.version(name) for name in example.packages},
+            packages=example.sources
+            | {name: importlib.metadata.version(name) for name in example.packages},
             flags=flags,
             cases=[case async for case in played],
         )
@@ -205,8 +212,11 @@ async def _answering(example: Example, case: Played, asked: list[Asked]) -> Asyn
         del request, body
         return 200, _wrapped(replies, next(left))
 
-    async with serving(reply, asked, example.server.port):
-        yield
+    # in a thread of its own: an example may hold the event loop while it waits
+    with start_blocking_portal() as portal:
+        server = serving(reply, asked, example.server.port)
+        with portal.wrap_async_context_manager(server):
+            yield
 
 
 def _wrapped(replies: Any, answer: Any) -> Any:
