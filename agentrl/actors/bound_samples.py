@@ -150,11 +150,13 @@ class _Binder:
     ) -> bool:
         """Whether the tokens are white space behind a turn that its model has ended: what chat
         templates write there, and no engine samples."""
-        closed = tokens[at - 1] in self._vocab.control_ids and any(
+        is_closed = any(
             each.num_prompt + len(each.call.generation.output_ids) == at <= each.agreed
+            and each.call.generation.finish_reason == "stop"
             for each in known
         )
-        return closed and not self._vocab.decode(tokens[at:end]).strip()
+        is_by_id = tokens[at - 1] in self._vocab.control_ids  # and by no string
+        return is_closed and is_by_id and not self._vocab.decode(tokens[at:end]).strip()
 
     def _agreements(self, tokens: Sequence[int]) -> list[_Agreement]:
         """Each call beside the tokens. A call comes after the one that it continues."""

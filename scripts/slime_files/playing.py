@@ -22,6 +22,7 @@ from agentrl.columns import dealt
 from agentrl.config.resolve import parse
 from agentrl.config.sampling import training_turns
 from agentrl.envs.registry import load_env
+from agentrl.envs.sources import RowSource
 from agentrl.envs.tasks import open_source
 from agentrl.errors import EngineError
 from agentrl.tokens.formats.load import load_format
@@ -91,7 +92,9 @@ def said(texts: Sequence[str]) -> Answer:
         try:
             number, text = next(left)
         except StopIteration:
-            raise EngineError(f"there are {len(texts)} answers, and one more is asked for") from None
+            raise EngineError(
+                f"there are {len(texts)} answers, and one more is asked for"
+            ) from None
         whole = _CHAT.vocab.encode_trusted(text)
         stops = [at + 1 for at, id_ in enumerate(whole) if id_ in sampling.stop_token_ids]
         end = min([sampling.max_new_tokens, len(whole), *stops[:1]])
@@ -140,7 +143,9 @@ class Stage:
         settings = WorkerSettings.from_config(self.config, model, MAX_CONTEXT, {})
         self._teacher = teacher_of(self.config)
         self._worker = Worker(settings, self._teacher)
-        self._source = open_source(self.config, load_env(self.config.env or "single-turn"))
+        source = open_source(self.config, load_env(self.config.env or "single-turn"))
+        assert isinstance(source, RowSource)
+        self._source = source
         self._owned = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -220,5 +225,3 @@ def with_flags(argv: Sequence[str], **values: str | None) -> list[str]:
             at = left.index(flag)
             left[at : at + 2] = [] if value is None else [flag, value]
     return left
-
-

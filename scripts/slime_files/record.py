@@ -74,8 +74,8 @@ class Played(msgspec.Struct, frozen=True):
 class Example(msgspec.Struct, frozen=True):
     """`folders`: what stands on PYTHONPATH, below the checkout; `more`: flags beside the script's;
     `packages`: what it imports beside slime, and `sources` what no package index has of it;
-    `environment`: variables that lead it to its server. `distills`: its module has the functions of slime's
-    distillation, which agentrl does itself."""
+    `environment`: variables that lead it to its server. `distills`: its module has slime's
+    functions of distillation, in whose place agentrl has its own teacher."""
 
     script: str
     files: list[str]
@@ -158,7 +158,9 @@ def _laid(example: Example, checkout: Path, path: str, folder: Path) -> File:
 
 async def _cases(example: Example, flags: Sequence[str], folder: Path) -> AsyncIterator[Case]:
     rows = [case.row for case in example.case]
-    function, reward = (_value(flags, f"--custom-{name}-path") for name in ("generate-function", "rm"))
+    function, reward = (
+        _value(flags, f"--custom-{name}-path") for name in ("generate-function", "rm")
+    )
     assert function is not None
     heard_flags = with_flags(
         flags,

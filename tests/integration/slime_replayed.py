@@ -40,7 +40,6 @@ async def generate(args: Any, sample: Any, sampling_params: dict[str, Any]) -> l
             response_length=one.response_length,
             label=sample.label,
             loss_mask=one.loss_mask,
-            rollout_log_probs=one.logprobs,
             status=Sample.Status(one.status),
             reward=one.reward,
             remove_sample=one.remove_sample,

@@ -62,6 +62,17 @@ async def test_a_recorded_exchange_makes_the_same_episode(
     assert await replayed(record, found, tmp_path) == []
 
 
+@pytest.mark.parametrize("name", names())
+def test_slimes_files_and_agentrl_know_the_same_of_trained_tokens(name: str) -> None:
+    for case in open_record(name).cases:
+        for sample, spans in zip(case.returned, case.episode.trajectories, strict=True):
+            if sample.logprobs is None or sample.loss_mask is None:
+                continue
+            told = zip(sample.logprobs, sample.loss_mask, strict=True)
+            theirs = [logprob for logprob, mark in told if mark]
+            assert theirs == [logprob for span in spans for logprob in span.logprobs]
+
+
 @pytest.mark.parametrize("place", range(len(open_record(OPD).cases)))
 def test_a_teacher_of_a_run_says_what_slimes_functions_read(place: int) -> None:
     record = open_record(OPD)
@@ -83,7 +94,7 @@ async def test_a_mask_that_is_forged_by_one_token_makes_another_episode(
     case = record.cases[0]
     (sample,) = case.returned
     mask = list(sample.loss_mask or ())
-    mask[mask.index(mark)] = 1 - mark
+    mask[-1 - mask[::-1].index(mark)] = 1 - mark
     forged = msgspec.structs.replace(
         case, returned=[msgspec.structs.replace(sample, loss_mask=mask)]
     )
