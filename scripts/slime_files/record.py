@@ -72,14 +72,21 @@ class Played(msgspec.Struct, frozen=True):
 
 
 class Example(msgspec.Struct, frozen=True):
-    """`folders`: what stands on PYTHONPATH, below the checkout; `more`: flags beside the script's;
-    `packages`: what it imports beside slime, and `sources` what no package index has of it;
-    `environment`: variables that lead it to its server. `distills`: its module has slime's
-    functions of distillation, in whose place agentrl has its own teacher."""
+    """What is played of an example.
+
+    differs      what is another here than in slime, as pages say it
+    folders      what stands on PYTHONPATH, below the checkout
+    more         flags beside the script's
+    packages     what it imports beside slime; `sources`: what no package index has of it
+    environment  variables that lead it to its server
+    distills     the module of slime's functions of distillation, in whose place agentrl has its own
+                 teacher
+    """
 
     script: str
     files: list[str]
     case: list[Played]
+    differs: str = ""
     folders: tuple[str, ...] = ("",)
     edits: list[Edit] = []
     more: list[str] = []
@@ -122,6 +129,7 @@ async def recorded(example: Example, checkout: Path, commit: str) -> Record:
         return Record(
             commit=commit,
             script=example.script,
+            differs=example.differs,
             files=files,
             edits=example.edits,
             packages=example.sources

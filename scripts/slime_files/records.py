@@ -155,11 +155,13 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """An example. `flags`: those of its launch script that its episodes are played with;
-    `packages`: what was installed for it, by version."""
+    """An example. `differs`: what is another than in slime, as pages say it; `flags`: those of its
+    launch script that its episodes are played with; `packages`: what was installed for it, by
+    version."""
 
     commit: str
     script: str
+    differs: str
     files: list[File]
     edits: list[Edit]
     packages: dict[str, str] = {}
