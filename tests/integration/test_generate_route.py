@@ -154,7 +154,7 @@ async def test_what_steers_the_sampling_is_ignored_and_counted() -> None:
 @pytest.mark.parametrize(("start", "shown"), [(None, 0), (-1, 0), (0, 3), (2, 1)])
 async def test_of_a_prompt_its_ids_are_answered_alone(start: int | None, shown: int) -> None:
     outputs: list[dict[str, Any]] = []
-    ids = CHAT.vocab.encode_trusted("abc")[:3]
+    ids = CHAT.vocab.encode_trusted("Where is France?")[:3]
     payload = {"input_ids": ids, "return_logprob": True, "logprob_start_len": start}
 
     async def generate(args: Any, sample: Any, sampling_params: dict[str, Any]) -> Any:
