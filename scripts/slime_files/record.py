@@ -6,6 +6,10 @@ Each case is played twice: with the flags of the example's launch script as they
 functions overheard; both episodes have to be the same. Files of slime are copied to a folder that
 is gone afterwards, with the edits of `examples/NAME.toml`. They run with this process's rights, and
 what a scripted model writes as code is run by them.
+
+`--packages` holds what examples import beside slime (`packages` and `sources` of a record). SGLang,
+whose parser one of them calls, can be imported on a host without a GPU with
+`agentrl/serving/standins` on PYTHONPATH and TORCHDYNAMO_DISABLE=1.
 """
 
 import argparse
@@ -16,8 +20,8 @@ import os
 import random
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -122,21 +126,36 @@ async def recorded(example: Example, checkout: Path, commit: str) -> Record:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         files = [_laid(example, checkout, path, folder) for path in example.files]
-        sys.path[:0] = [str(folder / name) for name in example.folders]
         played = _cases(example, flags, folder)
         if example.distills is not None:
             played = distilled(example.distills, example.case, flags, folder)
-        return Record(
-            commit=commit,
-            script=example.script,
-            differs=example.differs,
-            files=files,
-            edits=example.edits,
-            packages=example.sources
-            | {name: importlib.metadata.version(name) for name in example.packages},
-            flags=flags,
-            cases=[case async for case in played],
-        )
+        with _importable(folder, example.folders):
+            cases = [case async for case in played]
+    installed = {name: importlib.metadata.version(name) for name in example.packages}
+    return Record(
+        commit=commit,
+        script=example.script,
+        differs=example.differs,
+        files=files,
+        edits=example.edits,
+        packages=example.sources | installed,
+        flags=flags,
+        cases=cases,
+    )
+
+
+@contextmanager
+def _importable(root: Path, folders: Sequence[str]) -> Iterator[None]:
+    """Import from folders below `root` first; afterwards what came from there is forgotten."""
+    before = list(sys.path)
+    sys.path[:0] = [str(root / name) for name in folders]
+    try:
+        yield
+    finally:
+        sys.path[:] = before
+        for name, module in list(sys.modules.items()):
+            if (getattr(module, "__file__", None) or "").startswith(f"{root}/"):
+                del sys.modules[name]
 
 
 def _flags(script: str) -> list[str]:
@@ -147,7 +166,7 @@ def _flags(script: str) -> list[str]:
     for at, word in enumerate(argv):
         if word in PLAYED:
             found.append(word)
-            found += [] if argv[at + 1].startswith("--") else [argv[at + 1]]
+            found += [value for value in argv[at + 1 : at + 2] if not value.startswith("--")]
     return found
 
 
