@@ -37,14 +37,12 @@ from agentrl.types import (
 from agentrl.wire.arrays import as_arrays
 from scripts.slime_files.records import Episode, Span, Turn
 
-__all__ = ["MODEL", "Engine", "Stage", "episode_of", "recorded_turns", "said"]
+__all__ = ["MODEL", "Engine", "Stage", "episode_of", "recorded_turns", "said", "with_flags"]
 
 MODEL = Path(agentrl.envs.search_r1.__file__).parent / "model"
 #: Tokens of prompt and response: of the engine, where the flags say nothing less.
 MAX_CONTEXT = 32768
 _CHAT = load_format("qwen", MODEL)
-#: What an episode has that depends on the clock, or is nothing of the example's.
-_UNSEEN = ("wall_s",)
 
 Answer = Callable[[Sequence[int], SamplingParams], Turn]
 
@@ -188,7 +186,7 @@ def episode_of(played: PlayedEpisode) -> Episode:
         error=report.error,
         stop_reason=report.stop_reason.value,
         reward=report.reward,
-        metrics={name: value for name, value in report.metrics.items() if name not in _UNSEEN},
+        metrics=report.metrics,
         trajectories=[
             list(_spans(as_arrays(meta.layout, meta.num_tokens, own)))
             for meta, own in zip(report.trajectories, columns, strict=True)
