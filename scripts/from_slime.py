@@ -22,6 +22,7 @@ from agentrl.config.passthrough import FAMILIES, spelled, table
 from scripts import promises
 from scripts.pages import cell, filled, write_page
 from scripts.promises import WALK
+from scripts.slime_files.shown import user_files
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "from-slime.md"
@@ -200,6 +201,7 @@ SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
     "renamed": renamed,
     "waiting": waiting,
     "refused": refused,
+    "user files": user_files,
 }
 
 

@@ -7,8 +7,9 @@
 
 A token with loss_mask 1 becomes SAMPLED where a call of this episode has the same tokens before it
 and sampled it there, with the log-probability and the version that the engine gave it; each sampled
-token in one sample at most. Any other is refused, with its position. A token with loss_mask 0 is
-context, whoever wrote it.
+token in one sample at most. Any other is refused, with its position, but for white space that chat
+templates write behind the end of a turn. It is context, as any token with loss_mask 0 is, whoever
+wrote it.
 """
 
 from collections.abc import Sequence
@@ -129,6 +130,9 @@ class _Binder:
             if each.num_prompt <= at < each.agreed
             and (each.number, at - each.num_prompt) not in self._used
         ]
+        if not free and self._is_closing(known, sample.tokens, at, end):
+            stream.extend(context_spans(self._vocab, sample.tokens[at:end]))
+            return end
         if not free:
             raise EnvError(self._refusal(number, sample, known, at))
         best = max(free, key=lambda each: each.agreed)
@@ -140,6 +144,19 @@ class _Binder:
             stop += 1
         _write(stream, best.call, start, stop)
         return best.num_prompt + stop
+
+    def _is_closing(
+        self, known: Sequence[_Agreement], tokens: Sequence[int], at: int, end: int
+    ) -> bool:
+        """Whether the tokens are white space behind a turn that its model has ended: what chat
+        templates write there, and no engine samples."""
+        is_closed = any(
+            each.num_prompt + len(each.call.generation.output_ids) == at <= each.agreed
+            and each.call.generation.finish_reason == "stop"
+            for each in known
+        )
+        is_by_id = tokens[at - 1] in self._vocab.control_ids  # and by no string
+        return is_closed and is_by_id and not self._vocab.decode(tokens[at:end]).strip()
 
     def _agreements(self, tokens: Sequence[int]) -> list[_Agreement]:
         """Each call beside the tokens. A call comes after the one that it continues."""

@@ -1,10 +1,17 @@
 """`Args`: the flags of a run as the functions of slime's users expect them."""
 
+from collections.abc import Callable
 from typing import Any
 
 from agentrl.config.run import RunConfig
 
 __all__ = ["Args"]
+
+
+#: Flags that nobody has to give, and that have a value all the same once a script of slime's runs.
+_SETTLED: dict[str, Callable[[RunConfig], Any]] = {
+    "rollout_num_gpus": lambda cfg: cfg.num_engines * cfg.rollout_num_gpus_per_engine
+}
 
 
 class Args:
@@ -22,7 +29,8 @@ class Args:
                 "no flags of one"
             )
         if name in RunConfig.__struct_fields__:
-            return getattr(self._cfg, name)
+            value = getattr(self._cfg, name)
+            return _SETTLED[name](self._cfg) if value is None and name in _SETTLED else value
         if (switch := f"disable_{name}") in RunConfig.__struct_fields__:
             return not getattr(self._cfg, switch)
         raise AttributeError(

@@ -28,6 +28,7 @@ from agentrl.envs.rows.keys import find, holds
 from agentrl.envs.single_turn import SingleTurnEnv
 from agentrl.envs.slime_rewards import OfSample
 from agentrl.envs.slime_stand_in.finder import GENERATE_STATE, show
+from agentrl.envs.slime_stand_in.rm_hub import judging
 from agentrl.envs.slime_stand_in.sglang_rollout import tokenizer_of
 from agentrl.errors import ConfigError, EngineError, EnvError
 from agentrl.tokens.chat import Message
@@ -142,7 +143,8 @@ class GenerateEnv(Rollout):
         known: dict[str, Any] = {}
         if "evaluation" in inspect.signature(self.function).parameters:
             known["evaluation"] = self.is_evaluation
-        found = await self.function(args, sample, _sampling(args, at.sampling), **known)
+        with judging(self._worth_of):
+            found = await self.function(args, sample, _sampling(args, at.sampling), **known)
         samples = read_samples(found, self.who)
         ending = ending_of(samples)
         if ending == "aborted":
@@ -160,6 +162,10 @@ class GenerateEnv(Rollout):
             metrics=worth[0][1],
             samples=tuple(read),
         )
+
+    async def _worth_of(self, args: Args, sample: Any) -> Any:
+        """For a function that asks for the run's reward itself."""
+        return (await self._rewards.of(args, sample))[0]
 
     def _args(self, chat: PromptChat) -> Args:
         """Those of one episode: they lead to its own endpoint."""
@@ -229,6 +235,12 @@ class _Rewards(SingleTurnEnv):
     def label(self) -> Any:
         """The same of the label."""
         return self._label
+
+    def _messages(self, prompt: Any) -> list[Message]:
+        """None where a function is given something else than a chat, such as a number."""
+        is_chat = isinstance(prompt, (str, list)) or self.run_flags is None
+        is_written = self.run_flags is not None and self.run_flags.apply_chat_template
+        return super()._messages(prompt) if is_chat or is_written else []
 
     def _label_of(self, task: dict[str, Any]) -> Any:
         """None where there is none: a function may know by itself what its sample is worth."""

@@ -109,7 +109,9 @@ class SingleTurnEnv(Env):
         self._require_url(self._kind, EnvError)
         self._label = self._label_of(task)
         self.schemas = [tool for tool in tools_of(task) if name_of(tool) not in self.tools]
-        prompt = _value(task, self._input_key, "--input-key")
+        return self._messages(_value(task, self._input_key, "--input-key"))
+
+    def _messages(self, prompt: Any) -> list[Message]:
         if isinstance(prompt, str):
             return [Message.user(prompt)]
         try:

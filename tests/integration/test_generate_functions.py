@@ -11,9 +11,9 @@ import pytest
 
 from agentrl.envs.slime_stand_in.types import Sample
 from agentrl.errors import EngineError
-from agentrl.types import Outcome, SpanKind, StopReason
+from agentrl.types import Outcome, SpanKind, StopReason, Task
 from tests.unit.generate_asking import PARIS, asked, edited
-from tests.unit.generate_ground import SEARCH, TURNS, Function, play_function
+from tests.unit.generate_ground import CONFIG, SEARCH, TURNS, Function, play_function
 from tests.unit.rollout_ground import CHAT, LIMITS, Policy, columns_of, trained
 from tests.unit.test_docs_commands import ROOT, snippets
 
@@ -234,6 +234,24 @@ async def test_a_function_knows_whether_it_is_evaluated() -> None:
     for name in (None, "held"):
         await play_function(look, Policy([PARIS]), assignment={"evaluation": name})
     assert seen == [(False, False, "Paris", 0), (True, False, "Paris", 0)]
+
+
+@pytest.mark.parametrize("is_chat", [False, True])
+async def test_a_prompt_may_be_a_number_where_no_chat_is_written(is_chat: bool) -> None:
+    """As the task of another program's that a function looks up."""
+    seen: list[Any] = []
+
+    async def look(args: Any, sample: Any, sampling_params: dict[str, Any]) -> Any:
+        seen.append(sample.prompt)
+        sample.prompt = "Where?"
+        await asked(args, sample, sampling_params)
+        return sample
+
+    config = msgspec.structs.replace(CONFIG, apply_chat_template=is_chat)
+    task = Task("t", {"input": 7, "label": "Paris"})
+    played = await play_function(look, Policy([PARIS]), config=config, assignment={"task": task})
+    assert seen == ([] if is_chat else [7])
+    assert ("is no list of messages" in str(played.report.error)) == is_chat
 
 
 async def test_a_sample_that_is_removed_stays_out_of_the_loss() -> None:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import anyio
 import httpx
 import pytest
 
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.anyio
         ({"text": "a", "sampling_params": {"stop": ["x"] * 17}}, "16 at most"),
         ({"text": "a", "stream": True}, "answers come whole"),
         ({"text": "a", "image_data": "x"}, "prompts are text"),
-        ({"text": "a", "logprob_start_len": 0}, "of the sampled tokens alone"),
+        ({"text": "a", "top_logprobs_num": 1}, "of the sampled tokens alone"),
     ],
 )
 async def test_what_is_not_answered_says_why(body: dict[str, Any], said: str) -> None:
@@ -148,6 +149,40 @@ async def test_what_steers_the_sampling_is_ignored_and_counted() -> None:
     assert report.outcome is Outcome.DONE
     assert report.metrics["ignored_settings"] == 1.0
     assert policy.sampling[0].temperature == 1.0
+
+
+@pytest.mark.parametrize(("start", "shown"), [(None, 0), (-1, 0), (0, 3), (2, 1)])
+async def test_of_a_prompt_its_ids_are_answered_alone(start: int | None, shown: int) -> None:
+    outputs: list[dict[str, Any]] = []
+    ids = CHAT.vocab.encode_trusted("Where is France?")[:3]
+    payload = {"input_ids": ids, "return_logprob": True, "logprob_start_len": start}
+
+    async def generate(args: Any, sample: Any, sampling_params: dict[str, Any]) -> Any:
+        outputs.append(await post(url_of(args), payload))
+        return sample
+
+    await play_function(generate, Policy([PARIS]))
+    meta = outputs[0]["meta_info"]
+    assert meta["input_token_logprobs"] == [[None, id_, None] for id_ in ids[len(ids) - shown :]]
+    assert meta["prompt_tokens"] == len(ids)
+    assert meta["e2e_latency"] >= 0
+
+
+async def test_answers_that_are_asked_for_at_once_have_ids_of_their_own() -> None:
+    ids: list[str] = []
+
+    async def generate(args: Any, sample: Any, sampling_params: dict[str, Any]) -> Any:
+        async def one() -> None:
+            output = await post(url_of(args), {"text": "Where?"})
+            ids.append(output["meta_info"]["id"])
+
+        async with anyio.create_task_group() as group:
+            for _ in range(4):
+                group.start_soon(one)
+        return sample
+
+    await play_function(generate, Policy([PARIS] * 4))
+    assert len({*ids}) == 4
 
 
 async def test_a_key_that_belongs_to_no_episode_is_refused() -> None:

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 A_DAY = 6
 #: What a copy has: the code, and the tests that look at it.
 COPIED = (
-    *("agentrl", "benchmarks", "envs_contrib", "tests"),
+    *("agentrl", "benchmarks", "envs_contrib", "scripts", "tests"),
     *("pyproject.toml", "train.py", "train_async.py"),
 )
 

@@ -21,6 +21,9 @@ from tests.unit.rollout_ground import CHAT
 MARKS = Column("marks", "<u2")
 #: Few ids, so that prompts and answers look alike; one of them is a control token.
 IDS = [5, 6, 7, CHAT.stop_ids[0]]
+#: What nobody sampled, and no chat template writes behind a turn.
+OTHERS = [id_ for id_ in range(8, 2000) if CHAT.vocab.decode([id_]).strip()]
+SPACES = [id_ for id_ in range(8, 2000) if not CHAT.vocab.decode([id_]).strip()]
 
 
 class Episode(NamedTuple):
@@ -98,7 +101,7 @@ def test_an_edit_of_a_trained_token_is_refused_with_its_position(
     sample = episode.sample
     tokens, trained, num_prompt = sample.tokens, sample.trained, sample.num_prompt
     at = data.draw(st.sampled_from([at for at, mark in enumerate(trained) if mark]))
-    other = data.draw(st.integers(8, 2000))  # what nobody sampled
+    other = data.draw(st.sampled_from(OTHERS))
     edited = [*tokens[:at], other, *tokens[at + 1 :]]
     with pytest.raises(EnvError, match=rf"sample 0, token {at} .* is {other} ") as refusal:
         bind(episode, Returned(edited, trained, num_prompt, False))
@@ -112,7 +115,7 @@ def test_an_edit_of_what_the_engine_has_read_is_refused(
     tokens, trained = episode.sample.tokens, episode.sample.trained
     last = trained.rindex(b"\1")
     at = data.draw(st.sampled_from([at for at in range(last) if not trained[at]]))
-    edited = [*tokens[:at], data.draw(st.integers(8, 2000)), *tokens[at + 1 :]]
+    edited = [*tokens[:at], data.draw(st.sampled_from(OTHERS)), *tokens[at + 1 :]]
     with pytest.raises(EnvError, match="with loss_mask 1, but was not sampled there"):
         bind(episode, Returned(edited, trained, episode.sample.num_prompt, False))
 
@@ -120,10 +123,33 @@ def test_an_edit_of_what_the_engine_has_read_is_refused(
 @given(episodes(), st.data())
 def test_a_token_of_somebody_elses_is_not_trained(episode: Episode, data: st.DataObject) -> None:
     """A mask of 1 under what a tool wrote, or the prompt holds, where no call sampled it."""
-    tokens = [*episode.sample.tokens, data.draw(st.integers(8, 2000))]
+    tokens = [*episode.sample.tokens, data.draw(st.sampled_from(OTHERS))]
     trained = episode.sample.trained + b"\1"
     with pytest.raises(EnvError, match=f"token {len(tokens) - 1} "):
         bind(episode, Returned(tokens, trained, episode.sample.num_prompt, False))
+
+
+@given(st.lists(st.sampled_from(SPACES), min_size=1, max_size=3), st.data())
+def test_white_space_behind_the_end_of_a_turn_is_context(
+    spaces: list[int], data: st.DataObject
+) -> None:
+    """Whatever its mask; where the turn goes on, it is refused."""
+    prompt, end = [OTHERS[0]], CHAT.stop_ids[0]
+    said, finish = data.draw(
+        st.sampled_from([([5, end], "stop"), ([5, end], "length"), ([end, OTHERS[1]], "stop")])
+    )
+    tree = CallTree(CHAT, writes_prompts=True)
+    generation = Generation(said, [-0.5] * 2, [0] * 2, finish)
+    tree.add(None, context_spans(CHAT.vocab, prompt), prompt, generation, "policy")
+    sample = Returned([*prompt, *said, *spaces], bytes([0, 1, 1, *[1] * len(spaces)]), 1, False)
+    if (said[-1], finish) != (end, "stop"):
+        with pytest.raises(EnvError, match=r"token 3 .* was not sampled there"):
+            bind(Episode(tree, sample))
+        return
+    ((_, stream),) = bind(Episode(tree, sample))
+    kinds = list(stream.columns()[1])
+    sampled = [kind == SpanKind.SAMPLED for kind in kinds]
+    assert sampled == [False, True, True, *[False] * len(spaces)]
 
 
 @given(episodes(), st.data())

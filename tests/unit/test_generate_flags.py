@@ -93,7 +93,7 @@ async def test_a_prompt_is_text_under_the_flag_and_else_as_the_row_has_it() -> N
         ("async def generate(sample): ...", "defines no generate function; write `async def gen"),
         ("def generate(args, sample, sampling_params): ...", "defines no generate function"),
         ("async def generate(a, b, c): ...", "defines no generate function"),
-        ("import slime.rollout.rm_hub", "there is no slime.rollout.rm_hub"),
+        ("import slime.ray.rollout", "there is no slime.ray"),
         ("1 / 0", "ZeroDivisionError"),
     ],
 )

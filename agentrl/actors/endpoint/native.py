@@ -8,7 +8,7 @@ shape of answer is refused. Names and defaults are those of SGLang.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -27,7 +27,8 @@ _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 class GenerateRequest(msgspec.Struct, frozen=True):
     """A request that can be answered: a prompt of `ids`, or of `text`. `ignored` names what was
-    asked of the sampling in vain."""
+    asked of the sampling in vain; `prompt_logprobs`: from which token of the prompt on its ids are
+    wanted too."""
 
     text: str | None
     ids: tuple[int, ...]
@@ -37,6 +38,7 @@ class GenerateRequest(msgspec.Struct, frozen=True):
     skip_special: bool = True
     trims_stop: bool = True
     return_logprob: bool = False
+    prompt_logprobs: int | None = None
     ignored: tuple[str, ...] = ()
 
 
@@ -44,7 +46,7 @@ class Generated(msgspec.Struct, frozen=True):
     """An answered request. `matched`: the string that ended it, if one did."""
 
     id: str
-    num_prompt: int
+    prompt: Sequence[int]
     generation: Generation
     text: str
     matched: str | None = None
@@ -103,6 +105,7 @@ def decode_generate(body: bytes, sampling: SamplingParams) -> GenerateRequest:
         skip_special=told.skip_special_tokens is not False,
         trims_stop=not told.no_stop_trim,
         return_logprob=bool(read.return_logprob),
+        prompt_logprobs=read.logprob_start_len,
         ignored=_ignored(asked.get("sampling_params") or {}, sampling),
     )
 
@@ -114,12 +117,9 @@ def _refuse_other_shapes(body: _Body, told: _Sampling) -> None:
         if getattr(told, name) is not None:
             words = f"{name}: the run samples freely, and trains what was sampled so; leave it out"
             raise ChatError(words, param=name)
-    if body.logprob_start_len not in (None, -1) or body.top_logprobs_num:
-        raise ChatError(
-            "log-probabilities are of the sampled tokens alone; leave out logprob_start_len and "
-            "top_logprobs_num",
-            param="logprob_start_len",
-        )
+    if body.top_logprobs_num:
+        words = "log-probabilities are of the sampled tokens alone; leave out top_logprobs_num"
+        raise ChatError(words, param="top_logprobs_num")
     for name, advice in (("stream", "answers come whole"), ("image_data", "prompts are text")):
         if getattr(body, name):
             raise ChatError(f"{name}: {advice}; leave it out", param=name)
@@ -150,23 +150,30 @@ def text_of(
     return text.partition(matched)[0] if matched and request.trims_stop else text
 
 
-def generated(answer: Generated, request: GenerateRequest) -> bytes:
-    """The body of an answer."""
+def generated(answer: Generated, request: GenerateRequest, took_s: float) -> bytes:
+    """The body of an answer, `took_s` after its request."""
     sampled = answer.generation
     meta: dict[str, Any] = {
         "id": answer.id,
         "finish_reason": _finish(answer),
-        "prompt_tokens": answer.num_prompt,
+        "prompt_tokens": len(answer.prompt),
         "completion_tokens": len(sampled.output_ids),
         "cached_tokens": 0,
+        "e2e_latency": took_s,
         "weight_version": str(max(sampled.versions, default=0)),
     }
     if request.return_logprob:
         pairs = zip(sampled.logprobs, sampled.output_ids, strict=True)
-        meta["input_token_logprobs"] = []
+        # no engine has scored them
+        meta["input_token_logprobs"] = [[None, id_, None] for id_ in _scored(answer, request)]
         meta["output_token_logprobs"] = [[logprob, id_, None] for logprob, id_ in pairs]
     body = {"text": answer.text, "output_ids": sampled.output_ids, "meta_info": meta}
     return json.dumps(body).encode()
+
+
+def _scored(answer: Generated, request: GenerateRequest) -> Sequence[int]:
+    start = request.prompt_logprobs
+    return () if start is None or start < 0 else answer.prompt[start:]
 
 
 def _finish(answer: Generated) -> dict[str, Any]:

@@ -92,6 +92,7 @@ class Recorder:
         self._tree = CallTree(chat, writes_prompts=writes_prompts)
         self._prompts = Prompts(self._tree, chat.vocab)
         self._num_spent = 0
+        self._num_named = 0
         self._known: dict[bytes, list[Call]] = defaultdict(list)
         self._in_flight: set[anyio.CancelScope] = set()
         self._arriving: set[anyio.CancelScope] = set()
@@ -191,8 +192,8 @@ class Recorder:
         prompt = await self._prompt(request)
         if not prompt:
             raise ChatError("the prompt is empty; a request needs at least one token", param="text")
-        id_ = f"gen-{self.assignment.id}-{len(self._tree)}"
-        spent = Generated(id_, len(prompt), Generation([], [], [], "length"), "")
+        id_, self._num_named = f"gen-{self.assignment.id}-{self._num_named}", self._num_named + 1
+        spent = Generated(id_, prompt, Generation([], [], [], "length"), "")
         if request.max_new_tokens == 0:
             return spent
         try:
@@ -216,7 +217,7 @@ class Recorder:
         skips = request.skip_special
         self._prompts.remember(call, prompt, request.text, text, skip_special=skips)
         self.last_text = text
-        return Generated(id_, len(prompt), generation, text, matched)
+        return Generated(id_, prompt, generation, text, matched)
 
     async def _prompt(self, request: GenerateRequest) -> list[int]:
         if request.text is None:

@@ -139,7 +139,9 @@ class Endpoint:
         recorder = self._recorder(request)
         body = await recorder.arrived(lambda: self._read(request))
         asked = decode_generate(body, recorder.assignment.sampling)
-        return _body(generated(await recorder.generate(asked), asked))
+        began = anyio.current_time()
+        answer = await recorder.generate(asked)
+        return _body(generated(answer, asked, anyio.current_time() - began))
 
     async def _read(self, request: web.Request) -> bytes:
         with anyio.move_on_after(self._read_s):

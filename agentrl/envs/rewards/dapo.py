@@ -8,7 +8,7 @@ from agentrl.envs.grading.cell import RuleError, in_a_cell
 from agentrl.envs.grading.labels import label_text
 from agentrl.envs.rewards.base import ships
 
-__all__ = ["dapo"]
+__all__ = ["dapo", "graded"]
 
 #: Characters of the end of a text that are read.
 _TAIL = 300
@@ -46,6 +46,12 @@ def dapo(text: str, label: Any, task: dict[str, Any], /) -> dict[str, Any]:
 
     Raises RuleError for a label that is no integer.
     """
+    del task
+    return graded(text, label)
+
+
+def graded(text: str, label: Any) -> dict[str, Any]:
+    """The same in this process: the end of a text is short, and nothing here takes long."""
     found = _ANSWER.findall(text[-_TAIL:])
     given = _spelt(found[-1] if found else "[INVALID]")
     wanted = _spelt(label_text(label))

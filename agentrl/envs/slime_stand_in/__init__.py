@@ -2,7 +2,11 @@
 
     slime.utils.types               Sample
     slime.utils.http_utils          post, get
+    slime.utils.misc                load_function
     slime.rollout.sglang_rollout    GenerateState
+    slime.rollout.rm_hub            async_rm, batched_async_rm
+    slime.rollout.rm_hub.math_dapo_utils    compute_score
+    slime.rollout.data_source       DataSource and its subclasses
     slime.rollout.filter_hub.base_types    DynamicFilterOutput
 
 Written anew from what such functions read and write: no more of slime is here. `finder.show` makes

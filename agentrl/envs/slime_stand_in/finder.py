@@ -16,11 +16,16 @@ GENERATE_STATE = "slime.rollout.sglang_rollout"
 MODULES = {
     "slime.utils.types": f"{_HERE}.types",
     "slime.utils.http_utils": f"{_HERE}.http_utils",
+    "slime.utils.misc": f"{_HERE}.misc",
     GENERATE_STATE: f"{_HERE}.sglang_rollout",
     "slime.rollout.data_source": f"{_HERE}.data_source",
     "slime.rollout.filter_hub.base_types": f"{_HERE}.base_types",
+    "slime.rollout.rm_hub": f"{_HERE}.rm_hub",
+    "slime.rollout.rm_hub.math_dapo_utils": f"{_HERE}.math_dapo_utils",
 }
-_PACKAGES = {"slime", "slime.utils", "slime.rollout", "slime.rollout.filter_hub"}
+_PACKAGES = {
+    *("slime", "slime.utils", "slime.rollout", "slime.rollout.filter_hub", "slime.rollout.rm_hub")
+}
 #: What marks `slime` as ours.
 _MARK = "__agentrl_stand_in__"
 

@@ -1,0 +1,81 @@
+"""What functions of slime's users import, where slime is not installed."""
+
+import importlib
+from typing import Any
+
+import anyio
+import pytest
+
+from agentrl.config.args import Args
+from agentrl.config.run import RunConfig
+from agentrl.envs.slime_stand_in.finder import MODULES, show
+from agentrl.envs.slime_stand_in.math_dapo_utils import compute_score
+from agentrl.envs.slime_stand_in.misc import load_function
+from agentrl.envs.slime_stand_in.rm_hub import batched_async_rm, judging
+from agentrl.errors import EnvError, InfrastructureError
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_module_has_what_stands_in_for_it(name: str) -> None:
+    show()
+    stands_in = importlib.import_module(MODULES[name])
+    module = importlib.import_module(name)
+    assert {each: vars(module)[each] for each in stands_in.__all__}
+
+
+@pytest.mark.parametrize(
+    ("text", "strict", "score", "read"),
+    [
+        ("Answer: 42", False, 1.0, "42"),
+        ("Answer: 41", False, -1.0, "41"),
+        ("\\boxed{42}", False, -1.0, "[INVALID]"),
+        ("\\boxed{42}", True, 1.0, "42"),
+        ("\\boxed{4{2}}", True, -1.0, "4{2}"),
+        ("\\boxed{ 42}", True, -1.0, " 42"),
+        ("Answer: 42", True, -1.0, None),
+        ("\\boxed{42}" + "." * 100, True, -1.0, None),
+    ],
+)
+def test_an_answer_is_scored_as_its_function_is_asked(
+    text: str, strict: bool, score: float, read: str | None
+) -> None:
+    found = compute_score(text, "42", strict_box_verify=strict)
+    assert found == {"score": score, "acc": score > 0, "pred": read}
+
+
+def test_a_function_is_loaded_by_its_dotted_name() -> None:
+    assert load_function("agentrl.envs.slime_stand_in.misc.load_function") is load_function
+
+
+@pytest.mark.anyio
+async def test_the_reward_of_the_run_is_that_of_its_episode() -> None:
+    async def double(args: Any, sample: int) -> int:
+        await anyio.sleep(0.001 * (4 - sample))
+        return 2 * sample
+
+    with judging(double):
+        assert await batched_async_rm(None, [1, 2, 3]) == [2, 4, 6]
+    with pytest.raises(EnvError, match="outside of an episode"):
+        await batched_async_rm(None, [1])
+
+
+@pytest.mark.anyio
+async def test_a_reward_that_cannot_be_had_says_of_what_kind_that_is() -> None:
+    async def down(args: Any, sample: int) -> int:
+        raise InfrastructureError("the judge is down")
+
+    with judging(down), pytest.raises(InfrastructureError, match="the judge is down"):
+        await batched_async_rm(None, [1, 2])
+
+
+@pytest.mark.parametrize(
+    ("flags", "devices"),
+    [
+        ({}, 1),
+        ({"rollout_num_gpus": 6}, 6),
+        ({"colocate": True, "actor_num_gpus_per_node": 4, "rollout_num_gpus_per_engine": 2}, 4),
+    ],
+)
+def test_args_know_how_many_devices_generate(flags: dict[str, Any], devices: int) -> None:
+    args: Any = Args(RunConfig(**flags))
+    assert args.rollout_num_gpus == devices
