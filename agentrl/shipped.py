@@ -51,8 +51,8 @@ ALGORITHMS = Shelf(
     "agentrl.algorithms",
     frozenset(
         {"base", "custom", "load", "mismatch", "normalization", "overlong", "penalties"}
-        | {"policy_loss", "ratios", "rows", "reducer", "sft", "step_size", "turn_rewards"}
-        | {"gae", "value_loss"}
+        | {"policy_loss", "ratios", "rows", "reducer", "sft", "step_size", "value_loss"}
+        | {"gae", "role_rewards", "turn_rewards"}
         | {"correction", "custom_advantages", "custom_rewards", "slime_hooks"}
     ),
     dash="_",

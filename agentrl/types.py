@@ -155,11 +155,12 @@ class EpisodeAssignment(msgspec.Struct, frozen=True, omit_defaults=True):
 class TrajectoryMeta(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is known of a trajectory without its columns.
 
-    `versions` counts sampled tokens by weight version, in order of version. `segment` numbers the
-    trajectories of one role whose episode rewrote its history; one that is not 0 begins with a
-    prompt that repeats what was said before, as the chat format remembers it. `columns`: its
-    optional columns, in the order in which they travel. `num_demonstrated`: tokens to be imitated;
-    those that EXCLUDED leaves out are not counted.
+    `versions` counts sampled tokens by weight version, in order of version. `reward`: the Env's own
+    of the episode, or of `role`, the name under which the policy played (`agentrl.roles`).
+    `segment` numbers the trajectories of an episode that rewrote its history; one that is not 0
+    begins with a prompt that repeats what was said before, as the chat format remembers it.
+    `columns`: its optional columns, in the order in which they travel. `num_demonstrated`: tokens
+    to be imitated; those that EXCLUDED leaves out are not counted.
     """
 
     num_tokens: int
@@ -187,11 +188,13 @@ class EpisodeFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     ledger and lease as it came. A fact is declared here, set where the report is made, and read.
 
     `env`: the Env, as `--env` names it; `part`: that of a mixture. `turn_rewards`: what each turn
-    earned, from the first on; empty where all was earned with the last."""
+    earned, from the first on; empty where all was earned with the last. `env_reward`: the Env's own
+    reward, where one of its trajectories has another; None: they all have that."""
 
     env: str = ""
     part: str = ""
     turn_rewards: tuple[float, ...] = ()
+    env_reward: float | None = None
 
 
 class EpisodeReport(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -219,7 +222,8 @@ class EpisodeReport(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class EpisodeSummary(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the judge sees of one episode of a group. `answer` as in its report."""
+    """What the judge sees of one episode of a group. `answer` as in its report; `earned`: what
+    each name did under which the policy played; empty where that is `policy` alone."""
 
     index: int
     outcome: Outcome
@@ -227,6 +231,7 @@ class EpisodeSummary(msgspec.Struct, frozen=True, omit_defaults=True):
     reward: float
     metrics: dict[str, float]
     answer: str = ""
+    earned: dict[str, float] = {}
 
 
 class PayloadRef(msgspec.Struct, frozen=True, array_like=True):
@@ -350,15 +355,12 @@ class TurnClient(Protocol):
         Raises EngineError (retryable) when no engine answered in time, TokenError for ids that no
         engine may be sent.
         """
-        ...
 
     def new_weights(self) -> None:
         """Engines serve new weights now: what must not go on under them is sampled again."""
-        ...
 
     def permit_stats(self) -> PermitStats:
         """Permits since the last call."""
-        ...
 
 
 class Teacher(Protocol):
@@ -370,7 +372,6 @@ class Teacher(Protocol):
         Raises EngineError (retryable) when it did not answer in time, TokenError for ids that it
         refuses.
         """
-        ...
 
 
 class WeightSink(Protocol):
@@ -379,15 +380,12 @@ class WeightSink(Protocol):
     def publish(self, version: int, tensors: Iterable[tuple[str, Any]]) -> PushReport:
         """Send all `tensors` (HF name, tensor) as `version` to every engine, or raise PushError.
         Looks at what engines hold before and after, as `inspect` does."""
-        ...
 
     def inspect(self) -> None:
         """Raise HealthError that names an engine whose weights are not those of its last push."""
-        ...
 
     def verify(self, tensors: Iterable[tuple[str, Any]]) -> None:
         """Raise PushError unless every engine holds exactly `tensors`."""
-        ...
 
     def close(self) -> None: ...
 
@@ -397,4 +395,3 @@ class TaskSource(Protocol):
 
     def tasks(self, cursor: int = 0) -> AsyncIterator[Task]:
         """Tasks from position `cursor` on, in an order fixed by the source's seed."""
-        ...

@@ -53,7 +53,7 @@ def bound(
     all together. Raises EnvError."""
     binder = _Binder(tree.calls, vocab, max_tokens)
     segments = [
-        Segment("policy", binder.stream(number, sample))
+        Segment(sample.role, binder.stream(number, sample))
         for number, sample in enumerate(samples)
         if any(sample.trained)
     ]

@@ -5,8 +5,9 @@ thread of its own, under a deadline. An error of that code is the group's fate (
 a zero reward.
 """
 
+import inspect
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import anyio
 import anyio.to_thread
@@ -18,6 +19,7 @@ from agentrl.actors.slime_filter import OfSamples
 from agentrl.config.run import RunConfig
 from agentrl.envs.slime_stand_in.finder import show
 from agentrl.errors import EnvError
+from agentrl.roles import POLICY, by_role
 from agentrl.shipped import FILTERS as FILTERS_SHIPPED
 from agentrl.types import Task
 from agentrl.user_code import Kind, Signature, hook, load
@@ -43,7 +45,8 @@ FilterDecision = bool | tuple[bool, str]
 
 
 class DynamicFilter(Protocol):
-    """Keeps or drops a judged group; a reason may come with the answer."""
+    """Keeps or drops a judged group; a reason may come with the answer. One with a parameter
+    `roles` is told by name what the conversations of each role earned."""
 
     def __call__(self, rewards: Sequence[float], task: Task) -> FilterDecision: ...
 
@@ -52,6 +55,7 @@ FILTER: Kind[DynamicFilter | OfSamples] = hook(
     "keep(rewards, task)",
     [
         Signature(("rewards", "task")),
+        Signature(("rewards", "task"), keywords=("roles",)),
         Signature(("args", "samples"), OfSamples, is_slimes=True),
     ],
     group=FILTERS,
@@ -113,7 +117,12 @@ def _apply(
         if isinstance(keep_filter, OfSamples):
             keep, reason = _read(keep_filter.answer(flags, order))
         else:
-            keep, reason = _read(keep_filter(list(rewards), order.task))
+            shown: dict[str, Any] = {}
+            if "roles" in inspect.signature(keep_filter).parameters:
+                shown["roles"] = by_role(
+                    each.earned or {POLICY: each.reward} for each in order.episodes
+                )
+            keep, reason = _read(keep_filter(list(rewards), order.task, **shown))
     # alone in its thread: whatever is raised here, SystemExit too, is the filter's
     except BaseException as failure:
         error = f"the filter {_name(keep_filter)} failed: {describe(failure)}"

@@ -33,9 +33,10 @@ from agentrl.envs.messages import Step
 from agentrl.envs.returned import SampledStep
 from agentrl.envs.rollout import Rollout, outcome_of
 from agentrl.errors import EngineError, EnvError, InfrastructureError
+from agentrl.roles import rewards_of
 from agentrl.tokens.chat import Message
 from agentrl.tokens.formats.base import ChatFormat
-from agentrl.types import EpisodeReport, Outcome, StopReason
+from agentrl.types import EpisodeFacts, EpisodeReport, Outcome, StopReason
 
 __all__ = ["EpisodeChat", "RolloutEpisodes"]
 
@@ -122,7 +123,9 @@ class RolloutEpisodes:
             await boundary.close(env, attempt.whose)
         vote = vote_of(env) if attempt.assignment.evaluation is not None else ""
         answers = self.reports_answers or env.scores_groups
-        return _report(recorder, step, reason, vote, answers, attempt.played_s())
+        report = _report(recorder, step, reason, vote, answers, attempt.played_s())
+        _require_role_level(env, report.report)
+        return report
 
     async def _solve(
         self, env: Rollout, recorder: Recorder, chat: EpisodeChat, boundary: Boundary
@@ -220,6 +223,9 @@ def _report(
     for one in segments if step.excluded else ():
         one.stream.write(EXCLUDED, b"\1" * len(one.stream))
     columns: list[array[Any]] = [column for one in segments for column in one.stream.columns()]
+    names = dict.fromkeys(one.role for one in segments)
+    shared = dict.fromkeys(names, step.reward)
+    rewards = rewards_of(names, step.rewards) if step.rewards else shared
     truncated = float(reason is not StopReason.TERMINATED)
     metrics = recorder.metrics | {"segments": float(len(segments)), "truncated": truncated}
     report = EpisodeReport(
@@ -227,7 +233,7 @@ def _report(
         outcome=Outcome.DONE,
         stop_reason=reason,
         trajectories=[
-            one.stream.meta(step.reward, segment=number, role=one.role)
+            one.stream.meta(rewards[one.role], segment=number, role=one.role)
             for number, one in enumerate(segments)
         ],
         reward=step.reward,
@@ -235,5 +241,20 @@ def _report(
         wall_s=wall_s,
         answer=sendable_text(recorder.last_text, MAX_ANSWER_CHARS) if answers else "",
         vote=vote,
+        facts=EpisodeFacts(env_reward=None if rewards == shared else step.reward),
     )
     return PlayedEpisode(report, columns)
+
+
+def _require_role_level(env: Rollout, report: EpisodeReport) -> None:
+    """Raise EnvError for roles with rewards of their own that the run would not train."""
+    flags = env.run_flags
+    if report.facts.env_reward is None or env.is_evaluation or flags is None:
+        return
+    if flags.reward_level != "role":
+        told = {meta.role: meta.reward for meta in report.trajectories}
+        raise EnvError(
+            f"{type(env).solve.__qualname__} gave its roles the rewards {told} and the episode "
+            f"{report.reward:g}, which alone would be trained: give --reward-level role, which "
+            "compares each role with itself, or leave rewards out"
+        )

@@ -19,6 +19,8 @@ from agentrl.actors.limits import Limits
 from agentrl.bounds import reward_defect
 from agentrl.envs.env import Env
 from agentrl.errors import EnvError, InfrastructureError
+from agentrl.roles import moved
+from agentrl.types import EpisodeSummary
 from agentrl.wire.messages import Judge
 
 __all__ = ["ATTEMPTS", "PAUSE_S", "scored"]
@@ -81,5 +83,11 @@ def _with_rewards(order: Judge, rewards: object, name: str) -> Judge:
             said = f"{name}.score_group returned {numbers!r:.100}; {advice}"
             raise EnvError(f"{said}: the reward in place {place} is {found}")
     pairs = zip(order.episodes, numbers, strict=True)
-    episodes = [msgspec.structs.replace(each, reward=reward) for each, reward in pairs]
+    episodes = [_with_reward(each, reward) for each, reward in pairs]
     return msgspec.structs.replace(order, episodes=episodes)
+
+
+def _with_reward(episode: EpisodeSummary, reward: float) -> EpisodeSummary:
+    own = episode.earned.items()
+    earned = {name: moved(each, episode.reward, reward) for name, each in own}
+    return msgspec.structs.replace(episode, reward=reward, earned=earned)

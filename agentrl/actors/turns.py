@@ -200,6 +200,11 @@ class Episode:
         step = await env.step(turn)
         if not isinstance(step, Step):
             raise EnvError(f"{type(env).__name__}.step returned {type(step).__name__}, not a Step")
+        if step.rewards:
+            raise EnvError(
+                f"{type(env).__name__}.step returned a Step with rewards of {sorted(step.rewards)};"
+                " an Env plays one role: only what a Rollout returns may have some"
+            )
         # a copy is checked anew: user code may have changed the Step since it was made
         step = msgspec.structs.replace(step)
         if self._assignment.evaluation is not None:

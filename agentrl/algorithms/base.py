@@ -31,6 +31,7 @@ from agentrl.algorithms.penalties import kl_penalty, teacher_column
 from agentrl.algorithms.reducer import load_reducer
 from agentrl.algorithms.regions.base import Region
 from agentrl.algorithms.regions.load import load_regions
+from agentrl.algorithms.role_rewards import role_credits
 from agentrl.algorithms.rows import TAKEN, Credit, MicroBatch, Outputs, Row, Trained
 from agentrl.algorithms.step_size import StepSize
 from agentrl.bounds import reward_defect
@@ -56,7 +57,7 @@ TERMS = frozenset(
     | {"overlong_max_length", "overlong_buffer_length", "overlong_penalty_factor"}
     | {"overlong_filter", "use_opd", "opd_kl_coef", "scale_lr_by_ess"}
     | {"custom_reward_post_process_path", "custom_advantage_function_path"}
-    | {"custom_pg_loss_reducer_function_path"}
+    | {"custom_pg_loss_reducer_function_path", "reward_level"}
 )
 
 #: Columns that forward passes make, and the model that each is of.
@@ -110,17 +111,24 @@ class Algorithm:
     `--algorithm-args` fills. `metrics`: what its loss reports beside those of `policy_loss`.
     `reads`: the flags of the objective that one of agentrl's own reads; any other is refused. Of a
     class of the user's that is observed (`agentrl.learner.algorithm_trial`). `requires`: flags that
-    have to be set so."""
+    have to be set so. `reward_levels`: those of `--reward-level` that its `credit` knows; one
+    that a class defines knows `episode` alone, unless that says more."""
 
     Args: ClassVar[type[msgspec.Struct]] = NoArgs
     metrics: ClassVar[tuple[Metric, ...]] = ()
     reads: ClassVar[frozenset[str]] = frozenset()
     requires: ClassVar[frozenset[str]] = frozenset()
+    reward_levels: ClassVar[frozenset[str]] = frozenset({"episode", "role"})
     #: Whether an episode of advantage 0 has no gradient, and need not be computed. None: as the
     #: flags say for the loss of `policy_loss`, and False for a loss that a subclass wrote.
     loss_vanishes: ClassVar[bool | None] = None
     needs: Needs
     regions: tuple[Region, ...] = ()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "credit" in vars(cls) and "reward_levels" not in vars(cls):
+            cls.reward_levels = frozenset({"episode"})
 
     def __init__(self, cfg: RunConfig, args: Any) -> None:
         self.cfg = cfg
@@ -166,6 +174,9 @@ class Algorithm:
 
     def credit(self, group: GroupRows) -> Sequence[Credit]:
         """One for each episode of the group. Pure: it is asked more than once."""
+        if self.cfg.reward_level == "role":
+            skip = not self._has_other_terms
+            return [Credit(found, skip) for found in role_credits(group, self.values)]
         return [
             Credit(value, skip=value == 0 and not self._has_other_terms)
             for value in self.values(group.rewards)
@@ -188,7 +199,7 @@ class Algorithm:
 
     def teaches(self, reward: float) -> bool:
         """Whether something is learnt where every episode earned this."""
-        if self.cfg.use_opd:
+        if self.cfg.use_opd or self.cfg.reward_level == "role":  # roles may differ all the same
             return True
         num = max(2, self.needs.min_group)
         has_unknown_loss = self.loss_vanishes is None and type(self).loss is not Algorithm.loss
@@ -294,7 +305,7 @@ def credits_of(algorithm: Algorithm, group: GroupRows) -> list[Credit]:
             f"{algorithm.name}.credit returned {len(credits)} credits for the "
             f"{len(group.episodes)} episodes of group {group.group}"
         )
-    if not all(math.isfinite(value) for credit in credits for value in _numbers(credit)):
+    if not all(math.isfinite(value) for credit in credits for value in credit.numbers):
         raise DataError(
             f"{algorithm.name}.credit returned {[credit.value for credit in credits]} for the "
             f"rewards {group.rewards}: the numbers are not all finite"
@@ -302,12 +313,8 @@ def credits_of(algorithm: Algorithm, group: GroupRows) -> list[Credit]:
     return unfiltered(algorithm.cfg, group, credits)
 
 
-def _numbers(credit: Credit) -> tuple[float, ...]:
-    return credit.value if isinstance(credit.value, tuple) else (credit.value,)
-
-
 def _spread(row: Row, name: str) -> npt.NDArray[np.float32]:
-    """Credit over labels: the episode's to all, or a turn's to its own."""
+    """Credit over labels: one number to all, or a turn's to its own."""
     turns_L = row.columns["turns"]
     if not isinstance(row.credit.value, tuple):
         return np.full(len(turns_L), row.credit.value, dtype=np.float32)

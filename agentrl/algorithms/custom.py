@@ -38,6 +38,7 @@ def with_loss(estimator: type[Algorithm], function: Callable[..., Any]) -> type[
 
     class CustomLoss(estimator):  # type: ignore[misc, valid-type]
         needs: Needs
+        reward_levels = estimator.reward_levels
 
         def __init__(self, cfg: RunConfig, args: Any) -> None:
             super().__init__(cfg, args)

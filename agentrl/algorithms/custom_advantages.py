@@ -66,6 +66,7 @@ def with_advantages(estimator: type[Algorithm], function: _Function) -> type[Alg
 
     class CustomAdvantages(estimator):  # type: ignore[misc, valid-type]
         needs: Needs
+        reward_levels = estimator.reward_levels
 
         def __init__(self, cfg: RunConfig, args: Any) -> None:
             super().__init__(cfg, args)

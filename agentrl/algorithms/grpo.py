@@ -25,13 +25,13 @@ class Grpo(Algorithm):
     the division (`--disable-grpo-std-normalization`): Dr.GRPO, Liu et al. 2025,
     https://arxiv.org/abs/2503.20783. `--disable-rewards-normalization` takes the rewards. A group
     of equal rewards, as any group of one, has advantage exactly 0. `--reward-level turn` compares
-    what turns earned (`turn_rewards`).
+    what turns earned (`turn_rewards`), `role` what roles did (`role_rewards`).
     """
 
     reads = TERMS | {
-        *("disable_grpo_std_normalization", "disable_rewards_normalization"),
-        *("eps_clip_c", "reward_level"),
+        *("disable_grpo_std_normalization", "disable_rewards_normalization", "eps_clip_c"),
     }
+    reward_levels = Algorithm.reward_levels | {"turn"}
 
     def __init__(self, cfg: RunConfig, args: Any) -> None:
         super().__init__(cfg, args)
@@ -43,7 +43,7 @@ class Grpo(Algorithm):
         self.needs = msgspec.structs.replace(self.needs, min_group=least, min_group_advice=advice)
 
     def credit(self, group: GroupRows) -> Sequence[Credit]:
-        if self.cfg.reward_level == "episode":
+        if self.cfg.reward_level != "turn":
             return super().credit(group)
         return [
             Credit(advantages, skip=not any(advantages) and not self._has_other_terms)

@@ -129,6 +129,12 @@ def check_algorithm(cfg: RunConfig, said: Mapping[str, str] | None = None) -> No
         flags = " ".join(own_fields()[name].flag for name in missing)
         raise ConfigError(f"--advantage-estimator {cfg.advantage_estimator} needs {flags}; add it")
     name, least = cfg.advantage_estimator, algorithm.needs.min_group
+    if cfg.reward_level not in algorithm.reward_levels:
+        known = ", ".join(sorted(algorithm.reward_levels))
+        raise ConfigError(
+            f"--reward-level {cfg.reward_level}: --advantage-estimator {name} does not know of "
+            f"{cfg.reward_level}s (its reward_levels: {known}); give one of these"
+        )
     if cfg.n_samples_per_prompt < least:
         raise ConfigError(
             f"--n-samples-per-prompt {cfg.n_samples_per_prompt} with --advantage-estimator {name}: "

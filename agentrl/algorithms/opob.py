@@ -33,6 +33,7 @@ class Opob(Algorithm):
     """
 
     reads = TERMS | {"eps_clip_c"}
+    reward_levels = frozenset({"episode"})  # a baseline is of whole episodes
 
     def __init__(self, cfg: RunConfig, args: Any) -> None:
         super().__init__(cfg, args)
@@ -44,7 +45,7 @@ class Opob(Algorithm):
     def begin(self, header: LeaseHeader) -> None:
         self._credits = {
             group.group: {
-                episode: float(np.mean(credit.value))
+                episode: float(np.mean(credit.numbers))
                 for episode, credit in zip(group.episodes, self.credit(group), strict=True)
             }
             for group in header.groups

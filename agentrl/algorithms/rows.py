@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from agentrl.columns import COLUMNS, EXCLUDED
-from agentrl.types import EpisodeId, GroupRows, TrajectoryRow
+from agentrl.errors import DataError
+from agentrl.types import EpisodeFacts, EpisodeId, GroupRows, TrajectoryRow
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,6 +35,7 @@ __all__ = [
     "Outputs",
     "Row",
     "Trained",
+    "facts_of",
     "first_turns",
     "num_turns",
 ]
@@ -52,12 +54,39 @@ Level = Literal["token", "sequence", "geometric"]
 
 
 class Credit(msgspec.Struct, frozen=True):
-    """What an episode earned: one number, or one for each of its turns, counted through the
-    segments of a role (`num_turns`). `skip`: it has no gradient,
-    so its trajectories are counted and not computed."""
+    """What an episode earned: one number, one for each of its turns, counted through the segments
+    of a role (`num_turns`), or one by each name under which the policy played. `skip`: what is 0
+    has no gradient, so its trajectories are counted and not computed."""
 
-    value: float | tuple[float, ...]
+    value: float | tuple[float, ...] | dict[str, float]
     skip: bool = False
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """All of it."""
+        if isinstance(self.value, dict):
+            return tuple(self.value.values())
+        return self.value if isinstance(self.value, tuple) else (self.value,)
+
+    def of(self, name: str) -> Credit:
+        """That of a trajectory: of what the policy was called there. Raises DataError where it has
+        none."""
+        if not isinstance(self.value, dict):
+            return self
+        if name not in self.value:
+            raise DataError(f"credit is given to {[*self.value]} and not to {name!r}, which played")
+        return Credit(self.value[name], skip=self.skip and self.value[name] == 0)
+
+
+def facts_of(group: GroupRows) -> list[EpisodeFacts]:
+    """Of each episode. Raises DataError where they are those of others."""
+    facts = group.facts or [EpisodeFacts()] * len(group.episodes)
+    if len(facts) != len(group.episodes):
+        raise DataError(
+            f"group {group.group} has {len(group.episodes)} episodes and facts of {len(facts)}: "
+            "the lease header is damaged"
+        )
+    return facts
 
 
 def first_turns(group: GroupRows) -> list[int]:
@@ -80,11 +109,12 @@ def num_turns(group: GroupRows) -> list[int]:
 
 @dataclass(slots=True)
 class Row:
-    """One trajectory that this replica trains. `columns`: of length L, by name; those of
-    `agentrl.learner.batch`, those that the algorithm needs, of shape (L, ...), those of the passes,
-    and what the algorithm adds. `first_turn`: how many turns the earlier segments of its episode
-    and role have; column `turns` begins anew in each segment. `share`: what a number for the whole
-    row counts for in the loss of its step, where tokens are not averaged as the flags say."""
+    """One trajectory that this replica trains. `credit`: its own, never by name. `columns`: of
+    length L, by name; those of `agentrl.learner.batch`, those that the algorithm needs, of shape
+    (L, ...), those of the passes, and what the algorithm adds. `first_turn`: how many turns the
+    earlier segments of its episode and role have; column `turns` begins anew in each segment.
+    `share`: what a number for the whole row counts for in the loss of its step, where tokens are
+    not averaged as the flags say."""
 
     trajectory: TrajectoryRow
     credit: Credit

@@ -6,9 +6,9 @@ Pure, from the lease header alone: `EpisodeFacts.turn_rewards` has what the Env 
 import math
 from collections.abc import Callable, Sequence
 
-from agentrl.algorithms.rows import num_turns
+from agentrl.algorithms.rows import facts_of, num_turns
 from agentrl.errors import DataError
-from agentrl.types import EpisodeFacts, GroupRows
+from agentrl.types import GroupRows
 
 __all__ = ["by_turn", "turn_credits"]
 
@@ -16,14 +16,8 @@ __all__ = ["by_turn", "turn_credits"]
 def by_turn(group: GroupRows) -> list[list[float]]:
     """Rewards of each episode's turns, which add up to the episode's: what the judge, or a penalty
     for length, made of it beyond what its steps earned belongs to the last turn."""
-    facts = group.facts or [EpisodeFacts()] * len(group.episodes)
-    if len(facts) != len(group.episodes):
-        raise DataError(
-            f"group {group.group} has {len(group.episodes)} episodes and facts of {len(facts)}: "
-            "the lease header is damaged"
-        )
     found = []
-    for reward, fact, num in zip(group.rewards, facts, num_turns(group), strict=True):
+    for reward, fact, num in zip(group.rewards, facts_of(group), num_turns(group), strict=True):
         turns = list(fact.turn_rewards)
         if len(turns) > max(1, num):
             raise DataError(

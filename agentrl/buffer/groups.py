@@ -15,6 +15,7 @@ from agentrl.buffer.ids import group_id
 from agentrl.buffer.numbers import rewards_defect
 from agentrl.buffer.rows import EpisodeRow, GroupRow, StoredTrajectory
 from agentrl.buffer.state import State
+from agentrl.roles import POLICY, earned
 from agentrl.types import (
     EpisodeReport,
     EpisodeSummary,
@@ -161,10 +162,17 @@ def judge_order(state: State, number: int) -> Judge:
             reward=row.reward,
             metrics=row.metrics,
             answer=row.answer,
+            earned=_earned(row),
         )
         for row in state.done_episodes(number)
     ]
     return Judge(group_id(number), state.groups[number].task, summaries)
+
+
+def _earned(row: EpisodeRow) -> dict[str, float]:
+    metas = (stored.meta for stored in row.trajectories)
+    found = earned(metas, row.facts.env_reward, row.reward)
+    return {} if found == {POLICY: row.reward} else found
 
 
 def take_verdict(state: State, number: int, verdict: Verdict) -> str | None:

@@ -24,8 +24,9 @@ __all__ = [
 
 def report_defect(report: EpisodeReport) -> str | None:
     """Why the numbers of a report cannot be taken, or None."""
-    of_parts = (*(meta.reward for meta in report.trajectories), *report.facts.turn_rewards)
-    for reward in (report.reward, *of_parts):
+    facts = report.facts
+    of_parts = (*(meta.reward for meta in report.trajectories), *facts.turn_rewards)
+    for reward in (report.reward, facts.env_reward or 0.0, *of_parts):
         if found := reward_defect(reward):
             return f"its reward is {found}"
     for name, value in report.metrics.items():
@@ -48,7 +49,7 @@ def with_time(report: EpisodeReport) -> EpisodeReport:
 
 def without_numbers(report: EpisodeReport) -> EpisodeReport:
     """The report of an attempt that failed, whose numbers count for nothing."""
-    facts = msgspec.structs.replace(report.facts, turn_rewards=())
+    facts = msgspec.structs.replace(report.facts, turn_rewards=(), env_reward=None)
     return msgspec.structs.replace(report, reward=0.0, metrics={}, facts=facts)
 
 

@@ -56,8 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="write one JSON object a line instead, without conversations (without a choice: of "
         "every episode): group, index, task, attempt, lease, state, fate, outcome, stop_reason, "
-        "env, part, reward, advantage, metrics, versions, turns, tokens, sampled, wall_s, error, "
-        "reason",
+        "env, part, reward, advantage, roles, metrics, versions, turns, tokens, sampled, wall_s, "
+        "error, reason",
     )
 
 

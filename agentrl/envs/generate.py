@@ -14,14 +14,17 @@ import dataclasses
 import functools
 import importlib
 import inspect
+import statistics
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol, cast
 
+import msgspec
+
 from agentrl.config.args import Args
 from agentrl.envs.env import Env, EnvContext, ServiceSpec
 from agentrl.envs.registry import register
-from agentrl.envs.returned import SampledStep, ending_of, read_samples, returned
+from agentrl.envs.returned import SampledStep, ending_of, numbered, read_samples, returned
 from agentrl.envs.reward_keys import chosen, parts
 from agentrl.envs.rollout import Chat, Rollout
 from agentrl.envs.rows.keys import find, holds
@@ -155,13 +158,14 @@ class GenerateEnv(Rollout):
                 each.response = at.text(one.tokens[one.num_prompt :])
         worth = [await self._rewards.of(args, each) for each in samples]
         self.vote = self._rewards.vote
-        return SampledStep(
-            reward=self._one([reward for reward, _ in worth]),
+        rewards = [reward for reward, _ in worth]
+        step = SampledStep(
             truncated=ending == "truncated",
             failed=ending == "failed",
             metrics=worth[0][1],
             samples=tuple(read),
         )
+        return self._apart(step, rewards) if self._by_role else self._alike(step, rewards)
 
     async def _worth_of(self, args: Args, sample: Any) -> Any:
         """For a function that asks for the run's reward itself."""
@@ -199,13 +203,29 @@ class GenerateEnv(Rollout):
             session_id=str(chat.episode),
         )
 
-    def _one(self, rewards: list[Any]) -> Any:
+    @property
+    def _by_role(self) -> bool:
+        """Whether samples may have unlike rewards; where nothing is trained they may."""
+        flags = self.run_flags
+        return self.is_evaluation or (flags is not None and flags.reward_level == "role")
+
+    def _apart(self, step: SampledStep, rewards: list[Any]) -> SampledStep:
+        """Each sample with its own; that of the episode is their mean."""
+        samples = numbered(step.samples)
+        earned = {each.role: reward for each, reward in zip(samples, rewards, strict=True)}
+        step = msgspec.structs.replace(step, samples=tuple(samples), rewards=earned)
+        found = [*step.rewards.values()]
+        mean = found[0] if len({*found}) == 1 else statistics.fmean(found)
+        return msgspec.structs.replace(step, reward=mean)
+
+    def _alike(self, step: SampledStep, rewards: list[Any]) -> SampledStep:
         if any(reward != rewards[0] for reward in rewards[1:]):
             raise EnvError(
                 f"{self.who} returned samples with the rewards {rewards}; an episode has one "
-                "reward here: give all its samples the same"
+                "reward here: give all its samples the same, or give --reward-level role, which "
+                "trains each by its own"
             )
-        return rewards[0]
+        return msgspec.structs.replace(step, reward=rewards[0])
 
 
 def _sampling(args: Args, sampling: SamplingParams) -> dict[str, Any]:

@@ -43,9 +43,10 @@ class Step(msgspec.Struct, kw_only=True):
     writes that. `reward` and each of `metrics` add up over the steps of an episode; what converts
     to a float, such as a numpy scalar, is converted, and the names of metrics to str. `terminated`:
     the task ended; `truncated`: the Env's own budget ended it. `excluded`: the turn stays out of
-    the loss (of a `Rollout`: all turns), and the episode keeps its reward. Raises `EnvError` on an
-    assistant message and on a reward or metric that is no number within its bound
-    (`agentrl.bounds`).
+    the loss (of a `Rollout`: all turns), and the episode keeps its reward. `rewards`, of a
+    `Rollout` alone: what each role earned, or each name of a conversation (`agentrl.roles`), where
+    that is not `reward`. Raises `EnvError` on an assistant message and on a reward or metric that
+    is no number within its bound (`agentrl.bounds`).
     """
 
     messages: list[Message] = []
@@ -54,6 +55,7 @@ class Step(msgspec.Struct, kw_only=True):
     truncated: bool = False
     metrics: dict[str, float] = {}
     excluded: bool = False
+    rewards: dict[str, float] = {}
 
     def __post_init__(self) -> None:
         self.messages = list(self.messages)
@@ -61,6 +63,10 @@ class Step(msgspec.Struct, kw_only=True):
             if message.role == "assistant":
                 raise EnvError("a Step holds an assistant message; only the policy writes those")
         self.reward = _number("reward", self.reward, reward_defect)
+        self.rewards = {
+            str(k): _number(f"rewards[{k!r}]", value, reward_defect)
+            for k, value in self.rewards.items()
+        }
         self.metrics = {
             str(k): _number(str(k), value, metric_defect) for k, value in self.metrics.items()
         }

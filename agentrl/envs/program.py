@@ -32,6 +32,7 @@ class _Outcome(msgspec.Struct, forbid_unknown_fields=True):
     reward: float
     metrics: dict[str, float] = {}
     truncated: bool = False
+    rewards: dict[str, float] = {}
 
 
 class Program(Rollout):
@@ -72,7 +73,12 @@ class Program(Rollout):
             ) from error
         if isinstance(said, float):
             return Step(reward=said)
-        return Step(reward=said.reward, metrics=said.metrics, truncated=said.truncated)
+        return Step(
+            reward=said.reward,
+            metrics=said.metrics,
+            truncated=said.truncated,
+            rewards=said.rewards,
+        )
 
 
 def _given(chat: Chat) -> dict[str, str]:

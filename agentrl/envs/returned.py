@@ -6,15 +6,25 @@ log-probabilities are read by nobody.
 """
 
 import operator
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
 
 from agentrl.envs.messages import Step
 from agentrl.errors import EnvError
+from agentrl.roles import MAX_NAME, POLICY, is_name, role_of
 
-__all__ = ["Ending", "Returned", "SampledStep", "ending_of", "read_samples", "returned"]
+__all__ = [
+    "Ending",
+    "Returned",
+    "SampledStep",
+    "ending_of",
+    "numbered",
+    "read_samples",
+    "returned",
+]
 
 _FIELDS = ("tokens", "response_length", "loss_mask", "status")
 _MAX_ID = 2**31 - 1
@@ -24,12 +34,14 @@ Ending = Literal["pending", "completed", "truncated", "aborted", "failed"]
 
 class Returned(msgspec.Struct, frozen=True):
     """A sample: its tokens, and for each whether it is to be trained. `num_prompt`: tokens before
-    its response; `excluded`: it stays out of the loss."""
+    its response; `excluded`: it stays out of the loss; `role`: who the policy was in it, as its
+    `train_metadata["role"]` says."""
 
     tokens: list[int]
     trained: bytes
     num_prompt: int
     excluded: bool
+    role: str = POLICY
 
 
 class SampledStep(Step):
@@ -77,7 +89,33 @@ def returned(sample: Any, who: str) -> Returned:
             raise EnvError(f"{who}: loss_mask[{at}] is {value}; it is 1 (trained) or 0")
     num_prompt = len(tokens) - length
     is_excluded = bool(getattr(sample, "remove_sample", False))
-    return Returned(tokens, bytes(num_prompt) + bytes(mask), num_prompt, is_excluded)
+    role = _role(getattr(sample, "train_metadata", None), who)
+    return Returned(tokens, bytes(num_prompt) + bytes(mask), num_prompt, is_excluded, role)
+
+
+def numbered(samples: Sequence[Returned]) -> list[Returned]:
+    """The same, each a conversation of its role: `solver#0`, `solver#1`; one that is its role's
+    only sample keeps the name."""
+    num = Counter(sample.role for sample in samples)
+    seen: Counter[str] = Counter()
+    found = []
+    for sample in samples:
+        name = sample.role if num[sample.role] == 1 else f"{sample.role}#{seen[sample.role]}"
+        seen[sample.role] += 1
+        found.append(msgspec.structs.replace(sample, role=name))
+    return found
+
+
+def _role(told: Any, who: str) -> str:
+    if not isinstance(told, Mapping) or told.get("role") is None:
+        return POLICY
+    role = told["role"]
+    if not isinstance(role, str) or not is_name(role) or role_of(role) != role:
+        raise EnvError(
+            f'{who}.train_metadata["role"] is {role!r:.80}; a role is a printable text of at most '
+            f"{MAX_NAME} characters without a #"
+        )
+    return role
 
 
 def _integers(values: Any, what: str) -> list[int]:

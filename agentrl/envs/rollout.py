@@ -73,7 +73,8 @@ class Rollout(Env):
 
     async def solve(self, task: dict[str, Any], chat: Chat) -> float | Step:
         """Play the episode of `task`, a row of the task source; returns its reward, or a `Step`
-        with reward and metrics (and `truncated`, where a budget of the agent's own has ended it).
+        with reward and metrics (and `truncated`, where a budget of the agent's own has ended it;
+        and `rewards`, where its roles have earned unlike ones: `--reward-level role`).
         """
         raise NotImplementedError(f"{type(self).__name__} does not define solve")
 
@@ -161,6 +162,7 @@ def outcome_of(returned: object, who: str) -> Step:
             truncated=returned.truncated,
             metrics=dict(returned.metrics),
             excluded=returned.excluded,
+            rewards=dict(returned.rewards),
         )
     try:
         return Step(reward=returned)  # type: ignore[arg-type]

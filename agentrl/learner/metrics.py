@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentrl.algorithms.grpo import has_zero_std
+from agentrl.algorithms.role_rewards import by_name
 from agentrl.learner.batch import BatchCounts
 from agentrl.learner.iteration import IterationResult
 from agentrl.learner.measures import Measures, joined, value_of
+from agentrl.roles import by_role
 from agentrl.telemetry.metrics import REGISTRY
 from agentrl.types import GroupRows, LeaseHeader
 
@@ -74,7 +76,19 @@ def lease_metrics(header: LeaseHeader, ages: Sequence[int]) -> dict[str, Any]:
             named = _group_metrics(groups).items()
             metrics |= {f"rollout/part/{part}/{name}": value for name, value in named}
     named = _group_metrics(header.groups).items()
-    return metrics | {f"rollout/{name}": value for name, value in named}
+    metrics |= {f"rollout/{name}": value for name, value in named}
+    return metrics | _role_metrics(header.groups)
+
+
+def _role_metrics(groups: Sequence[GroupRows]) -> dict[str, float]:
+    """The mean reward of each role's conversations, where roles have rewards of their own."""
+    if all(fact.env_reward is None for group in groups for fact in group.facts):
+        return {}
+    earned = by_role(rewards for group in groups for rewards in by_name(group))
+    return {
+        f"rollout/role/{role.replace('/', '_')}/reward_mean": statistics.fmean(rewards)
+        for role, rewards in earned.items()
+    }
 
 
 def _part(group: GroupRows) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agentrl.algorithms.base import Algorithm, credits_of
+from agentrl.algorithms.role_rewards import require_role_level
 from agentrl.algorithms.rows import Credit, first_turns
 from agentrl.errors import DataError
 from agentrl.learner.packing import balance, split_evenly
@@ -74,10 +75,11 @@ def _plan_step(
     )
     planned: list[PlannedRow] = []
     for group in groups:
+        require_role_level(algorithm.cfg, group)
         credits = dict(zip(group.episodes, credits_of(algorithm, group), strict=True))
         per_episode = _targets_by_episode(group, algorithm)
         for row, first_turn in zip(group.trajectories, first_turns(group), strict=True):
-            credit = credits[row.episode]
+            credit = credits[row.episode].of(row.meta.role)
             is_counted_alone = credit.skip or row.episode in removed
             if is_counted_alone or algorithm.num_targets(row.meta) == 0:
                 continue

@@ -98,6 +98,11 @@ _DECLARED = (
     Metric("rollout/zero_std_group_share", "share", "groups whose rewards are all equal"),
     Metric("rollout/response_length_mean", "tokens", "sampled tokens of an episode"),
     Metric("rollout/turns_mean", "turns", "turns of an episode"),
+    Metric(
+        "rollout/role/*/reward_mean",
+        "reward",
+        "mean judged reward of a role's conversations, where roles have rewards of their own",
+    ),
     Metric("rollout/part/*/*", "any", "rollout/* of the groups of one part of a mixture"),
     Metric("rollout/tool_calls", "calls", "tool calls of an episode that ran"),
     Metric("rollout/tool_errors", "calls", "tool calls of an episode that failed or could not run"),

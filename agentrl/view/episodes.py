@@ -8,7 +8,6 @@ asked for and for no others.
 from collections.abc import Iterator, Sequence
 from itertools import repeat
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -16,6 +15,7 @@ import numpy.typing as npt
 
 from agentrl.algorithms.base import Algorithm, credits_of
 from agentrl.algorithms.load import shown_algorithm
+from agentrl.algorithms.rows import Credit
 from agentrl.buffer.ids import group_id
 from agentrl.buffer.moment import read_moment
 from agentrl.buffer.rows import EpisodeRow, GroupRow, LedgerState, StoredTrajectory
@@ -24,6 +24,7 @@ from agentrl.columns import split
 from agentrl.config.run import RunConfig
 from agentrl.errors import StoreError
 from agentrl.lineage import Lineage
+from agentrl.roles import earned
 from agentrl.types import (
     EpisodeId,
     Fate,
@@ -45,8 +46,8 @@ Columns = dict[str, npt.NDArray[np.generic]]
 #: Fates of a group that failed as a whole.
 _FAILURES = (Fate.ENV_ERROR, Fate.ENGINE_ERROR, Fate.POISON)
 
-#: Reward and advantage of an episode that has none.
-_UNJUDGED: tuple[float | None, float | None] = (None, None)
+#: Reward and credit of an episode that has none.
+_UNJUDGED: tuple[float | None, Credit | None] = (None, None)
 
 
 class Trajectory(msgspec.Struct, frozen=True):
@@ -62,14 +63,13 @@ class Trajectory(msgspec.Struct, frozen=True):
 
 class Episode(msgspec.Struct, frozen=True):
     """An episode and its group. `judged`: the reward that was trained, None before the verdict or
-    when it is not done. `advantage`: what the objective makes of it among its group's, with which
-    each sampled token is trained; None where there is no reward, dialogues are imitated, or turns
-    have advantages of their own."""
+    when it is not done. `credit`: what the objective makes of it among its group's; None where
+    there is no reward, or dialogues are imitated."""
 
     group: GroupRow
     row: EpisodeRow
     judged: float | None
-    advantage: float | None
+    credit: Credit | None
     trajectories: tuple[Trajectory, ...]
 
     @property
@@ -81,6 +81,27 @@ class Episode(msgspec.Struct, frozen=True):
     def reward(self) -> float:
         """The judged reward, or else the Env's own."""
         return self.row.reward if self.judged is None else self.judged
+
+    @property
+    def advantage(self) -> float | None:
+        """That with which each sampled token is trained; None where there is none, or turns or
+        roles have advantages of their own."""
+        value = None if self.credit is None else self.credit.value
+        return None if isinstance(value, (tuple, dict)) else value
+
+    def advantage_of(self, name: str) -> float | None:
+        """That of what the policy sampled under `name`; None as for `advantage`."""
+        value = None if self.credit is None else self.credit.of(name).value
+        return None if isinstance(value, (tuple, dict)) else value
+
+    @property
+    def roles(self) -> dict[str, float]:
+        """The judged reward, or else the Env's own, of each name under which the policy played;
+        empty where all earned what the episode did."""
+        own = self.row.facts.env_reward
+        if own is None:
+            return {}
+        return earned((stored.meta for stored in self.row.trajectories), own, self.reward)
 
 
 def read_episodes(run_dir: Path, choice: Choice) -> list[Episode]:
@@ -147,15 +168,15 @@ def _episodes(state: LedgerState, objective: RunConfig) -> dict[Key, Episode]:
     episodes: dict[Key, Episode] = {}
     for row in state.episodes:
         is_done = row.outcome is Outcome.DONE
-        reward, advantage = next(judged[row.mint], _UNJUDGED) if is_done else _UNJUDGED
-        episodes[row.mint, row.index] = Episode(groups[row.mint], row, reward, advantage, ())
+        reward, credit = next(judged[row.mint], _UNJUDGED) if is_done else _UNJUDGED
+        episodes[row.mint, row.index] = Episode(groups[row.mint], row, reward, credit, ())
     return episodes
 
 
 def _judged(
     group: GroupRow, done: Sequence[EpisodeRow], algorithm: Algorithm | None
-) -> Iterator[tuple[float, Any]]:
-    """Reward and advantage of the done episodes, in order of index."""
+) -> Iterator[tuple[float, Credit | None]]:
+    """Reward and credit of the done episodes, in order of index."""
     rewards = group.rewards or ()
     if algorithm is None or not rewards:
         return zip(rewards, repeat(None), strict=False)
@@ -173,9 +194,9 @@ def _judged(
             for line in row.trajectories
         ],
         stop_reasons=[row.stop_reason or StopReason.ERROR for row in done],
+        facts=[row.facts for row in done],
     )
-    values = (credit.value for credit in credits_of(algorithm, rows))
-    return zip(rewards, (None if isinstance(v, tuple) else v for v in values), strict=True)
+    return zip(rewards, credits_of(algorithm, rows), strict=True)
 
 
 def _with_columns(episode: Episode, folder: Path, on_disk: set[int], lineage: Lineage) -> Episode:

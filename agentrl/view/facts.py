@@ -1,5 +1,7 @@
 """What is said of an episode above its conversation: short lines, the same in text and page."""
 
+from collections.abc import Iterator
+
 import msgspec
 import numpy as np
 
@@ -38,7 +40,8 @@ def about(episode: Episode) -> list[tuple[str, str]]:
         *([("part", row.facts.part)] if row.facts.part else []),
         *([("env", row.facts.env)] if row.facts.env else []),
         ("reward", reward),
-        ("advantage", "-" if episode.advantage is None else signed(episode.advantage)),
+        ("advantage", _signed(episode.advantage)),
+        *([("roles", "  ".join(_roles(episode)))] if episode.roles else []),
     ]
     if row.metrics:
         lines.append(("metrics", "  ".join(f"{k}={v:g}" for k, v in sorted(row.metrics.items()))))
@@ -81,6 +84,16 @@ def token_facts(
 def signed(advantage: float) -> str:
     """As text, with its sign: 0 has none."""
     return f"{advantage:+.4f}" if advantage else "0"
+
+
+def _roles(episode: Episode) -> Iterator[str]:
+    """What each name earned, and its advantage."""
+    for name, reward in episode.roles.items():
+        yield f"{name}={reward:g} ({_signed(episode.advantage_of(name))})"
+
+
+def _signed(advantage: float | None) -> str:
+    return "-" if advantage is None else signed(advantage)
 
 
 def _versions(meta: TrajectoryMeta) -> str:

@@ -71,7 +71,8 @@ def _episode(episode: Episode, vocab: Vocab, tokens: bool) -> Iterator[str]:
     if not episode.trajectories:
         yield "<p>it left no trajectory</p>\n"
     for trajectory in episode.trajectories:
-        yield from _trajectory(trajectory, episode.advantage, vocab, tokens)
+        advantage = episode.advantage_of(trajectory.meta.role)
+        yield from _trajectory(trajectory, advantage, vocab, tokens)
     yield "</article>\n"
 
 

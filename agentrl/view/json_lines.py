@@ -15,8 +15,10 @@ class EpisodeLine(msgspec.Struct, frozen=True):
 
     `state` and `fate` are the group's. `reward` is the one that is trained: of the verdict, or
     before it of the Env; null unless the episode is done. `versions`: sampled tokens by weight
-    version. `turns`, `tokens` and `sampled` count over all segments. `error` is the last error of
-    the episode, `reason` what its group ended of. `env` as `--env` names it, `part` of a mixture.
+    version. `roles`: the reward of each name under which the policy played, where one has another
+    than its episode. `turns`, `tokens` and `sampled` count over all segments. `error` is the last
+    error of the episode, `reason` what its group ended of. `env` as `--env` names it, `part` of a
+    mixture.
     """
 
     group: str
@@ -32,6 +34,7 @@ class EpisodeLine(msgspec.Struct, frozen=True):
     part: str | None
     reward: float | None
     advantage: float | None
+    roles: dict[str, float]
     metrics: dict[str, float]
     versions: dict[int, int]
     turns: int
@@ -67,6 +70,7 @@ def _facts(episode: Episode) -> EpisodeLine:
         part=row.facts.part or None,
         reward=episode.reward if row.outcome == "done" else None,
         advantage=episode.advantage,
+        roles=episode.roles,
         metrics=row.metrics,
         versions=dict(versions),
         turns=sum(meta.num_turns for meta in metas),

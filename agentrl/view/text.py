@@ -51,7 +51,7 @@ def _lines(episodes: Iterable[Episode], vocab: Vocab, tokens: bool) -> Iterator[
         for trajectory in episode.trajectories:
             yield from conversation(trajectory, vocab)
             if tokens and trajectory.columns is not None:
-                yield from _tokens(trajectory, vocab, episode.advantage)
+                yield from _tokens(trajectory, vocab, episode.advantage_of(trajectory.meta.role))
 
 
 def conversation(trajectory: Trajectory, vocab: Vocab) -> Iterator[Line]:

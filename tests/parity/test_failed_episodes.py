@@ -28,7 +28,7 @@ def gradient(draws: Sequence[int], done: Sequence[int], cfg: RunConfig) -> Gradi
     group = GroupRows("g", 1, "t", ids, [REWARDS[draws[i]] for i in done], [{} for _ in ids], [])
     found = np.zeros(len(SCORES))
     for index, credit in zip(done, credits_of(load_algorithm(cfg), group), strict=True):
-        found += float(np.mean(credit.value)) * (np.eye(len(SCORES))[draws[index]] - CHANCES)
+        found += float(np.mean(credit.numbers)) * (np.eye(len(SCORES))[draws[index]] - CHANCES)
     return found / len(done)
 
 

@@ -23,6 +23,7 @@ from agentrl.envs.single_turn import SingleTurnEnv
 from agentrl.errors import DataError, EnvError
 from agentrl.learner.metrics import lease_metrics
 from agentrl.types import (
+    EpisodeFacts,
     EpisodeId,
     EpisodeReport,
     EpisodeSummary,
@@ -170,6 +171,7 @@ FORGED: list[dict[str, Any]] = [
     {"reward": 1e308},
     {"reward": math.nan},
     {"meta_reward": 1e308},
+    {"facts": EpisodeFacts(env_reward=math.nan)},
     {"metrics": {"hits": 1e308}},
     {"metrics": {"hits": math.nan}},
 ]

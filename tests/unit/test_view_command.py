@@ -158,6 +158,7 @@ def test_json_is_one_object_a_line_of_every_episode(
         "part": None,
         "reward": 1.0,
         "advantage": pytest.approx(0.7071, abs=1e-4),
+        "roles": {},
         "metrics": {"calls": 1.0},
         "versions": {"1": first["sampled"]},
         "turns": 2,

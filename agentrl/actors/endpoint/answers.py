@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from agentrl.actors.endpoint.requests import POLICY
 from agentrl.errors import ChatError
+from agentrl.roles import POLICY
 from agentrl.tokens.chat import CallMessage, ToolCall
 
 __all__ = ["MODEL", "Answer", "chunks", "completion", "message_of", "models", "refusal"]

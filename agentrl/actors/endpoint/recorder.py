@@ -24,11 +24,12 @@ from agentrl.actors.endpoint.history import history_key, num_answered
 from agentrl.actors.endpoint.native import Generated, GenerateRequest, text_of
 from agentrl.actors.endpoint.prompts import Prompts
 from agentrl.actors.endpoint.reading import read_turn
-from agentrl.actors.endpoint.requests import POLICY, ChatRequest
+from agentrl.actors.endpoint.requests import ChatRequest
 from agentrl.actors.limits import Budget, Limits, prompt_too_long
 from agentrl.actors.sampling import sample_turn
 from agentrl.actors.writing import Writers, num_chars
 from agentrl.errors import ChatError, EnvError, TextTooLongError
+from agentrl.roles import POLICY
 from agentrl.tokens.formats.base import ChatFormat
 from agentrl.tokens.spans import Span, context_spans
 from agentrl.types import EpisodeAssignment, Generation, StopReason, TurnClient

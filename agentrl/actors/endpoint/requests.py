@@ -18,11 +18,12 @@ import msgspec
 
 from agentrl.actors.endpoint.messages import Said, read_messages
 from agentrl.errors import ChatError
+from agentrl.roles import POLICY, is_name
 from agentrl.tokens.chat import Message
 from agentrl.tokens.formats.base import ToolSchema
 from agentrl.types import SamplingParams
 
-__all__ = ["POLICY", "STEERING", "ChatRequest", "decode_request", "read_request"]
+__all__ = ["STEERING", "ChatRequest", "decode_request", "read_request"]
 
 #: Fields that ask for another distribution than the run's.
 STEERING = (
@@ -40,8 +41,6 @@ STEERING = (
     "reasoning_effort",
 )
 _MAX_STOPS = 16
-#: The role of a call that names none, and characters of one that is named.
-POLICY, _MAX_ROLE = "policy", 64
 _Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
@@ -141,8 +140,8 @@ def _request(body: _Body, ignored: tuple[str, ...]) -> ChatRequest:
 
 
 def _role(model: str | None) -> str:
-    """A name of sensible length, or else nobody's."""
-    return model if model and len(model) <= _MAX_ROLE and model.isprintable() else POLICY
+    """Who the policy is where a client names a model."""
+    return model if model and is_name(model) else POLICY
 
 
 def _refuse_other_shapes(body: _Body) -> None:

@@ -20,6 +20,7 @@ from agentrl.envs.grading.labels import label_text
 from agentrl.envs.registry import load_env
 from agentrl.envs.rows.keys import find, holds
 from agentrl.errors import ConfigError, DataError, EnvError, InfrastructureError
+from agentrl.roles import earned
 from agentrl.types import (
     EpisodeAssignment,
     EpisodeId,
@@ -167,6 +168,7 @@ def _summary(report: EpisodeReport) -> EpisodeSummary:
         reward=report.reward,
         metrics=report.metrics,
         answer=report.answer,
+        earned=earned(report.trajectories, report.facts.env_reward, report.reward),
     )
 
 

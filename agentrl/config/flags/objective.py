@@ -16,6 +16,7 @@ from agentrl.config.facts import (
     NonNegative,
     OverOne,
     flag,
+    noted,
 )
 from agentrl.config.flags.learner import LearnerFlags
 from agentrl.shipped import ALGORITHMS, TRUST_REGIONS
@@ -168,11 +169,13 @@ class ObjectiveFlags(LearnerFlags, frozen=True, kw_only=True):
         ),
     ] = None
     reward_level: Annotated[
-        Literal["episode", "turn"],
+        Literal["episode", "turn", "role"],
         _flag(
-            "what a token is credited with: the reward of its episode, or those of its turn and of "
-            "the turns after it, as the Env gave them with each Step",
+            "what a token is credited with: the reward of its episode; those of its turn and of "
+            "the turns after it, as the Env gave them with each Step; or that of its role, as the "
+            "rollout gave them, compared with those of the same role alone",
             needs="group_rewards",
+            on_resume=noted("open groups whose roles have rewards of their own need role"),
         ),
     ] = "episode"
     overlong_max_length: Annotated[
