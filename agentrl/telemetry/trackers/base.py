@@ -62,11 +62,13 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     time_s: float
 
     def by_step(self) -> dict[int, dict[str, float]]:
-        """The scalars that stand at the same step, each on its own axis."""
+        """The scalars that stand at the same step, each on its own axis; of a family that nobody
+        declared, on the first."""
         found: dict[int, dict[str, float]] = {}
+        first = next(iter(self.axes))
         for name, value in self.scalars.items():
-            step = self.axes[AXES[name.partition("/")[0]]]
-            found.setdefault(step, {})[name] = value
+            axis = AXES.get(name.partition("/")[0], first)
+            found.setdefault(self.axes[axis], {})[name] = value
         return found
 
 

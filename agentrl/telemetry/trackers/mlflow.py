@@ -20,8 +20,14 @@ __all__ = ["MlflowTracker"]
 _MAX_METRICS, _MAX_PARAMS = 1000, 100
 #: The longest value of a parameter that every release takes.
 _MAX_VALUE = 500
-#: Unless the environment says otherwise, the start knows within a minute whether a server answers.
-_QUICKLY = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "15"}
+#: Of the start, unless the environment says otherwise: it knows within a minute whether a server
+#: answers. MLflow's reports of its own use stay off: where they reach nobody, their thread changes
+#: the environment while a request reads it, and the request fails.
+_START = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "15",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+}
 _REFUSED = re.compile(r"[^\w\-./ :]")
 
 
@@ -41,7 +47,7 @@ class MlflowTracker(Tracker, frozen=True, kw_only=True):
     mlflow_run_name: str | None
 
     def begin(self, beginning: Beginning) -> "_MlflowSession":
-        with environment({k: v for k, v in _QUICKLY.items() if k not in os.environ}):
+        with environment({k: v for k, v in _START.items() if k not in os.environ}):
             from mlflow import MlflowClient
 
             client = MlflowClient(self.mlflow_tracking_uri)

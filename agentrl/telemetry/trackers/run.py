@@ -37,6 +37,7 @@ logger = logging.getLogger(__name__)
 _GRACE = 1.1
 #: Rows that may wait for a slow service; there is one for each iteration and evaluation.
 _MAX_ROWS = 4096
+_THREAD = "tracker-"
 
 
 class TrackedRun:
@@ -72,8 +73,12 @@ class TrackedRun:
         )
         begun: Future[Session] = Future()
         self._thread = Thread(
-            target=self._speak, args=(beginning, begun), name=f"tracker-{tracker.name}", daemon=True
+            target=self._speak,
+            args=(beginning, begun),
+            name=f"{_THREAD}{tracker.name}",
+            daemon=True,
         )
+        logging.getLogger("urllib3.connectionpool").addFilter(_is_elsewhere)
         self._thread.start()
         replace_file(file, msgspec.json.encode(self._begun(begun, begin_s)) + b"\n")
 
@@ -168,6 +173,11 @@ class TrackedRun:
 
     def _hidden(self, error: BaseException) -> str:
         return shown_urls(self._hide(message_of(error)))
+
+
+def _is_elsewhere(record: logging.LogRecord) -> bool:
+    """What each retry says is told once here."""
+    return not str(record.threadName).startswith(_THREAD)
 
 
 def _before(file: Path) -> Known | None:

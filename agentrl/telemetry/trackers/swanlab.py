@@ -49,6 +49,8 @@ class SwanlabTracker(Tracker, frozen=True, kw_only=True):
                 api_key=self.swanlab_key,
                 api_host=self.swanlab_host,
                 interactive=False,
+                # Of the runtime it would write down the command line, as the system has it.
+                probe=swanlab.Settings.Probe(runtime=False),
                 # What the run prints is in its logs, with secrets hidden.
                 terminal=swanlab.Settings.Terminal(proxy_type="none"),
             ),
