@@ -293,17 +293,22 @@ def test_a_configuration_is_told_without_its_secrets(name: str) -> None:
     assert not any(KEY in note for note in twice.notes)
 
 
+def given(flag: str, value: str) -> RunConfig:
+    name = flag.strip("-").replace("-", "_")
+    return msgspec.structs.replace(RunConfig(), **{name: value})
+
+
 def test_keys_and_addresses_that_others_would_see_are_refused() -> None:
     keyed = RunConfig(swanlab_key=KEY, wandb_key=KEY, ray_address="10.0.0.1:6379")
     told = list(about_tracking(keyed))
     assert ["SWANLAB_API_KEY" in each for each in told] == [False, True]
     assert "WANDB_API_KEY" in told[0]
     assert not [each for each in told if KEY in each]
-    for field in ("wandb_host", "swanlab_host"):
-        (refused,) = about_tracking(RunConfig(**{field: "corp.example"}))
+    for flag in ("--wandb-host", "--swanlab-host"):
+        (refused,) = about_tracking(given(flag, "corp.example"))
         assert "an address is wanted, as in https://corp.example" in refused
-    for field in ("wandb_host", "swanlab_host", "mlflow_tracking_uri"):
-        (refused,) = about_tracking(RunConfig(**{field: "https://me:hunter2@corp.example/a"}))
+    for flag in ("--wandb-host", "--swanlab-host", "--mlflow-tracking-uri"):
+        (refused,) = about_tracking(given(flag, "https://me:hunter2@corp.example/a"))
         assert " https://corp.example/a: a password in it would stand in config.toml" in refused
     for uri in ("databricks", "./mlruns", "sqlite:///a.db", "postgresql://me@h/a", "http://[x"):
         assert list(about_tracking(RunConfig(mlflow_tracking_uri=uri))) == []

@@ -73,12 +73,10 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Session(Protocol):
-    """A run at a service. One thread calls it; whatever it raises is a failure of the service."""
+    """A run at a service, and what it is called there. One thread calls it; whatever it raises is a
+    failure of the service."""
 
-    @property
-    def known(self) -> Known:
-        """What the run is called there."""
-        ...
+    known: Known
 
     def log(self, row: Row) -> None:
         """Hand over a row."""

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from agentrl.telemetry.trackers.base import Beginning, Known, Row, Tracker, environment
+from agentrl.telemetry.trackers.base import Beginning, Known, Row, Session, Tracker, environment
 
 __all__ = ["MlflowTracker"]
 
@@ -66,7 +66,7 @@ class MlflowTracker(Tracker, frozen=True, kw_only=True):
         )
 
 
-class _MlflowSession:
+class _MlflowSession(Session):
     def __init__(self, client: Any, known: Known) -> None:
         self._client = client
         #: A store of files has a folder for train/ess/0, and cannot have the file train/ess too.

@@ -8,7 +8,7 @@ setting of the run, and stands in no file.
 import secrets
 from typing import Any, ClassVar, Literal
 
-from agentrl.telemetry.trackers.base import Beginning, Known, Row, Tracker
+from agentrl.telemetry.trackers.base import Beginning, Known, Row, Session, Tracker
 
 __all__ = ["SwanlabTracker"]
 
@@ -58,7 +58,7 @@ class SwanlabTracker(Tracker, frozen=True, kw_only=True):
         return _SwanlabSession(run, known)
 
 
-class _SwanlabSession:
+class _SwanlabSession(Session):
     def __init__(self, run: Any, known: Known) -> None:
         self._run = run
         self.known = known

@@ -10,7 +10,15 @@ from types import ModuleType
 from typing import Any, ClassVar, Literal
 
 from agentrl.disk import make_folder
-from agentrl.telemetry.trackers.base import AXES, Beginning, Known, Row, Tracker, environment
+from agentrl.telemetry.trackers.base import (
+    AXES,
+    Beginning,
+    Known,
+    Row,
+    Session,
+    Tracker,
+    environment,
+)
 
 __all__ = ["WandbTracker"]
 
@@ -82,7 +90,7 @@ class WandbTracker(Tracker, frozen=True, kw_only=True):
         return Known(self.wandb_run_id or _random(12), group or beginning.run_id, group)
 
 
-class _WandbSession:
+class _WandbSession(Session):
     def __init__(self, wandb: ModuleType, run: Any, known: Known) -> None:
         self._wandb = wandb
         self._run = run

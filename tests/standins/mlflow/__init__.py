@@ -81,9 +81,9 @@ class MlflowClient:
         if len(metrics) > 1000 or len(params) > 100:
             raise MlflowException("A batch logging request can contain at most ...")
         known = self.get_run(run_id).data
-        for each in (*metrics, *params):
-            if not _NAME.fullmatch(each.key):
-                raise MlflowException(f"Invalid value {each.key!r} for parameter")
+        for name in (*(each.key for each in metrics), *(each.key for each in params)):
+            if not _NAME.fullmatch(name):
+                raise MlflowException(f"Invalid value {name!r} for parameter")
         for param in params:
             if known.params.setdefault(param.key, param.value) != param.value:
                 raise MlflowException(f"Changing param values is not allowed: {param.key!r}")

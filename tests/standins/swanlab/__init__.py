@@ -7,7 +7,7 @@ import json
 import signal
 import threading
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from tests.standins.recorded import Recorded
 
@@ -21,19 +21,19 @@ class AuthenticationError(Exception):
 RECORDED = Recorded(AuthenticationError)
 
 
-class Terminal:
+class _Terminal:
     def __init__(self, *, proxy_type: Literal["all", "stdout", "stderr", "none"] = "all") -> None:
         self.proxy_type = proxy_type
 
 
-class Probe:
+class _Probe:
     def __init__(self, *, runtime: bool = True) -> None:
         self.runtime = runtime
 
 
 class Settings:
-    Terminal: ClassVar[type[Terminal]] = Terminal
-    Probe: ClassVar[type[Probe]] = Probe
+    Terminal = _Terminal
+    Probe = _Probe
 
     def __init__(
         self,
@@ -41,11 +41,11 @@ class Settings:
         api_key: str | None = None,
         api_host: str | None = None,
         interactive: bool = True,
-        terminal: Terminal | None = None,
-        probe: Probe | None = None,
+        terminal: _Terminal | None = None,
+        probe: _Probe | None = None,
     ) -> None:
         self.api_key, self.api_host, self.interactive = api_key, api_host, interactive
-        self.terminal, self.probe = terminal or Terminal(), probe or Probe()
+        self.terminal, self.probe = terminal or _Terminal(), probe or _Probe()
 
 
 class Run:
