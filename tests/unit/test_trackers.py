@@ -159,15 +159,16 @@ def test_an_error_of_the_start_hides_keys_and_passwords(
 
 
 def test_a_start_does_not_wait_for_ever(played: Played, tmp_path: Path) -> None:
-    answer = played.package.RECORDED.block(played.service.begin)
+    begin = played.package.RECORDED.block(played.service.begin)
+    finish = played.package.RECORDED.block(played.service.finish)
     with pytest.raises(EnvironmentSetupError, match=r"did not answer within 0\.05 s; give --"):
         opened(played.config, tmp_path, begin_s=0.05)
     assert not (tmp_path / f"{played.name}.json").exists()
-    answer.set()
-    ended = partial(calls, played.package, played.service.finish)
-    while not ended():  # the run that began after all is ended
-        time.sleep(0.01)
-    assert played.service.failed.items() <= ended()[0].items()
+    begin.release.set()
+    assert finish.reached.wait(60)  # the run that began after all is ended
+    (ended,) = calls(played.package, played.service.finish)
+    assert played.service.failed.items() <= ended.items()
+    finish.release.set()
 
 
 def test_a_service_that_fails_later_costs_the_run_nothing(
@@ -203,20 +204,20 @@ def test_what_retries_say_is_told_once(
 
 def test_nobody_waits_for_a_service_in_the_run(played: Played, tmp_path: Path) -> None:
     with MetricsWriter(tmp_path, openers=[partial(opened, played.config, tmp_path)]) as writer:
-        answer = played.package.RECORDED.block(played.service.log)
+        log = played.package.RECORDED.block(played.service.log)
         for step in (1, 2, 3):
             writer.step({"step": step, "metrics": {"train/loss": 0.5}})
             assert lines(tmp_path) == step
-        answer.set()
+        log.release.set()
 
 
 def test_the_end_of_a_run_does_not_wait_for_ever(
     played: Played, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     sink = opened(played.config, tmp_path, finish_s=0.05)
-    answer = played.package.RECORDED.block(played.service.finish)
+    finish = played.package.RECORDED.block(played.service.finish)
     sink.close()
-    answer.set()
+    finish.release.set()
     tracker = load_tracker(played.name)
     assert f"has not taken all metrics within 0.05 s; metrics.jsonl has them{tracker.leftover}" in (
         caplog.text
@@ -227,15 +228,13 @@ def test_a_service_that_falls_behind_lacks_reports(
     played: Played, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     sink = opened(played.config, tmp_path, max_rows=2)
-    recorded = played.package.RECORDED
     num_before = len(calls(played.package, played.service.log))
-    answer = recorded.block(played.service.log)
+    log = played.package.RECORDED.block(played.service.log)
     sink.write(1, {"train/loss": 0.5}, {})
-    while len(calls(played.package, played.service.log)) == num_before:  # it is being told
-        time.sleep(0.01)
+    assert log.reached.wait(60)
     for step in (2, 3, 4, 5):
         sink.write(step, {"train/loss": 0.5}, {})
-    answer.set()
+    log.release.set()
     sink.close()
 
     assert len(calls(played.package, played.service.log)) == num_before + 3
@@ -256,19 +255,36 @@ def test_a_service_is_told_how_the_run_ended(
     assert (played.service.failed.items() <= ended.items()) == is_failed
 
 
+def without_rows(words: str, run_dir: Path) -> RunConfig:
+    """A run that fails before Ray is started: its rows are what the driver meets first."""
+    rows = run_dir / "rows.jsonl"
+    rows.write_text('{"input": "q", "label": "a"}\n')
+    flags = f"{words} --prompt-data {rows} --custom-rm-path exact --rollout-max-context-len 64"
+    flags += f" --hf-checkpoint {PRESETS[DEFAULT].values['hf_checkpoint']}"
+    config = resolved(f"{flags} --run-dir {run_dir} --run-id r")
+    rows.unlink()
+    return config
+
+
+@pytest.mark.parametrize("name", KEYED)
+def test_a_run_whose_tracker_does_not_begin_does_not_start(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = without_rows(f"--use-{name} {SERVICES[name].key} {KEY}", tmp_path)
+    with standing_in(name, monkeypatch) as package:
+        package.RECORDED.fail("init", f"the key {KEY} is not known")
+        with pytest.raises(EnvironmentSetupError, match=r"the key \[hidden\] is not known; give"):
+            launch(config, time.monotonic())
+
+
 @pytest.mark.parametrize("name", KEYED)
 def test_a_key_stands_in_nothing_that_is_written(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = tmp_path / "rows.jsonl"
-    rows.write_text('{"input": "q", "label": "a"}\n')
     key = f"{SERVICES[name].key} {KEY}"
-    flags = f"--use-{name} {key} --prompt-data {rows} --custom-rm-path exact"
-    flags += f" --hf-checkpoint {PRESETS[DEFAULT].values['hf_checkpoint']}"
-    config = resolved(f"{flags} --rollout-max-context-len 64 --run-dir {tmp_path} --run-id r")
+    config = without_rows(f"--use-{name} {key}", tmp_path)
     monkeypatch.setattr(sys, "argv", ["train.py", key.replace(" ", "="), *key.split()])
     forget_in_argv(config)
-    rows.unlink()  # what the driver meets first: the run fails before Ray is started
 
     with standing_in(name, monkeypatch) as package:
         assert launch(config, time.monotonic()) != 0
