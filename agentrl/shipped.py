@@ -16,6 +16,7 @@ __all__ = [
     "FILTERS",
     "MODEL_FAMILIES",
     "REWARDS",
+    "TRACKERS",
     "TRUST_REGIONS",
     "Shelf",
 ]
@@ -98,4 +99,5 @@ REWARDS = Shelf(
     dash="_",
     theirs={"slime.rollout.on_policy_distillation.reward_func": "nothing"},
 )
+TRACKERS = Shelf("agentrl.telemetry.trackers", frozenset({"base", "run"}))
 TRUST_REGIONS = Shelf("agentrl.algorithms.regions")

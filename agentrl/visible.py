@@ -11,13 +11,16 @@ The message of an error is user code's too: it is asked for here, and may raise 
 import re
 import unicodedata
 
-__all__ = ["error_text", "message_of", "shown_url", "visible"]
+__all__ = ["error_text", "message_of", "shown_url", "shown_urls", "visible"]
 
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 #: What has to be looked at: most text has none of it.
 _SUSPECT = re.compile(r"[^\n\t\x20-\x7e]")
 #: Host and port, as opposed to a password with a slash in it.
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]*\]|[^:\[\]]*)(:\d*)?")
+
+#: What stands between two addresses in one text.
+_BETWEEN = re.compile(r"(\s+|,(?=[A-Za-z][\w+.-]*://))")
 
 
 def visible(text: str) -> str:
@@ -41,6 +44,11 @@ def shown_url(url: str) -> str:
     """An address without user, password, query and fragment, where a secret may stand."""
     scheme, colon, rest = url.partition("://") if "://" in url else ("", "", url)
     return visible(scheme + colon + _without_credentials(rest))
+
+
+def shown_urls(text: str) -> str:
+    """`text` with each address in it as `shown_url` shows it."""
+    return "".join(shown_url(w) if "://" in w else w for w in _BETWEEN.split(text))
 
 
 def _without_credentials(rest: str) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from agentrl.cli.view import until_the_reader_leaves
 from agentrl.config.explained import Explained, explain
 from agentrl.config.launch_script import PROGRAMS, Argument, LaunchScript, read_script
+from agentrl.config.secrets import secret_names
 from agentrl.errors import ConfigError
 from agentrl.visible import visible
 
@@ -38,7 +39,7 @@ _HEAD = ("flag", "value", "answer", "what it means, or what to use")
 _FLAG, _VALUE, _ANSWER = 34, 14, 12
 #: Columns that have to be left for what a row says beside its flag.
 _LEAST = 40
-_SECRET = re.compile(r"(wandb|api|access)[-_]key|token$|secret|password", re.IGNORECASE)
+_SECRET = re.compile(r"(api|access)[-_]key|token$|secret|password", re.IGNORECASE)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -93,7 +94,7 @@ def _page(script: LaunchScript, program: str, found: list[Explained]) -> Iterato
 def _line(one: Explained) -> str:
     """A flag as a shell takes it; what only a run can tell stays for that shell to fill in, and so
     does a secret."""
-    if one.value and _SECRET.search(one.flag):
+    if one.value and _is_secret(one.flag):
         return f'{one.flag} "${{{one.flag.strip("-").replace("-", "_").upper()}}}"'
     return " ".join(word.text if not word.known else shlex.quote(word.text) for word in one.words)
 
@@ -118,7 +119,12 @@ def _row(flag: str, value: str, answer: str, says: str) -> Iterable[str]:
 
 def _short(flag: str, value: str) -> str:
     """A value on one line; that of a secret is not shown."""
-    if value and _SECRET.search(flag):
+    if value and _is_secret(flag):
         return "(hidden)"
     value = " ".join(value.split())
     return value if len(value) <= _VALUE else f"{value[: _VALUE - 3]}..."
+
+
+def _is_secret(flag: str) -> bool:
+    ours = flag.strip("-").replace("-", "_").lower() in secret_names()
+    return ours or _SECRET.search(flag) is not None

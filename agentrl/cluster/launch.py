@@ -44,6 +44,7 @@ from agentrl.errors import (
 )
 from agentrl.telemetry.logging import setup_logging
 from agentrl.telemetry.recorder import Recorder
+from agentrl.telemetry.trackers.run import TrackedRun
 
 __all__ = ["Plan", "launch"]
 
@@ -98,7 +99,10 @@ def _recorded(
     log = run.path / "logs" / "driver.log"
     setup_logging("INFO", name="driver", path=log, secrets=secrets_of(config))
     shown = shown_config(config)
-    openers = [partial(each.open, run.path, run.id, shown) for each in trackers(config)]
+    openers = [
+        partial(TrackedRun, each, run.path, run.id, shown, secrets=secrets_of(config))
+        for each in trackers(config)
+    ]
     config = without_secrets(config)
     with Recorder(
         run.path, config, clock, run_id=run.id, origin=origin, openers=openers

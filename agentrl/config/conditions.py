@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from agentrl.config.run import RunConfig
-from agentrl.shipped import ALGORITHMS
+from agentrl.shipped import ALGORITHMS, TRACKERS
 
 __all__ = ["CONDITIONS", "GENERATE", "ROW_ENVS", "STREAMING", "Condition", "env_of"]
 
@@ -60,6 +60,15 @@ def _has_reward(config: RunConfig) -> bool:
 
 def _is_ahead(config: RunConfig) -> bool:
     return config.num_ahead > 0 or config.update_weights_interval > 1
+
+
+def _switched_on(name: str) -> Condition:
+    """Of the flags that a switch has beside it."""
+    return Condition(
+        lambda config: bool(getattr(config, name)),
+        f"no effect without --{name.replace('_', '-')}",
+        is_noted=True,
+    )
 
 
 CONDITIONS = {
@@ -243,26 +252,14 @@ CONDITIONS = {
         lambda config: config.lr_decay_style == "WSD",
         "only --lr-decay-style WSD reads this; give both or neither",
     ),
-    "wandb": Condition(
-        lambda config: config.use_wandb,
-        "no effect without --use-wandb",
-        is_noted=True,
-    ),
     "learner": Condition(
         lambda config: not config.plays_only,
         "--debug-rollout-only trains nothing: there is no learner to look at; leave out one of the "
         "two",
     ),
-    "profiler": Condition(
-        lambda config: config.use_pytorch_profiler,
-        "no effect without --use-pytorch-profiler",
-        is_noted=True,
-    ),
-    "memory_history": Condition(
-        lambda config: config.record_memory_history,
-        "no effect without --record-memory-history",
-        is_noted=True,
-    ),
+    "profiler": _switched_on("use_pytorch_profiler"),
+    "memory_history": _switched_on("record_memory_history"),
+    **{name: _switched_on(f"use_{name}") for name in TRACKERS.places},
     "profiled": Condition(
         lambda config: config.use_pytorch_profiler or config.record_memory_history,
         "no effect without --use-pytorch-profiler or --record-memory-history",

@@ -48,6 +48,7 @@ Fraction = Annotated[float, Meta(ge=0, le=1)]
 
 #: What a run does: learn from rewarded episodes, imitate dialogues, or only score a model.
 Mode = Literal["policy", "supervised", "eval"]
+Holds = Literal["value", "rows", "folder", "code", "file", "model", "settings", "address", "uri"]
 POLICY: frozenset[Mode] = frozenset({"policy"})
 TRAINS: frozenset[Mode] = frozenset({"policy", "supervised"})
 ACTS: frozenset[Mode] = frozenset({"policy", "eval"})
@@ -89,12 +90,14 @@ class FlagFact(msgspec.Struct, frozen=True, kw_only=True):
     needs        name of the condition (`conditions.py`) under which they do; None: always
     holds        rows: a file of tasks; folder: written to config.toml as an absolute path;
                  code: a name or path of the user's code; file: a name or any file;
-                 model: a directory of weights; settings: a file of settings, or these
+                 model: a directory of weights; settings: a file of settings, or these;
+                 address: of a server, http or https; uri: of a server or a store
     env_arg      argument of the environments for rows that it becomes
     synchronous  the one value that train.py has
     starts       naming it makes a run of one's own: no preset lies under it
     collects     words that belong together: given again, the flag adds to what it has
     secret       written to no file, told to no other process
+    variable     of the environment, which may have a secret's value in its place
     was          an earlier default: a file that says it may have been written when it was one
     """
 
@@ -102,12 +105,13 @@ class FlagFact(msgspec.Struct, frozen=True, kw_only=True):
     on_resume: OnResume
     modes: frozenset[Mode] = ALL
     needs: str | None = None
-    holds: Literal["value", "rows", "folder", "code", "file", "model", "settings"] = "value"
+    holds: Holds = "value"
     env_arg: str | None = None
     synchronous: int | None = None
     starts: bool = False
     collects: int = 0
     secret: bool = False
+    variable: str = ""
     was: Any = None
 
 

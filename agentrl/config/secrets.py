@@ -7,20 +7,20 @@ import msgspec
 from agentrl.config.fields import own_fields
 from agentrl.config.run import RunConfig
 
-__all__ = ["forget_in_argv", "secrets_of", "without_secrets"]
+__all__ = ["forget_in_argv", "secret_names", "secrets_of", "without_secrets"]
 
 _HIDDEN = "[hidden]"
 
 
 def secrets_of(config: RunConfig) -> list[str]:
     """The secrets that `config` holds."""
-    values = (getattr(config, name) for name in _names())
+    values = (getattr(config, name) for name in secret_names())
     return [value for value in values if value]
 
 
 def without_secrets(config: RunConfig) -> RunConfig:
     """`config` as other processes and files may know it."""
-    return msgspec.structs.replace(config, **dict.fromkeys(_names()))
+    return msgspec.structs.replace(config, **dict.fromkeys(secret_names()))
 
 
 def forget_in_argv(config: RunConfig) -> None:
@@ -29,5 +29,6 @@ def forget_in_argv(config: RunConfig) -> None:
         sys.argv[:] = [word.replace(secret, _HIDDEN) for word in sys.argv]
 
 
-def _names() -> list[str]:
+def secret_names() -> list[str]:
+    """The fields that hold one."""
     return [name for name, field in own_fields().items() if field.fact.secret]

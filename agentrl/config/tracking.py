@@ -1,25 +1,68 @@
-"""Whether what a run is to be tracked by is there, before anything starts. Nothing is imported."""
+"""What of the services that a run is tracked by is known before anything starts: which are used,
+whether their packages are there, and what their flags may not say. No package is imported.
 
+A service is `--use-NAME`, and off under `--NAME-mode disabled`; its package and its extra have that
+name too.
+"""
+
+from collections.abc import Iterator
 from importlib.util import find_spec
+from urllib.parse import urlsplit
 
+from agentrl.config.fields import own_fields
 from agentrl.config.run import RunConfig
 from agentrl.errors import EnvironmentSetupError
+from agentrl.shipped import TRACKERS
+from agentrl.visible import shown_url
 
-__all__ = ["check_trackers", "uses_wandb"]
+__all__ = ["about_tracking", "check_trackers", "used_trackers"]
 
 
-def uses_wandb(config: RunConfig) -> bool:
-    """Whether W&B is told anything."""
-    return config.use_wandb and config.wandb_mode != "disabled"
+def used_trackers(config: RunConfig) -> list[str]:
+    """Names of the services that are told anything."""
+    return [
+        name
+        for name in TRACKERS.places
+        if getattr(config, f"use_{name}") and getattr(config, f"{name}_mode", None) != "disabled"
+    ]
+
+
+def about_tracking(config: RunConfig) -> Iterator[str]:
+    """What is refused of keys and addresses."""
+    for name, field in own_fields().items():
+        fact, flag, value = field.fact, field.flag, getattr(config, name)
+        if value is None:
+            continue
+        if fact.secret and config.ray_address is not None:
+            yield (
+                f"{flag} with --ray-address: Ray shows the command line to whoever lists the jobs "
+                f"of a cluster; leave the flag out and set {fact.variable}"
+            )
+        if fact.holds == "address" and not value.startswith(("http://", "https://")):
+            shown = shown_url(value)
+            yield f"{flag} {shown}: an address is wanted, as in https://{shown}"
+        if fact.holds in ("address", "uri") and _has_password(value):
+            yield (
+                f"{flag} {shown_url(value)}: a password in it would stand in config.toml; give it "
+                "in the environment, as the service has it"
+            )
+
+
+def _has_password(address: str) -> bool:
+    try:
+        return urlsplit(address).password is not None
+    except ValueError:  # no address at all
+        return False
 
 
 def check_trackers(config: RunConfig) -> None:
     """Raises EnvironmentSetupError for a package that is not installed."""
-    if uses_wandb(config) and not _is_installed("wandb"):
-        raise EnvironmentSetupError(
-            "--use-wandb: the package wandb is not installed: pip install 'agentrl[wandb]' (in a "
-            "clone, pip install '.[wandb]'), or leave --use-wandb out"
-        )
+    for name in used_trackers(config):
+        if not _is_installed(name):
+            raise EnvironmentSetupError(
+                f"--use-{name}: the package {name} is not installed: pip install 'agentrl[{name}]' "
+                f"(in a clone, pip install '.[{name}]'), or leave --use-{name} out"
+            )
 
 
 def _is_installed(package: str) -> bool:

@@ -32,10 +32,10 @@ from agentrl.config.rollouts import about_rollouts, notes_on_rollouts
 from agentrl.config.run import RunConfig
 from agentrl.config.sampling import about_sampling, notes_on_sampling
 from agentrl.config.toml import dump_config
+from agentrl.config.tracking import about_tracking
 from agentrl.config.unread import about_unread, notes_on_unread
 from agentrl.errors import ConfigError
 from agentrl.paths import kind_of, matching
-from agentrl.visible import shown_url
 
 __all__ = ["validate"]
 
@@ -69,7 +69,7 @@ def validate(config: RunConfig, said: Mapping[str, str] | None = None) -> list[s
         *about_rollouts(config),
         *(() if config.eval_only else about_profiling(config)),
         *_about_devices(config),
-        *_about_wandb(config),
+        *about_tracking(config),
         *about_env_vars(config),
         *_about_data(config),
     ]
@@ -173,17 +173,6 @@ def _about_engine(config: RunConfig) -> Iterator[str]:
             f"--sglang-tp-size {tensor} takes {tensor} devices, --rollout-num-gpus-per-engine "
             f"gives an engine {per_engine}; use --rollout-num-gpus-per-engine {tensor}"
         )
-
-
-def _about_wandb(config: RunConfig) -> Iterator[str]:
-    if config.wandb_key is not None and config.ray_address is not None:
-        yield (
-            "--wandb-key with --ray-address: Ray shows the command line to whoever lists the jobs "
-            "of a cluster; leave the flag out and set WANDB_API_KEY"
-        )
-    host = config.wandb_host
-    if host is not None and not host.startswith(("http://", "https://")):
-        yield f"--wandb-host {shown_url(host)}: an address is wanted, as in https://{shown_url(host)}"
 
 
 def _about_disk_pushes(config: RunConfig) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 metrics     every metric, declared once       sinks       metrics.jsonl and TensorBoard
 event_file  TensorBoard's own files           summary     summary.json
-wandb_run   Weights & Biases
+trackers    services beside them
 progress    the line a person watches         logging     process logs without secrets
 recorder    the buffer's events -> all of these
 """

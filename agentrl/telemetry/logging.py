@@ -12,13 +12,13 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from agentrl.disk import make_folder, narrow
 from agentrl.visible import visible
 
-__all__ = ["setup_logging"]
+__all__ = ["hider", "setup_logging"]
 
 _SECRET_NAME = re.compile("KEY|TOKEN|SECRET|PASSWORD", re.IGNORECASE)
 #: Shorter values ("false", "1") are settings, and would blot out ordinary words.
@@ -34,7 +34,7 @@ def setup_logging(
     Calling it again replaces the handlers. `name` is this process's place in the run;
     `secrets` are hidden beside those of the environment.
     """
-    formatter = _Formatter(name, _secrets(os.environ, secrets))
+    formatter = _Formatter(name, hider(secrets))
     stderr = logging.StreamHandler(sys.stderr)
     handlers: list[logging.Handler] = [stderr]
     if path is not None:
@@ -47,20 +47,28 @@ def setup_logging(
     logging.basicConfig(level=level, handlers=handlers, force=True)
 
 
+def hider(secrets: Sequence[str] = ()) -> Callable[[str], str]:
+    """A function that hides `secrets`, and those of the environment, in a text."""
+    values = _secrets(os.environ, secrets)
+    if not values:
+        return str
+    found = re.compile("|".join(map(re.escape, values)))
+    return lambda text: found.sub(_HIDDEN, text)
+
+
 class _Formatter(logging.Formatter):
-    """The line format; hides `secrets`, and shows control characters, in whatever the line has
+    """The line format; hides secrets, and shows control characters, in whatever the line has
     become."""
 
     default_msec_format = "%s.%03d"
 
-    def __init__(self, name: str, secrets: list[str]) -> None:
+    def __init__(self, name: str, hide: Callable[[str], str]) -> None:
         name = name.replace("%", "%%")
         super().__init__(f"%(asctime)s %(levelname)-5s {name} %(name)s: %(message)s")
-        self._secrets = re.compile("|".join(map(re.escape, secrets))) if secrets else None
+        self._hide = hide
 
     def format(self, record: logging.LogRecord) -> str:
-        line = super().format(record)
-        return visible(self._secrets.sub(_HIDDEN, line) if self._secrets else line)
+        return visible(self._hide(super().format(record)))
 
 
 def _secrets(environment: Mapping[str, str], given: Sequence[str]) -> list[str]:

@@ -20,7 +20,7 @@ import msgspec
 from agentrl.disk import make_folder, narrow
 from agentrl.telemetry.metrics import REGISTRY, Registry
 
-__all__ = ["Histogram", "MetricsWriter", "Sink", "StepEvent", "Tracker"]
+__all__ = ["Histogram", "MetricsWriter", "Sink", "StepEvent"]
 
 #: Bucket edges (one more than buckets, rising) and the count in each bucket.
 Histogram = tuple[Sequence[float], Sequence[float]]
@@ -45,15 +45,6 @@ class Sink(Protocol):
 
     def close(self, exit_code: int = 0) -> None:
         """The run has ended; 0: complete."""
-        ...
-
-
-class Tracker(Protocol):
-    """Settings of a service that a run is tracked by. A further one is a file with both classes."""
-
-    def open(self, run_dir: Path, run_id: str, config: Mapping[str, Any]) -> Sink:
-        """Begin the run there, or go on with it. `config` is shown beside its curves. Raises
-        EnvironmentSetupError."""
         ...
 
 

@@ -211,10 +211,10 @@ def check_command(clone: Path, line: str) -> None:
 
 
 def check_block(clone: Path, block: Snippet, shown: str) -> None:
-    """Save a block of Python. Its Envs (every class but a chat format, an algorithm and a data
-    source, and a function under `@rollout`) are played by what is `shown`, the commands of the
-    page, or else by a dry run with a task from here, as algorithms are; a block without any is
-    run."""
+    """Save a block of Python. Its Envs (every class but a chat format, an algorithm, a data
+    source and a tracker, and a function under `@rollout`) are played by what is `shown`, the
+    commands of the page, or else by a dry run with a task from here, as algorithms are; a block
+    without any is run."""
     require(not (clone / block.name).exists(), f"{block.name} is there already")
     (clone / block.name).write_text(block.text)
     if f"--env {block.name} " in shown and "@rollout(" in block.text:
@@ -224,7 +224,7 @@ def check_block(clone: Path, block: Snippet, shown: str) -> None:
         for node in ast.parse(block.text).body
         if isinstance(node, ast.ClassDef)
     }
-    others = {"ChatML", "Algorithm", "DataSource"}
+    others = {"ChatML", "Algorithm", "DataSource", "Tracker", "Session"}
     classes = [name for name, of in bases.items() if not of & others]
     for name in (name for name, of in bases.items() if "Algorithm" in of):
         flags = ["--preset", "search-r1-local", "--advantage-estimator", f"{block.name}:{name}"]

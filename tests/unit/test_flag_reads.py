@@ -89,7 +89,11 @@ BESIDE: dict[str | tuple[str, Mode], str] = {
     "eval_label_key": f"{_ROWS} --eval-prompt-data held ROWS2",
     "eval_tool_key": f"{_ROWS} --eval-prompt-data held ROWS2",
     "rollout_num_gpus_per_engine": "--rollout-num-gpus 4",
-    **dict.fromkeys((name for name in own_fields() if "wandb_" in name), "--use-wandb"),
+    **{
+        name: f"--use-{field.fact.needs}"
+        for name, field in own_fields().items()
+        if field.fact.group == "tracking" and field.fact.needs
+    },
     "disable_wandb_random_suffix": "--use-wandb --wandb-group first",
     "update_weight_transport": "--update-weight-disk-dir TMP/shared",
     "update_weight_mode": f"{_DISK} --update-weight-local-checkpoint-dir TMP/local",

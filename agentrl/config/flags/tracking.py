@@ -12,6 +12,8 @@ __all__ = ["TrackingFlags"]
 
 _flag = partial(flag, group="tracking", on_resume=FREE)
 _wandb = partial(_flag, needs="wandb")
+_mlflow = partial(_flag, needs="mlflow")
+_swanlab = partial(_flag, needs="swanlab")
 _Word = Annotated[str, msgspec.Meta(min_length=1)]
 #: W&B makes a file name and an address of it.
 _RunId = Annotated[str, msgspec.Meta(pattern=r"^[^/\\#?%:\s]{1,128}$")]
@@ -51,10 +53,12 @@ class TrackingFlags(EvaluationFlags, frozen=True, kw_only=True):
             "other users of the host may see a command line (default: WANDB_API_KEY, or whoever "
             "is logged in)",
             secret=True,
+            variable="WANDB_API_KEY",
         ),
     ] = None
     wandb_host: Annotated[
-        _Word | None, _wandb("address of the server (default: WANDB_BASE_URL, or W&B's own)")
+        _Word | None,
+        _wandb("address of the server (default: WANDB_BASE_URL, or W&B's own)", holds="address"),
     ] = None
     wandb_dir: Annotated[
         str | None,
@@ -68,3 +72,62 @@ class TrackingFlags(EvaluationFlags, frozen=True, kw_only=True):
         bool,
         _wandb("count optimizer steps on the axis of rollouts and evaluations, not iterations"),
     ] = False
+
+    use_mlflow: Annotated[
+        bool, _flag("send metrics to MLflow as well (pip install 'agentrl[mlflow]')")
+    ] = False
+    mlflow_tracking_uri: Annotated[
+        _Word | None,
+        _mlflow(
+            "address of the MLflow server or store, without a password, which is read from the "
+            "environment (default: MLFLOW_TRACKING_URI, or MLflow's own)",
+            holds="uri",
+        ),
+    ] = None
+    mlflow_experiment_name: Annotated[
+        _Word | None,
+        _mlflow(
+            "experiment of the run, made if it is not there (default: MLFLOW_EXPERIMENT_NAME, or "
+            "Default)"
+        ),
+    ] = None
+    mlflow_run_name: Annotated[
+        _Word | None, _mlflow("name of the run at MLflow (default: the run's id)")
+    ] = None
+
+    use_swanlab: Annotated[
+        bool, _flag("send metrics to SwanLab as well (pip install 'agentrl[swanlab]')")
+    ] = False
+    swanlab_mode: Annotated[
+        Literal["online", "offline", "disabled"] | None,
+        _swanlab(
+            "online sends metrics, offline keeps them in files for `swanlab sync`, disabled does "
+            "nothing (default: SWANLAB_MODE, or online)"
+        ),
+    ] = None
+    swanlab_project: Annotated[
+        _Word | None, _swanlab("project of the run (default: what SwanLab takes without one)")
+    ] = None
+    swanlab_workspace: Annotated[
+        _Word | None,
+        _swanlab("user or organization that the run belongs to (default: that of the key)"),
+    ] = None
+    swanlab_experiment_name: Annotated[
+        _Word | None, _swanlab("name of the run at SwanLab (default: the run's id)")
+    ] = None
+    swanlab_key: Annotated[
+        _Word | None,
+        _swanlab(
+            "key of the account; it is written nowhere, so a continued run wants it again, but "
+            "other users of the host may see a command line (default: SWANLAB_API_KEY, or whoever "
+            "is logged in)",
+            secret=True,
+            variable="SWANLAB_API_KEY",
+        ),
+    ] = None
+    swanlab_host: Annotated[
+        _Word | None,
+        _swanlab(
+            "address of the server (default: SWANLAB_API_HOST, or SwanLab's own)", holds="address"
+        ),
+    ] = None

@@ -5,38 +5,20 @@ W&B writes of a program (its arguments) goes to the folder of the run, as there.
 import json
 import os
 import sys
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-__all__ = ["CALLS", "Error", "Histogram", "Run", "Settings", "block", "fail", "init"]
+from tests.standins.recorded import Recorded
 
-CALLS: list[tuple[str, dict[str, Any]]] = []
-_failing: dict[str, Exception] = {}
-_blocked: dict[str, threading.Event] = {}
+__all__ = ["RECORDED", "Error", "Histogram", "Run", "Settings", "init"]
 
 
 class Error(Exception):
     """The base of W&B's errors."""
 
 
-def fail(call: str, error: str | Exception) -> None:
-    """Let the next calls of this name fail. A connection that breaks is no error of W&B's own."""
-    _failing[call] = Error(error) if isinstance(error, str) else error
-
-
-def block(call: str) -> threading.Event:
-    """Let calls of this name wait for the event."""
-    return _blocked.setdefault(call, threading.Event())
-
-
-def _record(call: str, /, **said: Any) -> None:
-    if call in _failing:
-        raise _failing[call]
-    CALLS.append((call, said))
-    if call in _blocked:
-        _blocked[call].wait()
+RECORDED = Recorded(Error)
 
 
 class Settings:
@@ -86,15 +68,15 @@ class Run:
         goal: str | None = None,
         overwrite: bool | None = None,
     ) -> None:
-        _record("define_metric", name=name, step_metric=step_metric)
+        RECORDED("define_metric", name=name, step_metric=step_metric)
 
     def log(
         self, data: dict[str, Any], step: int | None = None, commit: bool | None = None
     ) -> None:
-        _record("log", data=data, step=step)
+        RECORDED("log", data=data, step=step)
 
     def finish(self, exit_code: int | None = None, quiet: bool | None = None) -> None:
-        _record("finish", exit_code=exit_code)
+        RECORDED("finish", exit_code=exit_code)
 
 
 def init(
@@ -138,7 +120,7 @@ def init(
         "key": os.environ.get("WANDB_API_KEY"),
         "host": os.environ.get("WANDB_BASE_URL"),
     }
-    _record("init", **said)
+    RECORDED("init", **said)
     if not id or any(character in "/\\#?%:" for character in id):
         raise Error(f"Invalid run ID {id!r}")
     files = Path(str(dir), "wandb", f"run-{id}", "files")

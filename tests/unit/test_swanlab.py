@@ -1,0 +1,86 @@
+"""SwanLab: what it is told. A stand-in takes the calls in the package's own signatures
+(`tests/standins/swanlab`)."""
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from agentrl.cluster.tracking import trackers
+from agentrl.config.tracking import check_trackers
+from tests.tracked import calls, resolved, standing_in, write
+
+KEY = "abcdefghijklmnopqrstu"
+
+
+@pytest.fixture
+def swanlab(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    with standing_in("swanlab", monkeypatch) as package:
+        yield package
+
+
+def test_swanlab_is_told_every_number_at_its_step(swanlab: ModuleType, tmp_path: Path) -> None:
+    write(resolved("--use-swanlab --num-steps-per-rollout 2"), tmp_path)
+
+    held = {"eval/held/score": 0.25, "eval/held/n": 4, "eval/held/pass@4": 0.5}
+    assert [(said["step"], said["data"]) for said in calls(swanlab, "log")] == [
+        (0, held),
+        (1, {"rollout/reward_mean": 0.5}),
+        (2, {"train/loss": -0.1}),
+        (2, {"rollout/reward_mean": 0.5}),
+        (4, {"train/loss": -0.1}),
+    ]
+    assert calls(swanlab, "finish") == [{"state": "success", "error": None}]
+
+
+def test_the_run_begins_as_the_flags_say(swanlab: ModuleType, tmp_path: Path) -> None:
+    config = resolved(
+        "--use-swanlab --swanlab-project agents --swanlab-workspace us --swanlab-mode offline "
+        f"--swanlab-experiment-name first --swanlab-key {KEY} --swanlab-host http://127.0.0.1:8000"
+    )
+    write(config, tmp_path)
+
+    (begun,) = calls(swanlab, "init")
+    shown = begun.pop("config")
+    assert len(begun.pop("id")) == 16
+    assert begun == {
+        "log_dir": str(tmp_path / "swanlab"),
+        "mode": "offline",
+        "workspace": "us",
+        "project": "agents",
+        "name": "first",
+        "resume": "allow",
+        "key": KEY,
+        "host": "http://127.0.0.1:8000",
+        "interactive": False,
+        "terminal": "none",
+    }
+    assert shown["rollout_batch_size"] == config.rollout_batch_size
+    assert shown["swanlab_key"] is None
+    (written,) = tmp_path.rglob("swanlab-metadata.json")
+    assert json.loads(written.read_text())["runtime"] is None  # with the command line
+
+
+def test_a_continued_run_goes_on_in_its_run(swanlab: ModuleType, tmp_path: Path) -> None:
+    write(resolved("--use-swanlab"), tmp_path, exit_code=1)
+    write(resolved("--use-swanlab --swanlab-experiment-name other"), tmp_path)
+
+    first, again = calls(swanlab, "init")
+    assert (first["id"], first["name"]) == (again["id"], again["name"])
+    assert first["resume"] == again["resume"] == "allow"
+    assert [said["state"] for said in calls(swanlab, "finish")] == ["crashed", "success"]
+
+
+def test_a_mode_that_is_disabled_needs_no_package_and_sends_nothing() -> None:
+    config = resolved("--use-swanlab --swanlab-mode disabled")
+    assert trackers(config) == []
+    check_trackers(config)
+
+
+def test_swanlab_does_not_take_the_signals_of_the_run(swanlab: ModuleType, tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    write(resolved("--use-swanlab"), tmp_path)
+    assert signal.getsignal(signal.SIGINT) is before
