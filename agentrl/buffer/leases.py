@@ -336,6 +336,7 @@ def _group_rows(state: State, mint: int) -> GroupRows:
         trajectories=[line for row in done for line in _trajectory_rows(state, row)],
         stop_reasons=[row.stop_reason or StopReason.ERROR for row in done],
         facts=[row.facts for row in done],
+        row=group.task.row if state.settings.tells_rows else {},
     )
 
 

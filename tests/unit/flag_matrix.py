@@ -108,6 +108,8 @@ VALUES: dict[str, str] = {
     "custom_megatron_before_train_step_hook_path": "mine:before_step",
     "rollout_data_postprocess_path": "mine:process",
     "rollout_sample_filter_path": "mine:select",
+    "custom_rollout_log_function_path": "mine:log",
+    "custom_eval_rollout_log_function_path": "mine:log",
     "kl_coef": "0.1",
     "opd_kl_coef": "0.5",
     "gamma": "0.9",

@@ -138,6 +138,8 @@ OTHER: dict[str, str] = {
     "rollout_data_postprocess_path": f"{__name__}:postprocess",
     "rollout_sample_filter_path": f"{__name__}:select",
     "custom_update_weight_post_write_path": f"{__name__}:show",
+    "custom_rollout_log_function_path": f"{__name__}:log_rollouts",
+    "custom_eval_rollout_log_function_path": f"{__name__}:log_evaluation",
     "advantage_estimator": f"{__name__}:Doubled",
     "algorithm_args": '{"by":3.0}',
 }
@@ -233,6 +235,14 @@ def select(args: Any, groups: Any) -> None: ...
 
 
 def show(args: Any, version_dir: str, rollout_engines: Any) -> None: ...
+
+
+def log_rollouts(
+    rollout_id: int, args: Any, samples: Any, extra_metrics: Any, rollout_time: float
+) -> None: ...
+
+
+def log_evaluation(rollout_id: int, args: Any, data: Any, extra_metrics: Any) -> None: ...
 
 
 class Doubled(Algorithm):

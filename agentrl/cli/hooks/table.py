@@ -202,6 +202,22 @@ HOOKS = {
             beside=("--update-weight-transport", "disk", "--update-weight-disk-dir", "pushes"),
         ),
         Hook(
+            name="custom-rollout-log-function-path",
+            kind="agentrl.envs.slime_logs.functions:KINDS/custom_rollout_log_function_path",
+            loads="agentrl.cli.hooks.logs:load_rollouts",
+            called="once for each iteration, while it is trained, in a process of its own",
+            returns="whether trackers get what it logged in place of rollout/*",
+            tries="agentrl.cli.hooks.logs:rollouts",
+        ),
+        Hook(
+            name="custom-eval-rollout-log-function-path",
+            kind="agentrl.envs.slime_logs.functions:KINDS/custom_eval_rollout_log_function_path",
+            loads="agentrl.cli.hooks.logs:load_evaluation",
+            called="once for each evaluation, with all its sets, in a process of its own",
+            returns="whether trackers get what it logged in place of eval/*",
+            tries="agentrl.cli.hooks.logs:evaluation",
+        ),
+        Hook(
             name="custom-megatron-init-path",
             kind="agentrl.learner.hooks:KINDS/custom_megatron_init_path",
             called="once by every rank of the learner, before its models are built",
