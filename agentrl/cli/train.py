@@ -185,6 +185,7 @@ def _check_filter(config: RunConfig) -> None:
 
 
 def _check_hooks(config: RunConfig) -> None:
+    from agentrl.envs.sample_hooks import load_hook
     from agentrl.envs.slime_logs.functions import KINDS, load_log
     from agentrl.learner.hooks import LearnerHooks
 
@@ -192,6 +193,8 @@ def _check_hooks(config: RunConfig) -> None:
     for field in KINDS:
         if is_read(config, field) and (place := getattr(config, field)) is not None:
             load_log(field, place)
+    for place in config.rollout_sample_hook_path:
+        load_hook(place)
 
 
 def _check_chat_format(config: RunConfig) -> list[str]:

@@ -76,6 +76,12 @@ CASES = [
         "return [1.0] * 4", "f returned a list of 4; a list of 1 is wanted",
     ),
     Case(
+        "rollout-sample-hook-path", "async def f(args, sample, *, evaluation=False)",
+        "assert sample.response.startswith(sample.label)\nsample.reward = 0.25 + evaluation",
+        "one of an evaluation: terminated, reward 1.25",
+        "return 'much'", "mine.py:f returned[0] str 'much'; return the sample",
+    ),
+    Case(
         "dynamic-sampling-filter-path", "def f(rewards, task)",
         "return max(rewards) > min(rewards), 'equal'", "[0, 0, 0, 0] is dropped (equal)",
         "return None", "return a bool or (bool, reason)",

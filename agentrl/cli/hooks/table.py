@@ -111,6 +111,15 @@ HOOKS = {
             tries="agentrl.cli.hooks.worker:generate",
         ),
         Hook(
+            name="rollout-sample-hook-path",
+            kind="agentrl.envs.sample_hooks:HOOKS",
+            loads="agentrl.envs.sample_hooks:load_hook",
+            called="for each sample that a function of --custom-generate-function-path has played, "
+            "before its reward, by the worker that played it",
+            returns="the sample, or nothing: that is the one that it was given",
+            tries="agentrl.cli.hooks.worker:generate",
+        ),
+        Hook(
             name="dynamic-sampling-filter-path",
             kind="agentrl.actors.judge:FILTER",
             loads="agentrl.actors.judge:load_filter",
