@@ -173,6 +173,8 @@ class LeaseDesk:
             return Refused(f"lease {number} stepped before lease {number - 1}")
         self._mark_stepped(number, epoch, message.skipped)
         facts = msgspec.structs.asdict(message)
+        if message.logged is None:
+            del facts["logged"]
         state.notify("step", **facts, buffer=self._figures.now())
         self._figures.stepped()
         return None

@@ -58,7 +58,7 @@ class RolloutLog:
         if self._process is None:
             return None
         found = Logged(told=self._failed) if self._failed else self._process.answer()
-        self._file.unlink(missing_ok=True)
+        self._file.unlink(missing_ok=True)  # one that nobody came to read
         if found.told:
             logger.warning("%s", found.told)
         return found

@@ -70,6 +70,19 @@ def test_a_run_that_names_none_reports_nothing() -> None:
     assert [message.logged for message in world.of(Stepped)] == [None]
 
 
+def test_dialogues_that_are_imitated_are_logged_too(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "def f(rollout_id, args, samples, extra, seconds):\n"
+        "    extra['mine/masked'] = sum(sum(sample.loss_mask) for sample in samples)\n"
+        "    extra['mine/length'] = samples[0].response_length\n"
+    )
+    world = World([2], shown=True)
+    path = f"{tmp_path / 'mine.py'}:f"
+    learn(world, loss_type="sft_loss", custom_rollout_log_function_path=path)
+    (step,) = world.of(Stepped)
+    assert step.logged.figures == {"mine/masked": 2 * 6, "mine/length": 8}
+
+
 def test_what_raises_or_ends_its_process_costs_its_own_figures(tmp_path: Path) -> None:
     _, (usual,) = learn(World([2] * 3))
     told = {

@@ -97,6 +97,7 @@ def test_samples_of_an_evaluation_are_in_order_of_tasks_and_have_no_tokens() -> 
     assert first.metadata == {"calls": 2.0, "data_source": "sums"}
     assert (first.group_index, first.response_length, first.get_reward_value(None)) == (0, 3, 1.0)
     assert (last.index, last.group_index, last.label) == (2, 1, None)
+    assert last.metadata == {"question": "?"}
     with pytest.raises(AttributeError, match=r"evaluation has no 'loss_mask' here: no token of"):
         first.loss_mask  # noqa: B018
 

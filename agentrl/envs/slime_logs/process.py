@@ -44,7 +44,8 @@ _SIZE = 8
 
 
 class AboutRollouts(msgspec.Struct, frozen=True, tag="rollouts"):
-    """An iteration: the file of its lease, and the seconds since the lease before."""
+    """An iteration: the file of its lease, which is removed, and the seconds since the lease
+    before."""
 
     iteration: int
     file: str
@@ -198,7 +199,9 @@ def _called(config: RunConfig, question: Question) -> Logged:
 
 def _given(config: RunConfig, question: Question) -> tuple[str, Any, tuple[float, ...]]:
     if isinstance(question, AboutRollouts):
-        samples = samples_of(Path(question.file), config, decoder(config))
+        file = Path(question.file)
+        samples = samples_of(file, config, decoder(config))
+        file.unlink()  # all of it is in memory
         return ROLLOUT, samples, (question.seconds,)
     sets = question.sets.items()
     return EVALUATION, {name: scored(rows, config, found) for name, (rows, found) in sets}, ()

@@ -3,9 +3,9 @@
     of an iteration     one for each trajectory, with its tokens; texts are decoded when asked for
     of an evaluation    one for each episode: the text of its last turn, and no token
 
-Their metadata are those of the task's row, and what the episode has counted. `status` is COMPLETED
-where the task came to its own end, else TRUNCATED. A response reaches from the first token that the
-policy, or a demonstration, wrote.
+Their metadata are those of the task's row, or all of a row without any, and what the episode has
+counted. `status` is COMPLETED where the task came to its own end, else TRUNCATED. A response
+reaches from the first token that the policy, or a demonstration, wrote.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -122,7 +122,7 @@ def _facts(
     metrics: Mapping[str, float],
     stop: StopReason,
 ) -> dict[str, Any]:
-    metadata = row.get("metadata", {})
+    metadata = row.get("metadata", row)
     own = metadata if isinstance(metadata, dict) else {"metadata": metadata}
     key = config.label_key or "label"
     is_whole = stop is StopReason.TERMINATED
