@@ -16,6 +16,7 @@ from agentrl.envs.slime_logs.samples import ScoredEpisode, samples_of, scored
 from agentrl.envs.slime_stand_in.logging_utils import log
 from agentrl.envs.slime_stand_in.types import Sample
 from agentrl.rollout_file import Rollouts, write_rollouts
+from agentrl.telemetry.trackers.base import Row
 from agentrl.types import (
     EpisodeId,
     GroupRows,
@@ -206,3 +207,9 @@ def test_one_that_hangs_again_and_again_is_not_called_any_more(
         assert "did not come to an end" in hung(hanging, tmp_path).told
     found = asked(hanging, 0)
     assert (found.figures, found.told.endswith("it hung 3 times in a row")) == ({}, True)
+
+
+def test_a_name_of_another_axis_is_shown_on_that_of_its_row() -> None:
+    scalars = {"rollout/reward_mean": 0.5, "eval/mine": 1.0}
+    row = Row(scalars=scalars, histograms={}, axes={"rollout/step": 3, "train/step": 6}, time_s=0.0)
+    assert row.by_step() == {3: scalars}
