@@ -7,9 +7,11 @@ returns them and again where the buffer takes them in.
 
 __all__ = [
     "A_REWARD",
+    "MAX_ANSWERS_CHARS",
     "MAX_EVALUATIONS",
     "MAX_METRIC",
     "MAX_REWARD",
+    "MAX_TOLD_BYTES",
     "metric_defect",
     "reward_defect",
 ]
@@ -22,6 +24,8 @@ MAX_REWARD = 1e6
 MAX_METRIC = 1e15
 #: Evaluation sets that may be played at once.
 MAX_EVALUATIONS = 64
+#: What is told of the episodes of an evaluation: characters of all their texts, and bytes of all.
+MAX_ANSWERS_CHARS, MAX_TOLD_BYTES = 4 * 1024**2, 24 * 1024**2
 #: What a reward must be, in words.
 A_REWARD = f"a finite number of at most {MAX_REWARD:g} in size"
 

@@ -20,7 +20,7 @@ from typing import IO, NamedTuple
 from agentrl import child
 from agentrl.user_traceback import is_users, shown_path
 
-__all__ = ["ChildReply", "answer", "asked", "places_in", "run_apart"]
+__all__ = ["ChildReply", "answer", "asked", "child_of", "places_in", "run_apart"]
 
 _PATH = "AGENTRL_TRIAL_PATH"
 
@@ -32,23 +32,31 @@ class ChildReply(NamedTuple):
     printed: str
 
 
-def run_apart(module: str, question: bytes, limit_s: float) -> ChildReply:
-    """Run `main()` of a module of agentrl's, which takes `asked()` and gives its `answer`."""
+def child_of(module: str) -> tuple[list[str], dict[str, str]]:
+    """The command line and the environment of a process that runs `main()` of a module of agentrl's
+    as this one would, and ends with the thread that begins it."""
     python = [sys.executable, "-P"]  # a file of the current directory may be called random.py
     code = (
         f"import json, os, sys; sys.path[:] = json.loads(os.environ.pop({_PATH!r})); "
         f"from {module} import main; main()"
     )
     told = {_PATH: json.dumps(sys.path), "OMP_NUM_THREADS": "1"}
+    command = [*python, child.__file__, str(os.getpid()), *python, "-c", code]
+    return command, os.environ | told
+
+
+def run_apart(module: str, question: bytes, limit_s: float) -> ChildReply:
+    """Run `main()` of a module of agentrl's, which takes `asked()` and gives its `answer`."""
+    command, env = child_of(module)
     with TemporaryFile() as asking, TemporaryFile() as answering, TemporaryFile() as printing:
         asking.write(question)
         asking.seek(0)
         process = subprocess.Popen(  # noqa: S603 - ourselves, no shell
-            [*python, child.__file__, str(os.getpid()), *python, "-c", code],
+            command,
             stdin=asking,
             stdout=answering,
             stderr=printing,
-            env=os.environ | told,
+            env=env,
             start_new_session=True,
         )
         try:

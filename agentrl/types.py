@@ -139,10 +139,8 @@ class EpisodeId(msgspec.Struct, frozen=True, order=True, array_like=True):
 
 
 class EpisodeAssignment(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One episode for a worker to play. `mint` orders permits: the lowest goes first.
-
-    `evaluation` names the evaluation set for episodes outside the ledger, else None.
-    """
+    """One episode for a worker to play. `mint` orders permits: the lowest goes first. `evaluation`
+    names the evaluation set for episodes outside the ledger, else None."""
 
     id: EpisodeId
     mint: int
@@ -253,8 +251,8 @@ class TrajectoryRow(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class GroupRows(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One group of a lease, of its `done` episodes in order of index: their judged `rewards`, their
-    `metrics`, why each stopped, what else is known of them, and the rows of their trajectories."""
+    """One group of a lease, of its `done` episodes in order of index: judged `rewards`, `metrics`,
+    why each stopped, facts, rows of trajectories. `row`: the task's, where a log function is."""
 
     group: str
     mint: int
@@ -265,6 +263,7 @@ class GroupRows(msgspec.Struct, frozen=True, omit_defaults=True):
     trajectories: list[TrajectoryRow]
     stop_reasons: list[StopReason] = []
     facts: list[EpisodeFacts] = []
+    row: dict[str, Any] = {}
 
 
 class LeaseHeader(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -64,12 +64,14 @@ _LOG = logging.getLogger(__name__)
 
 class WorkerSettings(WaySettings, frozen=True, kw_only=True):
     """What a worker needs to know of a run. `evaluations` and `parts`: how episodes of evaluation
-    sets that are played in their own way, and of the parts of a mixture, are played, by name."""
+    sets that are played in their own way, and of the parts of a mixture, are played, by name.
+    `reports_answers`: something reads what episodes said last."""
 
     model_dir: str
     chat_format: str | OwnTemplate
     max_concurrent_episodes: int
     filter_path: str | None = None
+    reports_answers: bool = False
     evaluations: dict[str, WaySettings] = msgspec.field(default_factory=dict)
     parts: dict[str, WaySettings] = msgspec.field(default_factory=dict)
 
@@ -103,6 +105,7 @@ class WorkerSettings(WaySettings, frozen=True, kw_only=True):
             chat_format=chat_format_of(config),
             max_concurrent_episodes=config.max_concurrent_episodes,
             filter_path=config.dynamic_sampling_filter_path,
+            reports_answers=config.custom_eval_rollout_log_function_path is not None,
             evaluations={
                 one.name: way(one.config, names)
                 for one, names in zip(sets, named.of_sets, strict=True)
@@ -186,7 +189,7 @@ class Worker:
 
     def _opened(self, settings: WorkerSettings, chat: ChatFormat) -> Ways:
         def opened(way: WaySettings) -> Way:
-            reports = isinstance(self._filter, OfSamples)
+            reports = settings.reports_answers or isinstance(self._filter, OfSamples)
             return Way(way, chat, self.endpoint, reports_answers=reports)
 
         parts = settings.parts or {"": settings}

@@ -14,7 +14,9 @@ import statistics
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from agentrl.bounds import MAX_EVALUATIONS
+import msgspec
+
+from agentrl.bounds import MAX_ANSWERS_CHARS, MAX_EVALUATIONS, MAX_TOLD_BYTES
 from agentrl.buffer import groups
 from agentrl.buffer.episodes import EpisodeQueue, Key
 from agentrl.buffer.numbers import versions_of
@@ -108,6 +110,9 @@ class Evaluations:
         if evaluation.pending > 0:
             return
         id = evaluation.order.id
+        for before in self._results.values():
+            if before["name"] == evaluation.order.name:
+                before.pop("episodes", None)  # of the newest alone
         del self._running[id]
         self._state.close_evals(evaluation.mints)
         self._results[id] = _summary(evaluation) | ({"cancelled": True} if cancelled else {})
@@ -142,4 +147,28 @@ def _summary(evaluation: _Evaluation) -> dict[str, object]:
     for name in sorted(names):
         values = [report.metrics[name] for report in done if name in report.metrics]
         summary[f"metric/{name}"] = statistics.fmean(values)
+    if evaluation.order.tells_episodes:
+        summary["episodes"] = _episodes(evaluation)
     return summary
+
+
+def _episodes(evaluation: _Evaluation) -> list[dict[str, object]]:
+    """Those that are done, in order of tasks, as many as a message holds; of long texts the end."""
+    room = MAX_ANSWERS_CHARS // max(1, len(evaluation.reports))
+    found: list[dict[str, object]] = []
+    num_bytes = 0
+    for (mint, index), report in sorted(evaluation.reports.items()):
+        episode = {
+            "task": mint - evaluation.mints.start,
+            "index": index,
+            "reward": report.reward,
+            "stop_reason": report.stop_reason,
+            "num_sampled": sum(meta.num_sampled for meta in report.trajectories),
+            "answer": report.answer[-room:],
+            "metrics": report.metrics,
+        }
+        num_bytes += len(msgspec.msgpack.encode(episode))
+        if num_bytes > MAX_TOLD_BYTES:
+            break
+        found.append(episode)
+    return found

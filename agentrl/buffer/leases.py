@@ -173,6 +173,8 @@ class LeaseDesk:
             return Refused(f"lease {number} stepped before lease {number - 1}")
         self._mark_stepped(number, epoch, message.skipped)
         facts = msgspec.structs.asdict(message)
+        if message.logged is None:
+            del facts["logged"]
         state.notify("step", **facts, buffer=self._figures.now())
         self._figures.stepped()
         return None
@@ -336,6 +338,7 @@ def _group_rows(state: State, mint: int) -> GroupRows:
         trajectories=[line for row in done for line in _trajectory_rows(state, row)],
         stop_reasons=[row.stop_reason or StopReason.ERROR for row in done],
         facts=[row.facts for row in done],
+        row=group.task.row if state.settings.tells_rows else {},
     )
 
 

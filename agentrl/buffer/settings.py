@@ -28,6 +28,7 @@ class BufferSettings(msgspec.Struct, frozen=True, kw_only=True):
     `sampling`: how turns are sampled, but for tasks of the parts of a mixture.
     `num_permits`: turns that engines take at once (None: no bound but the workers' room). An
     evaluation of which no episode ends for `hold_patience_s` holds pushes back no longer.
+    `tells_rows`: leases tell the rows of their tasks.
     `buffer_disk_limit`, `keep_trajectories` and `segment_bytes` are bytes; a segment is closed once
     it is that long. Kept trajectories do not count against `buffer_disk_limit`.
     """
@@ -54,6 +55,7 @@ class BufferSettings(msgspec.Struct, frozen=True, kw_only=True):
     sampling: SamplingParams = SamplingParams()
     sampling_of_parts: dict[str, SamplingParams] = {}
     rollout_seed: int = 42
+    tells_rows: bool = False
     segment_bytes: int = SEGMENT_BYTES
 
     def __post_init__(self) -> None:
@@ -104,6 +106,7 @@ class BufferSettings(msgspec.Struct, frozen=True, kw_only=True):
             sampling=sampling,
             sampling_of_parts=sampling_of_parts or {},
             rollout_seed=config.rollout_seed,
+            tells_rows=config.custom_rollout_log_function_path is not None,
         )
 
     def sampling_of(self, task: Task) -> SamplingParams:

@@ -21,6 +21,7 @@ from agentrl.config.refusals import beside, gather
 from agentrl.config.resolve import Resolved, read
 from agentrl.config.run import RunConfig
 from agentrl.config.secrets import forget_in_argv
+from agentrl.config.unread import is_read
 from agentrl.config.validate import validate
 from agentrl.errors import AgentRLError, ConfigError
 from agentrl.model_dir import CONFIG, TOKENIZER
@@ -184,9 +185,16 @@ def _check_filter(config: RunConfig) -> None:
 
 
 def _check_hooks(config: RunConfig) -> None:
+    from agentrl.envs.sample_hooks import load_hook
+    from agentrl.envs.slime_logs.functions import KINDS, load_log
     from agentrl.learner.hooks import LearnerHooks
 
     LearnerHooks(config)
+    for field in KINDS:
+        if is_read(config, field) and (place := getattr(config, field)) is not None:
+            load_log(field, place)
+    for place in config.rollout_sample_hook_path:
+        load_hook(place)
 
 
 def _check_chat_format(config: RunConfig) -> list[str]:

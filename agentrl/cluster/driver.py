@@ -9,11 +9,14 @@ business of `watch.py`.
 import logging
 import signal
 from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
 
 import anyio
 from anyio.abc import TaskStatus
 
 from agentrl.clock import Clock
+from agentrl.cluster.eval_log import EvalLog
 from agentrl.cluster.evaluator import Evaluator
 from agentrl.cluster.events import RunState
 from agentrl.cluster.failures import given_up
@@ -72,8 +75,9 @@ class Driver:
         self._silence = SilenceWatch(
             spec.engines, self.state, recorder, self._processes.ask_for_weights, clock
         )
+        self._log = log = EvalLog(spec.config, Path(run.log("eval-log")))
         self._evaluator = Evaluator(
-            spec.config, tasks.eval_sets, self._requests, self.state, recorder, spec.eval_sets
+            spec.config, tasks.eval_sets, self._requests, self.state, recorder, spec.eval_sets, log
         )
 
     async def run(self, check: Callable[[], None] = lambda: None) -> None:
@@ -83,6 +87,10 @@ class Driver:
         Raises InterruptedRunError on SIGINT or SIGTERM, and the AgentRLError that ended it
         otherwise. The caller stops the processes.
         """
+        with closing(self._log):
+            await self._in_group(check)
+
+    async def _in_group(self, check: Callable[[], None]) -> None:
         async with anyio.create_task_group() as group:
             await group.start(self._signals)
             check()

@@ -8,7 +8,9 @@ All sets of one evaluation are asked for at once, so pushes that wait do so once
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+from agentrl.cluster.eval_log import EvalLog
 from agentrl.cluster.events import RunState
 from agentrl.cluster.requests import Requests
 from agentrl.config.eval_sets import EvalSet
@@ -17,14 +19,14 @@ from agentrl.config.run import RunConfig
 from agentrl.config.sampling import evaluation_turns
 from agentrl.telemetry.recorder import Recorder
 from agentrl.types import Task
-from agentrl.wire.messages import Evaluate
+from agentrl.wire.messages import Evaluate, Logged
 
 __all__ = ["Evaluator"]
 
 
 class Evaluator:
     """Asks the buffer for evaluations and hands their scores to the recorder. `own`: the sets that
-    are played in their own way."""
+    are played in their own way; `log`: the function that logs what they were like."""
 
     def __init__(
         self,
@@ -34,6 +36,7 @@ class Evaluator:
         state: RunState,
         recorder: Recorder,
         own: Sequence[EvalSet] = (),
+        log: EvalLog | None = None,
     ) -> None:
         self._config = config
         self._own = {one.name: one.config for one in own}
@@ -42,6 +45,7 @@ class Evaluator:
         self._requests = requests
         self._state = state
         self._recorder = recorder
+        self._log = log if log is not None and log.is_there and sets else None
 
     async def evaluate(self, *, beside: bool = False) -> None:
         """Play every set once; returns when all scores are recorded, as those of the weights that
@@ -54,7 +58,24 @@ class Evaluator:
             await self._requests.ask(order.id, order)
         for id in [order.id for order in orders]:
             await self._requests.answered(id, lambda s, id=id: id in s.evaluations)  # type: ignore[misc]
-            self._recorder.evaluation(step, self._state.evaluations[id])
+            if self._log is None:
+                self._recorder.evaluation(step, self._state.evaluations[id])
+        if self._log is not None:
+            await self._record_with(
+                self._log, step, [self._state.evaluations[o.id] for o in orders]
+            )
+
+    async def _record_with(
+        self, log: EvalLog, step: int, events: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Record scores as the user's function wants them shown. Of an evaluation that the end of
+        the run cut off it is not told."""
+        ended = [event for event in events if not event.get("cancelled")]
+        logged = await log.told(step, self._sets, ended) if len(ended) == len(events) else Logged()
+        for event in events:
+            self._recorder.evaluation(step, event, is_shown=not logged.alone)
+            self._state.evaluations[event["id"]] = {}  # that it has ended is all that is asked for
+        self._recorder.logged(step, logged.figures, logged.told)
 
     async def evaluate_beside(self, interval: int) -> None:
         """Evaluate the first weights that are published after every `interval` iterations; what
@@ -82,6 +103,7 @@ class Evaluator:
             seed=config.rollout_seed,
             beside=beside,
             pinned=not beside or self._config.pins_evaluations,
+            tells_episodes=self._log is not None,
         )
 
 

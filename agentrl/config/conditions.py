@@ -111,6 +111,12 @@ CONDITIONS = {
         ),
         "another environment is named, and it plays its own episodes: leave out --env, or this",
     ),
+    "played_samples": Condition(
+        lambda config: config.env == GENERATE,
+        "it sees samples, and a function of --custom-generate-function-path alone plays such "
+        "(docs/hooks.md has one of one turn): name one, or leave this out; an environment changes "
+        "its episode itself",
+    ),
     "generate_function": Condition(
         lambda config: config.env == GENERATE,
         "already so: prompts are always rendered, by --chat-format, as the model's own template "

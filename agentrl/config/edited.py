@@ -45,10 +45,11 @@ def _files(config: RunConfig) -> Iterator[tuple[str, Path]]:
     """Those that can be read; what is wrong with others is said where they are used."""
     for name, field in own_fields().items():
         place, value = _PLACES.get(field.fact.holds), getattr(config, name)
-        if place is not None and value is not None and (found := place.fullmatch(value)):
-            path = Path(found[1]).expanduser()
-            if path.is_file() and os.access(path, os.R_OK):
-                yield f"{field.flag} {value}", path
+        for one in value if isinstance(value, list) else [value]:
+            if place is not None and one is not None and (found := place.fullmatch(one)):
+                path = Path(found[1]).expanduser()
+                if path.is_file() and os.access(path, os.R_OK):
+                    yield f"{field.flag} {one}", path
 
 
 def _digest(path: Path) -> str:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from agentrl.config.facts import ACTS, FREE, Mode, flag, mode_of
 from agentrl.config.flags.asynchrony import StalenessPolicy
-from agentrl.config.flags.hooks import HookFlags
+from agentrl.config.flags.logging import LoggingFlags
 
 __all__ = ["RunConfig", "StalenessPolicy"]
 
@@ -24,7 +24,7 @@ _SLIMES_SOURCES = (
 )
 
 
-class RunConfig(HookFlags, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RunConfig(LoggingFlags, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A resolved run. Built by `agentrl.config.resolve`, written to `runs/ID/config.toml`."""
 
     megatron: Annotated[

@@ -28,6 +28,7 @@ from agentrl.envs.returned import SampledStep, ending_of, numbered, read_samples
 from agentrl.envs.reward_keys import chosen, parts
 from agentrl.envs.rollout import Chat, Rollout
 from agentrl.envs.rows.keys import find, holds
+from agentrl.envs.sample_hooks import seen_by
 from agentrl.envs.single_turn import SingleTurnEnv
 from agentrl.envs.slime_rewards import OfSample
 from agentrl.envs.slime_stand_in.finder import GENERATE_STATE, show
@@ -149,6 +150,9 @@ class GenerateEnv(Rollout):
         with judging(self._worth_of):
             found = await self.function(args, sample, _sampling(args, at.sampling), **known)
         samples = read_samples(found, self.who)
+        if self.run_flags is not None and ending_of(samples) != "aborted":
+            hooks = self.run_flags.rollout_sample_hook_path
+            samples = await seen_by(hooks, args, samples, evaluation=self.is_evaluation)
         ending = ending_of(samples)
         if ending == "aborted":
             raise EngineError(f"{self.who} returned a sample whose status is aborted")

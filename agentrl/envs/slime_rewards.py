@@ -7,7 +7,6 @@
 They may be plain functions too. `args` has the flags of the run, by slime's names.
 """
 
-import enum
 import functools
 import inspect
 from collections.abc import Callable, Sequence
@@ -15,23 +14,17 @@ from typing import Any
 
 from agentrl.config.args import Args
 from agentrl.envs.reward_input import RewardInput
+from agentrl.envs.slime_stand_in.types import Sample
 from agentrl.errors import ConfigError, EnvError
 
 __all__ = ["OfModel", "OfSample", "RewardSample", "listed", "model_of"]
-
-
-class _Status(enum.Enum):
-    """How a sample ended."""
-
-    COMPLETED = "completed"
-    TRUNCATED = "truncated"
 
 
 class RewardSample:
     """An answer as slime has it. `metadata` is what the row has under --metadata-key; of a row
     without it, the row. Tokens are not there: a reward reads text."""
 
-    Status = _Status
+    Status = Sample.Status
 
     def __init__(self, answer: RewardInput, index: int = 0) -> None:
         self.index = index
@@ -39,7 +32,7 @@ class RewardSample:
         self.response = answer.response
         self.label = answer.label
         self.metadata = answer.task.get("metadata", answer.task)
-        self.status = _Status.TRUNCATED if answer.is_cut else _Status.COMPLETED
+        self.status = self.Status.TRUNCATED if answer.is_cut else self.Status.COMPLETED
         self.reward: Any = None
 
     def __getattr__(self, name: str) -> Any:

@@ -6,6 +6,7 @@ the others by broadcast (`asking`), so all schedules are sent the same answers.
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,6 +28,7 @@ from agentrl.learner.metrics import LogprobDiff, lease_metrics, train_metrics
 from agentrl.learner.profiling import Profiler
 from agentrl.learner.publish import publish_weights, settle
 from agentrl.learner.question import AskLease, AskPush
+from agentrl.learner.rollout_log import RolloutLog
 from agentrl.learner.rollouts import lineage_of, save_rollouts
 from agentrl.learner.schedule import (
     End,
@@ -89,7 +91,11 @@ def run_learner(
     asking = Asking(peer, backend, should_stop, clock)
     hooks = LearnerHooks(algorithm.cfg) if hooks is None else hooks
     watched = profiler or Profiler()
-    return _Learner(algorithm, backend, peer, sink, clock, asking, handover, hooks, watched).run()
+    with closing(RolloutLog(algorithm.cfg, clock)) as log:
+        learner = _Learner(
+            algorithm, backend, peer, sink, clock, asking, handover, hooks, watched, log
+        )
+        return learner.run()
 
 
 @dataclass(eq=False)
@@ -105,6 +111,7 @@ class _Learner:
     _handover: Handover | None
     _hooks: LearnerHooks
     _profiler: Profiler
+    _log: RolloutLog
 
     def __post_init__(self) -> None:
         self._cfg = self._algorithm.cfg
@@ -182,6 +189,9 @@ class _Learner:
         if self._cfg.saved_rollouts:
             save = partial(save_rollouts, self._cfg, header, self._lineage, self._rows)
             by_source(self._backend, save, None)
+        if self._cfg.custom_rollout_log_function_path is not None:
+            begin = partial(self._log.begin, header, self._lineage, self._rows)
+            by_source(self._backend, begin, None)
         lineage = lineage_of(self._cfg, header.number, self._lineage)
         ages = age_histogram(header, lineage)
         result = train_lease(
@@ -222,6 +232,7 @@ class _Learner:
                 "perf/iteration_s": iteration_s,
                 "perf/learner_idle_share": wait_s / iteration_s if iteration_s > 0 else 0.0,
             },
+            logged=self._log.end() if self._backend.is_source else None,
         )
 
     def _renew_reference(self, iteration: int) -> None:

@@ -8,6 +8,7 @@ last lease that was reported. Groups end as `skipped`.
 
 import logging
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 
 from agentrl.clock import Clock
@@ -17,6 +18,7 @@ from agentrl.learner.exchange import RowClient
 from agentrl.learner.metrics import lease_metrics
 from agentrl.learner.publish import FLUSH_TIMEOUT_S
 from agentrl.learner.question import AskLease, AskPush
+from agentrl.learner.rollout_log import RolloutLog
 from agentrl.learner.rollouts import save_rollouts
 from agentrl.learner.schedule import (
     End,
@@ -51,7 +53,8 @@ def run_rollout_only(
 ) -> End:
     """Take leases until there are no more, or `should_stop` says so. Raises as `run_learner` for
     what goes wrong with the buffer or the engines."""
-    return _RolloutOnly(config, peer, sink, clock, should_stop).run()
+    with closing(RolloutLog(config, clock)) as log:
+        return _RolloutOnly(config, peer, sink, clock, should_stop, log).run()
 
 
 class _Alone:
@@ -79,6 +82,7 @@ class _RolloutOnly:
     _sink: WeightSink
     _clock: Clock
     _should_stop: Callable[[], bool]
+    _log: RolloutLog
 
     def __post_init__(self) -> None:
         self._asking = Asking(self._peer, _Alone(), self._should_stop, self._clock)
@@ -129,6 +133,7 @@ class _RolloutOnly:
         """Save a lease; its report."""
         wait_s = self._clock.now() - self._asked_at
         save_rollouts(self._config, header, self._lineage, self._rows)
+        self._log.begin(header, self._lineage, self._rows)
         ages = age_histogram(header, self._lineage)
         iteration_s = self._clock.now() - self._asked_at
         seconds = {"perf/lease_wait_s": wait_s, "perf/iteration_s": iteration_s}
@@ -139,4 +144,5 @@ class _RolloutOnly:
             wait_s=wait_s,
             iteration_s=iteration_s,
             metrics={**lease_metrics(header, ages), **seconds},
+            logged=self._log.end(),
         )

@@ -6,6 +6,7 @@ itself would have seen, whatever weights they are trained under now.
 
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 
@@ -17,7 +18,7 @@ from agentrl.lineage import Lineage
 from agentrl.rollout_file import Columns, Rollouts, read_rollouts, rollout_path, write_rollouts
 from agentrl.types import GroupRows, LeaseHeader
 
-__all__ = ["lineage_of", "save_rollouts"]
+__all__ = ["lineage_of", "save_rollouts", "write_lease"]
 
 logger = logging.getLogger(__name__)
 
@@ -32,9 +33,8 @@ def save_rollouts(
     """
     for template in config.saved_rollouts:
         path = rollout_path(template, header.number)
-        rollouts = Rollouts(header, list(lineage.rows.values()))
         try:
-            write_rollouts(path, rollouts, lambda group: _columns(group, rows))
+            write_lease(path, header, lineage, rows)
         except DataError as error:
             logger.error("the rollouts of iteration %d are not saved: %s", header.number, error)
         except OSError as error:
@@ -43,6 +43,13 @@ def save_rollouts(
             ) from error
         else:
             logger.info("the rollouts of iteration %d are in %s", header.number, path)
+
+
+def write_lease(path: Path, header: LeaseHeader, lineage: Lineage, rows: RowClient) -> None:
+    """Write a lease and its columns to a file. Raises DataError where a payload is damaged,
+    OSError, and what `RowClient.fetch` raises."""
+    rollouts = Rollouts(header, list(lineage.rows.values()))
+    write_rollouts(path, rollouts, lambda group: _columns(group, rows))
 
 
 def _columns(group: GroupRows, rows: RowClient) -> Iterator[Columns]:

@@ -80,6 +80,7 @@ class Recorder:
         self._judge_error_told = False
         self._dropped = DroppedGroups()
         self._num_flat = 0
+        self._log_error_told: set[str] = set()
         self._latest: dict[str, float] = {}
 
     def __enter__(self) -> Self:
@@ -116,9 +117,9 @@ class Recorder:
             case "judging_failed":
                 self._tell_first_judge_error(data)
 
-    def evaluation(self, step: int, data: Mapping[str, Any]) -> None:
+    def evaluation(self, step: int, data: Mapping[str, Any], *, is_shown: bool = True) -> None:
         """An evaluation ended after iteration `step`; `data` is its event. One that the end of the
-        run cut off has no score."""
+        run cut off has no score. Without `is_shown` trackers do not hear of it."""
         if data.get("cancelled"):
             total = data["n"] + data["failed"]
             said = f"{data['n']} of {total} episodes were done when the run was stopped"
@@ -129,14 +130,21 @@ class Recorder:
         numbers = {
             key: value
             for key, value in data.items()
-            if key not in ("name", "id") and value is not None
+            if key not in ("name", "id", "episodes") and value is not None
         }
-        self._writer.evaluation(step, name, numbers)
+        self._writer.evaluation(step, name, numbers, is_shown=is_shown)
         said = "no score" if score.score is None else f"{score.score:.3f} {self._how_scored}"
         self._progress.note(
             f"evaluation {name}: {said} over {score.n} episodes, "
             f"versions {score.version_min}..{score.version_max}"
         )
+
+    def logged(self, step: int, figures: Mapping[str, float], told: str) -> None:
+        """What a log function made of the evaluation after iteration `step`, and what went wrong
+        with it."""
+        self._tell_log_error(told)
+        if figures:
+            self._writer.logged(step, figures)
 
     def phase(self, name: str) -> float:
         """A phase of the start was reached now; returns its seconds since the program began."""
@@ -234,7 +242,22 @@ class Recorder:
                 metrics[name] = value
         metrics |= {f"buffer/{name}": value for name, value in data["buffer"].items()}
         metrics |= self._throughput(data["buffer"])
-        return {"step": data["number"], "metrics": metrics, "histograms": histograms}
+        event: StepEvent = {
+            "step": data["number"],
+            "metrics": metrics,
+            "histograms": histograms,
+        }
+        if (logged := data.get("logged")) is not None:
+            self._tell_log_error(logged.get("told", ""))
+            event |= {"logged": logged.get("figures", {}), "alone": logged.get("alone", False)}
+        return event
+
+    def _tell_log_error(self, told: str) -> None:
+        """Once for each flag."""
+        flag = told.partition(" ")[0]
+        if told and flag not in self._log_error_told:
+            self._log_error_told.add(flag)
+            self.note(f"note: {one_line(told, _ERROR_CHARS)}; the run goes on, and asks it again")
 
     def _throughput(self, buffer: Mapping[str, Any]) -> dict[str, float]:
         """What engines sampled in the last iterations; a buffer that restarted counts from 0 again,

@@ -6,7 +6,9 @@ A line of `metrics.jsonl` has the wall time at which its numbers came and is one
     {"step", "metrics": {NAME: value}, "histograms", "time"}    an iteration
     {"step", "eval": {SET: {KEY: value}}, "time"}               an evaluation after iteration `step`
 
-where `eval/SET/KEY` is the metric's name in TensorBoard. Not-a-number and infinity become null.
+where `eval/SET/KEY` is the metric's name in TensorBoard. Figures of a log function of the user's
+stand beside, as "logged": {NAME: value}, and may go elsewhere `alone`: in place of rollout/* of the
+iteration, or of the evaluation. Not-a-number and infinity become null.
 Both are flushed at each call, so what a killed run had reported is there.
 """
 
@@ -32,6 +34,8 @@ class StepEvent(TypedDict):
     step: int
     metrics: Mapping[str, float]
     histograms: NotRequired[Mapping[str, Histogram]]
+    logged: NotRequired[Mapping[str, float]]
+    alone: NotRequired[bool]
 
 
 class Sink(Protocol):
@@ -92,16 +96,26 @@ class MetricsWriter:
     def step(self, event: StepEvent) -> None:
         """Write a step to all sinks. Raises ValueError for a malformed histogram and, with a
         strict registry, for an undeclared name."""
-        histograms = event.get("histograms", {})
-        self._registry.check([*event["metrics"], *histograms])
-        self._write(event["step"], event["metrics"], histograms, {**event})
+        metrics, histograms = event["metrics"], event.get("histograms", {})
+        self._registry.check([*metrics, *histograms])
+        line = {key: value for key, value in event.items() if key != "alone"}
+        if event.get("alone", False):
+            metrics, histograms = _without_rollout(metrics), _without_rollout(histograms)
+        self._write(event["step"], {**event.get("logged", {}), **metrics}, histograms, line)
 
-    def evaluation(self, step: int, name: str, values: Mapping[str, float]) -> None:
-        """Write the result of evaluation set `name` after iteration `step` to all sinks. Raises
-        ValueError, with a strict registry, for an undeclared name."""
+    def evaluation(
+        self, step: int, name: str, values: Mapping[str, float], *, is_shown: bool = True
+    ) -> None:
+        """Write the result of evaluation set `name` after iteration `step` to all sinks, or without
+        `is_shown` to `metrics.jsonl` alone. Raises ValueError, with a strict registry, for an
+        undeclared name."""
         metrics = {f"eval/{name}/{key}": value for key, value in values.items()}
         self._registry.check(metrics)
-        self._write(step, metrics, {}, {"step": step, "eval": {name: values}})
+        self._write(step, metrics if is_shown else {}, {}, {"step": step, "eval": {name: values}})
+
+    def logged(self, step: int, figures: Mapping[str, float]) -> None:
+        """Write what a log function made of the evaluation after iteration `step`."""
+        self._write(step, figures, {}, {"step": step, "eval": {}, "logged": figures})
 
     def _help(self, name: str) -> str:
         metric = self._registry.find(name)
@@ -115,11 +129,15 @@ class MetricsWriter:
         line: dict[str, Any],
     ) -> None:
         """The run's own files come first: what a service does costs them nothing."""
-        self._events.write(step, scalars, histograms)
         self._line(line)
-        for service in self._services:
-            service.write(step, scalars, histograms)
+        if scalars or histograms:
+            for sink in (self._events, *self._services):
+                sink.write(step, scalars, histograms)
 
     def _line(self, line: dict[str, Any]) -> None:
         self._lines.write(msgspec.json.encode(line | {"time": time.time()}) + b"\n")
         self._lines.flush()
+
+
+def _without_rollout(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if not name.startswith("rollout/")}

@@ -118,7 +118,7 @@ class Evaluate(_FromDriver, frozen=True, tag="evaluate"):
     """Play each task `num_samples` times outside the ledger; results come back as
     Event("evaluation", {...}) when all have ended. `beside`: training goes on meanwhile, and keeps
     three quarters of the permits. `pinned`: all tokens are to be of one version, so pushes that
-    ask wait until it has ended."""
+    ask wait until it has ended. `tells_episodes`: of each of them, not of the set alone."""
 
     name: str
     id: str
@@ -128,6 +128,7 @@ class Evaluate(_FromDriver, frozen=True, tag="evaluate"):
     seed: int = 0
     beside: bool = False
     pinned: bool = False
+    tells_episodes: bool = False
 
 
 class PeerLost(_FromDriver, frozen=True, tag="peer_lost"):
@@ -179,9 +180,19 @@ class Fetch(_FromLearner, frozen=True, tag="fetch"):
     optional: list[tuple[Column, ...]] = []
 
 
+class Logged(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a log function of the user's made of an iteration or an evaluation. `alone`: trackers
+    shall have its figures in place of the run's own; `told`: what went wrong."""
+
+    figures: dict[str, float] = {}
+    alone: bool = False
+    told: str = ""
+
+
 class Stepped(_FromLearner, frozen=True, tag="stepped"):
     """Lease `number` has been consumed by an iteration. `old_share`: share of its sampled tokens
-    older than the bound, before masking. Seconds: waiting for the lease, whole iteration."""
+    older than the bound, before masking. Seconds: waiting for the lease, whole iteration.
+    `logged`: by --custom-rollout-log-function-path."""
 
     number: int
     skipped: bool
@@ -189,6 +200,7 @@ class Stepped(_FromLearner, frozen=True, tag="stepped"):
     wait_s: float
     iteration_s: float
     metrics: dict[str, Any] = {}
+    logged: Logged | None = None
 
 
 class PushRequest(_FromLearner, frozen=True, tag="push_request"):

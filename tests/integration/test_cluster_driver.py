@@ -208,10 +208,10 @@ async def playing(
     if continued:
         (folder / "r").mkdir()
         resume = str(folder / "r")
+    usual: dict[str, Any] = {"skip_eval_before_train": True, "loss_type": "sft_loss"}
     config = RunConfig(
         run_dir=str(folder), run_id="r", resume=resume, rollout_batch_size=16,
-        loss_type="sft_loss", actor_num_gpus_per_node=1,
-        **{"skip_eval_before_train": True} | flags,
+        actor_num_gpus_per_node=1, **(usual | flags),
     )  # fmt: skip
     async with GreetedBuffer(f"ipc://{folder}/b.sock") as buffer:
         buffer.answers = {Drain: Event("drained", {"counts": {}, "open": 0})}

@@ -1,5 +1,6 @@
 """Functions in slime's signature from assignment to report: what is trained, and how they end."""
 
+import dataclasses
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -44,6 +45,45 @@ async def test_a_function_of_two_turns_is_trained_as_it_was_sampled() -> None:
 
 
 # ---- functions of this file, which ask by ids ----
+
+
+def masked(args: Any, sample: Any) -> None:
+    """Train the first token of the response alone."""
+    assert sample.reward is None
+    sample.loss_mask = [1] + [0] * (sample.response_length - 1)
+
+
+async def worth(args: Any, sample: Any, **told: Any) -> Any:
+    """Another sample, whose reward is what it was told."""
+    assert sum(sample.loss_mask) == 1, "after the one before"
+    assert told == {"rollout_id": None, "evaluation": told["evaluation"]}
+    return dataclasses.replace(sample, reward=0.25 + told["evaluation"])
+
+
+def late(args: Any, sample: Any, evaluation: bool) -> None:
+    if not evaluation:
+        raise KeyError("late")
+
+
+@pytest.mark.parametrize("evaluation", [None, "held"])
+async def test_hooks_see_each_sample_before_its_reward(evaluation: str | None) -> None:
+    hooks = [f"{__name__}:masked", f"{__name__}:worth"]
+    config = msgspec.structs.replace(CONFIG, rollout_sample_hook_path=hooks)
+    played = await play_function(
+        SEARCH,
+        Policy(TURNS),
+        config=config,
+        assignment={"evaluation": evaluation},
+        reward=f"{SEARCH}:reward_func",
+    )
+    assert (played.report.error, played.report.reward) == (None, 0.25 + bool(evaluation))
+    assert played.report.trajectories[0].num_sampled == 1
+
+
+async def test_what_a_hook_raises_fails_its_episode() -> None:
+    config = msgspec.structs.replace(CONFIG, rollout_sample_hook_path=[f"{__name__}:late"])
+    report = (await play_function(SEARCH, Policy(TURNS), config=config)).report
+    assert (report.outcome, "KeyError: 'late'" in str(report.error)) == (Outcome.ENV_ERROR, True)
 
 
 async def test_the_functions_own_log_probabilities_are_read_by_nobody() -> None:

@@ -114,11 +114,13 @@ class Bench:
     def assigned(self, peer: str) -> list[EpisodeAssignment]:
         return [episode for message in self.take(peer, Assign) for episode in message.episodes]
 
-    def offer(self, count: int, *, exhausted: bool = False) -> None:
+    def offer(
+        self, count: int, *, exhausted: bool = False, row: dict[str, Any] | None = None
+    ) -> None:
         """Answer the driver's last credit with at most `count` tasks."""
         credit = self.take("driver.1", TaskCredit)[-1]
         count = min(count, credit.num_tasks)
-        tasks = [Task(str(credit.cursor + i), {}) for i in range(count)]
+        tasks = [Task(str(credit.cursor + i), row or {}) for i in range(count)]
         self.say("driver.1", Tasks(tasks, credit.cursor + count, exhausted))
 
     def supply(self) -> None:
@@ -137,14 +139,17 @@ class Bench:
         reward: float = 1.0,
         wall_s: float = 1.0,
         vote: str = "",
+        **facts: Any,
     ) -> int:
+        """`facts`: of the report of a `done` one."""
         if outcome is not Outcome.DONE:
             report = EpisodeReport(id, outcome, StopReason.ERROR, [], error="why")
             return self.do_finish(worker, report)
         sampled = sum(count for _, count in versions)
         meta = TrajectoryMeta(6, sampled, 1, reward, list(versions))
         ended = StopReason.TERMINATED
-        report = EpisodeReport(id, outcome, ended, [meta], reward, wall_s=wall_s, vote=vote)
+        facts |= {"wall_s": wall_s, "vote": vote}
+        report = EpisodeReport(id, outcome, ended, [meta], reward, **facts)
         return self.do_finish(worker, report, defect=defect)
 
     def do_finish(self, worker: str, report: EpisodeReport, defect: str | None = None) -> int:

@@ -2,6 +2,7 @@
 
 import math
 
+from agentrl.bounds import MAX_ANSWERS_CHARS
 from agentrl.buffer.events import Persist, Tick
 from agentrl.types import EpisodeReport, Outcome, SamplingParams, StopReason, Task
 from agentrl.wire.messages import Capacity, Drain, Evaluate, PeerLost, Refused
@@ -35,6 +36,35 @@ def test_tasks_that_are_played_several_times_are_told_with_their_pass_rates() ->
     (told,) = b.told("evaluation")
     assert told["maj@2"] == 0.5  # of b what its one vote earned, of a the mean
     assert (told["pass@1"], told["pass@2"], told["avg@2"]) == (0.25, 0.5, 0.375)
+
+
+def test_episodes_are_told_to_whoever_asks_for_them_and_of_the_newest_evaluation_alone() -> None:
+    b = bench(capacity=8)
+    for id in ("e1", "e2"):
+        tasks = [Task("a", {}), Task("b", {})]
+        b.say("driver.1", Evaluate("heldout", id, tasks, 2, SamplingParams(), tells_episodes=True))
+        for episode in reversed(b.assigned("w0.1")):
+            b.finish("w0.1", episode.id, reward=0.5, answer=f"{episode.task.id}, I say")
+    second = b.told("evaluation")[-1]
+    told = [(each["task"], each["index"]) for each in second["episodes"]]
+    assert told == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    last = second["episodes"][-1]
+    assert (last["answer"], last["reward"], last["stop_reason"]) == ("b, I say", 0.5, "terminated")
+    assert last["num_sampled"] > 0
+    b.say("driver.1", Evaluate("heldout", "e1", [], 2, SamplingParams(), tells_episodes=True))
+    assert "episodes" not in b.told("evaluation")[-1]
+
+
+def test_what_is_told_of_episodes_fits_into_a_message() -> None:
+    b = bench(capacity=8)
+    order = Evaluate("heldout", "e", [Task("a", {})], 4, SamplingParams(), tells_episodes=True)
+    b.say("driver.1", order)
+    names = {str(i): 0.0 for i in range(700_000)}
+    for episode in b.assigned("w0.1"):
+        b.finish("w0.1", episode.id, answer="a" * MAX_ANSWERS_CHARS + "z", metrics=names)
+    (told,) = b.told("evaluation")
+    assert [len(each["answer"]) for each in told["episodes"]] == [MAX_ANSWERS_CHARS // 4] * 2
+    assert told["episodes"][0]["answer"].endswith("z")
 
 
 def test_an_evaluation_gets_a_quarter_of_the_room_while_training_waits() -> None:

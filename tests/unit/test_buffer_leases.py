@@ -43,6 +43,15 @@ def test_a_lease_that_exists_is_sent_again_as_it_was() -> None:
     assert b.lease(1) == first
 
 
+def test_rows_of_tasks_are_in_a_lease_where_something_reads_them() -> None:
+    for tells_rows in (False, True):
+        b = bench(tells_rows=tells_rows)
+        b.offer(4, row={"label": "4"})
+        b.play_all("w0.1")
+        rows = [group.row for group in b.lease(1).groups]
+        assert rows == [{"label": "4"} if tells_rows else {}] * 2
+
+
 def test_a_request_that_comes_again_late_is_no_request() -> None:
     """A network may repeat a message when its learner has long gone on, even after the lease has
     been retired."""

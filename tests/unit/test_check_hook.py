@@ -76,6 +76,12 @@ CASES = [
         "return [1.0] * 4", "f returned a list of 4; a list of 1 is wanted",
     ),
     Case(
+        "rollout-sample-hook-path", "async def f(args, sample, *, evaluation=False)",
+        "assert sample.response.startswith(sample.label)\nsample.reward = 0.25 + evaluation",
+        "one of an evaluation: terminated, reward 1.25",
+        "return 'much'", "mine.py:f returned[0] str 'much'; return the sample",
+    ),
+    Case(
         "dynamic-sampling-filter-path", "def f(rewards, task)",
         "return max(rewards) > min(rewards), 'equal'", "[0, 0, 0, 0] is dropped (equal)",
         "return None", "return a bool or (bool, reason)",
@@ -164,6 +170,26 @@ CASES = [
         "rollout_data['advantages'] = [a * 0 + 7 for a in rollout_data['advantages']]",
         '"advantages"] was [Tensor[',
         "rollout_data['advantages'] = 7", 'rollout_data["advantages"] is no list of ',
+    ),
+    Case(
+        "custom-rollout-log-function-path", "def f(rollout_id, args, samples, extra, seconds)",
+        "from slime.utils.logging_utils import log\n"
+        "whole = [s for s in samples if s.response.startswith('4') and s.label == '4']\n"
+        "assert '2 + 2' in whole[0].prompt and whole[0].status is whole[0].Status.COMPLETED\n"
+        "assert len(whole[0].rollout_log_probs) == sum(whole[0].loss_mask) > 1\n"
+        "log(args, {'mine/whole': len(whole), 'rollout/step': rollout_id}, 'rollout/step')\n"
+        "extra['mine/more'] = 0.5",
+        "given 4 samples, it logged {mine/whole: 1, mine/more: 0.5}",
+        "extra['mine/word'] = 'much'", "left out was mine/word (str): what is logged are numbers",
+    ),
+    Case(
+        "custom-eval-rollout-log-function-path", "def f(rollout_id, args, data, extra)",
+        "from slime.observability.logging_utils import log\n"
+        "answers = [sample.response for sample in data['tried']['samples']]\n"
+        "log(args, {'mine/whole': answers.index('4')})\n"
+        "return True",
+        "it returned True: TensorBoard and trackers get these in place of eval/*",
+        "return data['tried']['samples'][0].tokens", "a sample of an evaluation has no 'tokens'",
     ),
     Case(
         "custom-megatron-init-path", "def f(args)",

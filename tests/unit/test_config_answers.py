@@ -233,7 +233,11 @@ def test_a_global_batch_size_that_cannot_be_is_told_its_numbers(argv: str, said:
     ("argv", "said"),
     [
         ("--rollout-function-path slime.rollout.sft_rollout.generate_rollout", "--loss-type sft_"),
-        ("--rollout-function-path mine.generate", "waits for rollout functions in slime's sign"),
+        ("--rollout-function-path mine.generate", "no function makes an iteration as a whole: a "),
+        ("--eval-function-path mine.evaluate", "no function plays one as a whole: a set of --eval"),
+        ("--buffer-filter-path mine.choose", "mine.choose: it chooses among samples that were giv"),
+        ("--rollout-all-samples-process-path m.f", "-path is given every group with its rewards"),
+        ("--custom-convert-samples-to-train-data-path m.f", "leaves samples out, --rollout-data-p"),
         ("--debug-train-only", "a policy is trained on what engines sample"),
         ("--loss-mask-type qwen3", "and is qwen; give --chat-format qwen3"),
         ("--loss-mask-type qwen3_5", "and is qwen; give --chat-format qwen3-5"),

@@ -51,6 +51,8 @@ BESIDE: dict[str | tuple[str, Mode], str] = {
     ("custom_rm_path", "policy"): _ROWS,
     ("custom_generate_function_path", "policy"): _PLAYS,
     ("custom_generate_function_path", "eval"): f"{_PLAYS} --eval-prompt-data held ROWS2",
+    ("rollout_sample_hook_path", "policy"): f"{_PLAYS} {_FUNCTION}",
+    ("rollout_sample_hook_path", "eval"): f"{_PLAYS} {_FUNCTION} --eval-prompt-data held ROWS2",
     ("apply_chat_template", "policy"): f"{_PLAYS} {_FUNCTION}",
     ("apply_chat_template", "eval"): f"{_PLAYS} {_FUNCTION} --eval-prompt-data held ROWS2",
     ("reward_key", "policy"): f"{_ROWS} --rm-type dapo",
@@ -138,6 +140,9 @@ OTHER: dict[str, str] = {
     "rollout_data_postprocess_path": f"{__name__}:postprocess",
     "rollout_sample_filter_path": f"{__name__}:select",
     "custom_update_weight_post_write_path": f"{__name__}:show",
+    "rollout_sample_hook_path": f"{__name__}:see",
+    "custom_rollout_log_function_path": f"{__name__}:log_rollouts",
+    "custom_eval_rollout_log_function_path": f"{__name__}:log_evaluation",
     "advantage_estimator": f"{__name__}:Doubled",
     "algorithm_args": '{"by":3.0}',
 }
@@ -233,6 +238,17 @@ def select(args: Any, groups: Any) -> None: ...
 
 
 def show(args: Any, version_dir: str, rollout_engines: Any) -> None: ...
+
+
+def see(args: Any, sample: Any) -> None: ...
+
+
+def log_rollouts(
+    rollout_id: int, args: Any, samples: Any, extra_metrics: Any, rollout_time: float
+) -> None: ...
+
+
+def log_evaluation(rollout_id: int, args: Any, data: Any, extra_metrics: Any) -> None: ...
 
 
 class Doubled(Algorithm):

@@ -77,6 +77,16 @@ def test_leases_are_saved_and_reported_and_nothing_is_learnt(tmp_path: Path) -> 
     assert [len(lease.groups) for lease in saved] == [2, 3, 1]
 
 
+def test_a_log_function_is_called_with_each_lease(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "def f(rollout_id, args, samples, extra, seconds):\n    extra['mine/n'] = len(samples)\n"
+    )
+    world = World([2, 3])
+    path = f"{tmp_path / 'mine.py'}:f"
+    play(world, debug_rollout_only=True, custom_rollout_log_function_path=path)
+    assert [step.logged.figures["mine/n"] for step in world.of(Stepped)] == [2 * 4, 3 * 4]
+
+
 def test_one_that_comes_back_goes_on_after_what_was_reported(tmp_path: Path) -> None:
     world = World([1] * 4)
     world.dies_at = ("fetch", 2)

@@ -136,6 +136,38 @@ def test_each_step_is_one_line_with_the_figures_of_all_rooms(recorded: Path) -> 
     assert second["metrics"]["perf/engine_tokens_per_s"] == 600 / 4.0
 
 
+def logged(*, alone: bool = False, **figures: float) -> dict[str, Any]:
+    return {"figures": {f"mine/{name}": value for name, value in figures.items()}, "alone": alone}
+
+
+def test_figures_of_a_log_function_stand_beside_those_of_the_run(run_dir: Path) -> None:
+    stream = io.StringIO()
+    told = "--custom-rollout-log-function-path mine.py:f: KeyError: 'x'"
+    with Recorder(run_dir, settings(2), ManualClock(), stream=stream, registry=STRICT) as recorder:
+        beside = {**logged(a=0.5), "told": told}
+        beside["figures"] |= {"rollout/reward_mean": 7.0}
+        recorder.event("step", step_data(1) | {"logged": beside})
+        recorder.event("step", step_data(2) | {"logged": logged(a=1.5, alone=True)})
+        recorder.event("step", step_data(3) | {"logged": {"told": told}})
+        recorder.evaluation(3, {**evaluation(0.5, 3, 8), "episodes": [{}]})
+        recorder.evaluation(4, evaluation(0.25, 4, 8), is_shown=False)
+        recorder.logged(4, {"mine/b": 2.0}, "")
+        recorder.logged(5, {}, "")
+    first, second, third, fourth, fifth, sixth = lines(run_dir)
+    assert first["logged"] == {"mine/a": 0.5, "rollout/reward_mean": 7.0}
+    assert (second["logged"], third["logged"]) == ({"mine/a": 1.5}, {})
+    assert [line["metrics"]["rollout/reward_mean"] for line in (first, second)] == [0.25, 0.5]
+    assert scalars(run_dir, "mine/a") == [(1, 0.5), (2, 1.5)]
+    # Of one name the run's own; where the function's stand alone, none of rollout/*.
+    assert scalars(run_dir, "rollout/reward_mean") == [(1, 0.25), (3, 0.75)]
+    assert [step for step, _ in scalars(run_dir, "train/age_max_trained")] == [1, 2, 3]
+    assert "episodes" not in fourth["eval"]["nq"]
+    assert (fifth["eval"]["nq"]["score"], sixth["eval"], sixth["step"]) == (0.25, {}, 4)
+    assert scalars(run_dir, "eval/nq/score") == [(3, 0.5)]
+    assert scalars(run_dir, "mine/b") == [(4, 2.0)]
+    assert stream.getvalue().count(told) == 1
+
+
 def test_each_evaluation_is_one_line_with_its_numbers_by_set(recorded: Path) -> None:
     first, second = (line for line in lines(recorded) if "eval" in line)
     assert first["step"] == 0

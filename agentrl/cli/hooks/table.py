@@ -111,6 +111,15 @@ HOOKS = {
             tries="agentrl.cli.hooks.worker:generate",
         ),
         Hook(
+            name="rollout-sample-hook-path",
+            kind="agentrl.envs.sample_hooks:HOOKS",
+            loads="agentrl.envs.sample_hooks:load_hook",
+            called="for each sample that a function of --custom-generate-function-path has played, "
+            "before its reward, by the worker that played it",
+            returns="the sample, or nothing: that is the one that it was given",
+            tries="agentrl.cli.hooks.worker:generate",
+        ),
+        Hook(
             name="dynamic-sampling-filter-path",
             kind="agentrl.actors.judge:FILTER",
             loads="agentrl.actors.judge:load_filter",
@@ -200,6 +209,22 @@ HOOKS = {
             returns="nothing: it makes the files visible where the engines are",
             tries="agentrl.cli.hooks.learner:after_write",
             beside=("--update-weight-transport", "disk", "--update-weight-disk-dir", "pushes"),
+        ),
+        Hook(
+            name="custom-rollout-log-function-path",
+            kind="agentrl.envs.slime_logs.functions:KINDS/custom_rollout_log_function_path",
+            loads="agentrl.cli.hooks.logs:load_rollouts",
+            called="once for each iteration, while it is trained, in a process of its own",
+            returns="whether trackers get what it logged in place of rollout/*",
+            tries="agentrl.cli.hooks.logs:rollouts",
+        ),
+        Hook(
+            name="custom-eval-rollout-log-function-path",
+            kind="agentrl.envs.slime_logs.functions:KINDS/custom_eval_rollout_log_function_path",
+            loads="agentrl.cli.hooks.logs:load_evaluation",
+            called="once for each evaluation, with all its sets, in a process of its own",
+            returns="whether trackers get what it logged in place of eval/*",
+            tries="agentrl.cli.hooks.logs:evaluation",
         ),
         Hook(
             name="custom-megatron-init-path",

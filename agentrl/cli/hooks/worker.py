@@ -7,6 +7,7 @@ from pathlib import Path
 import anyio
 import msgspec
 
+from agentrl.actors.report import PlayedEpisode
 from agentrl.actors.scripted import Scripted, words
 from agentrl.actors.worker import Worker, WorkerSettings
 from agentrl.cli.hooks.noted import shown
@@ -31,27 +32,39 @@ from agentrl.types import (
 )
 from agentrl.wire.messages import Judge, Verdict
 
-__all__ = ["generate", "group_reward", "keep", "reward"]
+__all__ = [
+    "GROUP",
+    "SET",
+    "Bench",
+    "about",
+    "answers_to",
+    "generate",
+    "group_reward",
+    "keep",
+    "on_bench",
+    "reward",
+    "task_of",
+]
 
 #: Tokens of an episode, where no flag says how many.
 MAX_CONTEXT = 32 * 1024
 #: The name of the group, and that of an evaluation set.
-_GROUP, _SET = "00000001", "tried"
+GROUP, SET = "00000001", "tried"
 
 
 def reward(trial: Trial) -> Iterator[str]:
     """Have each of some answers rewarded, and one of an evaluation."""
-    task = _task(trial.config)
-    answers = _answers(trial.config, task)
+    task = task_of(trial.config)
+    answers = answers_to(trial.config, task)
 
-    async def play(bench: _Bench) -> None:
+    async def play(bench: Bench) -> None:
         reports.extend([await bench.play(task, answer) for answer in answers])
-        evaluated.append(await bench.play(task, answers[0], evaluation=_SET))
+        evaluated.append(await bench.play(task, answers[0], evaluation=SET))
 
     reports: list[EpisodeReport] = []
     evaluated: list[EpisodeReport] = []
-    _run(trial, play)
-    yield _about(task)
+    on_bench(trial, play)
+    yield about(task)
     for answer, report in zip(answers, reports, strict=True):
         yield f"{answer!r} is worth {report.reward:g}{_parts(report)}"
     yield f"in an evaluation {answers[0]!r} is worth {evaluated[0].reward:g}"
@@ -59,17 +72,17 @@ def reward(trial: Trial) -> Iterator[str]:
 
 def group_reward(trial: Trial) -> Iterator[str]:
     """Have some answers rewarded together, and one of an evaluation."""
-    task = _task(trial.config)
-    answers = _answers(trial.config, task)
+    task = task_of(trial.config)
+    answers = answers_to(trial.config, task)
 
-    async def play(bench: _Bench) -> None:
+    async def play(bench: Bench) -> None:
         verdicts.append(await bench.judge(task, answers))
-        evaluated.append(await bench.play(task, answers[0], evaluation=_SET))
+        evaluated.append(await bench.play(task, answers[0], evaluation=SET))
 
     verdicts: list[Verdict] = []
     evaluated: list[EpisodeReport] = []
-    _run(trial, play)
-    yield _about(task)
+    on_bench(trial, play)
+    yield about(task)
     for answer, worth in zip(answers, verdicts[0].rewards, strict=True):
         yield f"{answer!r} is worth {worth:g}"
     yield f"in an evaluation, alone, {answers[0]!r} is worth {evaluated[0].reward:g}"
@@ -77,16 +90,16 @@ def group_reward(trial: Trial) -> Iterator[str]:
 
 def keep(trial: Trial) -> Iterator[str]:
     """Have two groups judged: one of unlike answers, one of equal ones."""
-    task = _task(trial.config)
-    answers = _answers(trial.config, task)
+    task = task_of(trial.config)
+    answers = answers_to(trial.config, task)
     groups = [answers, [answers[-1]] * len(answers)]
 
-    async def play(bench: _Bench) -> None:
+    async def play(bench: Bench) -> None:
         verdicts.extend([await bench.judge(task, group) for group in groups])
 
     verdicts: list[Verdict] = []
-    _run(trial, play)
-    yield _about(task)
+    on_bench(trial, play)
+    yield about(task)
     for verdict in verdicts:
         why = f" ({verdict.reason})" if verdict.reason else ""
         fate = "kept" if verdict.keep else "dropped"
@@ -95,16 +108,16 @@ def keep(trial: Trial) -> Iterator[str]:
 
 def generate(trial: Trial) -> Iterator[str]:
     """Have it play an episode of training, and one of an evaluation."""
-    task = _task(trial.config)
-    said = _answers(trial.config, task)[0]
+    task = task_of(trial.config)
+    said = answers_to(trial.config, task)[0]
 
-    async def play(bench: _Bench) -> None:
-        sets = (None, _SET)
+    async def play(bench: Bench) -> None:
+        sets = (None, SET)
         reports.extend([await bench.play(task, said, evaluation=each) for each in sets])
 
     reports: list[EpisodeReport] = []
-    _run(trial, play)
-    yield f"{_about(task)}; the policy says {said!r} at each turn"
+    on_bench(trial, play)
+    yield f"{about(task)}; the policy says {said!r} at each turn"
     for report, kind in zip(reports, ("an episode", "one of an evaluation"), strict=True):
         tokens = sum(each.num_tokens for each in report.trajectories)
         sampled = sum(each.num_sampled for each in report.trajectories)
@@ -118,7 +131,7 @@ def generate(trial: Trial) -> Iterator[str]:
 # ---- how they are played -------------------------------------------------------------------------
 
 
-class _Bench:
+class Bench:
     """A worker of a run, without its buffer."""
 
     def __init__(self, config: RunConfig) -> None:
@@ -132,9 +145,15 @@ class _Bench:
         self, task: Task, answer: str, index: int = 0, evaluation: str | None = None
     ) -> EpisodeReport:
         """An episode whose policy gives `answer` at each turn. Raises what has ended it."""
+        return (await self.played(task, answer, index, evaluation)).report
+
+    async def played(
+        self, task: Task, answer: str, index: int = 0, evaluation: str | None = None
+    ) -> PlayedEpisode:
+        """The same with its columns."""
         turns = training_turns if evaluation is None else evaluation_turns
         episode = EpisodeAssignment(
-            id=EpisodeId(_GROUP, index),
+            id=EpisodeId(GROUP, index),
             mint=1,
             seed=self._config.rollout_seed + index,
             task=task,
@@ -142,9 +161,10 @@ class _Bench:
             evaluation=evaluation,
         )
         policy = Scripted(self._chat, lambda turn: words(answer))
-        report = (await self.worker.player.play(episode, policy)).report
+        played = await self.worker.player.play(episode, policy)
+        report = played.report
         if report.error is None:
-            return report
+            return played
         kind = {Outcome.ENGINE_ERROR: InfrastructureError, Outcome.ENV_ERROR: EnvError}
         where = "" if evaluation is None else "in an evaluation, "
         raised = kind.get(report.outcome, DataError)
@@ -153,7 +173,7 @@ class _Bench:
     async def judge(self, task: Task, answers: Sequence[str]) -> Verdict:
         """A group of such episodes. Raises EnvError where it has none."""
         reports = [await self.play(task, answer, index) for index, answer in enumerate(answers)]
-        order = Judge(_GROUP, task, [_summary(report) for report in reports])
+        order = Judge(GROUP, task, [_summary(report) for report in reports])
         verdict = await self.worker.verdict(order)
         if verdict.error is not None:
             raise EnvError(f"on a group of {len(answers)} answers: {verdict.error}")
@@ -172,17 +192,17 @@ def _summary(report: EpisodeReport) -> EpisodeSummary:
     )
 
 
-def _run(trial: Trial, play: Callable[[_Bench], Awaitable[None]]) -> None:
+def on_bench(trial: Trial, play: Callable[[Bench], Awaitable[None]]) -> None:
     async def main() -> None:
         trial.deadline.watch_loop()
-        bench = _Bench(trial.config)
+        bench = Bench(trial.config)
         async with bench.worker.endpoint:
             await play(bench)
 
     anyio.run(main)
 
 
-def _task(config: RunConfig) -> Task:
+def task_of(config: RunConfig) -> Task:
     """The first of the run."""
     cls = load_env(config.env or "single-turn")
     task = first_task(source_of(config, cls))
@@ -191,14 +211,14 @@ def _task(config: RunConfig) -> Task:
     return task
 
 
-def _answers(config: RunConfig, task: Task) -> list[str]:
+def answers_to(config: RunConfig, task: Task) -> list[str]:
     """The label, and the label as a model may say it; a wrong answer, and none."""
     key = config.label_key or "label"
     label = label_text(find(task.row, key)) if holds(task.row, key) else "yes"
     return [label, f"I think that it is \\boxed{{{label}}}.", "I do not know.", ""]
 
 
-def _about(task: Task) -> str:
+def about(task: Task) -> str:
     row = msgspec.json.encode(task.row).decode()
     return f"tried on the row {row:.300}"
 

@@ -76,6 +76,19 @@ class DataFlags(RunFlags, frozen=True, kw_only=True):
             env_arg="function",
         ),
     ] = None
+    rollout_sample_hook_path: Annotated[
+        list[str],
+        _flag(
+            "functions that see each sample that the function of --custom-generate-function-path "
+            "has played, before its reward, called as fn(args, sample[, rollout_id, evaluation]) "
+            "-> sample or None: path/to/file.py[:fn] or pkg.module.fn; given again, it adds",
+            modes=ACTS,
+            on_resume=PLAYED,
+            needs="played_samples",
+            holds="code",
+            collects=1,
+        ),
+    ] = []
     apply_chat_template: Annotated[
         bool,
         _flag(

@@ -8,6 +8,8 @@
     slime.rollout.rm_hub.math_dapo_utils    compute_score
     slime.rollout.data_source       DataSource and its subclasses
     slime.rollout.filter_hub.base_types    DynamicFilterOutput
+    slime.observability.logging_utils      log
+    slime.observability.metric_utils       compute_statistics and others
 
 Written anew from what such functions read and write: no more of slime is here. `finder.show` makes
 them visible in this process, behind everything that is installed: a slime that is there is what its

@@ -22,9 +22,16 @@ MODULES = {
     "slime.rollout.filter_hub.base_types": f"{_HERE}.base_types",
     "slime.rollout.rm_hub": f"{_HERE}.rm_hub",
     "slime.rollout.rm_hub.math_dapo_utils": f"{_HERE}.math_dapo_utils",
+    "slime.observability.logging_utils": f"{_HERE}.logging_utils",
+    "slime.observability.metric_utils": f"{_HERE}.metric_utils",
+    # Where releases before had them.
+    "slime.utils.logging_utils": f"{_HERE}.logging_utils",
+    "slime.utils.tracking_utils": f"{_HERE}.logging_utils",
+    "slime.utils.metric_utils": f"{_HERE}.metric_utils",
 }
 _PACKAGES = {
-    *("slime", "slime.utils", "slime.rollout", "slime.rollout.filter_hub", "slime.rollout.rm_hub")
+    *("slime", "slime.utils", "slime.rollout", "slime.rollout.filter_hub", "slime.rollout.rm_hub"),
+    "slime.observability",
 }
 #: What marks `slime` as ours.
 _MARK = "__agentrl_stand_in__"

@@ -63,12 +63,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     def by_step(self) -> dict[int, dict[str, float]]:
         """The scalars that stand at the same step, each on its own axis; of a family that nobody
-        declared, on the first."""
+        declared, or whose axis is not here, on the first."""
         found: dict[int, dict[str, float]] = {}
         first = next(iter(self.axes))
         for name, value in self.scalars.items():
             axis = AXES.get(name.partition("/")[0], first)
-            found.setdefault(self.axes[axis], {})[name] = value
+            found.setdefault(self.axes.get(axis, self.axes[first]), {})[name] = value
         return found
 
 
@@ -123,7 +123,7 @@ class Tracker(msgspec.Struct, frozen=True, kw_only=True):
         """Where the metrics of these names stand, which are of one iteration or evaluation."""
         steps = iteration * self.num_steps_per_rollout
         shown = steps if self.counts_steps else iteration
-        if any(name.startswith("eval/") for name in names):
+        if all(name.startswith("eval/") for name in names):  # a log function may name one beside
             return {"eval/step": shown}
         return {"rollout/step": shown, "train/step": steps}
 

@@ -1,0 +1,39 @@
+"""Functions of the user's that log what episodes were like.
+
+When they are called, and what becomes of what they log, is told by `agentrl.envs.slime_logs`.
+"""
+
+from functools import partial
+from typing import Annotated
+
+from agentrl.config.facts import ACTS, FREE, TRAINS, flag
+from agentrl.config.flags.hooks import HookFlags
+
+__all__ = ["LoggingFlags"]
+
+_PLACE = "a name, pkg.module:fn or path/to/file.py[:fn]"
+_flag = partial(flag, group="tracking", on_resume=FREE, holds="code")
+
+
+class LoggingFlags(HookFlags, frozen=True, kw_only=True):
+    """Functions of the user's that log what episodes were like."""
+
+    custom_rollout_log_function_path: Annotated[
+        str | None,
+        _flag(
+            "function that logs figures of each iteration, called as fn(rollout_id, args, "
+            "samples, rollout_extra_metrics, rollout_time); where it returns True, trackers get "
+            f"these in place of rollout/*: {_PLACE}",
+            modes=TRAINS,
+        ),
+    ] = None
+    custom_eval_rollout_log_function_path: Annotated[
+        str | None,
+        _flag(
+            "function that logs figures of each evaluation, called as fn(rollout_id, args, data, "
+            "extra_metrics); where it returns True, trackers get these in place of eval/*: "
+            f"{_PLACE}",
+            modes=ACTS,
+            needs="evaluation_sets",
+        ),
+    ] = None

@@ -1,0 +1,64 @@
+"""`--rollout-sample-hook-path`: functions of the user's look at each sample that a function of
+`--custom-generate-function-path` has played, before it is rewarded.
+
+    [async] def hook(args, sample, *, rollout_id=None, evaluation=False)    -> sample, or None
+
+Each is called in turn, with what the one before it left; None: the sample that it was given. It is
+told what its signature asks for. `rollout_id` is None: an episode is begun for no iteration.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from agentrl.envs.returned import read_samples
+from agentrl.envs.slime_stand_in.finder import show
+from agentrl.user_code import Kind, Signature, hook, load
+
+__all__ = ["HOOKS", "load_hook", "seen_by"]
+
+_TOLD = ("rollout_id", "evaluation")
+_TWO = ("args", "sample")
+
+#: They are called with what of `_TOLD` they take.
+HOOKS: Kind[Callable[..., Any]] = hook(
+    "hook(args, sample)",
+    [
+        Signature(_TWO, is_slimes=True),
+        Signature(_TWO, keywords=_TOLD, is_slimes=True),
+        *(Signature(_TWO, keywords=(name,), is_slimes=True) for name in _TOLD),
+    ],
+    may_await=True,
+    group="agentrl.sample_hooks",
+    noun="sample hook",
+    builtin={},
+    flag="--rollout-sample-hook-path",
+)
+
+
+@functools.cache
+def load_hook(place: str) -> Callable[..., Any]:
+    """One of the functions that the flag names. Raises ConfigError. From now on this process has
+    slime's modules that such functions import."""
+    show()
+    return load(HOOKS, place)
+
+
+async def seen_by(
+    places: Sequence[str], args: Any, samples: list[Any], *, evaluation: bool
+) -> list[Any]:
+    """What the functions at `places` leave of samples. Raises EnvError for what is no sample, and
+    what they raise."""
+    for place in places:
+        function = load_hook(place)
+        named = inspect.signature(function).parameters
+        takes_all = any(each.kind is each.VAR_KEYWORD for each in named.values())
+        told = {"rollout_id": None, "evaluation": evaluation}
+        given = {name: value for name, value in told.items() if takes_all or name in named}
+        for number, sample in enumerate(samples):
+            found = function(args, sample, **given)
+            found = await found if inspect.isawaitable(found) else found
+            if found is not None:
+                (samples[number],) = read_samples([found], place)
+    return samples

@@ -1,0 +1,1 @@
+"""`--custom-rollout-log-function-path` and `--custom-eval-rollout-log-function-path`."""

@@ -1,0 +1,109 @@
+"""Log functions of slime's users, as they are called, and what becomes of what they log.
+
+    log(rollout_id, args, samples, rollout_extra_metrics, rollout_time) -> bool
+    log(rollout_id, args, data, extra_metrics) -> bool
+
+Figures of an iteration, or an evaluation, are what the function hands to slime's `log`, and what it
+adds to the extra metrics. Where it returns True they stand alone before trackers. What is no number
+is left out and told; so is whatever the function raises.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from agentrl.config.args import Args
+from agentrl.config.run import RunConfig
+from agentrl.envs.slime_stand_in.finder import show
+from agentrl.envs.slime_stand_in.logging_utils import taking
+from agentrl.errors import AgentRLError
+from agentrl.user_code import Kind, Signature, hook, load, place_in
+from agentrl.user_traceback import place_of, words_of
+from agentrl.wire.messages import Logged
+
+__all__ = ["EVALUATION", "KINDS", "ROLLOUT", "load_log", "logged"]
+
+ROLLOUT = "custom_rollout_log_function_path"
+EVALUATION = "custom_eval_rollout_log_function_path"
+#: Figures of one call, and characters of a name: all travel in one message.
+MAX_FIGURES, MAX_NAME = 4096, 256
+#: Axes, which are known.
+_STEPS = ("rollout/step", "eval/step", "train/step")
+
+logger = logging.getLogger(__name__)
+
+
+def _kind(field: str, *parameters: str) -> Kind[Callable[..., Any]]:
+    return hook(
+        f"log({', '.join(parameters)})",
+        [Signature(parameters, is_slimes=True)],
+        group="agentrl.log_functions",
+        noun="log function",
+        flag=f"--{field.replace('_', '-')}",
+        builtin={},
+    )
+
+
+_EXTRA = ("samples", "rollout_extra_metrics", "rollout_time")
+#: By the field of the flag.
+KINDS: Mapping[str, Kind[Callable[..., Any]]] = {
+    ROLLOUT: _kind(ROLLOUT, "rollout_id", "args", *_EXTRA),
+    EVALUATION: _kind(EVALUATION, "rollout_id", "args", "data", "extra_metrics"),
+}
+
+
+def load_log(field: str, place: str) -> Callable[..., Any]:
+    """What the flag names. Raises ConfigError. From now on this process has slime's modules that
+    such functions import."""
+    show()
+    return load(KINDS[field], place)
+
+
+def logged(field: str, config: RunConfig, iteration: int, given: Any, *more: Any) -> Logged:
+    """Call the function of `field` with what is `given`, an empty dict for metrics, and `more`."""
+    place = getattr(config, field)
+    extra: dict[str, Any] = {}
+    alone, told = False, ""
+    with taking() as taken:
+        try:
+            function = load_log(field, place)
+            alone = bool(function(iteration, Args(config), given, extra, *more))
+        except AgentRLError as error:
+            told = str(error)
+        except (Exception, SystemExit) as error:
+            where = "" if place_of(error) else f": {place_in(function)}"
+            told = f"{KINDS[field].flag} {place}: {words_of(error)}{where}"
+    figures, lost = _figures([*taken, *([] if alone else [extra])])
+    if lost:
+        told = told or f"{KINDS[field].flag} {place}: {lost}"
+    return Logged(figures, alone, told)
+
+
+def _figures(taken: Iterable[Mapping[str, Any]]) -> tuple[dict[str, float], str]:
+    """Names with their numbers, the last of a name, and what is said of others."""
+    every = {str(name): value for each in taken for name, value in each.items()}
+    figures: dict[str, float] = {}
+    lost = []
+    for name, value in every.items():
+        number = _number(value)
+        if name in _STEPS:
+            continue
+        if number is None or len(name) > MAX_NAME or len(figures) == MAX_FIGURES:
+            lost.append(f"{name:.60} ({type(value).__name__})")
+        else:
+            figures[name] = number
+    if not lost:
+        return figures, ""
+    more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
+    return figures, (
+        f"left out was {', '.join(lost[:3])}{more}: what is logged are numbers, {MAX_FIGURES} at "
+        f"most, under names of {MAX_NAME} characters"
+    )
+
+
+def _number(value: Any) -> float | None:
+    try:
+        value = value.item() if hasattr(value, "item") else value
+        return float(value) if isinstance(value, (bool, int, float)) else None
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return None

@@ -1,0 +1,203 @@
+"""The samples that a log function is given.
+
+    of an iteration     one for each trajectory, with its tokens; texts are decoded when asked for
+    of an evaluation    one for each episode: the text of its last turn, and no token
+
+Their metadata are those of the task's row, or all of a row without any, and what the episode has
+counted. `status` is COMPLETED where the task came to its own end, else TRUNCATED. A response
+reaches from the first token that the policy, or a demonstration, wrote.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from agentrl.columns import EXCLUDED
+from agentrl.config.run import RunConfig
+from agentrl.envs.rows.keys import find, holds
+from agentrl.envs.slime_stand_in.types import Sample
+from agentrl.rollout_file import read_columns, read_rollouts
+from agentrl.types import GroupRows, SpanKind, StopReason, TrajectoryRow
+
+__all__ = ["LoggedSample", "ScoredEpisode", "ScoredSample", "samples_of", "scored"]
+
+Decode = Callable[[list[int]], str]
+
+#: What is made when it is asked for, for most functions look at little of it.
+_LATER = ("tokens", "loss_mask", "rollout_log_probs", "weight_versions", "prompt", "response")
+#: Parts of a reward that is a dict, among the metrics of an episode.
+_PART = "reward."
+
+
+class LoggedSample(Sample):
+    """A trajectory of a lease."""
+
+    def __init__(self, columns: Mapping[str, npt.NDArray[Any]], decode: Decode, **known: Any):
+        super().__init__(**known)
+        for name in _LATER:
+            delattr(self, name)
+        self._columns, self._decode = columns, decode
+        kinds = columns["kinds"]
+        written = np.isin(kinds, (SpanKind.SAMPLED, SpanKind.DEMONSTRATION)).nonzero()[0]
+        self._start = int(written[0]) if len(written) else len(kinds)
+        self.response_length = len(kinds) - self._start
+
+    @cached_property
+    def tokens(self) -> list[int]:  # type: ignore[override]
+        """All of them."""
+        return _listed(self._columns["tokens"])
+
+    @cached_property
+    def loss_mask(self) -> list[int]:  # type: ignore[override]
+        """1 for each token of the response that is there to be trained."""
+        kinds = self._columns["kinds"][self._start :]
+        mask = np.isin(kinds, (SpanKind.SAMPLED, SpanKind.DEMONSTRATION))
+        if EXCLUDED.name in self._columns:
+            mask &= self._columns[EXCLUDED.name][self._start :] == 0
+        return _listed(mask.astype(int))
+
+    @cached_property
+    def rollout_log_probs(self) -> list[float]:  # type: ignore[override]
+        """The engine's, of each token of the response; 0 where nothing was sampled."""
+        return _listed(self._columns["logprobs"][self._start :])
+
+    @cached_property
+    def weight_versions(self) -> list[str]:  # type: ignore[override]
+        """Those that sampled a token of it."""
+        versions = self._columns["versions"]
+        return [str(version) for version in np.unique(versions[versions >= 0])]
+
+    @cached_property
+    def prompt(self) -> str:
+        """What stands before the response, as the model read it."""
+        return self._decode(self.tokens[: self._start])
+
+    @cached_property
+    def response(self) -> str:  # type: ignore[override]
+        """The response, with what others wrote between its turns."""
+        return self._decode(self.tokens[self._start :])
+
+
+def samples_of(path: Path, config: RunConfig, decode: Decode) -> list[LoggedSample]:
+    """Those of a lease that lies in a file. Raises DataError for one that is damaged."""
+    lease = read_rollouts(path).lease
+    episodes = count()
+    found = []
+    with path.open("rb") as file:
+        for place, group in enumerate(lease.groups):
+            known = dict(_known(group, config, place, episodes))
+            for row in group.trajectories:
+                columns = _columns(row, read_columns(file, row))
+                found.append(LoggedSample(columns, decode, **known[row.episode]))
+    return found
+
+
+def _known(
+    group: GroupRows, config: RunConfig, place: int, episodes: Iterator[int]
+) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Of each episode of a group what does not stand in its columns."""
+    stops = group.stop_reasons or [StopReason.TERMINATED] * len(group.episodes)
+    each = zip(group.episodes, group.rewards, group.metrics, stops, strict=True)
+    for episode, reward, metrics, stop in each:
+        yield (
+            episode,
+            _facts(group.row, config, reward, metrics, stop)
+            | {
+                "group_index": place,
+                "index": next(episodes),
+            },
+        )
+
+
+def _facts(
+    row: dict[str, Any],
+    config: RunConfig,
+    reward: float,
+    metrics: Mapping[str, float],
+    stop: StopReason,
+) -> dict[str, Any]:
+    metadata = row.get("metadata", row)
+    own = metadata if isinstance(metadata, dict) else {"metadata": metadata}
+    key = config.label_key or "label"
+    is_whole = stop is StopReason.TERMINATED
+    parts = {n.removeprefix(_PART): v for n, v in metrics.items() if n.startswith(_PART)}
+    return {
+        "label": find(row, key) if holds(row, key) else None,
+        "metadata": {**metrics, **own},
+        "reward": {**parts, config.reward_key: reward} if config.reward_key else reward,
+        "status": Sample.Status.COMPLETED if is_whole else Sample.Status.TRUNCATED,
+    }
+
+
+def _columns(row: TrajectoryRow, data: bytes) -> dict[str, npt.NDArray[Any]]:
+    found, end = {}, 0
+    for column in row.meta.layout:
+        start, end = end, end + column.token_bytes * row.meta.num_tokens
+        found[column.name] = np.frombuffer(data[start:end], column.dtype)
+    return found
+
+
+def _listed(values: npt.NDArray[Any]) -> list[Any]:
+    found: list[Any] = values.tolist()
+    return found
+
+
+class ScoredEpisode(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """An episode of an evaluation, as the buffer tells of it. `task`: its place in the set, from
+    0; `index`: which of the task's samples; `answer`: the text of its last turn."""
+
+    task: int
+    index: int
+    reward: float
+    stop_reason: StopReason
+    num_sampled: int = 0
+    answer: str = ""
+    metrics: dict[str, float] = {}
+
+
+class ScoredSample:
+    """An episode of an evaluation. `response`: the text of its last turn; `prompt`, `label`: as the
+    row of its task has them; `response_length`: sampled tokens over all turns."""
+
+    Status = Sample.Status
+
+    def __init__(self, row: dict[str, Any], config: RunConfig, place: int, episode: ScoredEpisode):
+        self.group_index, self.index = episode.task, place
+        key = config.input_key
+        self.prompt = find(row, key) if holds(row, key) else None
+        self.response = episode.answer
+        self.response_length = self.effective_response_length = episode.num_sampled
+        self.remove_sample = False
+        vars(self).update(_facts(row, config, episode.reward, episode.metrics, episode.stop_reason))
+
+    def get_reward_value(self, args: Any) -> Any:
+        """The score."""
+        key = getattr(args, "reward_key", None)
+        return self.reward[key] if key else self.reward
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"a sample of an evaluation has no {name!r} here: no token of one is kept, and it has "
+            f"{', '.join(sorted(vars(self)))} alone"
+        )
+
+
+def scored(
+    rows: list[dict[str, Any]], config: RunConfig, episodes: list[ScoredEpisode]
+) -> dict[str, list[Any]]:
+    """What is told of a set: `rewards`, `truncated` and `samples`, in order of tasks."""
+    ordered = sorted(episodes, key=lambda episode: (episode.task, episode.index))
+    return {
+        "rewards": [episode.reward for episode in ordered],
+        "truncated": [e.stop_reason is not StopReason.TERMINATED for e in ordered],
+        "samples": [
+            ScoredSample(rows[episode.task], config, place, episode)
+            for place, episode in enumerate(ordered)
+        ],
+    }

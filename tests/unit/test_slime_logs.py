@@ -1,0 +1,215 @@
+"""Log functions of slime's users: what they are given, and what is taken of what they log."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agentrl.columns import COLUMNS, EXCLUDED
+from agentrl.config.run import RunConfig
+from agentrl.envs.slime_logs.functions import EVALUATION, MAX_FIGURES, logged
+from agentrl.envs.slime_logs.process import MAX_LATE, AboutEvaluation, LogProcess
+from agentrl.envs.slime_logs.samples import ScoredEpisode, samples_of, scored
+from agentrl.envs.slime_stand_in.logging_utils import log
+from agentrl.envs.slime_stand_in.types import Sample
+from agentrl.rollout_file import Rollouts, write_rollouts
+from agentrl.telemetry.trackers.base import Row
+from agentrl.types import (
+    EpisodeId,
+    GroupRows,
+    LeaseHeader,
+    PayloadRef,
+    SpanKind,
+    StopReason,
+    TrajectoryMeta,
+    TrajectoryRow,
+)
+from agentrl.wire.messages import Logged
+
+COLUMN_VALUES: dict[str, list[Any]] = {
+    "tokens": [5, 6, 7, 8, 9],
+    "kinds": [SpanKind.CONTROL, *[SpanKind.SAMPLED] * 2, SpanKind.UNTRUSTED, SpanKind.SAMPLED],
+    "logprobs": [0.0, -0.5, -1.0, 0.0, -2.0],
+    "versions": [-1, 3, 3, -1, 4],
+    "turns": [-1, 0, 0, 0, 1],
+    EXCLUDED.name: [0, 0, 0, 0, 1],
+}
+ROW = {"question": "2+2", "answer": "4", "metadata": {"data_source": "sums"}}
+
+
+def lease(path: Path, *, stops: list[StopReason]) -> None:
+    """A group of as many episodes, each of the columns above."""
+    ids = [EpisodeId("00000001", index) for index in range(len(stops))]
+    meta = TrajectoryMeta(5, 3, 2, 1.0, [(3, 2), (4, 1)], columns=(EXCLUDED,))
+    group = GroupRows(
+        group="00000001",
+        mint=1,
+        task="a",
+        episodes=ids,
+        rewards=[0.5] * len(ids),
+        metrics=[{"reward.style": 2.0}] * len(ids),
+        trajectories=[TrajectoryRow(id, meta, PayloadRef("", 0, 0, 0, 0)) for id in ids],
+        stop_reasons=stops,
+        row=ROW,
+    )
+    layout = (*COLUMNS.values(), EXCLUDED)
+    columns = [np.array(COLUMN_VALUES[c.name], c.dtype).tobytes() for c in layout]
+    write_rollouts(path, Rollouts(LeaseHeader(3, [group]), []), lambda _: [columns] * len(ids))
+
+
+def test_a_sample_has_what_a_trajectory_and_its_row_have(tmp_path: Path) -> None:
+    stops = [StopReason.TERMINATED, StopReason.CONTEXT_LIMIT]
+    lease(tmp_path / "lease", stops=stops)
+    config = RunConfig(label_key="answer", reward_key="right")
+    sample, cut = samples_of(tmp_path / "lease", config, lambda ids: "-".join(map(str, ids)))
+    assert isinstance(sample, Sample)
+    assert (sample.tokens, sample.response_length) == ([5, 6, 7, 8, 9], 4)
+    assert (sample.prompt, sample.response) == ("5", "6-7-8-9")
+    assert sample.loss_mask == [1, 1, 0, 0]  # of a tool, and of what nobody trains
+    assert sample.rollout_log_probs == [-0.5, -1.0, 0.0, -2.0]
+    assert (sample.effective_response_length, sample.weight_versions) == (2, ["3", "4"])
+    assert (sample.label, sample.reward) == ("4", {"style": 2.0, "right": 0.5})
+    assert sample.get_reward_value(config) == 0.5
+    assert sample.metadata == {"reward.style": 2.0, "data_source": "sums"}
+    assert [(s.group_index, s.index) for s in (sample, cut)] == [(0, 0), (0, 1)]
+    assert [s.status for s in (sample, cut)] == [Sample.Status.COMPLETED, Sample.Status.TRUNCATED]
+
+
+def episode(task: int, index: int, reward: float, **facts: Any) -> ScoredEpisode:
+    usual: dict[str, Any] = {"stop_reason": StopReason.TERMINATED, "answer": "4", "num_sampled": 3}
+    return ScoredEpisode(task=task, index=index, reward=reward, **(usual | facts))
+
+
+def test_samples_of_an_evaluation_are_in_order_of_tasks_and_have_no_tokens() -> None:
+    episodes = [
+        episode(1, 0, 0.0, stop_reason=StopReason.TURN_LIMIT),
+        episode(0, 1, 0.5),
+        episode(0, 0, 1.0, metrics={"calls": 2.0}),
+    ]
+    config = RunConfig(input_key="question", label_key="answer")
+    found = scored([ROW, {"question": "?"}], config, episodes)
+    assert found["rewards"] == [1.0, 0.5, 0.0]
+    assert found["truncated"] == [False, False, True]
+    first, _, last = found["samples"]
+    assert (first.prompt, first.response, first.label) == ("2+2", "4", "4")
+    assert first.metadata == {"calls": 2.0, "data_source": "sums"}
+    assert (first.group_index, first.response_length, first.get_reward_value(None)) == (0, 3, 1.0)
+    assert (last.index, last.group_index, last.label) == (2, 1, None)
+    assert last.metadata == {"question": "?"}
+    with pytest.raises(AttributeError, match=r"evaluation has no 'loss_mask' here: no token of"):
+        first.loss_mask  # noqa: B018
+
+
+def called(folder: Path, body: str) -> Any:
+    path = folder / "mine.py"
+    path.write_text(
+        "import numpy as np\nfrom slime.utils.tracking_utils import log\n"
+        f"def f(rollout_id, args, data, extra_metrics):\n    {body}\n"
+    )
+    config = RunConfig(custom_eval_rollout_log_function_path=f"{path}:f")
+    return logged(EVALUATION, config, 7, {})
+
+
+@pytest.mark.parametrize(
+    ("body", "figures"),
+    [
+        ("log(args, {'a': np.float32(0.5), 'eval/step': 1})", {"a": 0.5}),
+        ("log(args, {'a': 1, 'n': 2}, step_key='n'); log(args, {'a': True})", {"a": 1.0}),
+        ("extra_metrics['a'] = np.array(3)", {"a": 3.0}),
+        ("extra_metrics['a'] = 3; return 1", {}),
+        ("return", {}),
+    ],
+)
+def test_numbers_that_are_logged_are_figures(
+    body: str, figures: dict[str, float], tmp_path: Path
+) -> None:
+    found = called(tmp_path, body)
+    assert (found.figures, found.told, found.alone) == (figures, "", "return 1" in body)
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (
+            "log(args, {'a': 'word', 'b': None, 'c': 10**400, 'd': [1]})",
+            "was a (str), b (NoneType)",
+        ),
+        ("log(args, {'a' * 257: 1})", "what is logged are numbers"),
+        (f"log(args, {{str(i): i for i in range({MAX_FIGURES + 1})}})", f"{MAX_FIGURES} (int)"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("args.no_such_flag", "args has no 'no_such_flag'"),
+    ],
+)
+def test_what_is_no_figure_is_told(body: str, told: str, tmp_path: Path) -> None:
+    found = called(tmp_path, body)
+    assert found.told.startswith("--custom-eval-rollout-log-function-path ")
+    assert told in found.told
+    assert len(found.figures) in (0, MAX_FIGURES)
+
+
+def test_log_is_refused_where_nothing_is_asked_to_log() -> None:
+    with pytest.raises(RuntimeError, match=r"read within the functions of --custom-rollout-log"):
+        log(None, {"a": 1})
+
+
+HANGING = """\
+import time
+
+calls = [0]
+
+def f(rollout_id, args, data, extra_metrics):
+    extra_metrics["calls"] = calls[0] = calls[0] + 1
+    if rollout_id:
+        open(args.custom_eval_rollout_log_function_path[:-2] + ".ready", "w").close()
+        time.sleep(600)
+"""
+
+
+@pytest.fixture
+def hanging(tmp_path: Path) -> Iterator[LogProcess]:
+    """Hangs in what is not iteration 0."""
+    (tmp_path / "mine.py").write_text(HANGING)
+    os.mkfifo(tmp_path / "mine.py.ready")
+    path = f"{tmp_path / 'mine.py'}:f"
+    process = LogProcess(RunConfig(custom_eval_rollout_log_function_path=path), tmp_path / "log")
+    yield process
+    process.close()
+
+
+def asked(process: LogProcess, iteration: int) -> Logged:
+    process.ask(AboutEvaluation(iteration, {}))
+    return process.answer(600.0)
+
+
+def hung(process: LogProcess, folder: Path) -> Logged:
+    process.ask(AboutEvaluation(1, {}))
+    (folder / "mine.py.ready").read_bytes()  # waits for the function
+    return process.answer(0.1)
+
+
+def test_one_that_hangs_is_killed_and_another_process_begins(
+    hanging: LogProcess, tmp_path: Path
+) -> None:
+    assert [asked(hanging, 0).figures for _ in range(2)] == [{"calls": 1.0}, {"calls": 2.0}]
+    told = hung(hanging, tmp_path).told
+    assert told.endswith(f"did not come to an end within 0.1 s; see {tmp_path / 'log'}")
+    assert 'mine.py", line 9 in f' in (tmp_path / "log").read_text()
+    assert asked(hanging, 0).figures == {"calls": 1.0}
+
+
+def test_one_that_hangs_again_and_again_is_not_called_any_more(
+    hanging: LogProcess, tmp_path: Path
+) -> None:
+    for _ in range(MAX_LATE):
+        assert "did not come to an end" in hung(hanging, tmp_path).told
+    found = asked(hanging, 0)
+    assert (found.figures, found.told.endswith("it hung 3 times in a row")) == ({}, True)
+
+
+def test_a_name_of_another_axis_is_shown_on_that_of_its_row() -> None:
+    scalars = {"rollout/reward_mean": 0.5, "eval/mine": 1.0}
+    row = Row(scalars=scalars, histograms={}, axes={"rollout/step": 3, "train/step": 6}, time_s=0.0)
+    assert row.by_step() == {3: scalars}
