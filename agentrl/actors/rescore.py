@@ -64,8 +64,9 @@ class RewardAudit:
     ) -> None:
         """Find the whole `reward` of an episode again from its final `text`, if it has one.
 
-        Raises EnvError when it is another, or when a fresh Env cannot tell; an agentrl error of the
-        Env's (InfrastructureError, say) as it is.
+        Nothing is checked where `reset` takes the declaration back for this task. Raises EnvError
+        when it is another, or when a fresh Env cannot tell; an agentrl error of the Env's
+        (InfrastructureError, say) as it is.
         """
         if self._is_trusted or reward == 0:
             return
@@ -73,13 +74,15 @@ class RewardAudit:
         fresh.is_evaluation = assignment.evaluation is not None
         again: float | None = None
         try:
-            with anyio.move_on_after(self._timeout_s):
+            with anyio.move_on_after(self._timeout_s) as deadline:
                 again = await _score(fresh, assignment.seed, row, text)
         finally:
             await boundary.close(fresh, f"episode {assignment.id}")
-        if again is None:
+        if deadline.cancelled_caught:
             limit = f"{self._timeout_s:g} s"
             _LOG.warning("episode %s: scoring it again took over %s", assignment.id, limit)
+        elif again is None:
+            return
         elif math.isclose(again, reward, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE):
             self._num_agreed += 1
         else:
@@ -91,9 +94,12 @@ class RewardAudit:
         return self._num_agreed >= NUM_CHECKS and not self._num_mismatches
 
 
-async def _score(env: Env, seed: int, row: dict[str, Any], text: str) -> float:
+async def _score(env: Env, seed: int, row: dict[str, Any], text: str) -> float | None:
+    """None for a task whose reward reads more than the text, as `reset` says."""
     try:
         await env.reset(seed=seed, task=row)
+        if not env.reward_reads_text_only:
+            return None
         return Step(reward=await env.score(text)).reward
     except AgentRLError:
         raise

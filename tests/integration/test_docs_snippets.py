@@ -11,7 +11,8 @@ from agentrl.cli.main import main as agentrl_program
 from agentrl.envs.messages import AssistantTurn, Step
 from agentrl.envs.registry import load_env
 from agentrl.tokens.chat import Message, ToolCall
-from tests.unit.test_docs_commands import ROOT, called, dry_run, leave_run, snippets
+from tests.unit.left_run import leave_run
+from tests.unit.test_docs_commands import ROOT, called, dry_run, snippets
 
 QUICKSTART = ROOT / "docs" / "quickstart.md"
 

@@ -115,6 +115,22 @@ def test_an_env_that_declares_nothing_is_not_checked(taker: type[Taker]) -> None
     assert audit_of(taker).keep_task(Silent(), ASSIGNMENT) is None
 
 
+async def test_a_task_for_which_reset_takes_the_declaration_back_is_not_checked(
+    taker: type[Taker],
+) -> None:
+    class Changing(taker):  # type: ignore[misc, valid-type]
+        reward_reads_text_only = True
+
+        async def reset(self, *, seed: int, task: dict[str, Any]) -> list[Message]:
+            self.reward_reads_text_only = False
+            return []
+
+    audit = audit_of(Changing)
+    await check(audit, 1.0, "no")
+    assert audit.metrics() == {}
+    assert Changing.closed == 1
+
+
 async def test_the_task_is_kept_as_it_was_before_the_env_wrote_to_it(taker: type[Taker]) -> None:
     env, audit = taker(), audit_of(taker)
     own = EpisodeAssignment(ASSIGNMENT.id, 1, 7, Task("t", {"gold": ["42"]}), ASSIGNMENT.sampling)

@@ -17,31 +17,29 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from unittest import mock
 
+import huggingface_hub.constants
 import pytest
+from packaging.requirements import Requirement
 
-import agentrl.envs.search_r1
-from agentrl.buffer.ledger import Ledger
-from agentrl.buffer.rows import EpisodeRow, GroupRow, LeaseRow, Mark, StoredTrajectory
-from agentrl.buffer.store import PayloadStore
 from agentrl.cli.main import main as agentrl_program
-from agentrl.config.resolve import parse
-from agentrl.config.toml import write_config
 from agentrl.envs import registry
 from agentrl.envs.slime_stand_in.finder import show
-from agentrl.telemetry.recorder import Recorder
-from agentrl.tokens.chat import Message, ToolCall
-from agentrl.tokens.formats.load import load_format
-from agentrl.tokens.stream import TokenStream
-from agentrl.types import Fate, GroupState, Outcome, StopReason, Task, VersionRow
-from tests.manual_clock import ManualClock
-from tests.unit.checkpoint_ranks import saved
+from tests.security.sandboxes import bubblewrap
+from tests.unit.downloads import CACHE, download
+from tests.unit.left_run import MODEL, leave_run
 
 ROOT = Path(__file__).resolve().parents[2]
-MODEL = Path(agentrl.envs.search_r1.__file__).parent / "model"
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
+)
+
+CLUSTER = ["--ray-address", "127.0.0.1:6379"]
+#: Pages whose commands run what a model writes, and packages that a page needs and the project not.
+SANDBOXED = frozenset({"examples/retool/README.md", "examples/strands/README.md"})
+PACKAGES = {"examples/strands/README.md": "strands"}
 
 #: A task for each Env that no command of its page plays.
 TASKS = {
@@ -149,20 +147,36 @@ def check_shell(clone: Path, line: str, words: list[str]) -> None:
 def check_python(clone: Path, line: str, words: list[str]) -> None:
     match words[1:]:
         case ["train_async.py" | "train.py" as program, *argv]:
-            dry_run(program, argv)
+            leave(clone, argv, dry_run(program, argv))
         case ["-m", "pytest", *argv]:
             check_pytest(clone, argv)
+        case [script, *_] if script.startswith("examples/"):
+            code, said = started(clone, sys.executable, *words[1:])
+            require(code == 0, said)
         case _:
             raise AssertionError(f"no test knows how to check `{line}`")
 
 
 def dry_run(program: str, argv: list[str]) -> str:
-    with mock.patch.object(sys, "argv", [program, *argv, "--dry-run"]):
+    """What it says. A run for GPUs is one on a cluster, so that it does not ask for this host's."""
+    more = CLUSTER if any(word.endswith("/real.toml") for word in argv) else []
+    with mock.patch.object(sys, "argv", [program, *argv, *more, "--dry-run"]):
         code, said = called(lambda: runpy.run_path(program, run_name="__main__"))
     require(code == 0, said)
     require(said.endswith("nothing was started (--dry-run)\n"), said)
     require("--resume" not in argv or re.search(r"^continuing .*/ID$", said, re.M), said)
     return said
+
+
+def leave(clone: Path, argv: list[str], said: str) -> None:
+    """Have what the run would leave for the next command: the run of a name, and the model that is
+    saved somewhere, the shipped one."""
+    if "--run-id" in argv:
+        (clone / "runs" / argv[argv.index("--run-id") + 1]).symlink_to(clone / "runs" / "ID")
+    for place in map(Path, re.findall(r'^  save_hf = "(.+)"$', said, re.M)):
+        if not place.exists():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.symlink_to(MODEL)
 
 
 def check_pytest(clone: Path, argv: list[str]) -> None:
@@ -190,6 +204,23 @@ def check_tensorboard(clone: Path, line: str, words: list[str]) -> None:
     require(code == 0 and "rollout/reward_mean" in said, said)
 
 
+def check_download(clone: Path, line: str, words: list[str]) -> None:
+    match words[1:]:
+        case ["download", name]:
+            download(name, None)
+        case ["download", name, "--repo-type", "dataset", "--local-dir", folder]:
+            download(name, Path(folder))
+        case _:
+            raise AssertionError(f"no test knows how to check `{line}`")
+
+
+def check_requirements(clone: Path, line: str, words: list[str]) -> None:
+    """The file of `pip install -r FILE` is there, and one of requirements; nothing is installed."""
+    require(words[1:3] == ["install", "-r"], f"no test knows how to check `{line}`")
+    for wanted in Path(words[3]).read_text().splitlines():
+        Requirement(wanted)
+
+
 CHECKS: dict[str, Callable[[Path, str, list[str]], None]] = {
     "make": check_shell,
     "source": check_shell,
@@ -198,6 +229,8 @@ CHECKS: dict[str, Callable[[Path, str, list[str]], None]] = {
     ".venv/bin/python": check_python,
     "agentrl": check_agentrl,
     "tensorboard": check_tensorboard,
+    "hf": check_download,
+    "pip": check_requirements,
 }
 
 
@@ -297,74 +330,6 @@ def play(page: str, clone: Path) -> list[str]:
 # ---- a clone with a run --------------------------------------------------------------------------
 
 
-def conversation(version: int) -> TokenStream:
-    """The episode that the quickstart shows, as an engine of `version` would have sampled it."""
-    chat = load_format("qwen", MODEL)
-    stream = TokenStream(chat.vocab, openers=[chat.assistant_opener])
-    arguments = b'{"query": "continent of Azerbaijan"}'
-    turns = [chat.write("", [ToolCall("0", "search", arguments)])]
-    turns += [chat.write("<answer> Asia </answer>")]
-    found = "The currency of Azerbaijan is Manat.\nThe continent of Azerbaijan is Asia."
-    stream.extend(chat.open_prompt([Message.user("What is the continent of Azerbaijan?")]))
-    for turn in turns:
-        stream.prompt_ids()
-        stream.sampled(turn, [-0.1] * len(turn), [version] * len(turn))
-        if turn is not turns[-1]:
-            stream.extend(chat.observe([Message.tool(found)], turn))
-    return stream
-
-
-def write_ledger(run: Path) -> None:
-    """One group of one episode, trained and saved."""
-    saved(run / "recovery", 1, run_id=run.name)
-    stream = conversation(version=0)
-    with (
-        Ledger(run / "ledger.db") as ledger,
-        PayloadStore(run / "payload", segment_bytes=10**6, first=1) as store,
-    ):
-        stored = StoredTrajectory(stream.meta(1.0), store.append(stream.columns()))
-        store.sync()
-        task = Task("search-r1-local/train/42/464", {"answer": "Asia"})
-        ends: dict[str, Any] = {"outcome": Outcome.DONE, "stop_reason": StopReason.TERMINATED}
-        ledger.commit(
-            [
-                VersionRow(0, None, 0),
-                GroupRow(1, task, 1, 1, GroupState.RETIRED, Fate.TRAINED, 1, (1.0,)),
-                EpisodeRow(1, 0, reward=1.0, trajectories=(stored,), **ends),
-                LeaseRow(1, (1,), stepped_by=1),
-                Mark("retired_through", 1),
-            ]
-        )
-
-
-def record(run: Path) -> str:
-    """Two iterations and two evaluations; returns what the person who watches is told."""
-    stream, clock = io.StringIO(), ManualClock()
-    config = parse(["--async-buffer-size", "4"], "train_async").config
-    write_config(run / "config.toml", config)
-    with Recorder(run, config, clock, stream=stream) as recorder:
-        scored = {"name": "heldout", "n": 640, "failed": 0, "version_min": 0, "version_max": 0}
-        recorder.evaluation(0, scored | {"score": 0.25})
-        for number in (1, 2):
-            clock.advance(2.0)
-            metrics = {"rollout/reward_mean": number / 4, "train/age_max_trained": number}
-            figures = {"ready": 9, "charged": 80, "sampled_tokens": 5000 * number}
-            recorder.event("published", {"metrics": {"perf/push_s": 0.04}})
-            recorder.event("step", {"number": number, "metrics": metrics, "buffer": figures})
-        recorder.evaluation(2, scored | {"score": 0.5})
-        recorder.finish("interrupted")
-        recorder.note(f"{recorder.epitaph('complete')}; see {run}")
-    return stream.getvalue()
-
-
-def leave_run(run: Path) -> str:
-    """`run` as Ctrl-C leaves it; returns what it said."""
-    run.mkdir()
-    write_ledger(run)
-    (run / "hf").symlink_to(MODEL)
-    return record(run)
-
-
 @pytest.fixture(scope="session")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("runs") / "ID"
@@ -382,13 +347,23 @@ def clone(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             continue
         if path.is_file():
             shutil.copy(path, tmp_path)
-        elif not path.name.startswith(".") and path.name != "runs":
+        elif not path.name.startswith(".") and path.name not in ("runs", "build", "data"):
             (tmp_path / path.name).symlink_to(path)
     (tmp_path / ".venv").symlink_to(sys.prefix)
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "ID").symlink_to(run)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / CACHE))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / CACHE))
     return tmp_path
+
+
+def skip_without_needs(page: Path) -> None:
+    name = str(page.relative_to(ROOT))
+    if name in SANDBOXED:
+        bubblewrap()
+    if name in PACKAGES:
+        pytest.importorskip(PACKAGES[name])
 
 
 # ---- the pages -----------------------------------------------------------------------------------
@@ -396,6 +371,7 @@ def clone(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_snippet_of_a_page_runs(page: Path, clone: Path) -> None:
+    skip_without_needs(page)
     show()  # as in a process that plays functions in slime's signature
     failures = play(page.read_text(), clone)
     assert not failures, "\n".join(f"{page.relative_to(ROOT)}, {said}" for said in failures)

@@ -1,7 +1,7 @@
 """The pages tell the truth: what they name exists, and what they show runs.
 
-Read are README.md, the other pages at the top, and everything under docs/. Commands are parsed as
-`--dry-run` would, and nothing is started.
+Read are README.md, the other pages at the top, and everything under docs/ and examples/. Commands
+are parsed as `--dry-run` would, and nothing is started.
 """
 
 import ast
@@ -37,7 +37,9 @@ from agentrl.types import Fate, Outcome, StopReason
 from agentrl.wire.messages import Message
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
+)
 DESIGN = ROOT / "docs" / "design.md"
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -195,8 +197,9 @@ def known(flag: str) -> bool:
 
 
 def commands() -> list[tuple[str, Program, list[str]]]:
+    """Those of examples go on from the commands before them: `test_docs_commands.py` has them."""
     found: list[tuple[str, Program, list[str]]] = []
-    for page in PAGES:
+    for page in (page for page in PAGES if not page.is_relative_to(ROOT / "examples")):
         for name, flags in COMMAND.findall(page.read_text().replace("\\\n", " ")):
             program: Program = "train" if name == "train" else "train_async"
             found.append((page.name, program, flags.split()))

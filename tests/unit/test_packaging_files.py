@@ -2,8 +2,10 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 from pathlib import Path
 
@@ -159,3 +161,25 @@ def test_imports_keep_to_their_floors() -> None:
         timeout=500,
     )
     assert result.returncode == 0, result.stdout
+
+
+def test_a_source_distribution_has_the_examples_and_the_programs_that_run_them(
+    tmp_path: Path,
+) -> None:
+    for name in ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "examples"):
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, tmp_path / name)
+        else:
+            shutil.copy(ROOT / name, tmp_path)
+    for name in ("train.py", "train_async.py", "agentrl/__init__.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    build = "from setuptools import build_meta; build_meta.build_sdist('made')"
+    subprocess.run([sys.executable, "-c", build], cwd=tmp_path, check=True, capture_output=True)
+    (made,) = (tmp_path / "made").iterdir()
+    with tarfile.open(made) as file:
+        names = {name.partition("/")[2] for name in file.getnames()}
+    assert {"train.py", "train_async.py", "examples/README.md"} <= names
+    assert {
+        f"examples/{path.parent.name}/small.toml" for path in ROOT.glob("examples/*/*.md")
+    } <= names
