@@ -182,6 +182,18 @@ def _about_disk_pushes(config: RunConfig) -> Iterator[str]:
                 "--update-weight-transport disk: give --update-weight-disk-dir as well, a folder "
                 "that learner and engines share"
             )
+        shared, own = config.update_weight_disk_dir, config.update_weight_local_checkpoint_dir
+        if shared is not None and own is not None and _overlap(Path(shared), Path(own)):
+            yield (
+                f"--update-weight-disk-dir {shared} and --update-weight-local-checkpoint-dir {own} "
+                "lie within each other; give each a folder of its own"
+            )
+        draft = str(config.sglang.get("speculative_algorithm") or "NGRAM").upper()
+        if draft != "NGRAM":
+            yield (
+                f"--update-weight-transport disk and --sglang-speculative-algorithm {draft}: "
+                "SGLang would load the files into the draft too; leave out one of the two"
+            )
         if config.colocate:
             yield (
                 "--update-weight-transport disk and --colocate: engines that share devices with "
@@ -195,6 +207,11 @@ def _about_disk_pushes(config: RunConfig) -> Iterator[str]:
                 "--update-weight-mode delta: give --update-weight-local-checkpoint-dir as well, a "
                 "folder on each engine's host whose files are patched"
             )
+
+
+def _overlap(one: Path, other: Path) -> bool:
+    one, other = one.absolute(), other.absolute()
+    return one.is_relative_to(other) or other.is_relative_to(one)
 
 
 def _about_checksums(config: RunConfig) -> Iterator[str]:

@@ -279,7 +279,11 @@ class EngineControl(_HttpControl):
     async def load(self, folder: str, label: str) -> None:
         """Load the model in a folder and call it `label`, paused; the cache is dropped."""
         await self._post(
-            "/update_weights_from_disk", model_path=folder, weight_version=label, flush_cache=True
+            "/update_weights_from_disk",
+            model_path=folder,
+            weight_version=label,
+            load_format="auto",  # not that of its start, which may be none of files
+            flush_cache=True,
         )
 
     async def label(self, version: str) -> None:

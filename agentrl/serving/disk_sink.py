@@ -12,7 +12,7 @@ leaves engines as they were.
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -86,16 +86,20 @@ class DiskWeightSink:
         were, and they go on."""
         started = self._clock.now()
         passed = _Passed(tensors, self._engine_dtype)
-        written = self._write(version, passed)
+        with _told(version):
+            written = self._files.write(version, passed)
+        self._members.recall()
+        readers = self._members.present
         deadline = self._clock.now() + self._timeout_s
         while True:
-            self._members.recall()
+            self._show(written, readers)
             try:
                 return self._push(version, written, passed.fingerprint, started)
             except NoEngineError:
                 if self._clock.now() >= deadline:
                     raise
             time.sleep(RECALL_S)
+            readers = self._members.recall()
 
     def inspect(self) -> None:
         """See `WeightSink.inspect`."""
@@ -116,13 +120,9 @@ class DiskWeightSink:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _write(self, version: int, tensors: NamedTensors) -> Written:
-        try:
-            written = self._files.write(version, tensors)
-        except OSError as error:
-            raise PushError(f"version {version} could not be written: {error}") from error
-        self._after_write(written.folder, [member.url for member in self._members.present])
-        return written
+    def _show(self, written: Written, readers: Sequence[EngineControl]) -> None:
+        if readers:
+            self._after_write(written.folder, [member.url for member in readers])
 
     def _push(self, version: int, written: Written, sent: Sent, started: float) -> PushReport:
         self._each(EngineControl.require_alive)
@@ -137,7 +137,10 @@ class DiskWeightSink:
         self._each(EngineControl.resume)
         names = tuple(member.name for member in self._members.present)
         if not names:
-            raise NoEngineError(f"version {version} reached no engine: all of them are lost")
+            raise NoEngineError(
+                f"version {version} reached no engine: all of them are lost; the log of the "
+                "learner says why each was"
+            )
         now = self._clock.now()
         self._members.renew(version, sent)
         self._files.done(version)
@@ -160,8 +163,9 @@ class DiskWeightSink:
             return 0
         names = ", ".join(member.name for member in lacking)
         logger.info("%s get version %d as a whole: they lack the one before", names, version)
-        whole = self._files.write_whole_too(version)
-        self._after_write(whole.folder, [member.url for member in lacking])
+        with _told(version):
+            whole = self._files.write_whole_too(version)
+        self._show(whole, lacking)
         for member, error in self._failures(
             lacking, lambda member: member.pull(str(whole.folder), str(copy))
         ).items():
@@ -183,6 +187,18 @@ class DiskWeightSink:
         return self._resources.enter_context(self._portal.wrap_async_context_manager(control))
 
 
+@contextmanager
+def _told(version: int) -> Iterator[None]:
+    """A disk that takes no files, as a push that failed."""
+    try:
+        yield
+    except OSError as error:
+        raise PushError(
+            f"version {version} could not be written: {error}; make room in "
+            "--update-weight-disk-dir, or give another folder; then --resume goes on"
+        ) from error
+
+
 class _Passed:
     """Tensors on their way, and what tells them from others."""
 
@@ -194,8 +210,8 @@ class _Passed:
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
         for name, tensor in self._tensors:
-            flat: Any = tensor.detach().contiguous().reshape(-1)
-            self._sums.append(sum_of(flat.view(torch.uint8)))
+            flat: Any = tensor.detach().clone(memory_format=torch.contiguous_format)
+            self._sums.append(sum_of(flat.reshape(-1).view(torch.uint8)))
             self._shows &= dtype_name(tensor.dtype) == self._kept
             yield name, tensor
 

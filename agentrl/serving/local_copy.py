@@ -45,6 +45,8 @@ def pull(folder: Path, copy: Path) -> None:
             held = None
         if held is not None and (held.stream, held.version) == (push.stream, push.version):
             return
+        if held is not None and held.version > push.version:  # a call that came late
+            raise DataError(f"{copy} holds version {held.version} already, and {folder} is older")
         if push.delta is None:
             _replace(folder, copy)
             return
@@ -69,7 +71,9 @@ def _alone(lock: Path) -> Iterator[None]:
 
 
 def _replace(folder: Path, copy: Path) -> None:
-    partial = copy.with_name(f".{copy.name}.{uuid.uuid4().hex[:12]}")
+    for partial in copy.parent.glob(f".{copy.name}.partial-*"):  # of a process that was killed
+        shutil.rmtree(partial, ignore_errors=True)
+    partial = copy.with_name(f".{copy.name}.partial-{uuid.uuid4().hex[:12]}")
     try:
         shutil.copytree(folder, partial)
         disk.sync_tree(partial)

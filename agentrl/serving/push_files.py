@@ -95,16 +95,19 @@ class PushFiles:
         self._version = 0
         self._last: dict[str, torch.Tensor] = {}
         disk.make_folder(self._root)
+        for partial in self._root.glob(".weight_v*"):  # of a writer that was killed
+            shutil.rmtree(partial, ignore_errors=True)
 
     def write(self, version: int, tensors: NamedTensors) -> Written:
         """The weights as `version`: what changed, where the push before is known. Where `tensors`
         raise, or the disk does, the next push is whole."""
         if self._encoding is None:
             return self._write_whole(version, tensors)
-        if not self._last:
-            return self._write_whole(version, self._noted(tensors))
         try:
-            written = self._write_delta(version, tensors, self._encoding)
+            if self._last:
+                written = self._write_delta(version, tensors, self._encoding)
+            else:
+                written = self._write_whole(version, self._noted(tensors))
         except BaseException:
             self._last = {}
             raise
@@ -140,7 +143,6 @@ class PushFiles:
         folder = self._root / (_name(version) + suffix)
         self._write_model(folder, tensors)
         disk.write_file(folder / PUSH, msgspec.json.encode(Push(self._stream, version)))
-        self._version = version
         return Written(folder, _size_of(folder))
 
     def _write_delta(self, version: int, tensors: NamedTensors, encoding: Encoding) -> Written:

@@ -57,6 +57,8 @@ def pass_rates(tasks: Iterable[Sequence[Scored]]) -> dict[str, float]:
 
 def majority_at(k: int, task: Sequence[Scored]) -> float:
     """What the answer earns that most of `k` drawn episodes give, on average over the draws."""
+    if k == len(task):
+        return _majority(task)
     silent = [reward for reward, vote in task if not vote]
     by_vote: dict[str, list[float]] = {}
     for reward, vote in task:
@@ -69,14 +71,24 @@ def majority_at(k: int, task: Sequence[Scored]) -> float:
     return earned / math.comb(len(task), k)
 
 
+def _majority(task: Sequence[Scored]) -> float:
+    """The same of all its episodes."""
+    by_vote: dict[str, list[float]] = {}
+    for reward, vote in task:
+        if vote:
+            by_vote.setdefault(vote, []).append(reward)
+    most = max(map(len, by_vote.values()), default=0)
+    won = [rewards for rewards in by_vote.values() if len(rewards) == most]
+    return statistics.fmean(map(statistics.fmean, won or [[reward for reward, _ in task]]))
+
+
 @functools.lru_cache(maxsize=4096)
 def _earned(k: int, answers: tuple[tuple[int, float], ...], num_silent: int) -> float:
     """The sum over all draws of `k` episodes, some vote among them, of what the winners earn on
     average. `answers`: for each, how many give it, and what it earns on average."""
     total = 0.0
-    is_all = k == num_silent + sum(count for count, _ in answers)
     most = max((count for count, _ in answers), default=0)
-    for votes in (most,) if is_all and most else range(1, min(k, most) + 1):
+    for votes in range(1, min(k, most) + 1):
         # By (episodes drawn, winners): in how many ways, and the sum of what the winners earn.
         ways = {(0, 0): (1, 0.0)}
         for count, reward in answers:

@@ -44,15 +44,23 @@ def test_engines_follow_the_learner_by_files(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
 
-    pushes = [read_push(folder) for folder in sorted((tmp_path / "shared" / "run").iterdir())]
+    pushes = [read_push(folder) for folder in sorted((_only(tmp_path / "shared")).iterdir())]
     assert [push.version for push in pushes] == [0, 1, 2]
     assert [push.delta and push.delta.base for push in pushes] == [None, 0, 1]
-    held = read_push(tmp_path / "local" / "run")
+    held = read_push(_only(tmp_path / "local"))
     assert (held.stream, held.version) == (pushes[0].stream, 2)
     assert (tmp_path / "shown").read_text().splitlines() == [
         f"weight_v00000{version} True 1" for version in range(3)
     ]
     told = list(map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()))
     sizes = [line["metrics"]["perf/push_bytes"] for line in told if "metrics" in line]
-    whole = sum(file.stat().st_size for file in (tmp_path / "shared/run/weight_v000000").iterdir())
+    whole = sum(
+        file.stat().st_size for file in (_only(tmp_path / "shared") / "weight_v000000").iterdir()
+    )
     assert sizes[0] == whole > sizes[1]
+
+
+def _only(place: Path) -> Path:
+    """The folder of the one run there."""
+    (found,) = (path for path in place.iterdir() if path.is_dir())
+    return found

@@ -15,16 +15,18 @@ from agentrl.serving.push_files import PushSettings
 DISK = ("--update-weight-transport", "disk", "--update-weight-disk-dir", "/shared")
 
 
-def settings(*flags: str) -> dict[str, Any]:
+def settings(*flags: str, run_dir: str = "/mine/runs/r7") -> dict[str, Any]:
     argv = ["--preset", "search-r1-local", "--device", "cpu", *DISK, *flags]
     config = parse(argv, "train_async").config
-    spec: Any = SimpleNamespace(config=config, run_dir="runs/r7")
+    spec: Any = SimpleNamespace(config=config, run_dir=run_dir)
     return disk_settings(spec)
 
 
 def test_what_is_pushed_is_what_the_flags_say() -> None:
     whole = settings()
-    assert whole["files"] == PushSettings(root=Path("/shared/r7"))
+    name = whole["files"].root.name
+    assert name.startswith("r7-")
+    assert whole["files"] == PushSettings(root=Path("/shared") / name)
     assert (whole["copy"], whole["engine_dtype"]) == (None, torch.float32)
     delta = settings(
         *("--update-weight-mode", "delta", "--update-weight-local-checkpoint-dir", "/local"),
@@ -32,14 +34,25 @@ def test_what_is_pushed_is_what_the_flags_say() -> None:
         *("--update-weight-delta-checksum", "adler32", "--update-weight-disk-keep-files"),
     )
     assert delta["files"] == PushSettings(
-        root=Path("/shared/r7"), keeps=True, encoding="overwrite", checksum="adler32"
+        root=Path("/shared") / name, keeps=True, encoding="overwrite", checksum="adler32"
     )
-    assert delta["copy"] == Path("/local/r7")
+    assert delta["copy"] == Path("/local") / name
+
+
+def test_runs_of_one_id_share_no_files() -> None:
+    copies = "--update-weight-local-checkpoint-dir", "/local"
+    mine, theirs = settings(*copies), settings(*copies, run_dir="/theirs/runs/r7")
+    assert mine["files"].root != theirs["files"].root
+    assert mine["copy"] != theirs["copy"]
+    assert mine == settings(*copies)
 
 
 @pytest.mark.parametrize(
     ("flags", "advice"),
     [
+        (["--update-weight-local-checkpoint-dir", "/shared"], "lie within each other"),
+        (["--update-weight-local-checkpoint-dir", "/shared/own"], "lie within each other"),
+        (["--sglang-speculative-algorithm", "EAGLE"], "would load the files into the draft too"),
         (["--update-weight-mode", "delta"], "give --update-weight-local-checkpoint-dir as well"),
         (["--update-weight-delta-checksum", "blake3"], "choose from xxh3-128, adler32"),
     ],

@@ -91,6 +91,12 @@ def test_the_majority_of_some_episodes_is_its_mean_over_all_draws(seed: int) -> 
         assert majority_at(k, task) == pytest.approx(in_all_draws(k, task))
 
 
+def test_a_majority_of_thousands_is_counted() -> None:
+    task = [(1.0, "4")] * 1500 + [(0.0, "5")] * 1500
+    assert majority_at(3000, task) == 0.5
+    assert majority_at(16, task) == pytest.approx(0.5)
+
+
 def test_majorities_of_fewer_episodes_are_told_as_far_as_every_task_has_them() -> None:
     task = [(1.0, "4")] * 5 + [(0.0, "5")] * 3
     assert [name for name in pass_rates([task, task]) if "maj" in name and "ci" not in name] == [

@@ -1,6 +1,7 @@
 """Pushes through a disk, against scripted engines: files are whole, copies are patched, and an
 engine that cannot be patched gets a whole model or falls out."""
 
+import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -161,7 +162,9 @@ def test_a_full_disk_is_told_as_a_push_that_failed(cluster: Cluster, tmp_path: P
         raise OSError("No space left on device")
 
     sink = cluster.disk_sink("e0", files=PushFiles(PushSettings(root=tmp_path / "shared"), full))
-    with pytest.raises(PushError, match="version 3 could not be written: No space left"):
+    with pytest.raises(
+        PushError, match=r"version 3 could not be written: No space.*; make room in"
+    ):
         sink.publish(3, some_weights(1).items())
     assert cluster.engines["e0"].calls == []
 
@@ -178,6 +181,69 @@ def test_a_function_of_the_users_shows_the_files_before_they_are_read(
     sink.publish(0, some_weights(1).items())
     urls = [cluster.addresses[name].url for name in ("e0", "e1")]
     assert shown == [(tmp_path / "shared" / "weight_v000000", urls, [])]
+
+
+def test_an_engine_that_comes_back_is_shown_the_files_too(cluster: Cluster, tmp_path: Path) -> None:
+    shown: list[list[str]] = []
+    files = files_in(tmp_path)
+    show = lambda folder, engines: shown.append(engines)  # noqa: E731
+    sink = cluster.disk_sink("e0", "e1", files=files, after_write=show)
+    cluster.engines["e1"].die()
+    sink.publish(0, some_weights(1).items())
+    cluster.engines["e1"].dead.clear()
+    sink.publish(1, some_weights(2).items())
+    urls = [cluster.addresses[name].url for name in ("e0", "e1")]
+    assert shown == [urls, urls]
+
+
+def test_the_only_engine_is_shown_the_files_when_it_comes_back(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    engine, shown = cluster.engines["e0"], list[int]()
+
+    def show(folder: Path, engines: list[str]) -> None:
+        shown.append(len(engines))
+
+    sink = cluster.disk_sink("e0", files=files_in(tmp_path), after_write=show)
+    engine.die()
+    revival = threading.Timer(1.0, engine.dead.clear)
+    revival.start()
+    sink.publish(0, some_weights(1).items())
+    revival.join()
+    assert shown == [1, 1]
+
+
+def test_a_push_of_which_no_whole_model_was_written_is_no_base(tmp_path: Path) -> None:
+    """A whole push that a full disk ended left its weights noted, and nobody has them."""
+    is_full = False
+
+    def write(folder: Path, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+        weights = dict(tensors)
+        if is_full:
+            raise OSError("No space left on device")
+        write_model(folder, weights.items())
+
+    files = PushFiles(PushSettings(root=tmp_path / "shared", encoding="xor"), write)
+    is_full = True
+    with pytest.raises(OSError, match="No space left"):
+        files.write(0, some_weights(1).items())
+    is_full = False
+    assert read_push(files.write(1, some_weights(2).items()).folder).delta is None
+    delta = read_push(files.write(2, some_weights(3).items()).folder).delta
+    assert delta is not None
+    assert delta.base == 1
+
+
+def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
+    _, first, _ = two_pushes(tmp_path)
+    torn = tmp_path / "shared" / ".weight_v000002.1234"
+    left = tmp_path / ".copy.partial-1234"
+    for folder in (torn, left):
+        folder.mkdir()
+    files_in(tmp_path)
+    pull(first, tmp_path / "copy")
+    assert not torn.exists()
+    assert not left.exists()
 
 
 # ---- the copy of an engine -------------------------------------------------------------------
@@ -209,6 +275,18 @@ def test_a_delta_is_refused_on_another_base(tmp_path: Path) -> None:
     other = two_pushes(tmp_path / "another life of the learner")
     with pytest.raises(LacksBaseError, match="holds version 0"):
         pull(other[2], copy)
+
+
+def test_a_call_that_comes_late_does_not_take_a_copy_back(tmp_path: Path) -> None:
+    _, first, second = two_pushes(tmp_path)
+    copy = tmp_path / "copy"
+    pull(first, copy)
+    pull(second, copy)
+    with pytest.raises(DataError, match=r"holds version 1 already, and .*v000000 is older"):
+        pull(first, copy)
+    another = files_in(tmp_path / "another life of the learner", encoding="xor")
+    pull(another.write(1, some_weights(3).items()).folder, copy)  # of other weights, perhaps
+    assert read_push(copy).stream != read_push(second).stream
 
 
 def test_a_copy_of_which_half_is_patched_holds_nothing(

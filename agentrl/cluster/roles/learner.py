@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -122,7 +123,9 @@ def sink_settings(spec: RunSpec) -> dict[str, Any]:
 
 def disk_settings(spec: RunSpec) -> dict[str, Any]:
     """The same of one that writes files."""
-    config, name = spec.config, Path(spec.run_dir).name
+    config, run_dir = spec.config, Path(spec.run_dir)
+    # Runs of one id in different --run-dirs may share a disk.
+    name = f"{run_dir.name}-{sha256(str(run_dir.absolute()).encode()).hexdigest()[:8]}"
     assert config.update_weight_disk_dir is not None
     copy = config.update_weight_local_checkpoint_dir
     encoding = config.update_weight_delta_encoding

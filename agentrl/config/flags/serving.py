@@ -46,7 +46,7 @@ class ServingFlags(PlacementFlags, frozen=True, kw_only=True):
     update_weight_disk_dir: Annotated[
         str | None,
         _flag(
-            "folder that learner and engines share; the files of a run lie in RUN_ID below it",
+            "folder that learner and engines share; each run writes into one of its own below it",
             needs="disk_pushes",
             holds="folder",
         ),
