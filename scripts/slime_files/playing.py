@@ -181,6 +181,7 @@ def episode_of(played: PlayedEpisode) -> Episode:
     """An episode as records have it."""
     report = played.report
     columns = dealt(report.layouts, played.columns)
+    is_apart = report.facts.env_reward is not None
     return Episode(
         outcome=report.outcome.value,
         error=report.error,
@@ -191,6 +192,7 @@ def episode_of(played: PlayedEpisode) -> Episode:
             list(_spans(as_arrays(meta.layout, meta.num_tokens, own)))
             for meta, own in zip(report.trajectories, columns, strict=True)
         ],
+        rewards={meta.role: meta.reward for meta in report.trajectories} if is_apart else {},
     )
 
 

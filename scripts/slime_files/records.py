@@ -128,8 +128,9 @@ class Span(msgspec.Struct, frozen=True, omit_defaults=True):
     excluded: bool = False
 
 
-class Episode(msgspec.Struct, frozen=True):
-    """What agentrl made of it. `trajectories`: the spans of each."""
+class Episode(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What agentrl made of it. `trajectories`: the spans of each; `rewards`: what each earned, by
+    its name and in their order, where they have earned unlike ones."""
 
     outcome: str
     error: str | None
@@ -137,6 +138,7 @@ class Episode(msgspec.Struct, frozen=True):
     reward: float
     metrics: dict[str, float]
     trajectories: list[list[Span]]
+    rewards: dict[str, float] = {}
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):

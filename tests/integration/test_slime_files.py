@@ -76,6 +76,18 @@ def test_slimes_files_and_agentrl_know_the_same_of_trained_tokens(name: str) -> 
         assert not theirs or Counter(theirs) == Counter(ours)
 
 
+@pytest.mark.parametrize("name", names())
+def test_a_sample_that_slimes_file_gave_a_reward_has_earned_that(name: str) -> None:
+    for case in open_record(name).cases:
+        episode = case.episode
+        alike = [episode.reward] * len(episode.trajectories)
+        earned = list(episode.rewards.values()) or alike
+        for sample, spans, reward in zip(case.returned, episode.trajectories, earned, strict=False):
+            if sample.reward is not None:
+                assert sample.tokens == [id_ for span in spans for id_ in span.ids]
+                assert sample.reward == reward
+
+
 @pytest.mark.parametrize("place", range(len(open_record(OPD).cases)))
 def test_a_teacher_of_a_run_says_what_slimes_functions_read(place: int) -> None:
     record = open_record(OPD)
@@ -114,3 +126,14 @@ async def test_a_reward_that_is_another_is_seen(tmp_path: Path) -> None:
     lower = msgspec.structs.replace(judged, reward=judged.reward | {"score": 0.5})
     found = await replayed(record, msgspec.structs.replace(case, judged=[lower]), tmp_path)
     assert any(line.startswith(".reward: ") for line in found)
+
+
+async def test_the_reward_of_one_sample_of_several_is_seen(tmp_path: Path) -> None:
+    record = open_record("multi_agent")
+    case = next(one for one in record.cases if one.episode.rewards)
+    *others, last = case.returned
+    more = msgspec.structs.replace(last, reward=last.reward + 0.5)
+    found = await replayed(
+        record, msgspec.structs.replace(case, returned=[*others, more]), tmp_path
+    )
+    assert any(line.startswith(f".rewards.policy#{len(others)}: ") for line in found)

@@ -177,6 +177,95 @@ async def test_a_customer_that_a_model_plays_hears_the_agent_and_ends_it(
         await env.step(said("Is there more?"))
 
 
+# ---- multi_agent ---------------------------------------------------------------------------------
+
+
+class Scripted:
+    """A `Chat` that answers each role with what it says next: a text, or a call of `search`."""
+
+    def __init__(self, retriever: str, says: dict[str, list[str]]) -> None:
+        self.services = {"retriever": retriever}
+        self.says = says
+        self.read: dict[str, list[dict[str, Any]]] = {}
+
+    async def complete(
+        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], *, model: str
+    ) -> dict[str, Any]:
+        self.read[model] = messages
+        text = self.says[model].pop(0)
+        if not text.startswith("{"):
+            return {"role": "assistant", "content": text}
+        call = {"id": "1", "type": "function", "function": {"name": "search", "arguments": text}}
+        return {"role": "assistant", "content": None, "tool_calls": [call]}
+
+
+@pytest.fixture
+async def retriever() -> AsyncIterator[str]:
+    async def retrieve(request: web.Request) -> web.Response:
+        (query,) = (await request.json())["queries"]
+        hit = {"document": {"contents": f"about {query}"}}
+        return web.json_response({"result": [[hit]]})
+
+    app = web.Application()
+    app.router.add_post("/retrieve", retrieve)
+    async with TestServer(app) as server:
+        yield str(server.make_url("")).rstrip("/")
+
+
+async def quorum(retriever: str, says: dict[str, list[str]], **args: Any) -> tuple[Step, Scripted]:
+    chat = Scripted(retriever, says)
+    env: Any = load_env("examples/multi_agent/quorum.py")(**args)
+    return await env.solve({"question": "Which?", "answer": "Oslo"}, chat), chat
+
+
+RIGHT, WRONG = "<answer> Oslo </answer>", "<answer> Rome </answer>"
+
+
+@pytest.mark.anyio
+async def test_each_role_of_a_quorum_earns_what_its_own_answer_is_worth(retriever: str) -> None:
+    says = {"solver#0": ['{"query": "it"}', WRONG], "solver#1": [RIGHT]}
+    says |= {"rewriter#0": [RIGHT], "rewriter#1": [WRONG], "selector": [RIGHT]}
+    step, chat = await quorum(retriever, says)
+    assert step.rewards == {
+        "solver#0": 0.0,
+        "solver#1": 1.0,
+        "rewriter#0": 1.0,
+        "rewriter#1": 0.0,
+        "selector": 1.0,
+    }
+    assert (step.reward, step.metrics) == (1.0, {"passages": 1.0})
+    solutions = " The answer is Rome.\n The answer is Oslo."
+    assert chat.read["solver#0"][-1]["content"] == "about it"
+    assert chat.read["rewriter#0"][-1]["content"] == f"about it\n{solutions}"
+    assert chat.read["rewriter#1"] == chat.read["rewriter#0"]
+    assert chat.read["selector"][-1]["content"] == " The answer is Oslo.\n The answer is Rome."
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("says", "played"),
+    [
+        ({"solver#0": ["I do not know."]}, ["solver#0"]),
+        ({"solver#0": ['{"query": 1}', "None."]}, ["solver#0"]),
+        ({"solver#0": [RIGHT], "rewriter#0": ["Hm."]}, ["solver#0", "rewriter#0"]),
+    ],
+)
+async def test_a_quorum_ends_where_the_next_role_has_nothing_to_read(
+    retriever: str, says: dict[str, list[str]], played: list[str]
+) -> None:
+    step, _ = await quorum(retriever, says, num_parallel=1)
+    assert (step.reward, [*step.rewards]) == (0.0, played)
+
+
+@pytest.mark.anyio
+async def test_a_role_of_a_quorum_is_told_what_it_is_to_do(retriever: str) -> None:
+    says = {"solver#0": [RIGHT], "rewriter#0": [RIGHT], "selector": [RIGHT]}
+    _, chat = await quorum(retriever, says, num_parallel=1, told=True)
+    told = [messages[0] for messages in chat.read.values()]
+    assert {message["role"] for message in told} == {"system"}
+    assert len({message["content"] for message in told}) == 3
+
+
 # ---- programs ------------------------------------------------------------------------------------
 
 
