@@ -94,7 +94,7 @@ BESIDE: dict[str | tuple[str, Mode], str] = {
     **{
         name: f"--use-{field.fact.needs}"
         for name, field in own_fields().items()
-        if field.fact.group == "tracking" and field.fact.needs
+        if f"use_{field.fact.needs}" in own_fields() and field.fact.group == "tracking"
     },
     "disable_wandb_random_suffix": "--use-wandb --wandb-group first",
     "update_weight_transport": "--update-weight-disk-dir TMP/shared",
