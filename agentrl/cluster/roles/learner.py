@@ -125,7 +125,7 @@ def disk_settings(spec: RunSpec) -> dict[str, Any]:
     """The same of one that writes files."""
     config, run_dir = spec.config, Path(spec.run_dir)
     # Runs of one id in different --run-dirs may share a disk.
-    name = f"{run_dir.name}-{sha256(str(run_dir.absolute()).encode()).hexdigest()[:8]}"
+    name = f"{run_dir.name}-{sha256(str(run_dir.parent.absolute()).encode()).hexdigest()[:8]}"
     assert config.update_weight_disk_dir is not None
     copy = config.update_weight_local_checkpoint_dir
     encoding = config.update_weight_delta_encoding
