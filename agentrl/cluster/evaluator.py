@@ -8,6 +8,7 @@ All sets of one evaluation are asked for at once, so pushes that wait do so once
 """
 
 from collections.abc import Mapping, Sequence
+
 from agentrl.cluster.eval_log import EvalLog
 from agentrl.cluster.events import RunState
 from agentrl.cluster.requests import Requests

@@ -114,8 +114,8 @@ class _SwanlabSession(Session):
     def _warn(self, name: str, step: int) -> None:
         if not self._has_warned:
             logger.warning(
-                "SwanLab has %s of step %d already, keeps that and drops what it is told again, as "
-                "after a restart from a checkpoint; metrics.jsonl has both",
+                "SwanLab was told %s of step %d before; it keeps what it was told first and drops "
+                "the rest, as of iterations that are trained again; metrics.jsonl has both",
                 name,
                 step,
             )
