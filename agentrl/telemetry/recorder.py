@@ -118,7 +118,7 @@ class Recorder:
         self, step: int, data: Mapping[str, Any], *, is_greedy: bool, is_shown: bool = True
     ) -> None:
         """An evaluation ended after iteration `step`; `data` is its event. One that the end of the
-        run cut off has no score. `is_greedy`: so the turns of this set are chosen. Without
+        run cut off has no score. `is_greedy`: how this set was played. Without
         `is_shown` trackers do not hear of it."""
         if data.get("cancelled"):
             total = data["n"] + data["failed"]

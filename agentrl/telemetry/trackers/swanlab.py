@@ -111,6 +111,12 @@ class _SwanlabSession(Session):
                     self._warn(name, step)
                 self._told[name] = max(step, self._told.get(name, step))
 
+    def finish(self, exit_code: int) -> None:
+        if exit_code:
+            self._run.finish(state="crashed", error="the run did not come to its end")
+        else:
+            self._run.finish()
+
     def _warn(self, name: str, step: int) -> None:
         if not self._has_warned:
             logger.warning(
@@ -120,9 +126,3 @@ class _SwanlabSession(Session):
                 step,
             )
         self._has_warned = True
-
-    def finish(self, exit_code: int) -> None:
-        if exit_code:
-            self._run.finish(state="crashed", error="the run did not come to its end")
-        else:
-            self._run.finish()
