@@ -118,8 +118,8 @@ class Recorder:
         self, step: int, data: Mapping[str, Any], *, is_greedy: bool, is_shown: bool = True
     ) -> None:
         """An evaluation ended after iteration `step`; `data` is its event. One that the end of the
-        run cut off has no score. `is_greedy`: how this set was played. Without
-        `is_shown` trackers do not hear of it."""
+        run cut off has no score. `is_greedy`: how this set was played. Without `is_shown` trackers
+        do not hear of it."""
         if data.get("cancelled"):
             total = data["n"] + data["failed"]
             said = f"{data['n']} of {total} episodes were done when the run was stopped"
