@@ -8,7 +8,6 @@ All sets of one evaluation are asked for at once, so pushes that wait do so once
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from agentrl.cluster.eval_log import EvalLog
 from agentrl.cluster.events import RunState
@@ -56,25 +55,26 @@ class Evaluator:
             if not beside:
                 self._recorder.note(f"evaluating {order.name}: {len(order.tasks)} tasks")
             await self._requests.ask(order.id, order)
-        for id in [order.id for order in orders]:
-            await self._requests.answered(id, lambda s, id=id: id in s.evaluations)  # type: ignore[misc]
+        for order in orders:
+            await self._requests.answered(order.id, lambda s, id=order.id: id in s.evaluations)  # type: ignore[misc]
             if self._log is None:
-                self._recorder.evaluation(step, self._state.evaluations[id])
+                self._record(order, step)
         if self._log is not None:
-            await self._record_with(
-                self._log, step, [self._state.evaluations[o.id] for o in orders]
-            )
+            await self._record_with(self._log, step, orders)
 
-    async def _record_with(
-        self, log: EvalLog, step: int, events: Sequence[Mapping[str, Any]]
-    ) -> None:
+    def _record(self, order: Evaluate, step: int, *, is_shown: bool = True) -> None:
+        event, is_greedy = self._state.evaluations[order.id], order.sampling.temperature == 0
+        self._recorder.evaluation(step, event, is_greedy=is_greedy, is_shown=is_shown)
+
+    async def _record_with(self, log: EvalLog, step: int, orders: Sequence[Evaluate]) -> None:
         """Record scores as the user's function wants them shown. Of an evaluation that the end of
         the run cut off it is not told."""
+        events = [self._state.evaluations[order.id] for order in orders]
         ended = [event for event in events if not event.get("cancelled")]
         logged = await log.told(step, self._sets, ended) if len(ended) == len(events) else Logged()
-        for event in events:
-            self._recorder.evaluation(step, event, is_shown=not logged.alone)
-            self._state.evaluations[event["id"]] = {}  # that it has ended is all that is asked for
+        for order in orders:
+            self._record(order, step, is_shown=not logged.alone)
+            self._state.evaluations[order.id] = {}  # that it has ended is all that is asked for
         self._recorder.logged(step, logged.figures, logged.told)
 
     async def evaluate_beside(self, interval: int) -> None:

@@ -97,7 +97,8 @@ class FlagFact(msgspec.Struct, frozen=True, kw_only=True):
     starts       naming it makes a run of one's own: no preset lies under it
     collects     words that belong together: given again, the flag adds to what it has
     secret       written to no file, told to no other process
-    variable     of the environment, which may have a secret's value in its place
+    variable     of the environment, which may have the value of a secret, or an address, in its
+                 place
     was          an earlier default: a file that says it may have been written when it was one
     """
 

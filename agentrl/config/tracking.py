@@ -5,9 +5,10 @@ A service is `--use-NAME`, and off under `--NAME-mode disabled`; its package and
 name too.
 """
 
+import re
 from collections.abc import Iterator
 from importlib.util import find_spec
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from agentrl.config.fields import own_fields
 from agentrl.config.run import RunConfig
@@ -16,6 +17,11 @@ from agentrl.shipped import TRACKERS
 from agentrl.visible import shown_url
 
 __all__ = ["about_tracking", "check_trackers", "used_trackers"]
+
+#: Schemes of stores that are files.
+_FILES = ("", "file", "sqlite")
+#: A name in a query or fragment that looks like one of a secret, whatever is around it.
+_SECRET = re.compile(r"[?#&;=][^=&;]*(pass|pwd|token|key|secret|credential)[^=&;]*=", re.IGNORECASE)
 
 
 def used_trackers(config: RunConfig) -> list[str]:
@@ -38,21 +44,30 @@ def about_tracking(config: RunConfig) -> Iterator[str]:
                 f"{flag} with --ray-address: Ray shows the command line to whoever lists the jobs "
                 f"of a cluster; leave the flag out and set {fact.variable}"
             )
-        if fact.holds == "address" and not value.startswith(("http://", "https://")):
+        if fact.holds in ("address", "uri") and (found := _unsafe(value)):
+            # What cannot be told from a secret is not shown either.
+            yield (
+                f"{flag}: {found}, and config.toml would show it; leave it out (the service reads "
+                "keys and passwords from variables of its own), or leave the flag out and set "
+                f"{fact.variable}"
+            )
+        elif fact.holds == "address" and not value.startswith(("http://", "https://")):
             shown = shown_url(value)
             yield f"{flag} {shown}: an address is wanted, as in https://{shown}"
-        if fact.holds in ("address", "uri") and _has_password(value):
-            yield (
-                f"{flag} {shown_url(value)}: a password in it would stand in config.toml; give it "
-                "in the environment, as the service has it"
-            )
 
 
-def _has_password(address: str) -> bool:
+def _unsafe(address: str) -> str:
+    """Where in an address a secret may stand; nothing: nowhere."""
     try:
-        return urlsplit(address).password is not None
-    except ValueError:  # no address at all
-        return False
+        parts = urlsplit(address)
+    except ValueError:
+        return "it cannot be read as an address, so a password may stand in it"
+    # A password may have / ? or #, so that it ends before its @; a path of a file may have any.
+    if "@" in address and (parts.netloc or parts.scheme not in _FILES):
+        return "a user, password or token stands before its @"
+    if _SECRET.search(unquote(address)):
+        return "its query has a password, token or key"
+    return ""
 
 
 def check_trackers(config: RunConfig) -> None:

@@ -39,9 +39,6 @@ class _RunConfig(Protocol):
     @property
     def rollout_temperature(self) -> float: ...
 
-    @property
-    def evaluation_temperature(self) -> float: ...
-
 
 class Recorder:
     """`with Recorder(run_dir, config, clock) as recorder`. `run_id`: the run's id; without it, the
@@ -71,9 +68,9 @@ class Recorder:
         self._registry = registry
         self._sinks = ExitStack()
         self._writer = MetricsWriter(run_dir, registry=registry, openers=openers)
-        how = _how(config.rollout_temperature)
+        how = _how(is_greedy=config.rollout_temperature == 0)
         self._progress = Progress(stream or sys.stdout, config.num_rollout, clock, how=how)
-        self._how_scored = _how(config.evaluation_temperature)
+        self._how_scored: dict[str, str] = {}  # by set
         self._sampled: deque[tuple[float, int]] = deque(maxlen=_WINDOW + 1)
         self._failures: Mapping[str, Any] | None = None
         self._env_error_told = False
@@ -117,9 +114,12 @@ class Recorder:
             case "judging_failed":
                 self._tell_first_judge_error(data)
 
-    def evaluation(self, step: int, data: Mapping[str, Any], *, is_shown: bool = True) -> None:
+    def evaluation(
+        self, step: int, data: Mapping[str, Any], *, is_greedy: bool, is_shown: bool = True
+    ) -> None:
         """An evaluation ended after iteration `step`; `data` is its event. One that the end of the
-        run cut off has no score. Without `is_shown` trackers do not hear of it."""
+        run cut off has no score. `is_greedy`: how this set was played. Without `is_shown` trackers
+        do not hear of it."""
         if data.get("cancelled"):
             total = data["n"] + data["failed"]
             said = f"{data['n']} of {total} episodes were done when the run was stopped"
@@ -133,7 +133,8 @@ class Recorder:
             if key not in ("name", "id", "episodes") and value is not None
         }
         self._writer.evaluation(step, name, numbers, is_shown=is_shown)
-        said = "no score" if score.score is None else f"{score.score:.3f} {self._how_scored}"
+        how = self._how_scored[name] = _how(is_greedy=is_greedy)
+        said = "no score" if score.score is None else f"{score.score:.3f} {how}"
         self._progress.note(
             f"evaluation {name}: {said} over {score.n} episodes, "
             f"versions {score.version_min}..{score.version_max}"
@@ -170,7 +171,8 @@ class Recorder:
         for name, scores in summary.eval.items():
             values = [f"{score.score:.3f}" for score in scores if score.score is not None]
             change = " -> ".join(dict.fromkeys((values[0], values[-1]))) if values else ""
-            words.append(f"{name} {change} {self._how_scored}" if values else "")
+            how = self._how_scored.get(name, "")  # none: scored only before the run was continued
+            words.append(f"{name} {change} {how}".rstrip() if values else "")
         return ", ".join(word for word in words if word)
 
     def finish(self, status: str, error: str | None = None) -> None:
@@ -272,6 +274,6 @@ class Recorder:
         )
 
 
-def _how(temperature: float) -> str:
+def _how(*, is_greedy: bool) -> str:
     """How turns are chosen: a score of greedy turns and a reward of sampled ones differ."""
-    return "sampled" if temperature else "greedy"
+    return "greedy" if is_greedy else "sampled"

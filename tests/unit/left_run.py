@@ -71,14 +71,14 @@ def record(run: Path) -> str:
     write_config(run / "config.toml", config)
     with Recorder(run, config, clock, stream=stream) as recorder:
         scored = {"name": "heldout", "n": 640, "failed": 0, "version_min": 0, "version_max": 0}
-        recorder.evaluation(0, scored | {"score": 0.25})
+        recorder.evaluation(0, scored | {"score": 0.25}, is_greedy=True)
         for number in (1, 2):
             clock.advance(2.0)
             metrics = {"rollout/reward_mean": number / 4, "train/age_max_trained": number}
             figures = {"ready": 9, "charged": 80, "sampled_tokens": 5000 * number}
             recorder.event("published", {"metrics": {"perf/push_s": 0.04}})
             recorder.event("step", {"number": number, "metrics": metrics, "buffer": figures})
-        recorder.evaluation(2, scored | {"score": 0.5})
+        recorder.evaluation(2, scored | {"score": 0.5}, is_greedy=True)
         recorder.finish("interrupted")
         recorder.note(f"{recorder.epitaph('complete')}; see {run}")
     return stream.getvalue()

@@ -60,7 +60,9 @@ class Site:
 
     def note(self, text: str) -> None: ...
 
-    def evaluation(self, step: int, data: dict[str, Any], *, is_shown: bool = True) -> None:
+    def evaluation(
+        self, step: int, data: dict[str, Any], *, is_greedy: bool, is_shown: bool
+    ) -> None:
         self.noted.append((step, data["name"], is_shown))
 
     def logged(self, step: int, figures: dict[str, float], told: str) -> None:

@@ -1,6 +1,6 @@
 """When evaluations are due, what is asked for, and under which step a score goes."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
@@ -11,6 +11,7 @@ import pytest
 from agentrl.cluster.evaluator import Evaluator
 from agentrl.cluster.events import RunState
 from agentrl.cluster.requests import Requests
+from agentrl.config.eval_sets import EvalSet
 from agentrl.config.run import RunConfig
 from agentrl.types import Task
 from agentrl.wire.messages import Evaluate, Event
@@ -23,21 +24,25 @@ SETS = {"heldout": [Task("a", {}), Task("b", {})], "hard": [Task("c", {})]}
 class Site:
     """A buffer that notes what it is asked and a recorder that notes what it is told."""
 
-    def __init__(self, **flags: Any) -> None:
+    def __init__(self, own: Sequence[EvalSet] = (), **flags: Any) -> None:
         self.state = RunState()
         self.asked: list[Evaluate] = []
         self.scores: list[tuple[int, str]] = []
+        self.greedy: list[str] = []
         config = RunConfig(**flags)
         self.requests = Requests(cast(Any, self), self.state)
-        self.evaluator = Evaluator(config, SETS, self.requests, self.state, cast(Any, self))
+        self.evaluator = Evaluator(config, SETS, self.requests, self.state, cast(Any, self), own)
 
     async def deliver(self, order: Evaluate) -> None:
         self.asked.append(order)
 
     def note(self, text: str) -> None: ...
 
-    def evaluation(self, step: int, data: dict[str, Any]) -> None:
+    def evaluation(
+        self, step: int, data: dict[str, Any], *, is_greedy: bool, is_shown: bool
+    ) -> None:
         self.scores.append((step, data["id"]))
+        self.greedy += [data["id"]] * is_greedy
 
     @property
     def ids(self) -> list[str]:
@@ -94,6 +99,17 @@ async def test_all_sets_are_asked_for_before_the_first_has_ended() -> None:
         assert site.scores == []
         await site.answer("heldout@2-beside")
         assert site.scores == [(2, "heldout@2-beside"), (2, "hard@2-beside")]
+
+
+@pytest.mark.parametrize(("own", "greedy"), [(0.0, ["hard@2-beside"]), (None, []), (0.7, [])])
+async def test_a_score_says_whether_its_own_set_was_greedy(
+    own: float | None, greedy: list[str]
+) -> None:
+    site = Site([EvalSet("hard", RunConfig(eval_temperature=own))], eval_temperature=0.7)
+    async with site.training(2):
+        await site.publish(2)
+        await site.answer("heldout@2-beside", "hard@2-beside")
+    assert site.greedy == greedy
 
 
 async def test_the_first_push_after_each_interval_is_evaluated() -> None:

@@ -130,9 +130,9 @@ def test_what_the_recorder_writes_can_be_read(tmp_path: Path) -> None:
     metrics = {"rollout/reward_mean": 0.5, "perf/iteration_s": 2.0, "perf/lease_wait_s": 0.5}
     scored = {"name": "heldout", "id": "", "n": 8, "failed": 0, "version_min": 0, "version_max": 0}
     with Recorder(path, RunConfig(num_rollout=1), ManualClock(), stream=io.StringIO()) as recorder:
-        recorder.evaluation(0, scored | {"score": 0.25})
+        recorder.evaluation(0, scored | {"score": 0.25}, is_greedy=False)
         recorder.event("step", {"number": 1, "metrics": metrics, "buffer": buffer})
-        recorder.evaluation(1, scored | {"score": 0.75})
+        recorder.evaluation(1, scored | {"score": 0.75}, is_greedy=False)
         recorder.finish("complete")
     write_curve(path, {0: 0.5, 1: 0.75}, 8)
     run = runs.read_run(path)

@@ -4,6 +4,7 @@
 import json
 import signal
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -11,7 +12,8 @@ import pytest
 
 from agentrl.cluster.tracking import trackers
 from agentrl.config.tracking import check_trackers
-from tests.tracked import calls, resolved, standing_in, write
+from agentrl.telemetry.sinks import MetricsWriter
+from tests.tracked import calls, opened, resolved, standing_in, write
 
 KEY = "abcdefghijklmnopqrstu"
 
@@ -72,6 +74,46 @@ def test_a_continued_run_goes_on_in_its_run(swanlab: ModuleType, tmp_path: Path)
     assert (first["id"], first["name"]) == (again["id"], again["name"])
     assert first["resume"] == again["resume"] == "allow"
     assert [said["state"] for said in calls(swanlab, "finish")] == ["crashed", "success"]
+
+
+def test_what_is_trained_again_is_warned_of_once(
+    swanlab: ModuleType, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """SwanLab drops it and says nothing."""
+    config = resolved("--use-swanlab --num-steps-per-rollout 2")
+    with MetricsWriter(tmp_path, openers=[partial(opened, config, tmp_path)]) as writer:
+        for name in ("held", "hard"):  # of one step, and of two metrics
+            writer.evaluation(0, name, {"score": 0.25})
+        for step in (1, 2, 3):
+            writer.step({"step": step, "metrics": {"train/loss": 0.5}})
+        writer.evaluation(3, "held", {"score": 0.5})
+        assert caplog.text == ""
+        for step in (2, 3, 4):
+            writer.step({"step": step, "metrics": {"train/loss": 0.25}})
+    (warning,) = caplog.messages
+    assert (
+        "SwanLab was told train/loss of step 4 before; it keeps what it was told first" in warning
+    )
+
+
+def test_what_a_continued_run_trains_again_is_warned_of(
+    swanlab: ModuleType, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = resolved("--use-swanlab --num-steps-per-rollout 2")
+    write(config, tmp_path, exit_code=1)
+    with (tmp_path / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"step": 9, "metr\n')  # as a kill leaves it
+    openers = [partial(opened, config, tmp_path)]
+    with MetricsWriter(tmp_path, openers=openers) as writer:
+        writer.step({"step": 3, "metrics": {"train/loss": 0.5}})
+        writer.evaluation(1, "held", {"score": 0.5})
+        writer.evaluation(0, "new", {"score": 0.5})
+    assert caplog.messages == []
+    with MetricsWriter(tmp_path, openers=openers) as writer:
+        writer.evaluation(1, "held", {"score": 0.5})
+        writer.step({"step": 2, "metrics": {"train/loss": 0.5}})
+    (warning,) = caplog.messages
+    assert "SwanLab was told eval/held/score of step 1 before" in warning
 
 
 def test_a_mode_that_is_disabled_needs_no_package_and_sends_nothing() -> None:

@@ -26,13 +26,9 @@ SUMMARY_KEYS = {
 }  # fmt: skip
 
 
-def settings(num_rollout: int | None, *, evaluation_temperature: float = 0.0) -> SimpleNamespace:
+def settings(num_rollout: int | None) -> SimpleNamespace:
     """What a recorder reads of a configuration."""
-    return SimpleNamespace(
-        num_rollout=num_rollout,
-        rollout_temperature=1.0,
-        evaluation_temperature=evaluation_temperature,
-    )
+    return SimpleNamespace(num_rollout=num_rollout, rollout_temperature=1.0)
 
 
 def step_data(
@@ -90,7 +86,7 @@ def recorded(run_dir: Path) -> Path:
     config = settings(2)
     with Recorder(run_dir, config, clock, stream=io.StringIO(), registry=STRICT) as recorder:
         recorder.event("peer", {"name": "worker-0", "state": "alive"})
-        recorder.evaluation(0, evaluation(0.25, 0, 8))
+        recorder.evaluation(0, evaluation(0.25, 0, 8), is_greedy=True)
         for number, push_s in ((1, 0.2), (2, 0.1)):
             clock.advance(4)
             costs = {"perf/push_s": push_s, "perf/push_pause_s": 0.01, "perf/push_bytes": 9.0}
@@ -98,7 +94,7 @@ def recorded(run_dir: Path) -> Path:
             recorder.event("fates", {"counts": {"trained": 4 * number, "stale": 1}})
             numbers: dict[str, Any] = {"wait_s": float(number), "max_age": 3 - number}
             recorder.event("step", step_data(number, sampled=600 * number, **numbers))
-        recorder.evaluation(2, evaluation(None, None, 0))
+        recorder.evaluation(2, evaluation(None, None, 0), is_greedy=True)
         recorder.finish("complete")
     return run_dir
 
@@ -149,8 +145,8 @@ def test_figures_of_a_log_function_stand_beside_those_of_the_run(run_dir: Path) 
         recorder.event("step", step_data(1) | {"logged": beside})
         recorder.event("step", step_data(2) | {"logged": logged(a=1.5, alone=True)})
         recorder.event("step", step_data(3) | {"logged": {"told": told}})
-        recorder.evaluation(3, {**evaluation(0.5, 3, 8), "episodes": [{}]})
-        recorder.evaluation(4, evaluation(0.25, 4, 8), is_shown=False)
+        recorder.evaluation(3, {**evaluation(0.5, 3, 8), "episodes": [{}]}, is_greedy=True)
+        recorder.evaluation(4, evaluation(0.25, 4, 8), is_shown=False, is_greedy=True)
         recorder.logged(4, {"mine/b": 2.0}, "")
         recorder.logged(5, {}, "")
     first, second, third, fourth, fifth, sixth = lines(run_dir)
@@ -388,29 +384,38 @@ def test_rewards_that_never_differ_are_remarked_on_once(run_dir: Path) -> None:
     assert f"agentrl view {run_dir}" in note
 
 
-@pytest.mark.parametrize(("temperature", "how"), [(0.0, "greedy"), (0.7, "sampled")])
-def test_a_score_and_a_reward_say_how_their_turns_were_chosen(
-    run_dir: Path, temperature: float, how: str
-) -> None:
-    config, stream = settings(None, evaluation_temperature=temperature), io.StringIO()
+def test_a_score_and_a_reward_say_how_their_turns_were_chosen(run_dir: Path) -> None:
+    config, stream = settings(None), io.StringIO()
+    other, third = ({"name": name} for name in ("other", "third"))
     with Recorder(run_dir, config, ManualClock(), stream=stream, registry=STRICT) as recorder:
-        recorder.evaluation(0, evaluation(0.25, 0, 8))
+        recorder.evaluation(0, evaluation(0.25, 0, 8), is_greedy=True)
+        recorder.evaluation(0, evaluation(0.75, 0, 8) | other, is_greedy=False)
         recorder.event("step", step_data(1))
-        recorder.evaluation(1, evaluation(0.5, 1, 8))
-        recorder.evaluation(1, evaluation(None, None, 0) | {"name": "other"})
-        epitaph = recorder.epitaph("complete")
+        recorder.evaluation(1, evaluation(0.5, 1, 8), is_greedy=True)
+        recorder.evaluation(1, evaluation(None, None, 0) | third, is_greedy=True)
+        assert recorder.epitaph("complete").endswith(
+            ", nq 0.250 -> 0.500 greedy, other 0.750 sampled"
+        )
+        recorder.finish("interrupted")
     said = stream.getvalue()
-    assert f"evaluation nq: 0.250 {how} over 8 episodes" in said
-    assert "evaluation other: no score over 0 episodes" in said
+    assert "evaluation nq: 0.250 greedy over 8 episodes" in said
+    assert "evaluation other: 0.750 sampled over 8 episodes" in said
+    assert "evaluation third: no score over 0 episodes" in said
     assert "iteration 1  sampled reward 0.250 " in said
-    assert f", nq 0.250 -> 0.500 {how}" in epitaph
+    with Recorder(run_dir, config, ManualClock(), stream=stream, registry=STRICT) as recorder:
+        recorder.evaluation(1, evaluation(0.25, 1, 8) | other, is_greedy=True)
+        assert recorder.epitaph("complete").endswith(
+            ", nq 0.250 -> 0.500, other 0.750 -> 0.250 greedy"
+        )
 
 
 def test_an_evaluation_that_was_cut_off_is_no_score(run_dir: Path) -> None:
     stream = io.StringIO()
     config = settings(None)
     with Recorder(run_dir, config, ManualClock(), stream=stream, registry=STRICT) as recorder:
-        recorder.evaluation(0, evaluation(0.9, 0, 3) | {"failed": 5, "cancelled": True})
+        recorder.evaluation(
+            0, evaluation(0.9, 0, 3) | {"failed": 5, "cancelled": True}, is_greedy=True
+        )
         recorder.finish("interrupted")
     assert stream.getvalue() == (
         "evaluation nq: 3 of 8 episodes were done when the run was stopped\n"
@@ -481,7 +486,7 @@ def test_tensorboard_says_what_each_curve_means(
             data = step_data(number)
             data["metrics"] |= {"rollout/bad_actions": 0.5, "rollout/unsaid": 1.0}
             recorder.event("step", data)
-        recorder.evaluation(2, evaluation(0.5, 1, 8))
+        recorder.evaluation(2, evaluation(0.5, 1, 8), is_greedy=True)
     curves = EventAccumulator(str(run_dir / "tensorboard"))
     curves.Reload()
     tags = curves.Tags()["scalars"]

@@ -189,6 +189,31 @@ def test_a_connection_that_breaks_costs_the_run_nothing(played: Played, tmp_path
     assert lines(tmp_path) == 3
 
 
+def test_a_service_that_ends_its_thread_is_seen(
+    played: Played, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken(played, tmp_path, SystemExit("the service wants to end"), played.config)
+    assert "took no metrics: the service wants to end" in caplog.text
+    assert "lacks 3 of 3 reports" in caplog.text
+
+
+def test_an_end_that_ends_the_thread_is_seen(
+    played: Played, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink = opened(played.config, tmp_path)
+    played.package.RECORDED.fail(played.service.finish, SystemExit("the service wants to end"))
+    sink.close()
+    assert "took no metrics: the service wants to end" in caplog.text
+
+
+def test_figures_of_a_log_function_stand_on_each_axis_that_they_name() -> None:
+    (tracker,) = trackers(resolved("--use-mlflow --num-steps-per-rollout 2"))
+    rollout = {"rollout/step": 5, "train/step": 10}
+    assert tracker.axes(5, ["eval/a/len", "mine/x"]) == {**rollout, "eval/step": 5}
+    assert tracker.axes(5, ["eval/a/len", "eval/b/len"]) == {"eval/step": 5}
+    assert tracker.axes(5, ["train/loss", "mine/x"]) == rollout
+
+
 def test_what_retries_say_is_told_once(
     played: Played, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -323,11 +348,62 @@ def test_keys_and_addresses_that_others_would_see_are_refused() -> None:
     for flag in ("--wandb-host", "--swanlab-host"):
         (refused,) = about_tracking(given(flag, "corp.example"))
         assert "an address is wanted, as in https://corp.example" in refused
-    for flag in ("--wandb-host", "--swanlab-host", "--mlflow-tracking-uri"):
-        (refused,) = about_tracking(given(flag, "https://me:hunter2@corp.example/a"))
-        assert " https://corp.example/a: a password in it would stand in config.toml" in refused
-    for uri in ("databricks", "./mlruns", "sqlite:///a.db", "postgresql://me@h/a", "http://[x"):
-        assert list(about_tracking(RunConfig(mlflow_tracking_uri=uri))) == []
+
+
+ADDRESSES = {
+    "--wandb-host": "WANDB_BASE_URL",
+    "--swanlab-host": "SWANLAB_API_HOST",
+    "--mlflow-tracking-uri": "MLFLOW_TRACKING_URI",
+}
+
+
+@pytest.mark.parametrize("flag", ADDRESSES)
+@pytest.mark.parametrize(
+    "address",
+    [
+        "https://me:hunter2@corp.example/a",
+        "https://hunter2@corp.example",
+        "https://me:hunter2/x@corp.example",
+        "https://me?hunter2@corp.example",
+        "https://me#hunter2@corp.example",
+        "http://[bad:hunter2@corp.example",
+        "http://[hunter2",
+        "me:hunter2@corp.example",
+        "//me:hunter2@corp.example",
+        "postgresql://h/db?user=u&password=hunter2",
+        "https://h?sslpassword=hunter2",
+        "https://h/?token=hunter2",
+        "https://h/?X-Api-Key=hunter2",
+        "https://h/?api%5Fkey=hunter2",
+        "https://h/a#access_token=hunter2",
+        "https://h/a;Secret=hunter2",
+        "mssql+pyodbc:///?odbc_connect=PWD%3Dhunter2",
+    ],
+)
+def test_an_address_in_which_a_secret_may_stand_is_refused(flag: str, address: str) -> None:
+    (refused,) = about_tracking(given(flag, address))
+    assert refused.startswith(f"{flag}: ")
+    assert "config.toml would show it; leave it out" in refused
+    assert refused.endswith(f"or leave the flag out and set {ADDRESSES[flag]}")
+    assert "hunter2" not in refused
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "databricks",
+        "databricks://scope:prefix",
+        "./mlruns",
+        "./a@b/mlruns",
+        "file:///data/a@b",
+        "sqlite:////data/a@b.db",
+        "postgresql://h:5432/db?sslmode=require",
+        "http://[::1]:5000/keys",
+        "http://corp.example/?sort=token",
+    ],
+)
+def test_an_address_in_which_none_stands_is_taken(address: str) -> None:
+    assert list(about_tracking(RunConfig(mlflow_tracking_uri=address))) == []
 
 
 def test_addresses_are_shown_without_their_credentials() -> None:

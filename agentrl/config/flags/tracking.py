@@ -58,7 +58,11 @@ class TrackingFlags(EvaluationFlags, frozen=True, kw_only=True):
     ] = None
     wandb_host: Annotated[
         _Word | None,
-        _wandb("address of the server (default: WANDB_BASE_URL, or W&B's own)", holds="address"),
+        _wandb(
+            "address of the server (default: WANDB_BASE_URL, or W&B's own)",
+            holds="address",
+            variable="WANDB_BASE_URL",
+        ),
     ] = None
     wandb_dir: Annotated[
         str | None,
@@ -79,9 +83,10 @@ class TrackingFlags(EvaluationFlags, frozen=True, kw_only=True):
     mlflow_tracking_uri: Annotated[
         _Word | None,
         _mlflow(
-            "address of the MLflow server or store, without a password, which is read from the "
-            "environment (default: MLFLOW_TRACKING_URI, or MLflow's own)",
+            "address of the MLflow server or store, without a user or password, which are read "
+            "from the environment (default: MLFLOW_TRACKING_URI, or MLflow's own)",
             holds="uri",
+            variable="MLFLOW_TRACKING_URI",
         ),
     ] = None
     mlflow_experiment_name: Annotated[
@@ -128,6 +133,8 @@ class TrackingFlags(EvaluationFlags, frozen=True, kw_only=True):
     swanlab_host: Annotated[
         _Word | None,
         _swanlab(
-            "address of the server (default: SWANLAB_API_HOST, or SwanLab's own)", holds="address"
+            "address of the server (default: SWANLAB_API_HOST, or SwanLab's own)",
+            holds="address",
+            variable="SWANLAB_API_HOST",
         ),
     ] = None

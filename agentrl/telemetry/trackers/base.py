@@ -123,9 +123,11 @@ class Tracker(msgspec.Struct, frozen=True, kw_only=True):
         """Where the metrics of these names stand, which are of one iteration or evaluation."""
         steps = iteration * self.num_steps_per_rollout
         shown = steps if self.counts_steps else iteration
-        if all(name.startswith("eval/") for name in names):  # a log function may name one beside
+        evaluated = [name.startswith("eval/") for name in names]
+        if all(evaluated):
             return {"eval/step": shown}
-        return {"rollout/step": shown, "train/step": steps}
+        axes = {"rollout/step": shown, "train/step": steps}
+        return {**axes, "eval/step": shown} if any(evaluated) else axes  # a log function names both
 
 
 def load_tracker(name: str) -> type[Tracker]:

@@ -5,8 +5,8 @@
 A thread of its own speaks to the service: only the start and the end wait for it, and each of them
 has a deadline. A service that does not begin the run ends the start, with what to do. One that
 fails later costs its own curves and not the run, and is told of once: `metrics.jsonl` has all of
-them. The package raises what its connection raises as well as its own errors, so every
-Exception counts as the service's failure. Secrets stand in no message.
+them. The package raises what its connection raises as well as its own errors, and may want to end
+the program, so whatever it raises counts as the service's failure. Secrets stand in no message.
 
 A continued run goes on in the same run at the service, whose id `NAME.json` keeps.
 """
@@ -155,12 +155,12 @@ class TrackedRun:
         while (row := self._rows.get()) is not None:
             try:
                 session.log(row)
-            except Exception as error:
+            except BaseException as error:  # a thread that ends would take no further row, unseen
                 self._num_lost += 1
                 self._tell(self._hidden(error))
         try:
             session.finish(self._exit_code)
-        except Exception as error:
+        except BaseException as error:
             self._tell(self._hidden(error))
 
     def _tell(self, why: str) -> None:

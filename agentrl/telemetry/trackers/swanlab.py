@@ -3,14 +3,25 @@
 Each family of metrics has steps of its own count: iterations for rollouts and evaluations,
 optimizer steps for training. Histograms are left to TensorBoard. The key is handed over as a
 setting of the run, and stands in no file.
+
+SwanLab keeps the first value of a metric at a step, and says nothing of others that it drops. So
+what is trained again is told of here, whether this process or an earlier one told it first.
 """
 
+import logging
 import secrets
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, ClassVar, Literal
+
+import msgspec
 
 from agentrl.telemetry.trackers.base import Beginning, Known, Row, Session, Tracker
 
 __all__ = ["SwanlabTracker"]
+
+logger = logging.getLogger(__name__)
 
 
 class SwanlabTracker(Tracker, frozen=True, kw_only=True):
@@ -55,20 +66,63 @@ class SwanlabTracker(Tracker, frozen=True, kw_only=True):
                 terminal=swanlab.Settings.Terminal(proxy_type="none"),
             ),
         )
-        return _SwanlabSession(run, known)
+        told = {} if beginning.known is None else self._told(beginning.run_dir / "metrics.jsonl")
+        return _SwanlabSession(run, known, told)
+
+    def _told(self, file: Path) -> dict[str, int]:
+        """The last step of each metric that the run has told."""
+        told: dict[str, int] = {}
+        for text in file.read_bytes().splitlines() if file.exists() else ():
+            with suppress(msgspec.DecodeError):  # a line that a kill tore
+                line = msgspec.json.decode(text, type=_Line)
+                names = line.names()
+                axes = self.axes(line.step, names)
+                row = Row(scalars=dict.fromkeys(names, 0), histograms={}, axes=axes, time_s=0)
+                for step, scalars in row.by_step().items():
+                    told |= {name: max(step, told.get(name, step)) for name in scalars}
+        return told
+
+
+class _Line(msgspec.Struct, frozen=True):
+    """What is read of a line of `metrics.jsonl`."""
+
+    step: int
+    metrics: Mapping[str, Any] = {}
+    eval: Mapping[str, Mapping[str, Any]] = {}
+    logged: Mapping[str, Any] = {}
+
+    def names(self) -> list[str]:
+        scores = [f"eval/{name}/{key}" for name, keys in self.eval.items() for key in keys]
+        return [*self.metrics, *scores, *self.logged]
 
 
 class _SwanlabSession(Session):
-    def __init__(self, run: Any, known: Known) -> None:
+    def __init__(self, run: Any, known: Known, told: dict[str, int]) -> None:
         self._run = run
         self.known = known
+        self._told = told
+        self._has_warned = False
 
     def log(self, row: Row) -> None:
         for step, scalars in row.by_step().items():
             self._run.log(scalars, step=step)
+            for name in scalars:
+                if step <= self._told.get(name, -1):
+                    self._warn(name, step)
+                self._told[name] = max(step, self._told.get(name, step))
 
     def finish(self, exit_code: int) -> None:
         if exit_code:
             self._run.finish(state="crashed", error="the run did not come to its end")
         else:
             self._run.finish()
+
+    def _warn(self, name: str, step: int) -> None:
+        if not self._has_warned:
+            logger.warning(
+                "SwanLab was told %s of step %d before; it keeps what it was told first and drops "
+                "the rest, as of iterations that are trained again; metrics.jsonl has both",
+                name,
+                step,
+            )
+        self._has_warned = True
