@@ -20,6 +20,7 @@ __all__ = [
     "by_role",
     "earned",
     "is_name",
+    "is_role",
     "moved",
     "rewards_of",
     "role_of",
@@ -36,6 +37,11 @@ MAX_ROLE = MAX_NAME - 8
 def is_name(text: str) -> bool:
     """Whether a trajectory may be called so."""
     return 0 < len(text) <= MAX_NAME and text.isprintable()
+
+
+def is_role(text: str) -> bool:
+    """Whether a role may be called so whose conversations are numbered."""
+    return is_name(text) and len(text) <= MAX_ROLE and role_of(text) == text
 
 
 def role_of(name: str) -> str:

@@ -112,7 +112,8 @@ class GenerateEnv(Rollout):
     the flags of a reward, which are those of `single-turn`.
 
     `sample.prompt` is the prompt as the row has it, or under `--apply-chat-template` its text in
-    the run's chat format. `label` and `metadata` are the row's.
+    the run's chat format. `label` and `metadata` are the row's, and the reward's are those that the
+    sample then has.
     """
 
     writes_prompts = True

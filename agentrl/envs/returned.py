@@ -14,7 +14,7 @@ import msgspec
 
 from agentrl.envs.messages import Step
 from agentrl.errors import EnvError
-from agentrl.roles import MAX_ROLE, POLICY, is_name, role_of
+from agentrl.roles import MAX_ROLE, POLICY, is_role
 
 __all__ = [
     "Ending",
@@ -123,8 +123,7 @@ def _role(told: Any, who: str) -> str:
     if not isinstance(told, Mapping) or told.get("role") is None:
         return POLICY
     role = told["role"]
-    is_role = isinstance(role, str) and is_name(role) and role_of(role) == role
-    if not is_role or len(role) > MAX_ROLE:
+    if not isinstance(role, str) or not is_role(role):
         raise EnvError(
             f'{who}.train_metadata["role"] is {role!r:.80}; a role is a printable text of at most '
             f"{MAX_ROLE} characters without a #"

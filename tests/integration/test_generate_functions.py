@@ -324,8 +324,11 @@ SUMS = {"input": "What is 6 times 7?", "label": "42"}
 async def test_the_reward_of_the_run_reads_label_and_metadata_of_the_sample(
     fields: dict[str, Any], more: dict[str, Any], rm_type: str | None, reward: float
 ) -> None:
-    told = {"assignment": {"task": Task("t", SUMS | more)}, "rm_type": rm_type}
-    report = (await play_function(edited(**fields), Policy([SAID_43]), **told)).report
+    assignment = {"task": Task("t", SUMS | more)}
+    policy = Policy([SAID_43])
+    report = (
+        await play_function(edited(**fields), policy, assignment=assignment, rm_type=rm_type)
+    ).report
     assert (report.error, report.reward) == (None, reward)
 
 
@@ -351,8 +354,9 @@ async def test_samples_that_are_scored_at_once_have_a_label_each() -> None:
 async def test_a_sample_without_a_label_is_named_where_the_reward_compares(
     label: Any, said: str
 ) -> None:
-    told = {"assignment": {"task": Task("t", SUMS)}, "rm_type": "math"}
-    report = (await play_function(edited(label=label), Policy([SAID_43]), **told)).report
+    assignment = {"task": Task("t", SUMS)}
+    function, policy = edited(label=label), Policy([SAID_43])
+    report = (await play_function(function, policy, assignment=assignment, rm_type="math")).report
     assert report.outcome is Outcome.ENV_ERROR
     assert said in str(report.error)
 

@@ -104,6 +104,10 @@ def test_samples_of_an_evaluation_are_in_order_of_tasks_and_have_no_tokens() -> 
         first.loss_mask  # noqa: B018
 
 
+#: Where no line of the file is in the traceback.
+ODDLY_ENDING = "exec('def __getattr__(name): raise SystemExit(3)')"
+
+
 def called(folder: Path, body: str) -> Any:
     path = folder / "mine.py"
     path.write_text(
@@ -153,8 +157,9 @@ def test_what_is_no_figure_is_told(body: str, told: str, tmp_path: Path) -> None
     assert len(found.figures) in (0, MAX_FIGURES)
 
 
-def test_a_file_that_ends_its_process_as_it_is_loaded_is_told(tmp_path: Path) -> None:
-    (path := tmp_path / "mine.py").write_text("raise SystemExit(3)")
+@pytest.mark.parametrize("body", ["raise SystemExit(3)", ODDLY_ENDING])
+def test_a_file_that_ends_its_process_as_it_is_loaded_is_told(body: str, tmp_path: Path) -> None:
+    (path := tmp_path / "mine.py").write_text(body)
     config = RunConfig(custom_eval_rollout_log_function_path=f"{path}:f")
     assert "SystemExit: 3" in logged(EVALUATION, config, 7, {}).told
 

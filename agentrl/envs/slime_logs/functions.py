@@ -73,8 +73,7 @@ def logged(field: str, config: RunConfig, iteration: int, given: Any, *more: Any
         except AgentRLError as error:
             told = str(error)
         except (Exception, SystemExit) as error:
-            is_known = function is None or place_of(error)
-            where = "" if is_known else f": {place_in(function)}"
+            where = f": {place_in(function)}" if function and not place_of(error) else ""
             told = f"{KINDS[field].flag} {place}: {words_of(error)}{where}"
     figures, lost = _figures([*taken, *([] if alone else [extra])])
     if lost:
