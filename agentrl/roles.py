@@ -13,12 +13,25 @@ from collections.abc import Iterable, Mapping
 from agentrl.errors import EnvError
 from agentrl.types import TrajectoryMeta
 
-__all__ = ["MAX_NAME", "POLICY", "by_role", "earned", "is_name", "moved", "rewards_of", "role_of"]
+__all__ = [
+    "MAX_NAME",
+    "MAX_ROLE",
+    "POLICY",
+    "by_role",
+    "earned",
+    "is_name",
+    "is_role",
+    "moved",
+    "rewards_of",
+    "role_of",
+]
 
 #: The name of a conversation that has no other.
 POLICY = "policy"
 #: Characters of a name.
 MAX_NAME = 64
+#: Characters of a role whose conversations are numbered: #0 to #9999999.
+MAX_ROLE = MAX_NAME - 8
 
 
 def is_name(text: str) -> bool:
@@ -26,14 +39,22 @@ def is_name(text: str) -> bool:
     return 0 < len(text) <= MAX_NAME and text.isprintable()
 
 
+def is_role(text: str) -> bool:
+    """Whether a role may be called so whose conversations are numbered."""
+    return is_name(text) and len(text) <= MAX_ROLE and role_of(text) == text
+
+
 def role_of(name: str) -> str:
     """The role of a name: what stands before its first `#`."""
     return name.partition("#")[0] or name
 
 
-def rewards_of(names: Iterable[str], given: Mapping[str, float]) -> dict[str, float]:
-    """What each of `names` earned, of rewards that are `given` by name or by role. Raises EnvError
-    for one that has none."""
+def rewards_of(
+    names: Iterable[str], given: Mapping[str, float], also: Iterable[str] = ()
+) -> dict[str, float]:
+    """What each of `names` earned, of rewards that are `given` by name or by role. `also`: names
+    that played, and left nothing to be trained. Raises EnvError for a name that has none, and for a
+    reward of who did not play."""
     found: dict[str, float] = {}
     for name in names:
         key = name if name in given else role_of(name)
@@ -43,6 +64,12 @@ def rewards_of(names: Iterable[str], given: Mapping[str, float]) -> dict[str, fl
                 f"{role_of(name)!r} too"
             )
         found[name] = given[key]
+    played = sorted({*found, *also})
+    if unknown := sorted({*given} - {*played, *map(role_of, played)}):
+        raise EnvError(
+            f"the rewards are of {unknown} too, and the policy played {played}: leave out who did "
+            "not play"
+        )
     return found
 
 

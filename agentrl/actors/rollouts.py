@@ -225,7 +225,9 @@ def _report(
     columns: list[array[Any]] = [column for one in segments for column in one.stream.columns()]
     names = dict.fromkeys(one.role for one in segments)
     shared = dict.fromkeys(names, step.reward)
-    rewards = rewards_of(names, step.rewards) if step.rewards else shared
+    sampled = step.samples if isinstance(step, SampledStep) else ()
+    also = {*recorder.roles, *(each.role for each in sampled)}
+    rewards = rewards_of(names, step.rewards, also) if step.rewards else shared
     truncated = float(reason is not StopReason.TERMINATED)
     metrics = recorder.metrics | {"segments": float(len(segments)), "truncated": truncated}
     report = EpisodeReport(

@@ -24,7 +24,14 @@ import msgspec
 from agentrl.config.args import Args
 from agentrl.envs.env import Env, EnvContext, ServiceSpec
 from agentrl.envs.registry import register
-from agentrl.envs.returned import SampledStep, ending_of, numbered, read_samples, returned
+from agentrl.envs.returned import (
+    SampledStep,
+    ending_of,
+    numbered,
+    read_samples,
+    response_ids,
+    returned,
+)
 from agentrl.envs.reward_keys import chosen, parts
 from agentrl.envs.rollout import Chat, Rollout
 from agentrl.envs.rows.keys import find, holds
@@ -105,7 +112,8 @@ class GenerateEnv(Rollout):
     the flags of a reward, which are those of `single-turn`.
 
     `sample.prompt` is the prompt as the row has it, or under `--apply-chat-template` its text in
-    the run's chat format. `label` and `metadata` are the row's.
+    the run's chat format. `label` and `metadata` are the row's, and the reward's are those that the
+    sample then has.
     """
 
     writes_prompts = True
@@ -152,14 +160,13 @@ class GenerateEnv(Rollout):
         samples = read_samples(found, self.who)
         if self.run_flags is not None and ending_of(samples) != "aborted":
             hooks = self.run_flags.rollout_sample_hook_path
+            self._write(samples if hooks else [], at)
             samples = await seen_by(hooks, args, samples, evaluation=self.is_evaluation)
         ending = ending_of(samples)
         if ending == "aborted":
             raise EngineError(f"{self.who} returned a sample whose status is aborted")
         read = [returned(each, f"{self.who}: sample {n}") for n, each in enumerate(samples)]
-        for each, one in zip(samples, read, strict=True):
-            if not each.response and one.num_prompt < len(one.tokens):
-                each.response = at.text(one.tokens[one.num_prompt :])
+        self._write(samples, at)
         worth = [await self._rewards.of(args, each) for each in samples]
         self.vote = self._rewards.vote
         rewards = [reward for reward, _ in worth]
@@ -170,6 +177,13 @@ class GenerateEnv(Rollout):
             samples=tuple(read),
         )
         return self._apart(step, rewards) if self._by_role else self._alike(step, rewards)
+
+    def _write(self, samples: list[Any], chat: PromptChat) -> None:
+        """The responses of samples that have tokens alone. Raises EnvError."""
+        for number, sample in enumerate(samples):
+            if not sample.response:
+                ids = response_ids(sample, f"{self.who}: sample {number}")
+                sample.response = chat.text(ids)
 
     async def _worth_of(self, args: Args, sample: Any) -> Any:
         """For a function that asks for the run's reward itself."""
@@ -270,18 +284,40 @@ class _Rewards(SingleTurnEnv):
         """None where there is none: a function may know by itself what its sample is worth."""
         return find(task, self._label_key) if holds(task, self._label_key) else None
 
+    def _of_sample(self, sample: Any) -> "_Rewards":
+        """For the label and the metadata that a sample has by now; samples are scored at once."""
+        scorer = copy.copy(self)
+        if "metadata" in self._task or sample.metadata != self._task:  # not as `_sample` gave it
+            scorer._task = self._task | {"metadata": sample.metadata}
+        scorer._kind = scorer._kind_of(scorer._task)
+        scorer._label = sample.label
+        return scorer
+
+    def require(self) -> None:
+        """Raise EnvError where the reward of the flags lacks what it needs."""
+        self._require_url(self._kind, EnvError)
+        if self._label is None:
+            super()._label_of(self._task)  # where the row has none, this says how one is named
+            if self._compares():
+                raise EnvError(
+                    f"the sample has no label, and the reward {self._kind.name} compares with it: "
+                    "give the sample that the function returns the label of the one it was given"
+                )
+        self._require_plain(self._label)
+
     async def of(self, args: Args, sample: Any) -> tuple[Any, dict[str, float]]:
         """The reward of a sample, and its parts as metrics."""
         found = sample.reward
+        scorer = self._of_sample(sample)
         if found is None:
             own: Any = self._own
             if isinstance(own, OfSample):
                 found = own(args, sample)
                 found = await found if inspect.isawaitable(found) else found
             else:
-                self._label = super()._label_of(self._task)
-                found = await self._worth(sample.response)
+                scorer.require()
+                found = await scorer._worth(sample.response)
         if self.is_evaluation:
-            self.vote = await self._vote_for(sample.response, found)
+            self.vote = await scorer._vote_for(sample.response, found)
         key = self._eval_reward_key if self.is_evaluation else self._reward_key
         return chosen(found, key), parts(found)

@@ -14,7 +14,7 @@ import msgspec
 
 from agentrl.envs.messages import Step
 from agentrl.errors import EnvError
-from agentrl.roles import MAX_NAME, POLICY, is_name, role_of
+from agentrl.roles import MAX_ROLE, POLICY, is_role
 
 __all__ = [
     "Ending",
@@ -23,6 +23,7 @@ __all__ = [
     "ending_of",
     "numbered",
     "read_samples",
+    "response_ids",
     "returned",
 ]
 
@@ -75,10 +76,7 @@ def ending_of(samples: Sequence[Any]) -> Ending:
 
 def returned(sample: Any, who: str) -> Returned:
     """The tokens of a sample. Raises EnvError for those that cannot be right."""
-    tokens = _integers(sample.tokens, f"{who}.tokens")
-    (length,) = _integers([sample.response_length], f"{who}.response_length")
-    if length > len(tokens):
-        raise EnvError(f"{who}: response_length is {length}, and there are {len(tokens)} tokens")
+    tokens, length = _tokens(sample, who)
     mask = [1] * length
     if sample.loss_mask is not None:
         mask = _integers(sample.loss_mask, f"{who}.loss_mask")
@@ -91,6 +89,21 @@ def returned(sample: Any, who: str) -> Returned:
     is_excluded = bool(getattr(sample, "remove_sample", False))
     role = _role(getattr(sample, "train_metadata", None), who)
     return Returned(tokens, bytes(num_prompt) + bytes(mask), num_prompt, is_excluded, role)
+
+
+def response_ids(sample: Any, who: str) -> list[int]:
+    """The tokens of a sample's response. Raises EnvError for those that cannot be right."""
+    tokens, length = _tokens(sample, who)
+    return tokens[len(tokens) - length :]
+
+
+def _tokens(sample: Any, who: str) -> tuple[list[int], int]:
+    """All, and how many of them are the response."""
+    tokens = _integers(sample.tokens, f"{who}.tokens")
+    (length,) = _integers([sample.response_length], f"{who}.response_length")
+    if length > len(tokens):
+        raise EnvError(f"{who}: response_length is {length}, and there are {len(tokens)} tokens")
+    return tokens, length
 
 
 def numbered(samples: Sequence[Returned]) -> list[Returned]:
@@ -110,10 +123,10 @@ def _role(told: Any, who: str) -> str:
     if not isinstance(told, Mapping) or told.get("role") is None:
         return POLICY
     role = told["role"]
-    if not isinstance(role, str) or not is_name(role) or role_of(role) != role:
+    if not isinstance(role, str) or not is_role(role):
         raise EnvError(
             f'{who}.train_metadata["role"] is {role!r:.80}; a role is a printable text of at most '
-            f"{MAX_NAME} characters without a #"
+            f"{MAX_ROLE} characters without a #"
         )
     return role
 

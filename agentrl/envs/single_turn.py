@@ -103,7 +103,7 @@ class SingleTurnEnv(Env):
     async def reset(self, *, seed: int, task: dict[str, Any]) -> list[Message]:
         del seed
         self._task = task
-        self._kind = (type_of_row(task) if self._is_by_row else None) or self._usual
+        self._kind = self._kind_of(task)
         if self._kind is not self._usual:
             self.reward_reads_text_only = None
         self._require_url(self._kind, EnvError)
@@ -153,7 +153,7 @@ class SingleTurnEnv(Env):
         self, task: dict[str, Any], episodes: Sequence[EpisodeSummary]
     ) -> Sequence[float]:
         self._task = task
-        self._kind = (type_of_row(task) if self._is_by_row else None) or self._usual
+        self._kind = self._kind_of(task)
         if not self._ranks():  # the row asks for a reward that scores each by itself
             return [episode.reward for episode in episodes]
         self._label = self._label_of(task)
@@ -214,17 +214,27 @@ class SingleTurnEnv(Env):
     def _counted(self, step: Step) -> Step:
         return msgspec.structs.replace(step, metrics=step.metrics | self._parts)
 
+    def _kind_of(self, task: dict[str, Any]) -> RewardType:
+        return (type_of_row(task) if self._is_by_row else None) or self._usual
+
     def _label_of(self, task: dict[str, Any]) -> Any:
-        needs = self._each_has_a_label or (self._own is None and self._kind.facts.needs_label)
+        needs = self._each_has_a_label or self._compares()
         is_there = holds(task, self._label_key) and find(task, self._label_key) is not None
         if not needs and not is_there:
             return None
         label = _value(task, self._label_key, "--label-key", _NO_LABEL)
         if label is None:  # so a column of Parquet says that it has none
             raise EnvError(f"the task has no {self._label_key!r}: it is null")
-        if self._own is None and self._kind.facts.needs_label and isinstance(label, dict):
-            raise EnvError(_nested(self._label_key, label))
+        self._require_plain(label)
         return label
+
+    def _compares(self) -> bool:
+        """Whether the reward is one that ships, and compares with a label."""
+        return self._own is None and self._kind.facts.needs_label
+
+    def _require_plain(self, label: Any) -> None:
+        if self._compares() and isinstance(label, dict):
+            raise EnvError(_nested(self._label_key, label))
 
 
 def _nested(key: str, label: dict[str, Any]) -> str:

@@ -23,6 +23,9 @@ from agentrl.types import GroupRows, LeaseHeader
 
 __all__ = ["LogprobDiff", "lease_metrics", "train_metrics"]
 
+#: Roles with a metric of their own.
+_MAX_ROLES = 32
+
 
 @dataclass(frozen=True, slots=True)
 class LogprobDiff:
@@ -81,13 +84,20 @@ def lease_metrics(header: LeaseHeader, ages: Sequence[int]) -> dict[str, Any]:
 
 
 def _role_metrics(groups: Sequence[GroupRows]) -> dict[str, float]:
-    """The mean reward of each role's conversations, where roles have rewards of their own."""
+    """The mean reward of each role's conversations, where roles have rewards of their own. Roles
+    beyond `_MAX_ROLES`, those with the fewest conversations, are one."""
     if all(fact.env_reward is None for group in groups for fact in group.facts):
         return {}
+    shown: dict[str, list[float]] = {}
     earned = by_role(rewards for group in groups for rewards in by_name(group))
+    for role, rewards in earned.items():
+        shown.setdefault(role.replace("/", "_"), []).extend(rewards)
+    for role in sorted(shown, key=lambda role: (-len(shown[role]), role))[_MAX_ROLES:]:
+        rewards = shown.pop(role)
+        shown.setdefault("others", []).extend(rewards)
     return {
-        f"rollout/role/{role.replace('/', '_')}/reward_mean": statistics.fmean(rewards)
-        for role, rewards in earned.items()
+        f"rollout/role/{role}/reward_mean": statistics.fmean(rewards)
+        for role, rewards in shown.items()
     }
 
 

@@ -10,11 +10,12 @@ import anyio
 import msgspec
 import pytest
 
+from agentrl.envs.slime_stand_in.rm_hub import batched_async_rm
 from agentrl.envs.slime_stand_in.types import Sample
 from agentrl.errors import EngineError
 from agentrl.types import Outcome, SpanKind, StopReason, Task
 from tests.unit.generate_asking import PARIS, asked, edited
-from tests.unit.generate_ground import CONFIG, SEARCH, TURNS, Function, play_function
+from tests.unit.generate_ground import CONFIG, SEARCH, TASK, TURNS, Function, play_function
 from tests.unit.rollout_ground import CHAT, LIMITS, Policy, columns_of, trained
 from tests.unit.test_docs_commands import ROOT, snippets
 
@@ -303,6 +304,75 @@ async def test_a_sample_that_is_removed_stays_out_of_the_loss() -> None:
 async def test_a_response_that_the_function_has_not_written_is_read_from_its_tokens() -> None:
     report = (await play_function(edited(response=""), Policy(["Paris"]))).report
     assert report.reward == 1.0
+
+
+SAID_43 = "\\boxed{43}"
+SUMS = {"input": "What is 6 times 7?", "label": "42"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "more", "rm_type", "reward"),
+    [
+        ({}, {}, "math", 0.0),
+        ({"label": "43"}, {}, "math", 1.0),
+        ({"label": "43"}, {"metadata": {"rm_type": "math"}}, None, 1.0),
+        ({"label": "43", "metadata": {"rm_type": "math"}}, {}, None, 1.0),
+        ({"label": "43", "metadata": {}}, {"metadata": {"rm_type": "math"}}, None, 0.0),
+        ({"label": "\\boxed{43}", "metadata": None}, {}, None, 1.0),  # the exact text
+    ],
+)
+async def test_the_reward_of_the_run_reads_label_and_metadata_of_the_sample(
+    fields: dict[str, Any], more: dict[str, Any], rm_type: str | None, reward: float
+) -> None:
+    assignment = {"task": Task("t", SUMS | more)}
+    policy = Policy([SAID_43])
+    report = (
+        await play_function(edited(**fields), policy, assignment=assignment, rm_type=rm_type)
+    ).report
+    assert (report.error, report.reward) == (None, reward)
+
+
+async def test_samples_that_are_scored_at_once_have_a_label_each() -> None:
+    found = []
+
+    async def generate(args: Any, sample: Any, sampling_params: dict[str, Any]) -> Any:
+        await asked(args, sample, sampling_params)
+        others = [dataclasses.replace(sample, label=label) for label in ("42", "43", "44")]
+        found.extend(await batched_async_rm(args, others))
+        return others[1]
+
+    assignment = {"task": Task("t", SUMS), "evaluation": "e"}
+    policy = Policy([SAID_43])
+    report = (await play_function(generate, policy, assignment=assignment, rm_type="math")).report
+    assert (report.error, report.reward, found) == (None, 1.0, [0, 1, 0])
+
+
+@pytest.mark.parametrize(
+    ("label", "said"),
+    [(None, "the sample has no label, and the reward math compares"), ({"a": 1}, "has the keys")],
+)
+async def test_a_sample_without_a_label_is_named_where_the_reward_compares(
+    label: Any, said: str
+) -> None:
+    assignment = {"task": Task("t", SUMS)}
+    function, policy = edited(label=label), Policy([SAID_43])
+    report = (await play_function(function, policy, assignment=assignment, rm_type="math")).report
+    assert report.outcome is Outcome.ENV_ERROR
+    assert said in str(report.error)
+
+
+def shouted(args: Any, sample: Any) -> None:
+    sample.response = sample.response.upper()
+
+
+async def test_hooks_see_the_response_that_the_function_has_not_written() -> None:
+    config = msgspec.structs.replace(CONFIG, rollout_sample_hook_path=[f"{__name__}:shouted"])
+    assignment = {"task": Task("t", TASK.row | {"label": "PARIS"})}
+    function = edited(response="")
+    report = (
+        await play_function(function, Policy(["Paris"]), config=config, assignment=assignment)
+    ).report
+    assert (report.error, report.reward) == (None, 1.0)
 
 
 async def test_the_function_of_the_page_is_played(tmp_path: Path) -> None:

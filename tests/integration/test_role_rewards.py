@@ -1,6 +1,7 @@
 """Rewards of roles: from a rollout, or a function in slime's signature, to the report of its
 episode, and from reports to the verdict on their group."""
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from agentrl.actors.endpoint.server import Endpoint
 from agentrl.actors.episode import EnvEpisodes
 from agentrl.actors.failures import Failures
 from agentrl.actors.judge import judge_group, load_filter
+from agentrl.actors.limits import Limits
 from agentrl.actors.player import Player
 from agentrl.actors.report import PlayedEpisode
 from agentrl.actors.rollouts import RolloutEpisodes
@@ -20,10 +22,12 @@ from agentrl.config.run import RunConfig
 from agentrl.envs.env import Env, EnvContext
 from agentrl.envs.messages import AssistantTurn, Message, Step
 from agentrl.envs.rollout import Chat, Rollout
-from agentrl.errors import EnvError
+from agentrl.errors import ChatError, EnvError
+from agentrl.roles import MAX_ROLE, is_name
 from agentrl.types import EpisodeReport, EpisodeSummary, Outcome, StopReason
 from agentrl.wire.messages import Judge
 from tests.integration.test_rollouts import program
+from tests.unit.generate_asking import PARIS, asked
 from tests.unit.generate_ground import CONFIG, TASK, play_function
 from tests.unit.rollout_ground import ASSIGNMENT, CHAT, LIMITS, Policy, made_of
 from tests.unit.test_actors_episode import ScriptedClient
@@ -35,7 +39,10 @@ AGENTS = Path(__file__).parents[1] / "unit" / "generate_files" / "agents.py"
 
 
 async def played(
-    solve: Callable[..., Any] | type[Rollout], flags: RunConfig | None = ROLE, **assignment: Any
+    solve: Callable[..., Any] | type[Rollout],
+    flags: RunConfig | None = ROLE,
+    limits: Limits = LIMITS,
+    **assignment: Any,
 ) -> PlayedEpisode:
     """An episode of a rollout in a run of these flags."""
     made: type[Rollout] = solve if isinstance(solve, type) else made_of(solve)
@@ -47,7 +54,7 @@ async def played(
 
     assigned = msgspec.structs.replace(ASSIGNMENT, **assignment)
     async with Endpoint() as endpoint:
-        player = Player(RolloutEpisodes(make, CHAT, LIMITS, endpoint))
+        player = Player(RolloutEpisodes(make, CHAT, limits, endpoint))
         return await player.play(assigned, Policy(lambda prompt: "word<|im_end|>"))
 
 
@@ -81,8 +88,6 @@ def giving(rewards: Mapping[str, float], reward: float = 0.5) -> Callable[..., A
         ({"solver": 0.25, "selector": 1.0}, (0.25, 0.25, 1.0)),
         ({"solver#0": 1.0, "solver": 0.0, "selector": 1.0}, (1.0, 0.0, 1.0)),
         ({"solver#0": 1.0, "solver#1": 0.0, "selector": -1.0}, (1.0, 0.0, -1.0)),
-        # who did not play has nothing to be rewarded for
-        ({"solver": 0.25, "selector": 1.0, "rewriter": 7.0}, (0.25, 0.25, 1.0)),
     ],
 )
 async def test_each_conversation_has_the_reward_of_its_name_or_else_of_its_role(
@@ -112,6 +117,29 @@ async def test_a_role_that_was_forgotten_is_named() -> None:
     assert "the policy played 'selector', and the rewards are of ['selectr', 'solver']" in str(
         report.error
     )
+
+
+@pytest.mark.parametrize("name", ["solver1", "solver#2", "rewriter"])
+async def test_who_did_not_play_is_not_rewarded(name: str) -> None:
+    report = (await played(giving({"solver": 0.0, "selector": 1.0, name: 1.0}))).report
+    assert report.outcome is Outcome.ENV_ERROR
+    assert (
+        f"the rewards are of [{name!r}] too, and the policy played ['selector', 'solver#0', "
+        "'solver#1']" in str(report.error)
+    )
+
+
+async def test_who_asked_and_was_refused_may_be_rewarded() -> None:
+    async def solve(task: dict[str, Any], chat: Chat) -> Step:
+        await said(chat, "solver")
+        with pytest.raises(ChatError, match="turn"):
+            await said(chat, "selector")
+        return Step(reward=0.5, rewards={"solver": 1.0, "selector": 0.0})
+
+    limits = msgspec.structs.replace(LIMITS, max_turns=1)
+    report = (await played(solve, limits=limits)).report
+    assert (report.outcome, report.error) == (Outcome.DONE, None)
+    assert told(report) == {"solver": 1.0}
 
 
 @pytest.mark.parametrize("level", ["episode", "turn"])
@@ -214,7 +242,20 @@ async def test_samples_of_unlike_rewards_are_refused_with_the_flag_that_trains_t
     assert report.reward == pytest.approx(sum(told(report).values()) / 4)
 
 
-@pytest.mark.parametrize("role", ["", 7, "a#1", "a\nb", "x" * 65])
+async def test_a_sample_that_trains_nothing_may_have_its_reward() -> None:
+    async def generate(args: Any, sample: Any, sampling_params: dict[str, Any]) -> Any:
+        await asked(args, sample, sampling_params)
+        sample.reward, sample.train_metadata = 1.0, {"role": "x" * MAX_ROLE}
+        other = dataclasses.replace(sample, reward=0.0, loss_mask=[0] * sample.response_length)
+        return [sample, other]
+
+    report = (await play_function(generate, Policy([PARIS]), config=ROLE)).report
+    assert (report.outcome, report.error) == (Outcome.DONE, None)
+    assert told(report) == {"x" * MAX_ROLE + "#0": 1.0}
+    assert all(is_name(name) for name in told(report))
+
+
+@pytest.mark.parametrize("role", ["", 7, "a#1", "a\nb", "x" * (MAX_ROLE + 1)])
 async def test_a_role_of_a_sample_is_a_name(role: Any) -> None:
     async def generate(args: Any, sample: Any, sampling_params: dict[str, Any]) -> Any:
         sample.train_metadata = {"role": role}

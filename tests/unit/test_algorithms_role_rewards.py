@@ -330,3 +330,16 @@ def test_the_mean_reward_of_a_role_is_a_metric_where_roles_have_their_own() -> N
     }
     alike = group_of([{"a": 0.5}, {"b": 0.5}], [None, None])
     assert not any("role" in name for name in lease_metrics(LeaseHeader(1, [alike]), [0]))
+
+
+def test_roles_that_are_shown_alike_are_one_and_few_are_shown() -> None:
+    def shown(episodes: list[dict[str, float]]) -> dict[str, float]:
+        group = group_of(episodes, [0.0] * len(episodes))
+        found = lease_metrics(LeaseHeader(number=1, groups=[group]), [0])
+        return {name.split("/")[2]: value for name, value in found.items() if "/role/" in name}
+
+    assert shown([{"a/b": 1.0, "a_b": 0.0}, {"a_b": 0.5}]) == {"a_b": 0.5}
+    many = {f"r{number:02}": float(number) for number in range(34)}
+    found = shown([many, {"r33": 33.0}])
+    assert {*found} == {"r33", *(f"r{number:02}" for number in range(31)), "others"}
+    assert (found["r33"], found["others"]) == (33.0, 31.5)

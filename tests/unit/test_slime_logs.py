@@ -1,6 +1,7 @@
 """Log functions of slime's users: what they are given, and what is taken of what they log."""
 
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,10 @@ def test_samples_of_an_evaluation_are_in_order_of_tasks_and_have_no_tokens() -> 
         first.loss_mask  # noqa: B018
 
 
+#: Where no line of the file is in the traceback.
+ODDLY_ENDING = "exec('def __getattr__(name): raise SystemExit(3)')"
+
+
 def called(folder: Path, body: str) -> Any:
     path = folder / "mine.py"
     path.write_text(
@@ -137,7 +142,9 @@ def test_numbers_that_are_logged_are_figures(
             "log(args, {'a': 'word', 'b': None, 'c': 10**400, 'd': [1]})",
             "was a (str), b (NoneType)",
         ),
-        ("log(args, {'a' * 257: 1})", "what is logged are numbers"),
+        ("log(args, {'a' * 257: 1})", "what is logged are finite numbers"),
+        ("log(args, {'a': float('nan'), 'b': np.inf})", "left out was a (nan), b (inf): "),
+        ("extra_metrics['a'] = np.float32('nan')", "left out was a (float32): "),
         (f"log(args, {{str(i): i for i in range({MAX_FIGURES + 1})}})", f"{MAX_FIGURES} (int)"),
         ("raise SystemExit(3)", "SystemExit: 3"),
         ("args.no_such_flag", "args has no 'no_such_flag'"),
@@ -148,6 +155,13 @@ def test_what_is_no_figure_is_told(body: str, told: str, tmp_path: Path) -> None
     assert found.told.startswith("--custom-eval-rollout-log-function-path ")
     assert told in found.told
     assert len(found.figures) in (0, MAX_FIGURES)
+
+
+@pytest.mark.parametrize("body", ["raise SystemExit(3)", ODDLY_ENDING])
+def test_a_file_that_ends_its_process_as_it_is_loaded_is_told(body: str, tmp_path: Path) -> None:
+    (path := tmp_path / "mine.py").write_text(body)
+    config = RunConfig(custom_eval_rollout_log_function_path=f"{path}:f")
+    assert "SystemExit: 3" in logged(EVALUATION, config, 7, {}).told
 
 
 def test_log_is_refused_where_nothing_is_asked_to_log() -> None:
@@ -207,6 +221,63 @@ def test_one_that_hangs_again_and_again_is_not_called_any_more(
         assert "did not come to an end" in hung(hanging, tmp_path).told
     found = asked(hanging, 0)
     assert (found.figures, found.told.endswith("it hung 3 times in a row")) == ({}, True)
+
+
+ODD = """\
+import msgspec
+
+def f(rollout_id, args, data, extra_metrics):
+    if rollout_id:
+        msgspec.json.encode = lambda answer: b'{"figures": {"a": null}}'
+    extra_metrics.update(a=float("nan"), b=1)
+"""
+
+
+def test_an_answer_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    (path := tmp_path / "mine.py").write_text(ODD)
+    place = f"{path}:f"
+    process = LogProcess(RunConfig(custom_eval_rollout_log_function_path=place), tmp_path / "log")
+    try:
+        found = asked(process, 0)
+        assert (found.figures, "left out was a (nan)" in found.told) == ({"b": 1.0}, True)
+        told = asked(process, 1).told
+    finally:
+        process.close()
+    assert told.startswith(f"--custom-eval-rollout-log-function-path {place}: the function is ans")
+    assert "Expected `float`, got `null`" in told
+
+
+#: Leaves a process that holds the pipe of answers, until it is let go.
+LEAVING = """\
+import os, time
+
+def f(rollout_id, args, data, extra_metrics):
+    extra_metrics["calls"] = 1
+    path = args.custom_eval_rollout_log_function_path[:-2]
+    if rollout_id and not os.fork():
+        os.setsid()
+        open(path + ".ready", "w").close()
+        open(path + ".go").close()
+        os._exit(0)
+    if rollout_id:
+        time.sleep(600)
+"""
+
+
+def test_what_a_killed_process_leaves_behind_takes_no_later_answer(
+    hanging: LogProcess, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.py").write_text(LEAVING)
+    os.mkfifo(tmp_path / "mine.py.go")
+    before = {*threading.enumerate()}
+    assert "did not come to an end" in hung(hanging, tmp_path).told
+    (left,) = {*threading.enumerate()} - before
+    hanging.ask(AboutEvaluation(0, {}))
+    for asking in {*threading.enumerate()} - before - {left}:
+        asking.join()
+    (tmp_path / "mine.py.go").write_bytes(b"")
+    left.join()
+    assert hanging.answer(600.0).figures == {"calls": 1.0}
 
 
 def test_a_name_of_another_axis_is_shown_on_that_of_its_row() -> None:

@@ -58,9 +58,10 @@ class Recorder:
     `time` is its time: what is cancelled when that is up, nobody has given up.
 
     `refused`: the budget that refused a call, if no later one was answered. `num_asked`: calls that
-    reached for the engine. `last_text`: of the newest answer. `writers`: threads for long prompts,
-    which no agent that blocks can take. `writes_prompts`: the agent asks by text or ids, as
-    SGLang's own `/generate` is asked.
+    reached for the engine. `roles`: the names that asked, whether or not they were answered.
+    `last_text`: of the newest answer. `writers`: threads for long prompts, which no agent that
+    blocks can take. `writes_prompts`: the agent asks by text or ids, as SGLang's own `/generate` is
+    asked.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Recorder:
         self.failure: Exception | None = None
         self.refused: StopReason | None = None
         self.num_asked = 0
+        self.roles: set[str] = set()
         self.last_text = ""
         self.metrics = dict.fromkeys(_COUNTED, 0.0)
         self.chat = chat
@@ -165,6 +167,7 @@ class Recorder:
                 raise self._fail(failure) from failure
 
     async def _answer(self, request: ChatRequest) -> Answer:
+        self.roles.add(request.role)
         self.metrics["ignored_settings"] += bool(request.ignored)
         parent, opened = await self._written(self._parent(request), request)
         prompt = self._tree.prompt(parent, opened)

@@ -4,11 +4,12 @@
     log(rollout_id, args, data, extra_metrics) -> bool
 
 Figures of an iteration, or an evaluation, are what the function hands to slime's `log`, and what it
-adds to the extra metrics. Where it returns True they stand alone before trackers. What is no number
-is left out and told; so is whatever the function raises.
+adds to the extra metrics. Where it returns True they stand alone before trackers. What is no finite
+number is left out and told; so is whatever the function raises.
 """
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -64,6 +65,7 @@ def logged(field: str, config: RunConfig, iteration: int, given: Any, *more: Any
     place = getattr(config, field)
     extra: dict[str, Any] = {}
     alone, told = False, ""
+    function = None
     with taking() as taken:
         try:
             function = load_log(field, place)
@@ -71,7 +73,7 @@ def logged(field: str, config: RunConfig, iteration: int, given: Any, *more: Any
         except AgentRLError as error:
             told = str(error)
         except (Exception, SystemExit) as error:
-            where = "" if place_of(error) else f": {place_in(function)}"
+            where = f": {place_in(function)}" if function and not place_of(error) else ""
             told = f"{KINDS[field].flag} {place}: {words_of(error)}{where}"
     figures, lost = _figures([*taken, *([] if alone else [extra])])
     if lost:
@@ -89,21 +91,23 @@ def _figures(taken: Iterable[Mapping[str, Any]]) -> tuple[dict[str, float], str]
         if name in _STEPS:
             continue
         if number is None or len(name) > MAX_NAME or len(figures) == MAX_FIGURES:
-            lost.append(f"{name:.60} ({type(value).__name__})")
+            shown = value if isinstance(value, float) else type(value).__name__
+            lost.append(f"{name:.60} ({shown})")
         else:
             figures[name] = number
     if not lost:
         return figures, ""
     more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
     return figures, (
-        f"left out was {', '.join(lost[:3])}{more}: what is logged are numbers, {MAX_FIGURES} at "
-        f"most, under names of {MAX_NAME} characters"
+        f"left out was {', '.join(lost[:3])}{more}: what is logged are finite numbers, "
+        f"{MAX_FIGURES} at most, under names of {MAX_NAME} characters"
     )
 
 
 def _number(value: Any) -> float | None:
     try:
         value = value.item() if hasattr(value, "item") else value
-        return float(value) if isinstance(value, (bool, int, float)) else None
+        number = float(value) if isinstance(value, (bool, int, float)) else math.nan
     except (TypeError, ValueError, OverflowError, RuntimeError):
         return None
+    return number if math.isfinite(number) else None

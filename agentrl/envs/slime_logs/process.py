@@ -71,40 +71,40 @@ class LogProcess:
         self._log = log
         self._num_late = 0
         self._process: subprocess.Popen[bytes] | None = None
-        self._asking: threading.Thread | None = None
+        self._asked: _Asked | None = None
         self._field = ""
 
     def ask(self, question: Question) -> None:
         """Have a function called; its `answer` must be taken before the next one. Raises OSError
         where no process can begin."""
-        assert self._asking is None
+        assert self._asked is None
         self._field = ROLLOUT if isinstance(question, AboutRollouts) else EVALUATION
-        self._answer = b""
         if self._num_late == MAX_LATE:
             return
         data = [msgspec.json.encode(question)]
         if self._process is None:
             self._process = self._begun()
             data.insert(0, msgspec.json.encode(without_secrets(self._config)))
-        given = (self._process, data)
-        self._asking = threading.Thread(target=self._spoken, args=given, daemon=True)
-        self._asking.start()
+        self._asked = _Asked(self._process, data)
 
     def answer(self, limit_s: float = LIMIT_S) -> Logged:
         """What the function made of it; waits `limit_s` seconds at most."""
-        asking, process = self._asking, self._process
+        asked, process = self._asked, self._process
         whose = f"{KINDS[self._field].flag} {getattr(self._config, self._field)}: the function"
-        if asking is None:
+        if asked is None:
             return Logged(told=f"{whose} is not called again: it hung {MAX_LATE} times in a row")
         assert process is not None
-        asking.join(limit_s)
-        if is_late := asking.is_alive():
+        asked.thread.join(limit_s)
+        if is_late := asked.thread.is_alive():
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGUSR1)  # its log then says where it stands
-            asking.join(_SAY_S)
-        if self._answer:
-            self._asking, self._num_late = None, 0
-            return msgspec.json.decode(self._answer, type=Logged)
+            asked.thread.join(_SAY_S)
+        if asked.answer:
+            self._asked, self._num_late = None, 0
+            try:
+                return msgspec.json.decode(asked.answer, type=Logged)
+            except msgspec.MsgspecError as error:
+                return Logged(told=f"{whose} is answered by what is no answer: {error}")
         self._kill()
         self._num_late = self._num_late + 1 if is_late else 0
         how = f"did not come to an end within {limit_s:g} s" if is_late else "ended its process"
@@ -112,7 +112,7 @@ class LogProcess:
 
     def close(self) -> None:
         """End the process; it may still write what it holds."""
-        if self._process is not None and self._asking is None:
+        if self._process is not None and self._asked is None:
             assert self._process.stdin is not None
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
@@ -136,30 +136,40 @@ class LogProcess:
                 start_new_session=True,
             )
 
-    def _spoken(self, process: "subprocess.Popen[bytes]", data: list[bytes]) -> None:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        with contextlib.suppress(OSError, ValueError):
-            for each in data:
-                _put(process.stdin, each)
-            self._answer = _taken(process.stdout)
-
     def _kill(self) -> None:
         process, self._process = self._process, None
-        asking, self._asking = self._asking, None
+        asked, self._asked = self._asked, None
         if process is None:
             return
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        if asking is not None:
-            asking.join(_SAY_S)
-            if asking.is_alive():  # what the function has begun holds the pipes open
+        if asked is not None:
+            asked.thread.join(_SAY_S)
+            if asked.thread.is_alive():  # what the function has begun holds the pipes open
                 return
         for pipe in (process.stdin, process.stdout):
             assert pipe is not None
             with contextlib.suppress(OSError):
                 pipe.close()
+
+
+class _Asked:
+    """A question that `thread` puts to a process, in pieces of `data`, and its `answer`: empty
+    until there is one. The thread may outlive the process, as long as something holds its pipes."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", data: list[bytes]) -> None:
+        self.answer = b""
+        self.thread = threading.Thread(target=self._speak, args=(process, data), daemon=True)
+        self.thread.start()
+
+    def _speak(self, process: "subprocess.Popen[bytes]", data: list[bytes]) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with contextlib.suppress(OSError, ValueError):
+            for each in data:
+                _put(process.stdin, each)
+            self.answer = _taken(process.stdout)
 
 
 def _put(file: BinaryIO | Any, data: bytes) -> None:
