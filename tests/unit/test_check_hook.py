@@ -180,7 +180,8 @@ CASES = [
         "log(args, {'mine/whole': len(whole), 'rollout/step': rollout_id}, 'rollout/step')\n"
         "extra['mine/more'] = 0.5",
         "given 4 samples, it logged {mine/whole: 1, mine/more: 0.5}",
-        "extra['mine/word'] = 'much'", "left out was mine/word (str): what is logged are finite numbers",
+        "extra['mine/word'] = 'much'",
+        "left out was mine/word (str): what is logged are finite numbers",
     ),
     Case(
         "custom-eval-rollout-log-function-path", "def f(rollout_id, args, data, extra)",
