@@ -92,7 +92,8 @@ CONDITIONS = {
     ),
     "disk_pushes": Condition(
         lambda config: config.update_weight_transport == "disk",
-        "only --update-weight-transport disk writes weights to files; give both or neither",
+        "no effect without --update-weight-transport disk: weights go over a collective",
+        is_noted=True,
     ),
     "delta_pushes": Condition(
         lambda config: config.update_weight_mode == "delta",
