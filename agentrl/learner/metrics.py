@@ -17,7 +17,7 @@ from agentrl.algorithms.role_rewards import by_name
 from agentrl.learner.batch import BatchCounts
 from agentrl.learner.iteration import IterationResult
 from agentrl.learner.measures import Measures, joined, value_of
-from agentrl.roles import by_role
+from agentrl.roles import POLICY, by_role
 from agentrl.telemetry.metrics import REGISTRY
 from agentrl.types import GroupRows, LeaseHeader
 
@@ -84,9 +84,9 @@ def lease_metrics(header: LeaseHeader, ages: Sequence[int]) -> dict[str, Any]:
 
 
 def _role_metrics(groups: Sequence[GroupRows]) -> dict[str, float]:
-    """The mean reward of each role's conversations, where roles have rewards of their own. Roles
-    beyond `_MAX_ROLES`, those with the fewest conversations, are one."""
-    if all(fact.env_reward is None for group in groups for fact in group.facts):
+    """The mean reward of each role's conversations, where there are roles. Roles beyond
+    `_MAX_ROLES`, those with the fewest conversations, are one."""
+    if all(row.meta.role == POLICY for group in groups for row in group.trajectories):
         return {}
     shown: dict[str, list[float]] = {}
     earned = by_role(rewards for group in groups for rewards in by_name(group))

@@ -10,24 +10,19 @@ leaves engines as they were.
 """
 
 import logging
-import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
-from anyio.from_thread import start_blocking_portal
 
 from agentrl.clock import Clock, MonotonicClock
-from agentrl.errors import EngineError, PushError
+from agentrl.errors import PushError
 from agentrl.serving.checksums import Fused
 from agentrl.serving.control import EngineControl, EngineRefusedError
-from agentrl.serving.fleet import failures_of, start_calls
-from agentrl.serving.members import Members, NamedTensors
+from agentrl.serving.members import Members, NamedTensors, NoEngineError
 from agentrl.serving.push_files import PushFiles, Written
-from agentrl.serving.seals import Sent
-from agentrl.serving.weights import RECALL_S, NoEngineError, dtype_name, sum_of
+from agentrl.serving.seals import Sent, dtype_name, sum_of
 from agentrl.types import EngineAddress, PushReport
 
 __all__ = ["DiskWeightSink"]
@@ -65,16 +60,13 @@ class DiskWeightSink:
         self._files = files
         self._copy = copy
         self._after_write = after_write
-        self._timeout_s = timeout_s
-        self._key = key
         self._engine_dtype = engine_dtype
         self._clock = clock or MonotonicClock()
-        self._resources = ExitStack()
-        self._portal = self._resources.enter_context(start_blocking_portal("asyncio"))
         self._members = Members(
             engines,
-            portal=self._portal,
-            open_control=self._control,
+            timeout_s=timeout_s,
+            key=key,
+            clock=self._clock,
             on_lost=on_lost,
             engine_dtype=engine_dtype,
             fused=fused,
@@ -88,18 +80,13 @@ class DiskWeightSink:
         passed = _Passed(tensors, self._engine_dtype)
         with _told(version):
             written = self._files.write(version, passed)
-        self._members.recall()
-        readers = self._members.present
-        deadline = self._clock.now() + self._timeout_s
-        while True:
-            self._show(written, readers)
-            try:
-                return self._push(version, written, passed.fingerprint, started)
-            except NoEngineError:
-                if self._clock.now() >= deadline:
-                    raise
-            time.sleep(RECALL_S)
-            readers = self._members.recall()
+        self._show(written, self._members.present)
+
+        def push(back: list[EngineControl]) -> PushReport:
+            self._show(written, back)
+            return self._push(version, written, passed.fingerprint, started)
+
+        return self._members.reach(push)
 
     def inspect(self) -> None:
         """See `WeightSink.inspect`."""
@@ -111,7 +98,7 @@ class DiskWeightSink:
 
     def close(self) -> None:
         """Engines keep running, with the weights they have."""
-        self._resources.close()
+        self._members.close()
         self._files.close()
 
     def __enter__(self) -> "DiskWeightSink":
@@ -125,22 +112,19 @@ class DiskWeightSink:
             self._after_write(written.folder, [member.url for member in readers])
 
     def _push(self, version: int, written: Written, sent: Sent, started: float) -> PushReport:
-        self._each(EngineControl.require_alive)
+        self._members.each(EngineControl.require_alive)
         self._members.inspect()
         folder, num_bytes = written
         if self._copy is not None:
             num_bytes += self._pull(version, folder, self._copy)
             folder = self._copy
         paused = self._clock.now()
-        self._each(EngineControl.pause)
-        self._each(lambda member: member.load(str(folder), str(version)))
-        self._each(EngineControl.resume)
+        self._members.each(EngineControl.pause)
+        self._members.each(lambda member: member.load(str(folder), str(version)))
+        self._members.each(EngineControl.resume)
         names = tuple(member.name for member in self._members.present)
         if not names:
-            raise NoEngineError(
-                f"version {version} reached no engine: all of them are lost; the log of the "
-                "learner says why each was"
-            )
+            raise NoEngineError(version)
         now = self._clock.now()
         self._members.renew(version, sent)
         self._files.done(version)
@@ -154,7 +138,7 @@ class DiskWeightSink:
             await member.pull(str(folder), str(copy))
 
         lacking = []
-        for member, error in self._failures(self._members.present, pull).items():
+        for member, error in self._members.failures(self._members.present, pull).items():
             if isinstance(error, EngineRefusedError) and error.status == LACKS_BASE:
                 lacking.append(member)
             else:
@@ -166,25 +150,11 @@ class DiskWeightSink:
         with _told(version):
             whole = self._files.write_whole_too(version)
         self._show(whole, lacking)
-        for member, error in self._failures(
+        for member, error in self._members.failures(
             lacking, lambda member: member.pull(str(whole.folder), str(copy))
         ).items():
             self._members.lose(member, error)
         return whole.num_bytes
-
-    def _each(self, call: Callable[[EngineControl], Awaitable[None]]) -> None:
-        """The same call to every member at once; those that fail it are lost."""
-        for member, error in self._failures(self._members.present, call).items():
-            self._members.lose(member, error)
-
-    def _failures(
-        self, members: Sequence[EngineControl], call: Callable[[EngineControl], Awaitable[None]]
-    ) -> dict[EngineControl, EngineError]:
-        return failures_of(start_calls(self._portal, members, call))
-
-    def _control(self, engine: EngineAddress) -> EngineControl:
-        control = EngineControl(engine, timeout_s=self._timeout_s, key=self._key)
-        return self._resources.enter_context(self._portal.wrap_async_context_manager(control))
 
 
 @contextmanager
@@ -210,8 +180,8 @@ class _Passed:
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
         for name, tensor in self._tensors:
-            flat: Any = tensor.detach().clone(memory_format=torch.contiguous_format)
-            self._sums.append(sum_of(flat.reshape(-1).view(torch.uint8)))
+            raw = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+            self._sums.append(sum_of(raw))
             self._shows &= dtype_name(tensor.dtype) == self._kept
             yield name, tensor
 

@@ -21,7 +21,7 @@ from agentrl.serving.buckets import Bucket
 from agentrl.serving.collective import SenderGroup
 from agentrl.serving.control import EngineControl, EngineRefusedError
 
-__all__ = ["Fleet", "failures_of", "start_calls"]
+__all__ = ["Call", "Fleet", "failures_of", "start_calls"]
 
 Call = Callable[[EngineControl], Awaitable[None]]
 #: By member, what its call came to: its EngineError, or None.

@@ -24,7 +24,7 @@ from safetensors import SafetensorError, safe_open
 from agentrl import disk
 from agentrl.errors import DataError
 from agentrl.serving.deltas import checksum, decode
-from agentrl.serving.push_files import DELTA, PUSH, Delta, read_push
+from agentrl.serving.push_files import DELTA, PUSH, Delta, read_push, write_manifest
 
 __all__ = ["LacksBaseError", "pull"]
 
@@ -58,8 +58,7 @@ def pull(folder: Path, copy: Path) -> None:
         (copy / PUSH).unlink()
         disk.sync(copy)
         _patch(folder / DELTA, push.delta, copy)
-        whole = msgspec.structs.replace(push, delta=None)
-        disk.write_file(copy / PUSH, msgspec.json.encode(whole))
+        write_manifest(copy, msgspec.structs.replace(push, delta=None))
 
 
 @contextmanager

@@ -6,41 +6,60 @@ Calls come from the thread that pushes; HTTP runs in an event loop of a thread o
 """
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 
 import torch
-from anyio.from_thread import BlockingPortal
+from anyio.from_thread import start_blocking_portal
 
-from agentrl.errors import PushError
+from agentrl.clock import Clock
+from agentrl.errors import EngineError, PushError
 from agentrl.serving.checksums import Fused, expected_checksums
 from agentrl.serving.control import EngineChecksum, EngineControl, HeldWeights
-from agentrl.serving.fleet import failures_of, start_calls
+from agentrl.serving.fleet import Call, failures_of, start_calls
 from agentrl.serving.seals import Seals, Sent
-from agentrl.types import EngineAddress
+from agentrl.types import EngineAddress, PushReport
 
-__all__ = ["Members", "NamedTensors"]
+__all__ = ["Members", "NamedTensors", "NoEngineError"]
 
 logger = logging.getLogger(__name__)
 
 NamedTensors = Iterable[tuple[str, torch.Tensor]]
 
+#: Seconds between looks for an engine that has come back, when there is none at all.
+_RECALL_S = 0.5
+
+
+class NoEngineError(PushError):
+    """Every engine was lost on the way."""
+
+    def __init__(self, version: int) -> None:
+        super().__init__(
+            f"version {version} reached no engine: all of them are lost; the log of the learner "
+            "says why each was"
+        )
+
 
 class Members:
-    """`engines`, each with a control of its own in `portal`'s loop. The rest as `FleetWeightSink`
-    says."""
+    """`engines`, each with a control of its own in the loop of `portal`. Close it. The rest is as
+    `FleetWeightSink` says."""
 
     def __init__(
         self,
         engines: Sequence[EngineAddress],
         *,
-        portal: BlockingPortal,
-        open_control: Callable[[EngineAddress], EngineControl],
+        timeout_s: float,
+        key: str | None,
+        clock: Clock,
         on_lost: Callable[[EngineAddress], None],
         engine_dtype: torch.dtype | None,
         fused: Fused | None,
         tells_digests: bool,
     ) -> None:
-        self._portal = portal
+        self._timeout_s = timeout_s
+        self._key = key
+        self._clock = clock
         self._on_lost = on_lost
         self._engine_dtype = engine_dtype
         self._fused = fused or {}
@@ -48,7 +67,36 @@ class Members:
         self._seals = Seals()
         self._unseen: set[str] = set()
         self._lost: list[EngineControl] = []
-        self.present = [open_control(engine) for engine in engines]
+        self._resources = ExitStack()
+        self.portal = self._resources.enter_context(start_blocking_portal("asyncio"))
+        self.present = [self._control(engine) for engine in engines]
+
+    def close(self) -> None:
+        """Speak to no engine any more."""
+        self._resources.close()
+
+    def reach(self, push: Callable[[list[EngineControl]], PushReport]) -> PushReport:
+        """What `push` returns, which is told who has come back. While there is no engine at all it
+        waits for one, and tries again, up to the deadline; then it raises NoEngineError."""
+        deadline = self._clock.now() + self._timeout_s
+        while True:
+            try:
+                return push(self._recall())
+            except NoEngineError:
+                if self._clock.now() >= deadline:
+                    raise
+            time.sleep(_RECALL_S)
+
+    def each(self, call: Call) -> None:
+        """The same call to every one at once; those that fail it are lost."""
+        for member, error in self.failures(self.present, call).items():
+            self.lose(member, error)
+
+    def failures(
+        self, members: Iterable[EngineControl], call: Call
+    ) -> dict[EngineControl, EngineError]:
+        """The same call to `members` at once; those that failed it, and why."""
+        return failures_of(start_calls(self.portal, members, call))
 
     def lose(self, member: EngineControl, reason: Exception) -> None:
         """It falls out of the push, and is told of."""
@@ -58,14 +106,18 @@ class Members:
         logger.error("%s fell out of a weight push: %s", member.name, reason)
         self._on_lost(EngineAddress(member.name, member.url))
 
-    def recall(self) -> list[EngineControl]:
+    def _recall(self) -> list[EngineControl]:
         """Let those that fell out earlier take part again if they answer; returns them."""
-        back = [member for member in self._lost if self._portal.call(member.is_alive)]
+        back = [member for member in self._lost if self.portal.call(member.is_alive)]
         for member in back:
             logger.info("%s is back for weight pushes", member.name)
             self._lost.remove(member)
         self.present += back
         return back
+
+    def _control(self, engine: EngineAddress) -> EngineControl:
+        control = EngineControl(engine, timeout_s=self._timeout_s, key=self._key)
+        return self._resources.enter_context(self.portal.wrap_async_context_manager(control))
 
     # ---- what they hold ----------------------------------------------------------------------
 
@@ -108,11 +160,11 @@ class Members:
             found[member.name] = await member.held()
 
         members = self.present if self._tells_digests else []
-        for member, error in failures_of(start_calls(self._portal, members, ask)).items():
+        for member, error in self.failures(members, ask).items():
             if member.name not in self._unseen:
                 logger.warning("nobody can tell which weights %s holds: %s", member.name, error)
         self._unseen = {member.name for member in members} - found.keys()
         return found
 
     def _checksum(self, member: EngineControl) -> EngineChecksum:
-        return self._portal.call(member.checksum)
+        return self.portal.call(member.checksum)

@@ -25,7 +25,16 @@ from agentrl.errors import DataError
 from agentrl.serving.deltas import Bytes, Checksum, Encoding, checksum, encode
 from agentrl.serving.members import NamedTensors
 
-__all__ = ["DELTA", "Delta", "Push", "PushFiles", "PushSettings", "Written", "read_push"]
+__all__ = [
+    "DELTA",
+    "Delta",
+    "PushFiles",
+    "PushManifest",
+    "PushSettings",
+    "Written",
+    "read_push",
+    "write_manifest",
+]
 
 PUSH, DELTA = "push.json", "delta.safetensors"
 
@@ -43,7 +52,7 @@ class Delta(msgspec.Struct, frozen=True):
     checksums: dict[str, str]
 
 
-class Push(msgspec.Struct, frozen=True, omit_defaults=True):
+class PushManifest(msgspec.Struct, frozen=True, omit_defaults=True):
     """`push.json`: a version of a stream; without `delta` the folder is a whole model."""
 
     stream: str
@@ -58,10 +67,10 @@ class Written(NamedTuple):
     num_bytes: int
 
 
-def read_push(folder: Path) -> Push:
+def read_push(folder: Path) -> PushManifest:
     """DataError for a folder that is no push."""
     try:
-        return msgspec.json.decode((folder / PUSH).read_bytes(), type=Push)
+        return msgspec.json.decode((folder / PUSH).read_bytes(), type=PushManifest)
     except (OSError, msgspec.DecodeError) as error:
         raise DataError(f"{folder} holds no weights of a push: {error}") from error
 
@@ -80,6 +89,11 @@ class PushSettings(msgspec.Struct, frozen=True, kw_only=True):
     keeps: bool = False
     encoding: Encoding | None = None
     checksum: Checksum = "xxh3-128"
+
+
+def write_manifest(folder: Path, push: PushManifest) -> None:
+    """Say durably which push `folder` holds. Its files are there by then."""
+    disk.write_file(folder / PUSH, msgspec.json.encode(push))
 
 
 class PushFiles:
@@ -142,7 +156,7 @@ class PushFiles:
     def _write_whole(self, version: int, tensors: NamedTensors, suffix: str = "") -> Written:
         folder = self._root / (_name(version) + suffix)
         self._write_model(folder, tensors)
-        disk.write_file(folder / PUSH, msgspec.json.encode(Push(self._stream, version)))
+        write_manifest(folder, PushManifest(self._stream, version))
         return Written(folder, _size_of(folder))
 
     def _write_delta(self, version: int, tensors: NamedTensors, encoding: Encoding) -> Written:
@@ -161,7 +175,9 @@ class PushFiles:
         shutil.rmtree(folder, ignore_errors=True)
         disk.make_folder(folder)
         disk.write_file(folder / DELTA, save(changes))
-        disk.write_file(folder / PUSH, msgspec.json.encode(Push(self._stream, version, delta)))
+        disk.write_file(
+            folder / PUSH, msgspec.json.encode(PushManifest(self._stream, version, delta))
+        )
         disk.sync_tree(folder)
         return Written(folder, _size_of(folder))
 

@@ -11,16 +11,31 @@ was started anew, or fell out of a push and may hold a part of it, is not judged
 
 from collections.abc import Mapping
 
+import torch
+
 from agentrl.errors import HealthError
 from agentrl.serving.control import HeldWeights
 
-__all__ = ["UNPUBLISHED", "Seals", "Sent"]
+__all__ = ["UNPUBLISHED", "Seals", "Sent", "dtype_name", "sum_of"]
 
 #: Label of the weights that an engine starts with.
 UNPUBLISHED = "none"
 
 #: What tells one set of sent weights from another; None where engines would not show each change.
 Sent = tuple[int, ...] | None
+
+
+def sum_of(payload: torch.Tensor) -> int:
+    """Tells changed bytes from unchanged ones, on whatever device they lie."""
+    words = payload[: payload.nbytes // 4 * 4]
+    if words.storage_offset() % 4:  # torch reads words at multiples of their size alone
+        words = words.clone()
+    return int(words.view(torch.int32).sum(dtype=torch.int64))
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """As safetensors, SGLang and our own files write it: `bfloat16`."""
+    return str(dtype).removeprefix("torch.")
 
 
 class Seals:

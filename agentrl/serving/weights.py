@@ -22,13 +22,10 @@ An engine that is lost there ends the turn with a PushError: nobody knows which 
 """
 
 import itertools
-import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import ExitStack
 from typing import NamedTuple
 
 import torch
-from anyio.from_thread import start_blocking_portal
 
 from agentrl.clock import Clock, MonotonicClock
 from agentrl.errors import PushError
@@ -37,14 +34,11 @@ from agentrl.serving.checksums import Fused
 from agentrl.serving.collective import SenderGroup
 from agentrl.serving.control import EngineControl
 from agentrl.serving.fleet import Fleet, failures_of, start_calls
-from agentrl.serving.members import Members, NamedTensors
-from agentrl.serving.seals import Sent
+from agentrl.serving.members import Members, NamedTensors, NoEngineError
+from agentrl.serving.seals import Sent, dtype_name, sum_of
 from agentrl.types import EngineAddress, PushReport
 
-__all__ = ["RECALL_S", "FleetWeightSink", "NoEngineError", "dtype_name", "sum_of"]
-
-#: Seconds between looks for an engine that has come back, when there is none at all.
-RECALL_S = 0.5
+__all__ = ["FleetWeightSink"]
 
 
 class _Pass(NamedTuple):
@@ -56,10 +50,6 @@ class _Pass(NamedTuple):
 
 #: What an engine gives up, by SGLang's names, and takes again before a push and after it.
 _WEIGHTS, _REST = ("weights",), ("kv_cache", "cuda_graph")
-
-
-class NoEngineError(PushError):
-    """Every engine was lost on the way."""
 
 
 class FleetWeightSink:
@@ -111,17 +101,15 @@ class FleetWeightSink:
         self._backend = backend
         self._host = host
         self._ranks = ranks_per_engine
-        self._key = key
         self._engine_dtype = engine_dtype
         self._fused = fused or {}
         self._clock = clock or MonotonicClock()
         self._device = torch.device("cuda" if backend == "nccl" else "cpu")
-        self._resources = ExitStack()
-        self._portal = self._resources.enter_context(start_blocking_portal("asyncio"))
         self._members = Members(
             engines,
-            portal=self._portal,
-            open_control=self._control,
+            timeout_s=timeout_s,
+            key=key,
+            clock=self._clock,
             on_lost=on_lost,
             engine_dtype=engine_dtype,
             fused=fused,
@@ -148,18 +136,16 @@ class FleetWeightSink:
         then stay paused until a publish succeeds.
         """
         buckets = BucketStream(tensors, self._bucket_bytes, self._fused)
-        deadline = self._clock.now() + self._timeout_s
-        while True:
-            for member in self._members.recall():
+
+        def push(back: list[EngineControl]) -> PushReport:
+            for member in back:
                 self._enlist(member)
             try:
                 return self._push(self._fleets, version, buckets)
-            except NoEngineError:
-                if self._clock.now() >= deadline:
-                    raise
             finally:
                 self._leave_empty_fleets()
-            time.sleep(RECALL_S)
+
+        return self._members.reach(push)
 
     def inspect(self) -> None:
         """Raise HealthError that names an engine whose weights are not those of its last push."""
@@ -195,7 +181,7 @@ class FleetWeightSink:
         for fleet in self._fleets:
             fleet.dissolve()
         self._fleets = []
-        self._resources.close()
+        self._members.close()
 
     def __enter__(self) -> "FleetWeightSink":
         return self
@@ -224,7 +210,7 @@ class FleetWeightSink:
             self._each(fleets, EngineControl.resume)
         names = tuple(member.name for fleet in fleets for member in fleet.members)
         if not names:
-            raise NoEngineError(f"version {version} reached no engine: all of them are lost")
+            raise NoEngineError(version)
         now = self._clock.now()
         self._has_weights = True
         self._members.renew(version, sent.fingerprint)
@@ -279,7 +265,7 @@ class FleetWeightSink:
     def _each(self, fleets: list[Fleet], call: Callable[[EngineControl], Awaitable[None]]) -> None:
         """The same call to every member at once; those that fail it are lost."""
         owners = {member: fleet for fleet in fleets for member in fleet.members}
-        for member, error in failures_of(start_calls(self._portal, owners, call)).items():
+        for member, error in failures_of(start_calls(self._members.portal, owners, call)).items():
             owners[member].drop(member)
             self._lose(member, error)
 
@@ -292,17 +278,13 @@ class FleetWeightSink:
 
     # ---- members -----------------------------------------------------------------------------
 
-    def _control(self, engine: EngineAddress) -> EngineControl:
-        control = EngineControl(engine, timeout_s=self._timeout_s, key=self._key)
-        return self._resources.enter_context(self._portal.wrap_async_context_manager(control))
-
     def _fleet(self, members: list[EngineControl]) -> Fleet:
         taken = {fleet.name for fleet in self._fleets}
         names = (f"agentrl-fleet-{number}" for number in itertools.count())
         return Fleet(
             members,
             name=next(name for name in names if name not in taken),
-            portal=self._portal,
+            portal=self._members.portal,
             open_group=self._open_group,
             ranks_per_engine=self._ranks,
         )
@@ -330,13 +312,3 @@ class FleetWeightSink:
                 f"{reason}; engines and learner are started again"
             ) from reason
         self._members.lose(member, reason)
-
-
-def sum_of(payload: torch.Tensor) -> int:
-    """Tells changed weights from unchanged ones, wherever the bucket lies."""
-    words = payload[: payload.nbytes // 4 * 4].view(torch.int32)
-    return int(words.sum(dtype=torch.int64))
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -101,7 +101,7 @@ _DECLARED = (
     Metric(
         "rollout/role/*/reward_mean",
         "reward",
-        "mean judged reward of a role's conversations, where roles have rewards of their own",
+        "mean judged reward of a role's conversations, where there are roles",
     ),
     Metric("rollout/part/*/*", "any", "rollout/* of the groups of one part of a mixture"),
     Metric("rollout/tool_calls", "calls", "tool calls of an episode that ran"),

@@ -319,7 +319,7 @@ def test_value_and_gradient_are_those_of_each_role_by_itself(
 # ---- what is reported ----------------------------------------------------------------------------
 
 
-def test_the_mean_reward_of_a_role_is_a_metric_where_roles_have_their_own() -> None:
+def test_the_mean_reward_of_a_role_is_a_metric_where_there_are_roles() -> None:
     group = group_of([*THREE[:2], {"a/b": 0.5}], [0.5, 0.0, 0.25], judged=[1.5, 0.0, 0.25])
     found = lease_metrics(LeaseHeader(number=1, groups=[group]), [0])
     roles = {name: value for name, value in found.items() if "/role/" in name}
@@ -329,7 +329,10 @@ def test_the_mean_reward_of_a_role_is_a_metric_where_roles_have_their_own() -> N
         "rollout/role/a_b/reward_mean": 0.5,
     }
     alike = group_of([{"a": 0.5}, {"b": 0.5}], [None, None])
-    assert not any("role" in name for name in lease_metrics(LeaseHeader(1, [alike]), [0]))
+    found = lease_metrics(LeaseHeader(1, [alike]), [0])  # a curve has no gaps
+    assert {name.split("/")[2] for name in found if "/role/" in name} == {"a", "b"}
+    alone = group_of([{"policy": 0.5}, {"policy": 1.0}], [None, None])
+    assert not any("/role/" in name for name in lease_metrics(LeaseHeader(1, [alone]), [0]))
 
 
 def test_roles_that_are_shown_alike_are_one_and_few_are_shown() -> None:

@@ -193,7 +193,7 @@ def test_an_engine_that_comes_back_is_shown_the_files_too(cluster: Cluster, tmp_
     cluster.engines["e1"].dead.clear()
     sink.publish(1, some_weights(2).items())
     urls = [cluster.addresses[name].url for name in ("e0", "e1")]
-    assert shown == [urls, urls]
+    assert shown == [urls, urls[:1], urls[1:]]
 
 
 def test_the_only_engine_is_shown_the_files_when_it_comes_back(
