@@ -9,7 +9,7 @@ is read.
 import math
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -19,10 +19,12 @@ from agentrl.paths import kind_of
 
 __all__ = [
     "FLOATS",
+    "Place",
     "Shapes",
     "num_in_experts",
     "num_layers",
     "num_parameters",
+    "read_places",
     "read_shapes",
     "read_types",
 ]
@@ -52,6 +54,14 @@ class _Tensor(msgspec.Struct):
     data_offsets: tuple[Natural, Natural]
 
 
+class Place(NamedTuple):
+    """Where the bytes of a tensor lie: in which file, from which byte on, and how many."""
+
+    path: Path
+    start: int
+    num_bytes: int
+
+
 class _Index(msgspec.Struct):
     weight_map: dict[str, str]
 
@@ -65,6 +75,20 @@ def read_shapes(directory: Path) -> Shapes:
 def read_types(directory: Path) -> dict[str, str]:
     """Every tensor in `directory` with its type in safetensors' words. Raises as `read_shapes`."""
     return {name: tensor.dtype for name, tensor in _read(directory).items()}
+
+
+def read_places(directory: Path) -> dict[str, Place]:
+    """Where the bytes of every tensor in `directory` lie. Raises as `read_shapes`."""
+    places = {}
+    for path in _files(directory):
+        tensors = _tensors_in(path)
+        # They fill the file to its end.
+        num_bytes = max((tensor.data_offsets[1] for tensor in tensors.values()), default=0)
+        first = path.stat().st_size - num_bytes
+        for name, tensor in tensors.items():
+            begin, end = tensor.data_offsets
+            places[name] = Place(path, first + begin, end - begin)
+    return places
 
 
 def _read(directory: Path) -> "dict[str, _Tensor]":

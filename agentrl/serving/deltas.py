@@ -17,7 +17,7 @@ import zstandard
 
 from agentrl.errors import DataError
 
-__all__ = ["Checksum", "Encoding", "checksum", "decode", "encode"]
+__all__ = ["Bytes", "Checksum", "Encoding", "checksum", "decode", "encode"]
 
 Encoding = Literal["xor", "overwrite"]
 Checksum = Literal["xxh3-128", "adler32"]

@@ -15,15 +15,16 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import msgspec
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from agentrl import disk
+from agentrl.config.weights import Place, read_places
 from agentrl.errors import DataError
-from agentrl.serving.deltas import checksum, decode
+from agentrl.serving.deltas import Bytes, checksum, decode
 from agentrl.serving.push_files import DELTA, PUSH, Delta, read_push, write_manifest
 
 __all__ = ["LacksBaseError", "pull"]
@@ -34,8 +35,8 @@ class LacksBaseError(DataError):
 
 
 def pull(folder: Path, copy: Path) -> None:
-    """Bring `copy` to what `folder` holds. Raises LacksBaseError, and DataError for files that are
-    not what they should be; the copy then holds nothing."""
+    """Bring `copy` to what `folder` holds. Raises LacksBaseError, and DataError or ConfigError for
+    files that are not what they should be; the copy then holds nothing."""
     push = read_push(folder)
     disk.make_folder(copy.parent)
     with _alone(copy.with_name(f".{copy.name}.lock")):
@@ -85,15 +86,15 @@ def _replace(folder: Path, copy: Path) -> None:
 
 
 def _patch(changes: Path, delta: Delta, copy: Path) -> None:
-    places = {place.name: place for path in copy.glob("*.safetensors") for place in _places(path)}
+    places = read_places(copy)
     with _opened(changes) as found:
         if set(found.keys()) != delta.checksums.keys():
             raise DataError(f"{changes} does not have the tensors that {PUSH} names")
         for name in found.keys():  # noqa: SIM118
             if name not in places:
                 raise DataError(f"{changes} changes {name}, which {copy} does not have")
-            _patch_one(places[name], found.get_tensor(name).tobytes(), delta)
-    for path in copy.glob("*.safetensors"):
+            _patch_one(name, places[name], found.get_tensor(name).tobytes(), delta)
+    for path in {place.path for place in places.values()}:
         disk.sync(path)
 
 
@@ -106,41 +107,20 @@ def _opened(changes: Path) -> Iterator[Any]:
         raise DataError(f"{changes} cannot be read: {error}") from error
 
 
-class _Place(NamedTuple):
-    """Where the bytes of a tensor lie."""
-
-    name: str
-    path: Path
-    start: int
-    num_bytes: int
-
-
-def _places(path: Path) -> list[_Place]:
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        header = msgspec.json.decode(file.read(length))
-    header.pop("__metadata__", None)
-    places = []
-    for name, tensor in header.items():
-        start, end = tensor["data_offsets"]
-        places.append(_Place(name, path, 8 + length + start, end - start))
-    return places
-
-
-def _patch_one(place: _Place, change: bytes, delta: Delta) -> None:
+def _patch_one(name: str, place: Place, change: bytes, delta: Delta) -> None:
     with place.path.open("r+b") as file:
         new = decode(_read(file, place), change, delta.encoding)
-        if checksum(new, delta.checksum) != delta.checksums[place.name]:
+        if checksum(new, delta.checksum) != delta.checksums[name]:
             raise DataError(
-                f"{place.name} of {place.path} is not what was pushed: its {delta.checksum} differs"
+                f"{name} of {place.path} is not what was pushed: its {delta.checksum} differs"
             )
         file.seek(place.start)
         file.write(new.data)
 
 
-def _read(file: BinaryIO, place: _Place) -> "np.ndarray[tuple[int], np.dtype[np.uint8]]":
+def _read(file: BinaryIO, place: Place) -> Bytes:
     file.seek(place.start)
     data = file.read(place.num_bytes)
     if len(data) != place.num_bytes:
-        raise DataError(f"{place.path} ends before the bytes of {place.name}")
+        raise DataError(f"{place.path} ends before byte {place.start + place.num_bytes}")
     return np.frombuffer(data, np.uint8)

@@ -14,7 +14,7 @@ import anyio.to_thread
 from fastapi import Body, FastAPI
 from fastapi.responses import JSONResponse
 
-from agentrl.errors import DataError
+from agentrl.errors import AgentRLError
 from agentrl.serving.local_copy import LacksBaseError, pull
 
 __all__ = ["add_pull_route"]
@@ -31,7 +31,7 @@ def add_pull_route(app: FastAPI) -> None:
             await anyio.to_thread.run_sync(pull, Path(folder), Path(copy))
         except LacksBaseError as error:
             return _answer(HTTPStatus.CONFLICT, str(error))
-        except (DataError, OSError) as error:
+        except (AgentRLError, OSError) as error:
             return _answer(HTTPStatus.BAD_REQUEST, str(error))
         return _answer(HTTPStatus.OK, "done")
 

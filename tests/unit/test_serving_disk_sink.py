@@ -1,6 +1,7 @@
 """Pushes through a disk, against scripted engines: files are whole, copies are patched, and an
 engine that cannot be patched gets a whole model or falls out."""
 
+import json
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -10,11 +11,13 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from agentrl import disk
+from agentrl.config.weights import read_places
 from agentrl.errors import DataError, PushError
-from agentrl.serving import local_copy
+from agentrl.serving import local_copy, push_files
 from agentrl.serving.deltas import Checksum, Encoding
 from agentrl.serving.local_copy import LacksBaseError, pull
-from agentrl.serving.push_files import DELTA, PUSH, PushFiles, PushSettings, read_push
+from agentrl.serving.push_files import DELTA, PUSH, PushFiles, PushManifest, PushSettings, read_push
 from tests.unit.scripted_engines import Cluster, Weights, cluster, some_weights
 
 __all__ = ["cluster"]
@@ -25,8 +28,12 @@ def write_model(folder: Path, tensors: Iterable[tuple[str, torch.Tensor]]) -> No
     weights = dict(tensors)
     folder.mkdir()
     (folder / "config.json").write_text("{}")
+    places: dict[str, str] = {}
     for index, names in enumerate((list(weights)[::2], list(weights)[1::2])):
-        save_file({name: weights[name] for name in names}, folder / f"model-{index}.safetensors")
+        file = f"model-{index}.safetensors"
+        save_file({name: weights[name] for name in names}, folder / file)
+        places |= dict.fromkeys(names, file)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
 
 
 def files_in(place: Path, **said: Any) -> PushFiles:
@@ -314,12 +321,38 @@ def test_a_copy_of_which_half_is_patched_holds_nothing(
     assert read_push(copy).version == 1
 
 
+def test_a_copy_says_what_it_holds_when_that_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power cut it would say so of pages that are gone, which nothing compares again."""
+    _, first, second = two_pushes(tmp_path)
+    copy = tmp_path / "copy"
+    pull(first, copy)
+    done: list[str] = []
+    sync, write_manifest = disk.sync, push_files.write_manifest
+
+    def noted_sync(path: Path) -> None:
+        there = (copy / PUSH).exists()
+        done.append(f"sync {path.name}{' beside push.json' if there else ''}")
+        sync(path)
+
+    def noted_manifest(folder: Path, push: PushManifest) -> None:
+        done.append("push.json")
+        write_manifest(folder, push)
+
+    monkeypatch.setattr(disk, "sync", noted_sync)
+    monkeypatch.setattr(local_copy, "write_manifest", noted_manifest)
+    pull(second, copy)
+    assert done[0] == "sync copy"
+    assert sorted(done[1:3]) == ["sync model-0.safetensors", "sync model-1.safetensors"]
+    assert done[3] == "push.json"
+
+
 def test_a_patched_tensor_that_is_not_what_was_pushed_is_named(tmp_path: Path) -> None:
     _, first, second = two_pushes(tmp_path)
     copy = tmp_path / "copy"
     pull(first, copy)
-    places = [place for path in copy.glob("*.safetensors") for place in local_copy._places(path)]
-    damaged = next(place for place in places if place.name == "embed")
+    damaged = read_places(copy)["embed"]
     data = bytearray(damaged.path.read_bytes())
     data[damaged.start + 100] ^= 1
     damaged.path.write_bytes(data)

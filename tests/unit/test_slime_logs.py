@@ -17,7 +17,7 @@ from agentrl.envs.slime_logs.samples import ScoredEpisode, samples_of, scored
 from agentrl.envs.slime_stand_in.logging_utils import log
 from agentrl.envs.slime_stand_in.types import Sample
 from agentrl.rollout_file import Rollouts, write_rollouts
-from agentrl.telemetry.trackers.base import Row
+from agentrl.telemetry.trackers.base import TrackerRow
 from agentrl.types import (
     EpisodeId,
     GroupRows,
@@ -282,5 +282,7 @@ def test_what_a_killed_process_leaves_behind_takes_no_later_answer(
 
 def test_a_name_of_another_axis_is_shown_on_that_of_its_row() -> None:
     scalars = {"rollout/reward_mean": 0.5, "eval/mine": 1.0}
-    row = Row(scalars=scalars, histograms={}, axes={"rollout/step": 3, "train/step": 6}, time_s=0.0)
+    row = TrackerRow(
+        scalars=scalars, histograms={}, axes={"rollout/step": 3, "train/step": 6}, time_s=0.0
+    )
     assert row.by_step() == {3: scalars}

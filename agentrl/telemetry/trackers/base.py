@@ -21,7 +21,16 @@ import msgspec
 
 from agentrl.shipped import TRACKERS
 
-__all__ = ["AXES", "Beginning", "Known", "Row", "Session", "Tracker", "environment", "load_tracker"]
+__all__ = [
+    "AXES",
+    "Beginning",
+    "Known",
+    "Session",
+    "Tracker",
+    "TrackerRow",
+    "environment",
+    "load_tracker",
+]
 
 #: Families of metrics, and the axis of each.
 AXES = {
@@ -52,7 +61,7 @@ class Beginning(msgspec.Struct, frozen=True, kw_only=True):
     finish_s: float
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class TrackerRow(msgspec.Struct, frozen=True, kw_only=True):
     """The numbers of an iteration, or of an evaluation after it. `axes`: the step on each axis that
     they stand over; `time_s`: the wall time at which they came; histograms: (edges, counts)."""
 
@@ -78,7 +87,7 @@ class Session(Protocol):
 
     known: Known
 
-    def log(self, row: Row) -> None:
+    def log(self, row: TrackerRow) -> None:
         """Hand over a row."""
         ...
 

@@ -12,7 +12,14 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from agentrl.telemetry.trackers.base import Beginning, Known, Row, Session, Tracker, environment
+from agentrl.telemetry.trackers.base import (
+    Beginning,
+    Known,
+    Session,
+    Tracker,
+    TrackerRow,
+    environment,
+)
 
 __all__ = ["MlflowTracker"]
 
@@ -73,7 +80,7 @@ class _MlflowSession(Session):
         self._is_flat = re.match(r"file:|[^:]*$", client.tracking_uri) is not None
         self.known = known
 
-    def log(self, row: Row) -> None:
+    def log(self, row: TrackerRow) -> None:
         from mlflow.entities import Metric
 
         time_ms = round(row.time_s * 1000)

@@ -26,7 +26,7 @@ import msgspec
 from agentrl.disk import replace_file
 from agentrl.errors import EnvironmentSetupError
 from agentrl.telemetry.logging import hider
-from agentrl.telemetry.trackers.base import Beginning, Known, Row, Session, Tracker
+from agentrl.telemetry.trackers.base import Beginning, Known, Session, Tracker, TrackerRow
 from agentrl.visible import message_of, shown_urls
 
 __all__ = ["TrackedRun"]
@@ -59,7 +59,7 @@ class TrackedRun:
         self._tracker = tracker
         self._hide = hider(secrets)
         self._finish_s = finish_s
-        self._rows: Queue[Row | None] = Queue(max_rows)
+        self._rows: Queue[TrackerRow | None] = Queue(max_rows)
         self._exit_code = 1
         self._has_failed = False
         self._num_rows = self._num_lost = 0
@@ -89,7 +89,7 @@ class TrackedRun:
         histograms: Mapping[str, tuple[Sequence[float], Sequence[float]]],
     ) -> None:
         """Hand over the numbers of an iteration, or of an evaluation after it."""
-        row = Row(
+        row = TrackerRow(
             scalars=dict(scalars),
             histograms=dict(histograms),
             axes=self._tracker.axes(step, scalars.keys()),

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from agentrl.telemetry.trackers.base import Beginning, Known, Row, Session, Tracker
+from agentrl.telemetry.trackers.base import Beginning, Known, Session, Tracker, TrackerRow
 
 __all__ = ["SwanlabTracker"]
 
@@ -77,7 +77,9 @@ class SwanlabTracker(Tracker, frozen=True, kw_only=True):
                 line = msgspec.json.decode(text, type=_Line)
                 names = line.names()
                 axes = self.axes(line.step, names)
-                row = Row(scalars=dict.fromkeys(names, 0), histograms={}, axes=axes, time_s=0)
+                row = TrackerRow(
+                    scalars=dict.fromkeys(names, 0), histograms={}, axes=axes, time_s=0
+                )
                 for step, scalars in row.by_step().items():
                     told |= {name: max(step, told.get(name, step)) for name in scalars}
         return told
@@ -103,7 +105,7 @@ class _SwanlabSession(Session):
         self._told = told
         self._has_warned = False
 
-    def log(self, row: Row) -> None:
+    def log(self, row: TrackerRow) -> None:
         for step, scalars in row.by_step().items():
             self._run.log(scalars, step=step)
             for name in scalars:

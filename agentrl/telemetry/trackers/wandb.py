@@ -14,9 +14,9 @@ from agentrl.telemetry.trackers.base import (
     AXES,
     Beginning,
     Known,
-    Row,
     Session,
     Tracker,
+    TrackerRow,
     environment,
 )
 
@@ -96,7 +96,7 @@ class _WandbSession(Session):
         self._run = run
         self.known = known
 
-    def log(self, row: Row) -> None:
+    def log(self, row: TrackerRow) -> None:
         said: dict[str, Any] = {**row.scalars, **row.axes}
         for name, (edges, counts) in row.histograms.items():
             if len(counts) <= _MAX_BUCKETS:
