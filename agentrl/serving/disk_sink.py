@@ -165,7 +165,7 @@ def _told(version: int) -> Iterator[None]:
     except OSError as error:
         raise PushError(
             f"version {version} could not be written: {error}; make room in "
-            "--update-weight-disk-dir, or give another folder; then --resume goes on"
+            "--update-weight-disk-dir, or name another folder; then continue the run with --resume"
         ) from error
 
 

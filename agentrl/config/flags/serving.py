@@ -52,7 +52,11 @@ class ServingFlags(PlacementFlags, frozen=True, kw_only=True):
         ),
     ] = None
     update_weight_disk_keep_files: Annotated[
-        bool, _flag("keep the files of all pushes, not those of the last", needs="disk_pushes")
+        bool,
+        _flag(
+            "keep the files of every push (default: of the last, until the run ends)",
+            needs="disk_pushes",
+        ),
     ] = False
     update_weight_local_checkpoint_dir: Annotated[
         str | None,
