@@ -142,6 +142,10 @@ class PushError(InfrastructureError):
     """A weight push did not reach every engine of its fleet."""
 
 
+class SlotLostError(InfrastructureError):
+    """The host of some processes is gone, and they with it: a node of a cluster was lost."""
+
+
 class RestartsSpentError(InfrastructureError):
     """A process died too often without a new iteration. `told`: the same in a clause."""
 

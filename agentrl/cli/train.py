@@ -101,6 +101,10 @@ def _dry_run(found: Resolved, *light: _Check) -> int:
     from agentrl.config.plan import describe
 
     sys.stdout.write(describe(found.config))
+    if found.config.ray_address is not None:
+        from agentrl.cluster.rehearsal import placement_notes
+
+        sys.stdout.write("".join(f"{line}\n" for line in placement_notes(found.config)))
     return 0
 
 

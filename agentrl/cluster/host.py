@@ -11,6 +11,7 @@ number may be another's afterwards.
 """
 
 import contextlib
+import hashlib
 import os
 import queue
 import shutil
@@ -25,11 +26,20 @@ from typing import Literal
 
 import msgspec
 
+from agentrl.cluster.here import interface_of, place_here
 from agentrl.cluster.ports import free_ports
+from agentrl.cluster.slots import Place
 from agentrl.disk import make_folder, narrow
 from agentrl.errors import InfrastructureError
 
-__all__ = ["ExitNotice", "ProcessHost", "ProcessKind", "ProcessOrder", "environment_of"]
+__all__ = [
+    "ExitNotice",
+    "ProcessHost",
+    "ProcessKind",
+    "ProcessOrder",
+    "environment_of",
+    "seen_here",
+]
 
 #: What a process is to the run; a service is the user's own.
 ProcessKind = Literal["buffer", "learner", "worker", "engine", "router", "service"]
@@ -43,6 +53,11 @@ class ProcessOrder(msgspec.Struct, frozen=True):
 
     `env_defaults`: variables for a node whose own environment does not have them.
 
+    `interface_variables`: such ones too, for the name of the network interface that has the node's
+    address.
+
+    `folder`: where it is started; empty: where this host is.
+
     `scratch`: a folder for its temporary files and sockets, made anew for it (0700) and removed
     when it has ended, however it ended. Empty: the system's, which nobody cleans.
 
@@ -55,9 +70,11 @@ class ProcessOrder(msgspec.Struct, frozen=True):
     kind: ProcessKind
     env: dict[str, str] = {}
     log: str = ""
+    folder: str = ""
     scratch: str = ""
     expendable: bool = False
     env_defaults: dict[str, str] = {}
+    interface_variables: tuple[str, ...] = ()
     ready_url: str = ""
 
     def remove_scratch(self) -> None:
@@ -119,9 +136,9 @@ class ProcessHost:
         # The kernel ties a child to the thread that forked it, so one thread forks them all.
         threading.Thread(target=self._spawn_forever, name="spawner", daemon=True).start()
 
-    def node(self) -> tuple[str, int]:
-        """Address of this node and pid of this host."""
-        return _address(), os.getpid()
+    def place(self) -> Place:
+        """Where this host is."""
+        return place_here()
 
     def reserve_ports(self, count: int) -> list[int]:
         """`count` TCP ports that were free a moment ago, each given once by this host."""
@@ -141,6 +158,10 @@ class ProcessHost:
         handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(handle, "wb") as file:
             file.write(data)
+
+    def seen(self, paths: list[str]) -> list[str]:
+        """What each path is on this node: the SHA-256 of a file, `folder`, or `nothing`."""
+        return [seen_here(Path(path)) for path in paths]
 
     def start(self, order: ProcessOrder) -> int:
         """Start a process; returns its pid. The name must not be running."""
@@ -222,7 +243,7 @@ class ProcessHost:
     def _fork(self, order: ProcessOrder) -> int:
         inherited = os.environ | self._environment
         node = {name: value for name, value in inherited.items() if value is not None}
-        env = environment_of(order, node)
+        env = environment_of(order, self._interfaces(order) | node)
         if order.scratch:
             order.remove_scratch()
             Path(order.scratch).mkdir(mode=0o700, parents=True)
@@ -237,6 +258,7 @@ class ProcessHost:
             process = subprocess.Popen(  # noqa: S603 - our own commands, no shell
                 argv,
                 env=env,
+                cwd=order.folder or None,
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=subprocess.STDOUT,
@@ -246,6 +268,12 @@ class ProcessHost:
         self._children[order.name] = child
         threading.Thread(target=self._watch, args=(child,), daemon=True).start()
         return process.pid
+
+    def _interfaces(self, order: ProcessOrder) -> dict[str, str]:
+        if not order.interface_variables:
+            return {}
+        interface = interface_of(place_here().address)
+        return {} if interface is None else dict.fromkeys(order.interface_variables, interface)
 
     def _watch(self, child: _Child) -> None:
         os.waitid(os.P_PID, child.process.pid, os.WEXITED | os.WNOWAIT)
@@ -266,11 +294,11 @@ def _await(children: Iterable[_Child], timeout_s: float) -> None:
         child.done.wait(max(0.0, deadline - time.monotonic()))
 
 
-def _address() -> str:
-    """The address other nodes reach this one at, as Ray knows it; loopback outside Ray."""
+def seen_here(path: Path) -> str:
+    """What a path is on this node; as `ProcessHost.seen`."""
+    if path.is_dir():
+        return "folder"
     try:
-        import ray.util
-
-        return str(ray.util.get_node_ip_address())
-    except Exception:
-        return "127.0.0.1"
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return "nothing"

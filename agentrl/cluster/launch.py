@@ -12,12 +12,14 @@ import msgspec
 from agentrl.clock import Clock, MonotonicClock
 from agentrl.cluster.driver import Driver
 from agentrl.cluster.host import ProcessOrder
+from agentrl.cluster.joined import check_nodes
 from agentrl.cluster.layout import RunDir, with_run
 from agentrl.cluster.loaded import take_rollouts, with_loaded
 from agentrl.cluster.orders import plan_processes
-from agentrl.cluster.placement import Cluster, plan_slots
+from agentrl.cluster.placement import Cluster
 from agentrl.cluster.remains import judge
 from agentrl.cluster.signals import InterruptedRunError, SignalGate
+from agentrl.cluster.slots import plan_slots
 from agentrl.cluster.spec import RunSpec, key_files
 from agentrl.cluster.tracking import shown_config, trackers
 from agentrl.config.device import Device, choose_device
@@ -174,9 +176,10 @@ def _launch(
         gate.check()
         device = _device(config, recorder, cluster, gate)
         config = msgspec.structs.replace(config, device=device)
-        num_gpus = cluster.num_gpus() if device == "cuda" else 0
-        cluster.place(plan_slots(config, num_gpus, list(services)), gate.check)
+        supply = cluster.supply(device)
+        cluster.place(plan_slots(config, supply, list(services)), supply.device, gate.check)
         recorder.phase("placed")
+        check_nodes(cluster, config)
         spec, orders = plan(config, run, cluster, services, device)
         for key in key_files(spec):
             cluster.write_file(str(key), key.read_bytes())

@@ -1,5 +1,6 @@
 """The processes of a run before any is started: addresses, commands, and their order."""
 
+import os
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -32,8 +33,9 @@ _NO_GPUS = {"CUDA_VISIBLE_DEVICES": ""}
 _CPU_ENV = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 #: megatron-core overlaps communication with computation by the order of one queue of launches.
 _CUDA_LEARNER = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
-#: Gloo and NCCL would listen at the address that the host's name has, which others may reach.
-_COLLECTIVES_ON_LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+#: Which interface collectives meet at. Without it Gloo takes the address that the host's name has:
+#: others may reach it, or on a cluster (where names often mean loopback) nobody can.
+_INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 
 
 def plan_processes(
@@ -83,9 +85,9 @@ def plan_processes(
     env = _CPU_ENV if device == "cpu" else {}
     orders = [_engine_order(config, run, spec, engine, device) for engine in engines]
     orders += [_learner_order(config, run, name, device) for name in config.learner_names]
-    if config.ray_address is None:
-        orders = [_on_loopback(order) for order in orders]
-    orders += [role_order(run, "buffer", "buffer", env)]
+    meeting = _on_loopback if config.ray_address is None else _on_the_nodes_interface
+    orders = [meeting(order) for order in orders]
+    orders += [role_order(run, "buffer", "buffer", env | _NO_GPUS)]
     orders += [
         ProcessOrder(
             name,
@@ -97,11 +99,13 @@ def plan_processes(
         )
         for name, service in services.items()
     ]
-    orders += [role_order(run, "worker", name, env) for name in config.worker_names]
+    orders += [role_order(run, "worker", name, env | _NO_GPUS) for name in config.worker_names]
     if spec.router_url is not None:
         orders += [_router_order(config, run, cluster, spec)]
     if device == "cpu":
         orders = [msgspec.structs.replace(order, env=order.env | _NO_GPUS) for order in orders]
+    if config.ray_address is not None:
+        orders = [_as_here(order) for order in orders]
     return spec, [_with_own(config, order) for order in orders]
 
 
@@ -114,7 +118,19 @@ def _with_own(config: RunConfig, order: ProcessOrder) -> ProcessOrder:
 
 
 def _on_loopback(order: ProcessOrder) -> ProcessOrder:
-    return msgspec.structs.replace(order, env=order.env | _COLLECTIVES_ON_LOOPBACK)
+    return msgspec.structs.replace(order, env=order.env | dict.fromkeys(_INTERFACES[:2], "lo"))
+
+
+def _on_the_nodes_interface(order: ProcessOrder) -> ProcessOrder:
+    return msgspec.structs.replace(order, interface_variables=_INTERFACES)
+
+
+def _as_here(order: ProcessOrder) -> ProcessOrder:
+    """Started in the program's own folder, and finding the modules that it finds."""
+    path = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
+    return msgspec.structs.replace(
+        order, folder=str(Path.cwd()), env_defaults=path | order.env_defaults
+    )
 
 
 def _url(cluster: Cluster, name: str) -> str:

@@ -1,10 +1,8 @@
-"""Which process runs where: a pure plan, and the Ray side that carries it out.
+"""`Cluster`: the Ray side of a plan of slots (`slots.py`).
 
-    CPU:   one host on the driver's node runs everything
-    CUDA:  one host per learner rank and per engine with its devices, one without for the rest
-    CUDA, --colocate:  one host per engine, with the learner ranks that have its devices too
-
-Ray chooses nodes and devices (a host actor asks for what its slot needs) and nothing else.
+Ray chooses nodes and devices, and nothing else: one placement group holds all bundles, packed on as
+few nodes as have room; a host actor is created in its bundle, or on its node. Which host serves
+which slot is decided when all have said where they are.
 """
 
 import logging
@@ -12,81 +10,22 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
-
-import msgspec
+from typing import Any, Literal
 
 from agentrl.cluster.host import ExitNotice, ProcessHost, ProcessOrder
 from agentrl.cluster.own_ray import join_ray, own_ray, patient_start
 from agentrl.cluster.signals import in_turns
-from agentrl.config.device import LOOK_S, DeviceFacts, look
-from agentrl.config.run import RunConfig
-from agentrl.errors import EnvironmentSetupError, InfrastructureError
+from agentrl.cluster.slots import Place, Slot, Supply, bundle_sizes, in_order
+from agentrl.config.device import LOOK_S, Device, DeviceFacts, look
+from agentrl.errors import EnvironmentSetupError, InfrastructureError, SlotLostError
 
-__all__ = ["Cluster", "Slot", "plan_slots", "ray_options"]
+__all__ = ["Cluster", "ray_options"]
 
 _LOG = logging.getLogger(__name__)
 _PLACE_S = 300.0
 _OBJECT_STORE_BYTES = 80 * 1024**2
 #: Characters of a folder that leave room for the paths of Ray's sockets; a longer one is not used.
 _MAX_FOLDER = 107 - len("/session_2026-01-01_00-00-00_000000_1000000/sockets/plasma_store")
-
-
-class Slot(msgspec.Struct, frozen=True):
-    """A host's share of a node: its name, devices, and the processes that belong to it."""
-
-    name: str
-    num_gpus: int
-    processes: tuple[str, ...]
-
-
-def plan_slots(config: RunConfig, num_gpus: int, services: Sequence[str]) -> list[Slot]:
-    """Slots of a run that may take `num_gpus` devices in all; none on the CPU."""
-    learners = config.learner_names
-    engines = [f"engine-{index}" for index in range(config.num_engines)]
-    rest = ("buffer", *(["router"] if engines else []), *config.worker_names, *services)
-    if config.plays_only:  # what stands in for a learner needs no device
-        learners, rest = [], (*learners, *rest)
-    if num_gpus == 0:
-        return [Slot("host", 0, (*engines, *learners, *rest))]
-    if config.colocate:
-        return _shared(config, num_gpus, learners, engines, rest)
-    needed = len(learners) + len(engines) * config.rollout_num_gpus_per_engine
-    if needed > num_gpus:
-        raise EnvironmentSetupError(
-            f"{needed} GPUs are needed ({len(learners)} learner ranks + {len(engines)} engines x "
-            f"{config.rollout_num_gpus_per_engine}) and the cluster has {num_gpus}; lower "
-            "--actor-num-gpus-per-node or --rollout-num-gpus, or give --device cpu"
-        )
-    slots = [Slot("host", 0, rest)]
-    slots += [Slot(name, 1, (name,)) for name in learners]
-    slots += [Slot(name, config.rollout_num_gpus_per_engine, (name,)) for name in engines]
-    return slots
-
-
-def _shared(
-    config: RunConfig,
-    num_gpus: int,
-    learners: Sequence[str],
-    engines: Sequence[str],
-    rest: tuple[str, ...],
-) -> list[Slot]:
-    """Engines on the first devices of the learner: rank r has device r modulo the size of an engine
-    in its slot, as it finds by itself. Ranks beyond the engines have slots of their own."""
-    size = config.rollout_num_gpus_per_engine
-    needed = max(len(learners), len(engines) * size)
-    if needed > num_gpus:
-        raise EnvironmentSetupError(
-            f"{needed} GPUs are needed ({len(learners)} learner ranks, and on the same devices "
-            f"{len(engines)} engines x {size}) and the cluster has {num_gpus}; lower "
-            "--actor-num-gpus-per-node or --rollout-num-gpus, or give --device cpu"
-        )
-    slots = [Slot("host", 0, rest)]
-    for index, engine in enumerate(engines):
-        mine = learners[index * size : (index + 1) * size]
-        slots.append(Slot(engine, size, (engine, *mine)))
-    alone = learners[len(engines) * size :]
-    return slots + [Slot(name, 1, (name,)) for name in alone]
 
 
 def ray_options(address: str | None, folder: Path) -> dict[str, Any]:
@@ -113,6 +52,7 @@ class Cluster:
         self._address = address
         self._folder = folder
         self._hosts: dict[str, Any] = {}
+        self._places: dict[str, Place] = {}
         self._slot_of: dict[str, str] = {}
         self._resources = ExitStack()
         self._environment: Mapping[str, str | None] = {}
@@ -158,10 +98,29 @@ class Cluster:
             self._resources.close()
 
     def num_gpus(self) -> int:
-        """Devices of the whole cluster."""
+        """GPUs of the whole cluster."""
         import ray
 
         return int(ray.cluster_resources().get("GPU", 0))
+
+    def supply(self, device: Device) -> Supply:
+        """What the nodes have for models on `device`."""
+        resource: Literal["GPU", "CPU"] = "GPU" if device == "cuda" else "CPU"
+        nodes = self._nodes()
+        if device == "cpu" and len(nodes) == 1:
+            return Supply()
+        return Supply(resource, tuple(int(n["Resources"].get(resource, 0)) for n in nodes))
+
+    def _nodes(self) -> list[Mapping[str, Any]]:
+        """Nodes that are there: the driver's, then the others by address."""
+        import ray
+
+        here = ray.get_runtime_context().get_node_id()
+        alive = [node for node in ray.nodes() if node["Alive"]]
+        return sorted(
+            alive,
+            key=lambda n: (n["NodeID"] != here, Place(n["NodeManagerAddress"], n["NodeID"]).rank),
+        )
 
     def device_facts(self, check: Callable[[], None]) -> DeviceFacts:
         """What the Python of a node with GPUs could do with them. `check` is called meanwhile, and
@@ -181,28 +140,72 @@ class Cluster:
             ) from error
         return facts
 
-    def place(self, slots: Sequence[Slot], check: Callable[[], None]) -> None:
+    def place(
+        self, slots: Sequence[Slot], device: Literal["GPU", "CPU"], check: Callable[[], None]
+    ) -> None:
         """Create the hosts; waits until Ray has given each its place (at most 5 min). `check` is
         called meanwhile, and may raise."""
         import ray
 
-        actor = ray.remote(ProcessHost)
-        for slot in slots:
-            host = actor.options(
-                name=None, num_cpus=0, num_gpus=slot.num_gpus, max_concurrency=8, max_restarts=0
-            ).remote(self._environment)
-            self._hosts[slot.name] = host
-            self._slot_of |= dict.fromkeys(slot.processes, slot.name)
-        nodes = [host.node.remote() for host in self._hosts.values()]
+        names = ", ".join(slot.name for slot in slots)
         try:
-            found = self._wait_for(nodes, _PLACE_S, check)
+            group = self._reserve(bundle_sizes(slots), device, check)
+            hosts = [self._host_for(slot, device, group) for slot in slots]
+            places = self._wait_for([host.place.remote() for host in hosts], _PLACE_S, check)
         except ray.exceptions.RayError as error:
             raise EnvironmentSetupError(
-                f"Ray found no place for {', '.join(slot.name for slot in slots)} within "
-                f"{_PLACE_S:g} s: {error}"
+                f"Ray found no place for {names} within {_PLACE_S:g} s{self._free(device)}: {error}"
             ) from error
-        for slot, (address, pid) in zip(slots, found, strict=True):
-            _LOG.info("slot %s on %s (pid %s): %s", slot.name, address, pid, slot.processes)
+        for slot, index in zip(slots, in_order(slots, places), strict=True):
+            self._hosts[slot.name], self._places[slot.name] = hosts[index], places[index]
+            self._slot_of |= dict.fromkeys(slot.processes, slot.name)
+            _LOG.info("slot %s on %s: %s", slot.name, places[index], slot.processes)
+
+    def places(self) -> dict[str, Place]:
+        """Where each slot is."""
+        return dict(self._places)
+
+    def _reserve(self, sizes: Sequence[int], device: str, check: Callable[[], None]) -> Any:
+        """A placement group of so many devices in each bundle; None for no bundle."""
+        from ray.util.placement_group import placement_group
+
+        if not sizes:
+            return None
+        group = placement_group([{device: size} for size in sizes], strategy="PACK")
+        self._wait_for([group.ready()], _PLACE_S, check)
+        return group
+
+    def _host_for(self, slot: Slot, device: str, group: Any) -> Any:
+        import ray
+
+        options = {
+            "num_cpus": slot.size if device == "CPU" else 0,
+            "num_gpus": slot.size if device == "GPU" else 0,
+            "scheduling_strategy": self._where(slot, group),
+            "max_concurrency": 8,
+            "max_restarts": 0,
+        }
+        return ray.remote(ProcessHost).options(**options).remote(self._environment)
+
+    def _where(self, slot: Slot, group: Any) -> Any:
+        """In its bundle, or on its node."""
+        from ray.util import scheduling_strategies as strategies
+
+        if slot.bundle is not None:
+            return strategies.PlacementGroupSchedulingStrategy(
+                group, placement_group_bundle_index=slot.bundle
+            )
+        assert slot.node is not None
+        node = self._nodes()[slot.node]["NodeID"]
+        return strategies.NodeAffinitySchedulingStrategy(node, soft=False)
+
+    def _free(self, device: str) -> str:
+        """What other users of the cluster leave of it."""
+        import ray
+
+        free = ray.available_resources().get(device, 0)
+        total = ray.cluster_resources().get(device, 0)
+        return f" ({free:g} of {total:g} {device}s are free)" if total else ""
 
     def _wait_for(
         self, asked: Sequence[Any], timeout_s: float, check: Callable[[], None]
@@ -220,11 +223,15 @@ class Cluster:
         """Network address of the node that runs `process`; loopback when there is but one."""
         if self._address is None:
             return "127.0.0.1"
-        return str(self._call(self._host(process).node.remote())[0])
+        return self._places[self._slot_of[process]].address
 
     def reserve_port(self, process: str) -> int:
         """A free port on the node that runs `process`."""
         return int(self._call(self._host(process).reserve_ports.remote(1))[0])
+
+    def seen(self, slot: str, paths: Sequence[str]) -> list[str]:
+        """What each path is on the node of a slot; as `ProcessHost.seen`."""
+        return list(self._call(self._hosts[slot].seen.remote(list(paths))))
 
     def write_file(self, path: str, data: bytes) -> None:
         """Write a private file on every node of the run."""
@@ -256,18 +263,28 @@ class Cluster:
         if left:
             raise InfrastructureError("; ".join(left))
 
-    def processes(self) -> list[str]:
-        """Names of the processes that belong to the placed slots, running or not."""
-        return list(self._slot_of)
+    def processes(self, slot: str | None = None) -> list[str]:
+        """Names of the processes that belong to a slot (None: to any), running or not."""
+        return [name for name, its in self._slot_of.items() if slot in (None, its)]
 
     def slots(self) -> list[str]:
         """Names of the placed slots."""
         return list(self._hosts)
 
     def next_exits(self, slot: str, timeout_s: float) -> list[ExitNotice]:
-        """Processes of `slot` that ended; waits up to `timeout_s` for one."""
-        notices = self._call(self._hosts[slot].next_exits.remote(timeout_s), timeout_s + 10)
-        return list(notices)
+        """Processes of `slot` that ended; waits up to `timeout_s` for one. Raises SlotLostError
+        when the slot itself has: its node, or Ray there."""
+        import ray
+
+        try:
+            asked = self._hosts[slot].next_exits.remote(timeout_s)
+            return list(self._call(asked, timeout_s + 10))
+        except (ray.exceptions.ActorUnavailableError, ray.exceptions.GetTimeoutError):
+            return []  # Ray asks that node again, and decides
+        except ray.exceptions.RayActorError as error:
+            raise SlotLostError(
+                f"{slot} on {self._places[slot].address} is lost: its node, or Ray there, has ended"
+            ) from error
 
     def _host(self, process: str) -> Any:
         return self._hosts[self._slot_of[process]]

@@ -77,6 +77,8 @@ class Processes:
         self._late: set[str] = set()
         #: Times that weights were asked for.
         self._num_asked = 0
+        #: Processes whose node is gone.
+        self._lost: set[str] = set()
         self._one_at_a_time = anyio.Lock()
 
     @property
@@ -118,6 +120,27 @@ class Processes:
         if life is None or life.incarnation != incarnation:
             return False
         return bool(await in_thread(self._cluster.signal, name, signal.SIGKILL, life.pid))
+
+    def left_without(self, names: Collection[str]) -> list[str] | None:
+        """The node of `names` is gone, and they with it. Engines and agent workers that are left;
+        None where the run cannot do without one of those that are lost."""
+        self._lost |= set(names)
+        kinds = {self._orders[name].kind for name in names}
+        left = [order for order in self._orders.values() if order.name not in self._lost]
+        is_enough = kinds <= {"engine", "worker"} and kinds <= {order.kind for order in left}
+        if not is_enough or self._spec.config.colocate:
+            return None
+        return [order.name for order in left if order.kind in ("engine", "worker")]
+
+    async def tell_lost(self, names: Collection[str]) -> None:
+        """Tell the router and the buffer of engines and workers that are lost."""
+        async with self._one_at_a_time:
+            for name in names:
+                life, kind = self._lives.pop(name, None), self._orders[name].kind
+                if kind == "engine":
+                    await self._unroute(name)
+                elif life is not None:
+                    await self._requests.tell(PeerLost(name, life.incarnation))
 
     async def restart(self, notice: ExitNotice, consequence: Consequence) -> None:
         """Start again what `notice` tells of."""
@@ -172,7 +195,8 @@ class Processes:
 
     async def _lacks(self, late: set[str]) -> bool:
         """Whether the router lacks one of these engines, or any when it was away itself."""
-        wanted = {e.url for e in self._spec.engines if e.name in late or "router" in late}
+        there = [e for e in self._spec.engines if e.name not in self._lost]
+        wanted = {e.url for e in there if e.name in late or "router" in late}
         try:
             async with self._router() as router:
                 return bool(wanted - (await router.workers()).keys())

@@ -2,11 +2,13 @@
 
     next_exits of each slot -> Supervision says what it means -> noted | started again | an error
 
-A run that must end does so with the process's name, exit code and last log lines.
+A run that must end does so with the process's name, exit code and last log lines. A lost node takes
+its processes along: the run goes on without the engines and agent workers there, as long as others
+are left, and cannot without anything else.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import anyio
@@ -26,7 +28,7 @@ from agentrl.cluster.supervision import (
     has_crashed_learner,
     must_be_killed,
 )
-from agentrl.errors import AgentRLError, InfrastructureError, RestartsSpentError
+from agentrl.errors import AgentRLError, InfrastructureError, RestartsSpentError, SlotLostError
 from agentrl.telemetry.recorder import Recorder
 
 __all__ = ["Watch"]
@@ -79,8 +81,22 @@ class Watch:
         self, slot: str, waits: anyio.CapacityLimiter, tasks: anyio.abc.TaskGroup
     ) -> None:
         while True:
-            for notice in await in_thread(self._cluster.next_exits, slot, _WAIT_S, limiter=waits):
+            try:
+                notices = await in_thread(self._cluster.next_exits, slot, _WAIT_S, limiter=waits)
+            except SlotLostError as loss:
+                await self._go_on_without(self._cluster.processes(slot), loss)
+                return
+            for notice in notices:
                 self._ended(notice, tasks)
+
+    async def _go_on_without(self, names: Sequence[str], loss: SlotLostError) -> None:
+        """Raises `loss`, with what it means, where a run cannot do without those processes."""
+        told = f"{loss}, with {', '.join(names)}"
+        left = self._processes.left_without(names)
+        if left is None:
+            raise InfrastructureError(f"{told}: the run cannot go on without") from loss
+        self._recorder.note(f"{told}; the run goes on with {', '.join(left)}")
+        await self._processes.tell_lost(names)
 
     def _ended(self, notice: ExitNotice, tasks: anyio.abc.TaskGroup) -> None:
         _LOG.info("%s (pid %s) ended with %s", notice.name, notice.pid, notice.returncode)

@@ -27,9 +27,10 @@ from agentrl.cluster.evaluator import Evaluator
 from agentrl.cluster.events import RunState
 from agentrl.cluster.layout import RunDir
 from agentrl.cluster.orders import plan_processes
-from agentrl.cluster.placement import Cluster, plan_slots, ray_options
+from agentrl.cluster.placement import Cluster, ray_options
 from agentrl.cluster.roles.learner import disk_settings, sink_settings
 from agentrl.cluster.roles.worker import client_settings
+from agentrl.cluster.slots import Supply, plan_slots
 from agentrl.cluster.spec import RunSpec
 from agentrl.cluster.tracking import trackers
 from agentrl.config.descriptors import open_files
@@ -99,7 +100,7 @@ def _told(config: RunConfig, run: RunDir) -> Iterator[tuple[str, Any]]:
     spec, orders = plan_processes(config, run, cast(Cluster, _OneNode()), {}, "cpu")
     addresses = msgspec.structs.replace(spec, config=RunConfig(), eval_sets=[])
     yield "run", (config.device, config.run_id, run.path, run._resume)
-    yield "processes", (addresses, orders, plan_slots(config, 100, []))
+    yield "processes", (addresses, orders, plan_slots(config, Supply("GPU", (100, 100)), []))
     yield "host", ray_options(config.ray_address, run.ray)
     yield "trackers", trackers(config)
     yield "worker", _worker(config, spec)

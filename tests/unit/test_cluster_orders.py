@@ -53,8 +53,23 @@ def test_no_process_of_a_run_on_the_cpu_sees_a_gpu(tmp_path: Path) -> None:
 
 
 def test_on_cuda_the_devices_are_those_that_ray_gave(tmp_path: Path) -> None:
-    for env in environments(tmp_path, "cuda").values():
-        assert "CUDA_VISIBLE_DEVICES" not in env
+    told = environments(tmp_path, "cuda")
+    hidden = {name for name, env in told.items() if "CUDA_VISIBLE_DEVICES" in env}
+    assert hidden == {"buffer", "worker-0"}, "where no model runs, none is taken by an import"
+
+
+def test_on_a_cluster_processes_start_as_here_and_meet_at_the_nodes_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", "mine")
+    orders = planned(tmp_path, "cuda", ray_address="auto")
+    assert {order.folder for order in orders.values()} == {str(Path.cwd())}
+    assert {order.env_defaults["PYTHONPATH"] for order in orders.values()} == {"mine"}
+    meets = {order.kind for order in orders.values() if order.interface_variables}
+    assert meets == {"engine", "learner"}
+    assert not any("GLOO_SOCKET_IFNAME" in order.env for order in orders.values())
+    alone = planned(tmp_path, "cuda").values()
+    assert {order.folder for order in alone} == {""}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ import pytest
 
 from agentrl.cluster.host import ProcessKind, ProcessOrder
 from agentrl.cluster.launch import _stop
-from agentrl.cluster.placement import Cluster, Slot, plan_slots, ray_options
+from agentrl.cluster.placement import Cluster, ray_options
+from agentrl.cluster.slots import Place, Slot, Supply, plan_slots
 from agentrl.config.run import RunConfig
 from agentrl.errors import EnvironmentSetupError
 
@@ -40,7 +41,7 @@ class FullRay:
         self._fails = fails
 
     def remote(self, actor: object) -> Any:
-        host = SimpleNamespace(node=SimpleNamespace(remote=lambda: "node"))
+        host = SimpleNamespace(place=SimpleNamespace(remote=lambda: "place"))
         return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda environment: host))
 
     def wait(self, nodes: list[str], num_returns: int, timeout: float) -> tuple[Any, Any]:
@@ -48,10 +49,16 @@ class FullRay:
         self._turns -= 1
         return ([], nodes) if self._turns > 0 else (nodes, [])
 
-    def get(self, nodes: list[str], timeout: float) -> list[tuple[str, int]]:
+    def get(self, places: list[str], timeout: float) -> list[Place]:
         if self._fails:
             raise TimeoutError
-        return [("10.0.0.1", 7) for _ in nodes]
+        return [Place("10.0.0.1") for _ in places]
+
+    def available_resources(self) -> dict[str, float]:
+        return {"GPU": 3.0}
+
+    def cluster_resources(self) -> dict[str, float]:
+        return {"GPU": 8.0}
 
 
 def test_a_ray_that_does_not_start_is_no_traceback(
@@ -69,14 +76,21 @@ def test_a_ray_that_does_not_start_is_no_traceback(
     assert "RAY_AUTH_TOKEN_PATH" not in os.environ
 
 
-SLOTS = [Slot("host", 0, ("buffer",)), Slot("learner-0", 1, ("learner-0",))]
+SLOTS = [Slot("host", 0, ("buffer",)), Slot("learner-0", 1, ("learner-0",), bundle=0, node=None)]
 
 
 def place(monkeypatch: pytest.MonkeyPatch, ray: FullRay, check: Any = lambda: None) -> Cluster:
-    monkeypatch.setitem(sys.modules, "ray", ray)
-    cluster = Cluster(None, Path("/r"))
-    cluster.place(SLOTS, check)
+    cluster = cluster_on(ray, monkeypatch)
+    cluster.place(SLOTS, "GPU", check)
     return cluster
+
+
+def cluster_on(ray: object, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """One whose bundles Ray reserves at once."""
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setattr(Cluster, "_reserve", lambda *_: None)
+    monkeypatch.setattr(Cluster, "_where", lambda *_: None)
+    return Cluster(None, Path("/r"))
 
 
 def test_hosts_that_have_their_places_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +110,10 @@ def test_a_wait_for_a_place_can_be_interrupted(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_hosts_without_a_place_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(EnvironmentSetupError, match="no place for host, learner-0 within"):
+    with pytest.raises(
+        EnvironmentSetupError,
+        match=r"no place for host, learner-0 within 300 s \(3 of 8 GPUs are free\)",
+    ):
         place(monkeypatch, FullRay(3, fails=True))
 
 
@@ -126,7 +143,7 @@ class StoppingRay:
             return "stop"
 
         return SimpleNamespace(
-            node=SimpleNamespace(remote=lambda: "node"), stop=SimpleNamespace(remote=stop)
+            place=SimpleNamespace(remote=lambda: "place"), stop=SimpleNamespace(remote=stop)
         )
 
     def wait(self, nodes: list[str], num_returns: int, timeout: float) -> tuple[Any, Any]:
@@ -134,7 +151,7 @@ class StoppingRay:
 
     def get(self, asked: Any, timeout: float) -> Any:
         if asked != "stop":
-            return [("10.0.0.1", 7) for _ in asked]
+            return [Place("10.0.0.1") for _ in asked]
         self._waited -= 1
         return {}
 
@@ -143,11 +160,10 @@ def test_engines_are_stopped_last_although_each_has_a_slot_of_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     config = RunConfig(actor_num_gpus_per_node=1, rollout_num_gpus=2)
-    slots = plan_slots(config, 8, ["search"])
+    slots = plan_slots(config, Supply("GPU", (8,)), ["search"])
     ray = StoppingRay(slots)
-    monkeypatch.setitem(sys.modules, "ray", ray)
-    cluster = Cluster(None, Path("/r"))
-    cluster.place(slots, lambda: None)
+    cluster = cluster_on(ray, monkeypatch)
+    cluster.place(slots, "GPU", lambda: None)
     kinds: dict[str, ProcessKind] = {"engine": "engine", "learner": "learner"}
     names = [name for slot in slots for name in slot.processes]
     _stop(cluster, [ProcessOrder(n, (), kinds.get(n[:-2], "service")) for n in names])
@@ -160,11 +176,12 @@ def test_engines_share_the_devices_of_the_learner() -> None:
     config = RunConfig(
         colocate=True, actor_num_gpus_per_node=8, rollout_num_gpus_per_engine=2, num_agent_workers=1
     )
-    host, *shared = plan_slots(config, 8, ["search"])
+    batched = [(f"learner-{2 * i}", f"learner-{2 * i + 1}") for i in range(4)]
+    host, *shared = plan_slots(config, Supply("GPU", (8,)), ["search"])
     assert host == Slot("host", 0, ("buffer", "router", "worker-0", "search"))
     assert shared == [
-        Slot(f"engine-{i}", 2, (f"engine-{i}", f"learner-{2 * i}", f"learner-{2 * i + 1}"))
-        for i in range(4)
+        Slot(f"engine-{i}", 2, (f"engine-{i}", *ranks), bundle=0, node=None)
+        for i, ranks in enumerate(batched)
     ]
 
 
@@ -179,7 +196,7 @@ def test_what_one_party_has_more_of_stands_alone(
     ranks: int, devices: int, slots: list[tuple[str, int, int]]
 ) -> None:
     config = RunConfig(colocate=True, actor_num_gpus_per_node=ranks, rollout_num_gpus=devices)
-    planned = plan_slots(config, 2, [])[1:]
-    assert [(slot.name, slot.num_gpus, len(slot.processes)) for slot in planned] == slots
+    planned = plan_slots(config, Supply("GPU", (2,)), [])[1:]
+    assert [(slot.name, slot.size, len(slot.processes)) for slot in planned] == slots
     with pytest.raises(EnvironmentSetupError, match=r"2 GPUs are needed .* on the same devices"):
-        plan_slots(config, 1, [])
+        plan_slots(config, Supply("GPU", (1,)), [])

@@ -10,7 +10,7 @@ from aiohttp import web
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from agentrl.clock import MonotonicClock
-from agentrl.cluster.placement import plan_slots
+from agentrl.cluster.slots import Supply, plan_slots
 from agentrl.config.run import RunConfig
 from agentrl.errors import PeerLostError, PushError
 from agentrl.learner.rollout_only import run_rollout_only
@@ -102,8 +102,8 @@ def test_one_that_comes_back_goes_on_after_what_was_reported(tmp_path: Path) -> 
 
 def test_no_device_is_taken_for_a_learner() -> None:
     config = RunConfig(debug_rollout_only=True, actor_num_gpus_per_node=4, rollout_num_gpus=2)
-    slots = plan_slots(config, num_gpus=2, services=[])
-    assert [(slot.name, slot.num_gpus) for slot in slots] == [
+    slots = plan_slots(config, Supply("GPU", (2,)), services=[])
+    assert [(slot.name, slot.size) for slot in slots] == [
         ("host", 0),
         ("engine-0", 1),
         ("engine-1", 1),

@@ -1,0 +1,29 @@
+"""Where this process is, as Ray knows it."""
+
+import psutil
+
+from agentrl.cluster.slots import Place
+
+__all__ = ["interface_of", "place_here"]
+
+
+def place_here() -> Place:
+    """The node and the devices of this actor; loopback, and no device, outside Ray."""
+    try:
+        import ray
+        import ray.util
+
+        context = ray.get_runtime_context()
+        devices = tuple(str(index) for index in ray.get_gpu_ids())
+        return Place(ray.util.get_node_ip_address(), context.get_node_id(), devices)
+    except Exception:
+        return Place("127.0.0.1")
+
+
+def interface_of(address: str) -> str | None:
+    """Name of the network interface that has `address`; None where none has, as in a container
+    behind a translated address."""
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(each.address.partition("%")[0] == address for each in addresses):
+            return name
+    return None

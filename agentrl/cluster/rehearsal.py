@@ -1,0 +1,59 @@
+"""Where the processes of a run would be on the cluster that it joins: for a dry run.
+
+Ray places hosts as for the run, and takes them back at once; nothing is started in them.
+"""
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from agentrl.cluster.joined import check_nodes
+from agentrl.cluster.placement import Cluster
+from agentrl.cluster.slots import Place, plan_slots
+from agentrl.config.device import choose_device
+from agentrl.config.device_defaults import check_device
+from agentrl.config.eval_sets import eval_sets
+from agentrl.config.run import RunConfig
+from agentrl.envs.services import services_of_run
+
+__all__ = ["placed", "placement_notes"]
+
+
+def placement_notes(config: RunConfig) -> list[str]:
+    """A line for each node. Raises EnvironmentSetupError where the cluster is too small, or a node
+    lacks what the run needs."""
+    if config.ray_address is None:
+        return []
+    services = services_of_run(config, list(eval_sets(config).values())).processes
+    with tempfile.TemporaryDirectory() as folder, Cluster(config.ray_address, Path(folder)) as ray:
+        device = config.device
+        if device == "auto":
+            device = choose_device(device, ray.device_facts(_go_on)).device
+        check_device(config, device)
+        supply = ray.supply(device)
+        slots = plan_slots(config, supply, list(services))
+        ray.place(slots, supply.device, _go_on)
+        # a run without --save has its checkpoints in its own directory
+        check_nodes(ray, msgspec.structs.replace(config, save=config.save or config.run_dir))
+        return placed(ray.places(), {slot.name: slot.processes for slot in slots})
+
+
+def placed(places: Mapping[str, Place], processes: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """A line for each node: its address, and each process there with its devices."""
+    of_nodes: dict[tuple[str, str], list[str]] = {}
+    for slot, place in places.items():
+        devices = f" ({_devices(place)})" if place.devices else ""
+        named = [f"{name}{devices}" for name in processes[slot]]
+        of_nodes.setdefault((place.address, place.node), []).extend(named)
+    return [f"on {address}: {', '.join(named)}" for (address, _), named in of_nodes.items()]
+
+
+def _devices(place: Place) -> str:
+    word = "device" if len(place.devices) == 1 else "devices"
+    return f"{word} {', '.join(place.devices)}"
+
+
+def _go_on() -> None:
+    """Nobody interrupts a dry run but with a signal, which ends it."""

@@ -1,0 +1,168 @@
+"""Which process runs where: pure rules, before and after Ray has chosen nodes.
+
+    one node without GPUs   one slot on the driver's node runs everything
+    else                    a slot per learner rank and per engine, with its devices; one on the
+                            driver's node for the rest, and one per further node for agent workers
+    --colocate              a slot per engine, with the learner ranks that have its devices too
+
+Slots that must share a node share a bundle, which Ray gives a node as a whole: the learner ranks of
+`--actor-num-gpus-per-node`, and the devices of an engine. Ray may give alike slots of a bundle any
+devices, and alike bundles any nodes: `in_order` says which slot takes which place, so that ranks
+and engines count up with nodes and devices.
+"""
+
+from collections.abc import Sequence
+from math import lcm
+from typing import Literal
+
+import msgspec
+
+from agentrl.config.run import RunConfig
+from agentrl.errors import EnvironmentSetupError
+
+__all__ = ["Place", "Slot", "Supply", "bundle_sizes", "in_order", "plan_slots"]
+
+
+class Supply(msgspec.Struct, frozen=True):
+    """What a cluster has: devices of each node, the driver's first. A device is a GPU, or where
+    models run on CPUs a processor. No node at all: one slot on the driver's node is enough."""
+
+    device: Literal["GPU", "CPU"] = "CPU"
+    of_nodes: tuple[int, ...] = ()
+
+
+class Slot(msgspec.Struct, frozen=True):
+    """A host's share of a node: its name, number of devices, and the processes that belong to it.
+    It is in a bundle (its number), or on a node (its number; 0 is the driver's)."""
+
+    name: str
+    size: int
+    processes: tuple[str, ...]
+    bundle: int | None = None
+    node: int | None = 0
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a host came to be: address and id of the node, and its devices there."""
+
+    address: str
+    node: str = ""
+    devices: tuple[str, ...] = ()
+
+    @property
+    def rank(self) -> tuple[object, ...]:
+        """Sorts by address, then by node and device; numbers in them count as numbers."""
+        parts = [(len(part), part) for part in self.address.split(".")]
+        return parts, self.node, [(len(device), device) for device in self.devices]
+
+    def __str__(self) -> str:
+        devices = f" (devices {', '.join(self.devices)})" if self.devices else ""
+        return f"{self.address}{devices}"
+
+
+def plan_slots(config: RunConfig, supply: Supply, services: Sequence[str]) -> list[Slot]:
+    """Slots of a run. Raises EnvironmentSetupError for one that the cluster is too small for."""
+    learners = config.learner_names
+    engines = [f"engine-{index}" for index in range(config.num_engines)]
+    rest = ("buffer", *(["router"] if engines else []))
+    if config.plays_only:  # what stands in for a learner needs no device
+        learners, rest = [], (*learners, *rest)
+    workers = config.worker_names
+    if not supply.of_nodes:
+        return [Slot("host", 0, (*engines, *learners, *rest, *workers, *services))]
+    size = config.rollout_num_gpus_per_engine
+    if config.colocate:
+        with_devices = _shared(learners, engines, size)
+    else:
+        with_devices = [Slot(name, 1, (name,)) for name in learners]
+        with_devices += [Slot(name, size, (name,)) for name in engines]
+    _check_total(config, supply, sum(slot.size for slot in with_devices))
+    bundled = _bundled(with_devices, config.actor_num_gpus_per_node, size, config.colocate)
+    _check_nodes(config, supply, max(bundle_sizes(bundled), default=0))
+    num_nodes = len(supply.of_nodes)
+    mine = workers[0::num_nodes]
+    others = [
+        Slot(f"workers-{node}", 0, tuple(workers[node::num_nodes]), node=node)
+        for node in range(1, min(num_nodes, len(workers)))
+    ]
+    return [Slot("host", 0, (*rest, *mine, *services)), *others, *bundled]
+
+
+def _shared(learners: Sequence[str], engines: Sequence[str], size: int) -> list[Slot]:
+    """Engines on the first devices of the learner: rank r has device r modulo the size of an engine
+    in its slot, as it finds by itself. Ranks beyond the engines have slots of their own."""
+    slots = []
+    for index, engine in enumerate(engines):
+        mine = learners[index * size : (index + 1) * size]
+        slots.append(Slot(engine, size, (engine, *mine)))
+    return slots + [Slot(name, 1, (name,)) for name in learners[len(engines) * size :]]
+
+
+def _bundled(slots: Sequence[Slot], per_node: int, size: int, colocate: bool) -> list[Slot]:
+    """Each slot with the number of its bundle: `per_node` devices of the learner at a time, and
+    each engine by itself; whole engines where both have the same devices."""
+    whole = lcm(per_node, size) if colocate else per_node
+    found: list[Slot] = []
+    bundle, room = -1, 0
+    for slot in slots:
+        alone = not colocate and slot.processes[0].startswith("engine-")
+        if alone or room < slot.size:
+            bundle, room = bundle + 1, 0 if alone else whole
+        room -= 0 if alone else slot.size
+        found.append(msgspec.structs.replace(slot, bundle=bundle, node=None))
+    return found
+
+
+def bundle_sizes(slots: Sequence[Slot]) -> list[int]:
+    """Devices of each bundle."""
+    sizes: dict[int, int] = {}
+    for slot in slots:
+        if slot.bundle is not None:
+            sizes[slot.bundle] = sizes.get(slot.bundle, 0) + slot.size
+    return [sizes[number] for number in sorted(sizes)]
+
+
+def in_order(slots: Sequence[Slot], places: Sequence[Place]) -> list[int]:
+    """For each slot, which of the places it takes. The i-th place was given to the i-th slot; slots
+    of as many devices change places in their bundle, and bundles of alike slots as wholes."""
+    members: dict[int, list[int]] = {}
+    for index, slot in enumerate(slots):
+        if slot.bundle is not None:
+            members.setdefault(slot.bundle, []).append(index)
+    for indexes in members.values():
+        indexes.sort(key=lambda i: (-slots[i].size, places[i].rank))
+    alike: dict[tuple[int, ...], list[int]] = {}
+    for bundle, indexes in members.items():
+        alike.setdefault(tuple(slots[i].size for i in indexes), []).append(bundle)
+    taken = list(range(len(slots)))
+    for bundles in alike.values():
+        by_place = sorted(bundles, key=lambda b: min(places[i].rank for i in members[b]))
+        for to, come_from in zip(bundles, by_place, strict=True):
+            receivers = sorted(members[to], key=lambda i: (-slots[i].size, i))
+            for index, place in zip(receivers, members[come_from], strict=True):
+                taken[index] = place
+    return taken
+
+
+def _check_total(config: RunConfig, supply: Supply, needed: int) -> None:
+    total = sum(supply.of_nodes)
+    if needed <= total:
+        return
+    ranks, size = len(config.learner_names), config.rollout_num_gpus_per_engine
+    join = ", and on the same devices " if config.colocate else " + "
+    raise EnvironmentSetupError(
+        f"{needed} {supply.device}s are needed ({ranks} learner ranks{join}"
+        f"{config.num_engines} engines x {size}) and the cluster has {total}; lower "
+        "--actor-num-gpus-per-node or --rollout-num-gpus"
+        + (", or give --device cpu" if supply.device == "GPU" else "")
+    )
+
+
+def _check_nodes(config: RunConfig, supply: Supply, needed: int) -> None:
+    if needed > max(supply.of_nodes):
+        raise EnvironmentSetupError(
+            f"{needed} {supply.device}s are needed on one node (--actor-num-gpus-per-node "
+            f"{config.actor_num_gpus_per_node}, --rollout-num-gpus-per-engine "
+            f"{config.rollout_num_gpus_per_engine}), and the largest node has "
+            f"{max(supply.of_nodes)}: give smaller numbers, and --actor-num-nodes for more nodes"
+        )

@@ -1,0 +1,169 @@
+"""Which slots a run has, and which place each takes once Ray has chosen nodes and devices."""
+
+import random
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from agentrl.cluster.rehearsal import placed
+from agentrl.cluster.slots import Place, Slot, Supply, bundle_sizes, in_order, plan_slots
+from agentrl.config.run import RunConfig
+from agentrl.errors import EnvironmentSetupError
+
+NODES = Supply("GPU", (8, 8, 8))
+
+
+def gpus(*of_nodes: int) -> Supply:
+    return Supply("GPU", of_nodes)
+
+
+def devices_of(slots: list[Slot]) -> dict[str, tuple[int, int | None]]:
+    return {slot.name: (slot.size, slot.bundle) for slot in slots if slot.size}
+
+
+def test_one_node_without_gpus_runs_everything_in_one_slot() -> None:
+    config = RunConfig(actor_num_gpus_per_node=2, rollout_num_gpus=2)
+    (slot,) = plan_slots(config, Supply(), ["search"])
+    assert slot.size == 0
+    assert {"learner-1", "engine-1", "buffer", "router", "worker-0", "search"} <= {*slot.processes}
+
+
+def test_ranks_of_a_node_share_a_bundle_and_each_engine_has_its_own() -> None:
+    config = RunConfig(
+        actor_num_nodes=2,
+        actor_num_gpus_per_node=4,
+        rollout_num_gpus=8,
+        rollout_num_gpus_per_engine=4,
+    )
+    slots = plan_slots(config, NODES, [])
+    assert devices_of(slots) == {
+        **{f"learner-{rank}": (1, rank // 4) for rank in range(8)},
+        "engine-0": (4, 2),
+        "engine-1": (4, 3),
+    }
+    assert bundle_sizes(slots) == [4, 4, 4, 4]
+    assert slots[0].node == 0, "the rest is on the driver's node"
+
+
+def test_colocated_engines_share_the_bundle_of_their_ranks() -> None:
+    config = RunConfig(
+        colocate=True,
+        actor_num_nodes=2,
+        actor_num_gpus_per_node=8,
+        rollout_num_gpus_per_engine=4,
+    )
+    slots = plan_slots(config, NODES, [])
+    assert devices_of(slots) == {f"engine-{i}": (4, i // 2) for i in range(4)}
+    assert bundle_sizes(slots) == [8, 8]
+
+
+def test_agent_workers_are_spread_over_the_nodes() -> None:
+    config = RunConfig(num_agent_workers=5)
+    slots = {slot.name: slot for slot in plan_slots(config, NODES, [])}
+    assert {"worker-0", "worker-3"} <= {*slots["host"].processes}
+    assert (slots["workers-1"].node, slots["workers-1"].processes) == (1, ("worker-1", "worker-4"))
+    assert (slots["workers-2"].node, slots["workers-2"].processes) == (2, ("worker-2",))
+
+
+def test_processors_count_where_nodes_have_no_gpus() -> None:
+    config = RunConfig(actor_num_gpus_per_node=2, rollout_num_gpus=1)
+    assert bundle_sizes(plan_slots(config, Supply("CPU", (2, 2)), [])) == [2, 1]
+    said = r"3 CPUs are needed .* the cluster has 2; lower [^;]* or --rollout-num-gpus$"
+    with pytest.raises(EnvironmentSetupError, match=said):
+        plan_slots(config, Supply("CPU", (1, 1)), [])
+
+
+def test_a_node_that_is_too_small_is_told_before_ray_waits_for_it() -> None:
+    config = RunConfig(actor_num_gpus_per_node=8, rollout_num_gpus=1)
+    with pytest.raises(EnvironmentSetupError, match=r"8 GPUs are needed on one node .* has 4"):
+        plan_slots(config, gpus(4, 4, 4), [])
+
+
+CONFIGS: list[dict[str, Any]] = [
+    {"actor_num_nodes": 2, "actor_num_gpus_per_node": 8, "rollout_num_gpus": 8},
+    {
+        "actor_num_nodes": 4,
+        "actor_num_gpus_per_node": 2,
+        "rollout_num_gpus": 16,
+        "rollout_num_gpus_per_engine": 4,
+    },
+    {
+        "colocate": True,
+        "actor_num_nodes": 3,
+        "actor_num_gpus_per_node": 8,
+        "rollout_num_gpus_per_engine": 2,
+    },
+]
+
+
+@pytest.mark.parametrize("values", CONFIGS)
+@pytest.mark.parametrize("seed", range(5))
+def test_whatever_ray_chooses_slots_count_up_with_nodes_and_devices(
+    values: dict[str, Any], seed: int
+) -> None:
+    draw = random.Random(seed)
+    slots = plan_slots(RunConfig(**values), NODES, [])
+    places = _chosen(slots, draw)
+    taken = in_order(slots, places)
+    assert sorted(taken) == list(range(len(slots))), "each place is taken once"
+    assert all(slots[i].size == slots[taken[i]].size for i in range(len(slots)))
+    of = {slot.name: places[index] for slot, index in zip(slots, taken, strict=True)}
+    alike: dict[int, list[Slot]] = {}
+    for slot in slots:
+        if slot.size:
+            alike.setdefault(slot.size, []).append(slot)
+    for before, after in (pair for some in alike.values() for pair in pairwise(some)):
+        first, second = of[before.name], of[after.name]
+        if before.bundle == after.bundle:
+            assert first.node == second.node
+        if before.bundle == after.bundle or before.name[:-1] == after.name[:-1] == "engine-":
+            assert first.rank < second.rank
+
+
+def _chosen(slots: list[Slot], draw: random.Random) -> list[Place]:
+    """As Ray may: bundles on any nodes with room, any free devices for each slot."""
+    free = {f"10.0.0.{n}": [str(d) for d in range(8)] for n in (2, 10, 9)}
+    room = dict.fromkeys(free, 8)
+    nodes: dict[int | None, str] = {None: "10.0.0.2"}
+    sizes = bundle_sizes(slots)
+    for number in sorted(range(len(sizes)), key=lambda each: -sizes[each]):
+        nodes[number] = draw.choice([n for n, left in room.items() if left >= sizes[number]])
+        room[nodes[number]] -= sizes[number]
+    places = []
+    for slot in slots:
+        node = nodes[slot.bundle]
+        mine = draw.sample(free[node], slot.size)
+        free[node] = [d for d in free[node] if d not in mine]
+        places.append(Place(node, node, tuple(sorted(mine))))
+    return places
+
+
+def test_addresses_and_devices_sort_as_numbers() -> None:
+    places = [
+        Place("10.0.0.10"),
+        Place("10.0.0.9", devices=("10",)),
+        Place("10.0.0.9", devices=("9",)),
+    ]
+    assert [str(p) for p in sorted(places, key=lambda p: p.rank)] == [
+        "10.0.0.9 (devices 9)",
+        "10.0.0.9 (devices 10)",
+        "10.0.0.10",
+    ]
+
+
+def test_a_dry_run_names_each_node_with_its_processes_and_devices() -> None:
+    places = {
+        "host": Place("10.0.0.1", "a"),
+        "learner-0": Place("10.0.0.1", "a", ("3",)),
+        "engine-0": Place("10.0.0.2", "b", ("0", "1")),
+    }
+    processes = {
+        "host": ("buffer", "router"),
+        "learner-0": ("learner-0",),
+        "engine-0": ("engine-0",),
+    }
+    assert placed(places, processes) == [
+        "on 10.0.0.1: buffer, router, learner-0 (device 3)",
+        "on 10.0.0.2: engine-0 (devices 0, 1)",
+    ]
