@@ -25,5 +25,5 @@ def interface_of(address: str) -> str | None:
     behind a translated address."""
     for name, addresses in psutil.net_if_addrs().items():
         if any(each.address.partition("%")[0] == address for each in addresses):
-            return name
+            return str(name)
     return None
