@@ -1,0 +1,92 @@
+"""Placement on a Ray cluster of three nodes that report two GPUs each: real Ray, no GPU."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
+
+#: Nodes of one machine have one address; Ray tells them apart by id.
+CLUSTER = """
+import sys
+from ray.cluster_utils import Cluster
+of_node = {"num_cpus": 1, "num_gpus": 2, "object_store_memory": 80 * 1024**2}
+cluster = Cluster(initialize_head=True, head_node_args={**of_node, "include_dashboard": False})
+nodes = [cluster.add_node(wait=False, **of_node) for _ in range(2)]
+cluster.wait_for_nodes(timeout=600)
+print(cluster.address, flush=True)
+for line in sys.stdin:
+    node = nodes.pop()
+    cluster.remove_node(node)
+    print(node.node_id, flush=True)
+cluster.shutdown()
+"""
+
+PLACE = """
+import json, sys, time
+from pathlib import Path
+from agentrl.cluster.placement import Cluster
+from agentrl.cluster.slots import plan_slots
+from agentrl.config.run import RunConfig
+from agentrl.errors import SlotLostError
+
+flags = {"actor_num_nodes": 2, "actor_num_gpus_per_node": 2, "num_agent_workers": 3}
+flags |= {"rollout_num_gpus": 2, "rollout_num_gpus_per_engine": 2}
+with Cluster(sys.argv[1], Path("unused")) as cluster:
+    slots = plan_slots(RunConfig(**flags), cluster.supply("cuda"), ["search"])
+    cluster.place(slots, "GPU", lambda: None)
+    print(json.dumps({n: [p.node, *p.devices] for n, p in cluster.places().items()}), flush=True)
+    gone = sys.stdin.readline().strip()
+    on_it = {name for name, place in cluster.places().items() if place.node == gone}
+    lost = set()
+    while lost != on_it:
+        for name in on_it - lost:
+            try:
+                cluster.next_exits(name, 0.1)
+            except SlotLostError:
+                lost.add(name)
+    others = cluster.places().keys() - lost
+    print(json.dumps([cluster.next_exits(name, 0.1) for name in others]), flush=True)
+"""
+
+
+def _running(code: str, *args: str) -> "subprocess.Popen[str]":
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    return subprocess.Popen([sys.executable, "-c", code, *args], text=True, cwd=ROOT, **pipes)
+
+
+def _heard(process: "subprocess.Popen[str]", said: str | None = None) -> str:
+    """The next line of a process, that was told something before."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    if said is not None:
+        process.stdin.write(said + "\n")
+        process.stdin.flush()
+    return process.stdout.readline().strip()
+
+
+def test_ranks_and_engines_count_up_with_nodes_and_devices_and_a_lost_node_is_told() -> None:
+    with _running(CLUSTER) as cluster:
+        with _running(PLACE, _heard(cluster)) as driver:
+            places = json.loads(_heard(driver))
+            assert set(places) == {
+                "host", "workers-1", "workers-2", "engine-0", *(f"learner-{r}" for r in range(4))
+            }  # fmt: skip
+            for first in (0, 2):
+                (node, *one), (other, *two) = (places[f"learner-{first + i}"] for i in range(2))
+                assert (node, one, two) == (other, ["0"], ["1"])
+            on_nodes = [places[name][0] for name in ("learner-0", "learner-2", "engine-0")]
+            assert len(set(on_nodes)) == 3
+            assert places["engine-0"][1:] == ["0", "1"]
+            assert len({places[name][0] for name in ("host", "workers-1", "workers-2")}) == 3
+            gone = _heard(cluster, "remove")
+            assert gone in {places["workers-1"][0], places["workers-2"][0]}
+            assert set(map(tuple, json.loads(_heard(driver, gone)))) == {()}
+            driver.communicate()
+        cluster.communicate()
