@@ -1,0 +1,159 @@
+"""Nodes of a Ray cluster on one machine: each with a network, a host name, processes and a local
+disk of its own, and one folder that all of them share. It needs root.
+
+    FOLDER/local     another file system on every node; Ray's files, and a run's own
+    FOLDER/shared    one for all
+
+The host name of a node means loopback, as on many clusters. The first node is the head; the
+program is started there.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+__all__ = ["Nodes", "can_make_nodes", "nodes"]
+
+ROOT = Path(__file__).parents[2]
+_PORT = 6399
+_START = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
+
+
+def can_make_nodes() -> bool:
+    """Whether this user and kernel let namespaces be made."""
+    tried = ["unshare", "--net", "--mount", "--uts", "--pid", "--fork", "true"]
+    with suppress(OSError):
+        has_ip = subprocess.run(["ip", "link"], capture_output=True, check=False).returncode == 0
+        return has_ip and subprocess.run(tried, capture_output=True, check=False).returncode == 0
+    return False
+
+
+class Nodes:
+    """`num_cpus`: processors that each node tells Ray of."""
+
+    def __init__(self, folder: Path, num_cpus: Sequence[int]) -> None:
+        self.folder = folder
+        self._num_cpus = num_cpus
+        self._tag = f"n{os.getpid() % 10_000}"
+        self._subnet = f"10.{64 + os.getpid() % 64}.{os.getpid() // 64 % 256}"
+        self._running: list[subprocess.Popen[bytes]] = []
+        self._resources = ExitStack()
+
+    @property
+    def address(self) -> str:
+        """Of the Ray cluster."""
+        return f"{self.ip(0)}:{_PORT}"
+
+    def ip(self, node: int) -> str:
+        """Address of a node."""
+        return f"{self._subnet}.{node + 1}"
+
+    def make(self) -> None:
+        """Networks on one bridge, then Ray on each node."""
+        (self.folder / "shared").mkdir()
+        (self.folder / "local").mkdir()
+        bridge = f"{self._tag}br"
+        self._network("ip", "link", "add", bridge, "type", "bridge")
+        self._resources.callback(_quietly, "ip", "link", "delete", bridge)
+        self._network("ip", "link", "set", bridge, "up")
+        for node in range(len(self._num_cpus)):
+            self._connect(node, bridge)
+        for node, num_cpus in enumerate(self._num_cpus):
+            self._start_ray(node, num_cpus)
+
+    def _connect(self, node: int, bridge: str) -> None:
+        name, inner = f"{self._tag}-{node}", f"{self._tag}i{node}"
+        self._network("ip", "netns", "add", name)
+        self._resources.callback(_quietly, "ip", "netns", "delete", name)
+        ends = f"{self._tag}o{node}", "type", "veth", "peer", "name", inner, "netns", name
+        self._network("ip", "link", "add", *ends)
+        self._network("ip", "link", "set", ends[0], "master", bridge, "up")
+        within = ("ip", "netns", "exec", name, "ip")
+        self._network(*within, "address", "add", f"{self.ip(node)}/24", "dev", inner)
+        self._network(*within, "link", "set", inner, "up")
+        self._network(*within, "link", "set", "lo", "up")
+
+    @staticmethod
+    def _network(*command: str) -> None:
+        subprocess.run(command, check=True, capture_output=True)
+
+    def _start_ray(self, node: int, num_cpus: int) -> None:
+        where = ["--head", f"--port={_PORT}", "--include-dashboard=false"]
+        command = [
+            *_START, *(where if node == 0 else [f"--address={self.address}"]),
+            f"--node-ip-address={self.ip(node)}", f"--num-cpus={num_cpus}", "--num-gpus=0",
+            f"--temp-dir={self.folder}/local/ray", f"--object-store-memory={80 * 1024**2}",
+        ]  # fmt: skip
+        log = (self.folder / f"ray-{node}.log").open("wb")
+        self._resources.callback(log.close)
+        process = subprocess.Popen(
+            self._on(node, command), stdout=log, stderr=log, start_new_session=True
+        )
+        self._running.append(process)
+        said = Path(log.name)
+        while "Ray runtime started" not in said.read_text():
+            assert process.poll() is None, said.read_text()
+            time.sleep(0.1)
+
+    def _on(self, node: int, command: Sequence[str]) -> list[str]:
+        """`command` on a node. The head's processes are seen from outside: the program that is
+        started beside them is one of them."""
+        apart = ["unshare", "--mount", "--uts"]
+        disk = ""
+        if node > 0:
+            apart += ["--pid", "--fork", "--kill-child", "--mount-proc"]
+            disk = f"mount -t tmpfs none {self.folder}/local && "
+        name = f"{self._tag}-{node}"
+        hosts = f"printf '127.0.0.1 localhost {name}\\n' > /tmp/{name}.hosts"
+        within = f"mount --bind /tmp/{name}.hosts /etc/hosts && hostname {name}"
+        shell = ["sh", "-c", f'{hosts} && {disk}{within} && exec "$@"', "sh"]
+        self._resources.callback(Path(f"/tmp/{name}.hosts").unlink, missing_ok=True)
+        return ["ip", "netns", "exec", name, *apart, *shell, *command]
+
+    def program(
+        self, command: Sequence[str], folder: Path, env: Mapping[str, str]
+    ) -> "subprocess.Popen[str]":
+        """A program on the head."""
+        return subprocess.Popen(
+            self._on(0, command), cwd=folder, env={**os.environ, **env}, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+
+    def kill(self, node: int) -> None:
+        """The node is gone, with all of its processes, at once and without a word."""
+        name = f"{self._tag}-{node}"
+        _quietly("ip", "netns", "exec", name, "ip", "link", "set", f"{self._tag}i{node}", "down")
+        self._running[node].send_signal(signal.SIGKILL)
+        self._running[node].wait()
+
+    def close(self) -> None:
+        """End all of them, and take the networks away."""
+        for process in reversed(self._running):
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=60)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        self._resources.close()
+
+
+@contextmanager
+def nodes(folder: Path, *num_cpus: int) -> Iterator[Nodes]:
+    """A cluster with a node for each number."""
+    made = Nodes(folder, num_cpus)
+    try:
+        made.make()
+        yield made
+    finally:
+        made.close()
+
+
+def _quietly(*command: str) -> None:
+    subprocess.run(command, check=False, capture_output=True)

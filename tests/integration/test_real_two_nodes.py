@@ -1,0 +1,92 @@
+"""Training over two nodes: real engines, learner ranks and agent workers on both of them, with
+networks, host names and disks of their own."""
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.namespaces import ROOT, Nodes, can_make_nodes, nodes
+
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.by_turns,
+    pytest.mark.timeout(3600),
+    pytest.mark.skipif(not can_make_nodes(), reason="namespaces cannot be made here: be root"),
+]
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A short path: Ray's sockets lie in it."""
+    with tempfile.TemporaryDirectory(prefix="n-") as path:
+        yield Path(path)
+
+
+def start(cluster: Nodes, *flags: str, save: str = "shared/save") -> "subprocess.Popen[str]":
+    folder = cluster.folder
+    command = [
+        sys.executable, str(ROOT / "train_async.py"), "--ray-address", cluster.address,
+        "--device", "cpu", "--run-dir", f"{folder}/local/runs", "--run-id", "run",
+        "--save", f"{folder}/{save}", "--save-hf", f"{folder}/shared/hf",
+        "--rollout-batch-size", "8", "--skip-eval-before-train", "--num-agent-workers", "2",
+        *flags,
+    ]  # fmt: skip
+    env = {"OMP_NUM_THREADS": "1", "NO_COLOR": "1", "PYTHONPATH": str(ROOT)}
+    return cluster.program(command, ROOT, env)
+
+
+def ended(process: "subprocess.Popen[str]") -> str:
+    said, _ = process.communicate(timeout=3000)
+    assert process.returncode == 0, said
+    return said
+
+
+def steps_of(folder: Path) -> list[dict[str, Any]]:
+    file = folder / "local/runs/run/metrics.jsonl"
+    told = map(json.loads, file.read_text().splitlines() if file.exists() else [])
+    return [each["metrics"] for each in told if "metrics" in each]
+
+
+def test_ranks_of_two_nodes_train_and_push_to_an_engine_of_the_other(folder: Path) -> None:
+    with nodes(folder, 1, 2) as cluster:
+        flags = ("--actor-num-nodes", "2", "--actor-num-gpus-per-node", "1", "--num-rollout", "2")
+        said = ended(start(cluster, *flags, "--rollout-num-gpus", "1", "--dry-run"))
+        here, there = (line for line in said.splitlines() if line.startswith("on "))
+        assert here.startswith(f"on {cluster.ip(0)}: buffer, router, worker-0")
+        assert here.endswith("learner-0")
+        assert there == f"on {cluster.ip(1)}: worker-1, learner-1, engine-0"
+        ended(start(cluster, *flags, "--rollout-num-gpus", "1"))
+        assert len(steps_of(folder)) == 2
+        assert list(folder.glob("shared/save/iteration_*/manifest.json"))
+
+
+def test_a_run_survives_the_node_of_an_engine(folder: Path) -> None:
+    with nodes(folder, 2, 1) as cluster:
+        flags = ("--actor-num-gpus-per-node", "1", "--rollout-num-gpus", "2", "--num-rollout", "5")
+        run = start(cluster, *flags)
+        while len(steps_of(folder)) < 2:
+            assert run.poll() is None, run.communicate()
+            time.sleep(0.2)
+        cluster.kill(1)
+        said = ended(run)
+        assert f"engine-1 on {cluster.ip(1)} is lost" in said
+        assert "goes on with" in said
+        assert len(steps_of(folder)) == 5
+
+
+def test_checkpoints_that_nodes_do_not_share_are_refused_before_anything_starts(
+    folder: Path,
+) -> None:
+    with nodes(folder, 1, 2) as cluster:
+        flags = ("--actor-num-nodes", "2", "--actor-num-gpus-per-node", "1", "--num-rollout", "1")
+        run = start(cluster, *flags, "--rollout-num-gpus", "1", save="local/save")
+        said, _ = run.communicate(timeout=3000)
+        assert run.returncode == 3, said
+        assert f"{cluster.ip(1)} does not have {folder}/local/save: --save names" in said
