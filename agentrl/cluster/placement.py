@@ -7,8 +7,8 @@ which slot is decided when all have said where they are.
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -239,12 +239,15 @@ class Cluster:
             self._call(host.write_file.remote(path, data))
 
     def start(self, order: ProcessOrder) -> int:
-        """Start a process on its slot; returns its pid."""
-        return int(self._call(self._host(order.name).start.remote(order)))
+        """Start a process on its slot; returns its pid. Raises SlotLostError."""
+        with self._there(self._slot_of[order.name]):
+            return int(self._call(self._host(order.name).start.remote(order)))
 
     def signal(self, process: str, number: int, pid: int | None = None) -> bool:
-        """Send a signal to a process, with `pid` to none but that one. Whether it was sent."""
-        return bool(self._call(self._host(process).signal.remote(process, number, pid)))
+        """Send a signal to a process, with `pid` to none but that one. Whether it was sent. Raises
+        SlotLostError."""
+        with self._there(self._slot_of[process]):
+            return bool(self._call(self._host(process).signal.remote(process, number, pid)))
 
     def stop(self, processes: Sequence[str] | None, grace_s: float) -> None:
         """Stop processes (None: all) and wait until they have ended. Raises InfrastructureError
@@ -277,10 +280,21 @@ class Cluster:
         import ray
 
         try:
-            asked = self._hosts[slot].next_exits.remote(timeout_s)
-            return list(self._call(asked, timeout_s + 10))
+            with self._there(slot):
+                asked = self._hosts[slot].next_exits.remote(timeout_s)
+                return list(self._call(asked, timeout_s + 10))
         except (ray.exceptions.ActorUnavailableError, ray.exceptions.GetTimeoutError):
             return []  # Ray asks that node again, and decides
+
+    @contextmanager
+    def _there(self, slot: str) -> Iterator[None]:
+        """Raises SlotLostError for a host that is gone; Ray may still ask one that is silent."""
+        import ray
+
+        try:
+            yield
+        except ray.exceptions.ActorUnavailableError:
+            raise
         except ray.exceptions.RayActorError as error:
             raise SlotLostError(
                 f"{slot} on {self._places[slot].address} is lost: its node, or Ray there, has ended"

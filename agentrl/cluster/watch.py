@@ -9,6 +9,7 @@ are left, and cannot without anything else.
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -74,8 +75,9 @@ class Watch:
         name = peer["name"]
         if not must_be_killed(peer["role"], peer["state"]):
             return
-        if await self._processes.kill(name, peer["incarnation"]):
-            _LOG.error("%s did not answer: it is killed and started again", name)
+        with suppress(SlotLostError):  # who watches the slot decides
+            if await self._processes.kill(name, peer["incarnation"]):
+                _LOG.error("%s did not answer: it is killed and started again", name)
 
     async def _watch(
         self, slot: str, waits: anyio.CapacityLimiter, tasks: anyio.abc.TaskGroup
@@ -114,7 +116,11 @@ class Watch:
                 f"{notice.name} ended with {notice.returncode}: it is started again; see "
                 f"{self._run.log(notice.name)}"
             )
-            tasks.start_soon(self._processes.restart, notice, consequence)
+            tasks.start_soon(self._restart, notice, consequence)
+
+    async def _restart(self, notice: ExitNotice, consequence: Consequence) -> None:
+        with suppress(SlotLostError):  # who watches the slot decides
+            await self._processes.restart(notice, consequence)
 
     async def _fail_learner(self, notice: ExitNotice) -> None:
         """A run that is continued shall know of this end too, and who reads of it in which lease

@@ -92,7 +92,11 @@ class Nodes:
         log = (self.folder / f"ray-{node}.log").open("wb")
         self._resources.callback(log.close)
         process = subprocess.Popen(
-            self._on(node, command), stdout=log, stderr=log, start_new_session=True
+            self._on(node, command),
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            env=os.environ | {"RAY_worker_niceness": "0"},
         )
         self._running.append(process)
         said = Path(log.name)
