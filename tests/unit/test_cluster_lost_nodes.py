@@ -47,6 +47,9 @@ class Nodes(PaperCluster):
             raise SlotLostError(f"{slot} on 10.0.0.2 is lost")
         return []
 
+    def signal(self, name: str, number: int, pid: int | None = None) -> bool:
+        raise SlotLostError(f"{name} was there")
+
 
 class Notes:
     def __init__(self) -> None:
@@ -79,6 +82,9 @@ def watched(*lost: str) -> tuple[list[str], list[str], list[str]]:
             await processes.start(name)
         async with anyio.create_task_group() as group:
             group.start_soon(watch.run)
+            told = {"role": "worker", "state": "lost", "name": "worker-1"}
+            incarnation = processes._lives["worker-1"].incarnation
+            await watch.heard_of(told | {"incarnation": incarnation})  # before Ray tells of it
             while len(unrouted) + len(heard) < len(lost):
                 await anyio.sleep(0.01)
                 heard[:] = [m.name for m in peer.messages if isinstance(m, PeerLost)]
