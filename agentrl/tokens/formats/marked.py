@@ -114,7 +114,7 @@ class Marked(ABC):
         """See `ChatFormat`. Text up to the last `</think>`, and after a `<think>` that is not
         closed, is reasoning; calls in it are not calls."""
         ids = self._said(sampled)
-        thought, said = split_thought(self.vocab, ids, opened=THINK in self.OPENER)
+        thought, said = self._thought(ids)
         reasoning = self.vocab.decode(thought).strip("\n")
         if found := [id_ for id_ in ids if id_ in self._forbidden]:
             error = f"{self.vocab.decode(found[:1])} is not yours to write"
@@ -127,6 +127,10 @@ class Marked(ABC):
         return ParsedTurn(text.lstrip("\n") if has_thought else text, calls, None, reasoning)
 
     # ---- for formats ----
+
+    def _thought(self, ids: Sequence[int]) -> tuple[list[int], list[int]]:
+        """The ids of the reasoning in what was said, and those of the rest."""
+        return split_thought(self.vocab, ids, opened=THINK in self.OPENER)
 
     def _opened_by(self, role: str) -> str:
         """What opens a turn after a message of `role`."""
