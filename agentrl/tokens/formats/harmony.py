@@ -37,7 +37,9 @@ _CHANNELS = ("analysis", "commentary", "final")
 _ASSISTANT = f"{_START}assistant"
 _IDENTITY = "You are ChatGPT, a large language model trained by OpenAI."
 _EFFORT = re.compile(r"Reasoning: (low|medium|high)(?:\n+|$)")
-_HEADER = "# Valid channels: analysis, commentary, final. Channel must be included for every message."
+_HEADER = (
+    "# Valid channels: analysis, commentary, final. Channel must be included for every message."
+)
 _CALLING = "\nCalls to these tools must go to the commentary channel: 'functions'."
 _TOOLS_HEAD = "# Tools\n\n## functions\n\nnamespace functions {\n\n"
 _TOOLS_TAIL = "} // namespace functions"

@@ -47,7 +47,9 @@ _TOOL = {
         },
     },
 }
-#: How MiniMax's templates name theirs.
+#: A dialogue that templates and formats are compared by.
+_BEGINNING = (Message.system("Be brief."), Message.user("Where is it?"))
+#: How MiniMax's templates, and that of gpt-oss, name theirs.
 _IDENTITY = re.compile(r'set model_identity = "([^"\\]+)"')
 #: Default system messages of Qwen's templates and MiMo's, a longer one before what it holds.
 _DEFAULT_SYSTEMS = (
@@ -103,14 +105,16 @@ def spoken_format(names: Sequence[str], model_dir: str | Path) -> str | None:
 
     Its tokenizer has the words of the format, and its chat template begins a dialogue as the format
     does; of two that do, it is the one that says more of the beginning. Where it has no template,
-    one format that the tokenizer has the words of is the one.
+    or one that asks for more than a dialogue, such as the time, one format that the tokenizer has
+    the words of is the one.
     """
     able = {name: chat for name in names if (chat := _opened(name, model_dir)) is not None}
+    messages = [{"role": message.role, "content": message.content} for message in _BEGINNING]
     try:
-        template = ChatTemplate.of(Path(model_dir))
+        text = ChatTemplate.of(Path(model_dir)).render(messages, [_TOOL], opened=True)
     except ConfigError:
         return next(iter(able)) if len(able) == 1 else None
-    lengths = {name: _begun(template, chat) for name, chat in able.items()}
+    lengths = {name: _begun(text, chat) for name, chat in able.items()}
     return max((name for name in lengths if lengths[name]), key=lengths.__getitem__, default=None)
 
 
@@ -121,14 +125,11 @@ def _opened(name: str, model_dir: str | Path) -> ChatFormat | None:
         return None
 
 
-def _begun(template: ChatTemplate, chat: ChatFormat) -> int:
-    """Tokens with which a template begins a dialogue as a format does; 0 where it does not. It may
-    open a thought after them, for a model that thinks at once."""
-    said = [Message.system("Be brief."), Message.user("Where is it?")]
-    messages = [{"role": message.role, "content": message.content} for message in said]
+def _begun(text: str, chat: ChatFormat) -> int:
+    """Tokens with which `text` begins as a format does, 0 where it does not. A template may open a
+    thought after them, for a model that thinks at once."""
     try:
-        text = template.render(messages, [_TOOL], opened=True)
-        spans = chat.open_prompt(said, [_TOOL])
+        spans = chat.open_prompt(_BEGINNING, [] if getattr(chat, "lacks_calls", "") else [_TOOL])
     except AgentRLError:
         return 0
     ids = [id_ for span in spans for id_ in span.ids]

@@ -79,9 +79,7 @@ def _object(schema: Mapping[str, Any], depth: int) -> str:
     return f"{head}{{\n{''.join(lines)}{indent}}}"
 
 
-def _property(
-    name: str, schema: Any, indent: str, depth: int, *, is_needed: bool
-) -> Iterator[str]:
+def _property(name: str, schema: Any, indent: str, depth: int, *, is_needed: bool) -> Iterator[str]:
     told = schema if isinstance(schema, Mapping) else {}
     if title := told.get("title"):
         yield from _comments(title, indent)
