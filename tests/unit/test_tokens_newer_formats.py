@@ -197,7 +197,7 @@ def test_results_and_questions_of_mistral_open_one_turn_together() -> None:
         stream.extend(MISTRAL.observe(messages, stream.turn_ids()))
         stream.validate()
     again = TokenStream(MISTRAL.vocab, openers=openers_of(MISTRAL), resumed=resumed_of(MISTRAL))
-    again.restore(stream.columns())
+    again.restore([column.tobytes() for column in stream.columns()])
     again.control(MISTRAL.assistant_opener)
     with pytest.raises(TokenError, match="openers after the prompt"):
         again.validate()

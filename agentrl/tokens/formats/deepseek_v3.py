@@ -14,6 +14,7 @@ where a directory has one that does, the words are those of SGLang's template fo
 import json
 import re
 from collections.abc import Collection, Iterator, Sequence
+from typing import ClassVar
 
 from agentrl.tokens.chat import Message, ToolCall
 from agentrl.tokens.formats.base import ToolSchema
@@ -49,9 +50,9 @@ class DeepSeekV3Format(Marked):
     """A `ChatFormat`; see `Marked` for its arguments."""
 
     NAME = "deepseek-v3"
-    MARKERS = (_BEGIN, _END, _USER, _ASSISTANT, *OF_TOOLS)
+    MARKERS: ClassVar[tuple[str, ...]] = (_BEGIN, _END, _USER, _ASSISTANT, *OF_TOOLS)
     OPENER = _ASSISTANT
-    OTHER_OPENERS = (_RESULTS_END,)
+    OTHER_OPENERS: ClassVar[tuple[str, ...]] = (_RESULTS_END,)
     ENDS = (_END,)
     FORBIDDEN = (_USER, _ASSISTANT, _BEGIN, _RESULTS, _RESULT, _RESULT_END, _RESULTS_END)
 

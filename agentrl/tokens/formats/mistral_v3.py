@@ -14,7 +14,7 @@ digits of its turn and its place; what is JSON in it stays JSON.
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -49,7 +49,7 @@ class MistralV3Format(Marked):
     """A `ChatFormat`; see `Marked` for its arguments."""
 
     NAME = "mistral-v3"
-    MARKERS = (
+    MARKERS: ClassVar[tuple[str, ...]] = (
         *(BEGIN, END, ASKED, ASKED_END, TOOLS, TOOLS_END),
         *(CALLS, RESULT, RESULT_END),
     )
@@ -57,7 +57,15 @@ class MistralV3Format(Marked):
     OTHER_OPENERS = (RESULT_END,)
     RESUMED = (RESULT, ASKED)
     ENDS = (END,)
-    FORBIDDEN = (BEGIN, ASKED, ASKED_END, TOOLS, TOOLS_END, RESULT, RESULT_END)
+    FORBIDDEN: ClassVar[tuple[str, ...]] = (
+        BEGIN,
+        ASKED,
+        ASKED_END,
+        TOOLS,
+        TOOLS_END,
+        RESULT,
+        RESULT_END,
+    )
 
     def _prompt(
         self, system: str | None, messages: Sequence[Message], tools: Sequence[ToolSchema]
