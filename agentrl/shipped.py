@@ -60,7 +60,7 @@ ALGORITHMS = Shelf(
 )
 CHAT_FORMATS = Shelf(
     "agentrl.tokens.formats",
-    frozenset({"base", "chatml", "hermes", "load", "marked", "thoughts", "values"}),
+    frozenset({"base", "chatml", "hermes", "load", "marked", "thoughts", "typescript", "values"}),
 )
 _SLIMES_FILTERS = "slime.rollout.filter_hub.dynamic_sampling_filters"
 FILTERS = Shelf(

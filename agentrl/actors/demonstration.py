@@ -23,7 +23,7 @@ from agentrl.envs.row_tools import tools_of
 from agentrl.envs.rows.keys import find, without_nulls
 from agentrl.errors import AgentRLError, EnvError, PromptTooLongError, TextTooLongError
 from agentrl.tokens.chat import Message, ToolCall
-from agentrl.tokens.formats.base import ChatFormat, openers_of
+from agentrl.tokens.formats.base import ChatFormat, openers_of, resumed_of
 from agentrl.tokens.stream import TokenStream
 from agentrl.types import EpisodeReport, Outcome, StopReason, Task
 from agentrl.visible import message_of
@@ -105,7 +105,8 @@ class Demonstrations:
         first = next((i for i, message in enumerate(said) if message.role == "assistant"), None)
         if first is None or said[-1].role != "assistant":
             raise EnvError(f"what is under {self._key!r} does not end with an assistant turn")
-        stream = TokenStream(self._chat.vocab, openers=openers_of(self._chat))
+        chat = self._chat
+        stream = TokenStream(chat.vocab, openers=openers_of(chat), resumed=resumed_of(chat))
         stream.extend(self._chat.open_prompt(_context(said[:first]), tools_of(row)))
         between: list[_Said] = []
         ids: list[int] = []

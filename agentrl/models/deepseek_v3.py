@@ -11,7 +11,7 @@ FAMILY = Family(
     read=read_latent,
     parts=LATENT_PARTS,
     is_passenger=behind_the_layers,
-    chat_formats=("deepseek-v3", "kimi-k2"),
+    chat_formats=("deepseek-r1", "deepseek-v3", "kimi-k2"),
     tiny={
         **tiny_latent("DeepseekV3ForCausalLM", "deepseek_v3"),
         "n_group": 4,

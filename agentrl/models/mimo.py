@@ -23,6 +23,7 @@ FAMILY = Family(
     architectures=("MiMoForCausalLM",),
     read=_read,
     parts=PARTS,
+    chat_formats=("qwen",),
     is_passenger=_is_passenger,
     # transformers has no MiMo of its own; without those layers it is Qwen2.
     tiny=tiny("MiMoForCausalLM", "qwen2", head_dim=8),

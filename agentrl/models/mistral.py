@@ -22,6 +22,7 @@ FAMILY = Family(
     architectures=("MistralForCausalLM",),
     read=_read,
     parts=PARTS,
+    chat_formats=("mistral-v3", "mistral-v7"),
     tiny={**tiny("MistralForCausalLM", "mistral"), "sliding_window": None},
     engine_fused=FUSED,
     engine_class="sglang.srt.models.mistral:MistralForCausalLM",

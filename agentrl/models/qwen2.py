@@ -12,7 +12,7 @@ FAMILY = Family(
     architectures=("Qwen2ForCausalLM",),
     read=partial(read_decoder, add_qkv_bias=True),
     parts=PARTS,
-    chat_formats=("qwen",),
+    chat_formats=("deepseek-r1", "qwen"),
     # SGLang knows no other width of its heads on a CPU host: hidden size by heads.
     tiny=tiny("Qwen2ForCausalLM", "qwen2", head_dim=8),
     engine_fused=FUSED,

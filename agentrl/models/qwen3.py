@@ -12,7 +12,7 @@ FAMILY = Family(
     architectures=("Qwen3ForCausalLM",),
     read=partial(read_decoder, qk_layernorm=True),
     parts=PARTS,
-    chat_formats=("qwen3",),
+    chat_formats=("qwen3", "qwen3-thinking"),
     tiny=tiny("Qwen3ForCausalLM", "qwen3"),
     engine_fused=FUSED,
     engine_class="sglang.srt.models.qwen3:Qwen3ForCausalLM",

@@ -33,7 +33,7 @@ FAMILY = Family(
     architectures=("Qwen3MoeForCausalLM",),
     read=_read,
     parts=with_experts(PARTS),
-    chat_formats=("qwen3", "qwen3-coder"),
+    chat_formats=("qwen3", "qwen3-coder", "qwen3-thinking"),
     tiny={
         **tiny("Qwen3MoeForCausalLM", "qwen3_moe"),
         "num_experts": 8,

@@ -38,6 +38,7 @@ FAMILY = Family(
     architectures=("Qwen3NextForCausalLM",),
     read=_read,
     is_passenger=is_predictor,
+    chat_formats=("qwen", "qwen3-thinking"),
     parts=tuple({part.key: part for part in (*with_experts(PARTS), _IN, *DELTA_NET)}.values()),
     tiny={
         **tiny("Qwen3NextForCausalLM", "qwen3_next"),

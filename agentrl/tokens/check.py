@@ -4,14 +4,15 @@
 - SAMPLED: a finite logprob and a version >= 0 each; elsewhere logprob 0 and version -1
 - UNTRUSTED: no control id
 - turns: -1 for the prompt, then one more at each run of policy tokens, which directly follows an
-  assistant opener written as CONTROL; no other opener stands after the prompt (of a program that
-  writes its own prompts, a turn may follow anything: its `openers` are None)
+  assistant opener written as CONTROL; no other opener stands after the prompt, but before an id of
+  `resumed` (of a program that writes its own prompts, a turn may follow anything: its `openers` are
+  None)
 """
 
 import math
 import re
 from array import array
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from agentrl.columns import COLUMNS
@@ -29,6 +30,7 @@ def check_columns(
     *,
     control_ids: Set[int],
     openers: Sequence[Sequence[int]] | None,
+    resumed: Collection[int] = (),
 ) -> None:
     """Raise `TokenError`, naming the position, where `columns` break an invariant."""
     lengths = {name: len(columns[name]) for name in COLUMNS}
@@ -49,7 +51,7 @@ def check_columns(
     if position != lengths["kinds"]:
         raise TokenError(f"token {position} has the unknown kind {columns['kinds'][position]}")
     if openers is not None:
-        _check_openers(columns, openers, num_turns=turn + 1)
+        _check_openers(columns, openers, resumed, num_turns=turn + 1)
 
 
 def ends_with_opener(
@@ -101,7 +103,10 @@ def _check_turn(turns: "array[int]", start: int, stop: int, turn: int) -> None:
 
 
 def _check_openers(
-    columns: Mapping[str, "array[Any]"], openers: Sequence[Sequence[int]], num_turns: int
+    columns: Mapping[str, "array[Any]"],
+    openers: Sequence[Sequence[int]],
+    resumed: Collection[int],
+    num_turns: int,
 ) -> None:
     """After the prompt, openers written == turns opened; the last may still be unanswered."""
     if num_turns == 0:
@@ -113,9 +118,16 @@ def _check_openers(
         at + 1
         for at in range(first, len(tokens))
         if tokens[at] in last and ends_with_opener(columns, at + 1, openers, begin=first)
+        if not _resumes(columns, at + 1, resumed)
     ]
     pending = bool(ends) and ends[-1] == len(tokens)
     if len(ends) - pending != num_turns - 1:
         raise TokenError(
             f"{len(ends) - pending} assistant openers after the prompt for {num_turns} turns"
         )
+
+
+def _resumes(columns: Mapping[str, "array[Any]"], at: int, resumed: Collection[int]) -> bool:
+    """Whether the token at `at` is written by the format, and one of `resumed`."""
+    tokens, kinds = columns["tokens"], columns["kinds"]
+    return at < len(tokens) and tokens[at] in resumed and kinds[at] == SpanKind.CONTROL

@@ -11,7 +11,7 @@ import math
 import zlib
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from typing_extensions import Buffer
@@ -32,13 +32,21 @@ class TokenStream:
     """Append-only columns of one trajectory.
 
     `openers` are those of the format (`openers_of`): ids of one of them stand directly before each
-    turn. None: somebody else writes the prompts, and a turn may follow anything.
+    turn. None: somebody else writes the prompts, and a turn may follow anything. `resumed`
+    (`resumed_of`): ids before which an opener has opened no turn.
     Every method that appends raises `TokenError`, and appends nothing, on tokens that would break
     an invariant.
     """
 
-    def __init__(self, vocab: Vocab, *, openers: Sequence[Sequence[int]] | None) -> None:
+    def __init__(
+        self,
+        vocab: Vocab,
+        *,
+        openers: Sequence[Sequence[int]] | None,
+        resumed: Collection[int] = (),
+    ) -> None:
         self._vocab = vocab
+        self._resumed = frozenset(resumed)
         self._openers = None if openers is None else tuple(map(tuple, openers))
         self._columns: dict[str, array[Any]] = {
             name: array(column.typecode) for name, column in COLUMNS.items()
@@ -201,7 +209,7 @@ class TokenStream:
                 fresh[name] = array(column.typecode, data)
         except ValueError as error:
             raise TokenError(f"column {name} holds no whole number of items: {error}") from error
-        check_columns(fresh, control_ids=self._vocab.control_ids, openers=self._openers)
+        self._check(fresh)
         if any(len(fresh[c.name]) != len(fresh["tokens"]) * c.num_items for c in optional):
             raise TokenError(
                 f"{[c.name for c in optional]} are not of {len(fresh['tokens'])} tokens"
@@ -212,7 +220,15 @@ class TokenStream:
 
     def validate(self) -> None:
         """Check the columns as a whole; see `check_columns`."""
-        check_columns(self._columns, control_ids=self._vocab.control_ids, openers=self._openers)
+        self._check(self._columns)
+
+    def _check(self, columns: dict[str, "array[Any]"]) -> None:
+        check_columns(
+            columns,
+            control_ids=self._vocab.control_ids,
+            openers=self._openers,
+            resumed=self._resumed,
+        )
 
     def _append_untrusted(self, ids: Sequence[int]) -> None:
         if found := self._vocab.control_ids.intersection(ids):

@@ -18,7 +18,7 @@ from typing_extensions import Buffer
 from agentrl.columns import COLUMNS, Column, most_bytes
 from agentrl.errors import TextTooLongError, TokenError
 from agentrl.tokens.chat import Message
-from agentrl.tokens.formats.base import ChatFormat, ToolSchema, openers_of
+from agentrl.tokens.formats.base import ChatFormat, ToolSchema, openers_of, resumed_of
 from agentrl.tokens.spans import Span, context_spans
 from agentrl.tokens.stream import TokenStream
 from agentrl.types import SpanKind, TrajectoryMeta
@@ -127,7 +127,8 @@ class Transcript:
         return self._segments[-1]
 
     def _empty(self) -> TokenStream:
-        return TokenStream(self._chat.vocab, openers=openers_of(self._chat))
+        chat = self._chat
+        return TokenStream(chat.vocab, openers=openers_of(chat), resumed=resumed_of(chat))
 
     def _trained(self) -> list[TokenStream]:
         """The last segment may have begun and never been sampled in."""

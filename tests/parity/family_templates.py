@@ -2,6 +2,8 @@
 text, thoughts, tools, calls and results; none for images, dates or built-in tools. docs/formats.md
 says of which model each is."""
 
+from tests.parity.newer_templates import NEWER
+
 __all__ = ["TEMPLATES"]
 
 LLAMA3 = r"""
@@ -426,4 +428,5 @@ TEMPLATES = {
     "minimax-m2": MINIMAX_M2,
     "qwen3-5": QWEN3_5,
     "qwen3-coder": QWEN3_CODER,
+    **NEWER,
 }

@@ -2,6 +2,7 @@
 for id. The templates are typed anew, to the rules of the published ones."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -61,14 +62,35 @@ def _of_llama(turn: Turn) -> Turn:
     return Turn("" if turn.calls else f"A{turn.words}", turn.calls[:1], turn.question)
 
 
-def _of_minimax(turn: Turn) -> Turn:
-    """Its template drops thoughts when a question comes, and then a turn stands as none begins."""
+def _of_harmony(turn: Turn) -> Turn:
+    """Its template takes one call in a turn, and no words beside it."""
+    return turn._replace(words="" if turn.calls else turn.words, calls=turn.calls[:1])
+
+
+def _that_calls(turn: Turn) -> Turn:
+    """When a question comes, a template drops thoughts, and then a turn stands as none begins; or
+    it moves the tools to that question."""
     return turn._replace(calls=turn.calls or [{}])
 
 
-SHAPES = {"llama3": _of_llama, "minimax-m2": _of_minimax}
-THINKING = {"glm45", "glm47", "minimax-m2", "qwen3-5"}
-BEGINNINGS = {"llama3": "<|begin_of_text|>", "deepseek-v3": "<｜begin▁of▁sentence｜>"}
+SHAPES = {
+    "harmony": _of_harmony,
+    "llama3": _of_llama,
+    **dict.fromkeys(("minimax-m2", "mistral-v3", "mistral-v7", "qwen3-thinking"), _that_calls),
+}
+THINKING = {
+    *("deepseek-r1", "glm45", "glm47", "harmony", "minimax-m2", "qwen3-5", "qwen3-thinking"),
+}
+BEGINNINGS = {
+    "llama3": "<|begin_of_text|>",
+    **dict.fromkeys(("deepseek-r1", "deepseek-v3"), "<｜begin▁of▁sentence｜>"),
+    **dict.fromkeys(("mistral-v3", "mistral-v7"), "<s>"),
+}
+ENDINGS = dict.fromkeys(("mistral-v3", "mistral-v7"), "</s>")
+#: Formats that came before the family that speaks them.
+AHEAD = {"harmony"}
+#: Thoughts as `deepseek-r1` has them, which its template drops, and opens none after results.
+R1_THOUGHT = re.compile("<think>\n.*?</think>\n\n|(?<=<｜tool▁outputs▁end｜>)<think>\n$", re.DOTALL)
 #: What a template is given besides: some keep thoughts where they are asked to.
 GIVEN: dict[str, dict[str, Any]] = {
     "glm47": {"clear_thinking": False},
@@ -78,10 +100,11 @@ GIVEN: dict[str, dict[str, Any]] = {
 
 def shaped(name: str, said: list[Turn]) -> list[Turn]:
     """Turns that the template of `name` can show. That of GLM-4.5 drops thoughts before a question,
-    and shows an empty one in place of each."""
+    and shows an empty one in place of each; that of gpt-oss those before what it says."""
     said = [SHAPES.get(name, lambda same: same)(turn) for turn in said]
     asked = max((at for at, turn in enumerate(said) if not turn.calls), default=-1)
-    dropped = {"glm45": asked + 1}.get(name, 0 if name in THINKING else len(said))
+    known = dict.fromkeys(("glm45", "harmony"), asked + 1)
+    dropped = known.get(name, 0 if name in THINKING else len(said))
     return [turn._replace(why="") for turn in said[:dropped]] + said[dropped:]
 
 
@@ -90,6 +113,7 @@ def renderer(name: str) -> Any:
         tokenizer_object=Tokenizer.from_str(tokenizer_json_for(name)),
         clean_up_tokenization_spaces=False,
         bos_token=BEGINNINGS.get(name),
+        eos_token=ENDINGS.get(name),
     )
     made.chat_template = TEMPLATES[name]
     return made
@@ -124,7 +148,13 @@ def calls_of(turn: Turn, index: int) -> list[ToolCall]:
     ]
 
 
-def plain(name: str, turn: Turn) -> list[dict[str, Any]]:
+def call_id(name: str, index: int, number: int) -> str:
+    """How a template has the id of call `number` of turn `index`."""
+    is_mistral = name.startswith("mistral")
+    return f"{index:06d}{number:03d}" if is_mistral else f"functions.search:{number}"
+
+
+def plain(name: str, turn: Turn, index: int = 0) -> list[dict[str, Any]]:
     """A turn as its model's template takes it."""
     said: dict[str, Any] = {"role": "assistant", "content": turn.words}
     if name == "glm4":
@@ -140,7 +170,7 @@ def plain(name: str, turn: Turn) -> list[dict[str, Any]]:
     functions = [
         {
             "type": "function",
-            "id": f"functions.search:{number}",
+            "id": call_id(name, index, number),
             "function": {"name": "search", "arguments": each},
         }
         for number, each in enumerate(turn.calls)
@@ -150,16 +180,26 @@ def plain(name: str, turn: Turn) -> list[dict[str, Any]]:
     return [{**said, "tool_calls": functions} if functions else said]
 
 
-def answered(name: str, messages: list[Message]) -> list[dict[str, Any]]:
+def answered(name: str, messages: list[Message], index: int = 0) -> list[dict[str, Any]]:
     roles = {"tool": "observation"} if name == "glm4" else {}
     return [
         {
             "role": roles.get(m.role, m.role),
             "content": m.content,
-            "tool_call_id": f"functions.search:{number}",
+            "tool_call_id": call_id(name, index, number),
         }
         for number, m in enumerate(messages)
     ]
+
+
+def as_told(chat: ChatFormat, name: str, ids: list[int]) -> list[int]:
+    """What was said, as a template would tell it that writes anew what was sampled."""
+    if name == "harmony":  # what ended a turn ends a message
+        control = chat.vocab.control
+        return [control["<|end|>"] if id_ == control["<|return|>"] else id_ for id_ in ids]
+    if name == "deepseek-r1":
+        return chat.vocab.encode_trusted(R1_THOUGHT.sub("", chat.vocab.decode(ids)))
+    return ids
 
 
 def play(
@@ -175,15 +215,17 @@ def play(
     prompt.append(Message.user(question))
     whole = answered(name, prompt)
     ids = ids_of(chat.open_prompt(prompt, tools))
-    assert ids == render(name, whole, tools, opened=True, **GIVEN.get(name, {}))
+    told = as_told(chat, name, ids)
+    assert told == render(name, whole, tools, opened=True, **GIVEN.get(name, {}))
     for index, turn in enumerate(said):
         thought = f"{turn.why}</think>" if turn.why else ""
         sampled = chat.write(f"{thought}{turn.words}", calls_of(turn, index))
         answers = [Message.tool(f"R{n}", f"call_{index}_{n}") for n in range(len(turn.calls))]
         answers = answers or [Message.user(turn.question)]
-        whole += [*plain(name, turn), *answered(name, answers)]
+        whole += [*plain(name, turn, index), *answered(name, answers, index)]
         ids += [*sampled, *ids_of(chat.observe(answers, sampled))]
-        assert ids == render(name, whole, tools, opened=True, **GIVEN.get(name, {}))
+        told = as_told(chat, name, ids)
+        assert told == render(name, whole, tools, opened=True, **GIVEN.get(name, {}))
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
@@ -198,7 +240,8 @@ def test_an_extended_prompt_equals_the_whole_rendered_template(
     name: str, system: str | None, question: str, said: list[Turn], with_tools: bool
 ) -> None:
     chat = format_class(name)(vocab_for(name), tools_in_prompt=True, default_system=None)
-    tools = [SEARCH] if with_tools else []
+    tells_tools = name != "deepseek-r1"
+    tools = [SEARCH] if with_tools and tells_tools else []
     play(chat, name, system, question, shaped(name, said), tools)
 
 
@@ -224,16 +267,46 @@ def test_the_files_of_a_model_say_which_format_of_its_family_it_speaks(
 ) -> None:
     """By its template; and where it has none, by the words of its tokenizer, if these decide."""
     (tmp_path / "tokenizer.json").write_text(tokenizer_json_for(name))
-    config = {"bos_token": BEGINNINGS.get(name), "chat_template": TEMPLATES[name]}
+    config = {
+        "bos_token": BEGINNINGS.get(name),
+        "eos_token": ENDINGS.get(name),
+        "chat_template": TEMPLATES[name],
+    }
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-    spoken_by = [each for each in families().values() if name in each.chat_formats]
-    assert spoken_by
-    for family in spoken_by:
-        assert spoken_format(family.chat_formats, tmp_path) == name
-        assert spoken_format(family.chat_formats[::-1], tmp_path) == name
+    spoken = [each.chat_formats for each in families().values() if name in each.chat_formats]
+    assert spoken or name in AHEAD
+    for names in spoken or [(name,)]:
+        assert spoken_format(names, tmp_path) == name
+        assert spoken_format(names[::-1], tmp_path) == name
     (tmp_path / "chat_template.jinja").write_text("{{ messages[0].content }}")
-    assert spoken_format(spoken_by[0].chat_formats, tmp_path) is None
+    assert spoken_format((spoken or [(name,)])[0], tmp_path) is None
     assert spoken_format([], tmp_path) is None
+
+
+def test_qwen3_next_speaks_one_format_where_it_is_instructed_and_one_where_it_thinks(
+    tmp_path: Path,
+) -> None:
+    """Their templates differ in what a prompt ends with: both begin as `qwen` does."""
+    formats = families()["qwen3-next"].chat_formats
+    (tmp_path / "tokenizer.json").write_text(tokenizer_json_for("qwen"))
+    for instructed, name in (("true", "qwen"), ("false", "qwen3-thinking")):
+        template = f"{{%- set instructed = {instructed} %}}{TEMPLATES['qwen3-thinking']}"
+        (tmp_path / "chat_template.jinja").write_text(template)
+        assert spoken_format(formats, tmp_path) == name
+        assert spoken_format(formats[::-1], tmp_path) == name
+
+
+def test_a_template_that_asks_for_the_time_leaves_it_to_the_words_of_the_tokenizer(
+    tmp_path: Path,
+) -> None:
+    """As that of gpt-oss, whose system message has the date."""
+    (tmp_path / "tokenizer.json").write_text(tokenizer_json_for("harmony"))
+    template = TEMPLATES["harmony"].replace("Reasoning: '", "Current date: ' + strftime_now('%Y')")
+    assert template != TEMPLATES["harmony"]
+    (tmp_path / "chat_template.jinja").write_text(template)
+    assert spoken_format(["harmony"], tmp_path) == "harmony"
+    assert spoken_format(["harmony", "llama3"], tmp_path) == "harmony"
+    assert spoken_format(["llama3"], tmp_path) is None
 
 
 @pytest.mark.parametrize("name", TEMPLATES)

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from agentrl.columns import Column, most_bytes
 from agentrl.errors import TokenError
 from agentrl.tokens.chat import Message
-from agentrl.tokens.formats.base import ChatFormat, openers_of
+from agentrl.tokens.formats.base import ChatFormat, openers_of, resumed_of
 from agentrl.tokens.spans import Span, context_spans
 from agentrl.tokens.stream import TokenStream
 from agentrl.types import Generation
@@ -138,7 +138,8 @@ class CallTree:
         return [Segment(head.role, self._stream(head)) for head in self._heads]
 
     def _stream(self, head: Call) -> TokenStream:
-        stream = TokenStream(self._chat.vocab, openers=self._openers)
+        vocab, resumed = self._chat.vocab, resumed_of(self._chat)
+        stream = TokenStream(vocab, openers=self._openers, resumed=resumed)
         for earlier in head.parent.path() if head.parent is not None else ():
             stream.extend(earlier.opened)
             stream.extend(context_spans(self._chat.vocab, earlier.generation.output_ids))

@@ -12,7 +12,7 @@ from agentrl.tokens.chat import Message, ParsedTurn, ToolCall
 from agentrl.tokens.spans import Span
 from agentrl.tokens.vocab import Vocab
 
-__all__ = ["ChatFormat", "ToolSchema", "openers_of"]
+__all__ = ["ChatFormat", "ToolSchema", "openers_of", "resumed_of"]
 
 #: A tool as OpenAI's function-calling schema, e.g. of `ToolSpec.to_openai`.
 ToolSchema = Mapping[str, Any]
@@ -71,3 +71,10 @@ def openers_of(chat: ChatFormat) -> tuple[tuple[int, ...], ...]:
     """All that may stand before a turn. A model may open turns that answer results in a way of
     their own; a format without `other_openers` has one way."""
     return (chat.assistant_opener, *getattr(chat, "other_openers", ()))
+
+
+def resumed_of(chat: ChatFormat) -> tuple[int, ...]:
+    """Ids that say, after an opener, that it opened no turn: where the end of a result opens one,
+    and another result follows. A format without `resumed` has none."""
+    found: tuple[int, ...] = getattr(chat, "resumed", ())
+    return found

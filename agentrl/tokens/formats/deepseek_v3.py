@@ -14,6 +14,7 @@ where a directory has one that does, the words are those of SGLang's template fo
 import json
 import re
 from collections.abc import Collection, Iterator, Sequence
+from typing import ClassVar
 
 from agentrl.tokens.chat import Message, ToolCall
 from agentrl.tokens.formats.base import ToolSchema
@@ -22,7 +23,7 @@ from agentrl.tokens.formats.marked import Marked, calls_of, foreign
 from agentrl.tokens.formats.values import json_arguments
 from agentrl.tokens.spans import Piece
 
-__all__ = ["DeepSeekV3Format"]
+__all__ = ["OF_TOOLS", "DeepSeekV3Format"]
 
 _BEGIN, _END = "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"
 _USER, _ASSISTANT = "<｜User｜>", "<｜Assistant｜>"
@@ -31,6 +32,8 @@ _CALL, _NAME, _CALL_END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "
 _RESULTS, _RESULTS_END = "<｜tool▁outputs▁begin｜>", "<｜tool▁outputs▁end｜>"
 _RESULT, _RESULT_END = "<｜tool▁output▁begin｜>", "<｜tool▁output▁end｜>"
 _MARKS = (_CALLS, _CALL, _NAME, _CALL_END, _CALLS_END)
+#: The markers of calls and results.
+OF_TOOLS = (*_MARKS, _RESULTS, _RESULT, _RESULT_END, _RESULTS_END)
 _TOOLS = (
     "You are a helpful assistant with tool calling capabilities. When a tool call is needed, you "
     f"MUST use the following format to issue the call:\n{_CALLS}{_CALL}function{_NAME}FUNCTION_NAME"
@@ -47,12 +50,9 @@ class DeepSeekV3Format(Marked):
     """A `ChatFormat`; see `Marked` for its arguments."""
 
     NAME = "deepseek-v3"
-    MARKERS = (
-        *(_BEGIN, _END, _USER, _ASSISTANT, *_MARKS),
-        *(_RESULTS, _RESULT, _RESULT_END, _RESULTS_END),
-    )
+    MARKERS: ClassVar[tuple[str, ...]] = (_BEGIN, _END, _USER, _ASSISTANT, *OF_TOOLS)
     OPENER = _ASSISTANT
-    OTHER_OPENERS = (_RESULTS_END,)
+    OTHER_OPENERS: ClassVar[tuple[str, ...]] = (_RESULTS_END,)
     ENDS = (_END,)
     FORBIDDEN = (_USER, _ASSISTANT, _BEGIN, _RESULTS, _RESULT, _RESULT_END, _RESULTS_END)
 
@@ -81,14 +81,14 @@ class DeepSeekV3Format(Marked):
                 yield from self._words(_USER)
                 yield foreign(message.content)
             else:
-                yield from self._words(self._opened_by(before) if before else "")
+                yield from self._words(_before(before) if before else "")
                 yield foreign(message.content)
                 yield from self._called(calls_of(message))
                 yield from self._words(_END)
             before = "" if message.role == "assistant" else message.role
 
     def _opened_by(self, role: str) -> str:
-        return _RESULTS_END if role == "tool" else _ASSISTANT
+        return self.OTHER_OPENERS[0] if role == "tool" else self.OPENER
 
     def _called(self, calls: Sequence[ToolCall]) -> Iterator[Piece]:
         for number, call in enumerate(calls):
@@ -115,6 +115,11 @@ class DeepSeekV3Format(Marked):
         bodies = [word for mark, word in zip(marks, words, strict=True) if mark == _NAME]
         text += "".join(word for mark, word in zip(marks, words, strict=True) if mark == _CALLS_END)
         return text, [_call(f"{prefix}{at}", body) for at, body in enumerate(bodies)]
+
+
+def _before(role: str) -> str:
+    """What stands before a turn of the prompt after a message of `role`."""
+    return _RESULTS_END if role == "tool" else _ASSISTANT
 
 
 def _call(id_: str, body: str) -> ToolCall:

@@ -47,11 +47,14 @@ _TOOL = {
         },
     },
 }
-#: How MiniMax's templates name theirs.
+#: A dialogue that templates and formats are compared by.
+_BEGINNING = (Message.system("Be brief."), Message.user("Where is it?"))
+#: How MiniMax's templates, and that of gpt-oss, name theirs.
 _IDENTITY = re.compile(r'set model_identity = "([^"\\]+)"')
-#: Default system messages of Qwen's templates, the longer one first.
+#: Default system messages of Qwen's templates and MiMo's, a longer one before what it holds.
 _DEFAULT_SYSTEMS = (
     "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
+    "You are MiMo, an AI assistant developed by Xiaomi.",
     "You are a helpful assistant.",
 )
 
@@ -101,14 +104,18 @@ def spoken_format(names: Sequence[str], model_dir: str | Path) -> str | None:
     that is known.
 
     Its tokenizer has the words of the format, and its chat template begins a dialogue as the format
-    does. Where it has no template, one format that the tokenizer has the words of is the one.
+    does; of two that do, it is the one that says more of the beginning. Where it has no template,
+    or one that asks for more than a dialogue, such as the time, one format that the tokenizer has
+    the words of is the one.
     """
     able = {name: chat for name in names if (chat := _opened(name, model_dir)) is not None}
+    messages = [{"role": message.role, "content": message.content} for message in _BEGINNING]
     try:
-        template = ChatTemplate.of(Path(model_dir))
+        text = ChatTemplate.of(Path(model_dir)).render(messages, [_TOOL], opened=True)
     except ConfigError:
         return next(iter(able)) if len(able) == 1 else None
-    return next((name for name, chat in able.items() if _begins(template, chat)), None)
+    lengths = {name: _begun(text, chat) for name, chat in able.items()}
+    return max((name for name in lengths if lengths[name]), key=lengths.__getitem__, default=None)
 
 
 def _opened(name: str, model_dir: str | Path) -> ChatFormat | None:
@@ -118,18 +125,15 @@ def _opened(name: str, model_dir: str | Path) -> ChatFormat | None:
         return None
 
 
-def _begins(template: ChatTemplate, chat: ChatFormat) -> bool:
-    """Whether a template begins a dialogue as a format does. It may open a thought after that, for
-    a model that thinks at once."""
-    said = [Message.system("Be brief."), Message.user("Where is it?")]
-    messages = [{"role": message.role, "content": message.content} for message in said]
+def _begun(text: str, chat: ChatFormat) -> int:
+    """Tokens with which `text` begins as a format does, 0 where it does not. A template may open a
+    thought after them, for a model that thinks at once."""
     try:
-        text = template.render(messages, [_TOOL], opened=True)
-        spans = chat.open_prompt(said, [_TOOL])
+        spans = chat.open_prompt(_BEGINNING, [] if getattr(chat, "lacks_calls", "") else [_TOOL])
     except AgentRLError:
-        return False
+        return 0
     ids = [id_ for span in spans for id_ in span.ids]
-    return chat.vocab.encode_trusted(text)[: len(ids)] == ids
+    return len(ids) if chat.vocab.encode_trusted(text)[: len(ids)] == ids else 0
 
 
 def _default_system(template: str) -> str | None:

@@ -24,29 +24,40 @@ __all__ = ["Marked", "calls_of", "foreign"]
 class Marked(ABC):
     """The base of a `ChatFormat`.
 
-    NAME: the format's. MARKERS: control tokens that it needs. OPENER: what stands before a turn;
-    OTHER_OPENERS: what stands there instead, after messages for which `_opened_by` says so. ENDS:
-    tokens that end a turn; the first is written where the policy sampled none. FORBIDDEN: tokens
-    that no policy may sample; they end a turn too. `tools_in_prompt`, `default_system`: see
-    `ChatML`. Raises `ConfigError` when `vocab` lacks a marker.
+    NAME: the format's. MARKERS: control tokens that it needs; TOOL_MARKERS: those of them that only
+    tools need, without which `lacks_calls` says so, and a prompt with tools is refused. OPENER:
+    what stands before a turn; OTHER_OPENERS: what stands there instead, after messages for which
+    `_opened_by` says so; RESUMED: what says, after an opener, that messages go on. ENDS: tokens
+    that end a turn; the first is written where the policy sampled none. FORBIDDEN: tokens that no
+    policy may sample; they end a turn too. `tools_in_prompt`, `default_system`: see `ChatML`.
+    Raises `ConfigError` when `vocab` lacks a marker.
     """
 
     NAME: ClassVar[str]
     MARKERS: ClassVar[tuple[str, ...]]
+    TOOL_MARKERS: ClassVar[tuple[str, ...]] = ()
     OPENER: ClassVar[str]
     OTHER_OPENERS: ClassVar[tuple[str, ...]] = ()
+    RESUMED: ClassVar[tuple[str, ...]] = ()
     ENDS: ClassVar[tuple[str, ...]]
     FORBIDDEN: ClassVar[tuple[str, ...]]
 
     def __init__(
         self, vocab: Vocab, *, tools_in_prompt: bool = True, default_system: str | None = None
     ) -> None:
-        vocab.require(self.MARKERS, by=f"the chat format {self.NAME}")
+        needed = [marker for marker in self.MARKERS if marker not in self.TOOL_MARKERS]
+        vocab.require(needed, by=f"the chat format {self.NAME}")
+        lacks = [marker for marker in self.TOOL_MARKERS if marker not in vocab.control]
+        self.lacks_calls = (
+            f"{vocab.source} has no control tokens {' '.join(lacks)}" if lacks else ""
+        )
         self.vocab = vocab
         self.tools_in_prompt = tools_in_prompt
         self.default_system = default_system
         self.assistant_opener = self._opener_ids(self.OPENER)
-        self.other_openers = tuple(map(self._opener_ids, self.OTHER_OPENERS))
+        others = () if lacks else self.OTHER_OPENERS
+        self.other_openers = tuple(map(self._opener_ids, others))
+        self.resumed = self._present(self.RESUMED)
         self._ends = self._present(self.ENDS)
         self._forbidden = self._present(self.FORBIDDEN)
         self.stop_ids = (*self._ends, *self._forbidden)
@@ -85,6 +96,8 @@ class Marked(ABC):
         rest = messages if first is None else messages[1:]
         if any(message.role == "system" for message in rest):
             raise EnvError("a system message may only be the first of a prompt")
+        if self.lacks_calls and (tools or any(map(calls_of, rest))):
+            raise EnvError(f"tools, and no way to call them: {self.lacks_calls}")
         shown = tools if self.tools_in_prompt else ()
         prompt = self._prompt(first, rest, shown)
         return encode_pieces(self.vocab, [*prompt, *self._opener(rest)])
@@ -103,6 +116,8 @@ class Marked(ABC):
 
     def write(self, text: str, calls: Sequence[ToolCall] = ()) -> list[int]:
         """See `ChatFormat`."""
+        if calls and self.lacks_calls:
+            raise EnvError(f"no way to write calls: {self.lacks_calls}")
         ids = self.vocab.encode_trusted(self._written(text, calls))
         if found := [id_ for id_ in ids if id_ in self.stop_ids]:
             raise EnvError(f"a demonstrated turn holds the control ids {found}, which end a turn")
@@ -114,7 +129,7 @@ class Marked(ABC):
         """See `ChatFormat`. Text up to the last `</think>`, and after a `<think>` that is not
         closed, is reasoning; calls in it are not calls."""
         ids = self._said(sampled)
-        thought, said = split_thought(self.vocab, ids, opened=THINK in self.OPENER)
+        thought, said = self._thought(ids)
         reasoning = self.vocab.decode(thought).strip("\n")
         if found := [id_ for id_ in ids if id_ in self._forbidden]:
             error = f"{self.vocab.decode(found[:1])} is not yours to write"
@@ -127,6 +142,10 @@ class Marked(ABC):
         return ParsedTurn(text.lstrip("\n") if has_thought else text, calls, None, reasoning)
 
     # ---- for formats ----
+
+    def _thought(self, ids: Sequence[int]) -> tuple[list[int], list[int]]:
+        """The ids of the reasoning in what was said, and those of the rest."""
+        return split_thought(self.vocab, ids, opened=THINK in self.OPENER)
 
     def _opened_by(self, role: str) -> str:
         """What opens a turn after a message of `role`."""

@@ -22,7 +22,7 @@ from agentrl.tokens.formats.hermes import (
     read_calls,
     read_json_call,
 )
-from agentrl.tokens.formats.thoughts import split_thought
+from agentrl.tokens.formats.thoughts import THINK, split_thought
 from agentrl.tokens.spans import Author, Piece
 from agentrl.tokens.vocab import Vocab
 
@@ -83,6 +83,12 @@ class QwenFormat(ChatML):
         except MalformedCallError as error:
             return ParsedTurn(self.vocab.decode(said), [], str(error), reasoning)
         return ParsedTurn(text, calls, None, reasoning)
+
+    def _opener(self) -> Iterator[Piece]:
+        yield from super()._opener()
+        if self.OPENS_THOUGHT:
+            yield self._token(THINK)
+            yield Piece(Author.FORMAT, "\n")
 
     def _read(self, body: str, *, tools: Collection[str]) -> tuple[str, bytes]:
         """Name and arguments of what stands between the marks of a call."""

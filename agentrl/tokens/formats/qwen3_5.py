@@ -48,11 +48,6 @@ class Qwen35Format(Qwen3CoderFormat):
         text, reasoning = turn.text.lstrip("\n"), turn.reasoning.strip("\n")
         return msgspec.structs.replace(turn, text=text, reasoning=reasoning)
 
-    def _opener(self) -> Iterator[Piece]:
-        yield from super()._opener()
-        yield self._token(THINK)
-        yield Piece(Author.FORMAT, "\n")
-
     def _system(self, content: str | None, tools: Sequence[ToolSchema]) -> Iterator[Piece]:
         author = Author.FORMAT if content is None else Author.FOREIGN
         said = self.default_system if content is None else content.strip()

@@ -1,0 +1,209 @@
+"""`mistral-v3`: turns of Mistral Nemo and Ministral, and their calls, a list of JSON.
+
+    [AVAILABLE_TOOLS][{...}][/AVAILABLE_TOOLS][INST]system NEWLINE NEWLINE content[/INST]
+    [TOOL_CALLS][{"name": "search", "arguments": {...}, "id": "000000000"}]</s>
+    [TOOL_RESULTS]{"content": "result", "call_id": "000000000"}[/TOOL_RESULTS]
+    what it says</s>
+
+`[/INST]` opens a turn, and so does `[/TOOL_RESULTS]`. Tools and system message stand in the last
+question of a prompt, as by the template; they stay there when another question comes, for which the
+template moves them. A result bears the id that the policy sampled for its call, otherwise nine
+digits of its turn and its place; what is JSON in it stays JSON.
+"""
+
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import msgspec
+
+from agentrl.errors import EnvError
+from agentrl.tokens.chat import Message, ToolCall
+from agentrl.tokens.formats.base import ToolSchema
+from agentrl.tokens.formats.hermes import MalformedCallError
+from agentrl.tokens.formats.marked import Marked, calls_of, foreign
+from agentrl.tokens.spans import Piece
+
+__all__ = ["MistralV3Format"]
+
+BEGIN, END = "<s>", "</s>"
+ASKED, ASKED_END = "[INST]", "[/INST]"
+TOOLS, TOOLS_END = "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]"
+CALLS = "[TOOL_CALLS]"
+RESULT, RESULT_END = "[TOOL_RESULTS]", "[/TOOL_RESULTS]"
+_ENDS = {"user": ASKED_END, "tool": RESULT_END}
+_OURS = re.compile(r"call_(\d{1,6})_(\d{1,3})")
+
+
+class _Call(msgspec.Struct, frozen=True):
+    name: str
+    arguments: msgspec.Raw = msgspec.Raw(b"{}")
+    id: str = ""
+
+
+_decode = msgspec.json.Decoder(list[_Call]).decode
+
+
+class MistralV3Format(Marked):
+    """A `ChatFormat`; see `Marked` for its arguments."""
+
+    NAME = "mistral-v3"
+    MARKERS: ClassVar[tuple[str, ...]] = (
+        *(BEGIN, END, ASKED, ASKED_END, TOOLS, TOOLS_END),
+        *(CALLS, RESULT, RESULT_END),
+    )
+    OPENER = ASKED_END
+    OTHER_OPENERS = (RESULT_END,)
+    RESUMED = (RESULT, ASKED)
+    ENDS = (END,)
+    FORBIDDEN: ClassVar[tuple[str, ...]] = (
+        BEGIN,
+        ASKED,
+        ASKED_END,
+        TOOLS,
+        TOOLS_END,
+        RESULT,
+        RESULT_END,
+    )
+
+    def _prompt(
+        self, system: str | None, messages: Sequence[Message], tools: Sequence[ToolSchema]
+    ) -> Iterator[Piece]:
+        system = system if system is not None else self.default_system or ""
+        asked = [at for at, message in enumerate(messages) if message.role == "user"]
+        if not asked and (system or tools):
+            raise EnvError(
+                f"{self.NAME} has tools and system message in a user message; let reset return one"
+            )
+        last = max((at for at in asked if at - 1 not in asked), default=-1)
+        yield from self._words(BEGIN)
+        yield from self._beginning(system)
+        yield from self._dialogue(messages, {last: [*self._told(tools), *self._asked(system)]})
+
+    def _messages(self, messages: Sequence[Message]) -> Iterator[Piece]:
+        yield from self._dialogue(messages, {})
+
+    def _answer(self, messages: Sequence[Message], sampled: Sequence[int]) -> Iterator[Piece]:
+        yield from self._dialogue(messages, {}, self._sampled_ids(sampled))
+
+    def _dialogue(
+        self,
+        messages: Sequence[Message],
+        begun: Mapping[int, Sequence[Piece]],
+        sampled: Sequence[str] = (),
+    ) -> Iterator[Piece]:
+        """Messages up to the end of the last one, which opens a turn; two questions in a row are
+        one. `begun`: what a question begins with; `sampled`: ids of the calls that results answer.
+        """
+        before = ""
+        for at, message in enumerate(messages):
+            if before == message.role == "user":
+                yield from self._words("\n\n")
+            else:
+                yield from self._words(_ENDS.get(before, ""))
+                if message.role == "user":
+                    yield from begun.get(at) or self._asked("")
+            if message.role == "tool":
+                yield from self._words(RESULT)
+                yield from self._result(message, _result_id(message.tool_call_id, sampled))
+            else:
+                yield foreign(message.content)
+            if message.role == "assistant":
+                yield from self._called(calls_of(message))
+                yield from self._words(END)
+            before = message.role
+
+    def _opened_by(self, role: str) -> str:
+        return _ENDS.get(role, ASKED_END)
+
+    def _beginning(self, system: str) -> Iterator[Piece]:
+        """What a prompt begins with."""
+        del system
+        yield from ()
+
+    def _told(self, tools: Sequence[ToolSchema]) -> Iterator[Piece]:
+        if tools:
+            yield from self._words(TOOLS)
+            yield foreign(json.dumps(list(tools), ensure_ascii=False))
+            yield from self._words(TOOLS_END)
+
+    def _asked(self, system: str) -> Iterator[Piece]:
+        """What a question begins with."""
+        yield from self._words(ASKED)
+        if system:
+            yield foreign(system)
+            yield from self._words("\n\n")
+
+    def _result(self, message: Message, call_id: str) -> Iterator[Piece]:
+        told = {"content": _value(message.content), "call_id": call_id}
+        yield foreign(json.dumps(told, ensure_ascii=False))
+
+    def _called(self, calls: Sequence[ToolCall]) -> Iterator[Piece]:
+        if calls:
+            yield from self._words(CALLS)
+            yield foreign(f"[{', '.join(_json(call, at) for at, call in enumerate(calls))}]")
+
+    def _read(
+        self, ids: Sequence[int], prefix: str, tools: Collection[str]
+    ) -> tuple[str, list[ToolCall]]:
+        del tools
+        text, *rest = self._parts(ids, (CALLS,))
+        found = [call for body in rest[1::2] for call in _calls(body)]
+        return text, [
+            ToolCall(f"{prefix}{at}", call.name, bytes(call.arguments))
+            for at, call in enumerate(found)
+        ]
+
+    def _sampled_ids(self, sampled: Sequence[int]) -> list[str]:
+        """The ids of the calls of a turn, in order; none where they cannot be read."""
+        bodies = self._parts(self._said(sampled), (CALLS,))[2::2]
+        try:
+            return [call.id for body in bodies for call in _calls(body)]
+        except MalformedCallError:
+            return []
+
+
+def _calls(body: str) -> list[_Call]:
+    try:
+        return _decode(body.encode("utf-8", "replace"))
+    except RecursionError as error:
+        raise MalformedCallError("a tool call is nested too deeply") from error
+    # ValueError: a number too long to read; otherwise msgspec's own errors.
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise MalformedCallError(
+            f"what follows {CALLS} is not a list of calls as JSON ({error}); write "
+            '[{"name": "...", "arguments": {...}}]'
+        ) from error
+
+
+def _json(call: ToolCall, at: int) -> str:
+    name = json.dumps(call.name, ensure_ascii=False)
+    id_ = json.dumps(_own_id(call.id, at), ensure_ascii=False)
+    return f'{{"name": {name}, "arguments": {call.arguments.decode()}, "id": {id_}}}'
+
+
+def _own_id(id_: str, at: int) -> str:
+    """Nine letters or digits, which is what the model knows ids as."""
+    if found := _OURS.fullmatch(id_):
+        return f"{int(found[1]):06d}{int(found[2]):03d}"
+    return id_ if len(id_) == 9 and id_.isalnum() else f"{at:09d}"
+
+
+def _result_id(id_: str | None, sampled: Sequence[str]) -> str:
+    found = _OURS.fullmatch(id_ or "")
+    at = int(found[2]) if found else len(sampled) - 1
+    own = sampled[at] if 0 <= at < len(sampled) else ""
+    return own or _own_id(id_ or "", max(at, 0))
+
+
+def _value(content: str) -> Any:
+    """What a result says, where it is JSON; otherwise its text."""
+    try:
+        return json.loads(content, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return content
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
