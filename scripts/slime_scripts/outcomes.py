@@ -37,7 +37,7 @@ _OWN_CODE = r"cannot import ([\w.]+):"
 #: What a script waits for that no flag of it names: what a dry run says of it, and in short.
 WAITS = {
     r"architecture (\w+)(?: \([^)]*\))? is not supported": r"the family of `\1`",
-    r"(\d+) layers cannot be divided by --pipeline": "uneven-pipelines",
+    r"(\d+) layers cannot be divided by --pipeline": r"\1 layers, which Megatron refuses too",
     r"learner ranks cannot hold whole sets of experts of (\d+) ranks": r"\1 ranks",
     _OWN_CODE: r"its own code, `\1`",
     r"the task has no 'label'": "a reward that needs no label",
