@@ -10,7 +10,9 @@ the wait. Two hooks of SGLang's plugin registry do it, and a third one groups pr
 (`cpu_schedule`), others stand in for kernels (`cpu_norms`, `cpu_delta_net`); SGLang's files and
 arguments stay as they are. Only `launch.engine_command` runs this module.
 
-Forking is safe only while this process has one thread: anything else is refused.
+Forking is safe only while this process has one thread: anything else is refused. The process
+between it and the schedulers of an engine with groups of ranks has ZeroMQ's threads as well when it
+forks; they hold no lock of Python's, and its children use none of its sockets.
 """
 
 import gc

@@ -28,6 +28,8 @@ MEMBERS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama-scaled": ("llama", {"rope_scaling": LLAMA3}),
     "qwen3-scaled": ("qwen3", {"rope_scaling": YARN}),
 }
+#: Families whose engines may have data-parallel attention.
+SPLIT = [name for name, family in families().items() if family.engine_ranks]
 
 
 @pytest.mark.anyio
@@ -40,6 +42,19 @@ async def test_16_greedy_requests_after_a_push_equal_transformers(
     model = make_model(member(family, changes), tmp_path / "learned", seed=1)
     tensors = learned(tmp_path / "learned")
     difference, others = await engine_beside(family, model, tmp_path / "first", tensors)
+    assert others == 0
+    assert difference < 1e-4
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("family", of_the_day(SPLIT, 1))
+async def test_groups_of_ranks_that_attend_for_themselves_answer_as_transformers(
+    family: str, tmp_path: Path
+) -> None:
+    make_model(member(family), tmp_path / "first", seed=0)
+    model = make_model(member(family), tmp_path / "learned", seed=1)
+    tensors = learned(tmp_path / "learned")
+    difference, others = await engine_beside(family, model, tmp_path / "first", tensors, groups=2)
     assert others == 0
     assert difference < 1e-4
 
