@@ -46,7 +46,7 @@ def about_attention_ranks(config: RunConfig) -> Iterator[str]:
     elif replicas > 1 and width == 1:
         yield (
             f"--sglang-dp-size {replicas} alone makes {replicas} replicas in one engine, and "
-            "SGLang takes no weight push for replicas; add --sglang-enable-dp-attention, or make as "
+            "SGLang pushes no weights to replicas; add --sglang-enable-dp-attention, or make as "
             "many engines (--rollout-num-gpus)"
         )
     elif config.rollout_num_gpus_per_engine % width:

@@ -62,3 +62,10 @@ async def test_groups_of_ranks_that_attend_for_themselves_answer_as_transformers
 @pytest.mark.parametrize("family", of_the_day(list(families()), 2))
 def test_a_run_of_one_iteration_trains_pushes_and_saves_it(family: str, tmp_path: Path) -> None:
     assert iterate(family, tmp_path) < 1e-4
+
+
+def test_a_run_whose_engine_has_groups_of_ranks_trains_what_they_sampled(tmp_path: Path) -> None:
+    """Through the router, which has to pass on what group a conversation has."""
+    flags = ["--rollout-num-gpus", "2", "--rollout-num-gpus-per-engine", "2"]
+    flags += ["--sglang-enable-dp-attention", "--sglang-dp-size", "2"]
+    assert iterate("qwen3-moe", tmp_path, *flags) < 1e-4

@@ -125,7 +125,7 @@ def test_a_sound_configuration_passes_without_a_note(good: RunConfig) -> None:
         ({"sglang": {"nnodes": 2}}, "--sglang-nnodes 2: an engine runs on one node"),
         (
             {"sglang": {"dp_size": 2}, "rollout_num_gpus_per_engine": 2},
-            "SGLang takes no weight push for replicas; add --sglang-enable-dp-attention, or make",
+            "SGLang pushes no weights to replicas; add --sglang-enable-dp-attention, or make",
         ),
         (
             {"sglang": {"dp_size": 4, "attn_dp_size": 2}, "rollout_num_gpus_per_engine": 4},
