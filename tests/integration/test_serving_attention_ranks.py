@@ -124,7 +124,8 @@ def scored(model: PreTrainedModel, prompt: list[int], turn: Generation) -> torch
     """Log-probability of each sampled token by transformers."""
     ids = torch.tensor([[*prompt, *turn.output_ids]])
     log_p = model(ids).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
-    return log_p[range(len(turn.output_ids)), turn.output_ids]
+    chosen: torch.Tensor = log_p[range(len(turn.output_ids)), turn.output_ids]
+    return chosen
 
 
 async def test_every_group_has_the_weights_of_a_push_and_a_conversation_keeps_its_group(
