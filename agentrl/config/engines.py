@@ -85,6 +85,11 @@ def notes_on_engines(config: RunConfig) -> Iterator[str]:
             "samples and not its draft. What is sampled stays right; as training goes on, fewer "
             "of the draft's tokens are accepted"
         )
+    if (method := config.sglang.get("load_balance_method", "auto")) != "auto":
+        yield (
+            f"--sglang-load-balance-method {method}: no effect: a conversation keeps the group of "
+            "ranks that has its cache, and new ones are given groups in turn"
+        )
     if attention_ranks(config.sglang) == 1 and config.sglang.get("enable_dp_lm_head"):
         yield (
             "--sglang-enable-dp-lm-head: no effect without data-parallel attention "

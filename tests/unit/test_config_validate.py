@@ -225,6 +225,10 @@ def test_every_combination_of_buffer_and_interval_has_a_bound_that_passes(good: 
             "no effect under --router-policy bucket; it is read by cache_aware only",
         ),
         (
+            {"sglang": {"load_balance_method": "total_tokens"}},
+            "--sglang-load-balance-method total_tokens: no effect: a conversation keeps the group",
+        ),
+        (
             {"sglang": {"enable_dp_lm_head": True}},
             "--sglang-enable-dp-lm-head: no effect without data-parallel attention",
         ),
