@@ -65,7 +65,10 @@ def test_a_run_of_one_iteration_trains_pushes_and_saves_it(family: str, tmp_path
 
 
 def test_a_run_whose_engine_has_groups_of_ranks_trains_what_they_sampled(tmp_path: Path) -> None:
-    """Through the router, which has to pass on what group a conversation has."""
+    """With the flags that slime's scripts of DeepSeek-R1 and Kimi K2 pass, and through the router,
+    which has to pass on what group a conversation has."""
     flags = ["--rollout-num-gpus", "2", "--rollout-num-gpus-per-engine", "2"]
     flags += ["--sglang-enable-dp-attention", "--sglang-dp-size", "2"]
-    assert iterate("qwen3-moe", tmp_path, *flags) < 1e-4
+    flags += ["--sglang-enable-dp-lm-head", "--sglang-moe-dense-tp-size", "1"]
+    flags += ["--sglang-ep-size", "2"]
+    assert iterate("deepseek-v3", tmp_path, *flags) < 1e-4
