@@ -261,9 +261,9 @@ def _check_attention_ranks(config: RunConfig, described: "Model") -> None:
     groups = attention_ranks(config.sglang)
     if groups > 1 and not described.family.engine_ranks:
         raise ConfigError(
-            f"{said_ranks(config.sglang)} {groups}: SGLang's {described.architecture.name} shares "
-            "the heads of its attention out over all ranks of an engine, so that requests of "
-            "different groups would be mixed; leave data-parallel attention out for this model"
+            f"{said_ranks(config.sglang)} {groups}: SGLang's {described.architecture.name} is not "
+            "known to keep the requests of groups apart: models that share the heads of attention "
+            "out over all ranks of an engine mix them; leave it out for this model"
         )
 
 

@@ -167,7 +167,8 @@ def test_attention_is_data_parallel_only_where_sglangs_model_keeps_requests_apar
     given += ["--rollout-num-gpus", "2", "--sglang-enable-dp-attention"]
     train([*flags, *given], "train_async")
     said = capsys.readouterr().err
-    assert ("--sglang-dp-size 2: SGLang's LlamaForCausalLM shares the heads" in said) is is_refused
+    words = "--sglang-dp-size 2: SGLang's LlamaForCausalLM is not known to keep the requests"
+    assert (words in said) is is_refused
 
 
 def test_a_run_whose_engines_would_be_quantised_and_its_pushes_not_is_refused(
