@@ -89,5 +89,4 @@ FAMILY = Family(
     chat_formats=("qwen3-5",),
     engine_fused=QWEN35_FUSED,
     engine_class="sglang.srt.models.qwen3_5_text:Qwen3_5ForCausalLM",
-    engine_ranks=True,
 )
