@@ -199,16 +199,18 @@ def learner_beside(model: PreTrainedModel, folder: Path) -> tuple[float, int, di
 
 
 @contextmanager
-def running_engine(model: Path, log: Path) -> Iterator[tuple[EngineAddress, Any]]:
-    """An engine of the model on this machine's CPU, and its process."""
+def running_engine(model: Path, log: Path, groups: int = 1) -> Iterator[tuple[EngineAddress, Any]]:
+    """An engine of the model on this machine's CPU, and its process: of `groups` ranks that each
+    attend to requests of their own."""
     port = free_ports(1)[0]
+    ranks = {"tp_size": groups, "attn_dp_size": groups} if groups > 1 else {}
     spec = engine_command(
         model_path=str(model),
         port=port,
         name="engine",
         device="cpu",
         dtype="float32",
-        extra={"max_total_tokens": 16384},
+        extra={"max_total_tokens": 16384, **ranks},
         weight_version="0",
     )
     assert spec.argv[spec.argv.index("--attention-backend") + 1] == ATTENTION_BACKEND
@@ -223,20 +225,22 @@ def running_engine(model: Path, log: Path) -> Iterator[tuple[EngineAddress, Any]
         process.wait(CALL_S)
 
 
-def push(family: str, engine: EngineAddress, tensors: dict[str, Tensor]) -> None:
-    """Send the weights as version 1, and look at them in the engine."""
+def push(family: str, engine: EngineAddress, tensors: dict[str, Tensor], groups: int = 1) -> None:
+    """Send the weights as version 1, and look at them in an engine of one rank."""
     lost: list[str] = []
     with FleetWeightSink(
         [engine],
         bucket_bytes=50_000,
         timeout_s=CALL_S,
         fleet_size=1,
+        ranks_per_engine=groups,
         engine_dtype=torch.float32,
         fused=families()[family].engine_fused,
         on_lost=lambda engine: lost.append(engine.name),
     ) as sink:
         sink.publish(1, tensors.items())
-        sink.verify(tensors.items())
+        if groups == 1:
+            sink.verify(tensors.items())
     if lost:
         raise RuntimeError(f"{lost[0]} fell out of the push")
 
@@ -250,7 +254,7 @@ def prompts() -> list[list[int]]:
     return alone + shared
 
 
-async def generate(engine: EngineAddress, rounds: int) -> list[Generation]:
+async def generate(engine: EngineAddress, rounds: int, groups: int = 1) -> list[Generation]:
     """All prompts at once, greedily, `rounds` times: later rounds find their prefixes cached."""
     sampling = SamplingParams(temperature=0.0, max_new_tokens=NUM_NEW)
     replies: list[Generation] = []
@@ -261,6 +265,7 @@ async def generate(engine: EngineAddress, rounds: int) -> list[Generation]:
         max_context=MAX_CONTEXT,
         num_permits=NUM_REQUESTS,
         turn_timeout_s=CALL_S,
+        attention_ranks=groups,
     ) as client:
         for _ in range(rounds):
             got: dict[int, Generation] = {}
@@ -288,15 +293,19 @@ def beside(model: PreTrainedModel, prompt: Sequence[int], reply: Generation) -> 
 
 
 async def engine_beside(
-    family: str, model: PreTrainedModel, first: Path, tensors: dict[str, Tensor]
+    family: str,
+    model: PreTrainedModel,
+    first: Path,
+    tensors: dict[str, Tensor],
+    groups: int = 1,
 ) -> tuple[float, int]:
     """An engine begins with the model in `first`, takes `tensors` by a push, and is compared with
     `model`: the worst difference, and the tokens that transformers would not have chosen."""
-    with running_engine(first, first.with_suffix(".log")) as (engine, process):
+    with running_engine(first, first.with_suffix(".log"), groups) as (engine, process):
         async with EngineControl(engine, timeout_s=CALL_S) as control:
             await control.wait_ready(START_S, lambda: process.poll() is None)
-        await anyio.to_thread.run_sync(push, family, engine, tensors)
-        replies = await generate(engine, rounds=2)
+        await anyio.to_thread.run_sync(push, family, engine, tensors, groups)
+        replies = await generate(engine, 2, groups)
     if wrong := [reply for reply in replies if reply.versions != [1] * NUM_NEW]:
         raise RuntimeError(f"{len(wrong)} replies are not {NUM_NEW} tokens of version 1")
     differences, others = zip(

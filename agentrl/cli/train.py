@@ -11,6 +11,7 @@ import msgspec
 
 from agentrl.config.command_line import Program, help_page
 from agentrl.config.device import Device
+from agentrl.config.engines import attention_ranks, said_ranks
 from agentrl.config.eval_sets import engine_context, eval_sets
 from agentrl.config.fields import own_fields
 from agentrl.config.mixture import ways_of
@@ -230,6 +231,7 @@ def _check_model(config: RunConfig) -> list[str]:
         partial(_check_architecture, config, described),
         partial(check_weights, config, described),
         partial(_check_window, config, described),
+        partial(_check_attention_ranks, config, described),
         partial(_on_chat_format, config, described.family.chat_formats),
     )
 
@@ -255,6 +257,17 @@ def _check_window(config: RunConfig, described: "Model") -> None:
             f"a context of {context} tokens is longer than the sliding window of {window[0] + 1} "
             f"that {config.hf_checkpoint} was trained with, and SGLang's {architecture.name} has "
             f"no window; give --rollout-max-context-len {window[0] + 1} or less"
+        )
+
+
+def _check_attention_ranks(config: RunConfig, described: "Model") -> None:
+    """Refuse data-parallel attention where SGLang would add up what belongs to other requests."""
+    groups = attention_ranks(config.sglang)
+    if groups > 1 and not described.family.engine_ranks:
+        raise ConfigError(
+            f"{said_ranks(config.sglang)} {groups}: SGLang's {described.architecture.name} is not "
+            "known to keep the requests of groups apart: models that share the heads of attention "
+            "out over all ranks of an engine mix them; leave it out for this model"
         )
 
 

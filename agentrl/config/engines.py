@@ -1,10 +1,18 @@
-"""What SGLang and its router take and do less with than their names say: notes at the start."""
+"""What SGLang and its router take and do less with than their names say, and what of it cannot
+run: notes and refusals at the start."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from agentrl.config.run import RunConfig
 
-__all__ = ["ROUTER_POLICY", "notes_on_engines"]
+__all__ = [
+    "ROUTER_POLICY",
+    "about_attention_ranks",
+    "attention_ranks",
+    "notes_on_engines",
+    "said_ranks",
+]
 
 #: The router's policy unless the user names another.
 ROUTER_POLICY = "manual"
@@ -16,6 +24,49 @@ _READ_BY = {
     "balance_abs_threshold": ("cache_aware", "bucket"),
     "balance_rel_threshold": ("cache_aware", "bucket"),
 }
+
+
+def attention_ranks(sglang: Mapping[str, Any]) -> int:
+    """Groups of an engine's devices that each attend to requests of their own (data-parallel
+    attention), with the ServerArgs fields `sglang`. SGLang has two spellings for it."""
+    width = int(sglang.get("attn_dp_size") or 1)
+    if width == 1 and sglang.get("enable_dp_attention"):
+        width = int(sglang.get("dp_size") or 1)
+    return width
+
+
+def about_attention_ranks(config: RunConfig) -> Iterator[str]:
+    """A line for each thing about data-parallel engines that cannot run."""
+    replicas, width = int(config.sglang.get("dp_size") or 1), attention_ranks(config.sglang)
+    if replicas > 1 and int(config.sglang.get("attn_dp_size") or 1) > 1:
+        yield (
+            f"--sglang-dp-size {replicas} and --sglang-attn-dp-size {width} are two spellings of "
+            "one number; leave the first one out"
+        )
+    elif replicas > 1 and width == 1:
+        yield (
+            f"--sglang-dp-size {replicas} alone makes {replicas} replicas in one engine, and "
+            "SGLang pushes no weights to replicas; add --sglang-enable-dp-attention, or make as "
+            "many engines (--rollout-num-gpus)"
+        )
+    elif config.rollout_num_gpus_per_engine % width:
+        yield (
+            f"--rollout-num-gpus-per-engine {config.rollout_num_gpus_per_engine} is not a multiple "
+            f"of the {width} groups that attend to requests of their own "
+            f"({said_ranks(config.sglang)}); make it one"
+        )
+    if width > 1 and config.replays_engine_routes:
+        yield (
+            f"{said_ranks(config.sglang)} {width} and --use-rollout-routing-replay: SGLang keeps "
+            "the experts of all groups in one place, and that each token is told its own was never "
+            "compared; leave out one of the two"
+        )
+
+
+def said_ranks(sglang: Mapping[str, Any]) -> str:
+    """The flag that says `attention_ranks`."""
+    old = sglang.get("enable_dp_attention") and int(sglang.get("attn_dp_size") or 1) == 1
+    return "--sglang-dp-size" if old else "--sglang-attn-dp-size"
 
 
 def notes_on_engines(config: RunConfig) -> Iterator[str]:
@@ -33,4 +84,14 @@ def notes_on_engines(config: RunConfig) -> Iterator[str]:
             f"--sglang-speculative-algorithm {algorithm}: a weight push reaches the model that "
             "samples and not its draft. What is sampled stays right; as training goes on, fewer "
             "of the draft's tokens are accepted"
+        )
+    if (method := config.sglang.get("load_balance_method", "auto")) != "auto":
+        yield (
+            f"--sglang-load-balance-method {method}: no effect: a conversation keeps the group of "
+            "ranks that has its cache, and new ones are given groups in turn"
+        )
+    if attention_ranks(config.sglang) == 1 and config.sglang.get("enable_dp_lm_head"):
+        yield (
+            "--sglang-enable-dp-lm-head: no effect without data-parallel attention "
+            "(--sglang-enable-dp-attention with --sglang-dp-size)"
         )

@@ -13,6 +13,7 @@ import msgspec
 from agentrl.columns import TOKEN_BYTES
 from agentrl.config.descriptors import open_files
 from agentrl.config.device_defaults import for_device
+from agentrl.config.engines import attention_ranks
 from agentrl.config.eval_sets import engine_context, eval_sets
 from agentrl.config.learner_memory import learner_bytes
 from agentrl.config.mixture import ways_of
@@ -84,7 +85,9 @@ def _placement(config: RunConfig) -> Iterator[str]:
     elif config.loads_rollouts:
         yield "engines   none: --load-debug-rollout-data trains on files"
     else:
-        yield f"engines   {config.num_engines} SGLang of {per} devices behind 1 router"
+        groups = attention_ranks(config.sglang)
+        apart = f" in {groups} groups of ranks" if groups > 1 else ""
+        yield f"engines   {config.num_engines} SGLang of {per} devices{apart} behind 1 router"
         envs = dict.fromkeys(str(way.env) for way in ways_of(config))
         yield f"services  those of --env {', '.join(envs)}"
     yield f"workers   {len(config.worker_names)} agent workers, 1 buffer"

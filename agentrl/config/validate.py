@@ -12,7 +12,7 @@ from pathlib import Path
 from agentrl.config.asynchrony import about_asynchrony, notes_on_asynchrony
 from agentrl.config.conditions import STREAMING
 from agentrl.config.device import Device
-from agentrl.config.engines import notes_on_engines
+from agentrl.config.engines import about_attention_ranks, notes_on_engines
 from agentrl.config.env_vars import about_env_vars, notes_on_env_vars
 from agentrl.config.eval_sets import EvalSet, eval_sets
 from agentrl.config.evaluations import about_evaluations, about_set, notes_on_evaluations
@@ -164,6 +164,7 @@ def _about_engine(config: RunConfig) -> Iterator[str]:
             "the ranks of the first one, and the push would wait until its deadline; spread an "
             "engine by tensor parallelism (--rollout-num-gpus-per-engine)"
         )
+    yield from about_attention_ranks(config)
     yield from _about_disk_pushes(config)
     yield from _about_checksums(config)
     per_engine = config.rollout_num_gpus_per_engine

@@ -28,4 +28,5 @@ FAMILY = Family(
     },
     engine_fused=LATENT_FUSED,
     engine_class="sglang.srt.models.deepseek_v2:DeepseekV3ForCausalLM",
+    engine_ranks=True,
 )

@@ -113,6 +113,8 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
                     import of all models that SGLang ships
     engine_window   whether SGLang's model has the sliding window of its config.json; otherwise
                     contexts must fit into it
+    engine_ranks    whether attention can be data-parallel in SGLang's model: it shares heads out
+                    over the ranks of a group, not over all that an engine has
     chat_formats    each `--chat-format` that instructed members were trained on: which of them, the
                     files of a member say (`spoken_format`)
     tiny            config.json of a member small enough for tests
@@ -127,6 +129,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     engine_fused: Mapping[str, tuple[str, ...]] = {}
     engine_class: str | None = None
     engine_window: bool = False
+    engine_ranks: bool = False
     chat_formats: tuple[str, ...] = ()
     tiny: Mapping[str, Any] = {}
 

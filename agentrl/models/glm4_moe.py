@@ -48,4 +48,5 @@ FAMILY = Family(
     },
     engine_fused={**EXPERTS_FUSED, **FUSED},
     engine_class="sglang.srt.models.glm4_moe:Glm4MoeForCausalLM",
+    engine_ranks=True,
 )

@@ -37,4 +37,5 @@ FAMILY = Family(
     },
     engine_fused=LATENT_FUSED,
     engine_class="sglang.srt.models.glm4_moe_lite:Glm4MoeLiteForCausalLM",
+    engine_ranks=True,
 )

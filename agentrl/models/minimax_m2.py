@@ -98,4 +98,5 @@ FAMILY = Family(
         "qkv_proj": FUSED["qkv_proj"],
     },
     engine_class="sglang.srt.models.minimax_m2:MiniMaxM2ForCausalLM",
+    engine_ranks=True,
 )

@@ -16,4 +16,5 @@ FAMILY = Family(
     tiny=tiny("Qwen3ForCausalLM", "qwen3"),
     engine_fused=FUSED,
     engine_class="sglang.srt.models.qwen3:Qwen3ForCausalLM",
+    engine_ranks=True,
 )

@@ -37,4 +37,5 @@ FAMILY = Family(
     chat_formats=("qwen3-5",),
     engine_fused={**EXPERTS_FUSED, **QWEN35_FUSED},
     engine_class="sglang.srt.models.qwen3_5_text:Qwen3_5MoeForCausalLM",
+    engine_ranks=True,
 )

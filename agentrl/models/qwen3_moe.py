@@ -45,4 +45,5 @@ FAMILY = Family(
     },
     engine_fused={**EXPERTS_FUSED, **FUSED},
     engine_class="sglang.srt.models.qwen3_moe:Qwen3MoeForCausalLM",
+    engine_ranks=True,
 )

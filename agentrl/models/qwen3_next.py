@@ -53,4 +53,5 @@ FAMILY = Family(
     },
     engine_fused={**EXPERTS_FUSED, **ATTENTION_FUSED, "gate_up_proj": FUSED["gate_up_proj"]},
     engine_class="sglang.srt.models.qwen3_next:Qwen3NextForCausalLM",
+    engine_ranks=True,
 )

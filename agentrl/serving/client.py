@@ -24,6 +24,7 @@ from agentrl.clock import Clock, MonotonicClock
 from agentrl.columns import Column
 from agentrl.errors import EngineError, TokenError
 from agentrl.models.routes import Routes
+from agentrl.serving.attention_ranks import AttentionRanks
 from agentrl.serving.key import authorization
 from agentrl.serving.permits import Permits
 from agentrl.serving.persistence import NOBODY_THERE, FailedError, until_answered
@@ -76,6 +77,8 @@ class EngineClient:
     unpublished     engines serve weights that no learner published: all tokens are of version 0
     key             what router and engines want to be shown
     routes          where the experts go that engines tell; None: they tell none
+    attention_ranks groups of an engine's ranks that attend to requests of their own; turns with one
+                    routing key go to one group
     """
 
     def __init__(
@@ -92,6 +95,7 @@ class EngineClient:
         unpublished: bool = False,
         key: str | None = None,
         routes: Routes | None = None,
+        attention_ranks: int = 1,
         clock: Clock | None = None,
     ) -> None:
         self._generate_url = router_url.rstrip("/") + "/generate"
@@ -102,6 +106,7 @@ class EngineClient:
         self._whole_turns = None if partial_rollout else WholeTurns()
         self._headers = authorization(key)
         self._routes = routes
+        self._ranks = AttentionRanks(attention_ranks) if attention_ranks > 1 else None
         self._seeded = seeded
         self._versions = _no_versions if unpublished else _versions
         self._permits = Permits(num_permits, clock or MonotonicClock())
@@ -172,7 +177,9 @@ class EngineClient:
         turn = f"turn {request} of {routing_key}"
         answered = False
         try:
-            status, content = await self._send(self._body(request, ids, sampling), routing_key)
+            status, content = await self._send(
+                self._body(request, ids, sampling, routing_key), routing_key
+            )
             answered = True
         except (aiohttp.ClientError, OSError) as error:
             # A router that cannot be reached has taken nothing; else the turn was on its way.
@@ -205,7 +212,9 @@ class EngineClient:
             )
         return ids
 
-    def _body(self, request: str, ids: list[int], sampling: SamplingParams) -> bytes:
+    def _body(
+        self, request: str, ids: list[int], sampling: SamplingParams, routing_key: str
+    ) -> bytes:
         params: dict[str, Any] = {
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
@@ -219,9 +228,16 @@ class EngineClient:
             params["min_p"] = sampling.min_p
         if self._seeded and sampling.seed is not None:
             params["sampling_seed"] = sampling.seed
-        return msgspec.json.encode(
-            {"rid": request, "input_ids": ids, "sampling_params": params, "return_logprob": True}
-        )
+        body = {
+            "rid": request,
+            "input_ids": ids,
+            "sampling_params": params,
+            "return_logprob": True,
+        }
+        if self._ranks is not None:
+            # By its old name, which the router passes on; it drops SGLang's new one.
+            body["data_parallel_rank"] = self._ranks.of(routing_key)
+        return msgspec.json.encode(body)
 
     async def _send(self, body: bytes, routing_key: str) -> tuple[int, bytes]:
         headers = {ROUTING_HEADER: routing_key, "Content-Type": "application/json"}

@@ -58,6 +58,10 @@ class BatchedAttnBackend(TorchNativeAttnBackend):  # type: ignore[misc]
             self._dtype,
         )
 
+    def get_cpu_graph_seq_len_fill_value(self) -> int:
+        """Length of the requests that fill up a batch which ranks want to be of one size."""
+        return 1
+
     def forward_decode(
         self, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any, save_kv_cache: bool = True
     ) -> torch.Tensor:

@@ -32,13 +32,14 @@ class HostPlatform(CpuDeviceMixin, SRTPlatform):  # type: ignore[misc]
         from sglang.srt.layers.attention.attention_registry import register_attention_backend
         from sglang.srt.layers.sampler import register_sampler_backend
 
-        from agentrl.serving import cpu_latent
+        from agentrl.serving import cpu_data_parallel, cpu_latent
         from agentrl.serving.cpu_backends import BatchedAttnBackend, InversionSampler
 
         register_attention_backend(ATTENTION_BACKEND)(BatchedAttnBackend)
         # SGLang takes no other name on a CPU.
         register_sampler_backend("pytorch", InversionSampler)
         cpu_latent.install()
+        cpu_data_parallel.install()
 
     def get_default_attention_backend(self) -> str:
         return ATTENTION_BACKEND

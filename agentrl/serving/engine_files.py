@@ -8,7 +8,8 @@ loads  SGLang's processes tell each other of their load through a file in `/dev/
 ranks  they meet through a TCP store that listens on every interface, and whoever reaches it may
        write to it; they are on one machine, where a file does as well
 
-The key of the run is kept out of its log. SGLang calls `activate` in each of its processes on every
+The key of the run is kept out of its log, and what its processes tell each other off the network
+(`engine_sockets`). SGLang calls `activate` in each of its processes on every
 host where agentrl is installed; engines that agentrl did not start stay as they are.
 """
 
@@ -17,6 +18,7 @@ import secrets
 import tempfile
 from pathlib import Path
 
+from agentrl.serving.engine_sockets import register_sockets
 from agentrl.serving.key import hide, key_of_this_process
 
 __all__ = ["ENGINE_MARK", "activate"]
@@ -39,6 +41,7 @@ def activate() -> None:
     HookRegistry.register(
         "sglang.srt.managers.load_snapshot.shm_path_for", _load_file, HookType.REPLACE
     )
+    register_sockets()
     # A file of a predecessor would tell of ranks that are no more.
     meeting = Path(tempfile.gettempdir()) / f"ranks-{secrets.token_hex(6)}"
     os.environ.setdefault(_MEETING_PLACE, meeting.as_uri())

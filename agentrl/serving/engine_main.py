@@ -7,10 +7,13 @@ file that `KEY_FILE` names.
 SGLang spawns a scheduler and a detokenizer that each import all of it again. Without an accelerator
 nothing forbids to fork them instead: a third of the processor time, half of the memory and half of
 the wait. Two hooks of SGLang's plugin registry do it, and a third one groups prefills
-(`cpu_schedule`), others stand in for kernels (`cpu_norms`, `cpu_delta_net`); SGLang's files and
-arguments stay as they are. Only `launch.engine_command` runs this module.
+(`cpu_schedule`), a fourth spares a core (`cpu_dispatch`), others stand in for kernels (`cpu_norms`,
+`cpu_delta_net`, `cpu_experts`); SGLang's files and arguments stay as they are. Only
+`launch.engine_command` runs this module.
 
-Forking is safe only while this process has one thread: anything else is refused.
+Forking is safe only while this process has one thread: anything else is refused. The process
+between it and the schedulers of an engine with groups of ranks has ZeroMQ's threads as well when it
+forks; they hold no lock of Python's, and its children use none of its sockets.
 """
 
 import gc
@@ -29,6 +32,8 @@ from sglang.srt.utils import kill_process_tree
 
 from agentrl.serving.cpu import PLUGIN_NAME
 from agentrl.serving.cpu_delta_net import register_delta_nets
+from agentrl.serving.cpu_dispatch import register_dispatch
+from agentrl.serving.cpu_experts import register_experts
 from agentrl.serving.cpu_norms import register_norms
 from agentrl.serving.cpu_schedule import register_prefill_gate
 from agentrl.serving.key import key_of_this_process
@@ -81,6 +86,8 @@ def _start_cheaply() -> None:
     register_prefill_gate()
     register_norms()
     register_delta_nets()
+    register_experts()
+    register_dispatch()
 
 
 if __name__ == "__main__":

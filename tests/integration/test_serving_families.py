@@ -28,6 +28,13 @@ MEMBERS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama-scaled": ("llama", {"rope_scaling": LLAMA3}),
     "qwen3-scaled": ("qwen3", {"rope_scaling": YARN}),
 }
+#: Families whose engines may have data-parallel attention. Those that see have the same text model,
+#: and SGLang cannot share out their small eyes over two ranks of a CPU.
+SPLIT = [
+    name
+    for name, family in families().items()
+    if family.engine_ranks and "vision_config" not in family.tiny
+]
 
 
 @pytest.mark.anyio
@@ -44,6 +51,29 @@ async def test_16_greedy_requests_after_a_push_equal_transformers(
     assert difference < 1e-4
 
 
+@pytest.mark.anyio
+@pytest.mark.parametrize("family", of_the_day(SPLIT, 1))
+async def test_groups_of_ranks_that_attend_for_themselves_answer_as_transformers(
+    family: str, tmp_path: Path
+) -> None:
+    make_model(member(family), tmp_path / "first", seed=0)
+    model = make_model(member(family), tmp_path / "learned", seed=1)
+    tensors = learned(tmp_path / "learned")
+    difference, others = await engine_beside(family, model, tmp_path / "first", tensors, groups=2)
+    assert others == 0
+    assert difference < 1e-4
+
+
 @pytest.mark.parametrize("family", of_the_day(list(families()), 2))
 def test_a_run_of_one_iteration_trains_pushes_and_saves_it(family: str, tmp_path: Path) -> None:
     assert iterate(family, tmp_path) < 1e-4
+
+
+def test_a_run_whose_engine_has_groups_of_ranks_trains_what_they_sampled(tmp_path: Path) -> None:
+    """With the flags that slime's scripts of DeepSeek-R1 and Kimi K2 pass, and through the router,
+    which has to pass on what group a conversation has."""
+    flags = ["--rollout-num-gpus", "2", "--rollout-num-gpus-per-engine", "2"]
+    flags += ["--sglang-enable-dp-attention", "--sglang-dp-size", "2"]
+    flags += ["--sglang-enable-dp-lm-head", "--sglang-moe-dense-tp-size", "1"]
+    flags += ["--sglang-ep-size", "2"]
+    assert iterate("deepseek-v3", tmp_path, *flags) < 1e-4

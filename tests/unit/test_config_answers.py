@@ -167,8 +167,9 @@ def test_no_row_hides_a_flag_of_agentrl() -> None:
 
 
 def test_what_waits_for_the_same_thing_is_told_in_one_line() -> None:
-    (line,) = refusal(["--sglang-enable-dp-attention", "--sglang-enable-dp-lm-head"]).splitlines()
-    assert line.startswith("--sglang-enable-dp-attention, --sglang-enable-dp-lm-head: these wait ")
+    argv = ["--sglang-moe-dp-size", "2", "--sglang-dwdp-size", "2"]
+    (line,) = refusal(argv).splitlines()
+    assert line.startswith("--sglang-moe-dp-size 2, --sglang-dwdp-size 2: these wait for experts ")
 
 
 @pytest.mark.parametrize(

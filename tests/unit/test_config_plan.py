@@ -86,6 +86,17 @@ def test_the_page_shows_run_placement_capacity_and_memory(model_dir: Path) -> No
     assert page.endswith("nothing was started (--dry-run)\n")
 
 
+def test_the_page_shows_groups_of_ranks(model_dir: Path) -> None:
+    config = RunConfig(
+        hf_checkpoint=str(model_dir),
+        env="x",
+        rollout_num_gpus=8,
+        rollout_num_gpus_per_engine=4,
+        sglang={"dp_size": 2, "enable_dp_attention": True},
+    )
+    assert "2 SGLang of 4 devices in 2 groups of ranks behind 1 router" in describe(config)
+
+
 def test_the_page_of_an_imitation_has_no_engines_and_no_ages(model_dir: Path) -> None:
     page = describe(RunConfig(hf_checkpoint=str(model_dir), loss_type="sft_loss"))
     assert "engines   none" in page

@@ -123,6 +123,29 @@ def test_a_sound_configuration_passes_without_a_note(good: RunConfig) -> None:
             "--sglang-dtype auto does not say in which type it is kept",
         ),
         ({"sglang": {"nnodes": 2}}, "--sglang-nnodes 2: an engine runs on one node"),
+        (
+            {"sglang": {"dp_size": 2}, "rollout_num_gpus_per_engine": 2},
+            "SGLang pushes no weights to replicas; add --sglang-enable-dp-attention, or make",
+        ),
+        (
+            {"sglang": {"dp_size": 4, "attn_dp_size": 2}, "rollout_num_gpus_per_engine": 4},
+            "--sglang-dp-size 4 and --sglang-attn-dp-size 2 are two spellings of one number",
+        ),
+        (
+            {
+                "sglang": {"dp_size": 4, "enable_dp_attention": True},
+                "rollout_num_gpus_per_engine": 2,
+            },
+            "is not a multiple of the 4 groups that attend to requests of their own (--sglang-dp",
+        ),
+        (
+            {
+                "sglang": {"attn_dp_size": 2},
+                "rollout_num_gpus_per_engine": 4,
+                "use_rollout_routing_replay": True,
+            },
+            "--sglang-attn-dp-size 2 and --use-rollout-routing-replay",
+        ),
         ({"env_args": {"a": None}}, "env_args.a holds None"),
     ],
 )
@@ -135,6 +158,9 @@ def test_what_cannot_run_is_refused(good: RunConfig, changes: dict[str, Any], sa
     [
         ({"tp_size": 4}, 4),
         ({"pp_size": 1, "nnodes": 1}, 4),
+        ({"dp_size": 8, "enable_dp_attention": True, "enable_dp_lm_head": True}, 8),
+        ({"attn_dp_size": 2, "enable_dp_attention": True}, 4),
+        ({"dp_size": 1, "enable_dp_attention": True}, 1),
         ({"context_length": "1Ki"}, 1),
         ({"context_length": 4096}, 1),
     ],
@@ -197,6 +223,14 @@ def test_every_combination_of_buffer_and_interval_has_a_bound_that_passes(good: 
         (
             {"router": {"policy": "bucket", "cache_threshold": 0.5}},
             "no effect under --router-policy bucket; it is read by cache_aware only",
+        ),
+        (
+            {"sglang": {"load_balance_method": "total_tokens"}},
+            "--sglang-load-balance-method total_tokens: no effect: a conversation keeps the group",
+        ),
+        (
+            {"sglang": {"enable_dp_lm_head": True}},
+            "--sglang-enable-dp-lm-head: no effect without data-parallel attention",
         ),
         (
             {"device": "cuda", "sglang": {"speculative_algorithm": "EAGLE"}},

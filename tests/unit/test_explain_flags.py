@@ -17,7 +17,7 @@ MODEL_ARGS=( --num-layers 24 --swiglu )
 python3 train_async.py --lr 1e-6 --release-train --balance-data \\
    --hf-checkpoint $BASE_DIR/model --global-batch-size 64 --rollout-batch-size 8 \\
    --n-samples-per-prompt 8 ${MODEL_ARGS[@]} --sglang-mem-fraction-static 0.7 \\
-   --sglang-dp-size 8 --moe-frobnicate 3 --num-epoch 'a b' --save "/out/run 1"
+   --sglang-moe-dp-size 8 --moe-frobnicate 3 --num-epoch 'a b' --save "/out/run 1"
 """
 
 
@@ -48,7 +48,8 @@ def test_a_script_is_explained_and_the_line_to_run_leaves_out_what_is_refused(
     assert "--hf-checkpoint $BASE_DIR/model" in line
     words = shlex.split(line.replace("\\\n", ""))[2:]
     assert words[words.index("--save") + 1] == "/out/run 1"
-    assert not {"--release-train", "--sglang-dp-size", "--moe-frobnicate", "--num-epoch"} & {*words}
+    left = {"--release-train", "--sglang-moe-dp-size", "--moe-frobnicate", "--num-epoch"}
+    assert not left & {*words}
     assert read_flags(words).refused == []
 
 
@@ -61,7 +62,7 @@ def test_a_script_is_explained_and_the_line_to_run_leaves_out_what_is_refused(
         ("--hidden-dropout 0.1", "refused", "cannot be 0.1"),
         ("--rm-type math", "works", "rewards that ship"),
         ("--sglang-mem-fraction-static 0.7", "works", "passed to the engines"),
-        ("--sglang-dp-size 8", "refused", "more engines"),
+        ("--sglang-moe-dp-size 8", "refused", "--sglang-ep-size"),
         ("--sglang-cuda-graph-max-bs 8", "works", "--sglang-cuda-graph-max-bs-decode"),
         ("--release-train", "refused", "ends while engines generate"),
         ("--use-dynamic-batch-size", "already so", "always packed"),

@@ -150,6 +150,27 @@ def test_contexts_beyond_a_window_that_engines_do_not_have_are_refused_with_both
     assert (words in said) is is_refused
 
 
+@pytest.mark.parametrize(("family", "is_refused"), [("llama", True), ("qwen3", False)])
+def test_attention_is_data_parallel_only_where_sglangs_model_keeps_requests_apart(
+    family: str,
+    is_refused: bool,
+    qwen_tokenizer_json: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    config = {**families()[family].tiny, "vocab_size": 1024, "max_position_embeddings": 1024}
+    written(tmp_path / "config.json", msgspec.json.encode(config).decode())
+    write_model(tmp_path, shapes_of(open_model(tmp_path, None)))
+    written(tmp_path / "tokenizer.json", qwen_tokenizer_json)
+    flags = ["--preset", "search-r1-local", "--hf-checkpoint", str(tmp_path), "--dry-run"]
+    given = ["--rollout-num-gpus-per-engine", "2", "--sglang-dp-size", "2"]
+    given += ["--rollout-num-gpus", "2", "--sglang-enable-dp-attention"]
+    train([*flags, *given], "train_async")
+    said = capsys.readouterr().err
+    words = "--sglang-dp-size 2: SGLang's LlamaForCausalLM is not known to keep the requests"
+    assert (words in said) is is_refused
+
+
 def test_a_run_whose_engines_would_be_quantised_and_its_pushes_not_is_refused(
     qwen_tokenizer_json: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

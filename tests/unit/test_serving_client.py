@@ -75,6 +75,7 @@ async def serving(
     num_permits: int = 4,
     partial_rollout: bool = True,
     seeded: bool = False,
+    attention_ranks: int = 1,
 ) -> AsyncIterator[tuple[EngineClient, Server]]:
     server = Server(answer)
     app = web.Application()
@@ -96,6 +97,7 @@ async def serving(
             turn_timeout_s=turn_timeout_s,
             partial_rollout=partial_rollout,
             seeded=seeded,
+            attention_ranks=attention_ranks,
         ) as client:
             yield client, server
     finally:
@@ -136,6 +138,25 @@ async def test_every_attempt_has_its_own_request_id_and_stays_within_the_context
             await client.generate([1] * 7, SAMPLING, routing_key="e", priority=0)
     assert server.requests[0]["rid"] != server.requests[1]["rid"]
     assert server.requests[0]["sampling_params"]["max_new_tokens"] == 3
+
+
+async def test_a_conversation_stays_with_the_group_of_ranks_that_has_its_cache() -> None:
+    async def answer(body: dict[str, Any]) -> web.Response:
+        return reply([7])
+
+    async with serving(answer, attention_ranks=3) as (client, server):
+        for key in "abcabcdda":
+            await client.generate([1], SAMPLING, routing_key=key, priority=0)
+    assert [body["data_parallel_rank"] for body in server.requests] == [0, 1, 2, 0, 1, 2, 0, 0, 0]
+
+
+async def test_an_engine_whose_ranks_attend_together_is_told_of_no_group() -> None:
+    async def answer(body: dict[str, Any]) -> web.Response:
+        return reply([7])
+
+    async with serving(answer) as (client, server):
+        await client.generate([1], SAMPLING, routing_key="e", priority=0)
+    assert "data_parallel_rank" not in server.requests[0]
 
 
 @pytest.mark.parametrize(

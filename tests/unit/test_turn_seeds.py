@@ -58,6 +58,20 @@ def test_engines_are_told_of_seeds_where_they_draw_by_them(given: bool) -> None:
     assert client_settings(spec)["seeded"] is given
 
 
+@pytest.mark.parametrize(
+    ("sglang", "groups"),
+    [
+        ({}, 1),
+        ({"dp_size": 8, "enable_dp_attention": True}, 8),
+        ({"attn_dp_size": 4}, 4),
+        ({"attn_dp_size": 4, "enable_dp_attention": True}, 4),
+    ],
+)
+def test_clients_know_how_many_groups_of_ranks_attend(sglang: dict[str, Any], groups: int) -> None:
+    spec = cast(RunSpec, Told(RunConfig(sglang=sglang), ModelFacts(10, 20)))
+    assert client_settings(spec)["attention_ranks"] == groups
+
+
 class Told(msgspec.Struct):
     """Of a run's specification what the client is made of."""
 

@@ -14,6 +14,7 @@ from agentrl.clock import MonotonicClock
 from agentrl.cluster.layout import INCARNATION
 from agentrl.cluster.signals import until_sigterm
 from agentrl.cluster.spec import RunSpec
+from agentrl.config.engines import attention_ranks
 from agentrl.config.run import RunConfig
 from agentrl.serving.client import EngineClient
 from agentrl.serving.key import read_key
@@ -37,6 +38,7 @@ def client_settings(spec: RunSpec) -> dict[str, Any]:
         # would be copies.
         "seeded": bool(config.sglang.get("enable_deterministic_inference")),
         "routes": spec.model.routes,
+        "attention_ranks": attention_ranks(config.sglang),
     }
 
 
