@@ -225,6 +225,7 @@ def _check_model(config: RunConfig) -> list[str]:
     return gather(
         partial(_check_architecture, config, described),
         partial(check_weights, config, described),
+        partial(_check_frozen, config, described),
         partial(_check_window, config, described),
         partial(_on_chat_format, config, described.family.chat_formats),
     )
@@ -237,6 +238,19 @@ def _check_architecture(config: RunConfig, described: "Model") -> None:
 
     config = msgspec.structs.replace(config, megatron=taken(config.megatron))
     described.architecture.check(MegatronSettings.from_config(config))
+
+
+def _check_frozen(config: RunConfig, described: "Model") -> None:
+    """Refuse expressions that are in no parameter's name, and a run that trains nothing. The
+    learner judges a family whose parameters are not known here."""
+    from agentrl.config.freezing import about_freezing, about_names, freezes
+    from agentrl.models.shapes import is_complete, parameters_of
+
+    if not freezes(config) or not is_complete(described.family) or [*about_freezing(config)]:
+        return
+    whose = described.architecture.name
+    if lines := list(about_names(config, parameters_of(described), whose)):
+        raise ConfigError("\n".join(lines))
 
 
 def _check_window(config: RunConfig, described: "Model") -> None:

@@ -108,6 +108,23 @@ class LearnerFlags(AsynchronyFlags, frozen=True, kw_only=True):
             needs="reference",
         ),
     ] = None
+    only_train_params_name_list: Annotated[
+        list[str],
+        _trained(
+            "regular expressions, each looked for in the names of parameters (Megatron's, of the "
+            "whole model): what has one of them in its name is trained, all else stays as it is "
+            "(default: all is trained)",
+            on_resume=STATE,
+        ),
+    ] = []
+    freeze_params_name_list: Annotated[
+        list[str],
+        _trained(
+            "the same the other way round: what has one of these expressions in its name stays as "
+            "it is, all else is trained",
+            on_resume=STATE,
+        ),
+    ] = []
     save_hf: Annotated[
         str | None,
         _trained(
