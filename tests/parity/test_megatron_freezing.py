@@ -95,7 +95,9 @@ def torch_steps(
     for batches in steps:
         optimizer.zero_grad()
         for batch in batches:
-            torch.autograd.backward(loss_fn(batch, Outputs(*hf_scores(model, batch)))[0])
+            value, _ = loss_fn(batch, Outputs(*hf_scores(model, batch)))
+            if value.requires_grad:  # no token may have gone to the one expert that is trained
+                torch.autograd.backward(value)
         norms.append(float(torch.nn.utils.clip_grad_norm_(own, CLIP)))
         optimizer.step()
     return {name: parameter.detach() for name, parameter in model.named_parameters()}, norms

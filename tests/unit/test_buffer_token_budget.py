@@ -1,13 +1,16 @@
 """`--max-total-sampled-tokens`: no group is minted once the run has sampled so many tokens, what
 has begun is trained, and the count goes on where another program left it."""
 
+from itertools import product
 from pathlib import Path
+
+import pytest
 
 from agentrl.buffer import BufferCore
 from agentrl.buffer.ledger import Ledger
 from agentrl.buffer.rows import LedgerState
 from agentrl.types import Fate, GroupState, Outcome
-from agentrl.wire.messages import Assign, LeaseRequest, NoMoreLeases, Retire, TaskCredit
+from agentrl.wire.messages import Assign, Lease, LeaseRequest, NoMoreLeases, Retire, TaskCredit
 from tests.unit.buffer_bench import Bench, bench
 
 
@@ -123,3 +126,36 @@ def test_a_killed_run_finishes_what_had_begun_when_its_tokens_were_sampled(tmp_p
     again = continued(b, found, max_total_sampled_tokens=8)
     states = {mint: row.state for mint, row in again.core.state.groups.items()}
     assert states == {1: GroupState.MINTED, 2: GroupState.MINTED}
+
+
+#: B, I and S, but for an interval of more than 1 in which no token may be old.
+AHEAD = [(b, i, s) for b, i, s in product((0, 1, 3), (1, 2), (0, 1, 3)) if s or i == 1]
+
+
+@pytest.mark.parametrize(("ahead", "interval", "staleness"), AHEAD)
+def test_a_run_ends_with_its_tokens_however_far_it_is_ahead(
+    ahead: int, interval: int, staleness: int
+) -> None:
+    b = bench(
+        max_total_sampled_tokens=40,
+        capacity=3,
+        async_buffer_size=ahead,
+        update_weights_interval=interval,
+        max_staleness=staleness,
+    )
+    version = 1
+    for number in range(1, 20):
+        b.supply()
+        b.play_all("w0.1", versions=((version, 4),))
+        b.say("learner.1", LeaseRequest(number))
+        if not b.take("learner.1", Lease):
+            break
+        b.step(number)
+        if number % interval == 0:
+            version += 1
+            b.publish(version, version - 1, number)
+    assert len(b.take("learner.1", NoMoreLeases)) == 1
+    state = b.core.state
+    assert 40 <= state.total_sampled_tokens < 40 + 3 * 4
+    assert {row.state for row in state.groups.values()} <= {GroupState.STEPPED}
+    assert set(state.fates) <= {Fate.CANCELLED, Fate.SURPLUS}

@@ -111,17 +111,17 @@ class LearnerFlags(AsynchronyFlags, frozen=True, kw_only=True):
     only_train_params_name_list: Annotated[
         list[str],
         _trained(
-            "regular expressions, each looked for in the names of parameters (Megatron's, of the "
-            "whole model): what has one of them in its name is trained, all else stays as it is "
-            "(default: all is trained)",
+            "regular expressions, each looked for in the names of parameters: what has one of them "
+            "in its name is trained, all else is frozen (default: all is trained; docs/models.md "
+            "has the names)",
             on_resume=STATE,
         ),
     ] = []
     freeze_params_name_list: Annotated[
         list[str],
         _trained(
-            "the same the other way round: what has one of these expressions in its name stays as "
-            "it is, all else is trained",
+            "regular expressions, each looked for in the names of parameters: what has one of them "
+            "in its name is frozen, all else is trained (default: nothing is frozen)",
             on_resume=STATE,
         ),
     ] = []

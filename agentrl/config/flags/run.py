@@ -50,9 +50,9 @@ class RunFlags(msgspec.Struct, frozen=True, kw_only=True):
     max_total_sampled_tokens: Annotated[
         Count | None,
         _flag(
-            "tokens that training may sample in the whole run, continuations included: from there "
-            "on no episode begins that is not of a group that has begun, and the run ends when "
-            "these are trained (default: no bound)",
+            "tokens that training may sample in the whole run, continuations included; once they "
+            "are sampled no further group begins, and the run ends when those that have begun are "
+            "trained (default: no bound)",
             modes=POLICY,
         ),
     ] = None
