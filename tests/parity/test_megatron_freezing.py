@@ -31,25 +31,54 @@ DISTRIBUTED = {"use_distributed_optimizer": True}
 FULL = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 SELECTIVE = {"recompute_granularity": "selective", "recompute_modules": ["mlp", "layernorm"]}
 
-#: Case -> model, list, expressions, what is trained of the Hugging Face model, Megatron settings.
-CASES: dict[str, tuple[str, str, list[str], str, dict[str, Any]]] = {
+#: Case -> model, list, what is trained of the Hugging Face model, Megatron settings.
+CASES: dict[str, tuple[str, dict[str, list[str]], str, dict[str, Any]]] = {
     "all-but-ends": (
         "qwen3",
-        FREEZE,
-        ["embedding", "output_layer"],
+        {"freeze_params_name_list": ["embedding", "output_layer"]},
         r"layers|model\.norm",
         {},
     ),
-    "one-layer": ("qwen3", ONLY, [r"layers\.1\."], r"layers\.1\.", DISTRIBUTED),
-    "one-layer-recomputed": ("qwen3", ONLY, [r"layers\.1\."], r"layers\.1\.", FULL),
-    "mlps-recomputed": ("qwen3-tied", ONLY, ["mlp", "final"], r"mlp|post_att|model\.norm", FULL),
-    "mlps-selective": ("qwen3", ONLY, [r"linear_fc\d"], r"mlp|post_att", SELECTIVE),
-    "tied-embedding": ("qwen3-tied", FREEZE, ["word_embeddings"], r"layers|model\.norm", {}),
-    "head": ("qwen3", ONLY, ["^output_layer"], "lm_head", DISTRIBUTED),
-    "norms": ("llama", ONLY, ["norm"], "norm", {}),
-    "experts": ("qwen3-moe", ONLY, ["experts"], r"experts\.", {}),
-    "one-expert": ("qwen3-moe", ONLY, [r"experts\..*weight1$"], r"experts\.1\.", DISTRIBUTED),
-    "router": ("qwen3-moe", FREEZE, ["router"], r"^(?!.*mlp\.gate\.)", {}),
+    "one-layer": (
+        "qwen3",
+        {"only_train_params_name_list": [r"layers\.1\."]},
+        r"layers\.1\.",
+        DISTRIBUTED,
+    ),
+    "one-layer-recomputed": (
+        "qwen3",
+        {"only_train_params_name_list": [r"layers\.1\."]},
+        r"layers\.1\.",
+        FULL,
+    ),
+    "mlps-recomputed": (
+        "qwen3-tied",
+        {"only_train_params_name_list": ["mlp", "final"]},
+        r"mlp|post_att|model\.norm",
+        FULL,
+    ),
+    "mlps-selective": (
+        "qwen3",
+        {"only_train_params_name_list": [r"linear_fc\d"]},
+        r"mlp|post_att",
+        SELECTIVE,
+    ),
+    "tied-embedding": (
+        "qwen3-tied",
+        {"freeze_params_name_list": ["word_embeddings"]},
+        r"layers|model\.norm",
+        {},
+    ),
+    "head": ("qwen3", {"only_train_params_name_list": ["^output_layer"]}, "lm_head", DISTRIBUTED),
+    "norms": ("llama", {"only_train_params_name_list": ["norm"]}, "norm", {}),
+    "experts": ("qwen3-moe", {"only_train_params_name_list": ["experts"]}, r"experts\.", {}),
+    "one-expert": (
+        "qwen3-moe",
+        {"only_train_params_name_list": [r"experts\..*weight1$"]},
+        r"experts\.1\.",
+        DISTRIBUTED,
+    ),
+    "router": ("qwen3-moe", {"freeze_params_name_list": ["router"]}, r"^(?!.*mlp\.gate\.)", {}),
 }
 
 
@@ -111,11 +140,11 @@ def moved(one: Tensors, other: Tensors) -> set[str]:
 def test_a_frozen_run_equals_torch_without_those_gradients(
     case: str, hf_model: Any, packed: Any, pg_loss: LossFn, hf_scores: Any, opened: Open
 ) -> None:
-    name, flag, expressions, trained, megatron = CASES[case]
+    name, lists, trained, megatron = CASES[case]
     model, _ = hf_model(name)
     steps = [[packed([30, 7], 1), packed([19], 2)], [packed([11, 23], 3)]]
     wanted, norms = torch_steps(model, steps, pg_loss, hf_scores, trained)
-    backend = opened(name, megatron, **{flag: expressions})
+    backend = opened(name, megatron, **lists)
     before = {name: tensor.clone() for name, tensor in backend.hf_tensors()}
     found = [backend.step("policy", batches, pg_loss).grad_norm for batches in steps]
     assert found == pytest.approx(norms, rel=1e-4)
