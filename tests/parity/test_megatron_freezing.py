@@ -28,6 +28,7 @@ Tensors = dict[str, Tensor]
 Open = Callable[..., MegatronBackend]
 
 DISTRIBUTED = {"use_distributed_optimizer": True}
+OVERLAP = DISTRIBUTED | {"overlap_grad_reduce": True, "overlap_param_gather": True}
 FULL = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 SELECTIVE = {"recompute_granularity": "selective", "recompute_modules": ["mlp", "layernorm"]}
 
@@ -254,6 +255,7 @@ TWICE = PIPELINE | {"num_virtual_stages_per_pipeline_rank": 2}
 #: Case -> model, list, expressions, Megatron settings of two ranks.
 RANKS: dict[str, tuple[str, str, list[str], dict[str, Any]]] = {
     "dp2-one-layer": ("qwen3", ONLY, [r"layers\.1\."], DISTRIBUTED),
+    "dp2-overlap": ("qwen3", FREEZE, ["embedding", "mlp"], OVERLAP),
     "tp2": ("qwen3", FREEZE, ["embedding", "linear_proj"], TENSOR),
     "tp2-tied-recomputed": ("qwen3-tied", FREEZE, ["embedding"], TENSOR | FULL),
     # All of the first stage is frozen, or all of the last.
