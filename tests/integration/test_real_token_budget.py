@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -14,6 +15,7 @@ from safetensors.torch import load_file
 from agentrl.buffer import audit
 from agentrl.buffer.ledger import LedgerReader
 from agentrl.config.presets import DEFAULT, PRESETS
+from agentrl.envs.search_r1.questions import eval_tasks
 from agentrl.types import Fate
 
 ROOT = Path(__file__).parents[2]
@@ -40,12 +42,13 @@ def counted(run: Path) -> int:
 
 def test_a_run_ends_with_its_tokens_and_goes_on_with_more(tmp_path: Path) -> None:
     run = tmp_path / "run"
+    (tmp_path / "one.jsonl").write_bytes(msgspec.json.encode(eval_tasks("heldout")[0].row))
     said, first = play(
         tmp_path, "--preset", DEFAULT, "--run-dir", ".", "--run-id", "run",
         "--rollout-batch-size", "4", "--n-samples-per-prompt", "4", "--num-agent-workers", "1",
         "--max-concurrent-episodes", "8", "--max-total-sampled-tokens", str(TOKENS),
         "--freeze-params-name-list", "embedding", "mlp", "--check-weight-update-equal",
-        "--skip-eval-before-train", "--lr", "1e-3",
+        "--skip-eval-before-train", "--eval-prompt-data", "one", "one.jsonl", "--lr", "1e-3",
     )  # fmt: skip
     assert f"--max-total-sampled-tokens {TOKENS}" in said
     assert "parameters are trained, the others are frozen" in said
