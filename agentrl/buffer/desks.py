@@ -1,16 +1,18 @@
 """`Desks`: the parts of a core, and the few facts of a run that several of them read.
 
 `state` holds the rows. A desk owns the rules of one thing: `claims` what workers hold, `leases`
-what the learner gets, `minter` where groups come from, `dropping` and `surplus` which are given up,
-`pushes` which wait, `reception` who is there; `news` and `figures` say what others hear of it.
+what the learner gets, `minter` where groups come from, `budget` after how many tokens none comes,
+`dropping` and `surplus` which are given up, `pushes` which wait, `reception` who is there; `news`
+and `figures` say what others hear of it.
 
 What follows from every event, in this order:
 
-    judge orders -> drop -> lease -> surplus -> failures, fates, freed segments -> mint -> assign
-        -> push -> credit -> no more leases -> stuck, drained
+    judge orders -> drop -> budget -> lease -> surplus -> failures, fates, freed segments -> mint
+        -> assign -> push -> credit -> no more leases -> stuck, drained
 """
 
 from agentrl.buffer import admission
+from agentrl.buffer.budget import TokenBudget
 from agentrl.buffer.claims import ClaimDesk
 from agentrl.buffer.dropping import DropDesk
 from agentrl.buffer.episodes import assign
@@ -38,6 +40,7 @@ class Desks:
         self.state = State(settings, ledger)
         self.peers = Peers(ledger.peers, now)
         self.claims = ClaimDesk(self.state, self.peers)
+        self.budget = TokenBudget(self.state, self.claims)
         self.minter = Minter(self.state, ledger.stale)
         self.surplus = SurplusDesk(self.state, self.claims, self.minter)
         self.figures = Figures(self.state, self.peers, self.claims, self.minter, self.surplus)
@@ -55,7 +58,7 @@ class Desks:
     @property
     def has_minted_all(self) -> bool:
         """No further group will be minted."""
-        return self.draining is not None or self.minter.exhausted
+        return self.draining is not None or self.minter.exhausted or self.budget.is_spent
 
     def driver(self) -> str | None:
         """The driver's connection, if it is there."""
@@ -64,7 +67,7 @@ class Desks:
 
     def room(self, store_bytes: int | None = None) -> int:
         """Groups that may be minted now, or could be if the store held so much."""
-        if self.draining is not None:
+        if self.draining is not None or self.budget.is_spent:
             return 0
         state = self.state
         return admission.headroom(
@@ -80,6 +83,8 @@ class Desks:
         """Do all that can be done now."""
         self.claims.judges.order(self.peers)
         self._drop()
+        if self.draining is None:
+            self.budget.end()
         # A run that will be continued gives no short lease, and does not say that it was the last.
         if not self.is_pausing and self.leases.fill(now, self.has_minted_all):
             self._drop()
@@ -95,7 +100,7 @@ class Desks:
         self.pushes.grant(now)
         self._give_credit(room)
         if not self.is_pausing:
-            self.leases.end(self.has_minted_all, self.draining)
+            self.leases.end(self.has_minted_all, self.draining, self.budget.reason)
         if self.news.is_full and self.leases.waiting is not None and not self.has_minted_all:
             self.news.stuck(self.room(store_bytes=0))
         if self.drained_due:

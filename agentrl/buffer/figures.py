@@ -65,6 +65,8 @@ class Figures:
         }
         if state.settings.is_on_policy and state.settings.over_sampling_batch_size is not None:
             figures["surplus_tokens"] = self._surplus.num_tokens
+        if state.settings.max_total_sampled_tokens is not None:
+            figures["total_sampled_tokens"] = state.total_sampled_tokens
         if self._permits_s > 0:
             figures["free_permit_share"] = self._free_s / self._permits_s
         starvation = state.starvation.ratio()

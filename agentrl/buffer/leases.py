@@ -149,13 +149,14 @@ class LeaseDesk:
         state.notify("lease", number=number, groups=len(mints), last=last, stats=figures)
         return True
 
-    def end(self, minting_ended: bool, draining: str | None) -> None:
-        """Say so to a learner that waits for a lease that cannot come."""
+    def end(self, minting_ended: bool, draining: str | None, spent: str | None) -> None:
+        """Say so to a learner that waits for a lease that cannot come, and why: the run drains, or
+        a budget is spent."""
         state, reason = self._state, None
         if self._is_long_enough():
             reason = f"the run has its {state.settings.num_rollout} rollout batches"
         elif minting_ended and not state.unleased:
-            reason = "no task is left"
+            reason = spent or "no task is left"
         if self.waiting is not None and reason is not None:
             self._tell(self.waiting, NoMoreLeases(state.last_lease, draining or reason))
 

@@ -60,6 +60,7 @@ _SEGMENTS = """
 SELECT segment, sum(bytes), sum(state <> 'retired') AS live
 FROM trajectories JOIN groups USING(mint) GROUP BY segment
 """
+_SAMPLED = "SELECT sum(json_extract(row, '$.meta.num_sampled')) FROM trajectories"
 #: The last group of each task (a cursor names one), where that was given up for its age.
 _STALE = """
 WHERE mint IN (SELECT max(mint) FROM groups GROUP BY cursor) AND fate IN ('stale', 'surplus')
@@ -162,6 +163,7 @@ class LedgerReader:
         known = {mark.key: mark.value for mark in marks}
         done_with = min(known.get("published_through", 0), known.get("retired_through", 0))
         ((minted, cursor),) = self._db.execute("SELECT max(mint), max(cursor) FROM groups")
+        ((sampled,),) = self._db.execute(_SAMPLED)
         ((last_lease,),) = self._db.execute("SELECT max(number) FROM leases")
         fates = self._db.execute("SELECT fate, count(*) FROM groups WHERE fate NOTNULL GROUP BY 1")
         return LedgerState(
@@ -175,6 +177,7 @@ class LedgerReader:
             fates={Fate(fate): count for fate, count in fates},
             minted=minted or 0,
             cursor=cursor or 0,
+            total_sampled_tokens=sampled or 0,
             last_lease=last_lease or 0,
             segments=self._segments(),
             stale=tuple(self._rows(GroupRow, _STALE)),

@@ -145,7 +145,7 @@ class LedgerState(msgspec.Struct, frozen=True):
 
     `segments` are all that a payload was ever acknowledged in, let go or not: a number is not used
     twice. `stale` are the groups that became stale or surplus and whose task no later group
-    has.
+    has. `total_sampled_tokens`: in all trajectories that were ever taken, of retired groups too.
     """
 
     groups: tuple[GroupRow, ...] = ()
@@ -158,6 +158,7 @@ class LedgerState(msgspec.Struct, frozen=True):
     fates: dict[Fate, int] = {}
     minted: int = 0
     cursor: int = 0
+    total_sampled_tokens: int = 0
     last_lease: int = 0
     segments: dict[int, SegmentUse] = {}
     stale: tuple[GroupRow, ...] = ()

@@ -18,7 +18,8 @@ RETRY_PAUSE_S = 30.0
 class BufferSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Sizes and bounds. Names in brackets are those of the design's formulas.
 
-    `num_rollout` None: until the task source ends. `min_group_size` None: all episodes of a group.
+    `num_rollout` None: until the task source ends; `max_total_sampled_tokens` None: whatever it
+    samples. `min_group_size` None: all episodes of a group.
     `staleness_policy`: a group with a token older than S is leased, and the learner masks the token
     (mask), or it is dropped before and its task minted again (drop). Without `partial_rollout`
     workers hear of new weights, and the task of a group that is cut short as surplus is given up.
@@ -44,6 +45,7 @@ class BufferSettings(msgspec.Struct, frozen=True, kw_only=True):
     partial_rollout: bool = True
     over_sampling_batch_size: int | None = None  # Q; None: N
     num_rollout: int | None = None
+    max_total_sampled_tokens: int | None = None
     buffer_disk_limit: int = 64 * 1024**3
     keep_trajectories: int = 256 * 1024**2
     heartbeat_s: float = 1.0
@@ -97,6 +99,7 @@ class BufferSettings(msgspec.Struct, frozen=True, kw_only=True):
             partial_rollout=config.partial_rollout,
             over_sampling_batch_size=config.over_sampling_batch_size,
             num_rollout=config.num_rollout,
+            max_total_sampled_tokens=config.max_total_sampled_tokens,
             buffer_disk_limit=config.buffer_disk_limit,
             keep_trajectories=config.keep_trajectories,
             publish_grace_s=2 * config.update_weights_timeout,

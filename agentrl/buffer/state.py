@@ -50,7 +50,8 @@ class EvalGroup(msgspec.Struct, frozen=True):
 
 
 class State:
-    """Rows by key, and counts kept beside them. `leases` are those that exist, up to `last_lease`;
+    """Rows by key, and counts kept beside them; `total_sampled_tokens`: of the whole run, in all
+    trajectories that were ever taken. `leases` are those that exist, up to `last_lease`;
     `unmade` the rows of those after it that existed once. Since this process began, for those who
     watch: `reasons`, of the newest group of each fate; `num_too_long`: groups whose first prompt
     did not fit. `evals` are the groups of the kind eval, `eval_mints` their numbers by name."""
@@ -75,6 +76,7 @@ class State:
         self._needed_bytes = sum(map(_needed, self.segments.values()))
         self.minted = ledger.minted
         self.cursor = ledger.cursor
+        self.total_sampled_tokens = ledger.total_sampled_tokens
         self.last_lease = ledger.last_lease - len(self.unmade)
         self.unleased: set[int] = set()
         self.ready: set[int] = set()
@@ -114,6 +116,7 @@ class State:
             self.episodes[row.mint, row.index] = row
             for stored in row.trajectories:
                 self._use(stored.payload, num_bytes=0, live=1)
+                self.total_sampled_tokens += stored.meta.num_sampled
         elif isinstance(row, LeaseRow):
             self._put_lease(row)
         elif isinstance(row, Mark):

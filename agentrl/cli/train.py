@@ -1,5 +1,6 @@
 """`train_async.py` and `train.py`: parse, say what will run, launch; light until then."""
 
+import math
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -230,6 +231,7 @@ def _check_model(config: RunConfig) -> list[str]:
     return gather(
         partial(_check_architecture, config, described),
         partial(check_weights, config, described),
+        partial(_check_frozen, config, described),
         partial(_check_window, config, described),
         partial(_check_attention_ranks, config, described),
         partial(_on_chat_format, config, described.family.chat_formats),
@@ -243,6 +245,21 @@ def _check_architecture(config: RunConfig, described: "Model") -> None:
 
     config = msgspec.structs.replace(config, megatron=taken(config.megatron))
     described.architecture.check(MegatronSettings.from_config(config))
+
+
+def _check_frozen(config: RunConfig, described: "Model") -> list[str]:
+    """Say how much is trained. Refuse expressions that are in no parameter's name, and a run that
+    trains nothing. The learner judges a family whose parameters are not known here."""
+    from agentrl.config.freezing import about_freezing, about_names, freezes, trains
+    from agentrl.models.shapes import is_complete, parameters_of
+
+    if not freezes(config) or not is_complete(described.family) or [*about_freezing(config)]:
+        return []
+    sizes = {name: math.prod(shape) for name, shape in parameters_of(described).items()}
+    if lines := list(about_names(config, sizes, f"a {described.architecture.name}")):
+        raise ConfigError("\n".join(lines))
+    trained = sum(size for name, size in sizes.items() if trains(config, name))
+    return [f"{trained:,} of {sum(sizes.values()):,} parameters are trained, the others are frozen"]
 
 
 def _check_window(config: RunConfig, described: "Model") -> None:

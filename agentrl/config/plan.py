@@ -15,6 +15,7 @@ from agentrl.config.descriptors import open_files
 from agentrl.config.device_defaults import for_device
 from agentrl.config.engines import attention_ranks
 from agentrl.config.eval_sets import engine_context, eval_sets
+from agentrl.config.freezing import freezes
 from agentrl.config.learner_memory import learner_bytes
 from agentrl.config.mixture import ways_of
 from agentrl.config.model import ModelSummary, read_model
@@ -193,7 +194,8 @@ def _learner(config: RunConfig, num_parameters: int, num_in_experts: int) -> str
         for where, on in ranks.items()
     }
     here, *there = (f"{where}{size}" for where, size in held.items())
-    return f"{here} of weights, gradients and optimizer on each rank{''.join(there)}"
+    most = " at most (what is frozen has weights alone)" if freezes(config) else ""
+    return f"{here} of weights, gradients and optimizer on each rank{''.join(there)}{most}"
 
 
 def in_units(num_bytes: int) -> str:

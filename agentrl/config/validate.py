@@ -17,6 +17,7 @@ from agentrl.config.env_vars import about_env_vars, notes_on_env_vars
 from agentrl.config.eval_sets import EvalSet, eval_sets
 from agentrl.config.evaluations import about_evaluations, about_set, notes_on_evaluations
 from agentrl.config.first_weights import about_weights
+from agentrl.config.freezing import about_freezing
 from agentrl.config.lengths import about_lengths, notes_on_lengths
 from agentrl.config.megatron import MegatronSettings
 from agentrl.config.mixture import FLAG as MIX
@@ -65,6 +66,7 @@ def validate(config: RunConfig, said: Mapping[str, str] | None = None) -> list[s
         *about_retention(config),
         *about_objective(config),
         *(() if config.eval_only else about_rates(config)),
+        *about_freezing(config),
         *about_evaluations(config),
         *about_rollouts(config),
         *(() if config.eval_only else about_profiling(config)),

@@ -9,6 +9,7 @@ part of a family's own is left out: the learner compares that.
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
+from agentrl.config.freezing import name_of
 from agentrl.config.weights import Shapes
 from agentrl.models.architecture import Architecture
 from agentrl.models.family import Family, Part
@@ -17,10 +18,12 @@ from agentrl.models.registry import Model
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["is_complete", "shapes_of", "wholes_of"]
+__all__ = ["is_complete", "parameters_of", "shapes_of", "wholes_of"]
 
 Shape = tuple[int, ...]
 _LAYER = "decoder.layers.{layer}."
+#: How names end of tensors that are no parameters: no gradient moves them.
+_BUFFERS = (".expert_bias",)
 
 
 class _Layer:
@@ -227,6 +230,12 @@ def wholes_of(model: Model) -> Shapes:
     """The tensors of `model` with their shapes, by megatron-core's names, each layer and each
     expert by itself."""
     return {part.key.format(**numbers): whole for part, numbers, whole in _parts(model)}
+
+
+def parameters_of(model: Model) -> Shapes:
+    """The parameters of `model` with their shapes, by the names that flags go by (`freezing`)."""
+    wholes = wholes_of(model).items()
+    return {name_of(key): shape for key, shape in wholes if not key.endswith(_BUFFERS)}
 
 
 def _parts(model: Model) -> Iterator[tuple[Part, dict[str, int], Shape]]:

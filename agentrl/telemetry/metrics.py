@@ -249,6 +249,12 @@ _DECLARED = (
         "tokens",
         "sampled for all episodes reported since the buffer started, evaluation included",
     ),
+    Metric(
+        "buffer/total_sampled_tokens",
+        "tokens",
+        "sampled by training episodes that are done, since the run began, programs that it was "
+        "continued by included (--max-total-sampled-tokens)",
+    ),
     Metric("buffer/workers", "processes", "agent workers that are alive"),
     Metric(
         "buffer/played_episodes",

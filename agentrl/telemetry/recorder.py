@@ -104,6 +104,11 @@ class Recorder:
                 self._latest["perf/engine_silence_s"] = data["silence_s"]
             case "store" if data.get("full"):
                 self.note("the store is full (--buffer-disk-limit): minting waits")
+            case "budget":
+                self.note(
+                    f"the run comes to its end: {data['reason']}; {data['open']} groups that have "
+                    f"begun are finished, {data['cancelled']} are given up"
+                )
             case "failures":
                 self._failures = data
                 self._tell_first_env_error(data["first"])

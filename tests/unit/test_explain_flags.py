@@ -95,7 +95,7 @@ def test_a_flag_that_another_one_settles_is_answered_by_both() -> None:
         ("--num-rollout", "works"),
         ("--eval-min-new-tokens", "unknown"),
         ("--global-batch-size", "unknown"),
-        ("--only-train-params-name-list", "refused"),
+        ("--custom-model-provider-path", "refused"),
         ("--utter-nonsense", "refused"),
     ],
 )

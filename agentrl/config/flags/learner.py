@@ -108,6 +108,23 @@ class LearnerFlags(AsynchronyFlags, frozen=True, kw_only=True):
             needs="reference",
         ),
     ] = None
+    only_train_params_name_list: Annotated[
+        list[str],
+        _trained(
+            "regular expressions, each looked for in the names of parameters: what has one of them "
+            "in its name is trained, all else is frozen (default: all is trained; docs/models.md "
+            "has the names)",
+            on_resume=STATE,
+        ),
+    ] = []
+    freeze_params_name_list: Annotated[
+        list[str],
+        _trained(
+            "regular expressions, each looked for in the names of parameters: what has one of them "
+            "in its name is frozen, all else is trained (default: nothing is frozen)",
+            on_resume=STATE,
+        ),
+    ] = []
     save_hf: Annotated[
         str | None,
         _trained(

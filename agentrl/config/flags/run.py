@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from agentrl.config.facts import FREE, GROUPS, STATE, TASKS, TRAINS, Count, flag
+from agentrl.config.facts import FREE, GROUPS, POLICY, STATE, TASKS, TRAINS, Count, flag
 
 __all__ = ["RunFlags"]
 
@@ -45,6 +45,15 @@ class RunFlags(msgspec.Struct, frozen=True, kw_only=True):
             modes=TRAINS,
             on_resume=TASKS,
             needs="rows",
+        ),
+    ] = None
+    max_total_sampled_tokens: Annotated[
+        Count | None,
+        _flag(
+            "tokens that training may sample in the whole run, continuations included; once they "
+            "are sampled no further group begins, and the run ends when those that have begun are "
+            "trained (default: no bound)",
+            modes=POLICY,
         ),
     ] = None
     device: Annotated[

@@ -38,6 +38,7 @@ from agentrl.learner.checkpoints import Checkpoint, iterations, newest_valid
 from agentrl.learner.hooks import BEFORE_LOG_PROB, BEFORE_TRAIN_STEP, INIT, LearnerHooks
 from agentrl.learner.megatron import checkpoint, compat, foreign, parallel, state
 from agentrl.learner.megatron.determinism import set_deterministic
+from agentrl.learner.megatron.freezing import freeze
 from agentrl.learner.megatron.host_memory import keep_freed_memory
 from agentrl.learner.megatron.lent_memory import LentMemory, weight_tensors
 from agentrl.learner.megatron.model import build_model, parameter_dtype, transformer_config
@@ -167,8 +168,11 @@ class MegatronBackend:
             built[name] = self._loaded_model(name, device, place)
         self._weights = built["policy"].weights
         steps = policys_steps(cfg, total_steps)
+        whose = f"a {self._described.architecture.name}"
+        counts = freeze(built["policy"].model, cfg, self._settings, whose)
         self._trained = {"policy": self._to_train(built["policy"], cfg, steps, self._routes)}
         if "critic" in built:
+            freeze(built["critic"].model, cfg, self._settings, f"the critic of {whose}")
             rated = with_critics_rate(cfg)
             self._trained["critic"] = self._to_train(built["critic"], rated, total_steps, None)
         self._frozen = {
@@ -186,11 +190,13 @@ class MegatronBackend:
         if first is not None and wants_megatrons_optimizer(cfg):
             self._take_optimizer(folder_of(Path(first)))
         log.info(
-            "rank %d: %s with %d parameters on %s",
+            "rank %d: %s with %d parameters here on %s; of %d on all ranks, %d are trained",
             dist.get_rank(),
             self._described.architecture.name,
             sum(parameter.numel() for parameter in self._trained["policy"].module.parameters()),
             device,
+            counts.whole,
+            counts.trained,
         )
 
     def _to_train(

@@ -140,6 +140,7 @@ class _Scores(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         if grad_logprobs_T is None and grad_entropy_T is None:
             return (None,) * 6
+        is_frozen = not ctx.needs_input_grad[1]
         hidden_TH, weight_VH, kept, *of_rows = ctx.saved_tensors
         grad_TH = torch.empty_like(hidden_TH)
         grad_VH: Tensor | None = None
@@ -150,6 +151,8 @@ class _Scores(torch.autograd.Function):
             _to_gradient(logits_TV, ctx.temperature, *of_block, *upstream)
             grad_TV = logits_TV
             grad_TH[rows] = grad_TV @ weight_VH
+            if is_frozen:
+                continue
             if grad_VH is None:
                 grad_VH = grad_TV.t() @ hidden_TH[rows]
             elif weight_VH.dtype == torch.float32:

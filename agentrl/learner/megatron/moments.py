@@ -41,7 +41,7 @@ class Held(NamedTuple):
 def held(optimizer: Any) -> Iterator[Held]:
     """What this rank's share of `optimizer`, a megatron-core ChainedOptimizer, keeps. Moments that
     no step has made yet are made here, as zeros, just as the first step would."""
-    for part in optimizer.chained_optimizers:
+    for part in _parts(optimizer):
         is_cut = isinstance(part, DistributedOptimizer)
         owners = {
             weight: adam
@@ -73,7 +73,12 @@ def set_steps(optimizer: Any, completed_steps: int) -> None:
 
 def adams(optimizer: Any) -> list[Any]:
     """The torch optimizers that `optimizer`, a megatron-core ChainedOptimizer, is made of."""
-    return [adam for part in optimizer.chained_optimizers for adam in _adams(part.optimizer)]
+    return [adam for part in _parts(optimizer) for adam in _adams(part.optimizer)]
+
+
+def _parts(optimizer: Any) -> list[Any]:
+    """Those of this rank that have a parameter."""
+    return [part for part in optimizer.chained_optimizers if not part.is_stub_optimizer]
 
 
 def _adams(adam: Any) -> list[Any]:

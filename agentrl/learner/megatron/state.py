@@ -13,7 +13,8 @@ was opened with. All ranks come here together, and all of them raise or none (`a
 """
 
 import logging
-from collections.abc import Callable, Container, Iterator, Mapping
+import re
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
@@ -36,6 +37,7 @@ log = logging.getLogger(__name__)
 
 _PROGRESS = "progress.json"
 _POLICY = "policy"
+_OF_OPTIMIZER = re.compile(r"optimizer\.state\.\w+\.")
 #: Models beside the policy that a run may have in its state.
 _BESIDE = ("reference", "critic")
 
@@ -140,6 +142,7 @@ def load(
         if is_own:
             again = {n: one for n, one in (renewed or {}).items() if _holds(index, n)}
             wanted.extend(_weights_of(again))
+        _require_moments(directory, index, wanted)
         shards.require(directory, index, wanted)
         return sorted({shard.key for shard in wanted})
 
@@ -157,12 +160,32 @@ def load(
 
     known = set(chain.from_iterable(together(look)))
     beside = {key for key in index if key.startswith(tuple(f"{name}." for name in _BESIDE))}
-    if unknown := sorted(index.keys() - known - beside):
+    others = index.keys() - known - beside
+    # Of what is frozen here and was not there, the moments are left.
+    if unknown := sorted(key for key in others if _weight_of(key) not in known):
         raise ConfigError(
             f"{directory} is of another model: it has {len(unknown)} tensors that the run does not"
             f" know, such as {unknown[0]}"
         )
     together(take)
+
+
+def _require_moments(directory: Path, index: shards.Index, wanted: Iterable[Shard]) -> None:
+    """Those of all that is trained here."""
+    keys = {shard.key for shard in wanted} - index.keys()
+    lacking = sorted({weight for key in keys if (weight := _weight_of(key)) in index})
+    if lacking:
+        raise ConfigError(
+            f"{directory} has no optimizer state of {len(lacking)} tensors that this run trains,"
+            f" such as {lacking[0]}: they were frozen there; --no-load-optim takes the weights"
+            " alone"
+        )
+
+
+def _weight_of(key: str) -> str | None:
+    """Which weight a tensor of the optimizer is for; None: `key` is a weight."""
+    weight, number = _OF_OPTIMIZER.subn("", key, 1)
+    return weight if number else None
 
 
 def load_weights(directory: Path, model: Any, name: str = _POLICY, without: str = "") -> None:
