@@ -14,7 +14,6 @@ from agentrl.config.megatron import MegatronSettings
 from agentrl.config.resolve import layered
 from agentrl.config.run import RunConfig
 from agentrl.config.stages import layers_of_stages
-from agentrl.config.validate import validate
 from agentrl.errors import ConfigError
 from agentrl.visible import visible
 
@@ -34,7 +33,8 @@ cache, what a push and a checkpoint move, and whether it fits; if not, which fla
     agentrl plan --hf-checkpoint Qwen3-4B --actor-num-gpus-per-node 8 --gpu-memory-gib 80 \\
         --tensor-model-parallel-size 2 --sequence-parallel --max-tokens-per-gpu 9216
 
-All other flags are those of train_async.py. It takes about a minute of one core for 40 layers.
+All other flags are those of train_async.py; whether their files are there and agree is for its
+--dry-run to say. It takes about a minute of one core for 40 layers.
 
 exit codes:
   0    it fits
@@ -108,7 +108,8 @@ def _described(flags: list[str]) -> "tuple[RunConfig, Model]":
     given = read_flags([*flags, *([] if has_device else ["--device", "cuda"])])
     config, _ = layered(given, "train_async")
     config = for_device(config, "cpu" if config.device == "cpu" else "cuda")
-    validate(config)
+    if config.hf_checkpoint is None:
+        raise ConfigError("--hf-checkpoint names the model, by a folder with its config.json")
     model = open_model(Path(str(config.hf_checkpoint)), config.model_family)
     model.architecture.check(MegatronSettings.from_config(config))
     if any(map(model.architecture.has_experts, range(model.architecture.num_layers))):

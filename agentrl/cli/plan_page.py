@@ -223,7 +223,7 @@ def _estimates(planned: Planned) -> Iterator[str]:
         "  left: --reserve-gib is kept free for what is no tensor (CUDA, NCCL, working memory of "
         "kernels, gaps)"
     )
-    yield "  times: bytes over the link alone; collectives as rings, all of them one after the other"
+    yield "  times: bytes over the link alone; collectives as rings, one after the other"
     engine = planned.engine
     if engine is not None and engine.is_assumed:
         yield (

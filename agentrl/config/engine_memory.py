@@ -1,7 +1,7 @@
 """What an engine has room for beside its weights, and what a push moves, as bytes.
 
-SGLang gives weights and key-value cache a share of each GPU (`--sglang-mem-fraction-static`); tensor
-ranks of an engine share both out, heads of keys and values at most one to a rank.
+SGLang gives weights and key-value cache a share of each GPU (`--sglang-mem-fraction-static`). The
+tensor ranks of an engine share both out; a head of keys and values is cut no further.
 """
 
 import msgspec

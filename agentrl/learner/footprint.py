@@ -117,8 +117,7 @@ def _ways(
             rank.activations * 0.75,
             "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
         )
-    if fewer := tokens_that_fit(rank, room, tokens):
-        if fewer < tokens:
-            yield moment * (1 - fewer / tokens), f"--max-tokens-per-gpu {fewer} (or less)"
+    if (fewer := tokens_that_fit(rank, room, tokens)) and fewer < tokens:
+        yield moment * (1 - fewer / tokens), f"--max-tokens-per-gpu {fewer} (or less)"
     if not settings.optimizer_cpu_offload:
         yield float(rank.optimizer), "--optimizer-cpu-offload --use-precision-aware-optimizer"
