@@ -103,6 +103,7 @@ def _described(flags: list[str]) -> "tuple[RunConfig, Model]":
     """The run of `flags`, on GPUs unless it is told to be on the CPU, and its model. Raises
     ConfigError for what a run refuses, and for models that cannot be rehearsed."""
     from agentrl.models.registry import open_model
+    from agentrl.models.shapes import is_complete
 
     has_device = any(word.partition("=")[0] == "--device" for word in flags)
     given = read_flags([*flags, *([] if has_device else ["--device", "cuda"])])
@@ -112,11 +113,10 @@ def _described(flags: list[str]) -> "tuple[RunConfig, Model]":
         raise ConfigError("--hf-checkpoint names the model, by a folder with its config.json")
     model = open_model(Path(str(config.hf_checkpoint)), config.model_family)
     model.architecture.check(MegatronSettings.from_config(config))
-    if any(map(model.architecture.has_experts, range(model.architecture.num_layers))):
+    if not is_complete(model.family):
         raise ConfigError(
-            f"{model.architecture.name} has experts, and how many tokens each one gets is known in "
-            "a run alone: models with experts are not planned yet; --dry-run says what weights, "
-            "gradients and optimizer take"
+            f"--model-family {config.model_family}: the sizes of its tensors are known of families "
+            "that ship alone, so it is not planned yet"
         )
     if config.plays_only:
         raise ConfigError("--debug-rollout-only: there is no learner to plan")

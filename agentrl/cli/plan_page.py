@@ -14,8 +14,9 @@ from agentrl.config.model import read_model
 from agentrl.config.plan import in_units
 from agentrl.config.run import RunConfig
 from agentrl.learner.footprint import Footprint, Room, advice, tokens_that_fit
+from agentrl.models.latent import Latent
 from agentrl.models.registry import Model
-from agentrl.models.shapes import is_complete, shapes_of
+from agentrl.models.shapes import shapes_of
 
 __all__ = ["Planned", "page"]
 
@@ -53,26 +54,26 @@ class Planned(msgspec.Struct, frozen=True):
         """The room of an engine, if the run has any."""
         if not self.config.num_engines:
             return None
+        return engine_room(self.config, self.num_parameters, self.kv_values, self.room.total)
+
+    @property
+    def kv_values(self) -> int:
+        """Numbers that an engine's GPU keeps of a token: of latent attention the latent and the
+        rotated part, on each; else keys and values, of which a GPU has a head at the least."""
         architecture = self.model.architecture
         net = getattr(architecture, "delta_net", None)
         layers = range(architecture.num_layers)
         attending = sum(net is None or net.has_attention(index) for index in layers)
-        return engine_room(
-            self.config,
-            self.num_parameters,
-            attending,
-            architecture.num_query_groups,
-            architecture.kv_channels,
-            self.room.total,
-        )
+        if isinstance(architecture, Latent):
+            return attending * (architecture.kv_lora_rank + architecture.qk_pos_emb_head_dim)
+        ranks = self.config.rollout_num_gpus_per_engine
+        heads = max(1, architecture.num_query_groups // ranks)
+        return 2 * attending * heads * architecture.kv_channels
 
     @property
     def num_parameters(self) -> int:
         """Of the whole model."""
-        if is_complete(self.model.family):
-            return sum(math.prod(shape) for shape in shapes_of(self.model).values())
-        ranks = self.settings.tensor_model_parallel_size
-        return sum(rank.num_parameters for rank in self.ranks) * ranks  # where all are rehearsed
+        return sum(math.prod(shape) for shape in shapes_of(self.model).values())
 
     @property
     def fits(self) -> bool:
@@ -224,7 +225,12 @@ def _estimates(planned: Planned) -> Iterator[str]:
         "kernels, gaps)"
     )
     yield "  times: bytes over the link alone; collectives as rings, one after the other"
-    engine = planned.engine
+    architecture, engine = planned.model.architecture, planned.engine
+    if any(map(architecture.has_experts, range(architecture.num_layers))):
+        yield (
+            "  experts: each gets the same number of tokens, at every moment; a run's routers give "
+            "some more, and the rank of these takes more"
+        )
     if engine is not None and engine.is_assumed:
         yield (
             "  engines: their share of a GPU, which --sglang-mem-fraction-static gives; working "

@@ -1,7 +1,7 @@
 """What an engine has room for beside its weights, and what a push moves, as bytes.
 
-SGLang gives weights and key-value cache a share of each GPU (`--sglang-mem-fraction-static`). The
-tensor ranks of an engine share both out; a head of keys and values is cut no further.
+SGLang gives weights and key-value cache a share of each GPU (`--sglang-mem-fraction-static`); the
+ranks of an engine share both out.
 """
 
 import msgspec
@@ -26,22 +26,18 @@ class EngineRoom(msgspec.Struct, frozen=True):
     kv_tokens: int
 
 
-def engine_room(
-    config: RunConfig, num_parameters: int, kv_layers: int, groups: int, width: int, total: int
-) -> EngineRoom:
-    """For a GPU of `total` bytes. `kv_layers`: layers that attend, each with keys and values of
-    `groups` heads of `width`."""
+def engine_room(config: RunConfig, num_parameters: int, kv_values: int, total: int) -> EngineRoom:
+    """For a GPU of `total` bytes. `kv_values`: numbers of the cache that a token has on it."""
     ranks = config.rollout_num_gpus_per_engine
     share = config.sglang.get("mem_fraction_static")
     weights = push_bytes(config, num_parameters) // ranks
     kv_bytes = max(0, int(total * (share or ASSUMED_SHARE)) - weights)
-    of_token = 2 * kv_layers * max(1, groups // ranks) * width * _bytes_of(config)
     return EngineRoom(
         share=share or ASSUMED_SHARE,
         is_assumed=share is None,
         weights=weights,
         kv_bytes=kv_bytes,
-        kv_tokens=kv_bytes // of_token,
+        kv_tokens=kv_bytes // (kv_values * _bytes_of(config)),
     )
 
 

@@ -17,6 +17,7 @@ from agentrl.config.megatron import MegatronSettings
 from agentrl.config.run import RunConfig
 from agentrl.config.stages import stages_of_a_rank
 from agentrl.learner.megatron import MegatronBackend, parallel, rehearse
+from agentrl.learner.megatron.even_routes import even_routes
 from agentrl.learner.megatron.rehearsal import footprint_here, lengths_of
 from agentrl.models.registry import open_model
 
@@ -61,7 +62,8 @@ def _measure(cfg: RunConfig, rank: int, job: dict[str, Any]) -> None:
         stages_of_a_rank=stages_of_a_rank(architecture.num_layers, settings),
     )
     lengths = lengths_of(cfg.micro_batch_tokens, job["longest"], settings)
-    found = [footprint_here(cfg, settings, architecture, lengths)]
+    with even_routes():
+        found = [footprint_here(cfg, settings, architecture, lengths)]
     parallel.close_groups()
     if rank in (0, cfg.num_learner_ranks - 1):
         found.append(rehearse(cfg, architecture, rank, job["longest"]))

@@ -132,12 +132,12 @@ def test_a_collective_is_timed_by_what_a_ring_sends(model_dir: Path) -> None:
     assert "sends     6.0 GiB in 128.8 ms" in line
 
 
-def test_models_with_experts_are_refused_by_name(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("ranks", "heads"), [(1, 2), (2, 1), (8, 1)])
+def test_a_gpu_of_an_engine_keeps_a_head_of_keys_at_the_least(
+    model_dir: Path, ranks: int, heads: int
 ) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(EXPERTS))
-    assert main(["plan", "--hf-checkpoint", str(tmp_path)]) == 2
-    assert "models with experts are not planned yet" in capsys.readouterr().err
+    found = planned(model_dir, footprint(0, 0), rollout_num_gpus_per_engine=ranks)
+    assert found.kv_values == 8 * 2 * heads * 16
 
 
 def test_a_flag_that_a_run_refuses_is_refused(

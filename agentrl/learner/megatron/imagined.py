@@ -9,8 +9,8 @@ Under `as_cuda` the branches for GPUs are taken (`Tensor.is_cuda` is true), with
 as torch describes it to its own tensors without data.
 
 Stand-ins: a number that is read out of a tensor without data is 1; the shapes that stages of a
-pipeline would tell each other are given; what ranks gather as objects is this rank's own; a mask of
-attention is a matrix of no meaning.
+pipeline would tell each other are given; what ranks gather of objects and integers is this rank's
+own; a mask of attention is a matrix of no meaning.
 
     entered -> megatron-core's groups are open, each of this process alone -> left: all as it was
 """
@@ -84,10 +84,13 @@ def _of_group(kind: str, group: Any) -> tuple[str, int]:
         ("pipeline", pipeline),
         ("data", parallel_state.get_data_parallel_group(with_context_parallel=True)),
         ("embedding", parallel_state.get_embedding_group(check_initialized=False)),
+        ("expert", parallel_state.get_expert_model_parallel_group()),
+        ("expert", parallel_state.get_expert_tensor_and_model_parallel_group()),
+        ("exp. data", parallel_state.get_expert_data_parallel_group()),
     ):
         if getattr(of_megatron, "group_name", None) == group.group_name:
             return name, group.size()
-    return "all", group.size()
+    return "all" if group.size() == dist.get_world_size() else "others", group.size()
 
 
 @contextmanager
@@ -195,6 +198,8 @@ class _Imagined(TorchDispatchMode):
             return self._noted(func, args)
         if func is torch.ops.aten._local_scalar_dense.default and isinstance(args[0], FakeTensor):
             return _ONES.get(args[0].dtype, 1.0)
+        if func is torch.ops.aten.masked_select.default and isinstance(args[0], FakeTensor):
+            return args[0].new_empty(_count_of(args[1], args[0].shape))
         if _is_of_integers(func, args, named):
             with unset_fake_temporarily():
                 return func(*args, **named)
@@ -204,8 +209,22 @@ class _Imagined(TorchDispatchMode):
         group = next(ProcessGroup.unbox(arg) for arg in args if isinstance(arg, torch.ScriptObject))
         sizes = [sum(t.nbytes for t in _tensors(arg)) for arg in args[:2]]
         self._traffic.note(func._opname, group, max(sizes))
+        _gather_own(func, args, group.size())
         work = FakeWork().boxed()
         return work if len(func._schema.returns) == 1 else (args[0], work)
+
+
+def _gather_own(func: Any, args: Any, size: int) -> None:
+    """Of integers: what this rank gives is what each gives."""
+    if func is not torch.ops.c10d._allgather_base_.default or isinstance(args[1], FakeTensor):
+        return
+    with unset_fake_temporarily():
+        args[0].view(size, -1).copy_(args[1].reshape(1, -1))
+
+
+def _count_of(mask: Tensor, shape: torch.Size) -> int:
+    with unset_fake_temporarily():
+        return int(mask.expand(shape).sum())
 
 
 def _tensors(arg: Any) -> list[Tensor]:

@@ -23,6 +23,7 @@ from agentrl.config.stages import stages_of_a_rank
 from agentrl.errors import EnvironmentSetupError
 from agentrl.learner.footprint import Footprint
 from agentrl.learner.megatron import moments
+from agentrl.learner.megatron.even_routes import even_routes
 from agentrl.learner.megatron.imagined import Traffic, imagined_rank
 from agentrl.learner.megatron.lent_memory import gradient_tensors, weight_tensors
 from agentrl.learner.megatron.live_bytes import LiveBytes
@@ -57,14 +58,17 @@ def rehearse(cfg: RunConfig, architecture: Architecture, rank: int, longest: int
     rows = sum(lengths) // settings.context_parallel_size // shares
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with imagined_rank(
-            settings,
-            rank=rank,
-            world_size=cfg.num_learner_ranks,
-            stages_of_a_rank=stages_of_a_rank(architecture.num_layers, settings),
-            message=(rows, 1, architecture.hidden_size),
-            as_cuda=cfg.device == "cuda",
-        ) as traffic:
+        with (
+            even_routes(),
+            imagined_rank(
+                settings,
+                rank=rank,
+                world_size=cfg.num_learner_ranks,
+                stages_of_a_rank=stages_of_a_rank(architecture.num_layers, settings),
+                message=(rows, 1, architecture.hidden_size),
+                as_cuda=cfg.device == "cuda",
+            ) as traffic,
+        ):
             return footprint_here(cfg, settings, architecture, lengths, traffic)
 
 
