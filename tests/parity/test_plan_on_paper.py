@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from agentrl.config.device_defaults import for_device
+from agentrl.config.learner_memory import learner_bytes
 from agentrl.config.run import RunConfig
 from agentrl.learner.megatron import rehearse
 from agentrl.models.registry import describe_model
@@ -43,11 +44,16 @@ SCRIPTS = {
 VOCABULARY, GROUPS, WIDTH, RANKS = 151936, 8, 128, 8
 
 
+def parameters(it: Script) -> int:
+    """Of all but the norms."""
+    attention = it.hidden * WIDTH * (2 * it.heads + 2 * GROUPS)
+    tables = VOCABULARY * it.hidden * (1 if it.tied else 2)
+    return it.layers * (attention + 3 * it.hidden * it.ffn) + tables
+
+
 def on_paper(it: Script) -> float:
     """Bytes of a rank at the peak."""
-    attention = it.hidden * WIDTH * (2 * it.heads + 2 * GROUPS)
     table = VOCABULARY * it.hidden
-    model = it.layers * (attention + 3 * it.hidden * it.ffn) + table * (1 if it.tied else 2)
     # weights and those of the reference in bfloat16, gradients in float32, 12 of the optimizer
     # that replicas share
     replicas = RANKS // it.tensor
@@ -62,7 +68,7 @@ def on_paper(it: Script) -> float:
     layer = mlp + heads + 4 * it.tokens * it.hidden * 2
     # at the head: the gradient of its weight in float32, and two in bfloat16 that are added to it
     head = 4 * table * 2 / it.tensor + 3 * it.tokens * it.hidden * 2
-    return model * each / it.tensor + inputs + max(layer, head)
+    return parameters(it) * each / it.tensor + inputs + max(layer, head)
 
 
 def config_of(it: Script) -> dict[str, Any]:
@@ -102,3 +108,6 @@ def test_a_script_takes_what_it_takes_on_paper(script: str, tmp_path: Path) -> N
     architecture = describe_model(config_of(it), None, source=script).architecture
     found = rehearse(for_device(config, "cuda"), architecture, 0, it.tokens)
     assert found.peak == pytest.approx(on_paper(it), rel=0.05)
+    # what --dry-run says of the same flags, by its formulas
+    told = learner_bytes(for_device(config, "cuda"), parameters(it))
+    assert found.kept == pytest.approx(told, rel=0.01)

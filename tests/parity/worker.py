@@ -46,12 +46,16 @@ def main(rank: int, jobs: list[dict[str, Any]]) -> None:
         backend.close()
 
 
+def _mask(queries: int, keys: int) -> torch.Tensor:
+    return torch.ones((queries, keys), dtype=torch.bool).tril(keys - queries)
+
+
 def _measure(cfg: RunConfig, rank: int, job: dict[str, Any]) -> None:
     """Footprints of this rank in TARGET.RANK.json: of a real step, and of an imagined one."""
     settings = MegatronSettings.from_config(cfg)
     architecture = open_model(Path(job["model_dir"]), None).architecture
     # Under a dispatch mode torch cannot make the mask that it names; this is what it makes of it.
-    bias.causal_lower_right = lambda q, k: torch.ones((q, k), dtype=torch.bool).tril(k - q)
+    vars(bias)["causal_lower_right"] = _mask
     parallel.open_groups(
         settings,
         rank=rank,

@@ -31,16 +31,6 @@ DENSE = {
     "tie_word_embeddings": True,
     "hidden_act": "silu",
 }
-EXPERTS = DENSE | {
-    "architectures": ["Qwen3MoeForCausalLM"],
-    "model_type": "qwen3_moe",
-    "num_experts": 4,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 32,
-    "norm_topk_prob": True,
-    "decoder_sparse_step": 1,
-    "mlp_only_layers": [],
-}
 
 
 @pytest.fixture
@@ -49,17 +39,18 @@ def model_dir(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def footprint(stage: int, rank: int, **sizes: float) -> Footprint:
-    parts = {"weights": 4.0, "gradients": 8.0, "optimizer": 6.0, "beside": 0.0} | {
-        "activations": 10.0,
-        "logits": 1.0,
-    }
+def footprint(stage: int, rank: int, activations: float = 10.0) -> Footprint:
     return Footprint(
         rank=rank,
         stage=stage,
         num_parameters=1000,
         moment="pass",
-        **{name: int(size * GIB) for name, size in (parts | sizes).items()},
+        weights=4 * GIB,
+        gradients=8 * GIB,
+        optimizer=6 * GIB,
+        beside=0,
+        activations=int(activations * GIB),
+        logits=GIB,
         collectives=(Collective("allgather", "data", 4, 2, 8 * GIB),),
     )
 

@@ -1,5 +1,7 @@
 """An engine's room, against numbers worked out by hand: Qwen3-8B on GPUs of 80 GB."""
 
+from typing import Any
+
 from agentrl.config.device_defaults import for_device
 from agentrl.config.engine_memory import engine_room, push_bytes
 from agentrl.config.run import RunConfig
@@ -10,7 +12,7 @@ VALUES = 36 * 2 * 8 * 128
 TOTAL = 80_000_000_000
 
 
-def on_gpus(**flags: object) -> RunConfig:
+def on_gpus(**flags: Any) -> RunConfig:
     return for_device(RunConfig(rollout_num_gpus=8, **flags), "cuda")
 
 

@@ -1,5 +1,7 @@
 """Whether a GPU has what a step takes, and what to change if not."""
 
+from typing import Any
+
 import pytest
 
 from agentrl.config.megatron import MegatronSettings
@@ -7,7 +9,7 @@ from agentrl.learner.footprint import Collective, Footprint, Room, advice, token
 
 GIB = 1024**3
 ROOM = Room(total=80 * GIB, reserve=6 * GIB)
-RECOMPUTED = {
+RECOMPUTED: dict[str, Any] = {
     "recompute_granularity": "full",
     "recompute_method": "uniform",
     "recompute_num_layers": 1,
@@ -15,17 +17,10 @@ RECOMPUTED = {
 
 
 def rank(**sizes: float) -> Footprint:
-    parts = dict.fromkeys(
-        ("weights", "gradients", "optimizer", "beside", "activations", "logits"), 0.0
-    )
-    moment = "pass"
-    return Footprint(
-        rank=0,
-        stage=0,
-        num_parameters=1,
-        moment=moment,
-        **{name: int(size * GIB) for name, size in (parts | sizes).items()},
-    )
+    """Sizes in GiB; what is not given is 0."""
+    names = ("weights", "gradients", "optimizer", "beside", "activations", "logits")
+    parts: dict[str, Any] = {name: int(sizes.get(name, 0) * GIB) for name in names}
+    return Footprint(rank=0, stage=0, num_parameters=1, moment="pass", **parts)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +51,7 @@ def test_an_optimizer_on_every_rank_is_shared_out_first() -> None:
 
 def test_activations_are_computed_again_before_micro_batches_shrink() -> None:
     lacking = rank(weights=40, activations=60)
-    shared = {"use_distributed_optimizer": True}
+    shared: dict[str, Any] = {"use_distributed_optimizer": True}
     found = advice(lacking, ROOM, MegatronSettings(**shared), 8192, dp=8)
     assert found.startswith("give --recompute-granularity full")
     again = advice(lacking, ROOM, MegatronSettings(**shared, **RECOMPUTED), 8192, dp=8)

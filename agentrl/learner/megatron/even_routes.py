@@ -37,6 +37,7 @@ def routes_of(num_tokens: int, num_experts: int, topk: int) -> Tensor:
 def _evenly(choose: Callable[..., Any]) -> Callable[..., Any]:
     def routed(logits: Tensor, topk: int, *args: Any, **named: Any) -> tuple[Tensor, Tensor]:
         shares, _ = choose(logits, topk, *args, **named)
-        return shares, routes_of(*logits.shape, topk)
+        num_tokens, num_experts = logits.shape
+        return shares, routes_of(num_tokens, num_experts, topk)
 
     return routed

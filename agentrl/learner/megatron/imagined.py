@@ -154,7 +154,7 @@ def _stand_ins(message: list[int]) -> Iterator[tuple[Any, str, Callable[..., Any
 class _Asked(TorchFunctionMode):
     """Answers to what torch asks of tensors above its operations."""
 
-    _is_cuda = torch.Tensor.is_cuda.__get__  # type: ignore[attr-defined]
+    _is_cuda = torch.Tensor.is_cuda.__get__
 
     def __init__(self, *, as_cuda: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -174,18 +174,18 @@ def _in_one_kernel(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """What FlashAttention makes and keeps of [1, heads, t, d], under whatever mask."""
     from torch.nn.attention.varlen import varlen_attn
 
-    packed = [x.squeeze(0).transpose(0, 1) for x in (query, key, value)]
+    q, k, v = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))
     ends = torch.zeros(2, dtype=torch.int32)
-    out = varlen_attn(*packed, ends, ends, 1, 1, enable_gqa=True)
+    out = varlen_attn(q, k, v, ends, ends, 1, 1, enable_gqa=True)
     assert isinstance(out, Tensor)
     return out.transpose(0, 1).unsqueeze(0)
 
 
-class _Imagined(TorchDispatchMode):
+class _Imagined(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Which operations are done, which are noted, and which have a result without data."""
 
     def __init__(self, traffic: Traffic) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._traffic = traffic
 
     @classmethod

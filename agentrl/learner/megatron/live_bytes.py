@@ -17,12 +17,12 @@ from torch.utils._pytree import tree_leaves
 __all__ = ["LiveBytes"]
 
 
-class LiveBytes(TorchDispatchMode):
+class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """`kind_of` names what a new tensor is, until `mark` does. `peak`: the most bytes that were
     alive at once since `forget_peak`, by kind."""
 
     def __init__(self, kind_of: Callable[[Tensor], str]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._kind_of = kind_of
         self._alive: dict[int, tuple[str, int]] = {}
         self._marked: set[int] = set()
