@@ -63,7 +63,7 @@ class Planned(msgspec.Struct, frozen=True):
         architecture = self.model.architecture
         net = getattr(architecture, "delta_net", None)
         layers = range(architecture.num_layers)
-        attending = sum(net is None or net.has_attention(index) for index in layers)
+        attending: int = sum(net is None or net.has_attention(index) for index in layers)
         if isinstance(architecture, Latent):
             return attending * (architecture.kv_lora_rank + architecture.qk_pos_emb_head_dim)
         ranks = self.config.rollout_num_gpus_per_engine

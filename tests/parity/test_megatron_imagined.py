@@ -13,7 +13,7 @@ from agentrl.models.registry import describe_model, families
 pytestmark = pytest.mark.real
 
 TOKENS = 128
-MODEL = describe_model(families()["qwen3"].tiny, None, source="the tiny one").architecture
+MODEL = describe_model(dict(families()["qwen3"].tiny), None, source="the tiny one").architecture
 
 
 def sent(ranks: int, rank: int, **megatron: object) -> list[Collective]:

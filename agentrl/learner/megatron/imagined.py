@@ -154,10 +154,10 @@ def _stand_ins(message: list[int]) -> Iterator[tuple[Any, str, Callable[..., Any
 class _Asked(TorchFunctionMode):
     """Answers to what torch asks of tensors above its operations."""
 
-    _is_cuda = torch.Tensor.is_cuda.__get__
+    _is_cuda: Any = vars(torch.Tensor.__base__)["is_cuda"].__get__
 
     def __init__(self, *, as_cuda: bool) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._as_cuda = as_cuda
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
