@@ -6,6 +6,7 @@
     agentrl env WHAT      environments: list, check, play by hand, begin a new one
     agentrl check-hook NAME PATH    a function of yours for a flag, tried in seconds
     agentrl convert SOURCE TARGET    weights from Hugging Face's form into Megatron's, and back
+    agentrl plan          what a run takes of GPUs, links and engines, before it is started
     agentrl simulate      what a GPU split, buffer size and bound give, under virtual time
     agentrl explain-flags SCRIPT    what each flag of a launch script of slime's is here
     agentrl doctor        what this host has of what a run needs; exit 3 when something is missing
@@ -19,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from agentrl.cli import check_hook, convert, env, explain, simulate, view
+from agentrl.cli import check_hook, convert, env, explain, plan, simulate, view
 from agentrl.cli.parser import Parser
 from agentrl.errors import AgentRLError
 from agentrl.visible import visible
@@ -104,6 +105,9 @@ def made_parser() -> Parser:
     conversion = _add(commands, "convert", "write weights in another form", convert.ABOUT)
     convert.add_arguments(conversion)
     conversion.set_defaults(command=convert.convert)
+    planned = _add(commands, "plan", "what a run takes of GPUs, links and engines", plan.ABOUT)
+    plan.add_arguments(planned)
+    planned.set_defaults(command=plan.plan)
     simulation = _add(commands, "simulate", "try schedules under virtual time", simulate.ABOUT)
     simulate.add_arguments(simulation)
     simulation.set_defaults(command=simulate.simulate)

@@ -167,6 +167,7 @@ def _memory(config: RunConfig, model: ModelSummary, sizes: Capacity) -> Iterator
     )
     if model.num_parameters:
         yield f"learner   {_learner(config, model.num_parameters, model.num_in_experts)}"
+        yield "          `agentrl plan`, with these flags, says what a step takes beside it"
         if not config.is_supervised:
             engine = in_units(2 * model.num_parameters)
             yield f"engine    {engine} of weights at 16 bits, twice that at 32"

@@ -9,14 +9,26 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import torch
+from torch.nn.attention import bias
+
+from agentrl.config.megatron import MegatronSettings
 from agentrl.config.run import RunConfig
-from agentrl.learner.megatron import MegatronBackend
+from agentrl.config.stages import stages_of_a_rank
+from agentrl.learner.megatron import MegatronBackend, parallel, rehearse
+from agentrl.learner.megatron.even_routes import even_routes
+from agentrl.learner.megatron.rehearsal import footprint_here, lengths_of
+from agentrl.models.registry import open_model
 
 
 def main(rank: int, jobs: list[dict[str, Any]]) -> None:
     fixtures = _fixtures()
     for job in jobs:
         cfg = RunConfig(**job["config"])
+        if "longest" in job:
+            _measure(cfg, rank, job)
+            continue
         backend = MegatronBackend(
             cfg,
             Path(job["model_dir"]),
@@ -32,6 +44,34 @@ def main(rank: int, jobs: list[dict[str, Any]]) -> None:
         else:
             fixtures.play(backend, Path(job["target"]))
         backend.close()
+
+
+def _mask(queries: int, keys: int) -> torch.Tensor:
+    return torch.ones((queries, keys), dtype=torch.bool).tril(keys - queries)
+
+
+def _measure(cfg: RunConfig, rank: int, job: dict[str, Any]) -> None:
+    """Footprints of this rank in TARGET.RANK.json: of a real step, and of an imagined one."""
+    settings = MegatronSettings.from_config(cfg)
+    architecture = open_model(Path(job["model_dir"]), None).architecture
+    # Under a dispatch mode torch cannot make the mask that it names; this is what it makes of it.
+    vars(bias)["causal_lower_right"] = _mask
+    parallel.open_groups(
+        settings,
+        rank=rank,
+        world_size=cfg.num_learner_ranks,
+        address="127.0.0.1",
+        port=_agreed_port(job["target"], rank),
+        seed=cfg.seed,
+        stages_of_a_rank=stages_of_a_rank(architecture.num_layers, settings),
+    )
+    lengths = lengths_of(cfg.micro_batch_tokens, job["longest"], settings)
+    with even_routes():
+        found = [footprint_here(cfg, settings, architecture, lengths)]
+    parallel.close_groups()
+    if rank in (0, cfg.num_learner_ranks - 1):
+        found.append(rehearse(cfg, architecture, rank, job["longest"]))
+        Path(f"{job['target']}.{rank}.json").write_bytes(msgspec.json.encode(found))
 
 
 def _fixtures() -> Any:

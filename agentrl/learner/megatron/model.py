@@ -158,7 +158,8 @@ def build_model(
     number = config.virtual_pipeline_model_parallel_size
     indices = [None] if number is None else range(number)
     stages = (_stage(architecture, config, index, is_critic) for index in indices)
-    return Stages(stages, architecture.vocab_size).to(device)
+    model = Stages(stages, architecture.vocab_size)
+    return model if device.type == "cpu" else model.to(device)
 
 
 def _stage(architecture: Architecture, config: Any, index: int | None, is_critic: bool) -> Any:

@@ -32,6 +32,7 @@ __all__ = [
     "device_of_rank",
     "gather_context",
     "open_groups",
+    "share_out",
     "speaks_for_replica",
 ]
 
@@ -72,6 +73,11 @@ def open_groups(
             f"learner rank {rank} of {world_size} found no full group at {address}:{port} "
             f"within {timeout}: {error}"
         ) from error
+    share_out(settings, seed=seed, stages_of_a_rank=stages_of_a_rank)
+
+
+def share_out(settings: MegatronSettings, *, seed: int, stages_of_a_rank: int = 1) -> None:
+    """Have megatron-core make its groups of the ranks that have met, and its random generators."""
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=settings.tensor_model_parallel_size,
         pipeline_model_parallel_size=settings.pipeline_model_parallel_size,

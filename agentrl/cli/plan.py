@@ -1,0 +1,147 @@
+"""`agentrl plan`: what a run takes of each rank's GPU, its links and its engines, before it is
+started anywhere."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agentrl.cli.parser import Parser
+from agentrl.config.command_line import read_flags
+from agentrl.config.device_defaults import for_device
+from agentrl.config.megatron import MegatronSettings
+from agentrl.config.resolve import layered
+from agentrl.config.run import RunConfig
+from agentrl.config.stages import layers_of_stages
+from agentrl.errors import ConfigError
+from agentrl.visible import visible
+
+if TYPE_CHECKING:
+    from agentrl.learner.footprint import Footprint
+    from agentrl.models.registry import Model
+
+__all__ = ["ABOUT", "add_arguments", "kinds_of_ranks", "plan"]
+
+ABOUT = """\
+Says what a run takes, from its flags and the config.json of its model; no weights and no GPU are
+needed. A rank of each kind (first, middle and last stage of the pipeline) takes a step with the
+learner's own code on tensors without data, among as many ranks as the run has, which are not there
+either. Printed are its bytes, the collectives of the step, the room of an engine for key-value
+cache, what a push and a checkpoint move, and whether it fits; if not, which flag to change:
+
+    agentrl plan --hf-checkpoint Qwen3-4B --actor-num-gpus-per-node 8 --gpu-memory-gib 80 \\
+        --tensor-model-parallel-size 2 --sequence-parallel --max-tokens-per-gpu 9216
+
+All other flags are those of train_async.py; whether their files are there and agree is for its
+--dry-run to say. It takes about a minute of one core for 40 layers.
+
+exit codes:
+  0    it fits
+  1    a rank or an engine lacks memory
+  2    the command line is wrong, or a run would refuse it, or such a model is not planned yet
+"""
+
+
+def add_arguments(parser: Parser) -> None:
+    """The flags of the sub-command."""
+    parser.add_argument(
+        "--gpu-memory-gib",
+        metavar="GIB",
+        type=_above_0,
+        default=80.0,
+        help="memory of a GPU (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--reserve-gib",
+        metavar="GIB",
+        type=_above_0,
+        default=6.0,
+        help="of it, kept free for CUDA, NCCL, working memory of kernels, and gaps between tensors "
+        "(default: %(default)g)",
+    )
+    parser.add_argument(
+        "--link-gbps",
+        metavar="GBITS",
+        type=_above_0,
+        default=400.0,
+        help="10^9 bits a second that a GPU sends to others (default: %(default)g)",
+    )
+    parser.passes_on = "flags"
+
+
+def _above_0(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+    return found
+
+
+def plan(arguments: argparse.Namespace) -> int:
+    """Print the plan; returns the exit code."""
+    from agentrl.cli.plan_page import Planned, page
+
+    config, model = _described(arguments.flags)
+    planned = Planned(
+        config=config,
+        model=model,
+        ranks=tuple(_rehearsed(config, model)),
+        gpu_gib=arguments.gpu_memory_gib,
+        reserve_gib=arguments.reserve_gib,
+        link_gbps=arguments.link_gbps,
+    )
+    for line in page(planned):
+        sys.stdout.write(f"{visible(line)}".rstrip() + "\n")
+    sys.stdout.flush()
+    return 0 if planned.fits else 1
+
+
+def _described(flags: list[str]) -> "tuple[RunConfig, Model]":
+    """The run of `flags`, on GPUs unless it is told to be on the CPU, and its model. Raises
+    ConfigError for what a run refuses, and for models that cannot be rehearsed."""
+    from agentrl.models.registry import open_model
+    from agentrl.models.shapes import is_complete
+
+    has_device = any(word.partition("=")[0] == "--device" for word in flags)
+    given = read_flags([*flags, *([] if has_device else ["--device", "cuda"])])
+    config, _ = layered(given, "train_async")
+    config = for_device(config, "cpu" if config.device == "cpu" else "cuda")
+    if config.hf_checkpoint is None:
+        raise ConfigError("--hf-checkpoint names the model, by a folder with its config.json")
+    model = open_model(Path(str(config.hf_checkpoint)), config.model_family)
+    model.architecture.check(MegatronSettings.from_config(config))
+    if not is_complete(model.family):
+        raise ConfigError(
+            f"--model-family {config.model_family}: the sizes of its tensors are known of families "
+            "that ship alone, so it is not planned yet"
+        )
+    if config.plays_only:
+        raise ConfigError("--debug-rollout-only: there is no learner to plan")
+    return config, model
+
+
+def _rehearsed(config: RunConfig, model: "Model") -> "list[Footprint]":
+    """A footprint for each kind of rank. No GPU is touched, not even one that is there."""
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+    from agentrl.learner.megatron import rehearse
+
+    architecture, settings = model.architecture, MegatronSettings.from_config(config)
+    longest = config.rollout_max_context_len or architecture.max_position_embeddings
+    ranks = kinds_of_ranks(
+        layers_of_stages(architecture.num_layers, settings),
+        settings.pipeline_model_parallel_size,
+        config.num_learner_ranks,
+    )
+    return [rehearse(config, architecture, rank, longest) for rank in ranks]
+
+
+def kinds_of_ranks(layers: list[int], stages: int, num_ranks: int) -> list[int]:
+    """The first rank of the first and of the last stage, and that of the stage between them which
+    keeps most: its layers, for as many micro-batches as come before the first one is back."""
+    of_ranks = [sum(layers[stage::stages]) for stage in range(stages)]
+    between = range(1, stages - 1)
+    middle = max(between, key=lambda s: of_ranks[s] * (stages - s), default=0)
+    return [s * (num_ranks // stages) for s in sorted({0, middle, stages - 1})]
