@@ -86,7 +86,7 @@ def make_model(config: Mapping[str, Any], folder: Path, seed: int) -> PreTrained
     kind = AutoModelForImageTextToText if "vision_config" in config else AutoModelForCausalLM
     model: PreTrainedModel = kind.from_config(described).to(torch.float32).eval()
     for name, tensor in model.state_dict().items():
-        if "norm" in name or "bias" in name:
+        if "norm" in name or "bias" in name or "sinks" in name:
             tensor.uniform_(0.5, 1.5)
     model.save_pretrained(folder)
     complete(config, folder)

@@ -68,8 +68,9 @@ def qkv(whole: "Tensor", architecture: Architecture) -> list[TensorPiece]:
 class Part(msgspec.Struct, frozen=True):
     """One tensor of megatron-core, `key`, and the Hugging Face tensors that it is made of, one name
     for each piece: pieces of one name are its rows, one after the other. `{layer}` stands for the
-    number of the layer in both. megatron-core's tensor of all experts is one for each here: its key
-    ends in `.{expert}`."""
+    number of the layer in both. megatron-core's tensor of all experts is one for each here, and its
+    key ends in `.{expert}`; without this ending it is one, and its first axis is that of the
+    experts."""
 
     key: str
     hf: tuple[str, ...]
