@@ -114,6 +114,8 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
                     import of all models that SGLang ships
     engine_window   whether SGLang's model has the sliding window of its config.json; otherwise
                     contexts must fit into it
+    engine_digests  whether SGLang's parameters have the rows of the checkpoint's tensors and their
+                    type, so that --check-weight-update-equal can tell their digests
     chat_formats    each `--chat-format` that instructed members were trained on: which of them, the
                     files of a member say (`spoken_format`)
     tiny            config.json of a member small enough for tests
@@ -128,6 +130,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     engine_fused: Mapping[str, tuple[str, ...]] = {}
     engine_class: str | None = None
     engine_window: bool = False
+    engine_digests: bool = True
     chat_formats: tuple[str, ...] = ()
     tiny: Mapping[str, Any] = {}
 

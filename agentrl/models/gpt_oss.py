@@ -143,4 +143,6 @@ FAMILY = Family(
     engine_fused={"qkv_proj": FUSED["qkv_proj"]},
     engine_class="sglang.srt.models.gpt_oss:GptOssForCausalLM",
     engine_window=True,
+    # It has experts transposed there, and sinks in another type.
+    engine_digests=False,
 )

@@ -7,8 +7,9 @@ file that `KEY_FILE` names.
 SGLang spawns a scheduler and a detokenizer that each import all of it again. Without an accelerator
 nothing forbids to fork them instead: a third of the processor time, half of the memory and half of
 the wait. Two hooks of SGLang's plugin registry do it, and a third one groups prefills
-(`cpu_schedule`), others stand in for kernels (`cpu_norms`, `cpu_delta_net`); SGLang's files and
-arguments stay as they are. Only `launch.engine_command` runs this module.
+(`cpu_schedule`), others stand in for kernels (`cpu_norms`, `cpu_delta_net`) or for what a backend
+must be called (`cpu_sinks`); SGLang's files and arguments stay as they are. Only
+`launch.engine_command` runs this module.
 
 Forking is safe only while this process has one thread: anything else is refused.
 """
@@ -31,6 +32,7 @@ from agentrl.serving.cpu import PLUGIN_NAME
 from agentrl.serving.cpu_delta_net import register_delta_nets
 from agentrl.serving.cpu_norms import register_norms
 from agentrl.serving.cpu_schedule import register_prefill_gate
+from agentrl.serving.cpu_sinks import register_sinks
 from agentrl.serving.key import key_of_this_process
 from agentrl.serving.pull_route import add_pull_route
 from agentrl.serving.routes import register_routes
@@ -81,6 +83,7 @@ def _start_cheaply() -> None:
     register_prefill_gate()
     register_norms()
     register_delta_nets()
+    register_sinks()
 
 
 if __name__ == "__main__":
