@@ -6,6 +6,7 @@ ours has them (`cpu_attention`) and is told under the name of one of these. And 
 bfloat16 whatever the model is in; here they are in float32, which holds both.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,11 +20,12 @@ _KNOWN = "triton"
 
 
 def register_sinks() -> None:
-    """Have SGLang take such a model, when it applies its hooks."""
+    """Have SGLang take such a model; call it once, before SGLang applies its hooks."""
+    from sglang.srt.arg_groups import model_hook
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    place = "sglang.srt.arg_groups.model_hook.attention_backends_of"
-    HookRegistry.register(place, _as_known, HookType.AROUND)
+    # Here alone: a hook of the registry would rename the backend wherever SGLang asks for it.
+    model_hook.attention_backends_of = partial(_as_known, model_hook.attention_backends_of)
     place = "sglang.srt.models.gpt_oss.GptOssAttention.__init__"
     HookRegistry.register(place, _in_float32, HookType.AFTER)
 

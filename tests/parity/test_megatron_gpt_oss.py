@@ -21,6 +21,24 @@ from tests.parity.alone import open_alone
 Open = Callable[..., MegatronBackend]
 TINY = families()["gpt-oss"].tiny
 LONG = {**TINY, "max_position_embeddings": 512}
+#: The published ones, but for their width, depth, vocabulary and number of heads.
+PUBLISHED = {
+    **LONG,
+    "hidden_size": 64,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "num_local_experts": 32,
+    "num_experts_per_tok": 4,
+    "sliding_window": 128,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 150_000.0,
+    "rope_scaling": {
+        **TINY["rope_scaling"],
+        "factor": 32.0,
+        "original_max_position_embeddings": 4096,
+    },
+}
 
 
 @pytest.fixture
@@ -63,6 +81,40 @@ def test_a_number_of_its_config_json_means_what_it_means_to_transformers(
     wanted, usual = (hf_scores(each, batch)[0].detach() for each in (model, plain))
     assert float((found - wanted).abs().max()) < 1e-5
     assert float((usual - wanted).abs().max()) > 1e-3
+
+
+def test_a_member_of_the_published_shape_scores_as_transformers(
+    make_hf_model: Any, packed: Any, hf_scores: Any, open_backend: Open, tmp_path: Path
+) -> None:
+    model, directory = make_hf_model(PUBLISHED, tmp_path / "model")
+    batch = packed([300, 40, 1], 1)
+    (found,) = open_backend(directory).run("policy", [batch])
+    assert float((found - hf_scores(model, batch)[0].detach()).abs().max()) < 1e-5
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        {"recompute_granularity": "selective"},
+        {
+            "recompute_granularity": "full",
+            "recompute_method": "uniform",
+            "recompute_num_layers": 1,
+        },
+    ],
+    ids=lambda given: str(given["recompute_granularity"]),
+)
+def test_a_step_that_computes_again_is_the_same_step(
+    again: dict[str, Any], hf_model: Any, packed: Any, pg_loss: LossFn, open_backend: Open
+) -> None:
+    directory, batches = hf_model("gpt-oss").directory, [packed([30, 7], 1)]
+    norms, weights = [], []
+    for settings in ({}, again):
+        backend = open_backend(directory, **settings)
+        norms.append(backend.step("policy", batches, pg_loss).grad_norm)
+        weights.append({name: tensor.clone() for name, tensor in backend.hf_tensors()})
+    assert norms[1] == pytest.approx(norms[0], rel=1e-5)
+    assert all(float((weights[1][n] - w).abs().max()) < 1e-5 for n, w in weights[0].items())
 
 
 def with_a_key_for_each_sink(
