@@ -172,7 +172,7 @@ def attend_with_sinks(
     num, heads, _ = query_NHD.shape
     length, kv_heads, _ = keys_LKD.shape
     grouped = query_NHD.reshape(num, kv_heads, heads // kv_heads, -1)
-    scores = torch.einsum("nkgd,lkd->kgnl", grouped, keys_LKD).float() * scale
+    scores = torch.einsum("nkgd,lkd->kgnl", grouped.float(), keys_LKD.float()) * scale
     distance = torch.arange(length - num, length)[:, None] - torch.arange(length)
     scores = scores.masked_fill((distance < 0) | (distance > window), float("-inf"))
     sink = sinks_H.float().view(kv_heads, -1, 1, 1)

@@ -70,7 +70,7 @@ def attend_with_sinks(
     num, heads, width = query.shape
     groups = key.shape[1]
     grouped = query.reshape(num, groups, heads // groups, width)
-    scores = torch.einsum("qgrd,kgd->grqk", grouped, key).float()
+    scores = torch.einsum("qgrd,kgd->grqk", grouped.float(), key.float())
     scores = scores * (width**-0.5 if scale is None else scale)
     scores = scores.masked_fill(~mask, float("-inf"))
     sink = sinks.float().view(groups, -1, 1, 1)
