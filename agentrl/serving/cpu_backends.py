@@ -144,7 +144,8 @@ class BatchedAttnBackend(TorchNativeAttnBackend):  # type: ignore[misc]
         window = given if has_window else sys.maxsize
         out = []
         requests = forward_batch.req_pool_indices.tolist()
-        for request, length, mine in zip(requests, lengths, query.split(counts), strict=True):
+        own = torch.split(query, counts)
+        for request, length, mine in zip(requests, lengths, own, strict=True):
             first = max(0, length - len(mine) - window)
             slots = self.req_to_token_pool.req_to_token[request, first:length].long()
             if has_window and self.use_sliding_window_kv_pool:

@@ -26,10 +26,8 @@ class SinkAttention(PackedAttention):
 
     max_block = 256
 
-    def __init__(
-        self, config: Any, layer_number: int, *args: Any, pg_collection: Any, **rest: Any
-    ) -> None:
-        super().__init__(config, layer_number, *args, pg_collection=pg_collection, **rest)
+    def __init__(self, config: Any, pg_collection: Any, **rest: Any) -> None:
+        super().__init__(config, pg_collection=pg_collection, **rest)
         self._group = pg_collection.tp
         heads = config.num_attention_heads // self._group.size()
         # Called as in megatron-core's own attention, and so in Megatron's checkpoints.

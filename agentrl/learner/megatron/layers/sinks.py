@@ -23,7 +23,13 @@ def layer(architecture: Architecture, config: Any, index: int) -> Any:
 
 class _ExpertOutput(RowParallelLinear):  # type: ignore[misc]
     """An output in memory of its own: megatron-core adds the bias of an expert in place, which
-    autograd refuses on the view that it gets from one rank."""
+    autograd refuses on the view that it gets from one rank. And a bias of one expert: under
+    sequence parallelism megatron-core takes it for a copy of that of the other tensor-parallel
+    ranks, which have other experts, and would sum their gradients."""
+
+    def __init__(self, *args: Any, **rest: Any) -> None:
+        super().__init__(*args, **rest)
+        self.bias.sequence_parallel = False
 
     def forward(self, input_: Tensor) -> tuple[Tensor, Tensor | None]:
         """[tokens, hidden], and the bias that is still to be added."""
