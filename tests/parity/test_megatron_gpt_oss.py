@@ -134,9 +134,10 @@ def test_attention_with_sinks_and_its_gradients_are_those_of_one_more_score() ->
     generator = torch.Generator().manual_seed(3)
     shapes = [(5, 4, 8), (9, 2, 8), (9, 2, 8), (4,)]
     inputs = [torch.randn(shape, generator=generator, requires_grad=True) for shape in shapes]
+    query, key, value, sinks = inputs
     mask = torch.arange(4, 9)[:, None] >= torch.arange(9)
-    found = attend_with_sinks(*inputs, mask, None)
-    wanted = with_a_key_for_each_sink(*inputs, mask)
+    found = attend_with_sinks(query, key, value, sinks, mask, None)
+    wanted = with_a_key_for_each_sink(query, key, value, sinks, mask)
     assert float((found - wanted).abs().max()) < 1e-6
     towards = torch.randn(found.shape, generator=generator)
     ours, theirs = (torch.autograd.grad(each, inputs, towards) for each in (found, wanted))

@@ -85,7 +85,7 @@ DAILY: dict[str, tuple[int, str, dict[str, Any]]] = {
     "tp2-sequence-cp2": (4, "qwen3", SEQUENCE | CONTEXT | DISTRIBUTED),
     "tp2-told": (2, "qwen3-moe-told", SEQUENCE),
     "pp2-told": (2, "qwen3-moe-told", PIPELINE),
-    "cp2-gpt-oss": (2, "gpt-oss", CONTEXT),
+    "tp2-ep2-gpt-oss": (2, "gpt-oss", SEQUENCE | EXPERT),
     "cp2-told": (2, "qwen3-moe-told", CONTEXT),
     "ep2-told": (2, "qwen3-moe-told", EXPERT),
     "dp2-pp2": (4, "qwen3", PIPELINE | DISTRIBUTED),
@@ -99,7 +99,12 @@ OF_FAMILIES: dict[str, tuple[int, str, dict[str, Any]]] = {
     },
     **{f"pp2-{family}": (2, family, PIPELINE) for family in families()},
     **{f"ep2-{family}": (2, family, EXPERT) for family in WITH_EXPERTS},
-    **{f"tp2-ep2-{family}": (2, family, SEQUENCE | EXPERT) for family in WITH_EXPERTS},
+    **{
+        f"tp2-ep2-{family}": (2, family, SEQUENCE | EXPERT)
+        for family in WITH_EXPERTS
+        if family not in WITH_WHOLE_EXPERTS
+    },
+    "cp2-gpt-oss": (2, "gpt-oss", CONTEXT),
     "tp2-dp2-qwen3-moe": (4, "qwen3-moe", SEQUENCE | DISTRIBUTED),
     "tp2-ep4-qwen3-moe": (4, "qwen3-moe", SEQUENCE | EXPERT4 | DISTRIBUTED),
     "tp2-dp2-glm4-moe": (4, "glm4-moe", SEQUENCE),
