@@ -16,7 +16,7 @@ from torch import Tensor
 from agentrl.config.run import RunConfig
 from agentrl.errors import EnvironmentSetupError
 from agentrl.learner.megatron import MegatronBackend
-from agentrl.models import Family
+from agentrl.models import Architecture, Family
 from agentrl.models.registry import describe_model, families, open_model
 from tests.parity.alone import open_alone
 from tests.slices import of_the_day
@@ -24,9 +24,12 @@ from tests.slices import of_the_day
 Tensors = dict[str, Tensor]
 
 
+def tiny(family: Family) -> Architecture:
+    return describe_model(dict(family.tiny), None, source="config.json").architecture
+
+
 def has_experts(family: Family) -> bool:
-    model = describe_model(dict(family.tiny), None, source="config.json")
-    return any(map(model.architecture.has_experts, range(model.architecture.num_layers)))
+    return any(map(tiny(family).has_experts, range(tiny(family).num_layers)))
 
 
 TENSOR = {"tensor_model_parallel_size": 2}
@@ -50,8 +53,8 @@ EXPERT4 = {"expert_model_parallel_size": 4}
 SHARED = TENSOR | PIPELINE | CONTEXT
 #: Families whose members have experts.
 WITH_EXPERTS = [name for name, family in families().items() if has_experts(family)]
-#: Families whose experts have biases, so that no tensor ranks cut them up.
-WITH_WHOLE_EXPERTS = ("gpt-oss",)
+#: Those whose experts have biases, so that no tensor ranks cut them up.
+WITH_WHOLE_EXPERTS = [name for name in WITH_EXPERTS if tiny(families()[name]).add_bias_linear]
 WITH_DELTA_NETS = [name for name, f in families().items() if "linear_num_key_heads" in f.tiny]
 DISTRIBUTED = {"use_distributed_optimizer": True}
 OVERLAP = DISTRIBUTED | {"overlap_grad_reduce": True, "overlap_param_gather": True}
