@@ -224,7 +224,7 @@ def running_engine(model: Path, log: Path) -> Iterator[tuple[EngineAddress, Any]
 
 
 def push(family: str, engine: EngineAddress, tensors: dict[str, Tensor]) -> None:
-    """Send the weights as version 1, and look at them in the engine."""
+    """Send the weights as version 1, and look at them in the engine where it tells them."""
     lost: list[str] = []
     with FleetWeightSink(
         [engine],
@@ -236,7 +236,8 @@ def push(family: str, engine: EngineAddress, tensors: dict[str, Tensor]) -> None
         on_lost=lambda engine: lost.append(engine.name),
     ) as sink:
         sink.publish(1, tensors.items())
-        sink.verify(tensors.items())
+        if families()[family].engine_digests:
+            sink.verify(tensors.items())
     if lost:
         raise RuntimeError(f"{lost[0]} fell out of the push")
 
