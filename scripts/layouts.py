@@ -5,7 +5,8 @@ The cases are those of `tests/parity/test_megatron_ranks.py`, and what is measur
 assert on; nothing is typed. A case is one model on two or four real processes.
 
     python -m scripts.layouts          play all cases and write the page
-    python -m scripts.layouts --new    play those of rows that the page lacks, and keep its others
+    python -m scripts.layouts --new    play those of rows and families that the page lacks, and keep
+                                       its others
 """
 
 import os
@@ -18,7 +19,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
-from tests.parity.test_megatron_ranks import CASES, WITH_EXPERTS, family_of, layout_of
+from tests.parity.test_megatron_ranks import (
+    CASES,
+    WITH_EXPERTS,
+    WITH_WHOLE_EXPERTS,
+    family_of,
+    layout_of,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "layouts.md"
@@ -79,6 +86,7 @@ TAIL = """\
   Transformer Engine's, and are refused.
 - Experts and tensor parallelism together need `--sequence-parallel`, and tokens go to experts by
   all-to-all.
+- Experts with biases (`gpt-oss`) are not cut: tensor parallelism needs expert parallelism there.
 - No GPU has run these: on CUDA the same layouts go through NCCL, and nothing of Megatron-core is
   replaced there but what is wrong on every device (`agentrl/learner/megatron/compat.py`).
 """
@@ -139,21 +147,31 @@ def measure(played: Collection[str] = tuple(CASES)) -> Measured:
 
 
 def measured_before(text: str) -> Measured:
-    """By case what a page says of it, as far as its rows are those that would be written now: the
-    worst of a row for each of its cases, but what the page says of a family alone."""
-    lines = {without_numbers(line): re.findall(NUMBER, line) for line in text.splitlines()}
+    """By case what a page says of it, as far as its rows have families that would be written now:
+    the worst of a row for each of its cases, but what the page says of a family alone."""
+    lines = text.splitlines()
     found: Measured = {}
     for row in rows():
-        zero = {case: dict.fromkeys(MEASURING, 0.0) for case in row.cases}
-        if numbers := lines.get(without_numbers(_line(row, zero))):
-            worst = dict(zip(MEASURING, map(float, numbers), strict=True))
-            found |= {case: dict(worst) for case in row.cases}
-    for line in text.splitlines():
+        begin = f"| {row.ranks} | {row.layout} | "
+        line = next((line for line in lines if line.startswith(begin)), "")
+        before = set(re.findall("`([^`]+)`", line.removeprefix(begin)))
+        if before and before <= {*row.families}:
+            worst = dict(zip(MEASURING, map(float, re.findall(NUMBER, line)), strict=True))
+            known = [case for case in row.cases if family_of(CASES[case][1]) in before]
+            found |= {case: dict(worst) for case in known}
+    for line in lines:
         cells = [cell.strip(" `") for cell in line.strip("|").split("|")]
         for name, cell in zip(ON_TWO_RANKS, cells[1:], strict=False):
-            if re.fullmatch(NUMBER, cell) and (case := f"{name}-{cells[0]}") in found:
-                found[case]["weights"] = float(cell)
+            case, number = _on_two_ranks(name, cells[0]), re.match(NUMBER, cell)
+            if number and case in found:
+                found[case]["weights"] = float(number[0])
     return found
+
+
+def _on_two_ranks(name: str, family: str) -> str:
+    """The case of a family whose ranks share it so: experts that stay whole are shared out too."""
+    whole = name == "tp2" and family in WITH_WHOLE_EXPERTS
+    return f"tp2-ep2-{family}" if whole else f"{name}-{family}"
 
 
 def _starts(played: Collection[str]) -> Iterator[list[str]]:
@@ -188,8 +206,10 @@ def _of_family(family: str, measured: Measured) -> str:
     own = [case for case, (_, model, _) in CASES.items() if family_of(model) == family]
     cells = [f"`{family}`"]
     for name in ON_TWO_RANKS:
+        case = _on_two_ranks(name, family)
         has = name != "ep2" or family in WITH_EXPERTS
-        cells.append(_worst(measured, [f"{name}-{family}"], "weights") if has else "no experts")
+        cell = _worst(measured, [case], "weights") if has else "no experts"
+        cells.append(cell + (" with EP2" if case.startswith(f"{name}-ep2") else ""))
     return f"| {' | '.join([*cells, str(len({layout_of(case) for case in own}))])} |"
 
 

@@ -234,6 +234,7 @@ def _check_model(config: RunConfig) -> list[str]:
         partial(_check_frozen, config, described),
         partial(_check_window, config, described),
         partial(_check_attention_ranks, config, described),
+        partial(_check_digests, config, described),
         partial(_on_chat_format, config, described.family.chat_formats),
     )
 
@@ -285,6 +286,15 @@ def _check_attention_ranks(config: RunConfig, described: "Model") -> None:
             f"{said_ranks(config.sglang)} {groups}: SGLang's {described.architecture.name} is not "
             "known to keep the requests of groups apart: models that share the heads of attention "
             "out over all ranks of an engine mix them; leave it out for this model"
+        )
+
+
+def _check_digests(config: RunConfig, described: "Model") -> None:
+    """Refuse to compare weights that engines keep in another form than they get them in."""
+    if config.check_weight_update_equal and not described.family.engine_digests:
+        raise ConfigError(
+            f"--check-weight-update-equal: SGLang keeps tensors of a {described.architecture.name} "
+            "transposed or in another type, whose digests are not computed here; leave it out"
         )
 
 

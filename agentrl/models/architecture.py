@@ -1,7 +1,7 @@
 """The sizes and switches of a decoder, under megatron-core's names."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -31,10 +31,12 @@ _OF_EXPERTS = (
 class Architecture(msgspec.Struct, frozen=True, kw_only=True):
     """A dense decoder with RMSNorm, rotary positions, grouped queries and a gated SiLU MLP. `name`
     is its Hugging Face architecture. A family may derive from it: a further field goes to the field
-    of that name of megatron-core's `config_class`, and `layer` names the module of
-    `agentrl.learner.megatron.layers` that says what a layer is made of."""
+    of that name of megatron-core's `config_class`, `layer` names the module of
+    `agentrl.learner.megatron.layers` that says what a layer is made of, and `activation` what the
+    gate of an MLP goes through."""
 
     layer: ClassVar[str] = "decoder"
+    activation: ClassVar[Literal["silu", "quick_gelu"]] = "silu"
     config_class: ClassVar[str] = "TransformerConfig"
 
     name: str
@@ -51,6 +53,7 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
     qk_layernorm: bool
     add_qkv_bias: bool
     tied_embeddings: bool
+    add_bias_linear: bool = False
     rotary_percent: float = 1.0
     rotary_interleaved: bool = False
     post_self_attn_layernorm: bool = False
@@ -72,6 +75,8 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
                 "rope_scaling_factor": self.rope.factor,
                 "rotary_scaling_factor": self.rope.factor,
                 "multi_latent_attention": False,
+                "disable_bias_linear": not self.add_bias_linear,
+                "swiglu": self.activation == "silu",
                 "apply_layernorm_1p": self.layernorm_zero_centered_gamma,
                 "use_gated_attention": self.attention_output_gate,
             }

@@ -68,8 +68,9 @@ def qkv(whole: "Tensor", architecture: Architecture) -> list[TensorPiece]:
 class Part(msgspec.Struct, frozen=True):
     """One tensor of megatron-core, `key`, and the Hugging Face tensors that it is made of, one name
     for each piece: pieces of one name are its rows, one after the other. `{layer}` stands for the
-    number of the layer in both. megatron-core's tensor of all experts is one for each here: its key
-    ends in `.{expert}`."""
+    number of the layer in both. megatron-core's tensor of all experts is one for each here, and its
+    key ends in `.{expert}`; without this ending it is one, and its first axis is that of the
+    experts."""
 
     key: str
     hf: tuple[str, ...]
@@ -115,6 +116,8 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
                     contexts must fit into it
     engine_ranks    whether attention can be data-parallel in SGLang's model: it shares heads out
                     over the ranks of a group, not over all that an engine has
+    engine_digests  whether SGLang's parameters have the rows of the checkpoint's tensors and their
+                    type, so that --check-weight-update-equal can tell their digests
     chat_formats    each `--chat-format` that instructed members were trained on: which of them, the
                     files of a member say (`spoken_format`)
     tiny            config.json of a member small enough for tests
@@ -130,6 +133,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     engine_class: str | None = None
     engine_window: bool = False
     engine_ranks: bool = False
+    engine_digests: bool = True
     chat_formats: tuple[str, ...] = ()
     tiny: Mapping[str, Any] = {}
 

@@ -47,6 +47,10 @@ class _Layer:
         return self._architecture.layer == "whole_norm"
 
     @property
+    def has_biased_experts(self) -> bool:
+        return self.has_experts and self.add_bias_linear
+
+    @property
     def attends_plainly(self) -> bool:
         """With queries, keys and values of one projection."""
         return self.net is None and not self.is_latent
@@ -132,6 +136,12 @@ _RULES: dict[str, _Rule] = {
     "self_attention.linear_proj.weight": _when(
         lambda x: x.net is None, lambda x: (x.hidden_size, x.values)
     ),
+    "self_attention.linear_proj.bias": _when(
+        lambda x: x.add_bias_linear and x.net is None, _hidden
+    ),
+    "self_attention.core_attention.softmax_offset": _when(
+        lambda x: x.softmax_type == "learnable", lambda x: (x.num_attention_heads,)
+    ),
     "self_attention.in_proj.layer_norm_weight": _when(lambda x: x.net, _hidden),
     "self_attention.in_proj.weight": _of_net(
         lambda net, x: (net.linear_num_key_heads * sum(net.projected), x.hidden_size)
@@ -171,6 +181,22 @@ _RULES: dict[str, _Rule] = {
         lambda x: x.has_experts and x.moe_router_enable_expert_bias,
         lambda x: (x.num_moe_experts,),
     ),
+    "mlp.router.bias": _when(lambda x: x.has_biased_experts, lambda x: (x.num_moe_experts,)),
+    "mlp.experts.experts.linear_fc1.weight": _when(
+        lambda x: x.has_experts,
+        lambda x: (x.num_moe_experts, 2 * x.moe_ffn_hidden_size, x.hidden_size),
+    ),
+    "mlp.experts.experts.linear_fc1.bias": _when(
+        lambda x: x.has_biased_experts,
+        lambda x: (x.num_moe_experts, 2 * x.moe_ffn_hidden_size),
+    ),
+    "mlp.experts.experts.linear_fc2.weight": _when(
+        lambda x: x.has_experts,
+        lambda x: (x.num_moe_experts, x.hidden_size, x.moe_ffn_hidden_size),
+    ),
+    "mlp.experts.experts.linear_fc2.bias": _when(
+        lambda x: x.has_biased_experts, lambda x: (x.num_moe_experts, x.hidden_size)
+    ),
     "mlp.experts.experts.linear_fc1.weight.{expert}": _when(
         lambda x: x.has_experts, lambda x: (2 * x.moe_ffn_hidden_size, x.hidden_size)
     ),
@@ -204,6 +230,9 @@ class _Whole:
         return self
 
     def transpose(self, *_: int) -> "_Whole":
+        return self
+
+    def permute(self, *_: int) -> "_Whole":
         return self
 
 

@@ -17,7 +17,15 @@ from typing import NamedTuple
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-__all__ = ["MAX_BLOCK_TOKENS", "MAX_MASK_ENTRIES", "Chunk", "Workspace", "attend", "plan_chunks"]
+__all__ = [
+    "MAX_BLOCK_TOKENS",
+    "MAX_MASK_ENTRIES",
+    "Chunk",
+    "Workspace",
+    "attend",
+    "attend_with_sinks",
+    "plan_chunks",
+]
 
 #: Padded keys of a chunk (B * L). With cache rows of 64 floats 1k to 6k are as fast as each other,
 #: and 13k takes a third longer.
@@ -147,3 +155,27 @@ def attend(
         )
         out = out.reshape(num, kv_heads, groups, width, -1).permute(0, 3, 1, 2, 4)
         out_NHD.index_copy_(0, tokens, out.reshape(num * width, heads, -1))
+
+
+def attend_with_sinks(
+    query_NHD: torch.Tensor,
+    keys_LKD: torch.Tensor,
+    values_LKD: torch.Tensor,
+    sinks_H: torch.Tensor,
+    *,
+    scale: float,
+    window: int,
+) -> torch.Tensor:
+    """Attention [N, H, D] of the newest N tokens of a request over its newest L: each sees
+    itself and `window` tokens before, and has a sink in each head, a score [H] without a value.
+    Computed in float32."""
+    num, heads, _ = query_NHD.shape
+    length, kv_heads, _ = keys_LKD.shape
+    grouped = query_NHD.reshape(num, kv_heads, heads // kv_heads, -1)
+    scores = torch.einsum("nkgd,lkd->kgnl", grouped.float(), keys_LKD.float()) * scale
+    distance = torch.arange(length - num, length)[:, None] - torch.arange(length)
+    scores = scores.masked_fill((distance < 0) | (distance > window), float("-inf"))
+    sink = sinks_H.float().view(kv_heads, -1, 1, 1)
+    weights = (scores - torch.logaddexp(scores.logsumexp(-1, keepdim=True), sink)).exp()
+    out = torch.einsum("kgnl,lkd->nkgd", weights.to(values_LKD.dtype), values_LKD)
+    return out.reshape(num, heads, -1)

@@ -3,10 +3,12 @@
 `torch_native` attends to one request after the other. The backend here follows a plan for all of
 them, made once per forward pass (`agentrl.serving.cpu_attention`). What the plan does not cover
 goes to `torch_native`: layers with a sliding window, cross and encoder attention, a cache of
-another type than the queries, and very long prefills. Loaded by SGLang inside engine processes
-only.
+another type than the queries, and very long prefills. Heads with sinks (`cpu_sinks`), which
+`torch_native` has not, are attended to one request after the other. Loaded by SGLang inside engine
+processes only.
 """
 
+import sys
 from typing import Any
 
 import torch
@@ -15,7 +17,7 @@ from sglang.srt.layers.radix_attention import AttentionType
 from sglang.srt.layers.sampler import Sampler
 from sglang.srt.mem_cache.memory_pool import KVWriteLoc
 
-from agentrl.serving.cpu_attention import Chunk, Workspace, attend, plan_chunks
+from agentrl.serving.cpu_attention import Chunk, Workspace, attend, attend_with_sinks, plan_chunks
 from agentrl.serving.cpu_sampling import sample_by_inversion
 
 __all__ = ["BatchedAttnBackend", "InversionSampler"]
@@ -63,16 +65,34 @@ class BatchedAttnBackend(TorchNativeAttnBackend):  # type: ignore[misc]
         return 1
 
     def forward_decode(
-        self, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any, save_kv_cache: bool = True
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        layer: Any,
+        forward_batch: Any,
+        save_kv_cache: bool = True,
+        sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
+        if sinks is not None:
+            return self._with_sinks(q, k, v, layer, forward_batch, save_kv_cache, sinks)
         out = self._planned(q, k, v, layer, forward_batch, save_kv_cache)
         if out is None:
             out = super().forward_decode(q, k, v, layer, forward_batch, save_kv_cache)
         return out
 
     def forward_extend(
-        self, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any, save_kv_cache: bool = True
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        layer: Any,
+        forward_batch: Any,
+        save_kv_cache: bool = True,
+        sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
+        if sinks is not None:
+            return self._with_sinks(q, k, v, layer, forward_batch, save_kv_cache, sinks)
         out = self._planned(q, k, v, layer, forward_batch, save_kv_cache)
         if out is None:
             out = super().forward_extend(q, k, v, layer, forward_batch, save_kv_cache)
@@ -85,9 +105,7 @@ class BatchedAttnBackend(TorchNativeAttnBackend):  # type: ignore[misc]
         keys = self.token_to_kv_pool.get_key_buffer(layer.layer_id)
         if self._chunks is None or not _covered(layer) or not keys.dtype == q.dtype == self._dtype:
             return None
-        if save_kv_cache and k is not None and v is not None:
-            loc = KVWriteLoc(forward_batch.out_cache_loc, self.swa_out_cache_loc)
-            self.token_to_kv_pool.set_kv_buffer(layer, loc, k, v)
+        self._keep(k, v, layer, forward_batch, save_kv_cache)
         query: torch.Tensor = q.reshape(-1, layer.tp_q_head_num, layer.qk_head_dim)
         out = query.new_empty(len(query), layer.tp_q_head_num, layer.v_head_dim)
         attend(
@@ -100,6 +118,48 @@ class BatchedAttnBackend(TorchNativeAttnBackend):  # type: ignore[misc]
             workspace=self._workspace,
         )
         return out.flatten(1)
+
+    def _keep(self, k: Any, v: Any, layer: Any, forward_batch: Any, save_kv_cache: bool) -> None:
+        if save_kv_cache and k is not None and v is not None:
+            loc = KVWriteLoc(forward_batch.out_cache_loc, self.swa_out_cache_loc)
+            self.token_to_kv_pool.set_kv_buffer(layer, loc, k, v)
+
+    def _with_sinks(
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        layer: Any,
+        forward_batch: Any,
+        save_kv_cache: bool,
+        sinks: torch.Tensor,
+    ) -> torch.Tensor:
+        """As `_planned`, request by request. A cache that keeps no more than the window of a layer
+        has slots of its own for it."""
+        self._keep(k, v, layer, forward_batch, save_kv_cache)
+        keys = self.token_to_kv_pool.get_key_buffer(layer.layer_id)
+        values = self.token_to_kv_pool.get_value_buffer(layer.layer_id)
+        query: torch.Tensor = q.reshape(-1, layer.tp_q_head_num, layer.qk_head_dim)
+        lengths = forward_batch.seq_lens_cpu.tolist()
+        is_decode = forward_batch.forward_mode.is_decode()
+        counts = [1] * len(lengths) if is_decode else forward_batch.extend_seq_lens.tolist()
+        given = layer.sliding_window_size
+        has_window = given is not None and given >= 0
+        window = given if has_window else sys.maxsize
+        out = []
+        requests = forward_batch.req_pool_indices.tolist()
+        own = torch.split(query, counts)
+        for request, length, mine in zip(requests, lengths, own, strict=True):
+            first = max(0, length - len(mine) - window)
+            slots = self.req_to_token_pool.req_to_token[request, first:length].long()
+            if has_window and self.use_sliding_window_kv_pool:
+                slots = self.token_to_kv_pool.translate_loc_from_full_to_swa(slots)
+            out.append(
+                attend_with_sinks(
+                    mine, keys[slots], values[slots], sinks, scale=layer.scaling, window=window
+                )
+            )
+        return torch.cat(out).flatten(1)
 
 
 def _covered(layer: Any) -> bool:

@@ -8,8 +8,8 @@ SGLang spawns a scheduler and a detokenizer that each import all of it again. Wi
 nothing forbids to fork them instead: a third of the processor time, half of the memory and half of
 the wait. Two hooks of SGLang's plugin registry do it, and a third one groups prefills
 (`cpu_schedule`), a fourth spares a core (`cpu_dispatch`), others stand in for kernels (`cpu_norms`,
-`cpu_delta_net`, `cpu_experts`); SGLang's files and arguments stay as they are. Only
-`launch.engine_command` runs this module.
+`cpu_delta_net`, `cpu_experts`) or for what a backend must be called (`cpu_sinks`); SGLang's files
+and arguments stay as they are. Only `launch.engine_command` runs this module.
 
 Forking is safe only while this process has one thread: anything else is refused. The process
 between it and the schedulers of an engine with groups of ranks has ZeroMQ's threads as well when it
@@ -36,6 +36,7 @@ from agentrl.serving.cpu_dispatch import register_dispatch
 from agentrl.serving.cpu_experts import register_experts
 from agentrl.serving.cpu_norms import register_norms
 from agentrl.serving.cpu_schedule import register_prefill_gate
+from agentrl.serving.cpu_sinks import register_sinks
 from agentrl.serving.key import key_of_this_process
 from agentrl.serving.pull_route import add_pull_route
 from agentrl.serving.routes import register_routes
@@ -88,6 +89,7 @@ def _start_cheaply() -> None:
     register_delta_nets()
     register_experts()
     register_dispatch()
+    register_sinks()
 
 
 if __name__ == "__main__":

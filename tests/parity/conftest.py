@@ -87,7 +87,7 @@ def make_model(config: Mapping[str, Any], directory: Path) -> HFModel:
     model = kind.from_config(describe(config), attn_implementation="eager")
     model = model.float().eval()
     for name, tensor in model.state_dict().items():
-        if "norm" in name or "bias" in name:
+        if "norm" in name or "bias" in name or "sinks" in name:
             tensor.uniform_(0.5, 1.5)
     model.save_pretrained(directory)
     complete(config, directory)

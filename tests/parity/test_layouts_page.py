@@ -3,7 +3,7 @@
 import re
 
 from scripts import layouts
-from tests.parity.test_megatron_ranks import CASES, WITH_DELTA_NETS, bound
+from tests.parity.test_megatron_ranks import CASES, WITH_DELTA_NETS, bound, family_of
 
 #: A weight after two steps, a log-probability: how far from those of one process.
 BAR = bound("qwen3")
@@ -42,6 +42,8 @@ def test_the_rows_of_a_page_give_back_what_was_measured() -> None:
     known = layouts.measured_before(text)
     assert known.keys() == CASES.keys()
     assert layouts.page(known) == text
+    without = layouts.measured_before(text.replace("`gpt-oss`, ", ""))
+    assert {family_of(CASES[case][1]) for case in CASES.keys() - without.keys()} == {"gpt-oss"}
     row = next(line for line in text.splitlines() if "| CP2 |" in line)
     lacking = layouts.measured_before(text.replace(row, ""))
     assert {CASES[case][2]["context_parallel_size"] for case in CASES.keys() - lacking.keys()} == {

@@ -16,7 +16,7 @@ from torch import Tensor
 from agentrl.config.run import RunConfig
 from agentrl.errors import EnvironmentSetupError
 from agentrl.learner.megatron import MegatronBackend
-from agentrl.models import Family
+from agentrl.models import Architecture, Family
 from agentrl.models.registry import describe_model, families, open_model
 from tests.parity.alone import open_alone
 from tests.slices import of_the_day
@@ -24,9 +24,12 @@ from tests.slices import of_the_day
 Tensors = dict[str, Tensor]
 
 
+def tiny(family: Family) -> Architecture:
+    return describe_model(dict(family.tiny), None, source="config.json").architecture
+
+
 def has_experts(family: Family) -> bool:
-    model = describe_model(dict(family.tiny), None, source="config.json")
-    return any(map(model.architecture.has_experts, range(model.architecture.num_layers)))
+    return any(map(tiny(family).has_experts, range(tiny(family).num_layers)))
 
 
 TENSOR = {"tensor_model_parallel_size": 2}
@@ -50,6 +53,8 @@ EXPERT4 = {"expert_model_parallel_size": 4}
 SHARED = TENSOR | PIPELINE | CONTEXT
 #: Families whose members have experts.
 WITH_EXPERTS = [name for name, family in families().items() if has_experts(family)]
+#: Those whose experts have biases, so that no tensor ranks cut them up.
+WITH_WHOLE_EXPERTS = [name for name in WITH_EXPERTS if tiny(families()[name]).add_bias_linear]
 WITH_DELTA_NETS = [name for name, f in families().items() if "linear_num_key_heads" in f.tiny]
 DISTRIBUTED = {"use_distributed_optimizer": True}
 OVERLAP = DISTRIBUTED | {"overlap_grad_reduce": True, "overlap_param_gather": True}
@@ -83,21 +88,33 @@ DAILY: dict[str, tuple[int, str, dict[str, Any]]] = {
     "tp2-sequence-cp2": (4, "qwen3", SEQUENCE | CONTEXT | DISTRIBUTED),
     "tp2-told": (2, "qwen3-moe-told", SEQUENCE),
     "pp2-told": (2, "qwen3-moe-told", PIPELINE),
+    "tp2-ep2-gpt-oss": (2, "gpt-oss", SEQUENCE | EXPERT),
     "cp2-told": (2, "qwen3-moe-told", CONTEXT),
     "ep2-told": (2, "qwen3-moe-told", EXPERT),
     "dp2-pp2": (4, "qwen3", PIPELINE | DISTRIBUTED),
 }
 #: The layouts that every family has to work in. A day plays some of them.
 OF_FAMILIES: dict[str, tuple[int, str, dict[str, Any]]] = {
-    **{f"tp2-{f}": (2, f, SEQUENCE if f in WITH_EXPERTS else TENSOR) for f in families()},
+    **{
+        f"tp2-{f}": (2, f, SEQUENCE if f in WITH_EXPERTS else TENSOR)
+        for f in families()
+        if f not in WITH_WHOLE_EXPERTS
+    },
     **{f"pp2-{family}": (2, family, PIPELINE) for family in families()},
     **{f"ep2-{family}": (2, family, EXPERT) for family in WITH_EXPERTS},
-    **{f"tp2-ep2-{family}": (2, family, SEQUENCE | EXPERT) for family in WITH_EXPERTS},
+    **{
+        f"tp2-ep2-{family}": (2, family, SEQUENCE | EXPERT)
+        for family in WITH_EXPERTS
+        if family not in WITH_WHOLE_EXPERTS
+    },
+    "cp2-gpt-oss": (2, "gpt-oss", CONTEXT),
     "tp2-dp2-qwen3-moe": (4, "qwen3-moe", SEQUENCE | DISTRIBUTED),
     "tp2-ep4-qwen3-moe": (4, "qwen3-moe", SEQUENCE | EXPERT4 | DISTRIBUTED),
     "tp2-dp2-glm4-moe": (4, "glm4-moe", SEQUENCE),
     "tp2-ep4-deepseek-v3": (4, "deepseek-v3", SEQUENCE | EXPERT4),
     "pp2-ep2-minimax-m2": (4, "minimax-m2", PIPELINE | EXPERT),
+    "pp2-ep2-gpt-oss": (4, "gpt-oss", PIPELINE | EXPERT),
+    "tp2-ep4-gpt-oss": (4, "gpt-oss", SEQUENCE | EXPERT4 | DISTRIBUTED),
     "pp2-ep2-qwen3-moe": (4, "qwen3-moe", PIPELINE | EXPERT),
     # Experts that are shared out and cut as well.
     "tp2-ep2-etp2-qwen3-moe": (4, "qwen3-moe", CUT | DISTRIBUTED),
@@ -247,7 +264,10 @@ def test_every_layout_is_compared_on_two_families() -> None:
 def test_every_family_is_compared_on_tensor_pipeline_and_expert_ranks(family: str) -> None:
     compared = {layout_of(case) for case, (_, model, _) in CASES.items() if model == family}
     has = family in WITH_EXPERTS
-    for settings in (SEQUENCE if has else TENSOR, PIPELINE, *([EXPERT] if has else [])):
+    tensor = SEQUENCE if has else TENSOR
+    if family in WITH_WHOLE_EXPERTS:
+        tensor = tensor | EXPERT
+    for settings in (tensor, PIPELINE, *([EXPERT] if has else [])):
         assert (2, tuple(sorted(settings.items()))) in compared
 
 

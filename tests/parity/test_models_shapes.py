@@ -7,6 +7,7 @@ import pytest
 
 from agentrl.learner.megatron import compat, placement
 from agentrl.learner.megatron.convert import built
+from agentrl.models import Family
 from agentrl.models.registry import describe_model, families
 from agentrl.models.shapes import is_complete, shapes_of, wholes_of
 
@@ -21,9 +22,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def name_and_shape(part: Any) -> tuple[str, tuple[int, ...]]:
-    """Of megatron-core's description; a tensor of all experts is one for each."""
-    experts = part.prepend_axis_num
+def name_and_shape(family: Family, part: Any) -> tuple[str, tuple[int, ...]]:
+    """Of megatron-core's description; a tensor of all experts is one for each, unless the table of
+    the family has it as one."""
+    experts = 0 if family.named(part.key) else part.prepend_axis_num
     number = map(str, part.global_offset[:experts])
     return ".".join([part.key, *number]), tuple(part.global_shape[experts:])
 
@@ -36,5 +38,5 @@ def test_the_shapes_that_a_config_implies_are_those_that_the_learner_builds(name
     with built(model, is_bf16=False) as (learner, weights):
         assert shapes_of(model) == weights.shapes
         found = chain.from_iterable(placement.parts(learner).values())
-        assert wholes_of(model) == dict(map(name_and_shape, found))
+        assert wholes_of(model) == dict(name_and_shape(model.family, part) for part in found)
     assert is_complete(model.family)

@@ -87,8 +87,6 @@ BEGINNINGS = {
     **dict.fromkeys(("mistral-v3", "mistral-v7"), "<s>"),
 }
 ENDINGS = dict.fromkeys(("mistral-v3", "mistral-v7"), "</s>")
-#: Formats that came before the family that speaks them.
-AHEAD = {"harmony"}
 #: Thoughts as `deepseek-r1` has them, which its template drops, and opens none after results.
 R1_THOUGHT = re.compile("<think>\n.*?</think>\n\n|(?<=<｜tool▁outputs▁end｜>)<think>\n$", re.DOTALL)
 #: What a template is given besides: some keep thoughts where they are asked to.
@@ -274,8 +272,8 @@ def test_the_files_of_a_model_say_which_format_of_its_family_it_speaks(
     }
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     spoken = [each.chat_formats for each in families().values() if name in each.chat_formats]
-    assert spoken or name in AHEAD
-    for names in spoken or [(name,)]:
+    assert spoken
+    for names in spoken:
         assert spoken_format(names, tmp_path) == name
         assert spoken_format(names[::-1], tmp_path) == name
     (tmp_path / "chat_template.jinja").write_text("{{ messages[0].content }}")

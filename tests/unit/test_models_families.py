@@ -4,11 +4,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from agentrl.config.megatron import MegatronSettings
+from agentrl.config.run import RunConfig
+from agentrl.config.weights import num_parameters
 from agentrl.errors import ConfigError
 from agentrl.models.architecture import Architecture
 from agentrl.models.registry import describe_model, families, open_model
+from agentrl.models.shapes import shapes_of
 from agentrl.models.stacks import EXPERTS_STACKED, taken_apart
 
 ROPE = families()["qwen3-5"].tiny["rope_parameters"]
@@ -102,6 +107,101 @@ def test_a_qwen3_5_that_engine_or_learner_would_compute_otherwise_is_refused_by_
 ) -> None:
     with pytest.raises(ConfigError, match=words):
         read(family, **changes)
+
+
+#: What the config.json of the smaller gpt-oss says, as it is published; the larger has 36 layers
+#: of 128 experts.
+GPT_OSS_20B = {
+    "architectures": ["GptOssForCausalLM"],
+    "attention_bias": True,
+    "attention_dropout": 0.0,
+    "eos_token_id": 200002,
+    "experts_per_token": 4,
+    "head_dim": 64,
+    "hidden_act": "silu",
+    "hidden_size": 2880,
+    "initial_context_length": 4096,
+    "intermediate_size": 2880,
+    "layer_types": ["sliding_attention", "full_attention"] * 12,
+    "max_position_embeddings": 131072,
+    "model_type": "gpt_oss",
+    "num_attention_heads": 64,
+    "num_experts_per_tok": 4,
+    "num_hidden_layers": 24,
+    "num_key_value_heads": 8,
+    "num_local_experts": 32,
+    "pad_token_id": 199999,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": {
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "factor": 32.0,
+        "original_max_position_embeddings": 4096,
+        "rope_type": "yarn",
+        "truncate": False,
+    },
+    "rope_theta": 150000,
+    "router_aux_loss_coef": 0.9,
+    "sliding_window": 128,
+    "swiglu_limit": 7.0,
+    "tie_word_embeddings": False,
+    "vocab_size": 201088,
+}
+
+
+@pytest.mark.parametrize(
+    ("layers", "experts", "billions"), [(24, 32, 20.9), (36, 128, 116.8)], ids=["20b", "120b"]
+)
+def test_a_published_gpt_oss_has_the_layers_and_numbers_that_it_is_named_for(
+    layers: int, experts: int, billions: float
+) -> None:
+    kinds = GPT_OSS_20B["layer_types"][:2] * (layers // 2)  # type: ignore[index]
+    sizes = {"num_hidden_layers": layers, "num_local_experts": experts, "layer_types": kinds}
+    model = describe_model(GPT_OSS_20B | sizes, None, source="config.json")
+    told = msgspec.structs.asdict(model.architecture)
+    assert told["window_size"] == (127, 0)
+    assert told["window_attn_skip_freq"] == [1, 0] * (layers // 2)
+    assert told["activation_func_clamp_value"] == 7.0
+    assert model.architecture.rope.magnitude == pytest.approx(1.3466, abs=1e-4)  # type: ignore[union-attr]
+    assert (num_parameters(shapes_of(model)) or 0) / 1e9 == pytest.approx(billions, abs=0.05)
+    without = {key: value for key, value in (GPT_OSS_20B | sizes).items() if key != "layer_types"}
+    assert describe_model(without, None, source="config.json").architecture == model.architecture
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"swiglu_alpha": 1.5}, r"swiglu_alpha 1.5 is not supported, only 1.702"),
+        ({"hidden_act_alpha": 1.5}, r"hidden_act_alpha 1.5 is not supported, only 1.702"),
+        ({"swiglu_limit": None}, "lacks 'swiglu_limit'"),
+        ({"attention_bias": False}, "attention_bias False is not supported, only True"),
+        ({"sliding_window": 0}, "sliding_window 0 is not supported"),
+        ({"sliding_window": None}, "lacks 'sliding_window'"),
+        ({"layer_types": ["full_attention"]}, r"layer_types .* for each of 2 layers"),
+        ({"layer_types": ["chunked", "full_attention"]}, "layer_types .* is not supported"),
+    ],
+)
+def test_a_gpt_oss_that_engine_or_learner_would_compute_otherwise_is_refused_by_its_key(
+    changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        read("gpt-oss", **changes)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"tensor_model_parallel_size": 2, "sequence_parallel": True}, "size 2 would cut them"),
+        ({"disable_bias_linear": True}, "--disable-bias-linear is True but .* says False"),
+        ({"swiglu": True}, "--swiglu is True but .* says False"),
+    ],
+)
+def test_what_megatron_would_compute_otherwise_of_a_gpt_oss_is_refused(
+    given: dict[str, Any], words: str
+) -> None:
+    run = RunConfig(actor_num_gpus_per_node=2, megatron=given)
+    with pytest.raises(ConfigError, match=words):
+        read("gpt-oss").check(MegatronSettings.from_config(run))
 
 
 def test_the_rotary_base_of_qwen3_5_may_stand_where_published_files_have_it() -> None:

@@ -171,18 +171,37 @@ def test_attention_is_data_parallel_only_where_sglangs_model_keeps_requests_apar
     assert (words in said) is is_refused
 
 
-def test_a_run_whose_engines_would_be_quantised_and_its_pushes_not_is_refused(
+def test_weights_that_engines_keep_in_another_form_are_not_compared_with_the_learners(
     qwen_tokenizer_json: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = {**families()["qwen3"].tiny, "vocab_size": 1024, "max_position_embeddings": 1024}
-    config["quantization_config"] = {"quant_method": "fp8"}
+    config = {**families()["gpt-oss"].tiny, "vocab_size": 1024, "max_position_embeddings": 1024}
+    written(tmp_path / "config.json", msgspec.json.encode(config).decode())
+    write_model(tmp_path, shapes_of(open_model(tmp_path, None)))
+    written(tmp_path / "tokenizer.json", qwen_tokenizer_json)
+    flags = ["--preset", "search-r1-local", "--hf-checkpoint", str(tmp_path), "--dry-run"]
+    for given in ([], ["--check-weight-update-equal"]):
+        train([*flags, *given], "train_async")
+        said = capsys.readouterr().err
+        assert ("SGLang keeps tensors of a GptOssForCausalLM transposed" in said) is bool(given)
+
+
+@pytest.mark.parametrize(("family", "kind"), [("qwen3", "fp8"), ("gpt-oss", "mxfp4")])
+def test_a_run_whose_engines_would_be_quantised_and_its_pushes_not_is_refused(
+    family: str,
+    kind: str,
+    qwen_tokenizer_json: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    config = {**families()[family].tiny, "vocab_size": 1024, "max_position_embeddings": 1024}
+    config["quantization_config"] = {"quant_method": kind}
     written(tmp_path / "config.json", msgspec.json.encode(config).decode())
     write_model(tmp_path, shapes_of(open_model(tmp_path, None)))
     written(tmp_path / "tokenizer.json", qwen_tokenizer_json)
     flags = ["--preset", "search-r1-local", "--hf-checkpoint", str(tmp_path), "--dry-run"]
     assert train(flags, "train_async") != 0
     said = capsys.readouterr().err
-    assert f"--hf-checkpoint {tmp_path} (quantization_config: fp8)" in said
+    assert f"--hf-checkpoint {tmp_path} (quantization_config: {kind})" in said
     assert "bfloat16" in said
 
 

@@ -14,6 +14,7 @@ from agentrl.serving.cpu_attention import (
     MAX_MASK_ENTRIES,
     Workspace,
     attend,
+    attend_with_sinks,
     plan_chunks,
 )
 from agentrl.serving.cpu_sampling import sample_by_inversion
@@ -134,6 +135,28 @@ def test_no_chunk_is_over_the_limits_unless_one_request_alone_is() -> None:
         if num > 1:
             assert len(slots) <= MAX_BLOCK_TOKENS
             assert width == 1 or mask.numel() <= MAX_MASK_ENTRIES
+
+
+@pytest.mark.parametrize("window", [3, 100])
+@pytest.mark.parametrize("num", [1, 6])
+def test_a_head_with_a_sink_gives_it_the_weight_of_one_more_key_without_a_value(
+    num: int, window: int
+) -> None:
+    generator = torch.Generator().manual_seed(num)
+    query, key, value = (
+        torch.randn(size, heads, 8, generator=generator)
+        for size, heads in ((num, 4), (9, 2), (9, 2))
+    )
+    sinks = torch.randn(4, generator=generator)
+    found = attend_with_sinks(query, key, value, sinks, scale=0.5, window=window)
+    for row in range(num):
+        place = 9 - num + row
+        seen = slice(max(0, place - window), place + 1)
+        for head in range(4):
+            scores = key[seen, head // 2] @ query[row, head] * 0.5
+            weights = torch.cat([scores, sinks[head, None]]).softmax(0)[:-1]
+            wanted = weights @ value[seen, head // 2]
+            assert float((found[row, head] - wanted).abs().max()) < 1e-5
 
 
 def test_a_prefill_whose_own_mask_is_over_the_limit_is_not_planned() -> None:

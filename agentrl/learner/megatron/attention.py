@@ -15,6 +15,7 @@ and 2C-1-r, in that order, which gives all ranks equal work. Keys and values are
 Refused: attention dropout, and anything that is not packed.
 """
 
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -28,7 +29,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 
 from agentrl.learner.megatron.zigzag import gathered_order
 
-__all__ = ["PackedAttention"]
+__all__ = ["PackedAttention", "lengths_of"]
 
 
 #: What torch's variable-length attention computes in.
@@ -41,6 +42,9 @@ _MIN_BLOCK = 256
 class PackedAttention(MegatronModule):  # type: ignore[misc]
     """Attention over query [t, heads, d], key [t, groups, d] and value [t, groups, e] of packed
     sequences, e being at most d."""
+
+    #: Queries of one call under a window, at most.
+    max_block = sys.maxsize
 
     def __init__(
         self,
@@ -86,11 +90,11 @@ class PackedAttention(MegatronModule):  # type: ignore[misc]
             raise ValueError("this core attention takes packed (thd) sequences only")
         cu_seqlens = packed_seq_params.cu_seqlens_q
         if self.cp_group.size() > 1:
-            out = self._context_parallel(query, key, value, _lengths(cu_seqlens))
+            out = self._context_parallel(query, key, value, lengths_of(cu_seqlens))
         elif query.is_cuda and query.dtype in _KERNEL_DTYPES:
             out = self._variable_length(query, key, value, packed_seq_params)
         else:
-            out = self._one_by_one(query, key, value, _lengths(cu_seqlens))
+            out = self._one_by_one(query, key, value, lengths_of(cu_seqlens))
         return out.reshape(query.shape[0], -1)
 
     def _one_by_one(self, query: Tensor, key: Tensor, value: Tensor, lengths: list[int]) -> Tensor:
@@ -106,7 +110,7 @@ class PackedAttention(MegatronModule):  # type: ignore[misc]
         """Attention of the queries at `first` and behind in one sequence, which see themselves and
         `window_size[0]` tokens before; in blocks, so that memory does not grow with its square."""
         before = self.window_size[0]
-        block = max(before + 1, _MIN_BLOCK)
+        block = min(max(before + 1, _MIN_BLOCK), self.max_block)
         for start in range(first, first + len(query), block):
             end = min(start + block, first + len(query))
             keys = slice(max(0, start - before), end)
@@ -174,7 +178,8 @@ class PackedAttention(MegatronModule):  # type: ignore[misc]
         return out.squeeze(0).transpose(0, 1)
 
 
-def _lengths(cu_seqlens: Tensor) -> list[int]:
+def lengths_of(cu_seqlens: Tensor) -> list[int]:
+    """Of packed sequences that begin and end there."""
     return [int(n) for n in cu_seqlens.diff().tolist()]
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from megatron.core import parallel_state
+from megatron.core.activations import quick_gelu
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.pipeline_parallel.utils import is_vp_first_stage, is_vp_last_stage
 from megatron.core.transformer import transformer_config as configs
@@ -32,6 +33,9 @@ from agentrl.learner.megatron.value_head import put_value_head
 from agentrl.models.architecture import Architecture
 
 __all__ = ["Stages", "build_model", "parameter_dtype", "transformer_config"]
+
+#: What the gate of an MLP goes through, by the name that an architecture has for it.
+_ACTIVATIONS = {"silu": silu, "quick_gelu": quick_gelu}
 
 
 def parameter_dtype(settings: MegatronSettings) -> torch.dtype:
@@ -56,8 +60,7 @@ def transformer_config(architecture: Architecture, settings: MegatronSettings) -
         layernorm_epsilon=architecture.norm_epsilon,
         normalization="RMSNorm",
         gated_linear_unit=True,
-        activation_func=silu,
-        add_bias_linear=False,
+        activation_func=_ACTIVATIONS[architecture.activation],
         hidden_dropout=settings.hidden_dropout,
         attention_dropout=settings.attention_dropout,
         attention_softmax_in_fp32=settings.attention_softmax_in_fp32,

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from agentrl.errors import ConfigError
 from agentrl.learner.megatron import parallel, placement
-from agentrl.models.family import Split, TensorPiece
+from agentrl.models.family import Family, Split, TensorPiece
 from agentrl.models.registry import Model
 
 __all__ = ["Weights"]
@@ -63,7 +63,7 @@ class Weights:
     def __init__(self, built: Any, model: Model, *, without: str = "") -> None:
         self._model = model
         self._any = next(built.parameters())
-        held = _held(built)
+        held = _held(built, model.family)
         facts = {
             key: (
                 shape,
@@ -211,20 +211,22 @@ class Weights:
                 there.copy_(shares[rank][: there.numel()].view(there.shape))
 
 
-def _held(built: Any) -> dict[str, tuple[tuple[int, ...], list[_Box]]]:
-    """Shape and boxes of each whole tensor of which this rank has a part, by megatron's key; a
-    tensor of all experts, which has an axis for them, is one for each, by its number."""
+def _held(built: Any, family: Family) -> dict[str, tuple[tuple[int, ...], list[_Box]]]:
+    """Shape and boxes of each whole tensor of which this rank has a part, by the key that the table
+    of `family` has: a tensor of all experts, which has an axis for them, is one for each, by its
+    number, unless the table names all of them as one."""
     found: dict[str, tuple[tuple[int, ...], list[_Box]]] = {}
     for parameter, made_of in placement.parts(built).items():
         _mark(parameter, made_of)
         start = 0
         for part in made_of:
-            sizes, experts = tuple(part.local_shape), part.prepend_axis_num
-            offset = part.global_offset[experts:]
+            apart = 0 if family.named(part.key) else part.prepend_axis_num
+            sizes = (1,) * (part.prepend_axis_num - apart) + tuple(part.local_shape)
+            offset = part.global_offset[apart:]
             where = tuple(slice(o, o + n) for o, n in zip(offset, sizes, strict=True))
             box = _Box(parameter, start, sizes, where, not any(part.replica_id[:-1]))
-            key = ".".join([part.key, *map(str, part.global_offset[:experts])])
-            found.setdefault(key, (tuple(part.global_shape[experts:]), []))[1].append(box)
+            key = ".".join([part.key, *map(str, part.global_offset[:apart])])
+            found.setdefault(key, (tuple(part.global_shape[apart:]), []))[1].append(box)
             start += prod(sizes)
         parameter.detach().view(-1)[start:] = 0.0  # padding, which nothing else sets
     return found
