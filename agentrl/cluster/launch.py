@@ -11,6 +11,7 @@ import msgspec
 
 from agentrl.clock import Clock, MonotonicClock
 from agentrl.cluster.driver import Driver
+from agentrl.cluster.external_engines import leave_engines
 from agentrl.cluster.host import ProcessOrder
 from agentrl.cluster.layout import RunDir, with_run
 from agentrl.cluster.loaded import take_rollouts, with_loaded
@@ -42,6 +43,7 @@ from agentrl.errors import (
     InfrastructureError,
     RestartsSpentError,
 )
+from agentrl.serving.key import read_key
 from agentrl.telemetry.logging import setup_logging
 from agentrl.telemetry.recorder import Recorder
 from agentrl.telemetry.trackers.run import TrackedRun
@@ -197,6 +199,9 @@ def _launch(
             # From here on everything is ending; a further signal changes nothing.
             gate.arm()
             _stop(cluster, orders, _SHARING_GRACE_S if config.colocate else _LEARNER_GRACE_S)
+            if config.rollout_external_engine_addrs:
+                for note in anyio.run(leave_engines, spec.engines, read_key(spec.engine_key_file)):
+                    recorder.note(note)
 
 
 def _device(config: RunConfig, recorder: Recorder, cluster: Cluster, gate: SignalGate) -> Device:

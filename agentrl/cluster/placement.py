@@ -43,8 +43,8 @@ class Slot(msgspec.Struct, frozen=True):
 def plan_slots(config: RunConfig, num_gpus: int, services: Sequence[str]) -> list[Slot]:
     """Slots of a run that may take `num_gpus` devices in all; none on the CPU."""
     learners = config.learner_names
-    engines = [f"engine-{index}" for index in range(config.num_engines)]
-    rest = ("buffer", *(["router"] if engines else []), *config.worker_names, *services)
+    engines = config.started_engines
+    rest = ("buffer", *(["router"] if config.num_engines else []), *config.worker_names, *services)
     if config.plays_only:  # what stands in for a learner needs no device
         learners, rest = [], (*learners, *rest)
     if num_gpus == 0:

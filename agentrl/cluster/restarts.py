@@ -136,7 +136,7 @@ class Processes:
                     await self._restart_engines()
                     await self._restart_learner()
                 case Consequence.RESTART_ENGINE:
-                    await self._unroute(notice.name)
+                    await self.unroute(notice.name)
                     await self.start(notice.name)
                 case _:
                     if notice.kind == "worker":
@@ -202,11 +202,11 @@ class Processes:
         engines = [order.name for order in self._orders.values() if order.kind == "engine"]
         await in_thread(self._cluster.stop, [*self.learners, *engines], 0.0)
         for name in engines:
-            await self._unroute(name)
+            await self.unroute(name)
             await self.start(name)
 
-    async def _unroute(self, name: str) -> None:
-        """Requests must not go where nobody is."""
+    async def unroute(self, name: str) -> None:
+        """Take an engine out of the router: requests must not go where nobody is."""
         (engine,) = [engine for engine in self._spec.engines if engine.name == name]
         try:
             async with self._router() as router:
