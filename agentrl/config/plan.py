@@ -13,6 +13,7 @@ import msgspec
 from agentrl.columns import TOKEN_BYTES
 from agentrl.config.descriptors import open_files
 from agentrl.config.device_defaults import for_device
+from agentrl.config.env_vars import without_secret_values
 from agentrl.config.eval_sets import engine_context, eval_sets
 from agentrl.config.external_engines import engine_urls
 from agentrl.config.learner_memory import learner_bytes
@@ -59,7 +60,7 @@ def describe(config: RunConfig) -> str:
     model = read_model(Path(str(config.hf_checkpoint)))
     sizes = capacity(config, model)
     sections = {
-        "run": dump_config(config).splitlines(),
+        "run": dump_config(without_secret_values(config)).splitlines(),
         "placement": list(_placement(config)),
         # dialogues are there already: nothing is sampled ahead, and no token has an age
         "asynchrony": [] if config.is_supervised else list(_asynchrony(config)),
