@@ -25,6 +25,7 @@ _SAMPLES = "its log-probabilities would not be those of the weights that it is g
 _PUSHES = "a push would not reach its weights as they are"
 _RANKS = "a push counts one rank for each device of --rollout-num-gpus-per-engine"
 _ALONE = "it would not sample whole turns by itself"
+_GIVE = "give the flag with --sglang- before it as well, if it is meant"
 _NCCL = "learner and engine have to set up NCCL alike"
 #: ServerArgs fields that matter whether or not they are given: their value in engines that a run
 #: starts, and why another one is refused.
@@ -33,13 +34,13 @@ _OURS: dict[str, tuple[Any, str]] = {
     "rl_quant_profile": (None, _SAMPLES),
     "modelopt_quant": (None, _SAMPLES),
     "kv_cache_dtype": ("auto", _SAMPLES),
-    "speculative_algorithm": (None, _SAMPLES),
+    "speculative_algorithm": (None, f"a push does not reach a draft; {_GIVE}"),
     "dllm_algorithm": (None, _SAMPLES),
     "preferred_sampling_params": (None, _SAMPLES),
     "json_model_override_args": ("{}", _SAMPLES),
     "rl_on_policy_target": (None, _SAMPLES),
     "enable_fp32_lm_head": (False, _SAMPLES),
-    "enable_deterministic_inference": (False, "it would draw episodes of a group by one seed"),
+    "enable_deterministic_inference": (False, f"turns would be drawn by one seed; {_GIVE}"),
     "enable_lora": (None, _PUSHES),
     "lora_paths": (None, _PUSHES),
     "cpu_offload_gb": (0, _PUSHES),
@@ -62,7 +63,7 @@ _SIZES = {
     *("enable_metrics", "gpu_id_step", "base_gpu_id", "nccl_port", "dist_init_addr"),
 }
 _OWN_RULE = ("dtype", "tp_size", "skip_tokenizer_init")
-_OFF = (None, False, 0, "", "null", "none", "{}", [], {})
+_OFF: tuple[Any, ...] = (None, False, 0, "", "null", "none", "{}", [], {})
 #: Of a model's config.json: numbers that two models of the same shapes and results share.
 _NUMBERS = (
     *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers"),
