@@ -26,7 +26,9 @@ def external_key(config: RunConfig, here: Mapping[str, str] | None = None) -> st
     """The key that these engines want, from the variable that a flag names; None: they want none.
     `here`: the environment."""
     name = config.rollout_external_api_key_var
-    return None if name is None else (os.environ if here is None else here).get(name)
+    if name is None or not config.rollout_external_engine_addrs:
+        return None
+    return (os.environ if here is None else here).get(name)
 
 
 def about_external_engines(
