@@ -30,6 +30,10 @@ class Server(NamedTuple):
     engine: EngineAddress
     process: Process
 
+    @property
+    def address(self) -> str:
+        return self.engine.url.removeprefix("http://")
+
     def control(self) -> EngineControl:
         return EngineControl(self.engine, timeout_s=CALL_S, key=KEY)
 
@@ -64,7 +68,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         served.process.kill_group()
 
 
-def trained(place: Path, server: Server, *flags: str) -> str:
+def trained(place: Path, *flags: str) -> str:
     """What a run of two iterations says."""
     few = '{"question": "continent of Azerbaijan?", "answer": "Asia"}\n'
     (place / "few.jsonl").write_text(few)
@@ -72,8 +76,6 @@ def trained(place: Path, server: Server, *flags: str) -> str:
         sys.executable, str(ROOT / "train_async.py"), "--preset", DEFAULT,
         "--num-rollout", "2", "--rollout-batch-size", "4", "--n-samples-per-prompt", "4",
         "--skip-eval-before-train", "--eval-prompt-data", "few", "few.jsonl",
-        "--rollout-external-engine-addrs", server.engine.url.removeprefix("http://"),
-        "--rollout-external-api-key-var", "THEIR_KEY",
         "--check-weight-update-equal", "--run-dir", ".", "--run-id", "run", *flags,
     ]  # fmt: skip
     env = os.environ | {"NO_COLOR": "1", "THEIR_KEY": KEY}
@@ -113,13 +115,18 @@ def assert_left_running(server: Server, place: Path) -> None:
 
 def test_a_run_joins_a_server_and_leaves_it_running(server: Server, tmp_path: Path) -> None:
     """`--check-weight-update-equal` ends a run whose engines hold anything else."""
-    said = trained(tmp_path, server)
+    key = ("--rollout-external-api-key-var", "THEIR_KEY")
+    said = trained(tmp_path, "--rollout-external-engine-addrs", server.address, *key)
     assert "engine-0" not in next(line for line in said.splitlines() if "started " in line)
     assert_left_running(server, tmp_path)
 
 
 def test_a_second_run_gives_it_weights_by_files(server: Server, tmp_path: Path) -> None:
     """It still has those of the first, under a number that is no version of this run."""
-    flags = ("--update-weight-transport", "disk", "--update-weight-disk-dir", "shared")
-    trained(tmp_path, server, *flags)
+    trained(
+        tmp_path,
+        *("--rollout-external-engine-addrs", server.address),
+        *("--rollout-external-api-key-var", "THEIR_KEY"),
+        *("--update-weight-transport", "disk", "--update-weight-disk-dir", "shared"),
+    )
     assert_left_running(server, tmp_path)
