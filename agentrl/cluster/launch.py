@@ -24,6 +24,7 @@ from agentrl.cluster.tracking import shown_config, trackers
 from agentrl.config.device import Device, choose_device
 from agentrl.config.device_defaults import check_device, notes_on_device
 from agentrl.config.eval_sets import eval_sets
+from agentrl.config.external_engines import external_key
 from agentrl.config.mixture import ways_of
 from agentrl.config.places import checkpoint_root
 from agentrl.config.rates import with_end
@@ -43,7 +44,6 @@ from agentrl.errors import (
     InfrastructureError,
     RestartsSpentError,
 )
-from agentrl.serving.key import read_key
 from agentrl.telemetry.logging import setup_logging
 from agentrl.telemetry.recorder import Recorder
 from agentrl.telemetry.trackers.run import TrackedRun
@@ -200,7 +200,7 @@ def _launch(
             gate.arm()
             _stop(cluster, orders, _SHARING_GRACE_S if config.colocate else _LEARNER_GRACE_S)
             if config.rollout_external_engine_addrs:
-                for note in anyio.run(leave_engines, spec.engines, read_key(spec.engine_key_file)):
+                for note in anyio.run(leave_engines, spec.engines, external_key(config)):
                     recorder.note(note)
 
 
