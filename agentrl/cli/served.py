@@ -53,7 +53,7 @@ async def play_served(subject: Subject, policy: Policy, out: TextIO) -> EpisodeR
     engine = EngineAddress("the server", policy.url)
     async with EngineControl(engine, timeout_s=_ASK_S) as control:
         info = await control.info()
-    model_dir = Path(policy.model_dir or info.model_path)
+    model_dir = Path(policy.model_dir or str(info.model["model_path"]))
     facts = read_model_facts(model_dir, info.max_input_tokens)
     chat = open_chat_format(policy.chat_format, model_dir, max_tokens=facts.max_context)
     defaults = RunConfig()

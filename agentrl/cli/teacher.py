@@ -48,7 +48,8 @@ async def ask_teacher(config: RunConfig, dry_run: bool = False) -> list[str]:
             info = await control.info()
             # What it reads is to be shorter than the figure that it gives.
             notes = _check_context(config, shown, info.max_input_tokens - 1)
-            return notes + await _check_vocabulary(config, shown, control, info.model_path)
+            model = str(info.model["model_path"])
+            return notes + await _check_vocabulary(config, shown, control, model)
     except EngineError as error:
         if dry_run:
             return [f"--rm-url {shown}: not checked, and a run needs it: {error}"]

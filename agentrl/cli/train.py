@@ -165,13 +165,15 @@ def _check_rooms(config: RunConfig, *, dry_run: bool = False) -> list[str]:
     Raises ConfigError, and DataError for a malformed row. Costs some seconds of imports, which the
     default job need not wait for.
     """
+    from agentrl.cli.external_engines import check_external_engines
     from agentrl.cli.teacher import check_teacher
     from agentrl.envs.check.preflight import preflight
     from agentrl.envs.check.prompts import check_prompts
 
     checks = [preflight, _check_filter, _check_hooks]
     if kind_of(Path(str(config.hf_checkpoint), CONFIG)) == "a file":  # else that is told already
-        checks += [_check_model, _check_commands, partial(check_teacher, dry_run=dry_run)]
+        checks += [_check_model, _check_commands]
+        checks += [partial(ask, dry_run=dry_run) for ask in (check_teacher, check_external_engines)]
         tokenizer = kind_of(Path(str(config.hf_checkpoint), TOKENIZER))
         has_one = not dry_run or tokenizer != "nothing"
         checks += [_check_chat_format, check_prompts] if has_one else [_no_tokenizer]

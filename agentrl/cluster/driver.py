@@ -19,6 +19,7 @@ from agentrl.clock import Clock
 from agentrl.cluster.eval_log import EvalLog
 from agentrl.cluster.evaluator import Evaluator
 from agentrl.cluster.events import RunState
+from agentrl.cluster.external_engines import ExternalWatch
 from agentrl.cluster.failures import given_up
 from agentrl.cluster.feeder import Feeder
 from agentrl.cluster.host import ProcessOrder
@@ -75,6 +76,12 @@ class Driver:
         self._silence = SilenceWatch(
             spec.engines, self.state, recorder, self._processes.ask_for_weights, clock
         )
+        asks = (self._processes.unroute, self._processes.ask_for_weights)
+        self._external = (
+            ExternalWatch(spec, self.state, recorder, *asks)
+            if spec.config.rollout_external_engine_addrs
+            else None
+        )
         self._log = log = EvalLog(spec.config, Path(run.log("eval-log")))
         self._evaluator = Evaluator(
             spec.config, tasks.eval_sets, self._requests, self.state, recorder, spec.eval_sets, log
@@ -106,6 +113,8 @@ class Driver:
                 conversation.start_soon(self._feeder.run)
                 if not self._spec.config.colocate:  # else engines wait as long as a step takes
                     conversation.start_soon(self._silence.run)
+                if self._external is not None:
+                    conversation.start_soon(self._external.run)
                 await self._conduct()
                 await self._drain("the run is complete")
                 conversation.cancel_scope.cancel()

@@ -11,6 +11,7 @@ import msgspec
 
 from agentrl.clock import Clock, MonotonicClock
 from agentrl.cluster.driver import Driver
+from agentrl.cluster.external_engines import leave_engines
 from agentrl.cluster.host import ProcessOrder
 from agentrl.cluster.joined import check_nodes
 from agentrl.cluster.layout import RunDir, with_run
@@ -25,6 +26,7 @@ from agentrl.cluster.tracking import shown_config, trackers
 from agentrl.config.device import Device, choose_device
 from agentrl.config.device_defaults import check_device, notes_on_device
 from agentrl.config.eval_sets import eval_sets
+from agentrl.config.external_engines import external_key
 from agentrl.config.mixture import ways_of
 from agentrl.config.places import checkpoint_root
 from agentrl.config.rates import with_end
@@ -200,6 +202,9 @@ def _launch(
             # From here on everything is ending; a further signal changes nothing.
             gate.arm()
             _stop(cluster, orders, _SHARING_GRACE_S if config.colocate else _LEARNER_GRACE_S)
+            if config.rollout_external_engine_addrs:
+                for note in anyio.run(leave_engines, spec.engines, external_key(config)):
+                    recorder.note(note)
 
 
 def _device(config: RunConfig, recorder: Recorder, cluster: Cluster, gate: SignalGate) -> Device:

@@ -14,8 +14,8 @@ from agentrl.cluster.spec import RunSpec, read_model_facts
 from agentrl.config.device import Device
 from agentrl.config.device_defaults import for_device
 from agentrl.config.env_vars import env_vars, train_env_vars
-from agentrl.config.eval_sets import engine_context, eval_sets
-from agentrl.config.mixture import ways_of
+from agentrl.config.eval_sets import asks_for_stops, engine_context, eval_sets
+from agentrl.config.external_engines import engine_urls, external_key
 from agentrl.config.run import RunConfig
 from agentrl.envs.env import ServiceSpec
 from agentrl.models.registry import open_model
@@ -54,8 +54,9 @@ def plan_processes(
     if config.replays_engine_routes:
         architecture = open_model(model_dir, config.model_family).architecture
         facts = msgspec.structs.replace(facts, routes=routes_of(architecture))
-    names = [f"engine-{i}" for i in range(config.num_engines)]
-    engines = [EngineAddress(name, _url(cluster, name)) for name in names]
+    started = {name: _url(cluster, name) for name in config.started_engines}
+    urls = started.values() or engine_urls(config)
+    engines = list(map(EngineAddress, config.engine_names, urls))
     ports = {name: cluster.reserve_port(name) for name in services}
     keys_dir = None
     address = f"ipc://{run.private}/buffer.sock"
@@ -65,7 +66,7 @@ def plan_processes(
         port = cluster.reserve_port("buffer")
         address = f"tcp://{cluster.address_of('buffer')}:{port}"
     engine_key_file = run.private / "engine.key"
-    make_key(engine_key_file)
+    make_key(engine_key_file, external_key(config))
     spec = RunSpec(
         config=config,
         run_dir=str(run.path),
@@ -83,7 +84,7 @@ def plan_processes(
         engine_key_file=str(engine_key_file),
     )
     env = _CPU_ENV if device == "cpu" else {}
-    orders = [_engine_order(config, run, spec, engine, device) for engine in engines]
+    orders = [_engine_order(config, run, spec, engine, device) for engine in engines if started]
     orders += [_learner_order(config, run, name, device) for name in config.learner_names]
     meeting = _on_loopback if config.ray_address is None else _on_the_nodes_interface
     orders = [meeting(order) for order in orders]
@@ -160,7 +161,7 @@ def _engine_order(
         extra={
             "tp_size": config.rollout_num_gpus_per_engine,
             "enable_return_routed_experts": config.replays_engine_routes,
-            "skip_tokenizer_init": not _has_stops(config, spec),
+            "skip_tokenizer_init": not asks_for_stops(config, spec.eval_sets),
             **({"enable_memory_saver": True} if lends else {}),
             **config.sglang,
         },
@@ -176,12 +177,6 @@ def _engine_order(
         expendable=True,
         ready_url=f"{engine.url}/health",
     )
-
-
-def _has_stops(config: RunConfig, spec: RunSpec) -> bool:
-    """Whether some turns end at strings, which engines look for with the tokenizer."""
-    ways = [config, *ways_of(config), *(one.config for one in spec.eval_sets)]
-    return any(way.rollout_stop for way in ways)
 
 
 def _router_order(config: RunConfig, run: RunDir, cluster: Cluster, spec: RunSpec) -> ProcessOrder:

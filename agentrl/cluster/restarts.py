@@ -138,7 +138,7 @@ class Processes:
             for name in names:
                 life, kind = self._lives.pop(name, None), self._orders[name].kind
                 if kind == "engine":
-                    await self._unroute(name)
+                    await self.unroute(name)
                 elif life is not None:
                     await self._requests.tell(PeerLost(name, life.incarnation))
 
@@ -159,7 +159,7 @@ class Processes:
                     await self._restart_engines()
                     await self._restart_learner()
                 case Consequence.RESTART_ENGINE:
-                    await self._unroute(notice.name)
+                    await self.unroute(notice.name)
                     await self.start(notice.name)
                 case _:
                     if notice.kind == "worker":
@@ -226,11 +226,11 @@ class Processes:
         engines = [order.name for order in self._orders.values() if order.kind == "engine"]
         await in_thread(self._cluster.stop, [*self.learners, *engines], 0.0)
         for name in engines:
-            await self._unroute(name)
+            await self.unroute(name)
             await self.start(name)
 
-    async def _unroute(self, name: str) -> None:
-        """Requests must not go where nobody is."""
+    async def unroute(self, name: str) -> None:
+        """Take an engine out of the router: requests must not go where nobody is."""
         (engine,) = [engine for engine in self._spec.engines if engine.name == name]
         try:
             async with self._router() as router:

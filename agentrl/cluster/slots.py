@@ -63,8 +63,8 @@ class Place(msgspec.Struct, frozen=True):
 def plan_slots(config: RunConfig, supply: Supply, services: Sequence[str]) -> list[Slot]:
     """Slots of a run. Raises EnvironmentSetupError for one that the cluster is too small for."""
     learners = config.learner_names
-    engines = [f"engine-{index}" for index in range(config.num_engines)]
-    rest = ("buffer", *(["router"] if engines else []))
+    engines = config.started_engines
+    rest = ("buffer", *(["router"] if config.num_engines else []))
     if config.plays_only:  # what stands in for a learner needs no device
         learners, rest = [], (*learners, *rest)
     workers = config.worker_names
@@ -152,7 +152,7 @@ def _check_total(config: RunConfig, supply: Supply, needed: int) -> None:
     join = ", and on the same devices " if config.colocate else " + "
     raise EnvironmentSetupError(
         f"{needed} {supply.device}s are needed ({ranks} learner ranks{join}"
-        f"{config.num_engines} engines x {size}) and the cluster has {total}; lower "
+        f"{len(config.started_engines)} engines x {size}) and the cluster has {total}; lower "
         "--actor-num-gpus-per-node or --rollout-num-gpus"
         + (", or give --device cpu" if supply.device == "GPU" else "")
     )

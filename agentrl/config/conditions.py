@@ -90,6 +90,16 @@ CONDITIONS = {
         f"only --env {_ROW_ENVS} read this; tell another environment about its rows "
         "with --env-args",
     ),
+    "external_engines": Condition(
+        lambda config: bool(config.rollout_external_engine_addrs),
+        "engines that the run starts have a key of the run; this is about those of "
+        "--rollout-external-engine-addrs: name them, or leave this out",
+    ),
+    "started_engines": Condition(
+        lambda config: not config.rollout_external_engine_addrs,
+        "no effect under --rollout-external-engine-addrs, which names the engines",
+        is_noted=True,
+    ),
     "disk_pushes": Condition(
         lambda config: config.update_weight_transport == "disk",
         "no effect without --update-weight-transport disk: weights go over a collective",

@@ -8,13 +8,22 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 
+import msgspec
+
 from agentrl.config.run import RunConfig
 
-__all__ = ["about_env_vars", "env_vars", "notes_on_env_vars", "train_env_vars"]
+__all__ = [
+    "about_env_vars",
+    "env_vars",
+    "notes_on_env_vars",
+    "train_env_vars",
+    "without_secret_values",
+]
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 #: What the names of secrets have.
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
+_HIDDEN = "[hidden]"
 _DEVICES = (
     "every process gets the devices that are its own; give the run fewer (--rollout-num-gpus, "
     "--actor-num-gpus-per-node), or export it before the run"
@@ -71,6 +80,20 @@ def about_env_vars(config: RunConfig, here: Mapping[str, str] | None = None) -> 
             yield f"--train-env-vars {name}: {value!r:.60} is no text and no number"
     if any("\0" in text for text in (*config.env_vars, *map(str, config.train_env_vars.values()))):
         yield "--env-vars: a value holds the character of code 0, which no variable can"
+
+
+def without_secret_values(config: RunConfig) -> RunConfig:
+    """`config` as it is shown: without the values of variables whose names are those of secrets."""
+    words = [
+        f"{name}={_HIDDEN}" if equals and _SECRET.search(name) else word
+        for word in config.env_vars
+        for name, equals, _ in [word.partition("=")]
+    ]
+    values = {
+        name: _HIDDEN if _SECRET.search(name) else value
+        for name, value in config.train_env_vars.items()
+    }
+    return msgspec.structs.replace(config, env_vars=words, train_env_vars=values)
 
 
 def notes_on_env_vars(config: RunConfig) -> Iterator[str]:

@@ -16,7 +16,7 @@ set has the flags of the run with its own in their place: a `RunConfig`, which e
 flags of a run can be asked of. A set without a path is one that its Env brings, of that name.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ from agentrl.config.run import RunConfig
 from agentrl.config.settings_file import settings_of
 from agentrl.errors import ConfigError
 
-__all__ = ["ALONE", "EvalSet", "engine_context", "eval_sets", "name_of"]
+__all__ = ["ALONE", "EvalSet", "asks_for_stops", "engine_context", "eval_sets", "name_of"]
 
 _DATA, _FILE = "--eval-prompt-data", "--eval-config"
 #: What slime calls a set of which a path alone is given.
@@ -110,6 +110,12 @@ def engine_context(config: RunConfig, sets: Mapping[str, EvalSet]) -> int | None
     ways = [config, *(part.config for part in parts_of(config)), *(s.config for s in sets.values())]
     known = [way.engine_context for way in ways if way.engine_context is not None]
     return max(known) if len(known) == len(ways) else None
+
+
+def asks_for_stops(config: RunConfig, sets: Iterable[EvalSet]) -> bool:
+    """Whether some turns end at strings, which engines look for with the tokenizer."""
+    ways = [config, *(part.config for part in parts_of(config)), *(one.config for one in sets)]
+    return any(way.rollout_stop for way in ways)
 
 
 def name_of(part: str, name: str) -> str:

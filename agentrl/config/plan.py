@@ -14,13 +14,16 @@ from agentrl.columns import TOKEN_BYTES
 from agentrl.config.descriptors import open_files
 from agentrl.config.device_defaults import for_device
 from agentrl.config.engines import attention_ranks
+from agentrl.config.env_vars import without_secret_values
 from agentrl.config.eval_sets import engine_context, eval_sets
+from agentrl.config.external_engines import engine_urls
 from agentrl.config.freezing import freezes
 from agentrl.config.learner_memory import learner_bytes
 from agentrl.config.mixture import ways_of
 from agentrl.config.model import ModelSummary, read_model
 from agentrl.config.run import RunConfig
 from agentrl.config.toml import dump_config
+from agentrl.visible import shown_url
 
 __all__ = ["Capacity", "capacity", "describe", "in_units"]
 
@@ -59,7 +62,7 @@ def describe(config: RunConfig) -> str:
     model = read_model(Path(str(config.hf_checkpoint)))
     sizes = capacity(config, model)
     sections = {
-        "run": dump_config(config).splitlines(),
+        "run": dump_config(without_secret_values(config)).splitlines(),
         "placement": list(_placement(config)),
         # dialogues are there already: nothing is sampled ahead, and no token has an age
         "asynchrony": [] if config.is_supervised else list(_asynchrony(config)),
@@ -89,6 +92,8 @@ def _placement(config: RunConfig) -> Iterator[str]:
         groups = attention_ranks(config.sglang)
         apart = f" in {groups} groups of ranks" if groups > 1 else ""
         yield f"engines   {config.num_engines} SGLang of {per} devices{apart} behind 1 router"
+        for url in map(shown_url, engine_urls(config)):
+            yield f"          {url}, which somebody else started and stops"
         envs = dict.fromkeys(str(way.env) for way in ways_of(config))
         yield f"services  those of --env {', '.join(envs)}"
     yield f"workers   {len(config.worker_names)} agent workers, 1 buffer"
@@ -100,7 +105,7 @@ def _devices(config: RunConfig) -> str:
     if config.device == "cpu":
         return f"none: all of it runs on the CPU of {where}"
     num_ranks = 0 if config.plays_only else config.num_learner_ranks
-    needed = num_ranks + config.num_engines * config.rollout_num_gpus_per_engine
+    needed = num_ranks + len(config.started_engines) * config.rollout_num_gpus_per_engine
     gpus = f"{needed} GPUs of {where}"
     if config.device == "cuda":
         return gpus

@@ -156,9 +156,21 @@ class RunConfig(LoggingFlags, frozen=True, kw_only=True, forbid_unknown_fields=T
         """Engines of the run."""
         if self.is_supervised or self.loads_rollouts:
             return 0
+        if self.rollout_external_engine_addrs:
+            return len(self.rollout_external_engine_addrs)
         of_learner = self.num_learner_ranks if self.colocate else 0
         devices = self.rollout_num_gpus or of_learner or self.rollout_num_gpus_per_engine
         return max(1, devices // self.rollout_num_gpus_per_engine)
+
+    @property
+    def engine_names(self) -> list[str]:
+        """The engines of the run."""
+        return [f"engine-{index}" for index in range(self.num_engines)]
+
+    @property
+    def started_engines(self) -> list[str]:
+        """Those that the run starts: none where somebody else has started them."""
+        return [] if self.rollout_external_engine_addrs else self.engine_names
 
     @property
     def loads_rollouts(self) -> bool:

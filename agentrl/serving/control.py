@@ -47,12 +47,19 @@ class EngineRefusedError(EngineError):
 
 
 class EngineInfo(msgspec.Struct, frozen=True):
-    """What an engine says of itself: its limit in tokens, the label of its weights, and the model
-    directory that it began with."""
+    """All that an engine says of itself, as SGLang names it: its settings, with its keys, and its
+    model with the label of its weights."""
 
-    max_input_tokens: int
-    weight_version: str
-    model_path: str
+    server: dict[str, Any]
+    model: dict[str, Any]
+
+    def __repr__(self) -> str:
+        return "EngineInfo(<hidden>)"
+
+    @property
+    def max_input_tokens(self) -> int:
+        """Its limit in tokens."""
+        return int(self.server["max_req_input_len"])
 
 
 class EngineChecksum(msgspec.Struct, frozen=True):
@@ -132,8 +139,17 @@ class _HttpControl:
     async def _post(self, path: str, timeout_s: float | None = None, **body: object) -> bytes:
         return await self._call("POST", path, body, timeout_s)
 
-    async def _get(self, path: str) -> Any:
-        return msgspec.json.decode(await self._call("GET", path))
+    async def _get(self, path: str, kind: Any = Any) -> Any:
+        return self._read(await self._call("GET", path), kind)
+
+    def _read(self, content: bytes, kind: Any) -> Any:
+        """An answer as `kind`. Raises EngineError where it is none."""
+        try:
+            return msgspec.json.decode(content, type=kind)
+        except msgspec.DecodeError as error:
+            raise EngineError(
+                f"{self.name} {self.shown} does not say what it was asked for: {error}"
+            ) from error
 
     async def wait_ready(
         self,
@@ -300,36 +316,35 @@ class EngineControl(_HttpControl):
 
     async def held(self) -> HeldWeights:
         """The weights as they are in memory now, in short."""
-        model = await self._call("GET", "/model_info")
-        digest = await self._call("POST", "/weights_checker", {"action": "checksum"})
+        label = await self.weight_version()
+        digest = await self._post("/weights_checker", action="checksum")
+        return HeldWeights(label, self._read(digest, _Checksum).per_engine_checksum)
+
+    async def weight_version(self) -> str:
+        """The label of its weights."""
+        return str((await self._get("/model_info", _Model)).weight_version)
+
+    async def takes_turns(self) -> bool:
+        """Whether it is neither paused nor about to start or end."""
         try:
-            return HeldWeights(
-                msgspec.json.decode(model, type=_Model).weight_version,
-                msgspec.json.decode(digest, type=_Checksum).per_engine_checksum,
-            )
-        except msgspec.DecodeError as error:
-            raise EngineError(
-                f"{self.name} {self.shown} does not tell its weights: {error}"
-            ) from error
+            await self._call("GET", "/ready")
+        except EngineRefusedError:
+            return False
+        return True
 
     async def abort(self, request: str) -> None:
         """Stop one request (its id, or a prefix of it); an unknown one is no error."""
         await self._post("/abort_request", rid=request)
 
     async def info(self) -> EngineInfo:
-        """Its limit, weight version and model."""
-        server, model = await self._get("/server_info"), await self._get("/model_info")
-        return EngineInfo(
-            max_input_tokens=server["max_req_input_len"],
-            weight_version=model["weight_version"],
-            model_path=model["model_path"],
-        )
+        """Its settings and its model."""
+        return EngineInfo(await self._get("/server_info"), await self._get("/model_info"))
 
     async def tokens_of(self, text: str) -> list[int]:
         """The tokens of a text, with its control tokens read as such. EngineRefusedError by an
         engine without a tokenizer."""
         answer = await self._post("/tokenize", prompt=text, add_special_tokens=False)
-        return msgspec.json.decode(answer, type=_Tokens).tokens
+        return list(self._read(answer, _Tokens).tokens)
 
 
 class RouterControl(_HttpControl):

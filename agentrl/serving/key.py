@@ -1,4 +1,5 @@
-"""The key that a run's engines and router want with every request, made anew for each run.
+"""The key that a run's engines and router want with every request: made anew for each run, or that
+of engines which somebody else started.
 
     make_key(FILE) -> a private file (0600) -> read_key(FILE) -> `Authorization: Bearer KEY`
 
@@ -22,15 +23,15 @@ KEY_FILE = "AGENTRL_ENGINE_KEY_FILE"
 _KEY_BYTES = 32
 
 
-def make_key(path: Path) -> None:
-    """Write a new key to `path`. Raises ConfigError when there is one."""
-    write_secret(path, secrets.token_bytes(_KEY_BYTES))
+def make_key(path: Path, key: str | None = None) -> None:
+    """Write `key`, or a new one, to `path`. Raises ConfigError when there is one."""
+    write_secret(path, (key or secrets.token_hex(_KEY_BYTES)).encode())
 
 
 def read_key(path: str | None) -> str | None:
     """The key in the file `path`; None for no file. Raises ConfigError when it is missing, damaged
     or open to other users."""
-    return read_secret(Path(path)).hex() if path else None
+    return read_secret(Path(path), num_bytes=None).decode() if path else None
 
 
 def key_of_this_process() -> str | None:

@@ -18,8 +18,8 @@ from agentrl.serving.control import HeldWeights
 
 __all__ = ["UNPUBLISHED", "Seals", "Sent", "dtype_name", "sum_of"]
 
-#: Label of the weights that an engine starts with.
-UNPUBLISHED = "none"
+#: Labels of the weights that an engine starts with: one of ours, and any other of SGLang's.
+UNPUBLISHED = ("none", "default")
 
 #: What tells one set of sent weights from another; None where engines would not show each change.
 Sent = tuple[int, ...] | None
@@ -49,7 +49,7 @@ class Seals:
         """Compare with what engines hold now. Raises HealthError."""
         for name, held in found.items():
             seal = self._seals.get(name)
-            if seal is None or held.label == UNPUBLISHED or held == seal:
+            if seal is None or held.label in UNPUBLISHED or held == seal:
                 continue
             raise HealthError(
                 f"{name} no longer holds version {seal.label} as it was pushed: its weights are "

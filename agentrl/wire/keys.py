@@ -57,7 +57,7 @@ def load_keys(directory: Path | str) -> CurveKeys:
 
 
 def write_secret(path: Path, secret: bytes) -> None:
-    """Write a secret of 32 bytes to a new private file. Raises ConfigError when it exists."""
+    """Write a secret to a new private file. Raises ConfigError when it exists."""
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
@@ -66,8 +66,9 @@ def write_secret(path: Path, secret: bytes) -> None:
         file.write(secret.hex() + "\n")
 
 
-def read_secret(path: Path) -> bytes:
-    """What `write_secret` wrote. Raises ConfigError if it is missing, damaged or open to others."""
+def read_secret(path: Path, num_bytes: int | None = _KEY_BYTES) -> bytes:
+    """What `write_secret` wrote; `num_bytes`: how long it is, where that is known. Raises
+    ConfigError if it is missing, damaged or open to others."""
     try:
         _refuse_if_open_to_others(path)
         secret = bytes.fromhex(path.read_text(encoding="ascii"))
@@ -77,8 +78,8 @@ def read_secret(path: Path) -> bytes:
         if isinstance(error, ConfigError):
             raise
         raise ConfigError(f"{path} is damaged: not a key in hex") from None
-    if len(secret) != _KEY_BYTES:
-        raise ConfigError(f"{path} is damaged: {len(secret)} bytes instead of {_KEY_BYTES}")
+    if num_bytes is not None and len(secret) != num_bytes:
+        raise ConfigError(f"{path} is damaged: {len(secret)} bytes instead of {num_bytes}")
     return secret
 
 

@@ -34,6 +34,7 @@ from agentrl.cluster.slots import Supply, plan_slots
 from agentrl.cluster.spec import RunSpec
 from agentrl.cluster.tracking import trackers
 from agentrl.config.descriptors import open_files
+from agentrl.config.external_engines import external_key
 from agentrl.config.run import RunConfig
 from agentrl.config.sampling import training_turns
 from agentrl.envs.registry import load_env
@@ -100,7 +101,8 @@ def _told(config: RunConfig, run: RunDir) -> Iterator[tuple[str, Any]]:
     spec, orders = plan_processes(config, run, cast(Cluster, _OneNode()), {}, "cpu")
     addresses = msgspec.structs.replace(spec, config=RunConfig(), eval_sets=[])
     yield "run", (config.device, config.run_id, run.path, run._resume)
-    yield "processes", (addresses, orders, plan_slots(config, Supply("GPU", (100, 100)), []))
+    slots = plan_slots(config, Supply("GPU", (100, 100)), [])
+    yield "processes", (addresses, orders, slots, external_key(config))
     yield "host", ray_options(config.ray_address, run.ray)
     yield "trackers", trackers(config)
     yield "worker", _worker(config, spec)

@@ -61,6 +61,11 @@ class ScriptedEngine:
         self.selectors: set[str] = set()
         self.read: list[Path] = []
         self.memory = {"weights", "kv_cache", "cuda_graph"}
+        #: What it says of itself, the key that it wants, and whether it sees the folders of others.
+        self.server: dict[str, Any] = {}
+        self.model: dict[str, Any] = {}
+        self.key: str | None = None
+        self.sees_folders = True
 
     def handle(self, path: str, body: dict[str, Any]) -> str | None:
         """Act on a call; a text is a refusal."""
@@ -98,6 +103,11 @@ class ScriptedEngine:
         if path == "/pull_weights":
             pull(Path(body["folder"]), Path(body["copy"]))
         if path == "/update_weights_from_disk":
+            if not self.sees_folders:
+                return "Failed to get weights iterator: Repo id must be in the form 'repo_name'."
+            if not [*Path(body["model_path"]).glob("*.safetensors")]:
+                lacks = f"Cannot find any model weights with `{body['model_path']}`"
+                return f"Failed to get weights iterator: {lacks}."
             assert self.paused
             self.read.append(Path(body["model_path"]))
             self.weights = {}
@@ -163,12 +173,18 @@ async def _serve(engine: ScriptedEngine) -> tuple[web.AppRunner, EngineAddress]:
             assert request.transport is not None
             request.transport.abort()
             return web.Response()
+        if request.path == "/ready":
+            return web.Response(status=503 if engine.paused else 200)
+        if engine.key and request.headers.get("Authorization") != f"Bearer {engine.key}":
+            return web.json_response({"error": "Unauthorized"}, status=401)
         body = json.loads(await request.read() or b"{}")
+        if request.path == "/server_info":
+            return web.json_response(engine.server)
         if request.path == "/weights_checker" and not engine.mute:
             return web.json_response(engine.checksum())
         if request.path == "/model_info":
             engine.calls.append(request.path)
-            return web.json_response({"weight_version": engine.version})
+            return web.json_response({"weight_version": engine.version} | engine.model)
         status = 400
         try:
             refusal = await anyio.to_thread.run_sync(engine.handle, request.path, body)

@@ -72,7 +72,7 @@ def watched(*lost: str) -> tuple[list[str], list[str], list[str]]:
     async def unroute(name: str) -> None:
         unrouted.append(name)
 
-    processes._unroute = unroute  # type: ignore[method-assign]
+    processes.unroute = unroute  # type: ignore[method-assign]
     parts: Any = (None, cluster, processes, requests, state, notes)
     watch = Watch(*cast(tuple[RunDir, Cluster, Processes, Requests, RunState, Recorder], parts))
     heard: list[str] = []

@@ -10,6 +10,7 @@ from agentrl.cluster.layout import RunDir
 from agentrl.cluster.orders import plan_processes
 from agentrl.cluster.tracking import shown_config
 from agentrl.config.env_vars import about_env_vars
+from agentrl.config.plan import describe
 from agentrl.config.presets import DEFAULT, PRESETS
 from agentrl.config.resolve import parse
 from agentrl.config.run import RunConfig
@@ -116,3 +117,13 @@ def test_a_value_that_looks_like_a_secret_is_told(flags: tuple[str, ...]) -> Non
     assert not any(
         "is written to" in note for note in parse([*base, "--env-vars", "A=1"], "train_async").notes
     )
+
+
+def test_a_dry_run_shows_no_value_of_a_secret() -> None:
+    """`--env-vars`, `--train-env-vars`: names, and the values of all others."""
+    said = ('{"HF_TOKEN": "x-2", "N": 3}', "MY_API_KEY=x-1", "NCCL_DEBUG=INFO")
+    page = describe(parsed("--train-env-vars", said[0], "--env-vars", *said[1:]))
+    assert "MY_API_KEY=[hidden]" in page
+    assert "NCCL_DEBUG=INFO" in page
+    assert "x-1" not in page
+    assert "x-2" not in page

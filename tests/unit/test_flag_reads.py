@@ -91,6 +91,7 @@ BESIDE: dict[str | tuple[str, Mode], str] = {
     "eval_label_key": f"{_ROWS} --eval-prompt-data held ROWS2",
     "eval_tool_key": f"{_ROWS} --eval-prompt-data held ROWS2",
     "rollout_num_gpus_per_engine": "--rollout-num-gpus 4",
+    "rollout_external_api_key_var": "--rollout-external-engine-addrs 127.0.0.1:1",
     **{
         name: f"--use-{field.fact.needs}"
         for name, field in own_fields().items()
@@ -430,6 +431,8 @@ UNMET: list[tuple[str, str]] = [
     ("eval_label_key", _ROWS),
     ("rollout_shuffle", ""),
     ("num_epoch", ""),
+    ("rollout_external_api_key_var", ""),
+    ("rollout_num_gpus", "--rollout-external-engine-addrs 127.0.0.1:1"),
     ("update_weight_disk_dir", ""),
     ("update_weight_delta_encoding", f"{_DISK}"),
     ("custom_update_weight_post_write_path", ""),

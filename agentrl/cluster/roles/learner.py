@@ -21,6 +21,7 @@ from agentrl.cluster.signals import exit_at_once
 from agentrl.cluster.spec import RunSpec
 from agentrl.config.device_defaults import engine_dtype, engines_tell_digests
 from agentrl.config.run import RunConfig
+from agentrl.errors import EngineError
 from agentrl.learner.handover import Handover
 from agentrl.learner.hooks import AFTER_WRITE, LearnerHooks
 from agentrl.learner.loop import run_learner
@@ -41,6 +42,8 @@ from agentrl.wire.blocking import BlockingPeer
 __all__ = ["disk_settings", "engines_ready", "main", "sink_settings"]
 
 _LOG = logging.getLogger(__name__)
+#: Between two looks for an engine that somebody else may start.
+_LOOK_S = 0.5
 
 
 def main(
@@ -205,8 +208,12 @@ def _disk_sink(spec: RunSpec, hooks: LearnerHooks, told: dict[str, Any]) -> Disk
 
 
 async def engines_ready(spec: RunSpec) -> None:
-    """Return when every engine can be given weights."""
+    """Return when every engine can be given weights; of engines that somebody else started, when
+    one can, for nobody here starts another again."""
     key = read_key(spec.engine_key_file)
+    if spec.config.rollout_external_engine_addrs:
+        await _one_is_ready(spec, key)
+        return
     async with anyio.create_task_group() as group:
         for engine in spec.engines:
             group.start_soon(_engine_ready, engine, key, spec.config)
@@ -218,3 +225,25 @@ async def _engine_ready(engine: EngineAddress, key: str | None, config: RunConfi
             await control.wait_ready(config.start_timeout_s, path="/health")
         else:
             await control.wait_alive(config.start_timeout_s)
+
+
+async def _one_is_ready(spec: RunSpec, key: str | None) -> None:
+    ready: list[str] = []
+
+    async def wait(engine: EngineAddress) -> None:
+        async with EngineControl(engine, timeout_s=10.0, key=key) as control:
+            # A server announces itself by answering; there is no event to wait for.
+            while not await control.is_alive():  # noqa: ASYNC110
+                await anyio.sleep(_LOOK_S)
+        ready.append(engine.name)
+        group.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as group:
+        group.cancel_scope.deadline = anyio.current_time() + spec.config.start_timeout_s
+        for engine in spec.engines:
+            group.start_soon(wait, engine)
+    if not ready:
+        raise EngineError(
+            f"none of the {len(spec.engines)} engines of --rollout-external-engine-addrs answered "
+            f"within {spec.config.start_timeout_s:g} s (--start-timeout-s)"
+        )

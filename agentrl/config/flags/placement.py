@@ -27,6 +27,7 @@ class PlacementFlags(OptimizerFlags, frozen=True, kw_only=True):
             "devices of all engines (default: as many as one engine needs; under --colocate the "
             "learner's)",
             modes=ACTS,
+            needs="started_engines",
         ),
     ] = None
     rollout_num_gpus_per_engine: Annotated[

@@ -15,6 +15,21 @@ class ServingFlags(PlacementFlags, frozen=True, kw_only=True):
     """Engines: how many turns they take, and how weights are pushed to them."""
 
     sglang_server_concurrency: Annotated[int, _flag("turns in flight on one engine", ge=1)] = 512
+    rollout_external_engine_addrs: Annotated[
+        list[str],
+        _flag(
+            "SGLang servers that somebody else started, as HOST:PORT ...: the engines of the run, "
+            "which starts none, gives them its weights, and leaves them running"
+        ),
+    ] = []
+    rollout_external_api_key_var: Annotated[
+        str | None,
+        _flag(
+            "environment variable that holds the key which the servers of "
+            "--rollout-external-engine-addrs want (their --api-key)",
+            needs="external_engines",
+        ),
+    ] = None
     update_weight_buffer_size: Annotated[int, _flag("bytes of a weight bucket", ge=1)] = (
         512 * 1024**2
     )
