@@ -75,8 +75,8 @@ TAIL = """\
 
 - Interleaved pipelines take micro-batches in groups of the pipeline's size, and recompute nothing
   of a group in part (`--microbatch-group-size-per-virtual-pipeline-stage` is refused).
-- Context-parallel ranks gather keys and values (`--cp-comm-type all_gather`). The other ways are
-  Transformer Engine's, and are refused.
+- Context-parallel ranks gather keys and values (`--cp-comm-type all_gather`), and share the heads
+  of a delta net by all-to-all. The other ways are Transformer Engine's, and are refused.
 - Experts and tensor parallelism together need `--sequence-parallel`, and tokens go to experts by
   all-to-all.
 - No GPU has run these: on CUDA the same layouts go through NCCL, and nothing of Megatron-core is

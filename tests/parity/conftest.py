@@ -247,11 +247,24 @@ def _own(backend: TrainBackend, number: int) -> dict[str, MicroBatch]:
     }
 
 
+#: Sequences of several chunks of a delta net, of which two ranks share none equally.
+LONG = [65, 3, 502, 66, 130]
+
+
+def gradients(backend: Any) -> dict[str, Tensor]:
+    """Log-probabilities of `LONG` and, by parameter of this rank, the gradient of a step on it."""
+    batch = _packed(LONG, 5)
+    (logprobs,) = backend.run("policy", [batch])
+    assert not backend.step("policy", [batch], pg).skipped
+    found = {name: each.main_grad.clone() for name, each in backend._model.named_parameters()}
+    return {"logprobs": logprobs, **found}
+
+
 def follow(backend: TrainBackend, script: Sequence[Sequence[str]]) -> None:
     """Do what each [verb, argument] says: `step` NUMBER, `learn` NUMBER (a step of the critic),
-    `values` FILE-RANK gets those of the critic, `renew` MODEL, `save` or `load` DIRECTORY,
-    `export` the weights to FILE-RANK, or `fail` to save where rank 1 cannot write, its error to
-    FILE-RANK."""
+    `values` FILE-RANK gets those of the critic, `gradients` FILE-RANK those of a step on `LONG`,
+    `renew` MODEL, `save` or `load` DIRECTORY, `export` the weights to FILE-RANK, or `fail` to save
+    where rank 1 cannot write, its error to FILE-RANK."""
     rank = torch.distributed.get_rank()
     for verb, argument in script:
         match verb:
@@ -265,6 +278,8 @@ def follow(backend: TrainBackend, script: Sequence[Sequence[str]]) -> None:
                 named = _own(backend, 0)
                 found = backend.run("critic", list(named.values()))
                 save_file(dict(zip(named, found, strict=True)), f"{argument}-{rank}")
+            case "gradients":
+                save_file(gradients(backend), f"{argument}-{rank}")
             case "save":
                 Path(argument).mkdir(parents=True, exist_ok=True)
                 backend.save_state(Path(argument))
