@@ -49,7 +49,8 @@ def to_tokens(x_PSX: Tensor, packed: Any, group: Any) -> Tensor:
 def share_of(whole: Tensor, group: Any) -> Tensor:
     """What a parameter that is ordered by heads has for this rank's share of them. Other ranks use
     the rest: the gradient of the whole is the sum over ranks, as that of any parameter."""
-    return whole.chunk(group.size())[group.rank()]
+    share: Tensor = whole.chunk(group.size())[group.rank()]
+    return share
 
 
 def _places_of(packed: Any, group: Any) -> _Places:
@@ -65,19 +66,18 @@ def _places_of(packed: Any, group: Any) -> _Places:
 
 def _all_to_all(blocks_C: Tensor, group: Any) -> Tensor:
     """Block r of this rank to rank r, and that of each rank for this one."""
-    sent = blocks_C.contiguous()
-    received = torch.empty_like(sent)
-    dist.all_to_all_single(received, sent, group=group)
+    received = torch.empty_like(blocks_C)
+    dist.all_to_all_single(received, blocks_C, group=group)
     return received
 
 
 def _to_heads(x_LGX: Tensor, places: _Places) -> Tensor:
-    x_CLSX = x_LGX.unflatten(1, (places.group.size(), -1)).transpose(0, 1)
+    x_CLSX = torch.stack(x_LGX.chunk(places.group.size(), 1))
     return _all_to_all(x_CLSX, places.group).flatten(0, 1)[places.order_P]
 
 
 def _to_tokens(x_PSX: Tensor, places: _Places) -> Tensor:
-    x_CLSX = x_PSX[places.held_P].unflatten(0, (places.group.size(), -1))
+    x_CLSX = x_PSX[places.held_P].view(places.group.size(), -1, *x_PSX.shape[1:])
     return _all_to_all(x_CLSX, places.group).transpose(0, 1).flatten(1, 2)
 
 
