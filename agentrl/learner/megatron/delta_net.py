@@ -107,11 +107,9 @@ class GatedDeltaNet(MegatronModule):  # type: ignore[misc]
     def _answers(self, convolved: Tensor, rates: Tensor, chunks: Chunks) -> Tensor:
         """What the states answer, for each key head [T, heads, its values], from what is to be
         convolved and the rates of all tokens."""
-        heads = convolved.shape[1]
+        by_heads = (*convolved.shape[:2], -1)
         convolved = self.conv1d(convolved.flatten(1), chunks.within_T)
-        query, key, value = convolved.unflatten(1, (heads, -1)).split_with_sizes(
-            self.sizes.convolved, -1
-        )
+        query, key, value = convolved.view(by_heads).split_with_sizes(self.sizes.convolved, -1)
         query, key = (
             _unit(x).repeat_interleave(self.sizes.values_of_a_key, 1) for x in (query, key)
         )
@@ -120,7 +118,7 @@ class GatedDeltaNet(MegatronModule):  # type: ignore[misc]
         dt_bias, forgetting = (share_of(x, self.cp_group) for x in (self.dt_bias, self.A_log))
         decay = -forgetting.float().exp() * softplus(alpha.float() + dt_bias)
         answers = delta_rule(query, key, value, decay, beta.sigmoid(), chunks)
-        return answers.to(value.dtype).unflatten(1, (heads, -1)).flatten(2)
+        return answers.to(value.dtype).view(by_heads)
 
     def sharded_state_dict(
         self, prefix: str = "", sharded_offsets: tuple[Any, ...] = (), metadata: Any = None
