@@ -76,7 +76,6 @@ DAILY: dict[str, tuple[int, str, dict[str, Any]]] = {
     "cp2-window": (2, "mistral-window", CONTEXT),
     "cp2-glm4-moe": (2, "glm4-moe", CONTEXT),
     "cp2-deepseek-v3": (2, "deepseek-v3", CONTEXT),
-    "cp2-qwen3-next": (2, "qwen3-next", CONTEXT),
     "tp2-sequence-pp2-glm4-moe": (4, "glm4-moe", SEQUENCE | PIPELINE),
     "tp2-sequence-cp2-glm4": (4, "glm4", SEQUENCE | CONTEXT),
     "dp2-pp2-deepseek-v3": (4, "deepseek-v3", PIPELINE),
