@@ -82,8 +82,8 @@ TAIL = """\
 
 - Interleaved pipelines take micro-batches in groups of the pipeline's size, and recompute nothing
   of a group in part (`--microbatch-group-size-per-virtual-pipeline-stage` is refused).
-- Context-parallel ranks gather keys and values (`--cp-comm-type all_gather`). The other ways are
-  Transformer Engine's, and are refused.
+- Context-parallel ranks gather keys and values (`--cp-comm-type all_gather`), and share the heads
+  of a delta net by all-to-all. The other ways are Transformer Engine's, and are refused.
 - Experts and tensor parallelism together need `--sequence-parallel`, and tokens go to experts by
   all-to-all.
 - Experts with biases (`gpt-oss`) are not cut: tensor parallelism needs expert parallelism there.

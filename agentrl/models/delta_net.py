@@ -78,7 +78,7 @@ class DeltaNetDecoder(Architecture, frozen=True, kw_only=True):
     delta_net: DeltaNetSizes
 
     def refusals(self, settings: MegatronSettings) -> Iterator[str]:
-        """As without delta nets; and each tensor-parallel rank has whole key heads."""
+        """As without delta nets; and each rank that shares a sequence has whole key heads."""
         yield from super().refusals(settings)
         yield from _about_layout(self.name, self.delta_net, settings)
 
@@ -91,21 +91,20 @@ class DeltaNetExperts(Experts, frozen=True, kw_only=True):
     delta_net: DeltaNetSizes
 
     def refusals(self, settings: MegatronSettings) -> Iterator[str]:
-        """As without delta nets; and each tensor-parallel rank has whole key heads."""
+        """As without delta nets; and each rank that shares a sequence has whole key heads."""
         yield from super().refusals(settings)
         yield from _about_layout(self.name, self.delta_net, settings)
 
 
 def _about_layout(name: str, sizes: DeltaNetSizes, settings: MegatronSettings) -> Iterator[str]:
+    by = f"--tensor-model-parallel-size {settings.tensor_model_parallel_size}"
     if settings.context_parallel_size > 1:
+        by += f" x --context-parallel-size {settings.context_parallel_size}"
+    ranks = settings.tensor_model_parallel_size * settings.context_parallel_size
+    if sizes.linear_num_key_heads % ranks:
         yield (
-            f"--context-parallel-size {settings.context_parallel_size} is not supported for a "
-            f"{name}: the state of a delta net goes through a sequence token by token"
-        )
-    if sizes.linear_num_key_heads % settings.tensor_model_parallel_size:
-        yield (
-            f"{sizes.linear_num_key_heads} key heads of a delta net cannot be divided by "
-            f"--tensor-model-parallel-size {settings.tensor_model_parallel_size} ({name})"
+            f"{sizes.linear_num_key_heads} key heads of a delta net cannot be divided by {by} "
+            f"({name}): each of these ranks computes whole heads; lower one of the sizes"
         )
 
 

@@ -52,8 +52,9 @@ def hf_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], HFMode
     """Makes the tiny member of a family of `agentrl.models`, each once. With `-tied` the embedding
     is the head; with `-odd` two data-parallel ranks of a distributed optimizer share a row of a
     tied model; with `-wide` heads are as wide as Qwen3's; with `-window` a token sees 8;
-    with `-prime` the vocabulary cannot be shared out evenly; with `-3layers` it has 3; `-told` is
-    the same model, whose trajectories bring the experts of tokens."""
+    with `-prime` the vocabulary cannot be shared out evenly; with `-3layers` it has 3; with
+    `-4keys` a delta net has 4 key heads, each with two value heads; `-told` is the same model,
+    whose trajectories bring the experts of tokens."""
     made: dict[str, HFModel] = {}
 
     def make(name: str) -> HFModel:
@@ -65,14 +66,17 @@ def hf_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], HFMode
 
 
 def _make(name: str, directory: Path) -> HFModel:
-    family, *_ = re.split(r"-(?=odd|tied|wide|window|prime|told|\dlayers)", name)
+    family, *_ = re.split(r"-(?=odd|tied|wide|window|prime|told|\dlayers|\dkeys)", name)
     wide = {"head_dim": 16} if "wide" in name else {}
     odd = {"hidden_size": 40, "intermediate_size": 56} if "odd" in name else {}
     tied = {"tie_word_embeddings": "tied" in name}
     window = {"sliding_window": 8} if "window" in name else {}
     prime = {"vocab_size": 97} if "prime" in name else {}
     deep = {"num_hidden_layers": int(n[1])} if (n := re.search(r"-(\d)layers", name)) else {}
-    changes = {**odd, **tied, **wide, **window, **prime, **deep}
+    keys: dict[str, int] = {}
+    if n := re.search(r"-(\d)keys", name):
+        keys = {"linear_num_key_heads": int(n[1]), "linear_num_value_heads": 2 * int(n[1])}
+    changes = {**odd, **tied, **wide, **window, **prime, **deep, **keys}
     return make_model({**families()[family].tiny, **changes}, directory)
 
 
@@ -243,11 +247,24 @@ def _own(backend: TrainBackend, number: int) -> dict[str, MicroBatch]:
     }
 
 
+#: Sequences of several chunks of a delta net, of which two ranks share none equally.
+LONG = [65, 3, 502, 66, 130]
+
+
+def gradients(backend: Any) -> dict[str, Tensor]:
+    """Log-probabilities of `LONG` and, by parameter of this rank, the gradient of a step on it."""
+    batch = _packed(LONG, 5)
+    (logprobs,) = backend.run("policy", [batch])
+    assert not backend.step("policy", [batch], pg).skipped
+    found = {name: each.main_grad.clone() for name, each in backend._model.named_parameters()}
+    return {"logprobs": logprobs, **found}
+
+
 def follow(backend: TrainBackend, script: Sequence[Sequence[str]]) -> None:
     """Do what each [verb, argument] says: `step` NUMBER, `learn` NUMBER (a step of the critic),
-    `values` FILE-RANK gets those of the critic, `renew` MODEL, `save` or `load` DIRECTORY,
-    `export` the weights to FILE-RANK, or `fail` to save where rank 1 cannot write, its error to
-    FILE-RANK."""
+    `values` FILE-RANK gets those of the critic, `gradients` FILE-RANK those of a step on `LONG`,
+    `renew` MODEL, `save` or `load` DIRECTORY, `export` the weights to FILE-RANK, or `fail` to save
+    where rank 1 cannot write, its error to FILE-RANK."""
     rank = torch.distributed.get_rank()
     for verb, argument in script:
         match verb:
@@ -261,6 +278,8 @@ def follow(backend: TrainBackend, script: Sequence[Sequence[str]]) -> None:
                 named = _own(backend, 0)
                 found = backend.run("critic", list(named.values()))
                 save_file(dict(zip(named, found, strict=True)), f"{argument}-{rank}")
+            case "gradients":
+                save_file(gradients(backend), f"{argument}-{rank}")
             case "save":
                 Path(argument).mkdir(parents=True, exist_ok=True)
                 backend.save_state(Path(argument))

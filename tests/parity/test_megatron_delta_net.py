@@ -1,10 +1,13 @@
 """Delta nets: packed sequences of several chunks are those of transformers and do not see each
-other, and what stands beside the decoder is kept."""
+other, context-parallel ranks that share the heads do what one does, and what stands beside the
+decoder is kept."""
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -16,6 +19,11 @@ from agentrl.models.registry import families
 from tests.parity.alone import open_alone
 
 Open = Callable[[Path], MegatronBackend]
+RECOMPUTED = {
+    "recompute_granularity": "full",
+    "recompute_method": "uniform",
+    "recompute_num_layers": 1,
+}
 FAMILIES = [name for name, f in families().items() if "linear_num_key_heads" in f.tiny]
 
 
@@ -59,6 +67,54 @@ def test_sequences_of_several_chunks_are_those_of_transformers_and_the_same_alon
         )
         (by_itself,) = backend.run("policy", [batch])
         assert float((by_itself - found[one]).abs().max()) < 1e-5
+
+
+def of_all_experts(name: str, first: int) -> str:
+    """The name on one rank of what is a parameter of a rank whose first expert is `first`."""
+    return re.sub(r"(?<=local_experts\.)\d+", lambda number: str(first + int(number[0])), name)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "model", "megatron"),
+    [
+        (2, "qwen3-next", {}),
+        (2, "qwen3-5-moe", {"expert_model_parallel_size": 2}),
+        (4, "qwen3-5-4keys", RECOMPUTED),
+    ],
+    ids=["qwen3-next", "qwen3-5-moe-ep2", "qwen3-5-recomputed"],
+)
+def test_context_parallel_ranks_have_the_logprobs_and_gradients_of_one_process(
+    ranks: int,
+    model: str,
+    megatron: dict[str, Any],
+    hf_model: Any,
+    run_ranks: Any,
+    follow_script: Any,
+    open_backend: Open,
+    tmp_path: Path,
+) -> None:
+    directory = hf_model(model).directory
+    follow_script(open_backend(directory), [["gradients", str(tmp_path / "one")]])
+    one = load_file(tmp_path / "one-0")
+    megatron = {"context_parallel_size": ranks, **megatron}
+    config = RunConfig(actor_num_gpus_per_node=ranks, lr=1e-3, megatron=megatron)
+    job = {
+        "config": msgspec.to_builtins(config),
+        "model_dir": str(directory),
+        "target": str(tmp_path / "job"),
+        "script": [["gradients", str(tmp_path / "many")]],
+    }
+    run_ranks(tmp_path, ranks, [job])
+    largest = max(1.0, *(float(x.abs().max()) for name, x in one.items() if name != "logprobs"))
+    owners = megatron.get("expert_model_parallel_size", 1)
+    compared: set[str] = set()
+    for rank in range(ranks):
+        for own, found in load_file(tmp_path / f"many-{rank}").items():
+            name = of_all_experts(own, rank % owners * 8 // owners)
+            bound = 1e-5 if name == "logprobs" else 1e-5 * largest
+            assert float((found - one[name]).abs().max()) < bound, name
+            compared.add(name)
+    assert compared == one.keys()
 
 
 @pytest.mark.parametrize("family", FAMILIES)

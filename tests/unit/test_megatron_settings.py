@@ -360,19 +360,32 @@ def test_flags_of_delta_nets_and_gated_attention_that_contradict_the_checkpoint_
 @pytest.mark.parametrize(
     ("layout", "words"),
     [
-        ({"context_parallel_size": 2}, "--context-parallel-size 2 is not supported"),
         (
             {"tensor_model_parallel_size": 4, "sequence_parallel": True},
-            "2 key heads of a delta net cannot be divided by --tensor-model-parallel-size 4",
+            r"2 key heads of a delta net cannot be divided by --tensor-model-parallel-size 4 \(",
+        ),
+        (
+            {"context_parallel_size": 4},
+            "2 key heads .* by --tensor-model-parallel-size 1 x --context-parallel-size 4",
+        ),
+        (
+            {
+                "tensor_model_parallel_size": 2,
+                "sequence_parallel": True,
+                "context_parallel_size": 2,
+            },
+            "2 key heads .* by --tensor-model-parallel-size 2 x --context-parallel-size 2",
         ),
     ],
 )
-def test_a_layout_that_cuts_a_delta_net_apart_is_refused(
+def test_a_layout_that_cuts_a_head_of_a_delta_net_apart_is_refused(
     layout: dict[str, Any], words: str
 ) -> None:
     config = QWEN3_NEXT | {"num_key_value_heads": 4}
+    described = describe_model(config, None, source="config.json").architecture
+    described.check(settings(4, context_parallel_size=2))
     with pytest.raises(ConfigError, match=words):
-        describe_model(config, None, source="config.json").architecture.check(settings(4, **layout))
+        described.check(settings(4, **layout))
 
 
 def test_latent_attention_on_several_tensor_ranks_needs_sequence_parallelism() -> None:

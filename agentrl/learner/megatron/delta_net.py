@@ -1,11 +1,16 @@
-"""A gated delta net in the place of attention, for packed sequences and under tensor parallelism:
-megatron-core's own takes no packed sequences and needs a package of CUDA kernels.
+"""A gated delta net in the place of attention, for packed sequences and under tensor and context
+parallelism: megatron-core's own takes no packed sequences and needs a package of CUDA kernels.
 
 All weights are ordered by key heads, so a rank's share of each is one piece: the input projection
 has for every key head its query, its key, its values, their gates and their two rates, and the
 convolution has the first three. State and convolution begin anew with every sequence.
 
-L = tokens of this rank under sequence parallelism, T = all of them, G = key heads, H = value heads.
+A context-parallel rank projects its own tokens. What is convolved and the rates then go to heads
+(`head_exchange`), for the state of a head has to see all tokens of a sequence; gates stay, and what
+the states answer comes back to them.
+
+L = tokens of this context-parallel rank, T = of all of them, G = key heads of this tensor-parallel
+rank.
 """
 
 from typing import Any
@@ -21,7 +26,8 @@ from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint
 from torch import Tensor
 from torch.nn.functional import pad, rms_norm, silu, softplus
 
-from agentrl.learner.megatron.delta_rule import chunks_of, delta_rule
+from agentrl.learner.megatron.delta_rule import Chunks, chunks_of, delta_rule
+from agentrl.learner.megatron.head_exchange import share_of, to_heads, to_tokens
 from agentrl.models.delta_net import DeltaNetSizes
 
 __all__ = ["GatedDeltaNet"]
@@ -31,7 +37,7 @@ _EPSILON = 1e-6
 
 
 class GatedDeltaNet(MegatronModule):  # type: ignore[misc]
-    """From hidden states [L, 1, hidden size] to the same."""
+    """From hidden states [tokens of this rank, 1, hidden size] to the same."""
 
     def __init__(
         self,
@@ -42,7 +48,7 @@ class GatedDeltaNet(MegatronModule):  # type: ignore[misc]
         **_unused: Any,
     ) -> None:
         super().__init__(config=config)
-        self.sizes, self.group = sizes, pg_collection.tp
+        self.sizes, self.group, self.cp_group = sizes, pg_collection.tp, pg_collection.cp
         heads, dtype = sizes.linear_num_value_heads, config.params_dtype
         shared: dict[str, Any] = {
             "config": config,
@@ -59,7 +65,7 @@ class GatedDeltaNet(MegatronModule):  # type: ignore[misc]
             **shared,
         )
         channels = sizes.linear_num_key_heads * sum(sizes.convolved) // self.group.size()
-        self.conv1d = _Convolution(channels, sizes.linear_conv_kernel_dim, dtype)
+        self.conv1d = _Convolution(channels, sizes.linear_conv_kernel_dim, dtype, self.cp_group)
         for name in ("dt_bias", "A_log"):
             share = torch.nn.Parameter(torch.empty(heads // self.group.size(), dtype=dtype))
             setattr(self, name, share)
@@ -82,26 +88,37 @@ class GatedDeltaNet(MegatronModule):  # type: ignore[misc]
         **_unused: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """The output, and no bias. Sequences are packed (thd)."""
-        chunks = chunks_of(packed_seq_params)
         projected, _ = self.in_proj(hidden_states)
-        projected_TG = projected[:, 0].unflatten(1, (-1, sum(self.sizes.projected)))
-        convolved, gate, beta, alpha = projected_TG.split_with_sizes(
-            [sum(self.sizes.convolved), *self.sizes.projected[3:]], -1
+        projected_LG = projected[:, 0].unflatten(1, (-1, sum(self.sizes.projected)))
+        convolved, gate, rates = projected_LG.split_with_sizes(
+            [sum(self.sizes.convolved), self.sizes.convolved[-1], 2 * self.sizes.values_of_a_key],
+            -1,
         )
+        convolved, rates = (
+            to_heads(x, packed_seq_params, self.cp_group) for x in (convolved, rates)
+        )
+        answers = self._answers(convolved, rates, chunks_of(packed_seq_params))
+        answers = to_tokens(answers, packed_seq_params, self.cp_group)
+        width = self.sizes.linear_value_head_dim
+        out = self.out_norm(*(x.reshape(len(x), -1, width) for x in (answers, gate)))
+        found: tuple[Tensor, Tensor | None] = self.out_proj(out.flatten(1)[:, None])
+        return found
+
+    def _answers(self, convolved: Tensor, rates: Tensor, chunks: Chunks) -> Tensor:
+        """What the states answer, for each key head [T, heads, its values], from what is to be
+        convolved and the rates of all tokens."""
+        by_heads = (*convolved.shape[:2], -1)
         convolved = self.conv1d(convolved.flatten(1), chunks.within_T)
-        query, key, value = convolved.view(*projected_TG.shape[:2], -1).split_with_sizes(
-            self.sizes.convolved, -1
-        )
+        query, key, value = convolved.view(by_heads).split_with_sizes(self.sizes.convolved, -1)
         query, key = (
             _unit(x).repeat_interleave(self.sizes.values_of_a_key, 1) for x in (query, key)
         )
-        width = self.sizes.linear_value_head_dim
-        value, gate = (x.reshape(len(x), -1, width) for x in (value, gate))
-        decay = -self.A_log.float().exp() * softplus(alpha.flatten(1).float() + self.dt_bias)
-        out = delta_rule(query, key, value, decay, beta.flatten(1).sigmoid(), chunks)
-        out = self.out_norm(out.to(value.dtype), gate)
-        found: tuple[Tensor, Tensor | None] = self.out_proj(out.flatten(1)[:, None])
-        return found
+        value = value.reshape(len(value), -1, self.sizes.linear_value_head_dim)
+        beta, alpha = (x.flatten(1) for x in rates.chunk(2, -1))
+        dt_bias, forgetting = (share_of(x, self.cp_group) for x in (self.dt_bias, self.A_log))
+        decay = -forgetting.float().exp() * softplus(alpha.float() + dt_bias)
+        answers = delta_rule(query, key, value, decay, beta.sigmoid(), chunks)
+        return answers.to(value.dtype).view(by_heads)
 
     def sharded_state_dict(
         self, prefix: str = "", sharded_offsets: tuple[Any, ...] = (), metadata: Any = None
@@ -126,15 +143,17 @@ class GatedDeltaNet(MegatronModule):  # type: ignore[misc]
 
 
 class _Convolution(torch.nn.Module):
-    """A causal convolution of each channel by itself, and SiLU."""
+    """A causal convolution of each channel by itself, and SiLU. A context-parallel rank of `group`
+    has all weights and convolves the channels of its share of the heads."""
 
-    def __init__(self, channels: int, width: int, dtype: torch.dtype) -> None:
+    def __init__(self, channels: int, width: int, dtype: torch.dtype, group: Any) -> None:
         super().__init__()
+        self._group = group
         self.weight = torch.nn.Parameter(torch.empty(channels, 1, width, dtype=dtype))
 
     def forward(self, x_TD: Tensor, within_T: Tensor) -> Tensor:
         """`within_T`: position of each token in its sequence, before which there is nothing."""
-        *earlier, now = self.weight[:, 0].unbind(-1)
+        *earlier, now = share_of(self.weight, self._group)[:, 0].unbind(-1)
         out = x_TD * now
         for back, weight in enumerate(reversed(earlier), start=1):
             before = pad(x_TD, (0, 0, back, 0))[: len(x_TD)]
