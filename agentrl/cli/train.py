@@ -104,7 +104,7 @@ def _dry_run(found: Resolved, *light: _Check) -> int:
 
     sys.stdout.write(describe(found.config))
     if found.config.ray_address is not None:
-        from agentrl.cluster.rehearsal import placement_notes
+        from agentrl.cluster.dry_placement import placement_notes
 
         sys.stdout.write("".join(f"{line}\n" for line in placement_notes(found.config)))
     return 0

@@ -1,7 +1,7 @@
 """What a node of a joined cluster lacks is told before anything starts, of all nodes at once."""
 
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -72,7 +72,10 @@ def test_a_folder_of_checkpoints_that_the_learner_does_not_share(config: RunConf
 def test_a_folder_of_pushed_weights_that_engines_do_not_share(
     config: RunConfig, tmp_path: Path
 ) -> None:
-    flags = {"update_weight_transport": "disk", "update_weight_disk_dir": f"{tmp_path}/pushed"}
+    flags: dict[str, Any] = {
+        "update_weight_transport": "disk",
+        "update_weight_disk_dir": f"{tmp_path}/pushed",
+    }
     config = RunConfig(hf_checkpoint=config.hf_checkpoint, save=config.save, **flags)
     said = told(Nodes({"engine-0": f"{tmp_path}/pushed"}), config)
     assert f"10.0.0.3 does not have {tmp_path}/pushed: --update-weight-disk-dir" in said

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agentrl.cluster.rehearsal import placed
+from agentrl.cluster.dry_placement import placed
 from agentrl.cluster.slots import Place, Slot, Supply, bundle_sizes, in_order, plan_slots
 from agentrl.config.run import RunConfig
 from agentrl.errors import EnvironmentSetupError
