@@ -3,8 +3,10 @@
 Ray places hosts as for the run, and takes them back at once; nothing is started in them.
 """
 
+import socket
 import tempfile
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
@@ -17,17 +19,29 @@ from agentrl.config.device_defaults import check_device
 from agentrl.config.eval_sets import eval_sets
 from agentrl.config.run import RunConfig
 from agentrl.envs.services import services_of_run
+from agentrl.errors import EnvironmentSetupError
 
 __all__ = ["placed", "placement_notes"]
 
+_CONNECT_S = 5.0
+
 
 def placement_notes(config: RunConfig) -> list[str]:
-    """A line for each node. Raises EnvironmentSetupError where the cluster is too small, or a node
-    lacks what the run needs."""
+    """A line for each node, or that no cluster answers. Raises EnvironmentSetupError where the
+    cluster is too small, or a node lacks what the run needs."""
     if config.ray_address is None:
         return []
     services = services_of_run(config, list(eval_sets(config).values())).processes
-    with tempfile.TemporaryDirectory() as folder, Cluster(config.ray_address, Path(folder)) as ray:
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        try:
+            _look_for(config.ray_address)
+            ray = stack.enter_context(Cluster(config.ray_address, Path(folder)))
+        except (EnvironmentSetupError, OSError) as error:
+            return [
+                f"no cluster of Ray answers at {config.ray_address} (--ray-address), so it is not "
+                f"known where processes would be: {str(error).splitlines()[0]}"
+            ]
         device = config.device
         if device == "auto":
             device = choose_device(device, ray.device_facts(_go_on)).device
@@ -48,6 +62,13 @@ def placed(places: Mapping[str, Place], processes: Mapping[str, tuple[str, ...]]
         named = [f"{name}{devices}" for name in processes[slot]]
         of_nodes.setdefault((place.address, place.node), []).extend(named)
     return [f"on {address}: {', '.join(named)}" for (address, _), named in of_nodes.items()]
+
+
+def _look_for(address: str) -> None:
+    """Raises OSError where nobody listens, for which Ray itself would wait for minutes."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()
 
 
 def _devices(place: Place) -> str:

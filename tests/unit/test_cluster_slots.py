@@ -1,12 +1,13 @@
 """Which slots a run has, and which place each takes once Ray has chosen nodes and devices."""
 
 import random
+import socket
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from agentrl.cluster.dry_placement import placed
+from agentrl.cluster.dry_placement import placed, placement_notes
 from agentrl.cluster.slots import Place, Slot, Supply, bundle_sizes, in_order, plan_slots
 from agentrl.config.run import RunConfig
 from agentrl.errors import EnvironmentSetupError
@@ -167,3 +168,11 @@ def test_a_dry_run_names_each_node_with_its_processes_and_devices() -> None:
         "on 10.0.0.1: buffer, router, learner-0 (device 3)",
         "on 10.0.0.2: engine-0 (devices 0, 1)",
     ]
+
+
+def test_a_dry_run_without_its_cluster_says_so_and_goes_on() -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{nobody.getsockname()[1]}"
+        (said,) = placement_notes(RunConfig(ray_address=address, loss_type="sft_loss"))
+    assert said.startswith(f"no cluster of Ray answers at {address} (--ray-address), so it is not")

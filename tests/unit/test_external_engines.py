@@ -19,9 +19,9 @@ from agentrl.cluster.external_engines import (
 from agentrl.cluster.layout import RunDir
 from agentrl.cluster.orders import plan_processes
 from agentrl.cluster.placement import Cluster as Nodes
-from agentrl.cluster.placement import plan_slots
 from agentrl.cluster.roles.learner import engines_ready
 from agentrl.cluster.roles.worker import client_settings
+from agentrl.cluster.slots import Supply, plan_slots
 from agentrl.cluster.spec import RunSpec
 from agentrl.config.external_engines import about_external_engines, engine_urls
 from agentrl.config.passthrough import table
@@ -117,7 +117,9 @@ def test_servers_are_the_engines_of_the_run_and_it_starts_none(tmp_path: Path) -
     ]
     assert {order.kind for order in orders} == {"learner", "buffer", "worker", "router"}
     assert client_settings(spec)["num_permits"] == 2 * config.sglang_server_concurrency
-    placed = {name for slot in plan_slots(config, 8, []) for name in slot.processes}
+    placed = {
+        name for slot in plan_slots(config, Supply("GPU", (8,)), []) for name in slot.processes
+    }
     assert "router" in placed
     assert not any(name.startswith("engine") for name in placed)
 
