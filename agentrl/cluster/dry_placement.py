@@ -38,10 +38,9 @@ def placement_notes(config: RunConfig) -> list[str]:
             _look_for(config.ray_address)
             ray = stack.enter_context(Cluster(config.ray_address, Path(folder)))
         except (EnvironmentSetupError, OSError) as error:
-            return [
-                f"no cluster of Ray answers at {config.ray_address} (--ray-address), so it is not "
-                f"known where processes would be: {str(error).splitlines()[0]}"
-            ]
+            told = f"no cluster of Ray answers at {config.ray_address} (--ray-address)"
+            why = str(error).splitlines()[0]
+            return [f"{told}, so it is not known where processes would be: {why}"]
         device = config.device
         if device == "auto":
             device = choose_device(device, ray.device_facts(_go_on)).device
