@@ -17,20 +17,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["Nodes", "can_make_nodes", "nodes"]
+__all__ = ["Nodes", "nodes"]
 
 ROOT = Path(__file__).parents[2]
 _PORT = 6399
 _START = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
-
-
-def can_make_nodes() -> bool:
-    """Whether this user and kernel let namespaces be made."""
-    tried = ["unshare", "--net", "--mount", "--uts", "--pid", "--fork", "true"]
-    with suppress(OSError):
-        has_ip = subprocess.run(["ip", "link"], capture_output=True, check=False).returncode == 0
-        return has_ip and subprocess.run(tried, capture_output=True, check=False).returncode == 0
-    return False
 
 
 class Nodes:
@@ -55,6 +46,12 @@ class Nodes:
 
     def make(self) -> None:
         """Networks on one bridge, then Ray on each node."""
+        self.connect()
+        for node, num_cpus in enumerate(self._num_cpus):
+            self._start_ray(node, num_cpus)
+
+    def connect(self) -> None:
+        """Nodes without Ray."""
         (self.folder / "shared").mkdir()
         (self.folder / "local").mkdir()
         bridge = f"{self._tag}br"
@@ -63,8 +60,18 @@ class Nodes:
         self._network("ip", "link", "set", bridge, "up")
         for node in range(len(self._num_cpus)):
             self._connect(node, bridge)
-        for node, num_cpus in enumerate(self._num_cpus):
-            self._start_ray(node, num_cpus)
+
+    def can_run(self) -> bool:
+        """Whether this user and kernel let a program run on each of them."""
+        try:
+            self.connect()
+            for node in range(len(self._num_cpus)):
+                self._network(*self._on(node, ["true"]))
+        except (OSError, subprocess.CalledProcessError):
+            return False
+        finally:
+            self._resources.close()
+        return True
 
     def _connect(self, node: int, bridge: str) -> None:
         name, inner = f"{self._tag}-{node}", f"{self._tag}i{node}"
