@@ -171,9 +171,10 @@ def load(
 
 
 def _require_moments(directory: Path, index: shards.Index, wanted: Iterable[Shard]) -> None:
-    """Those of all that is trained here."""
+    """Those of all that is trained here: a weight without any was frozen there."""
     keys = {shard.key for shard in wanted} - index.keys()
-    lacking = sorted({weight for key in keys if (weight := _weight_of(key)) in index})
+    frozen = index.keys() - set(map(_weight_of, index))
+    lacking = sorted({weight for key in keys if (weight := _weight_of(key)) in frozen})
     if lacking:
         raise ConfigError(
             f"{directory} has no optimizer state of {len(lacking)} tensors that this run trains,"
