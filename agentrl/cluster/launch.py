@@ -202,7 +202,9 @@ def _launch(
             # From here on everything is ending; a further signal changes nothing.
             gate.arm()
             _stop(cluster, orders, _SHARING_GRACE_S if config.colocate else _LEARNER_GRACE_S)
-            if config.rollout_external_engine_addrs:
+            state = driver.state
+            began = state.is_pushing or (state.version is not None and not config.plays_only)
+            if config.rollout_external_engine_addrs and began:
                 for note in anyio.run(leave_engines, spec.engines, external_key(config)):
                     recorder.note(note)
 

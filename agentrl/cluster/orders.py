@@ -100,7 +100,7 @@ def plan_processes(
         )
         for name, service in services.items()
     ]
-    orders += [role_order(run, "worker", name, env | _NO_GPUS) for name in config.worker_names]
+    orders += [role_order(run, "worker", name, env) for name in config.worker_names]
     if spec.router_url is not None:
         orders += [_router_order(config, run, cluster, spec)]
     if device == "cpu":

@@ -7,8 +7,9 @@ which slot is decided when all have said where they are.
 
 import logging
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +24,8 @@ __all__ = ["Cluster", "ray_options"]
 
 _LOG = logging.getLogger(__name__)
 _PLACE_S = 300.0
+#: Seconds between calls to a node of which Ray does not know yet whether it is gone.
+_SILENT_S = 1.0
 _OBJECT_STORE_BYTES = 80 * 1024**2
 #: Characters of a folder that leave room for the paths of Ray's sockets; a longer one is not used.
 _MAX_FOLDER = 107 - len("/session_2026-01-01_00-00-00_000000_1000000/sockets/plasma_store")
@@ -148,13 +151,16 @@ class Cluster:
         import ray
 
         names = ", ".join(slot.name for slot in slots)
+        sizes = bundle_sizes(slots)
+        bundles = f" in bundles of {', '.join(map(str, sizes))} {device}s" if sizes else ""
         try:
-            group = self._reserve(bundle_sizes(slots), device, check)
+            group = self._reserve(sizes, device, check)
             hosts = [self._host_for(slot, device, group) for slot in slots]
             places = self._wait_for([host.place.remote() for host in hosts], _PLACE_S, check)
         except ray.exceptions.RayError as error:
             raise EnvironmentSetupError(
-                f"Ray found no place for {names} within {_PLACE_S:g} s{self._free(device)}: {error}"
+                f"Ray found no place for {names}{bundles} within {_PLACE_S:g} s"
+                f"{self._free(device)}: {error}"
             ) from error
         for slot, index in zip(slots, in_order(slots, places), strict=True):
             self._hosts[slot.name], self._places[slot.name] = hosts[index], places[index]
@@ -234,20 +240,30 @@ class Cluster:
         return list(self._call(self._hosts[slot].seen.remote(list(paths))))
 
     def write_file(self, path: str, data: bytes) -> None:
-        """Write a private file on every node of the run."""
-        for host in self._hosts.values():
-            self._call(host.write_file.remote(path, data))
+        """Write a private file on every node of the run that is there."""
+        for slot, host in self._hosts.items():
+            with suppress(SlotLostError), self._there(slot):
+                self._call(host.write_file.remote(path, data))
 
     def start(self, order: ProcessOrder) -> int:
         """Start a process on its slot; returns its pid. Raises SlotLostError."""
+        import ray
+
         with self._there(self._slot_of[order.name]):
-            return int(self._call(self._host(order.name).start.remote(order)))
+            while True:
+                with suppress(ray.exceptions.ActorUnavailableError):
+                    return int(self._call(self._host(order.name).start.remote(order)))
+                time.sleep(_SILENT_S)  # Ray asks that node again, and decides
 
     def signal(self, process: str, number: int, pid: int | None = None) -> bool:
-        """Send a signal to a process, with `pid` to none but that one. Whether it was sent. Raises
-        SlotLostError."""
-        with self._there(self._slot_of[process]):
+        """Send a signal to a process, with `pid` to none but that one. Whether it was sent, as far
+        as its node says. Raises SlotLostError."""
+        import ray
+
+        silent = (ray.exceptions.ActorUnavailableError, ray.exceptions.GetTimeoutError)
+        with self._there(self._slot_of[process]), suppress(*silent):
             return bool(self._call(self._host(process).signal.remote(process, number, pid)))
+        return False
 
     def stop(self, processes: Sequence[str] | None, grace_s: float) -> None:
         """Stop processes (None: all) and wait until they have ended. Raises InfrastructureError

@@ -96,7 +96,7 @@ class Processes:
         EnvironmentSetupError."""
         urls = {name: self._orders[name].ready_url for name in names}
         told = {name: url for name, url in urls.items() if url}
-        await wait_ready(told, self._spec.config.start_timeout_s)
+        await wait_ready(told, self._spec.config.start_timeout_s, self._lost.__contains__)
 
     async def start(self, name: str) -> None:
         """Start a process that is not running."""
@@ -131,6 +131,12 @@ class Processes:
         if not is_enough or self._spec.config.colocate:
             return None
         return [order.name for order in left if order.kind in ("engine", "worker")]
+
+    @property
+    def spec(self) -> RunSpec:
+        """What a process that is started from now on is told."""
+        engines = [engine for engine in self._spec.engines if engine.name not in self._lost]
+        return msgspec.structs.replace(self._spec, engines=engines)
 
     async def tell_lost(self, names: Collection[str]) -> None:
         """Tell the router and the buffer of engines and workers that are lost."""
@@ -186,6 +192,8 @@ class Processes:
 
     async def ask_for_weights(self, name: str) -> None:
         """Have the learner give its weights to the engines: `name` may lack them."""
+        if name in self._lost:
+            return
         self._late.add(name)
         if self._state.learner_done:
             await self._begin_again(self._lives[_TOLD])

@@ -1,6 +1,6 @@
 """Services an Env asks for (a retriever, a sandbox pool): started per run, then watched."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import aiohttp
 import anyio
@@ -18,12 +18,15 @@ def service_command(spec: ServiceSpec, host: str, port: int) -> tuple[str, ...]:
     return tuple(part.replace("{host}", host).replace("{port}", str(port)) for part in spec.argv)
 
 
-async def wait_ready(urls: Mapping[str, str], timeout_s: float) -> None:
-    """Wait until every URL answers 200; EnvironmentSetupError names those that do not in time."""
+async def wait_ready(
+    urls: Mapping[str, str], timeout_s: float, is_lost: Callable[[str], bool] = lambda name: False
+) -> None:
+    """Wait until every URL answers 200, or what it is of `is_lost`; EnvironmentSetupError names
+    those that do not in time."""
     missing = dict(urls)
 
     async def wait(name: str, url: str, session: aiohttp.ClientSession) -> None:
-        while True:
+        while not is_lost(name):
             try:
                 async with session.get(url) as answer:
                     if answer.status == 200:
@@ -33,6 +36,7 @@ async def wait_ready(urls: Mapping[str, str], timeout_s: float) -> None:
                 pass
             # A starting process announces itself by answering; there is no event to wait for.
             await anyio.sleep(_RETRY_S)
+        del missing[name]
 
     limits = aiohttp.ClientTimeout(total=5.0)
     with anyio.move_on_after(timeout_s):

@@ -12,7 +12,6 @@ and engines count up with nodes and devices.
 """
 
 from collections.abc import Sequence
-from math import lcm
 from typing import Literal
 
 import msgspec
@@ -100,8 +99,11 @@ def _shared(learners: Sequence[str], engines: Sequence[str], size: int) -> list[
 
 def _bundled(slots: Sequence[Slot], per_node: int, size: int, colocate: bool) -> list[Slot]:
     """Each slot with the number of its bundle: `per_node` devices of the learner at a time, and
-    each engine by itself; whole engines where both have the same devices."""
-    whole = lcm(per_node, size) if colocate else per_node
+    each engine by itself; whole engines where both have the same devices, alone where neither
+    number divides the other."""
+    whole = max(per_node, size) if colocate else per_node
+    if colocate and whole % min(per_node, size):
+        whole = size
     found: list[Slot] = []
     bundle, room = -1, 0
     for slot in slots:

@@ -14,6 +14,7 @@ from typing import Any
 
 import anyio
 import anyio.abc
+import msgspec
 
 from agentrl.cluster.events import RunState
 from agentrl.cluster.host import ExitNotice
@@ -99,6 +100,8 @@ class Watch:
             raise InfrastructureError(f"{told}: the run cannot go on without") from loss
         self._recorder.note(f"{told}; the run goes on with {', '.join(left)}")
         await self._processes.tell_lost(names)
+        spec = msgspec.json.encode(self._processes.spec)
+        await in_thread(self._cluster.write_file, str(self._run.spec), spec)
 
     def _ended(self, notice: ExitNotice, tasks: anyio.abc.TaskGroup) -> None:
         _LOG.info("%s (pid %s) ended with %s", notice.name, notice.pid, notice.returncode)

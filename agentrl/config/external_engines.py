@@ -68,6 +68,12 @@ def _about_addresses(config: RunConfig) -> Iterator[str]:
         )
     if len(set(urls)) < len(urls):
         yield f"{_ADDRS}: an address stands there twice; name each engine once"
+    near = [shown_url(url) for url in urls if url not in wrong and _is_loopback(url)]
+    if config.ray_address is not None and near:
+        yield (
+            f"{_ADDRS} {' '.join(near)}: every node of a cluster (--ray-address) has a loopback of "
+            "its own; name an engine by an address that all nodes reach"
+        )
     if config.update_weight_transport == "disk" or config.ray_address is not None or wrong:
         return
     afar = [shown_url(url) for url in urls if not _is_loopback(url)]

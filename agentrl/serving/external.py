@@ -46,6 +46,7 @@ _OURS: dict[str, tuple[Any, str]] = {
     "cpu_offload_gb": (0, _PUSHES),
     "pp_size": (1, _RANKS),
     "dp_size": (1, _RANKS),
+    "attn_dp_size": (1, "turns are not sent to its groups of ranks as to those of own engines"),
     "disaggregation_mode": ("null", _ALONE),
     "encoder_only": (False, _ALONE),
     "is_embedding": (False, _ALONE),

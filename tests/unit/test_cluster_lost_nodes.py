@@ -1,9 +1,11 @@
 """A lost node: what a run goes on without, and what it cannot do without."""
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 
 import anyio
+import msgspec
 import pytest
 
 from agentrl.cluster.events import RunState
@@ -12,9 +14,11 @@ from agentrl.cluster.layout import RunDir
 from agentrl.cluster.placement import Cluster
 from agentrl.cluster.requests import Requests
 from agentrl.cluster.restarts import Processes
+from agentrl.cluster.spec import RunSpec
 from agentrl.cluster.watch import Watch
 from agentrl.errors import InfrastructureError, SlotLostError
 from agentrl.telemetry.recorder import Recorder
+from agentrl.types import EngineAddress
 from agentrl.wire.messages import PeerLost
 from agentrl.wire.peer import BufferPeer
 from tests.unit.test_cluster_restarts import SPEC, PaperCluster, Told
@@ -35,6 +39,11 @@ class Nodes(PaperCluster):
     def __init__(self, lost: Sequence[str]) -> None:
         super().__init__()
         self._lost = lost
+        self.written: list[bytes] = []
+
+    def write_file(self, path: str, data: bytes) -> None:
+        assert path == "spec"
+        self.written.append(data)
 
     def slots(self) -> list[str]:
         return list(SLOTS)
@@ -66,14 +75,16 @@ def watched(*lost: str) -> tuple[list[str], list[str], list[str]]:
     orders = [ProcessOrder(name, (), cast(Any, name.partition("-")[0])) for name in NAMES]
     state = RunState()
     requests = Requests(cast(BufferPeer, peer), state)
-    processes = Processes(cast(Cluster, cluster), SPEC, orders, requests, state)
+    engines = [EngineAddress(name, f"http://{name}") for name in NAMES if "engine" in name]
+    spec = msgspec.structs.replace(SPEC, engines=engines)
+    processes = Processes(cast(Cluster, cluster), spec, orders, requests, state)
     unrouted: list[str] = []
 
     async def unroute(name: str) -> None:
         unrouted.append(name)
 
     processes.unroute = unroute  # type: ignore[method-assign]
-    parts: Any = (None, cluster, processes, requests, state, notes)
+    parts: Any = (SimpleNamespace(spec="spec"), cluster, processes, requests, state, notes)
     watch = Watch(*cast(tuple[RunDir, Cluster, Processes, Requests, RunState, Recorder], parts))
     heard: list[str] = []
 
@@ -85,12 +96,14 @@ def watched(*lost: str) -> tuple[list[str], list[str], list[str]]:
             told = {"role": "worker", "state": "lost", "name": "worker-1"}
             incarnation = processes._lives["worker-1"].incarnation
             await watch.heard_of(told | {"incarnation": incarnation})  # before Ray tells of it
-            while len(unrouted) + len(heard) < len(lost):
+            while len(cluster.written) < len(lost):
                 await anyio.sleep(0.01)
                 heard[:] = [m.name for m in peer.messages if isinstance(m, PeerLost)]
             group.cancel_scope.cancel()
 
     anyio.run(run)
+    last = msgspec.json.decode(cluster.written[-1], type=RunSpec)
+    assert [engine.name for engine in last.engines] == [e for e in ("engine-0",) if e not in lost]
     return notes.said, unrouted, heard
 
 

@@ -55,7 +55,7 @@ def test_no_process_of_a_run_on_the_cpu_sees_a_gpu(tmp_path: Path) -> None:
 def test_on_cuda_the_devices_are_those_that_ray_gave(tmp_path: Path) -> None:
     told = environments(tmp_path, "cuda")
     hidden = {name for name, env in told.items() if "CUDA_VISIBLE_DEVICES" in env}
-    assert hidden == {"buffer", "worker-0"}, "where no model runs, none is taken by an import"
+    assert hidden == {"buffer"}, "workers run code of the user, which may use one"
 
 
 def test_on_a_cluster_processes_start_as_here_and_meet_at_the_nodes_address(

@@ -110,10 +110,8 @@ def test_a_wait_for_a_place_can_be_interrupted(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_hosts_without_a_place_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(
-        EnvironmentSetupError,
-        match=r"no place for host, learner-0 within 300 s \(3 of 8 GPUs are free\)",
-    ):
+    said = r"host, learner-0 in bundles of 1 GPUs within 300 s \(3 of 8 GPUs are free\)"
+    with pytest.raises(EnvironmentSetupError, match=f"no place for {said}"):
         place(monkeypatch, FullRay(3, fails=True))
 
 

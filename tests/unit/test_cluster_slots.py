@@ -176,3 +176,9 @@ def test_a_dry_run_without_its_cluster_says_so_and_goes_on() -> None:
         address = f"127.0.0.1:{nobody.getsockname()[1]}"
         (said,) = placement_notes(RunConfig(ray_address=address, loss_type="sft_loss"))
     assert said.startswith(f"no cluster of Ray answers at {address} (--ray-address), so it is not")
+
+
+def test_engines_that_do_not_divide_a_node_are_placed_one_by_one() -> None:
+    flags = {"actor_num_nodes": 2, "actor_num_gpus_per_node": 6, "rollout_num_gpus_per_engine": 4}
+    config = RunConfig(colocate=True, **flags)  # type: ignore[arg-type]
+    assert bundle_sizes(plan_slots(config, gpus(8, 8), [])) == [4, 4, 4]
