@@ -203,3 +203,20 @@ def test_who_shares_devices_is_started_again_together(name: str, consequence: Co
     anyio.run(run)
     assert [order.name for order in cluster.started] == both * 2
     assert peer.messages == []
+
+
+def test_what_is_lost_is_waited_for_no_more() -> None:
+    order = ProcessOrder("engine-0", ("e",), "engine", ready_url="http://127.0.0.1:1/health")
+
+    async def run() -> None:
+        cluster, peer, state = PaperCluster(), Told(), RunState()
+        requests = Requests(cast(BufferPeer, peer), state)
+        made = Processes(cast(Cluster, cluster), SPEC, [order], requests, state)
+        async with anyio.create_task_group() as group:
+            group.start_soon(made.ready, ["engine-0"])
+            await anyio.sleep(0.3)
+            assert made.left_without(["engine-0"]) is None, "it is the only one"
+        await made.ask_for_weights("engine-0")
+        assert not peer.messages
+
+    anyio.run(run)

@@ -173,6 +173,7 @@ def test_a_server_of_another_host_can_read_files_or_meet_a_learner_of_a_cluster(
             "SGLang's own server cannot",
         ),
         (("--sglang-router-ip", "10.0.0.1"), "each run has a router of its own"),
+        (("--ray-address", "10.0.0.2:6379"), "name an engine by an address that all nodes reach"),
         ((KEY, "NOT_THERE_2"), "there is no such variable here"),
     ],
 )
@@ -222,6 +223,7 @@ def test_every_field_that_matters_is_one_of_sglang() -> None:
         ("lora_paths", ["a"], "a push would not reach its weights"),
         ("tp_size", 2, "--tp-size is 2 there and 1 here"),
         ("pp_size", 2, "--pp-size is 2 there and 1 here"),
+        ("attn_dp_size", 2, "turns are not sent to its groups of ranks"),
         ("device", "cuda", "--device is 'cuda' there and 'cpu' here"),
         ("enable_symm_mem", True, "set up NCCL alike"),
         ("dtype", "bfloat16", "it computes in bfloat16, and float32 is wanted"),
