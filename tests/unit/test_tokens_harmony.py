@@ -133,7 +133,9 @@ def test_the_effort_of_gpt_oss_is_the_first_line_of_a_system_message(
             ["functions.g", "functions.f"],
         ),
         (f"{TO_F}{{<|call|>", [None], ["functions.f"]),
-        ("<|channel|>analysis to=python<|message|>1<|call|>", [None], ["python"]),
+        ("<|channel|>analysis to=python<|message|>1<|call|>", [None], ["functions"]),
+        ("<|channel|>analysis to=developer<|message|>1<|call|>", [None], ["functions"]),
+        ("<|channel|>analysis to=functions<|message|>1<|call|>", [None], ["functions"]),
         ("Rome", [None], ["functions"]),
     ],
 )

@@ -210,9 +210,11 @@ class HarmonyFormat(Marked):
             return None
 
     def _addressed(self, sampled: Sequence[int]) -> list[str]:
-        """Whom a turn calls, in order, as far as it can be read."""
+        """Which tools a turn calls, in order, as far as it can be read. The name heads a message
+        that the policy does not write: it may choose a tool's, and no other role."""
         found = map(self._try, self._split(self._said(sampled)))
-        return [message.to for message in found if message and message.to]
+        to = [message.to for message in found if message and message.to]
+        return [name if name.startswith("functions.") else "functions" for name in to]
 
 
 def _call(id_: str, message: _Said) -> ToolCall:
