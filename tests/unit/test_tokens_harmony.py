@@ -172,6 +172,25 @@ def test_a_demonstration_of_gpt_oss_has_its_thought_in_a_channel() -> None:
         assert whole == written.replace("ANALYSIS", "<|channel|>analysis<|message|>")
 
 
+@pytest.mark.parametrize("mark", ["<|start|>", "<|end|>", "<|message|>", "<|channel|>"])
+@pytest.mark.parametrize(
+    ("text", "name", "arguments"),
+    [
+        ("RomeMARK", "", ""),
+        ("soMARK</think>Rome", "", ""),
+        ("", "fMARK", "{}"),
+        ("", "f", '{"a": "MARK"}'),
+    ],
+)
+def test_a_demonstration_of_gpt_oss_that_spells_a_marker_is_refused(
+    text: str, name: str, arguments: str, mark: str
+) -> None:
+    text, name, arguments = (each.replace("MARK", mark) for each in (text, name, arguments))
+    calls = [ToolCall("", name, arguments.encode())] if name else []
+    with pytest.raises(EnvError, match="a demonstrated turn holds <"):
+        HARMONY.write(text, calls)
+
+
 def test_a_model_that_its_template_calls_otherwise_is_told_so(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(tokenizer_json_for("harmony"))
     named = '{%- set model_identity = "You are somebody." %}{{ tools }}'

@@ -20,6 +20,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from agentrl.errors import EnvError
 from agentrl.tokens.chat import Message, ToolCall
 from agentrl.tokens.formats.base import ToolSchema
 from agentrl.tokens.formats.hermes import MalformedCallError
@@ -44,6 +45,8 @@ _CALLING = "\nCalls to these tools must go to the commentary channel: 'functions
 _TOOLS_HEAD = "# Tools\n\n## functions\n\nnamespace functions {\n\n"
 _TOOLS_TAIL = "} // namespace functions"
 _MARKS = (_START, _CHANNEL, _TYPE, _MESSAGE, _RETURN, _CALL)
+#: What marks messages within a turn.
+_INSIDE = (_START, _END, _MESSAGE, _CHANNEL, _TYPE)
 #: Of the marks of a message of a turn, one letter each, those that it has.
 _SHAPE = re.compile("ck?m")
 _TO = re.compile(r"(?:^|\s)to=(\S+)")
@@ -145,7 +148,14 @@ class HarmonyFormat(Marked):
         return _CALL if calls else _RETURN
 
     def _written(self, text: str, calls: Sequence[ToolCall]) -> str:
-        """What stands before `</think>` is a thought, and its own words are no markers here."""
+        """What stands before `</think>` is a thought, and its own words are no markers here. Words
+        that spell a marker would be further messages, and are refused."""
+        held = [text, *(part for call in calls for part in (call.name, call.arguments.decode()))]
+        if found := [mark for mark in _INSIDE if any(mark in part for part in held)]:
+            raise EnvError(
+                f"a demonstrated turn holds {' '.join(found)}, which {self.NAME} has between "
+                "messages; take it out of its text, names and arguments"
+            )
         thought, ended, said = text.rpartition(THINK_END)
         thought = thought.strip("\n").removeprefix(THINK).strip("\n") if ended else ""
         said = said.lstrip("\n") if ended else text
