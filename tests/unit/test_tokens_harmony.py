@@ -24,6 +24,7 @@ TOOL = {
 }
 TO_F = "<|channel|>commentary to=functions.f <|constrain|>json<|message|>"
 NEXT = "<|end|><|start|>assistant"
+TO_F_AND_G = f"{TO_F}{{}}{NEXT} to=functions.g<|channel|>commentary<|message|>{{}}<|call|>"
 
 
 def text_of(spans: list[Span]) -> str:
@@ -132,6 +133,11 @@ def test_the_effort_of_gpt_oss_is_the_first_line_of_a_system_message(
             ["call_2_1", "call_2_0"],
             ["functions.g", "functions.f"],
         ),
+        (TO_F_AND_G, ["abcdefghi", "123456789"], ["functions.f", "functions.g"]),
+        (TO_F_AND_G, ["call_abc", "call_def"], ["functions.f", "functions.g"]),
+        (TO_F_AND_G, ["toolu_1", "toolu_0"], ["functions.f", "functions.g"]),
+        (TO_F_AND_G, [None, None, None], ["functions.f", "functions.g", "functions.g"]),
+        (TO_F_AND_G, [None], ["functions.g"]),
         (f"{TO_F}{{<|call|>", [None], ["functions.f"]),
         ("<|channel|>analysis to=python<|message|>1<|call|>", [None], ["functions"]),
         ("<|channel|>analysis to=developer<|message|>1<|call|>", [None], ["functions"]),

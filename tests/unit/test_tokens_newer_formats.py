@@ -123,6 +123,9 @@ def test_a_distilled_model_has_no_tools_and_plays_without(tmp_path: Path) -> Non
         DeepSeekR1Format(Vocab(bare("deepseek-r1", "</think>")))
 
 
+TWO_CALLS = '[TOOL_CALLS][{"name": "f", "id": "abcdefghi"}, {"name": "f", "id": "123456789"}]'
+
+
 def result(text: str, call_id: str) -> str:
     return f'[TOOL_RESULTS]{{"content": {text}, "call_id": "{call_id}"}}[/TOOL_RESULTS]'
 
@@ -137,6 +140,14 @@ def result(text: str, call_id: str) -> str:
             ["call_3_1", "call_3_0"],
             ["b", "a"],
         ),
+        (TWO_CALLS, ["123456789", "abcdefghi"], ["123456789", "abcdefghi"]),
+        (TWO_CALLS, ["call_abc", "call_def"], ["abcdefghi", "123456789"]),
+        (TWO_CALLS, [None, None, None], ["abcdefghi", "123456789", "123456789"]),
+        (
+            '[TOOL_CALLS][{"name": "f", "id": "call_3_1"}, {"name": "f", "id": "b"}]',
+            ["call_3_0", "call_3_1"],
+            ["call_3_1", "b"],
+        ),
         ("[TOOL_CALLS]{", [None], ["000000000"]),
         ("Rome", ["x", "123456789"], ["000000000", "123456789"]),
     ],
@@ -149,6 +160,24 @@ def test_a_result_of_mistral_bears_the_id_that_was_sampled(
     assert text == "".join(result('"r"', each) for each in answer)
     text = shown(SMALL, messages, f"{said}</s>")
     assert text == "".join(f"[TOOL_RESULTS]{each}[TOOL_CONTENT]r[/TOOL_RESULTS]" for each in answer)
+
+
+@pytest.mark.parametrize(
+    ("made", "answered", "own"),
+    [
+        (["abcdefghi", "123456789"], ["123456789", "abcdefghi"], ["123456789", "abcdefghi"]),
+        (["call_abc", "call_def"], ["call_def", "call_abc"], ["000000001", "000000000"]),
+        (["call_4_0", "call_4_1"], ["call_4_1", "call_4_0"], ["000004001", "000004000"]),
+        (["", ""], [None, None], ["000000000", "000000001"]),
+    ],
+)
+def test_a_result_in_a_prompt_of_mistral_bears_the_id_of_its_call(
+    made: list[str], answered: list[str | None], own: list[str]
+) -> None:
+    calls = tuple(ToolCall(id_, "f", b"{}") for id_ in made)
+    results = [Message.tool("r", id_) for id_ in answered]
+    text = opened(MISTRAL, [Message.user("a"), CallMessage("assistant", "", calls=calls), *results])
+    assert text.endswith("".join(result('"r"', each) for each in own))
 
 
 @pytest.mark.parametrize(

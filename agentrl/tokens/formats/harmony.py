@@ -24,7 +24,7 @@ from agentrl.errors import EnvError
 from agentrl.tokens.chat import Message, ToolCall
 from agentrl.tokens.formats.base import ToolSchema
 from agentrl.tokens.formats.hermes import MalformedCallError
-from agentrl.tokens.formats.marked import Marked, calls_of, foreign
+from agentrl.tokens.formats.marked import OURS, Marked, calls_of, foreign
 from agentrl.tokens.formats.thoughts import THINK, THINK_END
 from agentrl.tokens.formats.typescript import declaration
 from agentrl.tokens.formats.values import json_arguments
@@ -104,14 +104,20 @@ class HarmonyFormat(Marked):
             yield from self._shown(message, names)
 
     def _answer(self, messages: Sequence[Message], sampled: Sequence[int]) -> Iterator[Piece]:
-        """A result is of the tool that was called; one that answers no call, such as an error, is
-        of the last tool that was addressed."""
+        """A result is of the tool that was called: by the place that its id has from `parse`,
+        otherwise by its own place among the results. One that answers no call, such as an error,
+        is of the last tool that was addressed."""
         addressed = self._addressed(sampled)
-        places = {str(at): name for at, name in enumerate(addressed)}
+        last = len(addressed) - 1
+        results = [message for message in messages if message.role == "tool"]
+        alone = len(results) == 1 and results[0].tool_call_id is None
+        number = 0
         for message in messages:
-            place = (message.tool_call_id or "").rpartition("_")[2]
-            name = places.get(place, addressed[-1] if addressed else "functions")
+            found = OURS.fullmatch(message.tool_call_id or "")
+            at = int(found[2]) if found else last if alone else number
+            name = addressed[min(at, last)] if addressed else "functions"
             yield from self._shown(message, {message.tool_call_id: name})
+            number += message.role == "tool"
 
     def _shown(self, message: Message, names: Mapping[str | None, str]) -> Iterator[Piece]:
         calls = calls_of(message)
