@@ -207,6 +207,13 @@ def test_the_last_question_of_a_prompt_has_the_tools_of_mistral() -> None:
     )
     with pytest.raises(EnvError, match="in a user message; let reset return one"):
         MISTRAL.open_prompt([Message.system("s")], [TOOL])
+    with pytest.raises(EnvError, match="has tools and system message in a user message"):
+        MISTRAL.open_prompt([Message.system("s")])
+    with pytest.raises(EnvError, match="has tools in a user message; let reset return one"):
+        SMALL.open_prompt([Message.system("s")], [TOOL])
+    messages = [Message.system("s"), Message.assistant("b")]
+    assert opened(SMALL, messages) == "<s>[SYSTEM_PROMPT]s[/SYSTEM_PROMPT]b</s>[/INST]"
+    assert opened(SMALL, messages[:1]) == "<s>[SYSTEM_PROMPT]s[/SYSTEM_PROMPT][/INST]"
 
 
 def test_results_and_questions_of_mistral_open_one_turn_together() -> None:

@@ -52,6 +52,8 @@ class MistralV3Format(Marked):
         *(BEGIN, END, ASKED, ASKED_END, TOOLS, TOOLS_END),
         *(CALLS, RESULT, RESULT_END),
     )
+    #: Whether the system message stands in a user message.
+    SYSTEM_IN_QUESTION: ClassVar[bool] = True
     OPENER = ASKED_END
     OTHER_OPENERS = (RESULT_END,)
     RESUMED = (RESULT, ASKED)
@@ -71,10 +73,9 @@ class MistralV3Format(Marked):
     ) -> Iterator[Piece]:
         system = system if system is not None else self.default_system or ""
         asked = [at for at, message in enumerate(messages) if message.role == "user"]
-        if not asked and (system or tools):
-            raise EnvError(
-                f"{self.NAME} has tools and system message in a user message; let reset return one"
-            )
+        if not asked and (tools or (system and self.SYSTEM_IN_QUESTION)):
+            held = "tools and system message" if self.SYSTEM_IN_QUESTION else "tools"
+            raise EnvError(f"{self.NAME} has {held} in a user message; let reset return one")
         last = max((at for at in asked if at - 1 not in asked), default=-1)
         yield from self._words(BEGIN)
         yield from self._beginning(system)
