@@ -9,12 +9,12 @@
 question of a prompt, as by the template; they stay there when another question comes, for which the
 template moves them. A result bears the id that the policy sampled for its call, which is the one
 that the result names, otherwise that at its own place; where none was sampled, nine digits of turn
-and place. What is JSON in it stays JSON.
+and place. What is JSON in it stays JSON, as it is written.
 """
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import msgspec
 
@@ -146,8 +146,8 @@ class MistralV3Format(Marked):
             yield from self._words("\n\n")
 
     def _result(self, message: Message, call_id: str) -> Iterator[Piece]:
-        told = {"content": _value(message.content), "call_id": call_id}
-        yield foreign(json.dumps(told, ensure_ascii=False))
+        own = json.dumps(call_id, ensure_ascii=False)
+        yield foreign(f'{{"content": {_value(message.content)}, "call_id": {own}}}')
 
     def _called(self, calls: Sequence[ToolCall]) -> Iterator[Piece]:
         if calls:
@@ -209,12 +209,14 @@ def _result_id(id_: str, number: int, order: Sequence[str]) -> str:
     return own or _own_id(id_, at)
 
 
-def _value(content: str) -> Any:
-    """What a result says, where it is JSON; otherwise its text."""
+def _value(content: str) -> str:
+    """What a result says, as JSON: where it is JSON, as it is written, for what is read and written
+    anew may lose keys and digits."""
     try:
-        return json.loads(content, parse_constant=_refuse)
+        json.loads(content, parse_constant=_refuse)
     except (ValueError, RecursionError):
-        return content
+        return json.dumps(content, ensure_ascii=False)
+    return content.strip(" \t\n\r")
 
 
 def _refuse(constant: str) -> None:
