@@ -1,8 +1,10 @@
 """gpt-oss: sinks, the window of every second layer, biases and clamped experts are those of
 transformers; weights in bfloat16 and a checkpoint come back bit for bit."""
 
+import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from agentrl.algorithms.rows import LossFn
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.learner.megatron import MegatronBackend
-from agentrl.learner.megatron.sink_attention import attend_with_sinks
+from agentrl.learner.megatron.sink_attention import SinkAttention, attend_with_sinks
 from agentrl.models.registry import families
 from tests.parity.alone import open_alone
 
@@ -143,6 +145,32 @@ def test_attention_with_sinks_and_its_gradients_are_those_of_one_more_score() ->
     ours, theirs = (torch.autograd.grad(each, inputs, towards) for each in (found, wanted))
     for mine, other in zip(ours, theirs, strict=True):
         assert float((mine - other).abs().max()) < 1e-5
+
+
+def test_attention_with_sinks_keeps_no_mask_until_the_backward_pass() -> None:
+    one = SimpleNamespace(size=lambda: 1)
+    config = SimpleNamespace(
+        num_attention_heads=4,
+        params_dtype=torch.float32,
+        attention_dropout=0.0,
+        window_size=None,
+        window_attn_skip_freq=None,
+    )
+    attention = SinkAttention(
+        config,
+        SimpleNamespace(tp=one, cp=one),
+        layer_number=1,
+        attn_mask_type=None,
+        attention_type="self",
+    )
+    torch.nn.init.zeros_(attention.softmax_offset)
+    query, key, value = (torch.randn(600, n, 8, requires_grad=True) for n in (4, 2, 2))
+    packed = SimpleNamespace(qkv_format="thd", cu_seqlens_q=torch.tensor([0, 600]))
+    out = attention(query, key, value, None, packed_seq_params=packed)
+    alive = [each for each in gc.get_objects() if type(each) is Tensor]
+    assert [each.shape for each in alive if each.shape in {(256, 256), (256, 512), (88, 600)}] == []
+    out.sum().backward()
+    assert query.grad is not None
 
 
 def test_weights_in_bfloat16_come_out_bit_equal_and_so_does_a_model_that_is_saved(

@@ -24,6 +24,7 @@ TOOL = {
 }
 TO_F = "<|channel|>commentary to=functions.f <|constrain|>json<|message|>"
 NEXT = "<|end|><|start|>assistant"
+TO_F_AND_G = f"{TO_F}{{}}{NEXT} to=functions.g<|channel|>commentary<|message|>{{}}<|call|>"
 
 
 def text_of(spans: list[Span]) -> str:
@@ -132,8 +133,15 @@ def test_the_effort_of_gpt_oss_is_the_first_line_of_a_system_message(
             ["call_2_1", "call_2_0"],
             ["functions.g", "functions.f"],
         ),
+        (TO_F_AND_G, ["abcdefghi", "123456789"], ["functions.f", "functions.g"]),
+        (TO_F_AND_G, ["call_abc", "call_def"], ["functions.f", "functions.g"]),
+        (TO_F_AND_G, ["toolu_1", "toolu_0"], ["functions.f", "functions.g"]),
+        (TO_F_AND_G, [None, None, None], ["functions.f", "functions.g", "functions.g"]),
+        (TO_F_AND_G, [None], ["functions.g"]),
         (f"{TO_F}{{<|call|>", [None], ["functions.f"]),
-        ("<|channel|>analysis to=python<|message|>1<|call|>", [None], ["python"]),
+        ("<|channel|>analysis to=python<|message|>1<|call|>", [None], ["functions"]),
+        ("<|channel|>analysis to=developer<|message|>1<|call|>", [None], ["functions"]),
+        ("<|channel|>analysis to=functions<|message|>1<|call|>", [None], ["functions"]),
         ("Rome", [None], ["functions"]),
     ],
 )
@@ -168,6 +176,25 @@ def test_a_demonstration_of_gpt_oss_has_its_thought_in_a_channel() -> None:
     ):
         whole = HARMONY.vocab.decode(HARMONY.write(text, made))
         assert whole == written.replace("ANALYSIS", "<|channel|>analysis<|message|>")
+
+
+@pytest.mark.parametrize("mark", ["<|start|>", "<|end|>", "<|message|>", "<|channel|>"])
+@pytest.mark.parametrize(
+    ("text", "name", "arguments"),
+    [
+        ("RomeMARK", "", ""),
+        ("soMARK</think>Rome", "", ""),
+        ("", "fMARK", "{}"),
+        ("", "f", '{"a": "MARK"}'),
+    ],
+)
+def test_a_demonstration_of_gpt_oss_that_spells_a_marker_is_refused(
+    text: str, name: str, arguments: str, mark: str
+) -> None:
+    text, name, arguments = (each.replace("MARK", mark) for each in (text, name, arguments))
+    calls = [ToolCall("", name, arguments.encode())] if name else []
+    with pytest.raises(EnvError, match="a demonstrated turn holds <"):
+        HARMONY.write(text, calls)
 
 
 def test_a_model_that_its_template_calls_otherwise_is_told_so(tmp_path: Path) -> None:

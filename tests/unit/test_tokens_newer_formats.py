@@ -123,6 +123,9 @@ def test_a_distilled_model_has_no_tools_and_plays_without(tmp_path: Path) -> Non
         DeepSeekR1Format(Vocab(bare("deepseek-r1", "</think>")))
 
 
+TWO_CALLS = '[TOOL_CALLS][{"name": "f", "id": "abcdefghi"}, {"name": "f", "id": "123456789"}]'
+
+
 def result(text: str, call_id: str) -> str:
     return f'[TOOL_RESULTS]{{"content": {text}, "call_id": "{call_id}"}}[/TOOL_RESULTS]'
 
@@ -136,6 +139,14 @@ def result(text: str, call_id: str) -> str:
             '[TOOL_CALLS][{"name": "f", "id": "a"}, {"name": "f", "id": "b"}]',
             ["call_3_1", "call_3_0"],
             ["b", "a"],
+        ),
+        (TWO_CALLS, ["123456789", "abcdefghi"], ["123456789", "abcdefghi"]),
+        (TWO_CALLS, ["call_abc", "call_def"], ["abcdefghi", "123456789"]),
+        (TWO_CALLS, [None, None, None], ["abcdefghi", "123456789", "123456789"]),
+        (
+            '[TOOL_CALLS][{"name": "f", "id": "call_3_1"}, {"name": "f", "id": "b"}]',
+            ["call_3_0", "call_3_1"],
+            ["call_3_1", "b"],
         ),
         ("[TOOL_CALLS]{", [None], ["000000000"]),
         ("Rome", ["x", "123456789"], ["000000000", "123456789"]),
@@ -152,12 +163,35 @@ def test_a_result_of_mistral_bears_the_id_that_was_sampled(
 
 
 @pytest.mark.parametrize(
+    ("made", "answered", "own"),
+    [
+        (["abcdefghi", "123456789"], ["123456789", "abcdefghi"], ["123456789", "abcdefghi"]),
+        (["call_abc", "call_def"], ["call_def", "call_abc"], ["000000001", "000000000"]),
+        (["call_4_0", "call_4_1"], ["call_4_1", "call_4_0"], ["000004001", "000004000"]),
+        (["", ""], [None, None], ["000000000", "000000001"]),
+    ],
+)
+def test_a_result_in_a_prompt_of_mistral_bears_the_id_of_its_call(
+    made: list[str], answered: list[str | None], own: list[str]
+) -> None:
+    calls = tuple(ToolCall(id_, "f", b"{}") for id_ in made)
+    results = [Message.tool("r", id_) for id_ in answered]
+    text = opened(MISTRAL, [Message.user("a"), CallMessage("assistant", "", calls=calls), *results])
+    assert text.endswith("".join(result('"r"', each) for each in own))
+
+
+@pytest.mark.parametrize(
     ("content", "told"),
     [
         ("Rome", '"Rome"'),
         ("5", "5"),
         ('{"a": [1]}', '{"a": [1]}'),
         ("NaN", '"NaN"'),
+        ("1e400", "1e400"),
+        ('{"a":1, "a":2}\n', '{"a":1, "a":2}'),
+        ("0.10000000000000000000001", "0.10000000000000000000001"),
+        ('"\\ud800"', '"\\ud800"'),
+        ("5, 6", '"5, 6"'),
         ("[" * 20_000, json.dumps("[" * 20_000)),
         ('", "call_id": "x', '"\\", \\"call_id\\": \\"x"'),
     ],
@@ -178,6 +212,13 @@ def test_the_last_question_of_a_prompt_has_the_tools_of_mistral() -> None:
     )
     with pytest.raises(EnvError, match="in a user message; let reset return one"):
         MISTRAL.open_prompt([Message.system("s")], [TOOL])
+    with pytest.raises(EnvError, match="has tools and system message in a user message"):
+        MISTRAL.open_prompt([Message.system("s")])
+    with pytest.raises(EnvError, match="has tools in a user message; let reset return one"):
+        SMALL.open_prompt([Message.system("s")], [TOOL])
+    messages = [Message.system("s"), Message.assistant("b")]
+    assert opened(SMALL, messages) == "<s>[SYSTEM_PROMPT]s[/SYSTEM_PROMPT]b</s>[/INST]"
+    assert opened(SMALL, messages[:1]) == "<s>[SYSTEM_PROMPT]s[/SYSTEM_PROMPT][/INST]"
 
 
 def test_results_and_questions_of_mistral_open_one_turn_together() -> None:

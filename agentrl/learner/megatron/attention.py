@@ -29,7 +29,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 
 from agentrl.learner.megatron.zigzag import gathered_order
 
-__all__ = ["PackedAttention", "lengths_of"]
+__all__ = ["PackedAttention", "lengths_of", "window_mask"]
 
 
 #: What torch's variable-length attention computes in.
@@ -114,14 +114,14 @@ class PackedAttention(MegatronModule):  # type: ignore[misc]
         for start in range(first, first + len(query), block):
             end = min(start + block, first + len(query))
             keys = slice(max(0, start - before), end)
-            places = torch.arange(keys.start, end, device=query.device)
-            distance = places[start - keys.start :, None] - places
-            yield self._attend(
-                query[start - first : end - first],
-                key[keys],
-                value[keys],
-                attn_mask=(distance >= 0) & (distance <= before),
+            yield self._attend_near(
+                query[start - first : end - first], key[keys], value[keys], start - keys.start
             )
+
+    def _attend_near(self, query: Tensor, key: Tensor, value: Tensor, first: int) -> Tensor:
+        """Attention under the window; the first query is that of key number `first`."""
+        mask = window_mask(query, key, first, self.window_size[0])
+        return self._attend(query, key, value, attn_mask=mask)
 
     def _variable_length(self, query: Tensor, key: Tensor, value: Tensor, packed: Any) -> Tensor:
         from torch.nn.attention.varlen import varlen_attn
@@ -176,6 +176,14 @@ class PackedAttention(MegatronModule):  # type: ignore[misc]
             q, k, v, scale=self.softmax_scale, enable_gqa=q.shape[1] != k.shape[1], **causal
         )
         return out.squeeze(0).transpose(0, 1)
+
+
+def window_mask(query: Tensor, key: Tensor, first: int, before: int) -> Tensor:
+    """[q, k], true where a query sees a key: itself and `before` keys before it. The first query is
+    that of key number `first`."""
+    places = torch.arange(len(key), device=query.device)
+    distance = places[first : first + len(query), None] - places
+    return (distance >= 0) & (distance <= before)
 
 
 def lengths_of(cu_seqlens: Tensor) -> list[int]:

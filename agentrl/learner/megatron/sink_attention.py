@@ -15,7 +15,7 @@ from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from agentrl.learner.megatron.attention import PackedAttention, lengths_of
+from agentrl.learner.megatron.attention import PackedAttention, lengths_of, window_mask
 
 __all__ = ["SinkAttention", "attend_with_sinks"]
 
@@ -38,10 +38,11 @@ class SinkAttention(PackedAttention):
     def _variable_length(self, query: Tensor, key: Tensor, value: Tensor, packed: Any) -> Tensor:
         return self._one_by_one(query, key, value, lengths_of(packed.cu_seqlens_q))
 
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor, **causal: Any) -> Tensor:
-        inputs = (query, key, value, self.softmax_offset, causal["attn_mask"], self.softmax_scale)
+    def _attend_near(self, query: Tensor, key: Tensor, value: Tensor, first: int) -> Tensor:
+        # What goes in is kept until the backward pass: no mask, which has a row for each query.
+        inputs = (query, key, value, self.softmax_offset, first, self.window_size[0])
         out: Tensor = checkpoint(
-            attend_with_sinks, *inputs, use_reentrant=False, preserve_rng_state=False
+            _attend_near, *inputs, self.softmax_scale, use_reentrant=False, preserve_rng_state=False
         )
         return out
 
@@ -57,6 +58,19 @@ class SinkAttention(PackedAttention):
             tp_group=self._group,
             dp_cp_group=metadata["dp_cp_group"],
         )
+
+
+def _attend_near(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    sinks: Tensor,
+    first: int,
+    before: int,
+    scale: float | None,
+) -> Tensor:
+    mask = window_mask(query, key, first, before)
+    return attend_with_sinks(query, key, value, sinks, mask, scale)
 
 
 def attend_with_sinks(

@@ -20,10 +20,11 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from agentrl.errors import EnvError
 from agentrl.tokens.chat import Message, ToolCall
 from agentrl.tokens.formats.base import ToolSchema
 from agentrl.tokens.formats.hermes import MalformedCallError
-from agentrl.tokens.formats.marked import Marked, calls_of, foreign
+from agentrl.tokens.formats.marked import OURS, Marked, calls_of, foreign
 from agentrl.tokens.formats.thoughts import THINK, THINK_END
 from agentrl.tokens.formats.typescript import declaration
 from agentrl.tokens.formats.values import json_arguments
@@ -44,6 +45,8 @@ _CALLING = "\nCalls to these tools must go to the commentary channel: 'functions
 _TOOLS_HEAD = "# Tools\n\n## functions\n\nnamespace functions {\n\n"
 _TOOLS_TAIL = "} // namespace functions"
 _MARKS = (_START, _CHANNEL, _TYPE, _MESSAGE, _RETURN, _CALL)
+#: What marks messages within a turn.
+_INSIDE = (_START, _END, _MESSAGE, _CHANNEL, _TYPE)
 #: Of the marks of a message of a turn, one letter each, those that it has.
 _SHAPE = re.compile("ck?m")
 _TO = re.compile(r"(?:^|\s)to=(\S+)")
@@ -101,14 +104,20 @@ class HarmonyFormat(Marked):
             yield from self._shown(message, names)
 
     def _answer(self, messages: Sequence[Message], sampled: Sequence[int]) -> Iterator[Piece]:
-        """A result is of the tool that was called; one that answers no call, such as an error, is
-        of the last tool that was addressed."""
+        """A result is of the tool that was called: by the place that its id has from `parse`,
+        otherwise by its own place among the results. One that answers no call, such as an error,
+        is of the last tool that was addressed."""
         addressed = self._addressed(sampled)
-        places = {str(at): name for at, name in enumerate(addressed)}
+        last = len(addressed) - 1
+        results = [message for message in messages if message.role == "tool"]
+        alone = len(results) == 1 and results[0].tool_call_id is None
+        number = 0
         for message in messages:
-            place = (message.tool_call_id or "").rpartition("_")[2]
-            name = places.get(place, addressed[-1] if addressed else "functions")
+            found = OURS.fullmatch(message.tool_call_id or "")
+            at = int(found[2]) if found else last if alone else number
+            name = addressed[min(at, last)] if addressed else "functions"
             yield from self._shown(message, {message.tool_call_id: name})
+            number += message.role == "tool"
 
     def _shown(self, message: Message, names: Mapping[str | None, str]) -> Iterator[Piece]:
         calls = calls_of(message)
@@ -145,7 +154,14 @@ class HarmonyFormat(Marked):
         return _CALL if calls else _RETURN
 
     def _written(self, text: str, calls: Sequence[ToolCall]) -> str:
-        """What stands before `</think>` is a thought, and its own words are no markers here."""
+        """What stands before `</think>` is a thought, and its own words are no markers here. Words
+        that spell a marker would be further messages, and are refused."""
+        held = [text, *(part for call in calls for part in (call.name, call.arguments.decode()))]
+        if found := [mark for mark in _INSIDE if any(mark in part for part in held)]:
+            raise EnvError(
+                f"a demonstrated turn holds {' '.join(found)}, which {self.NAME} has between "
+                "messages; take it out of its text, names and arguments"
+            )
         thought, ended, said = text.rpartition(THINK_END)
         thought = thought.strip("\n").removeprefix(THINK).strip("\n") if ended else ""
         said = said.lstrip("\n") if ended else text
@@ -210,9 +226,11 @@ class HarmonyFormat(Marked):
             return None
 
     def _addressed(self, sampled: Sequence[int]) -> list[str]:
-        """Whom a turn calls, in order, as far as it can be read."""
+        """Which tools a turn calls, in order, as far as it can be read. The name heads a message
+        that the policy does not write: it may choose a tool's, and no other role."""
         found = map(self._try, self._split(self._said(sampled)))
-        return [message.to for message in found if message and message.to]
+        to = [message.to for message in found if message and message.to]
+        return [name if name.startswith("functions.") else "functions" for name in to]
 
 
 def _call(id_: str, message: _Said) -> ToolCall:

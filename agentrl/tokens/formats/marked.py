@@ -18,7 +18,10 @@ from agentrl.tokens.formats.thoughts import THINK, split_thought
 from agentrl.tokens.spans import Author, Piece, Span, encode_pieces
 from agentrl.tokens.vocab import Vocab
 
-__all__ = ["Marked", "calls_of", "foreign"]
+__all__ = ["OURS", "Marked", "calls_of", "foreign"]
+
+#: An id that `parse` gives a call: its turn and its place there.
+OURS = re.compile(r"call_(\d{1,6})_(\d{1,3})")
 
 
 class Marked(ABC):

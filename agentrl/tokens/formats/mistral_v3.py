@@ -7,14 +7,14 @@
 
 `[/INST]` opens a turn, and so does `[/TOOL_RESULTS]`. Tools and system message stand in the last
 question of a prompt, as by the template; they stay there when another question comes, for which the
-template moves them. A result bears the id that the policy sampled for its call, otherwise nine
-digits of its turn and its place; what is JSON in it stays JSON.
+template moves them. A result bears the id that the policy sampled for its call, which is the one
+that the result names, otherwise that at its own place; where none was sampled, nine digits of turn
+and place. What is JSON in it stays JSON, as it is written.
 """
 
 import json
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import msgspec
 
@@ -22,7 +22,7 @@ from agentrl.errors import EnvError
 from agentrl.tokens.chat import Message, ToolCall
 from agentrl.tokens.formats.base import ToolSchema
 from agentrl.tokens.formats.hermes import MalformedCallError
-from agentrl.tokens.formats.marked import Marked, calls_of, foreign
+from agentrl.tokens.formats.marked import OURS, Marked, calls_of, foreign
 from agentrl.tokens.spans import Piece
 
 __all__ = ["MistralV3Format"]
@@ -33,7 +33,6 @@ TOOLS, TOOLS_END = "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]"
 CALLS = "[TOOL_CALLS]"
 RESULT, RESULT_END = "[TOOL_RESULTS]", "[/TOOL_RESULTS]"
 _ENDS = {"user": ASKED_END, "tool": RESULT_END}
-_OURS = re.compile(r"call_(\d{1,6})_(\d{1,3})")
 
 
 class _Call(msgspec.Struct, frozen=True):
@@ -53,6 +52,8 @@ class MistralV3Format(Marked):
         *(BEGIN, END, ASKED, ASKED_END, TOOLS, TOOLS_END),
         *(CALLS, RESULT, RESULT_END),
     )
+    #: Whether the system message stands in a user message.
+    SYSTEM_IN_QUESTION: ClassVar[bool] = True
     OPENER = ASKED_END
     OTHER_OPENERS = (RESULT_END,)
     RESUMED = (RESULT, ASKED)
@@ -72,10 +73,9 @@ class MistralV3Format(Marked):
     ) -> Iterator[Piece]:
         system = system if system is not None else self.default_system or ""
         asked = [at for at, message in enumerate(messages) if message.role == "user"]
-        if not asked and (system or tools):
-            raise EnvError(
-                f"{self.NAME} has tools and system message in a user message; let reset return one"
-            )
+        if not asked and (tools or (system and self.SYSTEM_IN_QUESTION)):
+            held = "tools and system message" if self.SYSTEM_IN_QUESTION else "tools"
+            raise EnvError(f"{self.NAME} has {held} in a user message; let reset return one")
         last = max((at for at in asked if at - 1 not in asked), default=-1)
         yield from self._words(BEGIN)
         yield from self._beginning(system)
@@ -97,6 +97,9 @@ class MistralV3Format(Marked):
         one. `begun`: what a question begins with; `sampled`: ids of the calls that results answer.
         """
         before = ""
+        # A policy may sample an id such as ours, of another call than that which bears it.
+        known = {id_: id_ for id_ in sampled if id_ and not OURS.fullmatch(id_)}
+        order, number = list(sampled), 0
         for at, message in enumerate(messages):
             if before == message.role == "user":
                 yield from self._words("\n\n")
@@ -106,11 +109,18 @@ class MistralV3Format(Marked):
                     yield from begun.get(at) or self._asked("")
             if message.role == "tool":
                 yield from self._words(RESULT)
-                yield from self._result(message, _result_id(message.tool_call_id, sampled))
+                id_ = message.tool_call_id or ""
+                own = known.get(id_) or _result_id(id_, number, order)
+                yield from self._result(message, own)
+                number += 1
             else:
                 yield foreign(message.content)
             if message.role == "assistant":
-                yield from self._called(calls_of(message))
+                if calls := calls_of(message):
+                    order, number = [_own_id(call.id, n) for n, call in enumerate(calls)], 0
+                    pairs = zip(calls, order, strict=True)
+                    known |= {call.id: own for call, own in pairs if call.id}
+                yield from self._called(calls)
                 yield from self._words(END)
             before = message.role
 
@@ -136,8 +146,8 @@ class MistralV3Format(Marked):
             yield from self._words("\n\n")
 
     def _result(self, message: Message, call_id: str) -> Iterator[Piece]:
-        told = {"content": _value(message.content), "call_id": call_id}
-        yield foreign(json.dumps(told, ensure_ascii=False))
+        own = json.dumps(call_id, ensure_ascii=False)
+        yield foreign(f'{{"content": {_value(message.content)}, "call_id": {own}}}')
 
     def _called(self, calls: Sequence[ToolCall]) -> Iterator[Piece]:
         if calls:
@@ -185,24 +195,28 @@ def _json(call: ToolCall, at: int) -> str:
 
 def _own_id(id_: str, at: int) -> str:
     """Nine letters or digits, which is what the model knows ids as."""
-    if found := _OURS.fullmatch(id_):
+    if found := OURS.fullmatch(id_):
         return f"{int(found[1]):06d}{int(found[2]):03d}"
     return id_ if len(id_) == 9 and id_.isalnum() else f"{at:09d}"
 
 
-def _result_id(id_: str | None, sampled: Sequence[str]) -> str:
-    found = _OURS.fullmatch(id_ or "")
-    at = int(found[2]) if found else len(sampled) - 1
-    own = sampled[at] if 0 <= at < len(sampled) else ""
-    return own or _own_id(id_ or "", max(at, 0))
+def _result_id(id_: str, number: int, order: Sequence[str]) -> str:
+    """Of result `number` to calls of ids `order`, if its own id is none of them: that of the call
+    at the place that the id tells, otherwise at its own."""
+    found = OURS.fullmatch(id_)
+    at = int(found[2]) if found else min(number, max(len(order) - 1, 0))
+    own = order[at] if at < len(order) else ""
+    return own or _own_id(id_, at)
 
 
-def _value(content: str) -> Any:
-    """What a result says, where it is JSON; otherwise its text."""
+def _value(content: str) -> str:
+    """What a result says, as JSON: where it is JSON, as it is written, for what is read and written
+    anew may lose keys and digits."""
     try:
-        return json.loads(content, parse_constant=_refuse)
+        json.loads(content, parse_constant=_refuse)
     except (ValueError, RecursionError):
-        return content
+        return json.dumps(content, ensure_ascii=False)
+    return content.strip(" \t\n\r")
 
 
 def _refuse(constant: str) -> None:

@@ -23,6 +23,7 @@ class MistralV7Format(MistralV3Format):
 
     NAME = "mistral-v7"
     MARKERS = (*MistralV3Format.MARKERS, _SYSTEM, _SYSTEM_END, _CONTENT)
+    SYSTEM_IN_QUESTION = False
     FORBIDDEN = (*MistralV3Format.FORBIDDEN, _SYSTEM, _SYSTEM_END, _CONTENT)
 
     def _beginning(self, system: str) -> Iterator[Piece]:
