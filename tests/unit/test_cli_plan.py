@@ -144,9 +144,12 @@ def test_a_group_of_data_parallel_attention_has_its_share_of_an_engines_gpus(
 
 
 def test_engines_that_others_started_are_not_judged(model_dir: Path) -> None:
-    theirs = {"rollout_external_engine_addrs": ["10.0.0.1:30000"]}
-    full = {"mem_fraction_static": 0.0000001}
-    found = planned(model_dir, footprint(0, 0), sglang=full, **theirs)
+    found = planned(
+        model_dir,
+        footprint(0, 0),
+        sglang={"mem_fraction_static": 0.0000001},
+        rollout_external_engine_addrs=["10.0.0.1:30000"],
+    )
     assert found.fits
     assert not any(line.startswith("engines") for line in page(found))
 
