@@ -4,6 +4,8 @@ started anywhere."""
 import argparse
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +23,9 @@ if TYPE_CHECKING:
     from agentrl.learner.footprint import Footprint
     from agentrl.models.registry import Model
 
-__all__ = ["ABOUT", "add_arguments", "kinds_of_ranks", "plan"]
+__all__ = ["ABOUT", "add_arguments", "kinds_of_ranks", "no_gpu_visible", "plan"]
+
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 ABOUT = """\
 Says what a run takes, from its flags and the config.json of its model; no weights and no GPU are
@@ -33,13 +37,14 @@ cache, what a push and a checkpoint move, and whether it fits; if not, which fla
     agentrl plan --hf-checkpoint Qwen3-4B --actor-num-gpus-per-node 8 --gpu-memory-gib 80 \\
         --tensor-model-parallel-size 2 --sequence-parallel --max-tokens-per-gpu 9216
 
-All other flags are those of train_async.py; whether their files are there and agree is for its
---dry-run to say. It takes about a minute of one core for 40 layers.
+All other flags are those of train_async.py. Checked is what the layout asks of the model: whether a
+run takes all flags, and whether their files are there and agree, is for its --dry-run to say. It
+takes about a minute of one core for 40 layers.
 
 exit codes:
   0    it fits
   1    a rank or an engine lacks memory
-  2    the command line is wrong, or a run would refuse it, or such a model is not planned yet
+  2    the command line is wrong, the model has no such layout, or is not planned yet
 """
 
 
@@ -101,7 +106,8 @@ def plan(arguments: argparse.Namespace) -> int:
 
 def _described(flags: list[str]) -> "tuple[RunConfig, Model]":
     """The run of `flags`, on GPUs unless it is told to be on the CPU, and its model. Raises
-    ConfigError for what a run refuses, and for models that cannot be rehearsed."""
+    ConfigError for what is no flag, for a layout that the model cannot have, and for models that
+    cannot be rehearsed."""
     from agentrl.models.registry import open_model
     from agentrl.models.shapes import is_complete
 
@@ -120,12 +126,36 @@ def _described(flags: list[str]) -> "tuple[RunConfig, Model]":
         )
     if config.plays_only:
         raise ConfigError("--debug-rollout-only: there is no learner to plan")
+    if config.colocate and not (config.offload_train and config.offload_rollout):
+        flag = "--no-offload-rollout" if config.offload_train else "--no-offload-train"
+        raise ConfigError(
+            f"--colocate {flag}: learner and engines then hold memory at once, which is not "
+            "planned yet; leave it out to plan them as they take turns"
+        )
     return config, model
 
 
 def _rehearsed(config: RunConfig, model: "Model") -> "list[Footprint]":
     """A footprint for each kind of rank. No GPU is touched, not even one that is there."""
-    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+    with no_gpu_visible():
+        return _on_no_gpu(config, model)
+
+
+@contextmanager
+def no_gpu_visible() -> Iterator[None]:
+    """Hides those that Slurm, for one, has given this process; what it had said stands again."""
+    before = os.environ.get(_VISIBLE)
+    os.environ[_VISIBLE] = ""
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_VISIBLE]
+        else:
+            os.environ[_VISIBLE] = before
+
+
+def _on_no_gpu(config: RunConfig, model: "Model") -> "list[Footprint]":
     from agentrl.learner.megatron import rehearse
 
     architecture, settings = model.architecture, MegatronSettings.from_config(config)

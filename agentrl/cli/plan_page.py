@@ -7,6 +7,8 @@ from pathlib import Path
 import msgspec
 
 from agentrl.config.engine_memory import EngineRoom, engine_room, push_bytes
+from agentrl.config.engines import attention_ranks
+from agentrl.config.freezing import freezes
 from agentrl.config.learner_memory import checkpoint_bytes
 from agentrl.config.lengths import notes_on_lengths
 from agentrl.config.megatron import MegatronSettings
@@ -51,22 +53,24 @@ class Planned(msgspec.Struct, frozen=True):
 
     @property
     def engine(self) -> EngineRoom | None:
-        """The room of an engine, if the run has any."""
-        if not self.config.num_engines:
+        """The room of an engine, if the run starts any."""
+        if not self.config.started_engines:
             return None
         return engine_room(self.config, self.num_parameters, self.kv_values, self.room.total)
 
     @property
     def kv_values(self) -> int:
         """Numbers that an engine's GPU keeps of a token: of latent attention the latent and the
-        rotated part, on each; else keys and values, of which a GPU has a head at the least."""
+        rotated part, on each; else keys and values, of which a GPU has a head at the least. Under
+        data-parallel attention a token lies on the GPUs of one group alone."""
         architecture = self.model.architecture
         net = getattr(architecture, "delta_net", None)
         layers = range(architecture.num_layers)
         attending: int = sum(net is None or net.has_attention(index) for index in layers)
         if isinstance(architecture, Latent):
             return attending * (architecture.kv_lora_rank + architecture.qk_pos_emb_head_dim)
-        ranks = self.config.rollout_num_gpus_per_engine
+        groups = attention_ranks(self.config.sglang)
+        ranks = max(1, self.config.rollout_num_gpus_per_engine // groups)
         heads = max(1, architecture.num_query_groups // ranks)
         return 2 * attending * heads * architecture.kv_channels
 
@@ -185,14 +189,20 @@ def _engines(planned: Planned) -> Iterator[str]:
     )
     yield (
         f"            {in_units(engine.weights)} of weights and {in_units(engine.kv_bytes)} of "
-        f"cache on a GPU: {engine.kv_tokens:,} tokens in an engine"
+        f"cache on a GPU: {engine.kv_tokens:,} tokens in {_holder(config)}"
     )
+
+
+def _holder(config: RunConfig) -> str:
+    """What tokens of one cache are counted of."""
+    groups = attention_ranks(config.sglang)
+    return f"each of {groups} attention groups of an engine" if groups > 1 else "an engine"
 
 
 def _moved(planned: Planned) -> Iterator[str]:
     link = f"at {planned.link_gbps:g} Gbit/s"
     moved = push_bytes(planned.config, planned.num_parameters)
-    if planned.engine is not None:
+    if planned.config.num_engines:
         yield f"push        {in_units(moved)} through one link, {_time(planned, moved)} {link}"
     kept = checkpoint_bytes(planned.config, planned.num_parameters)
     yield f"checkpoint  {in_units(kept)}; through one link {_time(planned, kept)} {link}"
@@ -235,6 +245,16 @@ def _estimates(planned: Planned) -> Iterator[str]:
         yield (
             "  engines: their share of a GPU, which --sglang-mem-fraction-static gives; working "
             "memory and CUDA graphs come out of the rest"
+        )
+    if engine is not None and attention_ranks(planned.config.sglang) > 1:
+        yield (
+            "  engines: tokens are those of one group of data-parallel attention; weights are "
+            "counted as shared out among all GPUs of an engine"
+        )
+    if freezes(planned.config):
+        yield (
+            "  frozen parameters: counted as trained, so a rank takes at most what is said of "
+            "gradients, optimizer and activations"
         )
     if planned.settings.optimizer_cpu_offload and planned.config.device == "cuda":
         yield "  optimizer: its offloaded share is taken off; copies on their way are not counted"

@@ -6,6 +6,7 @@ Face model. They are those of what the learner builds (a test compares them, fam
 part of a family's own is left out: the learner compares that.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
@@ -24,6 +25,8 @@ Shape = tuple[int, ...]
 _LAYER = "decoder.layers.{layer}."
 #: How names end of tensors that are no parameters: no gradient moves them.
 _BUFFERS = (".expert_bias",)
+#: The name of a tensor whose first axis is that of the experts.
+_OF_ALL_EXPERTS = re.compile(r"\.experts\.experts\.\w+\.(weight|bias)$")
 
 
 class _Layer:
@@ -263,8 +266,13 @@ def wholes_of(model: Model) -> Shapes:
 
 def parameters_of(model: Model) -> Shapes:
     """The parameters of `model` with their shapes, by the names that flags go by (`freezing`)."""
-    wholes = wholes_of(model).items()
-    return {name_of(key): shape for key, shape in wholes if not key.endswith(_BUFFERS)}
+    found: Shapes = {}
+    for key, shape in wholes_of(model).items():
+        if _OF_ALL_EXPERTS.search(key):
+            found |= {name_of(f"{key}.{expert}"): shape[1:] for expert in range(shape[0])}
+        elif not key.endswith(_BUFFERS):
+            found[name_of(key)] = shape
+    return found
 
 
 def _parts(model: Model) -> Iterator[tuple[Part, dict[str, int], Shape]]:

@@ -72,6 +72,8 @@ CASES: dict[str, tuple[str, dict[str, list[str]], str, dict[str, Any]]] = {
     ),
     "head": ("qwen3", {"only_train_params_name_list": ["^output_layer"]}, "lm_head", DISTRIBUTED),
     "norms": ("llama", {"only_train_params_name_list": ["norm"]}, "norm", {}),
+    "biases": ("qwen2", {"only_train_params_name_list": ["bias"]}, "bias", DISTRIBUTED),
+    "biases-recomputed": ("qwen2", {"only_train_params_name_list": ["bias"]}, "bias", FULL),
     "experts": ("qwen3-moe", {"only_train_params_name_list": ["experts"]}, r"experts\.", {}),
     "one-expert": (
         "qwen3-moe",
@@ -230,7 +232,9 @@ def test_a_list_that_does_not_fit_is_refused_before_any_step(
         opened("qwen3", **{flag: expressions})
 
 
-@pytest.mark.parametrize("model", ["qwen3", "qwen3-tied", "qwen3-moe", "deepseek-v3", "glm4-moe"])
+@pytest.mark.parametrize(
+    "model", ["qwen3", "qwen3-tied", "qwen3-moe", "deepseek-v3", "glm4-moe", "gpt-oss"]
+)
 def test_names_that_a_dry_run_judges_by_are_those_of_the_learner(
     model: str, hf_model: Any, opened: Open
 ) -> None:
@@ -258,6 +262,7 @@ RANKS: dict[str, tuple[str, str, list[str], dict[str, Any]]] = {
     "dp2-overlap": ("qwen3", FREEZE, ["embedding", "mlp"], OVERLAP),
     "tp2": ("qwen3", FREEZE, ["embedding", "linear_proj"], TENSOR),
     "tp2-tied-recomputed": ("qwen3-tied", FREEZE, ["embedding"], TENSOR | FULL),
+    "tp2-biases": ("qwen2", ONLY, ["bias"], TENSOR),
     # All of the first stage is frozen, or all of the last.
     "pp2-last": ("qwen3", ONLY, [r"layers\.1\.", "output_layer"], PIPELINE),
     "pp2-first": ("qwen3", ONLY, [r"layers\.0\."], PIPELINE | DISTRIBUTED),

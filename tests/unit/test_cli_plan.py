@@ -1,13 +1,14 @@
 """`agentrl plan`, as a user meets it: which ranks, the page, the verdict, the exit code."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agentrl.cli.main import main
-from agentrl.cli.plan import kinds_of_ranks
+from agentrl.cli.plan import kinds_of_ranks, no_gpu_visible
 from agentrl.cli.plan_page import Planned, page
 from agentrl.config.device_defaults import for_device
 from agentrl.config.run import RunConfig
@@ -131,7 +132,56 @@ def test_a_gpu_of_an_engine_keeps_a_head_of_keys_at_the_least(
     assert found.kv_values == 8 * 2 * heads * 16
 
 
-def test_a_flag_that_a_run_refuses_is_refused(
+def test_a_group_of_data_parallel_attention_has_its_share_of_an_engines_gpus(
+    model_dir: Path,
+) -> None:
+    sglang = {"enable_dp_attention": True, "dp_size": 2}
+    found = planned(model_dir, footprint(0, 0), rollout_num_gpus_per_engine=2, sglang=sglang)
+    assert found.kv_values == 8 * 2 * 2 * 16
+    lines = list(page(found))
+    assert any("tokens in each of 2 attention groups of an engine" in line for line in lines)
+    assert any("those of one group of data-parallel attention" in line for line in lines)
+
+
+def test_engines_that_others_started_are_not_judged(model_dir: Path) -> None:
+    found = planned(
+        model_dir,
+        footprint(0, 0),
+        sglang={"mem_fraction_static": 0.0000001},
+        rollout_external_engine_addrs=["10.0.0.1:30000"],
+    )
+    assert found.fits
+    assert not any(line.startswith("engines") for line in page(found))
+
+
+def test_frozen_parameters_are_told_as_counted(model_dir: Path) -> None:
+    frozen = planned(model_dir, footprint(0, 0), freeze_params_name_list=["embedding"])
+    assert any(line.startswith("  frozen parameters: counted as trained") for line in page(frozen))
+
+
+@pytest.mark.parametrize("flag", ["--no-offload-train", "--no-offload-rollout"])
+def test_memory_that_both_hold_at_once_is_refused(
+    flag: str, model_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["plan", "--hf-checkpoint", str(model_dir), "--colocate", flag]
+    assert main(argv) == 2
+    assert f"--colocate {flag}: learner and engines" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("before", ["0,1", None])
+def test_gpus_are_hidden_for_the_time_of_a_rehearsal(
+    before: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if before is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", before)
+    with no_gpu_visible():
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+    assert os.environ.get("CUDA_VISIBLE_DEVICES") == before
+
+
+def test_a_layout_that_a_model_cannot_have_is_refused(
     model_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     argv = ["plan", "--hf-checkpoint", str(model_dir), "--tensor-model-parallel-size", "3"]

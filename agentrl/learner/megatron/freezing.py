@@ -8,13 +8,16 @@ What is no parameter, such as the correction bias of a router, goes by its own f
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from math import prod
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from megatron.core.tensor_parallel.layers import ColumnParallelLinear
+from torch import Tensor
 
 from agentrl.config.freezing import about_names, expressions, freezes, name_of, trains
 from agentrl.config.megatron import MegatronSettings
@@ -51,6 +54,8 @@ def freeze(stages: Stages, cfg: RunConfig, settings: MegatronSettings, whose: st
         sums = [sums[0] + size * parameter.requires_grad, sums[1] + size]
     if freezes(cfg):
         _check(cfg, names, whose)
+        for stage in stages:
+            _add_trained_biases_outside(stage)
         if settings.recompute_granularity is not None or settings.expert_model_parallel_size > 1:
             for stage in stages:
                 _let_gradients_pass(stage)
@@ -77,6 +82,21 @@ def _over_ranks(numbers: Sequence[int]) -> list[int]:
     total = torch.tensor(numbers, dtype=torch.int64)
     dist.all_reduce(total)
     return [int(number) for number in total]
+
+
+def _add_trained_biases_outside(stage: Any) -> None:
+    """Where a weight is frozen and its bias is not, leave adding the bias to torch: megatron-core's
+    product with a frozen weight gives the bias that it adds no gradient."""
+    for module in stage.modules():
+        if isinstance(module, ColumnParallelLinear) and not module.skip_bias_add:
+            weight, bias = module.weight, module.bias
+            frozen = weight is not None and not weight.requires_grad
+            if frozen and bias is not None and bias.requires_grad:
+                module._forward_impl = partial(_product_and_bias, module._forward_impl)
+
+
+def _product_and_bias(product: Callable[..., Tensor], *, bias: Tensor, **given: Any) -> Tensor:
+    return product(bias=None, **given) + bias
 
 
 def _let_gradients_pass(stage: Any) -> None:
