@@ -189,7 +189,8 @@ def flag_texts(page: Path) -> Iterator[str]:
 
 def known(flag: str) -> bool:
     """A spelling, its negation, or a pattern such as `--sglang-FIELD` or `--router-*`."""
-    flags = {"--help", *known_flags()}
+    plans = (ROOT / "agentrl/cli/plan.py").read_text()
+    flags = {"--help", *known_flags(), *re.findall(r'^        "(--[a-z-]+)",$', plans, re.M)}
     start = re.split("[A-Z*]", flag)[0]
     if start != flag:
         return start == "--no-" or any(name.startswith(start) for name in flags)

@@ -26,7 +26,7 @@ class ServingFlags(PlacementFlags, frozen=True, kw_only=True):
         str | None,
         _flag(
             "environment variable that holds the key which the servers of "
-            "--rollout-external-engine-addrs want (their --api-key)",
+            "--rollout-external-engine-addrs want",
             needs="external_engines",
         ),
     ] = None
