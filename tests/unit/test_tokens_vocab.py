@@ -127,7 +127,7 @@ def test_a_format_takes_its_options_from_the_models_template(
         ("qwen", {}, "has no chat template"),
         ("qwen", {"chat_template": "<|user|>"}, "is not of the chat format qwen"),
         ("qwen", [], "cannot read the chat template"),
-        ("harmony", {}, "no chat format 'harmony'"),
+        ("esperanto", {}, "no chat format 'esperanto'"),
     ],
 )
 def test_a_model_of_another_format_is_refused(
