@@ -16,7 +16,7 @@ pytestmark = [
     pytest.mark.timeout(3600),
     pytest.mark.skipif(
         os.environ.get("AGENTRL_TESTS") != "full",
-        reason="on a quiet host Ray at times cancels an actor before it has begun; not yet known why",
+        reason="Ray at times cancels an actor before it has begun; it is not known why",
     ),
 ]
 
