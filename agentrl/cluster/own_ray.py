@@ -8,6 +8,8 @@ written. A cluster that the run joins (`--ray-address`) is used as the user's en
 import functools
 import os
 import secrets
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -28,6 +30,8 @@ _AT_IMPORT: Environment = {
 
 #: Seconds that a node may take to start. Ray's 30 are too few beside 30 busy processes.
 _START_S = 300
+#: Seconds that a cluster has to say whether it wants a token.
+_ASK_S = 120
 #: What the run's own Ray is told, unless the user's environment says it.
 _DEFAULTS: Environment = {
     # Ray's 15 would leave a learner and its engines a fiftieth of a machine that is shared.
@@ -83,10 +87,29 @@ def own_ray(folder: Path) -> Iterator[Environment]:
         yield before
 
 
-def join_ray() -> None:
-    """The environment in which a cluster is joined: with the user's token, if they have one."""
-    if "RAY_AUTH_TOKEN" in os.environ or users_token_file().exists():
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
+#: A cluster that wants a token refuses this.
+_JOIN_WITHOUT = "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=False)"
+
+
+def join_ray(address: str) -> None:
+    """The environment in which a cluster is joined: with the user's token, if they have one and
+    the cluster wants it. One without tokens takes back every actor of a program that shows one."""
+    has_token = "RAY_AUTH_TOKEN" in os.environ or users_token_file().exists()
+    if "RAY_AUTH_MODE" not in os.environ and has_token and not _takes_us_without(address):
+        os.environ["RAY_AUTH_MODE"] = "token"
+
+
+def _takes_us_without(address: str) -> bool:
+    """Asked in a process of its own: Ray reads once whether it shows a token."""
+    command = [sys.executable, "-c", _JOIN_WITHOUT, address]
+    environment = os.environ | {"RAY_AUTH_MODE": "disabled"}
+    try:
+        asked = subprocess.run(  # noqa: S603 - our own command, no shell
+            command, env=environment, capture_output=True, timeout=_ASK_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    return asked.returncode == 0
 
 
 def users_token_file() -> Path:

@@ -66,7 +66,7 @@ class Cluster:
         if self._address is None:
             self._environment = self._resources.enter_context(own_ray(self._folder))
         else:
-            join_ray()
+            join_ray(self._address)
         try:
             self._connect()
         except BaseException:

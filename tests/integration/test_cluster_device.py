@@ -2,6 +2,7 @@
 that do not exist; on a GPU host it sees real ones, and `make setup` installs what a CPU needs."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -43,7 +44,9 @@ def address() -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="ray-") as folder:
         command = [sys.executable, "-c", HEAD, folder]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        with subprocess.Popen(command, text=True, **pipes) as head:  # type: ignore[call-overload]
+        # Ray writes a token into the home of who starts a cluster so, and wants it from then on.
+        env = os.environ | {"HOME": folder, "RAY_AUTH_MODE": "disabled"}
+        with subprocess.Popen(command, text=True, env=env, **pipes) as head:  # type: ignore[call-overload]
             assert head.stdout is not None
             yield head.stdout.readline().strip()
             head.communicate()

@@ -11,14 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = [
-    pytest.mark.real,
-    pytest.mark.timeout(3600),
-    pytest.mark.skipif(
-        os.environ.get("AGENTRL_TESTS") != "full",
-        reason="Ray at times cancels an actor before it has begun; it is not known why",
-    ),
-]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
 
 #: Nodes of one machine have one address; Ray tells them apart by id.
 CLUSTER = """
@@ -64,9 +57,12 @@ with Cluster(sys.argv[1], Path("unused")) as cluster:
 """
 
 
-def _running(code: str, *args: str) -> "subprocess.Popen[str]":
+def _running(home: Path, code: str, *args: str, **more: str) -> "subprocess.Popen[str]":
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    return subprocess.Popen([sys.executable, "-c", code, *args], text=True, cwd=ROOT, **pipes)
+    env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
+    env |= {"HOME": str(home), **more}
+    command = [sys.executable, "-c", code, *args]
+    return subprocess.Popen(command, text=True, cwd=ROOT, env=env, **pipes)
 
 
 def _heard(process: "subprocess.Popen[str]", said: str | None = None) -> str:
@@ -79,9 +75,15 @@ def _heard(process: "subprocess.Popen[str]", said: str | None = None) -> str:
     return process.stdout.readline().strip()
 
 
-def test_ranks_and_engines_count_up_with_nodes_and_devices_and_a_lost_node_is_told() -> None:
-    with _running(CLUSTER) as cluster:
-        with _running(PLACE, _heard(cluster)) as driver:
+@pytest.mark.parametrize("mode", ["disabled", "token"])
+def test_ranks_and_engines_count_up_with_nodes_and_devices_and_a_lost_node_is_told(
+    mode: str, tmp_path: Path
+) -> None:
+    """The user has a token, which the cluster wants or knows nothing of."""
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray" / "auth_token").write_text("t" * 64)
+    with _running(tmp_path, CLUSTER, RAY_AUTH_MODE=mode) as cluster:
+        with _running(tmp_path, PLACE, _heard(cluster)) as driver:
             places = json.loads(_heard(driver))
             assert set(places) == {
                 "host", "workers-1", "workers-2", "engine-0", *(f"learner-{r}" for r in range(4))

@@ -8,6 +8,7 @@ import pytest
 from ray._private import services
 
 from agentrl.cli.doctor import examine
+from agentrl.cluster import own_ray as own_ray_module
 from agentrl.cluster.own_ray import join_ray, own_ray, patient_start
 
 NICENESS = "RAY_worker_niceness"
@@ -100,16 +101,20 @@ def test_every_cluster_of_one_program_has_the_same_token(home: Path, tmp_path: P
     assert len(tokens) == 1
 
 
-@pytest.mark.parametrize("has_token", [True, False])
-def test_a_cluster_is_joined_with_the_users_token_if_they_have_one(
-    home: Path, monkeypatch: pytest.MonkeyPatch, has_token: bool
+@pytest.mark.parametrize(
+    ("has_token", "wants_it", "mode"),
+    [(True, True, "token"), (True, False, None), (False, True, None)],
+)
+def test_a_cluster_is_joined_with_the_users_token_if_they_have_one_and_it_wants_it(
+    home: Path, monkeypatch: pytest.MonkeyPatch, has_token: bool, wants_it: bool, mode: str | None
 ) -> None:
+    monkeypatch.setattr(own_ray_module, "_takes_us_without", lambda address: not wants_it)
     monkeypatch.setitem(os.environ, "RAY_AUTH_MODE", "x")
     del os.environ["RAY_AUTH_MODE"]  # the fixture restores it, whatever is set below
     if has_token:
         give_token(home, 0o600)
-    join_ray()
-    assert os.environ.get("RAY_AUTH_MODE") == ("token" if has_token else None)
+    join_ray("10.0.0.1:6379")
+    assert os.environ.get("RAY_AUTH_MODE") == mode
 
 
 @pytest.mark.parametrize(("mode", "is_good"), [(0o600, True), (0o400, True), (0o644, False)])
