@@ -74,7 +74,11 @@ class Driver:
         self._feeder = Feeder(tasks.source, self._peer)
         self._watch = Watch(run, cluster, self._processes, self._requests, self.state, recorder)
         self._silence = SilenceWatch(
-            spec.engines, self.state, recorder, self._processes.ask_for_weights, clock
+            lambda: self._processes.spec.engines,
+            self.state,
+            recorder,
+            self._processes.ask_for_weights,
+            clock,
         )
         asks = (self._processes.unroute, self._processes.ask_for_weights)
         self._external = (

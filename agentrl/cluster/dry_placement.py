@@ -13,7 +13,7 @@ import msgspec
 
 from agentrl.cluster.joined import check_nodes
 from agentrl.cluster.placement import Cluster
-from agentrl.cluster.slots import Place, plan_slots
+from agentrl.cluster.slots import NodePlace, plan_slots
 from agentrl.config.device import choose_device
 from agentrl.config.device_defaults import check_device
 from agentrl.config.eval_sets import eval_sets
@@ -53,7 +53,7 @@ def placement_notes(config: RunConfig) -> list[str]:
         return placed(ray.places(), {slot.name: slot.processes for slot in slots})
 
 
-def placed(places: Mapping[str, Place], processes: Mapping[str, tuple[str, ...]]) -> list[str]:
+def placed(places: Mapping[str, NodePlace], processes: Mapping[str, tuple[str, ...]]) -> list[str]:
     """A line for each node: its address, and each process there with its devices."""
     of_nodes: dict[tuple[str, str], list[str]] = {}
     for slot, place in places.items():
@@ -70,7 +70,7 @@ def _look_for(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()
 
 
-def _devices(place: Place) -> str:
+def _devices(place: NodePlace) -> str:
     word = "device" if len(place.devices) == 1 else "devices"
     return f"{word} {', '.join(place.devices)}"
 

@@ -2,12 +2,12 @@
 
 import psutil
 
-from agentrl.cluster.slots import Place
+from agentrl.cluster.slots import NodePlace
 
 __all__ = ["interface_of", "place_here"]
 
 
-def place_here() -> Place:
+def place_here() -> NodePlace:
     """The node and the devices of this actor; loopback, and no device, outside Ray."""
     try:
         import ray
@@ -15,9 +15,9 @@ def place_here() -> Place:
 
         context = ray.get_runtime_context()
         devices = tuple(str(index) for index in ray.get_gpu_ids())
-        return Place(ray.util.get_node_ip_address(), context.get_node_id(), devices)
+        return NodePlace(ray.util.get_node_ip_address(), context.get_node_id(), devices)
     except Exception:
-        return Place("127.0.0.1")
+        return NodePlace("127.0.0.1")
 
 
 def interface_of(address: str) -> str | None:

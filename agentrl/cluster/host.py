@@ -28,7 +28,7 @@ import msgspec
 
 from agentrl.cluster.here import interface_of, place_here
 from agentrl.cluster.ports import free_ports
-from agentrl.cluster.slots import Place
+from agentrl.cluster.slots import NodePlace
 from agentrl.disk import make_folder, narrow
 from agentrl.errors import InfrastructureError
 
@@ -136,7 +136,7 @@ class ProcessHost:
         # The kernel ties a child to the thread that forked it, so one thread forks them all.
         threading.Thread(target=self._spawn_forever, name="spawner", daemon=True).start()
 
-    def place(self) -> Place:
+    def place(self) -> NodePlace:
         """Where this host is."""
         return place_here()
 

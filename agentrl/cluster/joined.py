@@ -16,7 +16,7 @@ from pathlib import Path
 
 from agentrl.cluster.host import seen_here
 from agentrl.cluster.placement import Cluster
-from agentrl.cluster.slots import Place
+from agentrl.cluster.slots import NodePlace
 from agentrl.config.run import RunConfig
 from agentrl.disk import make_folder
 from agentrl.errors import EnvironmentSetupError
@@ -91,7 +91,7 @@ def _wanted_of(cluster: Cluster, slots: Iterable[str], shared: dict[str, str]) -
     return {shared[kind]: needs[kind] for kind in shared if kind in kinds}
 
 
-def _lack(place: Place, path: str, need: str, found: str) -> str:
+def _lack(place: NodePlace, path: str, need: str, found: str) -> str:
     if need in (_SAVE, _PUSHES):
         path = str(Path(path).parent)
     state = "has another" if found not in ("nothing", "folder") else "does not have"

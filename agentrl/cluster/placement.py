@@ -16,7 +16,7 @@ from typing import Any, Literal
 from agentrl.cluster.host import ExitNotice, ProcessHost, ProcessOrder
 from agentrl.cluster.own_ray import join_ray, own_ray, patient_start
 from agentrl.cluster.signals import in_turns
-from agentrl.cluster.slots import Place, Slot, Supply, bundle_sizes, in_order
+from agentrl.cluster.slots import NodePlace, Slot, Supply, bundle_sizes, in_order
 from agentrl.config.device import LOOK_S, Device, DeviceFacts, look
 from agentrl.errors import EnvironmentSetupError, InfrastructureError, SlotLostError
 
@@ -55,7 +55,7 @@ class Cluster:
         self._address = address
         self._folder = folder
         self._hosts: dict[str, Any] = {}
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, NodePlace] = {}
         self._slot_of: dict[str, str] = {}
         self._resources = ExitStack()
         self._environment: Mapping[str, str | None] = {}
@@ -119,11 +119,12 @@ class Cluster:
         import ray
 
         here = ray.get_runtime_context().get_node_id()
-        alive = [node for node in ray.nodes() if node["Alive"]]
-        return sorted(
-            alive,
-            key=lambda n: (n["NodeID"] != here, Place(n["NodeManagerAddress"], n["NodeID"]).rank),
-        )
+
+        def rank(node: Mapping[str, Any]) -> tuple[object, ...]:
+            place = NodePlace(node["NodeManagerAddress"], node["NodeID"])
+            return place.node != here, place.rank
+
+        return sorted((node for node in ray.nodes() if node["Alive"]), key=rank)
 
     def device_facts(self, check: Callable[[], None]) -> DeviceFacts:
         """What the Python of a node with GPUs could do with them. `check` is called meanwhile, and
@@ -167,7 +168,7 @@ class Cluster:
             self._slot_of |= dict.fromkeys(slot.processes, slot.name)
             _LOG.info("slot %s on %s: %s", slot.name, places[index], slot.processes)
 
-    def places(self) -> dict[str, Place]:
+    def places(self) -> dict[str, NodePlace]:
         """Where each slot is."""
         return dict(self._places)
 

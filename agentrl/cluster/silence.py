@@ -65,12 +65,12 @@ class Silence:
 
 
 class SilenceWatch:
-    """Looks at a run's engines every `look_s`. `ask_for_weights` has the learner give an engine its
-    weights anew."""
+    """Looks every `look_s` at those of a run's engines that are not lost (`engines`).
+    `ask_for_weights` has the learner give an engine its weights anew."""
 
     def __init__(
         self,
-        engines: Sequence[EngineAddress],
+        engines: Callable[[], Sequence[EngineAddress]],
         state: RunState,
         recorder: Recorder,
         ask_for_weights: Callable[[str], Awaitable[None]],
@@ -93,6 +93,7 @@ class SilenceWatch:
 
     async def _look(self, session: aiohttp.ClientSession) -> None:
         silent: set[str] = set()
+        engines = self._engines()
         was_pushing = self._state.is_pushing
 
         async def ask(engine: EngineAddress) -> None:
@@ -100,7 +101,7 @@ class SilenceWatch:
                 silent.add(engine.name)
 
         async with anyio.create_task_group() as group:
-            for engine in self._engines:
+            for engine in engines:
                 group.start_soon(ask, engine)
         is_pushing = was_pushing or self._state.is_pushing
         patience_s = max(_SILENT_S, _PAUSES * self._state.push_pause_s)
@@ -110,7 +111,7 @@ class SilenceWatch:
             self._recorder.note(f"{', '.join(verdict.back)} took up turns again")
         if verdict.silent:
             self._recorder.note(
-                f"{', '.join(verdict.silent)} of {len(self._engines)} engines took no turns for "
+                f"{', '.join(verdict.silent)} of {len(engines)} engines took no turns for "
                 f"{patience_s:.0f} s although no push is going on: paused by a call that is not "
                 "the run's own, or standing still. The learner is asked to give weights anew, "
                 "which ends a pause"

@@ -19,7 +19,7 @@ import msgspec
 from agentrl.config.run import RunConfig
 from agentrl.errors import EnvironmentSetupError
 
-__all__ = ["Place", "Slot", "Supply", "bundle_sizes", "in_order", "plan_slots"]
+__all__ = ["NodePlace", "Slot", "Supply", "bundle_sizes", "in_order", "plan_slots"]
 
 
 class Supply(msgspec.Struct, frozen=True):
@@ -41,7 +41,7 @@ class Slot(msgspec.Struct, frozen=True):
     node: int | None = 0
 
 
-class Place(msgspec.Struct, frozen=True):
+class NodePlace(msgspec.Struct, frozen=True):
     """Where a host came to be: address and id of the node, and its devices there."""
 
     address: str
@@ -124,7 +124,7 @@ def bundle_sizes(slots: Sequence[Slot]) -> list[int]:
     return [sizes[number] for number in sorted(sizes)]
 
 
-def in_order(slots: Sequence[Slot], places: Sequence[Place]) -> list[int]:
+def in_order(slots: Sequence[Slot], places: Sequence[NodePlace]) -> list[int]:
     """For each slot, which of the places it takes. The i-th place was given to the i-th slot; slots
     of as many devices change places in their bundle, and bundles of alike slots as wholes."""
     members: dict[int, list[int]] = {}

@@ -8,7 +8,7 @@ import pytest
 from agentrl.cluster.host import seen_here
 from agentrl.cluster.joined import check_nodes
 from agentrl.cluster.placement import Cluster
-from agentrl.cluster.slots import Place
+from agentrl.cluster.slots import NodePlace
 from agentrl.config.run import RunConfig
 from agentrl.errors import EnvironmentSetupError
 
@@ -22,9 +22,9 @@ class Nodes:
         self._other = other
         self.looked: dict[str, list[str]] = {}
 
-    def places(self) -> dict[str, Place]:
+    def places(self) -> dict[str, NodePlace]:
         names = ("host", "learner-0", "engine-0")
-        return {name: Place(f"10.0.0.{i}", name) for i, name in enumerate(names, 1)}
+        return {name: NodePlace(f"10.0.0.{i}", name) for i, name in enumerate(names, 1)}
 
     def processes(self, slot: str) -> list[str]:
         return ["buffer", "worker-0"] if slot == "host" else [slot]
@@ -90,6 +90,6 @@ def test_all_that_lacks_is_told_at_once(config: RunConfig) -> None:
 
 def test_a_cluster_of_one_node_is_not_asked(config: RunConfig) -> None:
     nodes = Nodes({"host": "/"})
-    nodes.places = lambda: {"host": Place("10.0.0.1", "a"), "engine-0": Place("10.0.0.1", "a")}  # type: ignore[method-assign]
+    nodes.places = lambda: dict.fromkeys(("host", "engine-0"), NodePlace("10.0.0.1", "a"))  # type: ignore[method-assign]
     check_nodes(cast(Cluster, nodes), config)
     assert nodes.looked == {}

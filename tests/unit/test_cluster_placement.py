@@ -12,7 +12,7 @@ import pytest
 from agentrl.cluster.host import ProcessKind, ProcessOrder
 from agentrl.cluster.launch import _stop
 from agentrl.cluster.placement import Cluster, ray_options
-from agentrl.cluster.slots import Place, Slot, Supply, plan_slots
+from agentrl.cluster.slots import NodePlace, Slot, Supply, plan_slots
 from agentrl.config.run import RunConfig
 from agentrl.errors import EnvironmentSetupError
 
@@ -49,10 +49,10 @@ class FullRay:
         self._turns -= 1
         return ([], nodes) if self._turns > 0 else (nodes, [])
 
-    def get(self, places: list[str], timeout: float) -> list[Place]:
+    def get(self, places: list[str], timeout: float) -> list[NodePlace]:
         if self._fails:
             raise TimeoutError
-        return [Place("10.0.0.1") for _ in places]
+        return [NodePlace("10.0.0.1") for _ in places]
 
     def available_resources(self) -> dict[str, float]:
         return {"GPU": 3.0}
@@ -149,7 +149,7 @@ class StoppingRay:
 
     def get(self, asked: Any, timeout: float) -> Any:
         if asked != "stop":
-            return [Place("10.0.0.1") for _ in asked]
+            return [NodePlace("10.0.0.1") for _ in asked]
         self._waited -= 1
         return {}
 

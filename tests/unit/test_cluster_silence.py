@@ -125,8 +125,9 @@ async def test_a_paused_engine_is_told_of_and_given_its_weights_anew() -> None:
         asked.set()
 
     async with paused_engine(answers) as engine, anyio.create_task_group() as group:
+        ended = EngineAddress("engine-1", "http://127.0.0.1:9")
         watch = SilenceWatch(
-            [engine, EngineAddress("engine-1", "http://127.0.0.1:9")],  # it has ended
+            lambda: [engine, ended],
             state,
             cast(Recorder, told),
             ask_for_weights,
@@ -142,3 +143,28 @@ async def test_a_paused_engine_is_told_of_and_given_its_weights_anew() -> None:
     assert "engine-0 of 2 engines took no turns for 20 s" in told.notes[0]
     assert told.notes[1] == "engine-0 took up turns again"
     assert told.silence_s >= 20
+
+
+@pytest.mark.anyio
+async def test_an_engine_whose_node_is_lost_is_looked_at_no_more() -> None:
+    answers, looks = {"status": 503}, 0
+    state, told = RunState(), Told()
+    state.version = 0
+
+    def engines_left() -> list[EngineAddress]:
+        nonlocal looks
+        looks += 1
+        return [engine] if looks == 1 else []
+
+    async def ask_for_weights(name: str) -> None:
+        raise AssertionError(f"{name} is lost")
+
+    async with paused_engine(answers) as engine, anyio.create_task_group() as group:
+        watch = SilenceWatch(
+            engines_left, state, cast(Recorder, told), ask_for_weights, FastClock(), look_s=0.3
+        )
+        group.start_soon(watch.run)
+        while looks < 4:  # noqa: ASYNC110 - the watch tells nobody but the recorder
+            await anyio.sleep(0.01)
+        group.cancel_scope.cancel()
+    assert told.notes == []

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agentrl.cluster.dry_placement import placed, placement_notes
-from agentrl.cluster.slots import Place, Slot, Supply, bundle_sizes, in_order, plan_slots
+from agentrl.cluster.slots import NodePlace, Slot, Supply, bundle_sizes, in_order, plan_slots
 from agentrl.config.run import RunConfig
 from agentrl.errors import EnvironmentSetupError
 
@@ -122,7 +122,7 @@ def test_whatever_ray_chooses_slots_count_up_with_nodes_and_devices(
             assert first.rank < second.rank
 
 
-def _chosen(slots: list[Slot], draw: random.Random) -> list[Place]:
+def _chosen(slots: list[Slot], draw: random.Random) -> list[NodePlace]:
     """As Ray may: bundles on any nodes with room, any free devices for each slot."""
     free = {f"10.0.0.{n}": [str(d) for d in range(8)] for n in (2, 10, 9)}
     room = dict.fromkeys(free, 8)
@@ -136,15 +136,15 @@ def _chosen(slots: list[Slot], draw: random.Random) -> list[Place]:
         node = nodes[slot.bundle]
         mine = draw.sample(free[node], slot.size)
         free[node] = [d for d in free[node] if d not in mine]
-        places.append(Place(node, node, tuple(sorted(mine))))
+        places.append(NodePlace(node, node, tuple(sorted(mine))))
     return places
 
 
 def test_addresses_and_devices_sort_as_numbers() -> None:
     places = [
-        Place("10.0.0.10"),
-        Place("10.0.0.9", devices=("10",)),
-        Place("10.0.0.9", devices=("9",)),
+        NodePlace("10.0.0.10"),
+        NodePlace("10.0.0.9", devices=("10",)),
+        NodePlace("10.0.0.9", devices=("9",)),
     ]
     assert [str(p) for p in sorted(places, key=lambda p: p.rank)] == [
         "10.0.0.9 (devices 9)",
@@ -155,9 +155,9 @@ def test_addresses_and_devices_sort_as_numbers() -> None:
 
 def test_a_dry_run_names_each_node_with_its_processes_and_devices() -> None:
     places = {
-        "host": Place("10.0.0.1", "a"),
-        "learner-0": Place("10.0.0.1", "a", ("3",)),
-        "engine-0": Place("10.0.0.2", "b", ("0", "1")),
+        "host": NodePlace("10.0.0.1", "a"),
+        "learner-0": NodePlace("10.0.0.1", "a", ("3",)),
+        "engine-0": NodePlace("10.0.0.2", "b", ("0", "1")),
     }
     processes = {
         "host": ("buffer", "router"),

@@ -9,6 +9,7 @@ C = context-parallel ranks, L = tokens of this rank, P = C * L = tokens of all o
 S = G / C = heads of this rank's share, X = channels of a head.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -29,12 +30,16 @@ class _Places(NamedTuple):
     held_P: Tensor
 
 
+_Way = Callable[[Tensor, _Places], Tensor]
+
+
 def to_heads(x_LGX: Tensor, packed: Any, group: Any) -> Tensor:
     """[P, S, X]: all tokens of megatron-core's packed sequences, of this rank's share of the heads.
     Differentiable."""
     if group.size() == 1:
         return x_LGX
-    moved: Tensor = _ToHeads.apply(x_LGX, _places_of(packed, group))  # type: ignore[no-untyped-call]
+    places = _places_of(packed, group)
+    moved: Tensor = _Moved.apply(x_LGX, places, _to_heads, _to_tokens)  # type: ignore[no-untyped-call]
     return moved
 
 
@@ -42,7 +47,8 @@ def to_tokens(x_PSX: Tensor, packed: Any, group: Any) -> Tensor:
     """[L, G, X]: this rank's tokens, of all heads. Differentiable."""
     if group.size() == 1:
         return x_PSX
-    moved: Tensor = _ToTokens.apply(x_PSX, _places_of(packed, group))  # type: ignore[no-untyped-call]
+    places = _places_of(packed, group)
+    moved: Tensor = _Moved.apply(x_PSX, places, _to_tokens, _to_heads)  # type: ignore[no-untyped-call]
     return moved
 
 
@@ -81,23 +87,14 @@ def _to_tokens(x_PSX: Tensor, places: _Places) -> Tensor:
     return _all_to_all(x_CLSX, places.group).transpose(0, 1).flatten(1, 2)
 
 
-class _ToHeads(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x_LGX: Tensor, places: _Places) -> Tensor:
-        ctx.places = places
-        return _to_heads(x_LGX, places)
+class _Moved(torch.autograd.Function):
+    """Numbers go one way, `there`, and their gradients the other, `back`."""
 
     @staticmethod
-    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, None]:
-        return _to_tokens(grads[0], ctx.places), None
-
-
-class _ToTokens(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x_PSX: Tensor, places: _Places) -> Tensor:
-        ctx.places = places
-        return _to_tokens(x_PSX, places)
+    def forward(ctx: Any, x: Tensor, places: _Places, there: _Way, back: _Way) -> Tensor:
+        ctx.places, ctx.back = places, back
+        return there(x, places)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, None]:
-        return _to_heads(grads[0], ctx.places), None
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, None, None, None]:
+        return ctx.back(grads[0], ctx.places), None, None, None
