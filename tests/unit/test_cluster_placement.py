@@ -14,7 +14,7 @@ from agentrl.cluster.launch import _stop
 from agentrl.cluster.placement import Cluster, ray_options
 from agentrl.cluster.slots import NodePlace, Slot, Supply, plan_slots
 from agentrl.config.run import RunConfig
-from agentrl.errors import EnvironmentSetupError
+from agentrl.errors import EnvironmentSetupError, SlotLostError
 
 
 def test_a_run_without_an_address_has_a_cluster_of_its_own() -> None:
@@ -198,3 +198,55 @@ def test_what_one_party_has_more_of_stands_alone(
     assert [(slot.name, slot.size, len(slot.processes)) for slot in planned] == slots
     with pytest.raises(EnvironmentSetupError, match=r"2 GPUs are needed .* on the same devices"):
         plan_slots(config, Supply("GPU", (1,)), [])
+
+
+class SilentRay:
+    """Ray of which a node does not answer, or is gone: what each call raises, in turn."""
+
+    class exceptions:
+        class RayActorError(Exception):
+            pass
+
+        class ActorUnavailableError(RayActorError):
+            pass
+
+        class GetTimeoutError(Exception):
+            pass
+
+    def __init__(self, *raised: str) -> None:
+        self._raised = list(raised)
+
+    def get(self, reference: object, timeout: float) -> int:
+        if self._raised:
+            raise getattr(self.exceptions, self._raised.pop(0))
+        return 7
+
+
+def silent(ray: SilentRay, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """A cluster with one process, whose node is `ray`'s."""
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setattr("agentrl.cluster.placement._SILENT_S", 0.0)
+    call = SimpleNamespace(remote=lambda *_: "asked")
+    cluster = Cluster("10.0.0.1:6379", Path("/r"))
+    cluster._hosts["engine-0"] = SimpleNamespace(signal=call, start=call)
+    cluster._places["engine-0"] = NodePlace("10.0.0.2")
+    cluster._slot_of["engine-0"] = "engine-0"
+    return cluster
+
+
+@pytest.mark.parametrize("raised", ["ActorUnavailableError", "GetTimeoutError"])
+def test_a_signal_to_a_node_that_is_silent_is_none(
+    raised: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert silent(SilentRay(raised), monkeypatch).signal("engine-0", 9) is False
+
+
+def test_a_start_on_a_node_that_is_silent_waits_until_ray_decides(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    order = ProcessOrder("engine-0", (), "engine")
+    back = SilentRay("ActorUnavailableError", "ActorUnavailableError")
+    assert silent(back, monkeypatch).start(order) == 7
+    gone = silent(SilentRay("ActorUnavailableError", "RayActorError"), monkeypatch)
+    with pytest.raises(SlotLostError, match=r"engine-0 on 10\.0\.0\.2 is lost"):
+        gone.start(order)
