@@ -102,6 +102,7 @@ class Durable:
             fates=dict(fates),
             minted=max(self.groups, default=0),
             cursor=max((row.cursor for row in self.groups.values()), default=0),
+            total_sampled_tokens=self._total_sampled_tokens(),
             last_lease=max(self._leases, default=0),
             segments=self._segments(),
             stale=tuple(sorted(self._stale(), key=lambda row: row.mint)),
@@ -162,6 +163,10 @@ class Durable:
                 f" {row.outcome or 'played again'} in attempt {row.attempt}"
             )
         self._episodes[row.mint, row.index] = row
+
+    def _total_sampled_tokens(self) -> int:
+        taken = (stored for row in self._episodes.values() for stored in row.trajectories)
+        return sum(stored.meta.num_sampled for stored in taken)
 
     def _segments(self) -> dict[int, rows.SegmentUse]:
         use: dict[int, rows.SegmentUse] = {}
