@@ -1,7 +1,9 @@
 """One weight push, and the wait until the buffer has committed what it was told.
 
 Every rank walks all tensors, because gathering them is collective; only the source speaks to the
-buffer and hands tensors to the engines. Sans-state: the caller keeps the lineage.
+buffer and hands tensors to the engines. It tells the others before each walk that there is one, so
+that it may begin again where an engine was lost in a push: no tensor is copied to the host for
+that. Sans-state: the caller keeps the lineage.
 """
 
 from collections import deque
@@ -20,6 +22,7 @@ __all__ = ["FLUSH_TIMEOUT_S", "publish_weights", "settle"]
 #: Deadline for the buffer to commit what it was told. It takes milliseconds, or as long as a buffer
 #: that died needs to come back.
 FLUSH_TIMEOUT_S = 60.0
+_AGAIN, _DONE = b"again", b""
 
 
 def publish_weights(
@@ -32,18 +35,16 @@ def publish_weights(
     from the sink, ConfigError for a source rank without one.
     """
     if not backend.is_source:
-        for _ in range(1 + verify):
+        while backend.broadcast_bytes(None):
             _exhaust(backend.hf_tensors())
         return {}
     if sink is None:
         raise ConfigError("the source rank of the learner needs a weight sink to publish to")
-    tensors = backend.hf_tensors()
-    report = sink.publish(version, tensors)
-    _exhaust(tensors)
+    walks = _Walks(backend)
+    report = sink.publish(version, walks)
     if verify:
-        tensors = backend.hf_tensors()
-        sink.verify(tensors)
-        _exhaust(tensors)
+        sink.verify(walks)
+    walks.end()
     return {
         "perf/push_s": report.total_s,
         "perf/push_pause_s": report.pause_s,
@@ -55,6 +56,25 @@ def settle(backend: TrainBackend, peer: LearnerPeer) -> None:
     """Return when the buffer has committed all that the source told it. Collective; raises on every
     rank what it raises on the source, PeerLostError after FLUSH_TIMEOUT_S."""
     by_source(backend, lambda: peer.flush(FLUSH_TIMEOUT_S), None)
+
+
+class _Walks:
+    """All tensors, gathered anew each time that somebody begins to iterate."""
+
+    def __init__(self, backend: TrainBackend) -> None:
+        self._backend = backend
+        self._walk: Iterator[tuple[str, Tensor]] = iter(())
+
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        _exhaust(self._walk)
+        self._backend.broadcast_bytes(_AGAIN)
+        self._walk = self._backend.hf_tensors()
+        return self._walk
+
+    def end(self) -> None:
+        """No rank walks any more."""
+        _exhaust(self._walk)
+        self._backend.broadcast_bytes(_DONE)
 
 
 def _exhaust(tensors: Iterator[tuple[str, Tensor]]) -> None:

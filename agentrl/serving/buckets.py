@@ -83,7 +83,7 @@ class BucketStream:
         max_bytes: int,
         fused: Fused | None = None,
     ) -> None:
-        self._again = None if iter(tensors) is tensors else (tensors, max_bytes, fused)
+        self._again = None if isinstance(tensors, Iterator) else (tensors, max_bytes, fused)
         self._rest = make_buckets(tensors, max_bytes, fused)
         self._kept: list[Bucket] = []
 

@@ -3,9 +3,10 @@
 megatron-core names the device "cuda" literally in some forty places. On a host without CUDA,
 `install()` answers for it: a torch function mode rewrites the device of every torch call of the
 calling thread, and a few functions of torch.cuda and megatron-core get their CPU meaning.
-On a host with CUDA nothing is replaced but what is wrong there too: one unbound name, two modules
+On a host with CUDA nothing is replaced but what is wrong there too (one unbound name, two modules
 that take Transformer Engine for installed when it is not, and one that recomputes in FP8 unless it
-is told not to.
+is told not to) and what is slow: the rotation of packed sequences, and weight gradients without
+Apex.
 
 The mode belongs to a thread: the thread that called `install()` is the one that trains.
 Refused: any megatron-core but `MCORE_VERSION`, because every line here was checked against it.
@@ -27,6 +28,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from agentrl.errors import EnvironmentSetupError
+from agentrl.learner.megatron.gpu_kernels import WeightGradients
+from agentrl.learner.megatron.rotary import rotate_packed
 
 __all__ = ["MCORE_VERSION", "install"]
 
@@ -56,6 +59,13 @@ def install() -> None:
     if not engine.HAVE_TE:
         settings: Any = importlib.import_module("megatron.core.optimizer.optimizer_config")
         settings.is_te_min_version = lambda *_args, **_kwargs: False  # it compares with None
+    rope: Any = importlib.import_module("megatron.core.models.common.embeddings.rope_utils")
+    rope._apply_rotary_pos_emb_thd = rotate_packed
+    if not on_cpu:
+        layers: Any = importlib.import_module("megatron.core.tensor_parallel.layers")
+        if not layers._grad_accum_fusion_available:
+            layers.fused_weight_gradient_mlp_cuda = WeightGradients
+            layers._grad_accum_fusion_available = True
     random: Any = importlib.import_module("megatron.core.tensor_parallel.random")
     random.CheckpointWithoutOutput.__init__.__defaults__ = (None,)  # its False means yes
     if on_cpu:

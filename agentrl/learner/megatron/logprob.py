@@ -17,10 +17,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from agentrl.learner.megatron.gpu_kernels import add_product, compiled_on_cuda
+
 __all__ = ["BLOCK_ELEMENTS", "logprobs_and_entropy"]
 
-#: Logits that exist at a time: 256 MiB of float32.
+#: Logits that exist at a time: 256 MiB of float32, and on a GPU 512 MiB of bfloat16.
 BLOCK_ELEMENTS = 1 << 26
+_GPU_BLOCK_ELEMENTS = 1 << 28
 #: Of these, in float32 at a time on a CPU: 4 MiB, which stays in a core's cache.
 _CACHED_ELEMENTS = 1 << 20
 
@@ -33,7 +36,7 @@ def logprobs_and_entropy(
     temperature: float = 1.0,
     vocab_size: int | None = None,
     *,
-    block_elements: int = BLOCK_ELEMENTS,
+    block_elements: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Float32 [T] log softmax of the labels and [T] entropy in nats, equal on all ranks of `group`.
     Columns from `vocab_size` on, counted over all ranks, are padding and take no part.
@@ -42,6 +45,8 @@ def logprobs_and_entropy(
     d log p_y / dz = (1[y] - p) / temperature and d H / dz = -p (log p + H) / temperature.
     The gradient of `hidden_TH` is this rank's part of a sum over `group`.
     """
+    if block_elements is None:
+        block_elements = _GPU_BLOCK_ELEMENTS if hidden_TH.is_cuda else BLOCK_ELEMENTS
     shared = group if group.size() > 1 else None
     first = group.rank() * len(weight_VH)
     if vocab_size is not None and vocab_size < first + len(weight_VH):
@@ -76,13 +81,19 @@ def _moments(
     sum x exp x."""
     sums_3T = max_T.new_empty((3, len(max_T)))
     for rows in _few_rows(logits_TV):
-        shifted = _scaled(logits_TV[rows], temperature) - max_T[rows, None]
-        label = shifted.gather(-1, labels_T[rows, None])[:, 0]
-        sums_3T[0, rows] = torch.where(mine_T[rows], label, 0.0)
-        exp = shifted.exp()
-        sums_3T[1, rows] = exp.sum(-1)
-        sums_3T[2, rows] = exp.mul_(shifted).sum(-1)
+        of_rows = (logits_TV[rows], labels_T[rows], mine_T[rows], max_T[rows])
+        sums_3T[:, rows] = _moments_at_once(*of_rows, temperature)
     return sums_3T
+
+
+@compiled_on_cuda
+def _moments_at_once(
+    logits_TV: Tensor, labels_T: Tensor, mine_T: Tensor, max_T: Tensor, temperature: float
+) -> Tensor:
+    shifted = _scaled(logits_TV, temperature) - max_T[:, None]
+    label = shifted.gather(-1, labels_T[:, None])[:, 0]
+    exp = shifted.exp()
+    return torch.stack([torch.where(mine_T, label, 0.0), exp.sum(-1), exp.mul_(shifted).sum(-1)])
 
 
 def _joined(sums_3T: Tensor, max_T: Tensor, mine_T: Tensor, group: Any) -> tuple[Tensor, Tensor]:
@@ -148,17 +159,15 @@ class _Scores(torch.autograd.Function):
             logits_TV = hidden_TH[rows] @ weight_VH.t() if kept is None else kept
             upstream = [None if g is None else g[rows] for g in (grad_logprobs_T, grad_entropy_T)]
             of_block = [each[rows] for each in of_rows]
-            _to_gradient(logits_TV, ctx.temperature, *of_block, *upstream)
-            grad_TV = logits_TV
+            grad_TV = _to_gradient(logits_TV, ctx.temperature, *of_block, *upstream)
             grad_TH[rows] = grad_TV @ weight_VH
             if is_frozen:
                 continue
             if grad_VH is None:
                 grad_VH = grad_TV.t() @ hidden_TH[rows]
-            elif weight_VH.dtype == torch.float32:
-                grad_VH.addmm_(grad_TV.t(), hidden_TH[rows])
             else:  # a sum in bfloat16 would lose what each block adds
-                grad_VH = grad_VH.float().add_(grad_TV.t() @ hidden_TH[rows])
+                grad_VH = grad_VH.float()
+                add_product(grad_VH, grad_TV.t(), hidden_TH[rows])
         return grad_TH, None if grad_VH is None else grad_VH.to(weight_VH.dtype), *(None,) * 4
 
 
@@ -171,20 +180,46 @@ def _to_gradient(
     local_T: Tensor,
     grad_logprobs_T: Tensor | None,
     grad_entropy_T: Tensor | None,
-) -> None:
-    """Logits become their gradient, in place: they are this function's own, and needed no more."""
+) -> Tensor:
+    """The gradient of logits, which are this function's own and needed no more: on a CPU it takes
+    their place."""
+    of_rows = (normalizer_T, entropy_T, mine_T, local_T, grad_logprobs_T, grad_entropy_T)
+    if torch.cuda.is_available():
+        return _gradient_at_once(logits_TV, temperature, *of_rows)
     for rows in _few_rows(logits_TV):
-        log_p = _scaled(logits_TV[rows], temperature) - normalizer_T[rows, None]
-        block = log_p.exp()
-        if grad_entropy_T is None:
-            assert grad_logprobs_T is not None
-            block.mul_(-grad_logprobs_T[rows, None])
-        else:
-            weight = log_p.add_(entropy_T[rows, None]).mul_(grad_entropy_T[rows, None])
-            if grad_logprobs_T is not None:
-                weight.add_(grad_logprobs_T[rows, None])
-            block.mul_(weight.neg_())
+        of_block: list[Any] = [None if each is None else each[rows] for each in of_rows]
+        logits_TV[rows] = _gradient_at_once(logits_TV[rows], temperature, *of_block)
+    return logits_TV
+
+
+@compiled_on_cuda
+def _gradient_at_once(
+    logits_TV: Tensor,
+    temperature: float,
+    normalizer_T: Tensor,
+    entropy_T: Tensor,
+    mine_T: Tensor,
+    local_T: Tensor,
+    grad_logprobs_T: Tensor | None,
+    grad_entropy_T: Tensor | None,
+) -> Tensor:
+    log_p = _scaled(logits_TV, temperature) - normalizer_T[:, None]
+    block = log_p.exp()
+    if grad_entropy_T is None:
+        assert grad_logprobs_T is not None
+        block.mul_(-grad_logprobs_T[:, None])
+    else:
+        weight = log_p.add_(entropy_T[:, None]).mul_(grad_entropy_T[:, None])
         if grad_logprobs_T is not None:
-            at_label = torch.where(mine_T[rows], grad_logprobs_T[rows], 0.0)
-            block.scatter_add_(-1, local_T[rows, None], at_label[:, None])
-        logits_TV[rows] = block if temperature == 1.0 else block.div_(temperature)
+            weight.add_(grad_logprobs_T[:, None])
+        block.mul_(weight.neg_())
+    if grad_logprobs_T is not None:
+        at_label = torch.where(mine_T, grad_logprobs_T, 0.0)
+        if logits_TV.is_cuda:  # a comparison is a part of the one kernel, a scatter is not
+            columns = torch.arange(logits_TV.shape[-1], device=logits_TV.device)
+            block.add_(torch.where(columns == local_T[:, None], at_label[:, None], 0.0))
+        else:
+            block.scatter_add_(-1, local_T[:, None], at_label[:, None])
+    if temperature != 1.0:
+        block.div_(temperature)
+    return block.to(logits_TV.dtype)

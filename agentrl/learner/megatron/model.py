@@ -26,6 +26,7 @@ from torch.nn.functional import silu
 
 from agentrl.config.megatron import MegatronSettings
 from agentrl.config.stages import stages_of_a_rank
+from agentrl.learner.megatron.gpu_kernels import can_compile
 from agentrl.learner.megatron.head import put_head
 from agentrl.learner.megatron.norms import RMSNorm
 from agentrl.learner.megatron.rotary import scale_magnitude, set_frequencies
@@ -71,10 +72,10 @@ def transformer_config(architecture: Architecture, settings: MegatronSettings) -
         calculate_per_token_loss=True,
         use_cpu_initialization=True,
         perform_initialization=False,
-        bias_activation_fusion=False,
+        bias_activation_fusion=can_compile(),
         bias_dropout_fusion=False,
         masked_softmax_fusion=False,
-        gradient_accumulation_fusion=False,
+        gradient_accumulation_fusion=torch.cuda.is_available(),
         apply_rope_fusion=False,
         persist_layer_norm=False,
     )

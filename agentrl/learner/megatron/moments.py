@@ -114,7 +114,8 @@ def _state(adam: Any, main: Tensor) -> dict[str, Tensor]:
     state: dict[str, Tensor] = adam.state[main]
     if not state:
         if isinstance(adam, torch.optim.AdamW):
-            state["step"] = torch.tensor(0.0)
+            is_fused = any(group.get("fused") for group in adam.param_groups)
+            state["step"] = torch.tensor(0.0, device=main.device if is_fused else None)
         for name in _MOMENTS:
             state[name] = torch.zeros_like(main, memory_format=torch.preserve_format)
     return state

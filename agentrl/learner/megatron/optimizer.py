@@ -24,6 +24,7 @@ from agentrl.config.megatron import MegatronSettings
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.learner.megatron import moments
+from agentrl.learner.megatron.gpu_kernels import fuse_adam
 from agentrl.learner.megatron.lent_memory import optimizer_tensors
 from agentrl.learner.megatron.model import parameter_dtype
 from agentrl.learner.megatron.schedule import LearningRate
@@ -107,6 +108,7 @@ class Optimizer:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self._optimizer = get_megatron_optimizer(config, self._model)
+        fuse_adam(moments.adams(self._optimizer))
         # megatron-core marks the groups without decay but leaves applying the mark to a scheduler.
         for group in self._optimizer.param_groups:
             group["weight_decay"] = cfg.weight_decay * group["wd_mult"]

@@ -1,8 +1,12 @@
-"""Rotary frequencies from the data of an `Architecture`, in the place of megatron-core's own.
+"""Rotary positions: frequencies from the data of an `Architecture`, and the rotation of packed
+sequences, in the place of megatron-core's own.
 
 megatron-core has Llama 3's with other numbers fixed in its code, and no attention factor on its
 usual path. Each operation is in the order of transformers and SGLang and in float32, so that
 frequencies are bit-equal: an angle is a frequency times a position, and a last bit counts.
+
+megatron-core's rotation of packed sequences reads their lengths from the device twice in each
+layer, so that a GPU waits for its host, and copies what it turns four times.
 """
 
 import math
@@ -10,11 +14,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
+from agentrl.learner.megatron.gpu_kernels import compiled_on_cuda
 from agentrl.models.architecture import Architecture
 from agentrl.models.rope import LinearRope, Llama3Rope, Rope, YarnRope
 
-__all__ = ["inverse_frequencies", "scale_magnitude", "set_frequencies"]
+__all__ = ["inverse_frequencies", "rotate_packed", "scale_magnitude", "set_frequencies"]
+
+#: By the ends of packed sequences: those of a micro-batch are the same tensor in all layers.
+_positions: Any = WeakTensorKeyDictionary()
 
 
 def set_frequencies(model: Any, architecture: Architecture) -> None:
@@ -72,3 +81,49 @@ def _yarn(waves: Tensor, rope: YarnRope, base: float) -> Tensor:
         high += 0.001
     kept = 1 - ((torch.arange(dim // 2).float() - low) / (high - low)).clamp(0, 1)
     return 1.0 / (rope.factor * waves) * (1 - kept) + 1.0 / waves * kept
+
+
+def rotate_packed(
+    t: Tensor,
+    cu_seqlens: Tensor,
+    freqs: Tensor,
+    rotary_interleaved: bool = False,
+    multi_latent_attention: bool = False,
+    mscale: float = 1.0,
+    cp_group: Any = None,
+) -> Tensor:
+    """`t` [tokens, heads, dim] of sequences that end at `cu_seqlens`, each turned from its own
+    position 0 on; of the angles `freqs` [longest, 1, 1, turned dim]. What megatron-core's
+    `_apply_rotary_pos_emb_thd` gives, with its arguments."""
+    positions = _positions.get(cu_seqlens)
+    if positions is None or len(positions) != len(t):
+        positions = _positions_of(cu_seqlens, len(t), cp_group.size(), cp_group.rank())
+        _positions[cu_seqlens] = positions
+    angles = freqs[:, 0][positions]
+    cos, sin = ((f(angles) * mscale).to(t.dtype) for f in (torch.cos, torch.sin))
+    return _turned(t, cos, sin, rotary_interleaved, multi_latent_attention)
+
+
+def _positions_of(cu_seqlens: Tensor, num_tokens: int, size: int, rank: int) -> Tensor:
+    """[tokens], of each token in its sequence, of which a rank of `size` context-parallel ones
+    holds chunks `rank` and 2 size - 1 - rank."""
+    lengths = cu_seqlens.diff() // size
+    numbers = torch.arange(len(lengths), device=cu_seqlens.device)
+    sequence = torch.repeat_interleave(numbers, lengths, output_size=num_tokens)
+    here = torch.arange(num_tokens, device=cu_seqlens.device) - cu_seqlens[sequence] // size
+    chunk = lengths[sequence] // 2
+    return here + chunk * torch.where(here < chunk, rank, 2 * size - 2 - rank)
+
+
+@compiled_on_cuda
+def _turned(t: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, of_latent: bool) -> Tensor:
+    width = cos.shape[-1]
+    turned, rest = t[..., :width], t[..., width:]
+    if of_latent:
+        turned = torch.cat((turned[..., 0::2], turned[..., 1::2]), dim=-1)
+    if interleaved:
+        half = torch.stack((-turned[..., 1::2], turned[..., 0::2]), dim=-1).flatten(-2)
+    else:
+        half = torch.cat((-turned[..., width // 2 :], turned[..., : width // 2]), dim=-1)
+    turned = turned * cos + half * sin
+    return torch.cat((turned, rest), dim=-1) if width < t.shape[-1] else turned
