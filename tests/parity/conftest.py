@@ -111,6 +111,21 @@ def sigmoid() -> dict[str, Any]:
     return dict(_SIGMOID)
 
 
+@pytest.fixture(autouse=True)
+def _weights_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a host with a GPU the learner runs there, and what it is compared with on the host."""
+    if not torch.cuda.is_available():
+        return
+    from agentrl.learner.megatron import MegatronBackend
+
+    export = MegatronBackend.hf_tensors
+    monkeypatch.setattr(
+        MegatronBackend,
+        "hf_tensors",
+        lambda backend: ((name, tensor.cpu()) for name, tensor in export(backend)),
+    )
+
+
 @pytest.fixture(scope="session")
 def free_ports() -> Callable[[int], int]:
     """Finds the first of several consecutive ports that nothing listens on."""
@@ -313,6 +328,8 @@ def run_ranks() -> Callable[[Path, int, list[dict[str, Any]]], None]:
     they said when one fails."""
 
     def run(home: Path, size: int, jobs: list[dict[str, Any]]) -> None:
+        if 0 < torch.cuda.device_count() < size:
+            pytest.skip(f"{size} ranks, and {torch.cuda.device_count()} GPU for them")
         worker = Path(__file__).with_name("worker.py")
         orders = home / f"jobs-of-{size}.json"
         orders.write_text(json.dumps(jobs))

@@ -72,7 +72,7 @@ def transformer_config(architecture: Architecture, settings: MegatronSettings) -
         calculate_per_token_loss=True,
         use_cpu_initialization=True,
         perform_initialization=False,
-        bias_activation_fusion=can_compile(),
+        bias_activation_fusion=architecture.activation == "silu" and can_compile(),
         bias_dropout_fusion=False,
         masked_softmax_fusion=False,
         gradient_accumulation_fusion=torch.cuda.is_available(),
