@@ -45,6 +45,8 @@ def test_scores_and_their_gradients(
             out = log_p.gather(-1, labels[:, None])[:, 0], -(log_p.exp() * log_p).sum(-1)
         weighted = [a * b for a, b in zip(out, upstream.to(device), strict=True)]
         torch.autograd.backward(sum(weighted).sum())
+        assert h.grad is not None
+        assert w.grad is not None
         results += [*out, h.grad, w.grad]
     limit = 1e-5 if dtype == torch.float32 else 1e-2
     for mine, theirs in zip(found, wanted, strict=True):
