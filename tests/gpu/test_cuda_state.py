@@ -15,7 +15,11 @@ from agentrl.learner.megatron import MegatronBackend
 from tests.parity.alone import open_alone
 
 Open = Callable[..., MegatronBackend]
-OFFLOADED = {"optimizer_cpu_offload": True, "overlap_cpu_optimizer_d2h_h2d": True}
+OFFLOADED = {
+    "optimizer_cpu_offload": True,
+    "overlap_cpu_optimizer_d2h_h2d": True,
+    "use_precision_aware_optimizer": True,
+}
 
 
 @pytest.fixture
