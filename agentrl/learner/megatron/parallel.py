@@ -68,7 +68,7 @@ def open_groups(
             world_size=world_size,
             timeout=timeout,
         )
-    except (dist.DistError, OSError) as error:
+    except (RuntimeError, OSError) as error:  # gloo's own are plain RuntimeErrors
         raise EnvironmentSetupError(
             f"learner rank {rank} of {world_size} found no full group at {address}:{port} "
             f"within {timeout}: {error}"
