@@ -1,4 +1,4 @@
-"""A push that begins again: every rank gathers the weights once more, and none is kept on the host."""
+"""A push that begins again: every rank gathers the weights once more; none is kept on the host."""
 
 from collections.abc import Iterator
 from typing import Any

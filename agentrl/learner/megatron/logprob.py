@@ -17,15 +17,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from agentrl.learner.megatron.gpu_kernels import add_product, compiled_on_cuda
+from agentrl.learner.megatron.gpu_kernels import add_product, can_compile, compiled_on_cuda
 
 __all__ = ["BLOCK_ELEMENTS", "logprobs_and_entropy"]
 
 #: Logits that exist at a time: 256 MiB of float32, and on a GPU 512 MiB of bfloat16.
 BLOCK_ELEMENTS = 1 << 26
 _GPU_BLOCK_ELEMENTS = 1 << 28
-#: Of these, in float32 at a time on a CPU: 4 MiB, which stays in a core's cache.
-_CACHED_ELEMENTS = 1 << 20
+#: Of these, in float32 at a time: on a CPU 4 MiB, which stays in a core's cache. A kernel that is
+#: compiled for a GPU needs no such copy; where none is compiled, as in a rehearsal, 128 MiB.
+_CACHED_ELEMENTS, _UNCOMPILED_ELEMENTS = 1 << 20, 1 << 25
 
 
 def logprobs_and_entropy(
@@ -64,7 +65,9 @@ def _blocks(num_rows: int, num_columns: int, elements: int) -> Iterator[slice]:
 
 
 def _few_rows(logits_TV: Tensor) -> Iterator[slice]:
-    elements = logits_TV.numel() if logits_TV.is_cuda else _CACHED_ELEMENTS
+    elements = _UNCOMPILED_ELEMENTS if logits_TV.is_cuda else _CACHED_ELEMENTS
+    if can_compile():
+        elements = logits_TV.numel()
     return _blocks(len(logits_TV), logits_TV.shape[-1], elements)
 
 
@@ -181,10 +184,10 @@ def _to_gradient(
     grad_logprobs_T: Tensor | None,
     grad_entropy_T: Tensor | None,
 ) -> Tensor:
-    """The gradient of logits, which are this function's own and needed no more: on a CPU it takes
-    their place."""
+    """The gradient of logits, which are this function's own and needed no more: it takes
+    their place, but for a compiled kernel."""
     of_rows = (normalizer_T, entropy_T, mine_T, local_T, grad_logprobs_T, grad_entropy_T)
-    if torch.cuda.is_available():
+    if can_compile():
         return _gradient_at_once(logits_TV, temperature, *of_rows)
     for rows in _few_rows(logits_TV):
         of_block: list[Any] = [None if each is None else each[rows] for each in of_rows]
