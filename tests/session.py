@@ -12,21 +12,31 @@ from tests.slices import of_the_day
 #: Files of many tests that take minutes all the same.
 _LONG = {f"test_{name}.py" for name in ("flag_reads", "learner_resume", "megatron_ranks")}
 _LONG |= {f"test_megatron_{name}.py" for name in ("state", "step")}
+#: Of the files that take turns, those that every day plays all the same.
+_DAILY = {f"test_{name}.py" for name in ("real_loop", "real_ports", "serving_engines")}
+_DAILY |= {f"test_{name}.py" for name in ("megatron_ranks", "megatron_state", "docs_plan")}
+#: Days until each of the others has been played.
+_TURNS = 3
 #: Set where no files are named, and all of the house is played.
 _WHOLE = "AGENTRL_TESTS_WHOLE"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where the whole house is played, half of the files that take turns are left out. Long files
-    come first, and then those of few tests, which start the real stack: none of them is left for
-    the end, when one process would play it while the other has nothing to do."""
+    """Where the whole house is played, files that start the real stack or several ranks take turns.
+    Long files come first, and then those of few tests, which start the real stack: none of them is
+    left for the end, when one process would play it while the other has nothing to do."""
     if os.environ.get(_WHOLE):
-        in_turn = sorted({str(item.path) for item in items if item.get_closest_marker("by_turns")})
-        left_out = set(in_turn) - set(of_the_day(in_turn, -(-len(in_turn) // 2)))
+        in_turn = sorted({str(item.path) for item in items if _takes_turns(item)})
+        left_out = set(in_turn) - set(of_the_day(in_turn, -(-len(in_turn) // _TURNS)))
         config.hook.pytest_deselected(items=[i for i in items if str(i.path) in left_out])
         items[:] = [item for item in items if str(item.path) not in left_out]
     tests = Counter(item.path for item in items)
     items.sort(key=lambda item: (item.path.name not in _LONG, tests[item.path]))
+
+
+def _takes_turns(item: pytest.Item) -> bool:
+    is_long = item.get_closest_marker("real") or "run_ranks" in getattr(item, "fixturenames", ())
+    return bool(is_long) and item.path.name not in _DAILY
 
 
 class TellsFailures:

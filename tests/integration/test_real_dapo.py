@@ -21,7 +21,7 @@ ITERATIONS, GROUPS = 2, 4
 #: So short that many episodes lose something.
 LONGEST, BUFFER = 24, 20
 
-pytestmark = [pytest.mark.real, pytest.mark.by_turns, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
 
 
 def test_the_preset_trains_and_length_costs_what_it_should(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ def show(args, version_dir, rollout_engines):
         print(Path(version_dir).name, there, len(rollout_engines), file=file)
 """
 
-pytestmark = [pytest.mark.real, pytest.mark.by_turns, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
 
 
 def test_engines_follow_the_learner_by_files(tmp_path: Path) -> None:

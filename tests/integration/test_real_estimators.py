@@ -23,7 +23,7 @@ ITERATIONS, GROUPS = 2, 6
 #: Estimators that one day plays.
 A_DAY = 1
 
-pytestmark = [pytest.mark.real, pytest.mark.by_turns, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
 
 
 def command_line(name: str) -> list[str]:

@@ -26,7 +26,7 @@ eval:
       n_samples_per_eval_prompt: 3
 """
 
-pytestmark = [pytest.mark.real, pytest.mark.by_turns, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
 
 
 def test_three_sets_are_played_each_in_its_own_way(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from agentrl.serving.launch import engine_command
 from agentrl.types import EngineAddress, Generation, SamplingParams
 from tests.integration.test_serving_engines import CALL_S, START_DEADLINE_S, Process
 
-pytestmark = [pytest.mark.real, pytest.mark.by_turns, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
 
 ROOT = Path(__file__).parents[2]
 MODEL = str(PRESETS[DEFAULT].values["hf_checkpoint"])

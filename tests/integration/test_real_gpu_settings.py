@@ -19,7 +19,7 @@ from agentrl.learner.tolerance import BFLOAT16, FLOAT32
 ROOT = Path(__file__).parents[2]
 ITERATIONS = 2
 
-pytestmark = [pytest.mark.real, pytest.mark.by_turns, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
 
 
 def flags_of_a_gpu() -> list[str]:

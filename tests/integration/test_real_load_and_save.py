@@ -14,7 +14,7 @@ from agentrl.config.places import newest_kept
 from agentrl.types import Fate
 from tests.integration.test_real_programs import MODEL, train
 
-pytestmark = [pytest.mark.real, pytest.mark.by_turns, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
 
 SCRIPT = [
     "--hf-checkpoint", str(MODEL), "--ref-load", "Qwen3_torch_dist", "--load", "kept",

@@ -35,7 +35,7 @@ max_response_len = 16
 stop = ["</answer>"]
 """
 
-pytestmark = [pytest.mark.real, pytest.mark.by_turns, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
 
 
 def test_one_run_trains_on_three_envs(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from agentrl.types import Fate
 ROOT = Path(__file__).parents[2]
 ITERATIONS, GROUPS = 2, 4
 
-pytestmark = [pytest.mark.real, pytest.mark.by_turns, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
 
 
 def run(folder: Path, name: str, *flags: str) -> list[dict[str, float]]:

@@ -22,7 +22,7 @@ def keep(rewards, task):
     return sum(task.row["question"].encode()) % 3 != 0, "every third"
 """
 
-pytestmark = [pytest.mark.real, pytest.mark.by_turns, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
 
 
 def test_train_over_samples_gives_up_its_surplus_and_trains_nothing_old(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from agentrl.view.choice import Choice
 from agentrl.view.episodes import read_episodes
 from benchmarks.families import iterate
 
-pytestmark = [pytest.mark.real, pytest.mark.by_turns, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
 
 
 @torch.no_grad()

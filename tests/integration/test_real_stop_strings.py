@@ -18,7 +18,7 @@ from agentrl.serving.launch import engine_command
 from agentrl.tokens.formats.load import load_format
 from agentrl.types import EngineAddress, Generation, SamplingParams
 
-pytestmark = [pytest.mark.anyio, pytest.mark.real, pytest.mark.by_turns, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.anyio, pytest.mark.real, pytest.mark.timeout(3600)]
 
 MODEL = Path(PRESETS[DEFAULT].values["hf_checkpoint"])
 CHAT = load_format("qwen", MODEL)

@@ -36,7 +36,7 @@ ROUND = (
     "learner_sleeps", "engines_serve",
 )  # fmt: skip
 
-pytestmark = [pytest.mark.real, pytest.mark.by_turns, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
 
 
 class Played:

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 MODEL = Path(PRESETS[DEFAULT].values["hf_checkpoint"])
 TOKENS = 1500
 
-pytestmark = [pytest.mark.real, pytest.mark.by_turns, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
 
 
 def play(folder: Path, *flags: str) -> tuple[str, list[dict[str, float]]]:

@@ -16,7 +16,6 @@ from tests.integration.namespaces import ROOT, Nodes, nodes
 
 pytestmark = [
     pytest.mark.real,
-    pytest.mark.by_turns,
     pytest.mark.timeout(3600),
 ]
 

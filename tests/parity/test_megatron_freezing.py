@@ -78,7 +78,7 @@ CASES: dict[str, tuple[str, dict[str, list[str]], str, dict[str, Any]]] = {
     "one-expert": (
         "qwen3-moe",
         {"only_train_params_name_list": [r"experts\..*weight1$"]},
-        r"experts\.1\.",
+        r"experts\.(?=1|gate_up|down)",
         DISTRIBUTED,
     ),
     "router": ("qwen3-moe", {"freeze_params_name_list": ["router"]}, r"^(?!.*mlp\.gate\.)", {}),
@@ -110,10 +110,16 @@ def opened(hf_model: Any, free_ports: Callable[[int], int]) -> Iterator[Open]:
 
 
 def torch_steps(
-    model: Any, steps: list[list[MicroBatch]], loss_fn: LossFn, hf_scores: Any, trained: str
+    model: Any,
+    steps: list[list[MicroBatch]],
+    loss_fn: LossFn,
+    hf_scores: Any,
+    trained: str,
+    expert: int | None,
 ) -> tuple[Tensors, list[float]]:
     """Weights and gradient norms of AdamW on a copy of a transformers model, of whose parameters
-    those that `trained` is in require gradients."""
+    those that `trained` is in require gradients. It has the experts of a layer in one parameter, of
+    which the `expert` alone is trained."""
     model = copy.deepcopy(model)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(bool(re.search(trained, name)))
@@ -128,10 +134,16 @@ def torch_steps(
         optimizer.zero_grad()
         for batch in batches:
             value, _ = loss_fn(batch, Outputs(*hf_scores(model, batch)))
-            if value.requires_grad:  # no token may have gone to the one expert that is trained
-                torch.autograd.backward(value)
+            torch.autograd.backward(value)
+        frozen = [] if expert is None else [(p, torch.arange(len(p)) != expert) for p in own]
+        kept = [parameter.detach()[rest].clone() for parameter, rest in frozen]
+        for parameter, rest in frozen:
+            assert parameter.grad is not None
+            parameter.grad[rest] = 0.0
         norms.append(float(torch.nn.utils.clip_grad_norm_(own, CLIP)))
         optimizer.step()
+        for (parameter, rest), before in zip(frozen, kept, strict=True):
+            parameter.data[rest] = before
     return {name: parameter.detach() for name, parameter in model.named_parameters()}, norms
 
 
@@ -146,7 +158,8 @@ def test_a_frozen_run_equals_torch_without_those_gradients(
     name, lists, trained, megatron = CASES[case]
     model, _ = hf_model(name)
     steps = [[packed([30, 7], 1), packed([19], 2)], [packed([11, 23], 3)]]
-    wanted, norms = torch_steps(model, steps, pg_loss, hf_scores, trained)
+    expert = 1 if case == "one-expert" else None
+    wanted, norms = torch_steps(model, steps, pg_loss, hf_scores, trained, expert)
     backend = opened(name, megatron, **lists)
     before = {name: tensor.clone() for name, tensor in backend.hf_tensors()}
     found = [backend.step("policy", batches, pg_loss).grad_norm for batches in steps]
