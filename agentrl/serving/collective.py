@@ -6,6 +6,9 @@ for ever. Rank 0 sends, the engines' ranks follow. One group lives until its mem
 
     OPEN -> CONNECTED -> CLOSED
 
+Gloo tells the sender when a peer is gone. NCCL does not: its broadcast is a kernel that waits on
+the GPU, `wait` returns at once, and to destroy the group would wait for that kernel for ever.
+
 Nothing here imports SGLang.
 """
 
@@ -18,6 +21,7 @@ from torch._C._distributed_c10d import TCPStore
 from torch.distributed.distributed_c10d import (
     GroupName,
     PrefixStore,
+    _abort_process_group,
     _new_process_group_helper,
     _set_pg_timeout,
     _world,
@@ -72,6 +76,11 @@ class SenderGroup:
         _world.pg_group_ranks[self._group] = {rank: rank for rank in range(world_size)}
         _set_pg_timeout(self._timeout, self._group)
 
+    @property
+    def sees_losses(self) -> bool:
+        """Whether a broadcast fails when a peer is gone."""
+        return self.backend != "nccl"
+
     def broadcast(self, tensor: torch.Tensor) -> dist.Work:
         """Start sending `tensor`; wait on the answer. Raises RuntimeError when a peer is gone."""
         assert self._group is not None
@@ -85,3 +94,10 @@ class SenderGroup:
             dist.destroy_process_group(self._group)
         self._group = None
         self._store = None
+
+    def abort(self) -> None:
+        """Close it while a broadcast is under way that may never end."""
+        if self._group is not None and not self.sees_losses:
+            _abort_process_group(self._group)
+            self._group = None
+        self.close()

@@ -2,7 +2,9 @@
 
     FORMED -> CONNECTED -> (a member is lost or joins) -> FORMED
 
-A collective cannot lose a rank and go on. When a call fails the fleet is no longer connected;
+A collective cannot lose a rank and go on. When a call fails the fleet is no longer connected; over
+NCCL, whose sender does not see that a receiver is gone, the broadcast is given up with the first
+call that fails, and engines that stay in it are lost too, for nothing on their side ends it.
 `repair` closes the collective on both sides, which also frees engines that still wait inside a
 broadcast, and finds the members that no longer answer. A sender that died closed nothing on the
 engines' side, so a member leaves the collective of this name before it joins. All calls come from
@@ -10,7 +12,7 @@ the thread that publishes; HTTP runs in the portal's event loop, beside the broa
 """
 
 from collections.abc import Awaitable, Callable, Iterable
-from concurrent.futures import Future
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 
 import torch
 import torch.distributed as dist
@@ -26,9 +28,6 @@ __all__ = ["Call", "Fleet", "failures_of", "start_calls"]
 Call = Callable[[EngineControl], Awaitable[None]]
 #: By member, what its call came to: its EngineError, or None.
 Outcomes = dict[EngineControl, Future[EngineError | None]]
-
-#: Seconds that an engine may take to say that a rendezvous has failed.
-_MARGIN_S = 10.0
 
 
 async def _outcome_of(call: Call, member: EngineControl) -> EngineError | None:
@@ -46,14 +45,24 @@ def start_calls(portal: BlockingPortal, members: Iterable[EngineControl], call: 
 
 
 def failures_of(outcomes: Outcomes) -> dict[EngineControl, EngineError]:
-    """Wait for all outcomes; members whose call failed, and why."""
-    results = {member: outcome.result() for member, outcome in outcomes.items()}
+    """Wait for all outcomes; members whose call failed or was given up, and why."""
+    results = {
+        member: EngineError(f"{member.name} stayed in a broadcast that another engine had left")
+        if outcome.cancelled()
+        else outcome.result()
+        for member, outcome in outcomes.items()
+    }
     return {member: error for member, error in results.items() if error is not None}
+
+
+#: Seconds that an engine may take to say that a rendezvous or a broadcast has failed.
+_MARGIN_S = 10.0
 
 
 class Fleet:
     """`members` in rank order, each with `ranks_per_engine` ranks. `open_group` makes the sender's
-    side of a new collective, given its `name`."""
+    side of a new collective, given its `name`. `margin_s`: how long an engine may take to say that
+    a rendezvous or a broadcast has failed."""
 
     def __init__(
         self,
@@ -63,12 +72,14 @@ class Fleet:
         portal: BlockingPortal,
         open_group: Callable[[str], SenderGroup],
         ranks_per_engine: int,
+        margin_s: float | None = None,
     ) -> None:
         self.members = list(members)
         self.name = name
         self._portal = portal
         self._open_group = open_group
         self._ranks = ranks_per_engine
+        self._margin_s = _MARGIN_S if margin_s is None else margin_s
         self._group: SenderGroup | None = None
         self._transfer: tuple[Outcomes, dist.Work | None] = ({}, None)
         self._trouble: Exception | None = None
@@ -100,7 +111,7 @@ class Fleet:
                 rank=1 + self.members.index(member) * self._ranks,
                 world_size=world_size,
                 backend=group.backend,
-                timeout_s=group.connect_s + _MARGIN_S,
+                timeout_s=group.connect_s + self._margin_s,
             )
 
         outcomes = start_calls(self._portal, self.members, join)
@@ -147,6 +158,8 @@ class Fleet:
                 work.wait()
         except RuntimeError as error:
             trouble = error
+        if self._group is not None and not self._group.sees_losses:
+            self._give_up_with_the_first(outcomes)
         self._settle(outcomes, trouble)
 
     def delivered(self) -> None:
@@ -184,6 +197,19 @@ class Fleet:
         self._group = None
         leave = start_calls(self._portal, self.members, lambda member: member.destroy_group(name))
         return failures_of(leave)
+
+    def _give_up_with_the_first(self, outcomes: Outcomes) -> None:
+        """When a call has failed, end the broadcast here, and the calls that it does not free."""
+        assert self._group is not None
+        pending = set(outcomes.values())
+        while pending:
+            done, pending = wait(pending, return_when=FIRST_COMPLETED)
+            if any(outcome.result() is not None for outcome in done):
+                self._group.abort()
+                _, stuck = wait(pending, timeout=self._margin_s)
+                for outcome in stuck:
+                    outcome.cancel()
+                return
 
     def _settle(self, outcomes: Outcomes, trouble: Exception | None) -> None:
         failures = failures_of(outcomes)

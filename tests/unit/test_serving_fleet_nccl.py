@@ -1,0 +1,111 @@
+"""A fleet over a collective that behaves as NCCL's: nothing fails at the sender when a receiver is
+gone, and what still sends cannot be destroyed. No NCCL runs here."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from threading import Event
+from typing import Any
+
+import anyio
+import pytest
+import torch
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from agentrl.errors import EngineError
+from agentrl.serving.buckets import make_buckets
+from agentrl.serving.fleet import Fleet
+
+TENSORS = [("weight", torch.ones(4))]
+
+
+class Broadcast:
+    """A stream waits for it, and the host does not."""
+
+    def wait(self) -> bool:
+        return True
+
+
+class NcclLike:
+    """The sender's side. `receivers` take part; one that is gone leaves the kernel waiting."""
+
+    backend, host, port, connect_s, sees_losses = "nccl", "127.0.0.1", 1, 1.0, False
+
+    def __init__(self, name: str, receivers: list["Engine"], noted: list[str]) -> None:
+        self.name = name
+        self._receivers = receivers
+        self._noted = noted
+        self._is_sending = False
+
+    def connect(self, _world_size: int) -> None:
+        self._noted.append("connect")
+
+    def broadcast(self, _tensor: torch.Tensor) -> Broadcast:
+        self._is_sending = any(engine.dies for engine in self._receivers)
+        return Broadcast()
+
+    def close(self) -> None:
+        assert not self._is_sending, "it waits for a kernel that never ends"
+        self._noted.append("close")
+
+    def abort(self) -> None:
+        self._is_sending = False
+        self._noted.append("abort")
+        self.close()
+
+
+class Engine:
+    """Sits in the broadcast for ever where another engine of it is gone, and answers nothing."""
+
+    def __init__(self, name: str, others: list["Engine"]) -> None:
+        self.name = name
+        self.dies = False
+        self.is_stuck = Event()
+        self._others = others
+
+    async def destroy_group(self, _name: str) -> None:
+        if self.dies or self.is_stuck.is_set():
+            raise EngineError(f"{self.name} does not answer")
+
+    async def init_group(self, **_: Any) -> None:
+        return
+
+    async def receive_bucket(self, **_: Any) -> None:
+        if self.dies:
+            raise EngineError(f"{self.name} is gone")
+        if any(engine.dies for engine in self._others):
+            self.is_stuck.set()
+            await anyio.sleep_forever()
+
+
+@pytest.fixture
+def portal() -> Iterator[BlockingPortal]:
+    with ExitStack() as stack:
+        yield stack.enter_context(start_blocking_portal())
+
+
+def test_an_engine_that_is_lost_in_a_broadcast_holds_nobody_back(
+    portal: BlockingPortal,
+) -> None:
+    engines: list[Engine] = []
+    engines += [Engine(name, engines) for name in ("e0", "e1")]
+    noted: list[str] = []
+    fleet = Fleet(
+        engines,  # type: ignore[arg-type]
+        name="weights",
+        portal=portal,
+        open_group=lambda name: NcclLike(name, fleet.members, noted),  # type: ignore[arg-type,return-value]
+        ranks_per_engine=1,
+        margin_s=0.05,
+    )
+    fleet.connect()
+    (bucket,) = make_buckets(TENSORS, 1024)
+    connected = [fleet.connected]
+    for engines[1].dies in (False, True):
+        fleet.start(bucket, bucket.payload, None)
+        fleet.finish()
+        connected.append(fleet.connected)
+    assert connected == [True, True, False]
+    lost = fleet.repair()
+    assert {engine.name for engine in lost} == {"e0", "e1"}
+    assert fleet.members == []
+    assert noted == ["connect", "abort", "close", "close"]
