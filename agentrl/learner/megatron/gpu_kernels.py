@@ -53,7 +53,7 @@ def can_compile() -> bool:
         return True
     log.warning(
         "there is no C compiler here (%s), so functions of the learner are not compiled for the "
-        "GPU: a step takes about a quarter longer; install gcc, or name another in CC",
+        "GPU: a step takes about a third longer; install gcc, or name another in CC",
         ", ".join(names),
     )
     return False
