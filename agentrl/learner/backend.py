@@ -4,7 +4,7 @@ A backend owns the weights, the optimizer and the collectives of one rank; the l
 advantages and the loss. Neither looks inside the other.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from agentrl.algorithms.rows import LossFn, MicroBatch
 from agentrl.columns import Column
+from agentrl.learner.manifest import FileFacts
 from agentrl.learner.measures import Measures
 
 __all__ = ["Models", "StepResult", "TrainBackend"]
@@ -96,11 +97,12 @@ class TrainBackend(Models, Protocol):
         checkpoint's configuration, tokenizer and generation files."""
         ...
 
-    def save_state(self, directory: Path) -> None:
+    def save_state(self, directory: Path) -> Mapping[str, FileFacts]:
         """Write into `directory`, which is there and empty, all that the next step depends on:
         weights, optimizer, position in the schedule, random generators. Durable on return. What
         fails on one rank is raised on all, InfrastructureError for a disk. On several nodes
-        `directory` must lie on a file system that all of them share."""
+        `directory` must lie on a file system that all of them share. Returns what is known of
+        large files, by their path in it: nobody need read them again."""
         ...
 
     def load_state(self, directory: Path) -> None:

@@ -16,7 +16,8 @@ from typing import Protocol
 from agentrl.errors import ConfigError, InfrastructureError
 from agentrl.learner import checkpoints
 from agentrl.learner.agreement import Rank, by_source
-from agentrl.learner.checkpoints import Checkpoint
+from agentrl.learner.checkpoints import STATE, Checkpoint
+from agentrl.learner.manifest import FileFacts
 
 __all__ = ["CheckpointWriter", "Stateful", "restore_newest"]
 
@@ -26,7 +27,7 @@ log = logging.getLogger(__name__)
 class Stateful(Rank, Protocol):
     """What is needed of a `TrainBackend` here."""
 
-    def save_state(self, directory: Path) -> None: ...
+    def save_state(self, directory: Path) -> Mapping[str, FileFacts]: ...
 
     def load_state(self, directory: Path) -> None: ...
 
@@ -106,9 +107,10 @@ class CheckpointWriter:
     def _write(self, iteration: int, version: int) -> Checkpoint:
         partial = by_source(self._backend, lambda: checkpoints.create(self._root, iteration), Path)
         try:
-            self._backend.save_state(partial / "state")
+            facts = self._backend.save_state(partial / STATE)
+            written = {f"{STATE}/{name}": each for name, each in facts.items()}
             return by_source(
-                self._backend, lambda: self._seal(partial, iteration, version), Checkpoint
+                self._backend, lambda: self._seal(partial, iteration, version, written), Checkpoint
             )
         finally:
             if self._backend.is_source and partial.exists():
@@ -125,7 +127,11 @@ class CheckpointWriter:
         if self._newest is not None:
             checkpoints.set_aside_after(self._root, self._newest.iteration)
 
-    def _seal(self, partial: Path, iteration: int, version: int) -> Checkpoint:
+    def _seal(
+        self, partial: Path, iteration: int, version: int, written: Mapping[str, FileFacts]
+    ) -> Checkpoint:
         for name, data in self._files().items():
             (partial / name).write_bytes(data)
-        return checkpoints.seal(partial, iteration=iteration, version=version, run_id=self._run_id)
+        return checkpoints.seal(
+            partial, iteration=iteration, version=version, run_id=self._run_id, written=written
+        )

@@ -14,16 +14,18 @@ import math
 import re
 import shutil
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
 from agentrl import disk
 from agentrl.errors import ConfigError, DataError, InfrastructureError
-from agentrl.learner.manifest import Manifest, describe, read_verified
+from agentrl.learner.manifest import FileFacts, Manifest, describe, read_verified
 
 __all__ = [
     "DIGESTED_BYTES",
+    "STATE",
     "Checkpoint",
     "create",
     "discard",
@@ -42,7 +44,8 @@ log = logging.getLogger(__name__)
 #: Bytes of a checkpoint whose contents are compared before anything starts: a second's reading. The
 #: learner compares all.
 DIGESTED_BYTES = 256 << 20
-_STATE = "state"
+#: The folder in a checkpoint that the backend fills.
+STATE = "state"
 _MAX_TOLD = 4
 _NAME = re.compile(r"iteration_(\d{7,})")
 
@@ -66,7 +69,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     @property
     def state(self) -> Path:
         """What the backend wrote."""
-        return self.directory / _STATE
+        return self.directory / STATE
 
 
 def require_covered(root: Path, newest: int, retired: int) -> None:
@@ -141,19 +144,29 @@ def find_whole(root: Path, most_bytes: float = math.inf) -> tuple[Checkpoint | N
 def create(root: Path, iteration: int) -> Path:
     """A new directory to write a checkpoint into, with an empty `state` in it."""
     partial = _hidden(_directory(root, iteration), "partial")
-    disk.make_folder(partial / _STATE)
+    disk.make_folder(partial / STATE)
     return partial
 
 
-def seal(partial: Path, *, iteration: int, version: int, run_id: str) -> Checkpoint:
-    """Describe what was written, make it durable and give it its name.
+def seal(
+    partial: Path,
+    *,
+    iteration: int,
+    version: int,
+    run_id: str,
+    written: Mapping[str, FileFacts] | None = None,
+) -> Checkpoint:
+    """Describe what was written, make it durable and give it its name. `written`: as `describe`
+    wants it.
 
     OSError leaves it without one. DataError when the name is taken.
     """
     directory = _directory(partial.parent, iteration)
     if directory.exists():
         raise DataError(f"{directory} is there already; a checkpoint is never replaced")
-    manifest = describe(partial, iteration=iteration, version=version, run_id=run_id)
+    manifest = describe(
+        partial, iteration=iteration, version=version, run_id=run_id, written=written
+    )
     disk.rename(partial, directory)
     return Checkpoint(directory, manifest)
 

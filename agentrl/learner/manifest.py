@@ -7,6 +7,7 @@ directory and the file. Files that it does not name mean nothing.
 
 import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
@@ -17,7 +18,7 @@ from agentrl import disk
 from agentrl.config.places import MANIFEST
 from agentrl.errors import DataError
 
-__all__ = ["FORMAT", "FileFacts", "Manifest", "describe", "read_verified"]
+__all__ = ["FORMAT", "FileFacts", "Manifest", "Tally", "describe", "read_verified"]
 
 #: Layout of the directory and of its manifest. Another number is refused.
 FORMAT = 1
@@ -30,6 +31,23 @@ class FileFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     num_bytes: int
     xxh3_64: str
+
+
+class Tally:
+    """The facts of a file, taken as it is written."""
+
+    def __init__(self) -> None:
+        self._digest = xxhash.xxh3_64()
+        self._num_bytes = 0
+
+    def add(self, data: bytes | memoryview) -> None:
+        """What comes next in the file."""
+        self._digest.update(data)
+        self._num_bytes += len(data)
+
+    def facts(self) -> FileFacts:
+        """Of all that was added."""
+        return FileFacts(self._num_bytes, self._digest.hexdigest())
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,14 +75,27 @@ class _Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     manifest: msgspec.Raw
 
 
-def describe(directory: Path, *, iteration: int, version: int, run_id: str) -> Manifest:
-    """Write the manifest of `directory` as it is now, and make all of it durable."""
-    files = _files(directory)
+def describe(
+    directory: Path,
+    *,
+    iteration: int,
+    version: int,
+    run_id: str,
+    written: Mapping[str, FileFacts] | None = None,
+) -> Manifest:
+    """Write the manifest of `directory` as it is now, and make all of it durable. `written`: files
+    whose facts are known of who wrote them, by relative path; the others are read. DataError for
+    one that is not there as it was written."""
+    files, known = _files(directory), written or {}
+    for name, facts in known.items():
+        size = files[name].stat().st_size if name in files else 0
+        if size != facts.num_bytes:
+            raise DataError(f"{directory}: {name} has {size} of {facts.num_bytes} written bytes")
     manifest = Manifest(
         iteration=iteration,
         version=version,
         run_id=run_id,
-        files={name: _facts(path) for name, path in files.items()},
+        files={name: known.get(name) or _facts(path) for name, path in files.items()},
     )
     body = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
     envelope = _Envelope(FORMAT, xxhash.xxh3_64_hexdigest(body), msgspec.Raw(body))
@@ -138,10 +169,8 @@ def _raise(error: OSError) -> NoReturn:
 
 
 def _facts(path: Path) -> FileFacts:
-    digest = xxhash.xxh3_64()
-    num_bytes = 0
+    tally = Tally()
     with path.open("rb") as file:
         while block := file.read(_BLOCK_BYTES):
-            digest.update(block)
-            num_bytes += len(block)
-    return FileFacts(num_bytes, digest.hexdigest())
+            tally.add(block)
+    return tally.facts()

@@ -9,7 +9,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from agentrl.errors import AgentRLError
 from agentrl.learner import checkpoints
 from agentrl.learner.backend import StepResult
 from agentrl.learner.loop import run_learner
+from agentrl.learner.manifest import FileFacts
 from agentrl.serving.collective import SenderGroup
 from agentrl.serving.routing import RoutedWeightSink
 from agentrl.serving.weights import FleetWeightSink
@@ -101,10 +102,11 @@ class LabBackend(ToyBackend):
         (directory / "table").write_bytes(self.table.detach().numpy().tobytes())
         (directory / "consumed.json").write_bytes(msgspec.json.encode(self.consumed))
 
-    def save_state(self, directory: Path) -> None:
-        super().save_state(directory)
+    def save_state(self, directory: Path) -> Mapping[str, FileFacts]:
+        facts = super().save_state(directory)
         reached("half_written")
         (directory / "consumed.json").write_bytes(msgspec.json.encode(self.consumed))
+        return facts
 
     def load_state(self, directory: Path) -> None:
         super().load_state(directory)

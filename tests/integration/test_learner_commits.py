@@ -1,6 +1,7 @@
 """What a push or a checkpoint rests on is committed before it begins, so a death between costs
 nothing: no number stands for two sets of weights, and no checkpoint is ahead of the ledger."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 
 from agentrl.errors import ConfigError, DataError, PeerLostError
 from agentrl.learner.checkpoints import iterations
+from agentrl.learner.manifest import FileFacts
 from agentrl.types import VersionRow
 from agentrl.wire.messages import Message, Published, Publishing, Retire, Stepped, Welcome
 from tests.integration.learner_world import World, learn
@@ -37,10 +39,10 @@ class Watching(ToyBackend):
     lost: list[Message | Path]
     saves: list[int]
 
-    def save_state(self, directory: Path) -> None:
+    def save_state(self, directory: Path) -> Mapping[str, FileFacts]:
         Watching.lost += self.world.delivered[self.world.num_committed :]
         Watching.saves.append(self.data_parallel_rank)
-        super().save_state(directory)
+        return super().save_state(directory)
 
 
 @pytest.mark.parametrize("interval", [1, 2])
@@ -80,9 +82,9 @@ def test_a_buffer_that_commits_nothing_fails_every_rank_and_leaves_no_checkpoint
             super().__init__(group, rank)
             groups.append(group)
 
-        def save_state(self, directory: Path) -> None:
+        def save_state(self, directory: Path) -> Mapping[str, FileFacts]:
             saves.append(directory)
-            super().save_state(directory)
+            return super().save_state(directory)
 
     world = DeadBuffer([2] * 3)
     with pytest.raises(PeerLostError, match="not acknowledged"):

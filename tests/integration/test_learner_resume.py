@@ -1,6 +1,6 @@
 """A learner goes on from its run's checkpoints, and from no other's."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from agentrl.algorithms.rows import LossFn, MicroBatch, Outputs
 from agentrl.config.presets import PRESETS
 from agentrl.errors import ConfigError, InfrastructureError, PeerLostError
 from agentrl.learner.backend import StepResult
-from agentrl.learner.manifest import describe, read_verified
+from agentrl.learner.manifest import FileFacts, describe, read_verified
 from agentrl.types import VersionRow
 from agentrl.wire.messages import Published, Retire, Stepped
 from tests import estimators
@@ -131,9 +131,10 @@ class Dying(ToyBackend):
 
         return super().step(model, micro_batches, killed_after, lr_scale)
 
-    def save_state(self, directory: Path) -> None:
-        super().save_state(directory)
+    def save_state(self, directory: Path) -> Mapping[str, FileFacts]:
+        facts = super().save_state(directory)
         self.world.reached("save")
+        return facts
 
 
 def flags_of(algorithm: str, folder: Path) -> dict[str, Any]:

@@ -4,7 +4,7 @@ between threads when there are several ranks.
 
 import math
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch import Tensor
 from agentrl.algorithms.rows import LossFn, MicroBatch, Outputs
 from agentrl.columns import Column
 from agentrl.learner.backend import StepResult
+from agentrl.learner.manifest import FileFacts
 from agentrl.learner.measures import Measures, joined, measured
 
 VOCABULARY = 8
@@ -111,13 +112,14 @@ class ToyBackend:
     def save_hf(self, directory: Path) -> None:
         self.on_save(directory)
 
-    def save_state(self, directory: Path) -> None:
+    def save_state(self, directory: Path) -> Mapping[str, FileFacts]:
         if self.is_source:
             (directory / "table").write_bytes(self.table.detach().numpy().tobytes())
             (directory / "values").write_bytes(self.values.detach().numpy().tobytes())
             if self.is_renewed:
                 (directory / "reference").write_bytes(self._initial.numpy().tobytes())
         self._group.gather(self.data_parallel_rank, None)
+        return {}
 
     def load_state(self, directory: Path) -> None:
         for name, weights in (("table", self.table), ("values", self.values)):

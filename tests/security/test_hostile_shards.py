@@ -35,7 +35,7 @@ def whole(folder: Path) -> tuple[Index, list[torch.Tensor]]:
     held = wanted()
     for number, shard in enumerate(held):
         torch.arange(shard.tensor.numel(), out=shard.tensor.view(-1)).add_(number)
-    return shards.write(folder, 0, held), [shard.tensor for shard in held]
+    return shards.write(folder, 0, held).index, [shard.tensor for shard in held]
 
 
 def flipped(draw: random.Random, data: bytearray) -> None:

@@ -1,10 +1,12 @@
 """Learner ranks that have nothing but a state to save, and what they leave in a directory."""
 
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 from agentrl.learner.checkpointing import CheckpointWriter
 from agentrl.learner.checkpoints import Checkpoint, newest_valid
+from agentrl.learner.manifest import FileFacts
 
 
 class Ranks:
@@ -26,13 +28,14 @@ class Backend:
         self._ranks = ranks or Ranks(1)
         self._rank = rank
 
-    def save_state(self, directory: Path) -> None:
+    def save_state(self, directory: Path) -> Mapping[str, FileFacts]:
         if self.fails is not None:
             raise self.fails
         (directory / f"rank-{self._rank}").write_bytes(self.weights)
         (directory / "more").mkdir(exist_ok=True)
         (directory / "more" / f"rank-{self._rank}").write_bytes(self.moments)
         self._ranks.barrier.wait()
+        return {}
 
     def load_state(self, directory: Path) -> None:
         self.weights = (directory / f"rank-{self._rank}").read_bytes()

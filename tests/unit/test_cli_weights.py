@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 from agentrl.cli.train import main
 from agentrl.config.presets import DEFAULT, PRESETS
 from agentrl.learner.checkpointing import CheckpointWriter
+from agentrl.learner.manifest import FileFacts
 from agentrl.models.registry import open_model
 from agentrl.models.shapes import shapes_of, wholes_of
 from scripts.header_only import write_model, write_state, write_torch_dist
@@ -185,9 +186,10 @@ class Learner(Backend):
         super().__init__()
         self._wholes = wholes_of(open_model(model, None))
 
-    def save_state(self, directory: Path) -> None:
-        super().save_state(directory)
+    def save_state(self, directory: Path) -> Mapping[str, FileFacts]:
+        facts = super().save_state(directory)
         write_state(directory, self._wholes)
+        return facts
 
 
 def save(folder: Path, *iterations: int, model: Path = MODEL) -> Path:

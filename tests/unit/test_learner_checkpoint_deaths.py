@@ -58,6 +58,7 @@ class Backend:
                 (directory / name).write_bytes(name.encode() * 1000)
         except OSError as error:
             raise InfrastructureError(str(error)) from error
+        return {}
     def load_state(self, directory):
         pass
     def broadcast_bytes(self, data):

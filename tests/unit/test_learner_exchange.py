@@ -1,7 +1,7 @@
 """Leases and rows over a scripted connection: waiting, resending, refusing, stopping."""
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from agentrl.learner import exchange
 from agentrl.learner.asking import TURN_S, Asking
 from agentrl.learner.backend import StepResult
 from agentrl.learner.exchange import RowClient
+from agentrl.learner.manifest import FileFacts
 from agentrl.learner.question import RESEND_S, AskLease, StopRequested
 from agentrl.types import EpisodeId, LeaseHeader, PayloadRef, TrajectoryMeta, TrajectoryRow
 from agentrl.wire.messages import (
@@ -97,7 +98,7 @@ class OneRank:
     def save_hf(self, directory: Path) -> None:
         raise NotImplementedError
 
-    def save_state(self, directory: Path) -> None:
+    def save_state(self, directory: Path) -> Mapping[str, FileFacts]:
         raise NotImplementedError
 
     def load_state(self, directory: Path) -> None:

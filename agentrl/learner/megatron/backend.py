@@ -7,7 +7,7 @@ the losses' gradients over ranks and micro-batches; nothing is averaged here.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,6 +36,7 @@ from agentrl.learner.backend import StepResult
 from agentrl.learner.beginning import root_of
 from agentrl.learner.checkpoints import Checkpoint, iterations, newest_valid
 from agentrl.learner.hooks import BEFORE_LOG_PROB, BEFORE_TRAIN_STEP, INIT, LearnerHooks
+from agentrl.learner.manifest import FileFacts
 from agentrl.learner.megatron import checkpoint, compat, foreign, parallel, state
 from agentrl.learner.megatron.determinism import set_deterministic
 from agentrl.learner.megatron.freezing import freeze
@@ -329,9 +330,9 @@ class MegatronBackend:
         if self._described.family.is_passenger is not None:
             yield from checkpoint.passengers(self._first_dir, self._described.is_passenger)
 
-    def save_state(self, directory: Path) -> None:
+    def save_state(self, directory: Path) -> Mapping[str, FileFacts]:
         """See `TrainBackend.save_state`."""
-        state.save(directory, self._trained, self._renewed)
+        return state.save(directory, self._trained, self._renewed)
 
     def load_state(self, directory: Path) -> None:
         """See `TrainBackend.load_state`."""

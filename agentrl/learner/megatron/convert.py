@@ -172,7 +172,7 @@ def _write_torch_dist(target: Path, written: Iterator[Shard]) -> None:
     folder = partly / "release"
     disk.make_folder(folder)
     try:
-        shards.write_index(folder, [shards.write(folder, 0, written)])
+        shards.write_index(folder, [shards.write(folder, 0, written).index])
         disk.write_file(partly / TRACKER, b"release")
         disk.sync_tree(partly)
         replace_folder(partly, target)

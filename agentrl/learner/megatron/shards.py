@@ -28,25 +28,33 @@ from torch.distributed.checkpoint.filesystem import _StorageInfo
 from agentrl import disk
 from agentrl.config.torch_dist import INDEX, Chunk, Index, Whole
 from agentrl.errors import ConfigError, DataError, EnvironmentSetupError
+from agentrl.learner.manifest import FileFacts, Tally
 from agentrl.learner.megatron.boxes import overlap
 from agentrl.learner.megatron.placement import CONTENT, Shard
 
-__all__ = ["Index", "read", "require", "write", "write_index"]
+__all__ = ["Index", "Written", "read", "require", "write", "write_index"]
 
 #: What Megatron's training wants to know. Of a checkpoint without version it would put the rows of
 #: queries, keys and values into another order, as versions before 2 had them.
 _COMMON = {"content_metadata": CONTENT, "checkpoint_version": 3.0, "iteration": 0}
 
 
-def write(directory: Path, rank: int, shards: Iterable[Shard]) -> Index:
-    """Write this rank's shards durably; returns the part of the index that they make. One tensor
-    at a time is copied to the host."""
+class Written(msgspec.Struct, frozen=True):
+    """The part of the index that a rank's shards make, and its files."""
+
+    index: Index
+    files: dict[str, FileFacts]
+
+
+def write(directory: Path, rank: int, shards: Iterable[Shard]) -> Written:
+    """Write this rank's shards durably. One tensor at a time is copied to the host."""
     index: Index = {}
+    tally = Tally()
     name = f"__{rank}_0.distcp"
     written = (shard for shard in shards if shard.written)
     first = next(written, None)
     if first is None:
-        return index
+        return Written(index, {})
     with disk.create_file(directory / name) as file:
         for shard in chain([first], written):
             start = file.tell()
@@ -54,13 +62,14 @@ def write(directory: Path, rank: int, shards: Iterable[Shard]) -> Index:
             # A copy, because of a view torch would save all that it is a view of.
             torch.save(shard.tensor.detach().to("cpu", copy=True), block)
             file.write(block.getbuffer())
+            tally.add(block.getbuffer())
             whole = index.setdefault(
                 shard.key, Whole(_name(shard.tensor.dtype), shard.whole, chunks=[])
             )
             sizes = tuple(shard.tensor.shape)
             whole.chunks.append(Chunk(shard.offset, sizes, name, start, file.tell() - start))
         disk.sync_file(file)
-    return index
+    return Written(index, {name: tally.facts()})
 
 
 def write_index(directory: Path, parts: Sequence[Index]) -> None:

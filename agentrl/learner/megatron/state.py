@@ -27,6 +27,7 @@ from agentrl import disk
 from agentrl.config.torch_dist import read_index
 from agentrl.errors import ConfigError, DataError, EnvironmentSetupError
 from agentrl.learner import agreement
+from agentrl.learner.manifest import FileFacts
 from agentrl.learner.megatron import parallel, placement, rng, shards
 from agentrl.learner.megatron.optimizer import Optimizer
 from agentrl.learner.megatron.placement import Shard
@@ -89,13 +90,14 @@ class Progress(msgspec.Struct, frozen=True):
 
 def save(
     directory: Path, trained: Mapping[str, Trained], renewed: Mapping[str, Any] | None = None
-) -> None:
+) -> dict[str, FileFacts]:
     """Write the state into `directory`, which is there and empty. Collective; durable on return.
+    Returns the files that ranks wrote, with what they know of them.
     By name: `trained` are the policy and what is trained beside it, `renewed` models beside the
     policy whose weights the run changes."""
     rank = dist.get_rank()
 
-    def write() -> shards.Index:
+    def write() -> shards.Written:
         if not directory.is_dir():
             raise EnvironmentSetupError(
                 f"rank {rank} sees no {directory}: on several nodes checkpoints need a file system"
@@ -104,14 +106,15 @@ def save(
         disk.write_file(_rng_file(directory, rank), msgspec.msgpack.encode(rng.capture()))
         return shards.write(directory, rank, chain(_of_all(trained), _weights_of(renewed or {})))
 
-    parts = together(write)
+    parts = msgspec.convert(together(write), list[shards.Written])
 
     def describe() -> None:
         if rank == 0:
-            shards.write_index(directory, msgspec.convert(parts, list[shards.Index]))
+            shards.write_index(directory, [part.index for part in parts])
             disk.write_file(directory / _PROGRESS, msgspec.json.encode(_progress_of(trained)))
 
     together(describe)
+    return {name: facts for part in parts for name, facts in part.files.items()}
 
 
 def load(
