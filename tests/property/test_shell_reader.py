@@ -24,7 +24,10 @@ from agentrl.errors import ConfigError
 BASH = str(shutil.which("bash"))
 EXAMPLES = int(os.environ.get("AGENTRL_SHELL_EXAMPLES", "75"))
 _STUBS = """
-python3() { [[ $1 == -c ]] && return; builtin printf 'call\\0'; builtin printf '%s\\0' "${@:2}" end; }
+python3() {
+    [[ $1 == -c ]] && return
+    builtin printf 'call\\0'; builtin printf '%s\\0' "${@:2}" end
+}
 ray() { while [ "$1" != -- ]; do shift; done; shift; "$@"; }
 """
 _OUTSIDE = {"OUTSIDE": "/out side", "PLACE": "/there"}
