@@ -236,7 +236,7 @@ class WordScanner:
             if char == "}":
                 self._at += 1
                 return
-            if char == "'" and not quoted:
+            if char == "'":  # within double quotes too bash looks for its other end
                 self._at = self._closing("'") + 1
             elif char == '"':
                 self._at += 1
