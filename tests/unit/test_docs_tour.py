@@ -1,6 +1,5 @@
 """The tour follows the code: its stops are there, call each other, and name few types."""
 
-import ast
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -33,7 +32,6 @@ def test_there_are_twenty_stops_each_with_a_number_and_a_function_of_its_own() -
 @at_every_stop
 def test_the_function_of_a_stop_is_in_its_file(stop: Stop) -> None:
     assert stop.tree.name == stop.function.rsplit(".", 1)[-1]
-    assert ast.get_docstring(stop.tree) or "." in stop.function
 
 
 @at_every_stop
