@@ -50,6 +50,7 @@ from agentrl.wire.messages import (
     Verdict,
 )
 from tests.property.buffer_model import WORKERS, Model, Worker
+from tests.slices import IS_FULL
 
 OUTCOMES = [Outcome.DONE] * 6 + [Outcome.ENGINE_ERROR, Outcome.ENV_ERROR, Outcome.POISON]
 
@@ -425,7 +426,7 @@ class BufferMachine(RuleBasedStateMachine):
 
 
 BufferMachine.TestCase.settings = settings(
-    max_examples=60,
+    max_examples=60 if IS_FULL else 25,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
