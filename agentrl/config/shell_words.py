@@ -25,6 +25,8 @@ _ANSI = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "e": "\x1b", "E"
 _ANSI |= {"f": "\f", "v": "\v", "\\": "\\", "'": "'", '"': '"', "?": "?"}
 _CODE = re.compile(r"x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{1,4})|U([0-9a-fA-F]{1,8})|([0-7]{1,3})")
 _MAX_DEPTH = 40
+#: What a dollar bears that begins nothing.
+_ALONE = "$"
 
 
 class WordPart(msgspec.Struct, frozen=True):
@@ -113,7 +115,8 @@ class WordScanner:
         while self._in_word():
             trailing = _BLANK_BEHIND.match(self._text, self._at) is not None
             parts += self._piece()
-        return Word(line, tuple(parts), self._text[start : self._at], trailing)
+        raw = self._text[start : self._at]
+        return Word(line, _unparted(parts, raw), raw, trailing)
 
     def _piece(self) -> list[WordPart]:
         text, char = self._text, self._text[self._at]
@@ -206,7 +209,7 @@ class WordScanner:
         name = NAME.match(text, start + 1) or _PARAMETER.match(text, start + 1)
         if name is None:
             self._at += 1
-            return WordPart("text", "$", quoted=True)
+            return WordPart("text", "$", "" if quoted else _ALONE, quoted=True)
         self._at = name.end()
         return WordPart("variable", name[0], "$" + name[0], quoted)
 
@@ -283,3 +286,12 @@ class WordScanner:
         if found is None:
             raise ConfigError(f"line {self._line}: nothing closes the {quote} that begins here")
         return found.end() - 1
+
+
+def _unparted(parts: list[WordPart], raw: str) -> tuple[WordPart, ...]:
+    """A dollar that begins nothing is a text. Bash does not part the values in its word at their
+    blanks, so that a word with both is left to a shell."""
+    is_alone = any((part.kind, part.raw) == ("text", _ALONE) for part in parts)
+    if is_alone and any(part.kind != "text" and not part.quoted for part in parts):
+        return (WordPart("other", "has a $ by itself, beside which a shell parts nothing", raw),)
+    return tuple(parts)
