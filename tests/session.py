@@ -13,17 +13,16 @@ from tests.slices import of_the_day
 _LONG = {f"test_{name}.py" for name in ("flag_reads", "learner_resume", "megatron_ranks")}
 _LONG |= {f"test_megatron_{name}.py" for name in ("state", "step")}
 #: Of the files that take turns, those that every day plays all the same.
-_DAILY = {f"test_{name}.py" for name in ("real_loop", "real_ports", "serving_engines")}
-_DAILY |= {f"test_{name}.py" for name in ("megatron_ranks", "docs_plan")}
+_DAILY = {f"test_{name}.py" for name in ("real_loop", "serving_engines", "megatron_ranks")}
 #: Days until each of the others has been played.
-_TURNS = 3
+_TURNS = 4
 #: Set where no files are named, and all of the house is played.
 _WHOLE = "AGENTRL_TESTS_WHOLE"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where the whole house is played, files that start the real stack or several ranks take turns.
-    Long files come first, and then those of few tests, which start the real stack: none of them is
+    """Where the whole house is played, files that start the real stack or several ranks take turns,
+    and those of the fault lab. Long files come first, and then those of few tests, which start the real stack: none of them is
     left for the end, when one process would play it while the other has nothing to do."""
     if os.environ.get(_WHOLE):
         in_turn = sorted({str(item.path) for item in items if _takes_turns(item)})
@@ -36,6 +35,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _takes_turns(item: pytest.Item) -> bool:
     is_long = item.get_closest_marker("real") or "run_ranks" in getattr(item, "fixturenames", ())
+    is_long = is_long or item.path.parent.name == "faults"
     return bool(is_long) and item.path.name not in _DAILY
 
 

@@ -166,7 +166,7 @@ OF_FAMILIES: dict[str, tuple[int, str, dict[str, Any]]] = {
     "dp2-pp2-twice-overlap-qwen3-moe": (4, "qwen3-moe-4layers", PIPELINE | TWICE | OVERLAP),
 }
 CASES = DAILY | OF_FAMILIES
-PLAYED = [*DAILY, *of_the_day(list(OF_FAMILIES), 8)]
+PLAYED = [*DAILY, *of_the_day(list(OF_FAMILIES), 5)]
 
 
 def config(ranks: int, model: str, megatron: dict[str, Any]) -> RunConfig:

@@ -113,7 +113,7 @@ def broken_by(first: int) -> list[str]:
 def test_no_promise_is_broken_whatever_is_lost() -> None:
     chunks: Sequence[int] = range(FIRST, FIRST + SEEDS, CHUNK)
     if "AGENTRL_SIM_SEEDS" not in os.environ:
-        chunks = of_the_day(chunks, 12)
+        chunks = of_the_day(chunks, 8)
     with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
         broken = [line for lines in pool.map(broken_by, chunks) for line in lines]
     assert not broken, "\n".join(broken[:3])
