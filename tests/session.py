@@ -22,8 +22,9 @@ _WHOLE = "AGENTRL_TESTS_WHOLE"
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Where the whole house is played, files that start the real stack or several ranks take turns,
-    and those of the fault lab. Long files come first, and then those of few tests, which start the real stack: none of them is
-    left for the end, when one process would play it while the other has nothing to do."""
+    and those of the fault lab. Long files come first, and then those of few tests, which start the
+    real stack: none of them is left for the end, when one process would play it while the other has
+    nothing to do."""
     if os.environ.get(_WHOLE):
         in_turn = sorted({str(item.path) for item in items if _takes_turns(item)})
         left_out = set(in_turn) - set(of_the_day(in_turn, -(-len(in_turn) // _TURNS)))
