@@ -87,9 +87,9 @@ TAIL = """\
 - Experts and tensor parallelism together need `--sequence-parallel`, and tokens go to experts by
   all-to-all.
 - Experts with biases (`gpt-oss`) are not cut: tensor parallelism needs expert parallelism there.
-- One GPU has run the learner of one rank in every family (`tests/gpu`). Ranks of several GPUs have not been
-  run: the same layouts go through NCCL there, and Megatron-core is replaced only where it is wrong on every
-  device, or slow (`agentrl/learner/megatron/compat.py`).
+- One GPU has run the learner of one rank in every family (`tests/gpu`). Ranks of several GPUs have
+  not been run: the same layouts go through NCCL there, and Megatron-core is replaced only where it
+  is wrong on every device, or slow (`agentrl/learner/megatron/compat.py`).
 """
 
 
