@@ -22,21 +22,20 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from agentrl.algorithms.rows import MicroBatch, Outputs
-from agentrl.cluster.ports import free_ports
+from agentrl.algorithms.rows import MicroBatch
 from agentrl.config.device_defaults import for_device
 from agentrl.config.run import RunConfig
 from agentrl.learner.megatron import MegatronBackend, rehearse
 from agentrl.models.registry import open_model
 from agentrl.serving.buckets import BucketStream
 from benchmarks import ROOT, Row, report
+from benchmarks.learner import Trajectory, backend_of, loss, micro_batch
 
 LAYERS, HIDDEN, FFN, HEADS, GROUPS, WIDTH, VOCABULARY = 28, 2048, 6144, 16, 8, 128, 151_936
 AGAIN = {
@@ -92,29 +91,10 @@ def config_of(way: str) -> RunConfig:
     return for_device(config, "cuda")
 
 
-def batch_of(lengths: Sequence[int], scored: float) -> MicroBatch:
+def batch_of(lengths: Sequence[int], sampled: float) -> MicroBatch:
     """Random sequences, whose last part is scored."""
     generator = torch.Generator().manual_seed(sum(lengths))
-    tokens = torch.randint(0, VOCABULARY, (sum(lengths),), generator=generator)
-    mask = torch.cat([torch.arange(length) >= length * (1 - scored) for length in lengths])
-    return MicroBatch(
-        tokens_T=tokens,
-        labels_T=tokens.roll(-1),
-        positions_T=torch.cat([torch.arange(length) for length in lengths]),
-        cu_seqlens=torch.tensor([0, *lengths]).cumsum(0).int(),
-        max_seqlen=max(lengths),
-        columns={
-            "mask": mask.float(),
-            "scored": mask,
-            "advantages": torch.randn(len(tokens), generator=generator),
-        },
-    )
-
-
-def loss(batch: MicroBatch, out: Outputs) -> tuple[Tensor, dict[str, Tensor]]:
-    """On-policy gradient: the ratio is 1."""
-    gain = (out.logprobs_T - out.logprobs_T.detach()).exp() * batch.columns["advantages"]
-    return -(gain * batch.columns["mask"]).mean(), {}
+    return micro_batch([Trajectory(n, VOCABULARY, generator, sampled) for n in lengths])
 
 
 def clocked(work: Callable[[], Any]) -> float:
@@ -132,25 +112,6 @@ def usual(work: Callable[[], Any], turns: int) -> float:
     return statistics.median(clocked(work) for _ in range(turns))
 
 
-@contextmanager
-def backend_of(config: RunConfig, folder: Path) -> Iterator[MegatronBackend]:
-    """The learner of one rank."""
-    backend = MegatronBackend(
-        config,
-        folder,
-        rank=0,
-        world_size=1,
-        master_address="127.0.0.1",
-        master_port=free_ports(1)[0],
-        num_training_steps=None,
-    )
-    try:
-        yield backend
-    finally:
-        backend.close()
-        torch.cuda.empty_cache()
-
-
 def product_rate(turns: int) -> float:
     """Operations a second of one large product."""
     factor = torch.randn(PRODUCT, PRODUCT, device="cuda", dtype=torch.bfloat16)
@@ -164,12 +125,13 @@ def speed_rows(way: str, folder: Path, turns: int) -> list[Row]:
     peak = product_rate(turns)
     lengths = [tokens // 4] * 2 + [tokens // 8] * 2 + [tokens // 16] * 4
     batches = [batch_of(lengths, SCORED)] * NUM_MICRO_BATCHES
-    with backend_of(config, folder) as backend:
+    with backend_of(folder, config) as backend:
         step_s = usual(lambda: backend.step("policy", batches, loss), turns)
         run_s = usual(lambda: backend.run("policy", batches), turns)
-        rows = memory_row(backend, config, folder) if way == "recomputed" else []
+        rows = []
         if way == "recomputed":
-            rows += moving_rows(backend, turns)
+            rows = memory_row(backend, config, folder) + moving_rows(backend, turns)
+    torch.cuda.empty_cache()
     num = NUM_MICRO_BATCHES * tokens
     # of each pass, 4 of attention for a pair of tokens that see each other and a channel
     pairs = NUM_MICRO_BATCHES * sum(length**2 / 2 for length in lengths)

@@ -46,13 +46,15 @@ LR, CLIP = 1e-4, 1.0
 
 
 class Trajectory:
-    """Random tokens, of which the first third is the prompt."""
+    """Random tokens, of which the last part is sampled."""
 
-    def __init__(self, length: int, vocab: int, generator: torch.Generator) -> None:
+    def __init__(
+        self, length: int, vocab: int, generator: torch.Generator, sampled: float = SAMPLED
+    ) -> None:
         self.tokens_T = torch.randint(0, vocab, (length,), generator=generator)
         self.labels_T = self.tokens_T.roll(-1)
         self.advantages_T = torch.randn(length, generator=generator)
-        self.mask_T = torch.arange(length) >= length * (1 - SAMPLED)
+        self.mask_T = torch.arange(length) >= length * (1 - sampled)
         self.mask_T[-1] = False
 
 
@@ -69,10 +71,11 @@ def packed(trajectories: Sequence[Trajectory]) -> list[MicroBatch]:
         if piles[-1] and sum(len(t.tokens_T) for t in [*piles[-1], each]) > PACK:
             piles.append([])
         piles[-1].append(each)
-    return [_packed(pile) for pile in piles]
+    return [micro_batch(pile) for pile in piles]
 
 
-def _packed(pile: Sequence[Trajectory]) -> MicroBatch:
+def micro_batch(pile: Sequence[Trajectory]) -> MicroBatch:
+    """All of them in one."""
     lengths = [len(each.tokens_T) for each in pile]
     mask = torch.cat([each.mask_T for each in pile])
     return MicroBatch(
@@ -96,10 +99,10 @@ def loss(batch: MicroBatch, out: Outputs) -> tuple[Tensor, dict[str, Tensor]]:
 
 
 @contextmanager
-def backend_of(folder: Path) -> Iterator[MegatronBackend]:
+def backend_of(folder: Path, config: RunConfig | None = None) -> Iterator[MegatronBackend]:
     """The learner of one rank over the model in `folder`."""
     backend = MegatronBackend(
-        RunConfig(actor_num_gpus_per_node=1, lr=LR, clip_grad=CLIP),
+        config or RunConfig(actor_num_gpus_per_node=1, lr=LR, clip_grad=CLIP),
         folder,
         rank=0,
         world_size=1,

@@ -18,7 +18,7 @@ from agentrl import disk
 from agentrl.config.places import MANIFEST
 from agentrl.errors import DataError
 
-__all__ = ["FORMAT", "FileFacts", "Manifest", "Tally", "describe", "read_verified"]
+__all__ = ["FORMAT", "FileDigest", "FileFacts", "Manifest", "describe", "read_verified"]
 
 #: Layout of the directory and of its manifest. Another number is refused.
 FORMAT = 1
@@ -33,15 +33,15 @@ class FileFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     xxh3_64: str
 
 
-class Tally:
-    """The facts of a file, taken as it is written."""
+class FileDigest:
+    """Counts and digests the bytes of a file as somebody reads or writes them."""
 
     def __init__(self) -> None:
         self._digest = xxhash.xxh3_64()
         self._num_bytes = 0
 
     def add(self, data: bytes | memoryview) -> None:
-        """What comes next in the file."""
+        """The bytes that come next in the file."""
         self._digest.update(data)
         self._num_bytes += len(data)
 
@@ -169,8 +169,8 @@ def _raise(error: OSError) -> NoReturn:
 
 
 def _facts(path: Path) -> FileFacts:
-    tally = Tally()
+    digest = FileDigest()
     with path.open("rb") as file:
         while block := file.read(_BLOCK_BYTES):
-            tally.add(block)
-    return tally.facts()
+            digest.add(block)
+    return digest.facts()

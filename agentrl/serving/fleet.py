@@ -29,6 +29,9 @@ Call = Callable[[EngineControl], Awaitable[None]]
 #: By member, what its call came to: its EngineError, or None.
 Outcomes = dict[EngineControl, Future[EngineError | None]]
 
+#: Seconds that an engine may take to say that a rendezvous or a broadcast has failed.
+_MARGIN_S = 10.0
+
 
 async def _outcome_of(call: Call, member: EngineControl) -> EngineError | None:
     try:
@@ -53,10 +56,6 @@ def failures_of(outcomes: Outcomes) -> dict[EngineControl, EngineError]:
         for member, outcome in outcomes.items()
     }
     return {member: error for member, error in results.items() if error is not None}
-
-
-#: Seconds that an engine may take to say that a rendezvous or a broadcast has failed.
-_MARGIN_S = 10.0
 
 
 class Fleet:

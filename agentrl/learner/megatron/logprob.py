@@ -174,19 +174,9 @@ class _Scores(torch.autograd.Function):
         return grad_TH, None if grad_VH is None else grad_VH.to(weight_VH.dtype), *(None,) * 4
 
 
-def _to_gradient(
-    logits_TV: Tensor,
-    temperature: float,
-    normalizer_T: Tensor,
-    entropy_T: Tensor,
-    mine_T: Tensor,
-    local_T: Tensor,
-    grad_logprobs_T: Tensor | None,
-    grad_entropy_T: Tensor | None,
-) -> Tensor:
-    """The gradient of logits, which are this function's own and needed no more: it takes
-    their place, but for a compiled kernel."""
-    of_rows = (normalizer_T, entropy_T, mine_T, local_T, grad_logprobs_T, grad_entropy_T)
+def _to_gradient(logits_TV: Tensor, temperature: float, *of_rows: Any) -> Tensor:
+    """The gradient of logits, which are this function's own and needed no more: it takes their
+    place, but for a compiled kernel. `of_rows`: as `_gradient_at_once` has them."""
     if can_compile():
         return _gradient_at_once(logits_TV, temperature, *of_rows)
     for rows in _few_rows(logits_TV):

@@ -28,7 +28,7 @@ from torch.distributed.checkpoint.filesystem import _StorageInfo
 from agentrl import disk
 from agentrl.config.torch_dist import INDEX, Chunk, Index, Whole
 from agentrl.errors import ConfigError, DataError, EnvironmentSetupError
-from agentrl.learner.manifest import FileFacts, Tally
+from agentrl.learner.manifest import FileDigest, FileFacts
 from agentrl.learner.megatron.boxes import overlap
 from agentrl.learner.megatron.placement import CONTENT, Shard
 
@@ -49,7 +49,7 @@ class Written(msgspec.Struct, frozen=True):
 def write(directory: Path, rank: int, shards: Iterable[Shard]) -> Written:
     """Write this rank's shards durably. One tensor at a time is copied to the host."""
     index: Index = {}
-    tally = Tally()
+    digest = FileDigest()
     name = f"__{rank}_0.distcp"
     written = (shard for shard in shards if shard.written)
     first = next(written, None)
@@ -62,14 +62,14 @@ def write(directory: Path, rank: int, shards: Iterable[Shard]) -> Written:
             # A copy, because of a view torch would save all that it is a view of.
             torch.save(shard.tensor.detach().to("cpu", copy=True), block)
             file.write(block.getbuffer())
-            tally.add(block.getbuffer())
+            digest.add(block.getbuffer())
             whole = index.setdefault(
                 shard.key, Whole(_name(shard.tensor.dtype), shard.whole, chunks=[])
             )
             sizes = tuple(shard.tensor.shape)
             whole.chunks.append(Chunk(shard.offset, sizes, name, start, file.tell() - start))
         disk.sync_file(file)
-    return Written(index, {name: tally.facts()})
+    return Written(index, {name: digest.facts()})
 
 
 def write_index(directory: Path, parts: Sequence[Index]) -> None:
