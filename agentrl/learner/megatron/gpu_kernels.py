@@ -33,11 +33,10 @@ def compiled_on_cuda(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        if not torch.cuda.is_available():
+        if not can_compile():
             return function(*args, **kwargs)
         if not compiled:
-            can = can_compile()
-            compiled.append(torch.compile(function, dynamic=True) if can else function)
+            compiled.append(torch.compile(function, dynamic=True))
         return compiled[0](*args, **kwargs)
 
     return call
@@ -53,7 +52,7 @@ def can_compile() -> bool:
         return True
     log.warning(
         "there is no C compiler here (%s), so functions of the learner are not compiled for the "
-        "GPU: a step takes about a third longer; install gcc, or name another in CC",
+        "GPU and a step takes longer; install gcc, or name another in CC",
         ", ".join(names),
     )
     return False
@@ -63,7 +62,7 @@ def add_product(sums_MN: Tensor, left_MK: Tensor, right_KN: Tensor) -> None:
     """sums += left @ right in place, in the type of `sums`."""
     if sums_MN.dtype == left_MK.dtype:
         sums_MN.addmm_(left_MK, right_KN)
-    elif left_MK.is_cuda and torch.cuda.is_available():
+    elif left_MK.is_cuda and torch.cuda.is_available():  # a rehearsal says so without a GPU
         torch.addmm(sums_MN, left_MK, right_KN, out_dtype=sums_MN.dtype, out=sums_MN)
     else:
         sums_MN.add_(left_MK @ right_KN)
