@@ -140,7 +140,7 @@ for folder, _, files in os.walk("/"):
     print("folder", folder)
 print(os.path.exists("/proc"), os.path.exists("/sys"), os.listdir("/dev"))
 """
-    result = await bubblewrap().run(code, Limits())
+    result = await bubblewrap().run(code, Limits(cpu_s=600, wall_s=600))
     environment = ["LC_ALL", "PWD", "PYTHONHASHSEED"]
     said = [str(environment), "file /dev/null", "folder /work", "False False ['null']"]
     assert sorted(result.stdout.splitlines()) == sorted(said)

@@ -157,7 +157,7 @@ def memory_row(backend: MegatronBackend, config: RunConfig, folder: Path) -> lis
     torch.cuda.reset_peak_memory_stats()
     backend.step("policy", [batch], loss)
     taken = torch.cuda.max_memory_allocated()
-    command = [sys.executable, "-m", "benchmarks.cuda", "--foresee", str(folder)]
+    command = [sys.executable, "-m", "benchmarks.gpu_learner", "--foresee", str(folder)]
     hidden = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
     said = subprocess.run(command, env=hidden, cwd=ROOT, stdout=subprocess.PIPE, check=True)
     foreseen = int(said.stdout.split()[-1])
@@ -225,7 +225,7 @@ def main(arguments: list[str]) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = make_model(Path(name))
         rows = [row for way in WAYS for row in speed_rows(way, folder, args.turns)]
-    report("cuda", [Row("product", product_rate(args.turns) / 1e12, "TFLOP/s"), *rows])
+    report("gpu_learner", [Row("product", product_rate(args.turns) / 1e12, "TFLOP/s"), *rows])
 
 
 if __name__ == "__main__":
