@@ -18,7 +18,7 @@ def commands() -> Iterator[str]:
     for parser, brief in _leaves(made_parser()):
         yield f"### {parser.prog}"
         yield ""
-        yield _about(parser) or f"{brief[0].upper()}{brief[1:]}."
+        yield _about(parser) or f"{brief}."
         yield ""
         if taken := [action for action in parser._actions if action.dest != "help"]:
             yield "```text"

@@ -42,14 +42,17 @@ LIMIT_S = 60.0
 
 def add_arguments(parser: Parser) -> None:
     """The flags of the sub-command."""
-    parser.add_argument("name", metavar="NAME", nargs="?", help="a flag, without its dashes")
-    parser.add_argument("path", metavar="PATH", nargs="?", help="what the flag takes")
+    parser.add_argument(
+        "name", metavar="NAME", nargs="?", help="Name of a flag, without its dashes"
+    )
+    parser.add_argument("path", metavar="PATH", nargs="?", help="What the flag takes")
     parser.add_argument(
         "--timeout",
         metavar="SECONDS",
         type=seconds,
         default=LIMIT_S,
-        help="it is ended after these, and told with where it stands (default: %(default)g)",
+        help="Seconds after which the function is ended, and told with where it stands "
+        "(default: %(default)g)",
     )
     parser.passes_on = "flags"
 

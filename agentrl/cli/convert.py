@@ -27,8 +27,8 @@ exit codes:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `agentrl convert`."""
-    parser.add_argument("source", metavar="SOURCE", type=Path, help="a model or a checkpoint")
-    parser.add_argument("target", metavar="TARGET", type=Path, help="folder to write")
+    parser.add_argument("source", metavar="SOURCE", type=Path, help="Model or checkpoint to read")
+    parser.add_argument("target", metavar="TARGET", type=Path, help="Folder to write")
     parser.add_argument(
         "--hf-checkpoint",
         metavar="DIR",
@@ -38,20 +38,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--to",
         choices=("hf", "torch_dist"),
-        help="form of TARGET [default: torch_dist for a Hugging Face model, else hf]",
+        help="Form of TARGET [default: torch_dist for a Hugging Face model, else hf]",
     )
-    parser.add_argument("--model-family", metavar="FAMILY", help="as for train_async.py")
     parser.add_argument(
-        "--vocab-size", metavar="N", type=int, help="rows without padding; as config.json says"
+        "--model-family", metavar="FAMILY", help="Model family, as for train_async.py"
+    )
+    parser.add_argument(
+        "--vocab-size",
+        metavar="N",
+        type=int,
+        help="Rows without padding [default: as config.json says]",
     )
     parser.add_argument(
         "--chunk-size",
         metavar="BYTES",
         type=int,
         default=4 << 30,
-        help="most bytes of a file of a Hugging Face model [default: 4 GiB]",
+        help="Most bytes of a file of a Hugging Face model [default: 4 GiB]",
     )
-    parser.add_argument("--force", action="store_true", help="replace what is at TARGET")
+    parser.add_argument("--force", action="store_true", help="Replace what is at TARGET")
 
 
 def convert(arguments: argparse.Namespace) -> int:

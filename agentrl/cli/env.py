@@ -49,27 +49,35 @@ START_S = 120.0
 def add_commands(parser: argparse.ArgumentParser) -> None:
     """The sub-commands of `agentrl env`."""
     commands = parser.add_subparsers(metavar="WHAT", required=True)
-    listing = commands.add_parser("list", help="names of environments, and who brings each")
+    listing = commands.add_parser("list", help="List names of environments, and who brings each")
     listing.set_defaults(command=_list)
     for name, command, brief in (
-        ("check", _check, "try what an Env or a rollout promises"),
-        ("play", _play, "play an episode: you are the policy, or a served model is"),
+        ("check", _check, "Try what an Env or a rollout promises"),
+        ("play", _play, "Play an episode: you are the policy, or a served model is"),
     ):
         made = commands.add_parser(name, help=brief)
-        made.add_argument("env", metavar="ENV", help="name, pkg.module:Class or path/to/file.py")
+        made.add_argument("env", metavar="ENV", help="Name, pkg.module:Class or path/to/file.py")
         made.add_argument(
-            "--env-args", metavar="JSON", type=_object, default={}, help="arguments of the Env"
+            "--env-args", metavar="JSON", type=_object, default={}, help="Arguments of the Env"
         )
-        made.add_argument("--prompt-data", metavar="FILE", help="tasks, when the Env brings none")
-        made.add_argument("--seed", metavar="N", type=int, default=0, help="of the first episode")
-        made.add_argument("--allow-unsafe-sandbox", action="store_true", help="docs/sandbox.md")
+        made.add_argument("--prompt-data", metavar="FILE", help="Tasks, when the Env brings none")
+        made.add_argument(
+            "--seed", metavar="N", type=int, default=0, help="Seed of the first episode"
+        )
+        made.add_argument(
+            "--allow-unsafe-sandbox",
+            action="store_true",
+            help="Run the model's code with your rights on files, where bubblewrap is missing",
+        )
         made.set_defaults(command=command)
         if command is _play:
             _add_policy(made)
         else:
             _add_limit(made)
-    new = commands.add_parser("new", help="write a small Env and its tasks, to be changed")
-    new.add_argument("name", metavar="NAME", help="of the file NAME.py, and of the class in it")
+    new = commands.add_parser("new", help="Write a small Env and its tasks, to be changed")
+    new.add_argument(
+        "name", metavar="NAME", help="Name of the file NAME.py, and of the class in it"
+    )
     new.set_defaults(command=_new)
 
 
@@ -78,20 +86,29 @@ def _add_policy(parser: argparse.ArgumentParser) -> None:
 
     usual = RunConfig()
     served = parser.add_argument_group("a served model in your place")
-    served.add_argument("--url", metavar="URL", help="of an SGLang server, or of a router")
-    served.add_argument("--model", metavar="DIR", help="its tokenizer; as the server says")
-    words = "how turns are written as tokens (default: %(default)s)"
+    served.add_argument("--url", metavar="URL", help="Address of an SGLang server, or of a router")
+    served.add_argument(
+        "--model",
+        metavar="DIR",
+        help="Folder of the model's tokenizer (default: as the server says)",
+    )
+    words = "How turns are written as tokens (default: %(default)s)"
     served.add_argument("--chat-format", metavar="NAME", default=usual.chat_format, help=words)
-    served.add_argument("--chat-template", metavar="own|FILE", help="in the place of a format")
+    served.add_argument(
+        "--chat-template", metavar="own|FILE", help="Chat template in the place of a format"
+    )
     warm = usual.rollout_temperature
-    words = "of sampling (default: %(default)g)"
+    words = "Sampling temperature (default: %(default)g)"
     served.add_argument("--temperature", metavar="T", type=float, default=warm, help=words)
 
 
 def _add_limit(parser: argparse.ArgumentParser) -> None:
     from agentrl.envs.check.share import CHECK_S
 
-    words = "after which nothing more is tried; what was left out is said (default: %(default)g)"
+    words = (
+        "Seconds after which nothing more is tried; what was left out is said "
+        "(default: %(default)g)"
+    )
     parser.add_argument("--limit-s", metavar="SECONDS", type=seconds, default=CHECK_S, help=words)
 
 

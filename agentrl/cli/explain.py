@@ -44,9 +44,11 @@ _SECRET = re.compile(r"(api|access)[-_]key|token$|secret|password", re.IGNORECAS
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of the sub-command."""
-    parser.add_argument("words", metavar="SCRIPT", nargs="*", help="launch script, or -- FLAGS")
+    parser.add_argument("words", metavar="SCRIPT", nargs="*", help="Launch script, or -- FLAGS")
     parser.add_argument(
-        "--program", choices=sorted(PROGRAMS.values()), help="the program [default: the script's]"
+        "--program",
+        choices=sorted(PROGRAMS.values()),
+        help="Program that reads the flags [default: the script's]",
     )
 
 

@@ -86,41 +86,41 @@ def made_parser() -> Parser:
         prog="agentrl", description=_ABOUT, epilog="agentrl SUB-COMMAND --help says more."
     )
     commands = parser.add_subparsers(metavar="SUB-COMMAND", required=True)
-    audit = _add(commands, "audit", "check the ledger of a finished run", _AUDIT)
-    audit.add_argument("run", metavar="RUN", type=Path, help="run directory, such as runs/ID")
+    audit = _add(commands, "audit", "Check the ledger of a finished run", _AUDIT)
+    audit.add_argument("run", metavar="RUN", type=Path, help="Run directory, such as runs/ID")
     audit.set_defaults(command=_audit)
-    shown = _add(commands, "view", "show episodes of a run as conversations", view.ABOUT)
+    shown = _add(commands, "view", "Show episodes of a run as conversations", view.ABOUT)
     view.add_arguments(shown)
     shown.set_defaults(command=view.view)
-    evaluation = _add(commands, "eval", "score a model; nothing is trained", _EVAL)
-    evaluation.add_argument("model", metavar="MODEL", type=Path, help="model or run directory")
+    evaluation = _add(commands, "eval", "Score a model; nothing is trained", _EVAL)
+    evaluation.add_argument("model", metavar="MODEL", type=Path, help="Model or run directory")
     evaluation.add_argument(
-        "flags", metavar="FLAG", nargs=argparse.REMAINDER, help="flags of train_async.py"
+        "flags", metavar="FLAG", nargs=argparse.REMAINDER, help="Flags of train_async.py"
     )
     evaluation.set_defaults(command=_eval)
-    env.add_commands(_add(commands, "env", "list, check, play or begin an environment", env.ABOUT))
-    hook = _add(commands, "check-hook", "try a function of yours for a flag", check_hook.ABOUT)
+    env.add_commands(_add(commands, "env", "List, check, play or begin an environment", env.ABOUT))
+    hook = _add(commands, "check-hook", "Try a function of yours for a flag", check_hook.ABOUT)
     check_hook.add_arguments(hook)
     hook.set_defaults(command=check_hook.check_hook)
-    conversion = _add(commands, "convert", "write weights in another form", convert.ABOUT)
+    conversion = _add(commands, "convert", "Write weights in another form", convert.ABOUT)
     convert.add_arguments(conversion)
     conversion.set_defaults(command=convert.convert)
-    planned = _add(commands, "plan", "what a run takes of GPUs, links and engines", plan.ABOUT)
+    planned = _add(commands, "plan", "Say what a run takes of GPUs, links and engines", plan.ABOUT)
     plan.add_arguments(planned)
     planned.set_defaults(command=plan.plan)
-    simulation = _add(commands, "simulate", "try schedules under virtual time", simulate.ABOUT)
+    simulation = _add(commands, "simulate", "Try schedules under virtual time", simulate.ABOUT)
     simulate.add_arguments(simulation)
     simulation.set_defaults(command=simulate.simulate)
-    explained = _add(commands, "explain-flags", "what slime's flags are here", explain.ABOUT)
+    explained = _add(commands, "explain-flags", "Say what slime's flags are here", explain.ABOUT)
     explain.add_arguments(explained)
     explained.set_defaults(command=explain.explain_flags)
-    doctor = _add(commands, "doctor", "what this host has of what a run needs", _DOCTOR)
+    doctor = _add(commands, "doctor", "Say what this host has of what a run needs", _DOCTOR)
     doctor.add_argument(
         "--run-dir",
         metavar="DIR",
         type=Path,
         default=Path("runs"),
-        help="folder that would hold the runs [default: runs]",
+        help="Folder that would hold the runs [default: runs]",
     )
     doctor.set_defaults(command=_doctor)
     return parser

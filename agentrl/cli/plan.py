@@ -55,15 +55,15 @@ def add_arguments(parser: Parser) -> None:
         metavar="GIB",
         type=_above_0,
         default=80.0,
-        help="memory of a GPU (default: %(default)g)",
+        help="Memory of a GPU (default: %(default)g)",
     )
     parser.add_argument(
         "--reserve-gib",
         metavar="GIB",
         type=_above_0,
         default=6.0,
-        help="of it, kept free for CUDA, NCCL, working memory of kernels, and gaps between tensors "
-        "(default: %(default)g)",
+        help="Memory of a GPU that is kept free for CUDA, NCCL, working memory of kernels, "
+        "and gaps between tensors (default: %(default)g)",
     )
     parser.add_argument(
         "--link-gbps",

@@ -91,38 +91,65 @@ _KNOWN_OF_RUN = ("tokens", "task_sigma", "max_tokens", "turns")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `agentrl simulate`."""
-    parser.add_argument("run", metavar="RUN", nargs="?", type=Path, help="directory of a run")
+    parser.add_argument("run", metavar="RUN", nargs="?", type=Path, help="Directory of a run")
     tried = parser.add_argument_group("what to try (lists; every combination is a row)")
     quarters = "GPUs of the engines; the others learn [default: 1/4, 1/2 and 3/4 of all]"
     _add(tried, "--rollout-num-gpus", _count, quarters, nargs="+")
-    _add(tried, "--async-buffer-size", _natural, "B, in iterations", nargs="+")
-    _add(tried, "--update-weights-interval", _count, "I, in iterations", nargs="+")
-    _add(tried, "--max-staleness", _natural, "S, in iterations [default: B + I - 1]", nargs="+")
-    _add(tried, "--staleness-policy", _policy, "mask or drop", nargs="+", metavar="POLICY")
+    _add(
+        tried,
+        "--async-buffer-size",
+        _natural,
+        "B: iterations that generation may run ahead",
+        nargs="+",
+    )
+    _add(
+        tried, "--update-weights-interval", _count, "I: iterations between weight pushes", nargs="+"
+    )
+    _add(
+        tried,
+        "--max-staleness",
+        _natural,
+        "S: greatest age of a trained token in iterations [default: B + I - 1]",
+        nargs="+",
+    )
+    _add(
+        tried,
+        "--staleness-policy",
+        _policy,
+        "What happens to older tokens: mask or drop",
+        nargs="+",
+        metavar="POLICY",
+    )
     run = parser.add_argument_group("the run")
     _add(run, "--num-gpus", _count, "GPUs in all")
     _add(run, "--rollout-num-gpus-per-engine", _count, "GPUs of one engine")
-    _add(run, "--rollout-batch-size", _count, "groups in an iteration")
-    _add(run, "--n-samples-per-prompt", _count, "episodes in a group")
-    _add(run, "--num-steps-per-rollout", _count, "optimizer steps in an iteration")
-    _add(run, "--sglang-server-concurrency", _count, "turns of an engine at a time")
-    _add(run, "--num-rollout", _count, "iterations to play")
-    _add(run, "--warm-up", _natural, "iterations of these that are not measured")
-    _add(run, "--seed", _natural, "seed of the workload")
+    _add(run, "--rollout-batch-size", _count, "Groups in an iteration")
+    _add(run, "--n-samples-per-prompt", _count, "Episodes in a group")
+    _add(run, "--num-steps-per-rollout", _count, "Optimizer steps in an iteration")
+    _add(run, "--sglang-server-concurrency", _count, "Turns of an engine at a time")
+    _add(run, "--num-rollout", _count, "Iterations to play")
+    _add(run, "--warm-up", _natural, "First iterations, which are not measured")
+    _add(run, "--seed", _natural, "Seed of the workload")
     law: dict[str, Any] = {"nargs": 2, "metavar": ("MEDIAN", "SIGMA")}
     work = parser.add_argument_group("lengths and latencies (lognormal: MEDIAN SIGMA)")
-    _add(work, "--tokens", _amount, "sampled tokens of an episode, within a group", **law)
-    _add(work, "--task-sigma", _amount, "spread of the same between groups", metavar="X")
-    _add(work, "--max-tokens", _count, "most sampled tokens of an episode")
-    _add(work, "--turns", _count, "mean number of turns; 1: no tools")
-    _add(work, "--tool-s", _amount, "seconds of a tool call", **law)
+    _add(work, "--tokens", _amount, "Sampled tokens of an episode, within a group", **law)
+    _add(work, "--task-sigma", _amount, "Spread of sampled tokens between groups", metavar="X")
+    _add(work, "--max-tokens", _count, "Most sampled tokens of an episode")
+    _add(work, "--turns", _count, "Mean number of turns; 1 is no tools")
+    _add(work, "--tool-s", _amount, "Seconds of a tool call", **law)
     machines = parser.add_argument_group("machines (seconds)")
-    _add(machines, "--token-s", _amount, "an engine takes for a token", metavar="X")
-    _add(machines, "--request-s", _amount, "and more for each turn in its batch", metavar="X")
-    _add(machines, "--step-gpu-s", _amount, "of one GPU for an optimizer step", metavar="X")
-    more = "of one GPU for each sampled token of an iteration"
+    _add(machines, "--token-s", _amount, "Seconds that an engine takes for a token", metavar="X")
+    _add(
+        machines,
+        "--request-s",
+        _amount,
+        "Seconds that an engine takes more for each turn in its batch",
+        metavar="X",
+    )
+    _add(machines, "--step-gpu-s", _amount, "Seconds of one GPU for an optimizer step", metavar="X")
+    more = "Seconds of one GPU for each sampled token of an iteration"
     _add(machines, "--token-gpu-s", _amount, more, metavar="X")
-    _add(machines, "--push-s", _amount, "that engines stand still for a push", metavar="X")
+    _add(machines, "--push-s", _amount, "Seconds that engines stand still for a push", metavar="X")
 
 
 def simulate(arguments: argparse.Namespace) -> int:

@@ -31,30 +31,34 @@ exit codes:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `agentrl view`."""
-    parser.add_argument("run", metavar="RUN", type=Path, help="run directory, such as runs/ID")
+    parser.add_argument("run", metavar="RUN", type=Path, help="Run directory, such as runs/ID")
     choice = parser.add_mutually_exclusive_group()
-    choice.add_argument("--group", metavar="ID", help="all episodes of a group, such as 00000007")
-    choice.add_argument("--lease", metavar="K", type=_count, help="all episodes of lease K")
-    choice.add_argument("--last", metavar="N", type=_count, help="the N last kept episodes")
-    choice.add_argument("--best", metavar="N", type=_count, help="N kept ones of highest reward")
-    choice.add_argument("--worst", metavar="N", type=_count, help="N kept ones of lowest reward")
+    choice.add_argument("--group", metavar="ID", help="All episodes of a group, such as 00000007")
+    choice.add_argument("--lease", metavar="K", type=_count, help="All episodes of lease K")
+    choice.add_argument("--last", metavar="N", type=_count, help="The N last kept episodes")
+    choice.add_argument(
+        "--best", metavar="N", type=_count, help="N kept episodes of highest reward"
+    )
+    choice.add_argument(
+        "--worst", metavar="N", type=_count, help="N kept episodes of lowest reward"
+    )
     parser.add_argument(
         "--failed",
         action="store_true",
-        help="of those only the ones that did not end done, or whose group failed",
+        help="Only episodes that did not end done, or whose group failed",
     )
-    parser.add_argument("--task", metavar="ID", help="of those only the ones of a task")
+    parser.add_argument("--task", metavar="ID", help="Only episodes of this task")
     parser.add_argument(
         "--tokens",
         action="store_true",
-        help="every token with kind, version, age, logprob and advantage",
+        help="Every token with kind, version, age, logprob and advantage",
     )
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--html", metavar="FILE", type=Path, help="write one page to FILE instead")
+    form.add_argument("--html", metavar="FILE", type=Path, help="Write one page to FILE instead")
     form.add_argument(
         "--json",
         action="store_true",
-        help="write one JSON object a line instead, without conversations (without a choice: of "
+        help="Write one JSON object a line instead, without conversations (without a choice: of "
         "every episode): group, index, task, attempt, lease, state, fate, outcome, stop_reason, "
         "env, part, reward, advantage, roles, metrics, versions, turns, tokens, sampled, wall_s, "
         "error, reason",

@@ -35,6 +35,8 @@ _ABOUT = {
 }
 #: A word that begins as a flag does and is a value: argparse knows -1 and -0.5 alone.
 _NEGATIVE = re.compile(r"-(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$|-inf$", re.IGNORECASE)
+#: First words of help texts that keep their capital letter in a sentence.
+_NAMES = ("Adam", "Hugging")
 _WIDTH = 100
 _INDENT = 34
 
@@ -140,7 +142,7 @@ def _options() -> dict[str, _Option]:
         "dry_run": _Option(["--dry-run"], "bool", ""),
     }
     for field in own_fields().values():
-        wants, fact = f"{_metavar(field)}, {field.help}", field.fact
+        wants, fact = f"{_metavar(field)}, {_within(field.help)}", field.fact
         found[f"own.{field.name}"] = _Option(
             [field.flag], field.kind, wants, collects=fact.collects, secret=fact.secret
         )
@@ -251,9 +253,9 @@ def _own_page(program: Program) -> Iterator[str]:
     yield "Without a model, data or environment it runs the preset search-r1-local on this machine."
     yield ""
     yield "general:"
-    yield from _entry("--help [PAGE]", f"this page, or one of {', '.join(FAMILIES)}")
+    yield from _entry("--help [PAGE]", f"This page, or one of {', '.join(FAMILIES)}")
     yield from _entry("--config FILE", "TOML or YAML file of settings; flags go over it")
-    yield from _entry("--dry-run", "print the resolved run, its placement and sizes; start nothing")
+    yield from _entry("--dry-run", "Print the resolved run, its placement and sizes; start nothing")
     group = ""
     for field in own_fields().values():
         if field.fact.group != group:
@@ -284,6 +286,13 @@ def _metavar(field: Field) -> str:
     if field.kind == "choice":
         return f"{{{','.join(field.choices)}}}"
     return {"bool": "", "list": "VALUE ...", "json": "JSON"}.get(field.kind, field.kind.upper())
+
+
+def _within(text: str) -> str:
+    """A help text inside a sentence: it begins small, unless it begins with a name."""
+    word = text.split()[0]
+    is_plain = word[1:].islower() and word not in _NAMES
+    return text[0].lower() + text[1:] if is_plain else text
 
 
 def _said(field: Field) -> str:

@@ -22,9 +22,9 @@ __all__ = ["Explained", "explain"]
 
 Answer = Literal["works", "already so", "refused", "unknown"]
 _PASSED_ON = {
-    "megatron": "read by the learner, under Megatron's own name",
-    "sglang": "passed to the engines (SGLang)",
-    "router": "passed to the router (sglang-router)",
+    "megatron": "Read by the learner, under Megatron's own name",
+    "sglang": "Passed to the engines (SGLang)",
+    "router": "Passed to the router (sglang-router)",
 }
 
 

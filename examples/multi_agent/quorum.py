@@ -48,7 +48,7 @@ class Quorum(Rollout):
         told: each role is told what to do, by a system message. The small model cannot read one.
     """
 
-    metrics = {"passages": "passages that the solvers of an episode found"}
+    metrics = {"passages": "Passages that the solvers of an episode found"}
 
     def __init__(
         self, *, num_parallel: int = 2, retriever: str = "bm25", told: bool = False

@@ -32,7 +32,7 @@ class Desk(Env):
     """
 
     reward_reads_text_only = False  # it reads the orders
-    metrics = {"customer_turns": "answers of the customer in an episode"}
+    metrics = {"customer_turns": "Answers of the customer in an episode"}
 
     def __init__(self, *, customer: str = "", model: str = "default") -> None:
         super().__init__()

@@ -230,6 +230,8 @@ def test_a_flag_that_takes_no_value_names_the_one_it_got() -> None:
     ("argv", "said"),
     [
         ("--lr", "--lr needs a value: FLOAT, learning rate"),
+        ("--adam-eps", "--adam-eps needs a value: FLOAT, Adam epsilon"),
+        ("--max-staleness", "--max-staleness needs a value: INT, S: greatest age"),
         ("--config", "--config needs a value: FILE"),
         ("--eval-prompt-data", "--eval-prompt-data needs a value: VALUE ..., evaluation sets"),
         ("--lr-decay-style", "--lr-decay-style needs a value: {constant,"),

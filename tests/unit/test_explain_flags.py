@@ -56,12 +56,12 @@ def test_a_script_is_explained_and_the_line_to_run_leaves_out_what_is_refused(
 @pytest.mark.parametrize(
     ("text", "answer", "says"),
     [
-        ("--lr 1e-6", "works", "learning rate"),
+        ("--lr 1e-6", "works", "Learning rate"),
         ("--lr fast", "refused", "cannot be 'fast'"),
-        ("--swiglu", "works", "read by the learner"),
+        ("--swiglu", "works", "Read by the learner"),
         ("--hidden-dropout 0.1", "refused", "cannot be 0.1"),
         ("--rm-type math", "works", "rewards that ship"),
-        ("--sglang-mem-fraction-static 0.7", "works", "passed to the engines"),
+        ("--sglang-mem-fraction-static 0.7", "works", "Passed to the engines"),
         ("--sglang-moe-dp-size 8", "refused", "--sglang-ep-size"),
         ("--sglang-cuda-graph-max-bs 8", "works", "--sglang-cuda-graph-max-bs-decode"),
         ("--release-train", "refused", "ends while engines generate"),
@@ -111,7 +111,7 @@ def test_a_flag_that_is_given_twice_says_which_one_counts() -> None:
     first, last = explain([Argument(word) for word in ("--lr", "1", "--lr", "2")])
 
     assert first.says == "given again further on, and the last one counts"
-    assert last.says == "learning rate"
+    assert last.says == "Learning rate"
 
 
 def test_flags_may_stand_in_place_of_a_script(capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,8 +34,8 @@ class AsynchronyFlags(RolloutFlags, frozen=True, kw_only=True):
     staleness_policy: Annotated[
         StalenessPolicy,
         _flag(
-            "a token older than S: mask leaves it out of the loss; drop gives up its whole group "
-            "before it is leased, and mints the task again, at most twice",
+            "What happens to a token older than S: mask leaves it out of the loss; drop gives up "
+            "its whole group before it is leased, and mints the task again, at most twice",
             modes=POLICY,
             needs="ahead",
         ),
@@ -43,9 +43,10 @@ class AsynchronyFlags(RolloutFlags, frozen=True, kw_only=True):
     partial_rollout: Annotated[
         bool,
         _flag(
-            "a turn goes on through weight pushes; without, it is sampled again from its prompt, "
-            "at most twice, so that it has one version. Where S is 0, a task that is unfinished "
-            "when its iteration is full begins anew in the next one; without, it is given up",
+            "Let a turn go on through weight pushes; without this, it is sampled again from its "
+            "prompt, at most twice, so that it has one version. Where S is 0, a task that is "
+            "unfinished when its iteration is full begins anew in the next one; without this, it "
+            "is given up",
             modes=POLICY,
             needs="cut_short",
         ),
@@ -53,18 +54,18 @@ class AsynchronyFlags(RolloutFlags, frozen=True, kw_only=True):
     mask_offpolicy_in_partial_rollout: Annotated[
         bool,
         _flag(
-            "train only the tokens of a turn that its newest weights sampled",
+            "Train only the tokens of a turn that its newest weights sampled",
             modes=POLICY,
             needs="pushed_turns",
         ),
     ] = False
     buffer_disk_limit: Annotated[
-        int, _flag("bytes of stored trajectories; minting stops while full", ge=1)
+        int, _flag("Bytes of stored trajectories; minting stops while full", ge=1)
     ] = 64 * 1024**3
     keep_trajectories: Annotated[
         int,
         _flag(
-            "bytes of trajectories kept for reading after they are trained; the oldest go first; "
+            "Bytes of trajectories kept for reading after they are trained; the oldest go first; "
             "0 keeps none",
             ge=0,
         ),

@@ -21,7 +21,7 @@ class DataFlags(RunFlags, frozen=True, kw_only=True):
     prompt_data: Annotated[
         str | None,
         _flag(
-            "tasks: a JSONL or Parquet file, a folder or pattern of Parquet shards, or a folder of "
+            "Tasks: a JSONL or Parquet file, a folder or pattern of Parquet shards, or a folder of "
             "a Hugging Face dataset; path@[a:b] takes a slice",
             holds="rows",
             starts=True,
@@ -30,7 +30,7 @@ class DataFlags(RunFlags, frozen=True, kw_only=True):
     data_source_path: Annotated[
         str | None,
         _flag(
-            "class that gives the training tasks, in slime's signature: path/to/file.py[:Class] or "
+            "Class that gives the training tasks, in slime's signature: path/to/file.py[:Class] or "
             "pkg.module.Class, made with args, asked get_samples(num_samples) for groups",
             modes=POLICY,
             holds="code",
@@ -38,25 +38,25 @@ class DataFlags(RunFlags, frozen=True, kw_only=True):
         ),
     ] = None
     input_key: Annotated[
-        str, _key("key of the prompt in a row (used by --env single-turn)", env_arg="input_key")
+        str, _key("Key of the prompt in a row (used by --env single-turn)", env_arg="input_key")
     ] = "input"
     label_key: Annotated[
-        str | None, _key("key of the label in a row", modes=ACTS, env_arg="label_key")
+        str | None, _key("Key of the label in a row", modes=ACTS, env_arg="label_key")
     ] = None
     metadata_key: Annotated[
-        str, _named("key of what the environment and the reward find in a task as `metadata`")
+        str, _named("Key of what the environment and the reward find in a task as `metadata`")
     ] = "metadata"
     tool_key: Annotated[
         str,
         _named(
-            "key of the tools of a row, as OpenAI's schemas or their JSON: the prompts of --env "
+            "Key of the tools of a row, as OpenAI's schemas or their JSON: the prompts of --env "
             "single-turn and tools, and demonstrations, show them"
         ),
     ] = "tools"
     custom_rm_path: Annotated[
         str | None,
         _key(
-            "reward of --env single-turn, tools and generate: a name that a package brings, "
+            "Reward of --env single-turn, tools and generate: a name that a package brings, "
             "pkg.module:fn or path/to/file.py[:fn], called as fn(text, label, task)",
             modes=ACTS,
             on_resume=PLAYED,
@@ -67,7 +67,7 @@ class DataFlags(RunFlags, frozen=True, kw_only=True):
     custom_generate_function_path: Annotated[
         str | None,
         _flag(
-            "function that plays an episode, in slime's signature: path/to/file.py[:fn] or "
+            "Function that plays an episode, in slime's signature: path/to/file.py[:fn] or "
             "pkg.module.fn, async def fn(args, sample, sampling_params[, evaluation]) -> sample(s)",
             modes=ACTS,
             on_resume=PLAYED,
@@ -79,7 +79,7 @@ class DataFlags(RunFlags, frozen=True, kw_only=True):
     rollout_sample_hook_path: Annotated[
         list[str],
         _flag(
-            "functions that see each sample that the function of --custom-generate-function-path "
+            "Functions that see each sample that the function of --custom-generate-function-path "
             "has played, before its reward, called as fn(args, sample[, rollout_id, evaluation]) "
             "-> sample or None: path/to/file.py[:fn] or pkg.module.fn; given again, it adds",
             modes=ACTS,
@@ -92,7 +92,7 @@ class DataFlags(RunFlags, frozen=True, kw_only=True):
     apply_chat_template: Annotated[
         bool,
         _flag(
-            "give the function of --custom-generate-function-path its prompt as the text that "
+            "Give the function of --custom-generate-function-path its prompt as the text that "
             "--chat-format writes; without it, the prompt is as the row has it",
             on_resume=PLAYED,
             needs="generate_function",
@@ -101,7 +101,7 @@ class DataFlags(RunFlags, frozen=True, kw_only=True):
     rm_type: Annotated[
         str | None,
         _key(
-            f"reward that ships, of --env single-turn, tools and generate: {REWARDS}, or "
+            f"Reward that ships, of --env single-turn, tools and generate: {REWARDS}, or "
             "boxed_NAME, given the last \\boxed{...}; `rm_type` of a row's metadata comes before "
             "it, and --custom-rm-path before both",
             modes=ACTS,
@@ -112,7 +112,7 @@ class DataFlags(RunFlags, frozen=True, kw_only=True):
     rm_url: Annotated[
         str | None,
         _flag(
-            "address of a model that is asked: the reward model of --rm-type remote_rm, to which "
+            "Address of a model that is asked: the reward model of --rm-type remote_rm, to which "
             "JSON with prompt, response and label is posted, a judge, or the SGLang server whose "
             "model is the teacher of --opd-type sglang",
             modes=ACTS,
@@ -124,8 +124,9 @@ class DataFlags(RunFlags, frozen=True, kw_only=True):
     group_rm: Annotated[
         bool,
         _flag(
-            "have --custom-rm-path see the answers of a group together: a list of texts, or of "
-            "samples, and a list of rewards (one that ships scores each by itself)",
+            "Show --custom-rm-path the answers of a group together: it takes a list of texts, or "
+            "of samples, and returns a list of rewards (a reward that ships scores each by "
+            "itself)",
             modes=ACTS,
             on_resume=PLAYED,
             needs="row_env",
@@ -135,8 +136,8 @@ class DataFlags(RunFlags, frozen=True, kw_only=True):
     reward_key: Annotated[
         str | None,
         _flag(
-            "what is trained of a reward that is a dict; its other numbers are counted as metrics "
-            "reward.KEY",
+            "Key to train on, of a reward that is a dict; its other numbers are counted as "
+            "metrics reward.KEY",
             modes=ACTS,
             on_resume=PLAYED,
             needs="custom_reward",
@@ -144,24 +145,24 @@ class DataFlags(RunFlags, frozen=True, kw_only=True):
         ),
     ] = None
     rollout_shuffle: Annotated[
-        bool, _flag("shuffle the tasks of each epoch by --rollout-seed", modes=TRAINS, needs="rows")
+        bool, _flag("Shuffle the tasks of each epoch by --rollout-seed", modes=TRAINS, needs="rows")
     ] = False
-    rollout_seed: Annotated[int, _flag("seed of task order and episodes", needs="random", ge=0)] = (
+    rollout_seed: Annotated[int, _flag("Seed of task order and episodes", needs="random", ge=0)] = (
         42
     )
     env: Annotated[
         str | None,
         _env(
-            "environment: a registered name, pkg.module:Class or path/to/file.py[:Class]",
+            "Environment: a registered name, pkg.module:Class or path/to/file.py[:Class]",
             holds="code",
             starts=True,
         ),
     ] = None
-    env_args: Annotated[dict[str, Any], _env("keyword arguments of the Env as JSON")] = {}
+    env_args: Annotated[dict[str, Any], _env("Keyword arguments of the Env as JSON")] = {}
     env_mix: Annotated[
         dict[str, Any],
         _flag(
-            "file of several Envs or datasets in one run (TOML or YAML): parts with a weight, and "
+            "File of several Envs or datasets in one run (TOML or YAML): parts with a weight, and "
             "an Env, rows, reward, lengths and evaluation sets of their own (docs/mixtures.md)",
             holds="settings",
             starts=True,
@@ -170,7 +171,7 @@ class DataFlags(RunFlags, frozen=True, kw_only=True):
     chat_format: Annotated[
         str,
         _flag(
-            f"how turns and tool calls are written as tokens: {CHAT_FORMATS}, or one of yours: "
+            f"How turns and tool calls are written as tokens: {CHAT_FORMATS}, or one of yours: "
             "pkg.module:Class or path/to/file.py[:Class]",
             on_resume=PLAYED,
             needs="own_format",
@@ -180,7 +181,7 @@ class DataFlags(RunFlags, frozen=True, kw_only=True):
     chat_template: Annotated[
         str | None,
         _flag(
-            "a chat template that says how turns are written, in the place of --chat-format: own, "
+            "Chat template that says how turns are written, in the place of --chat-format: own, "
             "for that of the model, or a file; one that rewrites what was said is refused with the "
             "difference",
             on_resume=PLAYED,
@@ -190,7 +191,7 @@ class DataFlags(RunFlags, frozen=True, kw_only=True):
     apply_chat_template_kwargs: Annotated[
         dict[str, Any],
         _flag(
-            "what the template is given besides, as JSON, for example enable_thinking",
+            "Further arguments of the chat template as JSON, for example enable_thinking",
             on_resume=PLAYED,
             needs="chat_template",
         ),

@@ -21,7 +21,7 @@ class DebuggingFlags(TrackingFlags, frozen=True, kw_only=True):
     save_debug_rollout_data: Annotated[
         str | None,
         _flag(
-            "file for the groups of each iteration, written before it is trained; {rollout_id} in "
+            "File for the groups of each iteration, written before it is trained; {rollout_id} in "
             "it is the number of the iteration, from 1",
             modes=TRAINS,
             holds="folder",
@@ -30,7 +30,7 @@ class DebuggingFlags(TrackingFlags, frozen=True, kw_only=True):
     dump_details: Annotated[
         str | None,
         _flag(
-            "folder for all that a run can save to look for a fault: "
+            "Folder for all that a run can save to look for a fault: "
             "rollout_data/{rollout_id}.rollouts as --save-debug-rollout-data",
             modes=TRAINS,
             holds="folder",
@@ -39,7 +39,7 @@ class DebuggingFlags(TrackingFlags, frozen=True, kw_only=True):
     load_debug_rollout_data: Annotated[
         str | None,
         _flag(
-            "train on files of --save-debug-rollout-data and start no engines or workers; without "
+            "Train on files of --save-debug-rollout-data and start no engines or workers; without "
             "{rollout_id} each iteration trains on the same file",
             modes=TRAINS,
             on_resume=TASKS,
@@ -49,7 +49,7 @@ class DebuggingFlags(TrackingFlags, frozen=True, kw_only=True):
     debug_rollout_only: Annotated[
         bool,
         _flag(
-            "play episodes and make batches of them with the weights of --hf-checkpoint, and train "
+            "Play episodes and make batches of them with the weights of --hf-checkpoint, and train "
             "nothing: no learner is started",
             modes=POLICY,
             on_resume=fixed("its ledger says of each group whether it was trained"),

@@ -32,7 +32,7 @@ class EvaluationFlags(ServingFlags, frozen=True, kw_only=True):
     eval_prompt_data: Annotated[
         list[str],
         _flag(
-            "evaluation sets: NAME PATH [NAME PATH ...]; given again, it adds to them",
+            "Evaluation sets: NAME PATH [NAME PATH ...]; given again, it adds to them",
             modes=ACTS,
             collects=2,
         ),
@@ -40,7 +40,7 @@ class EvaluationFlags(ServingFlags, frozen=True, kw_only=True):
     eval_config: Annotated[
         str | None,
         _flag(
-            "file of evaluation sets that are played each in its own way (YAML or TOML, in slime's "
+            "File of evaluation sets that are played each in its own way (YAML or TOML, in slime's "
             "form): Env, sampling, lengths, episodes of a task, reward",
             modes=ACTS,
             holds="file",
@@ -48,20 +48,21 @@ class EvaluationFlags(ServingFlags, frozen=True, kw_only=True):
     ] = None
     eval_input_key: Annotated[
         str | None,
-        _key("key of the prompt in rows of --eval-prompt-data (default: --input-key)"),
+        _key("Key of the prompt in rows of --eval-prompt-data (default: --input-key)"),
     ] = None
     eval_label_key: Annotated[
         str | None,
-        _key("key of the label in rows of --eval-prompt-data (default: --label-key)"),
+        _key("Key of the label in rows of --eval-prompt-data (default: --label-key)"),
     ] = None
     eval_tool_key: Annotated[
         str | None,
-        _key("key of the tools in rows of --eval-prompt-data (default: --tool-key)"),
+        _key("Key of the tools in rows of --eval-prompt-data (default: --tool-key)"),
     ] = None
     eval_reward_key: Annotated[
         str | None,
         _flag(
-            "what the score of an evaluation is of a reward that is a dict (default: --reward-key)",
+            "Key that is the score of an evaluation, of a reward that is a dict (default: "
+            "--reward-key)",
             modes=ACTS,
             needs="evaluation_reward",
             env_arg="eval_reward_key",
@@ -70,64 +71,64 @@ class EvaluationFlags(ServingFlags, frozen=True, kw_only=True):
     eval_interval: Annotated[
         Count | None,
         _flag(
-            "iterations between evaluations beside training (default: before the first iteration "
+            "Iterations between evaluations beside training (default: before the first iteration "
             "and after the last, with nothing else running)"
         ),
     ] = None
     eval_mode: Annotated[
         Literal["beside", "pinned"],
         _flag(
-            "evaluations of --eval-interval: beside lets pushes go on, so a score may mix "
-            "versions; pinned holds pushes back until a set is done",
+            "How evaluations of --eval-interval meet weight pushes: beside lets pushes go on, so "
+            "a score may mix versions; pinned holds pushes back until a set is done",
             needs="eval_interval",
         ),
     ] = "beside"
     eval_only: Annotated[
         bool,
-        _flag("evaluate --hf-checkpoint once, train nothing, and end", modes=ALL, on_resume=GROUPS),
+        _flag("Evaluate --hf-checkpoint once, train nothing, and end", modes=ALL, on_resume=GROUPS),
     ] = False
-    n_samples_per_eval_prompt: Annotated[int, _played("episodes of each evaluation task", ge=1)] = 1
+    n_samples_per_eval_prompt: Annotated[int, _played("Episodes of each evaluation task", ge=1)] = 1
     eval_temperature: Annotated[
         NonNegative | None,
         _played(
-            "temperature of evaluation turns; 0 is greedy (default: --rollout-temperature)",
+            "Temperature of evaluation turns; 0 is greedy (default: --rollout-temperature)",
             was=0.0,
         ),
     ] = None
     eval_top_p: Annotated[
-        Share | None, _played("nucleus of evaluation turns (default: --rollout-top-p)")
+        Share | None, _played("Nucleus of evaluation turns (default: --rollout-top-p)")
     ] = None
     eval_top_k: Annotated[
         MinusOneOrMore | None,
-        _played("top-k of evaluation turns; -1 is all (default: --rollout-top-k)"),
+        _played("Top-k of evaluation turns; -1 is all (default: --rollout-top-k)"),
     ] = None
     eval_min_p: Annotated[
         Fraction,
         _played(
-            "share of the likeliest token's probability that a token of an evaluation needs to be "
+            "Share of the likeliest token's probability that a token of an evaluation needs to be "
             "drawn (training draws from all tokens)"
         ),
     ] = 0.0
     eval_max_response_len: Annotated[
         Count | None,
         _played(
-            "tokens sampled in one turn of an evaluation (default: --rollout-max-response-len)"
+            "Tokens sampled in one turn of an evaluation (default: --rollout-max-response-len)"
         ),
     ] = None
     eval_max_context_len: Annotated[
         AtLeastTwo | None,
         _played(
-            "tokens of prompt and response together in an evaluation "
+            "Tokens of prompt and response together in an evaluation "
             "(default: --rollout-max-context-len)"
         ),
     ] = None
     eval_max_prompt_len: Annotated[
         Count | None,
         _played(
-            "tokens of the first prompt in an evaluation; a task whose prompt has more counts as "
+            "Tokens of the first prompt in an evaluation; a task whose prompt has more counts as "
             "failed and has no score (default: what the context holds)"
         ),
     ] = None
     skip_eval_before_train: Annotated[
-        bool, _flag("no evaluation before the first iteration", needs="evaluation_sets")
+        bool, _flag("Skip the evaluation before the first iteration", needs="evaluation_sets")
     ] = False

@@ -21,7 +21,7 @@ class HookFlags(ProfilingFlags, frozen=True, kw_only=True):
     custom_megatron_init_path: Annotated[
         str | None,
         _flag(
-            "function that is called once, when Megatron's process groups are there and no model "
+            "Function that is called once, when Megatron's process groups are there and no model "
             f"is built yet, as fn(args): {_PLACE}",
             modes=TRAINS,
         ),
@@ -29,7 +29,7 @@ class HookFlags(ProfilingFlags, frozen=True, kw_only=True):
     custom_megatron_before_log_prob_hook_path: Annotated[
         str | None,
         _flag(
-            "function that is called before each forward pass for log-probabilities, as "
+            "Function that is called before each forward pass for log-probabilities, as "
             "fn(args, model, store_prefix): the parts of the model that this rank holds, and '', "
             f"'ref_' or 'teacher_': {_PLACE}",
             modes=POLICY,
@@ -38,7 +38,7 @@ class HookFlags(ProfilingFlags, frozen=True, kw_only=True):
     custom_megatron_before_train_step_hook_path: Annotated[
         str | None,
         _flag(
-            "function that is called before the passes of each optimizer step, as fn(args, "
+            "Function that is called before the passes of each optimizer step, as fn(args, "
             "rollout_id, step_id, model, optimizer, opt_param_scheduler), with what Megatron-core "
             f"has: {_PLACE}",
             modes=TRAINS,
@@ -47,7 +47,7 @@ class HookFlags(ProfilingFlags, frozen=True, kw_only=True):
     rollout_data_postprocess_path: Annotated[
         str | None,
         _flag(
-            "function that may change advantages, and take tokens out of loss masks, before an "
+            "Function that may change advantages, and take tokens out of loss masks, before an "
             f"iteration is trained, called as fn(args, rollout_id, rollout_data): {_PLACE}",
             modes=POLICY,
         ),
@@ -55,7 +55,7 @@ class HookFlags(ProfilingFlags, frozen=True, kw_only=True):
     rollout_sample_filter_path: Annotated[
         str | None,
         _flag(
-            "function that sets sample.remove_sample of episodes that are not trained; their "
+            "Function that sets sample.remove_sample of episodes that are not trained; their "
             "rewards stay in the statistics of their group; called as fn(args, groups), with a "
             f"list of samples for each group: {_PLACE}",
             modes=POLICY,
@@ -64,7 +64,7 @@ class HookFlags(ProfilingFlags, frozen=True, kw_only=True):
     custom_update_weight_post_write_path: Annotated[
         str | None,
         _flag(
-            "function that is called when the files of a push are written and before engines read "
+            "Function that is called when the files of a push are written and before engines read "
             "them, for disks that do not show them to other hosts by themselves, as fn(args, "
             f"version_dir, rollout_engines), with the URLs of the engines: {_PLACE}",
             modes=ACTS,

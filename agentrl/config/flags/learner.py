@@ -27,8 +27,9 @@ class LearnerFlags(AsynchronyFlags, frozen=True, kw_only=True):
     model_family: Annotated[
         str | None,
         _flag(
-            "what reads --hf-checkpoint (default: the family of its architecture): an "
-            "architecture, pkg.module:NAME or path/to/file.py[:NAME], a Family of agentrl.models",
+            "Model family that reads --hf-checkpoint: an architecture, or a Family of "
+            "agentrl.models as pkg.module:NAME or path/to/file.py[:NAME] (default: the family of "
+            "its architecture)",
             on_resume=STATE,
             holds="code",
         ),
@@ -36,21 +37,21 @@ class LearnerFlags(AsynchronyFlags, frozen=True, kw_only=True):
     save: Annotated[
         str | None,
         _trained(
-            "folder of the checkpoints, all of which are kept (default: runs/ID/recovery, with the "
+            "Folder of the checkpoints, all of which are kept (default: runs/ID/recovery, with the "
             "two newest)",
             on_resume=STATE,
             holds="folder",
         ),
     ] = None
-    save_interval: Annotated[int, _trained("iterations between checkpoints", ge=1)] = 10
+    save_interval: Annotated[int, _trained("Iterations between checkpoints", ge=1)] = 10
     save_retain_interval: Annotated[
         Count | None,
-        _trained("keep the checkpoints of every so many iterations, and the two newest, no others"),
+        _trained("Keep the checkpoints of every so many iterations, and the two newest, no others"),
     ] = None
     load: Annotated[
         str | None,
         _flag(
-            "what to begin with: a run or a folder of checkpoints, whose newest gives weights and "
+            "What to begin with: a run or a folder of checkpoints, whose newest gives weights and "
             "optimizer, one checkpoint, or a Hugging Face model; with --save of the same folder "
             "the run that saved there goes on",
             on_resume=STATE,
@@ -60,7 +61,7 @@ class LearnerFlags(AsynchronyFlags, frozen=True, kw_only=True):
     ref_load: Annotated[
         str | None,
         _trained(
-            "the reference model of the KL, and the first weights where --load has none: a Hugging "
+            "The reference model of the KL, and the first weights where --load has none: a Hugging "
             "Face model, a run, its checkpoints or one of them (default: --hf-checkpoint)",
             on_resume=STATE,
             holds="folder",
@@ -69,7 +70,7 @@ class LearnerFlags(AsynchronyFlags, frozen=True, kw_only=True):
     opd_type: Annotated[
         Literal["megatron", "sglang"] | None,
         _trained(
-            "where the teacher's log-probabilities come from: a model in the learner's ranks, of "
+            "Where the teacher's log-probabilities come from: a model in the learner's ranks, of "
             "--opd-teacher-load (megatron), or the server of --rm-url (sglang)",
             modes=POLICY,
             needs="opd",
@@ -78,7 +79,7 @@ class LearnerFlags(AsynchronyFlags, frozen=True, kw_only=True):
     opd_teacher_load: Annotated[
         str | None,
         _trained(
-            "the teacher of --use-opd, of the policy's architecture: a Hugging Face model, a run, "
+            "The teacher of --use-opd, of the policy's architecture: a Hugging Face model, a run, "
             "its checkpoints or one of them, or a checkpoint of Megatron's",
             modes=POLICY,
             needs="own_teacher",
@@ -89,7 +90,7 @@ class LearnerFlags(AsynchronyFlags, frozen=True, kw_only=True):
     critic_load: Annotated[
         str | None,
         _trained(
-            "what the critic begins with, of the policy's architecture: a Hugging Face model, a "
+            "What the critic begins with, of the policy's architecture: a Hugging Face model, a "
             "run, its checkpoints or one of them (its critic, else its policy), or a checkpoint of "
             "Megatron's (default: as --load)",
             modes=POLICY,
@@ -101,7 +102,7 @@ class LearnerFlags(AsynchronyFlags, frozen=True, kw_only=True):
     ref_update_interval: Annotated[
         Count | None,
         _trained(
-            "iterations after which the reference takes over the weights of the policy, again and "
+            "Iterations after which the reference takes over the weights of the policy, again and "
             "again (default: it stays --ref-load)",
             modes=POLICY,
             on_resume=STATE,
@@ -111,7 +112,7 @@ class LearnerFlags(AsynchronyFlags, frozen=True, kw_only=True):
     only_train_params_name_list: Annotated[
         list[str],
         _trained(
-            "regular expressions, each looked for in the names of parameters: what has one of them "
+            "Regular expressions, each looked for in the names of parameters: what has one of them "
             "in its name is trained, all else is frozen (default: all is trained; docs/models.md "
             "has the names)",
             on_resume=STATE,
@@ -120,7 +121,7 @@ class LearnerFlags(AsynchronyFlags, frozen=True, kw_only=True):
     freeze_params_name_list: Annotated[
         list[str],
         _trained(
-            "regular expressions, each looked for in the names of parameters: what has one of them "
+            "Regular expressions, each looked for in the names of parameters: what has one of them "
             "in its name is frozen, all else is trained (default: nothing is frozen)",
             on_resume=STATE,
         ),
@@ -128,7 +129,7 @@ class LearnerFlags(AsynchronyFlags, frozen=True, kw_only=True):
     save_hf: Annotated[
         str | None,
         _trained(
-            "where the final weights go in Hugging Face format (default: runs/ID/hf); with "
+            "Where the final weights go in Hugging Face format (default: runs/ID/hf); with "
             "{rollout_id} in it, a model goes there with every checkpoint",
             holds="folder",
         ),
@@ -136,7 +137,7 @@ class LearnerFlags(AsynchronyFlags, frozen=True, kw_only=True):
     use_rollout_routing_replay: Annotated[
         bool,
         _trained(
-            "send tokens to the experts that the engine chose for them (R3); a token whose experts "
+            "Send tokens to the experts that the engine chose for them (R3); a token whose experts "
             "are not known is routed freely",
             modes=POLICY,
         ),
@@ -145,7 +146,7 @@ class LearnerFlags(AsynchronyFlags, frozen=True, kw_only=True):
     max_tokens_per_gpu: Annotated[
         int,
         _trained(
-            "tokens of a packed micro-batch for each rank that shares it (context parallelism); a "
+            "Tokens of a packed micro-batch for each rank that shares it (context parallelism); a "
             "longer trajectory is a micro-batch of its own",
             ge=1,
         ),

@@ -21,7 +21,7 @@ class LoggingFlags(HookFlags, frozen=True, kw_only=True):
     custom_rollout_log_function_path: Annotated[
         str | None,
         _flag(
-            "function that logs figures of each iteration, called as fn(rollout_id, args, "
+            "Function that logs figures of each iteration, called as fn(rollout_id, args, "
             "samples, rollout_extra_metrics, rollout_time); where it returns True, trackers get "
             f"these in place of rollout/*: {_PLACE}",
             modes=TRAINS,
@@ -30,7 +30,7 @@ class LoggingFlags(HookFlags, frozen=True, kw_only=True):
     custom_eval_rollout_log_function_path: Annotated[
         str | None,
         _flag(
-            "function that logs figures of each evaluation, called as fn(rollout_id, args, data, "
+            "Function that logs figures of each evaluation, called as fn(rollout_id, args, data, "
             "extra_metrics); where it returns True, trackers get these in place of eval/*: "
             f"{_PLACE}",
             modes=ACTS,

@@ -15,38 +15,38 @@ class PlacementFlags(OptimizerFlags, frozen=True, kw_only=True):
     """Hosts and devices."""
 
     ray_address: Annotated[
-        str | None, _flag("address of a running Ray cluster (default: start one here)")
+        str | None, _flag("Address of a running Ray cluster (default: start one here)")
     ] = None
-    actor_num_nodes: Annotated[int, _flag("nodes of the learner", ge=1)] = 1
+    actor_num_nodes: Annotated[int, _flag("Nodes of the learner", ge=1)] = 1
     actor_num_gpus_per_node: Annotated[
-        int, _flag("learner ranks on a node (1 on a host without GPU)", ge=1)
+        int, _flag("Learner ranks on a node (1 on a host without GPU)", ge=1)
     ] = 8
     rollout_num_gpus: Annotated[
         Count | None,
         _flag(
-            "devices of all engines (default: as many as one engine needs; under --colocate the "
+            "Devices of all engines (default: as many as one engine needs; under --colocate the "
             "learner's)",
             modes=ACTS,
             needs="started_engines",
         ),
     ] = None
     rollout_num_gpus_per_engine: Annotated[
-        int, _flag("devices of one engine", modes=ACTS, ge=1)
+        int, _flag("Devices of one engine", modes=ACTS, ge=1)
     ] = 1
     colocate: Annotated[
         bool,
         _flag(
-            "learner and engines share devices and take turns on them: engines give up their "
+            "Let learner and engines share devices and take turns on them: engines give up their "
             "memory while the learner trains, and the learner while they generate (needs "
-            "generation that waits for the learner, as that of train.py)",
+            "generation that waits for the learner, as in train.py)",
             modes=POLICY,
         ),
     ] = False
     offload_train: Annotated[
         bool,
         _flag(
-            "under --colocate: the learner moves weights, gradients and optimizer to the host "
-            "while engines generate; without, it keeps them on its devices",
+            "Under --colocate the learner moves weights, gradients and optimizer to the host "
+            "while engines generate; without this, it keeps them on its devices",
             modes=POLICY,
             needs="colocated",
         ),
@@ -54,8 +54,8 @@ class PlacementFlags(OptimizerFlags, frozen=True, kw_only=True):
     offload_rollout: Annotated[
         bool,
         _flag(
-            "under --colocate: engines release weights and cache while the learner trains; "
-            "without, they keep them and only wait",
+            "Under --colocate engines release weights and cache while the learner trains; without "
+            "this, they keep them and only wait",
             modes=POLICY,
             needs="colocated",
         ),
@@ -63,7 +63,7 @@ class PlacementFlags(OptimizerFlags, frozen=True, kw_only=True):
     env_vars: Annotated[
         list[str],
         _flag(
-            "environment variables of every process that the run starts, on every node: "
+            "Environment variables of every process that the run starts, on every node: "
             "NAME=VALUE, or NAME to pass on the value that it has here, which is written nowhere; "
             "given again, it adds to them",
             collects=1,
@@ -71,8 +71,8 @@ class PlacementFlags(OptimizerFlags, frozen=True, kw_only=True):
     ] = []
     train_env_vars: Annotated[
         dict[str, Any],
-        _flag("environment variables that the learner's ranks have besides, as JSON"),
+        _flag("Further environment variables of the learner's ranks, as JSON"),
     ] = {}
     start_timeout_s: Annotated[
-        float, _flag("deadline of the engines' start, and of the first push after it", gt=0)
+        float, _flag("Deadline of the engines' start, and of the first push after it", gt=0)
     ] = 600.0

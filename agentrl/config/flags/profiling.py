@@ -21,7 +21,7 @@ class ProfilingFlags(DebuggingFlags, frozen=True, kw_only=True):
     use_pytorch_profiler: Annotated[
         bool,
         _flag(
-            "record some iterations of every learner rank with torch's profiler, and write a trace "
+            "Record some iterations of every learner rank with torch's profiler, and write a trace "
             "that Perfetto and TensorBoard open",
             needs="learner",
         ),
@@ -29,7 +29,7 @@ class ProfilingFlags(DebuggingFlags, frozen=True, kw_only=True):
     profile_target: Annotated[
         list[ProfileTarget],
         _flag(
-            "what is recorded: train_overall (the learner's whole iterations, waits and weight "
+            "What is recorded: train_overall (the learner's whole iterations, waits and weight "
             "pushes too), train_actor (optimizer steps), train_log_probs (forward passes before "
             "them); without train_overall each part has a trace of its own",
             needs="profiled",
@@ -38,16 +38,16 @@ class ProfilingFlags(DebuggingFlags, frozen=True, kw_only=True):
     ] = msgspec.field(default_factory=lambda: ["train_overall"])
     profile_step_start: Annotated[
         Natural,
-        _flag("iterations of a learner's process before the first recorded one", needs="profiler"),
+        _flag("Iterations of a learner's process before the first recorded one", needs="profiler"),
     ] = 10
     profile_step_end: Annotated[
         Count,
-        _flag("iterations of a learner's process up to the last recorded one", needs="profiler"),
+        _flag("Iterations of a learner's process up to the last recorded one", needs="profiler"),
     ] = 12
     tensorboard_dir: Annotated[
         str | None,
         _flag(
-            "folder of the traces (default: runs/ID/profile); metrics stay in runs/ID/tensorboard",
+            "Folder of the traces (default: runs/ID/profile); metrics stay in runs/ID/tensorboard",
             needs="profiler",
             holds="folder",
         ),
@@ -55,7 +55,7 @@ class ProfilingFlags(DebuggingFlags, frozen=True, kw_only=True):
     record_memory_history: Annotated[
         bool,
         _flag(
-            "keep the last million allocations of each GPU of the learner, with their stacks, and "
+            "Keep the last million allocations of each GPU of the learner, with their stacks, and "
             "write a snapshot of them when memory runs out and after the last of "
             "--memory-snapshot-num-steps",
             needs="learner",
@@ -64,7 +64,7 @@ class ProfilingFlags(DebuggingFlags, frozen=True, kw_only=True):
     memory_snapshot_dir: Annotated[
         str | None,
         _flag(
-            "folder of the snapshots (default: runs/ID/profile)",
+            "Folder of the snapshots (default: runs/ID/profile)",
             needs="memory_history",
             holds="folder",
         ),
@@ -72,7 +72,7 @@ class ProfilingFlags(DebuggingFlags, frozen=True, kw_only=True):
     memory_snapshot_num_steps: Annotated[
         Count | None,
         _flag(
-            "iterations of a learner's process to keep allocations for (default: all of them, with "
+            "Iterations of a learner's process to keep allocations for (default: all of them, with "
             "a snapshot at the end)",
             needs="memory_history",
         ),

@@ -39,70 +39,74 @@ _limit = partial(_acting, on_resume=noted("groups that are open go on with episo
 class RolloutFlags(DataFlags, frozen=True, kw_only=True):
     """Groups of episodes: how many, how they are sampled, and their limits."""
 
-    rollout_batch_size: Annotated[int, _group("groups in an iteration (N)", ge=1)] = 32
-    n_samples_per_prompt: Annotated[int, _group("episodes in a group", ge=1)] = 1
+    rollout_batch_size: Annotated[int, _group("Groups in an iteration (N)", ge=1)] = 32
+    n_samples_per_prompt: Annotated[int, _group("Episodes in a group", ge=1)] = 1
     min_group_size: Annotated[
         Count | None,
         _policy(
-            "least episodes with outcome done for a group to be trained (default: all)",
+            "Least number of episodes with outcome done that a group needs to be trained "
+            "(default: all)",
             on_resume=fixed("its ledger holds groups that are ready with so many"),
         ),
     ] = None
     rollout_temperature: Annotated[
         float,
         _sampling(
-            "sampling temperature of training turns; 0 takes the likeliest token, and the learner "
+            "Sampling temperature of training turns; 0 takes the likeliest token, and the learner "
             "scores it at 1, as the engine does",
             ge=0,
         ),
     ] = 1.0
     rollout_top_p: Annotated[
-        float, _sampling("nucleus; training refuses less than 1", gt=0, le=1)
+        float,
+        _sampling("Nucleus of training turns (top-p); training refuses less than 1", gt=0, le=1),
     ] = 1.0
-    rollout_top_k: Annotated[int, _sampling("top-k; training refuses anything but -1", ge=-1)] = -1
+    rollout_top_k: Annotated[
+        int, _sampling("Top-k of training turns; training refuses anything but -1", ge=-1)
+    ] = -1
     rollout_max_context_len: Annotated[
         AtLeastTwo | None,
-        _flag("tokens of prompt and response together (default: the model's)", on_resume=PLAYED),
+        _flag("Tokens of prompt and response together (default: the model's)", on_resume=PLAYED),
     ] = None
     rollout_max_prompt_len: Annotated[
         Count | None,
         _policy(
-            "tokens of the first prompt; rows with more are left out as they are read, and in an "
+            "Tokens of the first prompt; rows with more are left out as they are read, and in an "
             "environment of another kind than single-turn and tools their groups are filtered",
             on_resume=PLAYED,
         ),
     ] = None
-    rollout_max_response_len: Annotated[int, _limit("tokens sampled in one turn", ge=1)] = 1024
+    rollout_max_response_len: Annotated[int, _limit("Tokens sampled in one turn", ge=1)] = 1024
     rollout_stop: Annotated[
         list[str],
         _sampling(
-            "strings that end a turn, which is kept up to the token that completes one; engines "
+            "Strings that end a turn, which is kept up to the token that completes one; engines "
             "then load the tokenizer"
         ),
     ] = []
-    rollout_stop_token_ids: Annotated[list[int], _sampling("extra token ids that end a turn")] = []
-    max_turns: Annotated[int, _limit("turns in an episode", ge=1)] = 16
+    rollout_stop_token_ids: Annotated[list[int], _sampling("Extra token ids that end a turn")] = []
+    max_turns: Annotated[int, _limit("Turns in an episode", ge=1)] = 16
     max_tool_calls: Annotated[
-        Natural | None, _limit("tool calls in an episode (default: no limit)")
+        Natural | None, _limit("Tool calls in an episode (default: no limit)")
     ] = None
     max_episode_tokens: Annotated[
         Count | None,
-        _limit("tokens sampled in an episode, over all its turns (default: no limit)"),
+        _limit("Tokens sampled in an episode, over all its turns (default: no limit)"),
     ] = None
-    turn_timeout_s: Annotated[float, _acting("deadline of one generation", gt=0)] = 600.0
+    turn_timeout_s: Annotated[float, _acting("Deadline of one generation", gt=0)] = 600.0
     tool_timeout_s: Annotated[
-        float, _acting("deadline of a tool call that declares none", gt=0)
+        float, _acting("Deadline of a tool call that declares none", gt=0)
     ] = 60.0
     episode_timeout_s: Annotated[
-        float, _acting("deadline of an episode; then it is truncated", gt=0)
+        float, _acting("Deadline of an episode; then it is truncated", gt=0)
     ] = 3600.0
     allow_unsafe_sandbox: Annotated[
-        bool, _acting("where bubblewrap is missing, run the model's code with your rights on files")
+        bool, _acting("Where bubblewrap is missing, run the model's code with your rights on files")
     ] = False
     dynamic_sampling_filter_path: Annotated[
         str | None,
         _policy(
-            "function that keeps or drops a judged group, called as fn(rewards, task), or as in "
+            "Function that keeps or drops a judged group, called as fn(rewards, task), or as in "
             "slime, fn(args, samples): a name, pkg.module:fn or path/to/file.py[:fn]",
             holds="code",
         ),
@@ -110,10 +114,10 @@ class RolloutFlags(DataFlags, frozen=True, kw_only=True):
     over_sampling_batch_size: Annotated[
         Count | None,
         _policy(
-            "groups kept in the making for the next iteration, so that a filter leaves enough of "
+            "Groups kept in the making for the next iteration, so that a filter leaves enough of "
             "them (default: --rollout-batch-size); what is left over waits for the one after, or "
             "is given up where S is 0 (train.py)"
         ),
     ] = None
-    num_agent_workers: Annotated[int, _flag("agent worker processes", ge=1)] = 1
-    max_concurrent_episodes: Annotated[int, _flag("episodes one worker holds at once", ge=1)] = 1024
+    num_agent_workers: Annotated[int, _flag("Agent worker processes", ge=1)] = 1
+    max_concurrent_episodes: Annotated[int, _flag("Episodes one worker holds at once", ge=1)] = 1024

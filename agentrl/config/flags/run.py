@@ -20,28 +20,31 @@ class RunFlags(msgspec.Struct, frozen=True, kw_only=True):
 
     preset: Annotated[
         str | None,
-        _flag("start from this preset; its values lie under your flags", on_resume=GROUPS),
+        _flag("Start from this preset; its values lie under your flags", on_resume=GROUPS),
     ] = None
-    run_dir: Annotated[str, _flag("folder that holds the run directories", needs="new_run")] = (
+    run_dir: Annotated[str, _flag("Folder that holds the run directories", needs="new_run")] = (
         "runs"
     )
     run_id: Annotated[
         str | None,
         _flag(
-            "name of this run, [A-Za-z0-9._-]{1,80} (default: time and a short random id)",
+            "Name of this run, [A-Za-z0-9._-]{1,80} (default: time and a short random id)",
             needs="new_run",
         ),
     ] = None
     resume: Annotated[
-        str, _flag("continue a run: its directory, or auto (an unfinished one); never")
+        str,
+        _flag(
+            "Run to continue: its directory, auto (an unfinished one), or never (begin a new run)"
+        ),
     ] = "never"
     num_rollout: Annotated[
-        Count | None, _flag("iterations to train (default: until the tasks end)", modes=TRAINS)
+        Count | None, _flag("Iterations to train (default: until the tasks end)", modes=TRAINS)
     ] = None
     num_epoch: Annotated[
         Count | None,
         _flag(
-            "times to go through the rows, without --num-rollout",
+            "Times to go through the rows, without --num-rollout",
             modes=TRAINS,
             on_resume=TASKS,
             needs="rows",
@@ -50,7 +53,7 @@ class RunFlags(msgspec.Struct, frozen=True, kw_only=True):
     max_total_sampled_tokens: Annotated[
         Count | None,
         _flag(
-            "tokens that training may sample in the whole run, continuations included; once they "
+            "Tokens that training may sample in the whole run, continuations included; once they "
             "are sampled no further group begins, and the run ends when those that have begun are "
             "trained (default: no bound)",
             modes=POLICY,
@@ -59,14 +62,14 @@ class RunFlags(msgspec.Struct, frozen=True, kw_only=True):
     device: Annotated[
         Literal["auto", "cpu", "cuda"],
         _flag(
-            "where the model runs: auto takes GPUs that are there if torch and SGLang can use "
+            "Where the model runs: auto takes GPUs that are there if torch and SGLang can use "
             "them; cpu hides them from the run"
         ),
     ] = "auto"
     seed: Annotated[
         int,
         _flag(
-            "seed of the learner and of everything that has none of its own",
+            "Seed of the learner and of everything that has no seed of its own",
             modes=TRAINS,
             on_resume=STATE,
             ge=0,

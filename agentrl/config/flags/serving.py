@@ -14,7 +14,7 @@ _flag = partial(flag, group="serving", on_resume=FREE, modes=ACTS)
 class ServingFlags(PlacementFlags, frozen=True, kw_only=True):
     """Engines: how many turns they take, and how weights are pushed to them."""
 
-    sglang_server_concurrency: Annotated[int, _flag("turns in flight on one engine", ge=1)] = 512
+    sglang_server_concurrency: Annotated[int, _flag("Turns in flight on one engine", ge=1)] = 512
     rollout_external_engine_addrs: Annotated[
         list[str],
         _flag(
@@ -25,43 +25,45 @@ class ServingFlags(PlacementFlags, frozen=True, kw_only=True):
     rollout_external_api_key_var: Annotated[
         str | None,
         _flag(
-            "environment variable that holds the key which the servers of "
+            "Environment variable that holds the key which the servers of "
             "--rollout-external-engine-addrs want",
             needs="external_engines",
         ),
     ] = None
-    update_weight_buffer_size: Annotated[int, _flag("bytes of a weight bucket", ge=1)] = (
+    update_weight_buffer_size: Annotated[int, _flag("Bytes of a weight bucket", ge=1)] = (
         512 * 1024**2
     )
     update_weights_timeout: Annotated[
-        float, _flag("deadline in seconds of each call of a weight push", gt=0)
+        float, _flag("Deadline in seconds of each call of a weight push", gt=0)
     ] = 300.0
-    update_weights_fleet_size: Annotated[int, _flag("engines in one collective", ge=1)] = 16
+    update_weights_fleet_size: Annotated[int, _flag("Engines in one collective", ge=1)] = 16
     check_weight_update_equal: Annotated[
         bool,
         _flag(
-            "after each push compare every engine's weights with the learner's (engines of one "
+            "After each push compare every engine's weights with the learner's (engines of one "
             "rank, on the CPU)"
         ),
     ] = False
     update_weight_transport: Annotated[
         Literal["nccl", "disk"],
         _flag(
-            "how weights reach engines: over a collective (NCCL on GPUs, gloo on the CPU), or as "
+            "How weights reach engines: over a collective (NCCL on GPUs, gloo on the CPU), or as "
             "files in --update-weight-disk-dir, which are written while turns go on"
         ),
     ] = "nccl"
     update_weight_mode: Annotated[
         Literal["full", "delta"],
         _flag(
-            "what a push through a disk writes: all weights, or what changed since the one before, "
-            "by which engines patch --update-weight-local-checkpoint-dir"
+            "What a push through a disk writes: all weights (full), or what changed since the "
+            "push before it (delta), with which engines patch "
+            "--update-weight-local-checkpoint-dir"
         ),
     ] = "full"
     update_weight_disk_dir: Annotated[
         str | None,
         _flag(
-            "folder that learner and engines share; each run writes into one of its own below it",
+            "Folder that learner and engines share; each run writes into a folder of its own "
+            "below it",
             needs="disk_pushes",
             holds="folder",
         ),
@@ -69,14 +71,14 @@ class ServingFlags(PlacementFlags, frozen=True, kw_only=True):
     update_weight_disk_keep_files: Annotated[
         bool,
         _flag(
-            "keep the files of every push (default: of the last, until the run ends)",
+            "Keep the files of every push (default: those of the last push, until the run ends)",
             needs="disk_pushes",
         ),
     ] = False
     update_weight_local_checkpoint_dir: Annotated[
         str | None,
         _flag(
-            "folder on each engine's own host, for a copy of the weights that a push brings up to "
+            "Folder on each engine's own host, for a copy of the weights that a push brings up to "
             "date while turns go on (default: engines read the shared files)",
             needs="disk_pushes",
             holds="folder",
@@ -85,11 +87,12 @@ class ServingFlags(PlacementFlags, frozen=True, kw_only=True):
     update_weight_delta_encoding: Annotated[
         Literal["xor", "overwrite"],
         _flag(
-            "how a change is written: as new ^ old, or as positions and new bytes, which is larger",
+            "How a change is written: as new ^ old (xor), or as positions and new bytes, which is "
+            "larger (overwrite)",
             needs="delta_pushes",
         ),
     ] = "xor"
     update_weight_delta_checksum: Annotated[
         Literal["xxh3-128", "adler32"],
-        _flag("what each patched tensor is compared with", needs="delta_pushes"),
+        _flag("Checksum that each patched tensor is compared with", needs="delta_pushes"),
     ] = "xxh3-128"

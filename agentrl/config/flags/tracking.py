@@ -24,32 +24,32 @@ class TrackingFlags(EvaluationFlags, frozen=True, kw_only=True):
 
     use_wandb: Annotated[
         bool,
-        _flag("send metrics to Weights & Biases as well (pip install 'agentrl[wandb]')"),
+        _flag("Send metrics to Weights & Biases as well (pip install 'agentrl[wandb]')"),
     ] = False
     wandb_mode: Annotated[
         Literal["online", "offline", "disabled"] | None,
         _wandb(
-            "online sends metrics, offline keeps them in files for `wandb sync`, disabled does "
-            "nothing (default: WANDB_MODE, or online)"
+            "What becomes of metrics: online sends them, offline keeps them in files for `wandb "
+            "sync`, disabled does nothing (default: WANDB_MODE, or online)"
         ),
     ] = None
     wandb_project: Annotated[
-        _Word | None, _wandb("project of the run (default: what W&B takes without one)")
+        _Word | None, _wandb("Project of the run (default: what W&B takes without one)")
     ] = None
     wandb_group: Annotated[
         _Word | None,
-        _wandb("group and name of the run, with a random suffix (default: no group, the run's id)"),
+        _wandb("Group and name of the run, with a random suffix (default: no group, the run's id)"),
     ] = None
     disable_wandb_random_suffix: Annotated[
-        bool, _wandb("--wandb-group as it is, without six random letters")
+        bool, _wandb("Use --wandb-group as it is, without six random letters")
     ] = False
     wandb_team: Annotated[
-        _Word | None, _wandb("team or user that the run belongs to (default: that of the key)")
+        _Word | None, _wandb("Team or user that the run belongs to (default: that of the key)")
     ] = None
     wandb_key: Annotated[
         _Word | None,
         _wandb(
-            "key of the account; it is written nowhere, so a continued run wants it again, but "
+            "Key of the account; it is written nowhere, so a continued run wants it again, but "
             "other users of the host may see a command line (default: WANDB_API_KEY, or whoever "
             "is logged in)",
             secret=True,
@@ -59,31 +59,31 @@ class TrackingFlags(EvaluationFlags, frozen=True, kw_only=True):
     wandb_host: Annotated[
         _Word | None,
         _wandb(
-            "address of the server (default: WANDB_BASE_URL, or W&B's own)",
+            "Address of the server (default: WANDB_BASE_URL, or W&B's own)",
             holds="address",
             variable="WANDB_BASE_URL",
         ),
     ] = None
     wandb_dir: Annotated[
         str | None,
-        _wandb("folder of W&B's own files (default: the run directory)", holds="folder"),
+        _wandb("Folder of W&B's own files (default: the run directory)", holds="folder"),
     ] = None
     wandb_run_id: Annotated[
         _RunId | None,
-        _wandb("id of the run at W&B; one that is there goes on (default: a new one)"),
+        _wandb("Id of the run at W&B; a run that is there goes on (default: a new id)"),
     ] = None
     wandb_always_use_train_step: Annotated[
         bool,
-        _wandb("count optimizer steps on the axis of rollouts and evaluations, not iterations"),
+        _wandb("Count optimizer steps on the axis of rollouts and evaluations, not iterations"),
     ] = False
 
     use_mlflow: Annotated[
-        bool, _flag("send metrics to MLflow as well (pip install 'agentrl[mlflow]')")
+        bool, _flag("Send metrics to MLflow as well (pip install 'agentrl[mlflow]')")
     ] = False
     mlflow_tracking_uri: Annotated[
         _Word | None,
         _mlflow(
-            "address of the MLflow server or store, without a user or password, which are read "
+            "Address of the MLflow server or store, without a user or password, which are read "
             "from the environment (default: MLFLOW_TRACKING_URI, or MLflow's own)",
             holds="uri",
             variable="MLFLOW_TRACKING_URI",
@@ -92,38 +92,38 @@ class TrackingFlags(EvaluationFlags, frozen=True, kw_only=True):
     mlflow_experiment_name: Annotated[
         _Word | None,
         _mlflow(
-            "experiment of the run, made if it is not there (default: MLFLOW_EXPERIMENT_NAME, or "
+            "Experiment of the run, made if it is not there (default: MLFLOW_EXPERIMENT_NAME, or "
             "Default)"
         ),
     ] = None
     mlflow_run_name: Annotated[
-        _Word | None, _mlflow("name of the run at MLflow (default: the run's id)")
+        _Word | None, _mlflow("Name of the run at MLflow (default: the run's id)")
     ] = None
 
     use_swanlab: Annotated[
-        bool, _flag("send metrics to SwanLab as well (pip install 'agentrl[swanlab]')")
+        bool, _flag("Send metrics to SwanLab as well (pip install 'agentrl[swanlab]')")
     ] = False
     swanlab_mode: Annotated[
         Literal["online", "offline", "disabled"] | None,
         _swanlab(
-            "online sends metrics, offline keeps them in files for `swanlab sync`, disabled does "
-            "nothing (default: SWANLAB_MODE, or online)"
+            "What becomes of metrics: online sends them, offline keeps them in files for `swanlab "
+            "sync`, disabled does nothing (default: SWANLAB_MODE, or online)"
         ),
     ] = None
     swanlab_project: Annotated[
-        _Word | None, _swanlab("project of the run (default: what SwanLab takes without one)")
+        _Word | None, _swanlab("Project of the run (default: what SwanLab takes without one)")
     ] = None
     swanlab_workspace: Annotated[
         _Word | None,
-        _swanlab("user or organization that the run belongs to (default: that of the key)"),
+        _swanlab("User or organization that the run belongs to (default: that of the key)"),
     ] = None
     swanlab_experiment_name: Annotated[
-        _Word | None, _swanlab("name of the run at SwanLab (default: the run's id)")
+        _Word | None, _swanlab("Name of the run at SwanLab (default: the run's id)")
     ] = None
     swanlab_key: Annotated[
         _Word | None,
         _swanlab(
-            "key of the account; it is written nowhere, so a continued run wants it again, but "
+            "Key of the account; it is written nowhere, so a continued run wants it again, but "
             "other users of the host may see a command line (default: SWANLAB_API_KEY, or whoever "
             "is logged in)",
             secret=True,
@@ -133,7 +133,7 @@ class TrackingFlags(EvaluationFlags, frozen=True, kw_only=True):
     swanlab_host: Annotated[
         _Word | None,
         _swanlab(
-            "address of the server (default: SWANLAB_API_HOST, or SwanLab's own)",
+            "Address of the server (default: SWANLAB_API_HOST, or SwanLab's own)",
             holds="address",
             variable="SWANLAB_API_HOST",
         ),

@@ -51,7 +51,7 @@ class GymnasiumEnv(Env):
     Subclass it for more: `show` tells an observation, `read` finds the action in a text.
     """
 
-    metrics = {"bad_actions": "turns of an episode that name no action"}  # noqa: RUF012
+    metrics = {"bad_actions": "Turns of an episode that name no action"}  # noqa: RUF012
 
     def __init__(
         self,
