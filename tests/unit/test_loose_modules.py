@@ -1,5 +1,5 @@
-"""A folder of Python files stands on the path of imports once a flag names a file of it: none of our
-files there may bear a name that a package looks for, such as `cuda`, for which torch looks."""
+"""A folder of Python files stands on the path of imports once a flag names a file of it: none of
+our files there may bear a name that a package looks for, such as `cuda`, for which torch looks."""
 
 import subprocess
 import sys
