@@ -24,6 +24,7 @@ from agentrl.algorithms.rows import LossFn, MicroBatch, Outputs
 from agentrl.columns import Column
 from agentrl.errors import InfrastructureError
 from agentrl.learner.backend import TrainBackend
+from agentrl.learner.checkpointing import CopiesState
 from agentrl.models.registry import families
 
 VOCAB = 96
@@ -304,6 +305,7 @@ def follow(backend: TrainBackend, script: Sequence[Sequence[str]]) -> None:
                 backend.save_state(Path(argument))
             case "begin":
                 Path(argument).mkdir(parents=True, exist_ok=True)
+                assert isinstance(backend, CopiesState)
                 copy = backend.copy_state()
                 part = ThreadPoolExecutor(1).submit(copy.write, Path(argument))
             case "end":

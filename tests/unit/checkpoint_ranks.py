@@ -59,7 +59,7 @@ class Backend:
     def broadcast_bytes(self, data: bytes | None) -> bytes:
         self._ranks.slots[self._rank] = data
         self._ranks.barrier.wait()
-        found = self._ranks.slots[0]
+        found: bytes | None = self._ranks.slots[0]
         self._ranks.barrier.wait()
         assert found is not None
         return found
