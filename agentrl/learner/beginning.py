@@ -109,8 +109,16 @@ class Checkpoints:
             )
 
     def save(self, iteration: int, version: int) -> None:
-        """Write the state after `iteration`, when `version` is the newest published."""
-        self._writer.save(iteration, version)
+        """Write the state after `iteration`, when `version` is the newest published; with
+        `--async-save`, begin to."""
+        if self._cfg.async_save:
+            self._writer.begin_save(iteration, version)
+        else:
+            self._writer.save(iteration, version)
+
+    def end(self, waits: bool) -> bool:
+        """Whether what was begun is whole; `waits`: until it is."""
+        return self._writer.end_save(waits=waits)
 
 
 #: What the algorithm remembers, in a checkpoint. One of an older release has none.

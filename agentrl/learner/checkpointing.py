@@ -1,6 +1,8 @@
 """All ranks write a checkpoint together, or find and load one; the source rank decides.
 
     save:     create (source) -> save_state (all) -> seal, keep (source)
+    beside    begin_save: create (source) -> copy_state (all) -> a thread of each rank writes
+    training: end_save: all have written? -> join (all) -> seal, keep (source)
     restore:  newest valid (source) -> load_state (all)
 
 Between the steps the source's word is broadcast, its failure too, so every call ends alike on all
@@ -9,17 +11,20 @@ system that all of them share.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from threading import Thread
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from agentrl.errors import ConfigError, InfrastructureError
 from agentrl.learner import checkpoints
-from agentrl.learner.agreement import Rank, by_source
+from agentrl.learner.agreement import Rank, by_source, together
 from agentrl.learner.checkpoints import STATE, Checkpoint
 from agentrl.learner.manifest import FileFacts
 
-__all__ = ["CheckpointWriter", "Stateful", "restore_newest"]
+__all__ = ["CheckpointWriter", "CopiesState", "StateCopy", "Stateful", "restore_newest"]
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +35,41 @@ class Stateful(Rank, Protocol):
     def save_state(self, directory: Path) -> Mapping[str, FileFacts]: ...
 
     def load_state(self, directory: Path) -> None: ...
+
+
+class StateCopy(Protocol):
+    """What `save_state` would have written when it was made, while the state changes."""
+
+    def write(self, directory: Path) -> Any:
+        """Write this rank's files into `directory`, durably: in any thread, without a word to the
+        other ranks. Returns what `join` wants of it, as builtins."""
+        ...
+
+    def join(self, directory: Path, parts: list[Any]) -> Mapping[str, FileFacts]:
+        """All ranks have written, which gave `parts`: make a whole of it, durably. Collective;
+        returns what `save_state` does."""
+        ...
+
+
+@runtime_checkable
+class CopiesState(Stateful, Protocol):
+    """A backend whose checkpoints can be written beside training has this too."""
+
+    def all_gather(self, value: Any) -> list[Any]: ...
+
+    def copy_state(self) -> StateCopy:
+        """A copy of this rank's state in the host's memory. Not collective."""
+        ...
+
+
+class _Behind(NamedTuple):
+    """A checkpoint that is being written. `part`: of this rank."""
+
+    partial: Path
+    iteration: int
+    version: int
+    copy: StateCopy
+    part: Future[Any]
 
 
 def restore_newest(root: Path, backend: Stateful) -> Checkpoint | None:
@@ -51,6 +91,7 @@ class CheckpointWriter:
     file name.
 
     NEW -> OPEN (`begin`) -> OPEN (`save`, again and again)
+                             OPEN -> WRITING (`begin_save`) -> OPEN (`end_save` that says True)
     """
 
     def __init__(
@@ -72,6 +113,7 @@ class CheckpointWriter:
         self._retain = retain
         self._files = files
         self._newest: Checkpoint | None = None
+        self._behind: _Behind | None = None
 
     def begin(self, after: Checkpoint | None) -> None:
         """Make `root` ready for a run that continues from `after`, one of its own, or from nothing.
@@ -93,28 +135,81 @@ class CheckpointWriter:
         """
         if self._newest is not None and self._newest.iteration == iteration:
             return self._newest
+        with self._telling(iteration):
+            partial = by_source(self._backend, lambda: self._create(iteration), Path)
+            with self._gone_if_it_fails(partial):
+                facts = self._backend.save_state(partial / STATE)
+                return self._seal(partial, iteration, version, facts)
+
+    def begin_save(self, iteration: int, version: int) -> None:
+        """Copy the state after `iteration`, when `version` is the newest published, and begin to
+        write it beside what follows. Collective; raises as `save`, and ConfigError for a backend
+        that cannot. An iteration is written once. The one before has ended (`end_save`)."""
+        assert self._behind is None
+        if self._newest is not None and self._newest.iteration == iteration:
+            return
+        backend = self._copying()
+        copies: list[StateCopy] = []
+        with self._telling(iteration):
+            partial = by_source(backend, lambda: self._create(iteration), Path)
+            with self._gone_if_it_fails(partial):
+                together(lambda: copies.append(backend.copy_state()), backend.all_gather)
+        [copy] = copies
+        part = _in_a_thread(lambda: copy.write(partial / STATE))
+        self._behind = _Behind(partial, iteration, version, copy, part)
+
+    def end_save(self, *, waits: bool) -> bool:
+        """Whether nothing is being written any more; with `waits` it is True. What was begun is
+        durable then. Collective; raises as `save`."""
+        if self._behind is None:
+            return True
+        behind, backend = self._behind, self._copying()
+
+        def look() -> list[Any]:
+            is_done = waits or behind.part.done()
+            return [is_done, behind.part.result() if is_done else None]
+
+        with self._telling(behind.iteration), self._gone_if_it_fails(behind.partial):
+            looks = together(look, backend.all_gather)
+            if not all(is_done for is_done, _ in looks):
+                return False
+            facts = behind.copy.join(behind.partial / STATE, [part for _, part in looks])
+            self._seal(behind.partial, behind.iteration, behind.version, facts)
+        self._behind = None
+        return True
+
+    def _copying(self) -> CopiesState:
+        if not isinstance(self._backend, CopiesState):
+            raise ConfigError(
+                f"--async-save: {type(self._backend).__name__} has no `copy_state`, so it writes no"
+                " checkpoint beside training; leave the flag out"
+            )
+        return self._backend
+
+    @contextmanager
+    def _telling(self, iteration: int) -> Iterator[None]:
         try:
-            self._newest = self._write(iteration, version)
+            yield
         except InfrastructureError as error:
             raise InfrastructureError(
                 f"no checkpoint of iteration {iteration} in {self._root}: {error}; those from"
                 " before are as they were"
             ) from error
-        if self._backend.is_source:
-            checkpoints.keep(self._root, self._keep, self._retain)
-        return self._newest
 
-    def _write(self, iteration: int, version: int) -> Checkpoint:
-        partial = by_source(self._backend, lambda: checkpoints.create(self._root, iteration), Path)
+    @contextmanager
+    def _gone_if_it_fails(self, partial: Path) -> Iterator[None]:
         try:
-            facts = self._backend.save_state(partial / STATE)
-            written = {f"{STATE}/{name}": each for name, each in facts.items()}
-            return by_source(
-                self._backend, lambda: self._seal(partial, iteration, version, written), Checkpoint
-            )
-        finally:
+            yield
+        except BaseException:
             if self._backend.is_source and partial.exists():
                 checkpoints.discard(partial)
+            raise
+
+    def _create(self, iteration: int) -> Path:
+        partial = checkpoints.create(self._root, iteration)
+        for name, data in self._files().items():
+            (partial / name).write_bytes(data)
+        return partial
 
     def _prepare(self) -> None:
         present = checkpoints.iterations(self._root)
@@ -128,10 +223,31 @@ class CheckpointWriter:
             checkpoints.set_aside_after(self._root, self._newest.iteration)
 
     def _seal(
-        self, partial: Path, iteration: int, version: int, written: Mapping[str, FileFacts]
+        self, partial: Path, iteration: int, version: int, facts: Mapping[str, FileFacts]
     ) -> Checkpoint:
-        for name, data in self._files().items():
-            (partial / name).write_bytes(data)
-        return checkpoints.seal(
-            partial, iteration=iteration, version=version, run_id=self._run_id, written=written
-        )
+        """Give it its name, and remove those that are too many. Collective."""
+        written = {f"{STATE}/{name}": each for name, each in facts.items()}
+
+        def seal() -> Checkpoint:
+            return checkpoints.seal(
+                partial, iteration=iteration, version=version, run_id=self._run_id, written=written
+            )
+
+        self._newest = by_source(self._backend, seal, Checkpoint)
+        if self._backend.is_source:
+            checkpoints.keep(self._root, self._keep, self._retain)
+        return self._newest
+
+
+def _in_a_thread(call: Callable[[], Any]) -> Future[Any]:
+    """What `call` returns or raises, once it has; a process that ends does not wait for it."""
+    future: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+
+    Thread(target=run, name="checkpoint", daemon=True).start()
+    return future

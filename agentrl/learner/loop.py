@@ -32,6 +32,7 @@ from agentrl.learner.rollout_log import RolloutLog
 from agentrl.learner.rollouts import lineage_of, save_rollouts
 from agentrl.learner.schedule import (
     End,
+    EndSave,
     LoopSettings,
     Push,
     Save,
@@ -177,6 +178,8 @@ class _Learner:
                 return self._push(row.version)
             case Save(iteration, version):
                 self._checkpoints.save(iteration, version)
+            case EndSave(waits):
+                return self._checkpoints.end(waits)
             case SaveModel(iteration):
                 self._backend.save_hf(hf_directory(self._cfg, iteration))
         return None
@@ -277,4 +280,5 @@ def _settings(cfg: RunConfig) -> LoopSettings:
         asks_before_push=cfg.pins_evaluations,
         keeps_models=keeps_models(cfg),
         shares_devices=cfg.colocate,
+        writes_behind=cfg.async_save,
     )

@@ -22,6 +22,7 @@ from agentrl.learner.rollout_log import RolloutLog
 from agentrl.learner.rollouts import save_rollouts
 from agentrl.learner.schedule import (
     End,
+    EndSave,
     LoopSettings,
     Push,
     Save,
@@ -125,7 +126,7 @@ class _RolloutOnly:
             case Push(row):
                 report = self._sink.publish(row.version, ())
                 return {"perf/push_s": report.total_s, "perf/push_pause_s": 0.0}
-            case Save() | SaveModel():
+            case Save() | EndSave() | SaveModel():
                 pass
         return None
 

@@ -22,6 +22,12 @@ and the run ends with a push:
                                | it is the last
                                +-> SAVING -> PUBLISHING(v + 1) -> RETIRING -> DONE
 
+A checkpoint may be written beside what follows (`writes_behind`): Save begins it, EndSave asks
+whether it is whole, after each iteration, and waits for it before the next is begun and at the end.
+What rests on a checkpoint waits until it is whole:
+
+    SAVING(k) -> TRAINING(k + 1) -> whole? -> [RETIRING] -> TRAINING(k + 2) -> ...
+
 Between its first publish and its end an engine that came late may ask for the weights again. A
 request to stop is honoured between iterations: the last weights are saved, not published.
 """
@@ -47,6 +53,7 @@ from agentrl.wire.messages import (
 __all__ = [
     "KEPT",
     "End",
+    "EndSave",
     "LoopSettings",
     "Push",
     "Save",
@@ -67,7 +74,8 @@ KEPT = 2
 class LoopSettings(msgspec.Struct, frozen=True, kw_only=True):
     """`has_engines`: somebody generates; else a version is a number alone. `asks_before_push`: a
     push waits for the buffer's word. `keeps_models`: one is written beside every checkpoint.
-    `shares_devices`: with the engines, which sleep while it trains; every iteration is pushed."""
+    `shares_devices`: with the engines, which sleep while it trains; every iteration is pushed.
+    `writes_behind`: a checkpoint is written while the run goes on."""
 
     update_weights_interval: int
     save_interval: int
@@ -75,6 +83,7 @@ class LoopSettings(msgspec.Struct, frozen=True, kw_only=True):
     asks_before_push: bool = False
     keeps_models: bool = False
     shares_devices: bool = False
+    writes_behind: bool = False
 
 
 class Train(msgspec.Struct, frozen=True):
@@ -100,10 +109,16 @@ class Push(msgspec.Struct, frozen=True):
 
 
 class Save(msgspec.Struct, frozen=True):
-    """Write a checkpoint; durable when it is answered."""
+    """Write a checkpoint; durable when it is answered. With `writes_behind`: begin to."""
 
     iteration: int
     version: int
+
+
+class EndSave(msgspec.Struct, frozen=True):
+    """Whether the checkpoint that was begun is whole, which is the answer; `waits`: until it is."""
+
+    waits: bool
 
 
 class SaveModel(msgspec.Struct, frozen=True):
@@ -120,8 +135,8 @@ class End(msgspec.Struct, frozen=True):
     reason: str
 
 
-Step = AskLease | AskPush | Train | Tell | Settle | Push | Save | SaveModel | End
-StepAnswer = Answer | Stepped | dict[str, float] | None
+Step = AskLease | AskPush | Train | Tell | Settle | Push | Save | EndSave | SaveModel | End
+StepAnswer = Answer | Stepped | dict[str, float] | bool | None
 _Steps = Generator[Step, StepAnswer, None]
 
 
@@ -148,6 +163,7 @@ class Schedule:
         self.newest = _first_row(versions, saved)
         self._done = self._saved = self.newest.iteration
         self._covered = 0
+        self._being_written: int | None = None
 
     def steps(self) -> _Steps:
         """What to do, in order; the last is End."""
@@ -179,6 +195,7 @@ class Schedule:
         assert isinstance(report, Stepped)
         self._done = header.number
         yield Tell(report)
+        yield from self._end_save(waits=False)
         if self._settings.shares_devices:
             if self._is_to_save() and not header.last:
                 yield from self._checkpoint()
@@ -232,16 +249,38 @@ class Schedule:
 
     def _checkpoint(self) -> _Steps:
         yield from self._save()
-        if self._covered:
-            yield Tell(Retire(self._covered))
+        if self._being_written is None:
+            yield from self._retire()
         if self._settings.keeps_models:
             yield SaveModel(self._done)
 
     def _save(self) -> _Steps:
+        yield from self._end_save(waits=True)
         yield Settle()
         yield Save(self._done, self.newest.version)
-        if self._done > self._saved:
-            self._covered, self._saved = self._saved, self._done
+        if self._settings.writes_behind:
+            self._being_written = self._done
+        else:
+            self._is_whole(self._done)
+
+    def _end_save(self, *, waits: bool, retires: bool = True) -> _Steps:
+        """Ask after the checkpoint that is being written, if there is one."""
+        if self._being_written is None:
+            return
+        answer = yield EndSave(waits)
+        if answer:
+            self._is_whole(self._being_written)
+            self._being_written = None
+            if retires:
+                yield from self._retire()
+
+    def _is_whole(self, iteration: int) -> None:
+        if iteration > self._saved:
+            self._covered, self._saved = self._saved, iteration
+
+    def _retire(self) -> _Steps:
+        if self._covered:
+            yield Tell(Retire(self._covered))
 
     def _finish(self, end: NoMoreLeases | StopRequested) -> _Steps:
         """Publish what is trained but unpublished, save, and let the buffer forget. After a request
@@ -256,6 +295,7 @@ class Schedule:
         if self._done:  # else nothing was learnt
             yield from self._save()
             yield SaveModel(self._done)
+            yield from self._end_save(waits=True, retires=False)
             if is_over and shares_devices:
                 yield from self._republish()  # saving took the engines' memory
             through = self._done if is_over else self._covered

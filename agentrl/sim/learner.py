@@ -12,6 +12,7 @@ from agentrl.learner.question import AskLease, AskPush, BufferQuestion
 from agentrl.learner.schedule import (
     KEPT,
     End,
+    EndSave,
     LoopSettings,
     Push,
     Save,
@@ -52,6 +53,7 @@ class Learner:
         self._schedule: Schedule | None = None
         self._steps: Generator[Step, StepAnswer, None]
         self._question: BufferQuestion | None = None
+        self._written: tuple[Save, float] | None = None
         self._asked_at = 0.0
         self._timer: Timer | None = None
         self._dead = False
@@ -85,6 +87,7 @@ class Learner:
             update_weights_interval=world.scenario.update_weights_interval,
             save_interval=world.scenario.save_interval,
             asks_before_push=world.scenario.drain_before_push,
+            writes_behind=world.scenario.writes_behind,
         )
         saved = world.checkpoints[-1] if world.checkpoints else None
         self._schedule = Schedule(settings, welcome.versions, saved)
@@ -126,8 +129,13 @@ class Learner:
             case Push(row):
                 world.fleet.begin_push()
                 self._later(world.scenario.learner.push_s, lambda: self._pushed(row))
+            case Save() if world.scenario.writes_behind:
+                self._written = step, world.timeline.now + world.scenario.learner.save_s
+                self._go_on()
             case Save():
                 self._later(world.scenario.learner.save_s, lambda: self._saved(step))
+            case EndSave(waits):
+                self._end_save(waits)
             case SaveModel():
                 self._go_on()
             case End(iteration):
@@ -173,11 +181,23 @@ class Learner:
         self._world.fleet.end_push(weights)
         self._go_on({})
 
+    def _end_save(self, waits: bool) -> None:
+        assert self._written is not None
+        save, due_at = self._written
+        left_s = due_at - self._world.timeline.now
+        if left_s <= 0:
+            self._saved(save)
+        elif waits:
+            self._later(left_s, lambda: self._saved(save))
+        else:
+            self._go_on(False)
+
     def _saved(self, save: Save) -> None:
         checkpoints = self._world.checkpoints
         checkpoints.append(save)
         del checkpoints[:-KEPT]
-        self._go_on()
+        self._written = None
+        self._go_on(True)
 
     def _later(self, seconds: float, action: Callable[[], None]) -> None:
         self._timer = self._world.timeline.after(seconds, action)

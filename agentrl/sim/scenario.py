@@ -45,7 +45,8 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     """One run of `iterations` iterations. `drain_before_push`: a push waits until no episode plays,
-    as schedules do that are not asynchronous.
+    as schedules do that are not asynchronous. `writes_behind`: checkpoints are written while the
+    learner goes on.
 
     Where no new iteration ends for `patience_s` of virtual time, faults pause; after as long again
     the run is stuck.
@@ -65,6 +66,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     over_sampling_batch_size: int | None = None
     num_steps_per_rollout: int = 1
     save_interval: int = 1
+    writes_behind: bool = False
     drain_before_push: bool = False
     num_engines: int = 8
     gpus_per_engine: int = 1

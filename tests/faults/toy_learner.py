@@ -27,7 +27,6 @@ from agentrl.errors import AgentRLError
 from agentrl.learner import checkpoints
 from agentrl.learner.backend import StepResult
 from agentrl.learner.loop import run_learner
-from agentrl.learner.manifest import FileFacts
 from agentrl.serving.collective import SenderGroup
 from agentrl.serving.routing import RoutedWeightSink
 from agentrl.serving.weights import FleetWeightSink
@@ -102,11 +101,14 @@ class LabBackend(ToyBackend):
         (directory / "table").write_bytes(self.table.detach().numpy().tobytes())
         (directory / "consumed.json").write_bytes(msgspec.json.encode(self.consumed))
 
-    def save_state(self, directory: Path) -> Mapping[str, FileFacts]:
-        facts = super().save_state(directory)
+    def state_files(self) -> dict[str, bytes]:
+        return super().state_files() | {"consumed.json": msgspec.json.encode(self.consumed)}
+
+    def write_state(self, directory: Path, files: Mapping[str, bytes]) -> None:
+        *first, last = files
+        super().write_state(directory, {name: files[name] for name in first})
         reached("half_written")
-        (directory / "consumed.json").write_bytes(msgspec.json.encode(self.consumed))
-        return facts
+        super().write_state(directory, {last: files[last]})
 
     def load_state(self, directory: Path) -> None:
         super().load_state(directory)

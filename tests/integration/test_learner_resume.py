@@ -12,7 +12,7 @@ from agentrl.algorithms.rows import LossFn, MicroBatch, Outputs
 from agentrl.config.presets import PRESETS
 from agentrl.errors import ConfigError, InfrastructureError, PeerLostError
 from agentrl.learner.backend import StepResult
-from agentrl.learner.manifest import FileFacts, describe, read_verified
+from agentrl.learner.manifest import describe, read_verified
 from agentrl.types import VersionRow
 from agentrl.wire.messages import Published, Retire, Stepped
 from tests import estimators
@@ -100,7 +100,8 @@ POINTS = (
 )
 #: Without engines nothing is pushed.
 KILLS = [
-    (algorithm, point)
+    (algorithm, point, behind)
+    for behind in (False, True)
     for algorithm in (
         *estimators.ESTIMATORS,
         "vcpo",
@@ -131,10 +132,9 @@ class Dying(ToyBackend):
 
         return super().step(model, micro_batches, killed_after, lr_scale)
 
-    def save_state(self, directory: Path) -> Mapping[str, FileFacts]:
-        facts = super().save_state(directory)
+    def write_state(self, directory: Path, files: Mapping[str, bytes]) -> None:
+        super().write_state(directory, files)
         self.world.reached("save")
-        return facts
 
 
 def flags_of(algorithm: str, folder: Path) -> dict[str, Any]:
@@ -154,15 +154,16 @@ def flags_of(algorithm: str, folder: Path) -> dict[str, Any]:
     return {"advantage_estimator": str(folder / "baseline.py")}
 
 
-@pytest.mark.parametrize(("algorithm", "point"), of_the_day(KILLS, 36))
+@pytest.mark.parametrize(("algorithm", "point", "behind"), of_the_day(KILLS, 36))
 def test_a_learner_killed_at_any_step_goes_on_bit_for_bit_whatever_it_learns_by(
-    algorithm: str, point: str, tmp_path: Path
+    algorithm: str, point: str, behind: bool, tmp_path: Path
 ) -> None:
     flags = flags_of(algorithm, tmp_path)
     shown = algorithm == "sft"
     _, (unharmed,) = learn(World([3] * 5, shown=shown), **flags)
     world = Dying.world = World([3] * 5, shown=shown)
     flags |= {"save": str(tmp_path / "save"), "save_interval": 2, "backend_class": Dying}
+    flags |= {"async_save": behind}
     for reported in (2, 4):
         world.dies_at = point, reported
         with pytest.raises(InfrastructureError, match=f"killed at {point}"):

@@ -113,13 +113,24 @@ class ToyBackend:
         self.on_save(directory)
 
     def save_state(self, directory: Path) -> Mapping[str, FileFacts]:
-        if self.is_source:
-            (directory / "table").write_bytes(self.table.detach().numpy().tobytes())
-            (directory / "values").write_bytes(self.values.detach().numpy().tobytes())
-            if self.is_renewed:
-                (directory / "reference").write_bytes(self._initial.numpy().tobytes())
+        self.write_state(directory, self.state_files())
         self._group.gather(self.data_parallel_rank, None)
         return {}
+
+    def copy_state(self) -> "ToyCopy":
+        return ToyCopy(self, self.state_files())
+
+    def state_files(self) -> dict[str, bytes]:
+        """What this rank writes, by file name."""
+        if not self.is_source:
+            return {}
+        tables = {"table": self.table.detach(), "values": self.values.detach()}
+        tables |= {"reference": self._initial} if self.is_renewed else {}
+        return {name: table.numpy().tobytes() for name, table in tables.items()}
+
+    def write_state(self, directory: Path, files: Mapping[str, bytes]) -> None:
+        for name, data in files.items():
+            (directory / name).write_bytes(data)
 
     def load_state(self, directory: Path) -> None:
         for name, weights in (("table", self.table), ("values", self.values)):
@@ -144,3 +155,20 @@ class ToyBackend:
         return self._group.gather(self.data_parallel_rank, value)
 
     def close(self) -> None: ...
+
+
+class ToyCopy:
+    """What a backend would have saved when this was made."""
+
+    def __init__(self, backend: ToyBackend, files: Mapping[str, bytes]) -> None:
+        self._backend = backend
+        self._files = files
+
+    def write(self, directory: Path) -> Any:
+        self._backend.write_state(directory, self._files)
+        return sorted(self._files)
+
+    def join(self, directory: Path, parts: list[Any]) -> Mapping[str, FileFacts]:
+        written = [name for part in parts for name in part]
+        assert sorted(path.name for path in directory.iterdir()) == sorted(written)
+        return {}

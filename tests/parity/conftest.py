@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from agentrl.algorithms.rows import LossFn, MicroBatch, Outputs
 from agentrl.columns import Column
 from agentrl.errors import InfrastructureError
 from agentrl.learner.backend import TrainBackend
+from agentrl.learner.checkpointing import CopiesState
 from agentrl.models.registry import families
 
 VOCAB = 96
@@ -278,9 +280,12 @@ def gradients(backend: Any) -> dict[str, Tensor]:
 def follow(backend: TrainBackend, script: Sequence[Sequence[str]]) -> None:
     """Do what each [verb, argument] says: `step` NUMBER, `learn` NUMBER (a step of the critic),
     `values` FILE-RANK gets those of the critic, `gradients` FILE-RANK those of a step on `LONG`,
-    `renew` MODEL, `save` or `load` DIRECTORY, `export` the weights to FILE-RANK, or `fail` to save
+    `renew` MODEL, `save` or `load` DIRECTORY, `begin` and `end` to save
+    there in a thread, `export` the weights to FILE-RANK, or `fail` to save
     where rank 1 cannot write, its error to FILE-RANK."""
     rank = torch.distributed.get_rank()
+    copy: Any = None
+    part: Future[Any] = Future()
     for verb, argument in script:
         match verb:
             case "step":
@@ -298,6 +303,13 @@ def follow(backend: TrainBackend, script: Sequence[Sequence[str]]) -> None:
             case "save":
                 Path(argument).mkdir(parents=True, exist_ok=True)
                 backend.save_state(Path(argument))
+            case "begin":
+                Path(argument).mkdir(parents=True, exist_ok=True)
+                assert isinstance(backend, CopiesState)
+                copy = backend.copy_state()
+                part = ThreadPoolExecutor(1).submit(copy.write, Path(argument))
+            case "end":
+                copy.join(Path(argument), backend.all_gather(part.result()))
             case "load":
                 backend.load_state(Path(argument))
             case "renew":

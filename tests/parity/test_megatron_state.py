@@ -18,6 +18,7 @@ from torch.distributed.checkpoint.state_dict_loader import load as load_by_torch
 from agentrl.algorithms.rows import LossFn
 from agentrl.config.run import RunConfig
 from agentrl.errors import AgentRLError, ConfigError
+from agentrl.learner import checkpoints
 from agentrl.learner.checkpointing import CheckpointWriter, restore_newest
 from agentrl.learner.megatron import MegatronBackend
 from tests.parity.alone import open_alone
@@ -245,6 +246,23 @@ def test_a_damaged_checkpoint_falls_back_to_the_weights_before(
     assert are_equal(weights(again), wanted)
 
 
+@pytest.mark.parametrize("megatron", [{}, {"bf16": True} | DISTRIBUTED], ids=["plain", "bf16"])
+def test_a_checkpoint_written_beside_steps_is_the_one_written_before_them(
+    megatron: dict[str, Any], opened: Open, follow_script: Any, tmp_path: Path
+) -> None:
+    backend = opened(megatron)
+    writer = CheckpointWriter(tmp_path / "behind", backend, run_id="run", keep=9)
+    writer.begin(None)
+    follow_script(backend, [("step", "0"), ("save", str(tmp_path / "state"))])
+    writer.begin_save(1, version=1)
+    follow_script(backend, [("step", "1")])
+    assert writer.end_save(waits=True)
+    found = checkpoints.newest_valid(tmp_path / "behind")
+    assert found is not None
+    written = {path.name: path.read_bytes() for path in found.state.iterdir()}
+    assert written == {path.name: path.read_bytes() for path in (tmp_path / "state").iterdir()}
+
+
 def test_saving_starts_no_process_and_leaves_no_file_open(
     opened: Open, follow_script: Any, tmp_path: Path
 ) -> None:
@@ -262,6 +280,12 @@ def test_saving_starts_no_process_and_leaves_no_file_open(
 TWO_RANKS: dict[str, tuple[str, dict[str, Any], str]] = {
     "dp2": (ODD, DISTRIBUTED, "step 0, step 1, save dp2, step 2, export dp2-after"),
     "dp2-again": (ODD, DISTRIBUTED, "load dp2, step 2, export dp2-again-after"),
+    "behind": (
+        ODD,
+        DISTRIBUTED,
+        "load dp2, begin behind, step 2, end behind, export behind-after",
+    ),
+    "behind-again": (ODD, DISTRIBUTED, "load behind, step 2, export behind-again-after"),
     "tp2": (ODD, TENSOR, "load dp2, save tp2, fail full"),
     "pp2": (ODD, PIPELINE | DISTRIBUTED, "load tp2, save pp2, step 2, export pp2-after"),
     "cp2": (ODD, CONTEXT | DISTRIBUTED, "load pp2, save cp2, step 2, export cp2-after"),
@@ -359,6 +383,14 @@ def exported(home: Path, name: str) -> Tensors:
 
 def test_two_ranks_go_on_bit_equal_in_the_layout_that_saved(home: Path) -> None:
     assert are_equal(exported(home, "dp2-again-after"), exported(home, "dp2-after"))
+
+
+def test_two_ranks_write_beside_a_step_what_they_had_before_it(home: Path) -> None:
+    assert are_equal(wholes(home / "behind"), wholes(home / "dp2"))
+    for rank in range(2):
+        name = f"rng_{rank:05d}.msgpack"
+        assert (home / "behind" / name).read_bytes() == (home / "dp2" / name).read_bytes()
+    assert are_equal(exported(home, "behind-again-after"), exported(home, "dp2-after"))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from agentrl.learner.checkpointing import CheckpointWriter
 from agentrl.learner.checkpoints import Checkpoint, newest_valid
@@ -13,29 +14,44 @@ class Ranks:
     """Collectives between the threads of several ranks."""
 
     def __init__(self, size: int) -> None:
-        self.slots: list[bytes | None] = [None] * size
+        self.slots: list[Any] = [None] * size
         self.barrier = threading.Barrier(size, timeout=300)
 
 
 class Backend:
-    """A state of `weights` bytes in a file of each rank; `fails` is raised by each rank instead."""
+    """A state of `weights` bytes in a file of each rank; `fails` is raised by each rank instead.
+    `may_write`: a copy is written when it is set."""
 
     def __init__(self, ranks: Ranks | None = None, rank: int = 0) -> None:
         self.is_source = rank == 0
         self.weights = b""
         self.moments = b"moments" * 100
         self.fails: Exception | None = None
+        self.may_write = threading.Event()
         self._ranks = ranks or Ranks(1)
         self._rank = rank
 
     def save_state(self, directory: Path) -> Mapping[str, FileFacts]:
-        if self.fails is not None:
-            raise self.fails
-        (directory / f"rank-{self._rank}").write_bytes(self.weights)
-        (directory / "more").mkdir(exist_ok=True)
-        (directory / "more" / f"rank-{self._rank}").write_bytes(self.moments)
+        self.write(directory, self.weights)
         self._ranks.barrier.wait()
         return {}
+
+    def write(self, directory: Path, weights: bytes) -> None:
+        if self.fails is not None:
+            raise self.fails
+        (directory / f"rank-{self._rank}").write_bytes(weights)
+        (directory / "more").mkdir(exist_ok=True)
+        (directory / "more" / f"rank-{self._rank}").write_bytes(self.moments)
+
+    def copy_state(self) -> "Copy":
+        return Copy(self, self.weights)
+
+    def all_gather(self, value: Any) -> list[Any]:
+        self._ranks.slots[self._rank] = value
+        self._ranks.barrier.wait()
+        found = list(self._ranks.slots)
+        self._ranks.barrier.wait()
+        return found
 
     def load_state(self, directory: Path) -> None:
         self.weights = (directory / f"rank-{self._rank}").read_bytes()
@@ -43,10 +59,27 @@ class Backend:
     def broadcast_bytes(self, data: bytes | None) -> bytes:
         self._ranks.slots[self._rank] = data
         self._ranks.barrier.wait()
-        found = self._ranks.slots[0]
+        found: bytes | None = self._ranks.slots[0]
         self._ranks.barrier.wait()
         assert found is not None
         return found
+
+
+class Copy:
+    """What a backend had when it was made."""
+
+    def __init__(self, backend: Backend, weights: bytes) -> None:
+        self._backend = backend
+        self._weights = weights
+
+    def write(self, directory: Path) -> Any:
+        assert self._backend.may_write.wait(300)
+        self._backend.write(directory, self._weights)
+        return len(self._weights)
+
+    def join(self, directory: Path, parts: list[Any]) -> Mapping[str, FileFacts]:
+        assert parts == [(directory / f"rank-{i}").stat().st_size for i in range(len(parts))]
+        return {}
 
 
 def writer(

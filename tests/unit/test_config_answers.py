@@ -342,13 +342,13 @@ def test_a_false_that_is_always_true_here_is_told(tmp_path: Path) -> None:
 def test_a_file_is_told_all_that_is_refused_at_once(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("release_train: true\nmax_turns: 0\nmax_lag: 3\nsglang:\n  tpsize: 2\n")
-    words = refusal(["--config", str(file), "--async-save"])
+    words = refusal(["--config", str(file), "--no-save-optim"])
     for said in (
         "release_train: this waits",
         "max_lag: agentrl",
         "--max-turns",
         "tpsize",
-        "--async-save",
+        "--no-save-optim",
     ):
         assert said in words
 

@@ -48,7 +48,7 @@ from agentrl.learner.checkpointing import CheckpointWriter
 from agentrl.learner.checkpoints import newest_valid
 
 OPERATIONS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir"}
-root, how = Path(sys.argv[1]), sys.argv[2]
+root, how, behind = Path(sys.argv[1]), sys.argv[2], sys.argv[3] == "True"
 
 class Backend:
     is_source = True
@@ -59,6 +59,14 @@ class Backend:
         except OSError as error:
             raise InfrastructureError(str(error)) from error
         return {}
+    def copy_state(self):
+        return self
+    def write(self, directory):
+        self.save_state(directory)
+    def join(self, directory, parts):
+        return {}
+    def all_gather(self, value):
+        return [value]
     def load_state(self, directory):
         pass
     def broadcast_bytes(self, data):
@@ -81,7 +89,11 @@ def life(n):
                 raise OSError(errno.ENOSPC, "no space left", str(arguments[0]))
     sys.addaudithook(watch)
     try:
-        writer.save(2, version=2)
+        if behind:
+            writer.begin_save(2, version=2)
+            writer.end_save(waits=True)
+        else:
+            writer.save(2, version=2)
         os._exit(0 if count < n else 1)
     except InfrastructureError as error:
         assert str(root) in str(error) and "no space left" in str(error)
@@ -112,12 +124,13 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.parametrize("behind", [False, True])
 @pytest.mark.parametrize("how", ["kill", "fail"])
 def test_no_moment_of_death_and_no_failing_disk_costs_the_checkpoint_before(
-    how: str, tmp_path: Path
+    how: str, behind: bool, tmp_path: Path
 ) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", LIVES, str(tmp_path / "root"), how],
+        [sys.executable, "-c", LIVES, str(tmp_path / "root"), how, str(behind)],
         capture_output=True,
         text=True,
         timeout=500,

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +15,7 @@ import xxhash
 from agentrl.errors import AgentRLError, ConfigError, InfrastructureError
 from agentrl.learner.checkpointing import CheckpointWriter, restore_newest
 from agentrl.learner.checkpoints import Checkpoint, iterations, newest_valid
+from agentrl.learner.manifest import FileFacts
 from tests.unit.checkpoint_ranks import Backend, Ranks, hidden, newest, saved, writer
 
 
@@ -173,3 +175,68 @@ def test_what_ranks_could_not_write_is_removed(tmp_path: Path) -> None:
 
     assert all("disk full" in str(error) for error in on_two_ranks(play))
     assert list(tmp_path.iterdir()) == []
+
+
+# ---- written beside training ---------------------------------------------------------------------
+
+
+def test_what_is_written_beside_training_is_what_was_there_and_counts_when_all_have_written(
+    tmp_path: Path,
+) -> None:
+    events = [threading.Event(), threading.Event()]
+
+    def play(backend: Backend) -> list[bool]:
+        rank = 0 if backend.is_source else 1
+        backend.may_write = events[rank]
+        backend.weights = own = b"before %d" % rank
+        opened = writer(tmp_path, backend)
+        opened.begin_save(7, version=3)
+        backend.weights = b"after"
+        seen = [opened.end_save(waits=False)]
+        events[0].set()
+        seen.append(opened.end_save(waits=False))
+        assert newest_valid(tmp_path) is None
+        events[1].set()
+        seen += [opened.end_save(waits=True), opened.end_save(waits=True)]
+        opened.begin_save(7, version=3)
+        assert restore_newest(tmp_path, backend) is not None
+        assert backend.weights == own
+        return seen
+
+    assert on_two_ranks(play) == [[False, False, True, True]] * 2
+    assert [path.name for path in tmp_path.iterdir()] == ["iteration_0000007"]
+
+
+def test_a_rank_that_cannot_write_beside_training_fails_all_and_leaves_the_one_before(
+    tmp_path: Path,
+) -> None:
+    def play(backend: Backend) -> None:
+        backend.may_write.set()
+        opened = writer(tmp_path, backend)
+        opened.save(1, version=0)
+        if not backend.is_source:
+            backend.fails = OSError("disk full")
+        opened.begin_save(2, version=1)
+        opened.end_save(waits=True)
+
+    assert [type(error) for error in on_two_ranks(play)] == [InfrastructureError] * 2
+    assert (newest(tmp_path), hidden(tmp_path)) == (1, [])
+
+
+def test_a_backend_that_cannot_copy_its_state_is_told_what_to_leave_out(tmp_path: Path) -> None:
+    class Plain:
+        is_source = True
+
+        def save_state(self, directory: Path) -> dict[str, FileFacts]:
+            raise NotImplementedError
+
+        def load_state(self, directory: Path) -> None: ...
+
+        def broadcast_bytes(self, data: bytes | None) -> bytes:
+            assert data is not None
+            return data
+
+    opened = CheckpointWriter(tmp_path, Plain(), run_id="run")
+    opened.begin(None)
+    with pytest.raises(ConfigError, match="--async-save: Plain has no `copy_state`"):
+        opened.begin_save(1, version=0)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from agentrl.learner.question import Answer, AskLease, AskPush, StopRequested
 from agentrl.learner.schedule import (
     End,
+    EndSave,
     LoopSettings,
     Push,
     Save,
@@ -51,10 +52,13 @@ def played(
     marks_last: bool = False,
     versions: Sequence[VersionRow] = (),
     saved: Ckpt | None = None,
+    writes: Sequence[bool] = (),
 ) -> list[Step]:
     """The steps up to End. `interruptions` are answers to questions in order; None, and the end of
-    them: as asked, over so many leases."""
+    them: as asked, over so many leases. `writes`: whether a checkpoint that is asked after, without
+    waiting, is whole; at the end of them it is."""
     waiting = list(interruptions)
+    looks = list(writes)
 
     def answered(step: Step) -> StepAnswer:
         match step:
@@ -71,6 +75,8 @@ def played(
                 return Stepped(header.number, False, 0.0, 0.0, 0.0)
             case Push():
                 return {}
+            case EndSave(waits):
+                return waits or (looks.pop(0) if looks else True)
             case _:
                 return None
 
@@ -100,6 +106,8 @@ def _word(step: Step) -> str:
             return f"push{row.version}"
         case AskLease(number) | AskPush(number) | Train(LeaseHeader(number)) | Save(number):
             return f"{type(step).__name__.lower()}{number}"
+        case EndSave(waits):
+            return "wait" if waits else "look"
         case _:
             return type(step).__name__.lower()
 
@@ -126,6 +134,28 @@ def test_intervals_leave_out_pushes_and_saves_and_the_end_makes_up_for_them() ->
         " savemodel"
         " asklease5 train5 stepped5"
         " asklease6 announce3 settle push3 published3 settle save5 savemodel retire5 settle end"
+    )
+
+
+BEHIND = LoopSettings(
+    update_weights_interval=9, save_interval=1, has_engines=False, writes_behind=True
+)
+
+
+def test_a_checkpoint_that_is_written_beside_training_counts_when_it_is_whole() -> None:
+    assert brief(played(BEHIND, leases=3, marks_last=True, writes=[True, False])) == (
+        "published0 asklease1 train1 stepped1 settle save1"
+        " asklease2 train2 stepped2 look settle save2"
+        " asklease3 train3 stepped3 look published1"
+        " wait retire1 settle save3 savemodel wait retire3 settle end"
+    )
+
+
+def test_a_stop_waits_for_the_checkpoint_and_keeps_the_one_before_it() -> None:
+    assert brief(played(BEHIND, [None, None, StopRequested()], writes=[False])) == (
+        "published0 asklease1 train1 stepped1 settle save1"
+        " asklease2 train2 stepped2 look wait settle save2"
+        " asklease3 wait retire1 settle save2 savemodel wait retire1 settle end"
     )
 
 
@@ -202,17 +232,24 @@ _words = st.lists(st.sampled_from([None, None, None, Republish(1), StopRequested
         has_engines=st.booleans(),
         asks_before_push=st.booleans(),
         keeps_models=st.booleans(),
+        writes_behind=st.booleans(),
     ),
     st.integers(0, 6),
     st.booleans(),
+    st.lists(st.booleans(), max_size=4),
 )
 def test_the_order_holds_whatever_comes_between(
-    words: list[Answer | None], settings: LoopSettings, leases: int, marks_last: bool
+    words: list[Answer | None],
+    settings: LoopSettings,
+    leases: int,
+    marks_last: bool,
+    writes: list[bool],
 ) -> None:
     trained = reported = 0
     newest = announced = -1
-    is_settled, saved = True, [0]
-    steps = played(settings, words, leases=leases, marks_last=marks_last)
+    is_settled, saved, begun = True, [0], None
+    looks = list(writes)
+    steps = played(settings, words, leases=leases, marks_last=marks_last, writes=writes)
     for step in steps:
         match step:
             case Train(header):
@@ -233,11 +270,21 @@ def test_the_order_holds_whatever_comes_between(
             case Save(iteration, version):
                 assert is_settled, "a checkpoint that rests on what could be lost"
                 assert (iteration, version) == (reported, newest)
-                saved.append(iteration)
+                assert begun is None, "two checkpoints are written at once"
+                if settings.writes_behind:
+                    begun = iteration
+                else:
+                    saved.append(iteration)
+            case EndSave(waits):
+                assert begun is not None
+                if waits or not looks or looks.pop(0):
+                    saved.append(begun)
+                    begun = None
             case Tell(Retire(through)):
-                assert through in saved
+                assert through in saved, "what a checkpoint covers is forgotten before it is whole"
                 is_over = through == saved[-1]
                 assert not is_over or reported == through
         is_settled = isinstance(step, Settle) or (is_settled and not isinstance(step, Tell))
     assert isinstance(steps[-1], End)
+    assert begun is None, "nobody waits for the last checkpoint"
     assert is_settled, "the buffer has all that it was told"

@@ -44,6 +44,10 @@ class LearnerFlags(AsynchronyFlags, frozen=True, kw_only=True):
         ),
     ] = None
     save_interval: Annotated[int, _trained("Iterations between checkpoints", ge=1)] = 10
+    async_save: Annotated[
+        bool,
+        _trained("Write checkpoints while training goes on, from a copy in the memory of the host"),
+    ] = False
     save_retain_interval: Annotated[
         Count | None,
         _trained("Keep the checkpoints of every so many iterations, and the two newest, no others"),

@@ -334,6 +334,10 @@ class MegatronBackend:
         """See `TrainBackend.save_state`."""
         return state.save(directory, self._trained, self._renewed)
 
+    def copy_state(self) -> state.StateCopy:
+        """See `agentrl.learner.checkpointing.CopiesState`."""
+        return state.StateCopy(self._trained, self._renewed)
+
     def load_state(self, directory: Path) -> None:
         """See `TrainBackend.load_state`."""
         state.load(directory, self._trained, self._renewed, self._kept)

@@ -13,6 +13,7 @@ import io
 import pickle
 import zipfile
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import chain
 from math import prod
 from pathlib import Path
@@ -32,7 +33,7 @@ from agentrl.learner.manifest import FileDigest, FileFacts
 from agentrl.learner.megatron.boxes import overlap
 from agentrl.learner.megatron.placement import CONTENT, Shard
 
-__all__ = ["Index", "Written", "read", "require", "write", "write_index"]
+__all__ = ["Index", "Written", "copied", "read", "require", "write", "write_index"]
 
 #: What Megatron's training wants to know. Of a checkpoint without version it would put the rows of
 #: queries, keys and values into another order, as versions before 2 had them.
@@ -44,6 +45,20 @@ class Written(msgspec.Struct, frozen=True):
 
     index: Index
     files: dict[str, FileFacts]
+
+
+def copied(shards: Iterable[Shard]) -> list[Shard]:
+    """Those that this rank writes, each with a copy of its tensor in the host's memory; page-locked
+    where the tensor is on a GPU."""
+    copies: list[Shard] = []
+    for shard in shards:
+        if shard.written:
+            source = shard.tensor.detach()
+            copy = torch.empty(source.shape, dtype=source.dtype, pin_memory=source.is_cuda)
+            copies.append(replace(shard, tensor=copy.copy_(source, non_blocking=True)))
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return copies
 
 
 def write(directory: Path, rank: int, shards: Iterable[Shard]) -> Written:

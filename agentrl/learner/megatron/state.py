@@ -32,7 +32,7 @@ from agentrl.learner.megatron import parallel, placement, rng, shards
 from agentrl.learner.megatron.optimizer import Optimizer
 from agentrl.learner.megatron.placement import Shard
 
-__all__ = ["load", "load_weights", "save", "together"]
+__all__ = ["StateCopy", "load", "load_weights", "save", "together"]
 
 log = logging.getLogger(__name__)
 
@@ -95,26 +95,51 @@ def save(
     Returns the files that ranks wrote, with what they know of them.
     By name: `trained` are the policy and what is trained beside it, `renewed` models beside the
     policy whose weights the run changes."""
+    generators, held = rng.capture(), chain(_of_all(trained), _weights_of(renewed or {}))
+    parts = together(lambda: _write(directory, generators, held))
+    return _join(directory, parts, _progress_of(trained))
+
+
+class StateCopy:
+    """The state of this rank in the host's memory, to be written while the models change."""
+
+    def __init__(self, trained: Mapping[str, Trained], renewed: Mapping[str, Any]) -> None:
+        self._generators = rng.capture()
+        self._progress = _progress_of(trained)
+        self._shards = shards.copied(chain(_of_all(trained), _weights_of(renewed)))
+
+    def write(self, directory: Path) -> Any:
+        """See `agentrl.learner.checkpointing.StateCopy`."""
+        return _write(directory, self._generators, self._shards)
+
+    def join(self, directory: Path, parts: list[Any]) -> dict[str, FileFacts]:
+        """See `agentrl.learner.checkpointing.StateCopy`."""
+        return _join(directory, parts, self._progress)
+
+
+def _write(directory: Path, generators: rng.Generators, held: Iterable[Shard]) -> Any:
+    """This rank's files; a `shards.Written` as builtins."""
     rank = dist.get_rank()
+    if not directory.is_dir():
+        raise EnvironmentSetupError(
+            f"rank {rank} sees no {directory}: on several nodes checkpoints need a file system"
+            " that all of them share"
+        )
+    disk.write_file(_rng_file(directory, rank), msgspec.msgpack.encode(generators))
+    return msgspec.to_builtins(shards.write(directory, rank, held))
 
-    def write() -> shards.Written:
-        if not directory.is_dir():
-            raise EnvironmentSetupError(
-                f"rank {rank} sees no {directory}: on several nodes checkpoints need a file system"
-                " that all of them share"
-            )
-        disk.write_file(_rng_file(directory, rank), msgspec.msgpack.encode(rng.capture()))
-        return shards.write(directory, rank, chain(_of_all(trained), _weights_of(renewed or {})))
 
-    parts = msgspec.convert(together(write), list[shards.Written])
+def _join(directory: Path, parts: list[Any], progress: Progress) -> dict[str, FileFacts]:
+    """Describe what all ranks wrote. Collective."""
+    written = msgspec.convert(parts, list[shards.Written])
 
     def describe() -> None:
-        if rank == 0:
-            shards.write_index(directory, [part.index for part in parts])
-            disk.write_file(directory / _PROGRESS, msgspec.json.encode(_progress_of(trained)))
+        if dist.get_rank() == 0:
+            shards.write_index(directory, [part.index for part in written])
+            disk.write_file(directory / _PROGRESS, msgspec.json.encode(progress))
 
     together(describe)
-    return {name: facts for part in parts for name, facts in part.files.items()}
+    return {name: facts for part in written for name, facts in part.files.items()}
 
 
 def load(
