@@ -282,7 +282,8 @@ def follow(backend: TrainBackend, script: Sequence[Sequence[str]]) -> None:
     """Do what each [verb, argument] says: `step` NUMBER, `learn` NUMBER (a step of the critic),
     `values` FILE-RANK gets those of the critic, `gradients` FILE-RANK those of a step on `LONG`,
     `renew` MODEL, `save` or `load` DIRECTORY, `begin` and `end` to save there in a thread,
-    `replica` who speaks to this rank's replica to FILE-RANK, `export` the weights to FILE-RANK, or `fail` to save where rank 1 cannot write, its error to FILE-RANK."""
+    `replica` who speaks to this rank's replica to FILE-RANK, `export` the weights to FILE-RANK,
+    or `fail` to save where rank 1 cannot write, its error to FILE-RANK."""
     rank = torch.distributed.get_rank()
     copy: Any = None
     part: Future[Any] = Future()
