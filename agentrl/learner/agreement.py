@@ -59,9 +59,9 @@ def _retold(rank: int, failure: _Failure) -> AgentRLError:
     return AgentRLError(f"learner rank {rank}: {failure.kind}: {failure.text}")
 
 
-def by_source(rank: Rank, action: Callable[[], T], kind: Any) -> T:
+def by_source(rank: Rank, action: Callable[[], T], kind: Any, number: int = 0) -> T:
     """What `action` returns on the source rank, of type `kind`, on every rank; or its error.
-    Collective."""
+    Collective. `number`: of the source among all ranks, for the words of the others."""
     data: bytes | None = None
     error: Exception | None = None
     if rank.is_source:
@@ -72,7 +72,7 @@ def by_source(rank: Rank, action: Callable[[], T], kind: Any) -> T:
     if error is not None:
         raise error
     if word.failure is not None:
-        raise _retold(0, word.failure)
+        raise _retold(number, word.failure)
     found: T = msgspec.msgpack.decode(word.answer, type=kind, dec_hook=_to_path)
     return found
 

@@ -1,39 +1,66 @@
-"""The rows of a lease, fetched by the rank that trains on them, and no others.
+"""The rows of a lease, fetched by the ranks that train on them, and no others. Of several ranks
+that train on the same rows (`Replica`) one asks the buffer, and tells the others its answer.
 
 Refused are columns that are not what their row promises.
 """
 
 import itertools
 import logging
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from agentrl.clock import Clock
 from agentrl.columns import COLUMNS, Column
 from agentrl.errors import DataError, PeerLostError
+from agentrl.learner.agreement import Rank, by_source
 from agentrl.learner.asking import LearnerPeer
 from agentrl.learner.question import raise_if_refused
 from agentrl.learner.rows import Trajectory, decode_trajectory
 from agentrl.types import TrajectoryRow
 from agentrl.wire.messages import Fetch, Rows, Welcome
 
-__all__ = ["RowClient"]
+__all__ = ["Replica", "RowClient", "SharesRows"]
 
 logger = logging.getLogger(__name__)
 
 #: Deadline of one Fetch.
 FETCH_TIMEOUT_S = 120.0
+#: After so long without an answer a Fetch is sent again: the buffer drops what it cannot send.
+RESEND_FETCH_S = 30.0
 #: Stored bytes asked for in one Fetch, well below the limit of a message; a larger single payload
 #: travels alone.
 FETCH_BYTES = 48 * 1024**2
 
 
-class RowClient:
-    """Fetches the columns of trajectories by reference."""
+class Replica(Rank, Protocol):
+    """Ranks that train on the same rows, of which the source asks for them. number: the source's
+    among all ranks."""
 
-    def __init__(self, peer: LearnerPeer, clock: Clock) -> None:
+    number: int
+
+
+@runtime_checkable
+class SharesRows(Protocol):
+    """A backend of which several ranks train on the same rows has this too; None: one does."""
+
+    replica: Replica | None
+
+
+class _Answer(NamedTuple):
+    """`columns`: those of each payload in order, empty for `missing` ones."""
+
+    missing: list[int]
+    columns: list[bytes]
+
+
+class RowClient:
+    """Fetches the columns of trajectories by reference. `replica`: whose ranks call `fetch_shared`
+    together; None: each asks for itself."""
+
+    def __init__(self, peer: LearnerPeer, clock: Clock, replica: Replica | None = None) -> None:
         self._peer = peer
         self._clock = clock
+        self._replica = replica
         self._requests = itertools.count(1)
 
     def fetch(
@@ -45,13 +72,29 @@ class RowClient:
         Raises PeerLostError when the buffer misses its deadline, DataError for columns that are
         not what their row promises.
         """
-        found: list[Trajectory | None] = []
-        for chunk in _chunks(rows):
-            found.extend(self._fetch_chunk(chunk, optional))
-        return found
+        return self._fetch(rows, optional, self._ask)
+
+    def fetch_shared(
+        self, rows: Sequence[TrajectoryRow], optional: Sequence[Column] = ()
+    ) -> list[Trajectory | None]:
+        """As `fetch`, by all ranks of the replica together: they name the same rows, and what fails
+        on the one that asks is raised on all."""
+        return self._fetch(rows, optional, self._ask if self._replica is None else self._share)
+
+    def _fetch(
+        self,
+        rows: Sequence[TrajectoryRow],
+        optional: Sequence[Column],
+        ask: Callable[[Fetch], _Answer],
+    ) -> list[Trajectory | None]:
+        chunks = _chunks(rows)
+        return [found for chunk in chunks for found in self._fetch_chunk(chunk, optional, ask)]
 
     def _fetch_chunk(
-        self, rows: Sequence[TrajectoryRow], optional: Sequence[Column]
+        self,
+        rows: Sequence[TrajectoryRow],
+        optional: Sequence[Column],
+        ask: Callable[[Fetch], _Answer],
     ) -> Iterator[Trajectory | None]:
         request = next(self._requests)
         there = [row.meta.columns for row in rows]
@@ -59,7 +102,8 @@ class RowClient:
         names = [n for n in wanted if n in COLUMNS or n in (c.name for each in there for c in each)]
         payloads = [row.payload for row in rows]
         fetch = Fetch(request, payloads, names, there if any(there) else [])
-        answer, columns = self._ask(fetch)
+        answer = ask(fetch)
+        columns = answer.columns
         width = len(names)
         if len(columns) != width * len(rows):
             raise DataError(
@@ -82,19 +126,31 @@ class RowClient:
                 own = dict(zip(names, columns[index * width :], strict=False))
                 yield decode_trajectory(row, [own.get(n, b"") for n in wanted], optional)
 
-    def _ask(self, fetch: Fetch) -> tuple[Rows, Sequence[Any]]:
+    def _share(self, fetch: Fetch) -> _Answer:
+        assert self._replica is not None
+
+        def ask() -> _Answer:
+            answer = self._ask(fetch)
+            return answer._replace(columns=[bytes(column) for column in answer.columns])
+
+        return by_source(self._replica, ask, _Answer, self._replica.number)
+
+    def _ask(self, fetch: Fetch) -> _Answer:
         deadline = self._clock.now() + FETCH_TIMEOUT_S
-        self._peer.send(fetch)
-        while (left_s := deadline - self._clock.now()) > 0:
+        send_at = self._clock.now()
+        while (now := self._clock.now()) < deadline:
+            if now >= send_at:
+                self._peer.send(fetch)
+                send_at = now + RESEND_FETCH_S
             try:
-                message, columns = self._peer.receive(left_s)
+                message, columns = self._peer.receive(min(send_at, deadline) - now)
             except TimeoutError:
-                break
+                continue
             raise_if_refused(message)
             if isinstance(message, Rows) and message.request == fetch.request:
-                return message, columns
+                return _Answer(message.missing, list(columns))
             if isinstance(message, Welcome):
-                self._peer.send(fetch)
+                send_at = now
         raise PeerLostError(
             f"the buffer did not answer fetch {fetch.request} ({len(fetch.payloads)} payloads) "
             f"within {FETCH_TIMEOUT_S:g} s: see its log"

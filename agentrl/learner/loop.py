@@ -19,7 +19,7 @@ from agentrl.learner.agreement import by_source
 from agentrl.learner.asking import Asking, LearnerPeer
 from agentrl.learner.backend import TrainBackend
 from agentrl.learner.beginning import Checkpoints, agree, hf_directory, keeps_models
-from agentrl.learner.exchange import RowClient
+from agentrl.learner.exchange import RowClient, SharesRows
 from agentrl.learner.handover import Handover
 from agentrl.learner.health import EngineDisagreesError, Health
 from agentrl.learner.hooks import LearnerHooks
@@ -116,7 +116,8 @@ class _Learner:
 
     def __post_init__(self) -> None:
         self._cfg = self._algorithm.cfg
-        self._rows = RowClient(self._peer, self._clock)
+        replica = self._backend.replica if isinstance(self._backend, SharesRows) else None
+        self._rows = RowClient(self._peer, self._clock, replica)
         self._lineage = Lineage()
         self._num_skipped = 0
         self._health = Health(self._algorithm)
@@ -202,7 +203,7 @@ class _Learner:
             self._algorithm,
             self._backend,
             lineage,
-            self._rows.fetch,
+            self._rows.fetch_shared,
             self._hooks,
             self._profiler,
         )

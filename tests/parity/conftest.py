@@ -25,6 +25,7 @@ from agentrl.columns import Column
 from agentrl.errors import InfrastructureError
 from agentrl.learner.backend import TrainBackend
 from agentrl.learner.checkpointing import CopiesState
+from agentrl.learner.exchange import SharesRows
 from agentrl.models.registry import families
 
 VOCAB = 96
@@ -280,9 +281,9 @@ def gradients(backend: Any) -> dict[str, Tensor]:
 def follow(backend: TrainBackend, script: Sequence[Sequence[str]]) -> None:
     """Do what each [verb, argument] says: `step` NUMBER, `learn` NUMBER (a step of the critic),
     `values` FILE-RANK gets those of the critic, `gradients` FILE-RANK those of a step on `LONG`,
-    `renew` MODEL, `save` or `load` DIRECTORY, `begin` and `end` to save
-    there in a thread, `export` the weights to FILE-RANK, or `fail` to save
-    where rank 1 cannot write, its error to FILE-RANK."""
+    `renew` MODEL, `save` or `load` DIRECTORY, `begin` and `end` to save there in a thread,
+    `replica` who speaks to this rank's replica to FILE-RANK, `export` the weights to FILE-RANK,
+    or `fail` to save where rank 1 cannot write, its error to FILE-RANK."""
     rank = torch.distributed.get_rank()
     copy: Any = None
     part: Future[Any] = Future()
@@ -303,6 +304,11 @@ def follow(backend: TrainBackend, script: Sequence[Sequence[str]]) -> None:
             case "save":
                 Path(argument).mkdir(parents=True, exist_ok=True)
                 backend.save_state(Path(argument))
+            case "replica":
+                replica = backend.replica if isinstance(backend, SharesRows) else None
+                mine = b"%d" % rank if replica is not None and replica.is_source else None
+                said = None if replica is None else replica.broadcast_bytes(mine).decode()
+                Path(f"{argument}-{rank}").write_text(json.dumps(said))
             case "begin":
                 Path(argument).mkdir(parents=True, exist_ok=True)
                 assert isinstance(backend, CopiesState)

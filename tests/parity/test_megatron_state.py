@@ -1,5 +1,6 @@
 """A state that was saved goes on as if nothing had happened, in the same layout and in others."""
 
+import json
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -283,12 +284,20 @@ TWO_RANKS: dict[str, tuple[str, dict[str, Any], str]] = {
     "behind": (
         ODD,
         DISTRIBUTED,
-        "load dp2, begin behind, step 2, end behind, export behind-after",
+        "load dp2, replica dp2-replica, begin behind, step 2, end behind, export behind-after",
     ),
     "behind-again": (ODD, DISTRIBUTED, "load behind, step 2, export behind-again-after"),
-    "tp2": (ODD, TENSOR, "load dp2, save tp2, fail full"),
-    "pp2": (ODD, PIPELINE | DISTRIBUTED, "load tp2, save pp2, step 2, export pp2-after"),
-    "cp2": (ODD, CONTEXT | DISTRIBUTED, "load pp2, save cp2, step 2, export cp2-after"),
+    "tp2": (ODD, TENSOR, "load dp2, replica tp2-replica, save tp2, fail full"),
+    "pp2": (
+        ODD,
+        PIPELINE | DISTRIBUTED,
+        "load tp2, replica pp2-replica, save pp2, step 2, export pp2-after",
+    ),
+    "cp2": (
+        ODD,
+        CONTEXT | DISTRIBUTED,
+        "load pp2, replica cp2-replica, save cp2, step 2, export cp2-after",
+    ),
     "overlap": (ODD, OVERLAP, "load cp2, step 2, save overlap, export overlap-after"),
     "untied-pp2": ("qwen3", PIPELINE, "step 0, save untied-pp2, step 1, export untied-pp2-after"),
     "untied-dp2": (
@@ -347,7 +356,7 @@ FOUR_RANKS: dict[str, tuple[str, dict[str, Any], str]] = {
     "tp2-dp2": (
         ODD,
         TENSOR | {"sequence_parallel": True} | DISTRIBUTED,
-        "load dp2, save tp2-dp2, step 2, export tp2-dp2-after",
+        "load dp2, replica tp2-dp2-replica, save tp2-dp2, step 2, export tp2-dp2-after",
     )
 }
 
@@ -383,6 +392,21 @@ def exported(home: Path, name: str) -> Tensors:
 
 def test_two_ranks_go_on_bit_equal_in_the_layout_that_saved(home: Path) -> None:
     assert are_equal(exported(home, "dp2-again-after"), exported(home, "dp2-after"))
+
+
+@pytest.mark.parametrize(
+    ("layout", "speakers"),
+    [
+        ("dp2", [None, None]),
+        *((layout, ["0", "0"]) for layout in ("tp2", "pp2", "cp2")),
+        ("tp2-dp2", ["0", "0", "2", "2"]),
+    ],
+)
+def test_ranks_of_a_replica_hear_the_first_of_them(
+    layout: str, speakers: list[str | None], home: Path
+) -> None:
+    said = [json.loads((home / f"{layout}-replica-{r}").read_text()) for r in range(len(speakers))]
+    assert said == speakers
 
 
 def test_two_ranks_write_beside_a_step_what_they_had_before_it(home: Path) -> None:

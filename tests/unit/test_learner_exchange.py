@@ -245,8 +245,50 @@ def test_a_fetch_is_repeated_after_a_reconnect_and_its_deadline_names_it() -> No
     peer = ScriptedPeer(clock, [Welcome(epoch=2, heartbeat_s=1.0), (Rows(1), [b""] * 5)])
     assert len(RowClient(peer, clock).fetch([row(0)])) == 1
     assert len(peer.sent) == 2
+    silent = ScriptedPeer(clock, [])
     with pytest.raises(PeerLostError, match=r"did not answer fetch 1 \(1 payloads\) within 120 s"):
-        RowClient(ScriptedPeer(clock, []), clock).fetch([row(0)])
+        RowClient(silent, clock).fetch([row(0)])
+    assert len(silent.sent) == exchange.FETCH_TIMEOUT_S / exchange.RESEND_FETCH_S == 4
+
+
+def test_a_fetch_whose_answer_was_dropped_is_sent_again() -> None:
+    clock = ManualClock()
+    peer = ScriptedPeer(clock, [None, (Rows(1), [b""] * 5), (Rows(1), [b""] * 5), None])
+    client = RowClient(peer, clock)
+    assert len(client.fetch([row(0)])) == 1
+    assert (clock.now(), len(peer.sent)) == (exchange.RESEND_FETCH_S, 2)
+    with pytest.raises(PeerLostError, match="fetch 2"):
+        client.fetch([row(0)])  # the second answer to the first is none to this one
+
+
+class Asker(OneRank):
+    """Of two ranks that train on the same rows the one that asks."""
+
+    number = 6
+
+
+class Told(Listener):
+    """The other one."""
+
+    number = 6
+
+
+def test_one_rank_of_a_replica_asks_for_the_rows_and_tells_the_others() -> None:
+    clock, asker = ManualClock(), Asker()
+    peer = ScriptedPeer(clock, [(Rows(1, missing=[1]), [b""] * 10)])
+    silent = ScriptedPeer(clock, [])
+    found = RowClient(peer, clock, asker).fetch_shared([row(0), row(1)])
+    told = RowClient(silent, clock, Told(asker)).fetch_shared([row(0), row(1)])
+    assert [each is None for each in found] == [each is None for each in told] == [False, True]
+    assert silent.sent == []
+
+
+def test_what_fails_on_the_rank_that_asks_is_raised_on_those_that_are_told() -> None:
+    clock, asker = ManualClock(), Asker()
+    with pytest.raises(PeerLostError, match=r"^the buffer did not answer fetch 1"):
+        RowClient(ScriptedPeer(clock, []), clock, asker).fetch_shared([row(0)])
+    with pytest.raises(PeerLostError, match="learner rank 6: the buffer did not answer fetch 1"):
+        RowClient(ScriptedPeer(clock, []), clock, Told(asker)).fetch_shared([row(0)])
 
 
 def test_an_answer_with_too_few_columns_is_refused() -> None:

@@ -8,6 +8,7 @@ the losses' gradients over ranks and micro-batches; nothing is averaged here.
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from datetime import timedelta
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -126,6 +127,9 @@ class MegatronBackend:
         self.data_parallel_rank: int = parallel_state.get_data_parallel_rank()
         self.data_parallel_size: int = parallel_state.get_data_parallel_world_size()
         self.is_source = rank == 0
+        self.replica = parallel.open_replica(
+            timedelta(minutes=self._settings.distributed_timeout_minutes)
+        )
         device = parallel.device_of_rank(rank)
         if device.type == "cpu":
             keep_freed_memory()

@@ -25,6 +25,7 @@ from agentrl.config.megatron import MegatronSettings
 from agentrl.errors import EnvironmentSetupError
 
 __all__ = [
+    "Replica",
     "all_gather_msgpack",
     "all_reduce_sum",
     "broadcast_bytes",
@@ -32,6 +33,7 @@ __all__ = [
     "device_of_rank",
     "gather_context",
     "open_groups",
+    "open_replica",
     "share_out",
     "speaks_for_replica",
 ]
@@ -118,6 +120,34 @@ def close_groups() -> None:
         gc.collect()
 
 
+class Replica:
+    """The ranks that compute the same micro-batches, with a group of their own for what the first
+    of them, `number`, tells the others."""
+
+    def __init__(self, ranks: Sequence[int], group: dist.ProcessGroup) -> None:
+        self.number = ranks[0]
+        self.is_source = dist.get_rank() == self.number
+        self._group = group
+
+    def broadcast_bytes(self, data: bytes | None) -> bytes:
+        """`data` of the first rank on every rank of the replica; the others pass None."""
+        return _broadcast(data, self.number, self._group)
+
+
+def open_replica(timeout: timedelta) -> Replica | None:
+    """That of this rank; None where each rank is one. Collective. `timeout`: of what it tells."""
+    replicas: dict[int, list[int]] = {}
+    for rank, replica in enumerate(all_gather_msgpack(parallel_state.get_data_parallel_rank())):
+        replicas.setdefault(replica, []).append(rank)
+    mine = replicas[parallel_state.get_data_parallel_rank()]
+    if len(mine) == 1:
+        return None
+    group, _ = dist.new_subgroups_by_enumeration(  # type: ignore[no-untyped-call]
+        list(replicas.values()), timeout=timeout, backend="gloo"
+    )
+    return Replica(mine, group)
+
+
 def speaks_for_replica() -> bool:
     """Whether this rank's loss counts: one of the ranks that compute the same micro-batch."""
     return bool(
@@ -147,17 +177,21 @@ def all_gather_msgpack(value: Any) -> list[Any]:
 
 def broadcast_bytes(data: bytes | None) -> bytes:
     """`data` of global rank 0 on every rank; the others pass None."""
-    is_source = dist.get_rank() == 0
+    return _broadcast(data, 0, None)
+
+
+def _broadcast(data: bytes | None, source: int, group: dist.ProcessGroup | None) -> bytes:
+    is_source = dist.get_rank() == source
     if is_source and data is None:
         raise ValueError("the source rank must bring the bytes to broadcast")
     size = torch.tensor([len(data) if data is not None else 0])
-    dist.broadcast(size, 0)
+    dist.broadcast(size, source, group=group)
     if int(size) == 0:
         return b""
     block = torch.empty(int(size), dtype=torch.uint8)
     if is_source and data is not None:
         block.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
-    dist.broadcast(block, 0)
+    dist.broadcast(block, source, group=group)
     return block.numpy().tobytes()
 
 
