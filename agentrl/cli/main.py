@@ -22,7 +22,7 @@ from typing import Any
 
 from agentrl.cli import check_hook, convert, env, explain, plan, simulate, view
 from agentrl.cli.parser import Parser
-from agentrl.errors import AgentRLError
+from agentrl.errors import AgentRLError, ConfigError
 from agentrl.visible import visible
 
 __all__ = ["made_parser", "main"]
@@ -122,6 +122,17 @@ def made_parser() -> Parser:
         default=Path("runs"),
         help="Folder that would hold the runs [default: runs]",
     )
+    doctor.add_argument(
+        "--ray-address",
+        metavar="HOST:PORT",
+        help="Ray cluster whose nodes are asked too [default: none]",
+    )
+    doctor.add_argument(
+        "--save",
+        metavar="DIR",
+        type=Path,
+        help="Folder that all nodes of --ray-address should share [default: none]",
+    )
     doctor.set_defaults(command=_doctor)
     return parser
 
@@ -162,8 +173,17 @@ def _eval(arguments: argparse.Namespace) -> int:
 def _doctor(arguments: argparse.Namespace) -> int:
     from agentrl.cli.doctor import examine
 
-    findings = examine(arguments.run_dir)
-    for finding in findings:
-        mark = "ok " if finding.good else "BAD"
-        sys.stdout.write(f"{mark} {finding.name:<10} {finding.detail}\n")
-    return 0 if all(finding.good for finding in findings) else 3
+    found = [("this host", examine(arguments.run_dir))]
+    if arguments.ray_address is not None:
+        from agentrl.cli.doctor_nodes import examine_nodes
+
+        found += examine_nodes(arguments.ray_address, arguments.save)
+    elif arguments.save is not None:
+        raise ConfigError("--save is asked of the nodes of a cluster: add --ray-address")
+    for place, findings in found:
+        if len(found) > 1:
+            sys.stdout.write(f"{place}:\n")
+        for finding in findings:
+            mark = "ok " if finding.good else "BAD"
+            sys.stdout.write(f"{mark} {finding.name:<10} {finding.detail}\n")
+    return 0 if all(finding.good for _, findings in found for finding in findings) else 3
