@@ -9,7 +9,7 @@
     agentrl plan          what a run takes of GPUs, links and engines, before it is started
     agentrl simulate      what a GPU split, buffer size and bound give, under virtual time
     agentrl explain-flags SCRIPT    what each flag of a launch script of slime's is here
-    agentrl doctor        what this host has of what a run needs; exit 3 when something is missing
+    agentrl doctor        what a host or a cluster has of what a run needs; exit 3 when not all
 
 A sub-command imports what it needs when it is called. Its help says what its exit codes mean.
 """
@@ -55,10 +55,11 @@ exit codes: those of train_async.py, 0 when every set was played
 """
 _DOCTOR = """\
 Looks for Python, packages, devices, ports, disk and memory, and measures an fsync where runs would
-be written. Changes nothing. A line that begins with BAD says what to do.
+be written. With --ray-address every node of the cluster is asked what it has, and compared with
+this host. Changes nothing. A line that begins with BAD says what to do.
 
 exit codes:
-  0    this host has what a run needs
+  0    this host and the nodes have what a run needs
   2    the command line is wrong
   3    something is missing
 """
