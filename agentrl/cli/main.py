@@ -9,7 +9,7 @@
     agentrl plan          what a run takes of GPUs, links and engines, before it is started
     agentrl simulate      what a GPU split, buffer size and bound give, under virtual time
     agentrl explain-flags SCRIPT    what each flag of a launch script of slime's is here
-    agentrl doctor        what this host has of what a run needs; exit 3 when something is missing
+    agentrl doctor        what a host or a cluster has of what a run needs; exit 3 when not all
 
 A sub-command imports what it needs when it is called. Its help says what its exit codes mean.
 """
@@ -22,7 +22,7 @@ from typing import Any
 
 from agentrl.cli import check_hook, convert, env, explain, plan, simulate, view
 from agentrl.cli.parser import Parser
-from agentrl.errors import AgentRLError
+from agentrl.errors import AgentRLError, ConfigError
 from agentrl.visible import visible
 
 __all__ = ["made_parser", "main"]
@@ -55,10 +55,11 @@ exit codes: those of train_async.py, 0 when every set was played
 """
 _DOCTOR = """\
 Looks for Python, packages, devices, ports, disk and memory, and measures an fsync where runs would
-be written. Changes nothing. A line that begins with BAD says what to do.
+be written. With --ray-address every node of the cluster is asked what it has, and compared with
+this host. Changes nothing. A line that begins with BAD says what to do.
 
 exit codes:
-  0    this host has what a run needs
+  0    this host and the nodes have what a run needs
   2    the command line is wrong
   3    something is missing
 """
@@ -122,6 +123,17 @@ def made_parser() -> Parser:
         default=Path("runs"),
         help="Folder that would hold the runs [default: runs]",
     )
+    doctor.add_argument(
+        "--ray-address",
+        metavar="HOST:PORT",
+        help="Ray cluster whose nodes are asked too [default: none]",
+    )
+    doctor.add_argument(
+        "--save",
+        metavar="DIR",
+        type=Path,
+        help="Folder that all nodes of --ray-address should share [default: none]",
+    )
     doctor.set_defaults(command=_doctor)
     return parser
 
@@ -162,8 +174,17 @@ def _eval(arguments: argparse.Namespace) -> int:
 def _doctor(arguments: argparse.Namespace) -> int:
     from agentrl.cli.doctor import examine
 
-    findings = examine(arguments.run_dir)
-    for finding in findings:
-        mark = "ok " if finding.good else "BAD"
-        sys.stdout.write(f"{mark} {finding.name:<10} {finding.detail}\n")
-    return 0 if all(finding.good for finding in findings) else 3
+    found = [("this host", examine(arguments.run_dir))]
+    if arguments.ray_address is not None:
+        from agentrl.cli.doctor_nodes import examine_nodes
+
+        found += examine_nodes(arguments.ray_address, arguments.save)
+    elif arguments.save is not None:
+        raise ConfigError("--save is asked of the nodes of a cluster: add --ray-address")
+    for place, findings in found:
+        if len(found) > 1:
+            sys.stdout.write(f"{place}:\n")
+        for finding in findings:
+            mark = "ok " if finding.good else "BAD"
+            sys.stdout.write(f"{mark} {finding.name:<10} {finding.detail}\n")
+    return 0 if all(finding.good for _, findings in found for finding in findings) else 3

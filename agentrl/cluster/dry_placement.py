@@ -21,7 +21,7 @@ from agentrl.config.run import RunConfig
 from agentrl.envs.services import services_of_run
 from agentrl.errors import EnvironmentSetupError
 
-__all__ = ["placed", "placement_notes"]
+__all__ = ["look_for", "placed", "placement_notes"]
 
 _CONNECT_S = 5.0
 
@@ -35,7 +35,7 @@ def placement_notes(config: RunConfig) -> list[str]:
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         try:
-            _look_for(config.ray_address)
+            look_for(config.ray_address)
             ray = stack.enter_context(Cluster(config.ray_address, Path(folder)))
         except (EnvironmentSetupError, OSError) as error:
             told = f"no cluster of Ray answers at {config.ray_address} (--ray-address)"
@@ -63,7 +63,7 @@ def placed(places: Mapping[str, NodePlace], processes: Mapping[str, tuple[str, .
     return [f"on {address}: {', '.join(named)}" for (address, _), named in of_nodes.items()]
 
 
-def _look_for(address: str) -> None:
+def look_for(address: str) -> None:
     """Raises OSError where nobody listens, for which Ray itself would wait for minutes."""
     host, _, port = address.rpartition(":")
     if host and port.isdecimal():

@@ -13,6 +13,8 @@ def place_here() -> NodePlace:
         import ray
         import ray.util
 
+        if not ray.is_initialized():  # asking would start one
+            return NodePlace("127.0.0.1")
         context = ray.get_runtime_context()
         devices = tuple(str(index) for index in ray.get_gpu_ids())
         return NodePlace(ray.util.get_node_ip_address(), context.get_node_id(), devices)

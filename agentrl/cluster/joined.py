@@ -21,7 +21,7 @@ from agentrl.config.run import RunConfig
 from agentrl.disk import make_folder
 from agentrl.errors import EnvironmentSetupError
 
-__all__ = ["check_nodes"]
+__all__ = ["check_nodes", "shown"]
 
 
 def check_nodes(cluster: Cluster, config: RunConfig) -> None:
@@ -38,7 +38,7 @@ def check_nodes(cluster: Cluster, config: RunConfig) -> None:
     lacks: list[str] = []
     with ExitStack() as stack:
         shared = {
-            role: stack.enter_context(_shown(folder)) for role, folder in _shared(config).items()
+            role: stack.enter_context(shown(folder)) for role, folder in _shared(config).items()
         }
         for slots in nodes.values():
             wanted = usual | _wanted_of(cluster, slots, shared)
@@ -68,7 +68,7 @@ def _shared(config: RunConfig) -> dict[str, Path]:
 
 
 @contextmanager
-def _shown(folder: Path) -> Iterator[str]:
+def shown(folder: Path) -> Iterator[str]:
     """Path of a new file in `folder`, there until the block ends."""
     file = folder / f".agentrl-{secrets.token_hex(8)}"
     try:

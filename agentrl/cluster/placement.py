@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from agentrl.cluster.host import ExitNotice, ProcessHost, ProcessOrder
 from agentrl.cluster.own_ray import join_ray, own_ray, patient_start
@@ -21,6 +21,8 @@ from agentrl.config.device import LOOK_S, Device, DeviceFacts, look
 from agentrl.errors import EnvironmentSetupError, InfrastructureError, SlotLostError
 
 __all__ = ["Cluster", "ray_options"]
+
+T = TypeVar("T")
 
 _LOG = logging.getLogger(__name__)
 _PLACE_S = 300.0
@@ -125,6 +127,27 @@ class Cluster:
             return place.node != here, place.rank
 
         return sorted((node for node in ray.nodes() if node["Alive"]), key=rank)
+
+    def nodes(self) -> list[NodePlace]:
+        """Where nodes are: this one, then the others by address."""
+        return [NodePlace(node["NodeManagerAddress"], node["NodeID"]) for node in self._nodes()]
+
+    def ask_node(self, node: str, function: Callable[..., T], *args: object, timeout_s: float) -> T:
+        """What a function of agentrl's returns on a node. Raises EnvironmentSetupError where it
+        cannot be called there."""
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        options = {"num_cpus": 0, "max_retries": 0}
+        where = NodeAffinitySchedulingStrategy(node, soft=False)
+        task = ray.remote(function).options(scheduling_strategy=where, **options)
+        try:
+            answer: T = ray.get(task.remote(*args), timeout=timeout_s)
+        except ray.exceptions.GetTimeoutError as error:
+            raise EnvironmentSetupError(f"no answer within {timeout_s:g} s") from error
+        except ray.exceptions.RayError as error:
+            raise EnvironmentSetupError(str(error).strip().splitlines()[-1]) from error
+        return answer
 
     def device_facts(self, check: Callable[[], None]) -> DeviceFacts:
         """What the Python of a node with GPUs could do with them. `check` is called meanwhile, and

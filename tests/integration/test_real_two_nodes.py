@@ -82,6 +82,22 @@ def test_a_run_survives_the_node_of_an_engine(folder: Path) -> None:
         assert len(steps_of(folder)) == 5
 
 
+def test_the_doctor_asks_every_node(folder: Path) -> None:
+    with nodes(folder, 1, 1) as cluster:
+        env = {"NO_COLOR": "1", "PYTHONPATH": str(ROOT)}
+        doctor = [sys.executable, "-m", "agentrl.cli", "doctor", "--ray-address", cluster.address]
+        for save, good in (("shared", True), ("local", False)):
+            command = [*doctor, "--save", f"{folder}/{save}/save", "--run-dir", str(folder)]
+            run = cluster.program(command, ROOT, env)
+            said, _ = run.communicate(timeout=3000)
+            own, there = said.partition(f"{cluster.ip(0)}:\n")[2].split(f"{cluster.ip(1)}:\n")
+            assert run.returncode == (0 if good else 3), said
+            assert "BAD" not in own
+            assert there.count("BAD") == (0 if good else 1), said
+            assert f"{save}/save " in there.splitlines()[-1]
+            assert "ok  interface" in there
+
+
 def test_checkpoints_that_nodes_do_not_share_are_refused_before_anything_starts(
     folder: Path,
 ) -> None:

@@ -1,0 +1,105 @@
+"""What a node of a cluster is like, said by the node itself.
+
+`facts_here` runs on every node (Ray sends its name, not its code). It imports nothing large, since
+a node may lack whatever it imports: what is installed is read from the packages' metadata.
+"""
+
+import hashlib
+import os
+import platform
+import resource
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+import msgspec
+
+from agentrl.cluster.here import interface_of, place_here
+from agentrl.cluster.host import seen_here
+
+__all__ = ["NodeFacts", "facts_here"]
+
+#: What a run imports on every node.
+PACKAGES = ("torch", "sglang", "sglang-router", "megatron-core", "ray", "pyzmq", "transformers")
+_DRIVER = Path("/proc/driver/nvidia/version")
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - of the system, and nothing is written
+
+
+class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """One node. packages: versions by name, of those that are installed. driver: NVIDIA's, empty
+    without one; nccl: that of torch. interface: the one with the node's address, None where none
+    has it. shared_memory, open_files: bytes that are free, and the hard limit (-1: none). clock_s:
+    when it was asked, since 1970. seen: what each path is there that was asked for."""
+
+    address: str
+    host: str
+    python: str
+    agentrl: str
+    source: str
+    packages: dict[str, str]
+    driver: str
+    nccl: str
+    num_cpus: int
+    interface: str | None
+    shared_memory: int
+    open_files: int
+    clock_s: float
+    seen: list[str]
+
+
+def facts_here(paths: Sequence[str]) -> bytes:
+    """`NodeFacts` of this node in JSON, with what `paths` are here."""
+    clock_s = time.time()
+    address = place_here().address
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    facts = NodeFacts(
+        address=address,
+        host=platform.node(),
+        python=".".join(map(str, sys.version_info[:3])),
+        agentrl=_version("agentrl"),
+        source=_source(),
+        packages={name: found for name in PACKAGES if (found := _version(name))},
+        driver=_driver(),
+        nccl=next((v for n, v in sorted(_installed().items()) if n.startswith("nvidia-nccl")), ""),
+        num_cpus=len(os.sched_getaffinity(0)),
+        interface=interface_of(address),
+        shared_memory=shutil.disk_usage(_SHARED_MEMORY).free if _SHARED_MEMORY.is_dir() else 0,
+        open_files=-1 if limit == resource.RLIM_INFINITY else limit,
+        clock_s=clock_s,
+        seen=[seen_here(Path(path)) for path in paths],
+    )
+    return msgspec.json.encode(facts)
+
+
+@cache
+def _installed() -> dict[str, str]:
+    return {each.metadata["Name"]: each.version for each in metadata.distributions()}
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _source() -> str:
+    """Names what agentrl's own code is here."""
+    root = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _driver() -> str:
+    """NVIDIA's kernel module says: `NVRM version: ... Kernel Module  580.95.05  ...`."""
+    try:
+        words = _DRIVER.read_text().split()
+    except OSError:
+        return ""
+    return next((word for word in words if word[0].isdigit() and "." in word), "")
