@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import ray
 
 from agentrl.cli.doctor_nodes import examine_nodes, judged
 from agentrl.cli.main import main
@@ -72,6 +73,7 @@ def test_what_a_node_lacks_is_told_and_nothing_else(
 
 def test_a_host_says_what_it_is_without_a_cluster_and_without_torch(tmp_path: Path) -> None:
     facts = msgspec.json.decode(facts_here([str(tmp_path)]), type=NodeFacts)
+    assert not ray.is_initialized(), "a Ray was started to ask it where this is"
     assert (facts.seen, facts.agentrl != "", facts.num_cpus > 0) == (["folder"], True, True)
     assert {"torch", "ray", "sglang"} <= facts.packages.keys()
     code = "import sys, agentrl.cluster.node_facts; print('torch' in sys.modules)"

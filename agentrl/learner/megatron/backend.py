@@ -44,6 +44,7 @@ from agentrl.learner.megatron.freezing import freeze
 from agentrl.learner.megatron.host_memory import keep_freed_memory
 from agentrl.learner.megatron.lent_memory import LentMemory, weight_tensors
 from agentrl.learner.megatron.model import build_model, parameter_dtype, transformer_config
+from agentrl.learner.megatron.near_processors import run_near
 from agentrl.learner.megatron.optimizer import Optimizer
 from agentrl.learner.megatron.passes import Layout, forward_pass
 from agentrl.learner.megatron.trained import TrainedModel
@@ -133,6 +134,7 @@ class MegatronBackend:
         device = parallel.device_of_rank(rank)
         if device.type == "cpu":
             keep_freed_memory()
+        run_near(device)
         try:
             self._hooks.call(INIT, self.all_gather)
             self._build(cfg, device, num_training_steps, models)
