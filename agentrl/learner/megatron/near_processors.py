@@ -8,10 +8,11 @@ at, and which processors are there.
 import logging
 import os
 from pathlib import Path
+from typing import Any
 
 import torch
 
-__all__ = ["run_near", "processors_near"]
+__all__ = ["processors_near", "run_near"]
 
 log = logging.getLogger(__name__)
 
@@ -52,5 +53,5 @@ def _numbers(text: str) -> set[int]:
 
 
 def _pci_address(device: torch.device) -> str:
-    facts = torch.cuda.get_device_properties(device)
+    facts: Any = torch.cuda.get_device_properties(device)  # torch's stubs lack the three
     return f"{facts.pci_domain_id:04x}:{facts.pci_bus_id:02x}:{facts.pci_device_id:02x}.0"
