@@ -68,4 +68,6 @@ def test_a_rank_keeps_to_those_that_it_may_use(
     run_near(torch.device("cpu"))
     assert asked == []
     run_near(torch.device("cuda", 0))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace())
+    run_near(torch.device("cuda", 0))  # a torch that does not say where its devices are
     assert (asked, bound) == ([GPU], [] if kept is None else [kept])

@@ -24,7 +24,7 @@ def run_near(device: torch.device) -> None:
         return
     address = _pci_address(device)
     allowed = os.sched_getaffinity(0)
-    near = processors_near(address) & allowed
+    near = processors_near(address) & allowed if address else set()
     if near and near != allowed:
         os.sched_setaffinity(0, near)
         log.info("on the %d of %d processors next to GPU %s", len(near), len(allowed), address)
@@ -53,5 +53,8 @@ def _numbers(text: str) -> set[int]:
 
 
 def _pci_address(device: torch.device) -> str:
-    facts: Any = torch.cuda.get_device_properties(device)  # torch's stubs lack the three
+    """Empty where this torch does not say."""
+    facts: Any = torch.cuda.get_device_properties(device)
+    if not hasattr(facts, "pci_domain_id"):
+        return ""
     return f"{facts.pci_domain_id:04x}:{facts.pci_bus_id:02x}:{facts.pci_device_id:02x}.0"
