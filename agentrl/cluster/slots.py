@@ -11,6 +11,7 @@ devices, and alike bundles any nodes: `in_order` says which slot takes which pla
 and engines count up with nodes and devices.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
@@ -19,7 +20,13 @@ import msgspec
 from agentrl.config.run import RunConfig
 from agentrl.errors import EnvironmentSetupError
 
-__all__ = ["NodePlace", "Slot", "Supply", "bundle_sizes", "in_order", "plan_slots"]
+__all__ = ["NodePlace", "Slot", "Supply", "bundle_sizes", "fits", "in_order", "plan_slots"]
+
+
+#: Placements of bundles that are tried before Ray is asked without knowing.
+_TRIALS = 20_000
+#: Bundles of more than one device of which that is asked.
+_MOST = 500
 
 
 class Supply(msgspec.Struct, frozen=True):
@@ -78,6 +85,7 @@ def plan_slots(config: RunConfig, supply: Supply, services: Sequence[str]) -> li
     _check_total(config, supply, sum(slot.size for slot in with_devices))
     bundled = _bundled(with_devices, config.actor_num_gpus_per_node, size, config.colocate)
     _check_nodes(config, supply, max(bundle_sizes(bundled), default=0))
+    _check_packing(supply, bundle_sizes(bundled))
     num_nodes = len(supply.of_nodes)
     mine = workers[0::num_nodes]
     others = [
@@ -168,3 +176,38 @@ def _check_nodes(config: RunConfig, supply: Supply, needed: int) -> None:
             f"{config.rollout_num_gpus_per_engine}), and the largest node has "
             f"{max(supply.of_nodes)}: give smaller numbers, and --actor-num-nodes for more nodes"
         )
+
+
+def _check_packing(supply: Supply, sizes: Sequence[int]) -> None:
+    if fits(sizes, supply.of_nodes):
+        return
+    bundles = ", ".join(f"{count} x {size}" for size, count in sorted(Counter(sizes).items()))
+    raise EnvironmentSetupError(
+        f"bundles of {supply.device}s that must each be on one node ({bundles}) do not fit nodes "
+        f"of {', '.join(map(str, supply.of_nodes))}, however they are placed: give "
+        "--actor-num-gpus-per-node and --rollout-num-gpus-per-engine that fill nodes"
+    )
+
+
+def fits(sizes: Sequence[int], rooms: Sequence[int]) -> bool:
+    """Whether bundles of these sizes have room on nodes of these; also True where that would take
+    too long to find out."""
+    left = sorted((size for size in sizes if size > 1), reverse=True)
+    if sum(sizes) > sum(rooms) or len(left) > _MOST:
+        return sum(sizes) <= sum(rooms)
+    hopeless: set[tuple[int, tuple[int, ...]]] = set()
+
+    def place(index: int, free: tuple[int, ...]) -> bool:
+        if index == len(left) or len(hopeless) > _TRIALS:
+            return True
+        if (index, free) in hopeless:
+            return False
+        for room in sorted({room for room in free if room >= left[index]}):
+            rest = list(free)
+            rest.remove(room)
+            if place(index + 1, tuple(sorted([*rest, room - left[index]]))):
+                return True
+        hopeless.add((index, free))
+        return False
+
+    return place(0, tuple(sorted(rooms)))

@@ -1,14 +1,25 @@
 """Which slots a run has, and which place each takes once Ray has chosen nodes and devices."""
 
+import itertools
 import random
 import socket
 from itertools import pairwise
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agentrl.cluster.dry_placement import placed, placement_notes
-from agentrl.cluster.slots import NodePlace, Slot, Supply, bundle_sizes, in_order, plan_slots
+from agentrl.cluster.slots import (
+    NodePlace,
+    Slot,
+    Supply,
+    bundle_sizes,
+    fits,
+    in_order,
+    plan_slots,
+)
 from agentrl.config.run import RunConfig
 from agentrl.errors import EnvironmentSetupError
 
@@ -182,3 +193,37 @@ def test_engines_that_do_not_divide_a_node_are_placed_one_by_one() -> None:
     flags = {"actor_num_nodes": 2, "actor_num_gpus_per_node": 6, "rollout_num_gpus_per_engine": 4}
     config = RunConfig(colocate=True, **flags)  # type: ignore[arg-type]
     assert bundle_sizes(plan_slots(config, gpus(8, 8), [])) == [4, 4, 4]
+
+
+def test_bundles_that_fit_no_nodes_however_they_are_placed_are_told_before_ray_waits() -> None:
+    config = RunConfig(
+        actor_num_gpus_per_node=4, rollout_num_gpus=12, rollout_num_gpus_per_engine=6
+    )
+    told = r"\(1 x 4, 2 x 6\) do not fit nodes of 8, 8, however they are placed"
+    with pytest.raises(EnvironmentSetupError, match=told):
+        plan_slots(config, gpus(8, 8), [])
+    assert bundle_sizes(plan_slots(config, gpus(8, 8, 4), [])) == [4, 6, 6]
+
+
+def by_trying(sizes: list[int], rooms: list[int]) -> bool:
+    """The reference: every node for every bundle."""
+    ways = itertools.product(range(len(rooms)), repeat=len(sizes))
+    return any(
+        all(
+            sum(size for size, node in zip(sizes, way, strict=True) if node == at) <= room
+            for at, room in enumerate(rooms)
+        )
+        for way in ways
+    )
+
+
+@given(st.lists(st.integers(1, 8), max_size=5), st.lists(st.integers(0, 8), min_size=1, max_size=3))
+def test_bundles_fit_where_some_placement_fits(sizes: list[int], rooms: list[int]) -> None:
+    assert fits(sizes, rooms) == by_trying(sizes, rooms)
+
+
+def test_many_bundles_are_placed_in_a_moment() -> None:
+    assert fits([8] * 128, [8] * 128)
+    assert fits([1] * 5000, [8] * 625)
+    assert not fits([3] * 400, [8] * 150)
+    assert not fits([5] * 3, [8, 8])
