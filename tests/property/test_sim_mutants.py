@@ -14,8 +14,8 @@ MUTANTS = [
         "the buffer forgets a lease before the checkpoint that covers it is on disk",
         SCHEDULE,
         """        yield from self._save()
-        if self._covered:
-            yield Tell(Retire(self._covered))
+        if self._being_written is None:
+            yield from self._retire()
 """,
         """        yield Tell(Retire(self._done))
         yield from self._save()
@@ -37,13 +37,15 @@ MUTANTS = [
         "a version is announced before the lease that it contains is reported",
         SCHEDULE,
         """        yield Tell(report)
+        yield from self._end_save(waits=False)
         if self._settings.shares_devices:
             if self._is_to_save() and not header.last:
                 yield from self._checkpoint()
         elif self._done % self._settings.update_weights_interval == 0:
             yield from self._publish_in_turn()
 """,
-        """        if self._settings.shares_devices:
+        """        yield from self._end_save(waits=False)
+        if self._settings.shares_devices:
             if self._is_to_save() and not header.last:
                 yield from self._checkpoint()
         elif self._done % self._settings.update_weights_interval == 0:
