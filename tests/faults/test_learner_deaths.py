@@ -62,15 +62,18 @@ def test_d3_a_learner_that_dies_mid_step_ends_with_the_weights_of_one_that_did_n
     assert len(digests) > iterations // 2, "hardly an iteration changed a weight"
 
 
-def test_d3_a_death_that_undoes_a_push_costs_no_group(lab: MakeLab, seed: int) -> None:
+@pytest.mark.parametrize("behind", [False, True])
+def test_d3_a_death_that_undoes_a_push_costs_no_group(
+    lab: MakeLab, seed: int, behind: bool
+) -> None:
     points = list(POINTS) + ["half_written"] * 2
     points *= count(1, 13)
     random.Random(seed).shuffle(points)
-    one = lab(num_rollout=3 * len(points) + 4)
+    one = lab(num_rollout=3 * len(points) + 4, async_save=behind)
     with one:
         die_at(one, points)
         one.finish()
-    findings = settled(one, "D3 (buffer ahead)")
+    findings = settled(one, "D3 (checkpoints beside)" if behind else "D3 (buffer ahead)")
     assert one.num_faults == len(points)
     assert findings.fates == {Fate.TRAINED: findings.minted}
     assert len(history.read(one.folder, "trained")) > findings.iterations, "nothing was repeated"
