@@ -11,6 +11,8 @@ from agentrl.config.fields import own_fields
 from agentrl.telemetry.metrics import REGISTRY
 from scripts.gen_flags import LAUNCHER
 
+#: Those of agentrl: what tests declare comes later.
+_METRICS = tuple(REGISTRY)
 _HANGING = re.compile(
     r"(of|that|those|which|who|whose|and|but|or|it|its|the same|likewise)\b", re.IGNORECASE
 )
@@ -31,7 +33,7 @@ def texts() -> Iterator[tuple[str, str]]:
         yield field.flag, field.help
     for name, (_, text) in LAUNCHER.items():
         yield f"megatron --{name}", text
-    for metric in REGISTRY:
+    for metric in _METRICS:
         yield metric.name, metric.help
     yield from of_commands(made_parser())
 
