@@ -5,7 +5,6 @@ an fsync there.
 """
 
 import os
-import resource
 import shutil
 import socket
 import stat
@@ -19,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from agentrl.cluster.node_facts import NEEDED, most_open_files
 from agentrl.cluster.own_ray import users_token_file
 from agentrl.config.descriptors import open_files
 from agentrl.config.device import choose_here
@@ -27,10 +27,9 @@ from agentrl.config.run import RunConfig
 from agentrl.config.shadowed import PACKAGES, shadow_of
 from agentrl.disk import sync_file
 
-__all__ = ["Finding", "examine"]
+__all__ = ["Finding", "examine", "open_files_enough"]
 
 _PYTHONS = ((3, 11), (3, 12))
-_PACKAGES = ("torch", "sglang", "sglang-router", "megatron-core", "ray", "pyzmq", "transformers")
 _FSYNCS = 20
 _FSYNC_LIMIT_S = 0.1
 _FREE_BYTES = 2 * 1024**3
@@ -57,7 +56,7 @@ def examine(run_dir: Path) -> list[Finding]:
         _fsync(place),
         _disk(place),
         _memory(),
-        _open_files(),
+        open_files_enough(most_open_files()),
     ]
 
 
@@ -71,7 +70,7 @@ def _python() -> Finding:
 
 
 def _packages() -> Iterator[Finding]:
-    for name in _PACKAGES:
+    for name in NEEDED:
         try:
             version = metadata.version(name)
         except metadata.PackageNotFoundError:
@@ -142,12 +141,11 @@ def _memory() -> Finding:
     return Finding("memory", good, text if good else f"{text}; the default job needs 2 GiB")
 
 
-def _open_files() -> Finding:
-    """By the hard limit, to which a run raises its own."""
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+def open_files_enough(hard: int | None) -> Finding:
+    """By the hard limit, to which a run raises its own; None: there is no limit."""
     needed = open_files(RunConfig(**PRESETS[DEFAULT].values)).most
-    good = hard == resource.RLIM_INFINITY or hard >= needed
-    text = "no limit" if hard == resource.RLIM_INFINITY else f"ulimit -Hn {hard}"
+    good = hard is None or hard >= needed
+    text = "no limit" if hard is None else f"ulimit -Hn {hard}"
     return Finding(
         "open files", good, text if good else f"{text}; the default job needs {needed}: raise it"
     )

@@ -1,4 +1,4 @@
-"""`agentrl doctor --ray-address`: have all nodes of a cluster what a run needs, and the same of it?
+"""`agentrl doctor --ray-address`: does every node of a cluster have what a run needs?
 
 Every node says what it is like (`agentrl.cluster.node_facts`), and is compared with this one.
 """
@@ -11,14 +11,11 @@ from pathlib import Path
 
 import msgspec
 
-from agentrl.cli.doctor import Finding
+from agentrl.cli.doctor import Finding, open_files_enough
 from agentrl.cluster.dry_placement import look_for
 from agentrl.cluster.joined import shown
 from agentrl.cluster.node_facts import NodeFacts, facts_here
 from agentrl.cluster.placement import Cluster
-from agentrl.config.descriptors import open_files
-from agentrl.config.presets import DEFAULT, PRESETS
-from agentrl.config.run import RunConfig
 from agentrl.errors import EnvironmentSetupError
 
 __all__ = ["examine_nodes", "judged"]
@@ -74,7 +71,7 @@ def judged(
     yield _gpus(facts, own)
     yield _interface(facts)
     yield _shared_memory(facts)
-    yield _open_files(facts)
+    yield open_files_enough(facts.open_files)
     yield _clock(facts, asked)
     if shared is not None:
         good = facts.seen == own.seen
@@ -127,16 +124,8 @@ def _shared_memory(facts: NodeFacts) -> Finding:
     )
 
 
-def _open_files(facts: NodeFacts) -> Finding:
-    needed = open_files(RunConfig(**PRESETS[DEFAULT].values)).most
-    if facts.open_files == -1:
-        return Finding("open files", True, "no limit")
-    good, text = facts.open_files >= needed, f"ulimit -Hn {facts.open_files}"
-    return Finding("open files", good, text if good else f"{text}; {needed} are needed: raise it")
-
-
 def _clock(facts: NodeFacts, asked: tuple[float, float]) -> Finding:
-    """It was read between the question and the answer: what lies outside of them is off."""
+    """The node read its clock between the question and the answer."""
     off_s = max(asked[0] - facts.clock_s, facts.clock_s - asked[1], 0.0)
     if off_s <= _CLOCK_S:
         return Finding("clock", True, f"within {_CLOCK_S:g} s of this host's")

@@ -21,10 +21,10 @@ import msgspec
 from agentrl.cluster.here import interface_of, place_here
 from agentrl.cluster.host import seen_here
 
-__all__ = ["NodeFacts", "facts_here"]
+__all__ = ["NEEDED", "NodeFacts", "facts_here", "most_open_files"]
 
-#: What a run imports on every node.
-PACKAGES = ("torch", "sglang", "sglang-router", "megatron-core", "ray", "pyzmq", "transformers")
+#: Packages that a run imports on every node.
+NEEDED = ("torch", "sglang", "sglang-router", "megatron-core", "ray", "pyzmq", "transformers")
 _DRIVER = Path("/proc/driver/nvidia/version")
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - of the system, and nothing is written
 
@@ -32,8 +32,9 @@ _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - of the system, and nothing is 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     """One node. packages: versions by name, of those that are installed. driver: NVIDIA's, empty
     without one; nccl: that of torch. interface: the one with the node's address, None where none
-    has it. shared_memory, open_files: bytes that are free, and the hard limit (-1: none). clock_s:
-    when it was asked, since 1970. seen: what each path is there that was asked for."""
+    has it. shared_memory: bytes that are free. open_files: the hard limit, None without one.
+    clock_s: when it was asked, in seconds since 1970. seen: what each path that was asked for is
+    there."""
 
     address: str
     host: str
@@ -46,7 +47,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     num_cpus: int
     interface: str | None
     shared_memory: int
-    open_files: int
+    open_files: int | None
     clock_s: float
     seen: list[str]
 
@@ -55,24 +56,29 @@ def facts_here(paths: Sequence[str]) -> bytes:
     """`NodeFacts` of this node in JSON, with what `paths` are here."""
     clock_s = time.time()
     address = place_here().address
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     facts = NodeFacts(
         address=address,
         host=platform.node(),
         python=".".join(map(str, sys.version_info[:3])),
         agentrl=_version("agentrl"),
         source=_source(),
-        packages={name: found for name in PACKAGES if (found := _version(name))},
+        packages={name: found for name in NEEDED if (found := _version(name))},
         driver=_driver(),
         nccl=next((v for n, v in sorted(_installed().items()) if n.startswith("nvidia-nccl")), ""),
         num_cpus=len(os.sched_getaffinity(0)),
         interface=interface_of(address),
         shared_memory=shutil.disk_usage(_SHARED_MEMORY).free if _SHARED_MEMORY.is_dir() else 0,
-        open_files=-1 if limit == resource.RLIM_INFINITY else limit,
+        open_files=most_open_files(),
         clock_s=clock_s,
         seen=[seen_here(Path(path)) for path in paths],
     )
     return msgspec.json.encode(facts)
+
+
+def most_open_files() -> int | None:
+    """The hard limit of this process; None without one."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return None if limit == resource.RLIM_INFINITY else limit
 
 
 @cache

@@ -123,14 +123,14 @@ class Cluster:
         here = ray.get_runtime_context().get_node_id()
 
         def rank(node: Mapping[str, Any]) -> tuple[object, ...]:
-            place = NodePlace(node["NodeManagerAddress"], node["NodeID"])
+            place = _place_of(node)
             return place.node != here, place.rank
 
         return sorted((node for node in ray.nodes() if node["Alive"]), key=rank)
 
     def nodes(self) -> list[NodePlace]:
         """Where nodes are: this one, then the others by address."""
-        return [NodePlace(node["NodeManagerAddress"], node["NodeID"]) for node in self._nodes()]
+        return [_place_of(node) for node in self._nodes()]
 
     def ask_node(self, node: str, function: Callable[..., T], *args: object, timeout_s: float) -> T:
         """What a function of agentrl's returns on a node. Raises EnvironmentSetupError where it
@@ -348,3 +348,7 @@ class Cluster:
         import ray
 
         return ray.get(reference, timeout=timeout_s)
+
+
+def _place_of(node: Mapping[str, Any]) -> NodePlace:
+    return NodePlace(node["NodeManagerAddress"], node["NodeID"])

@@ -110,14 +110,14 @@ class Checkpoints:
 
     def save(self, iteration: int, version: int) -> None:
         """Write the state after `iteration`, when `version` is the newest published; with
-        `--async-save`, begin to."""
+        `--async-save`, begin to write it."""
         if self._cfg.async_save:
             self._writer.begin_save(iteration, version)
         else:
             self._writer.save(iteration, version)
 
     def end(self, waits: bool) -> bool:
-        """Whether what was begun is whole; `waits`: until it is."""
+        """Whether the checkpoint that was begun is whole. `waits`: wait until it is."""
         return self._writer.end_save(waits=waits)
 
 

@@ -22,7 +22,6 @@ from agentrl.learner.rollout_log import RolloutLog
 from agentrl.learner.rollouts import save_rollouts
 from agentrl.learner.schedule import (
     End,
-    EndSave,
     LoopSettings,
     Push,
     Save,
@@ -126,7 +125,7 @@ class _RolloutOnly:
             case Push(row):
                 report = self._sink.publish(row.version, ())
                 return {"perf/push_s": report.total_s, "perf/push_pause_s": 0.0}
-            case Save() | EndSave() | SaveModel():
+            case Save() | SaveModel():
                 pass
         return None
 

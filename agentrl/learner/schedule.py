@@ -22,9 +22,9 @@ and the run ends with a push:
                                | it is the last
                                +-> SAVING -> PUBLISHING(v + 1) -> RETIRING -> DONE
 
-A checkpoint may be written beside what follows (`writes_behind`): Save begins it, EndSave asks
-whether it is whole, after each iteration, and waits for it before the next is begun and at the end.
-What rests on a checkpoint waits until it is whole:
+A checkpoint may be written while the run goes on (`writes_behind`): Save begins it. EndSave asks
+after each iteration whether it is whole, and waits for it before the next one is begun and at the
+end. Nothing is retired before the checkpoint that covers it is whole:
 
     SAVING(k) -> TRAINING(k + 1) -> whole? -> [RETIRING] -> TRAINING(k + 2) -> ...
 
@@ -109,14 +109,15 @@ class Push(msgspec.Struct, frozen=True):
 
 
 class Save(msgspec.Struct, frozen=True):
-    """Write a checkpoint; durable when it is answered. With `writes_behind`: begin to."""
+    """Write a checkpoint; durable when it is answered. With `writes_behind` it is begun."""
 
     iteration: int
     version: int
 
 
 class EndSave(msgspec.Struct, frozen=True):
-    """Whether the checkpoint that was begun is whole, which is the answer; `waits`: until it is."""
+    """Ask whether the checkpoint that was begun is whole; the answer is a bool. `waits`: wait until
+    it is."""
 
     waits: bool
 

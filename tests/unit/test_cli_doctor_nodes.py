@@ -25,7 +25,7 @@ OWN = NodeFacts(
     num_cpus=16,
     interface="eth0",
     shared_memory=8 * 1024**3,
-    open_files=-1,
+    open_files=None,
     clock_s=1000.0,
     seen=["12 bytes"],
 )

@@ -340,9 +340,9 @@ class MegatronBackend:
         """See `TrainBackend.save_state`."""
         return state.save(directory, self._trained, self._renewed)
 
-    def copy_state(self) -> state.StateCopy:
+    def copy_state(self) -> state.HostCopy:
         """See `agentrl.learner.checkpointing.CopiesState`."""
-        return state.StateCopy(self._trained, self._renewed)
+        return state.HostCopy(self._trained, self._renewed)
 
     def load_state(self, directory: Path) -> None:
         """See `TrainBackend.load_state`."""

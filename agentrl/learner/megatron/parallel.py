@@ -25,7 +25,7 @@ from agentrl.config.megatron import MegatronSettings
 from agentrl.errors import EnvironmentSetupError
 
 __all__ = [
-    "Replica",
+    "ReplicaGroup",
     "all_gather_msgpack",
     "all_reduce_sum",
     "broadcast_bytes",
@@ -120,7 +120,7 @@ def close_groups() -> None:
         gc.collect()
 
 
-class Replica:
+class ReplicaGroup:
     """The ranks that compute the same micro-batches, with a group of their own for what the first
     of them, `number`, tells the others."""
 
@@ -134,7 +134,7 @@ class Replica:
         return _broadcast(data, self.number, self._group)
 
 
-def open_replica(timeout: timedelta) -> Replica | None:
+def open_replica(timeout: timedelta) -> ReplicaGroup | None:
     """That of this rank; None where each rank is one. Collective. `timeout`: of what it tells."""
     replicas: dict[int, list[int]] = {}
     for rank, replica in enumerate(all_gather_msgpack(parallel_state.get_data_parallel_rank())):
@@ -145,7 +145,7 @@ def open_replica(timeout: timedelta) -> Replica | None:
     group, _ = dist.new_subgroups_by_enumeration(  # type: ignore[no-untyped-call]
         list(replicas.values()), timeout=timeout, backend="gloo"
     )
-    return Replica(mine, group)
+    return ReplicaGroup(mine, group)
 
 
 def speaks_for_replica() -> bool:

@@ -32,7 +32,7 @@ from agentrl.learner.megatron import parallel, placement, rng, shards
 from agentrl.learner.megatron.optimizer import Optimizer
 from agentrl.learner.megatron.placement import Shard
 
-__all__ = ["StateCopy", "load", "load_weights", "save", "together"]
+__all__ = ["HostCopy", "load", "load_weights", "save", "together"]
 
 log = logging.getLogger(__name__)
 
@@ -100,8 +100,8 @@ def save(
     return _join(directory, parts, _progress_of(trained))
 
 
-class StateCopy:
-    """The state of this rank in the host's memory, to be written while the models change."""
+class HostCopy:
+    """This rank's state in the memory of the host: a `StateCopy` of `checkpointing`."""
 
     def __init__(self, trained: Mapping[str, Trained], renewed: Mapping[str, Any]) -> None:
         self._generators = rng.capture()
