@@ -79,6 +79,8 @@ class Nodes:
         self._resources.callback(_quietly, "ip", "netns", "delete", name)
         ends = f"{self._tag}o{node}", "type", "veth", "peer", "name", inner, "netns", name
         self._network("ip", "link", "add", *ends)
+        # Without this both ends live on until the kernel has taken the namespace apart, at leisure.
+        self._resources.callback(_quietly, "ip", "link", "delete", ends[0])
         self._network("ip", "link", "set", ends[0], "master", bridge, "up")
         within = ("ip", "netns", "exec", name, "ip")
         self._network(*within, "address", "add", f"{self.ip(node)}/24", "dev", inner)
