@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -281,12 +281,11 @@ def gradients(backend: Any) -> dict[str, Tensor]:
 def follow(backend: TrainBackend, script: Sequence[Sequence[str]]) -> None:
     """Do what each [verb, argument] says: `step` NUMBER, `learn` NUMBER (a step of the critic),
     `values` FILE-RANK gets those of the critic, `gradients` FILE-RANK those of a step on `LONG`,
-    `renew` MODEL, `save` or `load` DIRECTORY, `begin` and `end` to save there in a thread,
+    `renew` MODEL, `save` or `load` DIRECTORY, `copy` and `write` to save there in two steps,
     `replica` who speaks to this rank's replica to FILE-RANK, `export` the weights to FILE-RANK,
     or `fail` to save where rank 1 cannot write, its error to FILE-RANK."""
     rank = torch.distributed.get_rank()
     copy: Any = None
-    part: Future[Any] = Future()
     for verb, argument in script:
         match verb:
             case "step":
@@ -309,13 +308,14 @@ def follow(backend: TrainBackend, script: Sequence[Sequence[str]]) -> None:
                 mine = b"%d" % rank if replica is not None and replica.is_source else None
                 said = None if replica is None else replica.broadcast_bytes(mine).decode()
                 Path(f"{argument}-{rank}").write_text(json.dumps(said))
-            case "begin":
+            case "copy":
                 Path(argument).mkdir(parents=True, exist_ok=True)
                 assert isinstance(backend, CopiesState)
                 copy = backend.copy_state()
-                part = ThreadPoolExecutor(1).submit(copy.write, Path(argument))
-            case "end":
-                copy.join(Path(argument), backend.all_gather(part.result()))
+            case "write":
+                with ThreadPoolExecutor(1) as threads:
+                    part = threads.submit(copy.write, Path(argument)).result()
+                copy.join(Path(argument), backend.all_gather(part))
             case "load":
                 backend.load_state(Path(argument))
             case "renew":

@@ -194,6 +194,9 @@ def test_what_is_written_beside_training_is_what_was_there_and_counts_when_all_h
         backend.weights = b"after"
         seen = [opened.end_save(waits=False)]
         events[0].set()
+        if backend.is_source:
+            assert opened._behind is not None
+            opened._behind.part.result(300)  # this rank has written, the other has not
         seen.append(opened.end_save(waits=False))
         assert newest_valid(tmp_path) is None
         events[1].set()
