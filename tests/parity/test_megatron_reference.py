@@ -11,8 +11,8 @@ from torch import Tensor
 
 from agentrl.learner.megatron import MegatronBackend
 from tests.parity.alone import open_alone
-from tests.parity.conftest import batches
-from tests.parity.test_megatron_state import DISTRIBUTED, TENSOR, config, wholes
+from tests.parity.jobs import batches
+from tests.parity.states import DISTRIBUTED, TENSOR, config, wholes
 
 Open = Callable[..., MegatronBackend]
 MOVING: dict[str, Any] = {"use_kl_loss": True, "ref_update_interval": 1}

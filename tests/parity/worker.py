@@ -23,7 +23,7 @@ from agentrl.models.registry import open_model
 
 
 def main(rank: int, jobs: list[dict[str, Any]]) -> None:
-    fixtures = _fixtures()
+    plays = _plays()
     for job in jobs:
         cfg = RunConfig(**job["config"])
         if "longest" in job:
@@ -40,9 +40,9 @@ def main(rank: int, jobs: list[dict[str, Any]]) -> None:
             models=job.get("models", ()),
         )
         if "script" in job:
-            fixtures.follow(backend, job["script"])
+            plays.follow(backend, job["script"])
         else:
-            fixtures.play(backend, Path(job["target"]))
+            plays.play(backend, Path(job["target"]))
         backend.close()
 
 
@@ -74,15 +74,13 @@ def _measure(cfg: RunConfig, rank: int, job: dict[str, Any]) -> None:
         Path(f"{job['target']}.{rank}.json").write_bytes(msgspec.json.encode(found))
 
 
-def _fixtures() -> Any:
-    spec = importlib.util.spec_from_file_location(
-        "fixtures", Path(__file__).with_name("conftest.py")
-    )
+def _plays() -> Any:
+    spec = importlib.util.spec_from_file_location("plays", Path(__file__).with_name("jobs.py"))
     assert spec is not None
     assert spec.loader is not None
-    fixtures = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(fixtures)
-    return fixtures
+    plays = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(plays)
+    return plays
 
 
 def _agreed_port(target: str, rank: int) -> int:
