@@ -6,14 +6,17 @@ for ever. Rank 0 sends, the engines' ranks follow. One group lives until its mem
 
     OPEN -> CONNECTED -> CLOSED
 
-Gloo tells the sender when a peer is gone. NCCL does not: its broadcast is a kernel that waits on
-the GPU, `wait` returns at once, and to destroy the group would wait for that kernel for ever.
+Gloo tells the sender when the process of a peer is gone, and not when its host is. NCCL tells
+neither: its broadcast is a kernel that waits on the GPU, `wait` returns at once, and to destroy the
+group would wait for that kernel for ever.
 
 Nothing here imports SGLang.
 """
 
 import socket
+from contextlib import suppress
 from datetime import timedelta
+from threading import Thread
 
 import torch
 import torch.distributed as dist
@@ -95,9 +98,17 @@ class SenderGroup:
         self._group = None
         self._store = None
 
-    def abort(self) -> None:
-        """Close it while a broadcast is under way that may never end."""
-        if self._group is not None and not self.sees_losses:
+    def abort(self, work: dist.Work) -> None:
+        """Close it while the broadcast `work` is under way, which may never end."""
+        if self._group is not None and self.sees_losses:
+            # Whoever drops the last reference waits for the broadcast, as long as its deadline.
+            Thread(target=_see_out, args=[self._group, work], daemon=True).start()
+        elif self._group is not None:
             _abort_process_group(self._group)
             self._group = None
         self.close()
+
+
+def _see_out(_group: dist.ProcessGroup, work: dist.Work) -> None:
+    with suppress(RuntimeError):
+        work.wait()

@@ -15,6 +15,7 @@ import msgspec
 from agentrl.clock import MonotonicClock
 from agentrl.errors import EngineError
 from agentrl.serving.key import authorization
+from agentrl.serving.watched import HOST_LOST_S, watched_socket
 from agentrl.types import EngineAddress
 from agentrl.visible import shown_url
 
@@ -106,8 +107,8 @@ class _HttpControl:
         # Deadlines are ours, one for each call. Every call connects anew: an idle connection that
         # the server closes just now must not pass for a lost engine.
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(force_close=True),
-            timeout=aiohttp.ClientTimeout(total=None),
+            connector=aiohttp.TCPConnector(force_close=True, socket_factory=watched_socket),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=HOST_LOST_S),
             headers=authorization(self._key),
         )
         return self
@@ -126,9 +127,9 @@ class _HttpControl:
             with anyio.fail_after(deadline_s):
                 async with self._session.request(method, self.url + path, json=body) as answer:
                     content = await answer.read()
-        except TimeoutError as error:
-            raise EngineError(f"{where} missed its deadline of {deadline_s:g} s") from error
         except (aiohttp.ClientError, OSError) as error:
+            if type(error) is TimeoutError:
+                raise EngineError(f"{where} missed its deadline of {deadline_s:g} s") from error
             said = repr(error).replace(self.url, self.shown)
             raise EngineError(f"{where} failed: {said}") from error
         if not answer.ok:

@@ -2,9 +2,10 @@
 
     FORMED -> CONNECTED -> (a member is lost or joins) -> FORMED
 
-A collective cannot lose a rank and go on. When a call fails the fleet is no longer connected; over
-NCCL, whose sender does not see that a receiver is gone, the broadcast is given up with the first
-call that fails, and engines that stay in it are lost too, for nothing on their side ends it.
+A collective cannot lose a rank and go on. When a call fails the fleet is no longer connected, and
+the broadcast is given up, for the sender may not see that a receiver is gone; engines that stay in
+it are lost too, for nothing on their side ends it. Over gloo an engine that refuses a bucket leaves
+the collective, and the broadcast ends by itself.
 `repair` closes the collective on both sides, which also frees engines that still wait inside a
 broadcast, and finds the members that no longer answer. A sender that died closed nothing on the
 engines' side, so a member leaves the collective of this name before it joins. All calls come from
@@ -151,14 +152,16 @@ class Fleet:
     def finish(self) -> None:
         """Wait until the bucket has arrived everywhere. Look at `connected` for the result."""
         outcomes, work = self._transfer
+        self._transfer = ({}, None)
         trouble = self._trouble if work is None else None
-        try:
-            if work is not None:
+        if work is not None and not self._gives_up(outcomes, work):
+            try:
                 work.wait()
-        except RuntimeError as error:
-            trouble = error
-        if self._group is not None and not self._group.sees_losses:
-            self._give_up_with_the_first(outcomes)
+            except RuntimeError as error:
+                trouble = error.with_traceback(None)
+        del work  # it would keep the connections open
+        if trouble is not None and self._group is not None:
+            self._group.close()  # engines that still wait for it see it fail
         self._settle(outcomes, trouble)
 
     def delivered(self) -> None:
@@ -197,18 +200,24 @@ class Fleet:
         leave = start_calls(self._portal, self.members, lambda member: member.destroy_group(name))
         return failures_of(leave)
 
-    def _give_up_with_the_first(self, outcomes: Outcomes) -> None:
-        """When a call has failed, end the broadcast here, and the calls that it does not free."""
+    def _gives_up(self, outcomes: Outcomes, work: dist.Work) -> bool:
+        """Wait for the calls, until one fails. Whether the broadcast was then given up, with the
+        calls that this does not free."""
         assert self._group is not None
-        pending = set(outcomes.values())
-        while pending:
+        pending, failed = set(outcomes.values()), list[EngineError]()
+        while pending and not failed:
             done, pending = wait(pending, return_when=FIRST_COMPLETED)
-            if any(outcome.result() is not None for outcome in done):
-                self._group.abort()
-                _, stuck = wait(pending, timeout=self._margin_s)
-                for outcome in stuck:
-                    outcome.cancel()
-                return
+            failed = [error for outcome in done if (error := outcome.result()) is not None]
+        have_left = self._group.sees_losses and all(
+            isinstance(e, EngineRefusedError) for e in failed
+        )
+        if not failed or have_left:
+            return False
+        self._group.abort(work)
+        _, stuck = wait(pending, timeout=self._margin_s)
+        for outcome in stuck:
+            outcome.cancel()
+        return True
 
     def _settle(self, outcomes: Outcomes, trouble: Exception | None) -> None:
         failures = failures_of(outcomes)

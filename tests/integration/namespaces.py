@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 __all__ = ["Nodes", "nodes"]
 
@@ -32,7 +33,7 @@ class Nodes:
         self._num_cpus = num_cpus
         self._tag = f"n{os.getpid() % 10_000}"
         self._subnet = f"10.{64 + os.getpid() % 64}.{os.getpid() // 64 % 256}"
-        self._running: list[subprocess.Popen[bytes]] = []
+        self._running: list[subprocess.Popen[Any]] = []
         self._resources = ExitStack()
 
     @property
@@ -87,6 +88,11 @@ class Nodes:
         self._network(*within, "link", "set", inner, "up")
         self._network(*within, "link", "set", "lo", "up")
 
+    @property
+    def _home(self) -> str:
+        """Ray's token in the home of whoever tests is for other clusters."""
+        return f"{self.folder}/local"
+
     @staticmethod
     def _network(*command: str) -> None:
         subprocess.run(command, check=True, capture_output=True)
@@ -105,7 +111,7 @@ class Nodes:
             stdout=log,
             stderr=log,
             start_new_session=True,
-            env=os.environ | {"RAY_worker_niceness": "0"},
+            env=os.environ | {"HOME": self._home, "RAY_worker_niceness": "0"},
         )
         self._running.append(process)
         said = Path(log.name)
@@ -133,14 +139,26 @@ class Nodes:
     ) -> "subprocess.Popen[str]":
         """A program on the head."""
         return subprocess.Popen(
-            self._on(0, command), cwd=folder, env={**os.environ, **env}, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            self._on(0, command), cwd=folder, env={**os.environ, "HOME": self._home, **env},
+            text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
+
+    def start(self, node: int, command: Sequence[str]) -> "subprocess.Popen[str]":
+        """A program on any node, that ends with the cluster."""
+        process = subprocess.Popen(
+            self._on(node, command), text=True, stdout=subprocess.PIPE, start_new_session=True
+        )
+        self._running.append(process)
+        return process
+
+    def cut(self, node: int) -> None:
+        """Nothing goes in or out of the node any more; its processes live on."""
+        name = f"{self._tag}-{node}"
+        _quietly("ip", "netns", "exec", name, "ip", "link", "set", f"{self._tag}i{node}", "down")
 
     def kill(self, node: int) -> None:
         """The node is gone, with all of its processes, at once and without a word."""
-        name = f"{self._tag}-{node}"
-        _quietly("ip", "netns", "exec", name, "ip", "link", "set", f"{self._tag}i{node}", "down")
+        self.cut(node)
         self._running[node].send_signal(signal.SIGKILL)
         self._running[node].wait()
 

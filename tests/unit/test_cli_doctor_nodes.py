@@ -71,7 +71,10 @@ def test_what_a_node_lacks_is_told_and_nothing_else(
     assert said in bad[name]
 
 
-def test_a_host_says_what_it_is_without_a_cluster_and_without_torch(tmp_path: Path) -> None:
+def test_a_host_says_what_it_is_without_a_cluster_and_without_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))  # a Ray that is started leaves its token there
     facts = msgspec.json.decode(facts_here([str(tmp_path)]), type=NodeFacts)
     assert not ray.is_initialized(), "a Ray was started to ask it where this is"
     assert (facts.seen, facts.agentrl != "", facts.num_cpus > 0) == (["folder"], True, True)

@@ -47,7 +47,7 @@ class NcclLike:
         assert not self._is_sending, "it waits for a kernel that never ends"
         self._noted.append("close")
 
-    def abort(self) -> None:
+    def abort(self, _work: Broadcast) -> None:
         self._is_sending = False
         self._noted.append("abort")
         self.close()

@@ -1,0 +1,109 @@
+"""A fleet over gloo, some of whose engines are gone without a word: their host has lost its cable.
+The sender's broadcast waits for them until its deadline; the fleet does not."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+from anyio.to_thread import run_sync
+from torch._C._distributed_c10d import ProcessGroupGloo, TCPStore
+from torch.distributed.distributed_c10d import PrefixStore
+
+from agentrl.errors import EngineError
+from agentrl.serving.buckets import make_buckets
+from agentrl.serving.collective import SenderGroup
+from agentrl.serving.control import EngineRefusedError
+from agentrl.serving.fleet import Fleet
+
+DEADLINE_S = 3000.0
+#: More than the buffers of a connection take.
+TENSORS = [("weight", torch.arange(12_000_000, dtype=torch.float32))]
+
+
+class Engine:
+    """One rank of the collective, in this process. `fate` in a broadcast: `""`, `gone` or
+    `refuses`."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.fate = ""
+        self.weight = torch.zeros(0)
+        self._group: ProcessGroupGloo | None = None
+        self._kept: list[ProcessGroupGloo | None] = []
+
+    async def init_group(self, **told: Any) -> None:
+        self._group = await run_sync(lambda: self._join(**told))
+
+    def _join(self, host: str, port: int, group: str, rank: int, world_size: int, **_: Any) -> Any:
+        wait = timedelta(seconds=DEADLINE_S)
+        store: Any = TCPStore(host, port, is_master=False, timeout=wait)
+        for prefix in (group, f"{group}/", "cpu/"):  # the sender's, and those that torch adds
+            store = PrefixStore(prefix, store)
+        return ProcessGroupGloo(store, rank, world_size, wait)
+
+    async def receive_bucket(self, **_: Any) -> None:
+        if self.fate == "gone":
+            raise EngineError(f"{self.name}: its host does not answer")
+        if self.fate == "refuses":
+            await self.destroy_group("")
+            raise EngineRefusedError(f"{self.name}: no", 400)
+        self.weight = await run_sync(self._receive)
+
+    def _receive(self) -> torch.Tensor:
+        assert self._group is not None
+        (found,) = (torch.zeros(48_000_000, dtype=torch.uint8),)
+        options = dist.BroadcastOptions()
+        options.rootRank = 0
+        try:
+            self._group.broadcast([found], options).wait()
+        except RuntimeError as error:
+            raise EngineError(f"{self.name}: {error}") from error
+        return found.view(torch.float32)
+
+    async def destroy_group(self, _name: str) -> None:
+        if self.fate == "gone":
+            self._kept.append(self._group)  # nobody closes its connections
+            raise EngineError(f"{self.name}: its host does not answer")
+        self._group = None
+
+
+@pytest.fixture
+def portal() -> Iterator[BlockingPortal]:
+    with ExitStack() as stack:
+        yield stack.enter_context(start_blocking_portal())
+
+
+@pytest.mark.parametrize(("fate", "left"), [("gone", ["e0"]), ("refuses", ["e0", "e1"])])
+def test_a_push_goes_on_without_an_engine_that_leaves_a_broadcast(
+    portal: BlockingPortal, fate: str, left: list[str]
+) -> None:
+    engines = [Engine("e0"), Engine("e1")]
+    fleet = Fleet(
+        engines,  # type: ignore[arg-type]
+        name="weights",
+        portal=portal,
+        open_group=lambda name: SenderGroup(
+            name, host="127.0.0.1", backend="gloo", timeout_s=DEADLINE_S, connect_s=DEADLINE_S
+        ),
+        ranks_per_engine=1,
+    )
+    (bucket,) = make_buckets(TENSORS, 1 << 30)
+    fleet.connect()
+    engines[1].fate = fate
+    fleet.start(bucket, bucket.payload, None)
+    fleet.finish()
+    assert not fleet.connected
+    fleet.repair()
+    assert [member.name for member in fleet.members] == left
+    engines[1].fate = "gone" if fate == "gone" else ""
+    fleet.connect()
+    fleet.start(bucket, bucket.payload, None)
+    fleet.finish()
+    assert fleet.connected
+    assert all(torch.equal(e.weight, TENSORS[0][1]) for e in engines if e.name in left)
+    fleet.dissolve()
