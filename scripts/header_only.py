@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from agentrl.config.torch_dist import INDEX, Chunk, Index, Whole
+from agentrl.config.torch_dist import INDEX, Index, TensorBox, Whole
 
 __all__ = ["write_model", "write_state", "write_torch_dist"]
 
@@ -101,7 +101,7 @@ def _boxes(folder: Path, wholes: Mapping[str, Shape], dtype: str) -> Index:
     with (folder / name).open("wb") as file:
         for key, shape in wholes.items():
             num_bytes = prod(shape) * (2 if "16" in dtype else 4) + _AROUND_BYTES
-            box = Chunk((0,) * len(shape), shape, name, start, num_bytes)
+            box = TensorBox((0,) * len(shape), shape, name, start, num_bytes)
             index[key] = Whole(dtype, shape, [box])
             file.seek(start)
             file.write(b"PK\x03\x04")

@@ -2,9 +2,9 @@
 
     solve, which calls its model as it likes -> close
 
-The calls go through a `Recorder`, by HTTP or in this process. Where a budget has refused a call,
-or time is up, the episode is done all the same: with the reward that `solve` returns, or with none
-earned when it raises. And where its author says what an exception is worth (`failures`,
+The calls go through a `CallRecorder`, by HTTP or in this process. Where a budget has refused a
+call, or time is up, the episode is done all the same: with the reward that `solve` returns, or with
+none earned when it raises. And where its author says what an exception is worth (`failures`,
 `policy_error`), it is done with that.
 """
 
@@ -19,7 +19,7 @@ from agentrl.actors.bound_samples import bound
 from agentrl.actors.boundary import Boundary, describe, sendable_text
 from agentrl.actors.endpoint.answers import MODEL, message_of
 from agentrl.actors.endpoint.calls import Segment
-from agentrl.actors.endpoint.recorder import Recorder
+from agentrl.actors.endpoint.recorder import CallRecorder
 from agentrl.actors.endpoint.requests import read_request
 from agentrl.actors.endpoint.server import Endpoint
 from agentrl.actors.limits import Limits
@@ -49,7 +49,7 @@ class EpisodeChat:
     model = MODEL
 
     def __init__(
-        self, recorder: Recorder, base_url: str, api_key: str, services: Mapping[str, str]
+        self, recorder: CallRecorder, base_url: str, api_key: str, services: Mapping[str, str]
     ) -> None:
         self._recorder = recorder
         self.base_url = base_url
@@ -103,7 +103,7 @@ class RolloutEpisodes:
     async def play(self, attempt: Attempt, boundary: Boundary) -> PlayedEpisode:
         """See `Strategy`."""
         env = cast(Rollout, self._make_env())
-        recorder = Recorder(
+        recorder = CallRecorder(
             attempt.assignment,
             self._chat,
             self._limits.of(attempt.assignment),
@@ -128,7 +128,7 @@ class RolloutEpisodes:
         return report
 
     async def _solve(
-        self, env: Rollout, recorder: Recorder, chat: EpisodeChat, boundary: Boundary
+        self, env: Rollout, recorder: CallRecorder, chat: EpisodeChat, boundary: Boundary
     ) -> tuple[Step, StopReason]:
         returned: object = None
         failure: BaseException | None = None
@@ -156,7 +156,7 @@ class RolloutEpisodes:
         return self._failed(env, recorder, failure)
 
     def _failed(
-        self, env: Rollout, recorder: Recorder, failure: BaseException
+        self, env: Rollout, recorder: CallRecorder, failure: BaseException
     ) -> tuple[Step, StopReason]:
         """What `solve` is worth that has raised. Raises `failure` where that is no policy's."""
         reward = env.policy_failures.reward(failure) if recorder.num_calls else None
@@ -170,7 +170,7 @@ class RolloutEpisodes:
             return Step(), reason
         return Step(reward=reward, metrics={"policy_error": 1.0}), reason
 
-    def _out_of_time(self, recorder: Recorder) -> Step:
+    def _out_of_time(self, recorder: CallRecorder) -> Step:
         """As for an Env: a truncation, if anything was sampled."""
         if recorder.num_calls:
             return Step()
@@ -180,7 +180,7 @@ class RolloutEpisodes:
         raise EnvError(f"solve made no call {limit}")
 
 
-async def _close_when_cancelled(recorder: Recorder) -> None:
+async def _close_when_cancelled(recorder: CallRecorder) -> None:
     """A `solve` that waits in a thread, or in another process, for an answer, would wait on."""
     try:
         await anyio.sleep_forever()
@@ -188,7 +188,7 @@ async def _close_when_cancelled(recorder: Recorder) -> None:
         recorder.close()
 
 
-def _ended(step: Step, recorder: Recorder) -> StopReason:
+def _ended(step: Step, recorder: CallRecorder) -> StopReason:
     """How an episode ended that was played to the end."""
     if isinstance(step, SampledStep) and step.failed:
         return StopReason.POLICY_ERROR
@@ -199,7 +199,7 @@ def _ended(step: Step, recorder: Recorder) -> StopReason:
     return StopReason.RESPONSE_LIMIT if cut_by_engine else StopReason.ENV_TRUNCATED
 
 
-def _segments(recorder: Recorder, step: Step) -> list[Segment]:
+def _segments(recorder: CallRecorder, step: Step) -> list[Segment]:
     """What was recorded; where a function has said what is trained, that."""
     if not isinstance(step, SampledStep):
         return recorder.segments()
@@ -214,7 +214,7 @@ def _segments(recorder: Recorder, step: Step) -> list[Segment]:
 
 
 def _report(
-    recorder: Recorder, step: Step, reason: StopReason, vote: str, answers: bool, wall_s: float
+    recorder: CallRecorder, step: Step, reason: StopReason, vote: str, answers: bool, wall_s: float
 ) -> PlayedEpisode:
     """Raises EnvError when nothing was sampled, TokenError when tokens break an invariant."""
     if recorder.num_calls == 0:

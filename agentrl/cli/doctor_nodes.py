@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from agentrl.cli.doctor import Finding, open_files_enough
+from agentrl.cli.doctor import HostFinding, open_files_enough
 from agentrl.cluster.dry_placement import look_for
 from agentrl.cluster.joined import shown
 from agentrl.cluster.node_facts import NodeFacts, facts_here
@@ -28,7 +28,7 @@ _CLOCK_S = 1.0
 _ANSWER_S = 120.0
 
 
-def examine_nodes(address: str, shared: Path | None) -> list[tuple[str, list[Finding]]]:
+def examine_nodes(address: str, shared: Path | None) -> list[tuple[str, list[HostFinding]]]:
     """The findings of each node, by its address. `shared`: a folder that all of them should see as
     this host does. What is wrong with the cluster itself is the only finding of `address`."""
     with ExitStack() as stack:
@@ -39,7 +39,7 @@ def examine_nodes(address: str, shared: Path | None) -> list[tuple[str, list[Fin
             paths = [] if shared is None else [stack.enter_context(shown(shared))]
         except (EnvironmentSetupError, OSError) as error:
             told = f"no cluster can be used (--ray-address): {str(error).splitlines()[0]}"
-            return [(address, [Finding("ray", False, told)])]
+            return [(address, [HostFinding("ray", False, told)])]
         own = msgspec.json.decode(facts_here(paths), type=NodeFacts)
         return [
             (place.address, _of_node(cluster, place.node, own, paths, shared))
@@ -49,12 +49,12 @@ def examine_nodes(address: str, shared: Path | None) -> list[tuple[str, list[Fin
 
 def _of_node(
     cluster: Cluster, node: str, own: NodeFacts, paths: list[str], shared: Path | None
-) -> list[Finding]:
+) -> list[HostFinding]:
     asked_s = time.time()
     try:
         answer = cluster.ask_node(node, facts_here, paths, timeout_s=_ANSWER_S)
     except EnvironmentSetupError as error:
-        return [Finding("answer", False, f"{error}: is agentrl at the same place there?")]
+        return [HostFinding("answer", False, f"{error}: is agentrl at the same place there?")]
     answered_s = time.time()
     facts = msgspec.json.decode(answer, type=NodeFacts)
     return list(judged(facts, own, (asked_s, answered_s), shared))
@@ -62,7 +62,7 @@ def _of_node(
 
 def judged(
     facts: NodeFacts, own: NodeFacts, asked: tuple[float, float], shared: Path | None = None
-) -> Iterator[Finding]:
+) -> Iterator[HostFinding]:
     """Findings of a node beside `own`, those of this one. `asked`: when it was asked and when its
     answer was there, by this node's clock."""
     yield _same("python", facts.python, own.python)
@@ -76,58 +76,58 @@ def judged(
     if shared is not None:
         good = facts.seen == own.seen
         text = f"{shared} is shared" if good else f"does not see {shared} as this host does"
-        yield Finding("shared", good, text if good else f"{text}: mount the same folder there")
+        yield HostFinding("shared", good, text if good else f"{text}: mount the same folder there")
 
 
 def _code(facts: NodeFacts) -> str:
     return f"{facts.agentrl or 'not installed'} (code {facts.source})"
 
 
-def _same(name: str, found: str, own: str) -> Finding:
+def _same(name: str, found: str, own: str) -> HostFinding:
     text = found if found == own else f"{found}, and {own} on this host: install the same"
-    return Finding(name, found == own, text)
+    return HostFinding(name, found == own, text)
 
 
-def _packages(facts: NodeFacts, own: NodeFacts) -> Finding:
+def _packages(facts: NodeFacts, own: NodeFacts) -> HostFinding:
     others = [
         f"{name} {facts.packages.get(name, 'is not installed')} ({version} on this host)"
         for name, version in own.packages.items()
         if facts.packages.get(name) != version
     ]
     if others:
-        return Finding("packages", False, f"{', '.join(others)}: install the same")
-    return Finding("packages", True, f"{len(own.packages)}, the same as on this host")
+        return HostFinding("packages", False, f"{', '.join(others)}: install the same")
+    return HostFinding("packages", True, f"{len(own.packages)}, the same as on this host")
 
 
-def _gpus(facts: NodeFacts, own: NodeFacts) -> Finding:
+def _gpus(facts: NodeFacts, own: NodeFacts) -> HostFinding:
     if facts.nccl != own.nccl:
         text = f"NCCL {facts.nccl or '(none)'}, and {own.nccl or '(none)'} on this host"
-        return Finding("gpus", False, f"{text}: ranks would not understand each other")
+        return HostFinding("gpus", False, f"{text}: ranks would not understand each other")
     if not facts.driver:
-        return Finding("gpus", True, f"no NVIDIA driver; {facts.num_cpus} CPU cores")
+        return HostFinding("gpus", True, f"no NVIDIA driver; {facts.num_cpus} CPU cores")
     nccl = f", NCCL {facts.nccl}" if facts.nccl else ""
-    return Finding("gpus", True, f"driver {facts.driver}{nccl}; {facts.num_cpus} CPU cores")
+    return HostFinding("gpus", True, f"driver {facts.driver}{nccl}; {facts.num_cpus} CPU cores")
 
 
-def _interface(facts: NodeFacts) -> Finding:
+def _interface(facts: NodeFacts) -> HostFinding:
     if facts.interface is None:
         text = f"none has {facts.address}: set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME there"
-        return Finding("interface", False, text)
-    return Finding("interface", True, f"{facts.interface}, host {facts.host}")
+        return HostFinding("interface", False, text)
+    return HostFinding("interface", True, f"{facts.interface}, host {facts.host}")
 
 
-def _shared_memory(facts: NodeFacts) -> Finding:
+def _shared_memory(facts: NodeFacts) -> HostFinding:
     text = f"{facts.shared_memory / _GIB:.1f} GiB free in /dev/shm"
     good = facts.shared_memory >= _SHARED_MEMORY
-    return Finding(
+    return HostFinding(
         "memory", good, text if good else f"{text}; 1 GiB is needed (docker: --shm-size)"
     )
 
 
-def _clock(facts: NodeFacts, asked: tuple[float, float]) -> Finding:
+def _clock(facts: NodeFacts, asked: tuple[float, float]) -> HostFinding:
     """The node read its clock between the question and the answer."""
     off_s = max(asked[0] - facts.clock_s, facts.clock_s - asked[1], 0.0)
     if off_s <= _CLOCK_S:
-        return Finding("clock", True, f"within {_CLOCK_S:g} s of this host's")
+        return HostFinding("clock", True, f"within {_CLOCK_S:g} s of this host's")
     text = f"off by at least {off_s:.1f} s: times in logs would mislead; use NTP"
-    return Finding("clock", False, text)
+    return HostFinding("clock", False, text)

@@ -21,7 +21,7 @@ from agentrl.hub import cached
 __all__ = [
     "CHECKPOINT",
     "MANIFEST",
-    "Kept",
+    "KeptCheckpoint",
     "check_run_id",
     "checkpoint_root",
     "checkpoints_of",
@@ -41,7 +41,7 @@ _MODELS = ("hf_checkpoint", *_CHECKPOINTS)
 _RUN_ID = re.compile(r"(?!\.\.?$)[A-Za-z0-9._-]{1,80}")
 
 
-class Kept(msgspec.Struct, frozen=True):
+class KeptCheckpoint(msgspec.Struct, frozen=True):
     """A checkpoint: after which iteration of which run, and when it was written."""
 
     directory: Path
@@ -114,7 +114,7 @@ def checkpoint_root(save: str | None, run: Path, run_id: str) -> Path:
     return run / "recovery" if save is None else save_folder(Path(save), run_id)
 
 
-def newest_kept(place: Path) -> Kept | None:
+def newest_kept(place: Path) -> KeptCheckpoint | None:
     """The checkpoint that was written last: `place` itself if it is one, else of those in it or in
     a run's folder in it. None when there is none."""
     if _is_kept(place):
@@ -131,7 +131,7 @@ def entries(folder: Path) -> list[Path]:
         return []
 
 
-def _kept_in(folder: Path) -> list[Kept]:
+def _kept_in(folder: Path) -> list[KeptCheckpoint]:
     """Of each run the newest in `folder`, by its number."""
     if _is_kept(folder):
         return []
@@ -144,12 +144,12 @@ def _is_kept(path: Path) -> bool:
     return CHECKPOINT.fullmatch(path.name) is not None and path.is_dir()
 
 
-def _kept(directory: Path) -> Kept | None:
+def _kept(directory: Path) -> KeptCheckpoint | None:
     """None for a folder whose manifest cannot be read."""
     file, number = directory / MANIFEST, CHECKPOINT.fullmatch(directory.name)
     assert number is not None
     try:
         manifest = msgspec.json.decode(file.read_bytes(), type=_Envelope).manifest
-        return Kept(directory, int(number[1]), manifest.run_id, file.stat().st_mtime)
+        return KeptCheckpoint(directory, int(number[1]), manifest.run_id, file.stat().st_mtime)
     except (OSError, UnicodeDecodeError, msgspec.MsgspecError):
         return None

@@ -25,10 +25,10 @@ from agentrl.config.run import RunConfig
 from agentrl.config.toml import dump_config
 from agentrl.visible import shown_url
 
-__all__ = ["Capacity", "capacity", "describe", "in_units"]
+__all__ = ["RunCapacity", "capacity", "describe", "in_units"]
 
 
-class Capacity(msgspec.Struct, frozen=True):
+class RunCapacity(msgspec.Struct, frozen=True):
     """How much work the parts of a run can hold at once. Lengths are upper bounds."""
 
     permits: int
@@ -40,13 +40,13 @@ class Capacity(msgspec.Struct, frozen=True):
     stored_bytes: int | None
 
 
-def capacity(config: RunConfig, model: ModelSummary) -> Capacity:
+def capacity(config: RunConfig, model: ModelSummary) -> RunCapacity:
     """The sizes that follow from `config` for `model`."""
     groups, sets = config.num_charged, eval_sets(config)
     episodes = groups * config.n_samples_per_prompt
     lengths = [n for n in (engine_context(config, sets), model.max_context) if n is not None]
     context = min(lengths) if lengths else None
-    return Capacity(
+    return RunCapacity(
         permits=config.num_engines * config.sglang_server_concurrency,
         held_episodes=config.num_agent_workers * config.max_concurrent_episodes,
         charged_groups=groups,
@@ -133,7 +133,7 @@ def _most_charged(config: RunConfig) -> str:
     )
 
 
-def _capacity(config: RunConfig, sizes: Capacity) -> Iterator[str]:
+def _capacity(config: RunConfig, sizes: RunCapacity) -> Iterator[str]:
     n, per = config.rollout_batch_size, config.n_samples_per_prompt
     steps = config.num_steps_per_rollout
     yield f"iteration {n} groups x {per} episodes = {n * per}, in {steps} optimizer steps"
@@ -166,7 +166,7 @@ def _capacity(config: RunConfig, sizes: Capacity) -> Iterator[str]:
         yield f"context   {sizes.context} tokens{'' if config.is_supervised else turn}"
 
 
-def _memory(config: RunConfig, model: ModelSummary, sizes: Capacity) -> Iterator[str]:
+def _memory(config: RunConfig, model: ModelSummary, sizes: RunCapacity) -> Iterator[str]:
     yield f"model     {model.architecture}" + (
         f", {model.num_parameters:,} parameters" if model.num_parameters else ""
     )

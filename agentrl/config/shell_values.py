@@ -13,13 +13,23 @@ import msgspec
 
 from agentrl.errors import ConfigError
 
-__all__ = ["Argument", "Array", "Fields", "Piece", "Unset", "Value", "evaluated", "plain", "whole"]
+__all__ = [
+    "Argument",
+    "Array",
+    "Fields",
+    "ShellPiece",
+    "Unset",
+    "Value",
+    "evaluated",
+    "plain",
+    "whole",
+]
 
 MAX_CHARACTERS = 1024 * 1024
 _MAX_INTEGER = 2**63
 
 
-class Piece(msgspec.Struct, frozen=True):
+class ShellPiece(msgspec.Struct, frozen=True):
     """Text; or, where it is not `known`, what a shell has to be given for it, and why. `many`: it
     stands for any number of words; `bare`: it has its quotes."""
 
@@ -30,7 +40,7 @@ class Piece(msgspec.Struct, frozen=True):
     bare: bool = False
 
 
-Value = tuple[Piece, ...]
+Value = tuple[ShellPiece, ...]
 
 
 class Array(msgspec.Struct, frozen=True):
@@ -57,7 +67,7 @@ class Argument(msgspec.Struct, frozen=True):
 
 def plain(text: str) -> Value:
     """A text as a value."""
-    return (Piece(text),)
+    return (ShellPiece(text),)
 
 
 def whole(value: Value) -> str | None:
@@ -70,8 +80,8 @@ class Fields:
     """The words that a shell makes of one, piece by piece."""
 
     def __init__(self) -> None:
-        self._done: list[list[tuple[Piece, bool]]] = []
-        self._open: list[tuple[Piece, bool]] | None = None
+        self._done: list[list[tuple[ShellPiece, bool]]] = []
+        self._open: list[tuple[ShellPiece, bool]] | None = None
         self._size = 0
 
     def add(self, value: Value, *, quoted: bool) -> None:
@@ -109,7 +119,7 @@ class Fields:
         return tuple(_settled(field) for field in self._done)
 
 
-def _argument(field: list[tuple[Piece, bool]]) -> Argument:
+def _argument(field: list[tuple[ShellPiece, bool]]) -> Argument:
     value = _settled(field)
     text = whole(value)
     if text is not None:
@@ -119,7 +129,7 @@ def _argument(field: list[tuple[Piece, bool]]) -> Argument:
     return Argument(_source(value), known=False, many=many, whys=whys)
 
 
-def _settled(field: list[tuple[Piece, bool]]) -> Value:
+def _settled(field: list[tuple[ShellPiece, bool]]) -> Value:
     """A word: with its quotes where it is not known."""
     loose = "".join(piece.text for piece, quoted in field if piece.known and not quoted)
     if re.search(r"[*?]|\[.*\]", loose, re.DOTALL) and all(piece.known for piece, _ in field):
@@ -127,7 +137,7 @@ def _settled(field: list[tuple[Piece, bool]]) -> Value:
             shlex.quote(piece.text) if quoted else _pattern(piece.text) for piece, quoted in field
         )
         why = f"{source} is a pattern of file names"
-        return (Piece(source, known=False, why=why, bare=True),)
+        return (ShellPiece(source, known=False, why=why, bare=True),)
     return tuple(
         piece
         if piece.known or piece.bare

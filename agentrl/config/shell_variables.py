@@ -16,7 +16,7 @@ from agentrl.config.shell_values import (
     MAX_CHARACTERS,
     Array,
     Fields,
-    Piece,
+    ShellPiece,
     Unset,
     Value,
     evaluated,
@@ -193,7 +193,7 @@ class Variables:
     def _spaced(self, items: Iterable[Value], raw: str) -> Value:
         if self.splits:
             return self._source(raw, self.splits)
-        spaced = [piece for item in items for piece in (Piece(" "), *item)]
+        spaced = [piece for item in items for piece in (ShellPiece(" "), *item)]
         return tuple(spaced[1:])
 
     def _parts(self, word: Word) -> Iterator[tuple[Value, bool]]:
@@ -221,7 +221,11 @@ class Variables:
         if part.kind == "other":
             return [
                 (
-                    (Piece(part.raw, False, f"{self.place}: {part.raw} {part.text}", bare=True),),
+                    (
+                        ShellPiece(
+                            part.raw, False, f"{self.place}: {part.raw} {part.text}", bare=True
+                        ),
+                    ),
                     True,
                 )
             ]
@@ -238,7 +242,7 @@ class Variables:
             if found in self.values and not re.fullmatch(rf"\$\{{?{found}(\[[@*]\])?\}}?", raw)
         )
         needs = f"; it needs {', '.join(needed)} of the script" if needed else ""
-        return (Piece(raw, False, f"{self.place}: {raw} {why}{needs}", many),)
+        return (ShellPiece(raw, False, f"{self.place}: {raw} {why}{needs}", many),)
 
     # ---- parameters ---------------------------------------------------------------------------
 

@@ -26,9 +26,9 @@ from agentrl.paths import kind_of
 __all__ = [
     "INDEX",
     "TRACKER",
-    "Chunk",
     "Header",
     "Index",
+    "TensorBox",
     "Whole",
     "folder_of",
     "is_weight",
@@ -53,7 +53,7 @@ _CHAINED = re.compile(r"^chained_\d+\.")
 _WEIGHTS = ("embedding.", "decoder.", "output_layer.", "mtp.")
 
 
-class Chunk(msgspec.Struct, frozen=True):
+class TensorBox(msgspec.Struct, frozen=True):
     """A box of a whole tensor: where it lies in the whole, and in which bytes of which file."""
 
     offset: tuple[_NUMBER, ...]
@@ -68,7 +68,7 @@ class Whole(msgspec.Struct, frozen=True):
 
     dtype: str
     shape: tuple[_NUMBER, ...]
-    chunks: list[Chunk]
+    chunks: list[TensorBox]
 
 
 Index = dict[str, Whole]
@@ -227,7 +227,7 @@ def _check_places(folder: Path, tensors: Index) -> None:
 
 def _check_archives(folder: Path, tensors: Index) -> None:
     """Each box is an archive from its first byte to its last: what was never written is zeros."""
-    boxes: dict[str, list[tuple[str, Chunk]]] = {}
+    boxes: dict[str, list[tuple[str, TensorBox]]] = {}
     for key, whole in tensors.items():
         for chunk in whole.chunks:
             boxes.setdefault(chunk.file, []).append((key, chunk))

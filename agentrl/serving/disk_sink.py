@@ -21,7 +21,7 @@ from agentrl.errors import PushError
 from agentrl.serving.checksums import Fused
 from agentrl.serving.control import EngineControl, EngineRefusedError
 from agentrl.serving.members import Members, NamedTensors, NoEngineError
-from agentrl.serving.push_files import PushFiles, Written
+from agentrl.serving.push_files import PushFiles, WrittenPush
 from agentrl.serving.seals import Sent, dtype_name, sum_of
 from agentrl.types import EngineAddress, PushReport
 
@@ -107,11 +107,11 @@ class DiskWeightSink:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _show(self, written: Written, readers: Sequence[EngineControl]) -> None:
+    def _show(self, written: WrittenPush, readers: Sequence[EngineControl]) -> None:
         if readers:
             self._after_write(written.folder, [member.url for member in readers])
 
-    def _push(self, version: int, written: Written, sent: Sent, started: float) -> PushReport:
+    def _push(self, version: int, written: WrittenPush, sent: Sent, started: float) -> PushReport:
         self._members.each(EngineControl.require_alive)
         self._members.inspect()
         folder, num_bytes = written

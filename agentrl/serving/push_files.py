@@ -31,7 +31,7 @@ __all__ = [
     "PushFiles",
     "PushManifest",
     "PushSettings",
-    "Written",
+    "WrittenPush",
     "read_push",
     "write_manifest",
 ]
@@ -60,7 +60,7 @@ class PushManifest(msgspec.Struct, frozen=True, omit_defaults=True):
     delta: Delta | None = None
 
 
-class Written(NamedTuple):
+class WrittenPush(NamedTuple):
     """A folder, and how many bytes lie in it."""
 
     folder: Path
@@ -112,7 +112,7 @@ class PushFiles:
         for partial in self._root.glob(".weight_v*"):  # of a writer that was killed
             shutil.rmtree(partial, ignore_errors=True)
 
-    def write(self, version: int, tensors: NamedTensors) -> Written:
+    def write(self, version: int, tensors: NamedTensors) -> WrittenPush:
         """The weights as `version`: what changed, where the push before is known. Where `tensors`
         raise, or the disk does, the next push is whole."""
         if self._encoding is None:
@@ -128,7 +128,7 @@ class PushFiles:
         self._version = version
         return written
 
-    def write_whole_too(self, version: int) -> Written:
+    def write_whole_too(self, version: int) -> WrittenPush:
         """The delta that was just written as a whole model, for engines that lack its base."""
         return self._write_whole(version, self._last.items(), suffix="_whole")
 
@@ -153,13 +153,13 @@ class PushFiles:
             yield name, noted[name]
         self._last = noted
 
-    def _write_whole(self, version: int, tensors: NamedTensors, suffix: str = "") -> Written:
+    def _write_whole(self, version: int, tensors: NamedTensors, suffix: str = "") -> WrittenPush:
         folder = self._root / (_name(version) + suffix)
         self._write_model(folder, tensors)
         write_manifest(folder, PushManifest(self._stream, version))
-        return Written(folder, _size_of(folder))
+        return WrittenPush(folder, _size_of(folder))
 
-    def _write_delta(self, version: int, tensors: NamedTensors, encoding: Encoding) -> Written:
+    def _write_delta(self, version: int, tensors: NamedTensors, encoding: Encoding) -> WrittenPush:
         changes: dict[str, torch.Tensor] = {}
         checksums: dict[str, str] = {}
         for name, tensor in tensors:
@@ -179,7 +179,7 @@ class PushFiles:
             folder / PUSH, msgspec.json.encode(PushManifest(self._stream, version, delta))
         )
         disk.sync_tree(folder)
-        return Written(folder, _size_of(folder))
+        return WrittenPush(folder, _size_of(folder))
 
 
 def _name(version: int) -> str:

@@ -1,20 +1,20 @@
 """The driver and its feeder: tasks for credit, the news of lost processes, the drain at the end."""
 
-from agentrl.sim.peer import Peer
+from agentrl.sim.peer import SimPeer
 from agentrl.sim.world import World
 from agentrl.types import Task
 from agentrl.wire.messages import Drain, Message, PeerLost, TaskCredit, Tasks
 
-__all__ = ["Driver"]
+__all__ = ["SimDriver"]
 
 
-class Driver:
+class SimDriver:
     """A task source without end; the id of a task is its position."""
 
     def __init__(self, world: World) -> None:
-        self.peer = Peer(world.shell, "driver", "driver", 0, self._take)
+        self.peer = SimPeer(world.shell, "driver", "driver", 0, self._take)
 
-    def lost(self, peer: Peer, *, failed: bool = False) -> None:
+    def lost(self, peer: SimPeer, *, failed: bool = False) -> None:
         """This process has ended; `failed`: by itself."""
         self.peer.deliver(PeerLost(peer.name, peer.incarnation, failed))
 

@@ -13,14 +13,14 @@ from collections.abc import Callable
 import msgspec
 
 from agentrl.sim.timeline import Timeline, Timer
-from agentrl.sim.truth import Weights
+from agentrl.sim.truth import PublishedWeights
 
-__all__ = ["Engine", "Speed", "Turn"]
+__all__ = ["Engine", "SimTurn", "Speed"]
 
 #: Tokens by which rounding may miss the end of a turn.
 _NEAR = 1e-6
 
-Spans = list[tuple[Weights, int]]
+Spans = list[tuple[PublishedWeights, int]]
 
 
 class Speed(msgspec.Struct, frozen=True):
@@ -35,7 +35,7 @@ class Speed(msgspec.Struct, frozen=True):
         return self.token_s + self.request_s
 
 
-class Turn:
+class SimTurn:
     """One generation; `done` gets its tokens by weights, in order, `failed` is for a lost engine.
 
     `start` and `end` are on its engine's own axis: the tokens that a turn there would have sampled.
@@ -63,16 +63,16 @@ class Engine:
         self._tokens = 0.0
         self._at = 0.0
         self._order = 0
-        self._batch: list[tuple[float, int, Turn]] = []
+        self._batch: list[tuple[float, int, SimTurn]] = []
         self._timer: Timer | None = None
-        self._history: list[tuple[float, Weights]] = []
+        self._history: list[tuple[float, PublishedWeights]] = []
         self.serving = False
         self.lost = False
         self.num_turns = 0
         self.load = 0
         self.busy_s = 0.0
 
-    def submit(self, turn: Turn) -> None:
+    def submit(self, turn: SimTurn) -> None:
         """Add a turn to the batch."""
         self._advance()
         turn.start, turn.since = self._tokens, len(self._history) - 1
@@ -82,7 +82,7 @@ class Engine:
         self.num_turns += 1
         self._arm()
 
-    def cancel(self, turn: Turn) -> None:
+    def cancel(self, turn: SimTurn) -> None:
         """Take a turn out of the batch."""
         self._advance()
         turn.live = False
@@ -95,7 +95,7 @@ class Engine:
         self.serving = False
         self._arm()
 
-    def resume(self, weights: Weights) -> None:
+    def resume(self, weights: PublishedWeights) -> None:
         """Go on, under `weights`."""
         self._advance()
         if not self._history or self._history[-1][1] is not weights:
@@ -159,7 +159,7 @@ class Engine:
         for turn in ended:
             turn.done(self._spans(turn))
 
-    def _spans(self, turn: Turn) -> Spans:
+    def _spans(self, turn: SimTurn) -> Spans:
         """Whole tokens that were sampled before a push belong to the weights before it."""
         history = self._history
         spans, sampled = [], 0

@@ -10,9 +10,9 @@ engine client.
 from collections.abc import Callable
 
 from agentrl.serving.permit_queue import PermitQueue, Ticket
-from agentrl.sim.engine import Engine, Turn
+from agentrl.sim.engine import Engine, SimTurn
 from agentrl.sim.timeline import Timer
-from agentrl.sim.truth import Weights
+from agentrl.sim.truth import PublishedWeights
 from agentrl.sim.workload import Plan
 from agentrl.sim.world import World
 from agentrl.types import (
@@ -24,10 +24,10 @@ from agentrl.types import (
     TrajectoryMeta,
 )
 
-__all__ = ["Episode"]
+__all__ = ["SimEpisode"]
 
 
-class Episode:
+class SimEpisode:
     """`ended` is told the report of an attempt that was not stopped."""
 
     def __init__(
@@ -44,13 +44,13 @@ class Episode:
         self._plan = plan
         self._ended = ended
         self._since = world.timeline.now
-        self._spans: dict[Weights, int] = {}
+        self._spans: dict[PublishedWeights, int] = {}
         self._next = 0
         self._num_resamples = 0
         self._live = True
         self._engine: Engine | None = None
         self._ticket: Ticket | None = None
-        self._turn: Turn | None = None
+        self._turn: SimTurn | None = None
         self._timer: Timer | None = None
 
     def begin(self) -> None:
@@ -98,7 +98,7 @@ class Episode:
         self._submit(self._engine)
 
     def _submit(self, engine: Engine) -> None:
-        self._turn = Turn(self._plan.turns[self._next], self._sampled, self._failed)
+        self._turn = SimTurn(self._plan.turns[self._next], self._sampled, self._failed)
         engine.submit(self._turn)
         scenario = self._world.scenario
         permits = scenario.permits_per_worker * scenario.num_agent_workers
@@ -108,7 +108,7 @@ class Episode:
         if self._live:
             self._granted()
 
-    def _sampled(self, spans: list[tuple[Weights, int]]) -> None:
+    def _sampled(self, spans: list[tuple[PublishedWeights, int]]) -> None:
         """A turn has come back."""
         self._turn = None
         if len(spans) > 1 and self._may_resample:

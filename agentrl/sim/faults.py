@@ -13,7 +13,7 @@ on then is stuck.
 import random
 from collections.abc import Callable
 
-from agentrl.sim.processes import Processes
+from agentrl.sim.processes import SimProcesses
 from agentrl.sim.world import World
 
 __all__ = ["plan_faults"]
@@ -23,7 +23,7 @@ DAMAGED = 0.25
 FAILED = 0.5
 
 
-def plan_faults(world: World, processes: Processes) -> None:
+def plan_faults(world: World, processes: SimProcesses) -> None:
     """Let the faults of the scenario happen until the run is ending."""
     faults = world.scenario.faults
     rng = random.Random(f"{world.scenario.seed}/faults")

@@ -9,19 +9,19 @@ from collections.abc import Callable
 
 from agentrl.sim.engine import Engine, Speed
 from agentrl.sim.timeline import Timeline
-from agentrl.sim.truth import Weights
+from agentrl.sim.truth import PublishedWeights
 
-__all__ = ["Fleet"]
+__all__ = ["SimFleet"]
 
 
-class Fleet:
+class SimFleet:
     """Engines that serve nothing until the first push has ended."""
 
     def __init__(self, timeline: Timeline, speed: Speed, num_engines: int) -> None:
         self._timeline = timeline
         self._speed = speed
         self.engines = [Engine(timeline, speed) for _ in range(num_engines)]
-        self._weights: Weights | None = None
+        self._weights: PublishedWeights | None = None
         self._pushing = False
         self._waiting: list[Callable[[], None]] = []
 
@@ -59,7 +59,7 @@ class Fleet:
             if not engine.lost:
                 engine.pause()
 
-    def end_push(self, weights: Weights) -> None:
+    def end_push(self, weights: PublishedWeights) -> None:
         """Every engine goes on, with `weights`."""
         self._pushing, self._weights = False, weights
         for engine in self.engines:

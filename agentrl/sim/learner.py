@@ -25,9 +25,9 @@ from agentrl.learner.schedule import (
     Train,
 )
 from agentrl.lineage import Lineage
-from agentrl.sim.peer import Peer
+from agentrl.sim.peer import SimPeer
 from agentrl.sim.timeline import Timer
-from agentrl.sim.truth import BrokenPromiseError, Weights
+from agentrl.sim.truth import BrokenPromiseError, PublishedWeights
 from agentrl.sim.world import World
 from agentrl.types import LeaseHeader, VersionRow
 from agentrl.wire.messages import (
@@ -57,7 +57,7 @@ class Learner:
         self._asked_at = 0.0
         self._timer: Timer | None = None
         self._dead = False
-        self.peer = Peer(world.shell, "learner", "learner-0", incarnation, self._take)
+        self.peer = SimPeer(world.shell, "learner", "learner-0", incarnation, self._take)
 
     def die(self) -> None:
         """The process ends, wherever it is; engines that wait for a push wait on."""
@@ -176,7 +176,7 @@ class Learner:
         self._go_on(Stepped(header.number, False, old_share, wait_s, iteration_s))
 
     def _pushed(self, row: VersionRow) -> None:
-        weights = Weights(row.version, row.iteration)
+        weights = PublishedWeights(row.version, row.iteration)
         self._world.truth.pushed(weights, row.parent)
         self._world.fleet.end_push(weights)
         self._go_on({})

@@ -17,14 +17,14 @@ from agentrl.wire.conversation import Conversation
 from agentrl.wire.messages import Message, Refused, Role, Welcome
 from agentrl.wire.outbox import Outbox
 
-__all__ = ["Line", "Peer"]
+__all__ = ["PeerLine", "SimPeer"]
 
 #: Messages that come once more after a reconnect, answered or not.
 DOUBLED = 3
 RESEND_S = 2.0
 
 
-class Line(Protocol):
+class PeerLine(Protocol):
     """What carries messages to the buffer."""
 
     @property
@@ -32,18 +32,18 @@ class Line(Protocol):
         """The time of all its peers."""
         ...
 
-    def post(self, peer: "Peer", epoch: int, seq: int, message: Message) -> None:
+    def post(self, peer: "SimPeer", epoch: int, seq: int, message: Message) -> None:
         """Take a message; one that comes while the buffer is away is lost."""
         ...
 
 
-class Peer:
+class SimPeer:
     """`take` is given what the buffer says, the first Welcome included; `running` tells what plays
     here. `is_fenced`: told to exit."""
 
     def __init__(
         self,
-        line: Line,
+        line: PeerLine,
         role: Role,
         name: str,
         incarnation: int,

@@ -7,20 +7,20 @@ import random
 from collections import Counter
 
 from agentrl.learner.schedule import KEPT
-from agentrl.sim.driver import Driver
+from agentrl.sim.driver import SimDriver
 from agentrl.sim.learner import Learner
-from agentrl.sim.peer import Peer
+from agentrl.sim.peer import SimPeer
 from agentrl.sim.truth import BrokenPromiseError
-from agentrl.sim.worker import Worker
+from agentrl.sim.worker import SimWorker
 from agentrl.sim.world import World
 
-__all__ = ["Processes"]
+__all__ = ["SimProcesses"]
 
 #: Most seconds after which a peer notices that the buffer has come back.
 NOTICE_S = 1.0
 
 
-class Processes:
+class SimProcesses:
     """`ending`: the learner is done, and nothing goes wrong any more. `struck`: faults by kind."""
 
     def __init__(self, world: World) -> None:
@@ -28,9 +28,9 @@ class Processes:
         self._rng = random.Random(f"{world.scenario.seed}/order")
         self._incarnations = 0
         self._drained = False
-        self._driver = Driver(world)
+        self._driver = SimDriver(world)
         self._learner: Learner | None = None
-        self.workers: dict[str, Worker | None] = {}
+        self.workers: dict[str, SimWorker | None] = {}
         self.ending = False
         self.struck: Counter[str] = Counter()
 
@@ -122,12 +122,12 @@ class Processes:
 
     # ---- inside ----
 
-    def _peers(self) -> list[Peer]:
+    def _peers(self) -> list[SimPeer]:
         return list(self._world.shell.peers.values())
 
     def _start_worker(self, name: str) -> None:
         self._incarnations += 1
-        worker = self.workers[name] = Worker(self._world, name, self._incarnations)
+        worker = self.workers[name] = SimWorker(self._world, name, self._incarnations)
         self._world.shell.join(worker.peer)
 
     def _start_learner(self) -> None:

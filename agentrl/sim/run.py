@@ -6,9 +6,9 @@ breaks a promise, and when the run is stuck.
 
 from agentrl.sim.durable import Durable
 from agentrl.sim.faults import plan_faults
-from agentrl.sim.fleet import Fleet
+from agentrl.sim.fleet import SimFleet
 from agentrl.sim.network import Network
-from agentrl.sim.processes import Processes
+from agentrl.sim.processes import SimProcesses
 from agentrl.sim.scenario import Scenario
 from agentrl.sim.shell import Shell
 from agentrl.sim.tally import Meters, Result, Tally
@@ -31,10 +31,10 @@ def simulate(scenario: Scenario, warm_up: int = 0) -> Result:
     return world.tally.result(warm_up, world.slowness())
 
 
-def build(scenario: Scenario) -> tuple[World, Processes]:
+def build(scenario: Scenario) -> tuple[World, SimProcesses]:
     """A world in which nothing has happened yet."""
     timeline = Timeline()
-    fleet = Fleet(timeline, scenario.speed, scenario.num_engines)
+    fleet = SimFleet(timeline, scenario.speed, scenario.num_engines)
     network = Network(timeline, scenario.faults.delay_s, f"{scenario.seed}/network")
 
     def meters() -> Meters:
@@ -48,5 +48,5 @@ def build(scenario: Scenario) -> tuple[World, Processes]:
         truth=Truth(scenario.max_staleness),
         tally=Tally(scenario.max_staleness, meters),
     )
-    processes = Processes(world)
+    processes = SimProcesses(world)
     return world, processes

@@ -25,7 +25,7 @@ from agentrl.buffer.settings import BufferSettings
 from agentrl.sim.columns import Columns
 from agentrl.sim.durable import Durable
 from agentrl.sim.network import Connection, Network
-from agentrl.sim.peer import Peer
+from agentrl.sim.peer import SimPeer
 from agentrl.sim.timeline import Timeline
 from agentrl.wire.messages import Finished, Heartbeat, Message
 
@@ -43,7 +43,7 @@ class Shell:
         self.durable = durable
         self.network = network
         self.columns = Columns(settings.segment_bytes)
-        self.peers: dict[str, Peer] = {}
+        self.peers: dict[str, SimPeer] = {}
         self.timeline = timeline
         self._connections: dict[str, Connection] = {}
         self._waiting: deque[FromPeer | Tick] = deque()
@@ -55,13 +55,13 @@ class Shell:
 
     # ---- processes ----
 
-    def join(self, peer: Peer) -> None:
+    def join(self, peer: SimPeer) -> None:
         """A process has started."""
         self.peers[peer.connection] = peer
         self._connections[peer.connection] = self.network.connect()
         peer.join()
 
-    def leave(self, peer: Peer) -> None:
+    def leave(self, peer: SimPeer) -> None:
         """A process has ended; what it said may still be on its way."""
         peer.gone = True
         del self.peers[peer.connection], self._connections[peer.connection]
@@ -97,13 +97,13 @@ class Shell:
         self.columns.reopen(max(ledger.segments, default=0) + 1)
         self.columns.drop(there - set(self.core.state.segments))
 
-    def connection(self, peer: Peer) -> Connection:
+    def connection(self, peer: SimPeer) -> Connection:
         """Between the buffer and a living process."""
         return self._connections[peer.connection]
 
     # ---- messages ----
 
-    def post(self, peer: Peer, epoch: int, seq: int, message: Message) -> None:
+    def post(self, peer: SimPeer, epoch: int, seq: int, message: Message) -> None:
         """Carry a message of a living process to the buffer; lost if that is away by then."""
         if not peer.gone:
             event = FromPeer(peer.connection, epoch, seq, message)

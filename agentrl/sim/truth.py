@@ -15,14 +15,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from agentrl.types import EpisodeId, Fate, LeaseHeader, VersionRow
 
-__all__ = ["BrokenPromiseError", "Truth", "Weights"]
+__all__ = ["BrokenPromiseError", "PublishedWeights", "Truth"]
 
 
 class BrokenPromiseError(AssertionError):
     """The code under simulation did what it must never do."""
 
 
-class Weights:
+class PublishedWeights:
     """One published set of weights. `undone`: iterations of the largest recovery that left it
     behind, 0 while it is an ancestor of the current weights."""
 
@@ -34,7 +34,7 @@ class Weights:
         self.undone = 0
 
 
-Spans = Sequence[tuple[Weights, int]]
+Spans = Sequence[tuple[PublishedWeights, int]]
 
 
 class Truth:
@@ -43,13 +43,13 @@ class Truth:
     def __init__(self, max_staleness: int) -> None:
         self._bound = max_staleness
         self._versions: set[int] = set()
-        self._chain: list[Weights] = []
-        self._played: dict[EpisodeId, tuple[tuple[Weights, int], ...]] = {}
+        self._chain: list[PublishedWeights] = []
+        self._played: dict[EpisodeId, tuple[tuple[PublishedWeights, int], ...]] = {}
         self._trained: dict[int, int] = {}
 
     # ---- weights ----
 
-    def pushed(self, weights: Weights, parent: int | None) -> None:
+    def pushed(self, weights: PublishedWeights, parent: int | None) -> None:
         """Engines hold new weights, grown from version `parent`."""
         if weights.version in self._versions:
             raise BrokenPromiseError(f"version {weights.version} was given to two sets of weights")
@@ -68,7 +68,7 @@ class Truth:
             left = self._chain.pop()
             left.undone = max(left.undone, gap)
 
-    def age(self, weights: Weights, lease: int) -> int:
+    def age(self, weights: PublishedWeights, lease: int) -> int:
         """Age in iterations, in lease `lease`, of a token that these weights sampled."""
         return max(0, lease - 1 - weights.iteration, weights.undone)
 
@@ -81,7 +81,7 @@ class Truth:
                 f"{turns} turns are on engines, and there are {permits} permits"
             )
 
-    def played(self, id: EpisodeId, spans: Iterable[tuple[Weights, int]]) -> None:
+    def played(self, id: EpisodeId, spans: Iterable[tuple[PublishedWeights, int]]) -> None:
         """An attempt was played to its end by these weights."""
         self._played[id] = tuple(spans)
 

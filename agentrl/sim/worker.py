@@ -5,8 +5,8 @@ of it from the driver, or by its silence.
 """
 
 from agentrl.serving.permit_queue import PermitQueue
-from agentrl.sim.episode import Episode
-from agentrl.sim.peer import Peer
+from agentrl.sim.episode import SimEpisode
+from agentrl.sim.peer import SimPeer
 from agentrl.sim.world import World
 from agentrl.types import EpisodeAssignment, EpisodeId, EpisodeReport
 from agentrl.wire.messages import (
@@ -21,23 +21,23 @@ from agentrl.wire.messages import (
     Welcome,
 )
 
-__all__ = ["Worker"]
+__all__ = ["SimWorker"]
 
 #: Least seconds between two reports of room and permits. A real worker tells them with every
 #: episode, which the buffer adds up to the same.
 ANNOUNCE_S = 10.0
 
 
-class Worker:
+class SimWorker:
     """One incarnation of a worker process."""
 
     def __init__(self, world: World, name: str, incarnation: int) -> None:
         scenario = world.scenario
         self._world = world
-        self._playing: dict[EpisodeId, Episode] = {}
+        self._playing: dict[EpisodeId, SimEpisode] = {}
         self._announced_at = 0.0
         self.permits = PermitQueue(scenario.permits_per_worker, world.timeline.now)
-        self.peer = Peer(world.shell, "worker", name, incarnation, self._take, self.running)
+        self.peer = SimPeer(world.shell, "worker", name, incarnation, self._take, self.running)
 
     def die(self) -> None:
         """The process ends; engines drop its turns."""
@@ -74,7 +74,7 @@ class Worker:
 
     def _begin(self, assignment: EpisodeAssignment) -> None:
         plan = self._world.plan(assignment.task, assignment.id.index)
-        episode = Episode(self._world, self.permits, assignment, plan, self._ended)
+        episode = SimEpisode(self._world, self.permits, assignment, plan, self._ended)
         self._playing[assignment.id] = episode
         self._world.entered()
         episode.begin()

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from agentrl.learner.schedule import Save
-from agentrl.sim.fleet import Fleet
+from agentrl.sim.fleet import SimFleet
 from agentrl.sim.scenario import Scenario
 from agentrl.sim.shell import Shell
 from agentrl.sim.tally import Tally
@@ -24,7 +24,7 @@ class World:
     scenario: Scenario
     timeline: Timeline
     shell: Shell
-    fleet: Fleet
+    fleet: SimFleet
     truth: Truth
     tally: Tally
     checkpoints: list[Save] = field(default_factory=list)

@@ -10,12 +10,12 @@ from typing import Annotated, Protocol
 
 from msgspec import Meta
 
-from agentrl.tools.sandbox import Limits, Result, open_sandbox
+from agentrl.tools.sandbox import SandboxLimits, SandboxResult, open_sandbox
 from agentrl.tools.tool import ToolError, tool
 
 __all__ = ["LIMITS", "UsesSandbox", "python", "show"]
 
-LIMITS = Limits(max_output_bytes=8192)
+LIMITS = SandboxLimits(max_output_bytes=8192)
 #: Characters of a program.
 MAX_CODE = 20_000
 #: Characters of an error that are shown: its end, where the reason stands.
@@ -47,7 +47,7 @@ async def python(
     return show(await sandbox.run(code, LIMITS), LIMITS)
 
 
-def show(result: Result, limits: Limits) -> str:
+def show(result: SandboxResult, limits: SandboxLimits) -> str:
     """What the model reads of a program that ended well. Raises ToolError where it did not."""
     printed = result.stdout
     if result.is_cut:

@@ -39,7 +39,7 @@ from agentrl.view.choice import Choice, Key, Line, choose
 from agentrl.view.config import read_objective
 from agentrl.wire.arrays import as_arrays
 
-__all__ = ["Episode", "Trajectory", "read_episodes", "read_facts"]
+__all__ = ["EpisodeView", "TrajectoryView", "read_episodes", "read_facts"]
 
 Columns = dict[str, npt.NDArray[np.generic]]
 
@@ -50,7 +50,7 @@ _FAILURES = (Fate.ENV_ERROR, Fate.ENGINE_ERROR, Fate.POISON)
 _UNJUDGED: tuple[float | None, Credit | None] = (None, None)
 
 
-class Trajectory(msgspec.Struct, frozen=True):
+class TrajectoryView(msgspec.Struct, frozen=True):
     """A trajectory of T tokens. `columns`: by name, of shape (T, ...). `ages`: int64
     of shape (T,), in iterations of the lease that trained it, -1 where there is none. Both are
     None, and `missing` says why, when its bytes are not there."""
@@ -61,7 +61,7 @@ class Trajectory(msgspec.Struct, frozen=True):
     missing: str = ""
 
 
-class Episode(msgspec.Struct, frozen=True):
+class EpisodeView(msgspec.Struct, frozen=True):
     """An episode and its group. `judged`: the reward that was trained, None before the verdict or
     when it is not done. `credit`: what the objective makes of it among its group's; None where
     there is no reward, or dialogues are imitated."""
@@ -70,7 +70,7 @@ class Episode(msgspec.Struct, frozen=True):
     row: EpisodeRow
     judged: float | None
     credit: Credit | None
-    trajectories: tuple[Trajectory, ...]
+    trajectories: tuple[TrajectoryView, ...]
 
     @property
     def name(self) -> str:
@@ -104,7 +104,7 @@ class Episode(msgspec.Struct, frozen=True):
         return earned((stored.meta for stored in self.row.trajectories), own, self.reward)
 
 
-def read_episodes(run_dir: Path, choice: Choice) -> list[Episode]:
+def read_episodes(run_dir: Path, choice: Choice) -> list[EpisodeView]:
     """The chosen episodes of the run in `run_dir`, at least one unless failed ones are wanted.
 
     Raises StoreError when there is no readable ledger, or nothing kept to choose from, and says
@@ -117,13 +117,13 @@ def read_episodes(run_dir: Path, choice: Choice) -> list[Episode]:
     return [_with_columns(bare[key], folder, on_disk, lineage) for key in chosen]
 
 
-def read_facts(run_dir: Path, choice: Choice) -> list[Episode]:
+def read_facts(run_dir: Path, choice: Choice) -> list[EpisodeView]:
     """As `read_episodes`, by the ledger alone: without trajectories."""
     _, chosen, bare = _chosen(run_dir, choice)
     return [bare[key] for key in chosen]
 
 
-def _chosen(run_dir: Path, choice: Choice) -> tuple[LedgerState, list[Key], dict[Key, Episode]]:
+def _chosen(run_dir: Path, choice: Choice) -> tuple[LedgerState, list[Key], dict[Key, EpisodeView]]:
     path = run_dir / "ledger.db"
     if not path.exists():
         raise StoreError(
@@ -137,7 +137,7 @@ def _chosen(run_dir: Path, choice: Choice) -> tuple[LedgerState, list[Key], dict
     return state, choose(choice, lines, run_dir), bare
 
 
-def _line(episode: Episode, on_disk: set[int], failed: set[int]) -> Line:
+def _line(episode: EpisodeView, on_disk: set[int], failed: set[int]) -> Line:
     """`failed`: groups with an episode that failed; of others that failed, judging did."""
     group, row, stored = episode.group, episode.row, episode.row.trajectories
     kept = bool(stored) and all(line.payload.segment in on_disk for line in stored)
@@ -157,7 +157,7 @@ def _has_failed(row: EpisodeRow) -> bool:
     return row.outcome not in (None, Outcome.DONE)
 
 
-def _episodes(state: LedgerState, objective: RunConfig) -> dict[Key, Episode]:
+def _episodes(state: LedgerState, objective: RunConfig) -> dict[Key, EpisodeView]:
     groups = {group.mint: group for group in state.groups}
     algorithm = shown_algorithm(objective)
     done: dict[int, list[EpisodeRow]] = {mint: [] for mint in groups}
@@ -165,11 +165,11 @@ def _episodes(state: LedgerState, objective: RunConfig) -> dict[Key, Episode]:
         if row.outcome is Outcome.DONE:
             done[row.mint].append(row)
     judged = {mint: _judged(groups[mint], done[mint], algorithm) for mint in groups}
-    episodes: dict[Key, Episode] = {}
+    episodes: dict[Key, EpisodeView] = {}
     for row in state.episodes:
         is_done = row.outcome is Outcome.DONE
         reward, credit = next(judged[row.mint], _UNJUDGED) if is_done else _UNJUDGED
-        episodes[row.mint, row.index] = Episode(groups[row.mint], row, reward, credit, ())
+        episodes[row.mint, row.index] = EpisodeView(groups[row.mint], row, reward, credit, ())
     return episodes
 
 
@@ -199,7 +199,9 @@ def _judged(
     return zip(rewards, credits_of(algorithm, rows), strict=True)
 
 
-def _with_columns(episode: Episode, folder: Path, on_disk: set[int], lineage: Lineage) -> Episode:
+def _with_columns(
+    episode: EpisodeView, folder: Path, on_disk: set[int], lineage: Lineage
+) -> EpisodeView:
     lease = episode.group.lease
     read = tuple(_read(line, folder, on_disk, lineage, lease) for line in episode.row.trajectories)
     return msgspec.structs.replace(episode, trajectories=read)
@@ -207,17 +209,17 @@ def _with_columns(episode: Episode, folder: Path, on_disk: set[int], lineage: Li
 
 def _read(
     line: StoredTrajectory, folder: Path, on_disk: set[int], lineage: Lineage, lease: int | None
-) -> Trajectory:
+) -> TrajectoryView:
     if line.payload.segment not in on_disk:
         why = f"segment {line.payload.segment} was let go to stay within --keep-trajectories"
-        return Trajectory(line.meta, None, None, why)
+        return TrajectoryView(line.meta, None, None, why)
     try:
         payload = read_payload(folder, line.payload)
     except StoreError as error:
-        return Trajectory(line.meta, None, None, str(error))
+        return TrajectoryView(line.meta, None, None, str(error))
     layout = line.meta.layout
     columns = as_arrays(layout, line.meta.num_tokens, split(layout, payload))
-    return Trajectory(line.meta, columns, _ages(columns, lineage, lease))
+    return TrajectoryView(line.meta, columns, _ages(columns, lineage, lease))
 
 
 def _ages(columns: Columns, lineage: Lineage, lease: int | None) -> npt.NDArray[np.int64]:

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 
 from agentrl.types import SpanKind, TrajectoryMeta
-from agentrl.view.episodes import Columns, Episode, Trajectory
+from agentrl.view.episodes import Columns, EpisodeView, TrajectoryView
 from agentrl.visible import visible
 
 __all__ = ["TokenFacts", "about", "about_trajectory", "signed", "token_facts"]
@@ -25,7 +25,7 @@ class TokenFacts(msgspec.Struct, frozen=True):
     advantage: float | None
 
 
-def about(episode: Episode) -> list[tuple[str, str]]:
+def about(episode: EpisodeView) -> list[tuple[str, str]]:
     """Names and values, every value `visible` and on one line."""
     group, row = episode.group, episode.row
     reward = f"{row.reward:g}"
@@ -50,7 +50,7 @@ def about(episode: Episode) -> list[tuple[str, str]]:
     return [(name, visible(value).replace("\n", "\u240a")) for name, value in lines]
 
 
-def about_trajectory(trajectory: Trajectory) -> str:
+def about_trajectory(trajectory: TrajectoryView) -> str:
     """One line: size, turns, weight versions with their tokens, and the oldest age."""
     meta = trajectory.meta
     line = f"{meta.num_tokens} tokens, {meta.num_sampled} sampled in {meta.num_turns} turns"
@@ -86,7 +86,7 @@ def signed(advantage: float) -> str:
     return f"{advantage:+.4f}" if advantage else "0"
 
 
-def _roles(episode: Episode) -> Iterator[str]:
+def _roles(episode: EpisodeView) -> Iterator[str]:
     """What each name earned, and its advantage."""
     for name, reward in episode.roles.items():
         yield f"{name}={reward:g} ({_signed(episode.advantage_of(name))})"

@@ -10,7 +10,7 @@ from html import escape
 
 from agentrl.tokens.vocab import Vocab
 from agentrl.view.dialogue import DialoguePart, dialogue
-from agentrl.view.episodes import Episode, Trajectory
+from agentrl.view.episodes import EpisodeView, TrajectoryView
 from agentrl.view.facts import TokenFacts, about, about_trajectory, signed, token_facts
 from agentrl.visible import visible
 
@@ -45,7 +45,7 @@ td, th { border: 1px solid var(--line); padding: 0 .5rem; text-align: left; }
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
-def page(title: str, episodes: Sequence[Episode], vocab: Vocab, *, tokens: bool) -> str:
+def page(title: str, episodes: Sequence[EpisodeView], vocab: Vocab, *, tokens: bool) -> str:
     """The page of `episodes`; every token tells its facts under the pointer, and with `tokens` in
     a table as well."""
     name = _safe(title)
@@ -63,7 +63,7 @@ def page(title: str, episodes: Sequence[Episode], vocab: Vocab, *, tokens: bool)
     )
 
 
-def _episode(episode: Episode, vocab: Vocab, tokens: bool) -> Iterator[str]:
+def _episode(episode: EpisodeView, vocab: Vocab, tokens: bool) -> Iterator[str]:
     yield f"<article><h2>episode {_safe(episode.name)}</h2>\n<dl>"
     for name, value in about(episode):
         yield f"<dt>{_safe(name)}</dt><dd>{_safe(value)}</dd>"
@@ -77,7 +77,7 @@ def _episode(episode: Episode, vocab: Vocab, tokens: bool) -> Iterator[str]:
 
 
 def _trajectory(
-    trajectory: Trajectory, advantage: float | None, vocab: Vocab, tokens: bool
+    trajectory: TrajectoryView, advantage: float | None, vocab: Vocab, tokens: bool
 ) -> Iterator[str]:
     yield f"<p>{_safe(about_trajectory(trajectory))}</p>\n"
     columns, ages = trajectory.columns, trajectory.ages

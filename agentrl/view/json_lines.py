@@ -5,7 +5,7 @@ from collections import Counter
 import msgspec
 
 from agentrl.buffer.ids import group_id
-from agentrl.view.episodes import Episode
+from agentrl.view.episodes import EpisodeView
 
 __all__ = ["EpisodeLine", "line"]
 
@@ -45,12 +45,12 @@ class EpisodeLine(msgspec.Struct, frozen=True):
     reason: str | None
 
 
-def line(episode: Episode) -> bytes:
+def line(episode: EpisodeView) -> bytes:
     """The line of an episode, without its end; control characters are escaped."""
     return msgspec.json.encode(_facts(episode))
 
 
-def _facts(episode: Episode) -> EpisodeLine:
+def _facts(episode: EpisodeView) -> EpisodeLine:
     group, row = episode.group, episode.row
     metas = [stored.meta for stored in row.trajectories]
     versions: Counter[int] = Counter()

@@ -5,7 +5,7 @@ from typing import TextIO
 from agentrl.actors.report import PlayedEpisode
 from agentrl.columns import dealt
 from agentrl.tokens.vocab import Vocab
-from agentrl.view.episodes import Trajectory
+from agentrl.view.episodes import TrajectoryView
 from agentrl.view.text import conversation
 from agentrl.visible import visible
 from agentrl.wire.arrays import as_arrays
@@ -19,7 +19,7 @@ def print_played(stream: TextIO, played: PlayedEpisode, vocab: Vocab) -> None:
     each = dealt(report.layouts, played.columns)
     for meta, own in zip(report.trajectories, each, strict=True):
         columns = as_arrays(meta.layout, meta.num_tokens, own)
-        for line, _ in conversation(Trajectory(meta, columns, None), vocab):
+        for line, _ in conversation(TrajectoryView(meta, columns, None), vocab):
             stream.write(f"{line}\n")
     what = visible(report.error) if report.error else f"reward {report.reward:g}"
     stream.write(f"{report.outcome}, stopped by {report.stop_reason}: {what}\n")

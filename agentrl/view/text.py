@@ -13,7 +13,7 @@ from rich.text import Text
 
 from agentrl.tokens.vocab import Vocab
 from agentrl.view.dialogue import DialoguePart, dialogue
-from agentrl.view.episodes import Episode, Trajectory
+from agentrl.view.episodes import EpisodeView, TrajectoryView
 from agentrl.view.facts import about, about_trajectory, signed, token_facts
 from agentrl.visible import visible
 
@@ -27,7 +27,7 @@ Line = tuple[str, str]
 
 
 def print_episodes(
-    stream: TextIO, episodes: Sequence[Episode], vocab: Vocab, *, tokens: bool
+    stream: TextIO, episodes: Sequence[EpisodeView], vocab: Vocab, *, tokens: bool
 ) -> None:
     """Write `episodes` to `stream`; with `tokens` every token has a line too."""
     console = Console(file=stream)
@@ -39,7 +39,7 @@ def print_episodes(
             console.print(Text(line, style=style), soft_wrap=True)
 
 
-def _lines(episodes: Iterable[Episode], vocab: Vocab, tokens: bool) -> Iterator[Line]:
+def _lines(episodes: Iterable[EpisodeView], vocab: Vocab, tokens: bool) -> Iterator[Line]:
     for number, episode in enumerate(episodes):
         if number:
             yield "", ""
@@ -54,7 +54,7 @@ def _lines(episodes: Iterable[Episode], vocab: Vocab, tokens: bool) -> Iterator[
                 yield from _tokens(trajectory, vocab, episode.advantage_of(trajectory.meta.role))
 
 
-def conversation(trajectory: Trajectory, vocab: Vocab) -> Iterator[Line]:
+def conversation(trajectory: TrajectoryView, vocab: Vocab) -> Iterator[Line]:
     """What was said in a trajectory."""
     yield about_trajectory(trajectory), ""
     if trajectory.columns is None:
@@ -72,7 +72,7 @@ def _heading(part: DialoguePart) -> str:
     return f"-- {turn}{visible(part.speaker)} --"
 
 
-def _tokens(trajectory: Trajectory, vocab: Vocab, advantage: float | None) -> Iterator[Line]:
+def _tokens(trajectory: TrajectoryView, vocab: Vocab, advantage: float | None) -> Iterator[Line]:
     columns, ages = trajectory.columns, trajectory.ages
     assert columns is not None
     assert ages is not None

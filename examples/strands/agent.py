@@ -8,9 +8,9 @@ from strands.models.openai import OpenAIModel
 
 from agentrl import Chat, rollout
 from agentrl.envs.rewards.dapo import dapo
-from agentrl.tools.sandbox import Limits, open_sandbox
+from agentrl.tools.sandbox import SandboxLimits, open_sandbox
 
-LIMITS = Limits(max_output_bytes=8192)
+LIMITS = SandboxLimits(max_output_bytes=8192)
 
 
 @tool  # type: ignore[untyped-decorator]

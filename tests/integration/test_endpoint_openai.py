@@ -12,7 +12,7 @@ import msgspec
 import openai
 import pytest
 
-from agentrl.actors.endpoint.recorder import Recorder
+from agentrl.actors.endpoint.recorder import CallRecorder
 from agentrl.actors.endpoint.server import MAX_BODY, Endpoint
 from agentrl.actors.limits import Limits
 from agentrl.actors.player import Player
@@ -123,17 +123,17 @@ async def test_the_client_lists_the_model() -> None:
 
 
 @asynccontextmanager
-async def endpoint_of(policy: Policy) -> AsyncIterator[tuple[Endpoint, Recorder, str]]:
+async def endpoint_of(policy: Policy) -> AsyncIterator[tuple[Endpoint, CallRecorder, str]]:
     """An endpoint with one open episode, and its key."""
     async with Endpoint() as endpoint:
-        recorder = Recorder(ASSIGNMENT, CHAT, LIMITS, policy)
+        recorder = CallRecorder(ASSIGNMENT, CHAT, LIMITS, policy)
         yield endpoint, recorder, endpoint.open(recorder)
 
 
 async def test_keys_open_their_own_episode_and_nothing_else() -> None:
     policy = Policy(lambda prompt: "42<|im_end|>")
     async with endpoint_of(policy) as (endpoint, recorder, key):
-        other = Recorder(ASSIGNMENT, CHAT, LIMITS, policy)
+        other = CallRecorder(ASSIGNMENT, CHAT, LIMITS, policy)
         other_key = endpoint.open(other)
         url = await endpoint.url()
         assert url.startswith("http://127.0.0.1:")
@@ -156,7 +156,7 @@ async def test_keys_open_their_own_episode_and_nothing_else() -> None:
 
 async def test_an_ended_episode_is_not_kept_in_memory() -> None:
     endpoint = Endpoint()
-    recorder = Recorder(ASSIGNMENT, CHAT, LIMITS, Policy([]))
+    recorder = CallRecorder(ASSIGNMENT, CHAT, LIMITS, Policy([]))
     kept = weakref.ref(recorder)
     endpoint.close(endpoint.open(recorder))
     del recorder

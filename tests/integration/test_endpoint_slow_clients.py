@@ -18,7 +18,7 @@ import psutil
 import pytest
 from anyio.abc import SocketStream
 
-from agentrl.actors.endpoint.recorder import Recorder
+from agentrl.actors.endpoint.recorder import CallRecorder
 from agentrl.actors.endpoint.server import Endpoint
 from agentrl.envs.rollout import Chat
 from agentrl.types import Outcome, SamplingParams, StopReason
@@ -66,8 +66,8 @@ async def asked(endpoint: Endpoint, key: str) -> bytes:
         return await received(stream)
 
 
-def recorder_of(policy: Policy, **limits: Any) -> Recorder:
-    return Recorder(ASSIGNMENT, CHAT, msgspec.structs.replace(LIMITS, **limits), policy)
+def recorder_of(policy: Policy, **limits: Any) -> CallRecorder:
+    return CallRecorder(ASSIGNMENT, CHAT, msgspec.structs.replace(LIMITS, **limits), policy)
 
 
 @pytest.mark.parametrize("sent", [b"", b"POST /v1/chat/comp", head("key")[:-2]])
@@ -118,7 +118,7 @@ async def test_an_answer_that_is_not_read_holds_neither_its_episode_nor_the_othe
     stream: bool,
 ) -> None:
     policy = Policy(lambda prompt: f"{LONG}<|im_end|>")
-    recorder = Recorder(LONG_ASSIGNMENT, CHAT, LONG_LIMITS, policy)
+    recorder = CallRecorder(LONG_ASSIGNMENT, CHAT, LONG_LIMITS, policy)
     held = weakref.ref(recorder)
     body = msgspec.json.encode({"messages": QUESTION, "stream": stream})
     async with Endpoint(write_s=0.5) as endpoint:
@@ -147,7 +147,7 @@ async def test_an_answer_that_is_not_read_holds_neither_its_episode_nor_the_othe
 async def test_the_end_of_an_answer_that_is_not_read_holds_no_connection() -> None:
     """The kernel has taken all but little of it, and the rest would be waited for without end."""
     policy = Policy(lambda prompt: f"{'word ' * 3000}<|im_end|>")
-    recorder = Recorder(
+    recorder = CallRecorder(
         LONG_ASSIGNMENT, CHAT, msgspec.structs.replace(LONG_LIMITS, max_turns=10**4), policy
     )
     async with Endpoint(write_s=5.0) as endpoint:

@@ -14,7 +14,7 @@ from agentrl.buffer import audit
 from agentrl.envs.search_r1.questions import eval_tasks
 from agentrl.types import Fate, StopReason
 from agentrl.view.choice import Choice
-from agentrl.view.episodes import Episode, read_facts
+from agentrl.view.episodes import EpisodeView, read_facts
 
 ROOT = Path(__file__).parents[2]
 ITERATIONS, GROUPS = 2, 4
@@ -61,7 +61,7 @@ def test_the_preset_trains_and_length_costs_what_it_should(tmp_path: Path) -> No
 CUT_OFF = (StopReason.RESPONSE_LIMIT, StopReason.CONTEXT_LIMIT)
 
 
-def penalty(episode: Episode) -> float:
+def penalty(episode: EpisodeView) -> float:
     """Of equation 13 of the paper, as a loss."""
     sampled = sum(line.meta.num_sampled for line in episode.row.trajectories)
     return min(max(sampled - (LONGEST - BUFFER), 0) / BUFFER, 1.0)

@@ -7,16 +7,16 @@ that it would succeed there.
 
 from typing import Literal, NamedTuple
 
-from agentrl.tools.sandbox import Limits
+from agentrl.tools.sandbox import SandboxLimits
 
 THROUGH = "got through"
 MIB = 1024**2
-LIMITS = Limits(
+LIMITS = SandboxLimits(
     cpu_s=20, wall_s=60, memory_bytes=192 * MIB, disk_bytes=2 * MIB, max_files=64,
     max_open_files=32,
 )  # fmt: skip
 #: Of attempts that end at a limit of time.
-SHORT = Limits(cpu_s=1, wall_s=3)
+SHORT = SandboxLimits(cpu_s=1, wall_s=3)
 
 #: `namespaces`: the plain sandbox stops it where the kernel allows it namespaces.
 Plain = Literal["stopped", "not stopped", "namespaces"]
@@ -31,7 +31,7 @@ class Attempt(NamedTuple):
     plain: Plain
     code: str
     needs: Literal["", "root", "user", "attach", "attach as user", "luck"] = ""
-    limits: Limits = LIMITS
+    limits: SandboxLimits = LIMITS
     times: int = 1
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from agentrl.actors.endpoint.recorder import Recorder
+from agentrl.actors.endpoint.recorder import CallRecorder
 from agentrl.actors.endpoint.server import Endpoint
 from agentrl.envs.rollout import Chat
 from agentrl.tokens import QwenFormat, ToolCall, Vocab
@@ -87,7 +87,7 @@ ROOMY = type(LIMITS)(
 async def test_hostile_bodies_are_refused_and_end_nothing() -> None:
     policy = Policy(lambda prompt: "42<|im_end|>")
     async with Endpoint() as endpoint, aiohttp.ClientSession() as session:
-        recorder = Recorder(ASSIGNMENT, CHAT, LIMITS, policy)
+        recorder = CallRecorder(ASSIGNMENT, CHAT, LIMITS, policy)
         key = endpoint.open(recorder)
         url = f"{await endpoint.url()}/chat/completions"
         head = {"Authorization": f"Bearer {key}"}

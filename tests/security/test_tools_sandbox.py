@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from agentrl.errors import EnvironmentSetupError, InfrastructureError
-from agentrl.tools.sandbox import Limits, Result, Sandbox, choice, open_sandbox
+from agentrl.tools.sandbox import Sandbox, SandboxLimits, SandboxResult, choice, open_sandbox
 from agentrl.tools.sandbox import process as run
 from agentrl.tools.sandbox.bubblewrap import Bubblewrap, interpreter
 from agentrl.tools.sandbox.plain import Plain, remove_tree
@@ -25,8 +25,8 @@ from tests.security.sandboxes import NAMES, bubblewrap, made
 pytestmark = pytest.mark.anyio
 
 ROOT = str(Path(__file__).resolve().parents[2])
-LONG = Limits(wall_s=600)
-SHORT = Limits(wall_s=2)
+LONG = SandboxLimits(wall_s=600)
+SHORT = SandboxLimits(wall_s=2)
 
 
 @pytest.fixture(params=NAMES)
@@ -48,13 +48,13 @@ with open("note.txt", "w") as file:
 print(Point(6), math.comb(10, 5), open("note.txt").read(), __name__, sys.argv)
 print("a word", file=sys.stderr)
 """
-    result = await sandbox.run(code, Limits())
+    result = await sandbox.run(code, SandboxLimits())
     printed = "Point(x=6) 252 kept while it runs __main__ ['<code>']\n"
-    assert result == Result(printed, "a word\n", 0)
+    assert result == SandboxResult(printed, "a word\n", 0)
 
 
 async def test_an_error_shows_the_program_and_nothing_of_ours(sandbox: Sandbox) -> None:
-    result = await sandbox.run("def half(x):\n    return x / 0\n\nhalf(4)", Limits())
+    result = await sandbox.run("def half(x):\n    return x / 0\n\nhalf(4)", SandboxLimits())
     assert result.exit_code == 1
     assert result.stderr.splitlines()[1:3] == [
         '  File "<code>", line 4, in <module>',
@@ -77,18 +77,18 @@ async def test_an_error_shows_the_program_and_nothing_of_ours(sandbox: Sandbox) 
 )
 async def test_an_exit_code_is_that_of_a_shell(code: str, exit_code: int) -> None:
     for name in NAMES[1:]:
-        result = await made(name).run(code, Limits())
+        result = await made(name).run(code, SandboxLimits())
         assert (result.exit_code, result.timed_out, result.is_cut) == (exit_code, False, False)
 
 
 async def test_bubblewrap_reports_signals_alike() -> None:
-    result = await bubblewrap().run("import ctypes; ctypes.string_at(0)", Limits())
+    result = await bubblewrap().run("import ctypes; ctypes.string_at(0)", SandboxLimits())
     assert result.exit_code == 128 + signal.SIGSEGV
 
 
 async def test_the_same_code_gives_the_same_answer(sandbox: Sandbox) -> None:
     code = "import random; print({str(i) for i in range(99)}, random.random(), hash('word'))"
-    first, again = [await sandbox.run(code, Limits()) for _ in range(2)]
+    first, again = [await sandbox.run(code, SandboxLimits()) for _ in range(2)]
     assert first == again
     assert first.exit_code == 0
 
@@ -99,7 +99,7 @@ import resource
 for name in ("CPU", "AS", "DATA", "FSIZE", "NOFILE", "NPROC", "CORE", "MEMLOCK"):
     print(name, resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))[0])
 """
-    limits = Limits(cpu_s=7, memory_bytes=99 * 2**20, disk_bytes=12345, max_open_files=20)
+    limits = SandboxLimits(cpu_s=7, memory_bytes=99 * 2**20, disk_bytes=12345, max_open_files=20)
     result = await sandbox.run(code, limits)
     assert result.stdout.split("\n")[:-1] == [
         "CPU 7",
@@ -114,11 +114,11 @@ for name in ("CPU", "AS", "DATA", "FSIZE", "NOFILE", "NPROC", "CORE", "MEMLOCK")
 
 
 async def test_many_runs_at_once_do_not_meet(sandbox: Sandbox) -> None:
-    found: dict[int, Result] = {}
+    found: dict[int, SandboxResult] = {}
 
     async def one(number: int) -> None:
         code = f"open('mine', 'x').write('{number}'); print(open('mine').read())"
-        found[number] = await sandbox.run(code, Limits())
+        found[number] = await sandbox.run(code, SandboxLimits())
 
     async with anyio.create_task_group() as group:
         for number in range(6):
@@ -140,7 +140,7 @@ for folder, _, files in os.walk("/"):
     print("folder", folder)
 print(os.path.exists("/proc"), os.path.exists("/sys"), os.listdir("/dev"))
 """
-    result = await bubblewrap().run(code, Limits(cpu_s=600, wall_s=600))
+    result = await bubblewrap().run(code, SandboxLimits(cpu_s=600, wall_s=600))
     environment = ["LC_ALL", "PWD", "PYTHONHASHSEED"]
     said = [str(environment), "file /dev/null", "folder /work", "False False ['null']"]
     assert sorted(result.stdout.splitlines()) == sorted(said)
@@ -150,7 +150,7 @@ print(os.path.exists("/proc"), os.path.exists("/sys"), os.listdir("/dev"))
 
 
 async def test_output_is_cut_at_its_limit_and_ends_the_run(sandbox: Sandbox) -> None:
-    limits = Limits(wall_s=600, max_output_bytes=1000)
+    limits = SandboxLimits(wall_s=600, max_output_bytes=1000)
     for stream in ("stdout", "stderr"):
         code = f"import sys\nwhile True: sys.{stream}.write('xyz')"
         result = await sandbox.run(code, limits)
@@ -159,17 +159,17 @@ async def test_output_is_cut_at_its_limit_and_ends_the_run(sandbox: Sandbox) -> 
 
 
 async def test_output_of_exactly_the_limit_is_whole(sandbox: Sandbox) -> None:
-    result = await sandbox.run("print('x' * 999)", Limits(max_output_bytes=1000))
-    assert result == Result("x" * 999 + "\n", "", 0)
+    result = await sandbox.run("print('x' * 999)", SandboxLimits(max_output_bytes=1000))
+    assert result == SandboxResult("x" * 999 + "\n", "", 0)
 
 
 async def test_what_was_printed_before_the_deadline_is_kept(sandbox: Sandbox) -> None:
     result = await sandbox.run("import time; print(1, flush=True); time.sleep(600)", SHORT)
-    assert result == Result("1\n", "", None, timed_out=True)
+    assert result == SandboxResult("1\n", "", None, timed_out=True)
 
 
 async def test_computing_too_long_is_told_apart_from_a_failure(sandbox: Sandbox) -> None:
-    result = await sandbox.run("while True: pass", Limits(cpu_s=1, wall_s=600))
+    result = await sandbox.run("while True: pass", SandboxLimits(cpu_s=1, wall_s=600))
     assert (result.timed_out, result.exit_code) == (True, 128 + signal.SIGXCPU)
 
 
@@ -210,9 +210,9 @@ async def test_a_process_that_cannot_be_killed_is_logged_and_not_waited_for(
 
 WORKER = """
 import anyio, sys
-from agentrl.tools.sandbox import Limits
+from agentrl.tools.sandbox import SandboxLimits
 from tests.security.sandboxes import made
-anyio.run(made(sys.argv[1]).run, "import time; time.sleep(600)", Limits(wall_s=600))
+anyio.run(made(sys.argv[1]).run, "import time; time.sleep(600)", SandboxLimits(wall_s=600))
 """
 
 #: Forks twice, leaves session and group, closes everything, and sleeps.
@@ -408,7 +408,7 @@ async def test_one_failure_of_bubblewrap_does_not_give_it_up(
 @pytest.mark.parametrize("program", ["/bin/false", "/nowhere/bwrap"])
 async def test_a_run_that_cannot_begin_is_an_infrastructure_failure(program: str) -> None:
     with pytest.raises(InfrastructureError, match=program):
-        await Bubblewrap(program).run("print(1)", Limits())
+        await Bubblewrap(program).run("print(1)", SandboxLimits())
 
 
 # ---- the plain sandbox's folder ------------------------------------------------------------------

@@ -17,7 +17,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from agentrl.tools.sandbox import Limits, Result, Sandbox, choice
+from agentrl.tools.sandbox import Sandbox, SandboxLimits, SandboxResult, choice
 from agentrl.tools.sandbox.bubblewrap import interpreter
 from agentrl.tools.sandbox.plain import Plain
 from tests.security.sandbox_attempts import ATTEMPTS, THROUGH, Attempt
@@ -108,9 +108,9 @@ def aims(host: dict[str, Any], column: str, other: int) -> dict[str, Any]:
     return host | {"column": column, "shared": str(shared), "other": other}
 
 
-def try_all(sandbox: Sandbox, column: str, host: dict[str, Any]) -> dict[str, Result]:
+def try_all(sandbox: Sandbox, column: str, host: dict[str, Any]) -> dict[str, SandboxResult]:
     """The last result of each attempt; beside them another run goes on, of which some know."""
-    results: dict[str, Result] = {}
+    results: dict[str, SandboxResult] = {}
 
     async def one(attempt: Attempt, aim: dict[str, Any]) -> None:
         async with places:
@@ -140,7 +140,7 @@ async def begun(group: anyio.abc.TaskGroup, note: Path, column: str) -> int:
         f"with open({str(note)!r}, 'w') as file: file.write(f'{{os.getpid()}}\\n')\n"
         "time.sleep(600)\n"
     )
-    group.start_soon(sleeper.run, code, Limits(wall_s=600))
+    group.start_soon(sleeper.run, code, SandboxLimits(wall_s=600))
     return int(await anyio.to_thread.run_sync(written, note))
 
 
@@ -155,17 +155,17 @@ def written(note: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def in_bubblewrap(host: dict[str, Any]) -> dict[str, Result]:
+def in_bubblewrap(host: dict[str, Any]) -> dict[str, SandboxResult]:
     return try_all(bubblewrap(), "bubblewrap", host)
 
 
 @pytest.fixture(scope="module")
-def in_plain(host: dict[str, Any]) -> dict[str, Result]:
+def in_plain(host: dict[str, Any]) -> dict[str, SandboxResult]:
     return try_all(Plain(), "plain", host)
 
 
 @pytest.fixture(scope="module")
-def without_namespaces(host: dict[str, Any]) -> dict[str, Result]:
+def without_namespaces(host: dict[str, Any]) -> dict[str, SandboxResult]:
     return try_all(Plain(namespaces=False), "plain without namespaces", host)
 
 
@@ -207,7 +207,7 @@ def bare(attempt: Attempt, aim: dict[str, Any]) -> str:
     return ended.stdout + ended.stderr
 
 
-def got_through(result: Result) -> bool:
+def got_through(result: SandboxResult) -> bool:
     # An attempt that is told to the end of its output, or cut there, has not been stopped by that.
     assert not result.timed_out or THROUGH not in result.stdout
     return THROUGH in result.stdout
@@ -239,13 +239,15 @@ def test_without_a_sandbox_the_attempt_succeeds(
 
 
 @on_each_attempt
-def test_bubblewrap_stops_the_attempt(attempt: Attempt, in_bubblewrap: dict[str, Result]) -> None:
+def test_bubblewrap_stops_the_attempt(
+    attempt: Attempt, in_bubblewrap: dict[str, SandboxResult]
+) -> None:
     assert not got_through(in_bubblewrap[attempt.name])
 
 
 @on_each_attempt
 def test_the_plain_sandbox_does_what_is_said_of_it(
-    attempt: Attempt, in_plain: dict[str, Result]
+    attempt: Attempt, in_plain: dict[str, SandboxResult]
 ) -> None:
     stops = attempt.plain == "stopped" or (attempt.plain == "namespaces" and has_namespaces())
     expect(attempt, in_plain[attempt.name], stops=stops)
@@ -253,14 +255,14 @@ def test_the_plain_sandbox_does_what_is_said_of_it(
 
 @on_each_attempt
 def test_without_namespaces_the_plain_sandbox_stops_less(
-    attempt: Attempt, without_namespaces: dict[str, Result]
+    attempt: Attempt, without_namespaces: dict[str, SandboxResult]
 ) -> None:
     if "user" in attempt.needs and has_capabilities:
         pytest.skip("this worker has capabilities, which its sandbox has given up")
     expect(attempt, without_namespaces[attempt.name], stops=attempt.plain == "stopped")
 
 
-def expect(attempt: Attempt, result: Result, *, stops: bool) -> None:
+def expect(attempt: Attempt, result: SandboxResult, *, stops: bool) -> None:
     if not stops and not can_succeed(attempt):
         pytest.skip("the worker's user itself may not do this")
     assert got_through(result) != stops, result

@@ -6,11 +6,11 @@ import pytest
 
 from agentrl.errors import ConfigError
 from agentrl.sim import Lognormal, Plan, Scenario, Speed, Workload
-from agentrl.sim.engine import Engine, Turn
-from agentrl.sim.fleet import Fleet
+from agentrl.sim.engine import Engine, SimTurn
+from agentrl.sim.fleet import SimFleet
 from agentrl.sim.network import Connection, Network
 from agentrl.sim.timeline import Timeline
-from agentrl.sim.truth import Weights
+from agentrl.sim.truth import PublishedWeights
 
 SPEED = Speed(token_s=1.0, request_s=0.5)
 
@@ -94,9 +94,9 @@ class Reply:
         self.spans: list[tuple[int, int]] = []
         self.failed = False
         self._timeline = timeline
-        self.turn = Turn(num_tokens, self._done, self._fail)
+        self.turn = SimTurn(num_tokens, self._done, self._fail)
 
-    def _done(self, spans: list[tuple[Weights, int]]) -> None:
+    def _done(self, spans: list[tuple[PublishedWeights, int]]) -> None:
         self.at = self._timeline.now
         self.spans = [(weights.version, tokens) for weights, tokens in spans]
 
@@ -107,7 +107,7 @@ class Reply:
 def test_turns_share_an_engine_and_slow_each_other_down() -> None:
     timeline = Timeline()
     engine = Engine(timeline, SPEED)
-    engine.resume(Weights(0, 0))
+    engine.resume(PublishedWeights(0, 0))
     long, short = Reply(timeline, 10), Reply(timeline, 3)
     engine.submit(long.turn)
     wait(timeline, 6.0)  # 4 tokens of 1.5 s
@@ -122,13 +122,13 @@ def test_turns_share_an_engine_and_slow_each_other_down() -> None:
 def test_a_push_stops_the_batch_and_splits_the_tokens_of_a_turn() -> None:
     timeline = Timeline()
     engine = Engine(timeline, SPEED)
-    engine.resume(Weights(0, 0))
+    engine.resume(PublishedWeights(0, 0))
     reply = Reply(timeline, 10)
     engine.submit(reply.turn)
     wait(timeline, 5.0)  # 3 tokens and a third
     engine.pause()
     wait(timeline, 3.0)
-    engine.resume(Weights(1, 1))
+    engine.resume(PublishedWeights(1, 1))
     wait(timeline, 20.0)
     assert reply.spans == [(0, 3), (1, 7)]
     assert reply.at == pytest.approx(18.0)
@@ -137,7 +137,7 @@ def test_a_push_stops_the_batch_and_splits_the_tokens_of_a_turn() -> None:
 def test_a_turn_that_is_cancelled_leaves_its_room_to_the_others() -> None:
     timeline = Timeline()
     engine = Engine(timeline, SPEED)
-    engine.resume(Weights(0, 0))
+    engine.resume(PublishedWeights(0, 0))
     kept, cancelled = Reply(timeline, 6), Reply(timeline, 6)
     engine.submit(kept.turn)
     engine.submit(cancelled.turn)
@@ -150,8 +150,8 @@ def test_a_turn_that_is_cancelled_leaves_its_room_to_the_others() -> None:
 
 def test_a_lost_engine_fails_its_turns_and_its_successor_has_the_current_weights() -> None:
     timeline = Timeline()
-    fleet = Fleet(timeline, SPEED, 1)
-    fleet.end_push(Weights(7, 7))
+    fleet = SimFleet(timeline, SPEED, 1)
+    fleet.end_push(PublishedWeights(7, 7))
     first = fleet.route(None)
     assert first is not None
     reply = Reply(timeline, 5)
@@ -173,7 +173,7 @@ def test_a_lost_engine_fails_its_turns_and_its_successor_has_the_current_weights
 
 
 def test_an_episode_stays_with_its_engine_and_a_new_one_goes_where_fewest_are() -> None:
-    fleet = Fleet(Timeline(), SPEED, 3)
+    fleet = SimFleet(Timeline(), SPEED, 3)
     homes = [fleet.route(None) for _ in range(3)]
     assert {id(home) for home in homes} == {id(engine) for engine in fleet.engines}
     assert fleet.route(homes[1]) is homes[1]

@@ -20,7 +20,7 @@ from agentrl.sim import (
     one_step_off,
     simulate,
 )
-from agentrl.sim.truth import Truth, Weights
+from agentrl.sim.truth import PublishedWeights, Truth
 from agentrl.types import EpisodeId
 
 WARM_UP = 10
@@ -105,7 +105,7 @@ def test_whole_turns_are_of_one_version_whether_the_word_of_a_push_comes_in_time
 ) -> None:
     num_versions: Counter[int] = Counter()
 
-    def played(_: Truth, __: EpisodeId, spans: Iterable[tuple[Weights, int]]) -> None:
+    def played(_: Truth, __: EpisodeId, spans: Iterable[tuple[PublishedWeights, int]]) -> None:
         num_versions[len(list(spans))] += 1
 
     single_turn = Scenario(

@@ -14,7 +14,7 @@ from agentrl.sim.durable import Durable
 from agentrl.sim.faults import plan_faults
 from agentrl.sim.run import build
 from agentrl.sim.tally import Meters, Tally
-from agentrl.sim.truth import Truth, Weights
+from agentrl.sim.truth import PublishedWeights, Truth
 from agentrl.types import (
     EpisodeId,
     Fate,
@@ -47,12 +47,12 @@ def truth() -> Truth:
     return Truth(max_staleness=1)
 
 
-def history(truth: Truth, *parents: int | None) -> list[Weights]:
+def history(truth: Truth, *parents: int | None) -> list[PublishedWeights]:
     """Versions 0, 1, ... of iterations 0, 1, ..., each grown from the one that is named."""
-    pushed: list[Weights] = []
+    pushed: list[PublishedWeights] = []
     for version, parent in enumerate(parents):
         iteration = 0 if parent is None else pushed[parent].iteration + 1
-        pushed.append(Weights(version, iteration))
+        pushed.append(PublishedWeights(version, iteration))
         truth.pushed(pushed[-1], parent)
     return pushed
 
@@ -67,7 +67,7 @@ def test_a_token_older_than_the_bound_may_be_leased_but_not_trained(truth: Truth
 
 def test_weights_that_a_recovery_left_behind_are_as_old_as_what_it_undid(truth: Truth) -> None:
     first, second, third = history(truth, None, 0, 1)
-    truth.pushed(Weights(3, 0), 0)
+    truth.pushed(PublishedWeights(3, 0), 0)
     assert [truth.age(weights, lease=1) for weights in (first, second, third)] == [0, 2, 2]
     truth.played(EpisodeId("00000001", 0), [(second, 5)])
     with pytest.raises(BrokenPromiseError, match="age 2 > 1"):
@@ -84,7 +84,7 @@ def test_a_recovery_that_pushed_nothing_undoes_what_it_left_and_no_more(truth: T
 def test_a_version_number_that_is_given_twice_is_seen(truth: Truth) -> None:
     history(truth, None, 0)
     with pytest.raises(BrokenPromiseError, match="version 1 was given to two sets"):
-        truth.pushed(Weights(1, 0), 0)
+        truth.pushed(PublishedWeights(1, 0), 0)
 
 
 def test_a_group_in_two_leases_is_seen_unless_a_recovery_undid_the_first(truth: Truth) -> None:

@@ -16,13 +16,13 @@ from agentrl.actors.endpoint.calls import Call, CallTree
 from agentrl.errors import ChatError
 from agentrl.tokens.vocab import Vocab
 
-__all__ = ["Kept", "Prompts"]
+__all__ = ["KeptPrompt", "Prompts"]
 
 #: Tokens that may be needed to complete one character.
 _MAX_OF_ONE = 8
 
 
-class Kept(msgspec.Struct, frozen=True):
+class KeptPrompt(msgspec.Struct, frozen=True):
     """The ids of a text's beginning, and the text that is still to be encoded."""
 
     ids: list[int]
@@ -46,9 +46,9 @@ class Prompts:
         self._known: dict[bytes, list[Call]] = {}
         self._lengths: set[int] = set()
 
-    def kept(self, text: str) -> Kept:
+    def kept(self, text: str) -> KeptPrompt:
         """What of `text` was read or said before."""
-        best = Kept([], text)
+        best = KeptPrompt([], text)
         for said in self._said:
             if text.startswith(said.asked):
                 found = self._after(said, text)
@@ -95,15 +95,15 @@ class Prompts:
         if asked is not None:
             self._said.append(_Said(call, asked, answer, skip_special))
 
-    def _after(self, said: _Said, text: str) -> Kept:
+    def _after(self, said: _Said, text: str) -> KeptPrompt:
         rest = text[len(said.asked) :]
         call = said.call
         ids = self._tree.prompt(call.parent, call.opened)
         output = call.generation.output_ids
         if rest.startswith(said.answer):
-            return Kept([*ids, *output], rest[len(said.answer) :])
+            return KeptPrompt([*ids, *output], rest[len(said.answer) :])
         num, same = self._num_said(said, rest)
-        return Kept([*ids, *output[:num]], rest[same:])
+        return KeptPrompt([*ids, *output[:num]], rest[same:])
 
     def _num_said(self, said: _Said, rest: str) -> tuple[int, int]:
         """How many tokens of an answer spell the beginning of `rest`, and their characters."""

@@ -1,4 +1,4 @@
-"""`Recorder`: the calls of one episode to its model, answered under its budgets and recorded.
+"""`CallRecorder`: the calls of one episode to its model, answered under its budgets and recorded.
 
     OPEN -> CLOSED       with the episode; a call in flight ends there, a later one is refused
 
@@ -34,7 +34,7 @@ from agentrl.tokens.formats.base import ChatFormat
 from agentrl.tokens.spans import Span, context_spans
 from agentrl.types import EpisodeAssignment, Generation, StopReason, TurnClient
 
-__all__ = ["Recorder"]
+__all__ = ["CallRecorder"]
 
 _COUNTED = (
     "tool_calls",
@@ -53,7 +53,7 @@ Request = TypeVar("Request")
 Reply = TypeVar("Reply")
 
 
-class Recorder:
+class CallRecorder:
     """Answers the calls of one episode. `on_failure` is called once, when the episode cannot go on;
     `time` is its time: what is cancelled when that is up, nobody has given up.
 

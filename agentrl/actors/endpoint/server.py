@@ -14,7 +14,7 @@ A slow client holds nothing but its connection:
 
     no whole head, or idle     IDLE_S, then it is closed
     the body of a request      READ_S, at most to the end of its episode; then refused (408, 410)
-    its answer                 until the episode ends (`Recorder`)
+    its answer                 until the episode ends (`CallRecorder`)
     an answer that is not read WRITE_S, then it is closed; of the episode it holds nothing any more
 """
 
@@ -32,7 +32,7 @@ from aiohttp import web
 
 from agentrl.actors.endpoint.answers import chunks, completion, models, refusal
 from agentrl.actors.endpoint.native import decode_generate, generated
-from agentrl.actors.endpoint.recorder import Recorder
+from agentrl.actors.endpoint.recorder import CallRecorder
 from agentrl.actors.endpoint.requests import decode_request
 from agentrl.errors import ChatError
 
@@ -67,7 +67,7 @@ class Endpoint:
         self._idle_s = idle_s
         self._read_s = read_s
         self._write_s = write_s
-        self._recorders: dict[bytes, Recorder] = {}
+        self._recorders: dict[bytes, CallRecorder] = {}
         self._ended: OrderedDict[bytes, None] = OrderedDict()
         self._runner: web.AppRunner | None = None
         self._starting = anyio.Lock()
@@ -106,7 +106,7 @@ class Endpoint:
         await web.TCPSite(self._runner, "127.0.0.1", 0, backlog=_BACKLOG).start()
         self._url = f"http://127.0.0.1:{self._runner.addresses[0][1]}/v1"
 
-    def open(self, recorder: Recorder) -> str:
+    def open(self, recorder: CallRecorder) -> str:
         """A token with which an agent makes the calls of this episode."""
         token = f"agentrl-{secrets.token_urlsafe(32)}"
         self._recorders[_digest(token)] = recorder
@@ -164,7 +164,7 @@ class Endpoint:
             request.transport.abort()
         return response
 
-    def _recorder(self, request: web.Request) -> Recorder:
+    def _recorder(self, request: web.Request) -> CallRecorder:
         scheme, token = _credentials(request.headers.get("Authorization", ""))
         digest = _digest(token)
         # looked up by its digest, so the time that it takes says nothing of a token

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.cli.hooks.noted import shown
-from agentrl.cli.hooks.trial import Trial
+from agentrl.cli.hooks.trial import HookTrial
 from agentrl.errors import HookError
 from agentrl.learner.algorithm_trial import play_with_hooks
 from agentrl.learner.hooks import AFTER_WRITE, INIT, LearnerHooks
@@ -26,7 +26,7 @@ __all__ = [
 _ENGINES = ["http://127.0.0.1:30000"]
 
 
-def sample_filter(trial: Trial) -> Iterator[str]:
+def sample_filter(trial: HookTrial) -> Iterator[str]:
     """Train with it. Raises HookError as a run does."""
     yield _played(trial)
     _, groups = trial.noted.given
@@ -35,7 +35,7 @@ def sample_filter(trial: Trial) -> Iterator[str]:
     yield f"at last it removed {num_removed} of {len(samples)} samples"
 
 
-def data_postprocess(trial: Trial) -> Iterator[str]:
+def data_postprocess(trial: HookTrial) -> Iterator[str]:
     """Train with it. Raises HookError as a run does."""
     yield _played(trial)
     *_, data = trial.noted.given
@@ -44,7 +44,7 @@ def data_postprocess(trial: Trial) -> Iterator[str]:
     yield f'at last rollout_data["loss_masks"] had {num_trained} tokens to train'
 
 
-def init(trial: Trial) -> Iterator[str]:
+def init(trial: HookTrial) -> Iterator[str]:
     """Call it. Raises HookError as a run does, though it may be for want of Megatron."""
     try:
         LearnerHooks(trial.config).call(INIT, _alone)
@@ -54,7 +54,7 @@ def init(trial: Trial) -> Iterator[str]:
     yield "called with args, without Megatron's process groups, which a run has by then"
 
 
-def after_write(trial: Trial) -> Iterator[str]:
+def after_write(trial: HookTrial) -> Iterator[str]:
     """Call it about a folder without a push. Raises HookError as a run does."""
     with tempfile.TemporaryDirectory() as folder:
         version_dir = str(Path(folder) / "weight_v000000")
@@ -63,17 +63,17 @@ def after_write(trial: Trial) -> Iterator[str]:
     yield f"called with args, an empty folder weight_v000000, and {_ENGINES}, where nobody listens"
 
 
-def before_log_prob(trial: Trial) -> Iterator[str]:
+def before_log_prob(trial: HookTrial) -> Iterator[str]:
     """Say what has to be done instead."""
     yield _not_called("model", "--num-rollout 1 --num-steps-per-rollout 2")
 
 
-def before_train_step(trial: Trial) -> Iterator[str]:
+def before_train_step(trial: HookTrial) -> Iterator[str]:
     """Say what has to be done instead."""
     yield _not_called("model and optimizer", "--num-rollout 1")
 
 
-def _played(trial: Trial) -> str:
+def _played(trial: HookTrial) -> str:
     play_with_hooks(trial.config)
     num = trial.noted.num_calls
     return f"tried in two iterations over a small lease on one rank, and called {num} times"

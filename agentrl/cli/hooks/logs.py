@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 from agentrl.actors.report import PlayedEpisode
 from agentrl.cli.hooks.noted import shown
-from agentrl.cli.hooks.trial import Trial
+from agentrl.cli.hooks.trial import HookTrial
 from agentrl.cli.hooks.worker import GROUP, SET, Bench, about, answers_to, on_bench, task_of
 from agentrl.envs.slime_logs.functions import EVALUATION, ROLLOUT, load_log, logged
 from agentrl.envs.slime_logs.process import decoder
@@ -24,7 +24,7 @@ load_rollouts = partial(load_log, ROLLOUT)
 load_evaluation = partial(load_log, EVALUATION)
 
 
-def rollouts(trial: Trial) -> Iterator[str]:
+def rollouts(trial: HookTrial) -> Iterator[str]:
     """Have it log an iteration. Raises HookError for what a run would tell."""
     task, played = _played(trial, None)
     with TemporaryDirectory(prefix="agentrl-log-") as folder:
@@ -35,7 +35,7 @@ def rollouts(trial: Trial) -> Iterator[str]:
     yield from _told(found, task, f"{len(samples)} samples", "rollout/*")
 
 
-def evaluation(trial: Trial) -> Iterator[str]:
+def evaluation(trial: HookTrial) -> Iterator[str]:
     """Have it log an evaluation. Raises HookError for what a run would tell."""
     task, played = _played(trial, SET)
     episodes = [
@@ -55,7 +55,7 @@ def evaluation(trial: Trial) -> Iterator[str]:
     yield from _told(found, task, f"a set of {len(episodes)} samples", "eval/*")
 
 
-def _played(trial: Trial, evaluation: str | None) -> tuple[Task, list[PlayedEpisode]]:
+def _played(trial: HookTrial, evaluation: str | None) -> tuple[Task, list[PlayedEpisode]]:
     task = task_of(trial.config)
     found: list[PlayedEpisode] = []
 

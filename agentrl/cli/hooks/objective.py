@@ -4,13 +4,13 @@ lease that nobody played (`agentrl/learner/algorithm_trial.py`)."""
 from collections.abc import Iterator
 
 from agentrl.cli.hooks.noted import shown
-from agentrl.cli.hooks.trial import Trial
+from agentrl.cli.hooks.trial import HookTrial
 from agentrl.learner.algorithm_trial import trial_here
 
 __all__ = ["trained"]
 
 
-def trained(trial: Trial) -> Iterator[str]:
+def trained(trial: HookTrial) -> Iterator[str]:
     """Train with it. Raises ConfigError for what a run would refuse."""
     trial_here(trial.config, trial.said)
     noted = trial.noted

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import anyio
 import msgspec
 
-from agentrl.cli.hooks.trial import Trial
+from agentrl.cli.hooks.trial import HookTrial
 from agentrl.envs.check.preflight import preflight
 from agentrl.envs.slime_source import SlimeSource
 from agentrl.envs.travel import arrived
@@ -17,7 +17,7 @@ __all__ = ["asked"]
 _NUM = 2
 
 
-def asked(trial: Trial) -> Iterator[str]:
+def asked(trial: HookTrial) -> Iterator[str]:
     """Show the first tasks. Raises DataError for what it raises or gives and is none, ConfigError
     for a class that cannot be made, or a task that the environment of a run does not take."""
     tasks = anyio.run(_first, SlimeSource(trial.config))

@@ -16,12 +16,12 @@ from agentrl.config.presets import DEFAULT, PRESETS
 from agentrl.config.resolve import parse
 from agentrl.config.run import RunConfig
 
-__all__ = ["Trial", "begun"]
+__all__ = ["HookTrial", "begun"]
 
 PROMPT, LABEL = "What is 2 + 2?", "4"
 
 
-class Trial(msgspec.Struct, frozen=True):
+class HookTrial(msgspec.Struct, frozen=True):
     """`said`: the flags that were given, as `agentrl.config.resolve.Resolved` has them. `noted`:
     what became of the hook; `deadline`: when it has to be done."""
 
@@ -31,7 +31,7 @@ class Trial(msgspec.Struct, frozen=True):
     deadline: Deadline
 
 
-def begun(argv: Sequence[str], folder: Path, noted: Noted, deadline: Deadline) -> Trial:
+def begun(argv: Sequence[str], folder: Path, noted: Noted, deadline: Deadline) -> HookTrial:
     """As a run with these flags would begin. Without data of the user's a row is written into
     `folder`, without a model the one that ships is named. Raises ConfigError."""
     rows = folder / "rows.jsonl"
@@ -54,7 +54,7 @@ def begun(argv: Sequence[str], folder: Path, noted: Noted, deadline: Deadline) -
     _put(row, found.config.input_key, PROMPT)
     _put(row, found.config.label_key or "label", LABEL)
     rows.write_text(2 * (json.dumps(row) + "\n"))
-    return Trial(found.config, found.said, noted, deadline)
+    return HookTrial(found.config, found.said, noted, deadline)
 
 
 def _given(argv: Sequence[str]) -> set[str]:

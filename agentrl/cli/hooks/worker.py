@@ -11,7 +11,7 @@ from agentrl.actors.report import PlayedEpisode
 from agentrl.actors.scripted import Scripted, words
 from agentrl.actors.worker import Worker, WorkerSettings
 from agentrl.cli.hooks.noted import shown
-from agentrl.cli.hooks.trial import Trial
+from agentrl.cli.hooks.trial import HookTrial
 from agentrl.config.run import RunConfig
 from agentrl.config.sampling import evaluation_turns, training_turns
 from agentrl.envs.chat_formats import chat_format_of, open_chat_format
@@ -52,7 +52,7 @@ MAX_CONTEXT = 32 * 1024
 GROUP, SET = "00000001", "tried"
 
 
-def reward(trial: Trial) -> Iterator[str]:
+def reward(trial: HookTrial) -> Iterator[str]:
     """Have each of some answers rewarded, and one of an evaluation."""
     task = task_of(trial.config)
     answers = answers_to(trial.config, task)
@@ -70,7 +70,7 @@ def reward(trial: Trial) -> Iterator[str]:
     yield f"in an evaluation {answers[0]!r} is worth {evaluated[0].reward:g}"
 
 
-def group_reward(trial: Trial) -> Iterator[str]:
+def group_reward(trial: HookTrial) -> Iterator[str]:
     """Have some answers rewarded together, and one of an evaluation."""
     task = task_of(trial.config)
     answers = answers_to(trial.config, task)
@@ -88,7 +88,7 @@ def group_reward(trial: Trial) -> Iterator[str]:
     yield f"in an evaluation, alone, {answers[0]!r} is worth {evaluated[0].reward:g}"
 
 
-def keep(trial: Trial) -> Iterator[str]:
+def keep(trial: HookTrial) -> Iterator[str]:
     """Have two groups judged: one of unlike answers, one of equal ones."""
     task = task_of(trial.config)
     answers = answers_to(trial.config, task)
@@ -106,7 +106,7 @@ def keep(trial: Trial) -> Iterator[str]:
         yield f"a group of the rewards {shown(verdict.rewards)} is {fate}{why}"
 
 
-def generate(trial: Trial) -> Iterator[str]:
+def generate(trial: HookTrial) -> Iterator[str]:
     """Have it play an episode of training, and one of an evaluation."""
     task = task_of(trial.config)
     said = answers_to(trial.config, task)[0]
@@ -192,7 +192,7 @@ def _summary(report: EpisodeReport) -> EpisodeSummary:
     )
 
 
-def on_bench(trial: Trial, play: Callable[[Bench], Awaitable[None]]) -> None:
+def on_bench(trial: HookTrial, play: Callable[[Bench], Awaitable[None]]) -> None:
     async def main() -> None:
         trial.deadline.watch_loop()
         bench = Bench(trial.config)

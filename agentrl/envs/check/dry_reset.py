@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, 
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from agentrl.envs.check.watch import ERRORS, BlockedError, OverdueError, Watch, run_watched
+from agentrl.envs.check.watch import ERRORS, BlockedError, MethodWatch, OverdueError, run_watched
 from agentrl.envs.depth import require_shallow
 from agentrl.envs.env import Env
 from agentrl.envs.messages import Message
@@ -72,7 +72,7 @@ def _late(cls: type[Env], method: str, limit_s: float) -> str:
     return f"{cls.__qualname__}.{method} took more than {limit_s:g} s: its prompt is unchecked"
 
 
-async def _first(watch: Watch, source: TaskSource, limit_s: float) -> Task | None:
+async def _first(watch: MethodWatch, source: TaskSource, limit_s: float) -> Task | None:
     name = f"{type(source).__qualname__}.tasks"
     tasks: object = source.tasks(0)
     if not isinstance(tasks, AsyncIterator):
@@ -99,7 +99,7 @@ async def _first(watch: Watch, source: TaskSource, limit_s: float) -> Task | Non
     raise ConfigError(f"{name} gave {given}; it must `yield Task(id, row)`")
 
 
-async def _try(watch: Watch, env: Env, task: Task, seed: int, limit_s: float) -> str | None:
+async def _try(watch: MethodWatch, env: Env, task: Task, seed: int, limit_s: float) -> str | None:
     cls = type(env)
     prompt: object = None
     failure: BaseException | None = None
@@ -131,7 +131,7 @@ async def _try(watch: Watch, env: Env, task: Task, seed: int, limit_s: float) ->
     return None
 
 
-async def _close(watch: Watch, env: Env, limit_s: float) -> BaseException | None:
+async def _close(watch: MethodWatch, env: Env, limit_s: float) -> BaseException | None:
     try:
         with watch.phase("close", limit_s):
             await env.close()
@@ -162,7 +162,7 @@ def _shown(value: object) -> str:
     return "nothing" if value is None else f"{type(value).__name__} {value!r:.80}"
 
 
-def _run(cls: type, begin: Callable[[Watch], Coroutine[Any, Any, T]]) -> T:
+def _run(cls: type, begin: Callable[[MethodWatch], Coroutine[Any, Any, T]]) -> T:
     """Try user code of `cls`; what holds the event loop is a ConfigError. Raises OverdueError."""
     try:
         return run_watched(begin)

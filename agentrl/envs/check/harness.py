@@ -18,7 +18,7 @@ import msgspec
 
 from agentrl.envs.check.share import Share, shares
 from agentrl.envs.check.subject import Subject
-from agentrl.envs.check.watch import ERRORS, BlockedError, OverdueError, Watch, run_watched
+from agentrl.envs.check.watch import ERRORS, BlockedError, MethodWatch, OverdueError, run_watched
 from agentrl.errors import InfrastructureError
 from agentrl.user_traceback import place_of, words_of
 
@@ -81,7 +81,7 @@ class Trial:
     """What a promise is tried with: the subject, its share of time, a limit for each thing done."""
 
     share: Share
-    watch: Watch
+    watch: MethodWatch
 
     def __init__(self, subject: Subject, name: str, limit_s: float) -> None:
         self.subject = subject
@@ -126,7 +126,7 @@ def _tried(keeps: Promise, trial: Trial) -> Problem:
         trial.share.leave_out("not tried")
         return None
 
-    async def watched(watch: Watch) -> Problem:
+    async def watched(watch: MethodWatch) -> Problem:
         trial.watch = watch
         return await keeps(trial)
 

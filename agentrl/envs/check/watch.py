@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import anyio
 
-__all__ = ["ERRORS", "BlockedError", "OverdueError", "Watch", "run_watched"]
+__all__ = ["ERRORS", "BlockedError", "MethodWatch", "OverdueError", "run_watched"]
 
 #: What user code may raise; in a run each of these is an error of the episode.
 ERRORS = (Exception, SystemExit, asyncio.CancelledError)
@@ -44,7 +44,7 @@ class OverdueError(Exception):
         self.method = method
 
 
-class Watch:
+class MethodWatch:
     """Knows which method is tried until when, and when the loop last made a turn."""
 
     def __init__(self) -> None:
@@ -91,9 +91,9 @@ class Watch:
             raise self.blocked
 
 
-def run_watched(begin: Callable[[Watch], Coroutine[Any, Any, T]]) -> T:
+def run_watched(begin: Callable[[MethodWatch], Coroutine[Any, Any, T]]) -> T:
     """Run a coroutine in a loop of its own. Raises what it raises, OverdueError, BlockedError."""
-    watch = Watch()
+    watch = MethodWatch()
     try:
         with watch.alarm():
             return anyio.run(_conduct, watch, begin)
@@ -103,7 +103,7 @@ def run_watched(begin: Callable[[Watch], Coroutine[Any, Any, T]]) -> T:
         raise
 
 
-async def _conduct(watch: Watch, begin: Callable[[Watch], Coroutine[Any, Any, T]]) -> T:
+async def _conduct(watch: MethodWatch, begin: Callable[[MethodWatch], Coroutine[Any, Any, T]]) -> T:
     asyncio.get_running_loop().set_default_executor(_LeftAlone())
     task = asyncio.ensure_future(begin(watch))
     while not task.done():

@@ -46,7 +46,7 @@ from agentrl.learner.megatron.lent_memory import LentMemory, weight_tensors
 from agentrl.learner.megatron.model import build_model, parameter_dtype, transformer_config
 from agentrl.learner.megatron.near_processors import run_near
 from agentrl.learner.megatron.optimizer import Optimizer
-from agentrl.learner.megatron.passes import Layout, forward_pass
+from agentrl.learner.megatron.passes import TokenLayout, forward_pass
 from agentrl.learner.megatron.trained import TrainedModel
 from agentrl.learner.megatron.value_head import HEAD
 from agentrl.learner.megatron.weights import Weights
@@ -149,7 +149,7 @@ class MegatronBackend:
         total_steps: int | None,
         models: Collection[str],
     ) -> None:
-        self._layout = Layout(
+        self._layout = TokenLayout(
             device=device,
             context_size=self._settings.context_parallel_size,
             context_rank=parallel_state.get_context_parallel_rank(),
@@ -226,7 +226,7 @@ class MegatronBackend:
         if place is None or holds_model(place):
             directory = self._model_dir if place is None else Path(place)
             rules = self._described.is_passenger, self._described.family.stacks
-            with checkpoint.Checkpoint(directory, weights.shapes, *rules) as tensors:
+            with checkpoint.StoredTensors(directory, weights.shapes, *rules) as tensors:
                 weights.load(tensors)
         elif holds_megatron(place):
             folder = folder_of(Path(place))

@@ -25,7 +25,7 @@ from agentrl.errors import ConfigError
 from agentrl.model_dir import CONFIG, quantization, read_config
 from agentrl.models.stacks import Stacks, taken_apart
 
-__all__ = ["Checkpoint", "passengers", "replace_folder", "write_checkpoint"]
+__all__ = ["StoredTensors", "passengers", "replace_folder", "write_checkpoint"]
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -70,7 +70,7 @@ def _places(file: Any, stacks: Stacks) -> dict[str, _Place]:
     return found
 
 
-class Checkpoint(Mapping[str, Tensor]):
+class StoredTensors(Mapping[str, Tensor]):
     """Tensors of a model directory by name, each read from disk when asked for.
 
     Open it with `with`. Raises ConfigError, naming the tensors, when the directory does not hold
@@ -92,7 +92,7 @@ class Checkpoint(Mapping[str, Tensor]):
         self._places: dict[str, _Place] = {}
         self._stack = ExitStack()
 
-    def __enter__(self) -> "Checkpoint":
+    def __enter__(self) -> "StoredTensors":
         if kind := quantization(self._model_dir):
             raise ConfigError(
                 f"{self._model_dir} holds quantised weights (quantization_config: {kind}), which "

@@ -40,7 +40,7 @@ from agentrl.errors import ConfigError
 from agentrl.learner.checkpoints import newest_valid
 from agentrl.learner.megatron import compat, parallel, placement, shards
 from agentrl.learner.megatron.checkpoint import (
-    Checkpoint,
+    StoredTensors,
     passengers,
     replace_folder,
     write_checkpoint,
@@ -79,7 +79,9 @@ def convert(
             raise ConfigError(f"{source} is a Hugging Face model already")
         with (
             built(model, _is_bf16_model(source)) as (whole, weights),
-            Checkpoint(source, weights.shapes, model.is_passenger, model.family.stacks) as tensors,
+            StoredTensors(
+                source, weights.shapes, model.is_passenger, model.family.stacks
+            ) as tensors,
         ):
             _write_torch_dist(target, _of_model(whole, weights, tensors))
         return
@@ -147,7 +149,7 @@ def _flat(parameter: Any) -> Tensor:
     return flat
 
 
-def _of_model(built: Any, weights: Weights, tensors: Checkpoint) -> Iterator[Shard]:
+def _of_model(built: Any, weights: Weights, tensors: StoredTensors) -> Iterator[Shard]:
     parts = placement.parts(built)
     for parameter, start, values in weights.fused(tensors):
         yield from _shards(parts[parameter], values.reshape(-1), start)

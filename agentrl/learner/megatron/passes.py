@@ -36,11 +36,11 @@ from agentrl.learner.megatron.value_head import has_value_head
 from agentrl.learner.megatron.zigzag import gathered_order, local_positions
 from agentrl.models.routes import Routes
 
-__all__ = ["Around", "Layout", "backward_pass", "forward_pass"]
+__all__ = ["Around", "TokenLayout", "backward_pass", "forward_pass"]
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class TokenLayout:
     """How this rank's model wants its tokens: a context-parallel size and rank, and the number
     that local tokens must be a multiple of (tensor-parallel size under sequence parallelism).
 
@@ -86,7 +86,7 @@ def backward_pass(
     model: ModuleList,
     micro_batches: Sequence[MicroBatch],
     loss_fn: LossFn,
-    layout: Layout,
+    layout: TokenLayout,
     around: Sequence[Around] | None = None,
 ) -> list[tuple[float, Measures]]:
     """Accumulate the gradients of all losses and reduce them over ranks. Returns loss and measures
@@ -124,7 +124,7 @@ def _in_step(micro_batches: Sequence[MicroBatch], stages_of_a_rank: int) -> list
 def forward_pass(
     model: ModuleList,
     micro_batches: Sequence[MicroBatch],
-    layout: Layout,
+    layout: TokenLayout,
     around: Sequence[Around] | None = None,
 ) -> list[Tensor]:
     """Log-probabilities of the labels, or the values of a critic, one float32 [T] on the host for
@@ -149,7 +149,7 @@ def forward_pass(
 def _run(
     model: ModuleList,
     micro_batches: Sequence[MicroBatch],
-    layout: Layout,
+    layout: TokenLayout,
     finish: Callable[..., Any],
     around: Sequence[Around] | None,
     *,
@@ -187,7 +187,7 @@ def _made(out: Outputs) -> Tensor:
     return out.logprobs_T if out.values_T is None else out.values_T
 
 
-def _outputs(model: Any, batch: _Input, last_1LX: Tensor, layout: Layout) -> Outputs:
+def _outputs(model: Any, batch: _Input, last_1LX: Tensor, layout: TokenLayout) -> Outputs:
     """From what the last stage of a pipeline gave: hidden states, or values."""
     if not has_value_head(model):
         return Outputs(*_score(model, batch, last_1LX, layout))
@@ -197,7 +197,9 @@ def _outputs(model: Any, batch: _Input, last_1LX: Tensor, layout: Layout) -> Out
     return Outputs.of_critic(gather_context(values_L)[batch.order_T])
 
 
-def _score(model: Any, batch: _Input, hidden_1LH: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+def _score(
+    model: Any, batch: _Input, hidden_1LH: Tensor, layout: TokenLayout
+) -> tuple[Tensor, Tensor]:
     """Log-probability and entropy of the T labels, 0 where they were not asked for."""
     group = parallel_state.get_tensor_model_parallel_group()
     rows_R = batch.rows_R
@@ -227,7 +229,7 @@ def _no_tokens() -> MicroBatch:
     return MicroBatch(zero, zero, zero, ends, 1, {})
 
 
-def _lay_out(batch: MicroBatch, layout: Layout) -> _Input:
+def _lay_out(batch: MicroBatch, layout: TokenLayout) -> _Input:
     device = layout.device
     source = replace(
         batch, columns={name: column.to(device) for name, column in batch.columns.items()}
@@ -271,7 +273,7 @@ def _lay_out(batch: MicroBatch, layout: Layout) -> _Input:
     )
 
 
-def _seen_by_routers(column_L: Tensor, layout: Layout) -> Tensor:
+def _seen_by_routers(column_L: Tensor, layout: TokenLayout) -> Tensor:
     """Under sequence parallelism each tensor-parallel rank routes its share of the tokens."""
     if layout.multiple == 1:
         return column_L
@@ -279,7 +281,7 @@ def _seen_by_routers(column_L: Tensor, layout: Layout) -> Tensor:
     return column_L.chunk(layout.multiple)[rank]
 
 
-def _pad(lengths: list[int], layout: Layout) -> tuple[list[int], Tensor]:
+def _pad(lengths: list[int], layout: TokenLayout) -> tuple[list[int], Tensor]:
     """Lengths that every rank can share equally, and where the T tokens lie among the P."""
     unit = 2 * layout.context_size if layout.context_size > 1 else 1
     padded = [length + -length % unit for length in lengths]

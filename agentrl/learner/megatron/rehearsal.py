@@ -28,7 +28,7 @@ from agentrl.learner.megatron.imagined import Traffic, imagined_rank
 from agentrl.learner.megatron.lent_memory import gradient_tensors, weight_tensors
 from agentrl.learner.megatron.live_bytes import LiveBytes
 from agentrl.learner.megatron.model import Stages, build_model, transformer_config
-from agentrl.learner.megatron.passes import Layout, backward_pass
+from agentrl.learner.megatron.passes import TokenLayout, backward_pass
 from agentrl.learner.megatron.trained import TrainedModel
 from agentrl.models.architecture import Architecture
 
@@ -102,7 +102,7 @@ def footprint_here(
 
 
 def _peaks(
-    trained: TrainedModel, batches: list[MicroBatch], live: LiveBytes, layout: Layout
+    trained: TrainedModel, batches: list[MicroBatch], live: LiveBytes, layout: TokenLayout
 ) -> list[tuple[str, dict[str, int]]]:
     """The most that is alive in the passes of a step, and where its gradients are applied."""
     trained.optimizer.zero_grad()
@@ -168,8 +168,8 @@ def _set_to_zero(tensors: Iterable[Tensor]) -> None:
         tensor.zero_()
 
 
-def _layout(cfg: RunConfig, settings: MegatronSettings, architecture: Architecture) -> Layout:
-    return Layout(
+def _layout(cfg: RunConfig, settings: MegatronSettings, architecture: Architecture) -> TokenLayout:
+    return TokenLayout(
         device=torch.device("cpu"),
         context_size=settings.context_parallel_size,
         context_rank=parallel_state.get_context_parallel_rank(),

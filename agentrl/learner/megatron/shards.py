@@ -27,20 +27,20 @@ from torch.distributed.checkpoint import metadata as torch_format
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 
 from agentrl import disk
-from agentrl.config.torch_dist import INDEX, Chunk, Index, Whole
+from agentrl.config.torch_dist import INDEX, Index, TensorBox, Whole
 from agentrl.errors import ConfigError, DataError, EnvironmentSetupError
 from agentrl.learner.manifest import FileDigest, FileFacts
 from agentrl.learner.megatron.boxes import overlap
 from agentrl.learner.megatron.placement import CONTENT, Shard
 
-__all__ = ["Index", "Written", "copied", "read", "require", "write", "write_index"]
+__all__ = ["Index", "WrittenShards", "copied", "read", "require", "write", "write_index"]
 
 #: What Megatron's training wants to know. Of a checkpoint without version it would put the rows of
 #: queries, keys and values into another order, as versions before 2 had them.
 _COMMON = {"content_metadata": CONTENT, "checkpoint_version": 3.0, "iteration": 0}
 
 
-class Written(msgspec.Struct, frozen=True):
+class WrittenShards(msgspec.Struct, frozen=True):
     """The part of the index that a rank's shards make, and its files."""
 
     index: Index
@@ -61,7 +61,7 @@ def copied(shards: Iterable[Shard]) -> list[Shard]:
     return copies
 
 
-def write(directory: Path, rank: int, shards: Iterable[Shard]) -> Written:
+def write(directory: Path, rank: int, shards: Iterable[Shard]) -> WrittenShards:
     """Write this rank's shards durably. One tensor at a time is copied to the host."""
     index: Index = {}
     digest = FileDigest()
@@ -69,7 +69,7 @@ def write(directory: Path, rank: int, shards: Iterable[Shard]) -> Written:
     written = (shard for shard in shards if shard.written)
     first = next(written, None)
     if first is None:
-        return Written(index, {})
+        return WrittenShards(index, {})
     with disk.create_file(directory / name) as file:
         for shard in chain([first], written):
             start = file.tell()
@@ -82,9 +82,9 @@ def write(directory: Path, rank: int, shards: Iterable[Shard]) -> Written:
                 shard.key, Whole(_name(shard.tensor.dtype), shard.whole, chunks=[])
             )
             sizes = tuple(shard.tensor.shape)
-            whole.chunks.append(Chunk(shard.offset, sizes, name, start, file.tell() - start))
+            whole.chunks.append(TensorBox(shard.offset, sizes, name, start, file.tell() - start))
         disk.sync_file(file)
-    return Written(index, {name: digest.facts()})
+    return WrittenShards(index, {name: digest.facts()})
 
 
 def write_index(directory: Path, parts: Sequence[Index]) -> None:
@@ -140,7 +140,7 @@ def read(directory: Path, index: Index, shards: Iterable[Shard]) -> None:
             )
 
 
-def _tensor(directory: Path, chunk: Chunk) -> Tensor:
+def _tensor(directory: Path, chunk: TensorBox) -> Tensor:
     path = directory / chunk.file
     with path.open("rb") as file:
         file.seek(chunk.start)

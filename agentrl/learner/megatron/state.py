@@ -43,7 +43,7 @@ _OF_OPTIMIZER = re.compile(r"optimizer\.state\.\w+\.")
 _BESIDE = ("reference", "critic")
 
 
-class Trained(Protocol):
+class OptimizedModel(Protocol):
     """A model with its optimizer."""
 
     optimizer: Optimizer
@@ -52,7 +52,7 @@ class Trained(Protocol):
     def module(self) -> Any: ...
 
 
-class Layout(msgspec.Struct, frozen=True):
+class GroupSizes(msgspec.Struct, frozen=True):
     """Sizes of the learner's groups; with equal ones a rank has the same part in both runs."""
 
     ranks: int
@@ -71,12 +71,12 @@ class Steps(msgspec.Struct, frozen=True):
     schedule_start: int
 
 
-class Progress(msgspec.Struct, frozen=True):
+class TrainingProgress(msgspec.Struct, frozen=True):
     """The policy's steps, and whose schedule it is; None: of the run that loads it, as earlier
     programs did not say. `others`: the steps of models that are trained beside the policy."""
 
     completed_steps: int
-    layout: Layout
+    layout: GroupSizes
     schedule_start: int = 0
     run_id: str | None = None
     others: dict[str, Steps] = {}
@@ -89,7 +89,7 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 def save(
-    directory: Path, trained: Mapping[str, Trained], renewed: Mapping[str, Any] | None = None
+    directory: Path, trained: Mapping[str, OptimizedModel], renewed: Mapping[str, Any] | None = None
 ) -> dict[str, FileFacts]:
     """Write the state into `directory`, which is there and empty. Collective; durable on return.
     Returns the files that ranks wrote, with what they know of them.
@@ -103,7 +103,7 @@ def save(
 class HostCopy:
     """This rank's state in the memory of the host: a `StateCopy` of `checkpointing`."""
 
-    def __init__(self, trained: Mapping[str, Trained], renewed: Mapping[str, Any]) -> None:
+    def __init__(self, trained: Mapping[str, OptimizedModel], renewed: Mapping[str, Any]) -> None:
         self._generators = rng.capture()
         self._progress = _progress_of(trained)
         self._shards = shards.copied(chain(_of_all(trained), _weights_of(renewed)))
@@ -129,9 +129,9 @@ def _write(directory: Path, generators: rng.Generators, held: Iterable[Shard]) -
     return msgspec.to_builtins(shards.write(directory, rank, held))
 
 
-def _join(directory: Path, parts: list[Any], progress: Progress) -> dict[str, FileFacts]:
+def _join(directory: Path, parts: list[Any], progress: TrainingProgress) -> dict[str, FileFacts]:
     """Describe what all ranks wrote. Collective."""
-    written = msgspec.convert(parts, list[shards.Written])
+    written = msgspec.convert(parts, list[shards.WrittenShards])
 
     def describe() -> None:
         if dist.get_rank() == 0:
@@ -144,7 +144,7 @@ def _join(directory: Path, parts: list[Any], progress: Progress) -> dict[str, Fi
 
 def load(
     directory: Path,
-    trained: Mapping[str, Trained],
+    trained: Mapping[str, OptimizedModel],
     renewed: Mapping[str, Any] | None = None,
     kept: Container[str] = (),
 ) -> None:
@@ -157,7 +157,7 @@ def load(
     """
     run_id = trained[_POLICY].optimizer.run_id
     wanted: list[Shard] = []
-    taken: dict[str, Trained] = {}
+    taken: dict[str, OptimizedModel] = {}
     index: shards.Index = {}
 
     def look() -> list[str]:
@@ -174,7 +174,7 @@ def load(
         shards.require(directory, index, wanted)
         return sorted({shard.key for shard in wanted})
 
-    def is_ours(progress: Progress) -> bool:
+    def is_ours(progress: TrainingProgress) -> bool:
         return progress.run_id in (None, run_id)
 
     def take() -> None:
@@ -250,7 +250,7 @@ def _holds(index: shards.Index, name: str) -> bool:
     return any(key.startswith(f"{name}.") for key in index)
 
 
-def _of_all(trained: Mapping[str, Trained]) -> Iterator[Shard]:
+def _of_all(trained: Mapping[str, OptimizedModel]) -> Iterator[Shard]:
     """All that this rank holds of models that are trained."""
     for name, one in trained.items():
         yield from _shards(one.module, one.optimizer, "" if name == _POLICY else f"{name}.")
@@ -271,7 +271,7 @@ def _shards(model: Any, optimizer: Optimizer, prefix: str) -> Iterator[Shard]:
             )
 
 
-def _restore_generators(directory: Path, layout: Layout) -> None:
+def _restore_generators(directory: Path, layout: GroupSizes) -> None:
     rank = dist.get_rank()
     if layout == _layout():
         data = _read(_rng_file(directory, rank))
@@ -280,8 +280,8 @@ def _restore_generators(directory: Path, layout: Layout) -> None:
         log.info("saved by %s, loaded by %s: random generators are new", layout, _layout())
 
 
-def _layout() -> Layout:
-    return Layout(
+def _layout() -> GroupSizes:
+    return GroupSizes(
         ranks=dist.get_world_size(),
         tensor=parallel_state.get_tensor_model_parallel_world_size(),
         pipeline=parallel_state.get_pipeline_model_parallel_world_size(),
@@ -297,10 +297,10 @@ def together(action: Callable[[], Any]) -> list[Any]:
     return agreement.together(action, parallel.all_gather_msgpack)
 
 
-def _progress_of(trained: Mapping[str, Trained]) -> Progress:
+def _progress_of(trained: Mapping[str, OptimizedModel]) -> TrainingProgress:
     optimizer = trained[_POLICY].optimizer
     others = {name: one.optimizer for name, one in trained.items() if name != _POLICY}
-    return Progress(
+    return TrainingProgress(
         optimizer.completed_steps,
         _layout(),
         optimizer.schedule_start,
@@ -309,8 +309,8 @@ def _progress_of(trained: Mapping[str, Trained]) -> Progress:
     )
 
 
-def _progress(directory: Path) -> Progress:
-    return msgspec.json.decode(_read(directory / _PROGRESS), type=Progress)
+def _progress(directory: Path) -> TrainingProgress:
+    return msgspec.json.decode(_read(directory / _PROGRESS), type=TrainingProgress)
 
 
 def _rng_file(directory: Path, rank: int) -> Path:

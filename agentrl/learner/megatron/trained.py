@@ -21,7 +21,7 @@ from agentrl.learner.megatron import balance, parallel
 from agentrl.learner.megatron.lent_memory import gradient_tensors
 from agentrl.learner.megatron.model import Stages
 from agentrl.learner.megatron.optimizer import Optimizer, wrap_model
-from agentrl.learner.megatron.passes import Layout, backward_pass, forward_pass
+from agentrl.learner.megatron.passes import TokenLayout, backward_pass, forward_pass
 from agentrl.learner.megatron.replay import Replay
 from agentrl.models.routes import Routes
 
@@ -38,7 +38,7 @@ class TrainedModel:
         settings: MegatronSettings,
         stages: Stages,
         config: Any,
-        layout: Layout,
+        layout: TokenLayout,
         total_steps: int | None,
         routes: Routes | None = None,
     ) -> None:

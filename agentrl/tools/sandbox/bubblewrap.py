@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from agentrl.tools.sandbox.limits import Limits, Result
+from agentrl.tools.sandbox.limits import SandboxLimits, SandboxResult
 from agentrl.tools.sandbox.process import PYTHON_FLAGS, run_process
 
 __all__ = ["INSIDE", "Bubblewrap", "interpreter"]
@@ -30,7 +30,7 @@ class Bubblewrap(msgspec.Struct, frozen=True):
     program: str
     name: str = "bubblewrap"
 
-    async def run(self, code: str, limits: Limits) -> Result:
+    async def run(self, code: str, limits: SandboxLimits) -> SandboxResult:
         """Run `code`. Raises InfrastructureError when it could not be begun."""
         inside = f"/{INSIDE.name}"
         argv = self.command([interpreter(), *PYTHON_FLAGS, inside], {str(INSIDE): inside})

@@ -14,7 +14,7 @@ from anyio.lowlevel import RunVar
 
 from agentrl.errors import EnvironmentSetupError, InfrastructureError
 from agentrl.tools.sandbox.bubblewrap import Bubblewrap
-from agentrl.tools.sandbox.limits import Limits, Result
+from agentrl.tools.sandbox.limits import SandboxLimits, SandboxResult
 from agentrl.tools.sandbox.plain import Plain
 
 __all__ = ["Sandbox", "has_namespaces", "open_sandbox", "works"]
@@ -31,7 +31,7 @@ class Sandbox(Protocol):
     @property
     def name(self) -> str: ...
 
-    async def run(self, code: str, limits: Limits) -> Result:
+    async def run(self, code: str, limits: SandboxLimits) -> SandboxResult:
         """Run Python `code`. Raises InfrastructureError when it could not be begun; whatever the
         code itself does is in the result."""
         ...
@@ -62,7 +62,7 @@ def _lock() -> anyio.Lock:
 async def works(sandbox: Sandbox) -> str | None:
     """Why `sandbox` does not work on this host; None: it does."""
     try:
-        result = await sandbox.run("import decimal; print(6 * decimal.Decimal(7))", Limits())
+        result = await sandbox.run("import decimal; print(6 * decimal.Decimal(7))", SandboxLimits())
     except (InfrastructureError, EnvironmentSetupError) as error:
         return str(error)
     if result.stdout == "42\n":
@@ -74,7 +74,7 @@ async def works(sandbox: Sandbox) -> str | None:
 async def has_namespaces(plain: Plain) -> bool:
     """Whether the kernel gives code in `plain` namespaces of its own. Without them it may read and
     write the memory of a worker without capabilities: both are processes of one user."""
-    result = await plain.run("import os; print(os.listdir('/proc'))", Limits())
+    result = await plain.run("import os; print(os.listdir('/proc'))", SandboxLimits())
     return result.stdout.strip() == "[]"
 
 

@@ -2,12 +2,12 @@
 
 import msgspec
 
-__all__ = ["Limits", "Result"]
+__all__ = ["SandboxLimits", "SandboxResult"]
 
 _MIB = 1024**2
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class SandboxLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What one run may use. A run is one process with one thread, so these are of all of it.
 
     `wall_s` counts from the first line of the code. `disk_bytes` and `max_files` are of the work
@@ -24,7 +24,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_output_bytes: int = 16_384
 
 
-class Result(msgspec.Struct, frozen=True):
+class SandboxResult(msgspec.Struct, frozen=True):
     """How a run ended and what it wrote, cut at `max_output_bytes` each.
 
     `exit_code` is that of a shell, 128 + n after signal n, and None when the run was ended from

@@ -17,7 +17,7 @@ import anyio.to_thread
 import msgspec
 
 from agentrl.tools.sandbox.bubblewrap import INSIDE, interpreter
-from agentrl.tools.sandbox.limits import Limits, Result
+from agentrl.tools.sandbox.limits import SandboxLimits, SandboxResult
 from agentrl.tools.sandbox.process import PYTHON_FLAGS, Walls, run_process
 
 __all__ = ["Plain", "remove_tree"]
@@ -29,7 +29,7 @@ class Plain(msgspec.Struct, frozen=True):
     namespaces: bool = True
     name: str = "plain"
 
-    async def run(self, code: str, limits: Limits) -> Result:
+    async def run(self, code: str, limits: SandboxLimits) -> SandboxResult:
         """Run `code` in a fresh folder. Raises InfrastructureError when it could not be begun."""
         folder = Path(await anyio.to_thread.run_sync(_make_folder))
         try:

@@ -22,7 +22,7 @@ import anyio.abc
 import msgspec
 
 from agentrl.errors import InfrastructureError
-from agentrl.tools.sandbox.limits import Limits, Result
+from agentrl.tools.sandbox.limits import SandboxLimits, SandboxResult
 from agentrl.tools.sandbox.syscalls import seccomp_filter
 
 __all__ = ["PYTHON_ENVIRONMENT", "PYTHON_FLAGS", "Walls", "run_process"]
@@ -41,8 +41,8 @@ Walls = Literal["bubblewrap", "namespaces", "none"]
 
 
 async def run_process(
-    argv: Sequence[str], walls: Walls, code: str, limits: Limits, cwd: Path | None = None
-) -> Result:
+    argv: Sequence[str], walls: Walls, code: str, limits: SandboxLimits, cwd: Path | None = None
+) -> SandboxResult:
     """Run `inside.py`, which `argv` starts, on `code`.
 
     Raises InfrastructureError when the code could not be begun.
@@ -86,7 +86,7 @@ async def _begin(process: anyio.abc.Process, order: bytes, name: str) -> None:
     raise InfrastructureError(f"the sandbox of {name} did not start: {words}")
 
 
-async def _watch(process: anyio.abc.Process, limits: Limits) -> Result:
+async def _watch(process: anyio.abc.Process, limits: SandboxLimits) -> SandboxResult:
     most = limits.max_output_bytes
     outputs = {"stdout": b"", "stderr": b""}
     with anyio.move_on_after(limits.wall_s) as deadline:
@@ -107,7 +107,7 @@ async def _watch(process: anyio.abc.Process, limits: Limits) -> Result:
     stdout, stderr = (output[:most].decode("utf-8", "replace") for output in outputs.values())
     is_cut = any(len(output) > most for output in outputs.values())
     timed_out = deadline.cancelled_caught or code == 128 + signal.SIGXCPU
-    return Result(stdout, stderr, None if is_cut else code, timed_out, is_cut)
+    return SandboxResult(stdout, stderr, None if is_cut else code, timed_out, is_cut)
 
 
 def _as_a_shell(code: int) -> int:
