@@ -34,11 +34,12 @@ from agentrl.telemetry.logging import setup_logging
 from agentrl.types import EngineAddress
 from agentrl.wire.blocking import BlockingPeer
 from agentrl.wire.messages import Lease, Message, Retire, Stepped, Welcome
+from tests.collectives import Threads
 from tests.faults.collective import TcpGroup
 from tests.faults.engine import ROWS, VOCAB
 from tests.faults.history import FOLDER, note
 from tests.faults.points import reached, reports
-from tests.integration.toy_backend import ToyBackend, ToyGroup
+from tests.integration.toy_backend import ToyBackend
 
 __all__ = ["main"]
 
@@ -47,7 +48,7 @@ logger = logging.getLogger("agentrl.lab")
 Consumed = list[tuple[int, list[int]]]
 
 
-class _Group(ToyGroup):
+class _Group(Threads):
     def gather(self, rank: int, value: Any) -> list[Any]:
         if isinstance(value, tuple):  # gradient and metrics: between backward and step
             reached("backward")

@@ -46,7 +46,8 @@ from agentrl.wire.messages import (
     Stepped,
     Welcome,
 )
-from tests.integration.toy_backend import VOCABULARY, ToyBackend, ToyGroup
+from tests.collectives import Threads
+from tests.integration.toy_backend import VOCABULARY, ToyBackend
 from tests.manual_clock import ManualClock
 
 GOAL, GROUP_SIZE = 5, 4
@@ -261,7 +262,7 @@ def learn(
     **flags: Any,
 ) -> tuple[LearnerOutcome, list[ToyBackend]]:
     """Train on the world's leases, each rank in a thread; what they agree on, their backends."""
-    group = ToyGroup(num_ranks)
+    group = Threads(num_ranks)
     backends = [backend_class(group, rank) for rank in range(num_ranks)]
     for backend in backends:
         backend.not_finite_at = set(not_finite_at)

@@ -13,8 +13,9 @@ from agentrl.learner.checkpoints import iterations
 from agentrl.learner.manifest import FileFacts
 from agentrl.types import VersionRow
 from agentrl.wire.messages import Message, Published, Publishing, Retire, Stepped, Welcome
+from tests.collectives import Threads
 from tests.integration.learner_world import World, learn
-from tests.integration.toy_backend import ToyBackend, ToyGroup
+from tests.integration.toy_backend import ToyBackend
 
 
 class LazyBuffer(World):
@@ -74,11 +75,11 @@ def test_a_buffer_that_commits_nothing_fails_every_rank_and_leaves_no_checkpoint
             if self.of(Stepped):
                 raise PeerLostError("the buffer has not acknowledged 2 messages")
 
-    groups: list[ToyGroup] = []
+    groups: list[Threads] = []
     saves: list[Path] = []
 
     class Saving(ToyBackend):
-        def __init__(self, group: ToyGroup, rank: int) -> None:
+        def __init__(self, group: Threads, rank: int) -> None:
             super().__init__(group, rank)
             groups.append(group)
 

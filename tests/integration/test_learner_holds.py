@@ -21,8 +21,9 @@ from agentrl.wire.messages import (
     Retire,
     Stepped,
 )
+from tests.collectives import Threads
 from tests.integration.learner_world import World, WorldPeer
-from tests.integration.toy_backend import ToyBackend, ToyGroup
+from tests.integration.toy_backend import ToyBackend
 from tests.manual_clock import ManualClock
 
 
@@ -68,7 +69,7 @@ def learn_held(
 ) -> tuple[LearnerOutcome, HoldingPeer]:
     defaults: dict[str, Any] = {"eval_mode": "pinned", "eval_interval": 1, "max_staleness": 8}
     cfg = RunConfig(save=str(folder / "save"), save_hf="out", **(defaults | flags))
-    group, peers = ToyGroup(num_ranks), list[HoldingPeer]()
+    group, peers = Threads(num_ranks), list[HoldingPeer]()
     lock = threading.Lock()
 
     def run(rank: int) -> LearnerOutcome:

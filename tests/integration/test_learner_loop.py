@@ -15,9 +15,10 @@ from agentrl.learner.loop import LearnerOutcome
 from agentrl.types import VersionRow
 from agentrl.wire.blocking import BlockingPeer
 from agentrl.wire.messages import Message, Published, Publishing, Retire, Stepped
+from tests.collectives import Threads
 from tests.estimators import ESTIMATORS, flags_of
 from tests.integration.learner_world import GOAL, World, learn
-from tests.integration.toy_backend import VOCABULARY, ToyBackend, ToyGroup
+from tests.integration.toy_backend import VOCABULARY, ToyBackend
 
 
 def accepts(peer: BlockingPeer) -> LearnerPeer:
@@ -51,7 +52,7 @@ def test_training_makes_the_rewarded_token_more_likely(flags: dict[str, Any]) ->
 class Sizes(ToyBackend):
     """Notes how many tokens each micro-batch of a step has, and how many sequences."""
 
-    def __init__(self, group: ToyGroup, rank: int, lr: float = 10.0) -> None:
+    def __init__(self, group: Threads, rank: int, lr: float = 10.0) -> None:
         super().__init__(group, rank, lr)
         self.sizes: list[tuple[int, int]] = []
 

@@ -7,8 +7,9 @@ import pytest
 
 from agentrl.errors import ConfigError, DataError, HealthError
 from agentrl.wire.messages import Published, Publishing, Stepped
+from tests.collectives import Threads
 from tests.integration.learner_world import GOAL, World, learn
-from tests.integration.toy_backend import ToyBackend, ToyGroup
+from tests.integration.toy_backend import ToyBackend
 
 
 def test_an_engine_with_other_weights_stops_the_first_iteration_with_the_numbers() -> None:
@@ -76,7 +77,7 @@ def test_a_learner_without_a_place_to_save_is_refused_before_it_publishes() -> N
 
 def test_another_reference_model_stops_the_first_iteration() -> None:
     class OtherReference(ToyBackend):
-        def __init__(self, group: ToyGroup, rank: int, lr: float = 10.0) -> None:
+        def __init__(self, group: Threads, rank: int, lr: float = 10.0) -> None:
             super().__init__(group, rank, lr)
             self._initial[:, GOAL] += 1.0
 

@@ -20,8 +20,9 @@ from agentrl.learner.loop import run_learner
 from agentrl.types import Fate, SamplingParams
 from agentrl.wire import messages
 from agentrl.wire.blocking import BlockingPeer
+from tests.collectives import Threads
 from tests.integration.learner_world import World, learn
-from tests.integration.toy_backend import ToyBackend, ToyGroup
+from tests.integration.toy_backend import ToyBackend
 
 FLAGS: dict[str, Any] = {"max_tokens_per_gpu": 32, "num_steps_per_rollout": 2}
 
@@ -55,7 +56,7 @@ def trained(
     address = f"ipc://{run}/b.sock"
     settings = BufferSettings.from_config(config, address, SamplingParams())
     future, _ = portal.start_task(partial(run_buffer, settings, run))
-    backend = ToyBackend(ToyGroup(1), 0)
+    backend = ToyBackend(Threads(1), 0)
     try:
         with Heard(address, role="learner", name="learner-0") as peer:
             peer.reports = []

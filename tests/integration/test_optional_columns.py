@@ -43,10 +43,11 @@ from agentrl.wire.messages import (
     Tasks,
     Welcome,
 )
+from tests.collectives import Threads
 from tests.integration import marks
 from tests.integration.buffer_process import Server
 from tests.integration.marks import MARKS, marks_of
-from tests.integration.toy_backend import ToyBackend, ToyGroup
+from tests.integration.toy_backend import ToyBackend
 from tests.unit.viewed_run import MODEL
 
 pytestmark = pytest.mark.timeout(1800)
@@ -179,7 +180,7 @@ def arrived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arrived]:
 def test_it_stands_in_the_loss_of_two_ranks_as_it_was_written(arrived: Arrived) -> None:
     metrics = [each for group in arrived.header.groups for each in group.metrics]
     assert [each["resumed_turns"] for each in metrics] == [1.0] * GROUPS * EPISODES
-    group = ToyGroup(2)
+    group = Threads(2)
     cfg = RunConfig(max_staleness=8, max_tokens_per_gpu=64, advantage_estimator=marks.READER)
 
     def train(rank: int) -> Any:

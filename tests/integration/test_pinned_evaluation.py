@@ -67,8 +67,9 @@ from agentrl.wire.messages import (
     Welcome,
 )
 from agentrl.wire.peer import BufferPeer, Received
+from tests.collectives import Threads
 from tests.integration.buffer_process import Server
-from tests.integration.toy_backend import VOCABULARY, ToyBackend, ToyGroup
+from tests.integration.toy_backend import VOCABULARY, ToyBackend
 
 pytestmark = pytest.mark.anyio
 
@@ -118,7 +119,7 @@ class Model(ToyBackend):
     """Learns nothing; ends no iteration before the evaluation of its first weights has begun."""
 
     def __init__(self, story: Story, interval: int) -> None:
-        super().__init__(ToyGroup(1), 0, lr=0.0)
+        super().__init__(Threads(1), 0, lr=0.0)
         self._story, self._interval = story, interval
 
     def step(

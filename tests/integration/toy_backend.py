@@ -3,7 +3,6 @@ between threads when there are several ranks.
 """
 
 import math
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,37 +11,19 @@ import torch
 from torch import Tensor
 
 from agentrl.algorithms.rows import LossFn, MicroBatch, Outputs
-from agentrl.columns import Column
 from agentrl.learner.backend import StepResult
 from agentrl.learner.manifest import FileFacts
 from agentrl.learner.measures import Measures, joined, measured
+from tests.collectives import Thread, Threads
 
 VOCABULARY = 8
 
 
-class ToyGroup:
-    """Collectives between the threads of several ranks."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self._slots: list[Any] = [None] * size
-        self._barrier = threading.Barrier(size, timeout=300)
-
-    def gather(self, rank: int, value: Any) -> list[Any]:
-        self._slots[rank] = value
-        self._barrier.wait()
-        values = list(self._slots)
-        self._barrier.wait()
-        return values
-
-
-class ToyBackend:
+class ToyBackend(Thread):
     """A bigram table trained by SGD, and a critic: the value of each token that was read last."""
 
-    def __init__(self, group: ToyGroup, rank: int, lr: float = 10.0) -> None:
-        self.data_parallel_rank, self.data_parallel_size = rank, group.size
-        self.columns: tuple[Column, ...] = ()
-        self.is_source = rank == 0
+    def __init__(self, group: Threads, rank: int, lr: float = 10.0) -> None:
+        super().__init__(group, rank)
         self.table = torch.zeros(VOCABULARY, VOCABULARY, requires_grad=True)
         self.values = torch.zeros(VOCABULARY, requires_grad=True)
         self.num_passes = self.num_steps = 0
@@ -50,7 +31,6 @@ class ToyBackend:
         self.on_save: Callable[[Path], None] = lambda _: None
         self._initial = self.table.detach().clone()
         self.is_renewed = False
-        self._group = group
         self._rates = {"policy": lr, "critic": 0.3}
 
     def _scores(self, table: Tensor, batch: MicroBatch) -> tuple[Tensor, Tensor]:
@@ -91,7 +71,7 @@ class ToyBackend:
             gradient += torch.autograd.grad(loss, weights)[0]
             reports.append(measured(sums))
         self.num_steps += 1
-        gathered = self._group.gather(self.data_parallel_rank, (gradient, reports))
+        gathered = self.gather((gradient, reports))
         gradient = torch.stack([rank_gradient for rank_gradient, _ in gathered]).sum(0)
         total = joined(report for _, reports in gathered for report in reports)
         norm = float(gradient.norm())
@@ -106,7 +86,7 @@ class ToyBackend:
         self.is_renewed = True
 
     def hf_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        self._group.gather(self.data_parallel_rank, None)
+        self.gather(None)
         yield "table", self.table.detach().clone()
 
     def save_hf(self, directory: Path) -> None:
@@ -114,7 +94,7 @@ class ToyBackend:
 
     def save_state(self, directory: Path) -> Mapping[str, FileFacts]:
         self.write_state(directory, self.state_files())
-        self._group.gather(self.data_parallel_rank, None)
+        self.gather(None)
         return {}
 
     def copy_state(self) -> "ToyCopy":
@@ -141,18 +121,6 @@ class ToyBackend:
             data = bytearray((directory / "reference").read_bytes())
             self._initial = torch.frombuffer(data, dtype=self.table.dtype).view_as(self.table)
             self.is_renewed = True
-
-    def broadcast_bytes(self, data: bytes | None) -> bytes:
-        found = self._group.gather(self.data_parallel_rank, data)[0]
-        assert isinstance(found, bytes)
-        return found
-
-    def all_reduce_sum(self, values: Sequence[float]) -> list[float]:
-        gathered = self._group.gather(self.data_parallel_rank, list(values))
-        return [math.fsum(column) for column in zip(*gathered, strict=True)]
-
-    def all_gather(self, value: Any) -> list[Any]:
-        return self._group.gather(self.data_parallel_rank, value)
 
     def close(self) -> None: ...
 

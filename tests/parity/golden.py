@@ -49,6 +49,7 @@ from agentrl.types import (
 )
 
 __all__ = ["CASES", "FILE", "SEEDS", "Numbers", "numbers_of"]
+from tests.collectives import OneRank
 
 FILE = Path(__file__).with_name("golden.json")
 SEEDS = range(5)
@@ -181,13 +182,9 @@ class Batch:
             columns["turns"].append(turn)
 
 
-class TableBackend:
+class TableBackend(OneRank):
     """One rank whose model is a table of next-token logits, trained by plain gradient descent; it
     notes what each step was given and what came of it."""
-
-    data_parallel_rank, data_parallel_size = 0, 1
-    columns: tuple[Column, ...] = ()
-    is_source = True
 
     def __init__(self, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
@@ -238,16 +235,6 @@ class TableBackend:
             rate = (RATE if model == "policy" else VALUE_RATE) * lr_scale
             weights -= rate * gradient
         return StepResult(skipped=False, grad_norm=norm, lr=rate, metrics=measures)
-
-    def broadcast_bytes(self, data: bytes | None) -> bytes:
-        assert data is not None
-        return data
-
-    def all_reduce_sum(self, values: Sequence[float]) -> list[float]:
-        return list(values)
-
-    def all_gather(self, value: Any) -> list[Any]:
-        return [value]
 
 
 def numbers_of(case: str, seed: int) -> Numbers:

@@ -8,61 +8,37 @@ from typing import Any
 from agentrl.learner.checkpointing import CheckpointWriter
 from agentrl.learner.checkpoints import Checkpoint, newest_valid
 from agentrl.learner.manifest import FileFacts
+from tests.collectives import Thread, Threads
 
 
-class Ranks:
-    """Collectives between the threads of several ranks."""
-
-    def __init__(self, size: int) -> None:
-        self.slots: list[Any] = [None] * size
-        self.barrier = threading.Barrier(size, timeout=300)
-
-
-class Backend:
+class Backend(Thread):
     """A state of `weights` bytes in a file of each rank; `fails` is raised by each rank instead.
     `may_write`: a copy is written when it is set."""
 
-    def __init__(self, ranks: Ranks | None = None, rank: int = 0) -> None:
-        self.is_source = rank == 0
+    def __init__(self, threads: Threads | None = None, rank: int = 0) -> None:
+        super().__init__(threads or Threads(1), rank)
         self.weights = b""
         self.moments = b"moments" * 100
         self.fails: Exception | None = None
         self.may_write = threading.Event()
-        self._ranks = ranks or Ranks(1)
-        self._rank = rank
 
     def save_state(self, directory: Path) -> Mapping[str, FileFacts]:
         self.write(directory, self.weights)
-        self._ranks.barrier.wait()
+        self.gather(None)
         return {}
 
     def write(self, directory: Path, weights: bytes) -> None:
         if self.fails is not None:
             raise self.fails
-        (directory / f"rank-{self._rank}").write_bytes(weights)
+        (directory / f"rank-{self.data_parallel_rank}").write_bytes(weights)
         (directory / "more").mkdir(exist_ok=True)
-        (directory / "more" / f"rank-{self._rank}").write_bytes(self.moments)
+        (directory / "more" / f"rank-{self.data_parallel_rank}").write_bytes(self.moments)
 
     def copy_state(self) -> "Copy":
         return Copy(self, self.weights)
 
-    def all_gather(self, value: Any) -> list[Any]:
-        self._ranks.slots[self._rank] = value
-        self._ranks.barrier.wait()
-        found = list(self._ranks.slots)
-        self._ranks.barrier.wait()
-        return found
-
     def load_state(self, directory: Path) -> None:
-        self.weights = (directory / f"rank-{self._rank}").read_bytes()
-
-    def broadcast_bytes(self, data: bytes | None) -> bytes:
-        self._ranks.slots[self._rank] = data
-        self._ranks.barrier.wait()
-        found: bytes | None = self._ranks.slots[0]
-        self._ranks.barrier.wait()
-        assert found is not None
-        return found
+        self.weights = (directory / f"rank-{self.data_parallel_rank}").read_bytes()
 
 
 class Copy:

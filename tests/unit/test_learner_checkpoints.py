@@ -16,7 +16,8 @@ from agentrl.errors import AgentRLError, ConfigError, InfrastructureError
 from agentrl.learner.checkpointing import CheckpointWriter, restore_newest
 from agentrl.learner.checkpoints import Checkpoint, iterations, newest_valid
 from agentrl.learner.manifest import FileFacts
-from tests.unit.checkpoint_ranks import Backend, Ranks, hidden, newest, saved, writer
+from tests.collectives import OneRank, Threads
+from tests.unit.checkpoint_ranks import Backend, hidden, newest, saved, writer
 
 
 def test_what_was_saved_is_found_and_loaded(tmp_path: Path) -> None:
@@ -122,7 +123,7 @@ def test_finding_a_checkpoint_loads_neither_torch_nor_megatron() -> None:
 
 def on_two_ranks(play: Callable[[Backend], Any]) -> list[Any]:
     """What each rank made of `play`, or the error it raised."""
-    ranks = Ranks(2)
+    ranks = Threads(2)
 
     def one(rank: int) -> Any:
         try:
@@ -227,17 +228,11 @@ def test_a_rank_that_cannot_write_beside_training_fails_all_and_leaves_the_one_b
 
 
 def test_a_backend_that_cannot_copy_its_state_is_told_what_to_leave_out(tmp_path: Path) -> None:
-    class Plain:
-        is_source = True
-
+    class Plain(OneRank):
         def save_state(self, directory: Path) -> dict[str, FileFacts]:
             raise NotImplementedError
 
         def load_state(self, directory: Path) -> None: ...
-
-        def broadcast_bytes(self, data: bytes | None) -> bytes:
-            assert data is not None
-            return data
 
     opened = CheckpointWriter(tmp_path, Plain(), run_id="run")
     opened.begin(None)

@@ -23,6 +23,7 @@ from agentrl.learner.schedule import (
 )
 from agentrl.types import LeaseHeader, VersionRow
 from agentrl.wire.messages import Lease, NoMoreLeases, PushGrant, Republish, Stepped
+from tests.collectives import OneRank
 from tests.manual_clock import ManualClock
 
 SHARED = LoopSettings(
@@ -31,11 +32,9 @@ SHARED = LoopSettings(
 EVERYTHING, WEIGHTS, NOTHING = 2, 1, 0
 
 
-class Devices:
+class Devices(OneRank):
     """Memory of the devices, both parties, and the turns. Refused: all of one beside anything of
     the other, a push without room, turns without a cache or by weights that no push has brought."""
-
-    is_source = True
 
     def __init__(self) -> None:
         self.learner, self.engines = EVERYTHING, NOTHING
@@ -75,13 +74,6 @@ class Devices:
     def take_up(self) -> None:
         self.calls.append("wake")
         self.take(EVERYTHING, self.engines)
-
-    def broadcast_bytes(self, data: bytes | None) -> bytes:
-        assert data is not None
-        return data
-
-    def all_gather(self, value: Any) -> list[Any]:
-        return [value]
 
     def carry_out(self, step: Step) -> None:
         match step:

@@ -1,20 +1,15 @@
 """Leases and rows over a scripted connection: waiting, resending, refusing, stopping."""
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from torch import Tensor
 
-from agentrl.algorithms.rows import LossFn, MicroBatch
 from agentrl.errors import DataError, FencedError, PeerLostError
 from agentrl.learner import exchange
 from agentrl.learner.asking import TURN_S, Asking
-from agentrl.learner.backend import StepResult
 from agentrl.learner.exchange import RowClient
-from agentrl.learner.manifest import FileFacts
 from agentrl.learner.question import RESEND_S, AskLease, StopRequested
 from agentrl.types import EpisodeId, LeaseHeader, PayloadRef, TrajectoryMeta, TrajectoryRow
 from agentrl.wire.messages import (
@@ -28,6 +23,7 @@ from agentrl.wire.messages import (
     Rows,
     Welcome,
 )
+from tests.collectives import OneRank
 from tests.manual_clock import ManualClock
 
 Answer = Message | tuple[Message, list[bytes]] | None
@@ -65,10 +61,8 @@ class ScriptedPeer:
         raise AssertionError("nothing here flushes")
 
 
-class OneRank:
-    """The collectives of a backend with a single rank; it records what it broadcast."""
-
-    data_parallel_rank, data_parallel_size, is_source = 0, 1, True
+class Source(OneRank):
+    """The only rank, which records what it broadcast."""
 
     def __init__(self) -> None:
         self.num_broadcasts = 0
@@ -80,38 +74,6 @@ class OneRank:
         self.last_broadcast = data
         return data
 
-    def run(self, model: str, micro_batches: Sequence[MicroBatch]) -> list[Tensor]:
-        raise NotImplementedError
-
-    def step(
-        self,
-        model: str,
-        micro_batches: Sequence[MicroBatch],
-        loss_fn: LossFn,
-        lr_scale: float = 1.0,
-    ) -> StepResult:
-        raise NotImplementedError
-
-    def hf_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        raise NotImplementedError
-
-    def save_hf(self, directory: Path) -> None:
-        raise NotImplementedError
-
-    def save_state(self, directory: Path) -> Mapping[str, FileFacts]:
-        raise NotImplementedError
-
-    def load_state(self, directory: Path) -> None:
-        raise NotImplementedError
-
-    def all_reduce_sum(self, values: Sequence[float]) -> list[float]:
-        return list(values)
-
-    def all_gather(self, value: Any) -> list[Any]:
-        return [value]
-
-    def close(self) -> None: ...
-
 
 def lease(number: int) -> Lease:
     return Lease(LeaseHeader(number, []))
@@ -119,8 +81,8 @@ def lease(number: int) -> Lease:
 
 def ask(
     number: int, answers: Sequence[Answer], stop_after: int = 10**6
-) -> tuple[object, ScriptedPeer, OneRank]:
-    clock, backend = ManualClock(), OneRank()
+) -> tuple[object, ScriptedPeer, Source]:
+    clock, backend = ManualClock(), Source()
     peer = ScriptedPeer(clock, answers)
 
     def stop() -> bool:
@@ -140,8 +102,7 @@ class Listener(OneRank):
 
     is_source = False
 
-    def __init__(self, source: OneRank) -> None:
-        super().__init__()
+    def __init__(self, source: Source) -> None:
         self._source = source
 
     def broadcast_bytes(self, data: bytes | None) -> bytes:
@@ -160,7 +121,7 @@ class Listener(OneRank):
 def test_what_goes_wrong_on_the_source_is_raised_on_every_rank(
     answer: Message, error: type[Exception]
 ) -> None:
-    clock, source = ManualClock(), OneRank()
+    clock, source = ManualClock(), Source()
     for rank in (source, Listener(source)):
         peer = ScriptedPeer(clock, [answer])
         asking = Asking(peer, rank, lambda: False, clock)
@@ -199,7 +160,7 @@ def test_the_end_of_leases_and_a_request_to_stop_are_told_apart() -> None:
 
 
 def test_a_push_that_is_asked_for_is_heeded_once_by_every_rank() -> None:
-    clock, source = ManualClock(), OneRank()
+    clock, source = ManualClock(), Source()
     peer = ScriptedPeer(clock, [Republish(4), Republish(4), lease(2)])
     asking = Asking(peer, source, lambda: False, clock)
     other = Asking(ScriptedPeer(clock, []), Listener(source), lambda: False, clock)
@@ -211,7 +172,7 @@ def test_a_push_that_is_asked_for_is_heeded_once_by_every_rank() -> None:
 
 def test_a_learner_has_nothing_to_heed_that_was_asked_for_before_it_began() -> None:
     peer = ScriptedPeer(ManualClock(), [Republish(3), Republish(4)], republish=3)
-    asking = Asking(peer, OneRank(), lambda: False, ManualClock())
+    asking = Asking(peer, Source(), lambda: False, ManualClock())
     assert asking.ask(AskLease(1)) == Republish(4)
     assert peer.sent == [LeaseRequest(1, republished=3)]
 
@@ -261,7 +222,7 @@ def test_a_fetch_whose_answer_was_dropped_is_sent_again() -> None:
         client.fetch([row(0)])  # the second answer to the first is none to this one
 
 
-class Asker(OneRank):
+class Asker(Source):
     """Of two ranks that train on the same rows the one that asks."""
 
     number = 6

@@ -14,7 +14,7 @@ from agentrl.config.resolve import parse
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, HookError
 from agentrl.learner.hooks import AFTER_WRITE, INIT, KINDS, SAMPLE_FILTER, LearnerHooks
-from tests.integration.toy_backend import ToyGroup
+from tests.collectives import Threads
 
 HEADS = {
     field: re.search(r"\((.*)\)", kind.must_be)[1]  # type: ignore[index]
@@ -87,7 +87,7 @@ def test_what_a_function_raises_ends_the_run_with_its_line(
 
 def in_ranks(num: int, rank: Callable[[int, Callable[[Any], list[Any]]], Any]) -> list[Any]:
     """What each rank returned or raised."""
-    group = ToyGroup(num)
+    group = Threads(num)
 
     def run(index: int) -> Any:
         try:

@@ -10,7 +10,7 @@ from agentrl.learner.question import RESEND_S, AskPush, StopRequested
 from agentrl.types import LeaseHeader
 from agentrl.wire.messages import Lease, PushGrant, PushRequest, Refused, Republish, Welcome
 from tests.manual_clock import ManualClock
-from tests.unit.test_learner_exchange import Answer, OneRank, ScriptedPeer
+from tests.unit.test_learner_exchange import Answer, ScriptedPeer, Source
 
 
 class Ask:
@@ -22,7 +22,7 @@ class Ask:
         *,
         stops_after: int = 10**6,
     ) -> None:
-        clock, self.backend = ManualClock(), OneRank()
+        clock, self.backend = ManualClock(), Source()
         self.peer = ScriptedPeer(clock, answers)
 
         def after(count: int) -> Callable[[], bool]:
