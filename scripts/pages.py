@@ -28,8 +28,10 @@ def rows(head: Sequence[str], cells: Iterable[Sequence[str]]) -> Iterator[str]:
 
 
 def cell(text: str) -> str:
-    """`text` in a cell of a table, its flags as code."""
-    flags_set = re.sub(r"(?<![`\w-])--[a-z][\w-]*", r"`\g<0>`", text)
+    """`text` in a cell of a table, its flags as code; what is code already stays as it is."""
+    flags_set = re.sub(
+        r"`[^`]*`|(?<![\w-])(--[a-z][\w-]*)", lambda m: f"`{m[1]}`" if m[1] else m[0], text
+    )
     return flags_set.replace("|", "\\|")
 
 

@@ -1,4 +1,4 @@
-"""What a rollout promises beyond its signature, tried: `agentrl env check` of an agent with a loop.
+"""What a rollout promises beyond its signature, tried: `env check` of an agent with a loop.
 
     for each promise, in fresh instances: make -> solve, its calls answered by a script -> close
 

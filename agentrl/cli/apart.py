@@ -1,4 +1,4 @@
-"""`agentrl env check` from a shell, in a process of its own: code that is tried may end its process
+"""`env check` from a shell, in a process of its own: code that is tried may end its process
 (`os._exit`, a crash of C code), and then the promise that was tried is broken, whatever the process
 ended with.
 

@@ -1,4 +1,4 @@
-"""`agentrl env check`: the promises of an Env or a rollout, each with what was found, line by line.
+"""`env check`: the promises of an Env or a rollout, each with what was found, line by line.
 
 While a promise is tried, a person who waits is told where the check stands: on a terminal in a line
 that is redrawn, elsewhere in a plain line now and then, on stderr.

@@ -1,4 +1,4 @@
-"""`agentrl doctor --ray-address`: does every node of a cluster have what a run needs?
+"""`agentrl doctor` with `--ray-address`: does every node of a cluster have what a run needs?
 
 Every node says what it is like (`agentrl.cluster.node_facts`), and is compared with this one.
 """

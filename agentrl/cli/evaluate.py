@@ -1,4 +1,4 @@
-"""`agentrl eval MODEL [flags of train_async.py]`: the scores of a model, and nothing is trained.
+"""`agentrl eval`: the scores of a model, and nothing is trained.
 
 The stack is that of training: engines, router, your Env and its services. The learner only hands
 the weights over. MODEL may be a Hugging Face directory, the name of such a model on the hub

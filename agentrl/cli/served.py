@@ -1,4 +1,4 @@
-"""An episode whose policy is a model that an SGLang server serves, as `agentrl env play --url`.
+"""An episode whose policy is a model that an SGLang server serves, for `env play`.
 
 It is played as in a run: the same prompt, tokens, tools, budgets and parser. Its tokens have no
 version that a learner published, and nothing is trained on them.

@@ -1,4 +1,4 @@
-"""`agentrl env new`: an Env that works, to be changed into another."""
+"""`env new`: an Env that works, to be changed into another."""
 
 import keyword
 import re

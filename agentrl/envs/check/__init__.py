@@ -1,1 +1,1 @@
-"""Checks of user code: what a run looks at before it starts, and `agentrl env check`."""
+"""Checks of user code: what a run looks at before it starts, and `env check`."""

@@ -1,4 +1,4 @@
-"""Arguments that fit a tool's JSON schema: what `agentrl env check` calls tools with.
+"""Arguments that fit a tool's JSON schema: what `env check` calls tools with.
 
     usual   every property, with small values of its type
     least   only what is required, as empty and as small as may be

@@ -1,4 +1,4 @@
-"""What an Env promises beyond its signatures, tried: `agentrl env check`.
+"""What an Env promises beyond its signatures, tried: `env check`.
 
     for each promise, in fresh instances: make -> reset -> a turn as a policy may sample it -> close
 

@@ -1,4 +1,4 @@
-"""The harness of `agentrl env check`: promises, tried one after the other, and what is found.
+"""The harness of `env check`: promises, tried one after the other, and what is found.
 
     for each promise: announce -> its share of time -> watched -> kept | broken | left out (a note)
 
