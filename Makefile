@@ -2,6 +2,8 @@
 VENV := .venv
 BIN := $(VENV)/bin
 export AGENTRL_VENV := $(VENV)
+# PART=2/3 plays one of three parts of the files of tests.
+export AGENTRL_TESTS_PART := $(PART)
 # Two files of tests at once; what a file starts is shared by its tests, so one process plays a file.
 JOBS := 2
 # The order of the files is that of tests/session.py.

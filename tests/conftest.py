@@ -16,7 +16,7 @@ from tests.session import (
     pytest_configure,
     pytest_report_to_serializable,
 )
-from tests.slices import DAY, IS_FULL
+from tests.slices import DAY, IS_FULL, PART
 
 __all__ = ["pytest_collection_modifyitems", "pytest_configure", "pytest_report_to_serializable"]
 
@@ -30,7 +30,8 @@ settings.load_profile("agentrl")
 
 def pytest_report_header() -> str:
     """Which cases this session plays of the long lists, and how to play them again."""
-    return "slices: all" if IS_FULL else f"slices: of AGENTRL_TESTS_DAY={DAY}"
+    slices = "all" if IS_FULL else f"of AGENTRL_TESTS_DAY={DAY}"
+    return f"slices: {slices}; part {PART} of the files"
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from collections.abc import Generator
 import pytest
 from _pytest.terminal import TerminalReporter
 
-from tests.slices import of_the_day
+from tests.slices import of_the_day, of_the_part
 
 #: Files of many tests that take minutes all the same.
 _LONG = {f"test_{name}.py" for name in ("flag_reads", "learner_resume", "megatron_ranks")}
@@ -28,10 +28,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if os.environ.get(_WHOLE):
         in_turn = sorted({str(item.path) for item in items if _takes_turns(item)})
         left_out = set(in_turn) - set(of_the_day(in_turn, -(-len(in_turn) // _TURNS)))
-        config.hook.pytest_deselected(items=[i for i in items if str(i.path) in left_out])
-        items[:] = [item for item in items if str(item.path) not in left_out]
+        kept = set(of_the_part(sorted({_piece(i) for i in items if str(i.path) not in left_out})))
+        config.hook.pytest_deselected(items=[i for i in items if _piece(i) not in kept])
+        items[:] = [item for item in items if _piece(item) in kept]
     tests = Counter(item.path for item in items)
     items.sort(key=lambda item: (item.path.name not in _LONG, tests[item.path]))
+
+
+def _piece(item: pytest.Item) -> str:
+    """What a part of a session has whole: a file, or a test of one that takes hours."""
+    return item.nodeid if item.path.name == "test_plants.py" else str(item.path)
 
 
 def _takes_turns(item: pytest.Item) -> bool:
