@@ -16,7 +16,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 __all__ = ["Nodes", "nodes"]
 
@@ -33,7 +32,7 @@ class Nodes:
         self._num_cpus = num_cpus
         self._tag = f"n{os.getpid() % 10_000}"
         self._subnet = f"10.{64 + os.getpid() % 64}.{os.getpid() // 64 % 256}"
-        self._running: list[subprocess.Popen[Any]] = []
+        self._running: list[subprocess.Popen[bytes]] = []
         self._resources = ExitStack()
 
     @property
@@ -145,10 +144,9 @@ class Nodes:
 
     def start(self, node: int, command: Sequence[str]) -> "subprocess.Popen[str]":
         """A program on any node, that ends with the cluster."""
-        process = subprocess.Popen(
-            self._on(node, command), text=True, stdout=subprocess.PIPE, start_new_session=True
-        )
-        self._running.append(process)
+        process = subprocess.Popen(self._on(node, command), text=True, stdout=subprocess.PIPE)
+        self._resources.callback(process.wait)
+        self._resources.callback(process.kill)
         return process
 
     def cut(self, node: int) -> None:

@@ -64,7 +64,7 @@ def run_loop(folder: Path, temporary: Path) -> FinishedRun:
         process = subprocess.Popen(command, cwd=folder, env=env, stdout=output, stderr=output)
         try:
             kill_worker_after(run, 2, process)
-            process.wait(1800)
+            process.wait(3000)
         finally:
             process.terminate()
     said = (folder / "output").read_text()
@@ -74,7 +74,7 @@ def run_loop(folder: Path, temporary: Path) -> FinishedRun:
 
 def kill_worker_after(run: Path, steps: int, process: "subprocess.Popen[bytes]") -> None:
     metrics = run / "metrics.jsonl"
-    deadline = time.monotonic() + 500
+    deadline = time.monotonic() + 1800
     while not metrics.exists() or metrics.read_text().count('"metrics":') < steps:
         assert process.poll() is None, f"it ended with {process.returncode}: {tails(run)}"
         assert time.monotonic() < deadline, tails(run)

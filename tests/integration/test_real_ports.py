@@ -56,7 +56,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     finally:
         process.terminate()
         try:
-            process.wait(500)
+            process.wait(1800)
         finally:
             process.kill()
 

@@ -128,7 +128,7 @@ def test_an_engine_whose_port_is_taken_ends_as_a_host_problem_that_names_it() ->
             dtype="float32",
         )  # fmt: skip
         ended = subprocess.run(
-            command.argv, env=os.environ | command.env, capture_output=True, text=True, timeout=500
+            command.argv, env=os.environ | command.env, capture_output=True, text=True, timeout=1800
         )
     assert ended.returncode == EnvironmentSetupError.exit_code
     assert f"'127.0.0.1', {port}): address already in use" in ended.stdout + ended.stderr

@@ -195,7 +195,7 @@ def run_ranks() -> Callable[[Path, int, list[dict[str, Any]]], None]:
                 )
                 for rank in range(size)
             ]
-        deadline = time.monotonic() + 500
+        deadline = time.monotonic() + 1800
         try:
             while any(process.poll() is None for process in processes):
                 said = "\n".join(log.read_text()[-3000:] for log in logs)
