@@ -32,6 +32,7 @@ __all__ = [
     "Share",
     "fixed",
     "flag",
+    "may_fall",
     "mode_of",
     "noted",
 ]
@@ -59,13 +60,18 @@ class OnResume(msgspec.Struct, frozen=True):
     """Whether a continued run may change the flag. `why`: of a fixed one what contradicts a change,
     of a noted one what the user should know."""
 
-    kind: Literal["free", "fixed", "noted"]
+    kind: Literal["free", "fixed", "may fall", "noted"]
     why: str = ""
 
 
 def fixed(why: str) -> OnResume:
     """Something stored was made under the old value, and would be read as if under the new one."""
     return OnResume("fixed", why)
+
+
+def may_fall(why: str) -> OnResume:
+    """What was stored under a value is as good under a lower one, and not under a higher one."""
+    return OnResume("may fall", why)
 
 
 def noted(why: str) -> OnResume:

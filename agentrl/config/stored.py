@@ -6,7 +6,7 @@ learner scores again, a position in the tasks, the state of a checkpoint. All el
 continuation on. Which is which stands at the flag (`FlagFact.on_resume`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +20,21 @@ __all__ = ["refuse_changes"]
 def refuse_changes(before: RunConfig, now: RunConfig, run: Path) -> list[str]:
     """Notes on what may change and deserves a look. Raises ConfigError when `now` contradicts what
     the run in `run` has stored under `before`; all contradictions are named at once."""
-    changes = list(_changes("fixed", before, now, run))
+    changes = list(_changes(("fixed", "may fall"), before, now, run))
     if changes:
         raise ConfigError(
             "\n".join(changes) + f" leave {'them' if changes[1:] else 'it'} out, or start a new "
             "run (--load takes the weights along)"
         )
-    return [change.rstrip(";") for change in _changes("noted", before, now, run)]
+    return [change.rstrip(";") for change in _changes(("noted",), before, now, run)]
 
 
-def _changes(kind: str, before: RunConfig, now: RunConfig, run: Path) -> Iterator[str]:
+def _changes(kinds: Collection[str], before: RunConfig, now: RunConfig, run: Path) -> Iterator[str]:
     defaults = {"save": str(run / "recovery"), "min_group_size": before.n_samples_per_prompt}
     for name, field in own_fields().items():
         rule = field.fact.on_resume
         old, new = (_value(config, name, defaults.get(name)) for config in (before, now))
-        # Groups that were ready with more are ready with less.
-        if rule.kind != kind or old == new or (name == "min_group_size" and new < old):
+        if rule.kind not in kinds or old == new or (rule.kind == "may fall" and new < old):
             continue
         begun = "without it" if old is None or old == {} else f"with {old}"
         yield f"{field.flag} {_said(new)}, but {run} was begun {begun} and {rule.why};"

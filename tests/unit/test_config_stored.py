@@ -29,7 +29,8 @@ BEGUN = [
     *("--rollout-max-response-len", "64", "--rollout-max-context-len", "512"),
     *("--max-turns", "3", "--actor-num-gpus-per-node", "1"),
 ]
-FIXED = {name for name, field in own_fields().items() if field.fact.on_resume.kind == "fixed"}
+KINDS = ("fixed", "may fall")
+FIXED = {name for name, field in own_fields().items() if field.fact.on_resume.kind in KINDS}
 #: Another value of each field that stays; the words of its flag.
 OTHER = {name: VALUES.get(name, "").split() for name in sorted(FIXED - {"min_group_size"})}
 OTHER["env_mix"] = ['{"parts":[{"name":"a"}]}']

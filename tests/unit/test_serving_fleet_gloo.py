@@ -20,7 +20,7 @@ from agentrl.serving.collective import SenderGroup
 from agentrl.serving.control import EngineRefusedError
 from agentrl.serving.fleet import Fleet
 
-DEADLINE_S = 3000.0
+DEADLINE_S = 150.0
 #: More than the buffers of a connection take.
 TENSORS = [("weight", torch.arange(12_000_000, dtype=torch.float32))]
 
@@ -33,6 +33,7 @@ class Engine:
         self.name = name
         self.fate = ""
         self.weight = torch.zeros(0)
+        self.failed = ""
         self._group: Any = None
         self._kept: list[Any] = []
 
@@ -62,6 +63,7 @@ class Engine:
         try:
             self._group.broadcast([found], options).wait()
         except RuntimeError as error:
+            self.failed = str(error)
             raise EngineError(f"{self.name}: {error}") from error
         return found.view(torch.float32)
 
@@ -72,6 +74,18 @@ class Engine:
         self._group = None
 
 
+class Sender(SenderGroup):
+    """Keeps the broadcasts that it has begun, if it is told where."""
+
+    kept: list[dist.Work] | None = None
+
+    def broadcast(self, tensor: torch.Tensor) -> dist.Work:
+        work = super().broadcast(tensor)
+        if self.kept is not None:
+            self.kept.append(work)
+        return work
+
+
 @pytest.fixture
 def portal() -> Iterator[BlockingPortal]:
     with ExitStack() as stack:
@@ -80,14 +94,16 @@ def portal() -> Iterator[BlockingPortal]:
 
 @pytest.mark.parametrize(("fate", "left"), [("gone", ["e0"]), ("refuses", ["e0", "e1"])])
 def test_a_push_goes_on_without_an_engine_that_leaves_a_broadcast(
-    portal: BlockingPortal, fate: str, left: list[str]
+    portal: BlockingPortal, fate: str, left: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    begun: list[dist.Work] = []
+    monkeypatch.setattr(Sender, "kept", begun if fate == "gone" else None)
     engines = [Engine("e0"), Engine("e1")]
     fleet = Fleet(
         engines,  # type: ignore[arg-type]
         name="weights",
         portal=portal,
-        open_group=lambda name: SenderGroup(
+        open_group=lambda name: Sender(
             name, host="127.0.0.1", backend="gloo", timeout_s=DEADLINE_S, connect_s=DEADLINE_S
         ),
         ranks_per_engine=1,
@@ -98,6 +114,8 @@ def test_a_push_goes_on_without_an_engine_that_leaves_a_broadcast(
     fleet.start(bucket, bucket.payload, None)
     fleet.finish()
     connected = [fleet.connected]
+    assert not any(work.is_completed() for work in begun), "it was waited for"
+    assert "imed out" not in engines[0].failed, "it was left waiting"
     fleet.repair()
     assert [member.name for member in fleet.members] == left
     if fate == "refuses":

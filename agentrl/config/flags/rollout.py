@@ -17,8 +17,8 @@ from agentrl.config.facts import (
     AtLeastTwo,
     Count,
     Natural,
-    fixed,
     flag,
+    may_fall,
     noted,
 )
 from agentrl.config.flags.data import DataFlags
@@ -46,7 +46,7 @@ class RolloutFlags(DataFlags, frozen=True, kw_only=True):
         _policy(
             "Least number of episodes with outcome done that a group needs to be trained "
             "(default: all)",
-            on_resume=fixed("its ledger holds groups that are ready with so many"),
+            on_resume=may_fall("its ledger holds groups that are ready with so many"),
         ),
     ] = None
     rollout_temperature: Annotated[
