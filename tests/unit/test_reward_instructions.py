@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from agentrl.envs.grading.cell import RuleError
+from agentrl.envs.grading.instructions.asked import csv_city
 from agentrl.envs.grading.instructions.checks import CHECKS, is_kept
-from agentrl.envs.grading.instructions.newer import csv_city
 from agentrl.envs.grading.instructions.texts import sentences
 from agentrl.envs.named import load_shipped
 from agentrl.envs.rewards.ifbench import FAMILIES
@@ -21,6 +21,19 @@ KEYS = {f"keyword{n}": word for n, word in enumerate("vwxyz", 1)}
 Z_UNDER_2 = {"letter": "z", "let_frequency": 2, "let_relation": LESS}
 UNDER_2 = {"num_sentences": 2, "relation": LESS}
 NO_CAPITAL = {"capital_frequency": 1, "capital_relation": LESS}
+PRODUCTS = "\n".join(
+    ["ProductID,Category,Brand,Price,Stock", *["1,a,b,2,3"] * 13, '1,"a, b",c,2,3']
+)
+STUDENT = "\t".join(['"1"'] * 5)
+STUDENTS = '"StudentID"\t"Subject"\t"Grade"\t"Semester"\t"Score"' + f"\n{STUDENT}" * 3
+CAPITALS = (
+    "Reykjavík, Helsinki, Oslo, Tallinn, Stockholm, Riga, Moscow, Copenhagen, Vilnius, Minsk,"
+    " Dublin, Berlin, Amsterdam, Warsaw, London, Brussels, Prague, Luxembourg, Paris, Vienna,"
+    " Bratislava, Budapest, Vaduz, Chișinău, Bern, Ljubljana, Zagreb"
+)
+OPTIONS = "\n".join(f"{letter}) {letter}" for letter in "ABCDE")
+QUESTIONS = "\n".join(f"Question {n}: {'Who' * n}?\n{OPTIONS}" for n in range(1, 5))
+COUNTRIES = "Here:\n" + "\n".join(["Zimbabwe", *(f"{n:02}. land" for n in range(60, 8, -1))])
 ALPHABET = " ".join(f"{letter}x." for letter in string.ascii_uppercase)
 #: id, arguments, a text that keeps it, and one that does not.
 CASES: list[tuple[str, dict[str, Any], str, str]] = [
@@ -101,14 +114,20 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
     ("repeat:repeat_change", {"prompt_to_repeat": "Do it now"}, "See it now", "Do it now"),
     (
         "repeat:repeat_span",
-        {"prompt_to_repeat": "abcdef", "n_start": 1, "n_end": 3},
-        "BCD",
-        "abc",
+        {"prompt_to_repeat": "Do it here and now", "n_start": 1, "n_end": 3},
+        "It here and",
+        "it here",
     ),
     ("custom:multiples", {}, "14,21,28,35,42,49", "14, 21"),
     ("custom:character_reverse", {}, "elgae dlab eht", "bald eagle"),
     ("custom:sentence_alphabet", {}, ALPHABET, "A."),
     ("custom:csv_city", {}, CITIES, CITIES.replace("Year", "When")),
+    ("custom:csv_special_character", {}, PRODUCTS, PRODUCTS.replace('"a, b"', "a-b")),
+    ("custom:csv_quotes", {}, STUDENTS, STUDENTS.replace('"Score"', "Score")),
+    ("custom:european_capitals_sort", {}, CAPITALS, CAPITALS.replace("Oslo, ", "")),
+    ("custom:mcq_count_length", {}, QUESTIONS, QUESTIONS.replace("E) E", "", 1)),
+    ("custom:reverse_newline", {}, COUNTRIES, COUNTRIES.replace("60. land", "07. land")),
+    ("custom:word_reverse", {}, "eagle. bald the is It", "It is the bald eagle."),
     ("custom:date_format_list", {}, "1769-08-15, 1821-05-05", "1769-08-32"),
 ]  # fmt: skip
 

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentrl.envs.grading.cell import RuleError, in_a_cell
-from agentrl.envs.grading.instructions import classic, newer
+from agentrl.envs.grading.instructions import asked, classic, newer
 from agentrl.envs.grading.instructions.checks import is_kept
 from agentrl.envs.rewards.base import ships
 
 __all__ = ["FAMILIES", "ifbench"]
 
-FAMILIES = (classic, newer)
+FAMILIES = (asked, classic, newer)
 
 
 @ships(needs_label=False)

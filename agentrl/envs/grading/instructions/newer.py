@@ -1,6 +1,5 @@
 """The instructions of IFBench that count and shape: https://arxiv.org/abs/2507.02833, appendix."""
 
-import csv
 import re
 import string
 from collections import Counter
@@ -354,45 +353,6 @@ def repeat_change(text: str, prompt_to_repeat: str) -> bool:
 
 @checks("repeat:repeat_span")
 def repeat_span(text: str, prompt_to_repeat: str, n_start: int, n_end: int) -> bool:
-    span = prompt_to_repeat[n_start : n_end + 1]
-    return text.strip().lower() == span.strip().lower()
-
-
-@checks("custom:multiples")
-def multiples(text: str) -> bool:
-    return re.findall(r"\d+", text) == [str(n) for n in range(14, 51, 7)]
-
-
-@checks("custom:character_reverse")
-def character_reverse(text: str) -> bool:
-    return "elgae dlab" in text.lower()
-
-
-@checks("custom:sentence_alphabet")
-def sentence_alphabet(text: str) -> bool:
-    firsts = [sentence.strip()[:1].lower() for sentence in sentences(text)]
-    return firsts == list(string.ascii_lowercase)
-
-
-@checks("custom:csv_city")
-def csv_city(text: str) -> bool:
-    try:
-        rows = list(csv.reader(text.strip().splitlines()))
-    except csv.Error:  # such as a field that is too long, of a quote that nothing closes
-        return False
-    head = ["ID", "Country", "City", "Year", "Count"]
-    return len(rows) == 8 and rows[0] == head and all(len(row) == 5 for row in rows)
-
-
-@checks("custom:date_format_list")
-def date_format_list(text: str) -> bool:
-    """Days of Napoleon's life, 1769 to 1821, as YYYY-MM-DD."""
-    days = {**dict.fromkeys((4, 6, 9, 11), 30), 2: 29}
-    for date in text.strip().split(","):
-        found = re.fullmatch(r"(\d{4})-(\d{2})-(\d{2})", date.strip())
-        if not found:
-            return False
-        year, month, day = map(int, found.groups())
-        if not 1769 <= year <= 1821 or month > 12 or (month and day > days.get(month, 31)):
-            return False
-    return True
+    """Words of the request, from one place to another, which is among them."""
+    span = " ".join(prompt_to_repeat.split()[n_start : n_end + 1])
+    return text.strip().lower() == span.lower()
