@@ -2,7 +2,8 @@
 gone, and what still sends cannot be destroyed. No NCCL runs here."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from concurrent.futures import CancelledError
+from contextlib import suppress
 from threading import Event
 from typing import Any
 
@@ -79,10 +80,13 @@ class Engine:
 
 @pytest.fixture
 def portal() -> Iterator[BlockingPortal]:
-    with ExitStack() as stack:
-        yield stack.enter_context(start_blocking_portal())
+    with start_blocking_portal() as portal:
+        yield portal
+        with suppress(CancelledError):
+            portal.call(portal.stop, True)  # an engine may be stuck for ever
 
 
+@pytest.mark.timeout(200)
 def test_an_engine_that_is_lost_in_a_broadcast_holds_nobody_back(
     portal: BlockingPortal,
 ) -> None:
