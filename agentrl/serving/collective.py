@@ -81,7 +81,7 @@ class SenderGroup:
 
     @property
     def sees_losses(self) -> bool:
-        """Whether a broadcast fails when a peer is gone."""
+        """Whether a broadcast fails when the process of a peer is gone."""
         return self.backend != "nccl"
 
     def broadcast(self, tensor: torch.Tensor) -> dist.Work:

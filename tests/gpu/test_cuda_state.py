@@ -13,6 +13,7 @@ from agentrl.config.device_defaults import for_device
 from agentrl.config.run import RunConfig
 from agentrl.learner.megatron import MegatronBackend
 from tests.parity.alone import open_alone
+from tests.parity.states import apart
 
 Open = Callable[..., MegatronBackend]
 OFFLOADED = {
@@ -47,10 +48,6 @@ def batches(packed: Any) -> list[list[MicroBatch]]:
 
 def weights(backend: MegatronBackend) -> dict[str, Tensor]:
     return {name: tensor.float().cpu().clone() for name, tensor in backend.hf_tensors()}
-
-
-def apart(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
-    return max(float((one[name] - other[name]).abs().max()) for name in one)
 
 
 @pytest.mark.parametrize("name", ["qwen3", "qwen3-moe"])

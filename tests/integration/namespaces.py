@@ -12,12 +12,15 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["Nodes", "nodes"]
+import pytest
+
+__all__ = ["Nodes", "nodes", "short_folder"]
 
 ROOT = Path(__file__).parents[2]
 _PORT = 6399
@@ -136,11 +139,14 @@ class Nodes:
     def program(
         self, command: Sequence[str], folder: Path, env: Mapping[str, str]
     ) -> "subprocess.Popen[str]":
-        """A program on the head."""
-        return subprocess.Popen(
+        """A program on the head, that ends with the cluster."""
+        process = subprocess.Popen(
             self._on(0, command), cwd=folder, env={**os.environ, "HOME": self._home, **env},
             text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
+        self._resources.callback(process.wait)
+        self._resources.callback(process.kill)
+        return process
 
     def start(self, node: int, command: Sequence[str]) -> "subprocess.Popen[str]":
         """A program on any node, that ends with the cluster."""
@@ -171,6 +177,17 @@ class Nodes:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         self._resources.close()
+
+
+@contextmanager
+def short_folder() -> Iterator[Path]:
+    """An empty folder for nodes, with a short path: Ray's sockets lie in it. Skips the test where
+    no nodes can be made."""
+    with tempfile.TemporaryDirectory(prefix="n-") as path:
+        if not Nodes(Path(path), (1, 1)).can_run():
+            pytest.skip("namespaces of networks, disks and processes cannot be made here")
+    with tempfile.TemporaryDirectory(prefix="n-") as path:
+        yield Path(path)
 
 
 @contextmanager

@@ -4,7 +4,6 @@ networks, host names and disks of their own."""
 import json
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.namespaces import ROOT, Nodes, nodes
+from tests.integration.namespaces import ROOT, Nodes, nodes, short_folder
 
 pytestmark = [
     pytest.mark.real,
@@ -22,12 +21,8 @@ pytestmark = [
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A short path: Ray's sockets lie in it."""
-    with tempfile.TemporaryDirectory(prefix="n-") as path:
-        if not Nodes(Path(path), (1, 1)).can_run():
-            pytest.skip("namespaces of networks, disks and processes cannot be made here")
-    with tempfile.TemporaryDirectory(prefix="n-") as path:
-        yield Path(path)
+    with short_folder() as path:
+        yield path
 
 
 def start(cluster: Nodes, *flags: str, save: str = "shared/save") -> "subprocess.Popen[str]":

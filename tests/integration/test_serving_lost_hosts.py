@@ -3,9 +3,7 @@ call; one that is there and takes its time is waited for."""
 
 import socket
 import sys
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import anyio
 import pytest
@@ -14,7 +12,7 @@ from agentrl.errors import EngineError
 from agentrl.serving import control
 from agentrl.serving.control import EngineControl
 from agentrl.types import EngineAddress
-from tests.integration.namespaces import ROOT, Nodes
+from tests.integration.namespaces import ROOT, Nodes, short_folder
 
 #: An engine that takes a request and answers once `LATE` seconds have passed.
 _ENGINE = """
@@ -50,11 +48,8 @@ anyio.run(main)
 @pytest.fixture
 def nodes() -> Iterator[Nodes]:
     """Two, without Ray."""
-    with tempfile.TemporaryDirectory(prefix="n-") as path:
-        if not Nodes(Path(path), (1, 1)).can_run():
-            pytest.skip("namespaces of networks, disks and processes cannot be made here")
-    with tempfile.TemporaryDirectory(prefix="n-") as path:
-        made = Nodes(Path(path), (1, 1))
+    with short_folder() as path:
+        made = Nodes(path, (1, 1))
         try:
             made.connect()
             yield made
@@ -73,7 +68,7 @@ def answer(nodes: Nodes, *, late: int, cut: bool) -> str:
     assert engine.stdout.readline() == "asked\n"
     if cut:
         nodes.cut(1)
-    said, _ = call.communicate(timeout=3000)
+    said, _ = call.communicate(timeout=300)
     return said
 
 

@@ -10,8 +10,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
-from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.state_dict_loader import load as load_by_torch
 
 from agentrl.algorithms.rows import LossFn
 from agentrl.config.run import RunConfig
@@ -19,12 +17,8 @@ from agentrl.errors import ConfigError
 from agentrl.learner.checkpointing import CheckpointWriter
 from agentrl.learner.megatron import MegatronBackend
 from tests.parity.alone import open_alone
+from tests.parity.states import DISTRIBUTED, OVERLAP, SEQUENCE, apart, wholes
 
-SEQUENCE = {"tensor_model_parallel_size": 2, "sequence_parallel": True}
-DISTRIBUTED = {"use_distributed_optimizer": True}
-OVERLAP = DISTRIBUTED | {"overlap_grad_reduce": True, "overlap_param_gather": True}
-
-Tensors = dict[str, Tensor]
 Open = Callable[..., MegatronBackend]
 Script = list[tuple[str, str]]
 
@@ -69,22 +63,6 @@ def opened(hf_model: Any, free_ports: Callable[[int], int]) -> Iterator[Open]:
     yield make
     for backend in backends:
         backend.close()
-
-
-def wholes(directory: Path) -> Tensors:
-    """Every whole tensor of a state, by torch's own loader."""
-    reader = FileSystemReader(directory)
-    stored: dict[str, Any] = dict(reader.read_metadata().state_dict_metadata)
-    found = {
-        key: torch.empty(facts.size, dtype=facts.properties.dtype) for key, facts in stored.items()
-    }
-    load_by_torch(dict(found), storage_reader=reader, no_dist=True)
-    return found
-
-
-def apart(one: Tensors, other: Tensors) -> float:
-    assert one.keys() == other.keys()
-    return max(float((one[name] - other[name]).abs().max()) for name in one)
 
 
 def head_of(critic: Any) -> tuple[Tensor, Tensor]:

@@ -15,6 +15,7 @@ from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.models.registry import describe_model, families
 from tests.parity.alone import open_alone
+from tests.parity.states import apart
 
 #: What is recomputed -> the modules that then run twice.
 RUNS_TWICE = {
@@ -73,11 +74,6 @@ def step(
 
     yield take
     torch.use_deterministic_algorithms(False)
-
-
-def apart(one: Tensors, other: Tensors) -> float:
-    assert one.keys() == other.keys()
-    return max(float((one[name] - other[name]).abs().max()) for name in one)
 
 
 @pytest.mark.parametrize(
