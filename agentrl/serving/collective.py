@@ -32,6 +32,9 @@ from torch.distributed.distributed_c10d import (
 
 __all__ = ["SenderGroup"]
 
+#: torch 2.14, which SGLang has on GPUs, gave it a public name and warns of the old one.
+_set_timeout = getattr(dist, "set_timeout", _set_pg_timeout)
+
 
 class SenderGroup:
     """Rank 0 of the group `name`. Its store listens on `port` of `host` as soon as it exists, and
@@ -77,7 +80,7 @@ class SenderGroup:
             timeout=self._connect_timeout,
         )
         _world.pg_group_ranks[self._group] = {rank: rank for rank in range(world_size)}
-        _set_pg_timeout(self._timeout, self._group)
+        _set_timeout(self._timeout, self._group)
 
     @property
     def sees_losses(self) -> bool:

@@ -17,7 +17,7 @@ from agentrl.serving.control import EngineControl
 from agentrl.serving.key import make_key
 from agentrl.serving.launch import engine_command
 from agentrl.types import EngineAddress, Generation, SamplingParams
-from tests.integration.test_serving_engines import CALL_S, START_DEADLINE_S, Process
+from tests.engines import CALL_S, START_DEADLINE_S, Process
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
 

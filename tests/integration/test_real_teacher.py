@@ -18,7 +18,7 @@ from agentrl.serving.control import EngineControl
 from agentrl.serving.launch import engine_command
 from agentrl.serving.teacher import TeacherClient
 from agentrl.types import EngineAddress
-from tests.integration.test_serving_engines import CALL_S, START_DEADLINE_S, Process
+from tests.engines import CALL_S, START_DEADLINE_S, Process
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real, pytest.mark.timeout(3600)]
 

@@ -1,7 +1,6 @@
 """Real SGLang engines behind the real router, pushed to by the real sink.
 
-One pair of engines serves the module; the engine that is killed is a third one. The model is a tiny
-random Qwen3 whose vocabulary needs padding and whose embeddings are tied.
+One pair of engines serves the module; the engine that is killed is a third one.
 """
 
 import os
@@ -9,158 +8,50 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import aiohttp
 import anyio
 import psutil
 import pytest
 import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from agentrl.cluster.ports import free_ports
-from agentrl.errors import EngineError, HealthError, PushError
+from agentrl.errors import HealthError, PushError
 from agentrl.models.registry import families
 from agentrl.serving.client import EngineClient
 from agentrl.serving.control import EngineControl, EngineRefusedError, RouterControl
-from agentrl.serving.key import authorization, make_key, read_key
+from agentrl.serving.key import authorization
 from agentrl.serving.launch import (
     NEGATABLE,
-    ProcessSpec,
     engine_command,
-    router_command,
 )
 from agentrl.serving.weights import FleetWeightSink
 from agentrl.types import EngineAddress, Generation, SamplingParams
+from tests.engines import (
+    CALL_S,
+    MAX_CONTEXT,
+    Stack,
+    Weights,
+    client_to,
+    engine_process,
+    make_model,
+    open_stack,
+    wait_ready,
+    weights_of,
+)
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real, pytest.mark.timeout(3600)]
-
-VOCAB_SIZE, MAX_CONTEXT = 500, 1024
-#: Generous: other work may have the machine.
-START_DEADLINE_S, CALL_S = 1800, 300
-Weights = dict[str, torch.Tensor]
-
-
-class Process:
-    """A process of the stack in its own group, so that all of it can be killed."""
-
-    def __init__(self, spec: ProcessSpec, log: Path) -> None:
-        self.log = log
-        with log.open("wb") as out:
-            self.popen = subprocess.Popen(
-                spec.argv,
-                env={**os.environ, **spec.env},
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-
-    def alive(self) -> bool:
-        return self.popen.poll() is None
-
-    def kill_group(self) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self.popen.pid, signal.SIGKILL)
-        self.popen.wait(CALL_S)
-
-
-class Stack(NamedTuple):
-    engines: list[EngineAddress]
-    router: str
-    folder: Path
-
-    @property
-    def key(self) -> str | None:
-        return read_key(str(self.folder / "engine.key"))
-
-
-def make_model(seed: int) -> Qwen3ForCausalLM:
-    torch.manual_seed(seed)
-    config = Qwen3Config(
-        vocab_size=VOCAB_SIZE,
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=16,
-        max_position_embeddings=MAX_CONTEXT,
-        tie_word_embeddings=True,
-        eos_token_id=None,  # turns are as long as a test says
-        bos_token_id=0,
-        pad_token_id=0,
-        initializer_range=0.2,
-    )
-    return Qwen3ForCausalLM(config).to(torch.float32).eval()
-
-
-def weights_of(seed: int) -> Weights:
-    return {name: tensor.detach() for name, tensor in make_model(seed).named_parameters()}
-
-
-@contextmanager
-def engine_process(name: str, folder: Path) -> Iterator[tuple[EngineAddress, Process]]:
-    (port,) = free_ports(1)
-    spec = engine_command(
-        model_path=str(folder / "model"),
-        port=port,
-        name=name,
-        device="cpu",
-        dtype="float32",
-        extra={"max_total_tokens": 16384},
-        key_file=str(folder / "engine.key"),
-    )
-    process = Process(spec, folder / f"{name}.log")
-    try:
-        yield EngineAddress(name, f"http://127.0.0.1:{port}"), process
-    finally:
-        process.kill_group()
 
 
 def control_of(stack: Stack, engine: EngineAddress) -> EngineControl:
     return EngineControl(engine, timeout_s=CALL_S, key=stack.key)
 
 
-async def wait_ready(engine: EngineAddress, process: Process) -> None:
-    async with EngineControl(engine, timeout_s=CALL_S) as control:  # this needs no key
-        try:
-            await control.wait_ready(START_DEADLINE_S, process.alive)
-        except EngineError:
-            raise AssertionError(process.log.read_text()[-3000:]) from None
-
-
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    folder = tmp_path_factory.mktemp("serving")
-    make_model(0).save_pretrained(folder / "model")
-    make_key(folder / "engine.key")
-    key = read_key(str(folder / "engine.key"))
-    with ExitStack() as resources:
-        pairs = [resources.enter_context(engine_process(f"sglang-{i}", folder)) for i in range(2)]
-        port, metrics = free_ports(2)
-        spec = router_command(
-            port=port,
-            prometheus_port=metrics,
-            turn_timeout_s=300,
-            extra={},
-            key_file=str(folder / "engine.key"),
-        )
-        router = Process(spec, folder / "router.log")
-        resources.callback(router.kill_group)
-        url = f"http://127.0.0.1:{port}"
-
-        async def bring_up() -> None:
-            async with RouterControl(url, timeout_s=CALL_S, key=key) as control:
-                await control.wait_ready(START_DEADLINE_S, router.alive)
-                for engine, process in pairs:
-                    await wait_ready(engine, process)
-                    await control.add(engine, CALL_S)
-
-        anyio.run(bring_up)
-        yield Stack([engine for engine, _ in pairs], url, folder)
+    with open_stack(tmp_path_factory.mktemp("serving")) as opened:
+        yield opened
 
 
 def sink_to(
@@ -186,18 +77,6 @@ def publish(stack: Stack, version: int, weights: Weights) -> None:
     with sink_to(stack, stack.engines) as sink:
         sink.publish(version, weights.items())
         sink.verify(weights.items())
-
-
-def client_to(stack: Stack, url: str | None = None) -> EngineClient:
-    return EngineClient(
-        url or stack.router,
-        stack.engines,
-        vocab_size=VOCAB_SIZE,
-        max_context=MAX_CONTEXT,
-        num_permits=8,
-        turn_timeout_s=300,
-        key=stack.key,
-    )
 
 
 async def num_running(stack: Stack, engine: EngineAddress) -> int:
