@@ -18,7 +18,7 @@ from agentrl.config.device import choose_device
 from agentrl.config.device_defaults import check_device
 from agentrl.config.eval_sets import eval_sets
 from agentrl.config.run import RunConfig
-from agentrl.envs.services import services_of_run
+from agentrl.envs.services import gpus_of, services_of_run
 from agentrl.errors import EnvironmentSetupError
 
 __all__ = ["look_for", "placed", "placement_notes"]
@@ -46,7 +46,7 @@ def placement_notes(config: RunConfig) -> list[str]:
             device = choose_device(device, ray.device_facts(_go_on)).device
         check_device(config, device)
         supply = ray.supply(device)
-        slots = plan_slots(config, supply, list(services))
+        slots = plan_slots(config, supply, gpus_of(services))
         ray.place(slots, supply.device, _go_on)
         # a run without --save has its checkpoints in its own directory
         check_nodes(ray, msgspec.structs.replace(config, save=config.save or config.run_dir))

@@ -36,7 +36,7 @@ from agentrl.config.secrets import secrets_of, without_secrets
 from agentrl.config.toml import write_config
 from agentrl.envs.env import ServiceSpec
 from agentrl.envs.registry import load_env
-from agentrl.envs.services import services_of_run
+from agentrl.envs.services import gpus_of, services_of_run
 from agentrl.envs.tasks import open_tasks
 from agentrl.errors import (
     AgentRLError,
@@ -179,7 +179,7 @@ def _launch(
         device = _device(config, recorder, cluster, gate)
         config = msgspec.structs.replace(config, device=device)
         supply = cluster.supply(device)
-        cluster.place(plan_slots(config, supply, list(services)), supply.device, gate.check)
+        cluster.place(plan_slots(config, supply, gpus_of(services)), supply.device, gate.check)
         recorder.phase("placed")
         check_nodes(cluster, config)
         spec, orders = plan(config, run, cluster, services, device)

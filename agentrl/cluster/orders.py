@@ -29,6 +29,8 @@ from agentrl.wire.keys import make_keys
 __all__ = ["plan_processes"]
 
 #: Libraries that look for GPUs find none: torch and SGLang in these processes are to use the CPU.
+#: For what trains and samples nothing: some libraries take most of each GPU that they see, as soon
+#: as somebody imports them.
 _NO_GPUS = {"CUDA_VISIBLE_DEVICES": ""}
 _CPU_ENV = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 #: megatron-core overlaps communication with computation by the order of one queue of launches.
@@ -88,7 +90,7 @@ def plan_processes(
     orders += [_learner_order(config, run, name, device) for name in config.learner_names]
     meeting = _on_loopback if config.ray_address is None else _on_the_nodes_interface
     orders = [meeting(order) for order in orders]
-    orders += [role_order(run, "buffer", "buffer", env | _NO_GPUS)]
+    orders += [role_order(run, "buffer", "buffer", env)]
     orders += [
         ProcessOrder(
             name,
@@ -103,8 +105,14 @@ def plan_processes(
     orders += [role_order(run, "worker", name, env) for name in config.worker_names]
     if spec.router_url is not None:
         orders += [_router_order(config, run, cluster, spec)]
-    if device == "cpu":
-        orders = [msgspec.structs.replace(order, env=order.env | _NO_GPUS) for order in orders]
+    sees = {"engine", "learner"} if device == "cuda" else set()
+    own = {name for name, service in services.items() if service.gpus and device == "cuda"}
+    orders = [
+        order
+        if order.kind in sees or order.name in own
+        else msgspec.structs.replace(order, env=order.env | _NO_GPUS)
+        for order in orders
+    ]
     if config.ray_address is not None:
         orders = [_as_here(order) for order in orders]
     return spec, [_with_own(config, order) for order in orders]

@@ -1,18 +1,19 @@
 """Which process runs where: pure rules, before and after Ray has chosen nodes.
 
     one node without GPUs   one slot on the driver's node runs everything
-    else                    a slot per learner rank and per engine, with its devices; one on the
-                            driver's node for the rest, and one per further node for agent workers
+    else                    a slot per learner rank, per engine and per service that asks for some,
+                            with its devices; one on the driver's node for the rest, and one per
+                            further node for agent workers
     --colocate              a slot per engine, with the learner ranks that have its devices too
 
 Slots that must share a node share a bundle, which Ray gives a node as a whole: the learner ranks of
-`--actor-num-gpus-per-node`, and the devices of an engine. Ray may give alike slots of a bundle any
-devices, and alike bundles any nodes: `in_order` says which slot takes which place, so that ranks
-and engines count up with nodes and devices.
+`--actor-num-gpus-per-node`, and the devices of an engine or a service. Ray may give alike slots of
+a bundle any devices, and alike bundles any nodes: `in_order` says which slot takes which place, so
+that ranks and engines count up with nodes and devices.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -66,8 +67,11 @@ class NodePlace(msgspec.Struct, frozen=True):
         return f"{self.address}{devices}"
 
 
-def plan_slots(config: RunConfig, supply: Supply, services: Sequence[str]) -> list[Slot]:
-    """Slots of a run. Raises EnvironmentSetupError for one that the cluster is too small for."""
+def plan_slots(config: RunConfig, supply: Supply, services: Mapping[str, int]) -> list[Slot]:
+    """Slots of a run. `services`: the GPUs of each, which it has where models run on GPUs.
+
+    Raises EnvironmentSetupError for one that the cluster is too small for.
+    """
     learners = config.learner_names
     engines = config.started_engines
     rest = ("buffer", *(["router"] if config.num_engines else []))
@@ -82,9 +86,15 @@ def plan_slots(config: RunConfig, supply: Supply, services: Sequence[str]) -> li
     else:
         with_devices = [Slot(name, 1, (name,)) for name in learners]
         with_devices += [Slot(name, size, (name,)) for name in engines]
-    _check_total(config, supply, sum(slot.size for slot in with_devices))
     bundled = _bundled(with_devices, config.actor_num_gpus_per_node, size, config.colocate)
-    _check_nodes(config, supply, max(bundle_sizes(bundled), default=0))
+    asking = {name: n for name, n in services.items() if n and supply.device == "GPU"}
+    first = len(bundle_sizes(bundled))
+    bundled += [
+        Slot(name, gpus, (name,), bundle=first + index, node=None)
+        for index, (name, gpus) in enumerate(asking.items())
+    ]
+    _check_total(config, supply, sum(slot.size for slot in bundled), asking)
+    _check_nodes(config, supply, max(bundle_sizes(bundled), default=0), asking)
     _check_packing(supply, bundle_sizes(bundled))
     num_nodes = len(supply.of_nodes)
     mine = workers[0::num_nodes]
@@ -92,7 +102,8 @@ def plan_slots(config: RunConfig, supply: Supply, services: Sequence[str]) -> li
         Slot(f"workers-{node}", 0, tuple(workers[node::num_nodes]), node=node)
         for node in range(1, min(num_nodes, len(workers)))
     ]
-    return [Slot("host", 0, (*rest, *mine, *services)), *others, *bundled]
+    here = [name for name in services if name not in asking]
+    return [Slot("host", 0, (*rest, *mine, *here)), *others, *bundled]
 
 
 def _shared(learners: Sequence[str], engines: Sequence[str], size: int) -> list[Slot]:
@@ -154,26 +165,32 @@ def in_order(slots: Sequence[Slot], places: Sequence[NodePlace]) -> list[int]:
     return taken
 
 
-def _check_total(config: RunConfig, supply: Supply, needed: int) -> None:
+def _check_total(
+    config: RunConfig, supply: Supply, needed: int, services: Mapping[str, int]
+) -> None:
     total = sum(supply.of_nodes)
     if needed <= total:
         return
     ranks, size = len(config.learner_names), config.rollout_num_gpus_per_engine
     join = ", and on the same devices " if config.colocate else " + "
+    asked = "".join(f" + {gpus} of the service {name}" for name, gpus in services.items())
     raise EnvironmentSetupError(
         f"{needed} {supply.device}s are needed ({ranks} learner ranks{join}"
-        f"{len(config.started_engines)} engines x {size}) and the cluster has {total}; lower "
-        "--actor-num-gpus-per-node or --rollout-num-gpus"
+        f"{len(config.started_engines)} engines x {size}{asked}) and the cluster has {total}; "
+        "lower --actor-num-gpus-per-node or --rollout-num-gpus"
         + (", or give --device cpu" if supply.device == "GPU" else "")
     )
 
 
-def _check_nodes(config: RunConfig, supply: Supply, needed: int) -> None:
+def _check_nodes(
+    config: RunConfig, supply: Supply, needed: int, services: Mapping[str, int]
+) -> None:
+    asked = "".join(f", the service {name} {gpus}" for name, gpus in services.items())
     if needed > max(supply.of_nodes):
         raise EnvironmentSetupError(
             f"{needed} {supply.device}s are needed on one node (--actor-num-gpus-per-node "
             f"{config.actor_num_gpus_per_node}, --rollout-num-gpus-per-engine "
-            f"{config.rollout_num_gpus_per_engine}), and the largest node has "
+            f"{config.rollout_num_gpus_per_engine}{asked}), and the largest node has "
             f"{max(supply.of_nodes)}: give smaller numbers, and --actor-num-nodes for more nodes"
         )
 

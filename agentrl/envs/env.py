@@ -36,11 +36,15 @@ class ServiceSpec(msgspec.Struct, frozen=True):
     `argv` is run without a shell, `{host}` and `{port}` in it replaced by the address to listen on;
     the service is up when an HTTP GET of `ready_path` there answers 200. Its address reaches the
     Env as `services[name]`, e.g. `http://127.0.0.1:31007`.
+
+    `gpus`: devices of one node that are its own in a run on GPUs; with none it sees none, for those
+    there are belong to engines and learner.
     """
 
     name: str
     argv: list[str]
     ready_path: str
+    gpus: int = 0
 
 
 class EnvContext(msgspec.Struct, frozen=True):

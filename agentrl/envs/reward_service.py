@@ -7,7 +7,7 @@ asks a model asks it, at `path`.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -21,11 +21,12 @@ SERVICE = "reward-model"
 
 class RewardService(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """argv: run without a shell, `{host}` and `{port}` replaced. ready_path: where a GET answers
-    200 once it is up. path: what follows its address in a request."""
+    200 once it is up. path: what follows its address in a request. gpus: devices of its own."""
 
     argv: list[str]
     ready_path: str = "/health"
     path: str = ""
+    gpus: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
 def service_of(told: Mapping[str, Any]) -> RewardService:

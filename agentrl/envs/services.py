@@ -5,7 +5,7 @@ process      NAME            of the run's Env
              NAME-evalN      of the Nth set, likewise
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -15,7 +15,7 @@ from agentrl.config.run import RunConfig
 from agentrl.envs.env import ServiceSpec
 from agentrl.envs.registry import load_env
 
-__all__ = ["Services", "services_of_run"]
+__all__ = ["Services", "gpus_of", "services_of_run"]
 
 
 class Services(msgspec.Struct, frozen=True):
@@ -44,6 +44,11 @@ def services_of_run(config: RunConfig, sets: Sequence[EvalSet]) -> Services:
     of_parts = [placed(part.config, part.name) for part in parts]
     of_sets = [placed(one.config, f"eval{place}") for place, one in enumerate(sets)]
     return Services(processes, of_parts, of_sets)
+
+
+def gpus_of(services: Mapping[str, ServiceSpec]) -> dict[str, int]:
+    """How many each asks for, by the name of its process."""
+    return {name: spec.gpus for name, spec in services.items()}
 
 
 def _specs(config: RunConfig) -> dict[str, ServiceSpec]:

@@ -98,7 +98,7 @@ class SingleTurnEnv(Env):
         if told is None:
             return {}
         service = service_of(told)
-        return {SERVICE: ServiceSpec(SERVICE, service.argv, service.ready_path)}
+        return {SERVICE: ServiceSpec(SERVICE, service.argv, service.ready_path, service.gpus)}
 
     async def reset(self, *, seed: int, task: dict[str, Any]) -> list[Message]:
         del seed

@@ -8,14 +8,17 @@ for ever. Rank 0 sends, the engines' ranks follow. One group lives until its mem
 
 Gloo tells the sender when the process of a peer is gone, and not when its host is. NCCL tells
 neither: its broadcast is a kernel that waits on the GPU, `wait` returns at once, and to destroy the
-group would wait for that kernel for ever.
+group would wait for that kernel for ever. And its ranks first meet inside their first broadcast: a
+rank that never comes, or fails there, leaves the others in that call for ever.
 
 Nothing here imports SGLang.
 """
 
 import socket
-from contextlib import suppress
+from concurrent.futures import Future
+from contextlib import nullcontext, suppress
 from datetime import timedelta
+from functools import partial
 from threading import Thread
 
 import torch
@@ -87,12 +90,17 @@ class SenderGroup:
         """Whether a broadcast fails when the process of a peer is gone."""
         return self.backend != "nccl"
 
-    def broadcast(self, tensor: torch.Tensor) -> dist.Work:
-        """Start sending `tensor`; wait on the answer. Raises RuntimeError when a peer is gone."""
-        assert self._group is not None
-        options = dist.BroadcastOptions()
-        options.rootRank = 0
-        return self._group.broadcast([tensor], options)
+    def broadcast(self, tensor: torch.Tensor) -> "Future[dist.Work]":
+        """Start sending `tensor`; wait for what the answer brings. It brings RuntimeError when a
+        peer is gone, and nothing where ranks of NCCL wait for one that does not come."""
+        answer: Future[dist.Work] = Future()
+        stream = torch.cuda.current_stream(tensor.device) if tensor.is_cuda else None
+        send = partial(_send, self._group, tensor, stream, answer)
+        if self.sees_losses:
+            send()
+        else:
+            Thread(target=send, name=f"send-{self.name}", daemon=True).start()
+        return answer
 
     def close(self) -> None:
         """Close every connection: peers that still wait for a broadcast see it fail."""
@@ -101,17 +109,33 @@ class SenderGroup:
         self._group = None
         self._store = None
 
-    def abort(self, work: dist.Work) -> None:
-        """Close it while the broadcast `work` is under way, which may never end."""
+    def abort(self, answer: "Future[dist.Work]") -> None:
+        """Close it while the broadcast that brings `answer` is under way, which may never end."""
         if self._group is not None and self.sees_losses:
             # Whoever drops the last reference waits for the broadcast, as long as its deadline.
-            Thread(target=_see_out, args=[self._group, work], daemon=True).start()
+            Thread(target=_see_out, args=[self._group, answer], daemon=True).start()
         elif self._group is not None:
             _abort_process_group(self._group)
             self._group = None
         self.close()
 
 
-def _see_out(_group: dist.ProcessGroup, work: dist.Work) -> None:
+def _send(
+    group: dist.ProcessGroup | None,
+    tensor: torch.Tensor,
+    stream: torch.cuda.Stream | None,
+    answer: "Future[dist.Work]",
+) -> None:
+    assert group is not None
+    options = dist.BroadcastOptions()
+    options.rootRank = 0
+    try:
+        with nullcontext() if stream is None else torch.cuda.stream(stream):
+            answer.set_result(group.broadcast([tensor], options))
+    except RuntimeError as error:
+        answer.set_exception(error.with_traceback(None))  # its frames would keep the group open
+
+
+def _see_out(_group: dist.ProcessGroup, answer: "Future[dist.Work]") -> None:
     with suppress(RuntimeError):
-        work.wait()
+        answer.result().wait()

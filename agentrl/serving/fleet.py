@@ -12,6 +12,7 @@ engines' side, so a member leaves the collective of this name before it joins. A
 the thread that publishes; HTTP runs in the portal's event loop, beside the broadcast.
 """
 
+import logging
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 
@@ -25,6 +26,8 @@ from agentrl.serving.collective import SenderGroup
 from agentrl.serving.control import EngineControl, EngineRefusedError
 
 __all__ = ["Call", "Fleet", "failures_of", "start_calls"]
+
+logger = logging.getLogger(__name__)
 
 Call = Callable[[EngineControl], Awaitable[None]]
 #: By member, what its call came to: its EngineError, or None.
@@ -81,7 +84,7 @@ class Fleet:
         self._ranks = ranks_per_engine
         self._margin_s = _MARGIN_S if margin_s is None else margin_s
         self._group: SenderGroup | None = None
-        self._transfer: tuple[Outcomes, dist.Work | None] = ({}, None)
+        self._transfer: tuple[Outcomes, Future[dist.Work] | None] = ({}, None)
         self._trouble: Exception | None = None
         self._suspects: list[EngineControl] = []
         self._strikes = 0
@@ -143,23 +146,19 @@ class Fleet:
                 raise
 
         outcomes = start_calls(self._portal, self.members, receive)
-        try:
-            self._transfer = (outcomes, group.broadcast(payload))
-        except RuntimeError as error:
-            self._transfer = (outcomes, None)
-            self._trouble = error
+        self._transfer = (outcomes, group.broadcast(payload))
 
     def finish(self) -> None:
         """Wait until the bucket has arrived everywhere. Look at `connected` for the result."""
-        outcomes, work = self._transfer
+        outcomes, sent = self._transfer
         self._transfer = ({}, None)
-        trouble = self._trouble if work is None else None
-        if work is not None and not self._gives_up(outcomes, work):
+        trouble: Exception | None = None
+        if sent is not None and not self._gives_up(outcomes, sent):
             try:
-                work.wait()
+                sent.result().wait()
             except RuntimeError as error:
                 trouble = error.with_traceback(None)
-        del work  # it would keep the connections open
+        del sent  # it would keep the connections open
         if trouble is not None and self._group is not None:
             self._group.close()  # engines that still wait for it see it fail
         self._settle(outcomes, trouble)
@@ -176,6 +175,7 @@ class Fleet:
         """
         lost = dict[EngineControl, Exception](self.dissolve())
         if not lost and self._trouble is not None:
+            logger.warning("%s failed in a weight push: %s", self.name, self._trouble)
             self._strikes += 1
             if self._strikes > 1 and not self._suspects:
                 raise PushError(
@@ -200,7 +200,7 @@ class Fleet:
         leave = start_calls(self._portal, self.members, lambda member: member.destroy_group(name))
         return failures_of(leave)
 
-    def _gives_up(self, outcomes: Outcomes, work: dist.Work) -> bool:
+    def _gives_up(self, outcomes: Outcomes, sent: Future[dist.Work]) -> bool:
         """Wait for the calls, until one fails. Whether the broadcast was then given up, with the
         calls that this does not free."""
         assert self._group is not None
@@ -213,7 +213,7 @@ class Fleet:
         )
         if not failed or have_left:
             return False
-        self._group.abort(work)
+        self._group.abort(sent)
         _, stuck = wait(pending, timeout=self._margin_s)
         for outcome in stuck:
             outcome.cancel()

@@ -40,7 +40,7 @@ from agentrl.errors import SlotLostError
 flags = {"actor_num_nodes": 2, "actor_num_gpus_per_node": 2, "num_agent_workers": 3}
 flags |= {"rollout_num_gpus": 2, "rollout_num_gpus_per_engine": 2}
 with Cluster(sys.argv[1], Path("unused")) as cluster:
-    slots = plan_slots(RunConfig(**flags), cluster.supply("cuda"), ["search"])
+    slots = plan_slots(RunConfig(**flags), cluster.supply("cuda"), {"search": 0})
     cluster.place(slots, "GPU", lambda: None)
     print(json.dumps({n: [p.node, *p.devices] for n, p in cluster.places().items()}), flush=True)
     gone = sys.stdin.readline().strip()

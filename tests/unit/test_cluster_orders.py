@@ -33,29 +33,36 @@ class OneNode:
         return self._port
 
 
-def planned(folder: Path, device: Any, **flags: Any) -> dict[str, ProcessOrder]:
+def planned(folder: Path, device: Any, gpus: int = 0, **flags: Any) -> dict[str, ProcessOrder]:
     config = RunConfig(hf_checkpoint=str(MODEL), run_dir=str(folder), device=device, **flags)
-    services = {"search": ServiceSpec("search", ["true"], "/")}
+    services = {"search": ServiceSpec("search", ["true"], "/", gpus)}
     with RunDir(config) as run:
         cluster = cast(Cluster, OneNode())
         _, orders = plan_processes(config, run, cluster, services, device)
     return {order.name: order for order in orders}
 
 
-def environments(folder: Path, device: Any) -> dict[str, dict[str, str]]:
-    return {name: order.env for name, order in planned(folder, device).items()}
+def environments(folder: Path, device: Any, gpus: int = 0) -> dict[str, dict[str, str]]:
+    return {name: order.env for name, order in planned(folder, device, gpus).items()}
 
 
-def test_no_process_of_a_run_on_the_cpu_sees_a_gpu(tmp_path: Path) -> None:
-    told = environments(tmp_path, "cpu")
+@pytest.mark.parametrize("gpus", [0, 1])
+def test_no_process_of_a_run_on_the_cpu_sees_a_gpu(gpus: int, tmp_path: Path) -> None:
+    told = environments(tmp_path, "cpu", gpus)
     assert {"engine-0", "learner-0", "buffer", "worker-0", "search", "router"} <= set(told)
     assert {env["CUDA_VISIBLE_DEVICES"] for env in told.values()} == {""}
 
 
-def test_on_cuda_the_devices_are_those_that_ray_gave(tmp_path: Path) -> None:
-    told = environments(tmp_path, "cuda")
-    hidden = {name for name, env in told.items() if "CUDA_VISIBLE_DEVICES" in env}
-    assert hidden == {"buffer"}, "workers run code of the user, which may use one"
+@pytest.mark.parametrize("gpus", [0, 1])
+def test_on_cuda_the_devices_are_those_that_ray_gave_and_others_see_none(
+    gpus: int, tmp_path: Path
+) -> None:
+    """A library that somebody imported (JAX) took three quarters of the learner's GPU, in a
+    service that uses none."""
+    told = environments(tmp_path, "cuda", gpus)
+    sees = {name for name, env in told.items() if "CUDA_VISIBLE_DEVICES" not in env}
+    assert sees == {"engine-0", "learner-0"} | ({"search"} if gpus else set())
+    assert {env["CUDA_VISIBLE_DEVICES"] for name, env in told.items() if name not in sees} == {""}
 
 
 def test_on_a_cluster_processes_start_as_here_and_meet_at_the_nodes_address(

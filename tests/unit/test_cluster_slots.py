@@ -36,7 +36,7 @@ def devices_of(slots: list[Slot]) -> dict[str, tuple[int, int | None]]:
 
 def test_one_node_without_gpus_runs_everything_in_one_slot() -> None:
     config = RunConfig(actor_num_gpus_per_node=2, rollout_num_gpus=2)
-    (slot,) = plan_slots(config, Supply(), ["search"])
+    (slot,) = plan_slots(config, Supply(), {"search": 0})
     assert slot.size == 0
     assert {"learner-1", "engine-1", "buffer", "router", "worker-0", "search"} <= {*slot.processes}
 
@@ -48,7 +48,7 @@ def test_ranks_of_a_node_share_a_bundle_and_each_engine_has_its_own() -> None:
         rollout_num_gpus=8,
         rollout_num_gpus_per_engine=4,
     )
-    slots = plan_slots(config, NODES, [])
+    slots = plan_slots(config, NODES, {})
     assert devices_of(slots) == {
         **{f"learner-{rank}": (1, rank // 4) for rank in range(8)},
         "engine-0": (4, 2),
@@ -65,31 +65,51 @@ def test_colocated_engines_share_the_bundle_of_their_ranks() -> None:
         actor_num_gpus_per_node=8,
         rollout_num_gpus_per_engine=4,
     )
-    slots = plan_slots(config, NODES, [])
+    slots = plan_slots(config, NODES, {})
     assert devices_of(slots) == {f"engine-{i}": (4, i // 2) for i in range(4)}
     assert bundle_sizes(slots) == [8, 8]
 
 
 def test_agent_workers_are_spread_over_the_nodes() -> None:
     config = RunConfig(num_agent_workers=5)
-    slots = {slot.name: slot for slot in plan_slots(config, NODES, [])}
+    slots = {slot.name: slot for slot in plan_slots(config, NODES, {})}
     assert {"worker-0", "worker-3"} <= {*slots["host"].processes}
     assert (slots["workers-1"].node, slots["workers-1"].processes) == (1, ("worker-1", "worker-4"))
     assert (slots["workers-2"].node, slots["workers-2"].processes) == (2, ("worker-2",))
 
 
+def test_a_service_that_asks_for_gpus_has_a_bundle_of_its_own() -> None:
+    config = RunConfig(actor_num_gpus_per_node=4, colocate=True)
+    slots = plan_slots(config, gpus(4, 2), {"search": 0, "judge": 2})
+    assert devices_of(slots)["judge"] == (2, 1)
+    assert slots[-1].processes == ("judge",)
+    assert "search" in slots[0].processes
+    assert bundle_sizes(slots) == [4, 2]
+    said = r"6 GPUs are needed .*1 engines x 1 \+ 2 of the service judge\) and the cluster has 5"
+    with pytest.raises(EnvironmentSetupError, match=said.replace("1 engines", r"\d engines")):
+        plan_slots(config, gpus(4, 1), {"search": 0, "judge": 2})
+    with pytest.raises(EnvironmentSetupError, match="the service judge 8"):
+        plan_slots(config, gpus(4, 4, 4), {"judge": 8})
+
+
+def test_on_processors_a_service_has_no_devices() -> None:
+    config = RunConfig(actor_num_gpus_per_node=2)
+    slots = plan_slots(config, Supply("CPU", (2, 2)), {"judge": 2})
+    assert "judge" in slots[0].processes
+
+
 def test_processors_count_where_nodes_have_no_gpus() -> None:
     config = RunConfig(actor_num_gpus_per_node=2, rollout_num_gpus=1)
-    assert bundle_sizes(plan_slots(config, Supply("CPU", (2, 2)), [])) == [2, 1]
+    assert bundle_sizes(plan_slots(config, Supply("CPU", (2, 2)), {})) == [2, 1]
     said = r"3 CPUs are needed .* the cluster has 2; lower [^;]* or --rollout-num-gpus$"
     with pytest.raises(EnvironmentSetupError, match=said):
-        plan_slots(config, Supply("CPU", (1, 1)), [])
+        plan_slots(config, Supply("CPU", (1, 1)), {})
 
 
 def test_a_node_that_is_too_small_is_told_before_ray_waits_for_it() -> None:
     config = RunConfig(actor_num_gpus_per_node=8, rollout_num_gpus=1)
     with pytest.raises(EnvironmentSetupError, match=r"8 GPUs are needed on one node .* has 4"):
-        plan_slots(config, gpus(4, 4, 4), [])
+        plan_slots(config, gpus(4, 4, 4), {})
 
 
 CONFIGS: list[dict[str, Any]] = [
@@ -115,7 +135,7 @@ def test_whatever_ray_chooses_slots_count_up_with_nodes_and_devices(
     values: dict[str, Any], seed: int
 ) -> None:
     draw = random.Random(seed)
-    slots = plan_slots(RunConfig(**values), NODES, [])
+    slots = plan_slots(RunConfig(**values), NODES, {})
     places = _chosen(slots, draw)
     taken = in_order(slots, places)
     assert sorted(taken) == list(range(len(slots))), "each place is taken once"
@@ -192,7 +212,7 @@ def test_a_dry_run_without_its_cluster_says_so_and_goes_on() -> None:
 def test_engines_that_do_not_divide_a_node_are_placed_one_by_one() -> None:
     flags = {"actor_num_nodes": 2, "actor_num_gpus_per_node": 6, "rollout_num_gpus_per_engine": 4}
     config = RunConfig(colocate=True, **flags)  # type: ignore[arg-type]
-    assert bundle_sizes(plan_slots(config, gpus(8, 8), [])) == [4, 4, 4]
+    assert bundle_sizes(plan_slots(config, gpus(8, 8), {})) == [4, 4, 4]
 
 
 def test_bundles_that_fit_no_nodes_however_they_are_placed_are_told_before_ray_waits() -> None:
@@ -201,8 +221,8 @@ def test_bundles_that_fit_no_nodes_however_they_are_placed_are_told_before_ray_w
     )
     told = r"\(1 x 4, 2 x 6\) do not fit nodes of 8, 8, however they are placed"
     with pytest.raises(EnvironmentSetupError, match=told):
-        plan_slots(config, gpus(8, 8), [])
-    assert bundle_sizes(plan_slots(config, gpus(8, 8, 4), [])) == [4, 6, 6]
+        plan_slots(config, gpus(8, 8), {})
+    assert bundle_sizes(plan_slots(config, gpus(8, 8, 4), {})) == [4, 6, 6]
 
 
 def by_trying(sizes: list[int], rooms: list[int]) -> bool:

@@ -2,6 +2,7 @@
 The sender's broadcast waits for them until its deadline; the fleet does not."""
 
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any
@@ -79,11 +80,11 @@ class Sender(SenderGroup):
 
     kept: list[dist.Work] | None = None
 
-    def broadcast(self, tensor: torch.Tensor) -> dist.Work:
-        work = super().broadcast(tensor)
+    def broadcast(self, tensor: torch.Tensor) -> Future[dist.Work]:
+        answer = super().broadcast(tensor)
         if self.kept is not None:
-            self.kept.append(work)
-        return work
+            self.kept.append(answer.result())
+        return answer
 
 
 @pytest.fixture

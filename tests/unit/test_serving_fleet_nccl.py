@@ -1,8 +1,9 @@
 """A fleet over a collective that behaves as NCCL's: nothing fails at the sender when a receiver is
-gone, and what still sends cannot be destroyed. No NCCL runs here."""
+gone, what still sends cannot be destroyed, and ranks meet inside their first broadcast. No NCCL
+runs here."""
 
 from collections.abc import Iterator
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from threading import Event
 from typing import Any
@@ -14,6 +15,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from agentrl.errors import EngineError
 from agentrl.serving.buckets import make_buckets
+from agentrl.serving.control import EngineRefusedError
 from agentrl.serving.fleet import Fleet
 
 TENSORS = [("weight", torch.ones(4))]
@@ -40,15 +42,18 @@ class NcclLike:
     def connect(self, _world_size: int) -> None:
         self._noted.append("connect")
 
-    def broadcast(self, _tensor: torch.Tensor) -> Broadcast:
+    def broadcast(self, _tensor: torch.Tensor) -> Future[Broadcast]:
+        answer: Future[Broadcast] = Future()
         self._is_sending = any(engine.dies for engine in self._receivers)
-        return Broadcast()
+        if not any(engine.refuses for engine in self._receivers):
+            answer.set_result(Broadcast())
+        return answer
 
     def close(self) -> None:
         assert not self._is_sending, "it waits for a kernel that never ends"
         self._noted.append("close")
 
-    def abort(self, _work: Broadcast) -> None:
+    def abort(self, _answer: Future[Broadcast]) -> None:
         self._is_sending = False
         self._noted.append("abort")
         self.close()
@@ -59,7 +64,7 @@ class Engine:
 
     def __init__(self, name: str, others: list["Engine"]) -> None:
         self.name = name
-        self.dies = False
+        self.dies = self.refuses = False
         self.is_stuck = Event()
         self._others = others
 
@@ -73,6 +78,8 @@ class Engine:
     async def receive_bucket(self, **_: Any) -> None:
         if self.dies:
             raise EngineError(f"{self.name} is gone")
+        if self.refuses:
+            raise EngineRefusedError(f"{self.name} has no memory for NCCL", 400)
         if any(engine.dies for engine in self._others):
             self.is_stuck.set()
             await anyio.sleep_forever()
@@ -86,13 +93,7 @@ def portal() -> Iterator[BlockingPortal]:
             portal.call(portal.stop, True)  # an engine may be stuck for ever
 
 
-@pytest.mark.timeout(200)
-def test_an_engine_that_is_lost_in_a_broadcast_holds_nobody_back(
-    portal: BlockingPortal,
-) -> None:
-    engines: list[Engine] = []
-    engines += [Engine(name, engines) for name in ("e0", "e1")]
-    noted: list[str] = []
+def fleet_of(engines: list[Engine], portal: BlockingPortal, noted: list[str]) -> Fleet:
     fleet = Fleet(
         engines,  # type: ignore[arg-type]
         name="weights",
@@ -101,6 +102,17 @@ def test_an_engine_that_is_lost_in_a_broadcast_holds_nobody_back(
         ranks_per_engine=1,
         margin_s=0.05,
     )
+    return fleet
+
+
+@pytest.mark.timeout(200)
+def test_an_engine_that_is_lost_in_a_broadcast_holds_nobody_back(
+    portal: BlockingPortal,
+) -> None:
+    engines: list[Engine] = []
+    engines += [Engine(name, engines) for name in ("e0", "e1")]
+    noted: list[str] = []
+    fleet = fleet_of(engines, portal, noted)
     fleet.connect()
     (bucket,) = make_buckets(TENSORS, 1024)
     connected = [fleet.connected]
@@ -113,3 +125,25 @@ def test_an_engine_that_is_lost_in_a_broadcast_holds_nobody_back(
     assert {engine.name for engine in lost} == {"e0", "e1"}
     assert fleet.members == []
     assert noted == ["connect", "abort", "close", "close"]
+
+
+@pytest.mark.timeout(200)
+def test_a_sender_does_not_wait_for_an_engine_that_fails_where_ranks_meet(
+    portal: BlockingPortal, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As seen on a GPU: NCCL lacked memory in the engine, and the sender's call never returned."""
+    engine = Engine("e0", [])
+    noted: list[str] = []
+    fleet = fleet_of([engine], portal, noted)
+    (bucket,) = make_buckets(TENSORS, 1024)
+    engine.refuses = True
+    lost: list[str] = []
+    for _ in range(2):
+        fleet.connect()
+        fleet.start(bucket, bucket.payload, None)
+        fleet.finish()
+        assert not fleet.connected
+        lost += [member.name for member in fleet.repair()]
+    assert lost == ["e0"]
+    assert noted == ["connect", "abort", "close", "close"] * 2
+    assert "weights failed in a weight push: e0 has no memory for NCCL" in caplog.text
