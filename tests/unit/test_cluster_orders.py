@@ -43,7 +43,8 @@ def planned(folder: Path, device: Any, gpus: int = 0, **flags: Any) -> dict[str,
 
 
 def environments(folder: Path, device: Any, gpus: int = 0) -> dict[str, dict[str, str]]:
-    return {name: order.env for name, order in planned(folder, device, gpus).items()}
+    orders = planned(folder, device, gpus, actor_num_gpus_per_node=1)
+    return {name: order.env for name, order in orders.items()}
 
 
 @pytest.mark.parametrize("gpus", [0, 1])
