@@ -1,0 +1,54 @@
+"""Tokens over a cache that older weights filled: apart from those that show whether engine and
+learner agree."""
+
+import torch
+
+from agentrl.algorithms.mismatch import with_mismatch
+from agentrl.algorithms.rows import MicroBatch, Outputs
+
+
+def batch_of(sampled: list[int], ages: list[int], gaps: list[float]) -> tuple[MicroBatch, Outputs]:
+    """One sequence, whose engine said `gaps` more than the learner."""
+    num = len(sampled)
+    sampled_T = torch.tensor(sampled, dtype=torch.bool)
+    columns = {
+        "sampled": sampled_T,
+        "mask": sampled_T,
+        "ages": torch.tensor(ages),
+        "mu": torch.tensor(gaps) - 1.0,
+        "prox": torch.full((num,), -1.0),
+    }
+    zeros_T = torch.zeros(num, dtype=torch.int64)
+    cu_seqlens = torch.tensor([0, num], dtype=torch.int32)
+    batch = MicroBatch(zeros_T, zeros_T, zeros_T, cu_seqlens, num, columns)
+    return batch, Outputs(columns["prox"], torch.zeros(num), torch.zeros(num))
+
+
+#: A turn that met two pushes, what a tool said, and a turn after them.
+BATCH = batch_of(
+    [0, 1, 1, 1, 1, 0, 0, 1, 1], [0, 2, 1, 0, 0, 0, 0, 0, 0], [0, 9, 9, 0.5, 0.25, 0, 0, 0.1, 0.3]
+)
+
+
+def found(keeps_cache: bool) -> dict[str, list[float]]:
+    def loss(*_: object) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        return torch.zeros(()), {}
+
+    _, report = with_mismatch(loss, 4, keeps_cache=keeps_cache)(*BATCH)
+    return {name: [round(float(x), 5) for x in value.flatten()] for name, value in report.items()}
+
+
+def test_a_gap_is_told_by_how_many_versions_before_the_turn_began() -> None:
+    report = found(keeps_cache=True)
+    gaps = {name: value for name, value in report.items() if name.startswith("kv_gap")}
+    assert gaps.pop("kv_gap/age_2") == [0.75, 2]
+    assert set(map(tuple, gaps.values())) == {(0.0, 0.0)}
+    assert report["logprob_diff_on_policy"] == [0.4, 2]
+    assert report["logprob_diff_on_policy_max"] == [0.3]
+    assert report["logprob_diff"] == [19.15, 6], "these are told together too"
+
+
+def test_where_caches_are_computed_anew_all_tokens_of_the_newest_weights_count() -> None:
+    report = found(keeps_cache=False)
+    assert report["logprob_diff_on_policy"] == [1.15, 4]
+    assert not any(name.startswith("kv_gap") for name in report)
