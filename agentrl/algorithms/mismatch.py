@@ -2,8 +2,8 @@
 
     logprob_diff    |engine - learner| log-probability of the tokens that were sampled, masked ones
                     too; those of age 0 apart (`_on_policy`), and the largest (`_max`)
-    kv_gap          the same of tokens of age 0 over a cache that older weights filled, by the
-                    versions between; `logprob_diff_on_policy` leaves them out
+    kv_gap          the same of tokens of age 0 over a cache that older weights may have filled,
+                    by the versions between (column `cached`); `_on_policy` leaves them out
     mismatch_kl     KL of the engine's from the learner's distribution, of trained tokens, by age
     log_ratio_m2    mean of (log pi / mu)^2 of trained tokens, by age: it grows before the others do
     ess             effective sample share of pi / mu, of trained tokens, by age; not truncated
@@ -32,12 +32,11 @@ __all__ = ["MAX_AGE_BUCKET", "mean", "sequences_of", "with_mismatch"]
 MAX_AGE_BUCKET = 8
 
 
-def with_mismatch(loss_fn: LossFn, max_age: int, *, keeps_cache: bool = False) -> LossFn:
-    """`loss_fn`, whose report has these too. `keeps_cache`: turns go on over a cache that older
-    weights filled. Raises DataError where it names them itself."""
+def with_mismatch(loss_fn: LossFn, max_age: int) -> LossFn:
+    """`loss_fn`, whose report has these too. Raises DataError where it names them itself."""
 
     def measured_loss(batch: MicroBatch, out: Outputs) -> tuple[Tensor, dict[str, Tensor]]:
-        found = _mismatch(batch, out, max_age, keeps_cache)
+        found = _mismatch(batch, out, max_age)
         report: Any  # the user's
         loss, report = loss_fn(batch, out)
         if not isinstance(report, Mapping):
@@ -68,16 +67,14 @@ def mean(values: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _mismatch(
-    batch: MicroBatch, out: Outputs, max_age: int, keeps_cache: bool
-) -> dict[str, Tensor]:
+def _mismatch(batch: MicroBatch, out: Outputs, max_age: int) -> dict[str, Tensor]:
     columns = batch.columns
     prox_T = columns.get("prox", out.logprobs_T).float()
     diff_S = (columns["mu"] - prox_T).abs()[columns["sampled"]]
     on_policy_S = columns["ages"][columns["sampled"]] == 0
     found = {}
-    if keeps_cache:
-        cached_S = _cache_ages(columns["sampled"], columns["ages"])
+    if "cached" in columns:
+        cached_S = columns["cached"][columns["sampled"]]
         met_S = on_policy_S & (cached_S > 0)
         for suffix, here_M in _by_age(cached_S[met_S], max_age):
             if suffix not in ("", "/age_0"):
@@ -90,15 +87,6 @@ def _mismatch(
     trained_K = columns["mask"].nonzero().squeeze(1)
     found |= _drift(batch, prox_T, trained_K, max_age)
     return found
-
-
-def _cache_ages(sampled_T: Tensor, ages_T: Tensor) -> Tensor:
-    """Of each sampled token, how many versions before its own the turn began whose cache it read.
-    Sampled tokens that follow each other are a turn: something stands between two turns."""
-    begins_T = sampled_T & ~sampled_T.roll(1)
-    begins_T[:1] = sampled_T[:1]
-    turn_S = begins_T[sampled_T].cumsum(0) - 1
-    return ages_T[begins_T][turn_S] - ages_T[sampled_T]
 
 
 def _drift(batch: MicroBatch, prox_T: Tensor, trained_K: Tensor, max_age: int) -> dict[str, Tensor]:

@@ -147,8 +147,7 @@ def _loss(algorithm: Algorithm, model: str, step: int) -> LossFn:
     needs = algorithm.needs
     has_prox = step == 0 or needs.later_prox or "prox" in needs.passes
     if model == "policy" and needs.engines and has_prox:
-        cfg = algorithm.cfg
-        loss_fn = with_mismatch(loss_fn, cfg.staleness_bound, keeps_cache=cfg.keeps_cache)
+        loss_fn = with_mismatch(loss_fn, algorithm.cfg.staleness_bound)
     return loss_fn
 
 

@@ -87,7 +87,7 @@ async def test_turns_go_on_over_their_caches_and_tell_what_sampled_them(
         )
 
     prompts = [[30 + number, 7, *range(20 * number)] for number in range(4)]
-    async with client_to(stack, keeps_cache=True) as client:
+    async with client_to(stack, cache_versions=1) as client:
         await push(sink, 1, client)
         async with anyio.create_task_group() as group:
             for number in range(4):
@@ -118,7 +118,7 @@ async def test_a_part_of_the_cache_that_leads_the_weights_would_be_read_as_new(
 ) -> None:
     """Why workers hear of a version only when all engines serve it."""
     prompt = list(range(100, 180))
-    async with client_to(stack, keeps_cache=True) as client:
+    async with client_to(stack, cache_versions=1) as client:
         ask = partial(
             client.generate,
             prompt,

@@ -76,7 +76,7 @@ async def serving(
     partial_rollout: bool = True,
     seeded: bool = False,
     attention_ranks: int = 1,
-    keeps_cache: bool = False,
+    cache_versions: int | None = None,
 ) -> AsyncIterator[tuple[EngineClient, Server]]:
     server = Server(answer)
     app = web.Application()
@@ -99,7 +99,7 @@ async def serving(
             partial_rollout=partial_rollout,
             seeded=seeded,
             attention_ranks=attention_ranks,
-            keeps_cache=keeps_cache,
+            cache_versions=cache_versions,
         ) as client:
             yield client, server
     finally:
@@ -365,20 +365,28 @@ async def test_a_turn_brings_its_seed_to_engines_that_draw_by_it(seeded: bool) -
     assert asked.get("sampling_seed") == (11 if seeded else None)
 
 
-async def test_turns_of_a_version_have_a_part_of_the_cache_that_no_other_version_filled() -> None:
+@pytest.mark.parametrize(
+    ("versions", "later"), [(1, ["version-3", "version-4"]), (3, ["version-3"] * 2)]
+)
+async def test_turns_of_a_version_have_a_part_of_the_cache_that_older_weights_did_not_fill(
+    versions: int, later: list[str]
+) -> None:
     async def answer(_: dict[str, Any]) -> web.Response:
         return reply([7], versions=[("3", 0, 1)], logprobs=[-0.1])
 
+    async def ask(client: EngineClient) -> None:
+        await client.generate([1, 2], SAMPLING, routing_key="episode", priority=0)
+
     parts: list[str] = []
     for _ in range(2):
-        async with serving(answer, keeps_cache=True) as (client, server):
-            for version in (None, 3, 4):
-                if version is not None:
-                    client.new_weights(version)
-                await client.generate([1, 2], SAMPLING, routing_key="episode", priority=0)
+        async with serving(answer, cache_versions=versions) as (client, server):
+            await ask(client)
+            for version in (3, 4):
+                client.new_weights(version)
+                await ask(client)
             parts += [body["extra_key"] for body in server.requests]
-    assert parts[1:3] == parts[4:6] == ["version-3", "version-4"]
+    assert parts[1:3] == parts[4:6] == later
     assert parts[0] != parts[3], "a client that begins does not know what engines serve"
     async with serving(answer) as (client, server):
-        await client.generate([1, 2], SAMPLING, routing_key="episode", priority=0)
+        await ask(client)
     assert "extra_key" not in server.requests[0]

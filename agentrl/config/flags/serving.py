@@ -45,6 +45,15 @@ class ServingFlags(PlacementFlags, frozen=True, kw_only=True):
             "log-probabilities are those of what was sampled either way"
         ),
     ] = "recompute"
+    kv_cache_versions: Annotated[
+        int,
+        _flag(
+            "Versions in a row whose turns share what is cached of their prompts: with more than "
+            "one, a prompt is not computed anew after each push",
+            ge=1,
+            needs="kept_caches",
+        ),
+    ] = 1
     check_weight_update_equal: Annotated[
         bool,
         _flag(
