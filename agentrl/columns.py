@@ -17,6 +17,7 @@ import msgspec
 from typing_extensions import Buffer
 
 __all__ = [
+    "CACHE_VERSIONS",
     "COLUMNS",
     "EXCLUDED",
     "TEACHER_LOGPROBS",
@@ -102,6 +103,10 @@ EXCLUDED = Column("excluded", "|u1")
 #: sglang`). The fill, 1, is no log-probability; it marks tokens that the teacher was not asked
 #: about.
 TEACHER_LOGPROBS = Column("teacher_logprobs", "<f4", fill=1)
+
+#: Optional: the oldest weights that may have filled the cache which a sampled token read, where
+#: engines keep caches over pushes (`--kv-across-pushes keep`). The fill, -1: nobody knows.
+CACHE_VERSIONS = Column("cache_versions", "<i4", fill=-1)
 
 #: Bytes of one token over all of them.
 TOKEN_BYTES = sum(column.token_bytes for column in _REQUIRED)

@@ -17,14 +17,13 @@ import torch
 
 from agentrl.algorithms.base import Algorithm
 from agentrl.algorithms.rows import MicroBatch, Row
-from agentrl.columns import EXCLUDED, Column
+from agentrl.columns import CACHE_VERSIONS, EXCLUDED, Column
 from agentrl.errors import DataError
 from agentrl.learner.packing import first_fit_decreasing
 from agentrl.learner.plan import PlannedRow
 from agentrl.learner.rows import Trajectory
 from agentrl.learner.staleness import (
     Excluded,
-    cache_ages,
     excluded_reasons,
     off_policy_turns,
     token_ages,
@@ -60,6 +59,12 @@ class BatchRules:
     def columns(self) -> tuple[Column, ...]:
         """What is wanted of a trajectory beside the columns that every one has."""
         return (*self.algorithm.needs.columns, *self.of_backend)
+
+    @property
+    def fetched(self) -> tuple[Column, ...]:
+        """What is asked for of a trajectory beside the columns that every one has."""
+        kept = (CACHE_VERSIONS,) if self.algorithm.cfg.keeps_cache else ()
+        return (EXCLUDED, *kept, *self.columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +121,7 @@ def build_sequence(planned: PlannedRow, trajectory: Trajectory, rules: BatchRule
     mask: bool, trained. scored, sampled: bool, sampled (before masking). mu: float32, the engine's
     log-probability of the label. weights: float32, reciprocal of the denominator. ages: int32, -1
     if not sampled. turns: int16, -1 in the prompt. cached, where engines keep caches over pushes:
-    int32, by how many versions what the turn read may be older than its weights; -1 if not sampled.
+    int32, by how many versions what the turn read may be older than its weights; -1 if not known.
 
     Of a dialogue that is shown: mask, scored, weights, and demonstrated: bool. Of both: what the
     algorithm needs, filled where the trajectory has none of it.
@@ -161,8 +166,9 @@ def _played(row: Row, trajectory: Trajectory, rules: BatchRules) -> npt.NDArray[
     if (by_env_L := trajectory.optional.get(EXCLUDED)) is not None:
         reasons_L[sampled_L & (by_env_L != 0)] |= np.uint8(Excluded.STEP)
     if cfg.keeps_cache:
-        cached_L = cache_ages(versions_L, trajectory.turns_L, sampled_L, cfg.kv_cache_versions)
-        row.columns["cached"] = shift(cached_L, -1)
+        filled_L = trajectory.optional[CACHE_VERSIONS]
+        cached_L = np.where(sampled_L & (filled_L >= 0), versions_L - filled_L, -1)
+        row.columns["cached"] = shift(cached_L.astype(np.int32), -1)
     row.columns |= {
         "mask": shift(sampled_L & (reasons_L == 0), False),
         "sampled": shift(sampled_L, False),

@@ -14,7 +14,7 @@ from agentrl.algorithms.base import PASSES, Algorithm, Needs
 from agentrl.algorithms.mismatch import with_mismatch
 from agentrl.algorithms.overlong import shaped_lease
 from agentrl.algorithms.rows import LossFn, Row
-from agentrl.columns import EXCLUDED, Column
+from agentrl.columns import Column
 from agentrl.config.run import RunConfig
 from agentrl.errors import DataError
 from agentrl.learner.agreement import require_same
@@ -157,7 +157,7 @@ def _load(
     """For each step, its sequences on this rank and what is missing from it: what is damaged, and
     where whole episodes are wanted, all of an episode of which something is."""
     rows = [planned.row for shard in shards for planned in shard]
-    trajectories = iter(fetch(rows, (EXCLUDED, *rules.columns)))
+    trajectories = iter(fetch(rows, rules.fetched))
     loaded = []
     for shard in shards:
         sequences: list[TrainSequence] = []

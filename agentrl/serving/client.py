@@ -12,6 +12,7 @@ kills the whole engine process) and prompts that fill the context.
 """
 
 import secrets
+from array import array
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Self
@@ -21,7 +22,7 @@ import anyio
 import msgspec
 
 from agentrl.clock import Clock, MonotonicClock
-from agentrl.columns import Column
+from agentrl.columns import CACHE_VERSIONS, Column
 from agentrl.errors import EngineError, TokenError
 from agentrl.models.routes import Routes
 from agentrl.serving.attention_ranks import AttentionRanks
@@ -112,7 +113,7 @@ class EngineClient:
         self._ranks = AttentionRanks(attention_ranks) if attention_ranks > 1 else None
         # Until the first push it is not known what engines serve: nobody else's part is shared.
         self._cache_part = f"since-{secrets.token_hex(8)}" if cache_versions else None
-        self._cache_versions = cache_versions
+        self._cache_versions, self._cache_version = cache_versions, CACHE_VERSIONS.fill
         self._seeded = seeded
         self._versions = _no_versions if unpublished else _versions
         self._permits = Permits(num_permits, clock or MonotonicClock())
@@ -136,7 +137,8 @@ class EngineClient:
         sampled again, under their permits. A part of the cache may lag behind the weights that fill
         it, and never lead: turns would find in it what older weights had left."""
         if self._cache_versions is not None:
-            self._cache_part = f"version-{version - version % self._cache_versions}"
+            self._cache_version = version - version % self._cache_versions
+            self._cache_part = f"version-{self._cache_version}"
         if self._whole_turns is not None:
             self._whole_turns.new_weights()
 
@@ -184,7 +186,7 @@ class EngineClient:
     ) -> Generation:
         request = secrets.token_hex(16)
         turn = f"turn {request} of {routing_key}"
-        answered = False
+        answered, cache_version = False, self._cache_version
         try:
             status, content = await self._send(
                 self._body(request, ids, sampling, routing_key), routing_key
@@ -198,7 +200,11 @@ class EngineClient:
             if not answered:
                 await self._abort(request)
         if status == 200:
-            return _generation(content, turn, self._versions, len(ids), self._routes)
+            found = _generation(content, turn, self._versions, len(ids), self._routes)
+            if self._cache_versions is not None:
+                told = array(CACHE_VERSIONS.typecode, [cache_version]) * len(found.output_ids)
+                found.columns[CACHE_VERSIONS] = told
+            return found
         reason = f"{turn}: /generate answered {status}: {content[:500].decode(errors='replace')}"
         if 400 <= status < 500 and status not in (408, 429):
             raise TokenError(reason)

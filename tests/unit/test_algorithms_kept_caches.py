@@ -1,13 +1,10 @@
 """Tokens over a cache that older weights filled: apart from those that show whether engine and
 learner agree."""
 
-import numpy as np
-import pytest
 import torch
 
 from agentrl.algorithms.mismatch import with_mismatch
 from agentrl.algorithms.rows import MicroBatch, Outputs
-from agentrl.learner.staleness import cache_ages
 
 
 def batch_of(
@@ -54,20 +51,13 @@ def test_a_gap_is_told_by_how_many_versions_before_the_turn_began() -> None:
     assert report["logprob_diff"] == [19.15, 6], "these are told together too"
 
 
+def test_where_nobody_knows_what_filled_a_cache_its_tokens_show_nothing() -> None:
+    report = found([-1] * 9)
+    assert report["logprob_diff_on_policy"] == [0.0, 0]
+    assert not any(value[1] for name, value in report.items() if name.startswith("kv_gap"))
+
+
 def test_where_caches_are_computed_anew_all_tokens_of_the_newest_weights_count() -> None:
     report = found(None)
     assert report["logprob_diff_on_policy"] == [1.15, 4]
     assert not any(name.startswith("kv_gap") for name in report)
-
-
-@pytest.mark.parametrize(
-    ("shared", "expected"),
-    [(1, [-1, 0, 1, 1, -1, 0, 0]), (4, [-1, 3, 4, 4, -1, 0, 0]), (2, [-1, 1, 2, 2, -1, 0, 0])],
-)
-def test_a_cache_is_as_old_as_the_first_version_that_shares_it(
-    shared: int, expected: list[int]
-) -> None:
-    versions = np.array([0, 7, 8, 8, 0, 8, 8], np.int32)
-    turns = np.array([-1, 0, 0, 0, 1, 1, 1], np.int16)
-    sampled = np.array([0, 1, 1, 1, 0, 1, 1], np.bool_)
-    assert cache_ages(versions, turns, sampled, shared).tolist() == expected

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from agentrl.algorithms.base import Algorithm
 from agentrl.algorithms.load import load_algorithm
 from agentrl.algorithms.rows import TAKEN, Credit, Row, first_turns, num_turns
-from agentrl.columns import COLUMNS, EXCLUDED
+from agentrl.columns import CACHE_VERSIONS, COLUMNS, EXCLUDED
 from agentrl.config.run import RunConfig
 from agentrl.errors import DataError
 from agentrl.learner.batch import (
@@ -123,6 +123,22 @@ def test_columns_stand_under_the_label_they_describe() -> None:
     assert columns["ages"].tolist() == [-1, 2, 1, -1, 1, 0, -1, -1]
     assert set(columns["advantages"].tolist()) == {1.5}
     assert set(columns["weights"].tolist()) == {0.25}
+
+
+def test_tokens_are_told_by_how_much_the_cache_that_they_read_may_be_older() -> None:
+    row = row_of(EXAMPLE)
+    row = replace(row, meta=replace(row.meta, columns=(CACHE_VERSIONS,)))
+    kept = rules()
+    cfg = replace(kept.algorithm.cfg, kv_across_pushes="keep")
+    kept = BatchRules(kept.number, kept.lineage, load_algorithm(cfg))
+    assert kept.fetched == (EXCLUDED, CACHE_VERSIONS)
+    assert rules().fetched == (EXCLUDED,)
+    told = np.array([-1, -1, 0, 0, -1, 1, -1, -1], "<i4")  # of the last one nobody knows
+    buffers = [*buffers_of(EXAMPLE), told.tobytes()]
+    trajectory = decode_trajectory(row, buffers, (CACHE_VERSIONS,))
+    columns = build_sequence(PlannedRow(row, Credit(1.0), 1.0), trajectory, kept).row.columns
+    assert columns["cached"].tolist() == [-1, 0, 1, -1, 0, -1, -1, -1]
+    assert "cached" not in example_sequence().row.columns
 
 
 def test_what_the_env_excluded_is_not_trained_and_nothing_else_changes() -> None:

@@ -9,9 +9,10 @@ import anyio.lowlevel
 import pytest
 from aiohttp import web
 
+from agentrl.columns import CACHE_VERSIONS
 from agentrl.errors import EngineError, TokenError
 from agentrl.serving.client import EngineClient
-from agentrl.types import EngineAddress, SamplingParams
+from agentrl.types import EngineAddress, Generation, SamplingParams
 
 pytestmark = pytest.mark.anyio
 
@@ -365,28 +366,29 @@ async def test_a_turn_brings_its_seed_to_engines_that_draw_by_it(seeded: bool) -
     assert asked.get("sampling_seed") == (11 if seeded else None)
 
 
-@pytest.mark.parametrize(
-    ("versions", "later"), [(1, ["version-3", "version-4"]), (3, ["version-3"] * 2)]
-)
+@pytest.mark.parametrize(("versions", "filled"), [(1, [-1, 3, 4]), (3, [-1, 3, 3])])
 async def test_turns_of_a_version_have_a_part_of_the_cache_that_older_weights_did_not_fill(
-    versions: int, later: list[str]
+    versions: int, filled: list[int]
 ) -> None:
     async def answer(_: dict[str, Any]) -> web.Response:
-        return reply([7], versions=[("3", 0, 1)], logprobs=[-0.1])
+        return reply([7, 8], versions=[("4", 0, 2)], logprobs=[-0.1, -0.2])
 
-    async def ask(client: EngineClient) -> None:
-        await client.generate([1, 2], SAMPLING, routing_key="episode", priority=0)
+    async def ask(client: EngineClient) -> Generation:
+        return await client.generate([1, 2], SAMPLING, routing_key="episode", priority=0)
 
     parts: list[str] = []
     for _ in range(2):
         async with serving(answer, cache_versions=versions) as (client, server):
-            await ask(client)
+            turns = [await ask(client)]
             for version in (3, 4):
                 client.new_weights(version)
-                await ask(client)
+                turns.append(await ask(client))
             parts += [body["extra_key"] for body in server.requests]
-    assert parts[1:3] == parts[4:6] == later
+        told = [turn.columns[CACHE_VERSIONS].tolist() for turn in turns]
+        assert told == [[version] * 2 for version in filled]
+    assert parts[1:3] == parts[4:6] == [f"version-{version}" for version in filled[1:]]
     assert parts[0] != parts[3], "a client that begins does not know what engines serve"
     async with serving(answer) as (client, server):
-        await ask(client)
+        turn = await ask(client)
     assert "extra_key" not in server.requests[0]
+    assert turn.columns == {}
