@@ -355,8 +355,8 @@ class TurnClient(Protocol):
         engine may be sent.
         """
 
-    def new_weights(self) -> None:
-        """Engines serve new weights now: what must not go on under them is sampled again."""
+    def new_weights(self, version: int, /) -> None:
+        """All engines serve `version` now: what must not go on under it is sampled again."""
 
     def permit_stats(self) -> PermitStats:
         """Permits since the last call."""

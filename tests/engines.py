@@ -169,7 +169,7 @@ def open_stack(
         yield Stack([engine for engine, _ in pairs], url, folder)
 
 
-def client_to(stack: Stack, url: str | None = None) -> EngineClient:
+def client_to(stack: Stack, url: str | None = None, **settings: Any) -> EngineClient:
     return EngineClient(
         url or stack.router,
         stack.engines,
@@ -178,4 +178,5 @@ def client_to(stack: Stack, url: str | None = None) -> EngineClient:
         num_permits=8,
         turn_timeout_s=300,
         key=stack.key,
+        **settings,
     )

@@ -150,7 +150,7 @@ class Scripted:
         reason = "stop" if is_whole else "length"
         return Generation(ids, [-1.0] * len(ids), [0] * len(ids), reason)
 
-    def new_weights(self) -> None:
+    def new_weights(self, _version: int) -> None:
         """There are none."""
 
     def permit_stats(self) -> PermitStats:

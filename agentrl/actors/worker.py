@@ -211,8 +211,8 @@ class Worker:
                         await self._accept(group, episodes, saved, peer, client)
                     case Cancel(episodes):
                         self._cancel(episodes)
-                    case NewWeights():
-                        client.new_weights()
+                    case NewWeights(version):
+                        client.new_weights(version)
                     case Judge():
                         self._order(group, message, peer)
                     case Welcome():

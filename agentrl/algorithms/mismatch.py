@@ -2,6 +2,8 @@
 
     logprob_diff    |engine - learner| log-probability of the tokens that were sampled, masked ones
                     too; those of age 0 apart (`_on_policy`), and the largest (`_max`)
+    kv_gap          the same of tokens of age 0 over a cache that older weights may have filled,
+                    by the versions between (column `cached`); `_on_policy` leaves them out
     mismatch_kl     KL of the engine's from the learner's distribution, of trained tokens, by age
     log_ratio_m2    mean of (log pi / mu)^2 of trained tokens, by age: it grows before the others do
     ess             effective sample share of pi / mu, of trained tokens, by age; not truncated
@@ -71,6 +73,13 @@ def _mismatch(batch: MicroBatch, out: Outputs, max_age: int) -> dict[str, Tensor
     diff_S = (columns["mu"] - prox_T).abs()[columns["sampled"]]
     on_policy_S = columns["ages"][columns["sampled"]] == 0
     found = {}
+    if "cached" in columns:
+        cached_S = columns["cached"][columns["sampled"]]
+        met_S = on_policy_S & (cached_S > 0)
+        for suffix, here_M in _by_age(cached_S[met_S], max_age):
+            if suffix not in ("", "/age_0"):
+                found[f"kv_gap{suffix}"] = mean(diff_S[met_S][here_M])
+        on_policy_S &= cached_S == 0
     for name, diff in (("logprob_diff", diff_S), ("logprob_diff_on_policy", diff_S[on_policy_S])):
         found[name] = mean(diff)
         if diff.numel():

@@ -43,7 +43,18 @@ __all__ = [
 #: Columns that rows have without being asked, or that a pass or the default advantages give them:
 #: no optional column of a trajectory is called so.
 TAKEN = frozenset(
-    {"weights", "mask", "sampled", "scored", "mu", "ages", "turns", "demonstrated", "prox"}
+    {
+        "weights",
+        "mask",
+        "sampled",
+        "scored",
+        "mu",
+        "ages",
+        "cached",
+        "turns",
+        "demonstrated",
+        "prox",
+    }
     | {"reference", "teacher", "values", "advantages", "returns", "kept", "pg_weights"}
     | {EXCLUDED.name, *COLUMNS}
 )

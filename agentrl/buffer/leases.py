@@ -226,7 +226,7 @@ class LeaseDesk:
         state.forget_leases()
         facts = {"through": message.through, "metrics": message.metrics}
         state.notify("published", **msgspec.structs.asdict(row), **facts)
-        if not state.settings.partial_rollout:
+        if state.settings.tells_versions:
             for worker in self._peers.workers():
                 state.send(worker.connection, NewWeights(row.version))
         return None

@@ -43,6 +43,7 @@ class BufferSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_staleness: int = 2  # S
     staleness_policy: StalenessPolicy = "mask"
     partial_rollout: bool = True
+    keeps_cache: bool = False
     over_sampling_batch_size: int | None = None  # Q; None: N
     num_rollout: int | None = None
     max_total_sampled_tokens: int | None = None
@@ -97,6 +98,7 @@ class BufferSettings(msgspec.Struct, frozen=True, kw_only=True):
             max_staleness=config.staleness_bound,
             staleness_policy=config.staleness_policy,
             partial_rollout=config.partial_rollout,
+            keeps_cache=config.keeps_cache,
             over_sampling_batch_size=config.over_sampling_batch_size,
             num_rollout=config.num_rollout,
             max_total_sampled_tokens=config.max_total_sampled_tokens,
@@ -122,6 +124,11 @@ class BufferSettings(msgspec.Struct, frozen=True, kw_only=True):
         if self.min_group_size is not None:
             return self.min_group_size
         return self.n_samples_per_prompt
+
+    @property
+    def tells_versions(self) -> bool:
+        """Whether workers hear of each version that engines serve."""
+        return self.keeps_cache or not self.partial_rollout
 
     @property
     def charged_least(self) -> int:

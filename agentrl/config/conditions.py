@@ -110,6 +110,11 @@ CONDITIONS = {
         "no effect without --update-weight-mode delta: each push is whole",
         is_noted=True,
     ),
+    "kept_caches": Condition(
+        lambda config: config.keeps_cache,
+        "no effect without --kv-across-pushes keep: each push drops what is cached",
+        is_noted=True,
+    ),
     "colocated": Condition(
         lambda config: config.colocate,
         "no effect without --colocate: learner and engines have devices of their own and keep what "

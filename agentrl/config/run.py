@@ -72,6 +72,11 @@ class RunConfig(LoggingFlags, frozen=True, kw_only=True, forbid_unknown_fields=T
         return self.colocate or self.eval_mode == "pinned"
 
     @property
+    def keeps_cache(self) -> bool:
+        """Whether a push leaves engines the cache of turns in flight."""
+        return self.kv_across_pushes == "keep"
+
+    @property
     def replays_engine_routes(self) -> bool:
         """Whether engines tell the experts of each token, and the learner sends it to them."""
         return not (self.is_supervised or self.eval_only) and self.use_rollout_routing_replay

@@ -170,6 +170,7 @@ def _about_engine(config: RunConfig) -> Iterator[str]:
         )
     yield from about_attention_ranks(config)
     yield from _about_disk_pushes(config)
+    yield from _about_kept_caches(config)
     yield from _about_checksums(config)
     per_engine = config.rollout_num_gpus_per_engine
     tensor = config.sglang.get("tp_size", per_engine)
@@ -212,6 +213,25 @@ def _about_disk_pushes(config: RunConfig) -> Iterator[str]:
                 "--update-weight-mode delta: give --update-weight-local-checkpoint-dir as well, a "
                 "folder on each engine's host whose files are patched"
             )
+
+
+def _about_kept_caches(config: RunConfig) -> Iterator[str]:
+    if not config.keeps_cache:
+        return
+    reasons = {
+        "--colocate": (config.colocate, "engines give up their cache while the learner trains"),
+        "--update-weight-transport disk": (
+            config.update_weight_transport == "disk",
+            "SGLang drops the cache when it loads files",
+        ),
+        "--use-rollout-routing-replay": (
+            config.use_rollout_routing_replay,
+            "nobody has compared the experts of a turn that goes on over an old cache",
+        ),
+    }
+    for other, (is_given, why) in reasons.items():
+        if is_given:
+            yield f"--kv-across-pushes keep and {other}: {why}; leave out one of the two"
 
 
 def _overlap(one: Path, other: Path) -> bool:

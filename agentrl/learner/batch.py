@@ -24,6 +24,7 @@ from agentrl.learner.plan import PlannedRow
 from agentrl.learner.rows import Trajectory
 from agentrl.learner.staleness import (
     Excluded,
+    cache_ages,
     excluded_reasons,
     off_policy_turns,
     token_ages,
@@ -114,7 +115,8 @@ def build_sequence(planned: PlannedRow, trajectory: Trajectory, rules: BatchRule
 
     mask: bool, trained. scored, sampled: bool, sampled (before masking). mu: float32, the engine's
     log-probability of the label. weights: float32, reciprocal of the denominator. ages: int32, -1
-    if not sampled. turns: int16, -1 in the prompt.
+    if not sampled. turns: int16, -1 in the prompt. cached, where engines keep caches over pushes:
+    int32, by how many versions what the turn read may be older than its weights; -1 if not sampled.
 
     Of a dialogue that is shown: mask, scored, weights, and demonstrated: bool. Of both: what the
     algorithm needs, filled where the trajectory has none of it.
@@ -158,6 +160,9 @@ def _played(row: Row, trajectory: Trajectory, rules: BatchRules) -> npt.NDArray[
     reasons_L = excluded_reasons(ages_L, sampled_L, off_policy_L, cfg.staleness_bound)
     if (by_env_L := trajectory.optional.get(EXCLUDED)) is not None:
         reasons_L[sampled_L & (by_env_L != 0)] |= np.uint8(Excluded.STEP)
+    if cfg.keeps_cache:
+        cached_L = cache_ages(versions_L, trajectory.turns_L, sampled_L, cfg.kv_cache_versions)
+        row.columns["cached"] = shift(cached_L, -1)
     row.columns |= {
         "mask": shift(sampled_L & (reasons_L == 0), False),
         "sampled": shift(sampled_L, False),

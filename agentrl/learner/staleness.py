@@ -61,6 +61,23 @@ def off_policy_turns(
     return result_L
 
 
+def cache_ages(
+    versions_L: npt.NDArray[np.int32],
+    turns_L: npt.NDArray[np.int16],
+    sampled_L: BoolArray,
+    shared: int,
+) -> npt.NDArray[np.int32]:
+    """By how many versions the cache that a sampled token read may be older than the weights that
+    sampled it, where caches outlive pushes; -1 where a token was not sampled. `shared`: versions in
+    a row whose turns share a part of the cache."""
+    result_L = np.full(len(versions_L), -1, dtype=np.int32)
+    for turn in np.unique(turns_L[sampled_L]):
+        here_L = sampled_L & (turns_L == turn)
+        first = versions_L[here_L].min()
+        result_L[here_L] = versions_L[here_L] - (first - first % shared)
+    return result_L
+
+
 def excluded_reasons(
     ages_L: IntArray, sampled_L: BoolArray, off_policy_L: BoolArray | None, bound: int
 ) -> npt.NDArray[np.uint8]:

@@ -74,6 +74,8 @@ class EngineClient:
     turn_timeout_s  deadline of one generation, counted from the moment it holds a permit
     partial_rollout a turn goes on through pushes; without, it is sampled again (`whole_turns`)
     seeded          engines draw by the seed of each turn (--sglang-enable-deterministic-inference)
+    cache_versions  a push leaves engines their cache, of which turns of so many versions in a row
+                    share a part; None: it drops it
     unpublished     engines serve weights that no learner published: all tokens are of version 0
     key             what router and engines want to be shown
     routes          where the experts go that engines tell; None: they tell none
@@ -96,6 +98,7 @@ class EngineClient:
         key: str | None = None,
         routes: Routes | None = None,
         attention_ranks: int = 1,
+        cache_versions: int | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._generate_url = router_url.rstrip("/") + "/generate"
@@ -107,6 +110,9 @@ class EngineClient:
         self._headers = authorization(key)
         self._routes = routes
         self._ranks = AttentionRanks(attention_ranks) if attention_ranks > 1 else None
+        # Until the first push it is not known what engines serve: nobody else's part is shared.
+        self._cache_part = f"since-{secrets.token_hex(8)}" if cache_versions else None
+        self._cache_versions = cache_versions
         self._seeded = seeded
         self._versions = _no_versions if unpublished else _versions
         self._permits = Permits(num_permits, clock or MonotonicClock())
@@ -125,9 +131,12 @@ class EngineClient:
         with anyio.CancelScope(shield=True):
             await self._session.close()
 
-    def new_weights(self) -> None:
-        """Engines serve new weights now. Without partial rollout turns in flight are aborted and
-        sampled again, under their permits."""
+    def new_weights(self, version: int) -> None:
+        """All engines serve `version` now. Without partial rollout turns in flight are aborted and
+        sampled again, under their permits. A part of the cache may lag behind the weights that fill
+        it, and never lead: turns would find in it what older weights had left."""
+        if self._cache_versions is not None:
+            self._cache_part = f"version-{version - version % self._cache_versions}"
         if self._whole_turns is not None:
             self._whole_turns.new_weights()
 
@@ -228,12 +237,14 @@ class EngineClient:
             params["min_p"] = sampling.min_p
         if self._seeded and sampling.seed is not None:
             params["sampling_seed"] = sampling.seed
-        body = {
+        body: dict[str, Any] = {
             "rid": request,
             "input_ids": ids,
             "sampling_params": params,
             "return_logprob": True,
         }
+        if self._cache_part is not None:
+            body["extra_key"] = self._cache_part
         if self._ranks is not None:
             # By its old name, which the router passes on; it drops SGLang's new one.
             body["data_parallel_rank"] = self._ranks.of(routing_key)

@@ -203,9 +203,10 @@ class EngineControl(_HttpControl):
         """Raise EngineError unless the engine can be given weights now."""
         await self._call("GET", "/model_info")
 
-    async def pause(self) -> None:
-        """Put running requests back into the queue, free their cache, and hold all generation."""
-        await self._post("/pause_generation", mode="retract")
+    async def pause(self, *, in_place: bool = False) -> None:
+        """Hold all generation. Running requests go back into the queue and lose their cache, or
+        stay where they are (`in_place`)."""
+        await self._post("/pause_generation", mode="in_place" if in_place else "retract")
 
     async def resume(self) -> None:
         """Continue after `pause`."""
@@ -271,11 +272,13 @@ class EngineControl(_HttpControl):
         dtypes: Sequence[str],
         shapes: Sequence[Sequence[int]],
         label: str | None,
+        keeps_cache: bool = False,
     ) -> None:
         """Receive one flattened bucket from the collective and load it.
 
         `label` marks the last bucket: the engine then takes it as its version and drops the cache
-        that the old weights filled.
+        that the old weights filled, or keeps it, which is for engines that were paused in place:
+        requests that were put back would read the old cache as if it were new.
         """
         await self._post(
             "/update_weights_from_distributed",
@@ -285,7 +288,7 @@ class EngineControl(_HttpControl):
             group_name=group,
             selector=_PUSHED,
             load_format="flattened_bucket",
-            flush_cache=label is not None,
+            flush_cache=label is not None and not keeps_cache,
             weight_version=label,
         )
 

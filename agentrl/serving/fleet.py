@@ -126,8 +126,11 @@ class Fleet:
             group.close()  # an engine that still waits for the rendezvous sees it fail
         self._settle(outcomes, trouble)
 
-    def start(self, bucket: Bucket, payload: torch.Tensor, label: str | None) -> None:
-        """Start sending a bucket; `payload` is its tensor on the collective's device."""
+    def start(
+        self, bucket: Bucket, payload: torch.Tensor, label: str | None, keeps_cache: bool = False
+    ) -> None:
+        """Start sending a bucket; `payload` is its tensor on the collective's device, `label` names
+        the version with its last bucket. `keeps_cache`: engines were paused in place."""
         group = self._group
         assert group is not None
 
@@ -139,6 +142,7 @@ class Fleet:
                     dtypes=bucket.dtypes,
                     shapes=bucket.shapes,
                     label=label,
+                    keeps_cache=keeps_cache,
                 )
             except EngineRefusedError:
                 # It is not in the broadcast: leaving the group ends our wait for it at once.

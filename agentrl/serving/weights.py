@@ -4,7 +4,9 @@
 
 No engine continues before every engine has all buckets; the version label travels with the last
 bucket, so an engine never calls half-new weights by a new version. Requests in flight are retracted
-by the pause and go on under the new weights. If the source of the tensors raises, the engines stay
+by the pause and go on under the new weights, with a cache that is computed anew; or they stay in
+place and keep the cache that older weights filled (`keeps_cache`), but in the first push of a
+sender, which does not know what engines have. If the source of the tensors raises, the engines stay
 paused: they hold a mixture, which the next publish replaces.
 
 A member that is lost is reported (`on_lost`); its fleet's collective is rebuilt and gets all
@@ -23,6 +25,7 @@ An engine that is lost there ends the turn with a PushError: nobody knows which 
 
 import itertools
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -69,6 +72,7 @@ class FleetWeightSink:
     tells_digests     engines are asked for a digest of their weights around each push
     on_lost           told of each engine that fell out of a push, in the calling thread
     key               what engines want to be shown
+    keeps_cache       --kv-across-pushes keep
     shares_devices    with the learner: turns are as above. `keeps_memory`: engines only pause
     """
 
@@ -91,8 +95,10 @@ class FleetWeightSink:
         clock: Clock | None = None,
         shares_devices: bool = False,
         keeps_memory: bool = False,
+        keeps_cache: bool = False,
     ) -> None:
         self._shares_devices, self._keeps_memory = shares_devices, keeps_memory
+        self._keeps_cache, self._in_place = keeps_cache, False
         self._has_weights = True
         self._bucket_bytes = bucket_bytes
         self._timeout_s = timeout_s
@@ -202,7 +208,7 @@ class FleetWeightSink:
         for fleet in fleets:
             self._restore(fleet)
         paused = self._clock.now()
-        self._each(fleets, EngineControl.pause)
+        self._each(fleets, partial(EngineControl.pause, in_place=self._in_place))
         self._each(fleets, EngineControl.begin_update)
         sent = self._deliver(fleets, itertools.chain([head], first_pass), buckets, version)
         self._each(fleets, EngineControl.end_update)
@@ -212,7 +218,7 @@ class FleetWeightSink:
         if not names:
             raise NoEngineError(version)
         now = self._clock.now()
-        self._has_weights = True
+        self._has_weights, self._in_place = True, self._keeps_cache
         self._members.renew(version, sent.fingerprint)
         return PushReport(version, now - paused, now - started, sent.num_bytes, names)
 
@@ -245,7 +251,8 @@ class FleetWeightSink:
                 break
             payload = bucket.payload.to(self._device)
             for fleet in active:
-                fleet.start(bucket, payload, str(version) if bucket.last else None)
+                label = str(version) if bucket.last else None
+                fleet.start(bucket, payload, label, keeps_cache=self._in_place)
             for fleet in active:
                 fleet.finish()
             num_bytes += payload.nbytes

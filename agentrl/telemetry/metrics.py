@@ -207,6 +207,13 @@ _DECLARED = (
         "KL of the engine's from the learner's distribution, for tokens of one age",
         "mean",
     ),
+    Metric(
+        "train/kv_gap/*",
+        "nats",
+        "Mean |engine - learner| log-probability of tokens of the learner's own weights whose turn "
+        "began so many versions before (--kv-across-pushes keep)",
+        "mean",
+    ),
     Metric("train/logprob_diff", "nats", "Mean |engine - learner| log-probability", "mean"),
     Metric("train/logprob_diff_max", "nats", "Largest |engine - learner| log-probability", "max"),
     Metric(

@@ -284,8 +284,9 @@ class Cancel(_Message, frozen=True, tag="cancel"):
 
 
 class NewWeights(_Message, frozen=True, tag="new_weights"):
-    """Engines serve `version` now. Only under `--no-partial-rollout`: turns in flight that began
-    before are to be sampled again. Sent once; a reply tells its versions by itself."""
+    """Engines serve `version` now. Only where that matters: under `--no-partial-rollout` turns in
+    flight that began before are to be sampled again, under `--kv-across-pushes keep` turns that
+    begin have another part of the cache. Sent once; a reply tells its versions by itself."""
 
     version: int
 

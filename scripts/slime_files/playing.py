@@ -73,7 +73,7 @@ class Engine:
         versions = [turn.version] * len(turn.ids)
         return Generation(turn.ids, turn.logprobs, versions, turn.finish)
 
-    def new_weights(self) -> None:
+    def new_weights(self, _version: int) -> None:
         """Nothing changes."""
 
     def permit_stats(self) -> PermitStats:

@@ -78,7 +78,7 @@ class Marking:
             columns={MARKS: marks_of(group, index, len(input_ids), ids)},
         )
 
-    def new_weights(self) -> None:
+    def new_weights(self, _version: int) -> None:
         """They answer nothing."""
 
     def permit_stats(self) -> PermitStats:

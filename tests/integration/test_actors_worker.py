@@ -65,7 +65,7 @@ class Client:
     ) -> Generation:
         return Generation(ANSWER, [-0.5] * len(ANSWER), [1] * len(ANSWER), "stop")
 
-    def new_weights(self) -> None:
+    def new_weights(self, _version: int) -> None:
         pass
 
     def permit_stats(self) -> PermitStats:

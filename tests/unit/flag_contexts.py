@@ -82,6 +82,7 @@ BESIDE: dict[str | tuple[str, Mode], str] = {
         if f"use_{field.fact.needs}" in own_fields() and field.fact.group == "tracking"
     },
     "disable_wandb_random_suffix": "--use-wandb --wandb-group first",
+    "kv_cache_versions": "--kv-across-pushes keep",
     "update_weight_transport": "--update-weight-disk-dir TMP/shared",
     "update_weight_mode": f"{DISK} --update-weight-local-checkpoint-dir TMP/local",
     **dict.fromkeys(

@@ -101,7 +101,7 @@ def _told(config: RunConfig, run: RunDir) -> Iterator[tuple[str, Any]]:
     spec, orders = plan_processes(config, run, cast(Cluster, _OneNode()), {}, "cpu")
     addresses = msgspec.structs.replace(spec, config=RunConfig(), eval_sets=[])
     yield "run", (config.device, config.run_id, run.path, run._resume)
-    slots = plan_slots(config, Supply("GPU", (100, 100)), [])
+    slots = plan_slots(config, Supply("GPU", (100, 100)), {})
     yield "processes", (addresses, orders, slots, external_key(config))
     yield "host", ray_options(config.ray_address, run.ray)
     yield "trackers", trackers(config)

@@ -144,6 +144,8 @@ VALUES: dict[str, str] = {
     "update_weight_buffer_size": "1000000",
     "update_weights_timeout": "5",
     "update_weights_fleet_size": "2",
+    "kv_across_pushes": "keep",
+    "kv_cache_versions": "3",
     "update_weight_transport": "disk",
     "update_weight_mode": "delta",
     "update_weight_disk_dir": "TMP/shared",

@@ -74,7 +74,7 @@ class ScriptedClient:
             finish_reason=self.finish,
         )
 
-    def new_weights(self) -> None:
+    def new_weights(self, _version: int) -> None:
         pass
 
     def permit_stats(self) -> PermitStats:

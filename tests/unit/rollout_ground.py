@@ -121,7 +121,7 @@ class Policy:
         stops = [at for at, id_ in enumerate(ids) if id_ in sampling.stop_token_ids]
         return ids[: stops[0] + 1] if stops else ids
 
-    def new_weights(self) -> None:
+    def new_weights(self, _version: int) -> None:
         pass
 
     def permit_stats(self) -> PermitStats:

@@ -59,6 +59,9 @@ class ScriptedEngine:
         self._num_buckets = 0
         self._groups: dict[str, Any] = {}
         self.selectors: set[str] = set()
+        #: How it was paused, and for each bucket whether its cache was dropped.
+        self.pauses: list[str] = []
+        self.drops: list[bool] = []
         self.read: list[Path] = []
         self.memory = {"weights", "kv_cache", "cuda_graph"}
         #: What it says of itself, the key that it wants, and whether it sees the folders of others.
@@ -71,7 +74,7 @@ class ScriptedEngine:
         """Act on a call; a text is a refusal."""
         self.calls.append(path)
         if path == "/pause_generation":
-            assert body["mode"] == "retract"
+            self.pauses.append(body["mode"])
             self.paused = True
         if path == "/continue_generation":
             assert len(self.memory) == 3, "turns would go on without a cache"
@@ -128,6 +131,7 @@ class ScriptedEngine:
 
     def _receive(self, body: dict[str, Any]) -> str | None:
         self._num_buckets += 1
+        self.drops.append(body["flush_cache"])
         if self._num_buckets in self.refused_buckets:
             return "Failed to update parameter online: scripted."
         if not (self.paused and self.session_open):

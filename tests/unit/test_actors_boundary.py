@@ -61,7 +61,7 @@ class Client:
         ids = CHAT.vocab.encode_trusted(self.turns.pop(0) if self.turns else "42<|im_end|>")
         return Generation(ids, [-0.5] * len(ids), [1] * len(ids), "stop")
 
-    def new_weights(self) -> None:
+    def new_weights(self, _version: int) -> None:
         pass
 
     def permit_stats(self) -> PermitStats:

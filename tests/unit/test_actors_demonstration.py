@@ -41,7 +41,7 @@ class NoEngine:
     async def generate(self, *args: Any, **kwargs: Any) -> Any:
         raise AssertionError("an engine was asked")
 
-    def new_weights(self) -> None:
+    def new_weights(self, _version: int) -> None:
         pass
 
     def permit_stats(self) -> PermitStats:

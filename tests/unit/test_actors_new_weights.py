@@ -72,7 +72,7 @@ class Engine:
         ids = load_format("qwen", MODEL).vocab.encode_trusted("42<|im_end|>")
         return Generation(ids, [-0.5] * len(ids), [2] * len(ids), "stop", num_resamples=2)
 
-    def new_weights(self) -> None:
+    def new_weights(self, _version: int) -> None:
         self.renewed.set()
 
     def permit_stats(self) -> PermitStats:

@@ -112,7 +112,7 @@ class Client:
     def permit_stats(self) -> PermitStats:
         return PermitStats()
 
-    def new_weights(self) -> None: ...
+    def new_weights(self, _version: int) -> None: ...
 
 
 @pytest.mark.anyio

@@ -153,11 +153,18 @@ def test_two_deaths_in_a_push_use_up_two_numbers() -> None:
     assert names == [3, 4, 5]
 
 
-@pytest.mark.parametrize(("partial_rollout", "told"), [(True, []), (False, [NewWeights(2)])])
-def test_workers_hear_of_new_weights_once_and_only_without_partial_rollout(
-    partial_rollout: bool, told: list[NewWeights]
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, []),
+        ({"partial_rollout": False}, [NewWeights(2)]),
+        ({"keeps_cache": True}, [NewWeights(2)]),
+    ],
+)
+def test_workers_hear_of_new_weights_once_and_only_where_that_matters(
+    changes: dict[str, Any], told: list[NewWeights]
 ) -> None:
-    b = bench(partial_rollout=partial_rollout)
+    b = bench(**changes)
     b.take("w0.1", NewWeights)
     for _ in range(2):
         b.publish(2, 1, 0)

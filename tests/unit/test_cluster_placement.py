@@ -158,7 +158,7 @@ def test_engines_are_stopped_last_although_each_has_a_slot_of_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     config = RunConfig(actor_num_gpus_per_node=1, rollout_num_gpus=2)
-    slots = plan_slots(config, Supply("GPU", (8,)), ["search"])
+    slots = plan_slots(config, Supply("GPU", (8,)), {"search": 0})
     ray = StoppingRay(slots)
     cluster = cluster_on(ray, monkeypatch)
     cluster.place(slots, "GPU", lambda: None)
@@ -175,7 +175,7 @@ def test_engines_share_the_devices_of_the_learner() -> None:
         colocate=True, actor_num_gpus_per_node=8, rollout_num_gpus_per_engine=2, num_agent_workers=1
     )
     batched = [(f"learner-{2 * i}", f"learner-{2 * i + 1}") for i in range(4)]
-    host, *shared = plan_slots(config, Supply("GPU", (8,)), ["search"])
+    host, *shared = plan_slots(config, Supply("GPU", (8,)), {"search": 0})
     assert host == Slot("host", 0, ("buffer", "router", "worker-0", "search"))
     assert shared == [
         Slot(f"engine-{i}", 2, (f"engine-{i}", *ranks), bundle=0, node=None)
@@ -194,10 +194,10 @@ def test_what_one_party_has_more_of_stands_alone(
     ranks: int, devices: int, slots: list[tuple[str, int, int]]
 ) -> None:
     config = RunConfig(colocate=True, actor_num_gpus_per_node=ranks, rollout_num_gpus=devices)
-    planned = plan_slots(config, Supply("GPU", (2,)), [])[1:]
+    planned = plan_slots(config, Supply("GPU", (2,)), {})[1:]
     assert [(slot.name, slot.size, len(slot.processes)) for slot in planned] == slots
     with pytest.raises(EnvironmentSetupError, match=r"2 GPUs are needed .* on the same devices"):
-        plan_slots(config, Supply("GPU", (1,)), [])
+        plan_slots(config, Supply("GPU", (1,)), {})
 
 
 class SilentRay:

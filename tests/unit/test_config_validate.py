@@ -147,6 +147,18 @@ def test_a_sound_configuration_passes_without_a_note(good: RunConfig) -> None:
             "--sglang-attn-dp-size 2 and --use-rollout-routing-replay",
         ),
         ({"env_args": {"a": None}}, "env_args.a holds None"),
+        (
+            {"kv_across_pushes": "keep", "colocate": True},
+            "--kv-across-pushes keep and --colocate: engines give up their cache",
+        ),
+        (
+            {"kv_across_pushes": "keep", "use_rollout_routing_replay": True},
+            "--kv-across-pushes keep and --use-rollout-routing-replay",
+        ),
+        (
+            {"kv_across_pushes": "keep", "update_weight_transport": "disk"},
+            "--kv-across-pushes keep and --update-weight-transport disk: SGLang drops",
+        ),
     ],
 )
 def test_what_cannot_run_is_refused(good: RunConfig, changes: dict[str, Any], said: str) -> None:

@@ -118,7 +118,7 @@ def test_servers_are_the_engines_of_the_run_and_it_starts_none(tmp_path: Path) -
     assert {order.kind for order in orders} == {"learner", "buffer", "worker", "router"}
     assert client_settings(spec)["num_permits"] == 2 * config.sglang_server_concurrency
     placed = {
-        name for slot in plan_slots(config, Supply("GPU", (8,)), []) for name in slot.processes
+        name for slot in plan_slots(config, Supply("GPU", (8,)), {}) for name in slot.processes
     }
     assert "router" in placed
     assert not any(name.startswith("engine") for name in placed)

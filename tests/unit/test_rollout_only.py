@@ -102,7 +102,7 @@ def test_one_that_comes_back_goes_on_after_what_was_reported(tmp_path: Path) -> 
 
 def test_no_device_is_taken_for_a_learner() -> None:
     config = RunConfig(debug_rollout_only=True, actor_num_gpus_per_node=4, rollout_num_gpus=2)
-    slots = plan_slots(config, Supply("GPU", (2,)), services=[])
+    slots = plan_slots(config, Supply("GPU", (2,)), services={})
     assert [(slot.name, slot.size) for slot in slots] == [
         ("host", 0),
         ("engine-0", 1),

@@ -76,6 +76,7 @@ async def serving(
     partial_rollout: bool = True,
     seeded: bool = False,
     attention_ranks: int = 1,
+    cache_versions: int | None = None,
 ) -> AsyncIterator[tuple[EngineClient, Server]]:
     server = Server(answer)
     app = web.Application()
@@ -98,6 +99,7 @@ async def serving(
             partial_rollout=partial_rollout,
             seeded=seeded,
             attention_ranks=attention_ranks,
+            cache_versions=cache_versions,
         ) as client:
             yield client, server
     finally:
@@ -346,7 +348,7 @@ async def test_new_weights_abort_turns_on_engines_and_leave_those_that_wait_in_p
             await arrived.wait()
             group.start_soon(turn, client, 2)
             await anyio.wait_all_tasks_blocked()
-            client.new_weights()
+            client.new_weights(1)
         assert server.aborted == [server.requests[0]["rid"]]
     assert taken == [(1, 1), (2, 0)]
 
@@ -361,3 +363,30 @@ async def test_a_turn_brings_its_seed_to_engines_that_draw_by_it(seeded: bool) -
         await client.generate([1], sampling, routing_key="e", priority=0)
     asked = server.requests[0]["sampling_params"]
     assert asked.get("sampling_seed") == (11 if seeded else None)
+
+
+@pytest.mark.parametrize(
+    ("versions", "later"), [(1, ["version-3", "version-4"]), (3, ["version-3"] * 2)]
+)
+async def test_turns_of_a_version_have_a_part_of_the_cache_that_older_weights_did_not_fill(
+    versions: int, later: list[str]
+) -> None:
+    async def answer(_: dict[str, Any]) -> web.Response:
+        return reply([7], versions=[("3", 0, 1)], logprobs=[-0.1])
+
+    async def ask(client: EngineClient) -> None:
+        await client.generate([1, 2], SAMPLING, routing_key="episode", priority=0)
+
+    parts: list[str] = []
+    for _ in range(2):
+        async with serving(answer, cache_versions=versions) as (client, server):
+            await ask(client)
+            for version in (3, 4):
+                client.new_weights(version)
+                await ask(client)
+            parts += [body["extra_key"] for body in server.requests]
+    assert parts[1:3] == parts[4:6] == later
+    assert parts[0] != parts[3], "a client that begins does not know what engines serve"
+    async with serving(answer) as (client, server):
+        await ask(client)
+    assert "extra_key" not in server.requests[0]

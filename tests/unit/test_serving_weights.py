@@ -39,6 +39,29 @@ def test_a_push_is_for_the_model_that_samples_and_not_for_its_draft(cluster: Clu
     assert cluster.engines["e0"].selectors == {"target"}
 
 
+def test_a_push_drops_the_cache_that_older_weights_filled(cluster: Cluster) -> None:
+    sink = cluster.sink("e0")
+    for version in (1, 2):
+        sink.publish(version, some_weights(version).items())
+    engine = cluster.engines["e0"]
+    assert engine.pauses == ["retract"] * 2
+    assert engine.drops == [False, False, True] * 2
+
+
+def test_engines_that_keep_their_caches_are_paused_in_place_after_the_first_push(
+    cluster: Cluster,
+) -> None:
+    """What engines have of an earlier life of the learner, nobody knows. And requests that were
+    put back would read a cache that stayed as if it were new."""
+    sink = cluster.sink("e0", keeps_cache=True)
+    for version in (1, 2, 3):
+        sink.publish(version, some_weights(version).items())
+    engine = cluster.engines["e0"]
+    assert engine.pauses == ["retract", "in_place", "in_place"]
+    assert engine.drops == [False, False, True, *[False] * 6]
+    cluster.assert_serving(3, some_weights(3), "e0")
+
+
 def test_the_collective_lives_on_for_the_next_push(cluster: Cluster) -> None:
     sink = cluster.sink("e0", "e1")
     for version in (1, 2, 3):

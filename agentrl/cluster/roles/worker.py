@@ -37,6 +37,7 @@ def client_settings(spec: RunSpec) -> dict[str, Any]:
         # Such an engine draws all turns that bring no seed by the same one: the episodes of a group
         # would be copies.
         "seeded": bool(config.sglang.get("enable_deterministic_inference")),
+        "cache_versions": config.kv_cache_versions if config.keeps_cache else None,
         "routes": spec.model.routes,
         "attention_ranks": attention_ranks(config.sglang),
     }

@@ -37,6 +37,23 @@ class ServingFlags(PlacementFlags, frozen=True, kw_only=True):
         float, _flag("Deadline in seconds of each call of a weight push", gt=0)
     ] = 300.0
     update_weights_fleet_size: Annotated[int, _flag("Engines in one collective", ge=1)] = 16
+    kv_across_pushes: Annotated[
+        Literal["recompute", "keep"],
+        _flag(
+            "Cache of turns that a push meets: computed anew under the new weights (recompute), or "
+            "kept as older weights filled it (keep), which saves that work; recorded "
+            "log-probabilities are those of what was sampled either way"
+        ),
+    ] = "recompute"
+    kv_cache_versions: Annotated[
+        int,
+        _flag(
+            "Versions in a row whose turns share what is cached of their prompts: with more than "
+            "one, a prompt is not computed anew after each push",
+            ge=1,
+            needs="kept_caches",
+        ),
+    ] = 1
     check_weight_update_equal: Annotated[
         bool,
         _flag(
