@@ -55,7 +55,7 @@ TAKEN = frozenset(
         "demonstrated",
         "prox",
     }
-    | {"reference", "teacher", "values", "advantages", "returns", "kept", "pg_weights"}
+    | {"cached", "reference", "teacher", "values", "advantages", "returns", "kept", "pg_weights"}
     | {EXCLUDED.name, *COLUMNS}
 )
 #: Log-ratios are clamped to +- this before exp, so that no ratio overflows.
