@@ -9,7 +9,6 @@ that it `may_need_a_restart`. Every wait has a deadline, and one that is missed 
 import contextlib
 import os
 import signal
-import sys
 import time
 import uuid
 from collections.abc import Callable
@@ -21,46 +20,21 @@ import anyio
 import msgspec
 
 from agentrl.cluster.layout import INCARNATION, RUN_MARK
-from agentrl.cluster.ports import free_ports
-from agentrl.cluster.spec import ModelFacts, RunSpec
+from agentrl.cluster.spec import RunSpec
 from agentrl.cluster.supervision import died_by_itself
 from agentrl.config.run import RunConfig
 from agentrl.errors import EngineError
 from agentrl.serving.control import EngineControl, RouterControl
-from agentrl.serving.launch import router_command
-from agentrl.types import EngineAddress
 from agentrl.wire.messages import PeerLost
 from tests.faults import history, points
 from tests.faults.driving import Driving
+from tests.faults.lab_spec import FLAGS, places_of, router_flags, spec_of
 from tests.faults.nursery import Birth, Nursery
 
-__all__ = ["CONTEXT", "PATIENCE_S", "TURN_S", "Lab", "WedgedError"]
+__all__ = ["PATIENCE_S", "Lab", "WedgedError"]
 
-CONTEXT, VOCAB = 256, 720
 #: Seconds without the awaited state after which a lab counts as wedged.
 PATIENCE_S = float(os.environ.get("AGENTRL_FAULTS_PATIENCE_S", "300"))
-#: Seconds after which a run gives up a turn; twice that, an episode; half of it, a push.
-TURN_S = 60.0
-#: Flags of a small run; a test changes what it is about.
-FLAGS: dict[str, Any] = {
-    "rollout_batch_size": 4,
-    "n_samples_per_prompt": 2,
-    "async_buffer_size": 2,
-    "save_interval": 2,
-    "num_agent_workers": 2,
-    "rollout_num_gpus": 2,
-    "actor_num_gpus_per_node": 1,
-    "sglang_server_concurrency": 16,
-    "max_concurrent_episodes": 16,
-    "rollout_max_response_len": 6,
-    "rollout_stop_token_ids": list(range(0, 700, 3)),
-    "turn_timeout_s": TURN_S,
-    "episode_timeout_s": 2 * TURN_S,
-    "update_weights_timeout": TURN_S / 2,
-    "max_tokens_per_gpu": 4096,
-    "env": "tests.faults.env:LabEnv",
-    "run_id": "run",
-}
 
 
 class WedgedError(AssertionError):
@@ -92,9 +66,9 @@ class Lab:
         self._left: set[int] = set()
         self._restarts: dict[str, int] = {}
         self.num_faults = 0
-        config = RunConfig(**_places(self.run, model) | FLAGS | flags)
+        config = RunConfig(**places_of(self.run, model) | FLAGS | flags)
         self.buffer_address = f"ipc://{folder}/b.sock"
-        self.spec = _spec(config, self.run, model, via or self.buffer_address)
+        self.spec = spec_of(config, self.run, model, via or self.buffer_address)
         self._specs = {"": folder / "spec.json", "buffer": folder / "buffer.json"}
         self._specs[""].write_bytes(msgspec.json.encode(self.spec))
         own = msgspec.structs.replace(self.spec, buffer_address=self.buffer_address)
@@ -148,7 +122,7 @@ class Lab:
             (engine,) = [engine for engine in self.spec.engines if engine.name == name]
             return ["engine", engine.url.rpartition(":")[2]]
         if kind == "router":
-            return ["router", *_router_flags(self.spec)]
+            return ["router", *router_flags(self.spec)]
         return ["learner", spec] if kind == "learner" else [name, spec]
 
     def pid(self, name: str) -> int:
@@ -338,48 +312,6 @@ class Lab:
         tails = "\n".join(f"-- {name}\n{self.log_tail(name, 800)}" for name in self._pids)
         state = self.driving.state
         return f"steps {state.steps}, leases {state.leases}, codes {alive}\n{tails}"
-
-
-def _places(run: Path, model: Path) -> dict[str, Any]:
-    return {
-        "run_dir": str(run.parent),
-        "save": str(run / "recovery"),
-        "save_hf": str(run / "hf"),
-        "hf_checkpoint": str(model),
-    }
-
-
-def _spec(config: RunConfig, run: Path, model: Path, address: str) -> RunSpec:
-    router, *ports = free_ports(config.num_engines + 2)
-    engines = [
-        EngineAddress(f"engine-{i}", f"http://127.0.0.1:{port}")
-        for i, port in enumerate(ports[: config.num_engines])
-    ]
-    return RunSpec(
-        config=config,
-        run_dir=str(run),
-        model_dir=str(model),
-        model=ModelFacts(VOCAB, CONTEXT),
-        buffer_address=address,
-        router_url=f"http://127.0.0.1:{router}",
-        engines=engines,
-        services={"prometheus": str(ports[-1])},
-        master_address="127.0.0.1",
-        master_port=0,
-        collective_address="127.0.0.1",
-    )
-
-
-def _router_flags(spec: RunSpec) -> list[str]:
-    assert spec.router_url is not None
-    command = router_command(
-        port=int(spec.router_url.rpartition(":")[2]),
-        prometheus_port=int(spec.services["prometheus"]),
-        turn_timeout_s=spec.config.turn_timeout_s,
-        extra={},
-        python=sys.executable,
-    )
-    return list(command.argv[3:])
 
 
 async def _unroute(spec: RunSpec, name: str) -> None:

@@ -10,7 +10,8 @@ from agentrl.errors import EnvironmentSetupError, FencedError
 from agentrl.types import Fate
 from tests.faults import history
 from tests.faults.counts import count
-from tests.faults.lab import TURN_S, Lab
+from tests.faults.lab import Lab
+from tests.faults.lab_spec import TURN_S
 from tests.faults.proxy import Direction, Proxy
 from tests.faults.settling import MakeLab, settled
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from agentrl.actors.endpoint.requests import STEERING
-from tests.unit.test_docs_commands import ROOT, snippets
+from tests.unit.page_snippets import ROOT, snippets
 
 PAGE = (ROOT / "docs" / "agents.md").read_text()
 

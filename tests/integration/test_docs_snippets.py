@@ -12,7 +12,8 @@ from agentrl.envs.messages import AssistantTurn, Step
 from agentrl.envs.registry import load_env
 from agentrl.tokens.chat import Message, ToolCall
 from tests.unit.left_run import leave_run
-from tests.unit.test_docs_commands import ROOT, called, dry_run, snippets
+from tests.unit.page_checks import called, dry_run
+from tests.unit.page_snippets import ROOT, snippets
 
 QUICKSTART = ROOT / "docs" / "quickstart.md"
 

@@ -10,7 +10,7 @@ import pytest
 
 from agentrl.types import Task
 from agentrl.wire.messages import Evaluate, Event
-from tests.integration.test_cluster_driver import playing
+from tests.integration.paper_cluster import playing
 
 MINE = """\
 import os

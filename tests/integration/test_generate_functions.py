@@ -16,8 +16,8 @@ from agentrl.errors import EngineError
 from agentrl.types import Outcome, SpanKind, StopReason, Task
 from tests.unit.generate_asking import PARIS, asked, edited
 from tests.unit.generate_ground import CONFIG, SEARCH, TASK, TURNS, Function, play_function
+from tests.unit.page_snippets import ROOT, snippets
 from tests.unit.rollout_ground import CHAT, LIMITS, Policy, columns_of, trained
-from tests.unit.test_docs_commands import ROOT, snippets
 
 pytestmark = pytest.mark.anyio
 

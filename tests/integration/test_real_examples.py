@@ -13,7 +13,8 @@ import pytest
 
 from agentrl.buffer import audit
 from tests.slices import of_the_day
-from tests.unit.test_docs_commands import ROOT, skip_without_needs, snippets, words_of
+from tests.unit.page_checks import skip_without_needs
+from tests.unit.page_snippets import ROOT, snippets, words_of
 
 FOLDERS = sorted(path.parent.name for path in (ROOT / "examples").glob("*/README.md"))
 ITERATIONS = 2

@@ -26,11 +26,11 @@ from agentrl.errors import ChatError, EnvError
 from agentrl.roles import MAX_ROLE, is_name
 from agentrl.types import EpisodeReport, EpisodeSummary, Outcome, StopReason
 from agentrl.wire.messages import Judge
-from tests.integration.test_rollouts import program
+from tests.integration.rollout_programs import program
 from tests.unit.generate_asking import PARIS, asked
 from tests.unit.generate_ground import CONFIG, TASK, play_function
+from tests.unit.played_episodes import ScriptedClient
 from tests.unit.rollout_ground import ASSIGNMENT, CHAT, LIMITS, Policy, made_of
-from tests.unit.test_actors_episode import ScriptedClient
 
 pytestmark = pytest.mark.anyio
 

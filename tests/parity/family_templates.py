@@ -3,6 +3,7 @@ text, thoughts, tools, calls and results; none for images, dates or built-in too
 says of which model each is."""
 
 from tests.parity.newer_templates import NEWER
+from tests.parity.qwen_templates import QWEN3_5, QWEN3_CODER
 
 __all__ = ["TEMPLATES"]
 
@@ -247,89 +248,6 @@ MINIMAX_M2 = r"""
 {%- if add_generation_prompt %}{{ ']~b]ai\n<think>\n' }}{% endif %}
 """
 
-QWEN3_CODER = r"""
-{%- macro others(told, known) %}
-    {%- for key in told if key not in known %}
-        {%- set value = told[key] %}
-        {%- set shown = value | string if value is string or value is number else value | tojson %}
-        {{- '\n<' ~ key ~ '>' ~ shown ~ '</' ~ key ~ '>' }}
-    {%- endfor %}
-{%- endmacro %}
-{%- set said, rest = none, messages %}
-{%- if messages[0].role == 'system' %}
-    {%- set said, rest = messages[0].content, messages[1:] %}
-{%- endif %}
-{%- if said is not none or tools %}
-    {{- '<|im_start|>system\n' }}
-    {%- if said is not none %}
-        {{- said }}
-    {%- else %}
-        {{- 'You are Qwen, a helpful AI assistant that can interact with a computer to ' }}
-        {{- 'solve tasks.' }}
-    {%- endif %}
-    {%- if tools %}
-        {{- '\n\n# Tools\n\nYou have access to the following functions:\n\n<tools>' }}
-        {%- for tool in tools %}
-            {%- set function = tool.function %}
-            {{- '\n<function>\n<name>' + function.name + '</name>' }}
-            {{- '\n<description>' + (function.description | trim) + '</description>' }}
-            {{- '\n<parameters>' }}
-            {%- for name, told in function.parameters.properties.items() %}
-                {{- '\n<parameter>\n<name>' + name + '</name>' }}
-                {%- if told.type is defined %}{{ '\n<type>' ~ told.type ~ '</type>' }}{% endif %}
-                {%- if told.description is defined %}
-                    {{- '\n<description>' + (told.description | trim) + '</description>' }}
-                {%- endif %}
-                {{- others(told, ['name', 'type', 'description']) + '\n</parameter>' }}
-            {%- endfor %}
-            {{- others(function.parameters, ['type', 'properties']) + '\n</parameters>' }}
-            {{- others(function, ['type', 'name', 'description', 'parameters']) }}
-            {{- '\n</function>' }}
-        {%- endfor %}
-        {{- '\n</tools>\n\nIf you choose to call a function ONLY reply in the following format ' }}
-        {{- 'with NO suffix:\n\n<tool_call>\n<function=example_function_name>\n' }}
-        {{- '<parameter=example_parameter_1>\nvalue_1\n</parameter>\n' }}
-        {{- '<parameter=example_parameter_2>\nThis is the value for the second parameter\n' }}
-        {{- 'that can span\nmultiple lines\n</parameter>\n</function>\n</tool_call>\n\n' }}
-        {{- '<IMPORTANT>\nReminder:\n- Function calls MUST follow the specified format: an ' }}
-        {{- 'inner <function=...></function> block must be nested within ' }}
-        {{- '<tool_call></tool_call> XML tags\n- Required parameters MUST be specified\n' }}
-        {{- '- You may provide optional reasoning for your function call in natural ' }}
-        {{- 'language BEFORE the function call, but NOT after' }}
-        {{- '\n- If there is no function call available, answer the question like normal with ' }}
-        {{- 'your current knowledge and do not tell the user about function calls\n</IMPORTANT>' }}
-    {%- endif %}
-    {{- '<|im_end|>\n' }}
-{%- endif %}
-{%- for message in rest %}
-    {%- if message.role == 'tool' %}
-        {%- if loop.previtem.role != 'tool' %}{{ '<|im_start|>user\n' }}{% endif %}
-        {{- '<tool_response>\n' + message.content + '\n</tool_response>\n' }}
-        {%- if loop.last or loop.nextitem.role != 'tool' %}{{ '<|im_end|>\n' }}{% endif %}
-    {%- elif message.tool_calls %}
-        {{- '<|im_start|>assistant' }}
-        {%- if message.content | trim %}{{ '\n' + (message.content | trim) + '\n' }}{% endif %}
-        {%- for call in message.tool_calls %}
-            {{- '\n<tool_call>\n<function=' + call.function.name + '>\n' }}
-            {%- for name, value in call.function.arguments | items %}
-                {{- '<parameter=' + name + '>\n' }}
-                {%- if value is mapping or (value is sequence and value is not string) %}
-                    {{- value | tojson }}
-                {%- else %}
-                    {{- value | string }}
-                {%- endif %}
-                {{- '\n</parameter>\n' }}
-            {%- endfor %}
-            {{- '</function>\n</tool_call>' }}
-        {%- endfor %}
-        {{- '<|im_end|>\n' }}
-    {%- else %}
-        {{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}
-    {%- endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}
-"""
-
 KIMI_K2 = r"""
 {%- if tools %}
     {{- '<|im_system|>tool_declare<|im_middle|>' + (tools | tojson) + '<|im_end|>' }}
@@ -356,65 +274,6 @@ KIMI_K2 = r"""
     {{- '<|im_end|>' }}
 {%- endfor %}
 {%- if add_generation_prompt %}{{ '<|im_assistant|>assistant<|im_middle|>' }}{% endif %}
-"""
-
-QWEN3_5 = r"""
-{%- set said, rest = none, messages %}
-{%- if messages[0].role == 'system' %}
-    {%- set said, rest = messages[0].content | trim, messages[1:] %}
-{%- endif %}
-{%- if said is not none or tools %}{{ '<|im_start|>system\n' }}{% endif %}
-{%- if tools %}
-    {{- '# Tools\n\nYou have access to the following functions:\n\n<tools>' }}
-    {%- for tool in tools %}{{ '\n' + (tool | tojson) }}{% endfor %}
-    {{- '\n</tools>\n\nIf you choose to call a function ONLY reply in the following format ' }}
-    {{- 'with NO suffix:\n\n<tool_call>\n<function=example_function_name>\n' }}
-    {{- '<parameter=example_parameter_1>\nvalue_1\n</parameter>\n' }}
-    {{- '<parameter=example_parameter_2>\nThis is the value for the second parameter\n' }}
-    {{- 'that can span\nmultiple lines\n</parameter>\n</function>\n</tool_call>\n\n' }}
-    {{- '<IMPORTANT>\nReminder:\n- Function calls MUST follow the specified format: an ' }}
-    {{- 'inner <function=...></function> block must be nested within ' }}
-    {{- '<tool_call></tool_call> XML tags\n- Required parameters MUST be specified\n' }}
-    {{- '- You may provide optional reasoning for your function call in natural ' }}
-    {{- 'language BEFORE the function call, but NOT after' }}
-    {{- '\n- If there is no function call available, answer the question like normal with ' }}
-    {{- 'your current knowledge and do not tell the user about function calls\n</IMPORTANT>' }}
-    {%- if said %}{{ '\n\n' }}{% endif %}
-{%- endif %}
-{%- if said is not none or tools %}{{ (said or '') + '<|im_end|>\n' }}{% endif %}
-{%- set last = namespace(user=-1) %}
-{%- for message in rest %}
-    {%- if message.role == 'user' %}{% set last.user = loop.index0 %}{% endif %}
-{%- endfor %}
-{%- for message in rest %}
-    {%- set content = message.content | trim %}
-    {%- if message.role == 'user' %}
-        {{- '<|im_start|>user\n' + content + '<|im_end|>\n' }}
-    {%- elif message.role == 'assistant' %}
-        {{- '<|im_start|>assistant\n' }}
-        {%- if preserve_thinking is true or loop.index0 > last.user %}
-            {{- '<think>\n' + (message.reasoning_content or '') | trim + '\n</think>\n\n' }}
-        {%- endif %}
-        {{- content }}
-        {%- for call in message.tool_calls or [] %}
-            {{- ('\n\n' if content else '') if loop.first else '\n' }}
-            {{- '<tool_call>\n<function=' + call.function.name + '>\n' }}
-            {%- for name, value in call.function.arguments | items %}
-                {%- set nested = value is mapping or (value is sequence and value is not string) %}
-                {{- '<parameter=' + name + '>\n' }}
-                {{- value | tojson if nested else value | string }}
-                {{- '\n</parameter>\n' }}
-            {%- endfor %}
-            {{- '</function>\n</tool_call>' }}
-        {%- endfor %}
-        {{- '<|im_end|>\n' }}
-    {%- elif message.role == 'tool' %}
-        {%- if loop.previtem.role != 'tool' %}{{ '<|im_start|>user' }}{% endif %}
-        {{- '\n<tool_response>\n' + content + '\n</tool_response>' }}
-        {%- if loop.last or loop.nextitem.role != 'tool' %}{{ '<|im_end|>\n' }}{% endif %}
-    {%- endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n<think>\n' }}{% endif %}
 """
 
 #: By the name of the chat format that equals it.

@@ -1,19 +1,21 @@
 """What the papers say of each estimator, in NumPy: advantages, and the loss with its gradient by
 the log-probability of every token. Written from the formulas; nothing of agentrl's is called.
 
-A `Seq` is a trajectory segment under its labels, as scalars and float64 arrays of the same length.
+A `Seq` (`paper_sequences.py`) is a trajectory segment under its labels; which of its tokens a trust
+region keeps stands in `paper_regions.py`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
-import numpy.typing as npt
+
+from tests.parity.paper_regions import REGIONS, kept_by_regions, m2po, of_level
+from tests.parity.paper_sequences import Array, Flags, Seq
 
 __all__ = [
     "ADVANTAGES",
     "OBJECTIVES",
+    "REGIONS",
     "Array",
     "Seq",
     "advantages",
@@ -21,36 +23,6 @@ __all__ = [
     "loss",
     "step_scale",
 ]
-
-Array = npt.NDArray[np.float64]
-Flags = Mapping[str, Any]
-
-
-@dataclass
-class Seq:
-    """`group`: the rewards of its group, `name`, of which its own is `group[index]`. `mask`:
-    trained, of those that were `sampled`. `episode_len`: sampled tokens of its whole episode.
-    `values`: of the critic before the first step, and before this one. The rest are
-    log-probabilities of the labels."""
-
-    group: list[float]
-    index: int
-    episode_len: int
-    sampled: npt.NDArray[np.bool_]
-    mask: npt.NDArray[np.bool_]
-    mu: Array
-    prox: Array
-    reference: Array
-    teacher: Array
-    now: Array
-    advantage: Array = field(default_factory=lambda: np.zeros(0))
-    kept: npt.NDArray[np.bool_] | None = None
-    name: str = ""
-    segment: int = 0
-    values: Array = field(default_factory=lambda: np.zeros(0))
-    values_now: Array = field(default_factory=lambda: np.zeros(0))
-    returns: Array = field(default_factory=lambda: np.zeros(0))
-
 
 # ---- advantages ----------------------------------------------------------------------------------
 
@@ -285,7 +257,7 @@ def loss(name: str, seqs: Sequence[Seq], flags: Flags) -> tuple[float, list[Arra
     the step's; the flags say how tokens are averaged."""
     total, slopes = 0.0, []
     for seq, weight in zip(seqs, _weights(seqs, flags), strict=True):
-        scale = weight * _mismatch(seq, flags) * _kept(seq, flags)
+        scale = weight * _mismatch(seq, flags) * kept_by_regions(seq, flags)
         values, slope = OBJECTIVES.get(name, ppo)(seq, flags, scale)
         kl, kl_slope = _kl_loss(seq, flags)
         coefficient = weight * flags.get("kl_loss_coef", 0.0)
@@ -313,97 +285,7 @@ def _mismatch(seq: Seq, flags: Flags) -> Array:
     if flags.get("use_rollout_logprobs") or not flags.get("use_tis", True):
         return np.ones(len(seq.mask))
     low, high = flags.get("tis_clip_low", 0.0), flags.get("tis_clip", 2.0)
-    ratio = _of(flags.get("tis_level", "token"), np.exp(seq.prox - seq.mu), seq.mask)
+    ratio = of_level(flags.get("tis_level", "token"), np.exp(seq.prox - seq.mu), seq.mask)
     if flags.get("tis_mode") == "mask":
         ratio = np.where((low <= ratio) & (ratio <= high), ratio, 0.0)
     return np.where(seq.mask, np.clip(ratio, low, high) * (ratio > 0), 0.0)
-
-
-# ---- trust regions: which tokens are kept --------------------------------------------------------
-
-
-def _of(level: str, ratio: Array, mask: npt.NDArray[np.bool_]) -> Array:
-    if level == "token" or not mask.any():
-        return ratio
-    product = np.prod(ratio[mask])
-    return np.full(len(mask), product if level == "sequence" else product ** (1 / mask.sum()))
-
-
-Kept = npt.NDArray[np.bool_]
-
-
-def _band(level: str) -> Callable[..., Kept]:
-    """Rejection, Liu et al.: outside of a band of pi_prox / mu."""
-
-    def kept(seq: Seq, start: Array, low: float, high: float) -> Kept:
-        ratio = _of(level, np.exp(start - seq.mu), seq.mask)
-        return ~((ratio < low) | (ratio > high))
-
-    return kept
-
-
-def _veto(seq: Seq, start: Array, low: float) -> Kept:
-    return np.full(len(seq.mask), not (np.exp(start - seq.mu)[seq.mask] < low).any())
-
-
-def _opsm(seq: Seq, start: Array, delta: float) -> Kept:
-    """DeepSeek-V3.2, equation 9."""
-    kl = np.mean((seq.mu - seq.now)[seq.mask]) if seq.mask.any() else 0.0
-    return ~((seq.advantage < 0) & (kl > delta))
-
-
-def _dppo(seq: Seq, start: Array, delta: float) -> Kept:
-    """DPPO, equations 12 and 13."""
-    ratio, far = np.exp(seq.now - seq.mu), np.abs(np.exp(seq.mu) - np.exp(seq.now)) > delta
-    up, down = (seq.advantage > 0) & (ratio > 1), (seq.advantage < 0) & (ratio < 1)
-    dropped: Kept = (up | down) & far
-    return ~dropped
-
-
-def _dppo_kl(seq: Seq, start: Array, delta: float) -> Kept:
-    """DPPO, equations 12 and 14."""
-    mu, pi = np.exp(seq.mu), np.exp(seq.now)
-    with np.errstate(all="ignore"):
-        kl = mu * np.log(mu / pi) + (1 - mu) * np.log((1 - mu) / (1 - pi))
-    up, down = (seq.advantage > 0) & (pi > mu), (seq.advantage < 0) & (pi < mu)
-    dropped: Kept = (up | down) & (kl > delta)
-    return ~dropped
-
-
-def _negative(seq: Seq, start: Array, low: float) -> Kept:
-    return ~((seq.advantage < 0) & (np.exp(seq.now - seq.mu) < low))
-
-
-REGIONS: dict[str, Callable[..., Kept]] = {
-    **{level: _band(level) for level in ("token", "sequence", "geometric")},
-    "veto": _veto,
-    "opsm": _opsm,
-    "dppo": _dppo,
-    "dppo-kl": _dppo_kl,
-    "negative": _negative,
-}
-
-
-def m2po(seqs: Sequence[Seq], tau: float) -> list[Kept]:
-    """M2PO, algorithm 1, word for word, over all sequences of an iteration."""
-    inside = []
-    for place, seq in enumerate(seqs):
-        gap = seq.prox - seq.mu
-        towards = ((seq.advantage > 0) & (gap > 0)) | ((seq.advantage < 0) & (gap < 0))
-        inside += [(gap[t] ** 2, place, t) for t in np.flatnonzero(seq.mask & towards)]
-    kept = [np.ones(len(seq.mask), dtype=bool) for seq in seqs]
-    while inside and np.mean([square for square, _, _ in inside]) > tau:
-        worst = max(inside)
-        inside.remove(worst)
-        kept[worst[1]][worst[2]] = False
-    return kept
-
-
-def _kept(seq: Seq, flags: Flags) -> Kept:
-    start = seq.now if flags.get("use_rollout_logprobs") else seq.prox
-    found = np.ones(len(seq.mask), dtype=bool) if seq.kept is None else seq.kept.copy()
-    for text in flags.get("trust_region", []):
-        name, *bounds = text.split(":")
-        if name != "m2po":
-            found &= REGIONS[name](seq, start, *map(float, bounds))
-    return found

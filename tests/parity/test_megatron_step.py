@@ -1,174 +1,36 @@
-"""One process: megatron-core's model, log-probabilities and step against transformers and torch."""
+"""One process: gradients and steps of megatron-core's model against torch's AdamW on the
+transformers model."""
 
 import copy
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
-from agentrl.algorithms.load import load_algorithm
 from agentrl.algorithms.rows import LossFn, MicroBatch, Outputs
 from agentrl.config import answers
 from agentrl.config.command_line import read_flags
 from agentrl.config.learner_memory import learner_bytes
 from agentrl.config.run import RunConfig
-from agentrl.errors import ConfigError
-from agentrl.learner.megatron import MegatronBackend
-from agentrl.models.registry import families, open_model
-from tests.parity.alone import open_alone
+from agentrl.models.registry import families
+from tests.parity.one_process import (
+    BETAS,
+    CLIP,
+    DECAY,
+    LR,
+    Open,
+    hf_weights,
+    open_backend,
+    torch_steps,
+    trained,
+    worst,
+)
 from tests.slices import of_the_day
 
-LR, DECAY, CLIP = 1e-3, 0.1, 0.5
-BETAS = (0.8, 0.95)
-Open = Callable[..., MegatronBackend]
-
-
-@pytest.fixture
-def open_backend(free_ports: Callable[[int], int]) -> Iterator[Open]:
-    """Opens one single-rank backend and closes it after the test."""
-    opened: list[MegatronBackend] = []
-
-    def make(
-        directory: Path, megatron: dict[str, Any] | None = None, **flags: Any
-    ) -> MegatronBackend:
-        settings: dict[str, Any] = {"lr": LR, "weight_decay": DECAY, "clip_grad": CLIP}
-        settings |= {"adam_beta1": BETAS[0], "adam_beta2": BETAS[1]} | flags
-        cfg = RunConfig(actor_num_gpus_per_node=1, megatron=megatron or {}, **settings)
-        backend = open_alone(cfg, directory, free_ports(1), models=load_algorithm(cfg).needs.models)
-        opened.append(backend)
-        return backend
-
-    yield make
-    for backend in opened:
-        backend.close()
-
-
-def worst(mine: dict[str, Tensor], theirs: dict[str, Tensor]) -> float:
-    assert mine.keys() == theirs.keys()
-    return max(float((mine[name] - theirs[name]).abs().max()) for name in mine)
-
-
-def trained(directory: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Those that a layer here has."""
-    is_passenger = open_model(directory, None).is_passenger
-    return {name: tensor for name, tensor in tensors.items() if not is_passenger(name)}
-
-
-def hf_weights(model: Any) -> dict[str, Tensor]:
-    return {name: parameter.detach() for name, parameter in model.named_parameters()}
-
-
-def torch_steps(
-    model: Any, steps: list[list[MicroBatch]], loss_fn: LossFn, hf_scores: Any
-) -> tuple[dict[str, Tensor], list[float]]:
-    """AdamW with clipping on a copy of the transformers model: its weights and gradient norms."""
-    model = copy.deepcopy(model)
-    matrices = [p for p in model.parameters() if p.dim() > 1]
-    vectors = [p for p in model.parameters() if p.dim() == 1]
-    groups: list[dict[str, Any]] = [
-        {"params": matrices},
-        {"params": vectors, "weight_decay": 0.0},
-    ]
-    optimizer = torch.optim.AdamW(groups, lr=LR, weight_decay=DECAY, betas=BETAS)
-    norms = []
-    for batches in steps:
-        optimizer.zero_grad()
-        for batch in batches:
-            torch.autograd.backward(loss_fn(batch, Outputs(*hf_scores(model, batch)))[0])
-        norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)))
-        optimizer.step()
-    return hf_weights(model), norms
-
-
-@pytest.mark.parametrize("name", of_the_day([*families(), "qwen3-tied"], 4))
-def test_packed_logprobs_equal_those_of_transformers_one_by_one(
-    name: str, hf_model: Any, packed: Any, hf_scores: Any, open_backend: Open
-) -> None:
-    model, directory = hf_model(name)
-    batches = [packed([30, 7, 19, 1], 1), packed([12], 2)]
-    found = open_backend(directory).run("policy", batches)
-    for batch, logprobs in zip(batches, found, strict=True):
-        wanted = hf_scores(model, batch)[0].detach()
-        assert logprobs.dtype == torch.float32
-        assert not logprobs.requires_grad
-        assert float((logprobs - wanted).abs().max()) < 1e-5
-
-
-@pytest.mark.parametrize("family", ["llama", "qwen2"])
-@pytest.mark.parametrize(
-    "scaling",
-    [
-        {"rope_type": "linear", "factor": 2.0},
-        {
-            "rope_type": "llama3",
-            "factor": 8.0,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 32,
-        },
-        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32},
-    ],
-    ids=lambda scaling: str(scaling["rope_type"]),
-)
-def test_scaled_rotary_positions_are_those_of_transformers(
-    family: str,
-    scaling: dict[str, Any],
-    make_hf_model: Any,
-    packed: Any,
-    hf_scores: Any,
-    open_backend: Open,
-    tmp_path: Path,
-) -> None:
-    tiny = families()[family].tiny
-    model, directory = make_hf_model({**tiny, "rope_scaling": dict(scaling)}, tmp_path / "scaled")
-    plain = make_hf_model(tiny, tmp_path / "plain").model
-    batch = packed([90, 7, 40], 1)
-    (found,) = open_backend(directory).run("policy", [batch])
-    wanted, unscaled = (hf_scores(each, batch)[0].detach() for each in (model, plain))
-    assert float((found - wanted).abs().max()) < 1e-5
-    assert float((unscaled - wanted).abs().max()) > 1e-2
-
-
-def test_a_sliding_window_is_that_of_transformers_and_of_the_model_without_one_where_it_fits(
-    hf_model: Any, packed: Any, hf_scores: Any, open_backend: Open
-) -> None:
-    model, directory = hf_model("mistral-window")
-    batch = packed([600, 8, 30, 1], 1)
-    (found,) = open_backend(directory).run("policy", [batch])
-    wanted = hf_scores(model, batch)[0].detach()
-    assert float((found - wanted).abs().max()) < 1e-5
-    without = hf_scores(hf_model("mistral").model, batch)[0].detach()
-    short = slice(600, 608)
-    assert torch.equal(without[short], wanted[short])
-    assert float((without - wanted).abs().max()) > 1e-2
-
-
-def test_logprobs_are_of_the_distribution_that_was_sampled_from(
-    hf_model: Any, packed: Any, open_backend: Open
-) -> None:
-    """The engine reports log softmax(logits / temperature): so must the learner."""
-    model, directory = hf_model("qwen3")
-    batch = packed([12], 2)
-    (found,) = open_backend(directory, rollout_temperature=0.7).run("policy", [batch])
-    log_p = (model(batch.tokens_T[None]).logits[0] / 0.7).log_softmax(-1)
-    wanted = log_p.gather(-1, batch.labels_T[:, None])[:, 0].detach()
-    assert float((found - wanted).abs().max()) < 1e-4
-
-
-def test_the_reference_is_scored_at_the_temperature_too(
-    hf_model: Any, packed: Any, open_backend: Open
-) -> None:
-    model, directory = hf_model("qwen3")
-    batch = packed([12], 2)
-    flags = {"use_kl_loss": True, "kl_loss_coef": 0.1, "rollout_temperature": 0.7}
-    (found,) = open_backend(directory, **flags).run("reference", [batch])
-    log_p = (model(batch.tokens_T[None]).logits[0] / 0.7).log_softmax(-1)
-    wanted = log_p.gather(-1, batch.labels_T[:, None])[:, 0].detach()
-    assert float((found - wanted).abs().max()) < 1e-4
+__all__ = ["open_backend"]
 
 
 def test_a_gradient_at_a_temperature_equals_that_of_transformers(
@@ -187,40 +49,6 @@ def test_a_gradient_at_a_temperature_equals_that_of_transformers(
     found = [backend.step("policy", batches, pg_loss).grad_norm for batches in steps]
     assert found == pytest.approx(norms, abs=1e-4)
     assert worst(dict(backend.hf_tensors()), wanted) < 1e-4
-
-
-def test_bf16_logits_lose_nothing_to_a_temperature(hf_model: Any, open_backend: Open) -> None:
-    """One sequence once for each label: all log-probabilities at 1 tell those at 0.7."""
-    _, directory = hf_model("qwen3")
-    vocab, length = 96, 11
-    tokens = torch.randint(0, vocab, (length,), generator=torch.Generator().manual_seed(4))
-    batch = MicroBatch(
-        tokens_T=tokens.repeat(vocab),
-        labels_T=torch.arange(vocab).repeat_interleave(length),
-        positions_T=torch.arange(length).repeat(vocab),
-        cu_seqlens=torch.arange(0, vocab * length + 1, length, dtype=torch.int32),
-        max_seqlen=length,
-        columns={},
-    )
-
-    def log_p(temperature: float) -> Tensor:
-        backend = open_backend(directory, {"bf16": True}, rollout_temperature=temperature)
-        (found,) = backend.run("policy", [batch])
-        backend.close()
-        return found.view(vocab, length)
-
-    assert float((log_p(0.7) - (log_p(1.0) / 0.7).log_softmax(0)).abs().max()) < 1e-3
-
-
-@pytest.mark.parametrize("name", of_the_day([*families(), "qwen3-tied"], 4))
-def test_weights_come_out_bit_equal_under_their_own_names(
-    name: str, hf_model: Any, open_backend: Open
-) -> None:
-    _, directory = hf_model(name)
-    exported = dict(open_backend(directory).hf_tensors())
-    wanted = trained(directory, load_file(directory / "model.safetensors"))
-    assert exported.keys() == wanted.keys()
-    assert all(torch.equal(exported[name], wanted[name]) for name in wanted)
 
 
 #: What slime's scripts tell Megatron of a dense model and its optimizer.
@@ -422,26 +250,6 @@ def test_a_step_without_micro_batches_has_no_gradient(
     assert (result.skipped, result.grad_norm, result.metrics) == (False, 0.0, {})
 
 
-def test_the_reference_keeps_the_first_weights(
-    hf_model: Any, packed: Any, pg_loss: LossFn, open_backend: Open
-) -> None:
-    _, directory = hf_model("qwen3")
-    batch = packed([30, 7], 1)
-    backend = open_backend(directory, use_kl_loss=True, kl_loss_coef=0.1)
-    (before,) = backend.run("policy", [batch])
-    backend.step("policy", [batch], pg_loss)
-    assert torch.equal(backend.run("reference", [batch])[0], before)
-    assert not torch.equal(backend.run("policy", [batch])[0], before)
-
-
-def test_a_reference_that_was_not_asked_for_is_refused(
-    hf_model: Any, packed: Any, open_backend: Open
-) -> None:
-    backend = open_backend(hf_model("qwen3").directory)
-    with pytest.raises(ValueError, match="there is no reference model here, only policy"):
-        backend.run("reference", [packed([4], 1)])
-
-
 def test_bf16_trains_close_to_float32(
     hf_model: Any, packed: Any, pg_loss: LossFn, hf_scores: Any, open_backend: Open
 ) -> None:
@@ -480,51 +288,3 @@ def test_a_rank_holds_the_bytes_that_a_dry_run_says(
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     # Buffers of a distributed optimizer are padded.
     assert held == pytest.approx(learner_bytes(config, num_parameters), rel=0.01)
-
-
-def test_a_saved_model_loads_in_transformers_and_again_here(
-    hf_model: Any,
-    packed: Any,
-    pg_loss: LossFn,
-    open_backend: Open,
-    tmp_path: Path,
-) -> None:
-    import transformers
-
-    _, directory = hf_model("qwen3-tied")
-    batch = packed([30, 7], 1)
-    backend = open_backend(directory)
-    backend.step("policy", [batch], pg_loss)
-    target = tmp_path / "out" / "model"
-    backend.save_hf(target)
-    backend.save_hf(target)
-    trained = {name: tensor.clone() for name, tensor in backend.hf_tensors()}
-    (logprobs,) = backend.run("policy", [batch])
-    backend.close()
-
-    model = transformers.AutoModelForCausalLM.from_pretrained(target)
-    assert worst(hf_weights(model), trained) == 0.0
-    assert (target / "generation_config.json").exists()
-    assert [path.name for path in target.parent.iterdir()] == ["model"]
-    assert torch.equal(open_backend(target).run("policy", [batch])[0], logprobs)
-
-
-def test_a_checkpoint_that_does_not_fit_is_refused_by_the_names_of_its_tensors(
-    hf_model: Any, open_backend: Open, tmp_path: Path
-) -> None:
-    _, directory = hf_model("qwen3")
-    (tmp_path / "config.json").write_bytes((directory / "config.json").read_bytes())
-    tensors = load_file(directory / "model.safetensors")
-    tensors["model.layers.9.mlp.up_proj.weight"] = tensors.pop("model.layers.0.mlp.up_proj.weight")
-    save_file(tensors, tmp_path / "model.safetensors")
-    with pytest.raises(ConfigError, match=r"missing model\.layers\.0.*unexpected model\.layers\.9"):
-        open_backend(tmp_path)
-
-
-def test_a_sharded_checkpoint_is_read_like_a_single_file(
-    hf_model: Any, open_backend: Open, tmp_path: Path
-) -> None:
-    model, _ = hf_model("qwen3")
-    model.save_pretrained(tmp_path, max_shard_size="20KB")
-    assert (tmp_path / "model.safetensors.index.json").exists()
-    assert worst(dict(open_backend(tmp_path).hf_tensors()), hf_weights(model)) == 0.0

@@ -60,7 +60,10 @@ assert algorithm.values([0.0, 0.0, 1.0]) == [0.0, 0.0, 1.0]
 from agentrl.models.registry import families
 assert families()["phi3"].architectures == ("Phi3ForCausalLM",)
 """,
-        ("tests/parity/test_megatron_step.py", "-k", "phi3"),
+        (
+            *(f"tests/parity/test_megatron_{name}.py" for name in ("logprobs", "step", "weights")),
+            *("-k", "phi3"),
+        ),
     ),
     "reward": Recipe(
         """

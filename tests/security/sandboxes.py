@@ -11,9 +11,15 @@ from agentrl.tools.sandbox.bubblewrap import Bubblewrap
 from agentrl.tools.sandbox.choice import works
 from agentrl.tools.sandbox.plain import Plain
 
-__all__ = ["NAMES", "bubblewrap", "made"]
+__all__ = ["NAMES", "bubblewrap", "made", "sandbox"]
 
 NAMES = ["bubblewrap", "plain", "plain without namespaces"]
+
+
+@pytest.fixture(params=NAMES)
+def sandbox(request: pytest.FixtureRequest) -> Sandbox:
+    """Each sandbox in turn."""
+    return made(request.param)
 
 
 def made(name: str) -> Sandbox:

@@ -45,6 +45,7 @@ ASSIGNMENT = EpisodeAssignment(
     task=Task("t", {"question": "Double 21."}),
     sampling=SamplingParams(max_new_tokens=400),
 )
+HELLO = [{"role": "user", "content": "hello"}]
 DOUBLE: dict[str, Any] = {
     "type": "function",
     "function": {

@@ -17,7 +17,7 @@ from agentrl.envs.messages import Message
 from agentrl.errors import ConfigError, EnvError, InfrastructureError
 from agentrl.types import EpisodeSummary, Outcome, StopReason, Task
 from agentrl.wire.messages import Judge
-from tests.unit.test_actors_episode import ASSIGNMENT, CHAT, LIMITS, ScriptedClient
+from tests.unit.played_episodes import ASSIGNMENT, CHAT, LIMITS, ScriptedClient
 
 pytestmark = pytest.mark.anyio
 

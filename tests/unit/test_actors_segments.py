@@ -14,8 +14,8 @@ from agentrl.errors import EngineError
 from agentrl.tokens import Vocab
 from agentrl.tokens.formats.qwen3_stripped import StrippedQwen3Format
 from agentrl.types import EpisodeReport, Outcome, StopReason
+from tests.unit.played_episodes import ASSIGNMENT, LIMITS, ScriptedClient
 from tests.unit.rollout_ground import Policy
-from tests.unit.test_actors_episode import ASSIGNMENT, LIMITS, ScriptedClient
 
 pytestmark = pytest.mark.anyio
 

@@ -16,7 +16,7 @@ from agentrl.envs.messages import AssistantTurn, Message, Step
 from agentrl.errors import ConfigError, EngineError, InfrastructureError, TokenError
 from agentrl.tokens.stream import TokenStream
 from agentrl.types import Outcome, StopReason
-from tests.unit.test_actors_episode import ASSIGNMENT, CHAT, LIMITS, ScriptedClient
+from tests.unit.played_episodes import ASSIGNMENT, CHAT, LIMITS, ScriptedClient
 
 pytestmark = pytest.mark.anyio
 

@@ -22,8 +22,8 @@ from agentrl.lineage import Lineage
 from agentrl.tokens import Vocab
 from agentrl.tokens.formats.qwen3_stripped import StrippedQwen3Format
 from agentrl.types import Outcome, PayloadRef, SpanKind, TrajectoryRow, VersionRow
+from tests.unit.played_episodes import ASSIGNMENT, LIMITS, ScriptedClient
 from tests.unit.teacher_server import logprob_of
-from tests.unit.test_actors_episode import ASSIGNMENT, LIMITS, ScriptedClient
 from tests.unit.test_actors_segments import TURNS, Asker
 
 pytestmark = pytest.mark.anyio

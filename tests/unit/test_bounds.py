@@ -38,7 +38,7 @@ from agentrl.types import (
 )
 from agentrl.wire.messages import Capacity, Evaluate, Finished, Judge, Refused, Verdict
 from tests.unit.buffer_bench import Bench, bench
-from tests.unit.test_actors_episode import ASSIGNMENT, CHAT, LIMITS, ScriptedClient
+from tests.unit.played_episodes import ASSIGNMENT, CHAT, LIMITS, ScriptedClient
 
 BEYOND = [1e308, -1e308, 1e7, math.nan, math.inf]
 

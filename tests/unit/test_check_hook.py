@@ -1,4 +1,5 @@
-"""`agentrl check-hook`: each hook is tried by the code of a run, and what is wrong is told."""
+"""`agentrl check-hook` on a hook of each kind: one that works is shown, and what is wrong with
+another is told with its line."""
 
 import threading
 from pathlib import Path
@@ -6,12 +7,9 @@ from typing import NamedTuple
 
 import pytest
 
-from agentrl.cli.hooks.apart import Tried, tried_here
 from agentrl.cli.hooks.deadline import Deadline
 from agentrl.cli.hooks.table import HOOKS
-from agentrl.cli.main import main
-from agentrl.user_code import Kind
-from scripts.gen_hooks import PAGE, page
+from tests.unit.hook_trials import tried
 
 ASK = """\
 from slime.utils.http_utils import post
@@ -220,14 +218,6 @@ def written(folder: Path, case: Case, body: str) -> str:
     return f"{folder / 'mine.py'}:f"
 
 
-def tried(
-    folder: Path, hook: str, path: str, *flags: str, deadline: Deadline | None = None
-) -> Tried:
-    rows = folder / "rows"
-    rows.mkdir(exist_ok=True)
-    return tried_here(HOOKS[hook], path, flags, rows, deadline or Deadline(3600.0, print))
-
-
 def test_each_hook_has_a_case() -> None:
     assert {case.hook for case in CASES} | NOT_CALLED.keys() == HOOKS.keys()
 
@@ -319,213 +309,3 @@ def test_a_function_that_must_be_awaited_is_refused_when_it_is_not(tmp_path: Pat
     (tmp_path / "mine.py").write_text(source)
     found = tried(tmp_path, "custom-generate-function-path", f"{tmp_path / 'mine.py'}:f")
     assert "write `async def generate(args, sample, sampling_params):`" in found.error
-
-
-def test_a_reward_model_is_a_reward(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(
-        "class Model:\n    def compute_reward(self, prompts, responses):\n"
-        "        return [float(len(each)) for each in responses]\n"
-    )
-    found = tried(tmp_path, "custom-rm-path", f"{tmp_path / 'mine.py'}:Model")
-    assert found.error == ""
-    assert found.lines[0] == f"Model: {HOOKS['custom-rm-path'].also}"
-    assert "'4' is worth 1" in found.lines
-
-
-def test_of_several_hooks_the_one_that_is_tried_is_shown(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(
-        "def f(args, groups):\n    groups[0][0].remove_sample = True\n"
-        "def g(args, rollout_id, rollout_data): ...\n"
-    )
-    flags = ("--rollout-data-postprocess-path", f"{tmp_path / 'mine.py'}:g")
-    found = tried(tmp_path, "rollout-sample-filter-path", f"{tmp_path / 'mine.py'}:f", *flags)
-    assert found.error == ""
-    assert found.lines[1].endswith("and called 2 times")
-    assert found.lines[2].startswith("at last it removed 1 of ")
-
-
-def test_tokens_that_a_function_takes_out_are_counted(tmp_path: Path) -> None:
-    counted = []
-    for kept in ("m", "m * 0"):
-        (tmp_path / f"m{len(kept)}.py").write_text(
-            "def f(args, rollout_id, rollout_data):\n"
-            f"    rollout_data['loss_masks'] = [{kept} for m in rollout_data['loss_masks']]\n"
-        )
-        path = f"{tmp_path / f'm{len(kept)}.py'}:f"
-        found = tried(tmp_path, "rollout-data-postprocess-path", path)
-        assert found.error == ""
-        counted.append(int(found.lines[-1].split()[-4]))
-    assert counted[0] > counted[1] == 0
-
-
-def test_what_a_loss_makes_of_data_that_a_function_changed_is_told_with_its_flag(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "mine.py").write_text(
-        "def f(args, rollout_id, rollout_data):\n"
-        "    rollout_data['advantages'] = [a * 0 + 3e38 for a in rollout_data['advantages']]\n"
-    )
-    path = f"{tmp_path / 'mine.py'}:f"
-    found = tried(tmp_path, "rollout-data-postprocess-path", path)
-    assert found.error.startswith(f"--rollout-data-postprocess-path {path}: the loss is ")
-    assert found.exit_code == 65
-
-
-def test_a_data_source_may_end_after_one_task_that_a_run_takes(tmp_path: Path) -> None:
-    head = (
-        "from slime.utils.types import Sample\n"
-        "class f:\n    def __init__(self, args): self.left = [[Sample(label='x', prompt=PROMPT)]]\n"
-        "    def get_samples(self, num_samples):\n"
-        "        groups, self.left = self.left, []\n        return groups\n"
-    )
-    path = tmp_path / "mine.py"
-    path.write_text(head.replace("PROMPT", "'Why?', metadata={'tags': ('a', 'b')}"))
-    found = tried(tmp_path, "data-source-path", f"{path}:f")
-    assert found.error == ""
-    _, row, note, end = found.lines
-    assert row == 'sample:0: {"input":"Why?","label":"x","metadata":{"tags":["a","b"]}}'
-    assert "is tuple ('a', 'b'), and arrives as list" in note
-    assert end == "then it gave no more"
-    (tmp_path / "other.py").write_text(head.replace("PROMPT", "7"))
-    found = tried(tmp_path, "data-source-path", f"{tmp_path / 'other.py'}:f")
-    assert "refuses the first task, sample:0" in found.error
-    assert found.exit_code == 2
-
-
-def test_the_row_and_the_flags_are_those_that_are_given(tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").write_text('{"ask": "Capital of France?", "gold": "Paris"}\n')
-    (tmp_path / "mine.py").write_text(
-        "def f(args, sample):\n"
-        "    assert (sample.prompt, args.eps_clip) == ('Capital of France?', 0.3)\n"
-        "    return {'score': float(sample.label in sample.response), 'size': 5}\n"
-    )
-    rows = ("--prompt-data", str(tmp_path / "rows.jsonl"), "--input-key=ask", "--label-key", "gold")
-    flags = (*rows, "--reward-key", "score", "--eps-clip", "0.3")
-    found = tried(tmp_path, "custom-rm-path", f"{tmp_path / 'mine.py'}:f", *flags)
-    assert found.error == ""
-    assert "'Paris' is worth 1 {reward.score: 1, reward.size: 5}" in found.lines
-
-
-def test_what_a_file_of_settings_says_is_given_too(tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").write_text('{"input": "Capital of France?", "label": "Paris"}\n')
-    (tmp_path / "run.toml").write_text(f'prompt_data = "{tmp_path / "rows.jsonl"}"\n')
-    (tmp_path / "mine.py").write_text(
-        "def f(args, sample):\n    assert sample.prompt == 'Capital of France?'\n    return 1.0\n"
-    )
-    file = ("--config", str(tmp_path / "run.toml"))
-    assert tried(tmp_path, "custom-rm-path", f"{tmp_path / 'mine.py'}:f", *file).error == ""
-
-
-def test_a_hook_is_tried_under_a_mixture(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("def f(rewards, task):\n    return True\n")
-    mix = '{"parts":[{"name":"a","env":"guess"}]}'
-    path = f"{tmp_path / 'mine.py'}:f"
-    assert tried(tmp_path, "dynamic-sampling-filter-path", path, "--env-mix", mix).error == ""
-
-
-def test_a_flag_that_is_none_is_refused_as_a_run_refuses_it(tmp_path: Path) -> None:
-    found = tried(tmp_path, "custom-rm-path", "mine.py:f", "--rewrd-key", "score")
-    assert found.exit_code == 2
-    assert "unknown flag --rewrd-key" in found.error
-
-
-def test_what_a_reward_asks_may_be_away(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(
-        "from agentrl.errors import InfrastructureError\n"
-        "def f(text, label, task):\n    raise InfrastructureError('nobody is there')\n"
-    )
-    found = tried(tmp_path, "custom-rm-path", f"{tmp_path / 'mine.py'}:f")
-    assert found.exit_code == 70
-    assert "engine_error: InfrastructureError: nobody is there" in found.error
-
-
-# ---- on the command line -------------------------------------------------------------------------
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def test_a_hook_is_tried_in_a_process_of_its_own(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (here / "mine.py").write_text(
-        "def f(rewards, task):\n    print('called')\n    return True\n"
-        "def g(rewards, task):\n    import os\n    os._exit(0)\n"
-    )
-    assert main(["check-hook", "dynamic-sampling-filter-path", "mine.py:f"]) == 0
-    out, err = capsys.readouterr()
-    assert out.splitlines()[0] == "f (mine.py:1) has the signature f(rewards, task), ours"
-    assert out.splitlines()[-1] == "ok: a run takes --dynamic-sampling-filter-path mine.py:f"
-    assert "called\n" * 2 in err
-    assert main(["check-hook", "dynamic-sampling-filter-path", "mine.py:g"]) == 65
-    assert "--dynamic-sampling-filter-path mine.py:g ended the process" in capsys.readouterr().err
-
-
-def test_what_a_function_of_the_learner_raises_is_told_once(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (here / "mine.py").write_text("def f(args, groups):\n    raise KeyError('boom')\n")
-    assert main(["check-hook", "rollout-sample-filter-path", "mine.py:f"]) == 65
-    said = "--rollout-sample-filter-path mine.py:f: KeyError: 'boom' (mine.py:2)"
-    assert capsys.readouterr().err.strip() == f"agentrl: {said}"
-
-
-def test_a_hook_that_holds_the_interpreter_is_ended_too(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (here / "mine.py").write_text(
-        "import re\ndef f(text, label, task):\n"
-        "    return bool(re.match('(a+)+$', 'a' * 60 + 'b'))\n"
-    )
-    assert main(["check-hook", "custom-rm-path", "mine.py:f", "--timeout", "3"]) == 65
-    err = capsys.readouterr().err
-    assert "--custom-rm-path mine.py:f did not come to an end within 3 s; it stands at\n" in err
-    assert "    f (mine.py:3)\n" in err
-
-
-def test_all_hooks_are_listed_and_one_is_described(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check-hook"]) == 0
-    listed = capsys.readouterr().out
-    for hook in HOOKS.values():
-        assert f"{hook.name}  ({' '.join(hook.argv)} PATH)" in listed
-        for signature in hook.its_kind().accepts:
-            assert f"f{hook.head(signature)}".split(",")[0] in listed
-    assert main(["check-hook", "--custom-tis-function-path"[2:]]) == 0
-    described = capsys.readouterr().out
-    assert described in listed
-    assert "ours     def f(trained)\n" in described
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("env", "env has a check of its own: agentrl env check mine.py"),
-        ("custom-rm-pat", "there is no hook 'custom-rm-pat'; did you mean custom-rm-path?"),
-        ("buffer-filter-path", "--buffer-filter-path is no hook here (refused): "),
-        ("zzz", "there is no hook 'zzz'; there are custom-rm-path, group-rm, "),
-    ],
-)
-def test_a_name_that_is_no_hook_is_told_what_to_do(
-    name: str, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["check-hook", name, "mine.py"]) == 2
-    assert said in capsys.readouterr().err
-
-
-def test_the_page_is_what_its_script_writes() -> None:
-    assert page(PAGE.read_text()) == PAGE.read_text(), "run python -m scripts.gen_hooks"
-
-
-def test_the_page_has_an_example_of_each_hook() -> None:
-    shown = PAGE.read_text()
-    assert [name for name in HOOKS if f"\nagentrl check-hook {name} " not in shown] == []
-
-
-def test_each_hook_has_a_kind_and_something_that_tries_it() -> None:
-    for hook in HOOKS.values():
-        assert isinstance(hook.its_kind(), Kind)
-        assert callable(hook.tried_by())
-        assert hook.its_kind().accepts or hook.also

@@ -17,7 +17,7 @@ from agentrl.tokens.chat import Message
 from agentrl.tokens.transcript import Transcript
 from agentrl.types import Generation, TrajectoryMeta
 from agentrl.wire.arrays import as_arrays
-from tests.unit.test_actors_episode import ASSIGNMENT, CHAT
+from tests.unit.played_episodes import ASSIGNMENT, CHAT
 
 PAIRS = Column("pairs", "<u2", (2,), fill=7)
 FLAGS = Column("flags", "|u1")

@@ -18,7 +18,7 @@ from agentrl.config.toml import write_config
 from agentrl.errors import ConfigError
 from agentrl.types import SamplingParams
 from agentrl.wire.messages import Assign, Capacity, Hello, Message, Welcome
-from tests.unit.flag_matrix import VALUES
+from tests.unit.flag_values import VALUES
 from tests.unit.viewed_run import ViewedRun
 
 MODEL = str(Path(agentrl.envs.search_r1.__file__).parent / "model")

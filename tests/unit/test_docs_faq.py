@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tests.unit.test_docs_commands import ROOT
+from tests.unit.page_snippets import ROOT
 
 TEXT = (ROOT / "docs" / "faq.md").read_text()
 QUESTIONS = re.findall(r"^### (.+)\n\n((?:(?!^##).*\n)+)", TEXT, re.MULTILINE)

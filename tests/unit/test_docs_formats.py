@@ -13,7 +13,7 @@ from agentrl.shipped import CHAT_FORMATS
 from agentrl.tokens import Message, ToolCall, Vocab
 from agentrl.tokens.formats.base import ChatFormat
 from tests.security.test_tokens_injection import PAYLOADS, play
-from tests.unit.test_docs_commands import ROOT, snippets
+from tests.unit.page_snippets import ROOT, snippets
 
 PAGE = (ROOT / "docs" / "formats.md").read_text()
 

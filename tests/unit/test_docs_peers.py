@@ -20,7 +20,7 @@ from agentrl.config.resolve import parse
 from agentrl.envs.sources import RowSource
 from agentrl.errors import ConfigError
 from scripts.from_peers import pages
-from tests.unit.test_docs_commands import ROOT, snippets
+from tests.unit.page_snippets import ROOT, snippets
 
 PEERS = peers.settings()
 FLAG = re.compile(r"--[a-z][a-z-]*")

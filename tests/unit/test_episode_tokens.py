@@ -15,9 +15,9 @@ from agentrl.config.sampling import evaluation_turns, training_turns
 from agentrl.envs.rollout import Chat
 from agentrl.types import StopReason
 from tests.unit import rollout_ground
+from tests.unit.played_episodes import CALL, LIMITS, Doubler, ScriptedClient
+from tests.unit.played_episodes import play as play_env
 from tests.unit.rollout_ground import CHAT, Policy
-from tests.unit.test_actors_episode import CALL, LIMITS, Doubler, ScriptedClient
-from tests.unit.test_actors_episode import play as play_env
 
 pytestmark = pytest.mark.anyio
 

@@ -6,13 +6,12 @@ nothing.
 """
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 import pytest
 
-from agentrl.algorithms.base import Algorithm
 from agentrl.config.answers import remarks
 from agentrl.config.conditions import CONDITIONS
 from agentrl.config.facts import Mode
@@ -21,247 +20,26 @@ from agentrl.config.resolve import parse
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from tests.slices import of_the_day
-from tests.unit.flag_matrix import MODES, VALUES, Ground
+from tests.unit.flag_contexts import (
+    BESIDE,
+    DISK,
+    ONE_VALUE,
+    OPD,
+    OTHER,
+    PPO,
+    READ_AND_UNUSED,
+    ROWS,
+    loss,
+)
+from tests.unit.flag_matrix import MODES, Ground
 from tests.unit.flag_uses import read, told
+from tests.unit.flag_values import VALUES
+
+#: `_LOSS` names it as a function of this module.
+__all__ = ["loss"]
 
 SHOWN: dict[Mode, str] = {"policy": "train_async", "supervised": "sft", "eval": "eval"}
 _LOSS = f"--loss-type custom_loss --custom-loss-function-path {__name__}:loss"
-_ROWS = "--env single-turn --prompt-data ROWS"
-_PLAYS = "--env generate --prompt-data ROWS"
-_FUNCTION = f"--custom-generate-function-path {__name__}:generate"
-_PPO = "--advantage-estimator ppo"
-_TEACHER = "--opd-type megatron --opd-teacher-load MODEL2"
-_OPD = f"--use-opd {_TEACHER}"
-#: What must be there for a flag to be read, by field, in one mode or in all.
-_DISK = "--update-weight-transport disk --update-weight-disk-dir TMP/shared"
-BESIDE: dict[str | tuple[str, Mode], str] = {
-    "apply_chat_template_kwargs": "--chat-template own",
-    ("preset", "supervised"): "--n-samples-per-prompt 1",
-    "num_epoch": "--prompt-data ROWS",
-    "rollout_shuffle": "--prompt-data ROWS",
-    ("rollout_seed", "supervised"): "--rollout-shuffle",
-    ("input_key", "policy"): _ROWS,
-    ("input_key", "eval"): f"{_ROWS} --eval-prompt-data held ROWS2",
-    ("label_key", "policy"): _ROWS,
-    ("label_key", "eval"): f"{_ROWS} --eval-prompt-data held ROWS2",
-    "metadata_key": "--prompt-data ROWS",
-    ("metadata_key", "eval"): "--eval-prompt-data held ROWS2",
-    "tool_key": "--prompt-data ROWS",
-    ("tool_key", "eval"): "--eval-prompt-data held ROWS2",
-    ("custom_rm_path", "policy"): _ROWS,
-    ("custom_generate_function_path", "policy"): _PLAYS,
-    ("custom_generate_function_path", "eval"): f"{_PLAYS} --eval-prompt-data held ROWS2",
-    ("rollout_sample_hook_path", "policy"): f"{_PLAYS} {_FUNCTION}",
-    ("rollout_sample_hook_path", "eval"): f"{_PLAYS} {_FUNCTION} --eval-prompt-data held ROWS2",
-    ("apply_chat_template", "policy"): f"{_PLAYS} {_FUNCTION}",
-    ("apply_chat_template", "eval"): f"{_PLAYS} {_FUNCTION} --eval-prompt-data held ROWS2",
-    ("reward_key", "policy"): f"{_ROWS} --rm-type dapo",
-    ("reward_key", "eval"): f"{_ROWS} --rm-type dapo --eval-prompt-data held ROWS2",
-    "eval_reward_key": f"{_ROWS} --rm-type dapo --reward-key score --eval-prompt-data held ROWS2",
-    ("custom_rm_path", "eval"): f"{_ROWS} --eval-prompt-data held ROWS2",
-    **dict.fromkeys((("rm_type", "policy"), ("rm_url", "policy"), ("group_rm", "policy")), _ROWS),
-    **dict.fromkeys(
-        (("rm_type", "eval"), ("rm_url", "eval"), ("group_rm", "eval")),
-        f"{_ROWS} --eval-prompt-data held ROWS2",
-    ),
-    ("calculate_per_token_loss", "supervised"): "--prompt-loss-weight 0.1",
-    "custom_loss_function_path": "--loss-type custom_loss",
-    "algorithm_args": f"--advantage-estimator {__name__}:Doubled",
-    "kl_coef": "--advantage-estimator reinforce_plus_plus --normalize-advantages",
-    "gamma": "--advantage-estimator reinforce_plus_plus --normalize-advantages",
-    **dict.fromkeys(("lambd", "value_clip", "num_critic_only_steps"), _PPO),
-    **dict.fromkeys(("critic_load", "critic_lr", "critic_lr_warmup_iters"), _PPO),
-    "use_unbiased_kl": "--use-kl-loss --kl-loss-coef 0.1",
-    "overlong_max_length": "--overlong-buffer-length 10 --overlong-max-length 30",
-    "overlong_buffer_length": "--overlong-max-length 40",
-    "overlong_penalty_factor": "--overlong-max-length 40 --overlong-buffer-length 30",
-    "kl_loss_coef": "--use-kl-loss",
-    "kl_loss_type": "--use-kl-loss --kl-loss-coef 0.1",
-    "min_lr": "--lr-decay-style cosine",
-    "lr_decay_iters": "--lr-decay-style cosine",
-    "lr_warmup_init": "--lr-warmup-iters 5",
-    "lr_wsd_decay_style": "--lr-decay-style WSD --lr-wsd-decay-iters 5",
-    "lr_wsd_decay_iters": "--lr-decay-style WSD",
-    "opsm_delta": "--use-opsm",
-    **dict.fromkeys(("opd_kl_coef", "opd_teacher_load", "opd_type"), _OPD),
-    "use_opd": _TEACHER,
-    "offload_rollout": "--colocate --async-buffer-size 0 --update-weights-interval 1",
-    "eval_mode": "--eval-interval 5",
-    "eval_input_key": f"{_ROWS} --eval-prompt-data held ROWS2",
-    "eval_label_key": f"{_ROWS} --eval-prompt-data held ROWS2",
-    "eval_tool_key": f"{_ROWS} --eval-prompt-data held ROWS2",
-    "rollout_num_gpus_per_engine": "--rollout-num-gpus 4",
-    "rollout_external_api_key_var": "--rollout-external-engine-addrs 127.0.0.1:1",
-    **{
-        name: f"--use-{field.fact.needs}"
-        for name, field in own_fields().items()
-        if f"use_{field.fact.needs}" in own_fields() and field.fact.group == "tracking"
-    },
-    "disable_wandb_random_suffix": "--use-wandb --wandb-group first",
-    "kv_cache_versions": "--kv-across-pushes keep",
-    "update_weight_transport": "--update-weight-disk-dir TMP/shared",
-    "update_weight_mode": f"{_DISK} --update-weight-local-checkpoint-dir TMP/local",
-    **dict.fromkeys(
-        (
-            *("update_weight_disk_keep_files", "update_weight_local_checkpoint_dir"),
-            "custom_update_weight_post_write_path",
-        ),
-        _DISK,
-    ),
-    "update_weight_disk_dir": "--update-weight-transport disk",
-    **dict.fromkeys(
-        ("update_weight_delta_encoding", "update_weight_delta_checksum"),
-        f"{_DISK} --update-weight-mode delta --update-weight-local-checkpoint-dir TMP/local",
-    ),
-    **dict.fromkeys(
-        ("profile_target", "profile_step_start", "profile_step_end", "tensorboard_dir"),
-        "--use-pytorch-profiler",
-    ),
-    **dict.fromkeys(
-        ("memory_snapshot_dir", "memory_snapshot_num_steps"), "--record-memory-history"
-    ),
-}
-#: Other values than those of the matrix, where these would be refused or change nothing here.
-OTHER: dict[str, str] = {
-    "env_args": '{"num_facts":3}',
-    "rollout_batch_size": "40",
-    "tis_clip": "1.1",
-    "opsm_delta": "100",
-    "eps_clip_c": "1.2",
-    "custom_rm_path": "contains",
-    "custom_generate_function_path": f"{__name__}:generate",
-    "custom_loss_function_path": f"{__name__}:loss",
-    "custom_reward_post_process_path": f"{__name__}:rewards",
-    "data_source_path": f"{__name__}:Source",
-    "custom_advantage_function_path": f"{__name__}:advantages",
-    "custom_tis_function_path": f"{__name__}:weigh",
-    "custom_pg_loss_reducer_function_path": f"{__name__}:reducer",
-    "custom_megatron_init_path": f"{__name__}:init",
-    "custom_megatron_before_log_prob_hook_path": f"{__name__}:before_log_prob",
-    "custom_megatron_before_train_step_hook_path": f"{__name__}:before_train_step",
-    "rollout_data_postprocess_path": f"{__name__}:postprocess",
-    "rollout_sample_filter_path": f"{__name__}:select",
-    "custom_update_weight_post_write_path": f"{__name__}:show",
-    "rollout_sample_hook_path": f"{__name__}:see",
-    "custom_rollout_log_function_path": f"{__name__}:log_rollouts",
-    "custom_eval_rollout_log_function_path": f"{__name__}:log_evaluation",
-    "advantage_estimator": f"{__name__}:Doubled",
-    "algorithm_args": '{"by":3.0}',
-}
-#: Fields of one valid value, in one mode or in all; and what is the mode itself.
-ONE_VALUE: set[str | tuple[str, Mode]] = {
-    *("eval_only", "opd_type", ("rollout_top_p", "policy"), ("rollout_top_k", "policy")),
-    ("n_samples_per_prompt", "supervised"),
-    ("apply_chat_template", "supervised"),  # noted: no other one changes anything
-    ("env_mix", "supervised"),  # it takes the place of the rows that every such run here has
-    ("prompt_data", "eval"),  # it keeps an environment's own sets from being those of other tasks
-}
-_ADAM = ("weight_decay", "adam_beta1", "adam_beta2", "adam_eps", "clip_grad")
-_RATES = tuple(name for name in own_fields() if name in ("lr", "min_lr") or name.startswith("lr_"))
-#: What learner, driver and client look up and have no use for.
-READ_AND_UNUSED: dict[Mode, set[str]] = {
-    "policy": set(),
-    # no sets, no engines, and no turns of a policy
-    "supervised": {
-        *("eval_interval", "eval_mode", "skip_eval_before_train"),
-        *("partial_rollout", "mask_offpolicy_in_partial_rollout"),
-        *("colocate", "offload_train", "offload_rollout"),
-    },
-    # an optimizer that never steps, places where nothing is saved, and no iterations
-    "eval": {
-        *(*_RATES, *_ADAM, "seed", "loss_type"),
-        *("save", "save_hf", "save_interval", "async_save", "save_retain_interval", "ref_load"),
-        *("only_train_params_name_list", "freeze_params_name_list"),
-        *("update_weights_interval", "num_steps_per_rollout"),
-        *("eval_interval", "eval_mode", "skip_eval_before_train", "partial_rollout"),
-        *("colocate", "offload_train", "offload_rollout"),
-    },
-}
-
-
-class Source:
-    """A data source in slime's signature."""
-
-    def __init__(self, args: Any) -> None:
-        self.args = args
-
-    def get_samples(self, num_samples: int) -> list[Any]:
-        return []
-
-
-def loss(batch: Any, logprobs_T: Any, entropy_T: Any) -> Any:
-    """A loss of the user's."""
-    value = -(logprobs_T * batch.columns["weights"] * batch.columns["mask"]).sum()
-    return value, {"loss": value.detach()}
-
-
-def reducer(
-    total_lengths: Any, response_lengths: Any, loss_masks: Any, calculate_per_token_loss: Any
-) -> Any:
-    """A reducer of the user's."""
-    return lambda losses: losses.sum()
-
-
-async def generate(args: Any, sample: Any, sampling_params: Any) -> Any:
-    """A function of the user's that plays."""
-    return sample
-
-
-def weigh(trained: Any) -> Any:
-    """A correction of the user's."""
-    return trained.mu_K.exp()
-
-
-def rewards(groups: Any) -> Any:
-    """Rewards of the user's."""
-    return [group.rewards for group in groups]
-
-
-def advantages(rows: Any) -> Any:
-    """Advantages of the user's."""
-    return [row.columns["mu"] for row in rows]
-
-
-def init(args: Any) -> None:
-    """Hooks of the user's."""
-
-
-def before_log_prob(args: Any, model: Any, store_prefix: str) -> None: ...
-
-
-def before_train_step(
-    args: Any, rollout_id: int, step_id: int, model: Any, optimizer: Any, opt_param_scheduler: Any
-) -> None: ...
-
-
-def postprocess(args: Any, rollout_id: int, rollout_data: Any) -> None: ...
-
-
-def select(args: Any, groups: Any) -> None: ...
-
-
-def show(args: Any, version_dir: str, rollout_engines: Any) -> None: ...
-
-
-def see(args: Any, sample: Any) -> None: ...
-
-
-def log_rollouts(
-    rollout_id: int, args: Any, samples: Any, extra_metrics: Any, rollout_time: float
-) -> None: ...
-
-
-def log_evaluation(rollout_id: int, args: Any, data: Any, extra_metrics: Any) -> None: ...
-
-
-class Doubled(Algorithm):
-    """An estimator of the user's."""
-
-    class Args(msgspec.Struct):
-        by: float = 2.0
-
-    def values(self, rewards: Sequence[float]) -> Sequence[float]:
-        return [self.args.by * reward for reward in rewards]
 
 
 @pytest.fixture(scope="module")
@@ -299,7 +77,7 @@ Asked = dict[Mode, set[str]]
 @pytest.fixture(scope="module")
 def asked(resolve: Resolve, free_tcp_port_factory: Callable[[], int]) -> Asked:
     lines: dict[Mode, tuple[str, ...]] = {
-        "policy": ("", "--use-kl-loss", _OPD, _LOSS, _PPO),
+        "policy": ("", "--use-kl-loss", OPD, _LOSS, PPO),
         "supervised": ("--prompt-loss-weight 0.1",),
         "eval": ("",),
     }
@@ -405,7 +183,7 @@ UNMET: list[tuple[str, str]] = [
     ("opd_teacher_load", ""),
     ("opd_teacher_load", "--use-opd --opd-type sglang --rm-url http://127.0.0.1:1"),
     ("rm_url", ""),
-    ("rm_url", _OPD),
+    ("rm_url", OPD),
     ("critic_load", ""),
     ("critic_lr", ""),
     ("critic_lr_warmup_iters", ""),
@@ -426,16 +204,16 @@ UNMET: list[tuple[str, str]] = [
     ("entropy_coef", _LOSS),
     ("disable_grpo_std_normalization", "--disable-rewards-normalization"),
     ("eval_mode", ""),
-    ("n_samples_per_eval_prompt", _ROWS),
-    ("eval_temperature", _ROWS),
+    ("n_samples_per_eval_prompt", ROWS),
+    ("eval_temperature", ROWS),
     ("eval_input_key", "--eval-prompt-data held ROWS2"),
-    ("eval_label_key", _ROWS),
+    ("eval_label_key", ROWS),
     ("rollout_shuffle", ""),
     ("num_epoch", ""),
     ("rollout_external_api_key_var", ""),
     ("rollout_num_gpus", "--rollout-external-engine-addrs 127.0.0.1:1"),
     ("update_weight_disk_dir", ""),
-    ("update_weight_delta_encoding", f"{_DISK}"),
+    ("update_weight_delta_encoding", f"{DISK}"),
     ("custom_update_weight_post_write_path", ""),
     ("profile_target", ""),
     ("profile_step_start", "--record-memory-history"),

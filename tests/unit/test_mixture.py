@@ -1,126 +1,48 @@
 """`--env-mix`: several Envs or datasets in one run, each by the flags of the run with its own in
 their place."""
 
-import math
 import tomllib
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
-import anyio
 import msgspec
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.actors.worker import Worker, WorkerSettings
 from agentrl.buffer.settings import BufferSettings
-from agentrl.cluster.evaluator import Evaluator
-from agentrl.cluster.events import RunState
-from agentrl.config.eval_sets import eval_sets
 from agentrl.config.mixture import MixPart, parts_of, shares, turns
-from agentrl.config.presets import DEFAULT, PRESETS
-from agentrl.config.resolve import Resolved, parse
+from agentrl.config.resolve import parse
 from agentrl.config.run import RunConfig
 from agentrl.config.sampling import training_turns
 from agentrl.config.stored import refuse_changes
 from agentrl.config.toml import dump_config
 from agentrl.envs.check.preflight import preflight
-from agentrl.envs.env import Env, ServiceSpec
-from agentrl.envs.messages import Message
 from agentrl.envs.mixed import MixedSource
 from agentrl.envs.registry import load_env
 from agentrl.envs.services import services_of_run
-from agentrl.envs.tasks import open_eval_sets, open_source, open_tasks
+from agentrl.envs.tasks import open_tasks
 from agentrl.errors import ConfigError
 from agentrl.learner.metrics import lease_metrics
 from agentrl.telemetry.metrics import REGISTRY
-from agentrl.types import EpisodeFacts, EpisodeId, GroupRows, LeaseHeader, Task, TaskSource
+from agentrl.types import EpisodeFacts, EpisodeId, GroupRows, LeaseHeader, Task
+from tests.unit.mixtures import (
+    HERE,
+    MODEL,
+    first,
+    parsed,
+    pears,
+    refused,
+    rows,
+    rows_part,
+    source_of,
+)
 
-MODEL = str(PRESETS[DEFAULT].values["hf_checkpoint"])
-HERE = f"{__file__}:"
-HELD = {"name": "held", "path": "eval.jsonl"}
-
-
-class Pears(Env):
-    """Brings tasks and sets of its own, and has a service."""
-
-    def __init__(self, *, colour: str = "green") -> None:
-        super().__init__()
-        self.colour = colour
-
-    @classmethod
-    def service_specs(cls, args: Any) -> dict[str, ServiceSpec]:
-        return {"orchard": ServiceSpec("orchard", ["serve", args.get("colour", "")], "/ready")}
-
-    @classmethod
-    def train_tasks(cls, args: Any, *, seed: int) -> Sequence[Task]:
-        return [Task(f"p{i}", {"n": i}) for i in range(40)]
-
-    @classmethod
-    def eval_tasks(cls, args: Any) -> dict[str, Sequence[Task]]:
-        return {"ripe": [Task("r", {"n": 1})]}
-
-    async def reset(self, *, seed: int, task: dict[str, Any]) -> list[Message]:
-        return [Message.user("which?")]
-
-    async def score(self, text: str) -> float:
-        return float(text == self.colour)
-
-
-@pytest.fixture(autouse=True)
-def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name in ("train", "other", "eval"):
-        lines = [f'{{"input": "{name} {i}?", "label": "{i}"}}\n' for i in range(24)]
-        Path(f"{name}.jsonl").write_text("".join(lines))
-
-
-def parsed(*parts: dict[str, Any], flags: str = "", **defaults: Any) -> Resolved:
-    file = {"defaults": defaults, "parts": list(parts)}
-    Path("mix.yaml").write_text(yaml.safe_dump(file))
-    base = f"--hf-checkpoint {MODEL} --rollout-batch-size 4 --device cpu --num-rollout 5"
-    base += " --env-mix mix.yaml"
-    if "sft_loss" not in flags:
-        base += " --rollout-max-response-len 64 --n-samples-per-prompt 4"
-    return parse(f"{base} {flags}".split(), "train_async")
-
-
-def rows_part(name: str = "sums", **said: Any) -> dict[str, Any]:
-    return {"name": name, "prompt_data": "train.jsonl", "rm_type": "math", **said}
-
-
-def pears(name: str = "pears", **said: Any) -> dict[str, Any]:
-    return {"name": name, "env": f"{HERE}Pears", **said}
-
-
-def refused(*parts: Any, flags: str = "", **defaults: Any) -> str:
-    with pytest.raises(ConfigError) as caught:
-        parsed(*parts, flags=flags, **defaults)
-    return str(caught.value)
-
-
-def first(source: TaskSource, number: int, cursor: int = 0) -> list[Task]:
-    async def take() -> list[Task]:
-        tasks = source.tasks(cursor)
-        return [task async for task in _some(tasks, number)]
-
-    return anyio.run(take)
-
-
-async def _some(tasks: AsyncIterator[Task], number: int) -> AsyncIterator[Task]:
-    for _ in range(number):
-        task = await anext(tasks, None)
-        if task is None:
-            return
-        yield task
-
-
-def source_of(config: RunConfig) -> TaskSource:
-    return open_source(config, load_env(config.env or "single-turn"))
+__all__ = ["rows"]
 
 
 @pytest.mark.parametrize(
@@ -268,63 +190,6 @@ def test_the_buffer_asks_for_turns_as_each_part_says() -> None:
     assert settings.sampling_of(Task("t", {}, "pears")) == settings.sampling
 
 
-def test_evaluation_sets_are_those_that_parts_name_and_those_that_their_envs_bring() -> None:
-    held = {"name": "held", "path": "eval.jsonl", "n_samples_per_eval_prompt": 4}
-    config = parsed(rows_part(eval=[held]), pears(max_response_len=9)).config
-    sets = open_eval_sets(config, load_env("single-turn"))
-    assert {name: len(tasks) for name, tasks in sets.items()} == {"sums-held": 24, "pears-ripe": 1}
-    own = list(eval_sets(config).values())
-    ask: Any = (None, RunState(), None, own)
-    evaluator = Evaluator(config, sets, *ask)
-    orders = {name: evaluator._order(name, 0, beside=False) for name in sets}
-    assert orders["sums-held"].num_samples == 4
-    assert orders["pears-ripe"].sampling.max_new_tokens == 9
-
-
-def test_sets_of_the_run_take_the_place_of_those_of_its_parts() -> None:
-    config = parsed(rows_part(), pears(), flags="--eval-prompt-data all eval.jsonl").config
-    assert list(open_eval_sets(config, load_env("single-turn"))) == ["all"]
-
-
-def test_sets_of_the_run_are_played_as_the_run_says() -> None:
-    """Not as the part that happens to be the first."""
-    flags = "--eval-prompt-data all eval.jsonl --rm-type f1 --label-key label"
-    config = parsed(pears(), rows_part(), flags=flags).config
-    sets = list(eval_sets(config).values())
-    processes = services_of_run(config, sets).processes
-    addresses = {process: f"http://{process}" for process in processes}
-    settings = WorkerSettings.from_config(config, Path(MODEL), 512, addresses, sets)
-    way = Worker(settings)._ways.of(Task("t", {}), "all")
-    assert (way.settings.env, way.settings.env_args["rm_type"]) == ("single-turn", "f1")
-
-
-def test_a_default_that_some_parts_cannot_read_is_no_fault() -> None:
-    config = parsed({"name": "rows", "prompt_data": "train.jsonl"}, pears(), rm_type="math").config
-    rows, fruit = parts_of(config)
-    assert rows.config.env_args == {"rm_type": "math"}
-    assert fruit.config.env_args == {}
-
-
-def test_two_sets_of_one_name_are_refused() -> None:
-    def one(name: str) -> dict[str, Any]:
-        return {"name": name, "path": "eval.jsonl"}
-
-    said = refused(rows_part("a", eval=[one("b-c")]), rows_part("a-b", eval=[one("c")]))
-    assert "--env-mix names a-b-c twice" in said
-
-
-def test_a_mixture_is_scored_alone() -> None:
-    held = {"name": "held", "path": "eval.jsonl"}
-    words = f"--hf-checkpoint {MODEL} --device cpu --rollout-max-response-len 64 --eval-only"
-    Path("mix.yaml").write_text(yaml.safe_dump({"parts": [rows_part(eval=[held]), pears()]}))
-    config = parse(f"{words} --env-mix mix.yaml".split(), "train_async").config
-    assert preflight(config) == []
-    assert list(open_eval_sets(config, load_env("single-turn"))) == ["sums-held", "pears-ripe"]
-    assert {t.part for t in open_eval_sets(config, load_env("single-turn"))["sums-held"]} == {
-        "sums"
-    }
-
-
 def test_rows_that_one_env_leaves_out_are_there_for_another() -> None:
     lines = [{"input": text, "label": "1"} for text in ("a", "b " * 99)]
     Path("other.jsonl").write_bytes(b"\n".join(map(msgspec.json.encode, lines)))
@@ -339,14 +204,6 @@ def test_a_key_that_says_nothing_is_as_one_that_is_not_there() -> None:
     config = parsed(rows_part(max_turns=None), rows_part("other", weight=None)).config
     assert dump_config(config)
     assert [part.weight for part in parts_of(config)] == [[(0.0, 1.0)]] * 2
-
-
-def test_a_set_of_a_part_may_be_one_that_its_env_brings() -> None:
-    config = parsed(pears(eval=[{"name": "ripe", "n_samples_per_eval_prompt": 2}])).config
-    assert list(open_eval_sets(config, load_env("single-turn"))) == ["pears-ripe"]
-    config = parsed(pears(eval=[{"name": "sour"}])).config
-    with pytest.raises(ConfigError, match=r"pears-sour has no `path`.*brings no set sour"):
-        open_eval_sets(config, load_env("single-turn"))
 
 
 def test_one_process_serves_parts_that_want_the_same() -> None:
@@ -389,13 +246,6 @@ def test_a_dry_run_looks_at_each_part() -> None:
         preflight(parsed(rows_part(), pears()).config)
 
 
-def test_a_flag_that_one_part_reads_is_read() -> None:
-    parsed(rows_part(), pears(), flags="--max-tool-calls 3 --rollout-shuffle")
-    assert "--rollout-shuffle: this is about the rows" in refused(
-        pears(), flags="--rollout-shuffle"
-    )
-
-
 def test_prompts_that_are_too_long_are_left_out_of_their_part() -> None:
     rows = [{"input": text, "label": "1"} for text in ("a", "b " * 99)]
     Path("other.jsonl").write_bytes(b"\n".join(map(msgspec.json.encode, rows)))
@@ -404,72 +254,3 @@ def test_prompts_that_are_too_long_are_left_out_of_their_part() -> None:
     found = open_tasks(config, load_env("single-turn"))
     assert [n.split(" rows")[0] for n in found.notes] == ["--env-mix: o: 1 of 2"]
     assert {task.id for task in first(found.source, 20) if task.part == "o"} == {"other:1"}
-
-
-def test_all_that_a_part_cannot_be_told_is_refused_at_once() -> None:
-    said = refused(
-        rows_part(temperature=0.7, top_p=0.9, max_turn=3),
-        rows_part("b/c"),
-        pears("d", weight=-1),
-        pears("e", weight=[[3, 1], [3, 2]], eval="held"),
-        pears("f", max_response_len=0),
-        pears("g", weight=True),
-        pears("h", weight=math.inf),
-    )
-    for part in (
-        "sums: unknown key max_turn; did you mean max_turns?",
-        "sums: temperature: the learner scores all tokens at one: give --rollout-temperature",
-        "sums: top_p: training needs the probabilities of all tokens",
-        "a part cannot be called 'b/c'",
-        "d: weight is -1, and must be a number of 0 or more",
-        "e: weight is [[3, 1], [3, 2]]",
-        "e: eval is 'held', and must be a list",
-        "f: max_response_len: --rollout-max-response-len cannot be 0",
-        "g: weight is True",
-        "h: weight is inf",
-    ):
-        assert part in said, f"{part!r} is not in {said}"
-
-
-@pytest.mark.parametrize(
-    ("parts", "flags", "said"),
-    [
-        ([rows_part(), rows_part()], "", "--env-mix names sums twice"),
-        ([], "", "`parts` must be a list"),
-        ([rows_part(weight=0), pears(weight=0)], "", "at iteration 0 no part has a weight"),
-        ([rows_part(weight=[[0, 1], [9, 0]])], "", "at iteration 9 no part has a weight"),
-        ([rows_part()], "--prompt-data train.jsonl", "each part of a mixture names tasks"),
-        ([rows_part()], "--data-source-path m.py", "each part of a mixture names tasks"),
-        ([pears(rm_type="math")], "", "pears: rm_type: only --env single-turn, tools"),
-        ([pears(reward_key="acc")], "", "pears: reward_key: only a reward of --rm-type"),
-        ([pears(metadata_key="m")], "", "pears: metadata_key: this is about the rows"),
-        (
-            [pears(custom_generate_function_path="a.py")],
-            "",
-            "pears: custom_generate_function_path:",
-        ),
-        ([rows_part("eval0")], "", "a part cannot be called 'eval0'"),
-        (
-            [rows_part(eval=[{"name": "x", "path": "eval.jsonl", "top_k": 0}])],
-            "",
-            "sums-x: --eval-top-k",
-        ),
-        (
-            [rows_part(eval=[{"name": "x", "path": "gone"}])],
-            "",
-            "sums: eval gone: there is no file",
-        ),
-        ([rows_part(prompt_data="gone.jsonl")], "", "sums: --prompt-data gone.jsonl: there is no"),
-        ([rows_part(max_context_len=10**6)], "", "sums: --rollout-max-context-len 1000000 is more"),
-        ([rows_part(eval=[{"name": "x", "pth": "a"}])], "", "sums: eval: x: unknown key pth"),
-        ([rows_part(eval=[{"name": "x", "path": "gone"}])], "", "there is no file"),
-    ],
-)
-def test_a_mixture_that_cannot_be_is_refused(parts: Any, flags: str, said: str) -> None:
-    assert said in refused(*parts, flags=flags)
-
-
-def test_a_file_that_is_none_is_refused_by_its_name() -> None:
-    words = f"--hf-checkpoint {MODEL} --device cpu --env-mix"
-    with pytest.raises(ConfigError, match=r"--env-mix gone\.toml cannot be read"):
-        parse([*words.split(), "gone.toml"], "train_async")

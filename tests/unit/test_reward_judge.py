@@ -16,7 +16,7 @@ from agentrl.envs.single_turn import SingleTurnEnv
 from agentrl.errors import ConfigError, EnvError, InfrastructureError
 from agentrl.types import EpisodeSummary, Outcome, StopReason, Task
 from agentrl.wire.messages import Judge
-from tests.unit.test_actors_episode import ASSIGNMENT, LIMITS
+from tests.unit.played_episodes import ASSIGNMENT, LIMITS
 from tests.unit.test_reward_remote import listening
 
 pytestmark = pytest.mark.anyio

@@ -10,8 +10,8 @@ from agentrl.config.run import RunConfig
 from agentrl.errors import EngineError
 from agentrl.serving.teacher import TeacherClient
 from agentrl.types import Outcome
+from tests.unit.played_episodes import ASSIGNMENT
 from tests.unit.teacher_server import BREAKS, TeacherServer, logprob_of
-from tests.unit.test_actors_episode import ASSIGNMENT
 
 pytestmark = pytest.mark.anyio
 

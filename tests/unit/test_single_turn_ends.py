@@ -6,7 +6,7 @@ from agentrl.actors.episode import EnvEpisodes
 from agentrl.actors.player import Player
 from agentrl.envs.single_turn import SingleTurnEnv
 from agentrl.types import EpisodeAssignment, EpisodeId, SamplingParams, StopReason, Task
-from tests.unit.test_actors_episode import CALL, CHAT, LIMITS, ScriptedClient
+from tests.unit.played_episodes import CALL, CHAT, LIMITS, ScriptedClient
 
 pytestmark = pytest.mark.anyio
 

@@ -4,25 +4,16 @@ its package (`tests/standins`)."""
 import io
 import logging
 import sys
-import time
 import tomllib
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 
-import msgspec
 import pytest
 
-from agentrl.cluster.launch import launch
-from agentrl.cluster.tracking import shown_config, trackers
+from agentrl.cluster.tracking import trackers
 from agentrl.config.fields import own_fields
-from agentrl.config.presets import DEFAULT, PRESETS
-from agentrl.config.resolve import parse
 from agentrl.config.run import RunConfig
-from agentrl.config.secrets import forget_in_argv, secrets_of, without_secrets
-from agentrl.config.toml import dump_config
-from agentrl.config.tracking import about_tracking, check_trackers, used_trackers
+from agentrl.config.tracking import check_trackers, used_trackers
 from agentrl.errors import EnvironmentSetupError
 from agentrl.shipped import TRACKERS
 from agentrl.telemetry.metrics import REGISTRY
@@ -31,45 +22,11 @@ from agentrl.telemetry.sinks import MetricsWriter
 from agentrl.telemetry.trackers.base import AXES, load_tracker
 from agentrl.telemetry.trackers.run import TrackedRun
 from tests.manual_clock import ManualClock
-from tests.tracked import calls, opened, resolved, standing_in, write
+from tests.tracked import calls, opened, resolved, write
+from tests.unit.tracked_services import SERVICES, Played, played
 
+__all__ = ["played"]
 ROOT = Path(__file__).parents[2]
-KEY = "0123456789abcdef0123456789abcdef01234567"
-
-
-class Service(msgspec.Struct, frozen=True):
-    """The calls of a package, and how its last one says that a run did not end well."""
-
-    begin: str
-    log: str
-    finish: str
-    failed: dict[str, object]
-    key: str = ""
-
-
-SERVICES = {
-    "mlflow": Service("create_run", "log_batch", "set_terminated", {"status": "FAILED"}),
-    "swanlab": Service("init", "log", "finish", {"state": "crashed"}, "--swanlab-key"),
-    "wandb": Service("init", "log", "finish", {"exit_code": 1}, "--wandb-key"),
-}
-KEYED = [name for name, service in SERVICES.items() if service.key]
-
-
-class Played(msgspec.Struct, frozen=True):
-    name: str
-    package: ModuleType
-    service: Service
-
-    @property
-    def config(self) -> RunConfig:
-        return resolved(f"--use-{self.name}")
-
-
-@pytest.fixture(params=SERVICES)
-def played(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Played]:
-    """The stand-in, where the package would be."""
-    with standing_in(request.param, monkeypatch) as package:
-        yield Played(request.param, package, SERVICES[request.param])
 
 
 def broken(played: Played, run_dir: Path, error: str | BaseException, config: RunConfig) -> None:
@@ -143,19 +100,6 @@ def test_a_service_that_does_not_begin_ends_the_start(played: Played, tmp_path: 
             EnvironmentSetupError, match=r"did not begin the run: not an.*; give --"
         ):
             write(played.config, tmp_path)
-
-
-def test_an_error_of_the_start_hides_keys_and_passwords(
-    played: Played, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SOME_TOKEN", "of-the-environment")
-    said = f"{KEY} of-the-environment http://me:pass@h/a"
-    played.package.RECORDED.fail(played.service.begin, said)
-    key = played.service.key
-    words = f"--use-{played.name} {key} {KEY}" if key else f"--use-{played.name}"
-    with pytest.raises(EnvironmentSetupError) as refused:
-        write(resolved(words), tmp_path)
-    assert f"{'[hidden]' if key else KEY} [hidden] http://h/a;" in str(refused.value)
 
 
 def test_a_start_does_not_wait_for_ever(played: Played, tmp_path: Path) -> None:
@@ -278,142 +222,3 @@ def test_a_service_is_told_how_the_run_ended(
         recorder.finish(status)
     (ended,) = calls(played.package, played.service.finish)
     assert (played.service.failed.items() <= ended.items()) == is_failed
-
-
-def without_rows(words: str, run_dir: Path) -> RunConfig:
-    """A run that fails before Ray is started: its rows are what the driver meets first."""
-    rows = run_dir / "rows.jsonl"
-    rows.write_text('{"input": "q", "label": "a"}\n')
-    flags = f"{words} --prompt-data {rows} --custom-rm-path exact --rollout-max-context-len 64"
-    flags += f" --hf-checkpoint {PRESETS[DEFAULT].values['hf_checkpoint']}"
-    config = resolved(f"{flags} --run-dir {run_dir} --run-id r")
-    rows.unlink()
-    return config
-
-
-@pytest.mark.parametrize("name", KEYED)
-def test_a_run_whose_tracker_does_not_begin_does_not_start(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = without_rows(f"--use-{name} {SERVICES[name].key} {KEY}", tmp_path)
-    with standing_in(name, monkeypatch) as package:
-        package.RECORDED.fail("init", f"the key {KEY} is not known")
-        with pytest.raises(EnvironmentSetupError, match=r"the key \[hidden\] is not known; give"):
-            launch(config, time.monotonic())
-
-
-@pytest.mark.parametrize("name", KEYED)
-def test_a_key_stands_in_nothing_that_is_written(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    key = f"{SERVICES[name].key} {KEY}"
-    config = without_rows(f"--use-{name} {key}", tmp_path)
-    monkeypatch.setattr(sys, "argv", ["train.py", key.replace(" ", "="), *key.split()])
-    forget_in_argv(config)
-
-    with standing_in(name, monkeypatch) as package:
-        assert launch(config, time.monotonic()) != 0
-        assert calls(package, "init")[0]["key"] == KEY
-        assert SERVICES[name].failed.items() <= calls(package, "finish")[0].items()
-
-    written = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert {"config.toml", "driver.log", f"{name}.json"} <= {path.name for path in written}
-    assert [path for path in written if KEY.encode() in path.read_bytes()] == []
-
-
-@pytest.mark.parametrize("name", KEYED)
-def test_a_configuration_is_told_without_its_secrets(name: str) -> None:
-    key = SERVICES[name].key
-    config = resolved(f"--use-{name} {key} {KEY}")
-    assert secrets_of(config) == [KEY]
-    assert KEY not in dump_config(config)
-    assert KEY.encode() not in msgspec.json.encode(without_secrets(config))
-    assert KEY not in repr(trackers(config))
-    twice = parse(["--device", "cpu", *f"--use-{name} {key} a{KEY} {key} b".split()], "train_async")
-    assert any(f"{key} is given 2 times" in note for note in twice.notes)
-    assert not any(KEY in note for note in twice.notes)
-
-
-def given(flag: str, value: str) -> RunConfig:
-    name = flag.strip("-").replace("-", "_")
-    return msgspec.structs.replace(RunConfig(), **{name: value})
-
-
-def test_keys_and_addresses_that_others_would_see_are_refused() -> None:
-    keyed = RunConfig(swanlab_key=KEY, wandb_key=KEY, ray_address="10.0.0.1:6379")
-    told = list(about_tracking(keyed))
-    assert ["SWANLAB_API_KEY" in each for each in told] == [False, True]
-    assert "WANDB_API_KEY" in told[0]
-    assert not [each for each in told if KEY in each]
-    for flag in ("--wandb-host", "--swanlab-host"):
-        (refused,) = about_tracking(given(flag, "corp.example"))
-        assert "an address is wanted, as in https://corp.example" in refused
-
-
-ADDRESSES = {
-    "--wandb-host": "WANDB_BASE_URL",
-    "--swanlab-host": "SWANLAB_API_HOST",
-    "--mlflow-tracking-uri": "MLFLOW_TRACKING_URI",
-}
-
-
-@pytest.mark.parametrize("flag", ADDRESSES)
-@pytest.mark.parametrize(
-    "address",
-    [
-        "https://me:hunter2@corp.example/a",
-        "https://hunter2@corp.example",
-        "https://me:hunter2/x@corp.example",
-        "https://me?hunter2@corp.example",
-        "https://me#hunter2@corp.example",
-        "http://[bad:hunter2@corp.example",
-        "http://[hunter2",
-        "me:hunter2@corp.example",
-        "//me:hunter2@corp.example",
-        "postgresql://h/db?user=u&password=hunter2",
-        "https://h?sslpassword=hunter2",
-        "https://h/?token=hunter2",
-        "https://h/?X-Api-Key=hunter2",
-        "https://h/?api%5Fkey=hunter2",
-        "https://h/a#access_token=hunter2",
-        "https://h/a;Secret=hunter2",
-        "mssql+pyodbc:///?odbc_connect=PWD%3Dhunter2",
-    ],
-)
-def test_an_address_in_which_a_secret_may_stand_is_refused(flag: str, address: str) -> None:
-    (refused,) = about_tracking(given(flag, address))
-    assert refused.startswith(f"{flag}: ")
-    assert "config.toml would show it; leave it out" in refused
-    assert refused.endswith(f"or leave the flag out and set {ADDRESSES[flag]}")
-    assert "hunter2" not in refused
-
-
-@pytest.mark.parametrize(
-    "address",
-    [
-        "databricks",
-        "databricks://scope:prefix",
-        "./mlruns",
-        "./a@b/mlruns",
-        "file:///data/a@b",
-        "sqlite:////data/a@b.db",
-        "postgresql://h:5432/db?sslmode=require",
-        "http://[::1]:5000/keys",
-        "http://corp.example/?sort=token",
-    ],
-)
-def test_an_address_in_which_none_stands_is_taken(address: str) -> None:
-    assert list(about_tracking(RunConfig(mlflow_tracking_uri=address))) == []
-
-
-def test_addresses_are_shown_without_their_credentials() -> None:
-    url = "http://me:secret@h:1/a?token=secret"
-    args = {"rm_url": "me:secret@h/a", "deep": [f"{url},{url} x"], "text": "a@b?c"}
-    shown = shown_config(RunConfig(rm_url=url, env_args=args))
-    assert "secret" not in repr(shown)
-    assert shown["rm_url"] == "http://h:1/a"
-    assert shown["env_args"] == {
-        "rm_url": "h/a",
-        "deep": ["http://h:1/a,http://h:1/a x"],
-        "text": "a@b?c",
-    }

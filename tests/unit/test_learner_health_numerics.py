@@ -1,0 +1,154 @@
+"""Checks of a run's log-probabilities: engine against learner, reference model against the first
+weights, and old tokens against the policy."""
+
+import pytest
+
+from agentrl.config.device_defaults import for_device
+from agentrl.config.run import RunConfig
+from agentrl.errors import HealthError
+from agentrl.learner.health import MAX_DRIFT, MAX_START_KL, PATIENCE, check_logprobs
+from agentrl.learner.metrics import LogprobDiff
+from agentrl.learner.tolerance import BFLOAT16, FLOAT32, Tolerance, tolerance_of
+from tests.unit.health_runs import SOUND, play, sound
+
+# ---- engine and learner -------------------------------------------------------------------------
+
+
+BF16 = RunConfig(megatron={"bf16": True})
+EXACT = {"bf16": False}
+
+
+@pytest.mark.parametrize("tolerance", [FLOAT32, BFLOAT16])
+def test_sound_numerics_pass_and_so_does_an_iteration_without_on_policy_tokens(
+    tolerance: Tolerance, caplog: pytest.LogCaptureFixture
+) -> None:
+    check_logprobs(1, LogprobDiff(tolerance.note_diff, 3.0, 100), tolerance)
+    check_logprobs(1, LogprobDiff(5.0, 5.0, 0), tolerance)
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("mean", [0.005, 0.011, 0.036, 0.041])
+def test_what_was_measured_of_sound_pairs_in_bf16_passes_without_a_word(
+    mean: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By `benchmarks/precision.py`, and by others of SGLang beside Megatron."""
+    play([sound()], BF16, on_policy=LogprobDiff(mean, 0.7, 4000))
+    assert caplog.records == []
+
+
+def test_a_larger_difference_in_bf16_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    play([sound()], BF16, on_policy=LogprobDiff(0.06, 0.7, 4000))
+    assert "differ more than most up to iteration 1" in caplog.text
+    assert "0.06 in the mean (limit 0.1" in caplog.text
+
+
+def test_in_float32_a_difference_of_rounding_in_bf16_stops_the_run() -> None:
+    with pytest.raises(HealthError, match=r"0\.0078 in the mean \(limit 0\.001 in float32\)"):
+        play([sound()], on_policy=LogprobDiff(0.0078, 0.1, 4000))
+
+
+@pytest.mark.parametrize(
+    ("config", "tolerance"),
+    [
+        (RunConfig(), FLOAT32),
+        (for_device(RunConfig(), "cpu"), FLOAT32),
+        (for_device(RunConfig(), "cuda"), BFLOAT16),
+        (for_device(RunConfig(megatron={"bf16": False}), "cuda"), BFLOAT16),
+        (for_device(RunConfig(megatron=EXACT, sglang={"dtype": "float32"}), "cuda"), BFLOAT16),
+        (for_device(RunConfig(megatron=EXACT, sglang={"dtype": "float32"}), "cpu"), FLOAT32),
+        (RunConfig(sglang={"dtype": "bfloat16"}), BFLOAT16),
+        (RunConfig(sglang={"dtype": "auto"}), BFLOAT16),
+        (RunConfig(sglang={"quantization": "fp8"}), BFLOAT16),
+        (RunConfig(sglang={"kv_cache_dtype": "fp8_e4m3"}), BFLOAT16),
+        (BF16, BFLOAT16),
+    ],
+)
+def test_the_less_exact_of_engine_and_learner_sets_the_tolerance(
+    config: RunConfig, tolerance: Tolerance
+) -> None:
+    assert tolerance_of(config) is tolerance
+
+
+def test_a_disagreement_stops_the_run_with_its_numbers_and_likely_causes() -> None:
+    pattern = r"iteration 1: .* 256 on-policy .* 0\.25 .* 1\.5 .*causes"
+    with pytest.raises(HealthError, match=pattern):
+        check_logprobs(1, LogprobDiff(0.25, 1.5, 256), BFLOAT16)
+    with pytest.raises(HealthError, match=pattern):
+        play([sound()], on_policy=LogprobDiff(0.25, 1.5, 256))
+
+
+def test_a_few_tokens_are_judged_with_those_of_later_iterations() -> None:
+    health = play([sound()] * 2)
+    for number in (3, 4, 5):
+        health.check(number, sound(), LogprobDiff(0.25, 1.5, 64))
+    with pytest.raises(HealthError, match=r"up to iteration 6: .* 256 on-policy .* 0\.25 in"):
+        health.check(6, sound(), LogprobDiff(0.25, 1.0, 64))
+
+
+def test_engines_that_agreed_once_are_checked_again() -> None:
+    """One may be given other weights at any time."""
+    health = play([sound()] * 3, on_policy=LogprobDiff(1e-6, 1e-5, 4000))
+    health.check(4, sound(), LogprobDiff(0.25, 1.5, 200))
+    with pytest.raises(HealthError, match=r"up to iteration 5: .* 400 on-policy"):
+        health.check(5, sound(), LogprobDiff(0.25, 1.5, 200))
+
+
+def test_few_tokens_that_differ_much_stop_the_run() -> None:
+    on_policy = LogprobDiff(FLOAT32.note_diff, 6.0, 9000)
+    with pytest.raises(HealthError, match=r"iteration 1: the KL .* 0\.2 nats .* by 6 at most"):
+        play([sound({"train/mismatch_kl/age_0": 0.2})], on_policy=on_policy)
+    play([sound({"train/mismatch_kl/age_0": FLOAT32.max_kl})], on_policy=on_policy)
+    play([sound({"train/mismatch_kl/age_0": None})], on_policy=on_policy)
+    # off-policy tokens are meant to differ
+    play([sound({"train/mismatch_kl": 3.0, "train/mismatch_kl/age_2": 4.0})], on_policy=on_policy)
+
+
+def test_a_difference_that_is_no_number_stops_the_run() -> None:
+    nan = float("nan")
+    with pytest.raises(HealthError, match="is nan in the mean"):
+        play([sound()], on_policy=LogprobDiff(nan, nan, 5))
+    with pytest.raises(HealthError, match="is nan nats"):
+        play([sound({"train/mismatch_kl/age_0": nan})], on_policy=LogprobDiff(0.0, 0.0, 5))
+
+
+# ---- reference model ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kl", [0.3, -0.3, float("nan")])
+def test_another_reference_than_the_first_weights_stops_the_run(kl: float) -> None:
+    pattern = rf"reference model is {kl:g} nats .* iteration 1 .*causes.*--use-kl-loss"
+    with pytest.raises(HealthError, match=pattern):
+        play([sound({"train/kl_first": kl})])
+
+
+def test_the_reference_may_round_and_later_differ() -> None:
+    play([sound({"train/kl_first": MAX_START_KL, "train/kl_loss": 0.3})])
+    play([sound({"train/kl_first": 0.0}), sound({"train/kl_first": 0.3})])
+    # a learner that came back trains other weights than the run began with
+    play([sound({"train/kl_first": 0.3})], first=7)
+
+
+def test_another_runs_weights_may_lie_far_from_the_reference() -> None:
+    play([sound({"train/kl_first": 0.3})], RunConfig(load="runs/other/recovery"))
+
+
+# ---- drift ---------------------------------------------------------------------------------------
+
+OLD = sound({"train/log_ratio_m2/age_0": 1.0, "train/log_ratio_m2/age_3": 0.1})
+
+
+def test_old_tokens_far_from_the_policy_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    play([OLD] * (PATIENCE - 1))
+    assert not caplog.records
+    play([OLD] * (3 * PATIENCE))
+    (record,) = caplog.records
+    assert "tokens of age 3 is 0.1 nats^2" in record.getMessage()
+    assert "--trust-region negative" in record.getMessage()
+
+
+def test_tokens_of_the_policy_itself_or_near_it_are_no_drift(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    play([{**OLD, "train/log_ratio_m2/age_3": MAX_DRIFT}] * (3 * PATIENCE))
+    play([OLD] * (PATIENCE - 1) + [SOUND] + [OLD] * (PATIENCE - 1))
+    assert not caplog.records
