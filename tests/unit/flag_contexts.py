@@ -148,7 +148,7 @@ READ_AND_UNUSED: dict[Mode, set[str]] = {
     # no sets, no engines, and no turns of a policy
     "supervised": {
         *("eval_interval", "eval_mode", "skip_eval_before_train"),
-        *("partial_rollout", "mask_offpolicy_in_partial_rollout"),
+        *("partial_rollout", "mask_offpolicy_in_partial_rollout", "kv_across_pushes"),
         *("colocate", "offload_train", "offload_rollout"),
     },
     # an optimizer that never steps, places where nothing is saved, and no iterations
