@@ -7,27 +7,23 @@ agentrl's way. They run side by side and take turns, idle while it is not theirs
 else the machine does falls on both; each number is the median of the rounds.
 """
 
-import os
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import anyio
 
-from agentrl.cluster.ports import free_ports
 from agentrl.serving.client import EngineClient
-from agentrl.serving.control import EngineControl
 from agentrl.serving.cpu import ATTENTION_BACKEND
-from agentrl.serving.launch import engine_command
-from agentrl.types import EngineAddress, SamplingParams
+from agentrl.types import SamplingParams
 from benchmarks import Row, report
+from benchmarks.engines import running_engine, until_ready
 
 MODEL = Path(__file__).resolve().parent.parent / "agentrl/envs/search_r1/model"
 VOCAB_SIZE, MAX_CONTEXT = 2048, 1024
@@ -41,38 +37,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-@contextmanager
-def running_engine(
-    name: str, extra: Mapping[str, Any], folder: Path
-) -> Iterator[tuple[EngineAddress, subprocess.Popen[bytes]]]:
-    """An engine process that serves the default job's model."""
-    port = free_ports(1)[0]
-    spec = engine_command(
-        model_path=str(MODEL),
-        port=port,
-        name=name,
-        device="cpu",
-        dtype="float32",
-        extra=extra,
-        weight_version="0",
-    )
-    with (folder / f"{name}.log").open("wb") as log:
-        process = subprocess.Popen(
-            spec.argv, env={**os.environ, **spec.env}, stdout=log, stderr=subprocess.STDOUT
-        )
-    try:
-        yield EngineAddress(name, f"http://127.0.0.1:{port}"), process
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
 @asynccontextmanager
 async def engine(name: str, extra: Mapping[str, Any], folder: Path) -> AsyncIterator[EngineClient]:
     """A client of an engine that is ready."""
-    with running_engine(name, extra, folder) as (address, process):
-        async with EngineControl(address, timeout_s=10) as control:
-            await control.wait_ready(LIMIT_S, lambda: process.poll() is None)
+    log = folder / f"{name}.log"
+    with running_engine(MODEL, log, name=name, extra=extra) as (address, process):
+        await until_ready(address, process, LIMIT_S)
         async with EngineClient(
             address.url,
             [address],

@@ -13,7 +13,6 @@ Everything in float32. docs/models.md has the results (`python scripts/gen_model
 
 import argparse
 import json
-import os
 import random
 import shutil
 import subprocess
@@ -22,7 +21,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import torch
@@ -44,10 +43,10 @@ from agentrl.models.registry import families, open_model
 from agentrl.serving.client import EngineClient
 from agentrl.serving.control import EngineControl
 from agentrl.serving.cpu import ATTENTION_BACKEND
-from agentrl.serving.launch import engine_command
 from agentrl.serving.weights import FleetWeightSink
 from agentrl.types import EngineAddress, Generation, SamplingParams
 from benchmarks import ROOT, Row, report
+from benchmarks.engines import running_engine
 
 #: Of a model that engines serve in these measurements.
 VOCAB_SIZE, MAX_CONTEXT = 500, 1024
@@ -199,30 +198,14 @@ def learner_beside(model: PreTrainedModel, folder: Path) -> tuple[float, int, di
 
 
 @contextmanager
-def running_engine(model: Path, log: Path, groups: int = 1) -> Iterator[tuple[EngineAddress, Any]]:
-    """An engine of the model on this machine's CPU, and its process: of `groups` ranks that each
-    attend to requests of their own."""
-    port = free_ports(1)[0]
+def engine_of(model: Path, log: Path, groups: int = 1) -> Iterator[tuple[EngineAddress, Any]]:
+    """An engine of the model, and its process: of `groups` ranks that each attend to requests of
+    their own."""
     ranks = {"tp_size": groups, "attn_dp_size": groups} if groups > 1 else {}
-    spec = engine_command(
-        model_path=str(model),
-        port=port,
-        name="engine",
-        device="cpu",
-        dtype="float32",
-        extra={"max_total_tokens": 16384, **ranks},
-        weight_version="0",
-    )
-    assert spec.argv[spec.argv.index("--attention-backend") + 1] == ATTENTION_BACKEND
-    with log.open("wb") as said:
-        process = subprocess.Popen(
-            spec.argv, env={**os.environ, **spec.env}, stdout=said, stderr=subprocess.STDOUT
-        )
-    try:
-        yield EngineAddress("engine", f"http://127.0.0.1:{port}"), process
-    finally:
-        process.terminate()
-        process.wait(CALL_S)
+    extra = {"max_total_tokens": 16384, **ranks}
+    with running_engine(model, log, extra=extra) as (engine, process):
+        assert ATTENTION_BACKEND in cast(tuple[str, ...], process.args)
+        yield engine, process
 
 
 def push(family: str, engine: EngineAddress, tensors: dict[str, Tensor], groups: int = 1) -> None:
@@ -301,7 +284,7 @@ async def engine_beside(
 ) -> tuple[float, int]:
     """An engine begins with the model in `first`, takes `tensors` by a push, and is compared with
     `model`: the worst difference, and the tokens that transformers would not have chosen."""
-    with running_engine(first, first.with_suffix(".log"), groups) as (engine, process):
+    with engine_of(first, first.with_suffix(".log"), groups) as (engine, process):
         async with EngineControl(engine, timeout_s=CALL_S) as control:
             await control.wait_ready(START_S, lambda: process.poll() is None)
         await anyio.to_thread.run_sync(push, family, engine, tensors, groups)

@@ -2,8 +2,8 @@
 
     prefill_per_sampled_WAY  tokens that the engine computed without sampling, for each sampled one
     logprob_gap_keep         |engine - transformers| log-probability under the version of a token,
-                             everything computed anew; of tokens over a cache that older weights
-                             filled, and as far as `keep` alone makes it, N = 1
+                             everything computed anew; under `keep`, of tokens whose turn began
+                             with an older version
     policy_shift             |log-probability under the version of a token - under that of its
                              turn's first one|, of the same tokens: what the policy has moved
     pushes_WAY, turns_through_a_push_WAY
@@ -17,15 +17,11 @@ the default job's rate, policy gradients of random signs). Prefill is read from 
 
 import argparse
 import itertools
-import os
 import random
 import re
 import statistics
-import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -36,21 +32,19 @@ from anyio import to_thread
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from agentrl.cluster.ports import free_ports
 from agentrl.config.presets import DEFAULT, PRESETS
 from agentrl.models.registry import families
 from agentrl.serving.client import EngineClient
-from agentrl.serving.control import EngineControl
-from agentrl.serving.launch import engine_command
 from agentrl.serving.weights import FleetWeightSink
 from agentrl.types import EngineAddress, Generation, SamplingParams
 from benchmarks import Row, report
+from benchmarks.engines import Process, running_engine, until_ready
 
 MODEL = str(PRESETS[DEFAULT].values["hf_checkpoint"])
 VOCABULARY, CONTEXT = 2048, 1024
 TASKS, TURNS, PROMPT, SAMPLED, SAID = 16, 16, 40, 48, 10
 LEARNING_RATE = 2e-4
-EVERY_S = 2.0
+EVERY_S, START_S = 2.0, 600.0
 #: Way, and the versions that share a part of the cache; None: a push drops it.
 WAYS: dict[str, int | None] = {"recompute": None, "keep": 1, "keep_8": 8}
 _PREFILL = re.compile(r"Prefill batch.*?#new-token: (\d+)")
@@ -66,7 +60,6 @@ class Found(msgspec.Struct, frozen=True):
     """Of one way; `weights` by version."""
 
     turns: list[Turn]
-    prefilled: int
     weights: dict[int, Weights]
 
     @property
@@ -110,35 +103,6 @@ class Policy:
         return found
 
 
-@contextmanager
-def engine(folder: Path) -> Iterator[tuple[EngineAddress, Path]]:
-    (port,) = free_ports(1)
-    spec = engine_command(
-        model_path=MODEL, port=port, name="engine", device="cpu", dtype="float32", extra={}
-    )
-    log = folder / "engine.log"
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            spec.argv,
-            env={**os.environ, **spec.env},
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    address = EngineAddress("engine", f"http://127.0.0.1:{port}")
-
-    async def ready() -> None:
-        async with EngineControl(address, timeout_s=60) as control:
-            await control.wait_ready(600, lambda: process.poll() is None)
-
-    try:
-        anyio.run(ready)
-        yield address, log
-    finally:
-        os.killpg(process.pid, 9)
-        process.wait()
-
-
 def prefilled(log: Path) -> int:
     return sum(map(int, _PREFILL.findall(log.read_text(errors="replace"))))
 
@@ -170,8 +134,9 @@ async def learn(
             client.new_weights(version)
 
 
-async def run(address: EngineAddress, shared: int | None, rounds: int) -> Found:
+async def run(address: EngineAddress, process: Process, shared: int | None, rounds: int) -> Found:
     """`rounds` agents one after the other in each of `TASKS` places."""
+    await until_ready(address, process, START_S)
     turns, policy = list[Turn](), Policy()
     weights = {1: policy.weights()}
 
@@ -206,7 +171,7 @@ async def run(address: EngineAddress, shared: int | None, rounds: int) -> Found:
                     for number in range(TASKS):
                         group.start_soon(place, number)
                 learner.cancel_scope.cancel()
-    return Found(turns, 0, weights)
+    return Found(turns, weights)
 
 
 def gaps(found: Found, most: int) -> tuple[float, float]:
@@ -232,10 +197,11 @@ def main() -> None:
     given = parser.parse_args()
     rows = list[Row]()
     for way, shared in WAYS.items():
-        with tempfile.TemporaryDirectory() as folder, engine(Path(folder)) as (address, log):
-            before = prefilled(log)
-            found = anyio.run(run, address, shared, given.rounds)
-            computed = prefilled(log) - before
+        with tempfile.TemporaryDirectory() as folder:
+            log = Path(folder) / "engine.log"
+            with running_engine(MODEL, log) as (address, process):
+                found = anyio.run(run, address, process, shared, given.rounds)
+            computed = prefilled(log)
         sampled = sum(len(turn.sampled.output_ids) for turn in found.turns)
         against = None if way == "recompute" else "prefill_per_sampled_recompute"
         rows += [

@@ -11,9 +11,7 @@ import random
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from os import environ
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,10 +24,9 @@ from agentrl.cluster.ports import free_ports
 from agentrl.config.run import RunConfig
 from agentrl.learner.megatron import MegatronBackend
 from agentrl.serving.client import EngineClient
-from agentrl.serving.control import EngineControl
-from agentrl.serving.launch import engine_command
 from agentrl.types import EngineAddress, SamplingParams
 from benchmarks import Row, report
+from benchmarks.engines import running_engine, until_ready
 
 SHIPPED = Path(__file__).resolve().parent.parent / "agentrl/envs/search_r1/model"
 #: Standard deviation of a random model's logits, in nats: its policy has an entropy of 2 to 5.
@@ -76,34 +73,10 @@ def make_model(shape: dict[str, int], folder: Path) -> Path:
 
 def sample(model: Path, dtype: str, temperature: float, vocab: int) -> list[Sampled]:
     """What an engine of that precision samples from random prompts."""
-    with tempfile.TemporaryDirectory() as folder, _engine(model, dtype, Path(folder)) as running:
-        address, process = running
-        return anyio.run(_replies, address, process, temperature, vocab)
-
-
-@contextmanager
-def _engine(
-    model: Path, dtype: str, folder: Path
-) -> Iterator[tuple[EngineAddress, subprocess.Popen[bytes]]]:
-    port = free_ports(1)[0]
-    spec = engine_command(
-        model_path=str(model),
-        port=port,
-        name="engine",
-        device="cpu",
-        dtype=dtype,
-        extra={},
-        weight_version="0",
-    )
-    with (folder / "engine.log").open("wb") as log:
-        process = subprocess.Popen(
-            spec.argv, env={**environ, **spec.env}, stdout=log, stderr=subprocess.STDOUT
-        )
-    try:
-        yield EngineAddress("engine", f"http://127.0.0.1:{port}"), process
-    finally:
-        process.terminate()
-        process.wait(60)
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "engine.log"
+        with running_engine(model, log, dtype=dtype) as (address, process):
+            return anyio.run(_replies, address, process, temperature, vocab)
 
 
 async def _replies(
@@ -113,8 +86,7 @@ async def _replies(
     prompts = [rng.choices(range(3, vocab), k=PROMPT) for _ in range(NUM_EPISODES)]
     params = SamplingParams(max_new_tokens=NUM_SAMPLED, temperature=temperature)
     found: list[Sampled] = []
-    async with EngineControl(address, timeout_s=10) as control:
-        await control.wait_ready(LIMIT_S, lambda: process.poll() is None)
+    await until_ready(address, process, LIMIT_S)
     async with EngineClient(
         address.url,
         [address],

@@ -4,7 +4,7 @@ model is a tiny random Qwen3 whose vocabulary needs padding and whose embeddings
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from agentrl.serving.client import EngineClient
 from agentrl.serving.control import EngineControl, RouterControl
 from agentrl.serving.key import make_key, read_key
 from agentrl.serving.launch import ProcessSpec, engine_command, router_command
-from agentrl.types import EngineAddress
+from agentrl.types import EngineAddress, Generation, SamplingParams
 
 __all__ = [
     "CALL_S",
@@ -34,6 +34,7 @@ __all__ = [
     "engine_process",
     "make_model",
     "open_stack",
+    "turns_beside",
     "wait_ready",
     "weights_of",
 ]
@@ -167,6 +168,26 @@ def open_stack(
 
         anyio.run(bring_up)
         yield Stack([engine for engine, _ in pairs], url, folder)
+
+
+async def turns_beside(
+    client: EngineClient, push: Callable[[], Awaitable[object]], *, tokens: int
+) -> list[Generation]:
+    """Eight turns that are in flight as `push` begins."""
+    turns: list[Generation] = []
+
+    async def turn(number: int) -> None:
+        sampling = SamplingParams(max_new_tokens=tokens, temperature=1.0)
+        key = f"episode-{number}"
+        turns.append(
+            await client.generate([30 + number, 7], sampling, routing_key=key, priority=number)
+        )
+
+    async with anyio.create_task_group() as group:
+        for number in range(8):
+            group.start_soon(turn, number)
+        await push()
+    return turns
 
 
 def client_to(stack: Stack, url: str | None = None, **settings: Any) -> EngineClient:

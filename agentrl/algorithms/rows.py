@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from agentrl.columns import COLUMNS, EXCLUDED
+from agentrl.columns import CACHE_VERSIONS, COLUMNS, EXCLUDED
 from agentrl.errors import DataError
 from agentrl.types import EpisodeFacts, EpisodeId, GroupRows, TrajectoryRow
 
@@ -43,20 +43,9 @@ __all__ = [
 #: Columns that rows have without being asked, or that a pass or the default advantages give them:
 #: no optional column of a trajectory is called so.
 TAKEN = frozenset(
-    {
-        "weights",
-        "mask",
-        "sampled",
-        "scored",
-        "mu",
-        "ages",
-        "cached",
-        "turns",
-        "demonstrated",
-        "prox",
-    }
+    {"weights", "mask", "sampled", "scored", "mu", "ages", "turns", "demonstrated", "prox"}
     | {"cached", "reference", "teacher", "values", "advantages", "returns", "kept", "pg_weights"}
-    | {EXCLUDED.name, *COLUMNS}
+    | {CACHE_VERSIONS.name, EXCLUDED.name, *COLUMNS}
 )
 #: Log-ratios are clamped to +- this before exp, so that no ratio overflows.
 LOG_RATIO_LIMIT = 20.0

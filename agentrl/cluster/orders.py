@@ -28,9 +28,8 @@ from agentrl.wire.keys import make_keys
 
 __all__ = ["plan_processes"]
 
-#: Libraries that look for GPUs find none: torch and SGLang in these processes are to use the CPU.
-#: For what trains and samples nothing: some libraries take most of each GPU that they see, as soon
-#: as somebody imports them.
+#: Processes that have no GPU of their own see none: torch and SGLang would use one, and JAX takes
+#: most of each GPU that it sees as soon as somebody imports it.
 _NO_GPUS = {"CUDA_VISIBLE_DEVICES": ""}
 _CPU_ENV = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 #: megatron-core overlaps communication with computation by the order of one queue of launches.
@@ -105,11 +104,10 @@ def plan_processes(
     orders += [role_order(run, "worker", name, env) for name in config.worker_names]
     if spec.router_url is not None:
         orders += [_router_order(config, run, cluster, spec)]
-    sees = {"engine", "learner"} if device == "cuda" else set()
-    own = {name for name, service in services.items() if service.gpus and device == "cuda"}
+    asking = {name for name, service in services.items() if service.gpus}
     orders = [
         order
-        if order.kind in sees or order.name in own
+        if device == "cuda" and (order.kind in ("engine", "learner") or order.name in asking)
         else msgspec.structs.replace(order, env=order.env | _NO_GPUS)
         for order in orders
     ]

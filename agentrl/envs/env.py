@@ -37,14 +37,18 @@ class ServiceSpec(msgspec.Struct, frozen=True):
     the service is up when an HTTP GET of `ready_path` there answers 200. Its address reaches the
     Env as `services[name]`, e.g. `http://127.0.0.1:31007`.
 
-    `gpus`: devices of one node that are its own in a run on GPUs; with none it sees none, for those
-    there are belong to engines and learner.
+    `gpus`: devices of its own in a run on GPUs, all on one node. A service that asks for none sees
+    none, because all others belong to engines and learner. Raises ValueError for fewer than 0.
     """
 
     name: str
     argv: list[str]
     ready_path: str
     gpus: int = 0
+
+    def __post_init__(self) -> None:
+        if self.gpus < 0:
+            raise ValueError(f"service {self.name}: gpus is {self.gpus}; give 0 or more")
 
 
 class EnvContext(msgspec.Struct, frozen=True):

@@ -47,7 +47,7 @@ def services_of_run(config: RunConfig, sets: Sequence[EvalSet]) -> Services:
 
 
 def gpus_of(services: Mapping[str, ServiceSpec]) -> dict[str, int]:
-    """How many each asks for, by the name of its process."""
+    """How many GPUs each service asks for, by the name of its process."""
     return {name: spec.gpus for name, spec in services.items()}
 
 

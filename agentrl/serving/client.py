@@ -75,8 +75,8 @@ class EngineClient:
     turn_timeout_s  deadline of one generation, counted from the moment it holds a permit
     partial_rollout a turn goes on through pushes; without, it is sampled again (`whole_turns`)
     seeded          engines draw by the seed of each turn (--sglang-enable-deterministic-inference)
-    cache_versions  a push leaves engines their cache, of which turns of so many versions in a row
-                    share a part; None: it drops it
+    cache_versions  so many versions in a row share a part of the cache, which engines keep over
+                    pushes; None: a push drops the cache
     unpublished     engines serve weights that no learner published: all tokens are of version 0
     key             what router and engines want to be shown
     routes          where the experts go that engines tell; None: they tell none
@@ -111,7 +111,7 @@ class EngineClient:
         self._headers = authorization(key)
         self._routes = routes
         self._ranks = AttentionRanks(attention_ranks) if attention_ranks > 1 else None
-        # Until the first push it is not known what engines serve: nobody else's part is shared.
+        # Until the first push this client does not know what engines serve, so it shares no part.
         self._cache_part = f"since-{secrets.token_hex(8)}" if cache_versions else None
         self._cache_versions, self._cache_version = cache_versions, CACHE_VERSIONS.fill
         self._seeded = seeded
@@ -134,8 +134,8 @@ class EngineClient:
 
     def new_weights(self, version: int) -> None:
         """All engines serve `version` now. Without partial rollout turns in flight are aborted and
-        sampled again, under their permits. A part of the cache may lag behind the weights that fill
-        it, and never lead: turns would find in it what older weights had left."""
+        sampled again, under their permits. Call it after the push and never before: turns would
+        fill the part of the cache that belongs to `version` with what older weights compute."""
         if self._cache_versions is not None:
             self._cache_version = version - version % self._cache_versions
             self._cache_part = f"version-{self._cache_version}"

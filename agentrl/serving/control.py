@@ -204,8 +204,8 @@ class EngineControl(_HttpControl):
         await self._call("GET", "/model_info")
 
     async def pause(self, *, in_place: bool = False) -> None:
-        """Hold all generation. Running requests go back into the queue and lose their cache, or
-        stay where they are (`in_place`)."""
+        """Hold all generation. Running requests go back into the queue and lose their cache; with
+        `in_place` they stay where they are and keep it."""
         await self._post("/pause_generation", mode="in_place" if in_place else "retract")
 
     async def resume(self) -> None:
@@ -277,7 +277,7 @@ class EngineControl(_HttpControl):
         """Receive one flattened bucket from the collective and load it.
 
         `label` marks the last bucket: the engine then takes it as its version and drops the cache
-        that the old weights filled, or keeps it, which is for engines that were paused in place:
+        that the old weights filled. `keeps_cache` is for engines that were paused in place:
         requests that were put back would read the old cache as if it were new.
         """
         await self._post(

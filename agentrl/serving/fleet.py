@@ -129,8 +129,8 @@ class Fleet:
     def start(
         self, bucket: Bucket, payload: torch.Tensor, label: str | None, keeps_cache: bool = False
     ) -> None:
-        """Start sending a bucket; `payload` is its tensor on the collective's device, `label` names
-        the version with its last bucket. `keeps_cache`: engines were paused in place."""
+        """Start sending a bucket. `payload`: its tensor on the collective's device. `label`: the
+        version, with the last bucket. `keeps_cache`: engines were paused in place and keep it."""
         group = self._group
         assert group is not None
 

@@ -72,7 +72,7 @@ class FleetWeightSink:
     tells_digests     engines are asked for a digest of their weights around each push
     on_lost           told of each engine that fell out of a push, in the calling thread
     key               what engines want to be shown
-    keeps_cache       --kv-across-pushes keep
+    keeps_cache       engines keep their caches over pushes (--kv-across-pushes keep)
     shares_devices    with the learner: turns are as above. `keeps_memory`: engines only pause
     """
 

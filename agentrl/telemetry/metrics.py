@@ -210,8 +210,8 @@ _DECLARED = (
     Metric(
         "train/kv_gap/*",
         "nats",
-        "Mean |engine - learner| log-probability of tokens of the learner's own weights over a "
-        "cache that weights so many versions older may have filled (--kv-across-pushes keep)",
+        "Mean |engine - learner| log-probability of tokens that the learner's own weights sampled "
+        "over a KV cache of so many versions before (--kv-across-pushes keep)",
         "mean",
     ),
     Metric("train/logprob_diff", "nats", "Mean |engine - learner| log-probability", "mean"),

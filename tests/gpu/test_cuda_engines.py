@@ -30,6 +30,7 @@ from tests.engines import (
     engine_process,
     make_model,
     open_stack,
+    turns_beside,
     wait_ready,
     weights_of,
 )
@@ -118,21 +119,13 @@ async def test_engines_score_with_the_weights_that_came_over_nccl(stack: Stack) 
 
 async def test_a_push_over_nccl_reaches_turns_in_flight(stack: Stack) -> None:
     await to_thread.run_sync(publish, stack, 3, 6)
-    turns: list[Generation] = []
 
-    async def turn(client: Any, number: int) -> None:
-        sampling = SamplingParams(max_new_tokens=900, temperature=1.0)
-        key = f"episode-{number}"
-        turns.append(
-            await client.generate([30 + number, 7], sampling, routing_key=key, priority=number)
-        )
+    async def push() -> None:
+        await anyio.sleep(0.3)
+        await to_thread.run_sync(publish, stack, 4, 7)
 
     async with client_to(stack) as client:
-        async with anyio.create_task_group() as group:
-            for number in range(8):
-                group.start_soon(turn, client, number)
-            await anyio.sleep(0.3)
-            await to_thread.run_sync(publish, stack, 4, 7)
+        turns = await turns_beside(client, push, tokens=900)
         stats = client.permit_stats()
     assert len(turns) == 8
     assert all(turn.versions == sorted(turn.versions) for turn in turns)

@@ -24,10 +24,10 @@ from benchmarks.families import (
     MAX_CONTEXT,
     START_S,
     VOCAB_SIZE,
+    engine_of,
     learned,
     make_model,
     member,
-    running_engine,
 )
 from tests.integration.listeners import listeners_of
 
@@ -55,7 +55,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     folders = [root / f"model-{seed}" for seed in range(2)]
     models = [make_model(member(FAMILY), folder, seed) for seed, folder in enumerate(folders)]
     weights = [learned(folder) for folder in folders]
-    with running_engine(folders[0], root / "engine.log", GROUPS) as (engine, process):
+    with engine_of(folders[0], root / "engine.log", GROUPS) as (engine, process):
 
         async def bring_up() -> None:
             async with EngineControl(engine, timeout_s=CALL_S) as control:

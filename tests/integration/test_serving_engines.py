@@ -19,7 +19,6 @@ import torch
 
 from agentrl.errors import HealthError, PushError
 from agentrl.models.registry import families
-from agentrl.serving.client import EngineClient
 from agentrl.serving.control import EngineControl, EngineRefusedError, RouterControl
 from agentrl.serving.key import authorization
 from agentrl.serving.launch import (
@@ -27,7 +26,7 @@ from agentrl.serving.launch import (
     engine_command,
 )
 from agentrl.serving.weights import FleetWeightSink
-from agentrl.types import EngineAddress, Generation, SamplingParams
+from agentrl.types import EngineAddress, SamplingParams
 from tests.engines import (
     CALL_S,
     MAX_CONTEXT,
@@ -37,6 +36,7 @@ from tests.engines import (
     engine_process,
     make_model,
     open_stack,
+    turns_beside,
     wait_ready,
     weights_of,
 )
@@ -183,21 +183,13 @@ async def test_a_push_reaches_turns_in_flight_and_every_token_knows_its_version(
     stack: Stack,
 ) -> None:
     await anyio.to_thread.run_sync(publish, stack, 2, weights_of(6))
-    turns: list[Generation] = []
 
-    async def turn(client: EngineClient, number: int) -> None:
-        sampling = SamplingParams(max_new_tokens=400, temperature=1.0)
-        key = f"episode-{number}"
-        turns.append(
-            await client.generate([30 + number, 7], sampling, routing_key=key, priority=number)
-        )
+    async def push() -> None:
+        await until_some_run(stack)
+        await anyio.to_thread.run_sync(publish, stack, 3, weights_of(7))
 
     async with client_to(stack) as client:
-        async with anyio.create_task_group() as group:
-            for number in range(8):
-                group.start_soon(turn, client, number)
-            await until_some_run(stack)
-            await anyio.to_thread.run_sync(publish, stack, 3, weights_of(7))
+        turns = await turns_beside(client, push, tokens=400)
         stats = client.permit_stats()
     assert len(turns) == 8
     assert all(turn.versions == sorted(turn.versions) for turn in turns)

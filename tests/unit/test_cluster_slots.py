@@ -21,6 +21,7 @@ from agentrl.cluster.slots import (
     plan_slots,
 )
 from agentrl.config.run import RunConfig
+from agentrl.envs.env import ServiceSpec
 from agentrl.errors import EnvironmentSetupError
 
 NODES = Supply("GPU", (8, 8, 8))
@@ -90,6 +91,11 @@ def test_a_service_that_asks_for_gpus_has_a_bundle_of_its_own() -> None:
         plan_slots(config, gpus(4, 1), {"search": 0, "judge": 2})
     with pytest.raises(EnvironmentSetupError, match="the service judge 8"):
         plan_slots(config, gpus(4, 4, 4), {"judge": 8})
+
+
+def test_a_service_cannot_ask_for_less_than_no_gpu() -> None:
+    with pytest.raises(ValueError, match="service judge: gpus is -1; give 0 or more"):
+        ServiceSpec("judge", ["serve"], "/", gpus=-1)
 
 
 def test_on_processors_a_service_has_no_devices() -> None:

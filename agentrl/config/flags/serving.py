@@ -40,16 +40,16 @@ class ServingFlags(PlacementFlags, frozen=True, kw_only=True):
     kv_across_pushes: Annotated[
         Literal["recompute", "keep"],
         _flag(
-            "Cache of turns that a push meets: computed anew under the new weights (recompute), or "
-            "kept as older weights filled it (keep), which saves that work; recorded "
-            "log-probabilities are those of what was sampled either way"
+            "What a push does to the KV cache: engines drop it and compute turns in flight anew "
+            "(recompute), or they keep it as older weights filled it (keep), which saves the "
+            "prefill; the recorded log-probabilities are right in both"
         ),
     ] = "recompute"
     kv_cache_versions: Annotated[
         int,
         _flag(
-            "Versions in a row whose turns share what is cached of their prompts: with more than "
-            "one, a prompt is not computed anew after each push",
+            "Versions in a row whose turns share the KV cache of their prompts: with 1 a prompt is "
+            "computed anew after each push, with N after each Nth push",
             ge=1,
             needs="kept_caches",
         ),
