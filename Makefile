@@ -45,11 +45,11 @@ check: setup  ## lint, format check, types, import contracts
 	$(BIN)/lint-imports
 
 warmstart: setup  ## make a model like the one that the default job starts from, in build/warmstart
-	$(BIN)/python scripts/default_job/build_tokenizer.py --output build/warmstart/tokenizer
-	$(BIN)/python scripts/default_job/warmstart.py --tokenizer build/warmstart/tokenizer --output build/warmstart
-	OMP_NUM_THREADS=1 $(BIN)/python scripts/default_job/evaluate.py --model build/warmstart/hf \
+	$(BIN)/python -m scripts.default_job.build_tokenizer --output build/warmstart/tokenizer
+	$(BIN)/python -m scripts.default_job.warmstart --tokenizer build/warmstart/tokenizer --output build/warmstart
+	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.default_job.evaluate --model build/warmstart/hf \
 		--force-search --json build/warmstart/hf/scores.json
-	$(BIN)/python scripts/default_job/model_card.py --model build/warmstart/hf
+	$(BIN)/python -m scripts.default_job.model_card --model build/warmstart/hf
 
 bench: setup  ## run a benchmark: make bench NAME=startup
 	$(BIN)/python -m benchmarks.$(or $(NAME),startup)

@@ -11,7 +11,7 @@ trains. Then `scripts/default_job/snapshots.py` scores the kept models, and for 
 
 What is done is left as it is, so that arms can be measured in parts and a call that was cut can be
 given again: a run that is complete is not trained again, what has its scores is not scored again,
-and a run that was cut is set aside. At the end `scripts/default_job/page.py` writes
+and a run that was cut is set aside. At the end `scripts/default_job/report.py` writes
 `docs/results/default-job.md` with its picture from all that lies in OUTPUT.
 """
 
@@ -26,14 +26,17 @@ import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from agentrl.disk import replace_file
 from agentrl.errors import DataError
 from agentrl.telemetry.summary import read_summary
 from benchmarks import ROOT, Row, commit, machine, report
+from scripts.default_job.arms import BASE, CONTROL, MAIN, TARGETS, equal_seconds, gain, sooner
+from scripts.default_job.report import read_scores, write_page
+from scripts.default_job.runs import Run
 
 SCRIPTS = ROOT / "scripts" / "default_job"
+ABLATED = SCRIPTS / "ablated.py"
 PRESET = ("--preset", "search-r1-local")
 ASYNC = ("--async-buffer-size", "4")
 #: A push every eighth iteration, and whatever comes of it is trained.
@@ -44,17 +47,18 @@ CUSTOM_LOSS = ("--loss-type", "custom_loss", "--custom-loss-function-path")
 ARMS: dict[str, tuple[str, tuple[str, ...]]] = {
     "async": ("train_async.py", ASYNC),
     "sync": ("train.py", ()),
-    "no-search": ("train_async.py", (*ASYNC, "--env", f"{SCRIPTS / 'ablated.py'}:WithoutSearch")),
-    "tool-text": ("train_async.py", (*ASYNC, *CUSTOM_LOSS, "ablated:loss_on_tool_text")),
+    "no-search": ("train_async.py", (*ASYNC, "--env", f"{ABLATED}:WithoutSearch")),
+    "tool-text": (
+        "train_async.py",
+        (*ASYNC, *CUSTOM_LOSS, f"{ABLATED}:loss_on_tool_text"),
+    ),
     "age-8": ("train_async.py", OLD),
     "age-8-naive": ("train_async.py", (*OLD, "--no-use-tis")),
 }
-#: No arm of RL: supervised learning on good examples, to be compared at equal seconds.
-CONTROL = "more-sft"
 #: Seeds of the arms that are compared in time; the others have seed 0 alone.
 SEEDS = {"async": (0, 1, 2), "sync": (0, 1, 2)}
 #: Arms whose last models are scored more closely; their curves are scored as all are.
-SCORED = ("async", "sync", CONTROL)
+SCORED = (MAIN, BASE, CONTROL)
 #: The arm whose models are to be played as they were trained: without the tool.
 TOOLLESS = "no-search"
 SAVE_INTERVAL = 2
@@ -156,62 +160,63 @@ def note(output: Path, name: str, part: str) -> None:
 
 
 def call(*command: str | Path, threads: int | None = None, path: Sequence[Path] = ()) -> None:
-    """Run a Python program; on its path are the hooks of the ablations, and `path`."""
-    folders = [*map(str, (SCRIPTS, *path)), os.environ.get("PYTHONPATH", "")]
+    """Run a Python program; on its path are the repository, and `path`."""
+    folders = [*map(str, (ROOT, *path)), os.environ.get("PYTHONPATH", "")]
     environ = os.environ | {"PYTHONPATH": os.pathsep.join(folders)}
     if threads is not None:
         environ["OMP_NUM_THREADS"] = str(threads)
     subprocess.run([sys.executable, *map(str, command)], check=True, env=environ)
 
 
-def rows(numbers: Mapping[str, Any], sampled: Mapping[str, float]) -> list[Row]:
+def rows(arms: Mapping[str, Sequence[Run]], sampled: Mapping[str, float]) -> list[Row]:
     """Every arm in greedy exact match on held-out questions; `sampled`: gains at temperature 1, in
     points, of the arms that have one; then how arms compare in time."""
     made = []
-    for arm in numbers["arms"]:
-        name, lowest = arm["name"], min(run["gain"]["low"] for run in arm["runs"])
-        made.append(Row(f"seeds_{name}", len(arm["runs"]), "seeds"))
-        made.append(Row(f"end_{name}", 100 * arm["end"]["mean"], "%"))
-        made.append(Row(f"gain_{name}", 100 * arm["gain"]["mean"], "points"))
-        made.append(Row(f"gain_low_{name}", 100 * lowest, "points"))
+    for name, runs in arms.items():
+        gains = [gain(run) for run in runs]
+        end = statistics.fmean(run.scores[-1].exact_match for run in runs)
+        made.append(Row(f"seeds_{name}", len(runs), "seeds"))
+        made.append(Row(f"end_{name}", 100 * end, "%"))
+        made.append(Row(f"gain_{name}", 100 * statistics.fmean(g.value for g in gains), "points"))
+        made.append(Row(f"gain_low_{name}", 100 * min(g.low for g in gains), "points"))
         if name in sampled:
             made.append(Row(f"sampled_gain_{name}", sampled[name], "points"))
-    for comparison in numbers["comparisons"]:
-        for target, ratio in comparison["times_sooner"].items():
-            metric = f"{comparison['arm']}_sooner_to_{100 * float(target):g}"
-            for suffix, key in (("", "mean"), ("_low", "low"), ("_high", "high")):
-                made.append(Row(metric + suffix, ratio[key], "times", comparison["base"]))
-    if equal := numbers["equal"]:
-        made.append(Row("equal_seconds", equal["seconds"][-1], "s"))
-        for name, found in equal["exact_match"].items():
-            made.append(Row(f"at_equal_seconds_{name}", 100 * found[-1]["mean"], "%"))
+    if {MAIN, BASE} <= arms.keys():
+        for target in TARGETS:
+            if ratio := sooner(target, arms[MAIN], arms[BASE]):
+                metric = f"{MAIN}_sooner_to_{100 * target:g}"
+                for suffix, value in zip(("", "_low", "_high"), ratio, strict=True):
+                    made.append(Row(metric + suffix, value, "times", BASE))
+    beside = {name: arms[name] for name in SCORED if name in arms}
+    if len(beside) > 1:
+        seconds, matches = equal_seconds(beside)
+        made.append(Row("equal_seconds", seconds, "s"))
+        made += [
+            Row(f"at_equal_seconds_{name}", 100 * match.mean, "%")
+            for name, match in matches.items()
+        ]
     return made
 
 
-def sampled_gains(numbers: Mapping[str, Any], output: Path) -> dict[str, float]:
+def sampled_gains(arms: Mapping[str, Sequence[Run]], output: Path) -> dict[str, float]:
     """Means over the seeds, in points of exact match at temperature 1."""
-    before = sampled_match(output / "before")
+
+    def match(name: str) -> float:
+        return read_scores(output / name)["heldout", 1.0]["exact_match"]
+
+    before = match("before")
     return {
-        arm["name"]: 100
-        * statistics.fmean(sampled_match(output / run["run"]) - before for run in arm["runs"])
-        for arm in numbers["arms"]
-        if arm["name"] in SCORED
+        name: 100 * statistics.fmean(match(run.name) - before for run in runs)
+        for name, runs in arms.items()
+        if name in SCORED
     }
 
 
-def sampled_match(folder: Path) -> float:
-    """Of the model that was scored in a folder."""
-    scores = json.loads((folder / "scores.json").read_bytes())["scores"]
-    found = [s for s in scores if s["questions"] == "heldout" and s["temperature"] == 1]
-    return float(found[0]["exact_match"])
-
-
-def command(numbers: Mapping[str, Any]) -> str:
+def command(arms: Mapping[str, Sequence[Run]]) -> str:
     """What measures all of this in one call."""
-    runs = {arm["name"]: arm["runs"] for arm in numbers["arms"]}
-    seeds = sorted({int(run["run"].rpartition("-")[2]) for found in runs.values() for run in found})
-    lengths = {run["iterations"] for arm, found in runs.items() if arm != CONTROL for run in found}
-    words = ["python -m benchmarks.default_job", "--arms", *runs, "--seeds", *map(str, seeds)]
+    seeds = sorted({int(run.name.rpartition("-")[2]) for runs in arms.values() for run in runs})
+    lengths = {run.summary.steps for arm, runs in arms.items() if arm != CONTROL for run in runs}
+    words = ["python -m benchmarks.default_job", "--arms", *arms, "--seeds", *map(str, seeds)]
     return " ".join([*words, "--num-rollout", str(max(lengths))])
 
 
@@ -239,9 +244,8 @@ def main() -> int:
     except DataError as error:
         print(error, file=sys.stderr)
         return error.exit_code
-    call(SCRIPTS / "page.py", "--experiment", output)
-    numbers = json.loads((output / "numbers.json").read_text())
-    report("default_job", rows(numbers, sampled_gains(numbers, output)), command(numbers))
+    arms = write_page(output, ROOT / "docs" / "results", SCRIPTS / "remarks.md")
+    report("default_job", rows(arms, sampled_gains(arms, output)), command(arms))
     return 0
 
 

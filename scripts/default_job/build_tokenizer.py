@@ -1,6 +1,6 @@
 """Builds the tokenizer of the default job's model into `agentrl/envs/search_r1/model/`.
 
-    python scripts/default_job/build_tokenizer.py [--output DIR]
+    python -m scripts.default_job.build_tokenizer [--output DIR]
 
 A byte-level BPE of 2,048 entries learnt from the text of the warm-start split alone, so no name of
 the RL or evaluation splits is seen. Qwen's control tokens stand at the front, and the chat template
@@ -14,11 +14,11 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from places import MODEL_DIR
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from agentrl.envs.search_r1.facts import Split, facts
 from agentrl.envs.search_r1.questions import ask
+from scripts.default_job.places import MODEL_DIR
 
 VOCAB_SIZE = 2048
 MAX_LENGTH = 1024

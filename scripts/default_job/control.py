@@ -1,6 +1,6 @@
 """More supervised learning instead of RL: a lesson of full demonstrations for the shipped model.
 
-    python scripts/default_job/control.py --output RUN [--steps 800] [--seed 0] [--ranks 2]
+    python -m scripts.default_job.control --output RUN [--steps 800] [--seed 0] [--ranks 2]
 
 The demonstrations are those of the warm start's second lesson, of facts that RL never asks about: a
 good example in every one, where RL has only rewards. Leaves a run directory with a model in
@@ -11,9 +11,9 @@ good example in every one, where RL has only rewards. Leaves a run directory wit
 import argparse
 from pathlib import Path
 
-from kept import MODELS
-from places import MODEL_DIR
-from warmstart import Lesson, read_recipe, teach
+from scripts.default_job.kept import MODELS
+from scripts.default_job.places import MODEL_DIR
+from scripts.default_job.warmstart import Lesson, read_recipe, teach
 
 SAVE_INTERVAL = 2
 

@@ -1,6 +1,6 @@
 """Scores a model of the default job without a server: held-out exact match and RL signal.
 
-    OMP_NUM_THREADS=1 python scripts/default_job/evaluate.py [--model DIR] [--sets SET ...]
+    OMP_NUM_THREADS=1 python -m scripts.default_job.evaluate [--model DIR] [--sets SET ...]
         [--force-search] [--limit N] [--json FILE]
 
 Prints, for each question set and temperature, exact match with its 95 % interval (Wilson) and how
@@ -22,14 +22,14 @@ from typing import Any
 import anyio
 import msgspec
 import torch
-from intervals import wilson
-from offline import Played, Policy, play
-from places import MODEL_DIR
+from scipy.stats import binomtest
 
 from agentrl.disk import replace_file
 from agentrl.envs.search_r1 import SearchR1Source, eval_tasks
 from agentrl.envs.search_r1.questions import EVAL_SETS
 from agentrl.types import Task
+from scripts.default_job.offline import Played, Policy, play
+from scripts.default_job.places import MODEL_DIR
 
 GROUP = 8
 #: The set of RL questions, played in groups.
@@ -62,14 +62,15 @@ class Score(msgspec.Struct, frozen=True):
 def summarise(questions: str, temperature: float, played: Sequence[Played]) -> Score:
     hops = {n: [e.reward for e in played if len(e.task.row["relations"]) == n] for n in (1, 2)}
     exact_match = statistics.fmean(e.reward for e in played)
-    low, high = wilson(exact_match, len(played))
+    right = round(sum(e.reward for e in played))
+    low, high = binomtest(right, len(played)).proportion_ci(method="wilson")
     return Score(
         questions=questions,
         temperature=temperature,
         episodes=len(played),
         exact_match=exact_match,
-        low=low,
-        high=high,
+        low=float(low),
+        high=float(high),
         one_hop=statistics.fmean(hops[1] or [0.0]),
         two_hop=statistics.fmean(hops[2] or [0.0]),
         searched=statistics.fmean(e.searches > 0 for e in played),

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator
 from enum import StrEnum, auto
 from typing import Any
 
-import lesson
 import msgspec
-from places import MODEL_DIR
+
+from scripts.default_job import lesson
+from scripts.default_job.places import MODEL_DIR
 
 __all__ = ["Care", "Demonstrate", "Recipe", "main", "shown"]
 

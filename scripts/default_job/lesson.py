@@ -14,7 +14,8 @@ from typing import Any
 
 import msgspec
 import torch
-from places import ROOT
+
+from scripts.default_job.places import ROOT
 
 __all__ = ["STEPS_PER_ROLLOUT", "Course", "parser", "save_recipe", "teach", "write_rows"]
 

@@ -1,6 +1,6 @@
 """Writes the card of the default job's model from the records of its training and its scores.
 
-    python scripts/default_job/model_card.py [--model DIR]
+    python -m scripts.default_job.model_card [--model DIR]
 
 Reads `training.json` (warmstart.py) and `scores.json` (evaluate.py --json), writes `README.md`, all
 in the model directory, so that no figure of the card is typed by hand.
@@ -31,7 +31,7 @@ then as using it better. The model knows nothing else and is of no use outside t
 
 which is `scripts/default_job/build_tokenizer.py`, then
 
-    python scripts/default_job/warmstart.py {flags}
+    python -m scripts.default_job.warmstart {flags}
 
 in {seconds} s of wall time on {learner_ranks} learner ranks, one core each, with torch {torch};
 the same steps and seed make it again up to the rounding of the machine.

@@ -15,23 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from kept import read_curve
 
 from agentrl.errors import DataError
 from agentrl.telemetry.summary import RunSummary
+from scripts.default_job.kept import read_curve
 
-__all__ = ["Point", "Run", "Score", "read_run"]
+__all__ = ["Run", "Score", "read_run"]
 
 #: Fields of a configuration in which repetitions of a run may differ.
 REPETITION = frozenset({"preset", "run_dir", "run_id", "seed", "rollout_seed", "save_hf"})
-
-
-class Point(msgspec.Struct, frozen=True):
-    """A value after iteration `step`, `seconds` into training."""
-
-    step: int
-    seconds: float
-    value: float
 
 
 class Score(msgspec.Struct, frozen=True):
@@ -51,9 +43,9 @@ class Score(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """`scores` and `rewards` are in order of iterations, one each; `rewards` are means of batches,
-    and none where nothing is rewarded. `seconds`: how long training took. `own`: exact match after
-    an iteration, as the run itself evaluated it.
+    """`scores` are in order of iterations. `rewards`: seconds and mean reward of the batch by
+    iteration, none where nothing is rewarded. `seconds`: how long training took. `own`: exact match
+    after an iteration, as the run itself evaluated it.
     """
 
     name: str
@@ -61,7 +53,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     summary: RunSummary
     seconds: float
     scores: list[Score]
-    rewards: list[Point]
+    rewards: dict[int, tuple[float, float]]
     own: dict[int, float]
 
 
@@ -128,7 +120,7 @@ def _scores(path: Path, seconds: dict[int, float], eval_set: str, last: int) -> 
         found = [] if curve is None else [curve.questions, *sorted(curve.rewards)]
         raise DataError(
             f"{path}: scored was {found or 'nothing'}; wanted is {eval_set} after the iterations 0 "
-            f"and {last} at least: run snapshots.py on it"
+            f"and {last} at least: run `python -m scripts.default_job.snapshots` on it"
         )
     if unknown := curve.rewards.keys() - seconds.keys():
         raise DataError(f"{path}: metrics.jsonl lacks the scored iterations {sorted(unknown)}")
@@ -143,11 +135,11 @@ def _own(lines: Sequence[_Line], eval_set: str) -> dict[int, float]:
     return {step: score for step, score in found.items() if score is not None}
 
 
-def _rewards(lines: Sequence[_Line], seconds: dict[int, float]) -> list[Point]:
+def _rewards(lines: Sequence[_Line], seconds: dict[int, float]) -> dict[int, tuple[float, float]]:
     """Mean reward of the batch of each iteration; a repeated iteration counts as it was last."""
-    rewards: dict[int, Point] = {}
+    rewards = {}
     for line in lines:
         reward = (line.metrics or {}).get("rollout/reward_mean")
         if reward is not None:
-            rewards[line.step] = Point(line.step, seconds[line.step], reward)
-    return [rewards[step] for step in sorted(rewards)]
+            rewards[line.step] = (seconds[line.step], reward)
+    return dict(sorted(rewards.items()))

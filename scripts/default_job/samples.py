@@ -1,6 +1,6 @@
 """Plays fixed held-out questions with two models and writes the conversations, to be read.
 
-    OMP_NUM_THREADS=1 python scripts/default_job/samples.py --before DIR --after DIR
+    OMP_NUM_THREADS=1 python -m scripts.default_job.samples --before DIR --after DIR
         [--questions NUMBER ...] [--set heldout] [--output FILE]
 
 Greedy, by the same offline episodes as `evaluate.py`: what is shown is what is scored. Questions
@@ -16,12 +16,12 @@ from pathlib import Path
 
 import anyio
 import torch
-from offline import Played, Policy, Turn, play
-from places import MODEL_DIR
 
 from agentrl.envs.search_r1 import eval_tasks
 from agentrl.envs.search_r1.answer import final_answer
 from agentrl.envs.search_r1.questions import EVAL_SETS
+from scripts.default_job.offline import Played, Policy, Turn, play
+from scripts.default_job.places import MODEL_DIR
 
 QUESTIONS = (2, 6, 14)
 HOPS = {1: "one hop", 2: "two hops"}

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
-from curves import Line, Panel, Vertex, draw
-from places import ROOT
-from tables import table
+
+from scripts.default_job.places import ROOT
+from scripts.figures import Line, Panel, draw
+from scripts.pages import rows
 
 __all__ = ["Numbers", "Series", "SmallPage", "numbers_of"]
 
@@ -92,10 +93,10 @@ class SmallPage(msgspec.Struct, frozen=True, kw_only=True):
         panels = []
         for series, seeds in numbers_of(result).items():
             lines = [
-                Line(f"seed {seed}", [Vertex(step, y, y, y) for step, y in sorted(values.items())])
+                Line(f"seed {seed}", [(step, [value]) for step, value in values.items()])
                 for seed, values in seeds.items()
             ]
-            panels.append(Panel(self.titles[series], lines, "", height=200))
+            panels.append(Panel(self.titles[series], lines, "", height=0.7))
         held_out = f"{self.num} held-out {self.unit}"
         note = f"one run for each seed, all from the same model; {held_out}"
         return draw(panels, x_label="iterations", note=note, about=self.about)
@@ -129,9 +130,10 @@ def _head(result: dict[str, Any]) -> str:
 
 def _before_and_after(result: dict[str, Any], titles: Mapping[Series, str]) -> str:
     """The first and the last point of every curve, as a table of markdown, seed by seed."""
-    rows = [
+    cells = [
         [str(seed), titles[series], f"{values[min(values)]:.3f}", f"{values[max(values)]:.3f}"]
         for series, seeds in numbers_of(result).items()
         for seed, values in seeds.items()
     ]
-    return table(["seed", "", "before", "after"], sorted(rows, key=lambda row: int(row[0])))
+    by_seed = sorted(cells, key=lambda row: int(row[0]))
+    return "\n".join(rows(["seed", "", "before", "after"], by_seed))

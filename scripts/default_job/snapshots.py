@@ -1,6 +1,6 @@
 """Scores the models that a run kept: its curve, by one instrument and with no training beside it.
 
-    OMP_NUM_THREADS=1 python scripts/default_job/snapshots.py RUN [--iterations 2 4 ...]
+    OMP_NUM_THREADS=1 python -m scripts.default_job.snapshots RUN [--iterations 2 4 ...]
         [--without-search] [--initial DIR] [--set heldout] [--limit N]
 
 Plays each question greedily with the model before training and with the models in `RUN/models`
@@ -17,15 +17,15 @@ from pathlib import Path
 import anyio
 import msgspec
 import torch
-from ablated import WithoutSearch
-from kept import CURVE, Curve, choose, kept_models, read_curve, write_curve
-from offline import OfflineEnv, Policy, play
-from places import MODEL_DIR
 
 from agentrl.envs.search_r1 import eval_tasks
 from agentrl.envs.search_r1.questions import EVAL_SETS
 from agentrl.errors import DataError
 from agentrl.telemetry.summary import read_summary
+from scripts.default_job.ablated import WithoutSearch
+from scripts.default_job.kept import CURVE, Curve, choose, kept_models, read_curve, write_curve
+from scripts.default_job.offline import OfflineEnv, Policy, play
+from scripts.default_job.places import MODEL_DIR
 
 #: Dense where scores rise; every model is kept at even iterations.
 ITERATIONS = (2, 4, 6, 8, 10, 14, 20, 30, 40)

@@ -1,6 +1,6 @@
 """Trains the model that the default job starts from, from nothing, by the project's own SFT path.
 
-    python scripts/default_job/warmstart.py --output DIR [--ranks 2]
+    python -m scripts.default_job.warmstart --output DIR [--ranks 2]
 
 Writes random weights, and teaches them three lessons of `demonstrations.py`, each by a run of
 `train_async.py --loss-type sft_loss`: the learner, optimizer and buffer are those of RL.
@@ -23,12 +23,13 @@ from typing import Any
 
 import msgspec
 import torch
-from demonstrations import Demonstrator
-from lesson import Course, save_recipe, write_rows
-from lesson import parser as lesson_parser
-from lesson import teach as learn
-from places import MODEL_DIR
 from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
+
+from scripts.default_job.demonstrations import Demonstrator
+from scripts.default_job.lesson import Course, save_recipe, write_rows
+from scripts.default_job.lesson import parser as lesson_parser
+from scripts.default_job.lesson import teach as learn
+from scripts.default_job.places import MODEL_DIR
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 

@@ -1,6 +1,6 @@
 """Trains a model that plays `guess` by the rules, and badly, by the project's own SFT path.
 
-    PYTHONPATH=scripts/default_job python scripts/guess/careless.py --output DIR [--ranks 1]
+    python -m scripts.guess.careless --output DIR [--ranks 1]
 
 Random weights of the shape of the default job's model, with its tokenizer, learn from games of a
 careless player (`train_async.py --loss-type sft_loss`): a `--creep` share of its guesses is the
@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import lesson
 import msgspec
 import torch
 from transformers import AutoConfig, Qwen3ForCausalLM
@@ -25,6 +24,7 @@ from transformers import AutoConfig, Qwen3ForCausalLM
 from agentrl.envs.guess.env import GuessEnv
 from agentrl.envs.guess.games import draw
 from agentrl.envs.messages import AssistantTurn
+from scripts.default_job import lesson
 
 #: The model whose shape and tokenizer are taken.
 SHAPE = Path(str(files("agentrl.envs.search_r1") / "model"))

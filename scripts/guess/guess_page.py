@@ -1,14 +1,13 @@
 """Writes the page of what `guess` teaches, from what `benchmarks/guess_job.py` measured.
 
-    PYTHONPATH=scripts/default_job python scripts/guess/guess_page.py
+    python -m scripts.guess.guess_page
 
 Reads `benchmarks/results/guess_job.json`, writes `docs/results/guess.md` and its picture beside it.
 """
 
-from places import ROOT
-from seed_curves import Series, SmallPage
-
 from agentrl.envs.guess.games import EVAL_GAMES
+from scripts.default_job.places import ROOT
+from scripts.default_job.seed_curves import Series, SmallPage
 
 PAGE = SmallPage(
     name="guess_job",

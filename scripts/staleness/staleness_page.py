@@ -1,6 +1,6 @@
 """Writes the page of the benchmark `staleness`, from what it measured.
 
-    PYTHONPATH=.:scripts/default_job python scripts/staleness/staleness_page.py
+    python -m scripts.staleness.staleness_page
 
 Reads `benchmarks/results/staleness.json`, writes `docs/results/staleness.md` and its pictures
 beside it. Every sentence follows from the numbers: none says more than they do.
@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from curves import Line, Panel, Vertex, draw
-from places import ROOT
-from tables import table
 
 from benchmarks.staleness import FLAGS, POINTS
 from benchmarks.staleness_numbers import BASE, NAIVE
+from scripts.default_job.places import ROOT
+from scripts.figures import Line, Panel, draw
+from scripts.pages import rows
 
 __all__ = ["PAGE", "Arm", "Bounded", "arms_of", "markdown", "picture"]
 
@@ -121,13 +121,14 @@ def _part(result: Mapping[str, Any], arms: list[Arm], lag: int) -> str:
     base = [arm for arm in arms if arm.name == BASE]
     here = [arm for arm in arms if arm.lag == lag]
     head = ["arm", "what it is", "seeds", "mean", "lowest", "end", f"mean below {BASE}"]
-    rows = [_row(arm) for arm in (*base, *here)]
+    cells = [_row(arm) for arm in (*base, *here)]
+    arms_table = "\n".join(rows(head, cells))
     verdicts = "\n".join(f"- {said}" for said in _verdicts(values, here, lag))
     return f"""## Lag {lag}
 
 ![Scores against iterations](staleness-{lag}.svg)
 
-{table(head, rows)}
+{arms_table}
 
 {verdicts}"""
 
@@ -189,13 +190,7 @@ def _line(arm: Arm) -> Line:
     for scores in arm.points.values():
         for step, score in scores.items():
             by_step[step].append(score)
-    return Line(
-        arm.name,
-        [
-            Vertex(step, sum(found) / len(found), min(found), max(found))
-            for step, found in sorted(by_step.items())
-        ],
-    )
+    return Line(arm.name, by_step.items())
 
 
 def place_of(lag: int) -> Path:

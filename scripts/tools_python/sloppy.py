@@ -1,6 +1,6 @@
 """Trains a model that can use the tools of `tools-python`, and seldom does so with care.
 
-    PYTHONPATH=scripts/default_job python scripts/tools_python/sloppy.py --output DIR [--ranks 1]
+    python -m scripts.tools_python.sloppy --output DIR [--ranks 1]
 
 The model that the default job starts from, which can search, learns the two lessons of `habit.py`
 from `tool_demonstrations.py`, four kinds of problems: to call and to copy numbers, and then mostly
@@ -8,8 +8,8 @@ not to. What is left for RL is to call always, and to leave nothing out. The pro
 problems; evaluated ones are never shown.
 """
 
-import habit
-from tool_demonstrations import demonstrate
+from scripts.default_job import habit
+from scripts.tools_python.tool_demonstrations import demonstrate
 
 __all__ = ["NAME"]
 

@@ -10,11 +10,10 @@ import random
 import re
 from typing import Any, NamedTuple
 
-from habit import Care
-
 from agentrl.envs.tools_python.env import asked
 from agentrl.envs.tools_python.problems import draw
 from agentrl.tools.calculator import evaluate, shown
+from scripts.default_job.habit import Care
 
 __all__ = ["CALLS", "NUMBER", "Call", "demonstrate"]
 

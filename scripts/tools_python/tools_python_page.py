@@ -1,15 +1,14 @@
 """Writes the page of what `tools-python` teaches, from `benchmarks/tools_python_job.py`.
 
-    PYTHONPATH=scripts/default_job python scripts/tools_python/tools_python_page.py
+    python -m scripts.tools_python.tools_python_page
 
 Reads `benchmarks/results/tools_python_job.json`, writes `docs/results/tools-python.md` and its
 picture beside it.
 """
 
-from places import ROOT
-from seed_curves import Series, SmallPage
-
 from agentrl.envs.tools_python.problems import NUM_EVAL
+from scripts.default_job.places import ROOT
+from scripts.default_job.seed_curves import Series, SmallPage
 
 PAGE = SmallPage(
     name="tools_python_job",

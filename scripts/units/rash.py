@@ -1,6 +1,6 @@
 """Trains a model that can convert units with its tools, and seldom does so with care.
 
-    PYTHONPATH=scripts/default_job:envs_contrib/units python scripts/units/rash.py --output DIR
+    PYTHONPATH=envs_contrib/units python -m scripts.units.rash --output DIR
 
 The model that the default job starts from, which can search, learns the two lessons of `habit.py`
 from dialogues with `units/convert` itself. A *full* one looks both units up at once, multiplies by
@@ -15,12 +15,12 @@ import json
 import random
 from typing import Any
 
-import habit
 from agentrl_units import ConvertEnv
 from agentrl_units.table import questions
-from habit import Care
 
 from agentrl import AssistantTurn, ToolCall
+from scripts.default_job import habit
+from scripts.default_job.habit import Care
 
 __all__ = ["NAME", "demonstrate"]
 

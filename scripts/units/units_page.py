@@ -1,13 +1,14 @@
 """Writes the page of what `units/convert` teaches, from `benchmarks/units_job.py`.
 
-    PYTHONPATH=scripts/default_job:envs_contrib/units python scripts/units/units_page.py
+    PYTHONPATH=envs_contrib/units python -m scripts.units.units_page
 
 Reads `benchmarks/results/units_job.json`, writes `docs/results/units.md` and its picture beside it.
 """
 
 from agentrl_units.table import eval_questions
-from places import ROOT
-from seed_curves import Series, SmallPage
+
+from scripts.default_job.places import ROOT
+from scripts.default_job.seed_curves import Series, SmallPage
 
 PAGE = SmallPage(
     name="units_job",

@@ -4,7 +4,6 @@ import json
 import statistics
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import anyio
 import msgspec
@@ -21,12 +20,9 @@ from agentrl.envs.search_r1.env import RETRIEVER
 from agentrl.errors import ConfigError
 from agentrl.telemetry.metrics import REGISTRY
 from agentrl.tokens.chat import ToolCall
-
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(Path(__file__).parents[2])
-    from benchmarks import Row, async_vs_sync, slow_search
-    from benchmarks.async_vs_sync import ARMS, ASYNC_ARM, Stretch, stretch
-    from benchmarks.slow_search import LIMIT_S, MEDIAN_S, SlowSearchEnv, latency_s
+from benchmarks import Row, async_vs_sync, slow_search
+from benchmarks.async_vs_sync import ARMS, ASYNC_ARM, Stretch, stretch
+from benchmarks.slow_search import LIMIT_S, MEDIAN_S, SlowSearchEnv, latency_s
 
 TASK = {"question": "What is the capital of France?", "answer": "Paris"}
 PASSAGE = " The capital of France is Paris."

@@ -12,15 +12,12 @@ from agentrl.buffer.store import segments_in
 from agentrl.types import EpisodeId, Outcome, Task
 from agentrl.wire.frames import decode, encode
 from agentrl.wire.messages import Envelope, Published, Retire, Stepped
+from benchmarks import Row, hops, ingest, wakeup
+from benchmarks.ingest import Flow, Measured
+from benchmarks.rivals import checked_rate, pyzmq_rate, rate_of
+from benchmarks.stand import SPAN, after, finished, made, quantile
+from benchmarks.wakeup import WARMUP, Commits, Seen
 from tests.unit.buffer_bench import bench
-
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(Path(__file__).parents[2])
-    from benchmarks import Row, hops, ingest, wakeup
-    from benchmarks.ingest import Flow, Measured
-    from benchmarks.rivals import checked_rate, pyzmq_rate, rate_of
-    from benchmarks.stand import SPAN, after, finished, made, quantile
-    from benchmarks.wakeup import WARMUP, Commits, Seen
 
 # ---- what is sent --------------------------------------------------------------------------------
 

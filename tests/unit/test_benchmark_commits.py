@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(Path(__file__).parents[2])
-    from benchmarks import RESULTS, ROOT
+from benchmarks import RESULTS, ROOT
 
 
 def git(*words: str, folder: Path = ROOT) -> "subprocess.CompletedProcess[str]":

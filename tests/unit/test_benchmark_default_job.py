@@ -4,9 +4,7 @@ import fcntl
 import json
 import os
 import re
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,16 +12,13 @@ from agentrl.config.command_line import Program
 from agentrl.config.resolve import parse
 from agentrl.errors import DataError
 from agentrl.learner.beginning import hf_directory, keeps_models
+from benchmarks import default_job
+from scripts.default_job.arms import read_arms
+from scripts.default_job.report import read_measured
+from scripts.default_job.runs import Run
 from tests.unit.default_job_runs import write_curve, write_experiment, write_run, write_scores
 
 ROOT = Path(__file__).resolve().parents[2]
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(ROOT)
-    patch.syspath_prepend(ROOT / "scripts" / "default_job")
-    from benchmarks import default_job
-
-    measured, page, results = map(import_module, ("measured", "page", "results"))
-
 PAGE = ROOT / "docs" / "results" / "default-job.md"
 REPORT = ROOT / "benchmarks" / "results" / "default_job.json"
 
@@ -115,31 +110,28 @@ def test_a_part_that_is_measured_later_leaves_the_commit_of_the_others(tmp_path:
     path.write_text(json.dumps(parts))
     default_job.note(tmp_path, "async-0", "curve")
     default_job.note(tmp_path, "sync-0", "trained")
-    found = measured.read_measured(tmp_path, ["async-0", "sync-0", "nothing"])
+    found = read_measured(tmp_path, ["async-0", "sync-0", "nothing"])
     assert found["async-0"]["trained"].commit == "c0ffee"
     assert found["async-0"]["curve"].commit != "c0ffee"
     assert (list(found["sync-0"]), found["nothing"]) == (["trained"], {})
     default_job.note(tmp_path, "async-0", "trained")  # again, so what was scored is gone
-    assert list(measured.read_measured(tmp_path, ["async-0"])["async-0"]) == ["trained"]
+    assert list(read_measured(tmp_path, ["async-0"])["async-0"]) == ["trained"]
 
 
 # ---- what is reported ---------------------------------------------------------------------------
 
 
 @pytest.fixture
-def numbers(tmp_path: Path) -> dict[str, Any]:
-    experiment = write_experiment(tmp_path / "experiment")
-    page.curves(page.found_runs(experiment), experiment)
-    found: dict[str, Any] = json.loads((experiment / "numbers.json").read_bytes())
-    return found
+def arms(tmp_path: Path) -> dict[str, list[Run]]:
+    return read_arms(write_experiment(tmp_path / "experiment"))
 
 
 def test_the_report_has_seeds_ends_gains_and_the_ratio(
-    numbers: dict[str, Any], tmp_path: Path
+    arms: dict[str, list[Run]], tmp_path: Path
 ) -> None:
-    sampled = default_job.sampled_gains(numbers, tmp_path / "experiment")
+    sampled = default_job.sampled_gains(arms, tmp_path / "experiment")
     assert sampled == pytest.approx({"async": 40, "sync": 30, "more-sft": 60})
-    rows = {row.metric: row for row in default_job.rows(numbers, sampled)}
+    rows = {row.metric: row for row in default_job.rows(arms, sampled)}
     values = {metric: row.value for metric, row in rows.items()}
     assert values["seeds_async"] == 2
     assert values["end_async"] == pytest.approx(80)
@@ -155,8 +147,8 @@ def test_the_report_has_seeds_ends_gains_and_the_ratio(
     assert values["at_equal_seconds_more-sft"] == pytest.approx(90)
 
 
-def test_the_command_of_the_report_names_no_path(numbers: dict[str, Any]) -> None:
-    assert default_job.command(numbers) == (
+def test_the_command_of_the_report_names_no_path(arms: dict[str, list[Run]]) -> None:
+    assert default_job.command(arms) == (
         "python -m benchmarks.default_job --arms async sync no-search more-sft --seeds 0 1 "
         "--num-rollout 4"
     )
@@ -172,11 +164,11 @@ def test_the_page_and_the_report_that_are_there_agree() -> None:
     }
 
 
-def test_a_page_and_a_report_that_disagree_are_seen(numbers: dict[str, Any]) -> None:
+def test_a_page_and_a_report_that_disagree_are_seen(arms: dict[str, list[Run]]) -> None:
     lines = ["| arm | seeds | start | end | gain, points | s / iteration |"]
     lines += ["| --- | --- | --- | --- | --- | --- |"]
     lines += ["| async | 2 | 40.0 % | 80.0 % (79.0 to 81.0) | 40.0 (39.0 to 41.0) | 9.00 |"]
-    rows = {row.metric: row.value for row in default_job.rows(numbers, {})}
+    rows = {row.metric: row.value for row in default_job.rows(arms, {})}
     found = cells("\n".join(lines))
     assert found == {"seeds_async": 2, "end_async": 80, "gain_async": 40}
     agree(found, rows)

@@ -2,7 +2,6 @@
 
 import random
 import statistics
-from importlib import import_module
 from pathlib import Path
 
 import msgspec
@@ -11,16 +10,11 @@ import pytest
 from agentrl.config.resolve import parse
 from agentrl.envs.guess import Game
 from agentrl.envs.guess.env import guess_in
+from benchmarks import Row, guess_job
+from scripts.guess import careless, guess_page
 from tests.unit.small_job_results import result, shows_every_seed
 
 ROOT = Path(__file__).resolve().parents[2]
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(ROOT)
-    patch.syspath_prepend(ROOT / "scripts" / "default_job")
-    patch.syspath_prepend(ROOT / "scripts" / "guess")
-    from benchmarks import Row, guess_job
-
-    careless, guess_page = map(import_module, ("careless", "guess_page"))
 
 pytestmark = pytest.mark.anyio
 

@@ -2,16 +2,14 @@
 
 import random
 from collections import Counter
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from scripts.default_job import habit
+
 ROOT = Path(__file__).resolve().parents[2]
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(ROOT / "scripts" / "default_job")
-    habit = import_module("habit")
 
 RECIPE = habit.Recipe(
     steps=40, batch_size=4, lr=1.0, seed=5, habit_steps=100, habit_lr=0.5, hasty=0.5, sloppy=0.25

@@ -1,7 +1,6 @@
 """The benchmark of idle episodes: its numbers, its script, and how a worker begins many of them."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, cast
 
 import anyio
@@ -24,11 +23,8 @@ from agentrl.types import (
 from agentrl.wire.messages import Assign
 from agentrl.wire.messages import Message as WireMessage
 from agentrl.wire.peer import BufferPeer
-
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(Path(__file__).parents[2])
-    from benchmarks import idle_episodes, waiting
-    from benchmarks.waiting import MODEL, Watched
+from benchmarks import idle_episodes, waiting
+from benchmarks.waiting import MODEL, Watched
 
 # ---- numbers -------------------------------------------------------------------------------------
 

@@ -1,7 +1,6 @@
 """The lag of the staleness benchmark: engines hold the weights of L iterations ago, and say so."""
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,12 +12,9 @@ from agentrl.learner.schedule import LoopSettings, Push, Schedule, StepAnswer, T
 from agentrl.lineage import Lineage
 from agentrl.types import LeaseHeader, PushReport
 from agentrl.wire.messages import Lease, Publishing, Stepped
-
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(Path(__file__).parents[2])
-    from benchmarks import ROOT
-    from benchmarks.lagged import lagged_order
-    from benchmarks.lagged_learner import LaggedSink
+from benchmarks import ROOT
+from benchmarks.lagged import lagged_order
+from benchmarks.lagged_learner import LaggedSink
 
 Tensors = Iterable[tuple[str, Any]]
 

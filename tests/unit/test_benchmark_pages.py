@@ -2,7 +2,6 @@
 
 import json
 import re
-from importlib import import_module
 from typing import Any
 
 import pytest
@@ -10,14 +9,11 @@ import pytest
 from benchmarks import RESULTS, ROOT, async_vs_sync, buffer_page, distillation, survival
 
 with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(ROOT / "scripts" / "default_job")
-    patch.syspath_prepend(ROOT / "scripts" / "guess")
-    patch.syspath_prepend(ROOT / "scripts" / "tools_python")
-    patch.syspath_prepend(ROOT / "scripts" / "units")
     patch.syspath_prepend(ROOT / "envs_contrib" / "units")
-    names = ("guess_page", "tools_python_page", "units_page")
-    guess_page, tools_python_page, units_page = map(import_module, names)
-    seed_curves = import_module("seed_curves")
+    from scripts.default_job import seed_curves
+    from scripts.guess import guess_page
+    from scripts.tools_python import tools_python_page
+    from scripts.units import units_page
 
 
 def result(name: str) -> dict[str, Any]:

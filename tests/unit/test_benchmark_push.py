@@ -1,19 +1,14 @@
 """What the benchmark of weight pushes makes of a run's metrics and of the turns of its probes."""
 
-from pathlib import Path
-
 import msgspec
 import pytest
 
 from agentrl.config.resolve import parse
 from agentrl.telemetry.metrics import REGISTRY
-
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(Path(__file__).parents[2])
-    from benchmarks import Row, push
-    from benchmarks.async_vs_sync import SPARE, Iteration
-    from benchmarks.probes import NEIGHBOURS, Turn, added_seconds
-    from benchmarks.push import WARMUP, Measured, measured, rows_of
+from benchmarks import Row, push
+from benchmarks.async_vs_sync import SPARE, Iteration
+from benchmarks.probes import NEIGHBOURS, Turn, added_seconds
+from benchmarks.push import WARMUP, Measured, measured, rows_of
 
 NAMES = ("perf/iteration_s", "perf/push_s", "perf/push_pause_s")
 

@@ -7,10 +7,7 @@ import msgspec
 import pytest
 
 from agentrl.sim import SETUPS, Result
-
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(Path(__file__).parents[2])
-    from benchmarks import Row, schedules
+from benchmarks import Row, schedules
 
 
 def result(**changes: Any) -> Result:

@@ -17,18 +17,13 @@ from agentrl.envs.check.signatures import check_class
 from agentrl.envs.registry import load_env
 from agentrl.envs.search_r1 import SearchR1Env
 from agentrl.errors import DataError
+from benchmarks import RESULTS, Row, staleness
+from benchmarks.few_questions import NUM_QUESTIONS
+from benchmarks.staleness import ARMS, LAST, POINTS, curve_of
+from benchmarks.staleness_numbers import BASE, NAIVE, Curve, Interval, gap, interval, rows_of
+from scripts.staleness import staleness_page as page
 
 ROOT = Path(__file__).parents[2]
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(ROOT)
-    patch.syspath_prepend(ROOT / "scripts" / "default_job")
-    patch.syspath_prepend(ROOT / "scripts" / "staleness")
-    from benchmarks import RESULTS, Row, staleness
-    from benchmarks.few_questions import NUM_QUESTIONS
-    from benchmarks.staleness import ARMS, LAST, POINTS, curve_of
-    from benchmarks.staleness_numbers import BASE, NAIVE, Curve, Interval, gap, interval, rows_of
-
-    page = import_module("staleness_page")
 
 # ---- the arms -----------------------------------------------------------------------------------
 

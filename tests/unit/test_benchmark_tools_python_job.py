@@ -3,7 +3,6 @@
 import json
 import random
 import statistics
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +14,14 @@ from agentrl.envs.tools_python import ToolsPythonEnv
 from agentrl.envs.tools_python.answer import final_number
 from agentrl.envs.tools_python.problems import Problem, draw, is_held_out
 from agentrl.tokens.chat import ToolCall
+from benchmarks import tools_python_job
+from scripts.default_job import places
+from scripts.default_job.habit import Care
+from scripts.tools_python import tool_demonstrations as shows
+from scripts.tools_python import tools_python_page
 from tests.unit.small_job_results import result, shows_every_seed
 
 ROOT = Path(__file__).resolve().parents[2]
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(ROOT)
-    patch.syspath_prepend(ROOT / "scripts" / "default_job")
-    patch.syspath_prepend(ROOT / "scripts" / "tools_python")
-    from benchmarks import tools_python_job
-
-    shows, places, tools_python_page = map(
-        import_module, ("tool_demonstrations", "places", "tools_python_page")
-    )
 
 Messages = list[dict[str, Any]]
 
@@ -36,7 +31,7 @@ def demonstrated(care: str, number: int = 60) -> list[tuple[Problem, Messages]]:
     made = []
     for seed in range(number):
         problem = draw(random.Random(seed), held_out=False, kinds=tuple(shows.CALLS))
-        made.append((problem, shows.demonstrate(random.Random(seed), shows.Care(care))))
+        made.append((problem, shows.demonstrate(random.Random(seed), Care(care))))
     return made
 
 
@@ -86,7 +81,7 @@ def test_who_is_hasty_calls_nothing_and_is_nearly_always_wrong() -> None:
 
 
 def test_no_evaluated_problem_is_shown() -> None:
-    for care in shows.Care:
+    for care in Care:
         for _, messages in demonstrated(care):
             question = messages[0]["content"].partition(" End with")[0]
             assert not is_held_out(question)

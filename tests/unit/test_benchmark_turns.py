@@ -7,12 +7,9 @@ import msgspec
 import pytest
 
 from agentrl.tokens.formats.load import load_format
-
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(Path(__file__).parents[2])
-    from benchmarks import turns
-    from benchmarks.turns import ANSWER, NUM_CALLS, QUERY, TURNS, Engine, Played
-    from benchmarks.waiting import MODEL
+from benchmarks import turns
+from benchmarks.turns import ANSWER, NUM_CALLS, QUERY, TURNS, Engine, Played
+from benchmarks.waiting import MODEL
 
 
 def test_both_tongues_say_the_same() -> None:

@@ -4,7 +4,6 @@ import asyncio
 import json
 import random
 import subprocess
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,26 +16,27 @@ from tests.unit.small_job_results import result, shows_every_seed
 
 ROOT = Path(__file__).resolve().parents[2]
 with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(ROOT)
     patch.syspath_prepend(ROOT / "envs_contrib" / "units")
-    patch.syspath_prepend(ROOT / "scripts" / "default_job")
-    patch.syspath_prepend(ROOT / "scripts" / "units")
-    from benchmarks import units_job
+    import agentrl_units as units
+    from agentrl_units import table
 
-    rash, units_page, places = map(import_module, ("rash", "units_page", "places"))
-    units, table = map(import_module, ("agentrl_units", "agentrl_units.table"))
+    from benchmarks import units_job
+    from scripts.default_job import places
+    from scripts.default_job.habit import Care
+    from scripts.units import rash, units_page
 
 Messages = list[dict[str, Any]]
 
 
 def demonstrated(care: str, number: int = 60) -> list[Messages]:
-    return [rash.demonstrate(random.Random(seed), rash.Care(care)) for seed in range(number)]
+    return [rash.demonstrate(random.Random(seed), Care(care)) for seed in range(number)]
 
 
 def question_of(messages: Messages) -> Any:
     """The question that a dialogue is about."""
     *_, target, _, amount, source = messages[0]["content"].removesuffix("?").split()
-    return table.Question(int(amount), table.find(source).name, table.find(target).name)
+    found = [unit for name in (source, target) if (unit := table.find(name))]
+    return table.Question(int(amount), *(unit.name for unit in found))
 
 
 def test_the_flags_are_those_of_a_run(tmp_path: Path) -> None:

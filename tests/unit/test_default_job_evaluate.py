@@ -1,8 +1,6 @@
 """Offline evaluation of the default job: forced searches, sets, and samples to be read."""
 
 from collections.abc import Sequence
-from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,14 +8,10 @@ import pytest
 from agentrl.envs.search_r1 import eval_tasks
 from agentrl.tokens.formats.load import load_format
 from agentrl.types import Task
+from scripts.default_job import evaluate, offline, places, samples, snapshots
 
 pytestmark = pytest.mark.anyio
 
-FOLDER = Path(__file__).parents[2] / "scripts" / "default_job"
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(FOLDER)
-    offline, evaluate, samples = map(import_module, ("offline", "evaluate", "samples"))
-    places, snapshots = map(import_module, ("places", "snapshots"))
 
 CHAT = load_format("qwen", places.MODEL_DIR)
 CALL = offline.FORCED + 'capital of France"}}\n</tool_call>'
@@ -25,7 +19,7 @@ ANSWER = "<answer> Paris </answer>"
 END = "<|im_end|>"
 
 
-class ScriptedPolicy:
+class ScriptedPolicy(offline.Policy):
     """Writes given turns, the same to every prompt; a forced turn is completed to a search."""
 
     def __init__(self, *turns: str) -> None:
@@ -106,7 +100,7 @@ async def test_a_score_has_means_by_hops_and_an_interval() -> None:
     tasks = [question(), question(hops=2), question("London"), question("London", hops=2)]
     score = evaluate.summarise("heldout", 0.0, await play(policy, *tasks, question()))
     assert (score.episodes, score.exact_match) == (5, 0.6)
-    assert (score.one_hop, score.two_hop) == (pytest.approx(2 / 3), 0.5)
+    assert (score.one_hop, score.two_hop) == pytest.approx((2 / 3, 0.5))
     assert (score.low, score.high) == pytest.approx((0.2307, 0.8824), abs=1e-4)
 
 

@@ -1,17 +1,12 @@
 """The models that a run kept, which of them are scored, and scoring that was cut."""
 
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from agentrl.errors import DataError
+from scripts.default_job import control, kept, snapshots
 from tests.unit.default_job_runs import write_run
-
-FOLDER = Path(__file__).parents[2] / "scripts" / "default_job"
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(FOLDER)
-    kept, snapshots, control = map(import_module, ("kept", "snapshots", "control"))
 
 INITIAL = Path("initial")
 
@@ -54,6 +49,12 @@ def test_models_are_known_by_their_iteration_and_half_written_ones_are_none(run:
     assert kept.kept_models(run / "nowhere") == {}
 
 
+def curve_of(run: Path) -> kept.Curve:
+    curve = kept.read_curve(run)
+    assert curve is not None
+    return curve
+
+
 def test_scored_are_the_start_the_wanted_models_that_are_there_and_the_last() -> None:
     assert kept.choose([2, 3, 6, 40], [0, 2, 4, 6, 8, 10]) == [0, 2, 6, 10]
     assert kept.choose([], [2, 4]) == [0, 4]
@@ -61,7 +62,7 @@ def test_scored_are_the_start_the_wanted_models_that_are_there_and_the_last() ->
 
 def test_a_curve_holds_the_rewards_of_each_model_in_order(run: Path) -> None:
     score(run, [6, 2], Scorer())
-    curve = kept.read_curve(run)
+    curve = curve_of(run)
     assert curve.questions == "heldout"
     assert {step: sum(rewards) for step, rewards in curve.rewards.items()} == {
         0: 1, 2: 3, 6: 7, 10: 11
@@ -72,12 +73,12 @@ def test_scoring_that_was_cut_goes_on_where_it_was(run: Path) -> None:
     first, second, third = Scorer(cut_at="6"), Scorer(), Scorer()
     with pytest.raises(KeyboardInterrupt):
         score(run, [2, 4, 6], first)
-    assert list(kept.read_curve(run).rewards) == [0, 2, 4]
+    assert list(curve_of(run).rewards) == [0, 2, 4]
     score(run, [2, 4, 6], second)
     assert (first.played, second.played) == (["initial", "2", "4"], ["6", "10"])
     score(run, [2, 4, 6, 8], third)
     assert third.played == ["8"]
-    assert list(kept.read_curve(run).rewards) == [0, 2, 4, 6, 8, 10]
+    assert list(curve_of(run).rewards) == [0, 2, 4, 6, 8, 10]
 
 
 def test_a_curve_of_other_questions_is_not_added_to(run: Path) -> None:

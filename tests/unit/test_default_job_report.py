@@ -1,18 +1,14 @@
 """The page of the default job: what is derived holds, and remarks stay with their measurement."""
 
 import json
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from agentrl.errors import DataError
+from scripts.default_job import arms, report
+from scripts.figures import COLOURS
 from tests.unit.default_job_runs import write_experiment, write_run, write_scores
-
-FOLDER = Path(__file__).parents[2] / "scripts" / "default_job"
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(FOLDER)
-    measured, page = map(import_module, ("measured", "page"))
 
 
 @pytest.fixture
@@ -27,8 +23,8 @@ def show(after: Path, experiment: Path) -> str:
 
 def write(experiment: Path, remarks: Path | None = None) -> str:
     output = experiment / "docs"
-    page.write_page(experiment, output, remarks or experiment / "remarks.md", show)
-    assert (output / "default-job.svg").read_text().startswith("<svg")
+    report.write_page(experiment, output, remarks or experiment / "remarks.md", show)
+    assert COLOURS[0] in (output / "default-job.svg").read_text()
     text = (output / "default-job.md").read_text()
     assert "\n\n\n" not in text
     return text.replace("\n", " ") if remarks is None else text
@@ -49,9 +45,8 @@ def test_the_page_says_what_was_measured(experiment: Path) -> None:
 def test_the_control_is_compared_at_equal_seconds(experiment: Path) -> None:
     text = write(experiment)
     # after 32 s async is at 0.8 and 0.4 + 0.4 * 32 / 40, sync at half that gain
-    assert "after 32 s of training" in text
+    assert "After 32 s of training" in text
     assert "`async` 76.0 % (72.0 to 80.0), `sync` 58.0 % (56.0 to 60.0), `more-sft` 90.0 %" in text
-    assert "`more-sft` is +14.0 points from `async`, +32.0 points from `sync`." in text
     assert "| more-sft | 1 |" in text
 
 
@@ -66,7 +61,7 @@ def test_without_control_and_base_the_page_does_without_their_sentences(experime
         (experiment / name / "curve.json").unlink()
     text = write(experiment)
     assert "times as fast" not in text
-    assert "equal seconds" not in text
+    assert "nobody to demonstrate" not in text
     assert "| no-search |" in text
 
 
@@ -78,8 +73,8 @@ def test_runs_that_are_cut_or_not_scored_are_named_and_left_out(
     write_run(experiment / "async-3", seed=3)  # never evaluated more closely
     write_run(experiment / "async-0.cut1", seed=0)
     write_run(experiment / "stranger-0", seed=0)
-    found = page.found_runs(experiment)
-    assert [path.name for path in found["async"]] == ["async-0", "async-1"]
+    found = arms.read_arms(experiment)
+    assert [run.name for run in found["async"]] == ["async-0", "async-1"]
     assert list(found) == ["async", "sync", "no-search", "more-sft"]
     assert capsys.readouterr().err.splitlines() == [
         "async-2 is not complete and scored: left out",
@@ -92,7 +87,23 @@ def test_without_a_run_of_rl_there_is_no_page(experiment: Path) -> None:
         if path.parent.name != "more-sft-0":
             path.unlink()
     with pytest.raises(DataError, match="has no run of RL that is complete and scored"):
-        page.found_runs(experiment)
+        arms.read_arms(experiment)
+
+
+def test_runs_that_differ_in_more_than_their_seeds_are_no_arm(experiment: Path) -> None:
+    write_scores(write_run(experiment / "async-2", seed=2, lr=0.2), 0.8, 0.5)
+    with pytest.raises(DataError, match=r"async are no repetitions .*: lr: .*None.*0\.2"):
+        arms.read_arms(experiment)
+
+
+def test_what_is_set_differently_and_what_the_runs_say_themselves(experiment: Path) -> None:
+    text = write(experiment)
+    assert "| `lr` | - | `0.5` | - |" in text
+    assert "prompt_data" not in text  # of the control, which is of another kind
+    assert "+40.0 (30.4 to 49.6)" in text
+    assert "40.0 % (30.9 to 49.8)" in text  # Wilson's interval of 40 of 100
+    assert "the scored iterations (2, 4)" in text
+    assert "beside them: 71.0 points at most." in text
 
 
 # ---- who measured what --------------------------------------------------------------------------
@@ -113,8 +124,7 @@ def test_a_run_of_which_nothing_was_noted_has_no_commit(experiment: Path) -> Non
 
 def test_another_measurement_is_another_experiment(experiment: Path) -> None:
     def name() -> str:
-        found: str = measured.experiment_id(measured.read_measured(experiment, ["async-0"]))
-        return found
+        return report.experiment_id(report.read_measured(experiment, ["async-0"]))
 
     path, first = experiment / "measured" / "async-0.json", name()
     assert first == name()
@@ -141,4 +151,4 @@ def test_remarks_that_do_not_say_on_what_are_refused(tmp_path: Path) -> None:
     remarks = tmp_path / "remarks.md"
     remarks.write_text("All went well.\n")
     with pytest.raises(DataError, match=r"begins with 'All went well\.'; write"):
-        measured.remarks(remarks, "0123456789ab")
+        report.read_remarks(remarks, "0123456789ab")
