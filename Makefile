@@ -10,7 +10,7 @@ JOBS := 2
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-runtime train test test-full test-loaded faults check warmstart bench lock flags clean
+.PHONY: help setup setup-runtime train quick test test-full test-loaded faults check warmstart bench lock flags clean
 
 help:  ## list these targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,6 +23,9 @@ setup-runtime:
 
 train: setup-runtime  ## train the default job: a search agent, on this machine
 	$(BIN)/python train_async.py --async-buffer-size 4
+
+quick: check  ## check, and run the unit and property tests that take a moment; a few minutes
+	$(PYTEST) tests/unit tests/property -m "not slow"
 
 test: setup  ## run all tests (JOBS=2 files at once); after 78 minutes it ends and names what failed
 	$(PYTEST) --session-timeout=4680

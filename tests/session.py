@@ -1,8 +1,9 @@
 """How a session of pytest runs: what is played first, and what is told at once."""
 
 import os
+import re
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 
 import pytest
 from _pytest.terminal import TerminalReporter
@@ -16,6 +17,16 @@ _LONG |= {f"test_megatron_{name}.py" for name in ("logprobs", "state_ranks", "st
 _DAILY = {f"test_{name}.py" for name in ("real_loop", "serving_engines", "megatron_ranks")}
 #: Days until each of the others has been played.
 _TURNS = 4
+#: What a machine lacks, by what the reason of a skipped test says of it.
+_LACKING = {
+    "a GPU": re.compile(r"\bGPUs?\b|\bNCCL\b"),
+    "bubblewrap": re.compile(r"\bbwrap\b|bubblewrap"),
+    "namespaces": re.compile(r"namespaces"),
+    "a C compiler": re.compile(r"C compiler"),
+    "a package index": re.compile(r"package index"),
+    "agentrl[dense]": re.compile(r"agentrl\[dense\]"),
+    r"the package \1": re.compile(r"could not import '([\w.]+)'"),
+}
 #: Set where no files are named, and all of the house is played.
 _WHOLE = "AGENTRL_TESTS_WHOLE"
 
@@ -46,8 +57,21 @@ def _takes_turns(item: pytest.Item) -> bool:
     return bool(is_long) and item.path.name not in _DAILY
 
 
-class TellsFailures:
-    """Names each failure when it happens, so that a session that is ended early has told it."""
+def lacking(reasons: Iterable[str]) -> str:
+    """One line that says what tests were not played for want of; empty if there is none."""
+    found = Counter(
+        match.expand(name)
+        for reason in reasons
+        for name, pattern in _LACKING.items()
+        if (match := pattern.search(reason))
+    )
+    parts = [f"{name} ({number})" for name, number in sorted(found.items())]
+    return f"not played for want of: {', '.join(parts)}" if parts else ""
+
+
+class TellsTests:
+    """Names each failure when it happens, so that a session that is ended early has told it; and at
+    the end what this machine lacks."""
 
     def __init__(self, reporter: TerminalReporter):
         self._reporter = reporter
@@ -60,6 +84,12 @@ class TellsFailures:
             self._reporter.write_line(f"{report.when} of {report.nodeid} failed:", red=True)
             self._reporter.write_line("\n".join(f"    {line[:300]}" for line in lines))
 
+    @pytest.hookimpl(trylast=True)
+    def pytest_terminal_summary(self) -> None:
+        skipped = self._reporter.stats.get("skipped", [])
+        if line := lacking(report.longrepr[2] for report in skipped):
+            self._reporter.write_line(line)
+
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
@@ -69,7 +99,7 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     os.environ[_WHOLE] = "" if config.args_source is config.ArgsSource.ARGS else "1"
     if (reporter := config.pluginmanager.get_plugin("terminalreporter")) is not None:
-        config.pluginmanager.register(TellsFailures(reporter), "tells-failures")
+        config.pluginmanager.register(TellsTests(reporter), "tells-tests")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -61,6 +62,8 @@ from agentrl.wire.messages import (
     Verdict,
     Welcome,
 )
+
+pytestmark = pytest.mark.slow
 
 WORKERS = ("w0", "w1", "w2")
 OUTCOMES = [Outcome.DONE] * 8 + [o for o in Outcome if o is not Outcome.DONE]

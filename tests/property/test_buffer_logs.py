@@ -4,6 +4,8 @@ import pytest
 
 from tests.property.buffer_logs import difference, names, read
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("name", names())
 def test_the_same_events_have_the_same_effects(name: str) -> None:

@@ -21,6 +21,8 @@ from agentrl.tools.tool import Tool
 from agentrl.types import SpanKind
 from tests.conftest import vocab_for
 
+pytestmark = pytest.mark.slow
+
 of_each_format = pytest.mark.parametrize("name", CHAT_FORMATS.places)
 
 

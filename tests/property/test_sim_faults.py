@@ -24,6 +24,8 @@ from agentrl.sim.faults import plan_faults
 from agentrl.sim.run import build
 from tests.slices import of_the_day
 
+pytestmark = pytest.mark.slow
+
 SEEDS = int(os.environ.get("AGENTRL_SIM_SEEDS", "2000"))
 FIRST = int(os.environ.get("AGENTRL_SIM_FIRST_SEED", "0"))
 CHUNK = 50

@@ -6,6 +6,8 @@ import pytest
 
 from tests.property.mutants import Mutant, broken_by
 
+pytestmark = pytest.mark.slow
+
 SCHEDULE = "agentrl/learner/schedule.py"
 OUTBOX = "agentrl/wire/outbox.py"
 

@@ -6,6 +6,7 @@ from array import array
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -22,6 +23,8 @@ from agentrl.errors import TokenError
 from agentrl.tokens import Message, QwenFormat, TokenStream, Vocab
 from agentrl.tokens.check import check_columns
 from agentrl.types import SpanKind
+
+pytestmark = pytest.mark.slow
 
 #: Text that is dense in what matters: control tokens, their halves, JSON, odd characters.
 FRAGMENTS = [

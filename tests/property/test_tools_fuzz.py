@@ -4,12 +4,15 @@ from typing import Annotated, Any, Literal
 
 import anyio
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Meta
 
 from agentrl import Env, ToolCall, ToolError, tool
 from agentrl.tools import ToolResult, run_call
+
+pytestmark = pytest.mark.slow
 
 
 class Point(msgspec.Struct, forbid_unknown_fields=True):

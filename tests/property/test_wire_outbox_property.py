@@ -1,11 +1,14 @@
 """The outbox against a model of two plain collections."""
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from agentrl.wire.messages import Drain
 from agentrl.wire.outbox import Outbox
+
+pytestmark = pytest.mark.slow
 
 LIMIT, RESEND_S = 5, 2.0
 

@@ -13,6 +13,8 @@ from agentrl.learner.algorithm_trial import try_algorithm
 from agentrl.learner.iteration import train_lease
 from tests.parity.golden import Batch, TableBackend, lineage
 
+pytestmark = pytest.mark.slow
+
 REWARDS, ADVANTAGES = "custom_reward_post_process_path", "custom_advantage_function_path"
 #: The flag, the head of the function, what it returns, and what is said of that.
 FAULTS = {

@@ -10,6 +10,8 @@ from agentrl.errors import ConfigError
 from scripts.promises import WALK
 from tests.unit.answer_evidence import exercises, only_refuses
 
+pytestmark = pytest.mark.slow
+
 HERE = "tests/unit/test_answer_evidence.py"
 TABLE = {"rollout_shuffle": True}
 

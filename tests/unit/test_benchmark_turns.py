@@ -11,6 +11,8 @@ from benchmarks import turns
 from benchmarks.turns import ANSWER, NUM_CALLS, QUERY, TURNS, Engine, Played
 from benchmarks.waiting import MODEL
 
+pytestmark = pytest.mark.slow
+
 
 def test_both_tongues_say_the_same() -> None:
     engine, chat = Engine(), load_format("qwen", MODEL)

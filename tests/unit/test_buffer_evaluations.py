@@ -2,11 +2,15 @@
 
 import math
 
+import pytest
+
 from agentrl.bounds import MAX_ANSWERS_CHARS
 from agentrl.buffer.events import Persist, Tick
 from agentrl.types import EpisodeReport, Outcome, SamplingParams, StopReason, Task
 from agentrl.wire.messages import Capacity, Drain, Evaluate, PeerLost, Refused
 from tests.unit.buffer_bench import bench
+
+pytestmark = pytest.mark.slow
 
 
 def test_an_evaluation_is_played_outside_the_ledger_and_scored_over_done_episodes() -> None:

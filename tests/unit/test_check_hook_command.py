@@ -10,6 +10,8 @@ from agentrl.cli.main import main
 from agentrl.user_code import Kind
 from scripts.gen_hooks import PAGE, page
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

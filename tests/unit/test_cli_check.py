@@ -17,6 +17,8 @@ from agentrl.envs.check.harness import Standing
 ENV = """
 from agentrl import Env, Message
 
+pytestmark = pytest.mark.slow
+
 
 class Sums(Env):
     reward_reads_text_only = True

@@ -15,6 +15,8 @@ from agentrl.cli import train
 from agentrl.cli.doctor import examine
 from tests.unit.buffer_runs import trained_run
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = Path(agentrl.envs.search_r1.__file__).parent / "model"
 ROWS = ["--prompt-data", "rows.jsonl", "--hf-checkpoint", str(MODEL), "--n-samples-per-prompt", "2"]

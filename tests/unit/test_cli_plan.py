@@ -15,6 +15,8 @@ from agentrl.config.run import RunConfig
 from agentrl.learner.footprint import Collective, Footprint
 from agentrl.models.registry import open_model
 
+pytestmark = pytest.mark.slow
+
 GIB = 1024**3
 DENSE = {
     "architectures": ["Qwen3ForCausalLM"],

@@ -19,6 +19,8 @@ from agentrl.errors import AgentRLError, ConfigError, DataError, EnvironmentSetu
 from tests.unit.buffer_runs import trained_run
 from tests.unit.checkpoint_ranks import saved
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:

@@ -16,6 +16,8 @@ from agentrl.config.resolve import parse
 from agentrl.errors import ConfigError
 from tests.unit.answers_ground import BASE, FULLY_ASYNC, IMITATION, MODEL, base, parsed, refusal
 
+pytestmark = pytest.mark.slow
+
 # ---- flags with another name, and flags that others decide ---------------------------------------
 
 

@@ -20,6 +20,8 @@ from agentrl.learner.checkpointing import CheckpointWriter
 from tests.unit.checkpoint_ranks import Backend
 from tests.unit.default_lines import MODEL, refused, resolved
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -13,6 +13,8 @@ from agentrl.config.resolve import parse
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 
+pytestmark = pytest.mark.slow
+
 MODEL_ARGS = """
     --swiglu --num-layers 36 --hidden-size 2560 --ffn-hidden-size 9728 --num-attention-heads 32
     --group-query-attention --num-query-groups 8 --use-rotary-position-embeddings

@@ -17,6 +17,8 @@ from agentrl.errors import ConfigError
 from agentrl.types import SamplingParams
 from tests.unit.buffer_bench import bench
 
+pytestmark = pytest.mark.slow
+
 N, GROUP = 4, 4
 AHEAD = (0, 1, 3)
 INTERVAL = (1, 2, 4)

@@ -14,6 +14,8 @@ from agentrl.cli.train import main
 from agentrl.config.descriptors import open_files
 from agentrl.config.run import RunConfig
 
+pytestmark = pytest.mark.slow
+
 DRY = ["--preset", "search-r1-local", "--dry-run"]
 ROOT = Path(__file__).parents[2]
 

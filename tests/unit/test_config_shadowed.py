@@ -10,6 +10,8 @@ import pytest
 from agentrl.config.shadowed import PACKAGES, check_packages, shadow_of
 from agentrl.errors import EnvironmentSetupError
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -21,6 +21,8 @@ from agentrl.wire.messages import Assign, Capacity, Hello, Message, Welcome
 from tests.unit.flag_values import VALUES
 from tests.unit.viewed_run import ViewedRun
 
+pytestmark = pytest.mark.slow
+
 MODEL = str(Path(agentrl.envs.search_r1.__file__).parent / "model")
 #: What the run is begun with.
 BEGUN = [

@@ -7,6 +7,8 @@ import pytest
 from agentrl.cli.train import main
 from agentrl.config.presets import DEFAULT
 
+pytestmark = pytest.mark.slow
+
 #: Words of a command line, and what is told of them.
 WRONG = {
     "--no-such-flag 3": "unknown flag --no-such-flag",

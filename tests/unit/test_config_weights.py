@@ -15,6 +15,8 @@ from agentrl.cli.train import main
 from agentrl.config.model import read_model
 from agentrl.errors import ConfigError
 
+pytestmark = pytest.mark.slow
+
 SHIPPED = Path(agentrl.envs.search_r1.__file__).parent / "model"
 WEIGHTS = "model.safetensors"
 

@@ -14,6 +14,8 @@ from tests.unit.left_run import leave_run
 from tests.unit.page_checks import play, skip_without_needs
 from tests.unit.page_snippets import PAGES, ROOT, snippets
 
+pytestmark = pytest.mark.slow
+
 # ---- a clone with a run --------------------------------------------------------------------------
 
 
@@ -74,7 +76,7 @@ MISTAKES = [
     ("```bash\nmake train && rm -r runs\n```", "no test knows how to check `make train && "),
     ("```bash\npython setup.py\n```", "no test knows how to check `python setup.py`"),
     ("```bash\npython -m pytest tests/test_no.py\n```", "there is no tests/test_no.py"),
-    ("```bash\npython -m pytest -m 'not slow'\n```", "there is no mark 'slow'"),
+    ("```bash\npython -m pytest -m 'not fast'\n```", "there is no mark 'fast'"),
     ("```console\n$ make\n```", "line 1: no test knows how to check console"),
     ("1. So:\n   ```bash\n   make trian\n   ```", "line 2: no test knows how to check a fence"),
     ("1. So:\n\n    make trian\n", "line 3: make: *** No rule to make target"),

@@ -3,7 +3,11 @@
 import ast
 from pathlib import Path
 
+import pytest
+
 from scripts.modules import PAGE, ROOT, page, summary
+
+pytestmark = pytest.mark.slow
 
 
 def test_the_page_of_modules_is_what_their_docstrings_say() -> None:

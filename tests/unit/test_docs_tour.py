@@ -15,6 +15,8 @@ from agentrl.envs.messages import Message, ToolCall
 from agentrl.tokens.transcript import Transcript
 from scripts.tour import PAGE, Stop, TourError, callers, parameters, result, stops, told, types
 
+pytestmark = pytest.mark.slow
+
 MODEL = Path(__file__).resolve().parents[2] / "agentrl" / "envs" / "search_r1" / "model"
 TEXT = PAGE.read_text(encoding="utf-8")
 STOPS = stops(TEXT)

@@ -24,6 +24,8 @@ from agentrl.tokens.formats.chatml import ChatML
 from agentrl.tokens.spans import Author, Piece
 from agentrl.tokens.formats.qwen import QwenFormat
 
+pytestmark = pytest.mark.slow
+
 class Mine(QwenFormat):
     def parse(self, sampled, *, index=0, tools=()):
         return super().parse(sampled, index=index, tools=tools)

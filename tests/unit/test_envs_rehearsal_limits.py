@@ -14,6 +14,8 @@ from agentrl.envs.messages import Message
 from agentrl.errors import ConfigError
 from agentrl.types import Task
 
+pytestmark = pytest.mark.slow
+
 TASK = Task("rows:1", {})
 LIMIT_S = 0.5
 

@@ -28,6 +28,8 @@ from agentrl.envs.tasks import open_eval_sets
 from agentrl.errors import ConfigError
 from agentrl.types import EpisodeAssignment, EpisodeId, Outcome, SamplingParams, Task
 
+pytestmark = pytest.mark.slow
+
 MODEL = str(PRESETS[DEFAULT].values["hf_checkpoint"])
 HERE = f"{__file__}:"
 

@@ -1,7 +1,11 @@
 """What every flag does in every mode stays as it is written down, text for text."""
 
+import pytest
+
 from agentrl.config.run import RunConfig
 from tests.unit.flag_matrix import FILE, lines
+
+pytestmark = pytest.mark.slow
 
 
 def test_every_flag_does_in_every_mode_what_is_written_down() -> None:

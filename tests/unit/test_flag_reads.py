@@ -35,6 +35,8 @@ from tests.unit.flag_matrix import MODES, Ground
 from tests.unit.flag_uses import read, told
 from tests.unit.flag_values import VALUES
 
+pytestmark = pytest.mark.slow
+
 #: `_LOSS` names it as a function of this module.
 __all__ = ["loss"]
 

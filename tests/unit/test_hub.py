@@ -39,6 +39,8 @@ import sys
 from pathlib import Path
 from agentrl.cli.evaluate import model_flags
 from agentrl.errors import ConfigError
+
+pytestmark = pytest.mark.slow
 try:
     print(*model_flags(Path(sys.argv[1])))
 except ConfigError as error:

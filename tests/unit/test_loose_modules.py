@@ -15,6 +15,8 @@ class Watch:
         if path is None: print("looked for", name, flush=True)
 sys.meta_path.insert(0, Watch())
 import torch, torch.distributed, transformers, megatron.core, ray
+
+pytestmark = pytest.mark.slow
 """
 
 

@@ -12,6 +12,8 @@ from agentrl.models import Architecture
 from agentrl.models.registry import describe_model, families, open_model
 from tests.unit.megatron_flags import QWEN3, architecture, settings
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("flags", "words"),

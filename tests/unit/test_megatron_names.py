@@ -14,6 +14,8 @@ from agentrl.config.megatron import MegatronSettings, about_settings, flag
 from agentrl.config.megatron_refused import why_refused
 from agentrl.config.passthrough import table
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 REFUSED = ROOT / "agentrl" / "config" / "tables" / "megatron_refused.toml"
 FLAGS = {each.key: each for each in table("megatron").flags}

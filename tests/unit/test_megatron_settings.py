@@ -16,6 +16,8 @@ from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from tests.unit.megatron_flags import architecture, settings
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_flags_that_describe_qwen3_8b_to_megatron_are_accepted_unchanged() -> None:
     flags = settings(

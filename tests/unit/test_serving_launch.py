@@ -260,6 +260,8 @@ def test_the_platform_plugin_is_found_and_steps_aside_where_another_is_wanted() 
     code = """
 import os
 from importlib.metadata import entry_points
+
+pytestmark = pytest.mark.slow
 [plugin] = [p for p in entry_points(group="sglang.srt.platforms") if p.name == "agentrl_cpu"]
 os.environ["SGLANG_USE_CPU_ENGINE"] = "1"
 print(plugin.load()())

@@ -11,6 +11,8 @@ from agentrl.errors import PushError
 from agentrl.serving.buckets import BucketStream, make_buckets
 from tests.unit.scripted_engines import Cluster, cluster, some_weights
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["cluster"]  # a fixture of these tests too
 
 

@@ -36,6 +36,8 @@ max_staleness = 2
 SCRIPT = """
 import json, sys
 from agentrl.cli.main import main
+
+pytestmark = pytest.mark.slow
 code = main(sys.argv[1:])
 print(json.dumps([code, sorted({name.split(".")[0] for name in sys.modules})]))
 """

@@ -251,6 +251,8 @@ def test_an_answer_that_cannot_be_read_is_told(tmp_path: Path) -> None:
 LEAVING = """\
 import os, time
 
+pytestmark = pytest.mark.slow
+
 def f(rollout_id, args, data, extra_metrics):
     extra_metrics["calls"] = 1
     path = args.custom_eval_rollout_log_function_path[:-2]

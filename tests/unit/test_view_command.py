@@ -12,6 +12,8 @@ from agentrl.cli import main as cli
 from agentrl.wire.messages import Judge, Verdict
 from tests.unit.viewed_run import ViewedRun, headings, trained
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_sub_command_prints_and_writes_a_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

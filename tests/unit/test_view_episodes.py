@@ -13,6 +13,8 @@ from agentrl.view.episodes import read_episodes
 from agentrl.wire.messages import Tasks
 from tests.unit.viewed_run import ViewedRun, headings, text, trained, trajectory
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_trained_episode_is_shown_as_the_conversation_that_it_was(tmp_path: Path) -> None:
     shown = text(trained(tmp_path), best=1).splitlines()

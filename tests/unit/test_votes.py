@@ -11,6 +11,8 @@ from agentrl.envs.env import Env
 from agentrl.envs.registry import load_env
 from agentrl.errors import EnvError
 
+pytestmark = pytest.mark.slow
+
 
 def voted(text: str, label: str = "4", *, is_evaluation: bool = True, **args: Any) -> str:
     env = load_env("single-turn")(**args)
