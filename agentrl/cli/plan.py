@@ -72,6 +72,14 @@ def add_arguments(parser: Parser) -> None:
         default=400.0,
         help="10^9 bits a second that a GPU sends to others (default: %(default)g)",
     )
+    parser.add_argument(
+        "--moe-imbalance",
+        metavar="X",
+        type=_at_least_1,
+        default=1.0,
+        help="How many times an even share of the tokens the experts of a planned rank get, from 1 "
+        "(default: %(default)g)",
+    )
     parser.passes_on = "flags"
 
 
@@ -85,6 +93,13 @@ def _above_0(text: str) -> float:
     return found
 
 
+def _at_least_1(text: str) -> float:
+    found = _above_0(text)
+    if found < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is less than an even share, 1")
+    return found
+
+
 def plan(arguments: argparse.Namespace) -> int:
     """Print the plan; returns the exit code."""
     from agentrl.cli.plan_page import Planned, page
@@ -93,7 +108,7 @@ def plan(arguments: argparse.Namespace) -> int:
     planned = Planned(
         config=config,
         model=model,
-        ranks=tuple(_rehearsed(config, model)),
+        ranks=tuple(_rehearsed(config, model, arguments.moe_imbalance)),
         gpu_gib=arguments.gpu_memory_gib,
         reserve_gib=arguments.reserve_gib,
         link_gbps=arguments.link_gbps,
@@ -135,10 +150,10 @@ def _described(flags: list[str]) -> "tuple[RunConfig, Model]":
     return config, model
 
 
-def _rehearsed(config: RunConfig, model: "Model") -> "list[Footprint]":
+def _rehearsed(config: RunConfig, model: "Model", imbalance: float) -> "list[Footprint]":
     """A footprint for each kind of rank. No GPU is touched, not even one that is there."""
     with no_gpu_visible():
-        return _on_no_gpu(config, model)
+        return _on_no_gpu(config, model, imbalance)
 
 
 @contextmanager
@@ -155,7 +170,7 @@ def no_gpu_visible() -> Iterator[None]:
             os.environ[_VISIBLE] = before
 
 
-def _on_no_gpu(config: RunConfig, model: "Model") -> "list[Footprint]":
+def _on_no_gpu(config: RunConfig, model: "Model", imbalance: float) -> "list[Footprint]":
     from agentrl.learner.megatron import rehearse
 
     architecture, settings = model.architecture, MegatronSettings.from_config(config)
@@ -165,7 +180,7 @@ def _on_no_gpu(config: RunConfig, model: "Model") -> "list[Footprint]":
         settings.pipeline_model_parallel_size,
         config.num_learner_ranks,
     )
-    return [rehearse(config, architecture, rank, longest) for rank in ranks]
+    return [rehearse(config, architecture, rank, longest, imbalance) for rank in ranks]
 
 
 def kinds_of_ranks(layers: list[int], stages: int, num_ranks: int) -> list[int]:

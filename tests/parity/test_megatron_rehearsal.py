@@ -45,9 +45,12 @@ EXPERTS = {"expert_model_parallel_size": 2}
 #: The tiny members of families with experts; all others are of the model below.
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "EP2 of qwen3-moe": ("qwen3-moe", EXPERTS),
+    "EP2 of qwen3-moe, uneven": ("qwen3-moe", EXPERTS),
     "TP2, SP, EP2 of deepseek-v3": ("deepseek-v3", SEQUENCE | EXPERTS | SHARED),
     "PP2, EP2 of glm4-moe": ("glm4-moe", STAGES | EXPERTS),
 }
+#: How many times an even share the experts of the first rank get; 1 where none is named.
+IMBALANCE = {"EP2 of qwen3-moe, uneven": 1.5}
 #: Beside the layout.
 FLAGS: dict[str, dict[str, Any]] = {
     "TP2": {"use_kl_loss": True, "kl_loss_coef": 0.1},
@@ -104,6 +107,7 @@ def job(name: str, target: Path) -> dict[str, Any]:
         "model_dir": str(target),
         "target": str(target),
         "longest": 96,
+        "imbalance": IMBALANCE.get(name, 1.0),
     }
 
 

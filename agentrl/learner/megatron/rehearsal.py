@@ -23,10 +23,10 @@ from agentrl.config.stages import stages_of_a_rank
 from agentrl.errors import EnvironmentSetupError
 from agentrl.learner.footprint import Footprint
 from agentrl.learner.megatron import moments
-from agentrl.learner.megatron.even_routes import even_routes
 from agentrl.learner.megatron.imagined import Traffic, imagined_rank
 from agentrl.learner.megatron.lent_memory import gradient_tensors, weight_tensors
 from agentrl.learner.megatron.live_bytes import LiveBytes
+from agentrl.learner.megatron.made_routes import Skew, made_routes, require_skew
 from agentrl.learner.megatron.model import Stages, build_model, transformer_config
 from agentrl.learner.megatron.passes import TokenLayout, backward_pass
 from agentrl.learner.megatron.trained import TrainedModel
@@ -44,22 +44,27 @@ def lengths_of(tokens: int, longest: int, settings: MegatronSettings) -> list[in
     return [*lengths, rest * unit] if rest or not lengths else lengths
 
 
-def rehearse(cfg: RunConfig, architecture: Architecture, rank: int, longest: int) -> Footprint:
+def rehearse(
+    cfg: RunConfig, architecture: Architecture, rank: int, longest: int, imbalance: float = 1.0
+) -> Footprint:
     """What a step takes of `rank` among all ranks of the learner, none of which is there, with full
-    micro-batches of episodes of `longest` tokens: on CUDA if `cfg.device` says so. Raises
+    micro-batches of episodes of `longest` tokens: on CUDA if `cfg.device` says so. The experts of
+    the first expert-parallel rank get `imbalance` times an even share of the tokens. Raises
     ConfigError for settings that cannot be, and EnvironmentSetupError where torch has a GPU."""
     if torch.cuda.is_available():
         raise EnvironmentSetupError(
             "a rehearsal computes nothing, and this torch sees a GPU: set CUDA_VISIBLE_DEVICES="
         )
     settings = MegatronSettings.from_config(cfg)
+    skew = Skew(imbalance, settings.expert_model_parallel_size)
+    require_skew(skew, architecture)
     lengths = lengths_of(cfg.micro_batch_tokens, longest, settings)
     shares = settings.tensor_model_parallel_size if settings.uses_sequence_parallel else 1
     rows = sum(lengths) // settings.context_parallel_size // shares
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with (
-            even_routes(),
+            made_routes(skew),
             imagined_rank(
                 settings,
                 rank=rank,
