@@ -339,7 +339,8 @@ class Generation(msgspec.Struct, frozen=True):
 
 
 class TurnClient(Protocol):
-    """Where an episode's turns are sampled; implemented by `agentrl.serving`."""
+    """Where an episode's turns are sampled; implemented by `agentrl.serving`. A client without
+    engines need only `generate`."""
 
     async def generate(
         self,
@@ -357,9 +358,11 @@ class TurnClient(Protocol):
 
     def new_weights(self, version: int, /) -> None:
         """All engines serve `version` now: what must not go on under it is sampled again."""
+        return
 
     def permit_stats(self) -> PermitStats:
         """Permits since the last call."""
+        return PermitStats()
 
 
 class Teacher(Protocol):

@@ -23,7 +23,7 @@ from agentrl.envs.check.turns import HOSTILE
 from agentrl.tokens.formats.base import ChatFormat
 from agentrl.tokens.formats.load import load_format
 from agentrl.tokens.formats.qwen import QwenFormat
-from agentrl.types import Generation, PermitStats, SamplingParams
+from agentrl.types import Generation, SamplingParams, TurnClient
 
 __all__ = ["ANSWER", "ENDLESS", "SCRIPTS", "Script", "Scripted", "shipped_format", "words"]
 
@@ -120,7 +120,7 @@ def shipped_format() -> QwenFormat:
     return QwenFormat(load_format("qwen", folder).vocab)
 
 
-class Scripted:
+class Scripted(TurnClient):
     """A `TurnClient`. `asked` is set with the first call, `num_answered` counts; a policy that
     `holds` never answers."""
 
@@ -149,10 +149,3 @@ class Scripted:
         is_whole = ids[-1] in self.chat.stop_ids
         reason = "stop" if is_whole else "length"
         return Generation(ids, [-1.0] * len(ids), [0] * len(ids), reason)
-
-    def new_weights(self, _version: int) -> None:
-        """There are none."""
-
-    def permit_stats(self) -> PermitStats:
-        """See `TurnClient`."""
-        return PermitStats()

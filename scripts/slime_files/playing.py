@@ -30,9 +30,9 @@ from agentrl.types import (
     EpisodeAssignment,
     EpisodeId,
     Generation,
-    PermitStats,
     SamplingParams,
     SpanKind,
+    TurnClient,
 )
 from agentrl.wire.arrays import as_arrays
 from scripts.slime_files.records import Episode, Span, Turn
@@ -52,7 +52,7 @@ def prompt_of(ids: Sequence[int]) -> str:
     return hashlib.sha256(json.dumps(list(ids)).encode()).hexdigest()
 
 
-class Engine:
+class Engine(TurnClient):
     """A `TurnClient` whose turns are those of `answer`. `turns`: those that it gave."""
 
     def __init__(self, answer: Answer) -> None:
@@ -72,13 +72,6 @@ class Engine:
         self.turns.append(turn)
         versions = [turn.version] * len(turn.ids)
         return Generation(turn.ids, turn.logprobs, versions, turn.finish)
-
-    def new_weights(self, _version: int) -> None:
-        """Nothing changes."""
-
-    def permit_stats(self) -> PermitStats:
-        """Nobody waits."""
-        return PermitStats()
 
 
 def said(texts: Sequence[str]) -> Answer:

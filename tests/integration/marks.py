@@ -23,7 +23,7 @@ from agentrl.config.run import RunConfig
 from agentrl.envs.env import Env, EnvContext
 from agentrl.envs.messages import AssistantTurn, Message, Step
 from agentrl.tokens.formats.load import load_format
-from agentrl.types import Generation, PermitStats, SamplingParams
+from agentrl.types import Generation, SamplingParams, TurnClient
 from agentrl.wire.peer import BufferPeer
 from tests.unit.viewed_run import MODEL
 
@@ -41,7 +41,7 @@ def marks_of(group: int, index: int, first: int, ids: Sequence[int]) -> npt.NDAr
     return np.array(rows, np.uint16)
 
 
-class Marking:
+class Marking(TurnClient):
     """A `TurnClient` that says where each token stands. One that `holds` answers each episode once
     and then no more."""
 
@@ -77,13 +77,6 @@ class Marking:
             "stop",
             columns={MARKS: marks_of(group, index, len(input_ids), ids)},
         )
-
-    def new_weights(self, _version: int) -> None:
-        """They answer nothing."""
-
-    def permit_stats(self) -> PermitStats:
-        """See `TurnClient`."""
-        return PermitStats()
 
 
 class Marked(Env):

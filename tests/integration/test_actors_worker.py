@@ -24,10 +24,10 @@ from agentrl.types import (
     EpisodeSummary,
     Generation,
     Outcome,
-    PermitStats,
     SamplingParams,
     StopReason,
     Task,
+    TurnClient,
 )
 from agentrl.wire.frames import decode, encode
 from agentrl.wire.messages import (
@@ -52,7 +52,7 @@ MODEL = Path(agentrl.envs.search_r1.__file__).parent / "model"
 ANSWER = load_format("qwen", MODEL).vocab.encode_trusted("42<|im_end|>")
 
 
-class Client:
+class Client(TurnClient):
     """A TurnClient that always samples `42`."""
 
     async def generate(
@@ -64,12 +64,6 @@ class Client:
         priority: int,
     ) -> Generation:
         return Generation(ANSWER, [-0.5] * len(ANSWER), [1] * len(ANSWER), "stop")
-
-    def new_weights(self, _version: int) -> None:
-        pass
-
-    def permit_stats(self) -> PermitStats:
-        return PermitStats()
 
 
 class Unruly(Env):

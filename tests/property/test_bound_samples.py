@@ -18,6 +18,8 @@ from agentrl.tokens.spans import context_spans
 from agentrl.types import Generation, SpanKind
 from tests.unit.rollout_ground import CHAT
 
+pytestmark = pytest.mark.slow
+
 MARKS = Column("marks", "<u2")
 #: Few ids, so that prompts and answers look alike; one of them is a control token.
 IDS = [5, 6, 7, CHAT.stop_ids[0]]

@@ -8,6 +8,7 @@ holder per episode, and a restart from the file that equals the core in memory.
 import math
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
@@ -21,6 +22,8 @@ from agentrl.wire.messages import Capacity, Heartbeat, LeaseRequest, PeerLost, R
 from tests.property.buffer_life import BufferLife, two_tokens
 from tests.property.buffer_model import WORKERS, Worker
 from tests.slices import IS_FULL
+
+pytestmark = pytest.mark.slow
 
 OUTCOMES = [Outcome.DONE] * 6 + [Outcome.ENGINE_ERROR, Outcome.ENV_ERROR, Outcome.POISON]
 

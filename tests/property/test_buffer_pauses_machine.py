@@ -11,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -21,6 +22,8 @@ from agentrl.buffer.ledger import Ledger
 from agentrl.types import EpisodeAssignment, EpisodeId, Fate, Outcome
 from agentrl.wire.messages import Cancel, Capacity, Drain, Heartbeat, TaskCredit
 from tests.unit.buffer_bench import Bench
+
+pytestmark = pytest.mark.slow
 
 PAUSE_S = 7.0
 WORKERS = ("w0", "w1")

@@ -21,6 +21,8 @@ from hypothesis import strategies as st
 from agentrl.config.launch_script import LaunchScript, read_script
 from agentrl.errors import ConfigError
 
+pytestmark = pytest.mark.slow
+
 BASH = str(shutil.which("bash"))
 EXAMPLES = int(os.environ.get("AGENTRL_SHELL_EXAMPLES", "75"))
 _STUBS = """

@@ -7,6 +7,8 @@ import pytest
 
 from tests.property.recorded_runs import FILE, SCENARIOS, Run, run_of
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def kept() -> Any:

@@ -20,9 +20,9 @@ from agentrl.types import (
     EpisodeAssignment,
     EpisodeId,
     Generation,
-    PermitStats,
     SamplingParams,
     Task,
+    TurnClient,
 )
 
 MODEL = Path(agentrl.envs.search_r1.__file__).parent / "model"
@@ -40,7 +40,7 @@ ASSIGNMENT = EpisodeAssignment(
 )
 
 
-class ScriptedClient:
+class ScriptedClient(TurnClient):
     """A TurnClient that samples given texts, one version later at each turn."""
 
     def __init__(
@@ -73,12 +73,6 @@ class ScriptedClient:
             versions=[version] * len(ids),
             finish_reason=self.finish,
         )
-
-    def new_weights(self, _version: int) -> None:
-        pass
-
-    def permit_stats(self) -> PermitStats:
-        return PermitStats()
 
 
 class Doubler(Env):

@@ -26,10 +26,10 @@ from agentrl.types import (
     EpisodeAssignment,
     EpisodeId,
     Generation,
-    PermitStats,
     SamplingParams,
     SpanKind,
     Task,
+    TurnClient,
 )
 from agentrl.wire.arrays import as_arrays
 
@@ -68,7 +68,7 @@ def call_of(name: str, arguments: str) -> str:
 CALL = call_of("double", '{"number": 21}')
 
 
-class Policy:
+class Policy(TurnClient):
     """A TurnClient that says what `say` makes of the text of a prompt, one version later at each
     turn. `asked`: every prompt with what was sampled after it, in the order of the answers.
     `column`: what it says of each token beside."""
@@ -121,12 +121,6 @@ class Policy:
         ids = self._chat.vocab.encode_trusted(said)[: sampling.max_new_tokens]
         stops = [at for at, id_ in enumerate(ids) if id_ in sampling.stop_token_ids]
         return ids[: stops[0] + 1] if stops else ids
-
-    def new_weights(self, _version: int) -> None:
-        pass
-
-    def permit_stats(self) -> PermitStats:
-        return PermitStats()
 
 
 def made_of(solve: Callable[..., Awaitable[Any]]) -> type[Rollout]:

@@ -28,9 +28,9 @@ from agentrl.types import (
     EpisodeId,
     Generation,
     Outcome,
-    PermitStats,
     SamplingParams,
     Task,
+    TurnClient,
 )
 
 pytestmark = pytest.mark.anyio
@@ -42,7 +42,7 @@ LIMITS = Limits(
 )
 
 
-class Client:
+class Client(TurnClient):
     """A TurnClient that samples the given texts, and `42` after them."""
 
     def __init__(self, *turns: str) -> None:
@@ -60,12 +60,6 @@ class Client:
         self.prompts.append(CHAT.vocab.decode(input_ids))
         ids = CHAT.vocab.encode_trusted(self.turns.pop(0) if self.turns else "42<|im_end|>")
         return Generation(ids, [-0.5] * len(ids), [1] * len(ids), "stop")
-
-    def new_weights(self, _version: int) -> None:
-        pass
-
-    def permit_stats(self) -> PermitStats:
-        return PermitStats()
 
 
 class Asking(Env):

@@ -18,11 +18,11 @@ from agentrl.types import (
     EpisodeAssignment,
     EpisodeId,
     Outcome,
-    PermitStats,
     SamplingParams,
     SpanKind,
     StopReason,
     Task,
+    TurnClient,
 )
 
 MODEL = Path(agentrl.envs.search_r1.__file__).parent / "model"
@@ -35,17 +35,11 @@ DIALOGUE: list[dict[str, Any]] = [
 ]
 
 
-class NoEngine:
+class NoEngine(TurnClient):
     """A demonstration asks nobody."""
 
     async def generate(self, *args: Any, **kwargs: Any) -> Any:
         raise AssertionError("an engine was asked")
-
-    def new_weights(self, _version: int) -> None:
-        pass
-
-    def permit_stats(self) -> PermitStats:
-        return PermitStats()
 
 
 @pytest.fixture(scope="module")

@@ -17,9 +17,9 @@ from agentrl.types import (
     EpisodeId,
     Generation,
     Outcome,
-    PermitStats,
     SamplingParams,
     Task,
+    TurnClient,
 )
 from agentrl.wire.messages import Assign, Finished, Message, NewWeights
 from agentrl.wire.peer import BufferPeer
@@ -53,7 +53,7 @@ class Buffer:
         await self.delivered.send(message)
 
 
-class Engine:
+class Engine(TurnClient):
     """Answers its one turn once it has heard of new weights."""
 
     def __init__(self) -> None:
@@ -74,9 +74,6 @@ class Engine:
 
     def new_weights(self, _version: int) -> None:
         self.renewed.set()
-
-    def permit_stats(self) -> PermitStats:
-        return PermitStats()
 
 
 def worker() -> Worker:

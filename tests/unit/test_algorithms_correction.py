@@ -14,6 +14,8 @@ from agentrl.learner.algorithm_trial import try_algorithm
 from agentrl.learner.iteration import train_lease
 from tests.parity.golden import Batch, TableBackend, lineage
 
+pytestmark = pytest.mark.slow
+
 OURS = "import torch\ndef weigh(trained):\n"
 SLIMES = "import torch\ndef weigh(args, *, pg_loss, loss_masks, **kwargs):\n"
 FAULTS = {

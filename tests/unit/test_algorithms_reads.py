@@ -14,6 +14,8 @@ from agentrl.learner.unread_terms import Noting, asked
 from agentrl.shipped import ALGORITHMS
 from tests.parity.golden import Batch, TableBackend, lineage
 
+pytestmark = pytest.mark.slow
+
 #: Flags that others must be beside to be read.
 BESIDE: tuple[dict[str, Any], ...] = (
     {},

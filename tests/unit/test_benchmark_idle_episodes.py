@@ -16,9 +16,9 @@ from agentrl.types import (
     EpisodeAssignment,
     EpisodeId,
     Generation,
-    PermitStats,
     SamplingParams,
     Task,
+    TurnClient,
 )
 from agentrl.wire.messages import Assign
 from agentrl.wire.messages import Message as WireMessage
@@ -92,7 +92,7 @@ class Peer:
         return Assign(episodes), []
 
 
-class Client:
+class Client(TurnClient):
     """Engines that nobody asks."""
 
     async def generate(
@@ -104,11 +104,6 @@ class Client:
         priority: int,
     ) -> Generation:
         raise NotImplementedError
-
-    def permit_stats(self) -> PermitStats:
-        return PermitStats()
-
-    def new_weights(self, _version: int) -> None: ...
 
 
 @pytest.mark.anyio

@@ -11,6 +11,8 @@ from agentrl.cli.hooks.deadline import Deadline
 from agentrl.cli.hooks.table import HOOKS
 from tests.unit.hook_trials import tried
 
+pytestmark = pytest.mark.slow
+
 ASK = """\
 from slime.utils.http_utils import post
 from slime.rollout.sglang_rollout import GenerateState

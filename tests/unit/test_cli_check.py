@@ -14,10 +14,10 @@ from agentrl.cli.check import CheckProgress
 from agentrl.cli.main import main
 from agentrl.envs.check.harness import Standing
 
+pytestmark = pytest.mark.slow
+
 ENV = """
 from agentrl import Env, Message
-
-pytestmark = pytest.mark.slow
 
 
 class Sums(Env):

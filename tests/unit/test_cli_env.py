@@ -16,6 +16,8 @@ from agentrl.cli.train import main as train
 from agentrl.envs.registry import known_envs
 from agentrl.tokens.formats.load import load_format
 
+pytestmark = pytest.mark.slow
+
 SERVED = """
 import sys
 from agentrl import Env, Message, ServiceSpec

@@ -18,6 +18,8 @@ from agentrl.envs.tasks import open_eval_sets
 from agentrl.errors import ConfigError
 from tests.unit.env_modules import RESET, SCORE, env_source
 
+pytestmark = pytest.mark.slow
+
 MODEL = ["--hf-checkpoint", str(PRESETS[DEFAULT].values["hf_checkpoint"])]
 MODEL += ["--rollout-max-context-len", "64", "--rollout-max-response-len", "16"]
 

@@ -7,6 +7,8 @@ import pytest
 from agentrl.cli import train
 from agentrl.config.resolve import parse
 
+pytestmark = pytest.mark.slow
+
 LOSSES = "def good(batch, logprobs, entropy):\n    return logprobs.sum(), {}\nvalue = 3\n"
 
 

@@ -15,7 +15,7 @@ from agentrl.errors import ConfigError, DataError, EngineError, TokenError
 from agentrl.tokens import QwenFormat, TokenStream, Vocab
 from agentrl.tokens.chat import Message
 from agentrl.tokens.transcript import Transcript
-from agentrl.types import Generation, TrajectoryMeta
+from agentrl.types import Generation, TrajectoryMeta, TurnClient
 from agentrl.wire.arrays import as_arrays
 from tests.unit.played_episodes import ASSIGNMENT, CHAT
 
@@ -150,7 +150,7 @@ def test_a_transcript_that_goes_on_has_its_optional_columns(qwen_vocab: Vocab) -
 # ---- a turn -------------------------------------------------------------------------------------
 
 
-class Answers:
+class Answers(TurnClient):
     """A client of one answer."""
 
     def __init__(self, generation: Generation) -> None:
@@ -158,10 +158,6 @@ class Answers:
 
     async def generate(self, *_: Any, **__: Any) -> Generation:
         return self.generation
-
-    def new_weights(self, _version: int) -> None: ...
-
-    def permit_stats(self) -> Any: ...
 
 
 @pytest.mark.anyio

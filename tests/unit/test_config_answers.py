@@ -12,6 +12,8 @@ from agentrl.config.fields import own_fields
 from agentrl.config.megatron import MegatronSettings
 from tests.unit.answers_ground import BASE, FULLY_ASYNC, IMITATION, ROOT, base, parsed, refusal
 
+pytestmark = pytest.mark.slow
+
 OWN = {field.flag for field in own_fields().values()}
 #: Names of Megatron that are read: by the learner, or under agentrl's own flag.
 HONOURED = {*MegatronSettings.__struct_fields__, *own_fields()}

@@ -22,6 +22,8 @@ from agentrl.errors import ConfigError
 from scripts.from_peers import pages
 from tests.unit.page_snippets import ROOT, snippets
 
+pytestmark = pytest.mark.slow
+
 PEERS = peers.settings()
 FLAG = re.compile(r"--[a-z][a-z-]*")
 

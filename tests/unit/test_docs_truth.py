@@ -36,6 +36,8 @@ from agentrl.tokens.formats.load import GROUP as FORMATS
 from agentrl.types import Fate, Outcome, StopReason
 from agentrl.wire.messages import Message
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
     [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]

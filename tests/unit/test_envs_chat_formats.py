@@ -17,14 +17,14 @@ from agentrl.tokens.formats.load import GROUP, format_class
 from agentrl.tokens.formats.qwen import QwenFormat
 from tests.conftest import vocab_for
 
+pytestmark = pytest.mark.slow
+
 MODEL = Path(agentrl.envs.search_r1.__file__).parent / "model"
 OWN = """
 from agentrl.tokens.chat import ParsedTurn
 from agentrl.tokens.formats.chatml import ChatML
 from agentrl.tokens.spans import Author, Piece
 from agentrl.tokens.formats.qwen import QwenFormat
-
-pytestmark = pytest.mark.slow
 
 class Mine(QwenFormat):
     def parse(self, sampled, *, index=0, tools=()):

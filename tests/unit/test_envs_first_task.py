@@ -14,6 +14,8 @@ from agentrl.errors import ConfigError, DataError
 from agentrl.types import Task
 from tests.unit.env_modules import RESET, SCORE, Write, env_source, refusal, write_run
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:

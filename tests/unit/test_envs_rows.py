@@ -20,6 +20,8 @@ from agentrl.errors import ConfigError, DataError
 from agentrl.types import Task
 from tests.unit.row_files import write_dataset, write_parquet
 
+pytestmark = pytest.mark.slow
+
 ROWS = [
     {"input": f"{n}?", "reward_model": {"ground_truth": {"target": [str(n)]}}} for n in range(250)
 ]

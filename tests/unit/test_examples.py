@@ -20,6 +20,8 @@ from agentrl.envs.registry import load_env
 from agentrl.errors import InfrastructureError
 from agentrl.tokens.chat import ToolCall
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 FOLDERS = sorted(path.parent for path in EXAMPLES.glob("*/README.md"))

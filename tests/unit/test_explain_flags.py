@@ -12,6 +12,8 @@ from agentrl.config.command_line import read_flags
 from agentrl.config.explained import explain
 from agentrl.config.launch_script import Argument
 
+pytestmark = pytest.mark.slow
+
 _SCRIPT = """\
 MODEL_ARGS=( --num-layers 24 --swiglu )
 python3 train_async.py --lr 1e-6 --release-train --balance-data \\

@@ -9,6 +9,8 @@ import pytest
 
 from agentrl.config.presets import DEFAULT, PRESETS
 
+pytestmark = pytest.mark.slow
+
 MODEL = Path(str(PRESETS[DEFAULT].values["hf_checkpoint"]))
 ASK = """
 import sys
@@ -39,8 +41,6 @@ import sys
 from pathlib import Path
 from agentrl.cli.evaluate import model_flags
 from agentrl.errors import ConfigError
-
-pytestmark = pytest.mark.slow
 try:
     print(*model_flags(Path(sys.argv[1])))
 except ConfigError as error:

@@ -9,6 +9,8 @@ from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.learner.algorithm_trial import try_algorithm
 
+pytestmark = pytest.mark.slow
+
 HEAD = """\
 import time
 import numpy as np

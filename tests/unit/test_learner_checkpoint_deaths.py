@@ -14,6 +14,8 @@ from agentrl.errors import InfrastructureError
 from agentrl.learner.checkpoints import newest_valid
 from tests.unit.checkpoint_ranks import hidden, newest, saved, writer
 
+pytestmark = pytest.mark.slow
+
 
 @contextmanager
 def files_of_at_most(num_bytes: int) -> Iterator[None]:

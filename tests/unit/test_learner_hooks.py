@@ -16,6 +16,8 @@ from agentrl.errors import ConfigError, HookError
 from agentrl.learner.hooks import AFTER_WRITE, INIT, KINDS, SAMPLE_FILTER, LearnerHooks
 from tests.collectives import Threads
 
+pytestmark = pytest.mark.slow
+
 HEADS = {
     field: re.search(r"\((.*)\)", kind.must_be)[1]  # type: ignore[index]
     for field, kind in KINDS.items()

@@ -5,6 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("benchmarks", "scripts", "examples", "envs_contrib", "tests")
 
@@ -15,8 +19,6 @@ class Watch:
         if path is None: print("looked for", name, flush=True)
 sys.meta_path.insert(0, Watch())
 import torch, torch.distributed, transformers, megatron.core, ray
-
-pytestmark = pytest.mark.slow
 """
 
 

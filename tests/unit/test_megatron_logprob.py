@@ -12,6 +12,8 @@ from torch import Tensor
 from agentrl.learner.megatron.logprob import logprobs_and_entropy
 from agentrl.learner.megatron.zigzag import gathered_order, local_positions
 
+pytestmark = pytest.mark.slow
+
 Weigh = Callable[[Tensor, Tensor], Tensor]
 
 

@@ -16,6 +16,8 @@ from agentrl.models.registry import describe_model, families, open_model
 from agentrl.models.shapes import shapes_of
 from agentrl.models.stacks import EXPERTS_STACKED, taken_apart
 
+pytestmark = pytest.mark.slow
+
 ROPE = families()["qwen3-5"].tiny["rope_parameters"]
 
 

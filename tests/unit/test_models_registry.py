@@ -17,6 +17,8 @@ from agentrl.shipped import CHAT_FORMATS
 from scripts.gen_models import page
 from scripts.header_only import write_model
 
+pytestmark = pytest.mark.slow
+
 PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
 LLAMA = families()["llama"]
 

@@ -21,7 +21,7 @@ from agentrl.envs.grading.cell import RuleError, in_a_cell
 from agentrl.envs.named import load_reward, load_shipped
 from agentrl.errors import ConfigError, EnvError, InfrastructureError
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 #: Where a rule runs, as opposed to this process.
 IN_THE_CELL = "'agentrl.envs.grading.cell_process' in __import__('sys').orig_argv"

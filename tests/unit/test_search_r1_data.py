@@ -18,7 +18,7 @@ from agentrl.envs.search_r1.retriever import Index
 from agentrl.errors import ConfigError
 from agentrl.types import Task
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 HELD_OUT = ("heldout", "hard")
 

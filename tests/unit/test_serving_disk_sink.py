@@ -20,6 +20,8 @@ from agentrl.serving.local_copy import LacksBaseError, pull
 from agentrl.serving.push_files import DELTA, PUSH, PushFiles, PushManifest, PushSettings, read_push
 from tests.unit.scripted_engines import Cluster, Weights, cluster, some_weights
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["cluster"]
 
 

@@ -8,6 +8,8 @@ from agentrl.serving.weights import FleetWeightSink
 from tests.integration.listeners import listeners_of
 from tests.unit.scripted_engines import Cluster, cluster, some_weights
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["cluster"]  # a fixture of these tests too
 
 

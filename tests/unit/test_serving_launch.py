@@ -15,6 +15,8 @@ from agentrl.errors import ConfigError
 from agentrl.serving.key import KEY_FILE
 from agentrl.serving.launch import ProcessSpec, engine_command, router_command
 
+pytestmark = pytest.mark.slow
+
 STANDINS = Path(__file__).parents[2] / "agentrl" / "serving" / "standins"
 
 
@@ -260,8 +262,6 @@ def test_the_platform_plugin_is_found_and_steps_aside_where_another_is_wanted() 
     code = """
 import os
 from importlib.metadata import entry_points
-
-pytestmark = pytest.mark.slow
 [plugin] = [p for p in entry_points(group="sglang.srt.platforms") if p.name == "agentrl_cpu"]
 os.environ["SGLANG_USE_CPU_ENGINE"] = "1"
 print(plugin.load()())

@@ -13,6 +13,8 @@ from agentrl.buffer.rows import EpisodeRow, GroupRow, StoredTrajectory
 from agentrl.cli.main import main
 from agentrl.types import Outcome, PayloadRef, Task, TrajectoryMeta
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = [
     "simulate",
@@ -36,8 +38,6 @@ max_staleness = 2
 SCRIPT = """
 import json, sys
 from agentrl.cli.main import main
-
-pytestmark = pytest.mark.slow
 code = main(sys.argv[1:])
 print(json.dumps([code, sorted({name.split(".")[0] for name in sys.modules})]))
 """

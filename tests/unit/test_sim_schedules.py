@@ -23,6 +23,8 @@ from agentrl.sim import (
 from agentrl.sim.truth import PublishedWeights, Truth
 from agentrl.types import EpisodeId
 
+pytestmark = pytest.mark.slow
+
 WARM_UP = 10
 BOUND = 4
 

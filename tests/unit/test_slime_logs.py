@@ -30,6 +30,8 @@ from agentrl.types import (
 )
 from agentrl.wire.messages import Logged
 
+pytestmark = pytest.mark.slow
+
 COLUMN_VALUES: dict[str, list[Any]] = {
     "tokens": [5, 6, 7, 8, 9],
     "kinds": [SpanKind.CONTROL, *[SpanKind.SAMPLED] * 2, SpanKind.UNTRUSTED, SpanKind.SAMPLED],
@@ -250,8 +252,6 @@ def test_an_answer_that_cannot_be_read_is_told(tmp_path: Path) -> None:
 #: Leaves a process that holds the pipe of answers, until it is let go.
 LEAVING = """\
 import os, time
-
-pytestmark = pytest.mark.slow
 
 def f(rollout_id, args, data, extra_metrics):
     extra_metrics["calls"] = 1

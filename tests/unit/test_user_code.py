@@ -22,6 +22,8 @@ from agentrl.envs.registry import load_env
 from agentrl.errors import ConfigError
 from agentrl.user_code import Kind, load
 
+pytestmark = pytest.mark.slow
+
 ENV = """
 from agentrl import Env
 class Mine(Env): ...
