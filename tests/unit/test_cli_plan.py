@@ -191,6 +191,17 @@ def test_a_layout_that_a_model_cannot_have_is_refused(
     assert "4 attention heads cannot be divided" in capsys.readouterr().err
 
 
+def test_an_imbalance_that_the_model_cannot_have_is_refused(
+    model_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["plan", "--hf-checkpoint", str(model_dir), "--moe-imbalance"]
+    assert main([*argv, "1.5"]) == 2
+    assert "--moe-imbalance 1.5: the model has no experts" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([*argv, "0.5"])
+    assert "'0.5' is less than an even share, 1" in capsys.readouterr().err
+
+
 @pytest.mark.real
 def test_a_run_of_many_ranks_is_planned_in_one_process(
     model_dir: Path, capsys: pytest.CaptureFixture[str]
