@@ -77,8 +77,8 @@ def add_arguments(parser: Parser) -> None:
         metavar="X",
         type=_at_least_1,
         default=1.0,
-        help="How many times an even share of the tokens the experts of a planned rank get, from 1 "
-        "(default: %(default)g)",
+        help="The experts of each planned rank get X times an even share of the tokens, X at least "
+        "1 (default: %(default)g)",
     )
     parser.passes_on = "flags"
 
@@ -96,7 +96,7 @@ def _above_0(text: str) -> float:
 def _at_least_1(text: str) -> float:
     found = _above_0(text)
     if found < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is less than an even share, 1")
+        raise argparse.ArgumentTypeError(f"{text!r} is below 1, an even share")
     return found
 
 
@@ -112,6 +112,7 @@ def plan(arguments: argparse.Namespace) -> int:
         gpu_gib=arguments.gpu_memory_gib,
         reserve_gib=arguments.reserve_gib,
         link_gbps=arguments.link_gbps,
+        moe_imbalance=arguments.moe_imbalance,
     )
     for line in page(planned):
         sys.stdout.write(f"{visible(line)}".rstrip() + "\n")

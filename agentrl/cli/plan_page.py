@@ -35,6 +35,7 @@ class Planned(msgspec.Struct, frozen=True):
     gpu_gib: float
     reserve_gib: float
     link_gbps: float
+    moe_imbalance: float = 1.0
 
     @property
     def room(self) -> Room:
@@ -228,6 +229,15 @@ def _verdict(planned: Planned) -> Iterator[str]:
         )
 
 
+def _load_of_experts(imbalance: float) -> str:
+    if imbalance == 1:
+        return (
+            "each gets the same number of tokens, at every moment; a run's routers give some more, "
+            "and the rank of these takes more (--moe-imbalance)"
+        )
+    return f"those of the planned ranks get {imbalance:g} times an even share of the tokens"
+
+
 def _estimates(planned: Planned) -> Iterator[str]:
     yield "estimates:"
     yield (
@@ -237,10 +247,7 @@ def _estimates(planned: Planned) -> Iterator[str]:
     yield "  times: bytes over the link alone; collectives as rings, one after the other"
     architecture, engine = planned.model.architecture, planned.engine
     if any(map(architecture.has_experts, range(architecture.num_layers))):
-        yield (
-            "  experts: each gets the same number of tokens, at every moment; a run's routers give "
-            "some more, and the rank of these takes more"
-        )
+        yield f"  experts: {_load_of_experts(planned.moe_imbalance)}"
     if engine is not None and engine.is_assumed:
         yield (
             "  engines: their share of a GPU, which --sglang-mem-fraction-static gives; working "

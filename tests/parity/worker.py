@@ -17,7 +17,7 @@ from agentrl.config.megatron import MegatronSettings
 from agentrl.config.run import RunConfig
 from agentrl.config.stages import stages_of_a_rank
 from agentrl.learner.megatron import MegatronBackend, parallel, rehearse
-from agentrl.learner.megatron.made_routes import Skew, made_routes
+from agentrl.learner.megatron.forced_routes import Skew, forced_routes
 from agentrl.learner.megatron.rehearsal import footprint_here, lengths_of
 from agentrl.models.registry import open_model
 
@@ -67,7 +67,7 @@ def _measure(cfg: RunConfig, rank: int, job: dict[str, Any]) -> None:
     )
     lengths = lengths_of(cfg.micro_batch_tokens, job["longest"], settings)
     imbalance = job["imbalance"]
-    with made_routes(Skew(imbalance, settings.expert_model_parallel_size)):
+    with forced_routes(Skew(imbalance, settings.expert_model_parallel_size)):
         found = [footprint_here(cfg, settings, architecture, lengths)]
     parallel.close_groups()
     if rank in (0, cfg.num_learner_ranks - 1):

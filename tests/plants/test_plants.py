@@ -78,11 +78,23 @@ def test_the_suite_sees_a_planted_fault(plant: Plant, copy: Path) -> None:
 def run(test: str, folder: Path) -> "subprocess.CompletedProcess[str]":
     """The test on the code of `folder`, until its first failure."""
     command = [sys.executable, "-B", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", test]
-    env = os.environ | {"PYTHONPATH": str(folder), "HYPOTHESIS_STORAGE_DIRECTORY": str(folder)}
-    # On a CI machine pytest compares what differs line by line, which takes hours for a checkpoint.
-    for name in ("CI", "BUILD_NUMBER"):
-        env.pop(name, None)
+    env = environment_of(folder)
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=500)
+
+
+def environment_of(folder: Path) -> dict[str, str]:
+    """That of a test of the code of `folder`. Where it names a CI machine, pytest compares what
+    differs line by line, which takes hours for a checkpoint: those names are left out."""
+    here = {name: text for name, text in os.environ.items() if name not in ("CI", "BUILD_NUMBER")}
+    return here | {"PYTHONPATH": str(folder), "HYPOTHESIS_STORAGE_DIRECTORY": str(folder)}
+
+
+def test_what_differs_is_told_in_short_on_a_ci_machine_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("CI", "BUILD_NUMBER"):
+        monkeypatch.setenv(name, "1")
+    assert not {"CI", "BUILD_NUMBER"} & environment_of(tmp_path).keys()
 
 
 def test_a_sound_copy_passes(copy: Path) -> None:

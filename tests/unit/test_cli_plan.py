@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from agentrl.cli.main import main
 from agentrl.cli.plan import kinds_of_ranks, no_gpu_visible
@@ -13,7 +14,7 @@ from agentrl.cli.plan_page import Planned, page
 from agentrl.config.device_defaults import for_device
 from agentrl.config.run import RunConfig
 from agentrl.learner.footprint import Collective, Footprint
-from agentrl.models.registry import open_model
+from agentrl.models.registry import families, open_model
 
 pytestmark = pytest.mark.slow
 
@@ -191,6 +192,21 @@ def test_a_layout_that_a_model_cannot_have_is_refused(
     assert "4 attention heads cannot be divided" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("imbalance", "said"),
+    [
+        (1.0, "experts: each gets the same number"),
+        (1.5, "experts: those of the planned ranks get 1.5"),
+    ],
+)
+def test_the_page_says_which_load_of_experts_it_is_for(
+    imbalance: float, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(dict(families()["qwen3-moe"].tiny)))
+    found = replace(planned(tmp_path, footprint(0, 0)), moe_imbalance=imbalance)
+    assert said in "\n".join(page(found))
+
+
 def test_an_imbalance_that_the_model_cannot_have_is_refused(
     model_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -199,7 +215,7 @@ def test_an_imbalance_that_the_model_cannot_have_is_refused(
     assert "--moe-imbalance 1.5: the model has no experts" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main([*argv, "0.5"])
-    assert "'0.5' is less than an even share, 1" in capsys.readouterr().err
+    assert "'0.5' is below 1, an even share" in capsys.readouterr().err
 
 
 @pytest.mark.real

@@ -22,7 +22,6 @@ from agentrl.tools.tool import tool
 from agentrl.types import MAX_SNAPSHOT_BYTES, Task
 
 pytestmark = pytest.mark.slow
-
 ROOT = Path(__file__).resolve().parents[2]
 TASK = Task("t", {"question": "Double 21."})
 

@@ -23,10 +23,10 @@ from agentrl.config.stages import stages_of_a_rank
 from agentrl.errors import EnvironmentSetupError
 from agentrl.learner.footprint import Footprint
 from agentrl.learner.megatron import moments
+from agentrl.learner.megatron.forced_routes import Skew, forced_routes, require_skew
 from agentrl.learner.megatron.imagined import Traffic, imagined_rank
 from agentrl.learner.megatron.lent_memory import gradient_tensors, weight_tensors
 from agentrl.learner.megatron.live_bytes import LiveBytes
-from agentrl.learner.megatron.made_routes import Skew, made_routes, require_skew
 from agentrl.learner.megatron.model import Stages, build_model, transformer_config
 from agentrl.learner.megatron.passes import TokenLayout, backward_pass
 from agentrl.learner.megatron.trained import TrainedModel
@@ -64,7 +64,7 @@ def rehearse(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with (
-            made_routes(skew),
+            forced_routes(skew),
             imagined_rank(
                 settings,
                 rank=rank,

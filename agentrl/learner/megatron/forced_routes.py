@@ -1,10 +1,10 @@
-"""A router's choice that is nobody's: experts get the same number of tokens, or those of the first
-rank get more.
+"""Routes in the place of a router's: the experts get the same number of tokens, or those of the
+first rank get more.
 
-Which experts a token goes to depends on numbers that a rehearsal has not. In its place the tokens
-of a rank take the experts in turn, as many as each takes; what the router gives them stays its own.
-`Skew` gives the experts of the first rank more than their share. The same stands under the real
-steps that a rehearsal is compared with.
+A router chooses by numbers that a rehearsal does not have. Here the tokens of a rank take the
+experts in turn, and each token takes as many as in the model; the weights of its experts are still
+the router's. `Skew` gives the experts of the first rank more than an even share. The real steps
+that a rehearsal is compared with run on the same routes.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,15 +20,15 @@ from agentrl.errors import ConfigError
 from agentrl.models.architecture import Architecture
 from agentrl.models.experts import Experts
 
-__all__ = ["EVEN", "Skew", "made_routes", "require_skew", "routes_of"]
+__all__ = ["EVEN", "Skew", "forced_routes", "require_skew", "routes_of"]
 
-#: Steps of an imbalance: it is rounded to a thousandth.
+#: Parts of an even share: an imbalance is rounded down to a thousandth.
 _STEPS = 1000
 
 
 class Skew(msgspec.Struct, frozen=True):
-    """How uneven routes are: the experts of the first of `num_ranks` ranks get `imbalance` times an
-    even share of the tokens (1: no more), all others the same of what is left."""
+    """How uneven routes are. The experts of the first of `num_ranks` expert-parallel ranks get
+    `imbalance` times an even share of the tokens; all others share the rest evenly."""
 
     imbalance: float = 1.0
     num_ranks: int = 1
@@ -59,8 +59,8 @@ def require_skew(skew: Skew, architecture: Architecture) -> None:
 
 
 @contextmanager
-def made_routes(skew: Skew = EVEN) -> Iterator[None]:
-    """Have all routers choose so."""
+def forced_routes(skew: Skew = EVEN) -> Iterator[None]:
+    """Within it, all routers choose by `skew`."""
     choose = router.topk_routing_with_score_function
     router.topk_routing_with_score_function = _made(choose, skew)
     try:
@@ -70,7 +70,7 @@ def made_routes(skew: Skew = EVEN) -> Iterator[None]:
 
 
 def routes_of(num_tokens: int, num_experts: int, topk: int, skew: Skew = EVEN) -> Tensor:
-    """Bool [num_tokens, num_experts], `topk` true in each row."""
+    """Which experts each token takes: bool [num_tokens, num_experts], `topk` of each row true."""
     slots = torch.arange(num_tokens * topk)
     if skew.imbalance == 1:
         chosen = slots.remainder(num_experts).view(num_tokens, topk)
@@ -81,10 +81,11 @@ def routes_of(num_tokens: int, num_experts: int, topk: int, skew: Skew = EVEN) -
 
 
 def _skewed(slots: Tensor, num_experts: int, skew: Skew) -> Tensor:
-    """The expert of each slot [num_tokens, topk]: the first slots of a token are of the first
-    rank, so many that these are their share of all slots so far; each rank's experts in turn."""
+    """The expert of each slot, both [num_tokens, topk]. The first slots of each token go to the
+    first rank, so many that it has its share of all slots so far. The experts of the first rank
+    take turns, and so do all others."""
     first = num_experts // skew.num_ranks
-    share, whole = round(_STEPS * skew.imbalance), _STEPS * skew.num_ranks
+    share, whole = int(_STEPS * skew.imbalance), _STEPS * skew.num_ranks
     topk = slots.shape[1]
     before = slots[:, :1]
     of_first = before * share // whole
