@@ -24,7 +24,7 @@ setup-runtime:
 train: setup-runtime  ## train the default job: a search agent, on this machine
 	$(BIN)/python train_async.py --async-buffer-size 4
 
-quick: check  ## check, and run the unit and property tests that take a moment; a few minutes
+quick: check  ## run the checks, and the unit and property tests that take a moment: three minutes
 	$(PYTEST) tests/unit tests/property -m "not slow" --durations=5 --durations-min=5
 
 test: setup  ## run all tests (JOBS=2 files at once); after 78 minutes it ends and names what failed

@@ -6,7 +6,6 @@ Reads the runs `DIR/ARM-SEED` that are complete and scored, `DIR/before` and `DI
 `default-job.md` and `default-job.svg` into the output directory. No figure of the page is typed by
 hand, and what `page.md.in` says holds for any outcome. What is to be said of one measurement stands
 in `remarks.md`, whose first line is `# YYYY-MM-DD, experiment ID`.
-
 """
 
 import argparse
@@ -196,7 +195,7 @@ def own_gap(arms: Arms) -> float | None:
 
 
 def in_time(arms: Arms) -> str:
-    """How arms compare in time, as far as they were run."""
+    """How arms compare in time; empty for one arm alone."""
     parts = []
     if {MAIN, BASE} <= arms.keys():
         ratios = [sooner(target, arms[MAIN], arms[BASE]) for target in TARGETS]
@@ -321,7 +320,7 @@ def smoothed(run: Run) -> dict[int, tuple[float, float]]:
 
 
 def samples(after: Path, experiment: Path) -> str:
-    """Three held-out questions, played before and after."""
+    """Three held-out questions as markdown, played before and after training."""
     path = experiment / "samples.md"
     words = ["-m", "scripts.default_job.samples", "--after", str(after), "--output", str(path)]
     subprocess.run([sys.executable, *words], check=True, cwd=ROOT)
@@ -335,7 +334,7 @@ def filled(text: str) -> str:
 
 
 def write_page(
-    experiment: Path, output: Path, remarked: Path, show: Callable[[Path, Path], str] = samples
+    experiment: Path, output: Path, remarks: Path, show: Callable[[Path, Path], str] = samples
 ) -> dict[str, list[Run]]:
     """Write the page and its picture; `show` plays the questions at its end. Returns the arms.
     Raises DataError when a part is missing or broken."""
@@ -362,7 +361,7 @@ def write_page(
         scored=", ".join(map(str, sorted(steps))),
         gap="no run evaluated itself" if gap is None else f"{100 * gap:.1f} points at most",
         waiting=waiting(arms),
-        remarks=read_remarks(remarked, experiment_id(measured)),
+        remarks=read_remarks(remarks, experiment_id(measured)),
         rise=rise(read_scores(experiment / "before"), after),
         samples=show(list(kept_models(experiment / first.name).values())[-1], experiment),
     )  # fmt: skip
