@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from agentrl.cluster.engine_parts import engine_of, part_of
 from agentrl.cluster.host import ProcessOrder
 from agentrl.cluster.layout import RunDir, role_order
 from agentrl.cluster.placement import Cluster
@@ -21,7 +22,7 @@ from agentrl.envs.env import ServiceSpec
 from agentrl.models.registry import open_model
 from agentrl.models.routes import routes_of
 from agentrl.serving.key import make_key
-from agentrl.serving.launch import engine_command, router_command
+from agentrl.serving.launch import EnginePart, engine_command, router_command
 from agentrl.serving.nccl import nccl_environment
 from agentrl.types import EngineAddress
 from agentrl.wire.keys import make_keys
@@ -85,7 +86,12 @@ def plan_processes(
         engine_key_file=str(engine_key_file),
     )
     env = _CPU_ENV if device == "cpu" else {}
-    orders = [_engine_order(config, run, spec, engine, device) for engine in engines if started]
+    orders = [
+        order
+        for engine in engines
+        if started
+        for order in _engine_orders(config, run, spec, engine, device, cluster)
+    ]
     orders += [_learner_order(config, run, name, device) for name in config.learner_names]
     meeting = _on_loopback if config.ray_address is None else _on_the_nodes_interface
     orders = [meeting(order) for order in orders]
@@ -152,8 +158,35 @@ def _learner_order(config: RunConfig, run: RunDir, name: str, device: Device) ->
     return msgspec.structs.replace(order, env_defaults=_CUDA_LEARNER | nccl.defaults)
 
 
+def _engine_orders(
+    config: RunConfig,
+    run: RunDir,
+    spec: RunSpec,
+    engine: EngineAddress,
+    device: Device,
+    cluster: Cluster,
+) -> list[ProcessOrder]:
+    """One process, or one on each of the nodes of a large engine."""
+    parts = [name for name in cluster.processes() if engine_of(name) == engine.name]
+    if len(parts) == 1:
+        return [_engine_order(config, run, spec, engine, device)]
+    meets_at = f"{cluster.address_of(engine.name)}:{cluster.reserve_port(engine.name)}"
+    orders = []
+    for name in parts:
+        url = engine.url if name == engine.name else _url(cluster, name)
+        part = part_of(name, len(parts), meets_at)
+        order = _engine_order(config, run, spec, EngineAddress(name, url), device, part)
+        orders.append(order)
+    return orders
+
+
 def _engine_order(
-    config: RunConfig, run: RunDir, spec: RunSpec, engine: EngineAddress, device: Device
+    config: RunConfig,
+    run: RunDir,
+    spec: RunSpec,
+    engine: EngineAddress,
+    device: Device,
+    part: EnginePart | None = None,
 ) -> ProcessOrder:
     lends = config.colocate and config.offload_rollout and device == "cuda"
     command = engine_command(
@@ -164,6 +197,7 @@ def _engine_order(
         device=device,
         dtype="float32" if device == "cpu" else "auto",
         key_file=spec.engine_key_file,
+        part=part,
         extra={
             "tp_size": config.rollout_num_gpus_per_engine,
             "enable_return_routed_experts": config.replays_engine_routes,
@@ -181,7 +215,8 @@ def _engine_order(
         scratch=str(run.private / command.name),
         # SIGTERM reaches its children too: SGLang calls that a crash and waits for diagnostics.
         expendable=True,
-        ready_url=f"{engine.url}/health",
+        # only the first part of an engine speaks HTTP
+        ready_url=None if part and part.number else f"{engine.url}/health",
     )
 
 

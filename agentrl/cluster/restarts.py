@@ -2,9 +2,10 @@
 
     learner rank       the buffer is told if it ended by itself, for its lease may be why; all ranks
                        end and start together
-    engine, router     started; once it answers, the learner is told, which gives late engines the
-                       weights and routes whoever has them; a learner that has ended meanwhile is
-                       started again, for the first thing that it does is just that
+    engine, router     started, an engine of several nodes with all its parts; once it answers, the
+                       learner is told, which gives late engines the weights and routes whoever has
+                       them; a learner that has ended meanwhile is started again, for the first
+                       thing that it does is just that
     worker             the buffer is told first, so that its episodes are queued again
     buffer, service    started; whoever spoke to it asks again
 
@@ -24,6 +25,7 @@ from typing import Any
 import anyio
 import msgspec
 
+from agentrl.cluster.engine_parts import engine_of
 from agentrl.cluster.events import RunState
 from agentrl.cluster.host import ExitNotice, ProcessOrder
 from agentrl.cluster.layout import INCARNATION, RUN_MARK
@@ -124,7 +126,7 @@ class Processes:
     def left_without(self, names: Collection[str]) -> list[str] | None:
         """The node of `names` is gone, and they with it. Engines and agent workers that are left;
         None where the run cannot do without one of those that are lost."""
-        self._lost |= set(names)
+        self._lost |= {part for name in names for part in self._parts(name)}
         kinds = {self._orders[name].kind for name in names}
         left = [order for order in self._orders.values() if order.name not in self._lost]
         is_enough = kinds <= {"engine", "worker"} and kinds <= {order.kind for order in left}
@@ -139,12 +141,16 @@ class Processes:
         return msgspec.structs.replace(self._spec, engines=engines)
 
     async def tell_lost(self, names: Collection[str]) -> None:
-        """Tell the router and the buffer of engines and workers that are lost."""
+        """Tell the router and the buffer of engines and workers that are lost, and end the parts
+        that are left of such an engine."""
         async with self._one_at_a_time:
             for name in names:
                 life, kind = self._lives.pop(name, None), self._orders[name].kind
                 if kind == "engine":
-                    await self.unroute(name)
+                    await self.unroute(engine_of(name))
+                    left = [part for part in self._parts(name) if self._lives.pop(part, None)]
+                    if left:
+                        await in_thread(self._cluster.stop, left, 0.0)
                 elif life is not None:
                     await self._requests.tell(PeerLost(name, life.incarnation))
 
@@ -165,8 +171,7 @@ class Processes:
                     await self._restart_engines()
                     await self._restart_learner()
                 case Consequence.RESTART_ENGINE:
-                    await self.unroute(notice.name)
-                    await self.start(notice.name)
+                    await self._restart_engine(notice.name)
                 case _:
                     if notice.kind == "worker":
                         await self._requests.tell(PeerLost(notice.name, life.incarnation))
@@ -174,8 +179,9 @@ class Processes:
         if consequence is Consequence.RESTART_ROUTER or (
             consequence is Consequence.RESTART_ENGINE and not shares_devices
         ):
-            await self.ready([notice.name])
-            await self.ask_for_weights(notice.name)
+            name = engine_of(notice.name)
+            await self.ready([name])
+            await self.ask_for_weights(name)
 
     async def tell_failed(self, notice: ExitNotice) -> None:
         """Tell the buffer of a learner that has ended by itself, whichever of its ranks was first:
@@ -228,13 +234,29 @@ class Processes:
         for rank in self.learners:
             await self.start(rank)
 
+    async def _restart_engine(self, name: str) -> None:
+        """With all its parts: the ranks of those that are left wait for the lost ones."""
+        parts = self._parts(name)
+        await self.unroute(engine_of(name))
+        if others := [part for part in parts if part != name]:
+            await in_thread(self._cluster.stop, others, 0.0)
+        for part in parts:
+            await self.start(part)
+
+    def _parts(self, name: str) -> list[str]:
+        """All parts of the engine that `name` is a part of; another process has no others."""
+        if self._orders[name].kind != "engine":
+            return [name]
+        return [each for each in self._orders if engine_of(each) == engine_of(name)]
+
     async def _restart_engines(self) -> None:
         """All of them, without the learner, whose devices they share. It waits for them when it is
         started."""
         engines = [order.name for order in self._orders.values() if order.kind == "engine"]
         await in_thread(self._cluster.stop, [*self.learners, *engines], 0.0)
         for name in engines:
-            await self.unroute(name)
+            if name == engine_of(name):
+                await self.unroute(name)
             await self.start(name)
 
     async def unroute(self, name: str) -> None:

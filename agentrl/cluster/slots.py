@@ -7,9 +7,10 @@
     --colocate              a slot per engine, with the learner ranks that have its devices too
 
 Slots that must share a node share a bundle, which Ray gives a node as a whole: the learner ranks of
-`--actor-num-gpus-per-node`, and the devices of an engine or a service. Ray may give alike slots of
-a bundle any devices, and alike bundles any nodes: `in_order` says which slot takes which place, so
-that ranks and engines count up with nodes and devices.
+`--actor-num-gpus-per-node`, and the devices of an engine or a service. An engine of more devices
+than a node has is divided (`engine_parts`), and each part is placed like an engine. Ray may give
+alike slots of a bundle any devices, and alike bundles any nodes: `in_order` says which slot takes
+which place, so that ranks and engines count up with nodes and devices.
 """
 
 from collections import Counter
@@ -18,6 +19,8 @@ from typing import Literal
 
 import msgspec
 
+from agentrl.cluster.engine_parts import num_parts, part_names
+from agentrl.config.engines import attention_ranks, said_ranks
 from agentrl.config.run import RunConfig
 from agentrl.errors import EnvironmentSetupError
 
@@ -81,6 +84,10 @@ def plan_slots(config: RunConfig, supply: Supply, services: Mapping[str, int]) -
     if not supply.of_nodes:
         return [Slot("host", 0, (*engines, *learners, *rest, *workers, *services))]
     size = config.rollout_num_gpus_per_engine
+    if engines and (parts := num_parts(size, max(supply.of_nodes))) > 1:
+        _check_parts(config, max(supply.of_nodes))
+        engines = [part for engine in engines for part in part_names(engine, parts)]
+        size //= parts
     if config.colocate:
         with_devices = _shared(learners, engines, size)
     else:
@@ -182,6 +189,24 @@ def _check_total(
     )
 
 
+def _check_parts(config: RunConfig, largest: int) -> None:
+    """What an engine of several nodes cannot have."""
+    reason = ""
+    if attention_ranks(config.sglang) > 1:
+        reason = (
+            f"{said_ranks(config.sglang)}: SGLang would send pickled requests between the nodes "
+            "without a key"
+        )
+    elif config.update_weight_mode == "delta":
+        reason = "--update-weight-mode delta: the files of one host alone would be patched"
+    if reason:
+        raise EnvironmentSetupError(
+            f"an engine of {config.rollout_num_gpus_per_engine} devices "
+            f"(--rollout-num-gpus-per-engine) is on several nodes, of which the largest has "
+            f"{largest}; that cannot be with {reason}; leave it out, or make engines smaller"
+        )
+
+
 def _check_nodes(
     config: RunConfig, supply: Supply, needed: int, services: Mapping[str, int]
 ) -> None:
@@ -189,8 +214,7 @@ def _check_nodes(
     if needed > max(supply.of_nodes):
         raise EnvironmentSetupError(
             f"{needed} {supply.device}s are needed on one node (--actor-num-gpus-per-node "
-            f"{config.actor_num_gpus_per_node}, --rollout-num-gpus-per-engine "
-            f"{config.rollout_num_gpus_per_engine}{asked}), and the largest node has "
+            f"{config.actor_num_gpus_per_node}{asked}), and the largest node has "
             f"{max(supply.of_nodes)}: give smaller numbers, and --actor-num-nodes for more nodes"
         )
 

@@ -159,8 +159,9 @@ def _about_engine(config: RunConfig) -> Iterator[str]:
     """SGLang's own flags may shape an engine, but not take other devices than it is given."""
     if (nodes := config.sglang.get("nnodes", 1)) != 1:
         yield (
-            f"--sglang-nnodes {nodes}: an engine runs on one node; its devices are "
-            "--rollout-num-gpus-per-engine, and --rollout-num-gpus makes more engines"
+            f"--sglang-nnodes {nodes}: an engine of more devices than a node has is spread over "
+            "nodes by itself; its devices are --rollout-num-gpus-per-engine, and "
+            "--rollout-num-gpus makes more engines"
         )
     if (stages := config.sglang.get("pp_size", 1)) != 1:
         yield (

@@ -6,7 +6,7 @@ ended, even by SIGKILL. Two things go there:
 loads  SGLang's processes tell each other of their load through a file in `/dev/shm` that nobody
        removes
 ranks  they meet through a TCP store that listens on every interface, and whoever reaches it may
-       write to it; they are on one machine, where a file does as well
+       write to it; on one machine a file does as well (an engine of several nodes has the store)
 
 The key of the run is kept out of its log, and what its processes tell each other off the network
 (`engine_sockets`). SGLang calls `activate` in each of its processes on every
@@ -21,12 +21,12 @@ from pathlib import Path
 from agentrl.serving.engine_sockets import register_sockets
 from agentrl.serving.key import hide, key_of_this_process
 
-__all__ = ["ENGINE_MARK", "activate"]
+__all__ = ["ENGINE_MARK", "MEETING_PLACE", "activate"]
 
 #: Environment variable of an engine that agentrl started.
 ENGINE_MARK = "AGENTRL_ENGINE"
 #: SGLang's own variable for how its ranks meet; its other processes inherit it from the first one.
-_MEETING_PLACE = "SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE"
+MEETING_PLACE = "SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE"
 
 
 def activate() -> None:
@@ -44,7 +44,7 @@ def activate() -> None:
     register_sockets()
     # A file of a predecessor would tell of ranks that are no more.
     meeting = Path(tempfile.gettempdir()) / f"ranks-{secrets.token_hex(6)}"
-    os.environ.setdefault(_MEETING_PLACE, meeting.as_uri())
+    os.environ.setdefault(MEETING_PLACE, meeting.as_uri())
 
 
 def _load_file(instance_id: str) -> str:

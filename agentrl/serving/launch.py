@@ -21,13 +21,14 @@ from agentrl.config.passthrough import Family, spelled
 from agentrl.config.refused import about_refused
 from agentrl.errors import ConfigError
 from agentrl.serving.cpu import ATTENTION_BACKEND, PLUGIN_NAME
-from agentrl.serving.engine_files import ENGINE_MARK
+from agentrl.serving.engine_files import ENGINE_MARK, MEETING_PLACE
 from agentrl.serving.key import KEY_FILE
 
 __all__ = [
     "ENGINE_DEFAULTS",
     "NEGATABLE",
     "ROUTER_DEFAULTS",
+    "EnginePart",
     "ProcessSpec",
     "engine_command",
     "router_command",
@@ -40,6 +41,15 @@ class ProcessSpec(msgspec.Struct, frozen=True):
     name: str
     argv: tuple[str, ...]
     env: dict[str, str]
+
+
+class EnginePart(msgspec.Struct, frozen=True):
+    """Part `number` (from 0) of an engine of `count` parts, each on a node of its own, whose ranks
+    meet at `meets_at` (ADDRESS:PORT, on the node of the first)."""
+
+    number: int
+    count: int
+    meets_at: str
 
 
 #: Requests carry token ids and want token ids back: no engine needs a tokenizer.
@@ -107,10 +117,11 @@ def engine_command(
     weight_version: str = "none",
     host: str = "127.0.0.1",
     key_file: str | None = None,
+    part: EnginePart | None = None,
     python: str = sys.executable,
     environ: Mapping[str, str] = os.environ,
 ) -> ProcessSpec:
-    """Command of one SGLang engine.
+    """Command of one SGLang engine, or of one `part` of it.
 
     `extra` maps ServerArgs fields to values; it wins over `ENGINE_DEFAULTS` (None drops a default).
     `weight_version` labels the weights the engine starts with: "none" until a push names them.
@@ -126,13 +137,16 @@ def engine_command(
         "weight_version": weight_version,
         **ENGINE_DEFAULTS[device],
         **_checked("sglang", extra, device),
+        **_part_settings(part),
     }
+    num_ranks = int(settings.get("tp_size") or 1)
     return ProcessSpec(
         name=name,
         argv=(python, "-m", "agentrl.serving.engine_main", *_flags(settings)),
-        env=_engine_env(device, int(settings.get("tp_size") or 1), environ)
+        env=_engine_env(device, num_ranks, part, environ)
         | _state_env(str(settings["dtype"]), environ)
-        | _key_env(key_file),
+        | _key_env(key_file)
+        | ({MEETING_PLACE: f"tcp://{part.meets_at}"} if part else {}),
     )
 
 
@@ -199,6 +213,12 @@ def _flags(settings: Mapping[str, Any]) -> list[str]:
     return argv
 
 
+def _part_settings(part: EnginePart | None) -> dict[str, Any]:
+    if part is None:
+        return {}
+    return {"nnodes": part.count, "node_rank": part.number, "dist_init_addr": part.meets_at}
+
+
 def _key_env(key_file: str | None) -> dict[str, str]:
     return {} if key_file is None else {KEY_FILE: key_file}
 
@@ -210,7 +230,9 @@ def _state_env(dtype: str, environ: Mapping[str, str]) -> dict[str, str]:
     return {} if kept == "auto" else {name: environ.get(name, kept)}
 
 
-def _engine_env(device: Device, tp_size: int, environ: Mapping[str, str]) -> dict[str, str]:
+def _engine_env(
+    device: Device, num_ranks: int, part: EnginePart | None, environ: Mapping[str, str]
+) -> dict[str, str]:
     # The client sees a lost engine by its own errors. SGLang's health check would generate a token
     # each time, and fail while a weight push holds generation.
     # The router keeps idle connections longer than SGLang's 5 s: a request that left on one as it
@@ -235,6 +257,7 @@ def _engine_env(device: Device, tp_size: int, environ: Mapping[str, str]) -> dic
         # With the stand-ins present torch believes that it could compile Triton kernels.
         "TORCHDYNAMO_DISABLE": "1",
     }
-    if tp_size > 1:
-        env["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join(map(str, range(tp_size)))
+    if num_ranks > 1:  # a core for each rank that is here
+        here = range(num_ranks // (part.count if part else 1))
+        env["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join(map(str, here))
     return env

@@ -2,10 +2,13 @@
 networks, host names and disks of their own."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +53,17 @@ def steps_of(folder: Path) -> list[dict[str, Any]]:
     return [each["metrics"] for each in told if "metrics" in each]
 
 
+def kill_all_of(*words: bytes) -> None:
+    """End every process whose command line has all of `words`, on whichever node."""
+    found = 0
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if all(word in path.read_bytes() for word in words):
+                os.kill(int(path.parent.name), signal.SIGKILL)
+                found += 1
+    assert found
+
+
 def test_ranks_of_two_nodes_train_and_push_to_an_engine_of_the_other(folder: Path) -> None:
     with nodes(folder, 1, 2) as cluster:
         flags = ("--actor-num-nodes", "2", "--actor-num-gpus-per-node", "1", "--num-rollout", "2")
@@ -75,6 +89,25 @@ def test_a_run_survives_the_node_of_an_engine(folder: Path) -> None:
         assert f"engine-1 on {cluster.ip(1)} is lost" in said
         assert "goes on with" in said
         assert len(steps_of(folder)) == 5
+
+
+def test_an_engine_of_two_nodes_plays_takes_pushes_and_comes_back_whole(folder: Path) -> None:
+    with nodes(folder, 1, 1, 1) as cluster:
+        flags = ("--actor-num-gpus-per-node", "1", "--num-rollout", "5")
+        flags += ("--rollout-num-gpus", "2", "--rollout-num-gpus-per-engine", "2")
+        said = ended(start(cluster, *flags, "--dry-run"))
+        assert sum("engine-0.1" in line for line in said.splitlines()) == 1, said
+        assert not any("engine-0," in line and "engine-0.1" in line for line in said.splitlines())
+        run = start(cluster, *flags)
+        while len(steps_of(folder)) < 2:
+            assert run.poll() is None, run.communicate()
+            time.sleep(0.2)
+        kill_all_of(b"\0--node-rank\0" + b"1\0", str(folder).encode())
+        said = ended(run)
+        assert "engine-0.1 ended with -9: it is started again" in said
+        steps = steps_of(folder)
+        assert len(steps) == 5
+        assert max(step["train/logprob_diff_on_policy"] for step in steps) < 1e-3
 
 
 def test_the_doctor_asks_every_node(folder: Path) -> None:

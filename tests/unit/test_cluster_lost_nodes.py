@@ -8,6 +8,7 @@ import anyio
 import msgspec
 import pytest
 
+from agentrl.cluster.engine_parts import engine_of
 from agentrl.cluster.events import RunState
 from agentrl.cluster.host import ProcessOrder
 from agentrl.cluster.layout import RunDir
@@ -28,6 +29,7 @@ SLOTS: dict[str, Sequence[str]] = {
     "learner-0": ("learner-0",),
     "engine-0": ("engine-0",),
     "engine-1": ("engine-1",),
+    "engine-1.1": ("engine-1.1",),
     "workers-1": ("worker-1",),
 }
 NAMES = [name for names in SLOTS.values() for name in names]
@@ -75,7 +77,7 @@ def watched(*lost: str) -> tuple[list[str], list[str], list[str]]:
     orders = [ProcessOrder(name, (), cast(Any, name.partition("-")[0])) for name in NAMES]
     state = RunState()
     requests = Requests(cast(BufferPeer, peer), state)
-    engines = [EngineAddress(name, f"http://{name}") for name in NAMES if "engine" in name]
+    engines = [EngineAddress(name, f"http://{name}") for name in ("engine-0", "engine-1")]
     spec = msgspec.structs.replace(SPEC, engines=engines)
     processes = Processes(cast(Cluster, cluster), spec, orders, requests, state)
     unrouted: list[str] = []
@@ -104,19 +106,23 @@ def watched(*lost: str) -> tuple[list[str], list[str], list[str]]:
     anyio.run(run)
     last = msgspec.json.decode(cluster.written[-1], type=RunSpec)
     assert [engine.name for engine in last.engines] == [e for e in ("engine-0",) if e not in lost]
+    lost_engines = {engine_of(name) for name in lost}
+    left = {name for name in cluster.running if engine_of(name) in lost_engines}
+    assert left == set(lost) & set(cluster.running), "other parts of a lost engine are ended"
     return notes.said, unrouted, heard
 
 
-def test_a_run_goes_on_with_the_engines_and_workers_that_are_left() -> None:
-    said, unrouted, heard = watched("engine-1", "workers-1")
+@pytest.mark.parametrize("part", ["engine-1", "engine-1.1"])
+def test_a_run_goes_on_with_the_engines_and_workers_that_are_left(part: str) -> None:
+    said, unrouted, heard = watched(part, "workers-1")
     assert (unrouted, heard) == (["engine-1"], ["worker-1"])
-    for name in ("engine-1", "workers-1"):
+    for name in (part, "workers-1"):
         assert any(f"{name} on 10.0.0.2 is lost, with" in note for note in said)
     assert any(note.endswith("; the run goes on with worker-0, engine-0") for note in said)
 
 
 @pytest.mark.parametrize(
-    "lost", [("learner-0",), ("host",), ("engine-0", "engine-1")], ids=lambda lost: lost[0]
+    "lost", [("learner-0",), ("host",), ("engine-0", "engine-1.1")], ids=lambda lost: lost[0]
 )
 def test_a_run_ends_without_what_nobody_else_does(lost: tuple[str, ...]) -> None:
     with pytest.raises(ExceptionGroup) as group:

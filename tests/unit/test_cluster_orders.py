@@ -1,5 +1,7 @@
 """What the processes of a run are told before any is started."""
 
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,27 +19,33 @@ MODEL = Path(agentrl.envs.search_r1.__file__).parent / "model"
 
 
 class OneNode:
-    """A cluster with one slot, whose ports are numbers."""
+    """A cluster with one slot, whose ports are numbers. `engines`: the processes of engines."""
 
-    def __init__(self) -> None:
+    def __init__(self, engines: Sequence[str] = ()) -> None:
         self._port = 20000
+        self._engines = engines
 
     def slots(self) -> list[str]:
         return ["host"]
 
+    def processes(self) -> list[str]:
+        return ["worker-0", *self._engines]
+
     def address_of(self, process: str) -> str:
-        return "127.0.0.1"
+        return f"10.0.0.{process[-1]}" if process in self._engines else "127.0.0.1"
 
     def reserve_port(self, process: str) -> int:
         self._port += 1
         return self._port
 
 
-def planned(folder: Path, device: Any, gpus: int = 0, **flags: Any) -> dict[str, ProcessOrder]:
+def planned(
+    folder: Path, device: Any, gpus: int = 0, parts: Sequence[str] = (), **flags: Any
+) -> dict[str, ProcessOrder]:
     config = RunConfig(hf_checkpoint=str(MODEL), run_dir=str(folder), device=device, **flags)
     services = {"search": ServiceSpec("search", ["true"], "/", gpus)}
     with RunDir(config) as run:
-        cluster = cast(Cluster, OneNode())
+        cluster = cast(Cluster, OneNode(parts or config.engine_names))
         _, orders = plan_processes(config, run, cluster, services, device)
     return {order.name: order for order in orders}
 
@@ -107,3 +115,34 @@ def test_engines_have_a_tokenizer_where_a_turn_may_end_at_a_string(
 ) -> None:
     engine = planned(tmp_path, "cpu", **flags)["engine-0"]
     assert ("--skip-tokenizer-init" not in engine.argv) is has_tokenizer
+
+
+def test_parts_of_an_engine_meet_at_the_node_of_the_first(tmp_path: Path) -> None:
+    parts = ("engine-0", "engine-0.1")
+    orders = planned(
+        tmp_path, "cuda", parts=parts, rollout_num_gpus=16, rollout_num_gpus_per_engine=16
+    )
+    told = [dict(pairwise(orders[name].argv)) for name in parts]
+    shapes = [(each["--nnodes"], each["--node-rank"], each["--tp-size"]) for each in told]
+    assert shapes == [("2", "0", "16"), ("2", "1", "16")]
+    assert [each["--host"] for each in told] == ["10.0.0.0", "10.0.0.1"]
+    assert len({each["--port"] for each in told}) == 2
+    (meets_at,) = {each["--dist-init-addr"] for each in told}
+    assert meets_at.startswith("10.0.0.0:")
+    variable = "SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE"
+    assert {orders[name].env[variable] for name in parts} == {f"tcp://{meets_at}"}
+    first, second = (orders[name] for name in parts)
+    assert first.ready_url == f"http://10.0.0.0:{told[0]['--port']}/health"
+    assert second.ready_url is None, "only the first part speaks HTTP"
+    (alone,) = [order for order in planned(tmp_path, "cuda").values() if order.kind == "engine"]
+    assert not {"--nnodes", "--dist-init-addr"} & {*alone.argv}
+    assert variable not in alone.env
+
+
+def test_a_core_is_given_to_each_rank_of_a_part(tmp_path: Path) -> None:
+    parts = ("engine-0", "engine-0.1")
+    for names, cores in ((parts, "0"), (parts[:1], "0|1")):
+        orders = planned(
+            tmp_path, "cpu", parts=names, rollout_num_gpus=2, rollout_num_gpus_per_engine=2
+        )
+        assert {orders[name].env["SGLANG_CPU_OMP_THREADS_BIND"] for name in names} == {cores}

@@ -220,3 +220,35 @@ def test_what_is_lost_is_waited_for_no_more() -> None:
         assert not peer.messages
 
     anyio.run(run)
+
+
+@pytest.mark.parametrize("name", ["engine-0", "engine-0.1"])
+def test_a_part_that_ends_takes_the_others_of_its_engine_along(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ranks of those that are left would wait for the lost ones."""
+    parts = ["engine-0", "engine-0.1"]
+    made, cluster, _ = processes(engines=[*parts, "engine-1"])
+    told: list[tuple[str, object]] = []
+
+    async def unroute(engine: str) -> None:
+        told.append(("unrouted", engine))
+
+    async def ask(engine: str) -> None:
+        told.append(("weights", engine))
+
+    monkeypatch.setattr(made, "unroute", unroute)
+    monkeypatch.setattr(made, "ask_for_weights", ask)
+
+    async def run() -> None:
+        for each in [*parts, "engine-1"]:
+            await made.start(each)
+        pids = dict(cluster.running)
+        for each in (name, *parts):  # its ranks end with it, and each end is told
+            cluster.running.pop(each, None)
+            notice = ExitNotice(each, pids[each], 1, False, "engine")
+            await made.restart(notice, Consequence.RESTART_ENGINE)
+
+    anyio.run(run)
+    assert [order.name for order in cluster.started] == [*parts, "engine-1", *parts]
+    assert told == [("unrouted", "engine-0"), ("weights", "engine-0")]

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.cluster.dry_placement import placed, placement_notes
+from agentrl.cluster.engine_parts import num_parts
 from agentrl.cluster.slots import (
     NodePlace,
     Slot,
@@ -69,6 +70,64 @@ def test_colocated_engines_share_the_bundle_of_their_ranks() -> None:
     slots = plan_slots(config, NODES, {})
     assert devices_of(slots) == {f"engine-{i}": (4, i // 2) for i in range(4)}
     assert bundle_sizes(slots) == [8, 8]
+
+
+def test_an_engine_of_more_devices_than_a_node_has_is_in_equal_parts() -> None:
+    config = RunConfig(
+        actor_num_gpus_per_node=8, rollout_num_gpus=32, rollout_num_gpus_per_engine=16
+    )
+    slots = plan_slots(config, gpus(8, 8, 8, 8, 8), {})
+    assert devices_of(slots) == {
+        **{f"learner-{rank}": (1, 0) for rank in range(8)},
+        "engine-0": (8, 1),
+        "engine-0.1": (8, 2),
+        "engine-1": (8, 3),
+        "engine-1.1": (8, 4),
+    }
+    engines = [slot for slot in slots if "engine" in slot.name]
+    places = [NodePlace(f"10.0.0.{9 - index}") for index in range(4)]
+    taken = [places[index].address for index in in_order(engines, places)]
+    assert taken == sorted(taken), "its ranks count up with nodes"
+
+
+def test_parts_of_colocated_engines_have_the_ranks_of_their_node() -> None:
+    config = RunConfig(
+        colocate=True,
+        actor_num_nodes=2,
+        actor_num_gpus_per_node=8,
+        rollout_num_gpus_per_engine=16,
+    )
+    slots = plan_slots(config, gpus(8, 8), {})
+    assert devices_of(slots) == {"engine-0": (8, 0), "engine-0.1": (8, 1)}
+    ranks = [f"learner-{rank}" for rank in range(16)]
+    first, second = (slot.processes for slot in slots if slot.size)
+    assert first == ("engine-0", *ranks[:8])
+    assert second == ("engine-0.1", *ranks[8:])
+
+
+@pytest.mark.parametrize(
+    ("size", "largest", "parts"), [(4, 8, 1), (16, 8, 2), (6, 4, 2), (7, 4, 7), (2, 1, 2)]
+)
+def test_parts_are_as_few_as_fit_nodes(size: int, largest: int, parts: int) -> None:
+    assert num_parts(size, largest) == parts
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        ({"sglang": {"enable_dp_attention": True, "dp_size": 8}}, "--sglang-dp-size"),
+        ({"sglang": {"attn_dp_size": 2}}, "--sglang-attn-dp-size"),
+        ({"update_weight_mode": "delta"}, "--update-weight-mode delta"),
+    ],
+)
+def test_what_an_engine_of_several_nodes_cannot_have_is_refused(
+    flags: dict[str, Any], named: str
+) -> None:
+    config = RunConfig(rollout_num_gpus=16, rollout_num_gpus_per_engine=16, **flags)
+    words = f"an engine of 16 devices .* of which the largest has 8; that cannot be with {named}"
+    with pytest.raises(EnvironmentSetupError, match=words):
+        plan_slots(config, NODES, {})
+    plan_slots(config, gpus(8, 16), {})
 
 
 def test_agent_workers_are_spread_over_the_nodes() -> None:
