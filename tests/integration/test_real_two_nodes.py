@@ -102,7 +102,8 @@ def test_an_engine_of_two_nodes_plays_takes_pushes_and_comes_back_whole(folder: 
         while len(steps_of(folder)) < 2:
             assert run.poll() is None, run.communicate()
             time.sleep(0.2)
-        kill_all_of(b"\0--node-rank\0" + b"1\0", str(folder).encode())
+        network = cluster.ip(0).rpartition(".")[0]
+        kill_all_of(f"\0--host\0{network}.".encode(), b"\0--node-rank\x001\0")
         said = ended(run)
         assert "engine-0.1 ended with -9: it is started again" in said
         steps = steps_of(folder)
