@@ -216,7 +216,7 @@ def _engine_order(
         # SIGTERM reaches its children too: SGLang calls that a crash and waits for diagnostics.
         expendable=True,
         # only the first part of an engine speaks HTTP
-        ready_url=None if part and part.number else f"{engine.url}/health",
+        ready_url="" if part and part.number else f"{engine.url}/health",
     )
 
 

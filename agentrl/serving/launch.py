@@ -146,7 +146,7 @@ def engine_command(
         env=_engine_env(device, num_ranks, part, environ)
         | _state_env(str(settings["dtype"]), environ)
         | _key_env(key_file)
-        | ({MEETING_PLACE: f"tcp://{part.meets_at}"} if part else {}),
+        | _part_env(part, host),
     )
 
 
@@ -217,6 +217,13 @@ def _part_settings(part: EnginePart | None) -> dict[str, Any]:
     if part is None:
         return {}
     return {"nnodes": part.count, "node_rank": part.number, "dist_init_addr": part.meets_at}
+
+
+def _part_env(part: EnginePart | None, host: str) -> dict[str, str]:
+    # SGLang would look for the node's own address on the Internet.
+    if part is None:
+        return {}
+    return {MEETING_PLACE: f"tcp://{part.meets_at}", "SGLANG_HOST_IP": host}
 
 
 def _key_env(key_file: str | None) -> dict[str, str]:

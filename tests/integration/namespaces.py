@@ -128,7 +128,7 @@ class Nodes:
         disk = ""
         if node > 0:
             apart += ["--pid", "--fork", "--kill-child", "--mount-proc"]
-            disk = f"mount -t tmpfs none {self.folder}/local && "
+            disk = f"mount -t tmpfs none {self.folder}/local && mount -t tmpfs none /dev/shm && "
         name = f"{self._tag}-{node}"
         hosts = f"printf '127.0.0.1 localhost {name}\\n' > /tmp/{name}.hosts"
         within = f"mount --bind /tmp/{name}.hosts /etc/hosts && hostname {name}"

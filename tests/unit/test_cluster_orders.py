@@ -131,9 +131,11 @@ def test_parts_of_an_engine_meet_at_the_node_of_the_first(tmp_path: Path) -> Non
     assert meets_at.startswith("10.0.0.0:")
     variable = "SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE"
     assert {orders[name].env[variable] for name in parts} == {f"tcp://{meets_at}"}
+    own = [orders[name].env["SGLANG_HOST_IP"] for name in parts]
+    assert own == ["10.0.0.0", "10.0.0.1"], "where one hears what others send"
     first, second = (orders[name] for name in parts)
     assert first.ready_url == f"http://10.0.0.0:{told[0]['--port']}/health"
-    assert second.ready_url is None, "only the first part speaks HTTP"
+    assert not second.ready_url, "only the first part speaks HTTP"
     (alone,) = [order for order in planned(tmp_path, "cuda").values() if order.kind == "engine"]
     assert not {"--nnodes", "--dist-init-addr"} & {*alone.argv}
     assert variable not in alone.env
