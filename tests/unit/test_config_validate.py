@@ -122,7 +122,7 @@ def test_a_sound_configuration_passes_without_a_note(good: RunConfig) -> None:
             {"check_weight_update_equal": True, "sglang": {"dtype": "auto"}},
             "--sglang-dtype auto does not say in which type it is kept",
         ),
-        ({"sglang": {"nnodes": 2}}, "--sglang-nnodes 2: an engine runs on one node"),
+        ({"sglang": {"nnodes": 2}}, "--sglang-nnodes 2: an engine of more devices than a node has"),
         (
             {"sglang": {"dp_size": 2}, "rollout_num_gpus_per_engine": 2},
             "SGLang pushes no weights to replicas; add --sglang-enable-dp-attention, or make",

@@ -156,7 +156,7 @@ def test_values_are_written_as_sglang_parses_them() -> None:
         ("tokenizer_worker_num", 2, "no key"),
         ("enable_eplb", True, "moves weights"),
         ("speculative_algorithm", "EAGLE", "those of GPUs"),
-        ("dist_init_addr", "10.0.0.1:1", "a file of its own"),
+        ("dist_init_addr", "10.0.0.1:1", "chooses where"),
         ("--port", 1, "no field name"),
     ],
 )
