@@ -45,3 +45,16 @@ def test_nothing_is_left_of_the_ranks() -> None:
     assert (dist.new_group, dist.all_gather_object) == before
     assert torch.zeros(1).sum().item() == 0.0
     assert not torch.zeros(1).is_cuda
+
+
+def test_latent_attention_is_imagined_with_context_parallelism() -> None:
+    """Its values are narrower than its keys, and the kernel has one width."""
+    tiny = describe_model(dict(families()["deepseek-v3"].tiny), None, source="tiny").architecture
+    megatron = {"tensor_model_parallel_size": 2, "sequence_parallel": True}
+    for size in (1, 2):
+        config = RunConfig(
+            actor_num_gpus_per_node=4,
+            max_tokens_per_gpu=TOKENS,
+            megatron=megatron | {"context_parallel_size": size},
+        )
+        assert rehearse(for_device(config, "cuda"), tiny, 0, TOKENS).activations > 0

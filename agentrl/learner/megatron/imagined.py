@@ -27,7 +27,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import FakeWork, ProcessGroup
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.nn.attention import bias
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import pad, scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
@@ -171,14 +171,17 @@ class _Asked(TorchFunctionMode):
 
 
 def _in_one_kernel(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """What FlashAttention makes and keeps of [1, heads, t, d], under whatever mask."""
+    """What FlashAttention makes and keeps of [1, heads, t, d], under whatever mask. Values that are
+    narrower than keys, as in latent attention, are padded, as the learner does for that kernel."""
     from torch.nn.attention.varlen import varlen_attn
 
+    width, lacking = value.shape[-1], key.shape[-1] - value.shape[-1]
+    value = pad(value, (0, lacking)) if lacking else value
     q, k, v = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))
     ends = torch.zeros(2, dtype=torch.int32)
     out = varlen_attn(q, k, v, ends, ends, 1, 1, enable_gqa=True)
     assert isinstance(out, Tensor)
-    return out.transpose(0, 1).unsqueeze(0)
+    return out.transpose(0, 1).unsqueeze(0)[..., :width]
 
 
 class _Imagined(TorchDispatchMode):  # type: ignore[no-untyped-call]
