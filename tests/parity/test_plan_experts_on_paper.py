@@ -28,8 +28,9 @@ COMMON = AGAIN | {
 
 class Script(NamedTuple):
     """A model and what a script of slime's passes. `layers`: of the first stage, `dense` of which
-    have no experts; `attention`: its parameters in a layer of a rank; `heads`: numbers that its
-    keys, queries and values have for a token on a rank; `kept`: models, with the reference."""
+    have no experts; `attention`: its parameters in a layer of a rank; `heads`: numbers that
+    queries, keys and values have for a token on a rank, and `keys_and_values` these two; `kept`:
+    models, with the reference."""
 
     card: dict[str, Any]
     nodes: int
@@ -40,6 +41,7 @@ class Script(NamedTuple):
     dense: int
     attention: int
     heads: int
+    keys_and_values: int
 
     def size(self, kind: str) -> int:
         return self.megatron.get(f"{kind}_parallel_size", 1)
@@ -83,7 +85,7 @@ SCRIPTS = {
         qwen(48, 2048, 32, 768), 1,
         {"tensor_model_parallel_size": 4, "expert_model_parallel_size": 8},
         20480, 2, layers=48, dense=0, attention=2048 * 128 * (2 * 32 + 2 * 4) // 4,
-        heads=(32 + 8) * 128 // 4,
+        heads=(32 + 8) * 128 // 4, keys_and_values=8 * 128 // 4,
     ),
     "run-qwen3-235B-A22B.sh": Script(
         qwen(94, 4096, 64, 1536), 8,
@@ -93,7 +95,7 @@ SCRIPTS = {
             "decoder_last_pipeline_num_layers": 22,
         },
         16384, 1, layers=24, dense=0, attention=4096 * 128 * (2 * 64 + 2 * 4) // 4,
-        heads=(64 + 8) * 128 // 4,
+        heads=(64 + 8) * 128 // 4, keys_and_values=8 * 128 // 4,
     ),
     "run-deepseek-r1.sh": Script(
         DEEPSEEK, 16,
@@ -102,7 +104,8 @@ SCRIPTS = {
             "context_parallel_size": 4, "expert_model_parallel_size": 32,
             "decoder_last_pipeline_num_layers": 13,
         },
-        16384, 2, layers=16, dense=3, attention=LATENT, heads=16 * (192 + 192 + 192),
+        16384, 2, layers=16, dense=3, attention=LATENT, heads=16 * 3 * 192,
+        keys_and_values=16 * 2 * 192,
     ),
 }  # fmt: skip
 
@@ -139,7 +142,14 @@ def on_paper(it: Script) -> float:
     # in the experts gate and up, what SiLU makes, their product, and a gradient of each
     inside = 8 * sent * it.card["moe_intermediate_size"] * 2
     heads = 3 * it.tokens * it.heads * 2
-    return kept + inputs + ways + inside + heads
+    # whole hidden states, before and after attention and before and after shared experts, and a
+    # gradient of each
+    whole = (8 if it.card.get("n_shared_experts") else 4) * it.tokens * hidden * 2
+    # keys and values of all context-parallel ranks: gathered, in the order of the sequences, cut
+    # for each of two chunks, and a gradient of each
+    context = it.size("context")
+    gathered = 8 * context * it.tokens * it.keys_and_values * 2 if context > 1 else 0
+    return kept + inputs + ways + inside + heads + whole + gathered
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
