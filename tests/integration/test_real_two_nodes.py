@@ -93,8 +93,8 @@ def test_a_run_survives_the_node_of_an_engine(folder: Path) -> None:
 
 def test_an_engine_of_two_nodes_plays_takes_pushes_and_comes_back_whole(folder: Path) -> None:
     with nodes(folder, 1, 1, 1) as cluster:
-        flags = ("--actor-num-gpus-per-node", "1", "--num-rollout", "5")
-        flags += ("--rollout-num-gpus", "2", "--rollout-num-gpus-per-engine", "2")
+        of_engines = ("--rollout-num-gpus", "2", "--rollout-num-gpus-per-engine", "2")
+        flags = ("--actor-num-gpus-per-node", "1", "--num-rollout", "5", *of_engines)
         said = ended(start(cluster, *flags, "--dry-run"))
         assert sum("engine-0.1" in line for line in said.splitlines()) == 1, said
         assert not any("engine-0," in line and "engine-0.1" in line for line in said.splitlines())

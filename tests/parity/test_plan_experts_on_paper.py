@@ -112,13 +112,13 @@ SCRIPTS = {
 
 def parameters(it: Script) -> int:
     """Of the first stage of a rank, but for the norms. The last stage has a table too."""
-    hidden, tensor = it.card["hidden_size"], it.size("tensor_model")
-    experts = it.card.get("num_experts") or it.card["n_routed_experts"]
-    each = 3 * hidden * it.card["moe_intermediate_size"]
+    hidden, tensor = int(it.card["hidden_size"]), it.size("tensor_model")
+    experts = int(it.card.get("num_experts") or it.card["n_routed_experts"])
+    each: int = 3 * hidden * it.card["moe_intermediate_size"]
     of_all = it.card.get("n_shared_experts", 0) * each // tensor + hidden * experts
     sparse = it.layers - it.dense
     tables = 2 if it.size("pipeline_model") == 1 else 1
-    return (
+    return int(
         it.layers * it.attention
         + sparse * (experts // it.size("expert_model") * each + of_all)
         + it.dense * 3 * hidden * it.card["intermediate_size"] // tensor
@@ -128,7 +128,7 @@ def parameters(it: Script) -> int:
 
 def on_paper(it: Script) -> float:
     """Bytes of a rank of the first stage at the peak."""
-    hidden, tensor = it.card["hidden_size"], it.size("tensor_model")
+    hidden, tensor = int(it.card["hidden_size"]), it.size("tensor_model")
     # weights of each model in bfloat16, gradients in float32
     kept = parameters(it) * (2 * it.kept + 4)
     # of every layer its input is kept, cut by sequence parallelism, for all micro-batches that are
@@ -140,7 +140,7 @@ def on_paper(it: Script) -> float:
     sent = 8 * it.tokens / tensor
     ways = 16 * sent * hidden * 2
     # in the experts gate and up, what SiLU makes, their product, and a gradient of each
-    inside = 8 * sent * it.card["moe_intermediate_size"] * 2
+    inside = 8 * sent * int(it.card["moe_intermediate_size"]) * 2
     heads = 3 * it.tokens * it.heads * 2
     # whole hidden states, before and after attention and before and after shared experts, and a
     # gradient of each

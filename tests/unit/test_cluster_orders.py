@@ -95,7 +95,11 @@ def test_on_a_cluster_processes_start_as_here_and_meet_at_the_nodes_address(
 def test_engines_that_release_memory_are_started_so_that_they_can(
     device: str, offloads: bool, saves: bool, tmp_path: Path
 ) -> None:
-    flags = {"colocate": True, "offload_rollout": offloads, "actor_num_gpus_per_node": 2}
+    flags: dict[str, Any] = {
+        "colocate": True,
+        "offload_rollout": offloads,
+        "actor_num_gpus_per_node": 2,
+    }
     orders = planned(tmp_path, device, **flags)
     engines = [order for order in orders.values() if order.kind == "engine"]
     assert [order.name for order in engines] == ["engine-0", "engine-1"]
