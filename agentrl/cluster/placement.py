@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 from agentrl.cluster.host import ExitNotice, ProcessHost, ProcessOrder
 from agentrl.cluster.own_ray import join_ray, own_ray, patient_start
 from agentrl.cluster.signals import in_turns
-from agentrl.cluster.slots import NodePlace, Slot, Supply, bundle_sizes, in_order
+from agentrl.cluster.slots import NodePlace, Slot, Supply, bundle_sizes, emptiest, in_order
 from agentrl.config.device import LOOK_S, Device, DeviceFacts, look
 from agentrl.errors import EnvironmentSetupError, InfrastructureError, SlotLostError
 
@@ -59,6 +59,13 @@ class Cluster:
         self._hosts: dict[str, Any] = {}
         self._places: dict[str, NodePlace] = {}
         self._slot_of: dict[str, str] = {}
+        #: By slot, the one whose place among the bundles it has taken; and how to ask for that.
+        self._taken: dict[str, Slot] = {}
+        self._group: Any = None
+        self._device = "CPU"
+        #: Hosts of lost slots that Ray has been asked for, and their answers.
+        self._asked: dict[str, tuple[Any, Any]] = {}
+        self._files: dict[str, bytes] = {}
         self._resources = ExitStack()
         self._environment: Mapping[str, str | None] = {}
 
@@ -178,8 +185,8 @@ class Cluster:
         sizes = bundle_sizes(slots)
         bundles = f" in bundles of {', '.join(map(str, sizes))} {device}s" if sizes else ""
         try:
-            group = self._reserve(sizes, device, check)
-            hosts = [self._host_for(slot, device, group) for slot in slots]
+            self._group, self._device = self._reserve(sizes, device, check), device
+            hosts = [self._host_for(slot, self._node_of(slot)) for slot in slots]
             places = self._wait_for([host.place.remote() for host in hosts], _PLACE_S, check)
         except ray.exceptions.RayError as error:
             raise EnvironmentSetupError(
@@ -188,6 +195,7 @@ class Cluster:
             ) from error
         for slot, index in zip(slots, in_order(slots, places), strict=True):
             self._hosts[slot.name], self._places[slot.name] = hosts[index], places[index]
+            self._taken[slot.name] = slots[index]
             self._slot_of |= dict.fromkeys(slot.processes, slot.name)
             _LOG.info("slot %s on %s: %s", slot.name, places[index], slot.processes)
 
@@ -205,28 +213,61 @@ class Cluster:
         self._wait_for([group.ready()], _PLACE_S, check)
         return group
 
-    def _host_for(self, slot: Slot, device: str, group: Any) -> Any:
+    def place_again(self, slot: str, timeout_s: float) -> NodePlace | None:
+        """Ask Ray for a place for a lost slot, and write there what was written for all nodes; None
+        if it has given none after `timeout_s`.
+
+        A bundle stays one: Ray puts it where there is room. A slot without devices goes to the node
+        that has the fewest of those."""
+        import ray
+
+        if slot not in self._asked:
+            its = self._taken[slot]
+            host = self._host_for(its, "" if its.node is None else self._emptiest(slot))
+            self._asked[slot] = host, host.place.remote()
+        host, asked = self._asked[slot]
+        if not ray.wait([asked], timeout=timeout_s)[0]:
+            return None
+        del self._asked[slot]
+        try:
+            place: NodePlace = ray.get(asked)
+            for path, data in self._files.items():
+                self._call(host.write_file.remote(path, data))
+        except ray.exceptions.RayError as error:  # it was lost meanwhile, or cannot start there
+            _LOG.warning("no place for %s yet: %s", slot, error)
+            return None
+        self._hosts[slot], self._places[slot] = host, place
+        _LOG.info("slot %s on %s", slot, place)
+        return place
+
+    def _emptiest(self, slot: str) -> str:
+        others = [name for name, its in self._taken.items() if its.bundle is None and name != slot]
+        nodes = [place.node for place in self.nodes()]
+        return emptiest(nodes, [self._places[name].node for name in others])
+
+    def _host_for(self, slot: Slot, node: str) -> Any:
+        """A new host, in the bundle of its slot, or on this node."""
         import ray
 
         options = {
-            "num_cpus": slot.size if device == "CPU" else 0,
-            "num_gpus": slot.size if device == "GPU" else 0,
-            "scheduling_strategy": self._where(slot, group),
+            "num_cpus": slot.size if self._device == "CPU" else 0,
+            "num_gpus": slot.size if self._device == "GPU" else 0,
+            "scheduling_strategy": self._where(slot, node),
             "max_concurrency": 8,
             "max_restarts": 0,
         }
         return ray.remote(ProcessHost).options(**options).remote(self._environment)
 
-    def _where(self, slot: Slot, group: Any) -> Any:
-        """In its bundle, or on its node."""
+    def _node_of(self, slot: Slot) -> str:
+        return "" if slot.node is None else str(self._nodes()[slot.node]["NodeID"])
+
+    def _where(self, slot: Slot, node: str) -> Any:
         from ray.util import scheduling_strategies as strategies
 
         if slot.bundle is not None:
             return strategies.PlacementGroupSchedulingStrategy(
-                group, placement_group_bundle_index=slot.bundle
+                self._group, placement_group_bundle_index=slot.bundle
             )
-        assert slot.node is not None
-        node = self._nodes()[slot.node]["NodeID"]
         return strategies.NodeAffinitySchedulingStrategy(node, soft=False)
 
     def _free(self, device: str) -> str:
@@ -256,28 +297,26 @@ class Cluster:
         return self._places[self._slot_of[process]].address
 
     def reserve_port(self, process: str) -> int:
-        """A free port on the node that runs `process`."""
-        return int(self._call(self._host(process).reserve_ports.remote(1))[0])
+        """A free port on the node that runs `process`. Raises SlotLostError."""
+        with self._there(self._slot_of[process]):
+            return int(self._patiently(self._host(process).reserve_ports, 1)[0])
 
     def seen(self, slot: str, paths: Sequence[str]) -> list[str]:
-        """What each path is on the node of a slot; as `ProcessHost.seen`."""
-        return list(self._call(self._hosts[slot].seen.remote(list(paths))))
+        """What each path is on the node of a slot; as `ProcessHost.seen`. Raises SlotLostError."""
+        with self._there(slot):
+            return list(self._patiently(self._hosts[slot].seen, list(paths)))
 
     def write_file(self, path: str, data: bytes) -> None:
-        """Write a private file on every node of the run that is there."""
+        """Write a private file on every node of the run that is there, or comes later."""
+        self._files[path] = data
         for slot, host in self._hosts.items():
             with suppress(SlotLostError), self._there(slot):
-                self._call(host.write_file.remote(path, data))
+                self._patiently(host.write_file, path, data)
 
     def start(self, order: ProcessOrder) -> int:
         """Start a process on its slot; returns its pid. Raises SlotLostError."""
-        import ray
-
         with self._there(self._slot_of[order.name]):
-            while True:
-                with suppress(ray.exceptions.ActorUnavailableError):
-                    return int(self._call(self._host(order.name).start.remote(order)))
-                time.sleep(_SILENT_S)  # Ray asks that node again, and decides
+            return int(self._patiently(self._host(order.name).start, order))
 
     def signal(self, process: str, number: int, pid: int | None = None) -> bool:
         """Send a signal to a process, with `pid` to none but that one. Whether it was sent, as far
@@ -339,6 +378,15 @@ class Cluster:
             raise SlotLostError(
                 f"{slot} on {self._places[slot].address} is lost: its node, or Ray there, has ended"
             ) from error
+
+    def _patiently(self, method: Any, *args: object) -> Any:
+        """What a method of a host returns, which may be silent for a while."""
+        import ray
+
+        while True:
+            with suppress(ray.exceptions.ActorUnavailableError):
+                return self._call(method.remote(*args))
+            time.sleep(_SILENT_S)  # Ray asks that node again, and decides
 
     def _host(self, process: str) -> Any:
         return self._hosts[self._slot_of[process]]

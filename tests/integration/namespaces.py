@@ -166,6 +166,15 @@ class Nodes:
         self._running[node].send_signal(signal.SIGKILL)
         self._running[node].wait()
 
+    def revive(self, node: int) -> None:
+        """A node that was killed is there again: its disk is empty, and Ray has been started."""
+        name = f"{self._tag}-{node}"
+        self._network("ip", "netns", "exec", name, "ip", "link", "set", f"{self._tag}i{node}", "up")
+        gone = self._running.pop(node)
+        assert gone.poll() is not None
+        self._start_ray(node, self._num_cpus[node])
+        self._running.insert(node, self._running.pop())
+
     def close(self) -> None:
         """End all of them, and take the networks away."""
         for process in reversed(self._running):

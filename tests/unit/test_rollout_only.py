@@ -1,6 +1,6 @@
 """`--debug-rollout-only`: leases are taken and saved, versions are told, nothing is learnt."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,8 @@ class Labels:
     def inspect(self) -> None: ...
 
     def verify(self, tensors: Iterable[tuple[str, Any]]) -> None: ...
+
+    def moved(self, engines: Sequence[EngineAddress], /) -> None: ...
 
     def close(self) -> None: ...
 
