@@ -43,7 +43,7 @@ class PushDesk:
     def asked_for(self, message: Republish) -> None:
         """The driver asks for another push of the newest weights, and may say where engines are."""
         if message.number > self.republish.number:
-            if message.engines != self.republish.engines:
+            if message.engines and message.engines != self.republish.engines:
                 for worker in self._peers.workers():
                     self._state.send(worker.connection, Engines(message.engines))
             self.republish = message

@@ -57,14 +57,17 @@ class Again:
             with anyio.move_on_after(patience_s):
                 place = await self._found(slot, waits)
             if place is None and not self._processes.can_go_on:
-                lack = f"; {self._lacks[slot]}" if slot in self._lacks else ""
+                lack = f": {self._lacks[slot]}" if slot in self._lacks else ""
                 raise InfrastructureError(
-                    f"{told}: the run cannot go on without, and no node had room for them within "
+                    f"{told}: the run cannot go on without, and no node had room for it within "
                     f"{patience_s:g} s (--node-wait-s){lack}"
                 )
         with suppress(SlotLostError):
             where = await self._processes.come_back(names, self._spec_file)
-            self._recorder.note(f"{slot} is placed again on {place}: {', '.join(where)} start")
+            verb = "starts" if len(where) == 1 else "start"
+            self._recorder.note(
+                f"{slot} is placed again on {place}: {', '.join(where)} {verb} there"
+            )
 
     async def _found(self, slot: str, waits: anyio.CapacityLimiter) -> NodePlace:
         """Where the slot is now, on a node that has what it needs."""

@@ -186,7 +186,7 @@ class Cluster:
         bundles = f" in bundles of {', '.join(map(str, sizes))} {device}s" if sizes else ""
         try:
             self._group, self._device = self._reserve(sizes, device, check), device
-            hosts = [self._host_for(slot, self._node_of(slot)) for slot in slots]
+            hosts = [self._host_for(slot) for slot in slots]
             places = self._wait_for([host.place.remote() for host in hosts], _PLACE_S, check)
         except ray.exceptions.RayError as error:
             raise EnvironmentSetupError(
@@ -223,7 +223,7 @@ class Cluster:
 
         if slot not in self._asked:
             its = self._taken[slot]
-            host = self._host_for(its, "" if its.node is None else self._emptiest(slot))
+            host = self._host_for(its, None if its.node is None else self._emptiest(slot))
             self._asked[slot] = host, host.place.remote()
         host, asked = self._asked[slot]
         if not ray.wait([asked], timeout=timeout_s)[0]:
@@ -245,8 +245,7 @@ class Cluster:
         nodes = [place.node for place in self.nodes()]
         return emptiest(nodes, [self._places[name].node for name in others])
 
-    def _host_for(self, slot: Slot, node: str) -> Any:
-        """A new host, in the bundle of its slot, or on this node."""
+    def _host_for(self, slot: Slot, node: str | None = None) -> Any:
         import ray
 
         options = {
@@ -258,16 +257,17 @@ class Cluster:
         }
         return ray.remote(ProcessHost).options(**options).remote(self._environment)
 
-    def _node_of(self, slot: Slot) -> str:
-        return "" if slot.node is None else str(self._nodes()[slot.node]["NodeID"])
-
-    def _where(self, slot: Slot, node: str) -> Any:
+    def _where(self, slot: Slot, node: str | None) -> Any:
+        """In its bundle, or on its node, unless that is to be another."""
         from ray.util import scheduling_strategies as strategies
 
         if slot.bundle is not None:
             return strategies.PlacementGroupSchedulingStrategy(
                 self._group, placement_group_bundle_index=slot.bundle
             )
+        if node is None:
+            assert slot.node is not None
+            node = self._nodes()[slot.node]["NodeID"]
         return strategies.NodeAffinitySchedulingStrategy(node, soft=False)
 
     def _free(self, device: str) -> str:

@@ -4,8 +4,8 @@
 
 A run that must end does so with the process's name, exit code and last log lines. A lost node takes
 its processes along: the run goes on without the engines and agent workers there, as long as others
-are left, and waits for a place for ranks of the learner; it ends without anything else. What is lost
-is started again once Ray has a place for it (`again.py`).
+are left, and waits for a place for ranks of the learner; it ends without anything else. What was
+lost is started again once Ray has a place for it (`again.py`).
 """
 
 import logging
@@ -105,7 +105,8 @@ class Watch:
             self._recorder.note(f"{told}; the run goes on with {', '.join(left)}")
         elif patience_s := self._again.patience_s(names):
             self._recorder.note(
-                f"{told}; the run waits up to {patience_s:g} s until another node has room for them"
+                f"{told}; the run waits up to {patience_s:g} s (--node-wait-s) for another node "
+                "with room for it"
             )
         else:
             raise InfrastructureError(f"{told}: the run cannot go on without") from loss

@@ -166,6 +166,10 @@ class Nodes:
         self._running[node].send_signal(signal.SIGKILL)
         self._running[node].wait()
 
+    def seen(self, node: int, path: Path) -> Path:
+        """A path of a running node's own disk, as it is seen from here."""
+        return Path(f"/proc/{self._running[node].pid}/root{path}")
+
     def revive(self, node: int) -> None:
         """A node that was killed is there again: its disk is empty, and Ray has been started."""
         name = f"{self._tag}-{node}"

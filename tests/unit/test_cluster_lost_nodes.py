@@ -16,6 +16,7 @@ from agentrl.cluster.requests import Requests
 from agentrl.cluster.restarts import Processes
 from agentrl.cluster.spec import RunSpec
 from agentrl.cluster.watch import Watch
+from agentrl.config.run import RunConfig
 from agentrl.errors import InfrastructureError, SlotLostError
 from agentrl.telemetry.recorder import Recorder
 from agentrl.types import EngineAddress
@@ -56,6 +57,9 @@ class Nodes(PaperCluster):
             raise SlotLostError(f"{slot} on 10.0.0.2 is lost")
         return []
 
+    def place_again(self, slot: str, timeout_s: float) -> None:
+        """There is no room."""
+
     def signal(self, name: str, number: int, pid: int | None = None) -> bool:
         raise SlotLostError(f"{name} was there")
 
@@ -76,7 +80,8 @@ def watched(*lost: str) -> tuple[list[str], list[str], list[str]]:
     state = RunState()
     requests = Requests(cast(BufferPeer, peer), state)
     engines = [EngineAddress(name, f"http://{name}") for name in NAMES if "engine" in name]
-    spec = msgspec.structs.replace(SPEC, engines=engines)
+    config = RunConfig(node_wait_s=0.0)
+    spec = msgspec.structs.replace(SPEC, config=config, engines=engines)
     processes = Processes(cast(Cluster, cluster), spec, orders, requests, state)
     unrouted: list[str] = []
 
