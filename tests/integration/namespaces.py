@@ -24,6 +24,8 @@ __all__ = ["Nodes", "nodes", "short_folder"]
 
 ROOT = Path(__file__).parents[2]
 _PORT = 6399
+#: On a busy machine Ray's own deadline of 30 s is too short.
+_RAY = {"RAY_worker_niceness": "0", "RAY_raylet_start_wait_time_s": "300"}
 _START = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
 
 
@@ -113,7 +115,7 @@ class Nodes:
             stdout=log,
             stderr=log,
             start_new_session=True,
-            env=os.environ | {"HOME": self._home, "RAY_worker_niceness": "0"},
+            env=os.environ | _RAY | {"HOME": self._home},
         )
         self._running.append(process)
         said = Path(log.name)

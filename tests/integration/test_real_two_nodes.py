@@ -98,7 +98,7 @@ def test_a_run_survives_the_node_of_an_engine_and_uses_it_again(folder: Path) ->
         url = engines_of(folder)["engine-1"]
         assert f"{url}) starts there" in "".join(said)
         learner = folder / "local/runs/run/logs/learner-0.log"
-        until(lambda: "engine-1 is routed" in learner.read_text().rpartition(f" at {url} now")[2])
+        until(lambda: "engine-1 is routed" in learner.read_text().partition(f" at {url} now")[2])
         log = cluster.seen(1, folder / "local/runs/run/logs/engine-1.log")
         until(lambda: log.exists() and "Decode batch" in log.read_text())
         run.send_signal(signal.SIGINT)

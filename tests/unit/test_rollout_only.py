@@ -157,6 +157,15 @@ def test_engines_are_told_the_version_while_they_go_on_and_a_lost_one_is_named()
         sink(gone, lost=lost, timeout_s=0.0).publish(8, ())
 
 
+def test_an_engine_that_is_elsewhere_is_told_there() -> None:
+    told: list[dict[str, Any]] = []
+    with start_blocking_portal() as portal:
+        made = sink(EngineAddress("engine-0", "http://127.0.0.1:1"), lost=[])
+        made.moved([EngineAddress("engine-0", _started(portal, told))])
+        assert made.publish(7, ()).engines == ("engine-0",)
+    assert len(told) == 1
+
+
 def _started(portal: BlockingPortal, told: list[dict[str, Any]]) -> str:
     url: str = portal.call(_serve, engine(told))
     return url
