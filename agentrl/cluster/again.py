@@ -53,10 +53,11 @@ class Again:
         names = self._cluster.processes(slot)
         place = None
         while place is None:
-            patience_s = None if self._processes.can_go_on else self.patience_s(names)
+            is_needed = not self._processes.can_go_on_without(names)
+            patience_s = self.patience_s(names) if is_needed else None
             with anyio.move_on_after(patience_s):
                 place = await self._found(slot, waits)
-            if place is None and not self._processes.can_go_on:
+            if place is None and not self._processes.can_go_on_without(names):
                 lack = f": {self._lacks[slot]}" if slot in self._lacks else ""
                 raise InfrastructureError(
                     f"{told}: the run cannot go on without, and no node had room for it within "

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from agentrl.cluster.host import ExitNotice, ProcessHost, ProcessOrder
-from agentrl.cluster.own_ray import join_ray, own_ray, patient_start
+from agentrl.cluster.own_ray import join_ray, own_ray, patient_start, ray_options
 from agentrl.cluster.signals import in_turns
 from agentrl.cluster.slots import NodePlace, Slot, Supply, bundle_sizes, emptiest, in_order
 from agentrl.config.device import LOOK_S, Device, DeviceFacts, look
 from agentrl.errors import EnvironmentSetupError, InfrastructureError, SlotLostError
 
-__all__ = ["Cluster", "ray_options"]
+__all__ = ["Cluster"]
 
 T = TypeVar("T")
 
@@ -28,25 +28,6 @@ _LOG = logging.getLogger(__name__)
 _PLACE_S = 300.0
 #: Seconds between calls to a node of which Ray does not know yet whether it is gone.
 _SILENT_S = 1.0
-_OBJECT_STORE_BYTES = 80 * 1024**2
-#: Characters of a folder that leave room for the paths of Ray's sockets; a longer one is not used.
-_MAX_FOLDER = 107 - len("/session_2026-01-01_00-00-00_000000_1000000/sockets/plasma_store")
-
-
-def ray_options(address: str | None, folder: Path) -> dict[str, Any]:
-    """What Ray is told: the cluster at `address`, or one of the run's own with its sockets and logs
-    in `folder`. RAY_ADDRESS in the environment may be meant for other programs: it counts only for
-    the address `auto`."""
-    if address is not None:
-        return {"address": address}
-    options = {
-        "address": "local",
-        "include_dashboard": False,
-        "object_store_memory": _OBJECT_STORE_BYTES,
-    }
-    if len(str(folder)) <= _MAX_FOLDER:
-        options["_temp_dir"] = str(folder)
-    return options
 
 
 class Cluster:
@@ -59,7 +40,7 @@ class Cluster:
         self._hosts: dict[str, Any] = {}
         self._places: dict[str, NodePlace] = {}
         self._slot_of: dict[str, str] = {}
-        #: By slot, the one whose place among the bundles it has taken; and how to ask for that.
+        #: By slot, the one whose place it has taken, and how Ray was asked for that.
         self._taken: dict[str, Slot] = {}
         self._group: Any = None
         self._device = "CPU"
@@ -215,10 +196,8 @@ class Cluster:
 
     def place_again(self, slot: str, timeout_s: float) -> NodePlace | None:
         """Ask Ray for a place for a lost slot, and write there what was written for all nodes; None
-        if it has given none after `timeout_s`.
-
-        A bundle stays one: Ray puts it where there is room. A slot without devices goes to the node
-        that has the fewest of those."""
+        if it has given none after `timeout_s`. Ray puts a bundle where there is room for all of
+        it; a slot without devices goes to the node that has the fewest of those."""
         import ray
 
         if slot not in self._asked:
@@ -228,7 +207,7 @@ class Cluster:
         host, asked = self._asked[slot]
         if not ray.wait([asked], timeout=timeout_s)[0]:
             return None
-        del self._asked[slot]
+        self._asked.pop(slot, None)
         try:
             place: NodePlace = ray.get(asked)
             for path, data in self._files.items():
@@ -242,8 +221,8 @@ class Cluster:
 
     def _emptiest(self, slot: str) -> str:
         others = [name for name, its in self._taken.items() if its.bundle is None and name != slot]
-        nodes = [place.node for place in self.nodes()]
-        return emptiest(nodes, [self._places[name].node for name in others])
+        taken = [self._places[name].node for name in others]
+        return emptiest([place.node for place in self.nodes()], taken)
 
     def _host_for(self, slot: Slot, node: str | None = None) -> Any:
         import ray
@@ -302,9 +281,13 @@ class Cluster:
             return int(self._patiently(self._host(process).reserve_ports, 1)[0])
 
     def seen(self, slot: str, paths: Sequence[str]) -> list[str]:
-        """What each path is on the node of a slot; as `ProcessHost.seen`. Raises SlotLostError."""
-        with self._there(slot):
+        """What each path is on the node of a slot, as `ProcessHost.seen`; nothing where its disks
+        do not answer. Raises SlotLostError."""
+        import ray
+
+        with self._there(slot), suppress(ray.exceptions.GetTimeoutError):
             return list(self._patiently(self._hosts[slot].seen, list(paths)))
+        return ["nothing"] * len(paths)
 
     def write_file(self, path: str, data: bytes) -> None:
         """Write a private file on every node of the run that is there, or comes later."""

@@ -137,25 +137,21 @@ class Processes:
         """The node of `names` is gone, and they with it. Engines and agent workers that are left;
         None where the run cannot do without one of those that are lost."""
         self._lost |= set(names)
-        if not self._can_go_on_without(names):
+        if not self.can_go_on_without(names):
             return None
         left = [order for name, order in self._orders.items() if name not in self._lost]
         return [order.name for order in left if order.kind in ("engine", "worker")]
 
-    @property
-    def can_go_on(self) -> bool:
-        """Whether the run can do without all that are lost now."""
-        return self._can_go_on_without(self._lost)
-
-    def _can_go_on_without(self, names: Collection[str]) -> bool:
+    def can_go_on_without(self, names: Collection[str]) -> bool:
+        """Whether the run can do without these, for what is not lost now."""
         kinds = {self._orders[name].kind for name in names}
         left = {order.kind for name, order in self._orders.items() if name not in self._lost}
         shared = self._spec.config.colocate and "engine" in kinds
         return kinds <= {"engine", "worker"} and kinds <= left and not shared
 
     def can_come_back(self, names: Collection[str]) -> bool:
-        """Whether these can be started on another node: nothing that only their own had is needed,
-        and nobody was told of an address that nobody can tell again."""
+        """Whether these can be started on another node: whoever speaks to them can be told a new
+        address, and they need no file that only their own node had."""
         return {self._orders[name].kind for name in names} <= {"engine", "worker", "learner"}
 
     @property
@@ -170,9 +166,9 @@ class Processes:
         engines = [engine for engine in self._spec.engines if engine.name not in self._lost]
         return msgspec.structs.replace(self._spec, engines=engines)
 
-    async def tell_lost(self, names: Collection[str]) -> None:
-        """Tell the router and the buffer of engines and workers that are lost, and end those that
-        do not live without them."""
+    async def tell_lost(self, names: Collection[str], spec_file: str) -> None:
+        """Tell the router and the buffer of engines and workers that are lost, and processes that
+        start from now on; end those that do not live without them."""
         async with self._one_at_a_time:
             for name in names:
                 kind = self._orders[name].kind
@@ -184,9 +180,9 @@ class Processes:
                     self._lives.pop(name, None)
             if self._together.intersection(names):
                 await self._end_together()
+            await self._write_spec(spec_file)
 
-    async def write_spec(self, path: str) -> None:
-        """Tell processes that start from now on of the engines that are there."""
+    async def _write_spec(self, path: str) -> None:
         spec = msgspec.json.encode(self.spec)
         await in_thread(self._cluster.write_file, path, spec)
 
@@ -199,7 +195,7 @@ class Processes:
                 moved, self._spec, self._orders, names, self._cluster
             )
             self._lost -= set(names)
-            await self.write_spec(spec_file)
+            await self._write_spec(spec_file)
             urls = {engine.name: engine.url for engine in self._spec.engines}
             self._has_moved |= not urls.keys().isdisjoint(names)
             for name in names:

@@ -110,8 +110,7 @@ class Watch:
             )
         else:
             raise InfrastructureError(f"{told}: the run cannot go on without") from loss
-        await self._processes.tell_lost(names)
-        await self._processes.write_spec(str(self._run.spec))
+        await self._processes.tell_lost(names, str(self._run.spec))
 
     def _ended(self, notice: ExitNotice, tasks: anyio.abc.TaskGroup) -> None:
         _LOG.info("%s (pid %s) ended with %s", notice.name, notice.pid, notice.returncode)

@@ -24,9 +24,14 @@ __all__ = ["Nodes", "nodes", "short_folder"]
 
 ROOT = Path(__file__).parents[2]
 _PORT = 6399
-#: On a busy machine Ray's own deadline of 30 s is too short.
-_RAY = {"RAY_worker_niceness": "0", "RAY_raylet_start_wait_time_s": "300"}
-_START = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
+#: On a busy machine Ray's own deadline for its node is too soon.
+_PATIENT = """
+from agentrl.cluster.own_ray import patient_start
+from ray.scripts.scripts import main
+with patient_start():
+    main()
+"""
+_START = [sys.executable, "-c", _PATIENT, "start", "--block", "--disable-usage-stats"]
 
 
 class Nodes:
@@ -115,7 +120,7 @@ class Nodes:
             stdout=log,
             stderr=log,
             start_new_session=True,
-            env=os.environ | _RAY | {"HOME": self._home},
+            env=os.environ | {"HOME": self._home, "RAY_worker_niceness": "0"},
         )
         self._running.append(process)
         said = Path(log.name)

@@ -100,7 +100,7 @@ def worker() -> Worker:
     return Worker(settings)
 
 
-async def test_the_client_hears_of_new_weights_and_addresses_and_the_report_tells_of_turns_sampled_again() -> (
+async def test_the_client_hears_of_new_weights_and_the_report_tells_of_turns_sampled_again() -> (
     None
 ):
     buffer, engine = Buffer(), Engine()

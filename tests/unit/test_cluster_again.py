@@ -298,6 +298,22 @@ def test_the_last_engines_are_waited_for_no_more_once_one_of_them_is_back() -> N
     assert world.started == ["engine-0"]
 
 
+def test_the_last_engines_are_not_missed_any_more_once_another_is_back() -> None:
+    """Whatever else the run waits for by then has a time of its own."""
+    world = World(places={})
+
+    async def run() -> None:
+        made = world.processes
+        assert made.left_without(["engine-0"]) is not None
+        assert made.left_without(["engine-1"]) is None
+        await made.come_back(["engine-0"], "spec")
+        assert made.left_without(["learner-1"]) is None
+        assert made.can_go_on_without(["engine-1"])
+        assert not made.can_go_on_without(["learner-1"])
+
+    anyio.run(run)
+
+
 def ended(world: World) -> str:
     with pytest.raises(ExceptionGroup) as group:
         world.run(lambda w: False)
@@ -316,8 +332,8 @@ def test_a_restart_of_the_learner_waits_for_a_rank_whose_node_is_lost() -> None:
         for rank in ("learner-0", "learner-1"):
             await made.start(rank)
         assert made.left_without(["learner-1"]) is None
-        assert not made.can_go_on
-        await made.tell_lost(["learner-1"])
+        assert not made.can_go_on_without(["learner-1"])
+        await made.tell_lost(["learner-1"], "spec")
         world.cluster.started.clear()
         made._state.learner_done = True
         await made.ask_for_weights("engine-0")

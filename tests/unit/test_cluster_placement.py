@@ -11,7 +11,8 @@ import pytest
 
 from agentrl.cluster.host import ProcessKind, ProcessOrder
 from agentrl.cluster.launch import _stop
-from agentrl.cluster.placement import Cluster, ray_options
+from agentrl.cluster.own_ray import ray_options
+from agentrl.cluster.placement import Cluster
 from agentrl.cluster.slots import NodePlace, Slot, Supply, plan_slots
 from agentrl.config.run import RunConfig
 from agentrl.errors import EnvironmentSetupError, SlotLostError
