@@ -23,8 +23,12 @@ nodes = [cluster.add_node(wait=False, **of_node) for _ in range(2)]
 cluster.wait_for_nodes(timeout=600)
 print(cluster.address, flush=True)
 for line in sys.stdin:
-    node = nodes.pop()
-    cluster.remove_node(node)
+    if line.strip() == "add":
+        node = cluster.add_node(wait=False, **of_node)
+        cluster.wait_for_nodes(timeout=600)
+    else:
+        node = nodes.pop()
+        cluster.remove_node(node)
     print(node.node_id, flush=True)
 cluster.shutdown()
 """
@@ -32,6 +36,7 @@ cluster.shutdown()
 PLACE = """
 import json, sys, time
 from pathlib import Path
+from agentrl.cluster.host import ProcessOrder
 from agentrl.cluster.placement import Cluster
 from agentrl.cluster.slots import plan_slots
 from agentrl.config.run import RunConfig
@@ -54,6 +59,20 @@ with Cluster(sys.argv[1], Path("unused")) as cluster:
                 lost.add(name)
     others = cluster.places().keys() - lost
     print(json.dumps([cluster.next_exits(name, 0.1) for name in others]), flush=True)
+    cluster.write_file(sys.argv[2], b"written while they are lost")
+    without_room = [name for name in on_it if cluster.place_again(name, 60.0) is None]
+    print(json.dumps(without_room), flush=True)
+    sys.stdin.readline()
+    for name in without_room:
+        while cluster.place_again(name, 5.0) is None:
+            pass
+    for name in on_it:
+        (process, *_) = cluster.processes(name)
+        argv = (sys.executable, "-c", "raise SystemExit(7)")
+        cluster.start(ProcessOrder(process, argv, "worker"))
+    ended = [notice for name in on_it for notice in cluster.next_exits(name, 600.0)]
+    places = {n: [p.node, *p.devices] for n, p in cluster.places().items()}
+    print(json.dumps([places, {n.name: n.returncode for n in ended}]), flush=True)
 """
 
 
@@ -76,14 +95,15 @@ def _heard(process: "subprocess.Popen[str]", said: str | None = None) -> str:
 
 
 @pytest.mark.parametrize("mode", ["disabled", "token"])
-def test_ranks_and_engines_count_up_with_nodes_and_devices_and_a_lost_node_is_told(
+def test_ranks_and_engines_count_up_with_nodes_and_a_lost_one_is_told_and_made_up_for(
     mode: str, tmp_path: Path
 ) -> None:
-    """The user has a token, which the cluster wants or knows nothing of."""
+    """The user has a token, which the cluster wants or knows nothing of. What needs no devices has
+    a place at once; the rest on a node that joins later, with as many devices."""
     (tmp_path / ".ray").mkdir()
     (tmp_path / ".ray" / "auth_token").write_text("t" * 64)
     with _running(tmp_path, CLUSTER, RAY_AUTH_MODE=mode) as cluster:
-        with _running(tmp_path, PLACE, _heard(cluster)) as driver:
+        with _running(tmp_path, PLACE, _heard(cluster), str(tmp_path / "spec")) as driver:
             places = json.loads(_heard(driver))
             assert set(places) == {
                 "host", "workers-1", "workers-2", "engine-0", *(f"learner-{r}" for r in range(4))
@@ -98,5 +118,16 @@ def test_ranks_and_engines_count_up_with_nodes_and_devices_and_a_lost_node_is_to
             gone = _heard(cluster, "remove")
             assert gone in {places["workers-1"][0], places["workers-2"][0]}
             assert set(map(tuple, json.loads(_heard(driver, gone)))) == {()}
+            on_it = {name for name, (node, *_) in places.items() if node == gone}
+            without_room = set(json.loads(_heard(driver)))
+            assert without_room == {name for name in on_it if not name.startswith("workers")}
+            joined = _heard(cluster, "add")
+            again, ended = json.loads(_heard(driver, "go on"))
+            for name in on_it:
+                assert (again[name][0] == joined) == (name in without_room)
+                assert len(again[name]) == len(places[name])
+            assert {again[name][0] for name in on_it - without_room}.isdisjoint((gone, joined))
+            assert len(ended) == len(on_it)
+            assert set(ended.values()) == {7}
             driver.communicate()
         cluster.communicate()
