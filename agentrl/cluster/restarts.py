@@ -203,6 +203,8 @@ class Processes:
                     await self.start(name)
             if self._together.intersection(names):
                 if self._spec.config.colocate:
+                    # Workers hear of it; the first push of the new learner is an answer.
+                    await self._requests.tell(self._next_question())
                     await self._restart_engines()
                 await self._restart_learner()
         return [f"{name} ({urls[name]})" if name in urls else name for name in names]
@@ -265,9 +267,11 @@ class Processes:
         if self._state.learner_done:
             await self._begin_again(self._lives[_TOLD])
         else:
-            self._num_asked += 1
-            engines = self.spec.engines if self._has_moved else []
-            await self._requests.ask(_WEIGHTS, Republish(self._num_asked, engines))
+            await self._requests.ask(_WEIGHTS, self._next_question())
+
+    def _next_question(self) -> Republish:
+        self._num_asked += 1
+        return Republish(self._num_asked, self.spec.engines if self._has_moved else [])
 
     async def _lacks(self, late: set[str]) -> bool:
         """Whether the router lacks one of these engines, or any when it was away itself."""

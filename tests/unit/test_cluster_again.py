@@ -271,7 +271,8 @@ def test_engines_on_the_devices_of_the_learner_start_again_with_it() -> None:
     world.run(lambda w: len(w.started) == 5)
     both = ["engine-0", "engine-1", "learner-0", "learner-1"]
     assert sorted(world.started) == [*both, "worker-1"]
-    assert world.asked == [], "the learner gives its first weights to all of them"
+    (told,) = world.asked
+    assert [engine.url for engine in told.engines][1] == "http://10.0.0.9:7001"
     assert any("with worker-1; the run goes on with" in said for said in world.said)
 
 
