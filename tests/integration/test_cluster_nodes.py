@@ -98,7 +98,7 @@ def _heard(process: "subprocess.Popen[str]", said: str | None = None) -> str:
 
 
 @pytest.mark.parametrize("mode", ["disabled", "token"])
-def test_ranks_and_engines_count_up_with_nodes_and_a_lost_one_is_told_and_made_up_for(
+def test_ranks_and_engines_count_up_with_nodes_and_devices_and_a_lost_node_is_told(
     mode: str, tmp_path: Path
 ) -> None:
     """The user has a token, which the cluster wants or knows nothing of. What needs no devices has

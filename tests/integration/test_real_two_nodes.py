@@ -72,7 +72,7 @@ def test_ranks_of_two_nodes_train_and_push_to_an_engine_of_the_other(folder: Pat
         assert list(folder.glob("shared/save/iteration_*/manifest.json"))
 
 
-def test_a_run_survives_the_node_of_an_engine_and_uses_it_again(folder: Path) -> None:
+def test_a_run_survives_the_node_of_an_engine(folder: Path) -> None:
     with nodes(folder, 2, 1) as cluster:
         flags = ("--actor-num-gpus-per-node", "1", "--rollout-num-gpus", "2")
         run = start(cluster, *flags, "--num-rollout", "1000")
