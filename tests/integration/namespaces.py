@@ -28,7 +28,7 @@ _PORT = 6399
 _PATIENT = """
 from agentrl.cluster.own_ray import patient_start
 from ray.scripts.scripts import main
-with patient_start():
+with patient_start(900):
     main()
 """
 _START = [sys.executable, "-c", _PATIENT, "start", "--block", "--disable-usage-stats"]

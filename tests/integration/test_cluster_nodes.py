@@ -16,7 +16,11 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
 #: Nodes of one machine have one address; Ray tells them apart by id.
 CLUSTER = """
 import sys
+from contextlib import ExitStack
+from agentrl.cluster.own_ray import patient_start
 from ray.cluster_utils import Cluster
+patience = ExitStack()
+patience.enter_context(patient_start(900))
 of_node = {"num_cpus": 1, "num_gpus": 2, "object_store_memory": 80 * 1024**2}
 cluster = Cluster(initialize_head=True, head_node_args={**of_node, "include_dashboard": False})
 nodes = [cluster.add_node(wait=False, **of_node) for _ in range(2)]
