@@ -360,6 +360,10 @@ class TurnClient(Protocol):
         """All engines serve `version` now: what must not go on under it is sampled again."""
         return
 
+    def moved(self, engines: Sequence[EngineAddress], /) -> None:
+        """Where all engines are, once one has moved."""
+        return
+
     def permit_stats(self) -> PermitStats:
         """Permits since the last call."""
         return PermitStats()
@@ -388,6 +392,10 @@ class WeightSink(Protocol):
 
     def verify(self, tensors: Iterable[tuple[str, Any]]) -> None:
         """Raise PushError unless every engine holds exactly `tensors`."""
+
+    def moved(self, engines: Sequence[EngineAddress], /) -> None:
+        """Where engines are from now on. One that is new, or elsewhere than before, takes part in
+        the first publish that finds it ready; one that is not named stays as it is."""
 
     def close(self) -> None: ...
 

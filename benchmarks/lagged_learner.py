@@ -9,13 +9,13 @@ trained, as far as generation does not run ahead as well. `benchmarks.lagged` st
 
 import sys
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 from agentrl.cluster.roles.__main__ import main as role
 from agentrl.cluster.spec import RunSpec
-from agentrl.types import PushReport, WeightSink
+from agentrl.types import EngineAddress, PushReport, WeightSink
 
 __all__ = ["LaggedSink", "main"]
 
@@ -57,6 +57,10 @@ class LaggedSink:
         newer, are only used up."""
         deque(tensors, maxlen=0)
         self._sink.verify(self._kept[0].tensors)
+
+    def moved(self, engines: Sequence[EngineAddress], /) -> None:
+        """See `WeightSink`."""
+        self._sink.moved(engines)
 
     def close(self) -> None:
         """See `WeightSink`."""

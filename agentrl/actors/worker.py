@@ -45,6 +45,7 @@ from agentrl.wire.messages import (
     Assign,
     Cancel,
     Capacity,
+    Engines,
     Finished,
     Judge,
     NewWeights,
@@ -213,9 +214,13 @@ class Worker:
                         self._cancel(episodes)
                     case NewWeights(version):
                         client.new_weights(version)
+                    case Engines(engines):
+                        client.moved(engines)
                     case Judge():
                         self._order(group, message, peer)
-                    case Welcome():
+                    case Welcome(engines=engines):
+                        if engines:
+                            client.moved(engines)
                         await self._announce(peer, client)
                     case Refused(reason):
                         _LOG.warning("the buffer refused a message: %s", reason)

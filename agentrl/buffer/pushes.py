@@ -13,7 +13,7 @@ import msgspec
 from agentrl.buffer.evaluations import Evaluations
 from agentrl.buffer.peers import Peer, Peers
 from agentrl.buffer.state import State
-from agentrl.wire.messages import LeaseRequest, PushGrant, PushRequest, Republish
+from agentrl.wire.messages import Engines, LeaseRequest, PushGrant, PushRequest, Republish
 
 __all__ = ["PushDesk"]
 
@@ -38,11 +38,15 @@ class PushDesk:
         self._asking: int | None = None
         self._heeded = 0
         #: The last push that the driver has asked for.
-        self.republish = 0
+        self.republish = Republish(0)
 
     def asked_for(self, message: Republish) -> None:
-        """The driver asks for another push of the newest weights."""
-        self.republish = max(self.republish, message.number)
+        """The driver asks for another push of the newest weights, and may say where engines are."""
+        if message.number > self.republish.number:
+            if message.engines and message.engines != self.republish.engines:
+                for worker in self._peers.workers():
+                    self._state.send(worker.connection, Engines(message.engines))
+            self.republish = message
         self._tell()
 
     def question(self, learner: Peer, message: LeaseRequest | PushRequest) -> None:
@@ -52,8 +56,8 @@ class PushDesk:
 
     def _tell(self) -> None:
         learner = None if self._asking is None else self._peers.sender(self._asking)
-        if learner is not None and self._heeded < self.republish:
-            self._state.send(learner.connection, Republish(self.republish))
+        if learner is not None and self._heeded < self.republish.number:
+            self._state.send(learner.connection, self.republish)
 
     def request(self, learner: Peer, version: int, now: float) -> None:
         """A learner asks for its next push; only the last question counts."""

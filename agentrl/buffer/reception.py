@@ -119,7 +119,8 @@ class Reception:
             published_version=state.published_version,
             stepped=state.stepped,
             fates={str(fate): count for fate, count in sorted(state.fates.items())},
-            republish=self._pushes.republish,
+            republish=self._pushes.republish.number,
+            engines=self._pushes.republish.engines,
         )
 
     def _replace(self, old: Peer | None, connection: str) -> None:

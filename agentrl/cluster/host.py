@@ -18,6 +18,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -148,16 +149,18 @@ class ProcessHost:
 
     def write_file(self, path: str, data: bytes) -> None:
         """Write a private file (0600) on this node, for specifications and keys; it ends with the
-        last process (`stop`), and the folders that were made for it."""
+        last process (`stop`), and the folders that were made for it. Who reads it meanwhile reads
+        all of the one or the other."""
         target = Path(path)
         for folder in reversed(target.parents):
             if not folder.is_dir():
                 folder.mkdir(mode=0o700)
                 self._made.append(folder)
         self._written.append(target)
-        handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        handle, new = tempfile.mkstemp(prefix=".new-", dir=target.parent)
         with os.fdopen(handle, "wb") as file:
             file.write(data)
+        Path(new).replace(target)
 
     def seen(self, paths: list[str]) -> list[str]:
         """What each path is on this node: the SHA-256 of a file, `folder`, or `nothing`."""

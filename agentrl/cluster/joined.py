@@ -10,7 +10,7 @@ told of all nodes at once.
 
 import secrets
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from agentrl.config.run import RunConfig
 from agentrl.disk import make_folder
 from agentrl.errors import EnvironmentSetupError
 
-__all__ = ["check_nodes", "shown"]
+__all__ = ["check_nodes", "lacks_of", "shown"]
 
 
 def check_nodes(cluster: Cluster, config: RunConfig) -> None:
@@ -32,6 +32,19 @@ def check_nodes(cluster: Cluster, config: RunConfig) -> None:
         nodes.setdefault(place.node, []).append(slot)
     if len(nodes) < 2:
         return
+    if lacks := _lacks(cluster, config, nodes.values()):
+        raise EnvironmentSetupError("\n  ".join(["nodes of the cluster lack something:", *lacks]))
+
+
+def lacks_of(cluster: Cluster, config: RunConfig, slot: str) -> list[str]:
+    """A line for each thing that the node of a slot lacks. Raises SlotLostError when it has gone,
+    EnvironmentSetupError for a shared folder that this node cannot write to."""
+    return _lacks(cluster, config, [[slot]])
+
+
+def _lacks(cluster: Cluster, config: RunConfig, nodes: Iterable[Sequence[str]]) -> list[str]:
+    """A line for each thing that a node lacks, of nodes with these slots."""
+    places = cluster.places()
     model = Path(str(config.hf_checkpoint)).resolve() / "config.json"
     usual = {str(Path.cwd()): _FOLDER, sys.executable: _PYTHON, str(model): _MODEL}
     expected = {path: seen_here(Path(path)) for path in usual}
@@ -40,14 +53,13 @@ def check_nodes(cluster: Cluster, config: RunConfig) -> None:
         shared = {
             role: stack.enter_context(shown(folder)) for role, folder in _shared(config).items()
         }
-        for slots in nodes.values():
+        for slots in nodes:
             wanted = usual | _wanted_of(cluster, slots, shared)
             told = cluster.seen(slots[0], list(wanted))
             for (path, need), found in zip(wanted.items(), told, strict=True):
                 if found != expected.get(path, seen_here(Path(path))):
                     lacks.append(_lack(places[slots[0]], path, need, found))
-    if lacks:
-        raise EnvironmentSetupError("\n  ".join(["nodes of the cluster lack something:", *lacks]))
+    return lacks
 
 
 _FOLDER = "start the program in a folder that every node has"

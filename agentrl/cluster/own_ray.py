@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["import_ray", "join_ray", "own_ray", "patient_start", "users_token_file"]
+__all__ = ["import_ray", "join_ray", "own_ray", "patient_start", "ray_options", "users_token_file"]
 
 Environment = Mapping[str, str | None]
 
@@ -39,11 +39,31 @@ _DEFAULTS: Environment = {
     "RAY_gcs_server_port_wait_time_s": str(_START_S),
 }
 
+_OBJECT_STORE_BYTES = 80 * 1024**2
+#: Characters of a folder that leave room for the paths of Ray's sockets; a longer one is not used.
+_MAX_FOLDER = 107 - len("/session_2026-01-01_00-00-00_000000_1000000/sockets/plasma_store")
+
 
 def import_ray() -> None:
     """Import Ray as the run's own needs it, before user code imports it otherwise."""
     with _environment(_AT_IMPORT):
         import ray  # noqa: F401
+
+
+def ray_options(address: str | None, folder: Path) -> dict[str, Any]:
+    """What Ray is told: the cluster at `address`, or one of the run's own with its sockets and logs
+    in `folder`. RAY_ADDRESS in the environment may be meant for other programs: it counts only for
+    the address `auto`."""
+    if address is not None:
+        return {"address": address}
+    options = {
+        "address": "local",
+        "include_dashboard": False,
+        "object_store_memory": _OBJECT_STORE_BYTES,
+    }
+    if len(str(folder)) <= _MAX_FOLDER:
+        options["_temp_dir"] = str(folder)
+    return options
 
 
 @contextmanager

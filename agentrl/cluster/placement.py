@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from agentrl.cluster.host import ExitNotice, ProcessHost, ProcessOrder
-from agentrl.cluster.own_ray import join_ray, own_ray, patient_start
+from agentrl.cluster.own_ray import join_ray, own_ray, patient_start, ray_options
 from agentrl.cluster.signals import in_turns
-from agentrl.cluster.slots import NodePlace, Slot, Supply, bundle_sizes, in_order
+from agentrl.cluster.slots import NodePlace, Slot, Supply, bundle_sizes, emptiest, in_order
 from agentrl.config.device import LOOK_S, Device, DeviceFacts, look
 from agentrl.errors import EnvironmentSetupError, InfrastructureError, SlotLostError
 
-__all__ = ["Cluster", "ray_options"]
+__all__ = ["Cluster"]
 
 T = TypeVar("T")
 
@@ -28,25 +28,6 @@ _LOG = logging.getLogger(__name__)
 _PLACE_S = 300.0
 #: Seconds between calls to a node of which Ray does not know yet whether it is gone.
 _SILENT_S = 1.0
-_OBJECT_STORE_BYTES = 80 * 1024**2
-#: Characters of a folder that leave room for the paths of Ray's sockets; a longer one is not used.
-_MAX_FOLDER = 107 - len("/session_2026-01-01_00-00-00_000000_1000000/sockets/plasma_store")
-
-
-def ray_options(address: str | None, folder: Path) -> dict[str, Any]:
-    """What Ray is told: the cluster at `address`, or one of the run's own with its sockets and logs
-    in `folder`. RAY_ADDRESS in the environment may be meant for other programs: it counts only for
-    the address `auto`."""
-    if address is not None:
-        return {"address": address}
-    options = {
-        "address": "local",
-        "include_dashboard": False,
-        "object_store_memory": _OBJECT_STORE_BYTES,
-    }
-    if len(str(folder)) <= _MAX_FOLDER:
-        options["_temp_dir"] = str(folder)
-    return options
 
 
 class Cluster:
@@ -59,6 +40,13 @@ class Cluster:
         self._hosts: dict[str, Any] = {}
         self._places: dict[str, NodePlace] = {}
         self._slot_of: dict[str, str] = {}
+        #: By slot, the one whose place it has taken, and how Ray was asked for that.
+        self._taken: dict[str, Slot] = {}
+        self._group: Any = None
+        self._device = "CPU"
+        #: Hosts of lost slots that Ray has been asked for, and their answers.
+        self._asked: dict[str, tuple[Any, Any]] = {}
+        self._files: dict[str, bytes] = {}
         self._resources = ExitStack()
         self._environment: Mapping[str, str | None] = {}
 
@@ -178,8 +166,8 @@ class Cluster:
         sizes = bundle_sizes(slots)
         bundles = f" in bundles of {', '.join(map(str, sizes))} {device}s" if sizes else ""
         try:
-            group = self._reserve(sizes, device, check)
-            hosts = [self._host_for(slot, device, group) for slot in slots]
+            self._group, self._device = self._reserve(sizes, device, check), device
+            hosts = [self._host_for(slot) for slot in slots]
             places = self._wait_for([host.place.remote() for host in hosts], _PLACE_S, check)
         except ray.exceptions.RayError as error:
             raise EnvironmentSetupError(
@@ -188,6 +176,7 @@ class Cluster:
             ) from error
         for slot, index in zip(slots, in_order(slots, places), strict=True):
             self._hosts[slot.name], self._places[slot.name] = hosts[index], places[index]
+            self._taken[slot.name] = slots[index]
             self._slot_of |= dict.fromkeys(slot.processes, slot.name)
             _LOG.info("slot %s on %s: %s", slot.name, places[index], slot.processes)
 
@@ -205,28 +194,59 @@ class Cluster:
         self._wait_for([group.ready()], _PLACE_S, check)
         return group
 
-    def _host_for(self, slot: Slot, device: str, group: Any) -> Any:
+    def place_again(self, slot: str, timeout_s: float) -> NodePlace | None:
+        """Ask Ray for a place for a lost slot, and write there what was written for all nodes; None
+        if it has given none after `timeout_s`. Ray puts a bundle where there is room for all of
+        it; a slot without devices goes to the node that has the fewest of those."""
+        import ray
+
+        if slot not in self._asked:
+            its = self._taken[slot]
+            host = self._host_for(its, None if its.node is None else self._emptiest(slot))
+            self._asked[slot] = host, host.place.remote()
+        host, asked = self._asked[slot]
+        if not ray.wait([asked], timeout=timeout_s)[0]:
+            return None
+        self._asked.pop(slot, None)
+        try:
+            place: NodePlace = ray.get(asked)
+            for path, data in self._files.items():
+                self._call(host.write_file.remote(path, data))
+        except ray.exceptions.RayError as error:  # it was lost meanwhile, or cannot start there
+            _LOG.warning("no place for %s yet: %s", slot, error)
+            return None
+        self._hosts[slot], self._places[slot] = host, place
+        _LOG.info("slot %s on %s", slot, place)
+        return place
+
+    def _emptiest(self, slot: str) -> str:
+        others = [name for name, its in self._taken.items() if its.bundle is None and name != slot]
+        taken = [self._places[name].node for name in others]
+        return emptiest([place.node for place in self.nodes()], taken)
+
+    def _host_for(self, slot: Slot, node: str | None = None) -> Any:
         import ray
 
         options = {
-            "num_cpus": slot.size if device == "CPU" else 0,
-            "num_gpus": slot.size if device == "GPU" else 0,
-            "scheduling_strategy": self._where(slot, group),
+            "num_cpus": slot.size if self._device == "CPU" else 0,
+            "num_gpus": slot.size if self._device == "GPU" else 0,
+            "scheduling_strategy": self._where(slot, node),
             "max_concurrency": 8,
             "max_restarts": 0,
         }
         return ray.remote(ProcessHost).options(**options).remote(self._environment)
 
-    def _where(self, slot: Slot, group: Any) -> Any:
-        """In its bundle, or on its node."""
+    def _where(self, slot: Slot, node: str | None) -> Any:
+        """In its bundle, or on its node, unless that is to be another."""
         from ray.util import scheduling_strategies as strategies
 
         if slot.bundle is not None:
             return strategies.PlacementGroupSchedulingStrategy(
-                group, placement_group_bundle_index=slot.bundle
+                self._group, placement_group_bundle_index=slot.bundle
             )
-        assert slot.node is not None
-        node = self._nodes()[slot.node]["NodeID"]
+        if node is None:
+            assert slot.node is not None
+            node = self._nodes()[slot.node]["NodeID"]
         return strategies.NodeAffinitySchedulingStrategy(node, soft=False)
 
     def _free(self, device: str) -> str:
@@ -256,28 +276,30 @@ class Cluster:
         return self._places[self._slot_of[process]].address
 
     def reserve_port(self, process: str) -> int:
-        """A free port on the node that runs `process`."""
-        return int(self._call(self._host(process).reserve_ports.remote(1))[0])
+        """A free port on the node that runs `process`. Raises SlotLostError."""
+        with self._there(self._slot_of[process]):
+            return int(self._patiently(self._host(process).reserve_ports, 1)[0])
 
     def seen(self, slot: str, paths: Sequence[str]) -> list[str]:
-        """What each path is on the node of a slot; as `ProcessHost.seen`."""
-        return list(self._call(self._hosts[slot].seen.remote(list(paths))))
+        """What each path is on the node of a slot, as `ProcessHost.seen`; nothing where its disks
+        do not answer. Raises SlotLostError."""
+        import ray
+
+        with self._there(slot), suppress(ray.exceptions.GetTimeoutError):
+            return list(self._patiently(self._hosts[slot].seen, list(paths)))
+        return ["nothing"] * len(paths)
 
     def write_file(self, path: str, data: bytes) -> None:
-        """Write a private file on every node of the run that is there."""
+        """Write a private file on every node of the run that is there, or comes later."""
+        self._files[path] = data
         for slot, host in self._hosts.items():
             with suppress(SlotLostError), self._there(slot):
-                self._call(host.write_file.remote(path, data))
+                self._patiently(host.write_file, path, data)
 
     def start(self, order: ProcessOrder) -> int:
         """Start a process on its slot; returns its pid. Raises SlotLostError."""
-        import ray
-
         with self._there(self._slot_of[order.name]):
-            while True:
-                with suppress(ray.exceptions.ActorUnavailableError):
-                    return int(self._call(self._host(order.name).start.remote(order)))
-                time.sleep(_SILENT_S)  # Ray asks that node again, and decides
+            return int(self._patiently(self._host(order.name).start, order))
 
     def signal(self, process: str, number: int, pid: int | None = None) -> bool:
         """Send a signal to a process, with `pid` to none but that one. Whether it was sent, as far
@@ -339,6 +361,15 @@ class Cluster:
             raise SlotLostError(
                 f"{slot} on {self._places[slot].address} is lost: its node, or Ray there, has ended"
             ) from error
+
+    def _patiently(self, method: Any, *args: object) -> Any:
+        """What a method of a host returns, which may be silent for a while."""
+        import ray
+
+        while True:
+            with suppress(ray.exceptions.ActorUnavailableError):
+                return self._call(method.remote(*args))
+            time.sleep(_SILENT_S)  # Ray asks that node again, and decides
 
     def _host(self, process: str) -> Any:
         return self._hosts[self._slot_of[process]]

@@ -12,6 +12,11 @@
 Where learner and engines share devices (`--colocate`), all engines and all learner ranks end and
 start together: a process that is new cannot know which memory the others have.
 
+Processes of a lost node are started again once their slot has another place (`again.py`), engines
+at another address: the specification says it to processes that start from then on, and the question
+for weights says it to all others. While one of those is lost that live and die together, the others
+do not run: the last of them that comes back starts all.
+
 Of a process that was replaced meanwhile nothing more needs to be done. A name is not enough to say
 which is meant: each process is told an incarnation of its own, and says it to the buffer.
 """
@@ -29,6 +34,7 @@ from agentrl.cluster.engine_parts import engine_of
 from agentrl.cluster.events import RunState
 from agentrl.cluster.host import ExitNotice, ProcessOrder
 from agentrl.cluster.layout import INCARNATION, RUN_MARK
+from agentrl.cluster.moving import moved
 from agentrl.cluster.placement import Cluster
 from agentrl.cluster.requests import Requests
 from agentrl.cluster.services import wait_ready
@@ -81,6 +87,8 @@ class Processes:
         self._num_asked = 0
         #: Processes whose node is gone.
         self._lost: set[str] = set()
+        #: Whether an engine is elsewhere than processes were told that have run since.
+        self._has_moved = False
         self._one_at_a_time = anyio.Lock()
 
     @property
@@ -98,7 +106,11 @@ class Processes:
         EnvironmentSetupError."""
         urls = {name: self._orders[name].ready_url for name in names}
         told = {name: url for name, url in urls.items() if url}
-        await wait_ready(told, self._spec.config.start_timeout_s, self._lost.__contains__)
+
+        def is_lost(name: str) -> bool:
+            return name in self._gone or self._orders[name].ready_url != told[name]
+
+        await wait_ready(told, self._spec.config.start_timeout_s, is_lost)
 
     async def start(self, name: str) -> None:
         """Start a process that is not running."""
@@ -126,33 +138,92 @@ class Processes:
     def left_without(self, names: Collection[str]) -> list[str] | None:
         """The node of `names` is gone, and they with it. Engines and agent workers that are left;
         None where the run cannot do without one of those that are lost."""
-        self._lost |= {part for name in names for part in self._parts(name)}
-        kinds = {self._orders[name].kind for name in names}
-        left = [order for order in self._orders.values() if order.name not in self._lost]
-        is_enough = kinds <= {"engine", "worker"} and kinds <= {order.kind for order in left}
-        if not is_enough or self._spec.config.colocate:
+        self._lost |= set(names)
+        if not self.can_go_on_without(names):
             return None
+        left = [order for name, order in self._orders.items() if name not in self._gone]
         return [order.name for order in left if order.kind in ("engine", "worker")]
+
+    def can_go_on_without(self, names: Collection[str]) -> bool:
+        """Whether the run can do without these, for what is not lost now."""
+        kinds = {self._orders[name].kind for name in names}
+        left = {order.kind for name, order in self._orders.items() if name not in self._gone}
+        shared = self._spec.config.colocate and "engine" in kinds
+        return kinds <= {"engine", "worker"} and kinds <= left and not shared
+
+    def can_come_back(self, names: Collection[str]) -> bool:
+        """Whether these can be started on another node: whoever speaks to them can be told a new
+        address, and they need no file that only their own node had."""
+        return {self._orders[name].kind for name in names} <= {"engine", "worker", "learner"}
+
+    @property
+    def _together(self) -> set[str]:
+        """Processes that live and die together."""
+        kinds = ("learner", "engine") if self._spec.config.colocate else ("learner",)
+        return {name for name, order in self._orders.items() if order.kind in kinds}
+
+    @property
+    def _gone(self) -> set[str]:
+        """The lost, and the other parts of their engines."""
+        return {part for name in self._lost for part in self._parts(name)}
 
     @property
     def spec(self) -> RunSpec:
         """What a process that is started from now on is told."""
-        engines = [engine for engine in self._spec.engines if engine.name not in self._lost]
+        engines = [engine for engine in self._spec.engines if engine.name not in self._gone]
         return msgspec.structs.replace(self._spec, engines=engines)
 
-    async def tell_lost(self, names: Collection[str]) -> None:
-        """Tell the router and the buffer of engines and workers that are lost, and end the parts
-        that are left of such an engine."""
+    async def tell_lost(self, names: Collection[str], spec_file: str) -> None:
+        """Tell the router and the buffer of engines and workers that are lost, and processes that
+        start from now on; end those that do not live without them."""
         async with self._one_at_a_time:
             for name in names:
-                life, kind = self._lives.pop(name, None), self._orders[name].kind
+                kind = self._orders[name].kind
                 if kind == "engine":
                     await self.unroute(engine_of(name))
-                    left = [part for part in self._parts(name) if self._lives.pop(part, None)]
-                    if left:
-                        await in_thread(self._cluster.stop, left, 0.0)
-                elif life is not None:
+                    await self._end_parts(name)
+                elif kind == "worker" and (life := self._lives.get(name)) is not None:
                     await self._requests.tell(PeerLost(name, life.incarnation))
+                if kind != "learner":  # who asks for weights asks which life of the learner it is
+                    self._lives.pop(name, None)
+            if self._together.intersection(names):
+                await self._end_together()
+            await self._write_spec(spec_file)
+
+    async def _write_spec(self, path: str) -> None:
+        spec = msgspec.json.encode(self.spec)
+        await in_thread(self._cluster.write_file, path, spec)
+
+    async def come_back(self, names: Collection[str], spec_file: str) -> list[str]:
+        """Start processes whose slot has a place again, on their new node; those that live and die
+        together once all of them have one, from the newest checkpoint. Returns their names, those
+        of engines with their address. Raises SlotLostError."""
+        async with self._one_at_a_time:
+            self._spec, self._orders = await in_thread(
+                moved, self._spec, self._orders, names, self._cluster
+            )
+            self._lost -= set(names)
+            await self._write_spec(spec_file)
+            urls = {engine.name: engine.url for engine in self._spec.engines}
+            self._has_moved |= not urls.keys().isdisjoint(names)
+            for name in names:
+                if name not in self._together:
+                    await self._start_whole(name)
+            if self._together.intersection(names):
+                if self._spec.config.colocate:
+                    # Workers hear of it; the first push of the new learner is an answer.
+                    await self._requests.tell(self._next_question())
+                    await self._restart_engines()
+                await self._restart_learner()
+        return [f"{name} ({urls[name]})" if name in urls else name for name in names]
+
+    async def serve_again(self, names: Collection[str]) -> None:
+        """Have the engines of `names` get weights as soon as they are ready. The learner sees to
+        those that it shares devices with."""
+        engines = [engine_of(name) for name in names if self._orders[name].kind == "engine"]
+        for name in () if self._spec.config.colocate else engines:
+            await self.ready([name])
+            await self.ask_for_weights(name)
 
     async def restart(self, notice: ExitNotice, consequence: Consequence) -> None:
         """Start again what `notice` tells of."""
@@ -198,18 +269,21 @@ class Processes:
 
     async def ask_for_weights(self, name: str) -> None:
         """Have the learner give its weights to the engines: `name` may lack them."""
-        if name in self._lost:
+        if name in self._gone:
             return
         self._late.add(name)
         if self._state.learner_done:
             await self._begin_again(self._lives[_TOLD])
         else:
-            self._num_asked += 1
-            await self._requests.ask(_WEIGHTS, Republish(self._num_asked))
+            await self._requests.ask(_WEIGHTS, self._next_question())
+
+    def _next_question(self) -> Republish:
+        self._num_asked += 1
+        return Republish(self._num_asked, self.spec.engines if self._has_moved else [])
 
     async def _lacks(self, late: set[str]) -> bool:
         """Whether the router lacks one of these engines, or any when it was away itself."""
-        there = [e for e in self._spec.engines if e.name not in self._lost]
+        there = self.spec.engines
         wanted = {e.url for e in there if e.name in late or "router" in late}
         try:
             async with self._router() as router:
@@ -225,7 +299,15 @@ class Processes:
                 _LOG.info("the learner has ended: it is started again to hand out the weights")
                 await self._restart_learner()
 
+    async def _end_together(self) -> None:
+        """The devices of the lost may be given to others."""
+        await in_thread(self._cluster.stop, sorted(self._together), 0.0)
+        for engine in self.spec.engines if self._spec.config.colocate else []:
+            await self.unroute(engine.name)
+
     async def _restart_learner(self) -> None:
+        if self._together & self._lost:
+            return
         await in_thread(self._cluster.stop, self.learners, 0.0)
         self._learner_life += 1
         self._state.learner_done = False
@@ -236,12 +318,22 @@ class Processes:
 
     async def _restart_engine(self, name: str) -> None:
         """With all its parts: the ranks of those that are left wait for the lost ones."""
-        parts = self._parts(name)
         await self.unroute(engine_of(name))
-        if others := [part for part in parts if part != name]:
-            await in_thread(self._cluster.stop, others, 0.0)
-        for part in parts:
+        await self._start_whole(name)
+
+    async def _start_whole(self, name: str) -> None:
+        """Start a process, with the other parts of its engine; not while one of these is lost."""
+        if name in self._gone:
+            return
+        await self._end_parts(name)
+        for part in self._parts(name):
             await self.start(part)
+
+    async def _end_parts(self, name: str) -> None:
+        """End the other parts of an engine."""
+        others = [part for part in self._parts(name) if part != name and part not in self._lost]
+        if running := [part for part in others if self._lives.pop(part, None)]:
+            await in_thread(self._cluster.stop, running, 0.0)
 
     def _parts(self, name: str) -> list[str]:
         """All parts of the engine that `name` is a part of; another process has no others."""
@@ -252,6 +344,8 @@ class Processes:
     async def _restart_engines(self) -> None:
         """All of them, without the learner, whose devices they share. It waits for them when it is
         started."""
+        if self._together & self._lost:
+            return
         engines = [order.name for order in self._orders.values() if order.kind == "engine"]
         await in_thread(self._cluster.stop, [*self.learners, *engines], 0.0)
         for name in engines:

@@ -14,7 +14,7 @@ which place, so that ranks and engines count up with nodes and devices.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -24,7 +24,16 @@ from agentrl.config.engines import attention_ranks, said_ranks
 from agentrl.config.run import RunConfig
 from agentrl.errors import EnvironmentSetupError
 
-__all__ = ["NodePlace", "Slot", "Supply", "bundle_sizes", "fits", "in_order", "plan_slots"]
+__all__ = [
+    "NodePlace",
+    "Slot",
+    "Supply",
+    "bundle_sizes",
+    "emptiest",
+    "fits",
+    "in_order",
+    "plan_slots",
+]
 
 
 #: Placements of bundles that are tried before Ray is asked without knowing.
@@ -170,6 +179,12 @@ def in_order(slots: Sequence[Slot], places: Sequence[NodePlace]) -> list[int]:
             for index, place in zip(receivers, members[come_from], strict=True):
                 taken[index] = place
     return taken
+
+
+def emptiest(nodes: Sequence[str], taken: Iterable[str]) -> str:
+    """Of `nodes` the one that is `taken` least often; of several the first."""
+    times = Counter(taken)
+    return min(nodes, key=lambda node: times[node])
 
 
 def _check_total(

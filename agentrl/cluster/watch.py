@@ -4,7 +4,8 @@
 
 A run that must end does so with the process's name, exit code and last log lines. A lost node takes
 its processes along: the run goes on without the engines and agent workers there, as long as others
-are left, and cannot without anything else.
+are left, and waits for a place for ranks of the learner; it ends without anything else. What was
+lost is started again once Ray has a place for it (`again.py`).
 """
 
 import logging
@@ -14,8 +15,8 @@ from typing import Any
 
 import anyio
 import anyio.abc
-import msgspec
 
+from agentrl.cluster.again import Again
 from agentrl.cluster.events import RunState
 from agentrl.cluster.host import ExitNotice
 from agentrl.cluster.layout import RunDir
@@ -57,6 +58,7 @@ class Watch:
         self._run, self._cluster, self._processes = run, cluster, processes
         self._requests, self._state, self._recorder = requests, state, recorder
         self._supervision = Supervision(len(processes.learners))
+        self._again = Again(cluster, processes, recorder, str(run.spec))
 
     async def run(self) -> None:
         """Watch until cancelled. Raises the AgentRLError that an exit means."""
@@ -87,21 +89,28 @@ class Watch:
             try:
                 notices = await in_thread(self._cluster.next_exits, slot, _WAIT_S, limiter=waits)
             except SlotLostError as loss:
-                await self._go_on_without(self._cluster.processes(slot), loss)
-                return
+                names = self._cluster.processes(slot)
+                await self._go_on_without(names, loss)
+                await self._again.start(slot, _told(loss, names), waits)
+                tasks.start_soon(self._processes.serve_again, names)
+                continue
             for notice in notices:
                 self._ended(notice, tasks)
 
     async def _go_on_without(self, names: Sequence[str], loss: SlotLostError) -> None:
         """Raises `loss`, with what it means, where a run cannot do without those processes."""
-        told = f"{loss}, with {', '.join(names)}"
+        told = _told(loss, names)
         left = self._processes.left_without(names)
-        if left is None:
+        if left is not None:
+            self._recorder.note(f"{told}; the run goes on with {', '.join(left)}")
+        elif patience_s := self._again.patience_s(names):
+            self._recorder.note(
+                f"{told}; the run waits up to {patience_s:g} s (--node-wait-s) for another node "
+                "with room for it"
+            )
+        else:
             raise InfrastructureError(f"{told}: the run cannot go on without") from loss
-        self._recorder.note(f"{told}; the run goes on with {', '.join(left)}")
-        await self._processes.tell_lost(names)
-        spec = msgspec.json.encode(self._processes.spec)
-        await in_thread(self._cluster.write_file, str(self._run.spec), spec)
+        await self._processes.tell_lost(names, str(self._run.spec))
 
     def _ended(self, notice: ExitNotice, tasks: anyio.abc.TaskGroup) -> None:
         _LOG.info("%s (pid %s) ended with %s", notice.name, notice.pid, notice.returncode)
@@ -143,3 +152,7 @@ class Watch:
         if has_crashed_learner(notice) and (leases := self._state.failed_leases.words()):
             told = f"{told}: {leases}"
         return RestartsSpentError(f"{ended}: {told}; {log}", told=told)
+
+
+def _told(loss: SlotLostError, names: Sequence[str]) -> str:
+    return f"{loss}, with {', '.join(names)}"

@@ -90,6 +90,11 @@ CONDITIONS = {
         f"only --env {_ROW_ENVS} read this; tell another environment about its rows "
         "with --env-args",
     ),
+    "joined": Condition(
+        lambda config: config.ray_address is not None,
+        "no effect without --ray-address: the run has one node, and ends with it",
+        is_noted=True,
+    ),
     "external_engines": Condition(
         lambda config: bool(config.rollout_external_engine_addrs),
         "engines that the run starts have a key of the run; this is about those of "

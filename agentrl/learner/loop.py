@@ -26,7 +26,7 @@ from agentrl.learner.hooks import LearnerHooks
 from agentrl.learner.iteration import train_lease
 from agentrl.learner.metrics import LogprobDiff, lease_metrics, train_metrics
 from agentrl.learner.profiling import Profiler
-from agentrl.learner.publish import publish_weights, settle
+from agentrl.learner.publish import publish_weights, settle, told_of_engines
 from agentrl.learner.question import AskLease, AskPush
 from agentrl.learner.rollout_log import RolloutLog
 from agentrl.learner.rollouts import lineage_of, save_rollouts
@@ -141,6 +141,7 @@ class _Learner:
     def _begin(self) -> Schedule:
         """Take up the run where its newest checkpoint left it."""
         welcome = agree(self._backend, self._peer.welcome)
+        told_of_engines(welcome, self._sink)
         checkpoint = self._checkpoints.restore(welcome)
         for row in welcome.versions:
             self._lineage.add(row)
@@ -163,10 +164,10 @@ class _Learner:
         match step:
             case AskLease():
                 self._asked_at = self._clock.now() if self._asked_at is None else self._asked_at
-                return self._asking.ask(step)
+                return told_of_engines(self._asking.ask(step), self._sink)
             case AskPush():
                 began = self._clock.now()
-                answer = self._asking.ask(step)
+                answer = told_of_engines(self._asking.ask(step), self._sink)
                 self._held_s = self._clock.now() - began
                 return answer
             case Train(header):

@@ -8,6 +8,7 @@ that. Sans-state: the caller keeps the lineage.
 
 from collections import deque
 from collections.abc import Iterator
+from typing import TypeVar
 
 from torch import Tensor
 
@@ -16,13 +17,23 @@ from agentrl.learner.agreement import by_source
 from agentrl.learner.asking import LearnerPeer
 from agentrl.learner.backend import TrainBackend
 from agentrl.types import WeightSink
+from agentrl.wire.messages import Republish, Welcome
 
-__all__ = ["FLUSH_TIMEOUT_S", "publish_weights", "settle"]
+__all__ = ["FLUSH_TIMEOUT_S", "publish_weights", "settle", "told_of_engines"]
+
+Heard = TypeVar("Heard")
 
 #: Deadline for the buffer to commit what it was told. It takes milliseconds, or as long as a buffer
 #: that died needs to come back.
 FLUSH_TIMEOUT_S = 60.0
 _AGAIN, _DONE = b"again", b""
+
+
+def told_of_engines(heard: Heard, sink: WeightSink | None) -> Heard:
+    """What the buffer said, once the sink knows where it says that engines are."""
+    if isinstance(heard, Republish | Welcome) and heard.engines and sink is not None:
+        sink.moved(heard.engines)
+    return heard
 
 
 def publish_weights(

@@ -16,7 +16,7 @@ from agentrl.config.run import RunConfig
 from agentrl.learner.asking import Asking, LearnerPeer
 from agentrl.learner.exchange import RowClient
 from agentrl.learner.metrics import lease_metrics
-from agentrl.learner.publish import FLUSH_TIMEOUT_S
+from agentrl.learner.publish import FLUSH_TIMEOUT_S, told_of_engines
 from agentrl.learner.question import AskLease, AskPush
 from agentrl.learner.rollout_log import RolloutLog
 from agentrl.learner.rollouts import save_rollouts
@@ -90,7 +90,7 @@ class _RolloutOnly:
         self._asked_at = self._clock.now()
 
     def run(self) -> End:
-        welcome = self._peer.welcome
+        welcome = told_of_engines(self._peer.welcome, self._sink)
         self._lineage = Lineage(welcome.versions)
         before = None
         if welcome.versions:
@@ -111,9 +111,9 @@ class _RolloutOnly:
         match step:
             case AskLease():
                 self._asked_at = self._clock.now()
-                return self._asking.ask(step)
+                return told_of_engines(self._asking.ask(step), self._sink)
             case AskPush():
-                return self._asking.ask(step)
+                return told_of_engines(self._asking.ask(step), self._sink)
             case Train(header):
                 return self._take(header)
             case Tell(message):

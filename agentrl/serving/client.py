@@ -142,6 +142,10 @@ class EngineClient:
         if self._whole_turns is not None:
             self._whole_turns.new_weights()
 
+    def moved(self, engines: Sequence[EngineAddress]) -> None:
+        """Aborts go to these from now on."""
+        self._engines = tuple(engines)
+
     def permit_stats(self) -> PermitStats:
         """Use of the permits since the last call."""
         return self._permits.stats()

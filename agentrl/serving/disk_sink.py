@@ -96,6 +96,10 @@ class DiskWeightSink:
         """See `Members.verify`."""
         self._members.verify(tensors)
 
+    def moved(self, engines: Sequence[EngineAddress]) -> None:
+        """See `WeightSink`."""
+        self._members.moved(engines)
+
     def close(self) -> None:
         """Engines keep running, with the weights they have."""
         self._members.close()

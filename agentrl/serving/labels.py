@@ -78,5 +78,10 @@ class LabelSink:
     def verify(self, tensors: Iterable[tuple[str, Any]]) -> None:
         """Nothing was sent that could differ."""
 
+    def moved(self, engines: Iterable[EngineAddress]) -> None:
+        """See `WeightSink`."""
+        known = {engine.name: engine for engine in (*self._engines, *engines)}
+        self._engines = tuple(known.values())
+
     def close(self) -> None:
         """Nothing is held between pushes."""

@@ -27,6 +27,7 @@ from agentrl.serving.key import KEY_FILE
 __all__ = [
     "ENGINE_DEFAULTS",
     "NEGATABLE",
+    "OWN_ADDRESS",
     "ROUTER_DEFAULTS",
     "EnginePart",
     "ProcessSpec",
@@ -51,6 +52,9 @@ class EnginePart(msgspec.Struct, frozen=True):
     count: int
     meets_at: str
 
+
+#: Environment variable of SGLang: the address of its own node.
+OWN_ADDRESS = "SGLANG_HOST_IP"
 
 #: Requests carry token ids and want token ids back: no engine needs a tokenizer.
 _COMMON = {"skip_tokenizer_init": True, "log_level_http": "warning"}
@@ -223,7 +227,7 @@ def _part_env(part: EnginePart | None, host: str) -> dict[str, str]:
     # SGLang would look for the node's own address on the Internet.
     if part is None:
         return {}
-    return {MEETING_PLACE: f"tcp://{part.meets_at}", "SGLANG_HOST_IP": host}
+    return {MEETING_PLACE: f"tcp://{part.meets_at}", OWN_ADDRESS: host}
 
 
 def _key_env(key_file: str | None) -> dict[str, str]:

@@ -20,6 +20,7 @@ from agentrl.serving.control import EngineChecksum, EngineControl, HeldWeights
 from agentrl.serving.fleet import Call, failures_of, start_calls
 from agentrl.serving.seals import Seals, Sent
 from agentrl.types import EngineAddress, PushReport
+from agentrl.visible import shown_url
 
 __all__ = ["Members", "NamedTensors", "NoEngineError"]
 
@@ -105,6 +106,25 @@ class Members:
         self._seals.forget(member.name)
         logger.error("%s fell out of a weight push: %s", member.name, reason)
         self._on_lost(EngineAddress(member.name, member.url))
+
+    def moved(self, engines: Iterable[EngineAddress]) -> list[EngineControl]:
+        """Speak to each of these where it is now, once it answers: what is new or has moved counts
+        as lost until then. Returns those that were present, elsewhere: nobody is there any more."""
+        known = {member.name: member for member in (*self.present, *self._lost)}
+        gone = []
+        for engine in engines:
+            old = known.get(engine.name)
+            if old is not None and old.url == engine.url.rstrip("/"):
+                continue
+            if old in self.present:
+                self.present.remove(old)
+                gone.append(old)
+            elif old is not None:
+                self._lost.remove(old)
+            self._seals.forget(engine.name)
+            self._lost.append(self._control(engine))
+            logger.info("%s is at %s now", engine.name, shown_url(engine.url))
+        return gone
 
     def _recall(self) -> list[EngineControl]:
         """Let those that fell out earlier take part again if they answer; returns them."""

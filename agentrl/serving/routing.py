@@ -90,6 +90,12 @@ class RoutedWeightSink:
         """See `WeightSink`."""
         self._sink.verify(tensors)
 
+    def moved(self, engines: Iterable[EngineAddress]) -> None:
+        """See `WeightSink`. Whoever moved an engine has taken it out of the router."""
+        engines = list(engines)
+        self._engines |= {engine.name: engine for engine in engines}
+        self._sink.moved(engines)
+
     def close(self) -> None:
         """See `WeightSink`."""
         self._sink.close()

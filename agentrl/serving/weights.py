@@ -182,6 +182,13 @@ class FleetWeightSink:
         """See `Members.verify`."""
         self._members.verify(tensors)
 
+    def moved(self, engines: Sequence[EngineAddress]) -> None:
+        """See `WeightSink`."""
+        gone = self._members.moved(engines)
+        for fleet in self._fleets:
+            for member in [member for member in fleet.members if member in gone]:
+                fleet.drop(member)
+
     def close(self) -> None:
         """Dissolve the fleets. Engines keep running, with the weights they have."""
         for fleet in self._fleets:

@@ -39,7 +39,7 @@ __all__ = [
     "salvage",
 ]
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 MAX_MESSAGE_BYTES = 64 * 1024**2
 
 

@@ -5,7 +5,7 @@ number and are resent until the buffer answers `Ack` after its commit (see `peer
 rules are idempotent, so a message that arrives twice changes nothing.
 
     worker   sends Hello, Capacity, Finished+columns, Snapshot+column, Verdict
-             gets  Assign+columns, Judge, Cancel, NewWeights
+             gets  Assign+columns, Judge, Cancel, NewWeights, Engines
     learner  sends Hello, LeaseRequest, Fetch, Stepped, PushRequest, Publishing, Published, Retire
              gets  Lease, Rows+columns, NoMoreLeases, PushGrant, Republish
     driver   sends Hello, Tasks, Evaluate, PeerLost, Republish, Echo, Drain
@@ -20,6 +20,7 @@ import msgspec
 
 from agentrl.columns import Column
 from agentrl.types import (
+    EngineAddress,
     EpisodeAssignment,
     EpisodeId,
     EpisodeReport,
@@ -143,9 +144,11 @@ class PeerLost(_FromDriver, frozen=True, tag="peer_lost"):
 
 class Republish(_FromDriver, frozen=True, tag="republish"):
     """An engine may lack the newest weights: publish them again. From the driver, which counts, and
-    passed on to the learner at each of its questions until it has heeded this `number`."""
+    passed on to the learner at each of its questions until it has heeded this `number`. `engines`:
+    where all engines are, once one has moved; workers are told of it too (`Engines`)."""
 
     number: int
+    engines: list[EngineAddress] = []
 
 
 class Echo(_FromDriver, frozen=True, tag="echo"):
@@ -240,7 +243,7 @@ class Welcome(_Message, frozen=True, tag="welcome"):
     all that were announced or published, in order; `published_version`: the newest whose push has
     ended, or -1. `stepped`: the last lease that an iteration consumed. `retired_through`: leases up
     to this one are gone for ever. `fates`: groups so far, by fate. `republish`: the last Republish
-    so far; the first push of a new learner is an answer to it."""
+    so far; the first push of a new learner is an answer to it. `engines`: as it said them."""
 
     epoch: int
     heartbeat_s: float
@@ -253,6 +256,7 @@ class Welcome(_Message, frozen=True, tag="welcome"):
     stepped: int = 0
     fates: dict[str, int] = {}
     republish: int = 0
+    engines: list[EngineAddress] = []
 
 
 class Ack(_Message, frozen=True, tag="ack"):
@@ -289,6 +293,13 @@ class NewWeights(_Message, frozen=True, tag="new_weights"):
     begin have another part of the cache. Sent once; a reply tells its versions by itself."""
 
     version: int
+
+
+class Engines(_Message, frozen=True, tag="engines"):
+    """Where all engines are, now that one has moved: aborts go there. Sent once; a new Welcome says
+    it again."""
+
+    engines: list[EngineAddress]
 
 
 class Judge(_Message, frozen=True, tag="judge"):
@@ -366,6 +377,7 @@ Message = (
     | Assign
     | Cancel
     | NewWeights
+    | Engines
     | Judge
     | TaskCredit
     | Lease

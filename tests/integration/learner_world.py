@@ -23,6 +23,7 @@ from agentrl.errors import PeerLostError
 from agentrl.learner.loop import LearnerOutcome, run_learner
 from agentrl.learner.profiling import Profiler
 from agentrl.types import (
+    EngineAddress,
     EpisodeId,
     GroupRows,
     LeaseHeader,
@@ -117,6 +118,8 @@ class World:
     def verify(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
         newest = self.tables[max(self.tables)]
         assert all(torch.equal(newest, tensor) for _, tensor in tensors)
+
+    def moved(self, engines: Sequence[EngineAddress], /) -> None: ...
 
     def close(self) -> None: ...
 

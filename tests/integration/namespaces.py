@@ -24,7 +24,14 @@ __all__ = ["Nodes", "nodes", "short_folder"]
 
 ROOT = Path(__file__).parents[2]
 _PORT = 6399
-_START = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
+#: On a busy machine Ray's own deadline for its node is too soon.
+_PATIENT = """
+from agentrl.cluster.own_ray import patient_start
+from ray.scripts.scripts import main
+with patient_start(900):
+    main()
+"""
+_START = [sys.executable, "-c", _PATIENT, "start", "--block", "--disable-usage-stats"]
 
 
 class Nodes:
@@ -165,6 +172,19 @@ class Nodes:
         self.cut(node)
         self._running[node].send_signal(signal.SIGKILL)
         self._running[node].wait()
+
+    def seen(self, node: int, path: Path) -> Path:
+        """A path of a running node's own disk, as it is seen from here."""
+        return Path(f"/proc/{self._running[node].pid}/root{path}")
+
+    def revive(self, node: int) -> None:
+        """A node that was killed is there again: its disk is empty, and Ray has been started."""
+        name = f"{self._tag}-{node}"
+        self._network("ip", "netns", "exec", name, "ip", "link", "set", f"{self._tag}i{node}", "up")
+        gone = self._running.pop(node)
+        assert gone.poll() is not None
+        self._start_ray(node, self._num_cpus[node])
+        self._running.insert(node, self._running.pop())
 
     def close(self) -> None:
         """End all of them, and take the networks away."""

@@ -16,15 +16,23 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
 #: Nodes of one machine have one address; Ray tells them apart by id.
 CLUSTER = """
 import sys
+from contextlib import ExitStack
+from agentrl.cluster.own_ray import patient_start
 from ray.cluster_utils import Cluster
+patience = ExitStack()
+patience.enter_context(patient_start(900))
 of_node = {"num_cpus": 1, "num_gpus": 2, "object_store_memory": 80 * 1024**2}
 cluster = Cluster(initialize_head=True, head_node_args={**of_node, "include_dashboard": False})
 nodes = [cluster.add_node(wait=False, **of_node) for _ in range(2)]
 cluster.wait_for_nodes(timeout=600)
 print(cluster.address, flush=True)
 for line in sys.stdin:
-    node = nodes.pop()
-    cluster.remove_node(node)
+    if line.strip() == "add":
+        node = cluster.add_node(wait=False, **of_node)
+        cluster.wait_for_nodes(timeout=600)
+    else:
+        node = nodes.pop()
+        cluster.remove_node(node)
     print(node.node_id, flush=True)
 cluster.shutdown()
 """
@@ -32,6 +40,7 @@ cluster.shutdown()
 PLACE = """
 import json, sys, time
 from pathlib import Path
+from agentrl.cluster.host import ProcessOrder
 from agentrl.cluster.placement import Cluster
 from agentrl.cluster.slots import plan_slots
 from agentrl.config.run import RunConfig
@@ -54,6 +63,23 @@ with Cluster(sys.argv[1], Path("unused")) as cluster:
                 lost.add(name)
     others = cluster.places().keys() - lost
     print(json.dumps([cluster.next_exits(name, 0.1) for name in others]), flush=True)
+    cluster.write_file(sys.argv[2], b"written while they are lost")
+    bundled = [slot.name for slot in slots if slot.bundle is not None and slot.name in on_it]
+    def placed(names):
+        for name in names:
+            while cluster.place_again(name, 5.0) is None:
+                pass
+    placed(on_it - set(bundled))
+    print(json.dumps([cluster.place_again(name, 5.0) for name in bundled]), flush=True)
+    sys.stdin.readline()
+    placed(bundled)
+    for name in on_it:
+        (process, *_) = cluster.processes(name)
+        argv = (sys.executable, "-c", "raise SystemExit(7)")
+        cluster.start(ProcessOrder(process, argv, "worker"))
+    ended = [notice for name in on_it for notice in cluster.next_exits(name, 600.0)]
+    places = {n: [p.node, *p.devices] for n, p in cluster.places().items()}
+    print(json.dumps([places, {n.name: n.returncode for n in ended}]), flush=True)
 """
 
 
@@ -79,11 +105,12 @@ def _heard(process: "subprocess.Popen[str]", said: str | None = None) -> str:
 def test_ranks_and_engines_count_up_with_nodes_and_devices_and_a_lost_node_is_told(
     mode: str, tmp_path: Path
 ) -> None:
-    """The user has a token, which the cluster wants or knows nothing of."""
+    """The user has a token, which the cluster wants or knows nothing of. What needs no devices has
+    a place at once; the rest on a node that joins later, with as many devices."""
     (tmp_path / ".ray").mkdir()
     (tmp_path / ".ray" / "auth_token").write_text("t" * 64)
     with _running(tmp_path, CLUSTER, RAY_AUTH_MODE=mode) as cluster:
-        with _running(tmp_path, PLACE, _heard(cluster)) as driver:
+        with _running(tmp_path, PLACE, _heard(cluster), str(tmp_path / "spec")) as driver:
             places = json.loads(_heard(driver))
             assert set(places) == {
                 "host", "workers-1", "workers-2", "engine-0", *(f"learner-{r}" for r in range(4))
@@ -98,5 +125,16 @@ def test_ranks_and_engines_count_up_with_nodes_and_devices_and_a_lost_node_is_to
             gone = _heard(cluster, "remove")
             assert gone in {places["workers-1"][0], places["workers-2"][0]}
             assert set(map(tuple, json.loads(_heard(driver, gone)))) == {()}
+            on_it = {name for name, (node, *_) in places.items() if node == gone}
+            bundled = {name for name in on_it if not name.startswith("workers")}
+            assert json.loads(_heard(driver)) == [None] * len(bundled) != []
+            joined = _heard(cluster, "add")
+            again, ended = json.loads(_heard(driver, "go on"))
+            for name in on_it:
+                assert (again[name][0] == joined) == (name in bundled)
+                assert len(again[name]) == len(places[name])
+            assert {again[name][0] for name in on_it - bundled}.isdisjoint((gone, joined))
+            assert len(ended) == len(on_it)
+            assert set(ended.values()) == {7}
             driver.communicate()
         cluster.communicate()

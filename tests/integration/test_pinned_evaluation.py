@@ -37,6 +37,7 @@ from agentrl.learner.loop import LearnerOutcome, run_learner
 from agentrl.telemetry.metrics import REGISTRY, Registry
 from agentrl.telemetry.recorder import Recorder
 from agentrl.types import (
+    EngineAddress,
     EpisodeAssignment,
     EpisodeId,
     EpisodeReport,
@@ -111,6 +112,8 @@ class Engine:
     def inspect(self) -> None: ...
 
     def verify(self, tensors: Iterable[tuple[str, Tensor]]) -> None: ...
+
+    def moved(self, engines: Sequence[EngineAddress], /) -> None: ...
 
     def close(self) -> None: ...
 

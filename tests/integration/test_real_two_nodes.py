@@ -6,8 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,13 @@ def kill_all_of(*words: bytes) -> None:
     assert found
 
 
+def engines_of(folder: Path) -> dict[str, str]:
+    """The URL of each engine, as the run's processes are told."""
+    private = json.loads((folder / "local/runs/run/run.json").read_text())["private"]
+    spec = json.loads(Path(private, "spec.json").read_text())
+    return {engine["name"]: engine["url"] for engine in spec["engines"]}
+
+
 def test_ranks_of_two_nodes_train_and_push_to_an_engine_of_the_other(folder: Path) -> None:
     with nodes(folder, 1, 2) as cluster:
         flags = ("--actor-num-nodes", "2", "--actor-num-gpus-per-node", "1", "--num-rollout", "2")
@@ -79,16 +87,36 @@ def test_ranks_of_two_nodes_train_and_push_to_an_engine_of_the_other(folder: Pat
 
 def test_a_run_survives_the_node_of_an_engine(folder: Path) -> None:
     with nodes(folder, 2, 1) as cluster:
-        flags = ("--actor-num-gpus-per-node", "1", "--rollout-num-gpus", "2", "--num-rollout", "5")
-        run = start(cluster, *flags)
-        while len(steps_of(folder)) < 2:
-            assert run.poll() is None, run.communicate()
-            time.sleep(0.2)
+        flags = ("--actor-num-gpus-per-node", "1", "--rollout-num-gpus", "2")
+        run = start(cluster, *flags, "--num-rollout", "1000")
+        said: list[str] = []
+        listener = threading.Thread(target=lambda: said.extend(run.stdout or ()))
+        listener.start()
+
+        def until(is_so: Callable[[], bool]) -> None:
+            while not is_so():
+                assert run.poll() is None, "".join(said)
+                time.sleep(0.2)
+
+        until(lambda: len(steps_of(folder)) >= 2)
+        before = engines_of(folder)["engine-1"]
+        assert before.startswith(f"http://{cluster.ip(1)}:")
         cluster.kill(1)
-        said = ended(run)
-        assert f"engine-1 on {cluster.ip(1)} is lost" in said
-        assert "goes on with" in said
-        assert len(steps_of(folder)) == 5
+        until(lambda: "goes on with" in "".join(said))
+        assert f"engine-1 on {cluster.ip(1)} is lost" in "".join(said)
+        num_steps = len(steps_of(folder))
+        until(lambda: len(steps_of(folder)) > num_steps)
+        cluster.revive(1)
+        until(lambda: "engine-1 is placed again on" in "".join(said))
+        url = engines_of(folder)["engine-1"]
+        assert f"{url}) starts there" in "".join(said)
+        learner = folder / "local/runs/run/logs/learner-0.log"
+        until(lambda: "engine-1 is routed" in learner.read_text().partition(f" at {url} now")[2])
+        log = cluster.seen(1, folder / "local/runs/run/logs/engine-1.log")
+        until(lambda: log.exists() and "Decode batch" in log.read_text())
+        run.send_signal(signal.SIGINT)
+        listener.join()
+        assert run.wait() == 128 + signal.SIGINT, "".join(said)
 
 
 def test_an_engine_of_two_nodes_plays_takes_pushes_and_comes_back_whole(folder: Path) -> None:

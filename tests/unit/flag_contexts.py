@@ -74,6 +74,7 @@ BESIDE: dict[str | tuple[str, Mode], str] = {
     "eval_input_key": f"{ROWS} --eval-prompt-data held ROWS2",
     "eval_label_key": f"{ROWS} --eval-prompt-data held ROWS2",
     "eval_tool_key": f"{ROWS} --eval-prompt-data held ROWS2",
+    "node_wait_s": "--ray-address 10.0.0.1:6379",
     "rollout_num_gpus_per_engine": "--rollout-num-gpus 4",
     "rollout_external_api_key_var": "--rollout-external-engine-addrs 127.0.0.1:1",
     **{

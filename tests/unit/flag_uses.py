@@ -27,7 +27,8 @@ from agentrl.cluster.evaluator import Evaluator
 from agentrl.cluster.events import RunState
 from agentrl.cluster.layout import RunDir
 from agentrl.cluster.orders import plan_processes
-from agentrl.cluster.placement import Cluster, ray_options
+from agentrl.cluster.own_ray import ray_options
+from agentrl.cluster.placement import Cluster
 from agentrl.cluster.roles.learner import disk_settings, sink_settings
 from agentrl.cluster.roles.worker import client_settings
 from agentrl.cluster.slots import Supply, plan_slots

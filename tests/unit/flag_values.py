@@ -135,6 +135,7 @@ VALUES: dict[str, str] = {
     "actor_num_gpus_per_node": "2",
     "rollout_num_gpus": "4",
     "rollout_num_gpus_per_engine": "2",
+    "node_wait_s": "60",
     "start_timeout_s": "60",
     "env_vars": "NCCL_DEBUG=INFO",
     "train_env_vars": '{"NCCL_DEBUG":"INFO"}',

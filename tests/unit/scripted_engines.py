@@ -222,6 +222,12 @@ class Cluster:
         self.addresses = {name: self._start(self.engines[name]) for name in names}
         self.lost: list[str] = []
 
+    def move(self, name: str) -> EngineAddress:
+        """An engine of this name at an address of its own; one that had the name keeps its own."""
+        self.engines[name] = ScriptedEngine(name)
+        self.addresses[name] = self._start(self.engines[name])
+        return self.addresses[name]
+
     def sink(
         self,
         *names: str,

@@ -13,6 +13,7 @@ from agentrl.actors.worker import Worker, WorkerSettings
 from agentrl.envs.env import EnvContext
 from agentrl.tokens.formats.load import load_format
 from agentrl.types import (
+    EngineAddress,
     EpisodeAssignment,
     EpisodeId,
     Generation,
@@ -21,7 +22,7 @@ from agentrl.types import (
     Task,
     TurnClient,
 )
-from agentrl.wire.messages import Assign, Finished, Message, NewWeights
+from agentrl.wire.messages import Assign, Engines, Finished, Message, NewWeights
 from agentrl.wire.peer import BufferPeer
 
 pytestmark = pytest.mark.anyio
@@ -34,6 +35,9 @@ ASSIGNMENT = EpisodeAssignment(
     task=Task("t", {"input": "Double 21.", "label": "42"}),
     sampling=SamplingParams(max_new_tokens=64),
 )
+
+
+THERE = EngineAddress("engine-0", "http://10.0.0.9:7")
 
 
 class Buffer:
@@ -58,6 +62,7 @@ class Engine(TurnClient):
 
     def __init__(self) -> None:
         self.asked, self.renewed = anyio.Event(), anyio.Event()
+        self.engines: list[EngineAddress] = []
 
     async def generate(
         self,
@@ -74,6 +79,9 @@ class Engine(TurnClient):
 
     def new_weights(self, _version: int) -> None:
         self.renewed.set()
+
+    def moved(self, engines: Sequence[EngineAddress]) -> None:
+        self.engines = list(engines)
 
 
 def worker() -> Worker:
@@ -100,8 +108,10 @@ async def test_the_client_hears_of_new_weights_and_the_report_tells_of_turns_sam
         group.start_soon(worker().run, cast(BufferPeer, buffer), engine)
         await buffer.say.send(Assign([ASSIGNMENT]))
         await engine.asked.wait()
+        await buffer.say.send(Engines([THERE]))
         await buffer.say.send(NewWeights(2))
         report = (await buffer.finished.receive()).report
         group.cancel_scope.cancel()
     assert (report.outcome, report.reward) == (Outcome.DONE, 1.0)
     assert report.metrics["resampled_turns"] == 2.0
+    assert engine.engines == [THERE]

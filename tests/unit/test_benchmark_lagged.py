@@ -1,6 +1,6 @@
 """The lag of the staleness benchmark: engines hold the weights of L iterations ago, and say so."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -10,7 +10,7 @@ from agentrl.cluster.host import ProcessOrder
 from agentrl.learner.question import AskLease
 from agentrl.learner.schedule import LoopSettings, Push, Schedule, StepAnswer, Tell, Train
 from agentrl.lineage import Lineage
-from agentrl.types import LeaseHeader, PushReport
+from agentrl.types import EngineAddress, LeaseHeader, PushReport
 from agentrl.wire.messages import Lease, Publishing, Stepped
 from benchmarks import ROOT
 from benchmarks.lagged import lagged_order
@@ -41,6 +41,8 @@ class Engine:
 
     def verify(self, tensors: Tensors) -> None:
         self.verified = {name: float(tensor) for name, tensor in tensors}
+
+    def moved(self, engines: Sequence[EngineAddress], /) -> None: ...
 
     def close(self) -> None:
         self.is_closed = True

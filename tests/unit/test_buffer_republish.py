@@ -1,6 +1,7 @@
 """A push that the driver asks for reaches the learner, whatever is lost on the way."""
 
-from agentrl.wire.messages import LeaseRequest, PushRequest, Republish, Welcome
+from agentrl.types import EngineAddress
+from agentrl.wire.messages import Engines, LeaseRequest, PushRequest, Republish, Role, Welcome
 from tests.unit.buffer_bench import Bench, bench
 
 
@@ -62,3 +63,19 @@ def test_only_the_driver_may_ask_for_a_push() -> None:
     b.say("learner.1", LeaseRequest(1))
     b.say("w0.1", Republish(9))
     assert told(b) == []
+
+
+def test_where_engines_are_reaches_the_learner_workers_and_who_comes_later() -> None:
+    b, engines = bench(), [EngineAddress("engine-0", "http://10.0.0.9:7")]
+    b.join("w0", "worker")
+    b.say("learner.1", LeaseRequest(1))
+    for number in (1, 2):
+        b.say("driver.1", Republish(number, engines))
+    assert b.take("learner.1", Republish) == [Republish(1, engines), Republish(2, engines)]
+    assert b.take("w0.1", Engines) == [Engines(engines)], "a worker hears of it once"
+    newcomers: list[tuple[Role, str]] = [("worker", "w1"), ("learner", "learner")]
+    for role, name in newcomers:
+        b.inbox[f"{name}.9"].clear()
+        b.join(name, role, "9")
+        (welcome,) = b.take(f"{name}.9", Welcome)
+        assert welcome.engines == engines

@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from agentrl.cluster.host import seen_here
-from agentrl.cluster.joined import check_nodes
+from agentrl.cluster.joined import check_nodes, lacks_of
 from agentrl.cluster.placement import Cluster
 from agentrl.cluster.slots import NodePlace
 from agentrl.config.run import RunConfig
@@ -93,3 +93,12 @@ def test_a_cluster_of_one_node_is_not_asked(config: RunConfig) -> None:
     nodes.places = lambda: dict.fromkeys(("host", "engine-0"), NodePlace("10.0.0.1", "a"))  # type: ignore[method-assign]
     check_nodes(cast(Cluster, nodes), config)
     assert nodes.looked == {}
+
+
+def test_what_a_node_lacks_that_a_slot_was_moved_to(config: RunConfig) -> None:
+    """Only that node is asked, though the others may be gone."""
+    nodes = Nodes(blind={"engine-0": str(config.hf_checkpoint)})
+    (lack,) = lacks_of(cast(Cluster, nodes), config, "engine-0")
+    assert lack.startswith(f"10.0.0.3 does not have {config.hf_checkpoint}")
+    assert list(nodes.looked) == ["engine-0"]
+    assert lacks_of(cast(Cluster, nodes), config, "learner-0") == []

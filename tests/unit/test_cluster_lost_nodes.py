@@ -17,6 +17,7 @@ from agentrl.cluster.requests import Requests
 from agentrl.cluster.restarts import Processes
 from agentrl.cluster.spec import RunSpec
 from agentrl.cluster.watch import Watch
+from agentrl.config.run import RunConfig
 from agentrl.errors import InfrastructureError, SlotLostError
 from agentrl.telemetry.recorder import Recorder
 from agentrl.types import EngineAddress
@@ -58,6 +59,9 @@ class Nodes(PaperCluster):
             raise SlotLostError(f"{slot} on 10.0.0.2 is lost")
         return []
 
+    def place_again(self, slot: str, timeout_s: float) -> None:
+        """There is no room."""
+
     def signal(self, name: str, number: int, pid: int | None = None) -> bool:
         raise SlotLostError(f"{name} was there")
 
@@ -78,7 +82,8 @@ def watched(*lost: str) -> tuple[list[str], list[str], list[str]]:
     state = RunState()
     requests = Requests(cast(BufferPeer, peer), state)
     engines = [EngineAddress(name, f"http://{name}") for name in ("engine-0", "engine-1")]
-    spec = msgspec.structs.replace(SPEC, engines=engines)
+    config = RunConfig(node_wait_s=0.0)
+    spec = msgspec.structs.replace(SPEC, config=config, engines=engines)
     processes = Processes(cast(Cluster, cluster), spec, orders, requests, state)
     unrouted: list[str] = []
 

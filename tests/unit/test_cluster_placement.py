@@ -11,7 +11,8 @@ import pytest
 
 from agentrl.cluster.host import ProcessKind, ProcessOrder
 from agentrl.cluster.launch import _stop
-from agentrl.cluster.placement import Cluster, ray_options
+from agentrl.cluster.own_ray import ray_options
+from agentrl.cluster.placement import Cluster
 from agentrl.cluster.slots import NodePlace, Slot, Supply, plan_slots
 from agentrl.config.run import RunConfig
 from agentrl.errors import EnvironmentSetupError, SlotLostError
@@ -232,6 +233,71 @@ def silent(ray: SilentRay, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     cluster._places["engine-0"] = NodePlace("10.0.0.2")
     cluster._slot_of["engine-0"] = "engine-0"
     return cluster
+
+
+class RoomyRay:
+    """Ray that has no room at the first look. Hosts say where they are and remember their files; a
+    node `fails` so many of them."""
+
+    class exceptions:
+        class RayError(Exception):
+            pass
+
+    def __init__(self, fails: int = 0) -> None:
+        self.looks, self.fails = 0, fails
+        self.files: dict[str, bytes] = {}
+
+    def wait(self, asked: list[object], timeout: float) -> tuple[list[object], list[object]]:
+        self.looks += 1
+        return ([], asked) if self.looks == 1 else (asked, [])
+
+    def get(self, asked: Any, timeout: float | None = None) -> Any:
+        if self.fails:
+            self.fails -= 1
+            raise self.exceptions.RayError("its node is gone")
+        return asked()
+
+
+def test_a_lost_slot_takes_the_place_that_ray_gives_its_bundle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What had changed places with another when the run began keeps that other's bundle."""
+    ray = RoomyRay(fails=1)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    cluster = Cluster("10.0.0.1:6379", Path("/r"))
+    taken = Slot("engine-1", 2, ("engine-1",), bundle=3, node=None)
+    cluster._taken["engine-0"] = taken
+    cluster._files["/spec"] = b"said"
+    asked: list[tuple[Slot, str | None]] = []
+
+    def host_for(slot: Slot, node: str | None) -> Any:
+        asked.append((slot, node))
+        write = SimpleNamespace(remote=lambda *file: lambda: ray.files.update([file]))
+        place = SimpleNamespace(remote=lambda: lambda: NodePlace("10.0.0.7", "n7", ("0", "1")))
+        return SimpleNamespace(place=place, write_file=write)
+
+    monkeypatch.setattr(cluster, "_host_for", host_for)
+    assert cluster.place_again("engine-0", 1.0) is None, "there is no room"
+    assert cluster.place_again("engine-0", 1.0) is None, "the node that had room is gone"
+    assert cluster.place_again("engine-0", 1.0) == NodePlace("10.0.0.7", "n7", ("0", "1"))
+    assert asked == [(taken, None)] * 2
+    assert ray.files == {"/spec": b"said"}
+    assert cluster.places()["engine-0"].address == "10.0.0.7"
+
+
+def test_workers_are_placed_again_where_the_fewest_of_them_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster("10.0.0.1:6379", Path("/r"))
+    at = {"host": "n0", "workers-1": "n1", "workers-2": "n2", "engine-0": "n3"}
+    for number, (slot, node) in enumerate(at.items()):
+        bundle = 0 if slot == "engine-0" else None
+        cluster._taken[slot] = Slot(slot, 0, (), bundle=bundle, node=number)
+        cluster._places[slot] = NodePlace(f"10.0.0.{number}", node)
+    for alive, chosen in (("n0 n2", "n0"), ("n0 n2 n3", "n3"), ("n0 n1 n2", "n1")):
+        there = [NodePlace("", node) for node in alive.split()]
+        monkeypatch.setattr(cluster, "nodes", lambda there=there: there)
+        assert cluster._emptiest("workers-1") == chosen
 
 
 @pytest.mark.parametrize("raised", ["ActorUnavailableError", "GetTimeoutError"])

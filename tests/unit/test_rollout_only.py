@@ -1,6 +1,6 @@
 """`--debug-rollout-only`: leases are taken and saved, versions are told, nothing is learnt."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,8 @@ class Labels:
     def inspect(self) -> None: ...
 
     def verify(self, tensors: Iterable[tuple[str, Any]]) -> None: ...
+
+    def moved(self, engines: Sequence[EngineAddress], /) -> None: ...
 
     def close(self) -> None: ...
 
@@ -153,6 +155,15 @@ def test_engines_are_told_the_version_while_they_go_on_and_a_lost_one_is_named()
     assert lost == ["engine-1"]
     with pytest.raises(PushError, match="version 8 was told to no engine"):
         sink(gone, lost=lost, timeout_s=0.0).publish(8, ())
+
+
+def test_an_engine_that_is_elsewhere_is_told_there() -> None:
+    told: list[dict[str, Any]] = []
+    with start_blocking_portal() as portal:
+        made = sink(EngineAddress("engine-0", "http://127.0.0.1:1"), lost=[])
+        made.moved([EngineAddress("engine-0", _started(portal, told))])
+        assert made.publish(7, ()).engines == ("engine-0",)
+    assert len(told) == 1
 
 
 def _started(portal: BlockingPortal, told: list[dict[str, Any]]) -> str:

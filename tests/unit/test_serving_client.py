@@ -354,6 +354,23 @@ async def test_new_weights_abort_turns_on_engines_and_leave_those_that_wait_in_p
     assert taken == [(1, 1), (2, 0)]
 
 
+async def test_turns_are_aborted_where_engines_are_now() -> None:
+    async def answer(body: dict[str, Any]) -> web.Response:
+        await anyio.sleep(30)
+        return reply([9])
+
+    async with serving(answer) as (client, server):
+        here = client._engines
+        client.moved([EngineAddress("engine-0", "http://127.0.0.1:1")])
+        with anyio.move_on_after(0.2):
+            await client.generate([1], SAMPLING, routing_key="e", priority=0)
+        assert server.aborted == []
+        client.moved(here)
+        with anyio.move_on_after(0.2):
+            await client.generate([1], SAMPLING, routing_key="e", priority=0)
+        assert server.aborted == [server.requests[-1]["rid"]]
+
+
 @pytest.mark.parametrize("seeded", [True, False])
 async def test_a_turn_brings_its_seed_to_engines_that_draw_by_it(seeded: bool) -> None:
     async def answer(body: dict[str, Any]) -> web.Response:

@@ -140,6 +140,17 @@ def test_an_engine_that_dies_falls_out_and_comes_back(cluster: Cluster, tmp_path
     cluster.assert_serving(2, some_weights(3), "e0", "e1")
 
 
+def test_an_engine_that_is_elsewhere_takes_part_there(cluster: Cluster, tmp_path: Path) -> None:
+    files = files_in(tmp_path, encoding="overwrite")
+    sink = cluster.disk_sink("e0", "e1", files=files, copy=tmp_path / "copy")
+    sink.publish(0, some_weights(1).items())
+    cluster.engines["e1"].die()
+    sink.moved([cluster.move("e1")])
+    assert sink.publish(1, some_weights(2).items()).engines == ("e0", "e1")
+    assert cluster.lost == []
+    cluster.assert_serving(1, some_weights(2), "e0", "e1")
+
+
 def test_weights_that_cannot_be_had_leave_engines_as_they_were(
     cluster: Cluster, tmp_path: Path
 ) -> None:

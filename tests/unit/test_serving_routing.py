@@ -23,6 +23,12 @@ ENGINES = [EngineAddress("engine-0", "http://127.0.0.1:1"), EngineAddress("engin
 class Below:
     """A sink whose pushes all arrive."""
 
+    def __init__(self) -> None:
+        self.heard: list[EngineAddress] = []
+
+    def moved(self, engines: Iterable[EngineAddress]) -> None:
+        self.heard += engines
+
     def publish(self, version: int, tensors: Iterable[tuple[str, Any]]) -> PushReport:
         return PushReport(version, 0.0, 0.0, 0, tuple(engine.name for engine in ENGINES))
 
@@ -82,3 +88,21 @@ def test_a_router_that_stays_away_is_logged_and_the_push_is_done(
         report = sink_to(f"http://127.0.0.1:{bound.getsockname()[1]}").publish(3, [])
     assert report.version == 3
     assert "the router could not be told of the engines" in caplog.text
+
+
+def test_an_engine_is_routed_where_it_is_now() -> None:
+    routed = ["http://127.0.0.1:1"]
+    below = Below()
+    there = EngineAddress("engine-1", "http://10.0.0.9:7")
+    with start_blocking_portal() as portal:
+        runner = web.AppRunner(router(routed))
+        portal.call(runner.setup)
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        portal.call(site.start)
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        sink = RoutedWeightSink(url, ENGINES, lambda on_lost: cast(FleetWeightSink, below))
+        sink.moved([there])
+        sink.publish(1, ())
+        portal.call(runner.cleanup)
+    assert below.heard == [there]
+    assert routed == ["http://127.0.0.1:1", "http://10.0.0.9:7"]

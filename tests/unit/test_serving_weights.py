@@ -150,6 +150,34 @@ def test_an_engine_that_was_lost_takes_part_again_once_it_answers(cluster: Clust
     cluster.assert_serving(3, some_weights(3), "e0", "e1")
 
 
+@pytest.mark.parametrize("dies_before", [True, False], ids=["it was missed", "nobody missed it"])
+def test_an_engine_that_is_elsewhere_takes_part_there(cluster: Cluster, dies_before: bool) -> None:
+    """The successor bears its name. One that the sink never knew takes part as well."""
+    sink = cluster.sink("e0", "e1")
+    sink.publish(1, some_weights(1).items())
+    cluster.engines["e1"].die()
+    if dies_before:
+        assert sink.publish(2, some_weights(2).items()).engines == ("e0",)
+    new = [cluster.addresses["e0"], cluster.move("e1"), cluster.move("e2")]
+    sink.moved(new)
+    report = sink.publish(3, some_weights(3).items())
+    assert sorted(report.engines) == ["e0", "e1", "e2"]
+    cluster.assert_serving(3, some_weights(3), "e0", "e1", "e2")
+    assert cluster.lost == (["e1"] if dies_before else [])
+    assert sorted(engine.name for engine in sink.engines) == ["e0", "e1", "e2"]
+    sink.moved(new)
+    assert len(sink.publish(4, some_weights(4).items()).engines) == 3
+
+
+def test_the_only_engine_may_be_elsewhere(cluster: Cluster) -> None:
+    sink = cluster.sink("e0")
+    sink.publish(1, some_weights(1).items())
+    cluster.engines["e0"].die()
+    sink.moved([cluster.move("e0")])
+    assert sink.publish(2, some_weights(2).items()).engines == ("e0",)
+    cluster.assert_serving(2, some_weights(2), "e0")
+
+
 def test_a_push_without_any_engine_waits_for_one_to_come_back(cluster: Cluster) -> None:
     sink = cluster.sink("e0")
     cluster.engines["e0"].die()

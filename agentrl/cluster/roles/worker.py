@@ -82,4 +82,6 @@ async def _work(spec: RunSpec, name: str) -> None:
         keys=spec.peer_keys(),
     )
     async with teacher or nullcontext(), client, peer:
+        if peer.welcome.engines:
+            client.moved(peer.welcome.engines)
         await worker.run(peer, client)

@@ -73,6 +73,16 @@ class PlacementFlags(OptimizerFlags, frozen=True, kw_only=True):
         dict[str, Any],
         _flag("Further environment variables of the learner's ranks, as JSON"),
     ] = {}
+    node_wait_s: Annotated[
+        float,
+        _flag(
+            "How long a run waits for another node when one is lost that it cannot go on without: "
+            "that of a learner rank, or of the last engines. 0: it ends at once. It can be "
+            "continued when it has ended",
+            ge=0,
+            needs="joined",
+        ),
+    ] = 300.0
     start_timeout_s: Annotated[
         float, _flag("Deadline of the engines' start, and of the first push after it", gt=0)
     ] = 600.0

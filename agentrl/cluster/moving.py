@@ -1,0 +1,81 @@
+"""New addresses for processes whose slot was placed again, maybe on another node.
+
+    engine      its URL: a port that is free there, in its command and where it says it is ready;
+                of one on several nodes also where its ranks meet
+    learner-0   where the ranks of the learner meet, and where pushes come from
+
+Nothing else is spoken to by an address of its own that can be placed again.
+"""
+
+from collections.abc import Collection, Mapping
+from urllib.parse import urlsplit
+
+import msgspec
+
+from agentrl.cluster.engine_parts import engine_of
+from agentrl.cluster.host import ProcessOrder
+from agentrl.cluster.placement import Cluster
+from agentrl.cluster.spec import RunSpec
+from agentrl.serving.engine_files import MEETING_PLACE
+from agentrl.serving.launch import OWN_ADDRESS
+
+__all__ = ["at_url", "moved"]
+
+_FIRST_RANK = "learner-0"
+
+
+def moved(
+    spec: RunSpec, orders: Mapping[str, ProcessOrder], names: Collection[str], cluster: Cluster
+) -> tuple[RunSpec, dict[str, ProcessOrder]]:
+    """What the run is told, and its orders, once `names` are where the cluster says that they are
+    now. Reserves ports there; raises SlotLostError."""
+    told = dict(orders)
+    urls = {name: _new_url(cluster, name) for name in names if orders[name].kind == "engine"}
+    engines = []
+    for engine in spec.engines:
+        parts = [name for name in orders if engine_of(name) == engine.name]
+        for name in parts:
+            if name in urls:
+                told[name] = at_url(orders[name], engine.url, urls[name])
+        if engine.name in urls:
+            engine = msgspec.structs.replace(engine, url=urls[engine.name])
+            if len(parts) > 1:
+                address, port = cluster.address_of(engine.name), cluster.reserve_port(engine.name)
+                told |= {name: _meeting(told[name], f"{address}:{port}") for name in parts}
+        engines.append(engine)
+    spec = msgspec.structs.replace(spec, engines=engines)
+    if _FIRST_RANK in names:
+        address = cluster.address_of(_FIRST_RANK)
+        port = cluster.reserve_port(_FIRST_RANK)
+        spec = msgspec.structs.replace(
+            spec, master_address=address, master_port=port, collective_address=address
+        )
+    return spec, told
+
+
+def _new_url(cluster: Cluster, name: str) -> str:
+    return f"http://{cluster.address_of(name)}:{cluster.reserve_port(name)}"
+
+
+def at_url(order: ProcessOrder, old: str, new: str) -> ProcessOrder:
+    """The order of a server that is to listen at `new` and no longer at `old`: its command names
+    both parts of the address, each after its flag."""
+    place = urlsplit(new)
+    told = _with_values(order, {"--host": str(place.hostname), "--port": str(place.port)})
+    env = order.env | ({OWN_ADDRESS: str(place.hostname)} if OWN_ADDRESS in order.env else {})
+    ready = order.ready_url and order.ready_url.replace(old, new, 1)
+    return msgspec.structs.replace(told, env=env, ready_url=ready)
+
+
+def _meeting(order: ProcessOrder, meets_at: str) -> ProcessOrder:
+    """The order of a part of an engine whose ranks meet there now."""
+    told = _with_values(order, {"--dist-init-addr": meets_at})
+    return msgspec.structs.replace(told, env=order.env | {MEETING_PLACE: f"tcp://{meets_at}"})
+
+
+def _with_values(order: ProcessOrder, values: Mapping[str, str]) -> ProcessOrder:
+    """With other values behind flags of its command."""
+    argv = [
+        values.get(flag, word) for flag, word in zip(("", *order.argv), order.argv, strict=False)
+    ]
+    return msgspec.structs.replace(order, argv=tuple(argv))
