@@ -13,6 +13,8 @@ from agentrl.cluster.services import service_command
 from agentrl.cluster.spec import RunSpec, read_model_facts
 from agentrl.config.device import Device
 from agentrl.config.device_defaults import for_device
+from agentrl.config.engine_groups import PlannedEngine
+from agentrl.config.engine_settings import own_settings
 from agentrl.config.env_vars import env_vars, train_env_vars
 from agentrl.config.eval_sets import asks_for_stops, engine_context, eval_sets
 from agentrl.config.external_engines import engine_urls, external_key
@@ -57,7 +59,9 @@ def plan_processes(
         facts = msgspec.structs.replace(facts, routes=routes_of(architecture))
     started = {name: _url(cluster, name) for name in config.started_engines}
     urls = started.values() or engine_urls(config)
-    engines = list(map(EngineAddress, config.engine_names, urls))
+    engines = [
+        _address(cluster, planned, url) for planned, url in zip(config.engines, urls, strict=True)
+    ]
     ports = {name: cluster.reserve_port(name) for name in services}
     keys_dir = None
     address = f"ipc://{run.private}/buffer.sock"
@@ -85,7 +89,11 @@ def plan_processes(
         engine_key_file=str(engine_key_file),
     )
     env = _CPU_ENV if device == "cpu" else {}
-    orders = [_engine_order(config, run, spec, engine, device) for engine in engines if started]
+    orders = [
+        _engine_order(config, run, spec, engine, planned, device)
+        for engine, planned in zip(engines, config.engines, strict=True)
+        if started
+    ]
     orders += [_learner_order(config, run, name, device) for name in config.learner_names]
     meeting = _on_loopback if config.ray_address is None else _on_the_nodes_interface
     orders = [meeting(order) for order in orders]
@@ -144,6 +152,12 @@ def _url(cluster: Cluster, name: str) -> str:
     return f"http://{cluster.address_of(name)}:{cluster.reserve_port(name)}"
 
 
+def _address(cluster: Cluster, planned: PlannedEngine, url: str) -> EngineAddress:
+    """Where an engine is; one that prefills has a further port, at which it hands caches on."""
+    port = cluster.reserve_port(planned.name) if planned.kind == "prefill" else None
+    return EngineAddress(planned.name, url, planned.kind, planned.size, port)
+
+
 def _learner_order(config: RunConfig, run: RunDir, name: str, device: Device) -> ProcessOrder:
     if device == "cpu" or config.plays_only:
         return role_order(run, "learner", name, _CPU_ENV)
@@ -153,7 +167,12 @@ def _learner_order(config: RunConfig, run: RunDir, name: str, device: Device) ->
 
 
 def _engine_order(
-    config: RunConfig, run: RunDir, spec: RunSpec, engine: EngineAddress, device: Device
+    config: RunConfig,
+    run: RunDir,
+    spec: RunSpec,
+    engine: EngineAddress,
+    planned: PlannedEngine,
+    device: Device,
 ) -> ProcessOrder:
     lends = config.colocate and config.offload_rollout and device == "cuda"
     command = engine_command(
@@ -164,12 +183,15 @@ def _engine_order(
         device=device,
         dtype="float32" if device == "cpu" else "auto",
         key_file=spec.engine_key_file,
+        kind=engine.kind,
+        bootstrap_port=engine.bootstrap_port,
         extra={
-            "tp_size": config.rollout_num_gpus_per_engine,
+            "tp_size": planned.size,
             "enable_return_routed_experts": config.replays_engine_routes,
             "skip_tokenizer_init": not asks_for_stops(config, spec.eval_sets),
             **({"enable_memory_saver": True} if lends else {}),
             **config.sglang,
+            **own_settings(planned.overrides),
         },
     )
     return ProcessOrder(
@@ -193,6 +215,7 @@ def _router_order(config: RunConfig, run: RunDir, cluster: Cluster, spec: RunSpe
         key_file=spec.engine_key_file,
         prometheus_port=cluster.reserve_port("router"),
         turn_timeout_s=config.turn_timeout_s,
+        has_prefill_apart=config.has_prefill_apart,
         extra=config.router,
     )
     return ProcessOrder(

@@ -5,6 +5,8 @@
                             with its devices; one on the driver's node for the rest, and one per
                             further node for agent workers
     --colocate              a slot per engine, with the learner ranks that have its devices too
+    placeholder groups      a slot per device, in which nothing runs; under --colocate the learner's
+                            ranks alone
 
 Slots that must share a node share a bundle, which Ray gives a node as a whole: the learner ranks of
 `--actor-num-gpus-per-node`, and the devices of an engine or a service. Ray may give alike slots of
@@ -18,6 +20,8 @@ from typing import Literal
 
 import msgspec
 
+from agentrl.config.engine_groups import PLACEHOLDER, EngineGroup, engines_of
+from agentrl.config.engine_settings import FILE
 from agentrl.config.run import RunConfig
 from agentrl.errors import EnvironmentSetupError
 
@@ -80,13 +84,14 @@ def plan_slots(config: RunConfig, supply: Supply, services: Mapping[str, int]) -
     workers = config.worker_names
     if not supply.of_nodes:
         return [Slot("host", 0, (*engines, *learners, *rest, *workers, *services))]
-    size = config.rollout_num_gpus_per_engine
+    groups = config.engine_groups if engines else []
     if config.colocate:
-        with_devices = _shared(learners, engines, size)
+        with_devices = _shared(learners, groups)
     else:
         with_devices = [Slot(name, 1, (name,)) for name in learners]
-        with_devices += [Slot(name, size, (name,)) for name in engines]
-    bundled = _bundled(with_devices, config.actor_num_gpus_per_node, size, config.colocate)
+        with_devices += _apart(groups)
+    sizes = {group.size for group in groups if group.num_engines}
+    bundled = _bundled(with_devices, config.actor_num_gpus_per_node, sizes, config.colocate)
     asking = {name: n for name, n in services.items() if n and supply.device == "GPU"}
     first = len(bundle_sizes(bundled))
     bundled += [
@@ -106,27 +111,40 @@ def plan_slots(config: RunConfig, supply: Supply, services: Mapping[str, int]) -
     return [Slot("host", 0, (*rest, *mine, *here)), *others, *bundled]
 
 
-def _shared(learners: Sequence[str], engines: Sequence[str], size: int) -> list[Slot]:
+def _apart(groups: Sequence[EngineGroup]) -> list[Slot]:
+    """Engines with devices of their own, and devices that stay empty."""
+    slots = [Slot(engine.name, engine.size, (engine.name,)) for engine in engines_of(groups)]
+    empty = sum(group.num_gpus for group in groups if group.kind == PLACEHOLDER)
+    return slots + [Slot(f"empty-{index}", 1, ()) for index in range(empty)]
+
+
+def _shared(learners: Sequence[str], groups: Sequence[EngineGroup]) -> list[Slot]:
     """Engines on the first devices of the learner: rank r has device r modulo the size of an engine
-    in its slot, as it finds by itself. Ranks beyond the engines have slots of their own."""
-    slots = []
-    for index, engine in enumerate(engines):
-        mine = learners[index * size : (index + 1) * size]
-        slots.append(Slot(engine, size, (engine, *mine)))
-    return slots + [Slot(name, 1, (name,)) for name in learners[len(engines) * size :]]
+    in its slot, as it finds by itself. Ranks without an engine have slots of their own."""
+    slots, left, names = [], list(learners), iter(engines_of(groups))
+    for group in groups:
+        for _ in range(group.num_engines):
+            engine = next(names)
+            mine, left = left[: engine.size], left[engine.size :]
+            slots.append(Slot(engine.name, engine.size, (engine.name, *mine)))
+        if group.kind == PLACEHOLDER:
+            mine, left = left[: group.num_gpus], left[group.num_gpus :]
+            slots += [Slot(name, 1, (name,)) for name in mine]
+    return slots + [Slot(name, 1, (name,)) for name in left]
 
 
-def _bundled(slots: Sequence[Slot], per_node: int, size: int, colocate: bool) -> list[Slot]:
+def _bundled(slots: Sequence[Slot], per_node: int, sizes: set[int], colocate: bool) -> list[Slot]:
     """Each slot with the number of its bundle: `per_node` devices of the learner at a time, and
-    each engine by itself; whole engines where both have the same devices, alone where neither
-    number divides the other."""
-    whole = max(per_node, size) if colocate else per_node
-    if colocate and whole % min(per_node, size):
-        whole = size
+    each engine by itself; whole engines where both have the same devices, alone where one number
+    does not divide another. `sizes`: those of engines."""
+    largest = max(sizes, default=1)
+    whole = max(per_node, largest) if colocate else per_node
+    if colocate and any(whole % size for size in {per_node, *sizes}):
+        whole = largest
     found: list[Slot] = []
     bundle, room = -1, 0
     for slot in slots:
-        alone = not colocate and slot.processes[0].startswith("engine-")
+        alone = not colocate and not slot.name.startswith("learner-")
         if alone or room < slot.size:
             bundle, room = bundle + 1, 0 if alone else whole
         room -= 0 if alone else slot.size
@@ -171,15 +189,27 @@ def _check_total(
     total = sum(supply.of_nodes)
     if needed <= total:
         return
-    ranks, size = len(config.learner_names), config.rollout_num_gpus_per_engine
+    ranks = len(config.learner_names)
     join = ", and on the same devices " if config.colocate else " + "
     asked = "".join(f" + {gpus} of the service {name}" for name, gpus in services.items())
     raise EnvironmentSetupError(
         f"{needed} {supply.device}s are needed ({ranks} learner ranks{join}"
-        f"{len(config.started_engines)} engines x {size}{asked}) and the cluster has {total}; "
+        f"{_engines_of(config)}{asked}) and the cluster has {total}; "
         "lower --actor-num-gpus-per-node or --rollout-num-gpus"
         + (", or give --device cpu" if supply.device == "GPU" else "")
     )
+
+
+def _engines_of(config: RunConfig) -> str:
+    """As in `2 engines x 4 + 1 engines x 2`."""
+    groups = config.engine_groups if config.started_engines else []
+    parts = [
+        f"{group.num_gpus} empty"
+        if group.kind == PLACEHOLDER
+        else f"{group.num_engines} engines x {group.size}"
+        for group in groups
+    ]
+    return " + ".join(parts) or "0 engines"
 
 
 def _check_nodes(
@@ -187,10 +217,11 @@ def _check_nodes(
 ) -> None:
     asked = "".join(f", the service {name} {gpus}" for name, gpus in services.items())
     if needed > max(supply.of_nodes):
+        size = max((engine.size for engine in config.engines), default=1)
+        said = FILE if config.sglang_config else "--rollout-num-gpus-per-engine"
         raise EnvironmentSetupError(
             f"{needed} {supply.device}s are needed on one node (--actor-num-gpus-per-node "
-            f"{config.actor_num_gpus_per_node}, --rollout-num-gpus-per-engine "
-            f"{config.rollout_num_gpus_per_engine}{asked}), and the largest node has "
+            f"{config.actor_num_gpus_per_node}, {said} {size}{asked}), and the largest node has "
             f"{max(supply.of_nodes)}: give smaller numbers, and --actor-num-nodes for more nodes"
         )
 

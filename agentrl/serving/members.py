@@ -104,7 +104,7 @@ class Members:
         self._lost.append(member)
         self._seals.forget(member.name)
         logger.error("%s fell out of a weight push: %s", member.name, reason)
-        self._on_lost(EngineAddress(member.name, member.url))
+        self._on_lost(member.engine)
 
     def _recall(self) -> list[EngineControl]:
         """Let those that fell out earlier take part again if they answer; returns them."""
