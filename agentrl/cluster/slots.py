@@ -218,7 +218,8 @@ def _check_nodes(
     asked = "".join(f", the service {name} {gpus}" for name, gpus in services.items())
     if needed > max(supply.of_nodes):
         size = max((engine.size for engine in config.engines), default=1)
-        said = FILE if config.sglang_config else "--rollout-num-gpus-per-engine"
+        usual = "--rollout-num-gpus-per-engine"
+        said = f"the largest engine of {FILE}" if config.sglang_config else usual
         raise EnvironmentSetupError(
             f"{needed} {supply.device}s are needed on one node (--actor-num-gpus-per-node "
             f"{config.actor_num_gpus_per_node}, {said} {size}{asked}), and the largest node has "

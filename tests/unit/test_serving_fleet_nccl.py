@@ -36,7 +36,6 @@ class NcclLike:
 
     def __init__(self, name: str, receivers: list["Engine"], noted: list[str]) -> None:
         self.name = name
-        self.engine = EngineAddress(name, "")
         self._receivers = receivers
         self._noted = noted
         self._is_sending = False
@@ -66,6 +65,7 @@ class Engine:
 
     def __init__(self, name: str, others: list["Engine"]) -> None:
         self.name = name
+        self.engine = EngineAddress(name, "")
         self.dies = self.refuses = False
         self.is_stuck = Event()
         self._others = others
