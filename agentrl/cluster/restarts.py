@@ -125,9 +125,12 @@ class Processes:
         """The node of `names` is gone, and they with it. Engines and agent workers that are left;
         None where the run cannot do without one of those that are lost."""
         self._lost |= set(names)
-        kinds = {self._orders[name].kind for name in names}
         left = [order for order in self._orders.values() if order.name not in self._lost]
-        is_enough = kinds <= {"engine", "worker"} and kinds <= {order.kind for order in left}
+        # of engines that prefill, and of those that decode, one has to be left each
+        sorts: dict[str, str] = {engine.name: engine.kind for engine in self._spec.engines}
+        kinds = {sorts.get(name, self._orders[name].kind) for name in names}
+        are_left = {sorts.get(order.name, order.kind) for order in left}
+        is_enough = kinds <= {*sorts.values(), "engine", "worker"} and kinds <= are_left
         if not is_enough or self._spec.config.colocate:
             return None
         return [order.name for order in left if order.kind in ("engine", "worker")]

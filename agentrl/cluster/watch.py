@@ -87,7 +87,10 @@ class Watch:
             try:
                 notices = await in_thread(self._cluster.next_exits, slot, _WAIT_S, limiter=waits)
             except SlotLostError as loss:
-                await self._go_on_without(self._cluster.processes(slot), loss)
+                if names := self._cluster.processes(
+                    slot
+                ):  # of devices that stay empty there are none
+                    await self._go_on_without(names, loss)
                 return
             for notice in notices:
                 self._ended(notice, tasks)
