@@ -60,7 +60,7 @@ def plan_processes(
     started = {name: _url(cluster, name) for name in config.started_engines}
     urls = started.values() or engine_urls(config)
     engines = [
-        _address(cluster, planned, url) for planned, url in zip(config.engines, urls, strict=True)
+        _address(cluster, planned, url) for planned, url in zip(config.engines, urls, strict=False)
     ]
     ports = {name: cluster.reserve_port(name) for name in services}
     keys_dir = None

@@ -12,7 +12,7 @@ engine. What is no group is passed over here: `engine_kinds` refuses it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Final, Literal, TypeGuard, get_args
 
 import msgspec
 
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 GroupKind = EngineKind | Literal["placeholder"]
-PLACEHOLDER = "placeholder"
+PLACEHOLDER: Final = "placeholder"
 KINDS: tuple[str, ...] = (*get_args(EngineKind), PLACEHOLDER)
 
 
@@ -102,8 +102,10 @@ def engines_of(groups: Sequence[EngineGroup]) -> list[PlannedEngine]:
 
 def _each(groups: Sequence[EngineGroup]) -> Iterator[tuple[EngineKind, EngineGroup]]:
     for group in groups:
-        if group.kind != PLACEHOLDER:
-            yield from [(group.kind, group)] * group.num_engines
+        kind = group.kind
+        if kind != PLACEHOLDER:
+            for _ in range(group.num_engines):
+                yield kind, group
 
 
 def _group(told: Any, usual: int, index: int) -> EngineGroup | None:
@@ -121,5 +123,5 @@ def _group(told: Any, usual: int, index: int) -> EngineGroup | None:
     )
 
 
-def _is_count(value: Any) -> bool:
+def _is_count(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
