@@ -9,7 +9,7 @@ Only msgspec and the standard library are imported here. Columns of a trajectory
 
 from collections.abc import AsyncIterator, Iterable, Sequence
 from enum import IntEnum, StrEnum
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -19,6 +19,7 @@ __all__ = [
     "MAX_SNAPSHOT_BYTES",
     "RESAMPLES",
     "EngineAddress",
+    "EngineKind",
     "EpisodeAssignment",
     "EpisodeFacts",
     "EpisodeId",
@@ -294,11 +295,19 @@ class PermitStats(msgspec.Struct, frozen=True, array_like=True):
     queued: int = 0
 
 
+#: What an engine does of a turn: all of it, its prompt, or what is sampled after its first token.
+EngineKind = Literal["regular", "prefill", "decode"]
+
+
 class EngineAddress(msgspec.Struct, frozen=True):
-    """An SGLang engine: its name in the run and its base URL."""
+    """An SGLang engine: its name in the run, its base URL, what it does, its ranks in a weight
+    push, and the port at which one that prefills meets those that decode."""
 
     name: str
     url: str
+    kind: EngineKind = "regular"
+    num_ranks: int = 1
+    bootstrap_port: int | None = None
 
 
 class PushReport(msgspec.Struct, frozen=True):

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import anyio
+import msgspec
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
@@ -212,11 +213,10 @@ def push(family: str, engine: EngineAddress, tensors: dict[str, Tensor], groups:
     """Send the weights as version 1, and look at them in an engine of one rank that tells them."""
     lost: list[str] = []
     with FleetWeightSink(
-        [engine],
+        [msgspec.structs.replace(engine, num_ranks=groups)],
         bucket_bytes=50_000,
         timeout_s=CALL_S,
         fleet_size=1,
-        ranks_per_engine=groups,
         engine_dtype=torch.float32,
         fused=families()[family].engine_fused,
         on_lost=lambda engine: lost.append(engine.name),

@@ -106,7 +106,7 @@ class BufferSettings(msgspec.Struct, frozen=True, kw_only=True):
             keep_trajectories=config.keep_trajectories,
             publish_grace_s=2 * config.update_weights_timeout,
             retry_pause_s=RETRY_PAUSE_S,
-            num_permits=config.num_engines * config.sglang_server_concurrency,
+            num_permits=config.num_permits,
             hold_patience_s=2 * config.episode_timeout_s,
             sampling=sampling,
             sampling_of_parts=sampling_of_parts or {},

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import msgspec
 
+from agentrl.config.engine_groups import EngineGroup
 from agentrl.config.engine_memory import EngineRoom, engine_room, push_bytes
+from agentrl.config.engine_settings import way_of
 from agentrl.config.engines import attention_ranks
 from agentrl.config.freezing import freezes
 from agentrl.config.learner_memory import checkpoint_bytes
@@ -54,13 +56,27 @@ class Planned(msgspec.Struct, frozen=True):
 
     @property
     def engine(self) -> EngineRoom | None:
-        """The room of an engine, if the run starts any."""
-        if not self.config.started_engines:
-            return None
-        return engine_room(self.config, self.num_parameters, self.kv_values, self.room.total)
+        """The room of the engine that holds fewest tokens, if the run starts any."""
+        rooms = [room for _, room in self.engines]
+        return min(rooms, key=lambda room: room.kv_tokens, default=None)
+
+    @property
+    def engines(self) -> list[tuple[EngineGroup, EngineRoom]]:
+        """The groups of engines that the run starts, and the room of an engine of each."""
+        total, found = self.room.total, []
+        for group in self.config.engine_groups if self.config.started_engines else []:
+            if group.num_engines:
+                way = way_of(self.config, group)
+                values = self._kv_values(way)
+                found.append((group, engine_room(way, self.num_parameters, values, total)))
+        return found
 
     @property
     def kv_values(self) -> int:
+        """As `_kv_values`, of an engine that is as the flags say."""
+        return self._kv_values(self.config)
+
+    def _kv_values(self, way: RunConfig) -> int:
         """Numbers that an engine's GPU keeps of a token: of latent attention the latent and the
         rotated part, on each; else keys and values, of which a GPU has a head at the least. Under
         data-parallel attention a token lies on the GPUs of one group alone."""
@@ -70,8 +86,8 @@ class Planned(msgspec.Struct, frozen=True):
         attending: int = sum(net is None or net.has_attention(index) for index in layers)
         if isinstance(architecture, Latent):
             return attending * (architecture.kv_lora_rank + architecture.qk_pos_emb_head_dim)
-        groups = attention_ranks(self.config.sglang)
-        ranks = max(1, self.config.rollout_num_gpus_per_engine // groups)
+        groups = attention_ranks(way.sglang)
+        ranks = max(1, way.rollout_num_gpus_per_engine // groups)
         heads = max(1, architecture.num_query_groups // ranks)
         return 2 * attending * heads * architecture.kv_channels
 
@@ -180,18 +196,20 @@ def _time(planned: Planned, num_bytes: int) -> str:
 
 
 def _engines(planned: Planned) -> Iterator[str]:
-    config, engine = planned.config, planned.engine
-    if engine is None:
-        return
-    share = f"{engine.share:g} of a GPU" + (" (assumed)" if engine.is_assumed else "")
-    yield (
-        f"engines     {config.num_engines} of {config.rollout_num_gpus_per_engine} GPUs, {share} "
-        "each for weights and key-value cache"
-    )
-    yield (
-        f"            {in_units(engine.weights)} of weights and {in_units(engine.kv_bytes)} of "
-        f"cache on a GPU: {engine.kv_tokens:,} tokens in {_holder(config)}"
-    )
+    head = "engines"
+    for group, engine in planned.engines:
+        share = f"{engine.share:g} of a GPU" + (" (assumed)" if engine.is_assumed else "")
+        kind = "" if group.kind == "regular" else f" {group.kind}"
+        yield (
+            f"{head:12}{group.num_engines}{kind} of {group.size} GPUs, {share} each for weights "
+            "and key-value cache"
+        )
+        head = ""
+        yield (
+            f"            {in_units(engine.weights)} of weights and {in_units(engine.kv_bytes)} of "
+            f"cache on a GPU: {engine.kv_tokens:,} tokens in "
+            f"{_holder(way_of(planned.config, group))}"
+        )
 
 
 def _holder(config: RunConfig) -> str:

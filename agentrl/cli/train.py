@@ -12,6 +12,7 @@ import msgspec
 
 from agentrl.config.command_line import Program, help_page
 from agentrl.config.device import Device
+from agentrl.config.engine_settings import ways_of_groups
 from agentrl.config.engines import attention_ranks, said_ranks
 from agentrl.config.eval_sets import engine_context, eval_sets
 from agentrl.config.fields import own_fields
@@ -282,10 +283,12 @@ def _check_window(config: RunConfig, described: "Model") -> None:
 
 def _check_attention_ranks(config: RunConfig, described: "Model") -> None:
     """Refuse data-parallel attention where SGLang would add up what belongs to other requests."""
-    groups = attention_ranks(config.sglang)
+    ways = [way for _, way in ways_of_groups(config)]
+    widest = max(ways, key=lambda way: attention_ranks(way.sglang), default=config)
+    groups = attention_ranks(widest.sglang)
     if groups > 1 and not described.family.engine_ranks:
         raise ConfigError(
-            f"{said_ranks(config.sglang)} {groups}: SGLang's {described.architecture.name} is not "
+            f"{said_ranks(widest.sglang)} {groups}: SGLang's {described.architecture.name} is not "
             "known to keep the requests of groups apart: models that share the heads of attention "
             "out over all ranks of an engine mix them; leave it out for this model"
         )
@@ -306,9 +309,10 @@ def _check_commands(config: RunConfig) -> None:
 
     device: Device = "cpu" if config.device == "cpu" else "cuda"
     model = str(config.hf_checkpoint)
-    engine_command(
-        model_path=model, port=0, name="check", device=device, extra=config.sglang, dtype="auto"
-    )
+    for _, way in ways_of_groups(config):
+        engine_command(
+            model_path=model, port=0, name="check", device=device, extra=way.sglang, dtype="auto"
+        )
     router_command(
         port=0, prometheus_port=0, turn_timeout_s=config.turn_timeout_s, extra=config.router
     )

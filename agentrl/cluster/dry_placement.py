@@ -58,7 +58,7 @@ def placed(places: Mapping[str, NodePlace], processes: Mapping[str, tuple[str, .
     of_nodes: dict[tuple[str, str], list[str]] = {}
     for slot, place in places.items():
         devices = f" ({_devices(place)})" if place.devices else ""
-        named = [f"{name}{devices}" for name in processes[slot]]
+        named = [f"{name}{devices}" for name in processes[slot] or ("nothing",)]
         of_nodes.setdefault((place.address, place.node), []).extend(named)
     return [f"on {address}: {', '.join(named)}" for (address, _), named in of_nodes.items()]
 

@@ -1,7 +1,8 @@
 """New addresses for processes whose slot was placed again, maybe on another node.
 
     engine      its URL: a port that is free there, in its command and where it says it is ready;
-                of one on several nodes also where its ranks meet
+                of one on several nodes also where its ranks meet, of one that prefills where
+                it hands caches on
     learner-0   where the ranks of the learner meet, and where pushes come from
 
 Nothing else is spoken to by an address of its own that can be placed again.
@@ -22,6 +23,8 @@ from agentrl.serving.launch import OWN_ADDRESS
 __all__ = ["at_url", "moved"]
 
 _FIRST_RANK = "learner-0"
+#: The flag with the port at which an engine that prefills hands caches on.
+_BOOTSTRAP = "--disaggregation-bootstrap-port"
 
 
 def moved(
@@ -39,6 +42,10 @@ def moved(
                 told[name] = at_url(orders[name], engine.url, urls[name])
         if engine.name in urls:
             engine = msgspec.structs.replace(engine, url=urls[engine.name])
+            if engine.bootstrap_port is not None:
+                port = cluster.reserve_port(engine.name)
+                engine = msgspec.structs.replace(engine, bootstrap_port=port)
+                told |= {name: _with_values(told[name], {_BOOTSTRAP: str(port)}) for name in parts}
             if len(parts) > 1:
                 address, port = cluster.address_of(engine.name), cluster.reserve_port(engine.name)
                 told |= {name: _meeting(told[name], f"{address}:{port}") for name in parts}

@@ -14,6 +14,8 @@ from agentrl.cluster.services import service_command
 from agentrl.cluster.spec import RunSpec, read_model_facts
 from agentrl.config.device import Device
 from agentrl.config.device_defaults import for_device
+from agentrl.config.engine_groups import PlannedEngine
+from agentrl.config.engine_settings import own_settings
 from agentrl.config.env_vars import env_vars, train_env_vars
 from agentrl.config.eval_sets import asks_for_stops, engine_context, eval_sets
 from agentrl.config.external_engines import engine_urls, external_key
@@ -58,7 +60,9 @@ def plan_processes(
         facts = msgspec.structs.replace(facts, routes=routes_of(architecture))
     started = {name: _url(cluster, name) for name in config.started_engines}
     urls = started.values() or engine_urls(config)
-    engines = list(map(EngineAddress, config.engine_names, urls))
+    engines = [
+        _address(cluster, planned, url) for planned, url in zip(config.engines, urls, strict=False)
+    ]
     ports = {name: cluster.reserve_port(name) for name in services}
     keys_dir = None
     address = f"ipc://{run.private}/buffer.sock"
@@ -88,9 +92,9 @@ def plan_processes(
     env = _CPU_ENV if device == "cpu" else {}
     orders = [
         order
-        for engine in engines
+        for engine, planned in zip(engines, config.engines, strict=True)
         if started
-        for order in _engine_orders(config, run, spec, engine, device, cluster)
+        for order in _engine_orders(config, run, spec, engine, planned, device, cluster)
     ]
     orders += [_learner_order(config, run, name, device) for name in config.learner_names]
     meeting = _on_loopback if config.ray_address is None else _on_the_nodes_interface
@@ -150,6 +154,12 @@ def _url(cluster: Cluster, name: str) -> str:
     return f"http://{cluster.address_of(name)}:{cluster.reserve_port(name)}"
 
 
+def _address(cluster: Cluster, planned: PlannedEngine, url: str) -> EngineAddress:
+    """Where an engine is; one that prefills has a further port, at which it hands caches on."""
+    port = cluster.reserve_port(planned.name) if planned.kind == "prefill" else None
+    return EngineAddress(planned.name, url, planned.kind, planned.size, port)
+
+
 def _learner_order(config: RunConfig, run: RunDir, name: str, device: Device) -> ProcessOrder:
     if device == "cpu" or config.plays_only:
         return role_order(run, "learner", name, _CPU_ENV)
@@ -163,20 +173,21 @@ def _engine_orders(
     run: RunDir,
     spec: RunSpec,
     engine: EngineAddress,
+    planned: PlannedEngine,
     device: Device,
     cluster: Cluster,
 ) -> list[ProcessOrder]:
     """One process, or one on each of the nodes of a large engine."""
     parts = [name for name in cluster.processes() if engine_of(name) == engine.name]
     if len(parts) == 1:
-        return [_engine_order(config, run, spec, engine, device)]
+        return [_engine_order(config, run, spec, engine, planned, device)]
     meets_at = f"{cluster.address_of(engine.name)}:{cluster.reserve_port(engine.name)}"
     orders = []
     for name in parts:
         url = engine.url if name == engine.name else _url(cluster, name)
+        address = msgspec.structs.replace(engine, name=name, url=url)
         part = part_of(name, len(parts), meets_at)
-        order = _engine_order(config, run, spec, EngineAddress(name, url), device, part)
-        orders.append(order)
+        orders.append(_engine_order(config, run, spec, address, planned, device, part))
     return orders
 
 
@@ -185,6 +196,7 @@ def _engine_order(
     run: RunDir,
     spec: RunSpec,
     engine: EngineAddress,
+    planned: PlannedEngine,
     device: Device,
     part: EnginePart | None = None,
 ) -> ProcessOrder:
@@ -198,12 +210,15 @@ def _engine_order(
         dtype="float32" if device == "cpu" else "auto",
         key_file=spec.engine_key_file,
         part=part,
+        kind=engine.kind,
+        bootstrap_port=engine.bootstrap_port,
         extra={
-            "tp_size": config.rollout_num_gpus_per_engine,
+            "tp_size": planned.size,
             "enable_return_routed_experts": config.replays_engine_routes,
             "skip_tokenizer_init": not asks_for_stops(config, spec.eval_sets),
             **({"enable_memory_saver": True} if lends else {}),
             **config.sglang,
+            **own_settings(planned.overrides),
         },
     )
     return ProcessOrder(
@@ -228,6 +243,7 @@ def _router_order(config: RunConfig, run: RunDir, cluster: Cluster, spec: RunSpe
         key_file=spec.engine_key_file,
         prometheus_port=cluster.reserve_port("router"),
         turn_timeout_s=config.turn_timeout_s,
+        has_prefill_apart=config.has_prefill_apart,
         extra=config.router,
     )
     return ProcessOrder(

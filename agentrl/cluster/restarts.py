@@ -146,10 +146,18 @@ class Processes:
 
     def can_go_on_without(self, names: Collection[str]) -> bool:
         """Whether the run can do without these, for what is not lost now."""
-        kinds = {self._orders[name].kind for name in names}
-        left = {order.kind for name, order in self._orders.items() if name not in self._gone}
-        shared = self._spec.config.colocate and "engine" in kinds
-        return kinds <= {"engine", "worker"} and kinds <= left and not shared
+        if not {self._orders[name].kind for name in names} <= {"engine", "worker"}:
+            return False
+        sorts = {self._sort(name) for name in names}
+        left = {self._sort(name) for name in self._orders if name not in self._gone}
+        shared = self._spec.config.colocate and sorts != {"worker"}
+        return sorts <= left and not shared
+
+    def _sort(self, name: str) -> str:
+        """The kind of a process; of an engine which: those that prefill cannot do without those
+        that decode."""
+        engines: dict[str, str] = {engine.name: engine.kind for engine in self._spec.engines}
+        return engines.get(engine_of(name), self._orders[name].kind)
 
     def can_come_back(self, names: Collection[str]) -> bool:
         """Whether these can be started on another node: whoever speaks to them can be told a new

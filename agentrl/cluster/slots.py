@@ -5,6 +5,8 @@
                             with its devices; one on the driver's node for the rest, and one per
                             further node for agent workers
     --colocate              a slot per engine, with the learner ranks that have its devices too
+    placeholder groups      a slot per device, in which nothing runs; under --colocate the learner's
+                            ranks alone
 
 Slots that must share a node share a bundle, which Ray gives a node as a whole: the learner ranks of
 `--actor-num-gpus-per-node`, and the devices of an engine or a service. An engine of more devices
@@ -20,6 +22,8 @@ from typing import Literal
 import msgspec
 
 from agentrl.cluster.engine_parts import num_parts, part_names
+from agentrl.config.engine_groups import PLACEHOLDER, EngineGroup, PlannedEngine, engines_of
+from agentrl.config.engine_settings import own_settings
 from agentrl.config.engines import attention_ranks, said_ranks
 from agentrl.config.run import RunConfig
 from agentrl.errors import EnvironmentSetupError
@@ -92,17 +96,15 @@ def plan_slots(config: RunConfig, supply: Supply, services: Mapping[str, int]) -
     workers = config.worker_names
     if not supply.of_nodes:
         return [Slot("host", 0, (*engines, *learners, *rest, *workers, *services))]
-    size = config.rollout_num_gpus_per_engine
-    if engines and (parts := num_parts(size, max(supply.of_nodes))) > 1:
-        _check_parts(config, max(supply.of_nodes))
-        engines = [part for engine in engines for part in part_names(engine, parts)]
-        size //= parts
+    groups, largest = config.engine_groups if engines else [], max(supply.of_nodes)
+    _check_parts(config, groups, largest)
     if config.colocate:
-        with_devices = _shared(learners, engines, size)
+        with_devices = _shared(learners, groups, largest)
     else:
         with_devices = [Slot(name, 1, (name,)) for name in learners]
-        with_devices += [Slot(name, size, (name,)) for name in engines]
-    bundled = _bundled(with_devices, config.actor_num_gpus_per_node, size, config.colocate)
+        with_devices += _apart(groups, largest)
+    sizes = {size for engine in engines_of(groups) for _, size in _parts(engine, largest)}
+    bundled = _bundled(with_devices, config.actor_num_gpus_per_node, sizes, config.colocate)
     asking = {name: n for name, n in services.items() if n and supply.device == "GPU"}
     first = len(bundle_sizes(bundled))
     bundled += [
@@ -122,27 +124,47 @@ def plan_slots(config: RunConfig, supply: Supply, services: Mapping[str, int]) -
     return [Slot("host", 0, (*rest, *mine, *here)), *others, *bundled]
 
 
-def _shared(learners: Sequence[str], engines: Sequence[str], size: int) -> list[Slot]:
+def _parts(engine: PlannedEngine, largest: int) -> list[tuple[str, int]]:
+    """The parts of an engine, by name, and the devices of each."""
+    count = num_parts(engine.size, largest)
+    return [(name, engine.size // count) for name in part_names(engine.name, count)]
+
+
+def _apart(groups: Sequence[EngineGroup], largest: int) -> list[Slot]:
+    """Engines with devices of their own, and devices that stay empty."""
+    parts = [part for engine in engines_of(groups) for part in _parts(engine, largest)]
+    slots = [Slot(name, size, (name,)) for name, size in parts]
+    empty = sum(group.num_gpus for group in groups if group.kind == PLACEHOLDER)
+    return slots + [Slot(f"empty-{index}", 1, ()) for index in range(empty)]
+
+
+def _shared(learners: Sequence[str], groups: Sequence[EngineGroup], largest: int) -> list[Slot]:
     """Engines on the first devices of the learner: rank r has device r modulo the size of an engine
-    in its slot, as it finds by itself. Ranks beyond the engines have slots of their own."""
-    slots = []
-    for index, engine in enumerate(engines):
-        mine = learners[index * size : (index + 1) * size]
-        slots.append(Slot(engine, size, (engine, *mine)))
-    return slots + [Slot(name, 1, (name,)) for name in learners[len(engines) * size :]]
+    in its slot, as it finds by itself. Ranks without an engine have slots of their own."""
+    slots, left, names = [], list(learners), iter(engines_of(groups))
+    for group in groups:
+        for _ in range(group.num_engines):
+            for name, size in _parts(next(names), largest):
+                mine, left = left[:size], left[size:]
+                slots.append(Slot(name, size, (name, *mine)))
+        if group.kind == PLACEHOLDER:
+            mine, left = left[: group.num_gpus], left[group.num_gpus :]
+            slots += [Slot(name, 1, (name,)) for name in mine]
+    return slots + [Slot(name, 1, (name,)) for name in left]
 
 
-def _bundled(slots: Sequence[Slot], per_node: int, size: int, colocate: bool) -> list[Slot]:
+def _bundled(slots: Sequence[Slot], per_node: int, sizes: set[int], colocate: bool) -> list[Slot]:
     """Each slot with the number of its bundle: `per_node` devices of the learner at a time, and
-    each engine by itself; whole engines where both have the same devices, alone where neither
-    number divides the other."""
-    whole = max(per_node, size) if colocate else per_node
-    if colocate and whole % min(per_node, size):
-        whole = size
+    each engine by itself; whole engines where both have the same devices, alone where one number
+    does not divide another. `sizes`: those of engines."""
+    largest = max(sizes, default=1)
+    whole = max(per_node, largest) if colocate else per_node
+    if colocate and any(whole % size for size in {per_node, *sizes}):
+        whole = largest
     found: list[Slot] = []
     bundle, room = -1, 0
     for slot in slots:
-        alone = not colocate and slot.processes[0].startswith("engine-")
+        alone = not colocate and not slot.name.startswith("learner-")
         if alone or room < slot.size:
             bundle, room = bundle + 1, 0 if alone else whole
         room -= 0 if alone else slot.size
@@ -193,33 +215,47 @@ def _check_total(
     total = sum(supply.of_nodes)
     if needed <= total:
         return
-    ranks, size = len(config.learner_names), config.rollout_num_gpus_per_engine
+    ranks = len(config.learner_names)
     join = ", and on the same devices " if config.colocate else " + "
     asked = "".join(f" + {gpus} of the service {name}" for name, gpus in services.items())
     raise EnvironmentSetupError(
         f"{needed} {supply.device}s are needed ({ranks} learner ranks{join}"
-        f"{len(config.started_engines)} engines x {size}{asked}) and the cluster has {total}; "
+        f"{_engines_of(config)}{asked}) and the cluster has {total}; "
         "lower --actor-num-gpus-per-node or --rollout-num-gpus"
         + (", or give --device cpu" if supply.device == "GPU" else "")
     )
 
 
-def _check_parts(config: RunConfig, largest: int) -> None:
+def _check_parts(config: RunConfig, groups: Sequence[EngineGroup], largest: int) -> None:
     """What an engine of several nodes cannot have."""
-    reason = ""
-    if attention_ranks(config.sglang) > 1:
-        reason = (
-            f"{said_ranks(config.sglang)}: SGLang would send pickled requests between the nodes "
-            "without a key"
-        )
-    elif config.update_weight_mode == "delta":
-        reason = "--update-weight-mode delta: the files of one host alone would be patched"
-    if reason:
-        raise EnvironmentSetupError(
-            f"an engine of {config.rollout_num_gpus_per_engine} devices "
-            f"(--rollout-num-gpus-per-engine) is on several nodes, of which the largest has "
-            f"{largest}; that cannot be with {reason}; leave it out, or make engines smaller"
-        )
+    for group in groups:
+        if not group.num_engines or num_parts(group.size, largest) == 1:
+            continue
+        settings, reason = {**config.sglang, **own_settings(group.overrides)}, ""
+        if attention_ranks(settings) > 1:
+            reason = (
+                f"{said_ranks(settings)}: SGLang would send pickled requests between the nodes "
+                "without a key"
+            )
+        elif config.update_weight_mode == "delta":
+            reason = "--update-weight-mode delta: the files of one host alone would be patched"
+        if reason:
+            raise EnvironmentSetupError(
+                f"an engine of {group.size} devices is on several nodes, of which the largest has "
+                f"{largest}; that cannot be with {reason}; leave it out, or make engines smaller"
+            )
+
+
+def _engines_of(config: RunConfig) -> str:
+    """As in `2 engines x 4 + 1 engines x 2`."""
+    groups = config.engine_groups if config.started_engines else []
+    parts = [
+        f"{group.num_gpus} empty"
+        if group.kind == PLACEHOLDER
+        else f"{group.num_engines} engines x {group.size}"
+        for group in groups
+    ]
+    return " + ".join(parts) or "0 engines"
 
 
 def _check_nodes(

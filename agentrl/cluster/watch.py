@@ -89,7 +89,8 @@ class Watch:
             try:
                 notices = await in_thread(self._cluster.next_exits, slot, _WAIT_S, limiter=waits)
             except SlotLostError as loss:
-                names = self._cluster.processes(slot)
+                if not (names := self._cluster.processes(slot)):
+                    return  # its devices stay empty
                 await self._go_on_without(names, loss)
                 await self._again.start(slot, _told(loss, names), waits)
                 tasks.start_soon(self._processes.serve_again, names)

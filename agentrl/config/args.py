@@ -10,7 +10,7 @@ __all__ = ["Args"]
 
 #: Flags that nobody has to give, and that have a value all the same once a script of slime's runs.
 _SETTLED: dict[str, Callable[[RunConfig], Any]] = {
-    "rollout_num_gpus": lambda cfg: cfg.num_engines * cfg.rollout_num_gpus_per_engine
+    "rollout_num_gpus": lambda cfg: sum(group.num_gpus for group in cfg.engine_groups)
 }
 
 

@@ -41,7 +41,7 @@ def open_files(config: RunConfig) -> OpenFiles:
     held = config.num_agent_workers * config.max_concurrent_episodes
     may_evaluate = not config.is_supervised and CONDITIONS["evaluation_sets"].holds(config)
     episodes = held if may_evaluate else min(groups * config.n_samples_per_prompt, held)
-    turns = min(config.num_engines * config.sglang_server_concurrency, episodes)
+    turns = min(config.num_permits, episodes)
     least = max(_LEAST, _OWN + 2 * turns)
     on_worker = min(config.max_concurrent_episodes, episodes)
     most = max(least, _OWN + min(turns, on_worker) + _PER_EPISODE * on_worker)

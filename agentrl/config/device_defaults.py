@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from agentrl.config.device import Device
+from agentrl.config.prefill_apart import about_prefill_on
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 
@@ -96,6 +97,8 @@ def engines_tell_digests(config: RunConfig) -> bool:
 
 def check_device(config: RunConfig, device: Device) -> None:
     """Raise ConfigError for what cannot run on `device`."""
+    if lines := list(about_prefill_on(config, device)):
+        raise ConfigError("\n".join(lines))
     if config.check_weight_update_equal and device == "cuda":
         raise ConfigError(
             "--check-weight-update-equal compares with SGLang's digests of weights in host memory; "

@@ -4,12 +4,14 @@ run: notes and refusals at the start."""
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from agentrl.config.engine_settings import ways_of_groups
 from agentrl.config.run import RunConfig
 
 __all__ = [
     "ROUTER_POLICY",
     "about_attention_ranks",
     "attention_ranks",
+    "named_ranks",
     "notes_on_engines",
     "said_ranks",
 ]
@@ -33,6 +35,15 @@ def attention_ranks(sglang: Mapping[str, Any]) -> int:
     if width == 1 and sglang.get("enable_dp_attention"):
         width = int(sglang.get("dp_size") or 1)
     return width
+
+
+def named_ranks(config: RunConfig) -> int:
+    """Groups of an engine's devices of which a turn is told its own. 1: none is told; engines that
+    have other numbers of them, or that hand turns on, share turns out among theirs by themselves.
+    """
+    ways = [way for _, way in ways_of_groups(config)]
+    widths = {attention_ranks(way.sglang) for way in ways}
+    return widths.pop() if len(widths) == 1 and not config.has_prefill_apart else 1
 
 
 def about_attention_ranks(config: RunConfig) -> Iterator[str]:
@@ -85,7 +96,8 @@ def notes_on_engines(config: RunConfig) -> Iterator[str]:
             "samples and not its draft. What is sampled stays right; as training goes on, fewer "
             "of the draft's tokens are accepted"
         )
-    if (method := config.sglang.get("load_balance_method", "auto")) != "auto":
+    method = config.sglang.get("load_balance_method", "auto")
+    if method != "auto" and (named_ranks(config) > 1 or attention_ranks(config.sglang) == 1):
         yield (
             f"--sglang-load-balance-method {method}: no effect: a conversation keeps the group of "
             "ranks that has its cache, and new ones are given groups in turn"

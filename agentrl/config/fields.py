@@ -131,7 +131,9 @@ def convert(field: Field, value: Any) -> Any:
     """
     is_file = isinstance(value, str) and not value.lstrip().startswith("{")
     if field.fact.holds == "settings" and is_file:
-        value = without_nulls(settings_of(Path(value), field.flag))
+        place, value = value, without_nulls(settings_of(Path(value), field.flag))
+        if not value:
+            raise ConfigError(f"{field.flag} {place} holds no settings")
     elif field.kind == "json":
         value = decoded(field.flag, value)
     number = value

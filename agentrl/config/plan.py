@@ -13,6 +13,7 @@ import msgspec
 from agentrl.columns import TOKEN_BYTES
 from agentrl.config.descriptors import open_files
 from agentrl.config.device_defaults import for_device
+from agentrl.config.engine_groups import PLACEHOLDER, EngineGroup
 from agentrl.config.engines import attention_ranks
 from agentrl.config.env_vars import without_secret_values
 from agentrl.config.eval_sets import engine_context, eval_sets
@@ -47,7 +48,7 @@ def capacity(config: RunConfig, model: ModelSummary) -> RunCapacity:
     lengths = [n for n in (engine_context(config, sets), model.max_context) if n is not None]
     context = min(lengths) if lengths else None
     return RunCapacity(
-        permits=config.num_engines * config.sglang_server_concurrency,
+        permits=config.num_permits,
         held_episodes=config.num_agent_workers * config.max_concurrent_episodes,
         charged_groups=groups,
         charged_episodes=episodes,
@@ -83,15 +84,12 @@ def _placement(config: RunConfig) -> Iterator[str]:
         yield "learner   none (--debug-rollout-only)"
     else:
         yield f"learner   {config.num_learner_ranks} ranks ({nodes} nodes x {ranks})"
-    per = config.rollout_num_gpus_per_engine
     if config.is_supervised:
         yield "engines   none: --loss-type sft_loss imitates the dialogues of --prompt-data"
     elif config.loads_rollouts:
         yield "engines   none: --load-debug-rollout-data trains on files"
     else:
-        groups = attention_ranks(config.sglang)
-        apart = f" in {groups} groups of ranks" if groups > 1 else ""
-        yield f"engines   {config.num_engines} SGLang of {per} devices{apart} behind 1 router"
+        yield from _engines(config)
         for url in map(shown_url, engine_urls(config)):
             yield f"          {url}, which somebody else started and stops"
         envs = dict.fromkeys(str(way.env) for way in ways_of(config))
@@ -100,12 +98,35 @@ def _placement(config: RunConfig) -> Iterator[str]:
     yield f"devices   {_devices(config)}"
 
 
+def _engines(config: RunConfig) -> Iterator[str]:
+    groups = config.engine_groups
+    if len(groups) == 1:
+        (group,) = groups
+        yield f"engines   {group.num_engines} SGLang{_each(config, group)} behind 1 router"
+        return
+    yield f"engines   {config.num_engines} SGLang behind 1 router:"
+    for group in groups:
+        if group.kind == PLACEHOLDER:
+            yield f"          {group.num_gpus} devices without an engine ({group.place})"
+            continue
+        kind = "" if group.kind == "regular" else f" {group.kind}"
+        own = "".join(f", {key} {value}" for key, value in group.overrides.items())
+        yield f"          {group.num_engines}{kind}{_each(config, group)}{own}"
+
+
+def _each(config: RunConfig, group: EngineGroup) -> str:
+    """What an engine of a group has."""
+    width = attention_ranks({**config.sglang, **group.overrides})
+    apart = f" in {width} groups of ranks" if width > 1 else ""
+    return f" of {group.size} devices{apart}"
+
+
 def _devices(config: RunConfig) -> str:
     where = f"the cluster at {config.ray_address}" if config.ray_address else "this host"
     if config.device == "cpu":
         return f"none: all of it runs on the CPU of {where}"
     num_ranks = 0 if config.plays_only else config.num_learner_ranks
-    needed = num_ranks + len(config.started_engines) * config.rollout_num_gpus_per_engine
+    needed = num_ranks + config.num_engine_devices
     gpus = f"{needed} GPUs of {where}"
     if config.device == "cuda":
         return gpus

@@ -14,6 +14,8 @@ from agentrl.config.passthrough import Family, spelled
 
 __all__ = ["about_families", "about_refused"]
 
+#: No flag of a family: agentrl has one of its spelling, which is another thing.
+_TAKEN = {"config": "a file of SGLang's own flags; write them into the table [sglang] itself"}
 _ENGINE_ON_CPU = {
     "enable_deterministic_inference": "SGLang refuses it with the torch_native attention backend",
     "speculative_algorithm": "the kernels that verify a draft are those of GPUs; leave it out",
@@ -35,6 +37,8 @@ def about_refused(
     """A line for each of `settings` that is refused, on `device`."""
     asked = [answers.answered(family, key, value) for key, value in settings.items()]
     lines = answers.refusals(one for one in asked if one is not None)
+    if family == "sglang":
+        lines += [f"[sglang] {key}: {_TAKEN[key]}" for key in settings if key in _TAKEN]
     if family == "sglang" and device == "cpu":
         lines += [
             f"{spelled(family, '--' + key.replace('_', '-'))}: {_ENGINE_ON_CPU[key]}"

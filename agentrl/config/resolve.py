@@ -115,6 +115,8 @@ def _layered(given: GivenFlags, program: Program) -> tuple[RunConfig, list[str],
     if run is not None and values.get("resume", "auto") == "auto":  # they have found it
         said = {name: text for name, text in said.items() if name not in ("run_dir", "run_id")}
     under, preset_notes = _preset(values) if run is None else (_before(run), [])
+    if values.get("sglang_config"):  # its groups say how many devices there are
+        under = {name: value for name, value in under.items() if name != "rollout_num_gpus"}
     asked = [*file.asked, *given.asked]
     fixed = synchronous_values() if program == "train" else {}
     settled = settle(asked, _merged(under, values) | fixed, said)

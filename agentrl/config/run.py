@@ -10,6 +10,14 @@ Only fields that something reads belong here; a test walks the list.
 
 from typing import Annotated, Any
 
+from agentrl.config.engine_groups import (
+    EngineGroup,
+    PlannedEngine,
+    alike,
+    engines_of,
+    groups_of_file,
+    prefill_and_decode,
+)
 from agentrl.config.facts import ACTS, FREE, Mode, flag, mode_of
 from agentrl.config.flags.asynchrony import StalenessPolicy
 from agentrl.config.flags.logging import LoggingFlags
@@ -68,8 +76,9 @@ class RunConfig(LoggingFlags, frozen=True, kw_only=True, forbid_unknown_fields=T
     @property
     def pins_evaluations(self) -> bool:
         """Whether evaluations beside training hold pushes back. Under --colocate engines have no
-        memory while the learner trains, so an evaluation ends before that."""
-        return self.colocate or self.eval_mode == "pinned"
+        memory while the learner trains, so an evaluation ends before that; where prefill is apart
+        no turn may meet a push."""
+        return self.colocate or self.eval_mode == "pinned" or self.has_prefill_apart
 
     @property
     def keeps_cache(self) -> bool:
@@ -157,20 +166,53 @@ class RunConfig(LoggingFlags, frozen=True, kw_only=True, forbid_unknown_fields=T
         return None if training is None else max(training, evaluation or 0)
 
     @property
+    def engine_groups(self) -> list[EngineGroup]:
+        """The groups of alike engines, and of devices that stay empty between them."""
+        if self.is_supervised or self.loads_rollouts:
+            return []
+        size = self.rollout_num_gpus_per_engine
+        if self.rollout_external_engine_addrs:
+            return alike(len(self.rollout_external_engine_addrs), size)
+        if self.sglang_config:
+            return groups_of_file(self.sglang_config, size)
+        of_learner = self.num_learner_ranks if self.colocate else 0
+        num_engines = max(1, (self.rollout_num_gpus or of_learner or size) // size)
+        if self.prefill_num_servers is not None:
+            return prefill_and_decode(num_engines, self.prefill_num_servers, size)
+        return alike(num_engines, size)
+
+    @property
+    def engines(self) -> list[PlannedEngine]:
+        """The engines of the run, in order."""
+        return engines_of(self.engine_groups)
+
+    @property
     def num_engines(self) -> int:
         """Engines of the run."""
-        if self.is_supervised or self.loads_rollouts:
-            return 0
+        return sum(group.num_engines for group in self.engine_groups)
+
+    @property
+    def num_engine_devices(self) -> int:
+        """Devices of the engines that the run starts, and of those that stay empty."""
         if self.rollout_external_engine_addrs:
-            return len(self.rollout_external_engine_addrs)
-        of_learner = self.num_learner_ranks if self.colocate else 0
-        devices = self.rollout_num_gpus or of_learner or self.rollout_num_gpus_per_engine
-        return max(1, devices // self.rollout_num_gpus_per_engine)
+            return 0
+        return sum(group.num_gpus for group in self.engine_groups)
+
+    @property
+    def has_prefill_apart(self) -> bool:
+        """Whether some engines read prompts and others sample what follows."""
+        return any(group.kind in ("prefill", "decode") for group in self.engine_groups)
+
+    @property
+    def num_permits(self) -> int:
+        """Turns that may be in flight: those that sample them count, and not those that prefill."""
+        sampling = [group for group in self.engine_groups if group.kind != "prefill"]
+        return sum(group.num_engines for group in sampling) * self.sglang_server_concurrency
 
     @property
     def engine_names(self) -> list[str]:
         """The engines of the run."""
-        return [f"engine-{index}" for index in range(self.num_engines)]
+        return [engine.name for engine in self.engines]
 
     @property
     def started_engines(self) -> list[str]:

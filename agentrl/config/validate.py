@@ -12,6 +12,8 @@ from pathlib import Path
 from agentrl.config.asynchrony import about_asynchrony, notes_on_asynchrony
 from agentrl.config.conditions import STREAMING
 from agentrl.config.device import Device
+from agentrl.config.engine_kinds import about_engine_kinds
+from agentrl.config.engine_settings import ways_of_groups
 from agentrl.config.engines import about_attention_ranks, notes_on_engines
 from agentrl.config.env_vars import about_env_vars, notes_on_env_vars
 from agentrl.config.eval_sets import EvalSet, eval_sets
@@ -72,6 +74,7 @@ def validate(config: RunConfig, said: Mapping[str, str] | None = None) -> list[s
         *about_rollouts(config),
         *(() if config.eval_only else about_profiling(config)),
         *_about_devices(config),
+        *about_engine_kinds(config, device),
         *about_external_engines(config),
         *about_tracking(config),
         *about_env_vars(config),
@@ -147,12 +150,16 @@ def _about_deadlines(config: RunConfig) -> Iterator[str]:
 
 def _about_devices(config: RunConfig) -> Iterator[str]:
     per_engine, devices = config.rollout_num_gpus_per_engine, config.rollout_num_gpus
-    if devices is not None and devices % per_engine:
+    if devices is not None and devices % per_engine and not config.sglang_config:
         yield (
             f"--rollout-num-gpus {devices} is not a multiple of --rollout-num-gpus-per-engine "
             f"{per_engine}: {devices % per_engine} devices would stay idle"
         )
-    yield from _about_engine(config)
+    said: set[str] = set()
+    for where, way in ways_of_groups(config):
+        lines = [line for line in _about_engine(way) if line not in said]
+        said.update(lines)
+        yield from (f"{where}: {line}" if where else line for line in lines)
 
 
 def _about_engine(config: RunConfig) -> Iterator[str]:
@@ -325,7 +332,7 @@ def _notes(config: RunConfig) -> list[str]:
             "these need"
         )
     held = config.max_concurrent_episodes * config.num_agent_workers
-    permits = config.num_engines * config.sglang_server_concurrency
+    permits = config.num_permits
     if held < permits:
         notes.append(
             f"agent workers hold at most {held} episodes and engines have room for {permits} "

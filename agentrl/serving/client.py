@@ -104,6 +104,7 @@ class EngineClient:
     ) -> None:
         self._generate_url = router_url.rstrip("/") + "/generate"
         self._engines = tuple(engines)
+        self._has_pairs = any(engine.kind != "regular" for engine in engines)
         self._vocab_size = vocab_size
         self._max_context = max_context
         self._turn_timeout_s = turn_timeout_s
@@ -203,6 +204,8 @@ class EngineClient:
         finally:
             if not answered:
                 await self._abort(request)
+        if status != 200 and self._has_pairs:  # one engine of the pair has failed, and one goes on
+            await self._abort(request)
         if status == 200:
             found = _generation(content, turn, self._versions, len(ids), self._routes)
             if self._cache_versions is not None:

@@ -185,6 +185,7 @@ class EngineControl(_HttpControl):
 
     def __init__(self, engine: EngineAddress, *, timeout_s: float, key: str | None = None) -> None:
         super().__init__(engine.name, engine.url, timeout_s, key)
+        self.engine = engine
 
     async def wait_alive(self, deadline_s: float) -> None:
         """Until the engine can be given weights. One that a sender left paused when it died can,
@@ -372,8 +373,14 @@ class RouterControl(_HttpControl):
 
     async def add(self, engine: EngineAddress, deadline_s: float) -> None:
         """Route to `engine`. Returns when the router sends it requests."""
-        key = {} if self._key is None else {"api_key": self._key}
-        await self._call("POST", "/workers", {"url": engine.url} | key)
+        told: dict[str, Any] = {"url": engine.url}
+        if self._key is not None:
+            told["api_key"] = self._key
+        if engine.kind != "regular":
+            told["worker_type"] = engine.kind
+        if engine.bootstrap_port is not None:
+            told["bootstrap_port"] = engine.bootstrap_port
+        await self._call("POST", "/workers", told)
         await self._until(engine, present=True, deadline_s=deadline_s)
 
     async def remove(self, engine: EngineAddress, deadline_s: float) -> None:

@@ -63,7 +63,7 @@ def failures_of(outcomes: Outcomes) -> dict[EngineControl, EngineError]:
 
 
 class Fleet:
-    """`members` in rank order, each with `ranks_per_engine` ranks. `open_group` makes the sender's
+    """`members` in rank order, each with the ranks of its engine. `open_group` makes the sender's
     side of a new collective, given its `name`. `margin_s`: how long an engine may take to say that
     a rendezvous or a broadcast has failed."""
 
@@ -74,14 +74,12 @@ class Fleet:
         name: str,
         portal: BlockingPortal,
         open_group: Callable[[str], SenderGroup],
-        ranks_per_engine: int,
         margin_s: float | None = None,
     ) -> None:
         self.members = list(members)
         self.name = name
         self._portal = portal
         self._open_group = open_group
-        self._ranks = ranks_per_engine
         self._margin_s = _MARGIN_S if margin_s is None else margin_s
         self._group: SenderGroup | None = None
         self._transfer: tuple[Outcomes, Future[dist.Work] | None] = ({}, None)
@@ -103,7 +101,11 @@ class Fleet:
     def connect(self) -> None:
         """Build the collective with all members. Look at `connected` for the result."""
         group = self._group = self._open_group(self.name)
-        world_size = 1 + len(self.members) * self._ranks
+        first = 1
+        ranks: dict[EngineControl, int] = {}
+        for member in self.members:
+            ranks[member], first = first, first + member.engine.num_ranks
+        world_size = first
 
         async def join(member: EngineControl) -> None:
             await member.destroy_group(group.name)
@@ -111,7 +113,7 @@ class Fleet:
                 group=group.name,
                 host=group.host,
                 port=group.port,
-                rank=1 + self.members.index(member) * self._ranks,
+                rank=ranks[member],
                 world_size=world_size,
                 backend=group.backend,
                 timeout_s=group.connect_s + self._margin_s,

@@ -23,6 +23,7 @@ from agentrl.errors import ConfigError
 from agentrl.serving.cpu import ATTENTION_BACKEND, PLUGIN_NAME
 from agentrl.serving.engine_files import ENGINE_MARK, MEETING_PLACE
 from agentrl.serving.key import KEY_FILE
+from agentrl.types import EngineKind
 
 __all__ = [
     "ENGINE_DEFAULTS",
@@ -122,6 +123,8 @@ def engine_command(
     host: str = "127.0.0.1",
     key_file: str | None = None,
     part: EnginePart | None = None,
+    kind: EngineKind = "regular",
+    bootstrap_port: int | None = None,
     python: str = sys.executable,
     environ: Mapping[str, str] = os.environ,
 ) -> ProcessSpec:
@@ -130,6 +133,7 @@ def engine_command(
     `extra` maps ServerArgs fields to values; it wins over `ENGINE_DEFAULTS` (None drops a default).
     `weight_version` labels the weights the engine starts with: "none" until a push names them.
     `key_file` holds the key that it wants with every request: without one it serves everybody.
+    `kind`: what it does of a turn; one that prefills listens at `bootstrap_port` for the others.
     `environ` is what the process will inherit. Raises ConfigError for a refused field.
     """
     settings = {
@@ -142,6 +146,8 @@ def engine_command(
         **ENGINE_DEFAULTS[device],
         **_checked("sglang", extra, device),
         **_part_settings(part),
+        **({} if kind == "regular" else {"disaggregation_mode": kind}),
+        **({"disaggregation_bootstrap_port": bootstrap_port} if kind == "prefill" else {}),
     }
     num_ranks = int(settings.get("tp_size") or 1)
     return ProcessSpec(
@@ -163,12 +169,14 @@ def router_command(
     name: str = "router",
     host: str = "127.0.0.1",
     key_file: str | None = None,
+    has_prefill_apart: bool = False,
     python: str = sys.executable,
 ) -> ProcessSpec:
     """Command of the router. It starts without workers; `RouterControl.add` brings them.
 
     `turn_timeout_s` is the client's deadline of a turn: the router waits that long and no longer.
     `key_file` holds the key that it wants, which must be that of its engines.
+    `has_prefill_apart`: it sends each turn to one engine that prefills and one that decodes.
     `extra` maps router arguments to values. Raises ConfigError for a refused argument.
     """
     settings = {
@@ -179,6 +187,7 @@ def router_command(
         "request_timeout_secs": math.ceil(turn_timeout_s),
         **ROUTER_DEFAULTS,
         **_checked("router", extra),
+        "pd_disaggregation": has_prefill_apart,
     }
     argv = (python, "-m", "agentrl.serving.router_main", *_flags(settings))
     return ProcessSpec(name=name, argv=argv, env=_key_env(key_file))

@@ -105,7 +105,7 @@ class Members:
         self._lost.append(member)
         self._seals.forget(member.name)
         logger.error("%s fell out of a weight push: %s", member.name, reason)
-        self._on_lost(EngineAddress(member.name, member.url))
+        self._on_lost(member.engine)
 
     def moved(self, engines: Iterable[EngineAddress]) -> list[EngineControl]:
         """Speak to each of these where it is now, once it answers: what is new or has moved counts

@@ -65,7 +65,6 @@ class FleetWeightSink:
     connect_s         deadline of a fleet's rendezvous, where that is sooner: it takes less than a
                       second, so one that does not come about is tried again
     fleet_size        --update-weights-fleet-size: engines in one collective
-    ranks_per_engine  devices of one engine (its tensor-parallel size)
     engine_dtype      what engines keep weights in; None: unknown, so that `verify` compares what is
                       sent, and engines that a push did not change are not told of
     fused             parameters of the engines that are several of the tensors
@@ -86,7 +85,6 @@ class FleetWeightSink:
         on_lost: Callable[[EngineAddress], None],
         backend: str = "gloo",
         host: str = "127.0.0.1",
-        ranks_per_engine: int = 1,
         engine_dtype: torch.dtype | None = None,
         fused: Fused | None = None,
         tells_digests: bool = True,
@@ -106,7 +104,6 @@ class FleetWeightSink:
         self._fleet_size = fleet_size
         self._backend = backend
         self._host = host
-        self._ranks = ranks_per_engine
         self._engine_dtype = engine_dtype
         self._fused = fused or {}
         self._clock = clock or MonotonicClock()
@@ -128,11 +125,7 @@ class FleetWeightSink:
     @property
     def engines(self) -> tuple[EngineAddress, ...]:
         """Engines that take part in the next publish."""
-        return tuple(
-            EngineAddress(member.name, member.url)
-            for fleet in self._fleets
-            for member in fleet.members
-        )
+        return tuple(member.engine for fleet in self._fleets for member in fleet.members)
 
     def publish(self, version: int, tensors: NamedTensors) -> PushReport:
         """Send `tensors` (HF name, tensor) as `version` to every engine.
@@ -300,7 +293,6 @@ class FleetWeightSink:
             name=next(name for name in names if name not in taken),
             portal=self._members.portal,
             open_group=self._open_group,
-            ranks_per_engine=self._ranks,
         )
 
     def _open_group(self, name: str) -> SenderGroup:

@@ -79,6 +79,19 @@ _SIZES = {
 }
 
 
+#: Published: what the files of engines hold that scripts write, by parts of their names: of each
+#: model the groups, as kind, devices and devices of an engine; `{n}`: devices of the learner.
+_Group = tuple[str, str, int | None]
+_ENGINES: dict[str, list[list[_Group]]] = {
+    r"sglang_mixed_offload": [[("regular", "4", 1)], [("regular", "4", 1)]],
+    r"sglang_pd_mooncake": [[("prefill", "4", 4), ("decode", "4", 4)]],
+    r"sglang_glm52": [[("prefill", "64", 64), ("decode", "192", 64)]],
+    r"sglang_config": [
+        [("regular", "{n}/2", 2), ("regular", "{n}/4", 1), ("placeholder", "{n}/4", None)]
+    ],
+}
+
+
 def trained() -> frozenset[str]:
     """The architectures that agentrl trains, whose scripts have to pass but for what is named."""
     return frozenset(name for family in families().values() for name in family.architectures)
@@ -116,6 +129,8 @@ class Ground:
         for name in [*given.get("--prompt-data", []), *given.get("--eval-prompt-data", [])]:
             if "/" in name:
                 _rows(Path(name.partition("@")[0]), keys)
+        for name in given.get("--sglang-config", []):
+            _engines(Path(name), int(given["--actor-num-gpus-per-node"][-1]))
         for name in given.get("--eval-config", []):
             _sets(Path(name), keys)
         return argv
@@ -178,6 +193,27 @@ def _sets(path: Path, keys: Mapping[str, str]) -> None:
     _rows(rows, keys)
     text = f"eval: {{datasets: [{{name: made, path: {rows}, rm_type: math, top_p: 0.7}}]}}\n"
     path.write_text(text)
+
+
+def _engines(path: Path, num_gpus: int) -> None:
+    """A file of engines; of two models the second is none that is trained."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    models = next(models for part, models in _ENGINES.items() if re.search(part, path.name))
+    said = [
+        {
+            "name": f"model-{index}",
+            "update_weights": index == 0,
+            "server_groups": [_engine_group(*group, num_gpus) for group in groups],
+        }
+        for index, groups in enumerate(models)
+    ]
+    path.write_text(json.dumps({"sglang": said}))  # which is YAML too
+
+
+def _engine_group(kind: str, devices: str, size: int | None, num_gpus: int) -> dict[str, Any]:
+    whole, _, part = devices.replace("{n}", str(num_gpus)).partition("/")
+    group: dict[str, Any] = {"worker_type": kind, "num_gpus": int(whole) // int(part or 1)}
+    return group if size is None else {**group, "num_gpus_per_engine": size}
 
 
 def _rows(path: Path, keys: Mapping[str, str]) -> None:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import aiohttp
 import anyio
+import msgspec
 import pytest
 import torch
 from transformers import PreTrainedModel
@@ -67,11 +68,10 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 def publish(stack: Stack, version: int, weights: Weights) -> None:
     with FleetWeightSink(
-        [stack.engine],
+        [msgspec.structs.replace(stack.engine, num_ranks=GROUPS)],
         bucket_bytes=50_000,
         timeout_s=CALL_S,
         fleet_size=1,
-        ranks_per_engine=GROUPS,
         engine_dtype=torch.float32,
         on_lost=lambda engine: pytest.fail(f"{engine.name} fell out"),
     ) as sink:

@@ -16,6 +16,7 @@ _FUNCTION = f"--custom-generate-function-path {__name__}:generate"
 PPO = "--advantage-estimator ppo"
 _TEACHER = "--opd-type megatron --opd-teacher-load MODEL2"
 OPD = f"--use-opd {_TEACHER}"
+_APART = "--rollout-num-gpus 3 --device auto --ray-address 127.0.0.1:1"
 DISK = "--update-weight-transport disk --update-weight-disk-dir TMP/shared"
 #: What must be there for a flag to be read, by field, in one mode or in all.
 BESIDE: dict[str | tuple[str, Mode], str] = {
@@ -76,6 +77,9 @@ BESIDE: dict[str | tuple[str, Mode], str] = {
     "eval_tool_key": f"{ROWS} --eval-prompt-data held ROWS2",
     "node_wait_s": "--ray-address 10.0.0.1:6379",
     "rollout_num_gpus_per_engine": "--rollout-num-gpus 4",
+    # on a cluster, whose devices nobody has asked yet: none of this runs on a CPU
+    "prefill_num_servers": f"{_APART} --async-buffer-size 0 --update-weights-interval 1",
+    ("prefill_num_servers", "eval"): _APART,
     "rollout_external_api_key_var": "--rollout-external-engine-addrs 127.0.0.1:1",
     **{
         name: f"--use-{field.fact.needs}"

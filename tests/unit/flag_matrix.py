@@ -53,6 +53,7 @@ class Ground:
             "RUN": folder / "begun",
             "SETS": folder / "sets.toml",
             "MIX": folder / "mix.toml",
+            "GROUPS": folder / "groups.yaml",
             "TMP": folder,
         }
         (folder / "model").symlink_to(model)
@@ -64,6 +65,10 @@ class Ground:
         self.names["MIX"].write_text(
             f'[[parts]]\nname = "asked"\nprompt_data = "{self.names["ROWS2"]}"\nmax_turns = 2\n'
             f'eval = [{{name = "held", path = "{self.names["ROWS2"]}"}}]\n'
+        )
+        self.names["GROUPS"].write_text(
+            "sglang: [{name: default, server_groups: [{worker_type: regular, num_gpus: 2}, "
+            "{worker_type: regular, num_gpus: 1, overrides: {max_running_requests: 4}}]}]\n"
         )
         write_rollouts(self.names["ROLLOUTS"], Rollouts(LeaseHeader(1, []), []), lambda _: ())
         (folder / "begun").mkdir()

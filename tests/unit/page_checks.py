@@ -203,6 +203,14 @@ def check_block(clone: Path, block: Snippet, shown: str) -> None:
             runpy.run_path(block.name)
 
 
+def check_groups(clone: Path, text: str) -> None:
+    """A file of groups of engines."""
+    (clone / "groups.yaml").write_text(text)
+    flags = ["--preset", "search-r1-local", "--sglang-config", "groups.yaml"]
+    said = dry_run("train_async.py", flags)
+    require("server_groups" in said, said)
+
+
 def check_sets(clone: Path, text: str) -> None:
     """A file of evaluation sets, whose rows are one question."""
     (clone / "sets.yaml").write_text(text)
@@ -231,7 +239,8 @@ def check_snippet(clone: Path, snippet: Snippet, shown: str) -> None:
         case "python":
             check_block(clone, snippet, shown)
         case "yaml":
-            check_sets(clone, snippet.text)
+            check = check_groups if snippet.text.startswith("sglang:") else check_sets
+            check(clone, snippet.text)
         case "toml":
             check_mixture(clone, snippet.text)
         case other:

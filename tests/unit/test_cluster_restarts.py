@@ -17,7 +17,7 @@ from agentrl.cluster.restarts import Processes
 from agentrl.cluster.spec import ModelFacts, RunSpec
 from agentrl.cluster.supervision import Consequence
 from agentrl.config.run import RunConfig
-from agentrl.types import EngineAddress
+from agentrl.types import EngineAddress, EngineKind
 from agentrl.wire.messages import Message, PeerLost
 from agentrl.wire.peer import BufferPeer
 
@@ -252,3 +252,14 @@ def test_a_part_that_ends_takes_the_others_of_its_engine_along(
     anyio.run(run)
     assert [order.name for order in cluster.started] == [*parts, "engine-1", *parts]
     assert told == [("unrouted", "engine-0"), ("weights", "engine-0")]
+
+
+def test_a_run_goes_on_without_engines_of_a_kind_only_where_others_of_it_are_left() -> None:
+    """Where prefill is apart, one sort of engines can do nothing without the other."""
+    kinds: dict[str, EngineKind] = {"engine-0": "prefill", "engine-1": "decode"}
+    kinds["engine-2"] = "decode"
+    addresses = [EngineAddress(name, f"http://127.0.0.1/{name}", kinds[name]) for name in kinds]
+    spec = msgspec.structs.replace(SPEC, engines=addresses)
+    made, _, _ = processes(spec=spec, engines=list(kinds))
+    assert made.left_without(["engine-1"]) == ["worker-0", "engine-0", "engine-2"]
+    assert made.left_without(["engine-0"]) is None

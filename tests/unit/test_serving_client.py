@@ -12,7 +12,7 @@ from aiohttp import web
 from agentrl.columns import CACHE_VERSIONS
 from agentrl.errors import EngineError, TokenError
 from agentrl.serving.client import EngineClient
-from agentrl.types import EngineAddress, Generation, SamplingParams
+from agentrl.types import EngineAddress, EngineKind, Generation, SamplingParams
 
 pytestmark = pytest.mark.anyio
 
@@ -78,6 +78,7 @@ async def serving(
     seeded: bool = False,
     attention_ranks: int = 1,
     cache_versions: int | None = None,
+    kind: EngineKind = "regular",
 ) -> AsyncIterator[tuple[EngineClient, Server]]:
     server = Server(answer)
     app = web.Application()
@@ -92,7 +93,7 @@ async def serving(
     try:
         async with EngineClient(
             url,
-            [EngineAddress("sglang-0", url), gone],
+            [EngineAddress("sglang-0", url, kind), gone],
             vocab_size=100,
             max_context=10,
             num_permits=num_permits,
@@ -233,6 +234,22 @@ async def test_a_turn_past_its_deadline_is_aborted_on_the_engines() -> None:
             await client.generate([1], SAMPLING, routing_key="e", priority=0)
         assert server.aborted == [server.requests[0]["rid"]]
         assert client.permit_stats().in_use == 0
+
+
+@pytest.mark.parametrize(("kind", "aborts"), [("regular", False), ("decode", True)])
+async def test_of_a_pair_that_failed_the_engine_that_goes_on_is_told_to_stop(
+    kind: EngineKind, aborts: bool
+) -> None:
+    """The router answers for the one that failed, and the other would wait for a cache."""
+    answers = iter([web.Response(status=500), reply([7])])
+
+    async def answer(body: dict[str, Any]) -> web.Response:
+        return next(answers)
+
+    async with serving(answer, kind=kind) as (client, server):
+        turn = await client.generate([1], SAMPLING, routing_key="e", priority=0)
+    assert turn.output_ids == [7]
+    assert server.aborted == ([server.requests[0]["rid"]] if aborts else [])
 
 
 async def test_a_cancelled_turn_is_aborted_on_the_engines_and_returns_its_permit() -> None:

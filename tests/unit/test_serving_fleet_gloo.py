@@ -20,6 +20,7 @@ from agentrl.serving.buckets import make_buckets
 from agentrl.serving.collective import SenderGroup
 from agentrl.serving.control import EngineRefusedError
 from agentrl.serving.fleet import Fleet
+from agentrl.types import EngineAddress
 
 DEADLINE_S = 150.0
 #: More than the buffers of a connection take.
@@ -32,6 +33,7 @@ class Engine:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.engine = EngineAddress(name, "")
         self.fate = ""
         self.weight = torch.zeros(0)
         self.failed = ""
@@ -107,7 +109,6 @@ def test_a_push_goes_on_without_an_engine_that_leaves_a_broadcast(
         open_group=lambda name: Sender(
             name, host="127.0.0.1", backend="gloo", timeout_s=DEADLINE_S, connect_s=DEADLINE_S
         ),
-        ranks_per_engine=1,
     )
     (bucket,) = make_buckets(TENSORS, 1 << 30)
     fleet.connect()

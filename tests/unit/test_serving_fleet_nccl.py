@@ -17,6 +17,7 @@ from agentrl.errors import EngineError
 from agentrl.serving.buckets import make_buckets
 from agentrl.serving.control import EngineRefusedError
 from agentrl.serving.fleet import Fleet
+from agentrl.types import EngineAddress
 
 TENSORS = [("weight", torch.ones(4))]
 
@@ -64,6 +65,7 @@ class Engine:
 
     def __init__(self, name: str, others: list["Engine"]) -> None:
         self.name = name
+        self.engine = EngineAddress(name, "")
         self.dies = self.refuses = False
         self.is_stuck = Event()
         self._others = others
@@ -99,7 +101,6 @@ def fleet_of(engines: list[Engine], portal: BlockingPortal, noted: list[str]) ->
         name="weights",
         portal=portal,
         open_group=lambda name: NcclLike(name, fleet.members, noted),  # type: ignore[arg-type,return-value]
-        ranks_per_engine=1,
         margin_s=0.05,
     )
     return fleet

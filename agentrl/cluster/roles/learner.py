@@ -116,7 +116,6 @@ def sink_settings(spec: RunSpec) -> dict[str, Any]:
         "bucket_bytes": config.update_weight_buffer_size,
         "timeout_s": config.update_weights_timeout,
         "fleet_size": config.update_weights_fleet_size,
-        "ranks_per_engine": config.rollout_num_gpus_per_engine,
         "engine_dtype": getattr(torch, engine_dtype(config), None),
         "tells_digests": engines_tell_digests(config),
         "keeps_cache": config.keeps_cache,

@@ -14,7 +14,7 @@ from agentrl.clock import MonotonicClock
 from agentrl.cluster.layout import INCARNATION
 from agentrl.cluster.signals import until_sigterm
 from agentrl.cluster.spec import RunSpec
-from agentrl.config.engines import attention_ranks
+from agentrl.config.engines import named_ranks
 from agentrl.config.run import RunConfig
 from agentrl.serving.client import EngineClient
 from agentrl.serving.key import read_key
@@ -27,7 +27,7 @@ __all__ = ["client_settings", "main", "teacher_of"]
 def client_settings(spec: RunSpec) -> dict[str, Any]:
     """What the worker's client of the engines is told, beside where they are."""
     config = spec.config
-    permits = config.num_engines * config.sglang_server_concurrency // config.num_agent_workers
+    permits = config.num_permits // config.num_agent_workers
     return {
         "vocab_size": spec.model.vocab_size,
         "max_context": spec.model.max_context,
@@ -39,7 +39,7 @@ def client_settings(spec: RunSpec) -> dict[str, Any]:
         "seeded": bool(config.sglang.get("enable_deterministic_inference")),
         "cache_versions": config.kv_cache_versions if config.keeps_cache else None,
         "routes": spec.model.routes,
-        "attention_ranks": attention_ranks(config.sglang),
+        "attention_ranks": named_ranks(config),
     }
 
 

@@ -24,8 +24,8 @@ class PlacementFlags(OptimizerFlags, frozen=True, kw_only=True):
     rollout_num_gpus: Annotated[
         Count | None,
         _flag(
-            "Devices of all engines (default: as many as one engine needs; under --colocate the "
-            "learner's)",
+            "Devices of all engines (default: as many as one engine needs, or as --sglang-config "
+            "says; under --colocate the learner's)",
             modes=ACTS,
             needs="started_engines",
         ),
@@ -33,6 +33,23 @@ class PlacementFlags(OptimizerFlags, frozen=True, kw_only=True):
     rollout_num_gpus_per_engine: Annotated[
         int, _flag("Devices of one engine", modes=ACTS, ge=1)
     ] = 1
+    sglang_config: Annotated[
+        dict[str, Any],
+        _flag(
+            "File of engines of several kinds (YAML or TOML, in slime's form): groups with a type, "
+            "devices and SGLang settings of their own (docs/cluster.md)",
+            modes=ACTS,
+            holds="settings",
+        ),
+    ] = {}
+    prefill_num_servers: Annotated[
+        Count | None,
+        _flag(
+            "Of the engines, so many read prompts and the others sample what follows (needs GPUs, "
+            "and generation that waits for the learner, as in train.py)",
+            modes=ACTS,
+        ),
+    ] = None
     colocate: Annotated[
         bool,
         _flag(
