@@ -58,13 +58,16 @@ sglang:
 
 
 class Ports:
-    """One node, whose ports are numbers."""
+    """One node with `engines`, whose ports are numbers."""
 
-    def __init__(self) -> None:
-        self._ports = count(20000)
+    def __init__(self, engines: list[str]) -> None:
+        self._ports, self._engines = count(20000), engines
 
     def slots(self) -> list[str]:
         return ["host"]
+
+    def processes(self) -> list[str]:
+        return self._engines
 
     def address_of(self, process: str) -> str:
         return "127.0.0.1"
@@ -98,7 +101,9 @@ def refused(*flags: str, program: Program = "train") -> str:
 def plan(config: RunConfig, folder: Path) -> tuple[RunSpec, dict[str, ProcessOrder]]:
     run = RunDir(config)
     run.private = folder
-    spec, orders = plan_processes(config, run, cast(Cluster, Ports()), {}, "cuda")
+    spec, orders = plan_processes(
+        config, run, cast(Cluster, Ports(config.engine_names)), {}, "cuda"
+    )
     return spec, {order.name: order for order in orders}
 
 
@@ -151,10 +156,12 @@ def test_devices_of_a_placeholder_are_kept_and_nothing_runs_there(said: Any) -> 
     text = r"2 learner ranks \+ 2 engines x 2 \+ 2 empty \+ 2 engines x 1\) and the cluster has 4"
     with pytest.raises(EnvironmentSetupError, match=text):
         plan_slots(config, Supply("GPU", (4,)), {})
-    with pytest.raises(
-        EnvironmentSetupError, match=r"engine of --sglang-config 2\), and the largest node has 1"
-    ):
-        plan_slots(config, Supply("GPU", (1,) * 12), {})
+    config = parsed("--sglang-config", said(MIXED), "--actor-num-gpus-per-node", "1")
+    on_small_nodes = devices_of(config, *(1,) * 12)
+    assert {name for name in on_small_nodes if name.startswith("engine-0")} == {
+        "engine-0",
+        "engine-0.1",
+    }
 
 
 def test_colocated_engines_of_several_sizes_have_the_ranks_of_their_devices(said: Any) -> None:
