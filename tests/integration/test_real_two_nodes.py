@@ -113,7 +113,7 @@ def test_a_run_survives_the_node_of_an_engine(folder: Path) -> None:
         learner = folder / "local/runs/run/logs/learner-0.log"
         until(lambda: "engine-1 is routed" in learner.read_text().partition(f" at {url} now")[2])
         log = cluster.seen(1, folder / "local/runs/run/logs/engine-1.log")
-        until(lambda: log.exists() and "Decode batch" in log.read_text())
+        until(lambda: log.exists() and "Prefill batch" in log.read_text())
         run.send_signal(signal.SIGINT)
         listener.join()
         assert run.wait() == 128 + signal.SIGINT, "".join(said)
