@@ -13,9 +13,12 @@ from agentrl.algorithms.rows import LossFn, MicroBatch
 from agentrl.learner.megatron import MegatronBackend
 from tests.parity.mtp_models import MtpModel, gradients, make, reference_loss, weighted
 from tests.parity.one_process import Open, open_backend, worst
+from tests.parity.states import are_equal, weights
 
 __all__ = ["open_backend"]
 
+#: Engines that draft with the layers, so that a push holds them.
+DRAFTING = {"sglang": {"speculative_algorithm": "EAGLE"}}
 FULL = {
     "recompute_granularity": "full",
     "recompute_method": "uniform",
@@ -40,8 +43,18 @@ def main_grads(backend: MegatronBackend) -> dict[str, Tensor]:
     return {name: each.main_grad.clone() for name, each in backend._model.named_parameters()}
 
 
-@pytest.mark.parametrize("megatron", [{}, FULL], ids=["plain", "recomputed"])
-@pytest.mark.parametrize("family", ["mimo"])
+@pytest.mark.parametrize(
+    ("family", "megatron"),
+    [
+        ("mimo", {}),
+        ("glm4-moe-lite", {}),
+        ("glm4-moe", {}),
+        ("deepseek-v3", {}),
+        ("mimo", FULL),
+        ("glm4-moe-lite", FULL),
+    ],
+    ids=lambda given: given if isinstance(given, str) else "-".join(given)[:9],
+)
 def test_loss_and_gradient_are_those_of_the_report(
     family: str,
     megatron: dict[str, Any],
@@ -59,7 +72,11 @@ def test_loss_and_gradient_are_those_of_the_report(
         {"mtp_loss_scaling_factor": 0.3, **megatron},
         enable_mtp_training=True,
         clip_grad=0.0,
+        **DRAFTING,
     )
+    backend.save_hf(tmp_path / "saved")
+    saved = load_file(tmp_path / "saved" / "model.safetensors")
+    assert are_equal(saved, load_file(made.directory / "model.safetensors"))
     result = backend.step("policy", ragged, pg_loss)
     total, count = result.metrics["mtp_loss"]
     assert count == float(sum(each[1] for each in found)) > 20
@@ -71,7 +88,7 @@ def test_loss_and_gradient_are_those_of_the_report(
     assert min(float(each.abs().max()) for each in wanted.values()) > 1e-4
 
 
-@pytest.mark.parametrize("family", ["mimo"])
+@pytest.mark.parametrize("family", ["mimo", "glm4-moe"])
 def test_the_policy_is_what_it_is_without(
     family: str,
     mtp_model: Callable[..., MtpModel],
@@ -83,19 +100,63 @@ def test_the_policy_is_what_it_is_without(
     without = open_backend(made.directory, clip_grad=0.0)
     scored = without.run("policy", ragged)
     metrics = without.step("policy", ragged, pg_loss).metrics
-    grads, weights = main_grads(without), dict(without.hf_tensors())
-    weights = {name: tensor.clone() for name, tensor in weights.items()}
+    grads, after_without = main_grads(without), weights(without)
     without.close()
-    backend = open_backend(made.directory, enable_mtp_training=True, clip_grad=0.0)
-    assert all(torch.equal(*pair) for pair in zip(backend.run("policy", ragged), scored))
-    found = backend.step("policy", ragged, pg_loss).metrics
-    assert {name: found[name] for name in metrics} == metrics
+    backend = open_backend(made.directory, enable_mtp_training=True, clip_grad=0.0, **DRAFTING)
+    found = backend.run("policy", ragged)
+    assert all(torch.equal(*pair) for pair in zip(found, scored, strict=True))
+    measured = backend.step("policy", ragged, pg_loss).metrics
+    assert {name: measured[name] for name in metrics} == metrics
     mine = main_grads(backend)
     assert {name for name in mine if ".mtp." not in name} == grads.keys()
     assert all(torch.equal(mine[name], grad) for name, grad in grads.items())
-    after = dict(backend.hf_tensors())
-    assert all(torch.equal(after[name], tensor) for name, tensor in weights.items())
+    after = weights(backend)
+    assert all(torch.equal(after[name], tensor) for name, tensor in after_without.items())
     before = load_file(made.directory / "model.safetensors")
     moved = [name for name in before if name.startswith(made.prefix) and name in after]
     assert len(moved) > 10
     assert all(not torch.equal(after[name], before[name]) for name in moved)
+
+
+def test_a_run_that_goes_on_takes_the_step_that_would_have_followed(
+    mtp_model: Callable[..., MtpModel],
+    ragged: list[MicroBatch],
+    pg_loss: LossFn,
+    open_backend: Open,
+    tmp_path: Path,
+) -> None:
+    made, state = mtp_model("mimo"), tmp_path / "state"
+    state.mkdir()
+    flags: dict[str, Any] = {"enable_mtp_training": True, **DRAFTING}
+    backend = open_backend(made.directory, **flags)
+    backend.step("policy", ragged, pg_loss)
+    backend.save_state(state)
+    backend.step("policy", ragged[1:], pg_loss)
+    wanted = weights(backend)
+    backend.close()
+    again = open_backend(made.directory, **flags)
+    again.load_state(state)
+    again.step("policy", ragged[1:], pg_loss)
+    assert are_equal(weights(again), wanted)
+
+
+def test_a_push_holds_the_layers_where_engines_draft_with_them_and_a_reference_has_none(
+    mtp_model: Callable[..., MtpModel],
+    ragged: list[MicroBatch],
+    pg_loss: LossFn,
+    open_backend: Open,
+) -> None:
+    made = mtp_model("mimo")
+    drafting = open_backend(made.directory, enable_mtp_training=True, **DRAFTING)
+    with_layers = weights(drafting).keys()
+    drafting.close()
+    flags = {"use_kl_loss": True, "kl_loss_coef": 0.1, "ref_update_interval": 1}
+    backend = open_backend(made.directory, enable_mtp_training=True, **flags)
+    pushed = weights(backend).keys()
+    assert {name for name in with_layers - pushed} == {
+        name for name in with_layers if name.startswith(made.prefix)
+    } != set()
+    backend.step("policy", ragged, pg_loss)
+    backend.renew("reference")
+    found = zip(backend.run("reference", ragged), backend.run("policy", ragged), strict=True)
+    assert all(torch.equal(*pair) for pair in found)

@@ -119,6 +119,7 @@ def sink_settings(spec: RunSpec) -> dict[str, Any]:
         "ranks_per_engine": config.rollout_num_gpus_per_engine,
         "engine_dtype": getattr(torch, engine_dtype(config), None),
         "tells_digests": engines_tell_digests(config),
+        "pushes_draft": config.pushes_draft,
         "keeps_cache": config.keeps_cache,
         "shares_devices": config.colocate,
         "keeps_memory": config.colocate and not config.offload_rollout,

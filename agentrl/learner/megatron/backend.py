@@ -44,6 +44,7 @@ from agentrl.learner.megatron.freezing import freeze
 from agentrl.learner.megatron.host_memory import keep_freed_memory
 from agentrl.learner.megatron.lent_memory import LentMemory, weight_tensors
 from agentrl.learner.megatron.model import build_model, parameter_dtype, transformer_config
+from agentrl.learner.megatron.mtp import MTP
 from agentrl.learner.megatron.near_processors import run_near
 from agentrl.learner.megatron.optimizer import Optimizer
 from agentrl.learner.megatron.passes import TokenLayout, forward_pass
@@ -101,6 +102,7 @@ class MegatronBackend:
         self._hooks = LearnerHooks(cfg) if hooks is None else hooks
         self._settings = MegatronSettings.from_config(cfg)
         self._lends = cfg.offload_train
+        self._pushes_draft = cfg.pushes_draft
         self._lent = LentMemory()
         if world_size != cfg.num_learner_ranks:
             raise ConfigError(
@@ -297,9 +299,13 @@ class MegatronBackend:
         frozen.load_state_dict({name: theirs[name] for name in frozen.state_dict()})
 
     def hf_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """See `TrainBackend.hf_tensors`."""
+        """See `TrainBackend.hf_tensors`; layers of multi-token prediction, where engines draft with
+        them."""
+        return self._exported(None if self._pushes_draft else MTP)
+
+    def _exported(self, without: str | None = None) -> Iterator[tuple[str, Tensor]]:
         self._trained["policy"].finish_gathering()
-        return self._weights.export()
+        return self._weights.export(without=without)
 
     def lay_down(self, *, weights: bool) -> None:
         """See `LearnerMemory`. Nothing on the CPU, nor under --no-offload-train."""
@@ -326,10 +332,10 @@ class MegatronBackend:
         """See `TrainBackend.save_hf`; the source rank writes."""
         if self.is_source:
             dtype = parameter_dtype(self._settings)
-            tensors = chain(self.hf_tensors(), self._passengers())
+            tensors = chain(self._exported(), self._passengers())
             checkpoint.write_checkpoint(directory, tensors, self._model_dir, dtype)
         else:
-            for _ in self.hf_tensors():
+            for _ in self._exported():
                 pass
         dist.barrier()
 

@@ -28,7 +28,10 @@ from torch import Tensor
 
 from agentrl.learner.megatron.norms import RMSNorm
 
-__all__ = ["PredictingModel", "mtp_block", "num_mtp_layers"]
+__all__ = ["MTP", "PredictingModel", "mtp_block", "num_mtp_layers"]
+
+#: What the names of the layers' tensors begin with.
+MTP = "mtp."
 
 
 class _Layer(MultiTokenPredictionLayer):  # type: ignore[misc]

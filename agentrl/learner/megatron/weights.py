@@ -41,8 +41,10 @@ class _Box(NamedTuple):
 
 class _Whole(NamedTuple):
     """A whole tensor, of which this rank holds `boxes`, maybe none. `told`: the boxes that each
-    rank of `group` tells the others, by rank; ranks that tell none are left out."""
+    rank of `group` tells the others, by rank; ranks that tell none are left out. `key`: as
+    megatron-core calls it."""
 
+    key: str
     shape: tuple[int, ...]
     dtype: torch.dtype
     hf: tuple[str, ...]
@@ -95,6 +97,7 @@ class Weights:
                 if (boxes := everyone[rank].get(key, [[]])[-1])
             }
             whole = _Whole(
+                key=key,
                 shape=tuple(shape),
                 dtype=getattr(torch, dtype),
                 hf=named.hf,
@@ -159,11 +162,13 @@ class Weights:
             yield from self._named(whole, full)
 
     @torch.no_grad()
-    def export(self) -> Iterator[tuple[str, Tensor]]:
+    def export(self, *, without: str | None = None) -> Iterator[tuple[str, Tensor]]:
         """Full tensors by Hugging Face name, on every rank, in the order of the layers; one whole
-        tensor at a time is held in full. Collective: all ranks must exhaust it."""
+        tensor at a time is held in full. `without`: how megatron-core's names begin of those that
+        are left out. Collective: all ranks must exhaust it."""
         for whole in self._wholes:
-            yield from self._named(whole, self._gathered(whole))
+            if without is None or not whole.key.startswith(without):
+                yield from self._named(whole, self._gathered(whole))
 
     def _named(self, whole: _Whole, full: Tensor) -> Iterator[tuple[str, Tensor]]:
         for name, pieces in self._on_disk(whole, full):
