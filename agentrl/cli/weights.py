@@ -18,7 +18,6 @@ from agentrl.errors import ConfigError, DataError
 from agentrl.model_dir import quantization
 
 if TYPE_CHECKING:
-    from agentrl.config.torch_dist import Header
     from agentrl.models.registry import Model
 
 __all__ = ["check_weights"]
@@ -61,27 +60,29 @@ def _check_model(flag: str, place: Path, config: RunConfig, model: "Model") -> N
         _naming(flag, check_model, place, model, open_model(place, config.model_family))
 
 
-def _check_megatrons(flag: str, place: Path, config: RunConfig, model: "Model") -> None:
+def _check_megatrons(flag: str, place: Path, config: RunConfig, model: "Model") -> list[str]:
+    """A model that does not train layers of multi-token prediction passes over those there."""
     from agentrl.config.torch_dist import folder_of, read_header
-
-    folder = folder_of(place)
-    _check_header(flag, folder, read_header(folder), config, model)
-
-
-def _check_header(
-    flag: str, folder: Path, header: "Header", config: RunConfig, model: "Model"
-) -> None:
     from agentrl.models.headers import check_header, without_mtp
 
-    if config.enable_mtp_training and not model.architecture.mtp_num_layers:
-        header = without_mtp(header)
-    _naming(flag, check_header, folder, header, model)
+    folder = folder_of(place)
+    header = read_header(folder)
+    kept = header if model.architecture.mtp_num_layers else without_mtp(header)
+    _naming(flag, check_header, folder, kept, model)
+    if kept.tensors.keys() == header.tensors.keys() or str(place) != config.load:
+        return []
+    note = (
+        f"{flag} {place} has layers of multi-token prediction, which are not trained without "
+        "--enable-mtp-training: models that are saved have those of --hf-checkpoint"
+    )
+    return [note]
 
 
 def _check_kept(flag: str, place: Path, config: RunConfig, model: "Model") -> list[str]:
     """The newest whole one of a run's checkpoints, which is what the learner takes."""
     from agentrl.config.torch_dist import Header, read_index, weights_in
     from agentrl.learner.checkpoints import DIGESTED_BYTES, find_whole
+    from agentrl.models.headers import check_header, without_mtp
 
     try:
         found, damaged = find_whole(place, DIGESTED_BYTES)
@@ -93,7 +94,10 @@ def _check_kept(flag: str, place: Path, config: RunConfig, model: "Model") -> li
     if found is None:
         raise ConfigError(f"{flag} {place}: there is no checkpoint")
     weights = weights_in(found.state, read_index(found.state))
-    _check_header(flag, found.directory, Header(weights, {}), config, model)
+    header = Header(weights, {})
+    if str(place) != config.load and not model.architecture.mtp_num_layers:
+        header = without_mtp(header)
+    _naming(flag, check_header, found.directory, header, model)
     notes = [f"{flag} passes over what is damaged: {why}" for why in damaged]
     if damaged:
         notes.append(f"{flag} {place}: {found.directory.name} is the newest that is whole")

@@ -37,8 +37,7 @@ def check_header(folder: Path, header: Header, model: Model) -> None:
 
 
 def without_mtp(header: Header) -> Header:
-    """What a model beside the policy reads of a checkpoint that may have layers of multi-token
-    prediction too."""
+    """What a model that has no layers of multi-token prediction reads of a checkpoint."""
     kept = {key: whole for key, whole in header.tensors.items() if not key.startswith("mtp.")}
     return msgspec.structs.replace(header, tensors=kept)
 

@@ -1,4 +1,4 @@
-"""Layers of multi-token prediction in files and flags: which can be trained, and what is refused."""
+"""Layers of multi-token prediction in files and flags: which are trained, and what is refused."""
 
 from typing import Any
 
@@ -83,7 +83,7 @@ def test_a_number_of_layers_that_the_checkpoint_has_not_is_refused() -> None:
 
 def test_a_factor_without_training_is_refused() -> None:
     checked({"mtp_loss_scaling_factor": 0.1}, enable_mtp_training=True)
-    with pytest.raises(ConfigError, match="--mtp-loss-scaling-factor 0.1 is read with"):
+    with pytest.raises(ConfigError, match=r"--mtp-loss-scaling-factor 0\.1 is read with"):
         checked({"mtp_loss_scaling_factor": 0.1})
     with pytest.raises(ConfigError, match="--mtp-loss-scaling-factor cannot be -1"):
         checked({"mtp_loss_scaling_factor": -1.0}, enable_mtp_training=True)

@@ -236,8 +236,7 @@ class MegatronBackend:
                 weights.load(tensors)
         elif holds_megatron(place):
             folder = folder_of(Path(place))
-            is_beside = described is not self._policy
-            header = by_source(self, lambda: _header(folder, described, is_beside), Header)
+            header = by_source(self, lambda: _header(folder, described), Header)
             foreign.load_weights(folder, header.tensors, model, without)
         else:
             found = by_source(self, lambda: newest_valid(Path(place)), Checkpoint | None)
@@ -384,10 +383,10 @@ class MegatronBackend:
         return self._trained["policy"].optimizer
 
 
-def _header(folder: Path, described: Model, passes_over_mtp: bool) -> Header:
+def _header(folder: Path, described: Model) -> Header:
     """Of a checkpoint of Megatron's with the weights of that model."""
     header = read_header(folder)
-    if passes_over_mtp:
+    if not described.architecture.mtp_num_layers:
         header = without_mtp(header)
     check_header(folder, header, described)
     return header

@@ -59,7 +59,7 @@ def mtp_loss(
         asked_K = each.asked_T.nonzero()[:, 0]
         nll_K = -logprobs_T[asked_K].float()
         parts.append((nll_K * each.weights_T[asked_K]).sum())
-        totals.append(torch.stack([nll_K.detach().sum(), nll_K.new_tensor(float(len(nll_K)))]))
+        totals.append(torch.stack([nll_K.detach().sum(), nll_K.new_full((), len(nll_K))]))
     return torch.stack(parts).sum() * (factor / len(parts)), torch.stack(totals).sum(0)
 
 
