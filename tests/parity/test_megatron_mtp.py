@@ -45,19 +45,20 @@ def main_grads(backend: MegatronBackend) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("family", "megatron"),
+    ("family", "number", "megatron"),
     [
-        ("mimo", {}),
-        ("glm4-moe-lite", {}),
-        ("glm4-moe", {}),
-        ("deepseek-v3", {}),
-        ("mimo", FULL),
-        ("glm4-moe-lite", FULL),
+        pytest.param("mimo", 1, {}, id="mimo"),
+        pytest.param("glm4-moe-lite", 1, {}, id="glm4-moe-lite"),
+        pytest.param("glm4-moe", 1, {}, id="glm4-moe"),
+        pytest.param("deepseek-v3", 1, {}, id="deepseek-v3"),
+        pytest.param("mimo", 2, {}, id="mimo-two-layers"),
+        pytest.param("mimo", 1, FULL, id="mimo-recomputed"),
+        pytest.param("glm4-moe-lite", 1, FULL, id="glm4-moe-lite-recomputed"),
     ],
-    ids=lambda given: given if isinstance(given, str) else "-".join(given)[:9],
 )
 def test_loss_and_gradient_are_those_of_the_report(
     family: str,
+    number: int,
     megatron: dict[str, Any],
     mtp_model: Callable[..., MtpModel],
     ragged: list[MicroBatch],
@@ -65,7 +66,7 @@ def test_loss_and_gradient_are_those_of_the_report(
     open_backend: Open,
     tmp_path: Path,
 ) -> None:
-    made = mtp_model(family)
+    made = mtp_model(family, number=number)
     wanted = gradients(made, ragged, tmp_path / "gradients")
     found = [reference_loss(made, made.own, batch)[1] for batch in ragged]
     backend = open_backend(
@@ -116,7 +117,7 @@ def test_the_policy_is_what_it_is_without(
     after = weights(backend)
     assert all(torch.equal(after[name], tensor) for name, tensor in after_without.items())
     before = load_file(made.directory / "model.safetensors")
-    moved = [name for name in before if name.startswith(made.prefix) and name in after]
+    moved = [name for name in before if name.startswith(made.prefixes) and name in after]
     assert len(moved) > 10
     frozen = {name for name in moved if torch.equal(after[name], before[name])}
     assert frozen == {name for name in moved if name.endswith("e_score_correction_bias")}
@@ -156,7 +157,7 @@ def test_a_push_holds_the_layers_where_engines_draft_with_them_and_a_reference_h
     drafting.close()
     flags = {"use_kl_loss": True, "kl_loss_coef": 0.1, "ref_update_interval": 1}
     backend = open_backend(made.directory, enable_mtp_training=True, **flags)
-    layers = {name for name in with_layers if name.startswith(made.prefix)}
+    layers = {name for name in with_layers if name.startswith(made.prefixes)}
     assert len(layers) > 10
     assert set(with_layers - weights(backend).keys()) == layers
     backend.step("policy", ragged, pg_loss)

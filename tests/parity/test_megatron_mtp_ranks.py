@@ -131,5 +131,5 @@ def test_two_ranks_train_the_layers_as_one_does(
     assert found.keys() == expected.keys()
     assert farthest(expected, found) < 1e-5
     first = load_file(model_of(model).directory / "model.safetensors")
-    layers = {n: t for n, t in first.items() if n.startswith(model_of(model).prefix)}
+    layers = {n: t for n, t in first.items() if n.startswith(model_of(model).prefixes)}
     assert farthest(layers, found) > 1e-3
