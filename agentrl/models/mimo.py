@@ -4,7 +4,7 @@ from typing import Any
 
 from agentrl.models.architecture import Architecture
 from agentrl.models.decoder import FUSED, PARTS, read_decoder, tiny
-from agentrl.models.family import Family, swapped_columns
+from agentrl.models.family import Family
 from agentrl.models.mtp import mtp_parts
 
 __all__ = ["FAMILY"]
@@ -33,7 +33,7 @@ FAMILY = Family(
         hnorm="hidden_layernorm",
         eh_proj="input_proj",
         final_layernorm="final_layernorm",
-        split=swapped_columns,
+        is_hidden_first=True,
     ),
     # transformers has no MiMo of its own; without those layers it is Qwen2.
     tiny=tiny("MiMoForCausalLM", "qwen2", head_dim=8),

@@ -16,7 +16,7 @@ import msgspec
 
 from agentrl.errors import ConfigError
 from agentrl.models.architecture import Architecture
-from agentrl.models.family import Family, Part, Split, plain
+from agentrl.models.family import Family, Part, swapped_columns
 from agentrl.models.registry import Model
 
 __all__ = ["behind_the_decoder", "mtp_parts", "with_mtp"]
@@ -35,25 +35,20 @@ def mtp_parts(
     hnorm: str,
     eh_proj: str,
     final_layernorm: str,
-    split: Split = plain,
+    is_hidden_first: bool = False,
 ) -> tuple[Part, ...]:
     """The tensors of a layer whose own layer has those of `parts`, a decoder's. `place`: how their
     names begin on disk, `{layer}` being the number of the layer, from 0, and `{behind}` the same
-    counted on from the decoder's layers; then the names of its own four tensors. `split`: of the
-    projection, which megatron-core multiplies with embeddings first and hidden states second."""
-    own = {
-        "enorm": (enorm, plain),
-        "hnorm": (hnorm, plain),
-        "eh_proj": (eh_proj, split),
-        "final_layernorm": (final_layernorm, plain),
-    }
-    pieces = {plain: 1, split: 1 if split is plain else 2}
-    found = [
-        Part(f"{_LAYER}{key}.weight", (f"{place}{name}.weight",) * pieces[how], how)
-        for key, (name, how) in own.items()
-    ]
+    counted on from the decoder's layers; then the names of its own four tensors. The projection is
+    of embeddings and hidden states side by side, or, `is_hidden_first`, the other way round."""
+    projection = (f"{place}{eh_proj}.weight",)
     return (
-        *found,
+        Part(f"{_LAYER}enorm.weight", (f"{place}{enorm}.weight",)),
+        Part(f"{_LAYER}hnorm.weight", (f"{place}{hnorm}.weight",)),
+        Part(f"{_LAYER}eh_proj.weight", projection * 2, swapped_columns)
+        if is_hidden_first
+        else Part(f"{_LAYER}eh_proj.weight", projection),
+        Part(f"{_LAYER}final_layernorm.weight", (f"{place}{final_layernorm}.weight",)),
         *(
             Part(
                 part.key.replace(_DECODER, f"{_LAYER}transformer_layer."),
