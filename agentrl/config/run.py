@@ -86,7 +86,7 @@ class RunConfig(LoggingFlags, frozen=True, kw_only=True, forbid_unknown_fields=T
     def pushes_draft(self) -> bool:
         """Whether engines draft with layers of multi-token prediction that the learner trains."""
         algorithm = str(self.sglang.get("speculative_algorithm") or "").upper()
-        if not self.enable_mtp_training or algorithm not in ("EAGLE", "NEXTN"):
+        if algorithm not in ("EAGLE", "NEXTN") or not self.enable_mtp_training:
             return False
         own = str(self.hf_checkpoint)
         draft = str(self.sglang.get("speculative_draft_model_path") or own)
