@@ -311,7 +311,7 @@ def _of_mtp(
     """Of a layer of multi-token prediction, whose own layer is like the decoder's last."""
     layer = _Layer(architecture, architecture.num_layers - 1)
     hidden = architecture.hidden_size
-    own = {"eh_proj.weight": (hidden, 2 * hidden)}
+    own: dict[str, Shape] = {"eh_proj.weight": (hidden, 2 * hidden)}
     own |= {f"{name}.weight": (hidden,) for name in ("enorm", "hnorm", "final_layernorm")}
     rule = _RULES.get(key.removeprefix("transformer_layer."))
     yield from _in_layer(part, {}, rule(layer) if rule else own[key], layer)

@@ -189,5 +189,4 @@ def test_a_checkpoint_in_megatrons_format_holds_the_layers_and_a_reference_passe
     )
     assert are_equal(weights(backend), first)
     found = zip(backend.run("reference", ragged), backend.run("policy", ragged), strict=True)
-    # A model that is trained keeps its experts busy in another order than one that is only read.
     assert max(float((one - other).abs().max()) for one, other in found) < 1e-5
