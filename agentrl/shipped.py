@@ -85,6 +85,7 @@ MODEL_FAMILIES = Shelf(
             "family",
             "headers",
             "latent",
+            "mtp",
             "nested",
             "registry",
             "rope",

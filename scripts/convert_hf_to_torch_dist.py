@@ -34,7 +34,8 @@ def main(argv: list[str]) -> int:
     open_model(model_dir, family).architecture.check(settings)
     from agentrl.learner.megatron.convert import convert
 
-    convert(model_dir, Path(given.values["save"]), model_dir, "torch_dist", family=family)
+    target, mtp = Path(given.values["save"]), bool(settings.mtp_num_layers)
+    convert(model_dir, target, model_dir, "torch_dist", family=family, mtp=mtp)
     return 0
 
 

@@ -185,6 +185,8 @@ class Algorithm:
     @property
     def _has_other_terms(self) -> bool:
         """Whether an episode of advantage 0 may have a gradient."""
+        if self.cfg.enable_mtp_training:  # its layers learn from all that was sampled
+            return True
         if self.loss_vanishes is not None:
             return not self.loss_vanishes
         # At a coefficient of 0 the KL is measured, and over the same episodes as at any other.

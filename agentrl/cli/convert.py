@@ -56,6 +56,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=4 << 30,
         help="Most bytes of a file of a Hugging Face model [default: 4 GiB]",
     )
+    parser.add_argument(
+        "--mtp",
+        action="store_true",
+        help="With the layers of multi-token prediction of a Hugging Face model; without it they "
+        "are left out of Megatron's format",
+    )
     parser.add_argument("--force", action="store_true", help="Replace what is at TARGET")
 
 
@@ -79,6 +85,7 @@ def convert(arguments: argparse.Namespace) -> int:
         family=arguments.model_family,
         is_forced=arguments.force,
         max_file_bytes=arguments.chunk_size,
+        mtp=arguments.mtp,
     )
     return 0
 

@@ -124,6 +124,7 @@ def _described(flags: list[str]) -> "tuple[RunConfig, Model]":
     """The run of `flags`, on GPUs unless it is told to be on the CPU, and its model. Raises
     ConfigError for what is no flag, for a layout that the model cannot have, and for models that
     cannot be rehearsed."""
+    from agentrl.models.mtp import with_mtp
     from agentrl.models.registry import open_model
     from agentrl.models.shapes import is_complete
 
@@ -134,6 +135,7 @@ def _described(flags: list[str]) -> "tuple[RunConfig, Model]":
     if config.hf_checkpoint is None:
         raise ConfigError("--hf-checkpoint names the model, by a folder with its config.json")
     model = open_model(Path(str(config.hf_checkpoint)), config.model_family)
+    model = with_mtp(model) if config.enable_mtp_training else model
     model.architecture.check(MegatronSettings.from_config(config))
     if not is_complete(model.family):
         raise ConfigError(

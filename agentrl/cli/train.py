@@ -226,15 +226,17 @@ def _check_chat_format(config: RunConfig) -> list[str]:
 def _check_model(config: RunConfig) -> list[str]:
     from agentrl.cli.weights import check_weights
     from agentrl.config.model import read_model
+    from agentrl.models.mtp import with_mtp
     from agentrl.models.registry import open_model
 
     place = Path(str(config.hf_checkpoint))
     read_model(place)  # sizes that are none are told as such
     described = open_model(place, config.model_family)
+    policy = with_mtp(described) if config.enable_mtp_training else described
     return gather(
-        partial(_check_architecture, config, described),
-        partial(check_weights, config, described),
-        partial(_check_frozen, config, described),
+        partial(_check_architecture, config, policy),
+        partial(check_weights, config, described, policy),
+        partial(_check_frozen, config, policy),
         partial(_check_window, config, described),
         partial(_check_attention_ranks, config, described),
         partial(_check_digests, config, described),

@@ -23,22 +23,30 @@ if TYPE_CHECKING:
 __all__ = ["check_weights"]
 
 
-def check_weights(config: RunConfig, model: "Model") -> list[str]:
-    """Notes for the user on the weights that a run of `model` begins with. Raises ConfigError for
-    those of another model or type, and DataError for damaged checkpoints of a run."""
-    return gather(partial(_check_precision, config), *_checks(config, model))
+def check_weights(config: RunConfig, model: "Model", policy: "Model") -> list[str]:
+    """Notes for the user on the weights that a run of `model` begins with. `policy`: the same, with
+    the layers of multi-token prediction that it trains. Raises ConfigError for those of another
+    model or type, and DataError for damaged checkpoints of a run."""
+    return gather(partial(_check_precision, config), *_checks(config, model, policy))
 
 
-def _checks(config: RunConfig, model: "Model") -> Iterator[Callable[[], list[str] | None]]:
+def _checks(
+    config: RunConfig, model: "Model", policy: "Model"
+) -> Iterator[Callable[[], list[str] | None]]:
     named = models_of(config)
     if not (config.is_supervised and config.load is not None):
         named = {"--hf-checkpoint": str(config.hf_checkpoint), **named}
+    firsts = str(config.hf_checkpoint) if config.load is None else config.load
+
+    def read_by(place: str) -> "Model":
+        return policy if place == firsts else model
+
     for flag, place in named.items():
-        yield partial(_check_model, flag, Path(place), config, model)
+        yield partial(_check_model, flag, Path(place), config, read_by(place))
     for flag, place in megatrons_of(config).items():
-        yield partial(_check_megatrons, flag, Path(place), model)
+        yield partial(_check_megatrons, flag, Path(place), config, read_by(place))
     for flag, place in kept_of(config).items():
-        yield partial(_check_kept, flag, Path(place), model)
+        yield partial(_check_kept, flag, Path(place), config, read_by(place))
 
 
 def _check_model(flag: str, place: Path, config: RunConfig, model: "Model") -> None:
@@ -52,19 +60,29 @@ def _check_model(flag: str, place: Path, config: RunConfig, model: "Model") -> N
         _naming(flag, check_model, place, model, open_model(place, config.model_family))
 
 
-def _check_megatrons(flag: str, place: Path, model: "Model") -> None:
+def _check_megatrons(flag: str, place: Path, config: RunConfig, model: "Model") -> list[str]:
+    """A model that does not train layers of multi-token prediction passes over those there."""
     from agentrl.config.torch_dist import folder_of, read_header
-    from agentrl.models.headers import check_header
+    from agentrl.models.headers import check_header, without_mtp
 
     folder = folder_of(place)
-    _naming(flag, check_header, folder, read_header(folder), model)
+    header = read_header(folder)
+    kept = header if model.architecture.mtp_num_layers else without_mtp(header)
+    _naming(flag, check_header, folder, kept, model)
+    if kept.tensors.keys() == header.tensors.keys() or str(place) != config.load:
+        return []
+    note = (
+        f"{flag} {place} has layers of multi-token prediction, which are not trained without "
+        "--enable-mtp-training: models that are saved have those of --hf-checkpoint"
+    )
+    return [note]
 
 
-def _check_kept(flag: str, place: Path, model: "Model") -> list[str]:
+def _check_kept(flag: str, place: Path, config: RunConfig, model: "Model") -> list[str]:
     """The newest whole one of a run's checkpoints, which is what the learner takes."""
     from agentrl.config.torch_dist import Header, read_index, weights_in
     from agentrl.learner.checkpoints import DIGESTED_BYTES, find_whole
-    from agentrl.models.headers import check_header
+    from agentrl.models.headers import check_header, without_mtp
 
     try:
         found, damaged = find_whole(place, DIGESTED_BYTES)
@@ -76,7 +94,10 @@ def _check_kept(flag: str, place: Path, model: "Model") -> list[str]:
     if found is None:
         raise ConfigError(f"{flag} {place}: there is no checkpoint")
     weights = weights_in(found.state, read_index(found.state))
-    _naming(flag, check_header, found.directory, Header(weights, {}), model)
+    header = Header(weights, {})
+    if str(place) != config.load and not model.architecture.mtp_num_layers:
+        header = without_mtp(header)
+    _naming(flag, check_header, found.directory, header, model)
     notes = [f"{flag} passes over what is damaged: {why}" for why in damaged]
     if damaged:
         notes.append(f"{flag} {place}: {found.directory.name} is the newest that is whole")

@@ -90,11 +90,13 @@ def notes_on_engines(config: RunConfig) -> Iterator[str]:
                 f"is read by {' and '.join(readers)} only"
             )
     algorithm = config.sglang.get("speculative_algorithm")
-    if algorithm is not None and str(algorithm).upper() != "NGRAM":
+    drafts = algorithm is not None and str(algorithm).upper() != "NGRAM"
+    if drafts and not config.pushes_draft:
         yield (
             f"--sglang-speculative-algorithm {algorithm}: a weight push reaches the model that "
             "samples and not its draft. What is sampled stays right; as training goes on, fewer "
-            "of the draft's tokens are accepted"
+            "of the draft's tokens are accepted (--enable-mtp-training trains and pushes a draft "
+            "that is the model's own, under EAGLE)"
         )
     method = config.sglang.get("load_balance_method", "auto")
     if method != "auto" and (named_ranks(config) > 1 or attention_ranks(config.sglang) == 1):

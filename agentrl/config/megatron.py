@@ -96,6 +96,9 @@ class MegatronSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     moe_router_bias_update_rate: _Share = 0.0
     moe_enable_routing_replay: bool = False
 
+    # ---- layers of multi-token prediction, where they are trained ----
+    mtp_loss_scaling_factor: _Share = 0.2
+
     # ---- one right value ----
     moe_router_dtype: Literal["fp32"] = "fp32"
     attention_softmax_in_fp32: Literal[True] = True
@@ -106,6 +109,7 @@ class MegatronSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     # ---- architecture: compared with the checkpoint ----
     num_layers: _Count | None = None
+    mtp_num_layers: Annotated[int, Meta(ge=0)] | None = None
     hidden_size: _Count | None = None
     ffn_hidden_size: _Count | None = None
     num_attention_heads: _Count | None = None
@@ -164,6 +168,11 @@ class MegatronSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         if cfg.replays_engine_routes:
             values["moe_enable_routing_replay"] = True
         settings = cls(**values)
+        if "mtp_loss_scaling_factor" in values and not cfg.enable_mtp_training:
+            raise ConfigError(
+                f"--mtp-loss-scaling-factor {settings.mtp_loss_scaling_factor:g} is read with "
+                "--enable-mtp-training alone: give it as well, or leave this out"
+            )
         _check_combinations(settings, cfg.num_learner_ranks)
         _check_optimizer(settings, is_on_cuda=cfg.device == "cuda")
         return settings

@@ -8,6 +8,7 @@ names of their projects (see `passthrough.py`).
 Only fields that something reads belong here; a test walks the list.
 """
 
+from pathlib import Path
 from typing import Annotated, Any
 
 from agentrl.config.engine_groups import (
@@ -89,6 +90,16 @@ class RunConfig(LoggingFlags, frozen=True, kw_only=True, forbid_unknown_fields=T
     def replays_engine_routes(self) -> bool:
         """Whether engines tell the experts of each token, and the learner sends it to them."""
         return not (self.is_supervised or self.eval_only) and self.use_rollout_routing_replay
+
+    @property
+    def pushes_draft(self) -> bool:
+        """Whether engines draft with layers of multi-token prediction that the learner trains."""
+        algorithm = str(self.sglang.get("speculative_algorithm") or "").upper()
+        if algorithm not in ("EAGLE", "NEXTN") or not self.enable_mtp_training:
+            return False
+        own = str(self.hf_checkpoint)
+        draft = str(self.sglang.get("speculative_draft_model_path") or own)
+        return Path(draft).absolute() == Path(own).absolute()
 
     @property
     def staleness_bound(self) -> int:

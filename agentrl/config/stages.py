@@ -141,7 +141,7 @@ def _spelled_out(num_layers: int, ranks: int, layout: str) -> list[int]:
         )
     whole = "".join(stages)
     if "m" in whole:
-        raise refused("has a layer that predicts further tokens (m), and none is trained")
+        raise refused("has a layer that predicts further tokens (m), which no layout places here")
     if not re.fullmatch("Et*L", whole) or stages[0][:1] != "E" or stages[-1][-1:] != "L":
         raise refused(
             "must be the embedding (E) in the first stage, layers (t) and the loss (L) in the "

@@ -27,13 +27,20 @@ _OF_EXPERTS = (
     "moe_router_topk_scaling_factor",
 )
 
+#: Fields in which two models may differ that have the same weights.
+_BESIDE = ("max_position_embeddings", "num_nextn_predict_layers", "mtp_num_layers")
+
 
 class Architecture(msgspec.Struct, frozen=True, kw_only=True):
     """A dense decoder with RMSNorm, rotary positions, grouped queries and a gated SiLU MLP. `name`
     is its Hugging Face architecture. A family may derive from it: a further field goes to the field
     of that name of megatron-core's `config_class`, `layer` names the module of
     `agentrl.learner.megatron.layers` that says what a layer is made of, and `activation` what the
-    gate of an MLP goes through."""
+    gate of an MLP goes through.
+
+    `num_nextn_predict_layers`: layers of multi-token prediction that its checkpoint has; None: its
+    config.json does not say. `mtp_num_layers`: those that are built and trained (`mtp.with_mtp`).
+    """
 
     layer: ClassVar[str] = "decoder"
     activation: ClassVar[Literal["silu", "quick_gelu"]] = "silu"
@@ -62,11 +69,13 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
     layernorm_zero_centered_gamma: bool = False
     rope: Rope = LinearRope()
     window_size: tuple[int, int] | None = None
+    num_nextn_predict_layers: int | None = None
+    mtp_num_layers: int | None = None
 
     def flags(self) -> dict[str, Any]:
         """What Megatron's architecture flags must say, by name; None: a model without the thing."""
         absent = dict.fromkeys((*_OF_EXPERTS, *LATENT_FLAGS))
-        return (
+        told = (
             absent
             | msgspec.structs.asdict(self)
             | {
@@ -79,8 +88,12 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
                 "swiglu": self.activation == "silu",
                 "apply_layernorm_1p": self.layernorm_zero_centered_gamma,
                 "use_gated_attention": self.attention_output_gate,
+                "mtp_num_layers": self.num_nextn_predict_layers,
             }
         )
+        if self.num_nextn_predict_layers is None:
+            del told["mtp_num_layers"]  # of these the file may say nothing and the checkpoint have
+        return told
 
     def has_experts(self, index: int) -> bool:
         """Whether layer `index`, counted from 0, has experts in the place of the MLP."""
@@ -122,6 +135,12 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
             layers_of_stages(self.num_layers, settings)
         except ConfigError as error:
             yield str(error)
+        if self.mtp_num_layers and settings.pipeline_model_parallel_layout is not None:
+            yield (
+                f"--pipeline-model-parallel-layout {settings.pipeline_model_parallel_layout} with "
+                "--enable-mtp-training is not supported: layers of multi-token prediction are on "
+                "the last stage here; share layers out by the other flags of the pipeline"
+            )
         ranks, padded = settings.tensor_model_parallel_size, self.padded_vocab_size(settings)
         if padded - padded // ranks >= self.vocab_size:
             yield (
@@ -170,7 +189,7 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
         told = msgspec.structs.asdict(self) | {
             "untie_embeddings_and_output_weights": not self.tied_embeddings
         }
-        for name in ("vocab_size", "max_position_embeddings", "name", "moe_layer_freq"):
+        for name in ("vocab_size", "name", "moe_layer_freq", *_BESIDE):
             told.pop(name, None)
         if not arguments.get("group_query_attention", True):
             del told["num_query_groups"]  # Megatron leaves its default there
@@ -182,9 +201,10 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
 
     def differences(self, other: "Architecture") -> list[str]:
         """Fields in which weights of `other` are of another model, with both values. How long a
-        sequence may be is no such field."""
+        sequence may be is no such field; layers of multi-token prediction are compared by their
+        tensors."""
         return [
             f"{name} {theirs} instead of {ours}"
             for name, ours in msgspec.structs.asdict(self).items()
-            if name != "max_position_embeddings" and ours != (theirs := getattr(other, name, None))
+            if name not in _BESIDE and ours != (theirs := getattr(other, name, None))
         ]

@@ -74,6 +74,7 @@ def read_decoder(
         add_qkv_bias=add_qkv_bias,
         tied_embeddings=bool(config.get("tie_word_embeddings", False)),
         rope=read_rope(config),
+        num_nextn_predict_layers=config.get("num_nextn_predict_layers"),
     )
 
 

@@ -2,6 +2,7 @@
 
 from agentrl.models.family import Family, behind_the_layers
 from agentrl.models.latent import LATENT_FUSED, LATENT_PARTS, read_latent, tiny_latent
+from agentrl.models.mtp import behind_the_decoder
 
 __all__ = ["FAMILY"]
 
@@ -11,6 +12,7 @@ FAMILY = Family(
     read=read_latent,
     parts=LATENT_PARTS,
     is_passenger=behind_the_layers,
+    mtp=behind_the_decoder(LATENT_PARTS),
     chat_formats=("deepseek-r1", "deepseek-v3", "kimi-k2"),
     tiny={
         **tiny_latent("DeepseekV3ForCausalLM", "deepseek_v3"),

@@ -29,14 +29,25 @@ __all__ = [
     "in_layer",
     "plain",
     "qkv",
+    "swapped_columns",
 ]
 
 
 class TensorPiece(NamedTuple):
-    """A Hugging Face tensor, or rows of one, in a whole tensor: a view, and the shape on disk."""
+    """A Hugging Face tensor, or a part of one, in a whole tensor: a view, and the shape on disk.
+    `axis`: along which of its axes pieces of one tensor follow one another; rows, unless said."""
 
     view: "Tensor"
     shape: tuple[int, ...]
+    axis: int = 0
+
+    def behind(self, before: tuple[int, ...] | None) -> tuple[int, ...]:
+        """The shape of a tensor of shape `before`, None where there is nothing yet, and this."""
+        if before is None:
+            return self.shape
+        sizes = list(before)
+        sizes[self.axis] += self.shape[self.axis]
+        return tuple(sizes)
 
 
 #: The Hugging Face tensors within a whole tensor, as views of its memory: they are written to load
@@ -63,6 +74,12 @@ def qkv(whole: "Tensor", architecture: Architecture) -> list[TensorPiece]:
     return [
         TensorPiece(view, (groups * size, *rest)) for view, size in zip(views, rows, strict=True)
     ]
+
+
+def swapped_columns(whole: "Tensor", _: Architecture) -> list[TensorPiece]:
+    """One tensor, whose columns of the second half stand first on disk."""
+    first, second = whole.chunk(2, 1)
+    return [TensorPiece(half, tuple(half.shape), axis=1) for half in (second, first)]
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -107,6 +124,8 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     is_passenger    whether a tensor of the checkpoint, by its name, belongs to layers that are not
                     built here (multi-token prediction, eyes): it is neither trained nor pushed, and
                     goes into every model that is saved as it was
+    mtp             tensors of a layer of multi-token prediction, as `mtp_parts` lists them; none:
+                    such layers are not trained
     stacks          tensors on disk that may stand in the place of those of all experts
     engine_fused    parameters of SGLang's model that are several Hugging Face modules in one;
                     `{expert}` in a name is the number of the expert
@@ -128,6 +147,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     read: Callable[[dict[str, Any]], Architecture]
     parts: tuple[Part, ...]
     is_passenger: Callable[[str, Architecture], bool] | None = None
+    mtp: tuple[Part, ...] = ()
     stacks: Stacks = {}
     engine_fused: Mapping[str, tuple[str, ...]] = {}
     engine_class: str | None = None
@@ -142,10 +162,11 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
         first = next((i for i, part in enumerate(self.parts) if "{layer}" in part.key), 0)
         for index, part in enumerate(self.parts):
             if found := _pattern(part.key).fullmatch(key):
-                names = tuple(name.format(**found.groupdict()) for name in part.hf)
-                layer, *expert = [*map(int, found.groups())] or [-1]
-                order = (index,) if layer < 0 else (first, layer, index, *expert)
-                return Named(names, part.split, order)
+                numbers = {name: int(number) for name, number in found.groupdict().items()}
+                names = tuple(name.format(**numbers) for name in part.hf)
+                inside = (first, numbers["layer"]) if "layer" in numbers else ()
+                expert = (numbers["expert"],) if "expert" in numbers else ()
+                return Named(names, part.split, (*inside, index, *expert))
         return None
 
 

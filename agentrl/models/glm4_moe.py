@@ -9,6 +9,7 @@ from agentrl.models.architecture import Architecture
 from agentrl.models.decoder import FUSED, PARTS, read_decoder, tiny
 from agentrl.models.experts import EXPERTS_FUSED, Experts, read_sigmoid_router, with_experts
 from agentrl.models.family import Family, behind_the_layers
+from agentrl.models.mtp import behind_the_decoder
 
 __all__ = ["FAMILY"]
 
@@ -24,12 +25,15 @@ def _read(config: dict[str, Any]) -> Architecture:
     return Experts(**asdict(decoder), **read_sigmoid_router(config))
 
 
+_PARTS = with_experts(PARTS)
+
 FAMILY = Family(
     name="glm4-moe",
     architectures=("Glm4MoeForCausalLM",),
     read=_read,
-    parts=with_experts(PARTS),
+    parts=_PARTS,
     is_passenger=behind_the_layers,
+    mtp=behind_the_decoder(_PARTS),
     chat_formats=("glm45", "glm47"),
     tiny={
         **tiny("Glm4MoeForCausalLM", "glm4_moe"),

@@ -5,6 +5,7 @@ from typing import Any
 from agentrl.errors import ConfigError
 from agentrl.models.family import Family, behind_the_layers
 from agentrl.models.latent import LATENT_FUSED, LATENT_PARTS, Latent, read_latent, tiny_latent
+from agentrl.models.mtp import behind_the_decoder
 
 __all__ = ["FAMILY"]
 
@@ -28,6 +29,7 @@ FAMILY = Family(
     read=_read,
     parts=LATENT_PARTS,
     is_passenger=behind_the_layers,
+    mtp=behind_the_decoder(LATENT_PARTS),
     chat_formats=("glm47",),
     tiny={
         **tiny_latent("Glm4MoeLiteForCausalLM", "glm4_moe_lite"),

@@ -10,6 +10,8 @@ learner compares.
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import msgspec
+
 from agentrl.config.torch_dist import Header
 from agentrl.config.weights import FLOATS, Shapes, read_shapes, read_types
 from agentrl.errors import ConfigError
@@ -18,7 +20,7 @@ from agentrl.models.registry import Model
 from agentrl.models.shapes import is_complete, shapes_of, wholes_of
 from agentrl.models.stacks import taken_apart
 
-__all__ = ["check_header", "check_model", "check_types"]
+__all__ = ["check_header", "check_model", "check_types", "without_mtp"]
 
 _FLOATS = ("float64", "float32", "float16", "bfloat16")
 _VOCABULARY = ("embedding.word_embeddings.weight", "output_layer.weight")
@@ -32,6 +34,12 @@ def check_header(folder: Path, header: Header, model: Model) -> None:
     """Raise ConfigError unless the checkpoint in `folder` has the weights of `model`."""
     fields = model.architecture.written_otherwise(header.arguments)
     _refuse(folder, "is of another model", fields, _tensors_otherwise(header, model))
+
+
+def without_mtp(header: Header) -> Header:
+    """What a model that has no layers of multi-token prediction reads of a checkpoint."""
+    kept = {key: whole for key, whole in header.tensors.items() if not key.startswith("mtp.")}
+    return msgspec.structs.replace(header, tensors=kept)
 
 
 def check_model(folder: Path, model: Model, given: Model) -> None:

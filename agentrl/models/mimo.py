@@ -1,10 +1,11 @@
-"""MiMo: a Qwen2 with layers of multi-token prediction beside it, which are kept as they are."""
+"""MiMo: a Qwen2 with layers of multi-token prediction beside it."""
 
 from typing import Any
 
 from agentrl.models.architecture import Architecture
 from agentrl.models.decoder import FUSED, PARTS, read_decoder, tiny
 from agentrl.models.family import Family
+from agentrl.models.mtp import mtp_parts
 
 __all__ = ["FAMILY"]
 
@@ -25,6 +26,15 @@ FAMILY = Family(
     parts=PARTS,
     chat_formats=("qwen",),
     is_passenger=_is_passenger,
+    mtp=mtp_parts(
+        PARTS,
+        "model.mtp_layers.{layer}.",
+        enorm="token_layernorm",
+        hnorm="hidden_layernorm",
+        eh_proj="input_proj",
+        final_layernorm="final_layernorm",
+        is_hidden_first=True,
+    ),
     # transformers has no MiMo of its own; without those layers it is Qwen2.
     tiny=tiny("MiMoForCausalLM", "qwen2", head_dim=8),
     engine_fused=FUSED,

@@ -23,6 +23,8 @@ __all__ = ["is_complete", "parameters_of", "shapes_of", "wholes_of"]
 
 Shape = tuple[int, ...]
 _LAYER = "decoder.layers.{layer}."
+#: A tensor of a layer of multi-token prediction.
+_OF_MTP = re.compile(r"mtp\.layers\.\d+\.(.+)")
 #: How names end of tensors that are no parameters: no gradient moves them.
 _BUFFERS = (".expert_bias",)
 #: The name of a tensor whose first axis is that of the experts.
@@ -223,8 +225,9 @@ class _Whole:
     def __init__(self, shape: Shape = ()) -> None:
         self.shape = shape
 
-    def chunk(self, count: int) -> list["_Whole"]:
-        return [_Whole((self.shape[0] // count, *self.shape[1:]))] * count
+    def chunk(self, count: int, dim: int = 0) -> list["_Whole"]:
+        sizes = [size // count if axis == dim else size for axis, size in enumerate(self.shape)]
+        return [_Whole(tuple(sizes))] * count
 
     def split_with_sizes(self, sizes: list[int], dim: int) -> list["_Whole"]:
         return [_Whole() for _ in sizes]
@@ -251,9 +254,7 @@ def shapes_of(model: Model) -> Shapes:
         pieces = part.split(cast("Tensor", _Whole(whole)), model.architecture)
         here: Shapes = {}
         for name, piece in zip(part.hf, pieces, strict=True):
-            rows, *rest = piece.shape  # pieces of one name are rows of one tensor
-            before = here.get(name, (0,))[0]
-            here[name] = (before + rows, *rest)
+            here[name] = piece.behind(here.get(name))
         found |= {name.format(**numbers): shape for name, shape in here.items()}
     return found
 
@@ -280,19 +281,40 @@ def _parts(model: Model) -> Iterator[tuple[Part, dict[str, int], Shape]]:
     architecture = model.architecture
     layers = [_Layer(architecture, index) for index in range(architecture.num_layers)]
     for part in filter(_is_known, model.family.parts):
+        if found := _OF_MTP.fullmatch(part.key):
+            yield from _of_mtp(part, found[1], architecture)
+            continue
         if "{layer}" not in part.key:
             if (shape := _outside(part.key, architecture)) is not None:
                 yield part, {}, shape
             continue
         rule = _RULES[part.key.removeprefix(_LAYER)]
         for index, layer in enumerate(layers):
-            if (shape := rule(layer)) is None:
-                continue
-            if "{expert}" not in part.key:
-                yield part, {"layer": index}, shape
-                continue
-            for expert in range(layer.num_moe_experts):
-                yield part, {"layer": index, "expert": expert}, shape
+            yield from _in_layer(part, {"layer": index}, rule(layer), layer)
+
+
+def _in_layer(
+    part: Part, numbers: dict[str, int], shape: Shape | None, layer: _Layer
+) -> Iterator[tuple[Part, dict[str, int], Shape]]:
+    if shape is None:
+        return
+    if "{expert}" not in part.key:
+        yield part, numbers, shape
+        return
+    for expert in range(layer.num_moe_experts):
+        yield part, {**numbers, "expert": expert}, shape
+
+
+def _of_mtp(
+    part: Part, key: str, architecture: Architecture
+) -> Iterator[tuple[Part, dict[str, int], Shape]]:
+    """Of a layer of multi-token prediction, whose own layer is like the decoder's last."""
+    layer = _Layer(architecture, architecture.num_layers - 1)
+    hidden = architecture.hidden_size
+    own: dict[str, Shape] = {"eh_proj.weight": (hidden, 2 * hidden)}
+    own |= {f"{name}.weight": (hidden,) for name in ("enorm", "hnorm", "final_layernorm")}
+    rule = _RULES.get(key.removeprefix("transformer_layer."))
+    yield from _in_layer(part, {}, rule(layer) if rule else own[key], layer)
 
 
 def _is_known(part: Part) -> bool:

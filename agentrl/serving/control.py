@@ -32,9 +32,9 @@ __all__ = [
 _START_INTERVAL_S = 0.2
 
 
-#: A push holds the weights of the model that samples. A draft model has others, of other shapes;
-#: one that shares the embedding of the target reads the same memory.
-_PUSHED = "target"
+#: Who loads a push, as SGLang calls them: the model that samples. A draft model of its own has
+#: other weights, of other shapes; one that is layers of this model takes what is its own.
+_TARGET, _AND_DRAFT = "target", "all"
 #: Deadline of a look at an engine that nobody counts on.
 _PROBE_TIMEOUT_S = 2.0
 
@@ -183,9 +183,17 @@ class EngineControl(_HttpControl):
 
     _ready = "/ready"
 
-    def __init__(self, engine: EngineAddress, *, timeout_s: float, key: str | None = None) -> None:
+    def __init__(
+        self,
+        engine: EngineAddress,
+        *,
+        timeout_s: float,
+        key: str | None = None,
+        pushes_draft: bool = False,
+    ) -> None:
         super().__init__(engine.name, engine.url, timeout_s, key)
         self.engine = engine
+        self._pushed = _AND_DRAFT if pushes_draft else _TARGET
 
     async def wait_alive(self, deadline_s: float) -> None:
         """Until the engine can be given weights. One that a sender left paused when it died can,
@@ -225,7 +233,7 @@ class EngineControl(_HttpControl):
     async def begin_update(self) -> None:
         """Open the weight-update session. One left open by a sender that died is taken over."""
         try:
-            await self._post("/begin_weight_update", selector=_PUSHED)
+            await self._post("/begin_weight_update", selector=self._pushed)
         except EngineRefusedError as error:
             if "already open" not in str(error):
                 raise
@@ -287,7 +295,7 @@ class EngineControl(_HttpControl):
             dtypes=dtypes,
             shapes=shapes,
             group_name=group,
-            selector=_PUSHED,
+            selector=self._pushed,
             load_format="flattened_bucket",
             flush_cache=label is not None and not keeps_cache,
             weight_version=label,

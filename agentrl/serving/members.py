@@ -57,6 +57,7 @@ class Members:
         engine_dtype: torch.dtype | None,
         fused: Fused | None,
         tells_digests: bool,
+        pushes_draft: bool = False,
     ) -> None:
         self._timeout_s = timeout_s
         self._key = key
@@ -65,6 +66,7 @@ class Members:
         self._engine_dtype = engine_dtype
         self._fused = fused or {}
         self._tells_digests = tells_digests
+        self._pushes_draft = pushes_draft
         self._seals = Seals()
         self._unseen: set[str] = set()
         self._lost: list[EngineControl] = []
@@ -136,7 +138,9 @@ class Members:
         return back
 
     def _control(self, engine: EngineAddress) -> EngineControl:
-        control = EngineControl(engine, timeout_s=self._timeout_s, key=self._key)
+        control = EngineControl(
+            engine, timeout_s=self._timeout_s, key=self._key, pushes_draft=self._pushes_draft
+        )
         return self._resources.enter_context(self.portal.wrap_async_context_manager(control))
 
     # ---- what they hold ----------------------------------------------------------------------

@@ -68,6 +68,7 @@ class FleetWeightSink:
     engine_dtype      what engines keep weights in; None: unknown, so that `verify` compares what is
                       sent, and engines that a push did not change are not told of
     fused             parameters of the engines that are several of the tensors
+    pushes_draft      a push holds what engines draft with as well
     tells_digests     engines are asked for a digest of their weights around each push
     on_lost           told of each engine that fell out of a push, in the calling thread
     key               what engines want to be shown
@@ -88,6 +89,7 @@ class FleetWeightSink:
         engine_dtype: torch.dtype | None = None,
         fused: Fused | None = None,
         tells_digests: bool = True,
+        pushes_draft: bool = False,
         connect_s: float = 60.0,
         key: str | None = None,
         clock: Clock | None = None,
@@ -117,6 +119,7 @@ class FleetWeightSink:
             engine_dtype=engine_dtype,
             fused=fused,
             tells_digests=tells_digests,
+            pushes_draft=pushes_draft,
         )
         self._fleets: list[Fleet] = []
         for member in self._members.present:

@@ -166,6 +166,13 @@ _DECLARED = (
         "Policy entropy of a trained token, in groups that have an advantage",
         "mean",
     ),
+    Metric(
+        "train/mtp_loss",
+        "nats",
+        "Cross entropy of the tokens that layers of multi-token prediction predict, mean over "
+        "tokens and layers, before its factor (--enable-mtp-training)",
+        "mean",
+    ),
     Metric("train/pg_clipfrac", "share", "Share of trained tokens whose ratio was clipped", "mean"),
     Metric(
         "train/tis_clipfrac",

@@ -13,6 +13,7 @@ from typing import Any
 
 import agentrl
 from agentrl.errors import ConfigError
+from agentrl.models.mtp import with_mtp
 from agentrl.models.registry import Model, families, open_model
 from agentrl.models.shapes import shapes_of, wholes_of
 from scripts.header_only import write_model, write_torch_dist
@@ -76,6 +77,7 @@ _SIZES = {
     "num_hidden_layers": "--num-layers",
     "vocab_size": "--vocab-size",
     "rope_theta": "--rotary-base",
+    "num_nextn_predict_layers": "--mtp-num-layers",
 }
 
 
@@ -123,7 +125,7 @@ class Ground:
         for name in given.get("--hf-checkpoint", []):
             self._model(Path(name), given)
         for name in given.get("--ref-load", []):
-            _converted(Path(name), Path(given["--hf-checkpoint"][-1]))
+            _converted(Path(name), Path(given["--hf-checkpoint"][-1]), given)
         names = ("input", "label", "metadata")
         keys = {name: given.get(f"--{name}-key", [""])[-1] for name in names}
         for name in [*given.get("--prompt-data", []), *given.get("--eval-prompt-data", [])]:
@@ -151,7 +153,7 @@ class Ground:
         positions = (n for part, n in _POSITIONS.items() if re.search(part, str(folder)))
         config.setdefault("max_position_embeddings", next(positions))
         (folder / "config.json").write_text(json.dumps(config))
-        described = _described(folder)
+        described = _described(folder, given)
         write_model(folder, {"norm": (8,)} if described is None else shapes_of(described))
 
 
@@ -171,18 +173,20 @@ def _given(argv: list[str]) -> dict[str, list[str]]:
     return given
 
 
-def _converted(folder: Path, model: Path) -> None:
+def _converted(folder: Path, model: Path, given: Mapping[str, list[str]]) -> None:
     """What slime's tool of conversion leaves of `model`."""
     if not (folder / "config.json").exists():
-        described = _described(model)
+        described = _described(model, given)
         wholes = {_NORM: (8,)} if described is None else wholes_of(described)
         write_torch_dist(folder, wholes)
 
 
-def _described(model: Path) -> Model | None:
-    """None for a model that is refused before its weights are looked at."""
+def _described(model: Path, given: Mapping[str, list[str]]) -> Model | None:
+    """With the layers of multi-token prediction that a script trains; None for a model that is
+    refused before its weights are looked at."""
     try:
-        return open_model(model, None)
+        described = open_model(model, None)
+        return with_mtp(described) if "--enable-mtp-training" in given else described
     except ConfigError:
         return None
 

@@ -48,6 +48,7 @@ def packed(lengths: Sequence[int], seed: int, masked: float = 0.0) -> MicroBatch
             "mask": mask,
             "advantages": torch.randn(total, generator=generator),
             "mu": -4.0 + 0.3 * torch.randn(total, generator=generator),
+            "weights": torch.full((total,), 1 / 50.0),
             **({"scored": mask.bool()} if masked else {}),
         },
     )

@@ -8,7 +8,8 @@ import pytest
 from agentrl.learner.megatron import compat, placement
 from agentrl.learner.megatron.convert import built
 from agentrl.models import Family
-from agentrl.models.registry import describe_model, families
+from agentrl.models.mtp import with_mtp
+from agentrl.models.registry import Model, describe_model, families
 from agentrl.models.shapes import is_complete, shapes_of, wholes_of
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -33,7 +34,16 @@ def name_and_shape(family: Family, part: Any) -> tuple[str, tuple[int, ...]]:
 @pytest.mark.parametrize("name", CASES)
 def test_the_shapes_that_a_config_implies_are_those_that_the_learner_builds(name: str) -> None:
     family, changes = CASES[name]
-    model = describe_model({**families()[family].tiny, **changes}, None, source="config.json")
+    compare(describe_model({**families()[family].tiny, **changes}, None, source="config.json"))
+
+
+@pytest.mark.parametrize("family", [name for name, each in families().items() if each.mtp])
+def test_so_are_those_of_layers_of_multi_token_prediction(family: str) -> None:
+    tiny = {**families()[family].tiny, "num_nextn_predict_layers": 2}
+    compare(with_mtp(describe_model(tiny, None, source="config.json")))
+
+
+def compare(model: Model) -> None:
     compat.install()
     with built(model, is_bf16=False) as (learner, weights):
         assert shapes_of(model) == weights.shapes

@@ -237,8 +237,8 @@ def test_an_engine_of_which_two_parts_are_lost_waits_for_both() -> None:
 
 
 def test_parts_meet_and_hand_on_caches_at_the_new_node_of_the_first() -> None:
-    argv = ("e", "--host", "a", "--port", "1", "--dist-init-addr", "a:2")
-    argv += ("--disaggregation-bootstrap-port", "3")
+    meets = ("--dist-init-addr", "a:2", "--disaggregation-bootstrap-port", "3")
+    argv = ("e", "--host", "a", "--port", "1", *meets)
     env = {MEETING_PLACE: "tcp://a:2", OWN_ADDRESS: "a"}
     orders = {
         name: ProcessOrder(name, argv, "engine", env, ready_url=ready)

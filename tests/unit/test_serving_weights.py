@@ -41,6 +41,13 @@ def test_a_push_is_for_the_model_that_samples_and_not_for_its_draft(cluster: Clu
     assert cluster.engines["e0"].selectors == {"target"}
 
 
+def test_a_push_is_for_a_draft_too_that_the_learner_trains(cluster: Cluster) -> None:
+    weights = some_weights(1)
+    cluster.sink("e0", pushes_draft=True).publish(1, weights.items())
+    assert cluster.engines["e0"].selectors == {"all"}
+    cluster.assert_serving(1, weights, "e0")
+
+
 def test_a_push_drops_the_cache_that_older_weights_filled(cluster: Cluster) -> None:
     sink = cluster.sink("e0")
     for version in (1, 2):

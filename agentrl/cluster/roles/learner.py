@@ -118,6 +118,7 @@ def sink_settings(spec: RunSpec) -> dict[str, Any]:
         "fleet_size": config.update_weights_fleet_size,
         "engine_dtype": getattr(torch, engine_dtype(config), None),
         "tells_digests": engines_tell_digests(config),
+        "pushes_draft": config.pushes_draft,
         "keeps_cache": config.keeps_cache,
         "shares_devices": config.colocate,
         "keeps_memory": config.colocate and not config.offload_rollout,

@@ -146,6 +146,14 @@ class LearnerFlags(AsynchronyFlags, frozen=True, kw_only=True):
             modes=POLICY,
         ),
     ] = False
+    enable_mtp_training: Annotated[
+        bool,
+        _trained(
+            "Train the model's layers of multi-token prediction beside the policy, by the cross "
+            "entropy of the token after the next one times --mtp-loss-scaling-factor",
+            on_resume=STATE,
+        ),
+    ] = False
     num_steps_per_rollout: Annotated[int, _trained("M: optimizer steps in an iteration", ge=1)] = 1
     max_tokens_per_gpu: Annotated[
         int,

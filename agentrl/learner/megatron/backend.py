@@ -44,14 +44,16 @@ from agentrl.learner.megatron.freezing import freeze
 from agentrl.learner.megatron.host_memory import keep_freed_memory
 from agentrl.learner.megatron.lent_memory import LentMemory, weight_tensors
 from agentrl.learner.megatron.model import build_model, parameter_dtype, transformer_config
+from agentrl.learner.megatron.mtp import MTP
 from agentrl.learner.megatron.near_processors import run_near
 from agentrl.learner.megatron.optimizer import Optimizer
 from agentrl.learner.megatron.passes import TokenLayout, forward_pass
 from agentrl.learner.megatron.trained import TrainedModel
 from agentrl.learner.megatron.value_head import HEAD
 from agentrl.learner.megatron.weights import Weights
-from agentrl.models.headers import check_header
-from agentrl.models.registry import open_model
+from agentrl.models.headers import check_header, without_mtp
+from agentrl.models.mtp import with_mtp
+from agentrl.models.registry import Model, open_model
 from agentrl.models.routes import Routes, routes_of
 
 __all__ = ["MegatronBackend"]
@@ -100,6 +102,7 @@ class MegatronBackend:
         self._hooks = LearnerHooks(cfg) if hooks is None else hooks
         self._settings = MegatronSettings.from_config(cfg)
         self._lends = cfg.offload_train
+        self._pushes_draft = cfg.pushes_draft
         self._lent = LentMemory()
         if world_size != cfg.num_learner_ranks:
             raise ConfigError(
@@ -107,11 +110,12 @@ class MegatronBackend:
                 f"the run is configured for {cfg.num_learner_ranks}"
             )
         self._described = open_model(model_dir, cfg.model_family)
+        self._policy = with_mtp(self._described) if cfg.enable_mtp_training else self._described
         self._routes = (
             routes_of(self._described.architecture) if cfg.replays_engine_routes else None
         )
         self.columns: tuple[Column, ...] = () if self._routes is None else (self._routes.column,)
-        self._described.architecture.check(self._settings)
+        self._policy.architecture.check(self._settings)
         self._model_dir = model_dir
         set_deterministic(self._settings.deterministic_mode)
         parallel.open_groups(
@@ -216,21 +220,23 @@ class MegatronBackend:
     def _loaded_model(self, name: str, device: torch.device, place: str | None) -> _Built:
         """The model of that name with the weights at `place`: a Hugging Face model, checkpoints of
         ours or of Megatron's; None: those of the model's own directory. A critic takes those of a
-        policy but for the output weights, or of our checkpoints the critic's."""
-        architecture = self._described.architecture
+        policy but for the output weights, or of our checkpoints the critic's. The policy alone has
+        the layers of multi-token prediction that are trained."""
+        described = self._policy if name == "policy" else self._described
+        architecture = described.architecture
         config = transformer_config(architecture, self._settings)
         is_critic = name == "critic"
         model = build_model(architecture, config, torch.device("cpu"), is_critic=is_critic)
         without = HEAD if is_critic else ""
-        weights = Weights(model, self._described, without=without)
+        weights = Weights(model, described, without=without)
         if place is None or holds_model(place):
             directory = self._model_dir if place is None else Path(place)
-            rules = self._described.is_passenger, self._described.family.stacks
+            rules = described.is_passenger, described.family.stacks
             with checkpoint.StoredTensors(directory, weights.shapes, *rules) as tensors:
                 weights.load(tensors)
         elif holds_megatron(place):
             folder = folder_of(Path(place))
-            header = by_source(self, lambda: self._header(folder), Header)
+            header = by_source(self, lambda: _header(folder, described), Header)
             foreign.load_weights(folder, header.tensors, model, without)
         else:
             found = by_source(self, lambda: newest_valid(Path(place)), Checkpoint | None)
@@ -248,11 +254,6 @@ class MegatronBackend:
         header = by_source(self, read, Header)
         policy = self._trained["policy"]
         foreign.load_optimizer(folder, header, policy.module, policy.optimizer)
-
-    def _header(self, folder: Path) -> Header:
-        header = read_header(folder)
-        check_header(folder, header, self._described)
-        return header
 
     def run(self, model: str, micro_batches: Sequence[MicroBatch]) -> list[Tensor]:
         """See `TrainBackend.run`. ValueError for a model that was not asked for."""
@@ -292,12 +293,18 @@ class MegatronBackend:
 
     def renew(self, model: str) -> None:
         """See `TrainBackend.renew`."""
-        self._frozen[model].load_state_dict(self._trained["policy"].module.state_dict())
+        theirs = self._trained["policy"].module.state_dict()
+        frozen = self._frozen[model]
+        frozen.load_state_dict({name: theirs[name] for name in frozen.state_dict()})
 
     def hf_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """See `TrainBackend.hf_tensors`."""
+        """See `TrainBackend.hf_tensors`; layers of multi-token prediction, where engines draft with
+        them."""
+        return self._exported(None if self._pushes_draft else MTP)
+
+    def _exported(self, without: str | None = None) -> Iterator[tuple[str, Tensor]]:
         self._trained["policy"].finish_gathering()
-        return self._weights.export()
+        return self._weights.export(without=without)
 
     def lay_down(self, *, weights: bool) -> None:
         """See `LearnerMemory`. Nothing on the CPU, nor under --no-offload-train."""
@@ -324,17 +331,17 @@ class MegatronBackend:
         """See `TrainBackend.save_hf`; the source rank writes."""
         if self.is_source:
             dtype = parameter_dtype(self._settings)
-            tensors = chain(self.hf_tensors(), self._passengers())
+            tensors = chain(self._exported(), self._passengers())
             checkpoint.write_checkpoint(directory, tensors, self._model_dir, dtype)
         else:
-            for _ in self.hf_tensors():
+            for _ in self._exported():
                 pass
         dist.barrier()
 
     def _passengers(self) -> Iterator[tuple[str, Tensor]]:
         """Of the model that gave the first weights; most families have none."""
-        if self._described.family.is_passenger is not None:
-            yield from checkpoint.passengers(self._first_dir, self._described.is_passenger)
+        if self._policy.family.is_passenger is not None:
+            yield from checkpoint.passengers(self._first_dir, self._policy.is_passenger)
 
     def save_state(self, directory: Path) -> Mapping[str, FileFacts]:
         """See `TrainBackend.save_state`."""
@@ -374,3 +381,12 @@ class MegatronBackend:
     @property
     def _optimizer(self) -> Optimizer:
         return self._trained["policy"].optimizer
+
+
+def _header(folder: Path, described: Model) -> Header:
+    """Of a checkpoint of Megatron's with the weights of that model."""
+    header = read_header(folder)
+    if not described.architecture.mtp_num_layers:
+        header = without_mtp(header)
+    check_header(folder, header, described)
+    return header

@@ -47,9 +47,11 @@ from agentrl.learner.megatron.checkpoint import (
 )
 from agentrl.learner.megatron.foreign import content_of, require_all
 from agentrl.learner.megatron.model import build_model, parameter_dtype, transformer_config
+from agentrl.learner.megatron.mtp import MTP
 from agentrl.learner.megatron.placement import Shard
 from agentrl.learner.megatron.weights import Weights
 from agentrl.models.headers import check_header
+from agentrl.models.mtp import with_mtp
 from agentrl.models.registry import Model, open_model
 
 __all__ = ["Form", "built", "convert"]
@@ -66,10 +68,12 @@ def convert(
     family: str | None = None,
     is_forced: bool = False,
     max_file_bytes: int = 4 << 30,
+    mtp: bool = False,
 ) -> None:
     """Write the weights at `source` to `target` in the form `to`. `model_dir` has the model's
-    config.json, and the tokenizer that goes into a Hugging Face model. Raises ConfigError for what
-    is no source or of another model, and DataError for a damaged one."""
+    config.json, and the tokenizer that goes into a Hugging Face model. `mtp`: those of a Hugging
+    Face model's layers of multi-token prediction too; a checkpoint says itself. Raises ConfigError
+    for what is no source or of another model, and DataError for a damaged one."""
     if target.exists() and any(target.iterdir()) and not is_forced:
         raise ConfigError(f"{target} is there already; name another folder, or remove it")
     compat.install()
@@ -77,6 +81,7 @@ def convert(
     if holds_model(source):
         if to == "hf":
             raise ConfigError(f"{source} is a Hugging Face model already")
+        model = with_mtp(model) if mtp else model
         with (
             built(model, _is_bf16_model(source)) as (whole, weights),
             StoredTensors(
@@ -85,7 +90,7 @@ def convert(
         ):
             _write_torch_dist(target, _of_model(whole, weights, tensors))
         return
-    folder, index = _opened(source, model)
+    folder, index, model = _opened(source, model)
     is_bf16 = index["embedding.word_embeddings.weight"].dtype == "bfloat16"
     with built(model, is_bf16) as (whole, weights):
         parts = placement.parts(whole, content_of(index))
@@ -105,18 +110,25 @@ def _beside(model: Model, model_dir: Path) -> Iterator[tuple[str, Tensor]]:
         yield from passengers(model_dir, model.is_passenger)
 
 
-def _opened(source: Path, model: Model) -> tuple[Path, Index]:
-    """The folder of the weights at `source`, and what is in it."""
+def _opened(source: Path, model: Model) -> tuple[Path, Index, Model]:
+    """The folder of the weights at `source`, what is in it, and the model with the layers of
+    multi-token prediction that are there."""
     if holds_megatron(source):
         folder = folder_of(source)
         header = read_header(folder)
+        model = _with_layers(header.tensors, model)
         check_header(folder, header, model)
-        return folder, header.tensors
+        return folder, header.tensors, model
     found = newest_valid(checkpoints_of(source))
     if found is None:
         raise ConfigError(f"{source} holds neither a model nor a checkpoint")
-    index = read_index(found.state)
-    return found.state, {key: whole for key, whole in index.items() if is_weight(key)}
+    index = {key: each for key, each in read_index(found.state).items() if is_weight(key)}
+    return found.state, index, _with_layers(index, model)
+
+
+def _with_layers(index: Index, model: Model) -> Model:
+    has_layers = any(key.startswith(MTP) for key in index)
+    return with_mtp(model) if has_layers and model.family.mtp else model
 
 
 @contextmanager

@@ -28,7 +28,8 @@ __all__ = ["content_of", "load_optimizer", "load_weights", "require_all"]
 
 log = logging.getLogger(__name__)
 
-_OF_ONE_LAYER = re.compile(r"\.layers\.\d+\.")
+#: Layers of multi-token prediction are numbered in both ways.
+_OF_ONE_LAYER = re.compile(r"^decoder\.layers\.\d+\.")
 _VOCABULARY = ("embedding.word_embeddings.weight", "output_layer.weight")
 _FLOATS = ("float64", "float32", "float16", "bfloat16")
 

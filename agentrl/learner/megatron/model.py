@@ -28,6 +28,7 @@ from agentrl.config.megatron import MegatronSettings
 from agentrl.config.stages import stages_of_a_rank
 from agentrl.learner.megatron.gpu_kernels import can_compile
 from agentrl.learner.megatron.head import put_head
+from agentrl.learner.megatron.mtp import PredictingModel, mtp_block
 from agentrl.learner.megatron.norms import RMSNorm
 from agentrl.learner.megatron.rotary import scale_magnitude, set_frequencies
 from agentrl.learner.megatron.value_head import put_value_head
@@ -170,7 +171,7 @@ def _stage(architecture: Architecture, config: Any, index: int | None, is_critic
     number = config.virtual_pipeline_model_parallel_size
     is_first = parallel_state.is_pipeline_first_stage() and is_vp_first_stage(index, number)
     is_last = parallel_state.is_pipeline_last_stage() and is_vp_last_stage(index, number)
-    model = GPTModel(
+    model = (PredictingModel if config.mtp_num_layers else GPTModel)(
         config,
         _block(architecture, config, index),
         vocab_size=config.padded_vocab_size,
@@ -182,6 +183,7 @@ def _stage(architecture: Architecture, config: Any, index: int | None, is_critic
         position_embedding_type="rope",
         rotary_base=architecture.rotary_base,
         rotary_percent=architecture.rotary_percent,
+        mtp_block_spec=_mtp(architecture, config) if is_last else None,
         vp_stage=index,
     )
     if is_critic:
@@ -192,9 +194,22 @@ def _stage(architecture: Architecture, config: Any, index: int | None, is_critic
     return model
 
 
+def _mtp(architecture: Architecture, config: Any) -> Any:
+    """Of layers of multi-token prediction, each of which has one like the decoder's last."""
+    if not config.mtp_num_layers:
+        return None
+    last = _kind_of(architecture).layer(architecture, config, architecture.num_layers - 1)
+    return mtp_block(last, config.mtp_num_layers)
+
+
+def _kind_of(architecture: Architecture) -> Any:
+    """The module that says what a layer is made of."""
+    return importlib.import_module(f"agentrl.learner.megatron.layers.{architecture.layer}")
+
+
 def _block(architecture: Architecture, config: Any, stage: int | None) -> Any:
     # Spelled out because a bare layer spec would bring megatron-core's own final norm.
-    kind = importlib.import_module(f"agentrl.learner.megatron.layers.{architecture.layer}")
+    kind = _kind_of(architecture)
     first = get_transformer_layer_offset(config, stage)
     here = range(first, first + get_num_layers_to_build(config, stage))
     layers = [kind.layer(architecture, config, index) for index in here]

@@ -28,8 +28,10 @@ from torch.nn import ModuleList
 
 from agentrl.algorithms.rows import LossFn, MicroBatch, Outputs
 from agentrl.learner.measures import Measures, measured
+from agentrl.learner.megatron.further import Further, further, mtp_loss
 from agentrl.learner.megatron.head import weight_of_head
 from agentrl.learner.megatron.logprob import logprobs_and_entropy
+from agentrl.learner.megatron.mtp import num_mtp_layers
 from agentrl.learner.megatron.parallel import gather_context
 from agentrl.learner.megatron.replay import FREE
 from agentrl.learner.megatron.value_head import has_value_head
@@ -62,7 +64,8 @@ class _Input:
     """A micro-batch as the model takes it. `order_T` finds the loop's tokens in what all
     context-parallel ranks return, one after the other; None when they are already the same.
     `rows_R`: positions whose label is scored; None: all. `routes_L`: the experts of the tokens
-    that this rank's routers see, [L, layers, experts of a token]; None: nobody told any."""
+    that this rank's routers see, [L, layers, experts of a token]; None: nobody told any. `ahead`:
+    what layers of multi-token prediction see and are asked for, as this rank has it."""
 
     source: MicroBatch
     tokens_1L: Tensor
@@ -72,6 +75,18 @@ class _Input:
     packed: PackedSeqParams
     order_T: Tensor | None
     routes_L: Tensor | None
+    ahead: list["_Ahead"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """For one layer of multi-token prediction: tokens and labels of this rank, and the rows of
+    which the label is asked for. `whole`: the same of the loop's T tokens."""
+
+    tokens_1L: Tensor
+    labels_L: Tensor
+    rows_R: Tensor
+    whole: Further
 
 
 #: Entered for each micro-batch, with its routes, while a stage computes it.
@@ -88,16 +103,24 @@ def backward_pass(
     loss_fn: LossFn,
     layout: TokenLayout,
     around: Sequence[Around] | None = None,
+    mtp_factor: float = 0.0,
 ) -> list[tuple[float, Measures]]:
     """Accumulate the gradients of all losses and reduce them over ranks. Returns loss and measures
     of each micro-batch on the last pipeline stage, nothing elsewhere. A rank without micro-batches
-    takes part with one token of no loss, which has no columns."""
+    takes part with one token of no loss, which has no columns. `mtp_factor`: of the loss of layers
+    of multi-token prediction, where the model has some."""
 
     def finish(batch: _Input, hidden: Tensor, **_: Any) -> tuple[Tensor, Tensor, Any]:
         out = _outputs(model[-1], batch, hidden, layout)
         if not batch.source.columns:
-            return (_made(out) * 0.0).sum(), torch.zeros((), dtype=torch.int), {}
+            nothing = (_made(out) * 0.0).sum() + (hidden[1:] * 0.0).sum()
+            return nothing, torch.zeros((), dtype=torch.int), {}
         value, metrics = loss_fn(batch.source, out)
+        if batch.ahead:
+            logprobs = _further_logprobs(model[-1], batch, hidden, layout)
+            asked = [each.whole for each in batch.ahead]
+            further_value, measure = mtp_loss(asked, logprobs, mtp_factor)
+            value, metrics = value + further_value, {**metrics, "mtp_loss": measure}
         # The count of tokens is for megatron-core's own average, which is not taken here.
         return value, torch.zeros((), dtype=torch.int), (value.detach(), metrics)
 
@@ -161,11 +184,13 @@ def _run(
         batch, around_stage = next(inputs)
         tokens_1L, positions_1L = batch.tokens_1L, batch.positions_1L
         with around_stage(batch.source, batch.routes_L):
-            hidden = stage(tokens_1L, positions_1L, None, packed_seq_params=batch.packed)
+            more = {"ahead": [each.tokens_1L for each in batch.ahead]} if batch.ahead else {}
+            hidden = stage(tokens_1L, positions_1L, None, packed_seq_params=batch.packed, **more)
         return hidden, lambda output, **kwargs: finish(batch, output, **kwargs)
 
     around_stages = around or [_plainly] * len(model)
-    laid_out = tee((_lay_out(batch, layout) for batch in micro_batches), len(model))
+    layers = 0 if forward_only else num_mtp_layers(model[0])
+    laid_out = tee((_lay_out(batch, layout, layers) for batch in micro_batches), len(model))
     results: list[Any] = get_forward_backward_func()(
         forward_step_func=forward,
         data_iterator=[
@@ -210,13 +235,35 @@ def _score(
     scores = logprobs_and_entropy(
         hidden, weight, labels, group, layout.temperature, layout.vocab_size
     )
-    if rows_R is not None:
-        length = len(batch.labels_L)
-        scores = (_spread(scores[0], rows_R, length), _spread(scores[1], rows_R, length))
-    if batch.order_T is None:
-        return scores
-    logprobs_T, entropy_T = (gather_context(score)[batch.order_T] for score in scores)
+    logprobs_T, entropy_T = (_whole(score, rows_R, batch) for score in scores)
     return logprobs_T, entropy_T
+
+
+def _further_logprobs(
+    model: Any, batch: _Input, hidden_XLH: Tensor, layout: TokenLayout
+) -> list[Tensor]:
+    """For each layer of multi-token prediction log-probabilities [T] of its labels, 0 where they
+    were not asked for; the output weights get no gradient of it."""
+    group = parallel_state.get_tensor_model_parallel_group()
+    weight = weight_of_head(model).detach()
+    found = []
+    for each, hidden_LH in zip(batch.ahead, hidden_XLH[1:], strict=True):
+        scores_R, _ = logprobs_and_entropy(
+            hidden_LH[each.rows_R],
+            weight,
+            each.labels_L[each.rows_R],
+            group,
+            vocab_size=layout.vocab_size,
+        )
+        found.append(_whole(scores_R, each.rows_R, batch))
+    return found
+
+
+def _whole(score: Tensor, rows_R: Tensor | None, batch: _Input) -> Tensor:
+    """[T], of those rows of this rank's tokens, or of all."""
+    if rows_R is not None:
+        score = _spread(score, rows_R, len(batch.labels_L))
+    return score if batch.order_T is None else gather_context(score)[batch.order_T]
 
 
 def _spread(values_R: Tensor, rows_R: Tensor, length: int) -> Tensor:
@@ -229,7 +276,7 @@ def _no_tokens() -> MicroBatch:
     return MicroBatch(zero, zero, zero, ends, 1, {})
 
 
-def _lay_out(batch: MicroBatch, layout: TokenLayout) -> _Input:
+def _lay_out(batch: MicroBatch, layout: TokenLayout, mtp_layers: int = 0) -> _Input:
     device = layout.device
     source = replace(
         batch, columns={name: column.to(device) for name, column in batch.columns.items()}
@@ -268,8 +315,27 @@ def _lay_out(batch: MicroBatch, layout: TokenLayout) -> _Input:
         known = batch.columns[column.name].long()
         known[known == column.fill] = FREE
         routes_L = _seen_by_routers(fill(known, FREE), layout)
+    ahead = [
+        _Ahead(
+            tokens_1L=fill(each.tokens_T)[None],
+            labels_L=fill(each.labels_T),
+            rows_R=fill(each.asked_T).nonzero()[:, 0],
+            whole=replace(
+                each, asked_T=each.asked_T.to(device), weights_T=each.weights_T.to(device)
+            ),
+        )
+        for each in further(batch, mtp_layers)
+    ]
     return _Input(
-        source, tokens_L[None], labels_L, positions_L[None], rows_R, packed, order_T, routes_L
+        source,
+        tokens_L[None],
+        labels_L,
+        positions_L[None],
+        rows_R,
+        packed,
+        order_T,
+        routes_L,
+        ahead,
     )
 
 

@@ -147,6 +147,8 @@ def _offloaded(cfg: RunConfig, settings: MegatronSettings) -> float:
 def _to_train(
     cfg: RunConfig, settings: MegatronSettings, architecture: Architecture, *, is_critic: bool
 ) -> TrainedModel:
+    if is_critic:
+        architecture = replace(architecture, mtp_num_layers=None)
     config = transformer_config(architecture, settings)
     model = build_model(architecture, config, torch.device("cpu"), is_critic=is_critic)
     _set_to_zero(model.parameters())
@@ -161,6 +163,7 @@ def _to_train(
 
 
 def _frozen(settings: MegatronSettings, architecture: Architecture) -> Stages:
+    architecture = replace(architecture, mtp_num_layers=None)
     config = transformer_config(architecture, settings)
     model = build_model(architecture, config, torch.device("cpu"))
     _set_to_zero(model.parameters())
@@ -198,7 +201,11 @@ def _micro_batch(lengths: Sequence[int]) -> MicroBatch:
         torch.cat([torch.arange(length) for length in lengths]),
         torch.tensor([0, *lengths]).cumsum(0).to(torch.int32),
         max(lengths),
-        {"scored": torch.ones(len(ids), dtype=torch.bool)},
+        {
+            "scored": torch.ones(len(ids), dtype=torch.bool),
+            "mask": torch.ones(len(ids), dtype=torch.bool),
+            "weights": torch.ones(len(ids)),
+        },
     )
 
 

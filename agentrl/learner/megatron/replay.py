@@ -55,13 +55,14 @@ class _PartialReplay(RouterReplay):  # type: ignore[misc]
 
 
 class Replay:
-    """The routes of one model on this rank: none is kept where its routers do not replay.
+    """The routes of one model on this rank: none is kept where its routers do not replay, and none
+    of layers of multi-token prediction, which no pass goes through before a step.
     `routes`: where the engine's stand; None: those of the last pass are replayed."""
 
     def __init__(self, model: Any, routes: Routes | None = None) -> None:
         self._routers: list[_PartialReplay] = []
         self._layers: list[int] = []
-        for module in model.modules():
+        for module in model.decoder.modules():
             if getattr(module, "router_replay", None) is not None:
                 module.router_replay = _PartialReplay()
                 self._routers.append(module.router_replay)

@@ -96,7 +96,8 @@ class TrainedModel:
         balance.divide_auxiliary_loss(self._config, coefficient, micro_batches)
         biases = balance.correction_biases(self.wrapped)
         around = [replay.replay for replay in self._replays]
-        results = backward_pass(self.wrapped, micro_batches, loss_fn, self._layout, around)
+        factor = self._settings.mtp_loss_scaling_factor
+        results = backward_pass(self.wrapped, micro_batches, loss_fn, self._layout, around, factor)
         finite, metrics = _over_ranks(results)
         skipped, grad_norm = self.optimizer.step(loss_is_finite=finite)
         if skipped:

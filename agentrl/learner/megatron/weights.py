@@ -41,8 +41,10 @@ class _Box(NamedTuple):
 
 class _Whole(NamedTuple):
     """A whole tensor, of which this rank holds `boxes`, maybe none. `told`: the boxes that each
-    rank of `group` tells the others, by rank; ranks that tell none are left out."""
+    rank of `group` tells the others, by rank; ranks that tell none are left out. `key`: as
+    megatron-core calls it."""
 
+    key: str
     shape: tuple[int, ...]
     dtype: torch.dtype
     hf: tuple[str, ...]
@@ -95,6 +97,7 @@ class Weights:
                 if (boxes := everyone[rank].get(key, [[]])[-1])
             }
             whole = _Whole(
+                key=key,
                 shape=tuple(shape),
                 dtype=getattr(torch, dtype),
                 hf=named.hf,
@@ -106,7 +109,7 @@ class Weights:
             found.append((named.order, whole))
         self._wholes = [whole for _, whole in sorted(found, key=lambda each: each[0])]
         self.shapes = {
-            name: (sum(piece.shape[0] for piece in pieces), *pieces[0].shape[1:])
+            name: _joined_shape(pieces)
             for whole in self._wholes
             for name, pieces in self._on_disk(whole, torch.empty(whole.shape, device="meta"))
         }
@@ -139,8 +142,9 @@ class Weights:
                 continue
             full = torch.empty(whole.shape, dtype=whole.dtype)
             for name, pieces in self._on_disk(whole, full):
-                rows = tensors[name].split_with_sizes([piece.shape[0] for piece in pieces])
-                for piece, part in zip(pieces, rows, strict=True):
+                axis = pieces[0].axis
+                parts = tensors[name].split_with_sizes([p.shape[axis] for p in pieces], axis)
+                for piece, part in zip(pieces, parts, strict=True):
                     piece.view.copy_(part.reshape(piece.view.shape))
             for box in whole.boxes:
                 yield box.parameter, box.start, full[box.where]
@@ -158,16 +162,19 @@ class Weights:
             yield from self._named(whole, full)
 
     @torch.no_grad()
-    def export(self) -> Iterator[tuple[str, Tensor]]:
+    def export(self, *, without: str | None = None) -> Iterator[tuple[str, Tensor]]:
         """Full tensors by Hugging Face name, on every rank, in the order of the layers; one whole
-        tensor at a time is held in full. Collective: all ranks must exhaust it."""
+        tensor at a time is held in full. `without`: how megatron-core's names begin of those that
+        are left out. Collective: all ranks must exhaust it."""
         for whole in self._wholes:
-            yield from self._named(whole, self._gathered(whole))
+            if without is None or not whole.key.startswith(without):
+                yield from self._named(whole, self._gathered(whole))
 
     def _named(self, whole: _Whole, full: Tensor) -> Iterator[tuple[str, Tensor]]:
         for name, pieces in self._on_disk(whole, full):
-            rows = [piece.view.reshape(piece.shape) for piece in pieces]
-            yield name, (rows[0] if len(rows) == 1 else torch.cat(rows)).contiguous()
+            parts = [piece.view.reshape(piece.shape) for piece in pieces]
+            whole_piece = parts[0] if len(parts) == 1 else torch.cat(parts, pieces[0].axis)
+            yield name, whole_piece.contiguous()
 
     def _gathered(self, whole: _Whole) -> Tensor:
         """The whole tensor on every rank. As bytes: not every backend sends every type."""
@@ -230,6 +237,15 @@ def _held(built: Any, family: Family) -> dict[str, tuple[tuple[int, ...], list[_
             start += prod(sizes)
         parameter.detach().view(-1)[start:] = 0.0  # padding, which nothing else sets
     return found
+
+
+def _joined_shape(pieces: list[TensorPiece]) -> tuple[int, ...]:
+    """Of the Hugging Face tensor that those are."""
+    shape: tuple[int, ...] | None = None
+    for piece in pieces:
+        shape = piece.behind(shape)
+    assert shape is not None
+    return shape
 
 
 def _ends(box: _Box) -> list[tuple[int, int]]:
