@@ -27,7 +27,7 @@ train: setup-runtime  ## train the default job: a search agent, on this machine
 quick: check  ## run the checks, and the unit and property tests that take a moment: three minutes
 	$(PYTEST) tests/unit tests/property -m "not slow" --durations=5 --durations-min=5
 
-test: setup  ## run all tests (JOBS=2 files at once); after 78 minutes it ends and names what failed
+test: setup  ## run the tests of the day (JOBS=2 files at once); after 78 minutes it ends and names what failed
 	$(PYTEST) --session-timeout=4680
 
 test-full: setup  ## run all tests, and every case of those of which a day plays a slice

@@ -30,6 +30,10 @@ _RECORD = ROOT / "tests" / "fixtures" / "slime_scripts.json"
 _BEFORE = ROOT / "scripts" / "slime_scripts" / "before.toml"
 
 
+#: In place of the values of a flag that is so only where the other flags of the run say the same.
+AGREES = "*agreement*"
+
+
 class Compared(NamedTuple):
     """A flag that scripts use: how many of them, and what it meant before and means now."""
 
@@ -122,6 +126,13 @@ def works() -> Iterator[str]:
         found = {n: r for n, r in answers.rows(origin).items() if r.state == "works"}
         yield f"### {title}: {len(found)}"
         yield ""
+        own = sorted(found.keys() & _own_helps().keys()) if origin == "megatron" else []
+        if own:
+            yield (
+                f"{len(own)} of these are flags of agentrl too (such as `{own[0]}`). The "
+                "[reference](reference.md) has them among [its own](reference.md#agentrls-own)."
+            )
+            yield ""
         yield "| flag | meaning |"
         yield "| --- | --- |"
         for name, row in found.items():
@@ -138,7 +149,8 @@ def noted() -> Iterator[str]:
             continue
         flag = name.replace("--", "--no-", 1) if row.accepts == ("false",) else name
         values = " or ".join(f"`{value}`" for value in row.accepts if row.takes)
-        yield f"| `{flag}` | {values} | {cell(row.says)} |"
+        otherwise = f"; refused: {row.otherwise}" if row.rule and row.otherwise else ""
+        yield f"| `{flag}` | {AGREES if row.rule else values} | {cell(row.says + otherwise)} |"
 
 
 def renamed() -> Iterator[str]:
@@ -184,12 +196,16 @@ def _of_state(state: str) -> Iterator[tuple[str, FlagAnswer]]:
 
 
 def _helps() -> dict[str, str]:
-    found = {field.flag: field.help for field in own_fields().values()}
+    found = _own_helps()
     for family in FAMILIES:
         for flag in table(family).flags:
             for name in flag.names:
                 found.setdefault(spelled(family, name), flag.help)
     return found
+
+
+def _own_helps() -> dict[str, str]:
+    return {field.flag: field.help for field in own_fields().values()}
 
 
 SECTIONS: dict[str, Callable[[], Iterator[str]]] = {

@@ -2,7 +2,8 @@
 
 Each recorded argument list goes through `--dry-run` with made models and rows, and once more
 without what was refused: whatever the second says, the first has to have said. Ray's address is
-given, for such a script starts Ray itself; so nothing depends on the devices of this host.
+given, for such a script starts Ray itself; and a package that is not installed is not counted. So
+nothing depends on the devices and packages of this host.
 
     python -m scripts.slime_scripts.outcomes            write the table
     python -m scripts.slime_scripts.outcomes --check    exit 1 if the page differs
@@ -16,7 +17,7 @@ import re
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,6 +28,7 @@ from agentrl.config import answers
 from agentrl.config.explained import Explained, explain
 from agentrl.config.launch_script import Argument
 from agentrl.errors import AgentRLError
+from scripts.pages import cell, rows
 from scripts.slime_scripts.made_ground import Ground, architecture_of, trained
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,6 +36,9 @@ RECORD = ROOT / "tests/fixtures/slime_scripts.json"
 PAGE = ROOT / "docs/from-slime.md"
 BEGIN, END = "<!-- scripts -->", "<!-- end of scripts -->"
 _OWN_CODE = r"cannot import ([\w.]+):"
+_WAITING = re.compile(r"(?:this waits|these wait) for ([^;]+);")
+#: What a host lacks is no answer to a flag.
+_PACKAGE = re.compile(r"the package \w+ is not installed: pip install")
 #: What a script waits for that no flag of it names: what a dry run says of it, and in short.
 WAITS = {
     r"architecture (\w+)(?: \([^)]*\))? is not supported": r"the family of `\1`",
@@ -109,7 +114,8 @@ def _dry_run(argv: list[str], recorded: Recorded, folder: str) -> tuple[str, ...
         with contextlib.redirect_stdout(io.StringIO()):
             run([*argv, *more], recorded.program or "train")
     except AgentRLError as error:
-        return tuple(str(error).replace(folder, "").splitlines())
+        lines = str(error).replace(folder, "").splitlines()
+        return tuple(line for line in lines if not _PACKAGE.search(line))
     return ()
 
 
@@ -143,6 +149,19 @@ def section() -> Iterator[str]:
     yield from map(line, firsts)
     yield ""
     yield "\\* Its author's copy is broken: " + "; ".join(sorted(_notes())) + "."
+    yield ""
+    yield "Why a flag of the column *refused* is refused, in the first script that has it:"
+    yield ""
+    yield from rows(("flag", "why"), sorted(_why(firsts).items()))
+
+
+def _why(outcomes: Iterable[Outcome]) -> dict[str, str]:
+    """What a dry run says of a flag that waits for nothing, by flag."""
+    found: dict[str, str] = {}
+    for line in (line for one in outcomes for line in one.first if not _WAITING.search(line)):
+        for flag in _named(line):
+            found.setdefault(f"`{flag}`", cell(line.removeprefix(flag).lstrip(": ")))
+    return found
 
 
 def line(one: Outcome) -> str:
@@ -176,7 +195,7 @@ def _reasons(one: Outcome) -> str:
     keys = {needed.what: key for key, needed in answers.missing().items()}
     counts = Counter[str]()
     for line in one.first:
-        waits = re.search(r"(?:this waits|these wait) for ([^;]+);", line)
+        waits = _WAITING.search(line)
         for flag in _named(line):
             counts[keys[waits[1]] if waits else f"`{flag}`"] += 1
     return ", ".join(f"{what} ({n})" if n > 1 else what for what, n in counts.items()) or "-"

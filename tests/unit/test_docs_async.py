@@ -12,6 +12,7 @@ from agentrl.buffer.rows import PacingRow
 from agentrl.buffer.settings import BufferSettings
 from agentrl.buffer.starvation import WINDOW
 from agentrl.config.asynchrony import about_asynchrony
+from agentrl.config.resolve import parse
 from agentrl.config.run import RunConfig
 from agentrl.lineage import Lineage
 from agentrl.types import RESAMPLES, PermitStats, VersionRow
@@ -112,3 +113,10 @@ def test_the_defaults_of_the_page_are_those_of_the_flags() -> None:
     for b, i in ((0, 1), (4, 1), (4, 3)):
         run = RunConfig(async_buffer_size=b, update_weights_interval=i)
         assert run.staleness_bound == b + i - 1
+
+
+def test_the_page_says_how_old_a_token_of_the_default_job_may_be() -> None:
+    config = parse(["--async-buffer-size", "4"], "train_async").config
+    b, i, n = config.async_buffer_size, config.update_weights_interval, config.rollout_batch_size
+    said = " ".join(PAGE.read_text().split())
+    assert f"has B = {b}, I = {i}, N = {n}, so S = {config.staleness_bound}:" in said

@@ -289,6 +289,12 @@ def test_the_design_lists_every_exit_code() -> None:
     assert {int(code) for code in column("code")} == codes
 
 
+def test_the_design_says_of_every_exit_code_what_to_do() -> None:
+    rows = re.findall(r"^\| \d+ \|([^|]+)\|([^|]+)\|$", DESIGN.read_text(), re.MULTILINE)
+    assert len(rows) == len(column("code"))
+    assert all(meaning.strip() and advice.strip() for meaning, advice in rows)
+
+
 # ---- decisions ----------------------------------------------------------------------------------
 
 

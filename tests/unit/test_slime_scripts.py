@@ -61,6 +61,12 @@ def test_the_table_tells_of_a_script_what_the_dry_runs_say(recorded: Recorded) -
         assert line(outcome(recorded)) in told, "run python -m scripts.slime_scripts.outcomes"
 
 
+def test_a_package_that_this_host_lacks_is_no_answer_to_a_flag() -> None:
+    (script,) = (row for row in records() if row.path.endswith("multi_task.sh") and row.call == 1)
+    assert "--use-wandb" in script.argv
+    assert not any("not installed" in line for line in outcome(script).first)
+
+
 @pytest.mark.skipif(not IS_FULL, reason="it plays all scripts; a day has a slice of their lines")
 def test_the_page_counts_the_scripts_as_the_dry_runs_do() -> None:
     text = PAGE.read_text()

@@ -50,7 +50,7 @@ class DebuggingFlags(TrackingFlags, frozen=True, kw_only=True):
         bool,
         _flag(
             "Play episodes and make batches of them with the weights of --hf-checkpoint, and train "
-            "nothing: no learner is started",
+            "nothing: a process without a model takes the place of the learner",
             modes=POLICY,
             on_resume=fixed("its ledger says of each group whether it was trained"),
         ),
