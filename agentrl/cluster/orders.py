@@ -178,8 +178,9 @@ def _engine_orders(
     cluster: Cluster,
 ) -> list[ProcessOrder]:
     """One process, or one on each of the nodes of a large engine."""
-    parts = [name for name in cluster.processes() if engine_of(name) == engine.name]
-    if len(parts) == 1:
+    # each part has a slot of its name
+    parts = [slot for slot in cluster.slots() if engine_of(slot) == engine.name]
+    if len(parts) <= 1:
         return [_engine_order(config, run, spec, engine, planned, device)]
     meets_at = f"{cluster.address_of(engine.name)}:{cluster.reserve_port(engine.name)}"
     orders = []

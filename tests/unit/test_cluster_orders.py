@@ -19,20 +19,18 @@ MODEL = Path(agentrl.envs.search_r1.__file__).parent / "model"
 
 
 class OneNode:
-    """A cluster with one slot, whose ports are numbers. `engines`: the processes of engines."""
+    """A cluster with one slot, whose ports are numbers, or with slots for the `parts` of an engine
+    on nodes of their own."""
 
-    def __init__(self, engines: Sequence[str] = ()) -> None:
+    def __init__(self, parts: Sequence[str] = ()) -> None:
         self._port = 20000
-        self._engines = engines
+        self._parts = parts
 
     def slots(self) -> list[str]:
-        return ["host"]
-
-    def processes(self) -> list[str]:
-        return ["worker-0", *self._engines]
+        return ["host", *self._parts]
 
     def address_of(self, process: str) -> str:
-        return f"10.0.0.{process[-1]}" if process in self._engines else "127.0.0.1"
+        return f"10.0.0.{process[-1]}" if process in self._parts else "127.0.0.1"
 
     def reserve_port(self, process: str) -> int:
         self._port += 1
@@ -45,7 +43,7 @@ def planned(
     config = RunConfig(hf_checkpoint=str(MODEL), run_dir=str(folder), device=device, **flags)
     services = {"search": ServiceSpec("search", ["true"], "/", gpus)}
     with RunDir(config) as run:
-        cluster = cast(Cluster, OneNode(parts or config.engine_names))
+        cluster = cast(Cluster, OneNode(parts))
         _, orders = plan_processes(config, run, cluster, services, device)
     return {order.name: order for order in orders}
 

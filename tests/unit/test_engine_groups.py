@@ -58,16 +58,13 @@ sglang:
 
 
 class Ports:
-    """One node with `engines`, whose ports are numbers."""
+    """One node, whose ports are numbers."""
 
-    def __init__(self, engines: list[str]) -> None:
-        self._ports, self._engines = count(20000), engines
+    def __init__(self) -> None:
+        self._ports = count(20000)
 
     def slots(self) -> list[str]:
         return ["host"]
-
-    def processes(self) -> list[str]:
-        return self._engines
 
     def address_of(self, process: str) -> str:
         return "127.0.0.1"
@@ -101,9 +98,7 @@ def refused(*flags: str, program: Program = "train") -> str:
 def plan(config: RunConfig, folder: Path) -> tuple[RunSpec, dict[str, ProcessOrder]]:
     run = RunDir(config)
     run.private = folder
-    spec, orders = plan_processes(
-        config, run, cast(Cluster, Ports(config.engine_names)), {}, "cuda"
-    )
+    spec, orders = plan_processes(config, run, cast(Cluster, Ports()), {}, "cuda")
     return spec, {order.name: order for order in orders}
 
 

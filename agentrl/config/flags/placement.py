@@ -45,8 +45,8 @@ class PlacementFlags(OptimizerFlags, frozen=True, kw_only=True):
     prefill_num_servers: Annotated[
         Count | None,
         _flag(
-            "Of the engines, so many read prompts and the others sample what follows (needs GPUs, "
-            "and generation that waits for the learner, as in train.py)",
+            "Number of engines that prefill prompts for the others, which decode (needs GPUs, and "
+            "generation that waits for the learner, as in train.py)",
             modes=ACTS,
         ),
     ] = None
