@@ -16,7 +16,7 @@ _LONG |= {f"test_megatron_{name}.py" for name in ("logprobs", "state_ranks", "st
 #: Of the files that take turns, those that every day plays all the same.
 _DAILY = {f"test_{name}.py" for name in ("real_loop", "serving_engines", "megatron_ranks")}
 #: Days until each of the others has been played.
-_TURNS = 4
+_TURNS = 6
 #: What a machine lacks, by what the reason of a skipped test says of it.
 _LACKING = {
     "a GPU": re.compile(r"\bGPUs?\b|\bNCCL\b"),
