@@ -37,6 +37,7 @@ PAGE = ROOT / "docs/from-slime.md"
 BEGIN, END = "<!-- scripts -->", "<!-- end of scripts -->"
 _OWN_CODE = r"cannot import ([\w.]+):"
 _WAITING = re.compile(r"(?:this waits|these wait) for ([^;]+);")
+_PLACE = re.compile(r"/(?:tmp|root)/[^\s:,;]+")
 #: What a host lacks is no answer to a flag.
 _PACKAGE = re.compile(r"the package \w+ is not installed: pip install")
 #: What a script waits for that no flag of it names: what a dry run says of it, and in short.
@@ -160,7 +161,8 @@ def _why(outcomes: Iterable[Outcome]) -> dict[str, str]:
     found: dict[str, str] = {}
     for line in (line for one in outcomes for line in one.first if not _WAITING.search(line)):
         for flag in _named(line):
-            found.setdefault(f"`{flag}`", cell(line.removeprefix(flag).lstrip(": ")))
+            why = _PLACE.sub("FILE", line.removeprefix(flag).lstrip(": "))
+            found.setdefault(f"`{flag}`", cell(why))
     return found
 
 
