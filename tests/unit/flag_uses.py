@@ -22,6 +22,7 @@ from agentrl.actors.limits import Limits
 from agentrl.actors.worker import Worker, WorkerSettings
 from agentrl.algorithms.load import load_algorithm
 from agentrl.buffer.settings import BufferSettings
+from agentrl.cluster.again import Again
 from agentrl.cluster.driver import Driver
 from agentrl.cluster.evaluator import Evaluator
 from agentrl.cluster.events import RunState
@@ -178,7 +179,8 @@ def read(config: RunConfig, port: int) -> set[str]:
         world = World([] if config.mode == "eval" else [2, 2])
         world.tables[0] = torch.zeros(VOCABULARY, VOCABULARY)  # where nobody publishes
         learn(world, config_class=_Noted, **learn_values)
-    return (_noted | {*Driver._conduct.__code__.co_names}) & {*RunConfig.__struct_fields__}
+    of_driver = {*Driver._conduct.__code__.co_names, *Again.patience_s.__code__.co_names}
+    return (_noted | of_driver) & {*RunConfig.__struct_fields__}
 
 
 @contextmanager
