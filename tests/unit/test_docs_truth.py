@@ -217,6 +217,9 @@ def test_every_shown_command_is_accepted(
     (tmp_path / "agentrl").symlink_to(ROOT / "agentrl")
     if "--prompt-data" in argv:
         (tmp_path / argv[argv.index("--prompt-data") + 1]).write_text('{"name": "x"}\n')
+    if "--sglang-config" in argv:
+        (shown,) = blocks((ROOT / "docs" / page).read_text(), "yaml")
+        (tmp_path / argv[argv.index("--sglang-config") + 1]).write_text(shown)
     assert parse([*argv, "--dry-run"], program).dry_run, page
 
 
