@@ -12,6 +12,7 @@ __all__ = [
     "MAX_METRIC",
     "MAX_REWARD",
     "MAX_TOLD_BYTES",
+    "RESAMPLES",
     "metric_defect",
     "reward_defect",
 ]
@@ -22,6 +23,8 @@ MAX_REWARD = 1e6
 #: Largest size of a metric, and most seconds of an episode. Counts up to here are whole numbers in
 #: a float, and the squares of a million of them add up to 1e36, finite in TensorBoard's float32.
 MAX_METRIC = 1e15
+#: Times that a turn is given up for a push under `--no-partial-rollout`; then it goes on through.
+RESAMPLES = 2
 #: Evaluation sets that may be played at once.
 MAX_EVALUATIONS = 64
 #: What is told of the episodes of an evaluation: characters of all their texts, and bytes of all.

@@ -17,7 +17,6 @@ from agentrl.columns import COLUMNS, Column
 
 __all__ = [
     "MAX_SNAPSHOT_BYTES",
-    "RESAMPLES",
     "EngineAddress",
     "EngineKind",
     "EpisodeAssignment",
@@ -300,8 +299,7 @@ EngineKind = Literal["regular", "prefill", "decode"]
 
 
 class EngineAddress(msgspec.Struct, frozen=True):
-    """An SGLang engine: its name in the run, its base URL, what it does, its ranks in a weight
-    push, and the port at which one that prefills meets those that decode."""
+    """An SGLang engine. `num_ranks`: in a weight push; `bootstrap_port`: where decoders meet it."""
 
     name: str
     url: str
@@ -322,9 +320,6 @@ class PushReport(msgspec.Struct, frozen=True):
 
 #: Bytes of what is saved of an episode between two turns; a larger one is not kept.
 MAX_SNAPSHOT_BYTES = 8 * 1024**2
-
-#: Times that a turn is given up for a push under `--no-partial-rollout`; then it goes on through.
-RESAMPLES = 2
 
 
 class Generation(msgspec.Struct, frozen=True):
@@ -376,17 +371,6 @@ class TurnClient(Protocol):
     def permit_stats(self) -> PermitStats:
         """Permits since the last call."""
         return PermitStats()
-
-
-class Teacher(Protocol):
-    """A model that is served and never trained; implemented by `agentrl.serving`."""
-
-    async def logprobs(self, ids: Sequence[int], first: int) -> list[float]:
-        """The log-probability of each token of `ids` from place `first` on.
-
-        Raises EngineError (retryable) when it did not answer in time, TokenError for ids that it
-        refuses.
-        """
 
 
 class WeightSink(Protocol):

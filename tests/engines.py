@@ -17,9 +17,10 @@ from agentrl.cluster.ports import free_ports
 from agentrl.config.device import Device
 from agentrl.errors import EngineError
 from agentrl.serving.client import EngineClient
-from agentrl.serving.control import EngineControl, RouterControl
+from agentrl.serving.control import EngineControl
 from agentrl.serving.key import make_key, read_key
 from agentrl.serving.launch import ProcessSpec, engine_command, router_command
+from agentrl.serving.router_control import RouterControl
 from agentrl.types import EngineAddress, Generation, SamplingParams
 
 __all__ = [

@@ -17,8 +17,8 @@ from agentrl.actors.boundary import CLOSE_TIMEOUT_S, Boundary, Raised, isolated
 from agentrl.actors.failures import Failures
 from agentrl.actors.report import PlayedEpisode, require_sendable
 from agentrl.actors.snapshots import Save
-from agentrl.actors.taught import taught
-from agentrl.types import EpisodeAssignment, Teacher, TurnClient
+from agentrl.actors.taught import Teacher, taught
+from agentrl.types import EpisodeAssignment, TurnClient
 
 __all__ = ["Attempt", "Player", "Strategy"]
 

@@ -6,17 +6,29 @@ the episode ends as `engine_error` and is played again.
 """
 
 from array import array
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import msgspec
 
 from agentrl.actors.report import PlayedEpisode
 from agentrl.columns import COLUMNS, TEACHER_LOGPROBS
-from agentrl.types import SpanKind, Teacher
+from agentrl.types import SpanKind
 
-__all__ = ["taught"]
+__all__ = ["Teacher", "taught"]
 
 _TOKENS, _KINDS = (list(COLUMNS).index(name) for name in ("tokens", "kinds"))
+
+
+class Teacher(Protocol):
+    """A model that is served and never trained; implemented by `agentrl.serving`."""
+
+    async def logprobs(self, ids: Sequence[int], first: int) -> list[float]:
+        """The log-probability of each token of `ids` from place `first` on.
+
+        Raises EngineError (retryable) when it did not answer in time, TokenError for ids that it
+        refuses.
+        """
 
 
 async def taught(played: PlayedEpisode, teacher: Teacher) -> PlayedEpisode:

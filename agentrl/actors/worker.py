@@ -23,6 +23,7 @@ from agentrl.actors.limits import Limits
 from agentrl.actors.player import Player
 from agentrl.actors.scoring import scored
 from agentrl.actors.slime_filter import OfSamples
+from agentrl.actors.taught import Teacher
 from agentrl.actors.ways import Way, Ways, WaySettings
 from agentrl.config.eval_sets import EvalSet
 from agentrl.config.mixture import parts_of
@@ -37,7 +38,6 @@ from agentrl.types import (
     MAX_SNAPSHOT_BYTES,
     EpisodeAssignment,
     EpisodeId,
-    Teacher,
     TurnClient,
 )
 from agentrl.visible import message_of

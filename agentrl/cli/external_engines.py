@@ -18,8 +18,9 @@ from agentrl.config.eval_sets import asks_for_stops, engine_context, eval_sets
 from agentrl.config.external_engines import about_external_engines, engine_urls, external_key
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, EngineError
-from agentrl.serving.control import EngineControl, EngineRefusedError
+from agentrl.serving.control import EngineControl
 from agentrl.serving.external import Wanted, notes_on_server, refusals_of_server
+from agentrl.serving.http_control import EngineRefusedError
 from agentrl.types import EngineAddress
 from agentrl.visible import shown_url
 

@@ -15,7 +15,8 @@ from agentrl.cluster.spec import read_model_facts
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, EngineError
 from agentrl.paths import kind_of
-from agentrl.serving.control import EngineControl, EngineRefusedError
+from agentrl.serving.control import EngineControl
+from agentrl.serving.http_control import EngineRefusedError
 from agentrl.serving.teacher import server_of
 from agentrl.tokens.vocab import Vocab
 from agentrl.types import EngineAddress

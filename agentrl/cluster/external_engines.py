@@ -19,7 +19,8 @@ import msgspec
 from agentrl.cluster.events import RunState
 from agentrl.cluster.spec import RunSpec
 from agentrl.errors import EngineError
-from agentrl.serving.control import EngineControl, EngineRefusedError
+from agentrl.serving.control import EngineControl
+from agentrl.serving.http_control import EngineRefusedError
 from agentrl.serving.key import read_key
 from agentrl.telemetry.recorder import Recorder
 from agentrl.types import EngineAddress

@@ -91,10 +91,10 @@ def plan_processes(
     )
     env = _CPU_ENV if device == "cpu" else {}
     orders = [
-        order
+        _engine_order(config, run, spec, place, planned, device, part)
         for engine, planned in zip(engines, config.engines, strict=True)
         if started
-        for order in _engine_orders(config, run, spec, engine, planned, device, cluster)
+        for place, part in _parts(cluster, engine)
     ]
     orders += [_learner_order(config, run, name, device) for name in config.learner_names]
     meeting = _on_loopback if config.ray_address is None else _on_the_nodes_interface
@@ -168,28 +168,23 @@ def _learner_order(config: RunConfig, run: RunDir, name: str, device: Device) ->
     return msgspec.structs.replace(order, env_defaults=_CUDA_LEARNER | nccl.defaults)
 
 
-def _engine_orders(
-    config: RunConfig,
-    run: RunDir,
-    spec: RunSpec,
-    engine: EngineAddress,
-    planned: PlannedEngine,
-    device: Device,
-    cluster: Cluster,
-) -> list[ProcessOrder]:
-    """One process, or one on each of the nodes of a large engine."""
+def _parts(
+    cluster: Cluster, engine: EngineAddress
+) -> list[tuple[EngineAddress, EnginePart | None]]:
+    """The processes of an engine, with their addresses: one, or one on each of several nodes."""
     # each part has a slot of its name
-    parts = [slot for slot in cluster.slots() if engine_of(slot) == engine.name]
-    if len(parts) <= 1:
-        return [_engine_order(config, run, spec, engine, planned, device)]
+    names = [slot for slot in cluster.slots() if engine_of(slot) == engine.name]
+    if len(names) <= 1:
+        return [(engine, None)]
     meets_at = f"{cluster.address_of(engine.name)}:{cluster.reserve_port(engine.name)}"
-    orders = []
-    for name in parts:
-        url = engine.url if name == engine.name else _url(cluster, name)
-        address = msgspec.structs.replace(engine, name=name, url=url)
-        part = part_of(name, len(parts), meets_at)
-        orders.append(_engine_order(config, run, spec, address, planned, device, part))
-    return orders
+    urls = {name: engine.url if name == engine.name else _url(cluster, name) for name in names}
+    return [
+        (
+            msgspec.structs.replace(engine, name=name, url=url),
+            part_of(name, len(names), meets_at),
+        )
+        for name, url in urls.items()
+    ]
 
 
 def _engine_order(
@@ -199,7 +194,7 @@ def _engine_order(
     engine: EngineAddress,
     planned: PlannedEngine,
     device: Device,
-    part: EnginePart | None = None,
+    part: EnginePart | None,
 ) -> ProcessOrder:
     lends = config.colocate and config.offload_rollout and device == "cuda"
     command = engine_command(

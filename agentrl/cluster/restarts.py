@@ -12,7 +12,7 @@
 Where learner and engines share devices (`--colocate`), all engines and all learner ranks end and
 start together: a process that is new cannot know which memory the others have.
 
-Processes of a lost node are started again once their slot has another place (`again.py`), engines
+Processes of a lost node are started again once their slot has another place (`rescheduling.py`), engines
 at another address: the specification says it to processes that start from then on, and the question
 for weights says it to all others. While one of those is lost that live and die together, the others
 do not run: the last of them that comes back starts all.
@@ -41,8 +41,8 @@ from agentrl.cluster.services import wait_ready
 from agentrl.cluster.spec import RunSpec
 from agentrl.cluster.supervision import Consequence, died_by_itself
 from agentrl.errors import EngineError
-from agentrl.serving.control import RouterControl
 from agentrl.serving.key import read_key
+from agentrl.serving.router_control import RouterControl
 from agentrl.wire.messages import PeerLost, Republish
 
 __all__ = ["Processes", "in_thread"]

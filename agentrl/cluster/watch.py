@@ -5,7 +5,7 @@
 A run that must end does so with the process's name, exit code and last log lines. A lost node takes
 its processes along: the run goes on without the engines and agent workers there, as long as others
 are left, and waits for a place for ranks of the learner; it ends without anything else. What was
-lost is started again once Ray has a place for it (`again.py`).
+lost is started again once Ray has a place for it (`rescheduling.py`).
 """
 
 import logging
@@ -16,12 +16,12 @@ from typing import Any
 import anyio
 import anyio.abc
 
-from agentrl.cluster.again import Again
 from agentrl.cluster.events import RunState
 from agentrl.cluster.host import ExitNotice
 from agentrl.cluster.layout import RunDir
 from agentrl.cluster.placement import Cluster
 from agentrl.cluster.requests import Requests
+from agentrl.cluster.rescheduling import Rescheduler
 from agentrl.cluster.restarts import Processes, in_thread
 from agentrl.cluster.supervision import (
     MAX_RESTARTS,
@@ -58,7 +58,7 @@ class Watch:
         self._run, self._cluster, self._processes = run, cluster, processes
         self._requests, self._state, self._recorder = requests, state, recorder
         self._supervision = Supervision(len(processes.learners))
-        self._again = Again(cluster, processes, recorder, str(run.spec))
+        self._rescheduler = Rescheduler(cluster, processes, recorder, str(run.spec))
 
     async def run(self) -> None:
         """Watch until cancelled. Raises the AgentRLError that an exit means."""
@@ -92,7 +92,7 @@ class Watch:
                 if not (names := self._cluster.processes(slot)):
                     return  # its devices stay empty
                 await self._go_on_without(names, loss)
-                await self._again.start(slot, _told(loss, names), waits)
+                await self._rescheduler.start(slot, _told(loss, names), waits)
                 tasks.start_soon(self._processes.serve_again, names)
                 continue
             for notice in notices:
@@ -104,7 +104,7 @@ class Watch:
         left = self._processes.left_without(names)
         if left is not None:
             self._recorder.note(f"{told}; the run goes on with {', '.join(left)}")
-        elif patience_s := self._again.patience_s(names):
+        elif patience_s := self._rescheduler.patience_s(names):
             self._recorder.note(
                 f"{told}; the run waits up to {patience_s:g} s (--node-wait-s) for another node "
                 "with room for it"

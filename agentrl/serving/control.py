@@ -1,50 +1,29 @@
-"""Control planes of an engine and of the router, as typed calls that each have a deadline.
+"""An engine's control plane, as typed calls that each have a deadline (`http_control`).
 
-Engines take control calls directly: the router forwards none of them. Every failure is an
-EngineError that names the engine and the endpoint; `EngineRefusedError` is the kind where the
-engine is alive and said no.
+Engines take control calls directly: the router forwards none of them.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, Self
+from collections.abc import Sequence
+from typing import Any
 
-import aiohttp
-import anyio
 import msgspec
 
-from agentrl.clock import MonotonicClock
 from agentrl.errors import EngineError
-from agentrl.serving.key import authorization
-from agentrl.serving.watched import HOST_LOST_S, watched_socket
+from agentrl.serving.http_control import EngineRefusedError, HttpControl
 from agentrl.types import EngineAddress
-from agentrl.visible import shown_url
 
 __all__ = [
     "EngineChecksum",
     "EngineControl",
     "EngineInfo",
-    "EngineRefusedError",
     "HeldWeights",
-    "RouterControl",
 ]
-
-#: Between two looks at a process that has not opened its port yet; nothing signals that event.
-_START_INTERVAL_S = 0.2
-
 
 #: Who loads a push, as SGLang calls them: the model that samples. A draft model of its own has
 #: other weights, of other shapes; one that is layers of this model takes what is its own.
 _TARGET, _AND_DRAFT = "target", "all"
 #: Deadline of a look at an engine that nobody counts on.
 _PROBE_TIMEOUT_S = 2.0
-
-
-class EngineRefusedError(EngineError):
-    """The engine answered and refused: it is alive, its HTTP status is `status`."""
-
-    def __init__(self, message: str, status: int) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 class EngineInfo(msgspec.Struct, frozen=True):
@@ -89,95 +68,7 @@ class _Checksum(msgspec.Struct):
     per_engine_checksum: str
 
 
-class _HttpControl:
-    """One server's JSON endpoints. `async with` opens and closes the HTTP session. `_ready` answers
-    2xx once it takes requests."""
-
-    _ready: str
-
-    def __init__(self, name: str, url: str, timeout_s: float, key: str | None) -> None:
-        self.name = name
-        self._key = key
-        self.url = url.rstrip("/")
-        self.shown = shown_url(self.url)
-        self._timeout_s = timeout_s
-        self._session: aiohttp.ClientSession
-
-    async def __aenter__(self) -> Self:
-        # Deadlines are ours, one for each call. Every call connects anew: an idle connection that
-        # the server closes just now must not pass for a lost engine.
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(force_close=True, socket_factory=watched_socket),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=HOST_LOST_S),
-            headers=authorization(self._key),
-        )
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        with anyio.CancelScope(shield=True):
-            await self._session.close()
-
-    async def _call(
-        self, method: str, path: str, body: object = None, timeout_s: float | None = None
-    ) -> bytes:
-        """Body of the answer. Raises EngineError; EngineRefusedError for any status but 2xx."""
-        where = f"{self.name} {self.shown}: {method} {path}"
-        deadline_s = self._timeout_s if timeout_s is None else timeout_s
-        try:
-            with anyio.fail_after(deadline_s):
-                async with self._session.request(method, self.url + path, json=body) as answer:
-                    content = await answer.read()
-        except (aiohttp.ClientError, OSError) as error:
-            if type(error) is TimeoutError:
-                raise EngineError(f"{where} missed its deadline of {deadline_s:g} s") from error
-            said = repr(error).replace(self.url, self.shown)
-            raise EngineError(f"{where} failed: {said}") from error
-        if not answer.ok:
-            text = content[:500].decode(errors="replace")
-            raise EngineRefusedError(f"{where} answered {answer.status}: {text}", answer.status)
-        return content
-
-    async def _post(self, path: str, timeout_s: float | None = None, **body: object) -> bytes:
-        return await self._call("POST", path, body, timeout_s)
-
-    async def _get(self, path: str, kind: Any = Any) -> Any:
-        return self._read(await self._call("GET", path), kind)
-
-    def _read(self, content: bytes, kind: Any) -> Any:
-        """An answer as `kind`. Raises EngineError where it is none."""
-        try:
-            return msgspec.json.decode(content, type=kind)
-        except msgspec.DecodeError as error:
-            raise EngineError(
-                f"{self.name} {self.shown} does not say what it was asked for: {error}"
-            ) from error
-
-    async def wait_ready(
-        self,
-        deadline_s: float,
-        alive: Callable[[], bool] = lambda: True,
-        path: str | None = None,
-    ) -> None:
-        """Until it takes requests (or else `path` answers 2xx). `alive` tells whether its process
-        still runs. EngineError when that ends or the deadline passes."""
-        path, clock = path or self._ready, MonotonicClock()
-        end = clock.now() + deadline_s
-        while True:
-            try:
-                await self._call("GET", path, timeout_s=min(self._timeout_s, deadline_s))
-            except EngineError as error:
-                if not alive():
-                    raise EngineError(f"{self.name} ended before it was ready") from error
-                if clock.now() >= end:
-                    raise EngineError(
-                        f"{self.name} {self.shown} was not ready within {deadline_s:g} s: {error}"
-                    ) from error
-            else:
-                return
-            await anyio.sleep(_START_INTERVAL_S)
-
-
-class EngineControl(_HttpControl):
+class EngineControl(HttpControl):
     """RL control plane of one SGLang engine; `timeout_s` is the deadline of each call, `key` what
     it wants to be shown."""
 
@@ -358,56 +249,3 @@ class EngineControl(_HttpControl):
         engine without a tokenizer."""
         answer = await self._post("/tokenize", prompt=text, add_special_tokens=False)
         return list(self._read(answer, _Tokens).tokens)
-
-
-class RouterControl(_HttpControl):
-    """The router's own control plane: which engines it sends requests to. `key`: what it and they
-    want to be shown. It is ready when it answers; it may have no workers yet."""
-
-    _ready = "/liveness"
-
-    def __init__(self, url: str, *, timeout_s: float, key: str | None = None) -> None:
-        super().__init__("router", url, timeout_s, key)
-
-    async def workers(self) -> dict[str, bool]:
-        """URL of each worker, and whether the router thinks it healthy."""
-        answer = await self._get("/workers")
-        return {worker["url"]: worker["is_healthy"] for worker in answer["workers"]}
-
-    async def wait_workers(self, deadline_s: float) -> dict[str, bool]:
-        """As `workers`, of a router that may be about to start."""
-        await self.wait_ready(deadline_s, path="/workers")
-        return await self.workers()
-
-    async def add(self, engine: EngineAddress, deadline_s: float) -> None:
-        """Route to `engine`. Returns when the router sends it requests."""
-        told: dict[str, Any] = {"url": engine.url}
-        if self._key is not None:
-            told["api_key"] = self._key
-        if engine.kind != "regular":
-            told["worker_type"] = engine.kind
-        if engine.bootstrap_port is not None:
-            told["bootstrap_port"] = engine.bootstrap_port
-        await self._call("POST", "/workers", told)
-        await self._until(engine, present=True, deadline_s=deadline_s)
-
-    async def remove(self, engine: EngineAddress, deadline_s: float) -> None:
-        """Stop routing to `engine`; one the router does not know is no error."""
-        answer = await self._get("/workers")
-        for worker in answer["workers"]:
-            if worker["url"] == engine.url:
-                await self._call("DELETE", f"/workers/{worker['id']}")
-        await self._until(engine, present=False, deadline_s=deadline_s)
-
-    async def _until(self, engine: EngineAddress, *, present: bool, deadline_s: float) -> None:
-        """The router works on changes in the background and tells nobody when it is done."""
-        with anyio.move_on_after(deadline_s):
-            while True:
-                healthy = (await self.workers()).get(engine.url)
-                if healthy if present else healthy is None:
-                    return
-                await anyio.sleep(_START_INTERVAL_S)
-        change = "routed" if present else "unrouted"
-        raise EngineError(
-            f"router {self.shown}: {engine.name} was not {change} in {deadline_s:g} s"
-        )

@@ -19,7 +19,8 @@ import torch
 from agentrl.clock import Clock, MonotonicClock
 from agentrl.errors import PushError
 from agentrl.serving.checksums import Fused
-from agentrl.serving.control import EngineControl, EngineRefusedError
+from agentrl.serving.control import EngineControl
+from agentrl.serving.http_control import EngineRefusedError
 from agentrl.serving.members import Members, NamedTensors, NoEngineError
 from agentrl.serving.push_files import PushFiles, WrittenPush
 from agentrl.serving.seals import Sent, dtype_name, sum_of

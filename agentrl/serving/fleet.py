@@ -23,7 +23,8 @@ from anyio.from_thread import BlockingPortal
 from agentrl.errors import EngineError, PushError
 from agentrl.serving.buckets import Bucket
 from agentrl.serving.collective import SenderGroup
-from agentrl.serving.control import EngineControl, EngineRefusedError
+from agentrl.serving.control import EngineControl
+from agentrl.serving.http_control import EngineRefusedError
 
 __all__ = ["Call", "Fleet", "failures_of", "start_calls"]
 

@@ -17,7 +17,7 @@ from typing import Any, cast
 import anyio
 
 from agentrl.errors import EngineError
-from agentrl.serving.control import RouterControl
+from agentrl.serving.router_control import RouterControl
 from agentrl.serving.weights import FleetWeightSink
 from agentrl.types import EngineAddress, PushReport, WeightSink
 

@@ -15,7 +15,8 @@ from collections.abc import Awaitable, Callable
 import anyio
 import msgspec
 
-from agentrl.types import RESAMPLES, Generation
+from agentrl.bounds import RESAMPLES
+from agentrl.types import Generation
 
 __all__ = ["WholeTurns"]
 

@@ -9,6 +9,7 @@ engine client.
 
 from collections.abc import Callable
 
+from agentrl.bounds import RESAMPLES
 from agentrl.serving.permit_queue import PermitQueue, Ticket
 from agentrl.sim.engine import Engine, SimTurn
 from agentrl.sim.timeline import Timer
@@ -16,7 +17,6 @@ from agentrl.sim.truth import PublishedWeights
 from agentrl.sim.workload import Plan
 from agentrl.sim.world import World
 from agentrl.types import (
-    RESAMPLES,
     EpisodeAssignment,
     EpisodeReport,
     Outcome,

@@ -24,7 +24,8 @@ from agentrl.cluster.spec import RunSpec
 from agentrl.cluster.supervision import died_by_itself
 from agentrl.config.run import RunConfig
 from agentrl.errors import EngineError
-from agentrl.serving.control import EngineControl, RouterControl
+from agentrl.serving.control import EngineControl
+from agentrl.serving.router_control import RouterControl
 from agentrl.wire.messages import PeerLost
 from tests.faults import history, points
 from tests.faults.driving import Driving

@@ -19,12 +19,14 @@ import torch
 
 from agentrl.errors import HealthError, PushError
 from agentrl.models.registry import families
-from agentrl.serving.control import EngineControl, EngineRefusedError, RouterControl
+from agentrl.serving.control import EngineControl
+from agentrl.serving.http_control import EngineRefusedError
 from agentrl.serving.key import authorization
 from agentrl.serving.launch import (
     NEGATABLE,
     engine_command,
 )
+from agentrl.serving.router_control import RouterControl
 from agentrl.serving.weights import FleetWeightSink
 from agentrl.types import EngineAddress, SamplingParams
 from tests.engines import (

@@ -19,9 +19,9 @@ from agentrl.cluster.ports import free_ports
 from agentrl.config.presets import DEFAULT, PRESETS
 from agentrl.errors import EngineError
 from agentrl.serving.client import EngineClient
-from agentrl.serving.control import RouterControl
 from agentrl.serving.key import make_key, read_key
 from agentrl.serving.launch import engine_command, router_command
+from agentrl.serving.router_control import RouterControl
 from agentrl.types import EngineAddress, EngineKind, SamplingParams
 from tests.engines import CALL_S, START_DEADLINE_S, Process
 

@@ -22,7 +22,6 @@ from agentrl.actors.limits import Limits
 from agentrl.actors.worker import Worker, WorkerSettings
 from agentrl.algorithms.load import load_algorithm
 from agentrl.buffer.settings import BufferSettings
-from agentrl.cluster.again import Again
 from agentrl.cluster.driver import Driver
 from agentrl.cluster.evaluator import Evaluator
 from agentrl.cluster.events import RunState
@@ -30,6 +29,7 @@ from agentrl.cluster.layout import RunDir
 from agentrl.cluster.orders import plan_processes
 from agentrl.cluster.own_ray import ray_options
 from agentrl.cluster.placement import Cluster
+from agentrl.cluster.rescheduling import Rescheduler
 from agentrl.cluster.roles.learner import disk_settings, sink_settings
 from agentrl.cluster.roles.worker import client_settings
 from agentrl.cluster.slots import Supply, plan_slots
@@ -179,7 +179,7 @@ def read(config: RunConfig, port: int) -> set[str]:
         world = World([] if config.mode == "eval" else [2, 2])
         world.tables[0] = torch.zeros(VOCABULARY, VOCABULARY)  # where nobody publishes
         learn(world, config_class=_Noted, **learn_values)
-    of_driver = {*Driver._conduct.__code__.co_names, *Again.patience_s.__code__.co_names}
+    of_driver = {*Driver._conduct.__code__.co_names, *Rescheduler.patience_s.__code__.co_names}
     return (_noted | of_driver) & {*RunConfig.__struct_fields__}
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from agentrl.bounds import RESAMPLES
 from agentrl.buffer.admission import Pacer
 from agentrl.buffer.groups import REPEATS
 from agentrl.buffer.rows import PacingRow
@@ -15,7 +16,7 @@ from agentrl.config.asynchrony import about_asynchrony
 from agentrl.config.resolve import parse
 from agentrl.config.run import RunConfig
 from agentrl.lineage import Lineage
-from agentrl.types import RESAMPLES, PermitStats, VersionRow
+from agentrl.types import PermitStats, VersionRow
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "async.md"
 

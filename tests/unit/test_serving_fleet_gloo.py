@@ -18,8 +18,8 @@ from torch.distributed.distributed_c10d import PrefixStore
 from agentrl.errors import EngineError
 from agentrl.serving.buckets import make_buckets
 from agentrl.serving.collective import SenderGroup
-from agentrl.serving.control import EngineRefusedError
 from agentrl.serving.fleet import Fleet
+from agentrl.serving.http_control import EngineRefusedError
 from agentrl.types import EngineAddress
 
 DEADLINE_S = 150.0

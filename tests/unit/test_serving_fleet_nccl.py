@@ -15,8 +15,8 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from agentrl.errors import EngineError
 from agentrl.serving.buckets import make_buckets
-from agentrl.serving.control import EngineRefusedError
 from agentrl.serving.fleet import Fleet
+from agentrl.serving.http_control import EngineRefusedError
 from agentrl.types import EngineAddress
 
 TENSORS = [("weight", torch.ones(4))]

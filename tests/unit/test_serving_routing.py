@@ -12,7 +12,7 @@ from anyio.from_thread import start_blocking_portal
 
 from agentrl.errors import EngineError
 from agentrl.serving import routing
-from agentrl.serving.control import RouterControl
+from agentrl.serving.router_control import RouterControl
 from agentrl.serving.routing import RoutedWeightSink
 from agentrl.serving.weights import FleetWeightSink
 from agentrl.types import EngineAddress, PushReport

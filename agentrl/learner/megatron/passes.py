@@ -28,10 +28,10 @@ from torch.nn import ModuleList
 
 from agentrl.algorithms.rows import LossFn, MicroBatch, Outputs
 from agentrl.learner.measures import Measures, measured
-from agentrl.learner.megatron.further import Further, further, mtp_loss
 from agentrl.learner.megatron.head import weight_of_head
 from agentrl.learner.megatron.logprob import logprobs_and_entropy
 from agentrl.learner.megatron.mtp import num_mtp_layers
+from agentrl.learner.megatron.mtp_targets import MtpTargets, mtp_loss, mtp_targets
 from agentrl.learner.megatron.parallel import gather_context
 from agentrl.learner.megatron.replay import FREE
 from agentrl.learner.megatron.value_head import has_value_head
@@ -86,7 +86,7 @@ class _Ahead:
     tokens_1L: Tensor
     labels_L: Tensor
     rows_R: Tensor
-    whole: Further
+    whole: MtpTargets
 
 
 #: Entered for each micro-batch, with its routes, while a stage computes it.
@@ -117,10 +117,10 @@ def backward_pass(
             return nothing, torch.zeros((), dtype=torch.int), {}
         value, metrics = loss_fn(batch.source, out)
         if batch.ahead:
-            logprobs = _further_logprobs(model[-1], batch, hidden, layout)
+            logprobs = _mtp_logprobs(model[-1], batch, hidden, layout)
             asked = [each.whole for each in batch.ahead]
-            further_value, measure = mtp_loss(asked, logprobs, mtp_factor)
-            value, metrics = value + further_value, {**metrics, "mtp_loss": measure}
+            mtp_value, measure = mtp_loss(asked, logprobs, mtp_factor)
+            value, metrics = value + mtp_value, {**metrics, "mtp_loss": measure}
         # The count of tokens is for megatron-core's own average, which is not taken here.
         return value, torch.zeros((), dtype=torch.int), (value.detach(), metrics)
 
@@ -239,7 +239,7 @@ def _score(
     return logprobs_T, entropy_T
 
 
-def _further_logprobs(
+def _mtp_logprobs(
     model: Any, batch: _Input, hidden_XLH: Tensor, layout: TokenLayout
 ) -> list[Tensor]:
     """For each layer of multi-token prediction log-probabilities [T] of its labels, 0 where they
@@ -324,7 +324,7 @@ def _lay_out(batch: MicroBatch, layout: TokenLayout, mtp_layers: int = 0) -> _In
                 each, asked_T=each.asked_T.to(device), weights_T=each.weights_T.to(device)
             ),
         )
-        for each in further(batch, mtp_layers)
+        for each in mtp_targets(batch, mtp_layers)
     ]
     return _Input(
         source,

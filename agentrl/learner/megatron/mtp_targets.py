@@ -18,11 +18,11 @@ from torch import Tensor
 
 from agentrl.algorithms.rows import MicroBatch
 
-__all__ = ["Further", "further", "mtp_loss"]
+__all__ = ["MtpTargets", "mtp_loss", "mtp_targets"]
 
 
 @dataclass(frozen=True, slots=True)
-class Further:
+class MtpTargets:
     """Of one layer: int64 the tokens it sees and is asked for, bool where, and what each counts in
     the loss; all of shape [T], the last two on the device."""
 
@@ -32,14 +32,14 @@ class Further:
     weights_T: Tensor
 
 
-def further(batch: MicroBatch, num_layers: int) -> list[Further]:
+def mtp_targets(batch: MicroBatch, num_layers: int) -> list[MtpTargets]:
     """For each layer. Of a micro-batch of no loss, which has no columns, nothing is asked: ranks
     that share out experts go through the layers together."""
     none_T = torch.zeros(len(batch.tokens_T))
     mask_T = batch.columns.get("mask", none_T).bool()
     weights_T = batch.columns.get("weights", none_T)
     return [
-        Further(
+        MtpTargets(
             tokens_T=_ahead(batch.tokens_T, batch.cu_seqlens, k),
             labels_T=_ahead(batch.labels_T, batch.cu_seqlens, k),
             asked_T=_ahead(mask_T, batch.cu_seqlens, k),
@@ -50,7 +50,7 @@ def further(batch: MicroBatch, num_layers: int) -> list[Further]:
 
 
 def mtp_loss(
-    asked: Sequence[Further], logprobs: Sequence[Tensor], factor: float
+    asked: Sequence[MtpTargets], logprobs: Sequence[Tensor], factor: float
 ) -> tuple[Tensor, Tensor]:
     """The loss of layers that are `asked` and give these [T], and (total, count) of the cross
     entropy alone."""

@@ -1,4 +1,4 @@
-"""`Again`: a lost slot is given a place again, and its processes are started there.
+"""`Rescheduler`: a lost slot is given a place again, and its processes are started there.
 
     LOST --Ray has room--> PLACED --its node has what the run needs--> its processes start
       ^                       |
@@ -21,7 +21,7 @@ from agentrl.cluster.slots import NodePlace
 from agentrl.errors import EnvironmentSetupError, InfrastructureError, SlotLostError
 from agentrl.telemetry.recorder import Recorder
 
-__all__ = ["Again"]
+__all__ = ["Rescheduler"]
 
 _LOG = logging.getLogger(__name__)
 #: Seconds of one call that waits for Ray, and between two of them.
@@ -30,7 +30,7 @@ _WAIT_S, _PAUSE_S = 5.0, 1.0
 _LOOK_S = 10.0
 
 
-class Again:
+class Rescheduler:
     """Places lost slots of a run again. `spec_file`: where every node has the specification."""
 
     def __init__(
