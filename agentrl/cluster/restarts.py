@@ -12,10 +12,10 @@
 Where learner and engines share devices (`--colocate`), all engines and all learner ranks end and
 start together: a process that is new cannot know which memory the others have.
 
-Processes of a lost node are started again once their slot has another place (`rescheduling.py`), engines
-at another address: the specification says it to processes that start from then on, and the question
-for weights says it to all others. While one of those is lost that live and die together, the others
-do not run: the last of them that comes back starts all.
+Processes of a lost node start again once their slot has another place (`rescheduling.py`), engines
+at another address: the specification tells it to processes that start later, and the question for
+weights tells it to all others. If one of the processes that live and die together is lost, the
+others do not run; they all start when the last of them has a place.
 
 Of a process that was replaced meanwhile nothing more needs to be done. A name is not enough to say
 which is meant: each process is told an incarnation of its own, and says it to the buffer.
