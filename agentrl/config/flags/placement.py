@@ -93,9 +93,9 @@ class PlacementFlags(OptimizerFlags, frozen=True, kw_only=True):
     node_wait_s: Annotated[
         float,
         _flag(
-            "Seconds that a run waits for another node after it lost one that it needs: the node of a "
-            "learner rank, or of the last engines. 0 ends the run at once. --resume continues a run "
-            "that has ended",
+            "Seconds that a run waits for another node after it lost one that it needs: the node "
+            "of a learner rank, or of the last engines. 0 ends the run at once. --resume continues a "
+            "run that has ended",
             ge=0,
             needs="joined",
         ),
