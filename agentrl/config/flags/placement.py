@@ -94,8 +94,8 @@ class PlacementFlags(OptimizerFlags, frozen=True, kw_only=True):
         float,
         _flag(
             "Seconds that a run waits for another node after it lost one that it needs: the node "
-            "of a learner rank, or of the last engines. 0 ends the run at once. --resume continues a "
-            "run that has ended",
+            "of a learner rank, or of the last engines. 0 ends the run at once. --resume continues "
+            "a run that has ended",
             ge=0,
             needs="joined",
         ),
