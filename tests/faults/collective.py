@@ -8,9 +8,11 @@ As with gloo a rank that is gone fails the whole transfer.
 import asyncio
 import socket
 import struct
+from concurrent.futures import Future
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from agentrl.serving.collective import SenderGroup
 
@@ -60,14 +62,19 @@ class TcpGroup(SenderGroup):
             rank.settimeout(self._timeout_s)
             self._ranks.append(rank)
 
-    def broadcast(self, tensor: torch.Tensor) -> Any:
+    def broadcast(self, tensor: torch.Tensor) -> Future[dist.Work]:
         data = tensor.numpy().tobytes()
-        for rank in self._ranks:
-            try:
+        answer = Future[Any]()
+        try:
+            for rank in self._ranks:
                 rank.sendall(_LENGTH.pack(len(data)) + data)
-            except OSError as error:
-                raise RuntimeError(f"a rank took nothing: {error}") from error
-        return _Work(self._ranks)
+            answer.set_result(_Work(self._ranks))
+        except OSError as error:
+            answer.set_exception(RuntimeError(f"a rank took nothing: {error}"))
+        return answer
+
+    def abort(self, answer: Future[dist.Work]) -> None:
+        self.close()
 
     def close(self) -> None:
         for rank in self._ranks:

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from agentrl.errors import EngineError
-from agentrl.serving import control
+from agentrl.serving import http_control
 from agentrl.serving.control import EngineControl
 from agentrl.types import EngineAddress
 from tests.integration.namespaces import ROOT, Nodes, short_folder
@@ -88,7 +88,7 @@ def test_an_engine_that_takes_its_time_on_a_host_that_is_there_is_waited_for(
 def test_a_host_that_takes_no_connection_is_given_up_before_the_deadline_of_the_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(control, "HOST_LOST_S", 0.5)
+    monkeypatch.setattr(http_control, "HOST_LOST_S", 0.5)
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full, socket.socket() as first:
         first.connect(full.getsockname())
         url = "http://{}:{}".format(*full.getsockname())
