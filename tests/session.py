@@ -14,7 +14,8 @@ from tests.slices import of_the_day, of_the_part
 _LONG = {f"test_{name}.py" for name in ("flag_reads", "learner_resume", "megatron_ranks")}
 _LONG |= {f"test_megatron_{name}.py" for name in ("logprobs", "state_ranks", "step", "weights")}
 #: Of the files that take turns, those that every day plays all the same.
-_DAILY = {f"test_{name}.py" for name in ("real_loop", "serving_engines", "megatron_ranks", "learner_deaths")}
+_DAILY = {f"test_{name}.py" for name in ("real_loop", "serving_engines", "megatron_ranks")}
+_DAILY |= {"test_learner_deaths.py"}  # of the fault lab
 #: Days until each of the others has been played.
 _TURNS = 6
 #: What a machine lacks, by what the reason of a skipped test says of it.
