@@ -75,6 +75,12 @@ class Outcome(msgspec.Struct, frozen=True):
         """Whether agentrl trains the architecture of its model."""
         return architecture_of(checkpoint_of(self.recorded.argv)) in trained()
 
+    @property
+    def is_quantised(self) -> bool:
+        """Whether its model is, by its name or the script's. The made model never is."""
+        names = (self.recorded.path, checkpoint_of(self.recorded.argv))
+        return any(re.search("int4|fp8", name, re.IGNORECASE) for name in names)
+
 
 @functools.cache
 def _record() -> dict[str, Any]:
@@ -142,7 +148,9 @@ def section() -> Iterator[str]:
         f"Of {len(firsts)} scripts and launchers, {len(supported)} train a model that agentrl "
         f"trains. Of those {cycles['0']} pass `--dry-run` as they are, {cycles['1']} once what is "
         f"refused is left out, and {cycles['-']} wait for something else. "
-        f"In all {len(passing)} pass when it is left out."
+        f"In all {len(passing)} pass when it is left out. "
+        f"{sum(one.is_quantised for one in passing)} of these name a quantised model (\u2020): "
+        "agentrl refuses such a folder and wants the same model in bfloat16."
     )
     yield ""
     yield "| script | flags | work | already so | refused | then |"
@@ -169,8 +177,9 @@ def _why(outcomes: Iterable[Outcome]) -> dict[str, str]:
 def line(one: Outcome) -> str:
     """The line of the table that tells of it."""
     counts = Counter(flag.answer for flag in one.flags)
+    mark = " \u2020" if one.is_quantised else ""
     return (
-        f"| {_linked(one.recorded)} | {len(one.flags)} | {counts['works']} "
+        f"| {_linked(one.recorded)}{mark} | {len(one.flags)} | {counts['works']} "
         f"| {counts['already so']} | {_reasons(one)} | {_end(one)} |"
     )
 
