@@ -40,7 +40,7 @@ from agentrl.cluster.requests import Requests
 from agentrl.cluster.services import wait_ready
 from agentrl.cluster.spec import RunSpec
 from agentrl.cluster.supervision import Consequence, died_by_itself
-from agentrl.errors import EngineError
+from agentrl.errors import EngineError, EnvironmentSetupError
 from agentrl.serving.key import read_key
 from agentrl.serving.router_control import RouterControl
 from agentrl.wire.messages import PeerLost, Republish
@@ -145,11 +145,12 @@ class Processes:
         return [order.name for order in left if order.kind in ("engine", "worker")]
 
     def can_go_on_without(self, names: Collection[str]) -> bool:
-        """Whether the run can do without these, for what is not lost now."""
+        """Whether the run can do without these, for what else is not lost now."""
         if not {self._orders[name].kind for name in names} <= {"engine", "worker"}:
             return False
         sorts = {self._sort(name) for name in names}
-        left = {self._sort(name) for name in self._orders if name not in self._gone}
+        gone = self._gone | {part for name in names for part in self._parts(name)}
+        left = {self._sort(name) for name in self._orders if name not in gone}
         shared = self._spec.config.colocate and sorts != {"worker"}
         return sorts <= left and not shared
 
@@ -230,7 +231,21 @@ class Processes:
         those that it shares devices with."""
         engines = [engine_of(name) for name in names if self._orders[name].kind == "engine"]
         for name in () if self._spec.config.colocate else engines:
+            await self._serve(name)
+
+    async def _serve(self, name: str) -> None:
+        """Have `name` get weights, or a route, as soon as it is ready. An engine that is not ready
+        in time is killed if the run can go on without it; it is started again as one that died.
+        Raises EnvironmentSetupError."""
+        try:
             await self.ready([name])
+        except EnvironmentSetupError as error:
+            life = self._lives.get(name)
+            if life is None or not self.can_go_on_without([name]):
+                raise
+            _LOG.error("%s; it is killed", error)
+            await in_thread(self._cluster.signal, name, signal.SIGKILL, life.pid)
+        else:
             await self.ask_for_weights(name)
 
     async def restart(self, notice: ExitNotice, consequence: Consequence) -> None:
@@ -258,9 +273,7 @@ class Processes:
         if consequence is Consequence.RESTART_ROUTER or (
             consequence is Consequence.RESTART_ENGINE and not shares_devices
         ):
-            name = engine_of(notice.name)
-            await self.ready([name])
-            await self.ask_for_weights(name)
+            await self._serve(engine_of(notice.name))
 
     async def tell_failed(self, notice: ExitNotice) -> None:
         """Tell the buffer of a learner that has ended by itself, whichever of its ranks was first:

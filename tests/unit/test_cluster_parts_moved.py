@@ -12,10 +12,10 @@ from agentrl.cluster.placement import Cluster
 from agentrl.serving.engine_files import MEETING_PLACE
 from agentrl.serving.launch import OWN_ADDRESS
 from agentrl.types import EngineAddress
-from tests.unit.test_cluster_rescheduling import SLOTS, Nodes, World, _quick
+from tests.unit.lost_slots import SLOTS, Nodes, World, quick
 from tests.unit.test_cluster_restarts import SPEC
 
-__all__ = ["_quick"]
+__all__ = ["quick"]
 
 
 @pytest.mark.parametrize("part", ["engine-1", "engine-1.1"])

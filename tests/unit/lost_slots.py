@@ -1,0 +1,252 @@
+"""A run on paper whose slots are lost and placed again."""
+
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import anyio
+import msgspec
+import pytest
+
+from agentrl.cluster import rescheduling
+from agentrl.cluster.engine_parts import engine_of
+from agentrl.cluster.events import RunState
+from agentrl.cluster.host import ExitNotice, ProcessOrder
+from agentrl.cluster.layout import RunDir
+from agentrl.cluster.moving import at_url
+from agentrl.cluster.placement import Cluster
+from agentrl.cluster.requests import Requests
+from agentrl.cluster.restarts import Processes
+from agentrl.cluster.slots import NodePlace
+from agentrl.cluster.spec import RunSpec
+from agentrl.cluster.watch import Watch
+from agentrl.config.run import RunConfig
+from agentrl.errors import EnvironmentSetupError, InfrastructureError, SlotLostError
+from agentrl.serving.launch import engine_command
+from agentrl.telemetry.recorder import Recorder
+from agentrl.types import EngineAddress
+from agentrl.wire.messages import Republish
+from agentrl.wire.peer import BufferPeer
+from tests.unit.test_cluster_restarts import SPEC, PaperCluster, Told
+
+__all__ = ["SLOTS", "Nodes", "World", "ended", "quick"]
+
+SLOTS: dict[str, Sequence[str]] = {
+    "host": ("buffer", "router", "worker-0"),
+    "learner-0": ("learner-0",),
+    "learner-1": ("learner-1",),
+    "engine-0": ("engine-0",),
+    "engine-1": ("engine-1",),
+    "workers-1": ("worker-1",),
+}
+
+
+class Nodes(PaperCluster):
+    """Slots of which some are `lost` at the first look. `places`: how often Ray is asked for each
+    before it has room; `lacking`: how often a new node is found to lack something."""
+
+    def __init__(
+        self, lost: Sequence[str], places: Mapping[str, int], slots: dict[str, Sequence[str]]
+    ) -> None:
+        super().__init__()
+        self.lost, self.slots_of = set(lost), slots
+        self.asked_for = dict(places)
+        self.lacking = 0
+        self.written: list[RunSpec] = []
+        self.address = dict.fromkeys(slots, "10.0.0.2")
+        self.stopped: list[set[str]] = []
+        self.ends: list[ExitNotice] = []
+
+    def write_file(self, path: str, data: bytes) -> None:
+        assert path == "spec"
+        self.written.append(msgspec.json.decode(data, type=RunSpec))
+
+    def slots(self) -> list[str]:
+        return list(self.slots_of)
+
+    def processes(self, slot: str) -> list[str]:
+        return list(self.slots_of[slot])
+
+    def next_exits(self, slot: str, timeout_s: float) -> list[Any]:
+        if slot in self.lost:
+            raise SlotLostError(f"{slot} on {self.address[slot]} is lost")
+        here = [end for end in self.ends if end.name in self.slots_of[slot]]
+        self.ends = [end for end in self.ends if end not in here]
+        return here
+
+    def signal(self, name: str, number: int, pid: int | None = None) -> bool:
+        assert pid is not None
+        self.ends.append(ExitNotice(name, pid, -number, False, cast(Any, name.partition("-")[0])))
+        return super().signal(name, number, pid)
+
+    def place_again(self, slot: str, timeout_s: float) -> NodePlace | None:
+        assert slot in self.lost
+        self.asked_for[slot] = self.asked_for.get(slot, 10**9) - 1
+        if self.asked_for[slot] > 0:
+            return None
+        self.lost.discard(slot)
+        self.address[slot] = "10.0.0.9"
+        return NodePlace("10.0.0.9", "n9")
+
+    def places(self) -> dict[str, NodePlace]:
+        return {slot: NodePlace(address) for slot, address in self.address.items()}
+
+    def address_of(self, process: str) -> str:
+        (slot,) = [slot for slot, names in self.slots_of.items() if process in names]
+        return self.address[slot]
+
+    def reserve_port(self, process: str) -> int:
+        return 7000 + int(process[-1])
+
+    def start(self, order: ProcessOrder) -> int:
+        (slot,) = [slot for slot, names in self.slots_of.items() if order.name in names]
+        if slot in self.lost:
+            raise SlotLostError(f"{slot} is lost")
+        return super().start(order)
+
+    def stop(self, names: list[str], grace_s: float) -> None:
+        self.stopped.append(set(names))
+        super().stop(names, grace_s)
+
+
+class World:
+    """A run on paper: what it says, what the buffer hears, what starts and what loses its route."""
+
+    def __init__(
+        self,
+        *lost: str,
+        places: Mapping[str, int],
+        slots: dict[str, Sequence[str]] = SLOTS,
+        **flags: Any,
+    ) -> None:
+        self.cluster, self.peer = Nodes(lost, places, slots), Told()
+        self.said: list[str] = []
+        self.unrouted: list[str] = []
+        names = [name for group in slots.values() for name in group]
+        urls = {name: f"http://10.0.0.2:{6000 + i}" for i, name in enumerate(names)}
+        orders = [
+            ProcessOrder(
+                name,
+                ("e", "--host", "10.0.0.2", "--port", urls[name][-4:]),
+                cast(Any, name.partition("-")[0]),
+            )
+            for name in names
+        ]
+        engines = [
+            EngineAddress(name, urls[name])
+            for name in names
+            if name.startswith("engine") and name == engine_of(name)
+        ]
+        config = RunConfig(**flags)
+        spec = msgspec.structs.replace(
+            SPEC, config=config, engines=engines, master_address="10.0.0.2", master_port=5
+        )
+        state = RunState()
+        requests = Requests(cast(BufferPeer, self.peer), state)
+        self.processes = Processes(cast(Cluster, self.cluster), spec, orders, requests, state)
+        self.processes.unroute = self._unroute  # type: ignore[method-assign]
+        notes = SimpleNamespace(note=self.said.append)
+        run = SimpleNamespace(spec="spec", log=lambda name: f"{name}.log")
+        parts: Any = (run, self.cluster, self.processes, requests, state, notes)
+        self._watch = Watch(
+            *cast(tuple[RunDir, Cluster, Processes, Requests, RunState, Recorder], parts)
+        )
+        self._names = names
+
+    def never_ready(self, name: str) -> None:
+        """A port at which nobody answers is where `name` is to say that it is ready."""
+        orders = self.processes._orders
+        orders[name] = msgspec.structs.replace(orders[name], ready_url="http://127.0.0.1:9/health")
+
+    async def _unroute(self, name: str) -> None:
+        self.unrouted.append(name)
+
+    def run(self, until: Callable[["World"], bool]) -> None:
+        """Start everything, and watch until that is so."""
+
+        async def watch() -> None:
+            lost, self.cluster.lost = self.cluster.lost, set()
+            for name in self._names:
+                await self.processes.start(name)
+            self.cluster.started.clear()
+            self.cluster.lost = lost
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._watch.run)
+                with anyio.fail_after(30):
+                    while not until(self):  # noqa: ASYNC110 - nobody signals it on paper
+                        await anyio.sleep(0.01)
+                group.cancel_scope.cancel()
+
+        anyio.run(watch)
+
+    @property
+    def started(self) -> list[str]:
+        return [order.name for order in self.cluster.started]
+
+    @property
+    def asked(self) -> list[Republish]:
+        return [message for message in self.peer.messages if isinstance(message, Republish)]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for a cluster on paper, which lacks nothing unless it says so."""
+    monkeypatch.setattr(rescheduling, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(rescheduling, "_LOOK_S", 0.01)
+
+    def lacks_of(cluster: Nodes, config: RunConfig, slot: str) -> list[str]:
+        cluster.lacking -= 1
+        return ["10.0.0.9 does not have /model"] if cluster.lacking >= 0 else []
+
+    monkeypatch.setattr(rescheduling, "lacks_of", lacks_of)
+
+
+def ended(world: World) -> str:
+    with pytest.raises(ExceptionGroup) as group:
+        world.run(lambda w: False)
+    error: BaseException = group.value
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, InfrastructureError | EnvironmentSetupError)
+    return str(error)
+
+
+def test_a_restart_of_the_learner_waits_for_a_rank_whose_node_is_lost() -> None:
+    world = World(places={})
+
+    async def run() -> None:
+        made = world.processes
+        for rank in ("learner-0", "learner-1"):
+            await made.start(rank)
+        assert made.left_without(["learner-1"]) is None
+        assert not made.can_go_on_without(["learner-1"])
+        await made.tell_lost(["learner-1"], "spec")
+        world.cluster.started.clear()
+        made._state.learner_done = True
+        await made.ask_for_weights("engine-0")
+        assert world.started == []
+
+    anyio.run(run)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_command_of_an_engine_at_another_address_is_the_one_that_it_would_have_had(
+    device: Any,
+) -> None:
+    def order(host: str, port: int) -> ProcessOrder:
+        command = engine_command(
+            model_path="/m",
+            port=port,
+            name="engine-0",
+            device=device,
+            extra={"tp_size": 2},
+            dtype="auto",
+            host=host,
+            environ={},
+        )
+        url = f"http://{host}:{port}"
+        return ProcessOrder("engine-0", command.argv, "engine", ready_url=f"{url}/health")
+
+    first, second = order("10.0.0.2", 6000), order("10.0.0.31", 7)
+    assert first != second
+    assert at_url(first, "http://10.0.0.2:6000", "http://10.0.0.31:7") == second
