@@ -10,7 +10,7 @@ JOBS := 2
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-runtime train quick test test-full test-loaded faults check warmstart bench lock flags clean
+.PHONY: help setup setup-runtime train quick touched test test-full test-loaded faults check warmstart bench lock flags clean
 
 help:  ## list these targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,6 +26,9 @@ train: setup-runtime  ## train the default job: a search agent, on this machine
 
 quick: check  ## run the checks, and the unit and property tests that take a moment: three minutes
 	$(PYTEST) tests/unit tests/property -m "not slow" --durations=5 --durations-min=5
+
+touched: setup  ## run the tests that import what changed since a commit: make touched SINCE=abc1234
+	$(PYTEST) $$($(BIN)/python -m scripts.touched $(or $(SINCE),HEAD))
 
 test: setup  ## run the tests of the day (JOBS=2 files at once); after 78 minutes it ends and names what failed
 	$(PYTEST) --session-timeout=4680
