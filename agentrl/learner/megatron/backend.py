@@ -369,6 +369,10 @@ class MegatronBackend:
 
     def close(self) -> None:
         """Leave the process groups, and let go of the models; again does nothing."""
+        for model in self.__dict__.get("_trained", {}).values():
+            for stage in model.wrapped:
+                # Hooks hold it, and nodes of torch's graph hold them, which no collector sees.
+                vars(stage).clear()
         for name in ("_trained", "_frozen", "_renewed", "_weights"):
             self.__dict__.pop(name, None)
         parallel.close_groups()

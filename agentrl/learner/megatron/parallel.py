@@ -17,6 +17,8 @@ import msgspec
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
+from megatron.core.models.common.embeddings.rotary_pos_embedding import RotaryEmbedding
+from megatron.core.models.common.embeddings.yarn_rotary_pos_embedding import YarnRotaryEmbedding
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from torch import Tensor
 from torch._C._distributed_c10d import TCPStore
@@ -113,10 +115,16 @@ def _meeting_place(
 
 def close_groups() -> None:
     """Leave all groups; again does nothing. The threads of a group end with the last object that
-    holds it, and megatron-core's models hold groups and are cycles."""
+    holds it: megatron-core's models hold groups and are cycles, its caches hold rotary embeddings
+    that do, and two of its globals are not reset."""
     if dist.is_initialized():
         parallel_state.destroy_model_parallel()
+        for name, value in vars(parallel_state).items():
+            if isinstance(value, dist.ProcessGroup):
+                setattr(parallel_state, name, None)
         dist.destroy_process_group()
+        for kind in (RotaryEmbedding, YarnRotaryEmbedding):
+            kind.forward.cache_clear()
         gc.collect()
 
 
