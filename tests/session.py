@@ -2,8 +2,8 @@
 
 import os
 import re
-from collections import Counter
-from collections.abc import Generator, Iterable
+from collections import Counter, defaultdict
+from collections.abc import Generator, Iterable, Iterator
 
 import pytest
 from _pytest.terminal import TerminalReporter
@@ -18,6 +18,10 @@ _DAILY = {f"test_{name}.py" for name in ("real_loop", "serving_engines", "megatr
 _DAILY |= {"test_learner_deaths.py"}  # of the fault lab
 #: Days until each of the others has been played.
 _TURNS = 6
+#: Cases of one test that a day plays, where they take their time: in these folders, and in files
+#: that are marked as slow.
+_CASES = 12
+_SLOW_FOLDERS = {"parity", "integration", "security"}
 #: What a machine lacks, by what the reason of a skipped test says of it.
 _LACKING = {
     "a GPU": re.compile(r"\bGPUs?\b|\bNCCL\b"),
@@ -34,15 +38,19 @@ _WHOLE = "AGENTRL_TESTS_WHOLE"
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Where the whole house is played, files that start the real stack or several ranks take turns,
-    and those of the fault lab. Long files come first, and then those of few tests, which start the
+    and those of the fault lab; and of a slow test with many cases a day plays some. Long files come
+    first, and then those of few tests, which start the
     real stack: none of them is left for the end, when one process would play it while the other has
     nothing to do."""
     if os.environ.get(_WHOLE):
         in_turn = sorted({str(item.path) for item in items if _takes_turns(item)})
         left_out = set(in_turn) - set(of_the_day(in_turn, -(-len(in_turn) // _TURNS)))
-        kept = set(of_the_part(sorted({_piece(i) for i in items if str(i.path) not in left_out})))
-        config.hook.pytest_deselected(items=[i for i in items if _piece(i) not in kept])
-        items[:] = [item for item in items if _piece(item) in kept]
+        left_out |= set(cases_of_other_days(items))
+        played = [i for i in items if left_out.isdisjoint((str(i.path), i.nodeid))]
+        kept = set(of_the_part(sorted({_piece(item) for item in played})))
+        played = [item for item in played if _piece(item) in kept]
+        config.hook.pytest_deselected(items=[*set(items).difference(played)])
+        items[:] = played
     tests = Counter(item.path for item in items)
     items.sort(key=lambda item: (item.path.name not in _LONG, tests[item.path]))
 
@@ -56,6 +64,16 @@ def _takes_turns(item: pytest.Item) -> bool:
     is_long = item.get_closest_marker("real") or "run_ranks" in getattr(item, "fixturenames", ())
     is_long = is_long or item.path.parent.name == "faults"
     return bool(is_long) and item.path.name not in _DAILY
+
+
+def cases_of_other_days(items: Iterable[pytest.Item]) -> Iterator[str]:
+    """Of the cases of slow tests, those that other days play."""
+    cases: defaultdict[str, list[str]] = defaultdict(list)
+    for item in items:
+        if item.path.parent.name in _SLOW_FOLDERS or item.get_closest_marker("slow"):
+            cases[item.nodeid.partition("[")[0]].append(item.nodeid)
+    for ids in cases.values():
+        yield from set(ids).difference(of_the_day(sorted(ids), _CASES))
 
 
 def lacking(reasons: Iterable[str]) -> str:

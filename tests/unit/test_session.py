@@ -1,8 +1,14 @@
-"""What a session of tests says at its end."""
+"""What a session of tests plays, and what it says at its end."""
+
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from tests.session import lacking
+from tests.session import cases_of_other_days, lacking
+from tests.slices import IS_FULL
 
 
 def test_what_a_machine_lacks_is_one_line_with_the_number_of_tests() -> None:
@@ -23,3 +29,20 @@ def test_what_a_machine_lacks_is_one_line_with_the_number_of_tests() -> None:
 @pytest.mark.parametrize("reasons", [[], ["Skipped: it plays all scripts"]])
 def test_a_machine_that_lacks_nothing_is_not_mentioned(reasons: list[str]) -> None:
     assert lacking(reasons) == ""
+
+
+@pytest.mark.skipif(IS_FULL, reason="a full session plays all cases")
+def test_of_a_slow_test_with_many_cases_a_day_plays_some() -> None:
+    def item(file: str, case: int, *marks: str) -> SimpleNamespace:
+        name = f"{file}::test_it[{case}]"
+        has = dict.fromkeys(marks, True)
+        return SimpleNamespace(path=Path(file), nodeid=name, get_closest_marker=has.get)
+
+    slow = [item("tests/parity/test_a.py", case) for case in range(30)]
+    marked = [item("tests/unit/test_b.py", case, "slow") for case in range(14)]
+    quick = [item("tests/unit/test_c.py", case) for case in range(30)]
+    few = [item("tests/security/test_d.py", case) for case in range(12)]
+    left = list(cases_of_other_days(cast(Any, [*slow, *marked, *quick, *few])))
+    assert len(left) == len(set(left))
+    files = Counter(name.partition("::")[0] for name in left)
+    assert files == {"tests/parity/test_a.py": 20, "tests/unit/test_b.py": 7}
