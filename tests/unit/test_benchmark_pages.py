@@ -4,16 +4,7 @@ import json
 import re
 from typing import Any
 
-import pytest
-
 from benchmarks import RESULTS, ROOT, async_vs_sync, buffer_page, distillation, survival
-
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(ROOT / "envs_contrib" / "units")
-    from scripts.default_job import seed_curves
-    from scripts.guess import guess_page
-    from scripts.tools_python import tools_python_page
-    from scripts.units import units_page
 
 
 def result(name: str) -> dict[str, Any]:
@@ -32,10 +23,6 @@ def test_pages_are_what_the_committed_numbers_make() -> None:
     assert survival.PAGE.read_text(encoding="utf-8") == made
     made = distillation.page(result("distillation"))
     assert distillation.PAGE.read_text(encoding="utf-8") == made
-    for small in (guess_page.PAGE, tools_python_page.PAGE, units_page.PAGE):
-        found, picture = result(small.name), small.place.with_suffix(".svg")
-        assert small.place.read_text(encoding="utf-8") == small.markdown(found)
-        assert picture.read_text(encoding="utf-8") == small.picture(found)
     made = buffer_page.page({name: result(name) for name in buffer_page.NAMES})
     assert buffer_page.PAGE.read_text(encoding="utf-8") == made
 
@@ -78,35 +65,6 @@ def test_every_part_was_killed_and_nothing_was_lost() -> None:
 
 def test_with_a_slow_tool_asynchrony_is_twice_as_fast() -> None:
     assert values("async_vs_sync")["speedup"] >= 2.0
-
-
-def test_guess_is_learnt() -> None:
-    for series, seeds in seed_curves.numbers_of(result("guess_job")).items():
-        for points in seeds.values():
-            before, after = points[min(points)], points[max(points)]
-            if series.what == "reward":
-                assert after - before > 0.05
-            elif series.what == "unheeded":
-                assert after < before / 2
-
-
-def test_care_with_tools_is_learnt() -> None:
-    for series, seeds in seed_curves.numbers_of(result("tools_python_job")).items():
-        for points in seeds.values():
-            before, after = points[min(points)], points[max(points)]
-            if series.what == "reward":
-                assert before < 0.4
-                assert after > 0.8
-
-
-def test_to_convert_with_tools_and_not_by_a_guess_is_learnt() -> None:
-    numbers = seed_curves.numbers_of(result("units_job"))
-    for what, rise in (("reward", 0.2), ("calls", 1.0)):
-        for points in numbers[seed_curves.Series("sampled", what)].values():
-            assert points[max(points)] - points[min(points)] > rise
-    for points in numbers[seed_curves.Series("greedy", "reward")].values():
-        assert points[min(points)] < 0.4
-        assert points[max(points)] > 0.8
 
 
 def test_the_readme_says_of_its_environment_what_was_measured() -> None:
