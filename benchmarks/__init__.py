@@ -3,7 +3,8 @@
 Each prints what it measured as a table and, as its last line, one JSON object:
 `{"name", "machine", "commit", "command", "rows": [{"metric", "value", "unit", "against"}]}`, where
 `against` names what a value is to be compared with, or is null. The same object goes to
-`benchmarks/results/NAME.json`. A commit that ends in `+` had uncommitted changes in it.
+`benchmarks/results/NAME.json`, and its numbers to the page that has a place for them
+(`benchmarks/pages.py`). A commit that ends in `+` had uncommitted changes in it.
 """
 
 import json
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+
+from benchmarks.pages import write_sections
 
 __all__ = ["RESULTS", "ROOT", "Row", "commit", "machine", "report", "table"]
 
@@ -54,7 +57,8 @@ def commit() -> str:
 
 
 def report(name: str, rows: list[Row], command: str | None = None) -> dict[str, Any]:
-    """Write the results, print the table, then the JSON object as the last line; returns it."""
+    """Write the results and their sections of pages, print the table, then the JSON object as the
+    last line; returns it."""
     print(f"{name} on {machine()}")
     for row in rows:
         against = f"   (against {row.against})" if row.against else ""
@@ -69,6 +73,7 @@ def report(name: str, rows: list[Row], command: str | None = None) -> dict[str, 
     path = RESULTS / f"{name}.json"
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(result, indent=1) + "\n")
+    write_sections(result)
     print(json.dumps(result))
     return result
 

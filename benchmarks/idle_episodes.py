@@ -23,7 +23,7 @@ import msgspec
 from agentrl.tokens.formats.load import load_format
 from agentrl.types import Outcome
 from agentrl.wire.transport import RouterSocket
-from benchmarks import Row, buffer_page, report
+from benchmarks import Row, report
 from benchmarks.scripted import BEAT_S, ScriptedBuffer, ScriptedEngine, reply
 from benchmarks.stand import child, quantile
 from benchmarks.waiting import MODEL, Watched, work
@@ -102,7 +102,6 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         held = anyio.run(hold, given.episodes, given.hold_s, Path(folder))
     report("idle_episodes", rows_of(given.episodes, held))
-    buffer_page.write()
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ import msgspec
 from agentrl.wire.keys import CurveKeys, make_keys
 from agentrl.wire.messages import Ack, Assign, Capacity, Judge, Message, Welcome
 from agentrl.wire.peer import BufferPeer
-from benchmarks import Row, buffer_page, report
+from benchmarks import Row, report
 from benchmarks.rivals import WINDOW, checked_rate, pyzmq_rate, rate_of, ray_queue_rate
 from benchmarks.stand import (
     Made,
@@ -191,7 +191,6 @@ def main() -> None:
     if given.count < 100 or given.rounds < 1:
         parser.error(f"--count {given.count} and --rounds {given.rounds}: at least 100 and 1")
     report("ingest", rows_of(measure(given.rounds, given.count)))
-    buffer_page.write()
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from pathlib import Path
 import anyio
 import msgspec
 
-from benchmarks import ROOT, Row, buffer_page, report
+from benchmarks import ROOT, Row, report
 from benchmarks.async_vs_sync import SPARE, Iteration, follow, stop
 from benchmarks.probes import Turn, added_seconds, probe
 from benchmarks.stand import quantile
@@ -130,7 +130,6 @@ def main() -> None:
         parser.error(f"--iterations is {given.iterations}; measure 1 or more")
     last = WARMUP + given.iterations
     report("push", rows_of({engines: measure(engines, last) for engines in ENGINES}))
-    buffer_page.write()
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ from agentrl.types import Outcome, VersionRow
 from agentrl.wire.blocking import BlockingPeer
 from agentrl.wire.messages import Assign, Capacity, Judge, Lease, LeaseRequest, Published
 from agentrl.wire.peer import BufferPeer
-from benchmarks import Row, buffer_page, report
+from benchmarks import Row, report
 from benchmarks.hops import hops_ms
 from benchmarks.stand import (
     after,
@@ -211,7 +211,6 @@ def main() -> None:
         parser.error(f"--count is {given.count}; measure 1 or more")
     bare = bare_ms(given.count)
     report("wakeup", rows_of(*measure(given.count), bare))
-    buffer_page.write()
 
 
 if __name__ == "__main__":

@@ -2,9 +2,13 @@
 
 import json
 import re
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from benchmarks import RESULTS, ROOT, async_vs_sync, buffer_page, distillation, survival
+from benchmarks import RESULTS, ROOT, distillation
+from benchmarks.pages import PAGES, section, write_sections
+from scripts.pages import filled
 
 
 def result(name: str) -> dict[str, Any]:
@@ -17,24 +21,49 @@ def values(name: str) -> dict[str, float]:
 
 
 def test_pages_are_what_the_committed_numbers_make() -> None:
-    made = async_vs_sync.page(result("async_vs_sync"))
-    assert async_vs_sync.PAGE.read_text(encoding="utf-8") == made
-    made = survival.page(result("survival"), result("interrupts"))
-    assert survival.PAGE.read_text(encoding="utf-8") == made
     made = distillation.page(result("distillation"))
     assert distillation.PAGE.read_text(encoding="utf-8") == made
-    made = buffer_page.page({name: result(name) for name in buffer_page.NAMES})
-    assert buffer_page.PAGE.read_text(encoding="utf-8") == made
+    marks = {
+        (name, page)
+        for page in PAGES.glob("*.md")
+        for name in re.findall(r"<!-- end of (\w+) -->", page.read_text(encoding="utf-8"))
+    }
+    assert {"async_vs_sync", "push", "schedules", "survival"} <= {name for name, _ in marks}
+    for name, page in marks:
+        text, found = page.read_text(encoding="utf-8"), result(name)
+        assert filled(text, {name: partial(section, found)}) == text
+
+
+def row(metric: str, value: float, unit: str, against: str | None = None) -> dict[str, Any]:
+    return {"metric": metric, "value": value, "unit": unit, "against": against}
+
+
+def reported(*rows: dict[str, Any]) -> dict[str, Any]:
+    return {"name": "some", "machine": "m", "commit": "c", "command": "x", "rows": [*rows]}
 
 
 def test_a_number_that_misses_its_bar_is_bold() -> None:
-    row = {"metric": "m", "unit": "ms", "value": 2.5}
-    about = {"machine": "m", "commit": "c", "command": "x"}
-    rows = [row | {"against": bar} for bar in ("< 2", "<= 2.5", ">= 3", "> 2", "0", "2.5", None)]
-    made = buffer_page.page({name: about | {"rows": rows} for name in buffer_page.NAMES})
+    bars = ("< 2", "<= 2.5", ">= 3", "> 2", "0", "2.5", "at most 2", None)
+    made = "\n".join(section(reported(*(row("m", 2.5, "ms", bar) for bar in bars))))
     shown = re.findall(r"^\| m \| (\S+) ", made, re.MULTILINE)
     bold, plain = "**2.5**", "2.5"
-    assert shown[:7] == [bold, plain, bold, plain, bold, plain, plain]
+    assert shown == [bold, plain, bold, plain, bold, plain, plain, plain]
+
+
+def test_numbers_of_a_thing_stand_on_one_line() -> None:
+    found = reported(row("a: x", 1, "s"), row("sum", 3, "s"), row("b: x", 2, "s", "< 2"))
+    made = "\n".join(section(reported(*found["rows"], row("b: y", 0.5, "share"))))
+    assert "| sum | 3 | s | |" in made
+    assert "| | x, s | y, share |\n| --- | --- | --- |\n| a | 1 | - |\n| b | **2** | 0.5 |" in made
+
+
+def test_a_report_writes_into_the_pages_that_have_a_place_for_it(tmp_path: Path) -> None:
+    place = "By hand.\n\n<!-- {0} -->\n<!-- end of {0} -->\n"
+    for name in ("some", "another"):
+        (tmp_path / f"{name}.md").write_text(place.format(name))
+    write_sections(reported(row("sum", 3, "s")), tmp_path)
+    assert "By hand.\n\n<!-- some -->\n`x`, commit c, m\n" in (tmp_path / "some.md").read_text()
+    assert (tmp_path / "another.md").read_text() == place.format("another")
 
 
 def test_a_pupil_learns_what_its_teacher_knows_without_a_reward() -> None:
