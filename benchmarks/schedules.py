@@ -40,9 +40,9 @@ SEEDS = [1, 2, 3, 4, 5]
 #: What is asked: least speedups, most masked tokens, least starvation ratio, most age.
 SPEEDUP_BARS = {"single_turn": 3.0, "agent": 3.4, "slow_tools": 5.5}
 MASKED_BAR, STARVATION_BAR, AGE_BAR = 0.03, 0.9, 4
-#: The share of a step in which verl's fully asynchronous trainer updates and scores by its reference,
-#: as published for hardware: 113.16 of 150.63 s for 7B on 64 + 64 GPUs is the least, 206.63 + 50.05
-#: of 282.75 s for 30B-A3B on 32 + 96 the greatest.
+#: The share of a step in which verl's fully asynchronous trainer updates and scores by its
+#: reference, as published for hardware: 113.16 of 150.63 s for 7B on 64 + 64 GPUs is the least,
+#: 206.63 + 50.05 of 282.75 s for 30B-A3B on 32 + 96 the greatest.
 #: https://verl.readthedocs.io/en/latest/advance/fully_async.html
 VERL_BUSY = "verl: 0.75 to 0.91"
 BASE, MAIN = "sync", "async"
