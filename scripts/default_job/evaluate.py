@@ -15,9 +15,9 @@ question only that first search is forced.
 import argparse
 import random
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import anyio
 import msgspec
@@ -87,47 +87,38 @@ def signal_share(played: Sequence[Played]) -> float:
     return statistics.fmean(len(set(group)) > 1 for group in groups)
 
 
-class Evaluation:
-    """Plays sets with one policy and keeps the scores."""
+class Figures(msgspec.Struct):
+    """What the model card is made of; no signal was measured where it is null."""
 
-    def __init__(self, policy: Policy) -> None:
-        self._policy = policy
-        self.scores: list[Score] = []
-        self.groups_with_signal: float | None = None
-
-    async def play(self, name: str, tasks: Sequence[Task], temperature: float) -> None:
-        """Play a set, or the RL questions in groups."""
-        played = await play(self._policy, list(enumerate(tasks)), temperature)
-        self.scores.append(summarise(name, temperature, played))
-        if name == TRAIN:
-            self.groups_with_signal = signal_share(played)
-
-    async def play_forced(self, name: str, tasks: Sequence[Task]) -> None:
-        """Play a set greedily with a search first."""
-        played = await play(self._policy, list(enumerate(tasks)), 0.0, force_search=True)
-        self.scores.append(summarise(f"{name} forced", 0.0, played))
-
-    def figures(self) -> dict[str, Any]:
-        """What the model card is made of; no signal was measured where it is null."""
-        return {
-            "scores": msgspec.to_builtins(self.scores),
-            "groups_with_signal": self.groups_with_signal,
-        }
+    scores: list[Score] = []
+    groups_with_signal: float | None = None
 
 
-async def evaluate(options: argparse.Namespace) -> Evaluation:
-    evaluation = Evaluation(Policy(options.model))
-    for name in options.sets:
-        if name == TRAIN:
-            source = SearchR1Source(seed=0)
-            tasks = [source.task(index) for index in range(options.groups) for _ in range(GROUP)]
-        else:
-            tasks = eval_tasks(name)[: options.limit]
+async def evaluate(
+    policy: Policy, sets: Mapping[str, Sequence[Task]], *, force_search: bool
+) -> Figures:
+    """Play the sets by their names, and those of evaluation with a search first too if that is
+    wanted."""
+    figures = Figures()
+    for name, tasks in sets.items():
+        numbered = list(enumerate(tasks))
         for temperature in TEMPERATURES.get(name, (0.0,)):
-            await evaluation.play(name, tasks, temperature)
-        if options.force_search and name != TRAIN:
-            await evaluation.play_forced(name, tasks)
-    return evaluation
+            played = await play(policy, numbered, temperature)
+            figures.scores.append(summarise(name, temperature, played))
+            if name == TRAIN:
+                figures.groups_with_signal = signal_share(played)
+        if force_search and name != TRAIN:
+            played = await play(policy, numbered, 0.0, force_search=True)
+            figures.scores.append(summarise(f"{name} forced", 0.0, played))
+    return figures
+
+
+def tasks_of(name: str, limit: int | None, num_groups: int) -> list[Task]:
+    """The questions of a set, or RL questions in groups."""
+    if name == TRAIN:
+        source = SearchR1Source(seed=0)
+        return [source.task(index) for index in range(num_groups) for _ in range(GROUP)]
+    return list(eval_tasks(name)[:limit])
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -148,14 +139,14 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(options.seed)
     random.seed(options.seed)
-    evaluation = anyio.run(evaluate, options)
-    figures = evaluation.figures()
-    for score in figures["scores"]:
-        print(
-            "  ".join(f"{k} {v:.3f}" if isinstance(v, float) else str(v) for k, v in score.items())
-        )
-    if evaluation.groups_with_signal is not None:
-        print(f"groups with signal {evaluation.groups_with_signal:.3f}")
+    sets = {name: tasks_of(name, options.limit, options.groups) for name in options.sets}
+    play_all = partial(evaluate, Policy(options.model), sets, force_search=options.force_search)
+    figures = anyio.run(play_all)
+    for score in figures.scores:
+        values = msgspec.structs.asdict(score).items()
+        print("  ".join(f"{k} {v:.3f}" if isinstance(v, float) else str(v) for k, v in values))
+    if figures.groups_with_signal is not None:
+        print(f"groups with signal {figures.groups_with_signal:.3f}")
     if options.json:
         replace_file(options.json, msgspec.json.format(msgspec.json.encode(figures), indent=2))
 
