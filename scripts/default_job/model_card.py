@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-MODEL_DIR = Path(__file__).parents[2] / "agentrl" / "envs" / "search_r1" / "model"
+from scripts.default_job.places import MODEL_DIR
 
 CARD = """\
 # Model that the default job starts from
