@@ -12,7 +12,6 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ import msgspec
 
 from benchmarks.pages import write_sections
 
-__all__ = ["RESULTS", "ROOT", "Row", "commit", "machine", "report", "table"]
+__all__ = ["RESULTS", "ROOT", "Row", "commit", "machine", "positive", "report"]
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -33,6 +32,13 @@ class Row(msgspec.Struct, frozen=True):
     value: float
     unit: str
     against: str | None = None
+
+
+def positive(text: str) -> int:
+    """A number of a command line: 1 or more, or ValueError, which argparse tells."""
+    if (number := int(text)) < 1:
+        raise ValueError(number)
+    return number
 
 
 def machine() -> str:
@@ -76,9 +82,3 @@ def report(name: str, rows: list[Row], command: str | None = None) -> dict[str, 
     write_sections(result)
     print(json.dumps(result))
     return result
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in markdown."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

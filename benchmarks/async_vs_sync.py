@@ -27,8 +27,8 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks import ROOT, Row, report
-from benchmarks.slow_search import MEDIAN_S, describe
+from benchmarks import ROOT, Row, positive, report
+from benchmarks.slow_search import MEDIAN_S
 
 #: Iterations before the clock starts, and after it stops: more than generation may run ahead.
 WARMUP, SPARE = 3, 8
@@ -83,12 +83,18 @@ def iterations(text: str) -> list[Iteration]:
     return [line for line in lines if line.metrics is not None]
 
 
-def stretch(found: Sequence[Iteration], first: int, last: int) -> Stretch:
-    """From the end of iteration `first` to that of `last`; ValueError if they are not all there."""
+def between(found: Sequence[Iteration], first: int, last: int) -> list[Iteration]:
+    """Iteration `first` to `last`, two or more; ValueError if they are not all there."""
     chosen = [line for line in found if first <= line.step <= last]
     if first >= last or [line.step for line in chosen] != [*range(first, last + 1)]:
         raise ValueError(f"iterations {[line.step for line in chosen]} are not {first}..{last}")
-    before, after, measured = chosen[0], chosen[-1], chosen[1:]
+    return chosen
+
+
+def stretch(found: Sequence[Iteration], first: int, last: int) -> Stretch:
+    """From the end of iteration `first` to that of `last`; ValueError if they are not all there."""
+    before, *measured = between(found, first, last)
+    after = measured[-1]
     made = after.get("buffer/played_episodes") - before.get("buffer/played_episodes")
     trained = sum(line.get("rollout/num_episodes") for line in measured)
     waited = sum(line.get("perf/lease_wait_s") for line in measured)
@@ -181,12 +187,10 @@ def stop(process: "subprocess.Popen[bytes]") -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--iterations", type=int, default=10, help="measured iterations of an arm")
-    given = parser.parse_args()
-    if given.iterations < 1:
-        parser.error(f"--iterations is {given.iterations}; measure 1 or more")
-    print(describe(), flush=True)
-    last = WARMUP + given.iterations
+    parser.add_argument(
+        "--iterations", type=positive, default=10, help="measured iterations of an arm"
+    )
+    last = WARMUP + parser.parse_args().iterations
     instant = {arm: measure(arm, "instant", last) for arm in ARMS}
     slow = {arm: measure(arm, "slow", last) for arm in (base(instant), ASYNC_ARM)}
     report("async_vs_sync", rows_of({"slow": slow, "instant": instant}))

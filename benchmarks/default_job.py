@@ -170,9 +170,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--output", type=Path, default=ROOT / "runs" / "default-job")
     parser.add_argument("--arms", nargs="*", choices=[*ARMS], default=[*ARMS])
-    usual = "; ".join(f"{arm}: {', '.join(map(str, seeds))}" for arm, seeds in SEEDS.items())
-    about = f"of the seeds that an arm has ({usual}; any other: 0) only these"
-    parser.add_argument("--seeds", nargs="+", type=int, help=about)
+    parser.add_argument("--seeds", nargs="+", type=int, help="of those of each arm, only these")
     parser.add_argument("--num-rollout", type=int, default=40, help="iterations of each run")
     return parser.parse_args(argv)
 

@@ -24,6 +24,7 @@ from pathlib import Path
 
 import msgspec
 
+from agentrl.disk import replace_file
 from agentrl.sim import (
     SETUPS,
     Result,
@@ -58,41 +59,26 @@ SCHEDULES: dict[str, tuple[Callable[[Scenario], Scenario], int, int]] = {
 Found = dict[tuple[str, str], list[Result]]
 
 
-class Job(msgspec.Struct, frozen=True):
-    """One setup with one seed under one schedule, and where its result lands."""
-
-    setup: str
-    schedule: str
-    seed: int
-    output: Path
-
-    @property
-    def path(self) -> Path:
-        return self.output / f"{self.setup}-{self.schedule}-{self.seed}.json"
-
-
-def play(job: Job) -> Result:
-    """The result of a job, played unless it is there."""
-    if not job.path.exists():
-        change, iterations, warm_up = SCHEDULES[job.schedule]
-        scenario = change(setup(job.setup, seed=job.seed, iterations=iterations))
-        result = simulate(scenario, warm_up)
-        partial = job.path.with_suffix(".partial")
-        partial.write_bytes(msgspec.json.encode(result) + b"\n")
-        partial.rename(job.path)
-    return msgspec.json.decode(job.path.read_bytes(), type=Result)
+def play(name: str, schedule: str, seed: int, output: Path) -> Result:
+    """A setup with a seed under a schedule, played unless its result is there."""
+    place = output / f"{name}-{schedule}-{seed}.json"
+    if not place.exists():
+        change, iterations, warm_up = SCHEDULES[schedule]
+        scenario = change(setup(name, seed=seed, iterations=iterations))
+        replace_file(place, msgspec.json.encode(simulate(scenario, warm_up)) + b"\n")
+    return msgspec.json.decode(place.read_bytes(), type=Result)
 
 
 def play_all(seeds: Sequence[int], output: Path) -> Found:
-    """Every job, on all cores, in order of the seeds; a line for each as it ends."""
+    """Everything, on all cores, in order of the seeds; a line for each as it ends."""
     output.mkdir(parents=True, exist_ok=True)
-    jobs = [Job(name, way, seed, output) for seed in seeds for way in SCHEDULES for name in SETUPS]
+    jobs = [(name, way, seed, output) for seed in seeds for way in SCHEDULES for name in SETUPS]
     found: Found = {}
     with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        for job, result in zip(jobs, pool.map(play, jobs), strict=True):
-            words = f"{job.setup} {job.schedule} seed {job.seed}"
-            print(f"{words}: {result.iteration_s:.1f} s/iteration", flush=True)
-            found.setdefault((job.setup, job.schedule), []).append(result)
+        results = pool.map(play, *zip(*jobs, strict=True))
+        for (name, way, seed, _), result in zip(jobs, results, strict=True):
+            print(f"{name} {way} seed {seed}: {result.iteration_s:.1f} s/iteration", flush=True)
+            found.setdefault((name, way), []).append(result)
     return found
 
 

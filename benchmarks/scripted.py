@@ -42,7 +42,7 @@ from agentrl.wire.messages import (
 from agentrl.wire.transport import RouterSocket
 
 __all__ = ["LIMIT_S", "MODEL", "ScriptedBuffer", "ScriptedEngine", "client_of", "reply"]
-__all__ += ["settings_of"]
+__all__ += ["VOCAB_SIZE", "settings_of"]
 
 #: Seconds between two heartbeats.
 BEAT_S = 1.0

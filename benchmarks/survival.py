@@ -13,7 +13,6 @@ than one lease; the audit reads the whole ledger and every payload that is still
 
 import argparse
 import contextlib
-import json
 import os
 import re
 import signal
@@ -30,6 +29,7 @@ from agentrl.buffer.audit import audit
 from agentrl.buffer.ledger import LedgerReader
 from agentrl.cluster.layout import processes_of
 from benchmarks import ROOT, Row, report
+from benchmarks.async_vs_sync import iterations
 
 PARTS = ("router", "engine-0", "buffer", "learner-0", "worker-0", "retriever")
 WHOLE = ("driver", "all at once")
@@ -57,8 +57,7 @@ class Victim:
     def _told(self) -> list[int]:
         """Iterations that the run told of, one made again as often as it was."""
         path = self.path / "metrics.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
-        return [json.loads(line)["step"] for line in lines if '"metrics":' in line]
+        return [line.step for line in iterations(path.read_text())] if path.exists() else []
 
     @property
     def is_running(self) -> bool:

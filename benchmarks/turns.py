@@ -34,7 +34,7 @@ from agentrl.tools.tool import tool
 from agentrl.types import Outcome
 from agentrl.wire.peer import BufferPeer
 from agentrl.wire.transport import RouterSocket
-from benchmarks import Row, report
+from benchmarks import Row, positive, report
 from benchmarks.scripted import (
     LIMIT_S,
     MODEL,
@@ -279,11 +279,9 @@ def rows_of(ours: Sequence[Played], theirs: Sequence[Played]) -> list[Row]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--episodes", type=int, default=1024, help="episodes of a round")
-    parser.add_argument("--rounds", type=int, default=3, help="times that both are measured")
+    parser.add_argument("--episodes", type=positive, default=1024, help="episodes of a round")
+    parser.add_argument("--rounds", type=positive, default=3, help="times that both are measured")
     given = parser.parse_args()
-    if given.episodes < 1 or given.rounds < 1:
-        parser.error(f"--episodes {given.episodes} and --rounds {given.rounds}: at least 1 each")
     report("turns", rows_of(*anyio.run(measure, given.rounds, given.episodes)))
 
 

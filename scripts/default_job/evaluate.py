@@ -1,7 +1,7 @@
 """Scores a model of the default job without a server: held-out exact match and RL signal.
 
     OMP_NUM_THREADS=1 python -m scripts.default_job.evaluate [--model DIR] [--sets SET ...]
-        [--force-search] [--limit N] [--json FILE]
+        [--force-search] [--json FILE]
 
 Prints, for each question set and temperature, exact match with its 95 % interval (Wilson) and how
 the model used its tool, and for questions of the RL split the share of groups of 8 whose rewards
@@ -13,7 +13,6 @@ question only that first search is forced.
 """
 
 import argparse
-import random
 import statistics
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -31,7 +30,7 @@ from agentrl.types import Task
 from scripts.default_job.offline import Played, Policy, play
 from scripts.default_job.places import MODEL_DIR
 
-GROUP = 8
+GROUP, NUM_GROUPS = 8, 64
 #: The set of RL questions, played in groups.
 TRAIN = "train"
 #: Temperatures at which a set is played; greedily where it is not named.
@@ -113,12 +112,12 @@ async def evaluate(
     return figures
 
 
-def tasks_of(name: str, limit: int | None, num_groups: int) -> list[Task]:
+def tasks_of(name: str) -> list[Task]:
     """The questions of a set, or RL questions in groups."""
     if name == TRAIN:
         source = SearchR1Source(seed=0)
-        return [source.task(index) for index in range(num_groups) for _ in range(GROUP)]
-    return list(eval_tasks(name)[:limit])
+        return [source.task(index) for index in range(NUM_GROUPS) for _ in range(GROUP)]
+    return eval_tasks(name)
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -126,10 +125,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--model", type=Path, default=MODEL_DIR)
     parser.add_argument("--sets", nargs="+", choices=sets, default=["heldout", "hard", TRAIN])
-    parser.add_argument("--limit", type=int, help="only the first questions of a set (not train)")
-    parser.add_argument("--groups", type=int, default=64, help="groups of 8 on RL questions")
     parser.add_argument("--force-search", action="store_true", help="sets with a search first, too")
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="also write the figures here")
     return parser.parse_args(argv)
 
@@ -137,9 +133,8 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     options = parse()
     torch.set_num_threads(1)
-    torch.manual_seed(options.seed)
-    random.seed(options.seed)
-    sets = {name: tasks_of(name, options.limit, options.groups) for name in options.sets}
+    torch.manual_seed(0)
+    sets = {name: tasks_of(name) for name in options.sets}
     play_all = partial(evaluate, Policy(options.model), sets, force_search=options.force_search)
     figures = anyio.run(play_all)
     for score in figures.scores:
