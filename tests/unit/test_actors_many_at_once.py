@@ -25,7 +25,7 @@ from agentrl.wire.messages import Assign
 from agentrl.wire.messages import Message as WireMessage
 from agentrl.wire.peer import BufferPeer
 
-MODEL = str(Path(agentrl.envs.search_r1.__file__).parent / "model")
+MODEL = Path(agentrl.envs.search_r1.__file__).parent / "model"
 
 
 class Noting(Env):
