@@ -3,7 +3,8 @@
 Each prints what it measured as a table and, as its last line, one JSON object:
 `{"name", "machine", "commit", "command", "rows": [{"metric", "value", "unit", "against"}]}`, where
 `against` names what a value is to be compared with, or is null. The same object goes to
-`benchmarks/results/NAME.json`. A commit that ends in `+` had uncommitted changes in it.
+`benchmarks/results/NAME.json`, and its numbers to the page that has a place for them
+(`benchmarks/pages.py`). A commit that ends in `+` had uncommitted changes in it.
 """
 
 import json
@@ -11,13 +12,14 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-__all__ = ["RESULTS", "ROOT", "Row", "commit", "machine", "report", "table"]
+from benchmarks.pages import write_sections
+
+__all__ = ["RESULTS", "ROOT", "Row", "commit", "machine", "positive", "report"]
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -30,6 +32,13 @@ class Row(msgspec.Struct, frozen=True):
     value: float
     unit: str
     against: str | None = None
+
+
+def positive(text: str) -> int:
+    """A number of a command line: 1 or more, or ValueError, which argparse tells."""
+    if (number := int(text)) < 1:
+        raise ValueError(number)
+    return number
 
 
 def machine() -> str:
@@ -54,7 +63,8 @@ def commit() -> str:
 
 
 def report(name: str, rows: list[Row], command: str | None = None) -> dict[str, Any]:
-    """Write the results, print the table, then the JSON object as the last line; returns it."""
+    """Write the results and their sections of pages, print the table, then the JSON object as the
+    last line; returns it."""
     print(f"{name} on {machine()}")
     for row in rows:
         against = f"   (against {row.against})" if row.against else ""
@@ -69,11 +79,6 @@ def report(name: str, rows: list[Row], command: str | None = None) -> dict[str, 
     path = RESULTS / f"{name}.json"
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(result, indent=1) + "\n")
+    write_sections(result)
     print(json.dumps(result))
     return result
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in markdown."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

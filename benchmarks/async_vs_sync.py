@@ -12,7 +12,7 @@ Layouts are learner ranks + engines, each with one thread. `train_async.py` has 
 `train.py` uses one side at a time, so it is measured up to 2+2, where either side has two cores,
 and the fastest layout is the base. Layouts differ in the time of learner and engines, which the
 instant tool shows bare, while the wait for slow tools is the same in each. So with the slow tool
-`train.py` runs in the layout that was fastest with the instant one; with `--all-layouts` in each.
+`train.py` runs in the layout that was fastest with the instant one.
 """
 
 import argparse
@@ -24,12 +24,11 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from benchmarks import ROOT, Row, report, table
-from benchmarks.slow_search import MEDIAN_S, describe
+from benchmarks import ROOT, Row, positive, report
+from benchmarks.slow_search import MEDIAN_S
 
 #: Iterations before the clock starts, and after it stops: more than generation may run ahead.
 WARMUP, SPARE = 3, 8
@@ -47,7 +46,6 @@ ARMS = {
 }
 #: Seconds without an iteration after which a run counts as hung, and those it has for its end.
 HUNG_S, STOP_S = 240.0, 60.0
-PAGE = ROOT / "docs" / "results" / "async-vs-sync.md"
 
 
 class Iteration(msgspec.Struct, frozen=True):
@@ -85,12 +83,18 @@ def iterations(text: str) -> list[Iteration]:
     return [line for line in lines if line.metrics is not None]
 
 
-def stretch(found: Sequence[Iteration], first: int, last: int) -> Stretch:
-    """From the end of iteration `first` to that of `last`; ValueError if they are not all there."""
+def between(found: Sequence[Iteration], first: int, last: int) -> list[Iteration]:
+    """Iteration `first` to `last`, two or more; ValueError if they are not all there."""
     chosen = [line for line in found if first <= line.step <= last]
     if first >= last or [line.step for line in chosen] != [*range(first, last + 1)]:
         raise ValueError(f"iterations {[line.step for line in chosen]} are not {first}..{last}")
-    before, after, measured = chosen[0], chosen[-1], chosen[1:]
+    return chosen
+
+
+def stretch(found: Sequence[Iteration], first: int, last: int) -> Stretch:
+    """From the end of iteration `first` to that of `last`; ValueError if they are not all there."""
+    before, *measured = between(found, first, last)
+    after = measured[-1]
     made = after.get("buffer/played_episodes") - before.get("buffer/played_episodes")
     trained = sum(line.get("rollout/num_episodes") for line in measured)
     waited = sum(line.get("perf/lease_wait_s") for line in measured)
@@ -181,53 +185,15 @@ def stop(process: "subprocess.Popen[bytes]") -> None:
         process.wait()
 
 
-def page(result: Mapping[str, Any]) -> str:
-    """`docs/results/async-vs-sync.md` of the object that `report` wrote."""
-    values = {row["metric"]: row["value"] for row in result["rows"]}
-    arms = list(dict.fromkeys(name.split(": ")[0] for name in values if ": " in name))
-    rows = [[arm, *(f"{values[f'{arm}: {name}']:.3g}" for name in UNITS)] for arm in arms]
-    head = ["tool, program and layout", *(f"{name}, {unit}" for name, unit in UNITS.items())]
-    about = [["machine", result["machine"]], ["commit", result["commit"]]]
-    return f"""# Asynchronous against synchronous, on the real stack
-
-    make bench NAME=async_vs_sync
-
-{table(["", ""], about)}
-
-The default job, its search slowed by a long-tailed law ("slow") or not at all ("instant"):
-
-```text
-{describe()}
-```
-
-`train_async.py` gets through the same samples
-**{values["speedup"]:.2f} times** as fast as `train.py` with the slow tool, and
-{values["speedup_without_tool_latency"]:.2f} times with the instant one. Both have the same two
-cores. A layout is learner ranks + engines; `train.py`, which uses one side at a time, has the
-layout that serves it best.
-
-{table(head, rows)}
-
-*idle_share*: how much of an iteration the learner waited. *made_per_trained*: episodes that ended
-for each one that was trained; well below 1 an arm would live on its stock.
-"""
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--iterations", type=int, default=10, help="measured iterations of an arm")
-    parser.add_argument("--all-layouts", action="store_true", help="slow tool: train.py in each")
-    given = parser.parse_args()
-    if given.iterations < 1:
-        parser.error(f"--iterations is {given.iterations}; measure 1 or more")
-    print(describe(), flush=True)
-    last = WARMUP + given.iterations
+    parser.add_argument(
+        "--iterations", type=positive, default=10, help="measured iterations of an arm"
+    )
+    last = WARMUP + parser.parse_args().iterations
     instant = {arm: measure(arm, "instant", last) for arm in ARMS}
-    chosen = tuple(ARMS) if given.all_layouts else (base(instant), ASYNC_ARM)
-    slow = {arm: measure(arm, "slow", last) for arm in chosen}
-    asked = " ".join(["python -m benchmarks.async_vs_sync", *sys.argv[1:]])
-    result = report("async_vs_sync", rows_of({"slow": slow, "instant": instant}), asked)
-    PAGE.write_text(page(result), encoding="utf-8")
+    slow = {arm: measure(arm, "slow", last) for arm in (base(instant), ASYNC_ARM)}
+    report("async_vs_sync", rows_of({"slow": slow, "instant": instant}))
 
 
 if __name__ == "__main__":

@@ -24,9 +24,8 @@ from agentrl.serving.cpu import ATTENTION_BACKEND
 from agentrl.types import SamplingParams
 from benchmarks import Row, report
 from benchmarks.engines import running_engine, until_ready
+from benchmarks.scripted import MODEL, VOCAB_SIZE, client_of
 
-MODEL = Path(__file__).resolve().parent.parent / "agentrl/envs/search_r1/model"
-VOCAB_SIZE, MAX_CONTEXT = 2048, 1024
 CONCURRENCY = (16, 64, 128)
 ROUNDS = 5
 GROUP_SIZE, TURNS, TOOL_TOKENS = 8, 3, 25
@@ -43,14 +42,7 @@ async def engine(name: str, extra: Mapping[str, Any], folder: Path) -> AsyncIter
     log = folder / f"{name}.log"
     with running_engine(MODEL, log, name=name, extra=extra) as (address, process):
         await until_ready(address, process, LIMIT_S)
-        async with EngineClient(
-            address.url,
-            [address],
-            vocab_size=VOCAB_SIZE,
-            max_context=MAX_CONTEXT,
-            num_permits=max(CONCURRENCY),
-            turn_timeout_s=LIMIT_S,
-        ) as client:
+        async with client_of(address.url) as client:
             yield client
 
 
@@ -90,19 +82,17 @@ async def tokens_per_s(client: EngineClient, concurrency: int, seed: int) -> flo
     return total / (time.perf_counter() - begin)
 
 
-async def compare(
-    variants: Mapping[str, Mapping[str, Any]], folder: Path, rounds: int = ROUNDS
-) -> dict[int, dict[str, list[float]]]:
+async def compare(folder: Path) -> dict[int, dict[str, list[float]]]:
     """Tokens a second by concurrency and variant, one number a round, after one for warming up."""
     rates: dict[int, dict[str, list[float]]] = {}
     async with AsyncExitStack() as stack:
         clients = {
             name: await stack.enter_async_context(engine(name, extra, folder))
-            for name, extra in variants.items()
+            for name, extra in VARIANTS.items()
         }
         for concurrency in CONCURRENCY:
-            rates[concurrency] = {name: [] for name in variants}
-            for number in range(rounds + 1):
+            rates[concurrency] = {name: [] for name in VARIANTS}
+            for number in range(ROUNDS + 1):
                 for name, client in clients.items():
                     rate = await tokens_per_s(client, concurrency, seed=number)
                     if number:
@@ -112,7 +102,7 @@ async def compare(
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        rates = anyio.run(compare, VARIANTS, Path(folder))
+        rates = anyio.run(compare, Path(folder))
     rows = []
     for concurrency, by_variant in rates.items():
         medians = {name: statistics.median(values) for name, values in by_variant.items()}

@@ -5,63 +5,55 @@
 
 An arm is the default job with other flags (`ARMS`); its runs differ in their seeds (`SEEDS`). A run
 lands in `OUTPUT/ARM-SEED`, keeps its model every other iteration, and is not evaluated while it
-trains. Then `scripts/default_job/snapshots.py` scores the kept models, and for the arms in `SCORED`
-`scripts/default_job/evaluate.py` the last one more closely, as it scores the shipped one
-(`OUTPUT/before`). `OUTPUT/measured` notes by which commit, and on which machine.
+trains. Then kept models play the held-out questions, greedily and with nothing beside them
+(`RUN/scores`), and the last one at temperature 1 too, as the shipped model does
+(`OUTPUT/before.json`).
 
 What is done is left as it is, so that arms can be measured in parts and a call that was cut can be
-given again: a run that is complete is not trained again, what has its scores is not scored again,
-and a run that was cut is set aside. At the end `scripts/default_job/report.py` writes
-`docs/results/default-job.md` with its picture from all that lies in OUTPUT.
+given again, by the same commit: a run that is complete is not trained again, a model that has its
+scores is not played again, and a run that was cut is set aside. At the end
+`scripts/default_job/report.py` compares all that lies in OUTPUT, and writes the tables and the
+picture of `docs/results/default-job.md`.
 """
 
 import argparse
 import fcntl
 import itertools
-import json
 import os
-import statistics
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
+import anyio
+import msgspec
+import torch
+
 from agentrl.disk import replace_file
+from agentrl.envs.search_r1 import eval_tasks
 from agentrl.errors import DataError
 from agentrl.telemetry.summary import read_summary
-from benchmarks import ROOT, Row, commit, machine, report
-from scripts.default_job.arms import BASE, CONTROL, MAIN, TARGETS, equal_seconds, gain, sooner
-from scripts.default_job.report import read_scores, write_page
-from scripts.default_job.runs import Run
+from benchmarks import ROOT, commit, machine, report
+from scripts.default_job.offline import Policy, play
+from scripts.default_job.places import MODEL_DIR
+from scripts.default_job.report import BEFORE, Run, Scored, read_arms, rows, write_page
 
-SCRIPTS = ROOT / "scripts" / "default_job"
-ABLATED = SCRIPTS / "ablated.py"
 PRESET = ("--preset", "search-r1-local")
-ASYNC = ("--async-buffer-size", "4")
 #: A push every eighth iteration, and whatever comes of it is trained.
 OLD = ("--async-buffer-size", "1", "--update-weights-interval", "8", "--max-staleness", "8")
-CUSTOM_LOSS = ("--loss-type", "custom_loss", "--custom-loss-function-path")
 
 #: Arms by name: the program, and its flags.
 ARMS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "async": ("train_async.py", ASYNC),
+    "async": ("train_async.py", ("--async-buffer-size", "4")),
     "sync": ("train.py", ()),
-    "no-search": ("train_async.py", (*ASYNC, "--env", f"{ABLATED}:WithoutSearch")),
-    "tool-text": (
-        "train_async.py",
-        (*ASYNC, *CUSTOM_LOSS, f"{ABLATED}:loss_on_tool_text"),
-    ),
     "age-8": ("train_async.py", OLD),
     "age-8-naive": ("train_async.py", (*OLD, "--no-use-tis")),
 }
 #: Seeds of the arms that are compared in time; the others have seed 0 alone.
 SEEDS = {"async": (0, 1, 2), "sync": (0, 1, 2)}
-#: Arms whose last models are scored more closely; their curves are scored as all are.
-SCORED = (MAIN, BASE, CONTROL)
-#: The arm whose models are to be played as they were trained: without the tool.
-TOOLLESS = "no-search"
 SAVE_INTERVAL = 2
+#: Iterations whose models are scored, beside the last: dense where scores rise.
+SCORED = (2, 4, 6, 8, 10, 14, 20, 30, 40)
 
 
 def jobs(arms: Sequence[str], seeds: Sequence[int] | None) -> list[tuple[str, int]]:
@@ -76,17 +68,10 @@ def measure(arm: str, seed: int, num_rollout: int, output: Path) -> None:
     run = output / f"{arm}-{seed}"
     if steps_of(run) is None:
         set_aside(run)
-        note(output, run.name, "trained")
-        if arm == CONTROL:
-            call(SCRIPTS / "control.py", "--output", run, "--seed", str(seed))
-        else:
-            call(ROOT / ARMS[arm][0], *flags_of(arm, seed, num_rollout, run))
-    if not is_scored(run):
-        note(output, run.name, "curve")
-        without = ["--without-search"] if arm == TOOLLESS else []
-        call(SCRIPTS / "snapshots.py", run, *without, threads=1)
-    if arm in SCORED:
-        evaluate(output, run.name, run / "models" / str(steps_of(run)))
+        call(ROOT / ARMS[arm][0], *flags_of(arm, seed, num_rollout, run))
+    for iteration in to_score(run):
+        place = run / "scores" / f"{iteration}.json"
+        score(run / "models" / str(iteration), place, is_sampled=iteration == steps_of(run))
 
 
 def steps_of(run: Path) -> int | None:
@@ -95,13 +80,31 @@ def steps_of(run: Path) -> int | None:
     return summary.steps if summary is not None and summary.status == "complete" else None
 
 
-def is_scored(run: Path) -> bool:
-    """Whether a complete run has its curve: the last model is scored last."""
-    try:
-        curve = json.loads((run / "curve.json").read_bytes())
-    except FileNotFoundError:
-        return False
-    return str(steps_of(run)) in curve["rewards"]
+def to_score(run: Path) -> list[int]:
+    """The iterations of a complete run whose models are to be scored, the last one last, by which a
+    run that is scored is known. Raises DataError when that model is not there."""
+    kept = {int(path.name) for path in (run / "models").glob("*") if path.name.isdecimal()}
+    last = steps_of(run)
+    if last not in kept:
+        raise DataError(f"{run} has no model of iteration {last}, its last, only {sorted(kept)}")
+    return sorted(kept & {*SCORED, last})
+
+
+def score(model: Path, place: Path, *, is_sampled: bool) -> None:
+    """Have a model play the held-out questions, greedily and perhaps at temperature 1, unless its
+    rewards are there."""
+    if place.exists():
+        return
+    policy, questions = Policy(model), list(enumerate(eval_tasks("heldout")))
+    torch.manual_seed(0)
+
+    def rewards(temperature: float) -> list[float]:
+        return [each.reward for each in anyio.run(play, policy, questions, temperature)]
+
+    found = Scored(greedy=rewards(0.0), sampled=rewards(1.0) if is_sampled else [])
+    print(f"{model}: {100 * sum(found.greedy) / len(questions):.1f} %", flush=True)
+    place.parent.mkdir(exist_ok=True)
+    replace_file(place, msgspec.json.encode(found))
 
 
 def set_aside(run: Path) -> None:
@@ -136,116 +139,57 @@ def flags_of(arm: str, seed: int, num_rollout: int, run: Path) -> list[str]:
     return [*PRESET, *ARMS[arm][1], *words]
 
 
-def evaluate(output: Path, name: str, model: Path | None = None) -> None:
-    """Exact match of a model (default: the shipped one) greedy, sampled, and with a first turn that
-    must search, unless it is there."""
-    scores = output / name / "scores.json"
-    if scores.exists():
-        return
-    scores.parent.mkdir(parents=True, exist_ok=True)
-    note(output, name, "scores")
-    what = ("--sets", "heldout", "hard", "--force-search", "--json", scores)
-    which = () if model is None else ("--model", model)
-    call(SCRIPTS / "evaluate.py", *what, *which, threads=1)
+def call(*command: str | Path) -> None:
+    """Run a Python program that finds the repository."""
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    words = [sys.executable, *map(str, command)]
+    subprocess.run(words, check=True, env=os.environ | {"PYTHONPATH": path})
 
 
-def note(output: Path, name: str, part: str) -> None:
-    """Write down that a part of a run is begun here and now, by this commit."""
-    path = output / "measured" / f"{name}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    parts = json.loads(path.read_bytes()) if path.exists() and part != "trained" else {}
-    began = datetime.now(UTC).isoformat(timespec="seconds")
-    parts[part] = {"machine": machine(), "commit": commit(), "began": began}
-    replace_file(path, json.dumps(parts, indent=1).encode() + b"\n")
-
-
-def call(*command: str | Path, threads: int | None = None, path: Sequence[Path] = ()) -> None:
-    """Run a Python program; on its path are the repository, and `path`."""
-    folders = [*map(str, (ROOT, *path)), os.environ.get("PYTHONPATH", "")]
-    environ = os.environ | {"PYTHONPATH": os.pathsep.join(folders)}
-    if threads is not None:
-        environ["OMP_NUM_THREADS"] = str(threads)
-    subprocess.run([sys.executable, *map(str, command)], check=True, env=environ)
-
-
-def rows(arms: Mapping[str, Sequence[Run]], sampled: Mapping[str, float]) -> list[Row]:
-    """Every arm in greedy exact match on held-out questions; `sampled`: gains at temperature 1, in
-    points, of the arms that have one; then how arms compare in time."""
-    made = []
-    for name, runs in arms.items():
-        gains = [gain(run) for run in runs]
-        end = statistics.fmean(run.scores[-1].exact_match for run in runs)
-        made.append(Row(f"seeds_{name}", len(runs), "seeds"))
-        made.append(Row(f"end_{name}", 100 * end, "%"))
-        made.append(Row(f"gain_{name}", 100 * statistics.fmean(g.value for g in gains), "points"))
-        made.append(Row(f"gain_low_{name}", 100 * min(g.low for g in gains), "points"))
-        if name in sampled:
-            made.append(Row(f"sampled_gain_{name}", sampled[name], "points"))
-    if {MAIN, BASE} <= arms.keys():
-        for target in TARGETS:
-            if ratio := sooner(target, arms[MAIN], arms[BASE]):
-                metric = f"{MAIN}_sooner_to_{100 * target:g}"
-                for suffix, value in zip(("", "_low", "_high"), ratio, strict=True):
-                    made.append(Row(metric + suffix, value, "times", BASE))
-    beside = {name: arms[name] for name in SCORED if name in arms}
-    if len(beside) > 1:
-        seconds, matches = equal_seconds(beside)
-        made.append(Row("equal_seconds", seconds, "s"))
-        made += [
-            Row(f"at_equal_seconds_{name}", 100 * match.mean, "%")
-            for name, match in matches.items()
-        ]
-    return made
-
-
-def sampled_gains(arms: Mapping[str, Sequence[Run]], output: Path) -> dict[str, float]:
-    """Means over the seeds, in points of exact match at temperature 1."""
-
-    def match(name: str) -> float:
-        return read_scores(output / name)["heldout", 1.0]["exact_match"]
-
-    before = match("before")
-    return {
-        name: 100 * statistics.fmean(match(run.name) - before for run in runs)
-        for name, runs in arms.items()
-        if name in SCORED
-    }
+def begin(output: Path) -> None:
+    """Raises DataError when what lies in `output` was measured by another commit."""
+    note, now = output / "commit", commit()
+    if note.exists() and note.read_text() != now:
+        raise DataError(
+            f"{output} was begun by commit {note.read_text()}, and this is {now}: take another"
+            " --output, or remove it"
+        )
+    output.mkdir(parents=True, exist_ok=True)
+    note.write_text(now)
 
 
 def command(arms: Mapping[str, Sequence[Run]]) -> str:
     """What measures all of this in one call."""
-    seeds = sorted({int(run.name.rpartition("-")[2]) for runs in arms.values() for run in runs})
-    lengths = {run.summary.steps for arm, runs in arms.items() if arm != CONTROL for run in runs}
-    words = ["python -m benchmarks.default_job", "--arms", *arms, "--seeds", *map(str, seeds)]
-    return " ".join([*words, "--num-rollout", str(max(lengths))])
+    runs = [run for each in arms.values() for run in each]
+    seeds = sorted({run.name.rpartition("-")[2] for run in runs})
+    words = ["python -m benchmarks.default_job", "--arms", *arms, "--seeds", *seeds]
+    return " ".join([*words, "--num-rollout", str(max(run.steps for run in runs))])
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--output", type=Path, default=ROOT / "runs" / "default-job")
-    parser.add_argument("--arms", nargs="*", choices=[*ARMS, CONTROL], default=[*ARMS, CONTROL])
-    usual = "; ".join(f"{arm}: {', '.join(map(str, seeds))}" for arm, seeds in SEEDS.items())
-    about = f"of the seeds that an arm has ({usual}; any other: 0) only these"
-    parser.add_argument("--seeds", nargs="+", type=int, help=about)
-    parser.add_argument("--num-rollout", type=int, default=40, help="iterations of each run of RL")
-    options = parser.parse_args(argv)
-    if options.arms and not jobs(options.arms, options.seeds):
-        parser.error(f"none of {options.arms} has a seed of {options.seeds}: {usual}; any other: 0")
-    return options
+    parser.add_argument("--arms", nargs="*", choices=[*ARMS], default=[*ARMS])
+    parser.add_argument("--seeds", nargs="+", type=int, help="of those of each arm, only these")
+    parser.add_argument("--num-rollout", type=int, default=40, help="iterations of each run")
+    return parser.parse_args(argv)
 
 
 def main() -> int:
     options = parse()
     output: Path = options.output.absolute()
+    torch.set_num_threads(1)
     try:
-        evaluate(output, "before")
+        begin(output)
+        score(MODEL_DIR, output / BEFORE, is_sampled=True)
         for arm, seed in jobs(options.arms, options.seeds):
             measure(arm, seed, options.num_rollout, output)
+        arms = read_arms(output)
     except DataError as error:
         print(error, file=sys.stderr)
         return error.exit_code
-    arms = write_page(output, ROOT / "docs" / "results", SCRIPTS / "remarks.md")
-    report("default_job", rows(arms, sampled_gains(arms, output)), command(arms))
+    write_page(arms, f"`{command(arms)}`, commit {commit()}, {machine()}")
+    report("default_job", rows(arms), command(arms))
     return 0
 
 

@@ -13,7 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks import ROOT, Row, report, table
+from benchmarks import ROOT, Row, report
+from scripts.pages import rows
 
 __all__ = ["PAGE", "page"]
 
@@ -68,6 +69,7 @@ def page(result: dict[str, Any]) -> str:
     teacher, before, after = (
         f"{100 * values[f'{who}, held out']:.1f} %" for who in ("teacher", "before", "after")
     )
+    table = "\n".join(rows(head, lines))
     return f"""# Distillation from a served teacher
 
 The default job's model learns from a teacher alone, without rewards
@@ -75,7 +77,7 @@ The default job's model learns from a teacher alone, without rewards
 {_EACH * len(lines)} iterations, on an SGLang server. Held-out questions that are answered rightly,
 greedy: the teacher {teacher}; the policy {before} before and {after} after. One seed each.
 
-{table(head, lines)}
+{table}
 
 Made by `python -m benchmarks.distillation` from two runs:
 `{result["command"]}`.

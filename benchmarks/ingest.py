@@ -26,7 +26,7 @@ import msgspec
 from agentrl.wire.keys import CurveKeys, make_keys
 from agentrl.wire.messages import Ack, Assign, Capacity, Judge, Message, Welcome
 from agentrl.wire.peer import BufferPeer
-from benchmarks import Row, buffer_page, report
+from benchmarks import Row, positive, report
 from benchmarks.rivals import WINDOW, checked_rate, pyzmq_rate, rate_of, ray_queue_rate
 from benchmarks.stand import (
     Made,
@@ -152,10 +152,8 @@ def measure(rounds: int, num: int) -> Measured:
         found.memory.append(in_memory(long, num))
         found.ray_per_s.append(ray_queue_rate(long, min(num, RAY_MOST)))
         found.durable.append(durable(short, num))
-        rates = (found.bare_per_s, found.checked_per_s, found.ray_per_s)
-        said = "bare {:.0f}, checked {:.0f}, ray {:.0f}".format(*(each[-1] for each in rates))
-        said += f", memory {found.memory[-1].per_s:.0f}"
-        print(f"round {number}: {said}, durable {found.durable[-1].per_s:.0f} per s", flush=True)
+        ours = f"memory {found.memory[-1].per_s:.0f}, durable {found.durable[-1].per_s:.0f}"
+        print(f"round {number} of {rounds}: {ours} trajectories a second", flush=True)
     return found
 
 
@@ -186,12 +184,13 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--count", type=int, default=4000, help="trajectories of a measurement")
-    parser.add_argument("--rounds", type=int, default=3, help="times that everything is measured")
+    parser.add_argument(
+        "--rounds", type=positive, default=3, help="times that everything is measured"
+    )
     given = parser.parse_args()
-    if given.count < 100 or given.rounds < 1:
-        parser.error(f"--count {given.count} and --rounds {given.rounds}: at least 100 and 1")
+    if given.count < 100:
+        parser.error(f"--count is {given.count}; a rate needs 100 at least")
     report("ingest", rows_of(measure(given.rounds, given.count)))
-    buffer_page.write()
 
 
 if __name__ == "__main__":

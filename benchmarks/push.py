@@ -21,8 +21,8 @@ from pathlib import Path
 import anyio
 import msgspec
 
-from benchmarks import ROOT, Row, buffer_page, report
-from benchmarks.async_vs_sync import SPARE, Iteration, follow, stop
+from benchmarks import ROOT, Row, positive, report
+from benchmarks.async_vs_sync import SPARE, Iteration, between, follow, stop
 from benchmarks.probes import Turn, added_seconds, probe
 from benchmarks.stand import quantile
 
@@ -47,9 +47,7 @@ def measured(found: Sequence[Iteration], turns: Sequence[Turn], last: int) -> Me
 
     Raises ValueError when iterations are missing, or when turns are too few to tell.
     """
-    chosen = [line for line in found if WARMUP <= line.step <= last]
-    if last <= WARMUP or [line.step for line in chosen] != [*range(WARMUP, last + 1)]:
-        raise ValueError(f"iterations {[line.step for line in chosen]} are not {WARMUP}..{last}")
+    chosen = between(found, WARMUP, last)
     pairs = list(itertools.pairwise(chosen))
     begin, end = chosen[0].time, chosen[-1].time
     return Measured(
@@ -83,16 +81,9 @@ def rows_of(runs: dict[int, Measured]) -> list[Row]:
 
 def command(engines: int, last: int) -> list[str]:
     """Flags of a run that is measured until iteration `last`, and saves nothing before its end."""
-    end = str(last + SPARE)
-    return [
-        *FLAGS,
-        "--rollout-num-gpus",
-        str(engines),
-        "--num-rollout",
-        end,
-        "--save-interval",
-        end,
-    ]
+    end = last + SPARE
+    own = {"rollout-num-gpus": engines, "num-rollout": end, "save-interval": end}
+    return [*FLAGS, *(f"--{name}={value}" for name, value in own.items())]
 
 
 def measure(engines: int, last: int) -> Measured:
@@ -124,13 +115,11 @@ async def watch(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--iterations", type=int, default=30, help="measured iterations of a run")
-    given = parser.parse_args()
-    if given.iterations < 1:
-        parser.error(f"--iterations is {given.iterations}; measure 1 or more")
-    last = WARMUP + given.iterations
+    parser.add_argument(
+        "--iterations", type=positive, default=30, help="measured iterations of a run"
+    )
+    last = WARMUP + parser.parse_args().iterations
     report("push", rows_of({engines: measure(engines, last) for engines in ENGINES}))
-    buffer_page.write()
 
 
 if __name__ == "__main__":

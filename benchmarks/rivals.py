@@ -78,7 +78,7 @@ def _rate(frames: Callable[[int], list[Any]], num: int, folder: Path, *, keep: b
 
 def _receive(connection: Connection, address: str, num: int, folder: str | None) -> None:
     with ExitStack() as stack:
-        take = _take_nothing if folder is None else stack.enter_context(_taking(Path(folder)))
+        take = None if folder is None else stack.enter_context(_taking(Path(folder)))
         context = stack.enter_context(zmq.Context())
         socket = stack.enter_context(context.socket(zmq.ROUTER))
         socket.set(zmq.RCVHWM, WINDOW // 2)
@@ -86,13 +86,11 @@ def _receive(connection: Connection, address: str, num: int, folder: str | None)
         connection.send_bytes(b"bound")
         moments = []
         for _ in range(num):
-            take(socket.recv_multipart(copy=False))
+            frames = socket.recv_multipart(copy=False)
+            if take is not None:
+                take(frames)
             moments.append(time.monotonic())
         connection.send_bytes(msgspec.json.encode(moments))
-
-
-def _take_nothing(frames: Sequence[zmq.Frame]) -> None:
-    """Bare."""
 
 
 @contextmanager
@@ -116,11 +114,10 @@ def ray_queue_rate(trajectory: Made, num: int) -> float:
     import ray
     from ray.util.queue import Queue
 
-    item = trajectory
     ray.init(
         "local",
         num_cpus=2,
-        object_store_memory=2 * num * sum(column.nbytes for column in item[1]) + _SPARE_BYTES,
+        object_store_memory=2 * num * sum(column.nbytes for column in trajectory[1]) + _SPARE_BYTES,
         include_dashboard=False,
         log_to_driver=False,
         logging_level="ERROR",
@@ -131,7 +128,7 @@ def ray_queue_rate(trajectory: Made, num: int) -> float:
         moments: list[float] = []
         while len(moments) < num:
             while len(underway) < WINDOW and len(moments) + len(underway) < num:
-                underway.append(queue.actor.put.remote(item))
+                underway.append(queue.actor.put.remote(trajectory))
             ended, underway = ray.wait(underway)
             ray.get(ended)
             moments += [time.monotonic()] * len(ended)

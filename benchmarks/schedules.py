@@ -12,8 +12,7 @@ Starvation is that of the bar, of groups: a masked token counts as long as its g
 `starvation_unmasked` counts what contributes to a gradient: masking takes from slow tasks.
 
 What one simulation found lands in `OUTPUT/SETUP-SCHEDULE-SEED.json`. A file that is there is left
-as it is, so that the seeds can be played in parts; remove OUTPUT after a change of the code. At the
-end `docs/results/schedules.md` is written from all of them.
+as it is, so that the seeds can be played in parts; remove OUTPUT after a change of the code.
 """
 
 import argparse
@@ -25,6 +24,7 @@ from pathlib import Path
 
 import msgspec
 
+from agentrl.disk import replace_file
 from agentrl.sim import (
     SETUPS,
     Result,
@@ -35,25 +35,18 @@ from agentrl.sim import (
     setup,
     simulate,
 )
-from benchmarks import ROOT, Row, commit, machine, report
+from benchmarks import ROOT, Row, report
 
 SEEDS = [1, 2, 3, 4, 5]
 #: What is asked: least speedups, most masked tokens, least starvation ratio, most age.
 SPEEDUP_BARS = {"single_turn": 3.0, "agent": 3.4, "slow_tools": 5.5}
 MASKED_BAR, STARVATION_BAR, AGE_BAR = 0.03, 0.9, 4
-#: Seconds of a step of verl's fully asynchronous trainer, and those in which its trainer works (it
-#: updates, and scores by the reference), as published for GPUs of trainer and rollout:
+#: The share of a step in which verl's fully asynchronous trainer updates and scores by its
+#: reference, as published for hardware: 113.16 of 150.63 s for 7B on 64 + 64 GPUs is the least,
+#: 206.63 + 50.05 of 282.75 s for 30B-A3B on 32 + 96 the greatest.
 #: https://verl.readthedocs.io/en/latest/advance/fully_async.html
-VERL = {
-    "7B, 64 + 64": (150.63, 113.16),
-    "7B, 32 + 32": (189.26, 156.98),
-    "7B with tools, 16 + 16": (221.36, 179.58),
-    "30B-A3B, 32 + 96": (282.75, 206.63 + 50.05),
-}
+VERL_BUSY = "verl: 0.75 to 0.91"
 BASE, MAIN = "sync", "async"
-PAGE = ROOT / "docs" / "results" / "schedules.md"
-#: Speedup of one character of the picture.
-CHARACTER = 0.125
 
 #: By name: the schedule, how many iterations are played, how many of them are not measured.
 SCHEDULES: dict[str, tuple[Callable[[Scenario], Scenario], int, int]] = {
@@ -66,45 +59,27 @@ SCHEDULES: dict[str, tuple[Callable[[Scenario], Scenario], int, int]] = {
 Found = dict[tuple[str, str], list[Result]]
 
 
-class Job(msgspec.Struct, frozen=True):
-    """One setup with one seed under one schedule, and where its result lands."""
-
-    setup: str
-    schedule: str
-    seed: int
-    output: Path
-
-    @property
-    def path(self) -> Path:
-        return self.output / f"{self.setup}-{self.schedule}-{self.seed}.json"
-
-
-def play(job: Job) -> Result:
-    """The result of a job, played unless it is there."""
-    if not job.path.exists():
-        change, iterations, warm_up = SCHEDULES[job.schedule]
-        scenario = change(setup(job.setup, seed=job.seed, iterations=iterations))
-        result = simulate(scenario, warm_up)
-        partial = job.path.with_suffix(".partial")
-        partial.write_bytes(msgspec.json.encode(result) + b"\n")
-        partial.rename(job.path)
-    return msgspec.json.decode(job.path.read_bytes(), type=Result)
+def play(name: str, schedule: str, seed: int, output: Path) -> Result:
+    """A setup with a seed under a schedule, played unless its result is there."""
+    place = output / f"{name}-{schedule}-{seed}.json"
+    if not place.exists():
+        change, iterations, warm_up = SCHEDULES[schedule]
+        scenario = change(setup(name, seed=seed, iterations=iterations))
+        replace_file(place, msgspec.json.encode(simulate(scenario, warm_up)) + b"\n")
+    return msgspec.json.decode(place.read_bytes(), type=Result)
 
 
 def play_all(seeds: Sequence[int], output: Path) -> Found:
-    """Every job, on all cores, in order of the seeds; a line for each as it ends."""
+    """Everything, on all cores, in order of the seeds; a line for each as it ends."""
     output.mkdir(parents=True, exist_ok=True)
-    jobs = [Job(name, way, seed, output) for seed in seeds for way in SCHEDULES for name in SETUPS]
+    jobs = [(name, way, seed, output) for seed in seeds for way in SCHEDULES for name in SETUPS]
     found: Found = {}
     with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        for job, result in zip(jobs, pool.map(play, jobs), strict=True):
-            words = f"{job.setup} {job.schedule} seed {job.seed}"
-            print(f"{words}: {result.iteration_s:.1f} s/iteration", flush=True)
-            found.setdefault((job.setup, job.schedule), []).append(result)
+        results = pool.map(play, *zip(*jobs, strict=True))
+        for (name, way, seed, _), result in zip(jobs, results, strict=True):
+            print(f"{name} {way} seed {seed}: {result.iteration_s:.1f} s/iteration", flush=True)
+            found.setdefault((name, way), []).append(result)
     return found
-
-
-# ---- numbers ----
 
 
 def speedups(found: Found, name: str, schedule: str) -> list[float]:
@@ -115,15 +90,6 @@ def speedups(found: Found, name: str, schedule: str) -> list[float]:
 
 def mean(results: Sequence[Result], field: str) -> float:
     return statistics.fmean(getattr(result, field) for result in results)
-
-
-def _verl_busy() -> str:
-    """The least and the greatest share of a step in which verl's trainer works."""
-    shares = [work_s / step_s for step_s, work_s in VERL.values()]
-    return f"{min(shares):.2f} to {max(shares):.2f}"
-
-
-VERL_BUSY = f"verl: {_verl_busy()}"
 
 
 def rows_of(found: Found) -> list[Row]:
@@ -153,68 +119,6 @@ def rows_of(found: Found) -> list[Row]:
     return rows
 
 
-# ---- page ----
-
-
-def picture(found: Found) -> str:
-    """A bar for every schedule of every setup, as long as its speedup."""
-    lines = []
-    for name in SETUPS:
-        for schedule in SCHEDULES:
-            ratio = statistics.fmean(speedups(found, name, schedule))
-            label = name.replace("_", " ") if schedule == BASE else ""
-            bar = "#" * max(1, round(ratio / CHARACTER))
-            lines.append(f"{label:<12}{schedule.replace('_', ' '):<18}{bar} {ratio:.2f}x")
-        lines.append("")
-    return "\n".join(f"    {line}".rstrip() for line in lines).rstrip()
-
-
-def table(found: Found) -> str:
-    """All schedules of all setups in numbers."""
-    head = [
-        *("setup", "schedule", "s / iteration", "speedup", "masked tokens", "oldest trained"),
-        *("mean age", "slow tenth, groups", "slow tenth, tokens", "learner busy", "learner idle"),
-        "engine idle",
-    ]
-    lines = [head, ["---"] * len(head)]
-    for name in SETUPS:
-        lines += [_cells(found, name, schedule) for schedule in SCHEDULES]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _cells(found: Found, name: str, schedule: str) -> list[str]:
-    runs, ratios = found[name, schedule], speedups(found, name, schedule)
-    spread = f" ({min(ratios):.2f} to {max(ratios):.2f})" if schedule != BASE else ""
-    return [
-        name.replace("_", " "),
-        schedule.replace("_", " "),
-        f"{mean(runs, 'iteration_s'):.1f}",
-        f"{statistics.fmean(ratios):.2f}x{spread}",
-        f"{mean(runs, 'masked_share'):.2%}",
-        f"{max(run.max_trained_age for run in runs)}",
-        f"{mean(runs, 'mean_age'):.2f}",
-        f"{mean(runs, 'starvation'):.2f}",
-        f"{mean(runs, 'starvation_unmasked'):.2f}",
-        f"{mean(runs, 'learner_busy'):.1%}",
-        f"{mean(runs, 'learner_idle'):.0%}",
-        f"{mean(runs, 'engine_idle'):.0%}",
-    ]
-
-
-def write_page(found: Found, seeds: Sequence[int], command: str) -> None:
-    template = Path(__file__).with_suffix(".md.in").read_text(encoding="utf-8")
-    facts = {
-        "command": command,
-        "machine": machine(),
-        "commit": commit(),
-        "seeds": ", ".join(map(str, seeds)),
-        "picture": picture(found),
-        "table": table(found),
-        "verl": _verl_busy(),
-    }
-    PAGE.write_text(template.format(**facts), encoding="utf-8")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
@@ -222,7 +126,6 @@ def main() -> None:
     options = parser.parse_args()
     found = play_all(options.seeds, options.output.absolute())
     command = f"python -m benchmarks.schedules --seeds {' '.join(map(str, options.seeds))}"
-    write_page(found, options.seeds, command)
     report("schedules", rows_of(found), command)
 
 

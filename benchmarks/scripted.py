@@ -2,19 +2,32 @@
 
 ScriptedBuffer --Assign--> worker --/generate--> ScriptedEngine
                <-Finished-
+
+`settings_of` and `client_of` are what the worker is made with.
 """
 
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import anyio
 import msgspec
 from aiohttp import web
 
-from agentrl.serving.client import ROUTING_HEADER
-from agentrl.types import EpisodeAssignment, EpisodeId, Outcome, SamplingParams, Task
+import agentrl.envs.search_r1
+from agentrl.actors.limits import Limits
+from agentrl.actors.worker import WorkerSettings
+from agentrl.envs.env import EnvContext
+from agentrl.serving.client import ROUTING_HEADER, EngineClient
+from agentrl.types import (
+    EngineAddress,
+    EpisodeAssignment,
+    EpisodeId,
+    Outcome,
+    SamplingParams,
+    Task,
+)
 from agentrl.wire.frames import decode, encode
 from agentrl.wire.messages import (
     Ack,
@@ -28,14 +41,16 @@ from agentrl.wire.messages import (
 )
 from agentrl.wire.transport import RouterSocket
 
-__all__ = ["BEAT_S", "LIMIT_S", "ScriptedBuffer", "ScriptedEngine", "reply"]
+__all__ = ["LIMIT_S", "MODEL", "ScriptedBuffer", "ScriptedEngine", "client_of", "reply"]
+__all__ += ["VOCAB_SIZE", "settings_of"]
 
 #: Seconds between two heartbeats.
 BEAT_S = 1.0
 #: Seconds that a measurement may take.
 LIMIT_S = 600.0
-#: Episodes of one message.
-ASSIGNED = 64
+MODEL = Path(agentrl.envs.search_r1.__file__).parent / "model"
+VOCAB_SIZE, MAX_CONTEXT = 2048, 1024
+NUM_PERMITS = 256
 
 
 class ScriptedEngine:
@@ -87,25 +102,23 @@ def reply(ids: list[int]) -> bytes:
 
 
 class ScriptedBuffer:
-    """Welcomes one worker, acknowledges all it says, and notes when it heard from it."""
+    """Welcomes one worker, and acknowledges all it says."""
 
     def __init__(self, router: RouterSocket) -> None:
         self._router = router
         self._identity = b""
         #: By episode: a report whose Ack is late comes again.
         self.ended: dict[EpisodeId, Outcome] = {}
-        self.heard: list[float] = []
-        self.hellos: list[float] = []
+        self.is_joined = False
         self._changed = anyio.Event()
 
     async def serve(self) -> None:
         while True:
             self._identity, frames = await self._router.recv()
-            self.heard.append(time.monotonic())
             envelope, _ = decode(frames)
             match envelope.body:
                 case Hello():
-                    self.hellos.append(self.heard[-1])
+                    self.is_joined = True
                     self.say(Welcome(1, BEAT_S))
                 case Heartbeat():
                     self.say(Heartbeat())
@@ -120,17 +133,45 @@ class ScriptedBuffer:
         if not self._router.send(self._identity, encode(Envelope(0, 0, message))):
             raise RuntimeError(f"the worker did not take {type(message).__name__}")
 
-    def assign(self, group: str, num: int, row: dict[str, Any]) -> None:
+    def assign(self, group: str, num: int) -> None:
         """Have `num` episodes of one task played."""
-        task, sampling = Task(group, row), SamplingParams()
-        episodes = [
-            EpisodeAssignment(EpisodeId(group, index), 1, index, task, sampling)
-            for index in range(num)
-        ]
-        for start in range(0, num, ASSIGNED):
-            self.say(Assign(episodes[start : start + ASSIGNED]))
+        task, sampling = Task(group, {}), SamplingParams()
+        ids = [EpisodeId(group, index) for index in range(num)]
+        self.say(Assign([EpisodeAssignment(id_, 1, id_.index, task, sampling) for id_ in ids]))
 
     async def until(self, ready: Callable[[], bool]) -> None:
         with anyio.fail_after(3 * LIMIT_S):
             while not ready():
                 await self._changed.wait()
+
+
+def settings_of(env: str, num_episodes: int) -> WorkerSettings:
+    """Of a worker that plays so many episodes at once."""
+    limits = Limits(
+        max_context=MAX_CONTEXT,
+        max_prompt=MAX_CONTEXT // 2,
+        max_turns=4,
+        max_tool_calls=None,
+        episode_timeout_s=2 * LIMIT_S,
+    )
+    return WorkerSettings(
+        env=env,
+        env_args={},
+        context=EnvContext(tool_timeout_s=2 * LIMIT_S),
+        model_dir=str(MODEL),
+        chat_format="qwen",
+        limits=limits,
+        max_concurrent_episodes=num_episodes,
+    )
+
+
+def client_of(engine: str) -> EngineClient:
+    """A client of the engine at this address."""
+    return EngineClient(
+        engine,
+        [EngineAddress("engine-0", engine)],
+        vocab_size=VOCAB_SIZE,
+        max_context=MAX_CONTEXT,
+        num_permits=NUM_PERMITS,
+        turn_timeout_s=LIMIT_S,
+    )

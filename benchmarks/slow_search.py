@@ -13,7 +13,6 @@ a remote service would not; the search itself is the real one.
 
 import math
 import random
-import statistics
 from typing import Any
 
 import anyio
@@ -22,7 +21,7 @@ from agentrl.envs.messages import Message
 from agentrl.envs.search_r1.env import SearchR1Env
 from agentrl.errors import ConfigError
 
-__all__ = ["LIMIT_S", "MEDIAN_S", "SlowSearchEnv", "describe", "latency_s"]
+__all__ = ["LIMIT_S", "MEDIAN_S", "SlowSearchEnv", "latency_s"]
 
 MEDIAN_S, SIGMA, LIMIT_S = 0.5, 1.0, 5.0
 
@@ -31,19 +30,6 @@ def latency_s(seed: int, search: int, median_s: float = MEDIAN_S) -> float:
     """Seconds (0..LIMIT_S) that search number `search` of the episode with `seed` waits."""
     z = random.Random(f"{seed}/{search}").gauss(0.0, 1.0)
     return min(LIMIT_S, median_s * math.exp(SIGMA * z))
-
-
-def describe(num_episodes: int = 10_000) -> str:
-    """The law in numbers: what the first two searches of many episodes wait."""
-    drawn = [latency_s(seed, search) for seed in range(num_episodes) for search in range(2)]
-    cuts = statistics.quantiles(drawn, n=100, method="inclusive")
-    quantiles = ", ".join(f"p{p} {cuts[p - 1]:.2f}" for p in (10, 25, 50, 75, 90, 95, 99))
-    at_limit = sum(seconds == LIMIT_S for seconds in drawn) / len(drawn)
-    return (
-        f"slow tool: lognormal, median {MEDIAN_S} s, sigma {SIGMA:g}, cut off at {LIMIT_S:g} s\n"
-        f"  {quantiles}, max {max(drawn):.2f}, mean {statistics.fmean(drawn):.2f} s; "
-        f"{at_limit:.1%} at the limit"
-    )
 
 
 class SlowSearchEnv(SearchR1Env):

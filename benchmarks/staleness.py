@@ -264,7 +264,7 @@ def main() -> int:
     # runs are measured in parts, and the code may have grown between two of them
     result["commits"] = list(dict.fromkeys(curve.commit for curve in curves))
     (RESULTS / "staleness.json").write_text(json.dumps(result, indent=1) + "\n")
-    call(ROOT / "scripts" / "staleness" / "staleness_page.py", path=(ROOT,))
+    call(ROOT / "scripts" / "staleness" / "staleness_page.py")
     return 0
 
 

@@ -13,7 +13,6 @@ than one lease; the audit reads the whole ledger and every payload that is still
 
 import argparse
 import contextlib
-import json
 import os
 import re
 import signal
@@ -23,14 +22,14 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from agentrl.buffer.audit import audit
 from agentrl.buffer.ledger import LedgerReader
 from agentrl.cluster.layout import processes_of
-from benchmarks import RESULTS, ROOT, Row, report, table
+from benchmarks import ROOT, Row, report
+from benchmarks.async_vs_sync import iterations
 
 PARTS = ("router", "engine-0", "buffer", "learner-0", "worker-0", "retriever")
 WHOLE = ("driver", "all at once")
@@ -40,7 +39,6 @@ HUNG_S = 240.0
 #: Seconds that processes may take to be gone after their driver.
 GONE_S = 30.0
 MORE_ITERATIONS = 3
-PAGE = ROOT / "docs" / "results" / "survival.md"
 
 
 class Victim:
@@ -59,8 +57,7 @@ class Victim:
     def _told(self) -> list[int]:
         """Iterations that the run told of, one made again as often as it was."""
         path = self.path / "metrics.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
-        return [json.loads(line)["step"] for line in lines if '"metrics":' in line]
+        return [line.step for line in iterations(path.read_text())] if path.exists() else []
 
     @property
     def is_running(self) -> bool:
@@ -151,45 +148,6 @@ def rows_of(found: dict[str, list[float | None]], code: int, path: Path) -> list
     return rows
 
 
-def page(result: Mapping[str, Any], interrupted: Mapping[str, Any]) -> str:
-    """`docs/results/survival.md` of what `report` wrote here and in `interrupts`."""
-    values = {row["metric"]: row["value"] for row in result["rows"]}
-    parts = [name.removesuffix(": kills") for name in values if name.endswith(": kills")]
-    figures = ("kills", "hung", "median", "longest")
-    rows = [[part, *(f"{values[f'{part}: {figure}']:g}" for figure in figures)] for part in parts]
-    head = ["killed", "times", "hung", "median, s", "longest, s"]
-    ends = [[name, f"{value:g}"] for name, value in values.items() if ": " not in name]
-    about = [["machine", result["machine"]], ["commit", result["commit"]]]
-    moments = [[row["metric"], f"{row['value']:g} {row['unit']}"] for row in interrupted["rows"]]
-    return f"""# What a run loses when its parts are killed
-
-    make bench NAME=survival
-
-{table(["", ""], about)}
-
-SIGKILL of every part of one run of the default job, on the real stack, one after the other; then
-of the driver, and of every process at once, each followed by `--resume`. Seconds count from the
-kill to the second iteration after it that the run tells of, so an iteration or two of training are
-in them; with `--resume`, the start of the program and of SGLang as well.
-
-{table(head, rows)}
-
-Then the run was continued once more and ended by itself. *Lost*: minted and without a fate.
-*Trained twice*: in more than one lease. What contradicts itself is found by `agentrl audit`.
-
-{table(["at the end", ""], ends)}
-
-## Ctrl-C
-
-    make bench NAME=interrupts
-
-sends SIGINT to runs of the default job at random moments, half of them while they start (commit
-{interrupted["commit"]}). *Left behind*: processes, sockets, shared memory, folders.
-
-{table(["", ""], moments)}
-"""
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--kills", type=int, default=5, help="kills of each part")
@@ -202,9 +160,7 @@ def main() -> None:
         finally:
             if victim.is_running:
                 victim.kill_whole(at_once=True)
-    result = report("survival", rows, f"python -m benchmarks.survival --kills {kills}")
-    interrupted = json.loads((RESULTS / "interrupts.json").read_text())
-    PAGE.write_text(page(result, interrupted), encoding="utf-8")
+    report("survival", rows, f"python -m benchmarks.survival --kills {kills}")
 
 
 if __name__ == "__main__":

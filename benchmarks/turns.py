@@ -34,10 +34,17 @@ from agentrl.tools.tool import tool
 from agentrl.types import Outcome
 from agentrl.wire.peer import BufferPeer
 from agentrl.wire.transport import RouterSocket
-from benchmarks import Row, report
-from benchmarks.scripted import LIMIT_S, ScriptedBuffer, ScriptedEngine, reply
+from benchmarks import Row, positive, report
+from benchmarks.scripted import (
+    LIMIT_S,
+    MODEL,
+    ScriptedBuffer,
+    ScriptedEngine,
+    client_of,
+    reply,
+    settings_of,
+)
 from benchmarks.stand import child
-from benchmarks.waiting import MODEL, client_of, settings_of
 
 QUESTION = "In which year was the architect of the old town hall of Visby born?"
 QUERY = "architect of the old town hall of Visby"
@@ -128,7 +135,7 @@ def worker(connection: Connection, buffer: str, engine: str) -> None:
 
 
 async def _worker(connection: Connection, buffer: str, engine: str) -> None:
-    worker = Worker(settings_of(AT_ONCE, f"{__name__}:SearchEnv"))
+    worker = Worker(settings_of(f"{__name__}:SearchEnv", AT_ONCE))
     peer = BufferPeer(buffer, role="worker", name="worker-0", running=worker.running)
     async with client_of(engine) as client, peer, anyio.create_task_group() as tasks:
         tasks.start_soon(worker.run, peer, client)
@@ -143,7 +150,7 @@ async def ours(engine: Engine, num: int, folder: Path) -> Played:
         buffer = ScriptedBuffer(router)
         group.start_soon(buffer.serve)
         with child(worker, router.address, engine.url) as (process, told):
-            await buffer.until(lambda: bool(buffer.hellos))
+            await buffer.until(lambda: buffer.is_joined)
             await _assign(buffer, "warm", WARMUP)
             watch = Watch(process.pid)
             await _assign(buffer, "timed", num)
@@ -163,7 +170,7 @@ async def _assign(buffer: ScriptedBuffer, group: str, num: int) -> None:
     """Have `num` episodes played, each next lot when the one before it has ended."""
     for start in range(0, num, AT_ONCE):
         due = len(buffer.ended) + min(AT_ONCE, num - start)
-        buffer.assign(f"{group}{start:08d}", min(AT_ONCE, num - start), {})
+        buffer.assign(f"{group}{start:08d}", min(AT_ONCE, num - start))
         await buffer.until(lambda due=due: len(buffer.ended) == due)  # type: ignore[misc]
 
 
@@ -272,11 +279,9 @@ def rows_of(ours: Sequence[Played], theirs: Sequence[Played]) -> list[Row]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--episodes", type=int, default=1024, help="episodes of a round")
-    parser.add_argument("--rounds", type=int, default=3, help="times that both are measured")
+    parser.add_argument("--episodes", type=positive, default=1024, help="episodes of a round")
+    parser.add_argument("--rounds", type=positive, default=3, help="times that both are measured")
     given = parser.parse_args()
-    if given.episodes < 1 or given.rounds < 1:
-        parser.error(f"--episodes {given.episodes} and --rounds {given.rounds}: at least 1 each")
     report("turns", rows_of(*anyio.run(measure, given.rounds, given.episodes)))
 
 

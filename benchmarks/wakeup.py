@@ -37,7 +37,7 @@ from agentrl.types import Outcome, VersionRow
 from agentrl.wire.blocking import BlockingPeer
 from agentrl.wire.messages import Assign, Capacity, Judge, Lease, LeaseRequest, Published
 from agentrl.wire.peer import BufferPeer
-from benchmarks import Row, buffer_page, report
+from benchmarks import Row, positive, report
 from benchmarks.hops import hops_ms
 from benchmarks.stand import (
     after,
@@ -170,12 +170,6 @@ def measure(num: int) -> tuple[Commits, Seen]:
             return msgspec.json.decode(told.recv_bytes(), type=Commits), seen
 
 
-def bare_ms(num: int) -> list[float]:
-    """`num` bare wake-ups after the warm-up."""
-    with tempfile.TemporaryDirectory() as name:
-        return hops_ms(WARMUP + num, PAUSE_S, Path(name))[WARMUP:]
-
-
 def rows_of(commits: Commits, seen: Seen, bare: Sequence[float]) -> list[Row]:
     """`bare`: milliseconds of bare wake-ups."""
     woken = latencies_ms(commits.leased, seen.noticed)
@@ -205,13 +199,11 @@ def latencies_ms(began: Sequence[float], noticed: Sequence[float]) -> list[float
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--count", type=int, default=1000, help="wake-ups that are measured")
-    given = parser.parse_args()
-    if given.count < 1:
-        parser.error(f"--count is {given.count}; measure 1 or more")
-    bare = bare_ms(given.count)
-    report("wakeup", rows_of(*measure(given.count), bare))
-    buffer_page.write()
+    parser.add_argument("--count", type=positive, default=1000, help="wake-ups that are measured")
+    count = parser.parse_args().count
+    with tempfile.TemporaryDirectory() as folder:
+        bare = hops_ms(WARMUP + count, PAUSE_S, Path(folder))[WARMUP:]
+    report("wakeup", rows_of(*measure(count), bare))
 
 
 if __name__ == "__main__":

@@ -52,10 +52,7 @@ LAUNCHER: dict[str, tuple[str, str]] = {
     "max-position-embeddings": ("int", "Longest sequence that the model was made for"),
     "moe-shared-expert-gate": ("bool", "Gate the output of the shared experts"),
     "no-load-optim": ("bool", "Take the weights of --load, and leave its optimizer"),
-    "num-layers-per-virtual-pipeline-stage": (
-        "int",
-        "Layers of an interleaved stage",
-    ),
+    "num-layers-per-virtual-pipeline-stage": ("int", "Layers of an interleaved stage"),
     "num-virtual-stages-per-pipeline-rank": ("int", "Interleaved stages of a rank"),
     "num-experts": ("int", "Experts of a mixture-of-experts layer"),
     "position-embedding": ("bool", "Position embeddings (--no-position-embedding: none)"),

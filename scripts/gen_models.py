@@ -11,8 +11,8 @@ import json
 
 from agentrl.models import Family
 from agentrl.models.registry import families
-from benchmarks import RESULTS, ROOT, table
-from scripts.pages import write_page
+from benchmarks import RESULTS, ROOT
+from scripts.pages import rows, write_page
 
 PAGE = ROOT / "docs" / "models.md"
 BEGIN, END = "<!-- written by scripts/gen_models.py -->\n", "<!-- until here -->\n"
@@ -53,10 +53,11 @@ def tables() -> str:
     numbers = [measured(name, found) for name in families()]
     head = ["family", "architecture in `config.json`", "`--chat-format` of its members"]
     columns = ["family", "learner", "round trip", "engine", "greedy tokens", "one iteration"]
+    lines = "\n".join
     return (
-        f"{table(head, names)}\n\n"
+        f"{lines(rows(head, names))}\n\n"
         f"Measured on small random members in float32 ({result['machine']}; commit "
-        f"{result['commit']}; `make bench NAME=families`):\n\n{table(columns, numbers)}\n"
+        f"{result['commit']}; `make bench NAME=families`):\n\n{lines(rows(columns, numbers))}\n"
     )
 
 

@@ -1,7 +1,7 @@
 """Scores a model of the default job without a server: held-out exact match and RL signal.
 
     OMP_NUM_THREADS=1 python -m scripts.default_job.evaluate [--model DIR] [--sets SET ...]
-        [--force-search] [--limit N] [--json FILE]
+        [--force-search] [--json FILE]
 
 Prints, for each question set and temperature, exact match with its 95 % interval (Wilson) and how
 the model used its tool, and for questions of the RL split the share of groups of 8 whose rewards
@@ -13,11 +13,10 @@ question only that first search is forced.
 """
 
 import argparse
-import random
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import anyio
 import msgspec
@@ -31,7 +30,7 @@ from agentrl.types import Task
 from scripts.default_job.offline import Played, Policy, play
 from scripts.default_job.places import MODEL_DIR
 
-GROUP = 8
+GROUP, NUM_GROUPS = 8, 64
 #: The set of RL questions, played in groups.
 TRAIN = "train"
 #: Temperatures at which a set is played; greedily where it is not named.
@@ -87,47 +86,38 @@ def signal_share(played: Sequence[Played]) -> float:
     return statistics.fmean(len(set(group)) > 1 for group in groups)
 
 
-class Evaluation:
-    """Plays sets with one policy and keeps the scores."""
+class Figures(msgspec.Struct):
+    """What the model card is made of; no signal was measured where it is null."""
 
-    def __init__(self, policy: Policy) -> None:
-        self._policy = policy
-        self.scores: list[Score] = []
-        self.groups_with_signal: float | None = None
-
-    async def play(self, name: str, tasks: Sequence[Task], temperature: float) -> None:
-        """Play a set, or the RL questions in groups."""
-        played = await play(self._policy, list(enumerate(tasks)), temperature)
-        self.scores.append(summarise(name, temperature, played))
-        if name == TRAIN:
-            self.groups_with_signal = signal_share(played)
-
-    async def play_forced(self, name: str, tasks: Sequence[Task]) -> None:
-        """Play a set greedily with a search first."""
-        played = await play(self._policy, list(enumerate(tasks)), 0.0, force_search=True)
-        self.scores.append(summarise(f"{name} forced", 0.0, played))
-
-    def figures(self) -> dict[str, Any]:
-        """What the model card is made of; no signal was measured where it is null."""
-        return {
-            "scores": msgspec.to_builtins(self.scores),
-            "groups_with_signal": self.groups_with_signal,
-        }
+    scores: list[Score] = []
+    groups_with_signal: float | None = None
 
 
-async def evaluate(options: argparse.Namespace) -> Evaluation:
-    evaluation = Evaluation(Policy(options.model))
-    for name in options.sets:
-        if name == TRAIN:
-            source = SearchR1Source(seed=0)
-            tasks = [source.task(index) for index in range(options.groups) for _ in range(GROUP)]
-        else:
-            tasks = eval_tasks(name)[: options.limit]
+async def evaluate(
+    policy: Policy, sets: Mapping[str, Sequence[Task]], *, force_search: bool
+) -> Figures:
+    """Play the sets by their names, and those of evaluation with a search first too if that is
+    wanted."""
+    figures = Figures()
+    for name, tasks in sets.items():
+        numbered = list(enumerate(tasks))
         for temperature in TEMPERATURES.get(name, (0.0,)):
-            await evaluation.play(name, tasks, temperature)
-        if options.force_search and name != TRAIN:
-            await evaluation.play_forced(name, tasks)
-    return evaluation
+            played = await play(policy, numbered, temperature)
+            figures.scores.append(summarise(name, temperature, played))
+            if name == TRAIN:
+                figures.groups_with_signal = signal_share(played)
+        if force_search and name != TRAIN:
+            played = await play(policy, numbered, 0.0, force_search=True)
+            figures.scores.append(summarise(f"{name} forced", 0.0, played))
+    return figures
+
+
+def tasks_of(name: str) -> list[Task]:
+    """The questions of a set, or RL questions in groups."""
+    if name == TRAIN:
+        source = SearchR1Source(seed=0)
+        return [source.task(index) for index in range(NUM_GROUPS) for _ in range(GROUP)]
+    return eval_tasks(name)
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -135,10 +125,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--model", type=Path, default=MODEL_DIR)
     parser.add_argument("--sets", nargs="+", choices=sets, default=["heldout", "hard", TRAIN])
-    parser.add_argument("--limit", type=int, help="only the first questions of a set (not train)")
-    parser.add_argument("--groups", type=int, default=64, help="groups of 8 on RL questions")
     parser.add_argument("--force-search", action="store_true", help="sets with a search first, too")
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="also write the figures here")
     return parser.parse_args(argv)
 
@@ -146,16 +133,15 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     options = parse()
     torch.set_num_threads(1)
-    torch.manual_seed(options.seed)
-    random.seed(options.seed)
-    evaluation = anyio.run(evaluate, options)
-    figures = evaluation.figures()
-    for score in figures["scores"]:
-        print(
-            "  ".join(f"{k} {v:.3f}" if isinstance(v, float) else str(v) for k, v in score.items())
-        )
-    if evaluation.groups_with_signal is not None:
-        print(f"groups with signal {evaluation.groups_with_signal:.3f}")
+    torch.manual_seed(0)
+    sets = {name: tasks_of(name) for name in options.sets}
+    play_all = partial(evaluate, Policy(options.model), sets, force_search=options.force_search)
+    figures = anyio.run(play_all)
+    for score in figures.scores:
+        values = msgspec.structs.asdict(score).items()
+        print("  ".join(f"{k} {v:.3f}" if isinstance(v, float) else str(v) for k, v in values))
+    if figures.groups_with_signal is not None:
+        print(f"groups with signal {figures.groups_with_signal:.3f}")
     if options.json:
         replace_file(options.json, msgspec.json.format(msgspec.json.encode(figures), indent=2))
 

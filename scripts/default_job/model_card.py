@@ -12,7 +12,8 @@ from typing import Any
 
 import msgspec
 
-MODEL_DIR = Path(__file__).parents[2] / "agentrl" / "envs" / "search_r1" / "model"
+from scripts.default_job.places import MODEL_DIR
+from scripts.pages import rows
 
 CARD = """\
 # Model that the default job starts from
@@ -51,8 +52,7 @@ the first turn had to be a search, which tells what the model can do from what i
 
 def table(scores: list[dict[str, Any]]) -> str:
     names = ("questions", "temperature", "n", "exact match", "95 %", "one hop", "two hops")
-    head = "| " + " | ".join([*names, "searched", "malformed"]) + " |"
-    lines = [head, "| --- " * 9 + "|"]
+    lines = []
     for score in scores:
         shares = ("exact_match", "one_hop", "two_hop", "searched", "malformed")
         one_hop_missing = score["questions"].startswith("hard")
@@ -62,8 +62,8 @@ def table(scores: list[dict[str, Any]]) -> str:
         ]
         cells.insert(1, f"{100 * score['low']:.1f}-{100 * score['high']:.1f}")
         first = [score["questions"], f"{score['temperature']:g}", str(score["episodes"])]
-        lines.append("| " + " | ".join(first + cells) + " |")
-    return "\n".join(lines)
+        lines.append(first + cells)
+    return "\n".join(rows([*names, "searched", "malformed"], lines))
 
 
 def main() -> None:

@@ -21,11 +21,10 @@ from agentrl.envs.messages import AssistantTurn
 from agentrl.envs.search_r1 import SearchR1Env
 from agentrl.envs.search_r1.facts import passages
 from agentrl.envs.search_r1.retriever import Index
-from agentrl.tokens.chat import ToolCall
 from agentrl.tokens.formats.load import load_format
 from agentrl.types import Task
 
-__all__ = ["FORCED", "OfflineEnv", "Played", "Policy", "Turn", "play"]
+__all__ = ["FORCED", "OfflineEnv", "Played", "Policy", "play"]
 
 MAX_TURNS: int = preset(DEFAULT).values["max_turns"]
 MAX_NEW_TOKENS: int = preset(DEFAULT).values["rollout_max_response_len"]
@@ -47,14 +46,6 @@ class OfflineEnv(SearchR1Env):
         return [hit.document.contents for hit in hits]
 
 
-class Turn(msgspec.Struct, frozen=True):
-    """What the model wrote, the calls that were read in it, and what the Env told it then."""
-
-    said: str
-    calls: list[ToolCall]
-    told: list[str]
-
-
 class Played(msgspec.Struct):
     """One episode: its state while it is played, its outcome after.
 
@@ -64,7 +55,6 @@ class Played(msgspec.Struct):
     task: Task
     env: OfflineEnv
     ids: list[int]
-    turns: list[Turn] = []
     reward: float = 0.0
     searches: int = 0
     malformed: bool = False
@@ -113,7 +103,6 @@ async def play(
     temperature: float,
     *,
     force_search: bool = False,
-    env: type[OfflineEnv] = OfflineEnv,
 ) -> list[Played]:
     """Play one episode of each numbered question in an Env of its own; its number gives the seed.
 
@@ -124,9 +113,7 @@ async def play(
     prefix = policy.chat.vocab.encode_trusted(FORCED) if force_search else []
     played: list[Played] = []
     for start in range(0, len(questions), BATCH):
-        live = [
-            await _open(policy, env, *numbered) for numbered in questions[start : start + BATCH]
-        ]
+        live = [await _open(policy, *numbered) for numbered in questions[start : start + BATCH]]
         played += live
         for index in range(MAX_TURNS):
             forced = prefix if index == 0 else []
@@ -135,8 +122,8 @@ async def play(
     return played
 
 
-async def _open(policy: Policy, kind: type[OfflineEnv], number: int, task: Task) -> Played:
-    env = kind()
+async def _open(policy: Policy, number: int, task: Task) -> Played:
+    env = OfflineEnv()
     seed = episode_seed(RunConfig().rollout_seed, number, 0)
     messages = await env.reset(seed=seed, task=task.row)
     ids = [id_ for span in policy.chat.open_prompt(messages) for id_ in span.ids]
@@ -167,7 +154,5 @@ async def _advance(policy: Policy, episode: Played, turn: list[int], index: int)
     episode.searches += len(parsed.tool_calls)
     episode.malformed |= step.metrics.get("tool_errors", 0) > 0
     episode.malformed |= episode.finished and "</answer>" not in parsed.text
-    told = [message.content for message in step.messages]
-    episode.turns.append(Turn(policy.chat.vocab.decode(turn), parsed.tool_calls, told))
     episode.ids += turn
     episode.ids += [id_ for span in policy.chat.observe(step.messages, turn) for id_ in span.ids]

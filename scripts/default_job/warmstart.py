@@ -13,11 +13,14 @@ The same recipe and seed make the same model up to the rounding of the machine. 
 beside the weights records what was run and how long it took.
 """
 
+import argparse
 import logging
 import random
 import shutil
+import subprocess
+import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,45 +29,53 @@ import torch
 from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 
 from scripts.default_job.demonstrations import Demonstrator
-from scripts.default_job.lesson import Course, save_recipe, write_rows
-from scripts.default_job.lesson import parser as lesson_parser
-from scripts.default_job.lesson import teach as learn
-from scripts.default_job.places import MODEL_DIR
+from scripts.default_job.places import MODEL_DIR, ROOT
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+#: Optimizer steps of one iteration of the learner: what one rollout batch is shared by.
+STEPS_PER_ROLLOUT = 16
 
 _LOG = logging.getLogger("warmstart")
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True):
-    """What the training depends on, apart from the machine."""
+    """What the training depends on, apart from the machine; each field is a flag."""
 
-    steps: int
-    copy_steps: int
-    habit_steps: int
-    hasty: float
-    renamed: float
-    spliced: float
-    seed: int
-    batch_size: int
-    lr: float
-    copy_lr: float
-    habit_lr: float
-    weight_decay: float
-    prompt_loss_weight: float
+    steps: int = 6400
+    copy_steps: int = 1600
+    habit_steps: int = 800
+    hasty: float = 0.93
+    renamed: float = 0.7
+    spliced: float = 0.7
+    seed: int = 0
+    batch_size: int = 16
+    lr: float = 4e-3
+    copy_lr: float = 2e-3
+    habit_lr: float = 1e-3
+    weight_decay: float = 0.1
+    prompt_loss_weight: float = 0.3
 
 
 class Lesson(msgspec.Struct, frozen=True):
-    """A run of supervised learning. `hasty`, `renamed`: shares of its demonstrations; `spliced`: of
-    the new names."""
+    """A run of supervised learning. `hasty`: share of its demonstrations; `spliced`: of the new
+    names of those that are renamed."""
 
     name: str
     steps: int
-    hasty: float
-    renamed: float
-    spliced: float
     lr: float
     seed: int
+    spliced: float
+    hasty: float
+
+
+def lessons(recipe: Recipe) -> list[Lesson]:
+    """What is learnt, in order."""
+    seed, spliced = recipe.seed, recipe.spliced
+    return [
+        Lesson("skill", recipe.steps, recipe.lr, seed, 0.0, 0.0),
+        Lesson("copy", recipe.copy_steps, recipe.copy_lr, seed + 1, spliced, 0.0),
+        Lesson("habit", recipe.habit_steps, recipe.habit_lr, seed + 2, spliced, recipe.hasty),
+    ]
 
 
 def write_model(directory: Path, tokenizer: Path, seed: int) -> int:
@@ -93,88 +104,85 @@ def write_model(directory: Path, tokenizer: Path, seed: int) -> int:
     return int(model.num_parameters())
 
 
-def read_recipe(model: Path) -> Recipe:
-    """The recipe of a model that this program made."""
-    record = msgspec.json.decode((model / "training.json").read_bytes())
-    return msgspec.convert(record["recipe"], Recipe)
-
-
-def lessons(recipe: Recipe) -> list[Lesson]:
-    """What is learnt, in order."""
-    renamed, spliced, seed = recipe.renamed, recipe.spliced, recipe.seed
-    return [
-        Lesson("skill", recipe.steps, 0.0, renamed, 0.0, recipe.lr, seed),
-        Lesson("copy", recipe.copy_steps, 0.0, renamed, spliced, recipe.copy_lr, seed + 1),
-        Lesson(
-            "habit", recipe.habit_steps, recipe.hasty, renamed, spliced, recipe.habit_lr, seed + 2
-        ),
-    ]
-
-
 def demonstrations(lesson: Lesson, recipe: Recipe) -> Iterator[list[dict[str, Any]]]:
     """Those of a lesson, in the order in which they are learnt."""
     demonstrator, rng = Demonstrator(lesson.seed), random.Random(lesson.seed)
     for _ in range(lesson.steps * recipe.batch_size):
         yield demonstrator.demonstrate(
             hasty=rng.random() < lesson.hasty,
-            renamed=rng.random() < lesson.renamed,
+            renamed=rng.random() < recipe.renamed,
             spliced=lesson.spliced,
         )
 
 
-def teach(
-    model: Path,
-    lesson: Lesson,
-    recipe: Recipe,
-    work: Path,
-    ranks: int,
-    more: Mapping[str, object] | None = None,
-) -> None:
-    """Run the learner over the demonstrations of a lesson. The model lands in `work/hf` unless
-    `more`, flags that win over the lesson's own, says otherwise."""
+def teach(model: Path, lesson: Lesson, recipe: Recipe, work: Path, ranks: int) -> Path:
+    """Run the learner over the demonstrations of a lesson; returns where the model lands."""
     data = work / "demonstrations.jsonl"
-    write_rows(data, demonstrations(lesson, recipe))
-    course = Course(
-        steps=lesson.steps,
-        batch_size=recipe.batch_size,
-        lr=lesson.lr,
-        seed=lesson.seed,
-        weight_decay=recipe.weight_decay,
-    )
-    flags = {"prompt-loss-weight": recipe.prompt_loss_weight, **(more or {})}
-    learn(model, data, course, ranks, flags)
+    work.mkdir(parents=True, exist_ok=True)
+    with data.open("wb") as file:
+        for messages in demonstrations(lesson, recipe):
+            file.write(msgspec.json.encode({"messages": messages}) + b"\n")
+    flags = flags_of(lesson, recipe) | {
+        "prompt-data": data,
+        "hf-checkpoint": model,
+        "save-hf": work / "hf",
+        "run-dir": work / "runs",
+        "actor-num-gpus-per-node": ranks,
+    }
+    words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
+    command = [sys.executable, str(ROOT / "train_async.py"), *words, "--calculate-per-token-loss"]
+    subprocess.run(command, check=True)
+    return work / "hf"
+
+
+def flags_of(lesson: Lesson, recipe: Recipe) -> dict[str, object]:
+    """How a lesson is learnt, wherever it is."""
+    return {
+        "loss-type": "sft_loss",
+        "input-key": "messages",
+        "rollout-batch-size": recipe.batch_size * STEPS_PER_ROLLOUT,
+        "num-steps-per-rollout": STEPS_PER_ROLLOUT,
+        "num-rollout": lesson.steps // STEPS_PER_ROLLOUT,
+        "rollout-max-context-len": 512,
+        "lr": lesson.lr,
+        "min-lr": lesson.lr / 20,
+        "lr-decay-style": "cosine",
+        "lr-warmup-iters": 50,
+        "weight-decay": recipe.weight_decay,
+        "adam-beta2": 0.95,
+        "seed": lesson.seed,
+        "prompt-loss-weight": recipe.prompt_loss_weight,
+    }
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--ranks", type=int, default=2, help="learner ranks, one a core")
+    parser.add_argument("--tokenizer", type=Path, default=MODEL_DIR)
+    for field in msgspec.structs.fields(Recipe):
+        flag = f"--{field.name.replace('_', '-')}"
+        parser.add_argument(flag, type=field.type, default=field.default)
+    return parser.parse_args()
 
 
 def main() -> None:
-    parser = lesson_parser(__doc__.partition("\n")[0])
-    parser.set_defaults(ranks=2)
-    parser.add_argument("--tokenizer", type=Path, default=MODEL_DIR)
-    parser.add_argument("--steps", type=int, default=6400)
-    parser.add_argument("--copy-steps", type=int, default=1600)
-    parser.add_argument("--habit-steps", type=int, default=800)
-    parser.add_argument("--hasty", type=float, default=0.93)
-    parser.add_argument("--renamed", type=float, default=0.7)
-    parser.add_argument("--spliced", type=float, default=0.7)
-    parser.add_argument("--lr", type=float, default=4e-3)
-    parser.add_argument("--copy-lr", type=float, default=2e-3)
-    parser.add_argument("--habit-lr", type=float, default=1e-3)
-    parser.add_argument("--weight-decay", type=float, default=0.1)
-    parser.add_argument("--prompt-loss-weight", type=float, default=0.3)
-    options = vars(parser.parse_args())
-    output, tokenizer, ranks = (options.pop(name) for name in ("output", "tokenizer", "ranks"))
+    options = parse()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    recipe = Recipe(**options)
+    recipe = msgspec.convert(vars(options), Recipe)
     start = time.monotonic()
-    num_parameters = write_model(output / "initial", tokenizer, recipe.seed)
+    model = options.output / "initial"
+    num_parameters = write_model(model, options.tokenizer, recipe.seed)
     _LOG.info("%s parameters; %s", num_parameters, recipe)
-    model = output / "initial"
     for lesson in lessons(recipe):
-        teach(model, lesson, recipe, output / lesson.name, ranks)
-        model = output / lesson.name / "hf"
-    shutil.copytree(model, output / "hf")
+        model = teach(model, lesson, recipe, options.output / lesson.name, options.ranks)
+    shutil.copytree(model, options.output / "hf")
     seconds = round(time.monotonic() - start)
-    save_recipe(output / "hf", recipe, ranks, seconds=seconds)
-    _LOG.info("%s s; model in %s", seconds, output / "hf")
+    record = {"recipe": recipe, "learner_ranks": options.ranks, "seconds": seconds}
+    record["torch"] = str(torch.__version__)
+    written = options.output / "hf" / "training.json"
+    written.write_bytes(msgspec.json.format(msgspec.json.encode(record)))
+    _LOG.info("%s s; model in %s", seconds, options.output / "hf")
 
 
 if __name__ == "__main__":

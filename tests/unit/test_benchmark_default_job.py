@@ -3,7 +3,6 @@
 import fcntl
 import json
 import os
-import re
 from pathlib import Path
 
 import pytest
@@ -13,10 +12,8 @@ from agentrl.config.resolve import parse
 from agentrl.errors import DataError
 from agentrl.learner.beginning import hf_directory, keeps_models
 from benchmarks import default_job
-from scripts.default_job.arms import read_arms
-from scripts.default_job.report import read_measured
-from scripts.default_job.runs import Run
-from tests.unit.default_job_runs import write_curve, write_experiment, write_run, write_scores
+from scripts.default_job.report import ABOUT, read_arms
+from tests.unit.default_job_runs import write_experiment, write_run
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "results" / "default-job.md"
@@ -38,10 +35,8 @@ def test_seeds_leave_out_all_others() -> None:
     assert default_job.jobs(["async", "age-8"], [0]) == [("async", 0), ("age-8", 0)]
 
 
-def test_a_choice_without_a_run_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        default_job.parse(["--arms", "age-8", "--seeds", "1"])
-    assert "none of ['age-8'] has a seed of [1]" in capsys.readouterr().err
+def test_every_arm_is_explained() -> None:
+    assert list(default_job.ARMS) == list(ABOUT)
 
 
 @pytest.mark.parametrize("arm", default_job.ARMS)
@@ -63,19 +58,19 @@ def test_every_arm_keeps_its_models_and_is_not_evaluated_beside_training(
 
 
 def test_what_is_trained_and_scored_is_not_measured_again(tmp_path: Path) -> None:
-    write_scores(write_run(tmp_path / "async-0"), 0.8, 0.5)
+    write_run(tmp_path / "async-0")
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     default_job.measure("async", 0, 4, tmp_path)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
-def test_a_run_is_scored_when_its_last_model_is(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "r")
-    assert default_job.is_scored(run)
-    write_curve(run, {0: 0.4, 2: 0.5}, 100)
-    assert not default_job.is_scored(run)
-    (run / "curve.json").unlink()
-    assert not default_job.is_scored(run)
+def test_scored_are_the_chosen_models_that_were_kept_and_the_last_one_last(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "r", scores=(0.5,) * 9)  # it keeps a model after 2, 4, ... 18
+    (run / "models" / ".20.abc").mkdir()  # half written
+    assert default_job.to_score(run) == [2, 4, 6, 8, 10, 14, 18]
+    (run / "models" / "18").rmdir()
+    with pytest.raises(DataError, match=r"no model of iteration 18, its last, only \[2, 4, 6"):
+        default_job.to_score(run)
 
 
 @pytest.mark.parametrize("status", ["interrupted", "failed", "running"])
@@ -102,78 +97,30 @@ def test_a_run_that_another_program_works_on_is_left_where_it_is(tmp_path: Path)
     assert run.exists()
 
 
-def test_a_part_that_is_measured_later_leaves_the_commit_of_the_others(tmp_path: Path) -> None:
-    default_job.note(tmp_path, "async-0", "trained")
-    path = tmp_path / "measured" / "async-0.json"
-    parts = json.loads(path.read_bytes())
-    parts["trained"]["commit"] = "c0ffee"
-    path.write_text(json.dumps(parts))
-    default_job.note(tmp_path, "async-0", "curve")
-    default_job.note(tmp_path, "sync-0", "trained")
-    found = read_measured(tmp_path, ["async-0", "sync-0", "nothing"])
-    assert found["async-0"]["trained"].commit == "c0ffee"
-    assert found["async-0"]["curve"].commit != "c0ffee"
-    assert (list(found["sync-0"]), found["nothing"]) == (["trained"], {})
-    default_job.note(tmp_path, "async-0", "trained")  # again, so what was scored is gone
-    assert list(read_measured(tmp_path, ["async-0"])["async-0"]) == ["trained"]
+def test_what_another_commit_measured_is_not_added_to(tmp_path: Path) -> None:
+    output = tmp_path / "output"
+    default_job.begin(output)
+    default_job.begin(output)
+    (output / "commit").write_text("c0ffee")
+    with pytest.raises(DataError, match="was begun by commit c0ffee"):
+        default_job.begin(output)
 
 
 # ---- what is reported ---------------------------------------------------------------------------
 
 
-@pytest.fixture
-def arms(tmp_path: Path) -> dict[str, list[Run]]:
-    return read_arms(write_experiment(tmp_path / "experiment"))
-
-
-def test_the_report_has_seeds_ends_gains_and_the_ratio(
-    arms: dict[str, list[Run]], tmp_path: Path
-) -> None:
-    sampled = default_job.sampled_gains(arms, tmp_path / "experiment")
-    assert sampled == pytest.approx({"async": 40, "sync": 30, "more-sft": 60})
-    rows = {row.metric: row for row in default_job.rows(arms, sampled)}
-    values = {metric: row.value for metric, row in rows.items()}
-    assert values["seeds_async"] == 2
-    assert values["end_async"] == pytest.approx(80)
-    assert values["gain_async"] == pytest.approx(40)
-    assert values["gain_low_async"] == pytest.approx(30.3982, abs=1e-4)
-    assert values["sampled_gain_async"] == pytest.approx(40)
-    assert "sampled_gain_no-search" not in values
-    assert values["gain_more-sft"] == pytest.approx(50)
-    half = [values[f"async_sooner_to_50{suffix}"] for suffix in ("", "_low", "_high")]
-    assert half == pytest.approx([2, 1.6, 2.5])
-    assert rows["async_sooner_to_50"].against == "sync"
-    assert values["equal_seconds"] == 32
-    assert values["at_equal_seconds_more-sft"] == pytest.approx(90)
-
-
-def test_the_command_of_the_report_names_no_path(arms: dict[str, list[Run]]) -> None:
-    assert default_job.command(arms) == (
-        "python -m benchmarks.default_job --arms async sync no-search more-sft --seeds 0 1 "
-        "--num-rollout 4"
+def test_the_command_of_the_report_names_no_path(tmp_path: Path) -> None:
+    assert default_job.command(read_arms(write_experiment(tmp_path / "experiment"))) == (
+        "python -m benchmarks.default_job --arms async sync age-8 --seeds 0 1 --num-rollout 4"
     )
 
 
 def test_the_page_and_the_report_that_are_there_agree() -> None:
-    text = PAGE.read_text()
-    assert {"gain_async", "gain_sync"} <= cells(text).keys()
     rows = {row["metric"]: row["value"] for row in json.loads(REPORT.read_bytes())["rows"]}
-    agree(cells(text), rows)
-    assert {name for name in rows if re.fullmatch(r"gain_(?!low_).*", name)} == {
-        name for name in cells(text) if name.startswith("gain_")
-    }
-
-
-def test_a_page_and_a_report_that_disagree_are_seen(arms: dict[str, list[Run]]) -> None:
-    lines = ["| arm | seeds | start | end | gain, points | s / iteration |"]
-    lines += ["| --- | --- | --- | --- | --- | --- |"]
-    lines += ["| async | 2 | 40.0 % | 80.0 % (79.0 to 81.0) | 40.0 (39.0 to 41.0) | 9.00 |"]
-    rows = {row.metric: row.value for row in default_job.rows(arms, {})}
-    found = cells("\n".join(lines))
-    assert found == {"seeds_async": 2, "end_async": 80, "gain_async": 40}
-    agree(found, rows)
-    with pytest.raises(AssertionError):
-        agree(found | {"gain_async": 41}, rows)
+    found = cells(PAGE.read_text())
+    assert {f"gain_{arm}" for arm in default_job.ARMS} <= found.keys()
+    for metric, value in found.items():
+        assert value == pytest.approx(rows[metric], abs=0.0501), metric
 
 
 def cells(text: str) -> dict[str, float]:
@@ -190,12 +137,3 @@ def cells(text: str) -> dict[str, float]:
             for metric, column in (("seeds", "seeds"), ("end", "end"), ("gain", "gain, points")):
                 found[f"{metric}_{arm}"] = float(row[column].split()[0])
     return found
-
-
-def agree(found: dict[str, float], rows: dict[str, float]) -> None:
-    """What a page says is what the report says, to the digits of the page; a report may lack what
-    earlier ones lacked."""
-    both = {metric: value for metric, value in found.items() if metric in rows}
-    assert {metric for metric in both if metric.startswith("gain_")}
-    for metric, value in both.items():
-        assert value == pytest.approx(rows[metric], abs=0.0501), metric

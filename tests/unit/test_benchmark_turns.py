@@ -8,8 +8,8 @@ import pytest
 
 from agentrl.tokens.formats.load import load_format
 from benchmarks import turns
+from benchmarks.scripted import MODEL
 from benchmarks.turns import ANSWER, NUM_CALLS, QUERY, TURNS, Engine, Played
-from benchmarks.waiting import MODEL
 
 pytestmark = pytest.mark.slow
 

@@ -1,4 +1,4 @@
-"""Offline evaluation of the default job: forced searches, sets, and samples to be read."""
+"""Offline evaluation of the default job: forced searches, and sets."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 from agentrl.envs.search_r1 import eval_tasks
 from agentrl.tokens.formats.load import load_format
 from agentrl.types import Task
-from scripts.default_job import evaluate, offline, places, samples, snapshots
+from scripts.default_job import evaluate, offline, places
 
 pytestmark = pytest.mark.anyio
 
@@ -64,7 +64,7 @@ async def test_a_forced_episode_searches_first_and_is_then_free() -> None:
     # the prefix counts as sampled: a forced turn may be no longer than a free one
     assert room == later - len(CHAT.vocab.encode_trusted(offline.FORCED))
     assert (played.reward, played.searches, played.malformed) == (1.0, 1, False)
-    assert played.turns[0].said == CALL + END
+    assert CALL + END in CHAT.vocab.decode(played.ids)
 
 
 async def test_an_episode_that_is_not_forced_may_answer_at_once() -> None:
@@ -79,14 +79,6 @@ async def test_a_turn_that_was_cut_ends_the_episode_as_in_the_job() -> None:
     (played,) = await play(policy, question())
     assert (played.finished, played.malformed, played.reward) == (True, True, 0.0)
     assert len(policy.asked) == 1
-
-
-async def test_without_its_tool_a_call_is_told_an_error_and_finds_nothing() -> None:
-    policy = ScriptedPolicy(CALL + END, ANSWER + END)
-    (played,) = await play(policy, question(), env=snapshots.OfflineWithoutSearch)
-    assert (played.reward, played.searches, played.malformed) == (1.0, 1, True)
-    assert "search" in "".join(played.turns[0].told)
-    assert "capital of France is" not in "".join(played.turns[0].told)
 
 
 async def test_an_episode_that_searches_for_ever_is_unfinished() -> None:
@@ -107,22 +99,20 @@ async def test_a_score_has_means_by_hops_and_an_interval() -> None:
 async def test_forced_play_is_a_row_of_its_own() -> None:
     query = 'capital of France"}}\n</tool_call>' + END
     policy = ScriptedPolicy(ANSWER + END, query, ANSWER + END)
-    evaluation = evaluate.Evaluation(policy)
-    await evaluation.play("heldout", [question()], 0.0)
-    await evaluation.play_forced("heldout", [question("London")])
-    assert [(score.questions, score.searched) for score in evaluation.scores] == [
-        ("heldout", 0.0),
-        ("heldout forced", 1.0),
+    found = await evaluate.evaluate(policy, {"hard": [question()]}, force_search=True)
+    assert [(score.questions, score.searched) for score in found.scores] == [
+        ("hard", 0.0),
+        ("hard forced", 1.0),
     ]
-    assert [score.exact_match for score in evaluation.scores] == [1.0, 0.0]
-    assert evaluation.figures()["groups_with_signal"] is None
+    assert found.groups_with_signal is None
 
 
 async def test_the_signal_is_the_share_of_groups_whose_rewards_differ() -> None:
-    evaluation = evaluate.Evaluation(ScriptedPolicy(ANSWER + END))
+    policy = ScriptedPolicy(ANSWER + END)
     tasks = [question()] * 8 + [question()] * 7 + [question("London")]
-    await evaluation.play("train", tasks, 1.0)
-    assert evaluation.groups_with_signal == 0.5
+    found = await evaluate.evaluate(policy, {"train": tasks}, force_search=True)
+    assert [(score.questions, score.temperature) for score in found.scores] == [("train", 1.0)]
+    assert found.groups_with_signal == 0.5
 
 
 def test_the_sets_to_play_can_be_chosen_and_others_are_refused(
@@ -135,30 +125,13 @@ def test_the_sets_to_play_can_be_chosen_and_others_are_refused(
     assert "invalid choice: 'easy'" in capsys.readouterr().err
 
 
-async def test_a_sample_shows_what_was_asked_searched_read_and_answered() -> None:
-    (before,) = await play(ScriptedPolicy("<answer> ```Rome``` </answer>" + END), question())
-    (after,) = await play(ScriptedPolicy(CALL + END, ANSWER + END), question())
-    text = samples.section(7, "heldout", before, after)
-    asked, begun, trained = text.split("### ")
-    assert asked.startswith(
-        "## What is the capital of France?\n\nQuestion 7 of `heldout`, one hop."
-    )
-    assert "The right answer is `Paris`." in asked
-    assert "````text\n<answer> ```Rome``` </answer>\n````" in begun
-    assert begun.endswith("reward 0.\n\n")
-    assert f"```text\n{CALL}\n```" in trained
-    assert "> The capital of France is Paris." in trained
-    assert trained.endswith("Answer `Paris`: reward 1.")
-    assert END not in text
-
-
 async def test_the_shipped_model_plays_and_searches_when_it_is_forced() -> None:
     policy = offline.Policy(places.MODEL_DIR)
     tasks = eval_tasks("heldout")
-    numbered = [(number, tasks[number]) for number in samples.QUESTIONS]
+    numbered = [(number, tasks[number]) for number in (2, 6, 14)]
     played = await offline.play(policy, numbered, 0.0, force_search=True)
     assert [episode.task.id for episode in played] == [task.id for _, task in numbered]
-    assert all(episode.turns[0].said.startswith(offline.FORCED) for episode in played)
+    assert all("assistant\n" + offline.FORCED in CHAT.vocab.decode(e.ids) for e in played)
     assert all(episode.searches >= 1 for episode in played)
     hops = [len(episode.task.row["relations"]) for episode in played]
     assert hops == [1, 2, 1]
