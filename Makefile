@@ -28,7 +28,8 @@ quick: check  ## run the checks, and the unit and property tests that take a mom
 	$(PYTEST) tests/unit tests/property -m "not slow" --durations=5 --durations-min=5
 
 touched: setup  ## run the tests that import what changed since a commit: make touched SINCE=abc1234
-	$(PYTEST) $$($(BIN)/python -m scripts.touched $(or $(SINCE),HEAD))
+	@files=$$($(BIN)/python -m scripts.touched $(or $(SINCE),HEAD)) || exit 1; \
+		if [ -z "$$files" ]; then echo "no test imports what changed"; else $(PYTEST) $$files; fi
 
 test: setup  ## run the tests of the day (JOBS=2 files at once); after 78 minutes it ends and names what failed
 	$(PYTEST) --session-timeout=4680

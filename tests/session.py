@@ -18,8 +18,8 @@ _DAILY = {f"test_{name}.py" for name in ("real_loop", "serving_engines", "megatr
 _DAILY |= {"test_learner_deaths.py"}  # of the fault lab
 #: Days until each of the others has been played.
 _TURNS = 6
-#: Cases of one test that a day plays, where they take their time: in these folders, and in files
-#: that are marked as slow.
+#: Cases of one test that a day plays at most, where cases take seconds: in these folders, and in
+#: files that are marked as slow. A list that a file itself cuts by the day is no longer.
 _CASES = 12
 _SLOW_FOLDERS = {"parity", "integration", "security"}
 #: What a machine lacks, by what the reason of a skipped test says of it.
@@ -38,10 +38,9 @@ _WHOLE = "AGENTRL_TESTS_WHOLE"
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Where the whole house is played, files that start the real stack or several ranks take turns,
-    and those of the fault lab; and of a slow test with many cases a day plays some. Long files come
-    first, and then those of few tests, which start the
-    real stack: none of them is left for the end, when one process would play it while the other has
-    nothing to do."""
+    and so do those of the fault lab; of a slow test with many cases a day plays some. Long files
+    come first. Then come files of few tests, which start the real stack: if one of them were left
+    for the end, one process would play it while the other has nothing to do."""
     if os.environ.get(_WHOLE):
         in_turn = sorted({str(item.path) for item in items if _takes_turns(item)})
         left_out = set(in_turn) - set(of_the_day(in_turn, -(-len(in_turn) // _TURNS)))

@@ -25,6 +25,7 @@ import logging
 import signal
 import uuid
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -40,7 +41,7 @@ from agentrl.cluster.requests import Requests
 from agentrl.cluster.services import wait_ready
 from agentrl.cluster.spec import RunSpec
 from agentrl.cluster.supervision import Consequence, died_by_itself
-from agentrl.errors import EngineError, EnvironmentSetupError
+from agentrl.errors import EngineError, EnvironmentSetupError, SlotLostError
 from agentrl.serving.key import read_key
 from agentrl.serving.router_control import RouterControl
 from agentrl.wire.messages import PeerLost, Republish
@@ -145,7 +146,7 @@ class Processes:
         return [order.name for order in left if order.kind in ("engine", "worker")]
 
     def can_go_on_without(self, names: Collection[str]) -> bool:
-        """Whether the run can do without these, for what else is not lost now."""
+        """Whether others of each sort are left that are not lost."""
         if not {self._orders[name].kind for name in names} <= {"engine", "worker"}:
             return False
         sorts = {self._sort(name) for name in names}
@@ -234,19 +235,24 @@ class Processes:
             await self._serve(name)
 
     async def _serve(self, name: str) -> None:
-        """Have `name` get weights, or a route, as soon as it is ready. An engine that is not ready
-        in time is killed if the run can go on without it; it is started again as one that died.
-        Raises EnvironmentSetupError."""
-        try:
-            await self.ready([name])
-        except EnvironmentSetupError as error:
-            life = self._lives.get(name)
-            if life is None or not self.can_go_on_without([name]):
-                raise
-            _LOG.error("%s; it is killed", error)
-            await in_thread(self._cluster.signal, name, signal.SIGKILL, life.pid)
-        else:
-            await self.ask_for_weights(name)
+        """Have `name` get weights, or a route, once it is ready. An engine that is not in time is
+        killed if others are left; then it is started again. Raises EnvironmentSetupError."""
+        life = self._lives.get(name)
+        while life is not None and self._lives.get(name) is life:
+            try:
+                await self.ready([name])
+            except EnvironmentSetupError as error:
+                if self._lives.get(name) is not life:
+                    return  # whoever started another waits for that one
+                if not self.can_go_on_without([name]):
+                    raise
+                _LOG.error("%s; it is killed", error)
+                with suppress(SlotLostError):  # who watches the slot decides
+                    if await self.kill(name, life.incarnation):
+                        return
+            else:
+                await self.ask_for_weights(name)
+                return
 
     async def restart(self, notice: ExitNotice, consequence: Consequence) -> None:
         """Start again what `notice` tells of."""

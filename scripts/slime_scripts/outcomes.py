@@ -40,6 +40,8 @@ _WAITING = re.compile(r"(?:this waits|these wait) for ([^;]+);")
 _PLACE = re.compile(r"/(?:tmp|root)/[^\s:,;]+")
 #: What a host lacks is no answer to a flag.
 _PACKAGE = re.compile(r"the package \w+ is not installed: pip install")
+#: In the names of scripts and models that are published quantised.
+QUANTISED = "int4|fp8|deepseek-(r1(?!-distill)|v3)|kimi-k2|minimax-m2|gpt-oss"
 #: What a script waits for that no flag of it names: what a dry run says of it, and in short.
 WAITS = {
     r"architecture (\w+)(?: \([^)]*\))? is not supported": r"the family of `\1`",
@@ -77,9 +79,9 @@ class Outcome(msgspec.Struct, frozen=True):
 
     @property
     def is_quantised(self) -> bool:
-        """Whether its model is, by its name or the script's. The made model never is."""
+        """Whether its model is published so. The model that the dry run makes is in bfloat16."""
         names = (self.recorded.path, checkpoint_of(self.recorded.argv))
-        return any(re.search("int4|fp8", name, re.IGNORECASE) for name in names)
+        return any(re.search(QUANTISED, name, re.IGNORECASE) for name in names)
 
 
 @functools.cache
@@ -149,8 +151,9 @@ def section() -> Iterator[str]:
         f"trains. Of those {cycles['0']} pass `--dry-run` as they are, {cycles['1']} once what is "
         f"refused is left out, and {cycles['-']} wait for something else. "
         f"In all {len(passing)} pass when it is left out. "
-        f"{sum(one.is_quantised for one in passing)} of these name a quantised model (\u2020): "
-        "agentrl refuses such a folder and wants the same model in bfloat16."
+        f"{sum(one.is_quantised for one in passing)} of the {len(passing)} have a model that is "
+        "published quantised (\u2020): agentrl refuses such a folder and wants the same model in "
+        "bfloat16."
     )
     yield ""
     yield "| script | flags | work | already so | refused | then |"

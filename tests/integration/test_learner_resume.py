@@ -154,7 +154,7 @@ def flags_of(algorithm: str, folder: Path) -> dict[str, Any]:
     return {"advantage_estimator": str(folder / "baseline.py")}
 
 
-@pytest.mark.parametrize(("algorithm", "point", "behind"), of_the_day(KILLS, 36))
+@pytest.mark.parametrize(("algorithm", "point", "behind"), of_the_day(KILLS, 12))
 def test_a_learner_killed_at_any_step_goes_on_bit_for_bit_whatever_it_learns_by(
     algorithm: str, point: str, behind: bool, tmp_path: Path
 ) -> None:

@@ -2,9 +2,11 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -14,8 +16,14 @@ from agentrl.buffer.audit import audit
 from agentrl.cluster.layout import processes_of
 
 ROOT = Path(__file__).parents[2]
+SHARED_MEMORY = Path("/dev/shm")
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1800)]
+
+
+def is_of_a_run(path: Path) -> bool:
+    """Whether only a run can have left it in its folder for temporary files."""
+    return path.is_socket() or path.name.startswith(("agentrl", "ray", "tmp"))
 
 
 def reached(run: Path, phase: str) -> bool:
@@ -34,16 +42,16 @@ def reached(run: Path, phase: str) -> bool:
 def test_a_signal_ends_the_run_within_ten_seconds(
     tmp_path: Path, phase: str, number: signal.Signals
 ) -> None:
-    run = tmp_path / "run"
+    run, temporary = tmp_path / "run", Path(tempfile.mkdtemp(prefix="signal-"))
+    shared = set(SHARED_MEMORY.iterdir())
     command = [
         sys.executable, str(ROOT / "train_async.py"), "--async-buffer-size", "4",
         "--run-dir", str(tmp_path), "--run-id", "run", "--skip-eval-before-train",
         "--rollout-batch-size", "4", "--num-rollout", "500",
     ]  # fmt: skip
+    env = os.environ | {"NO_COLOR": "1", "TMPDIR": str(temporary)}
     with (tmp_path / "output").open("w") as output:
-        process = subprocess.Popen(
-            command, cwd=tmp_path, env=os.environ | {"NO_COLOR": "1"}, stdout=output, stderr=output
-        )
+        process = subprocess.Popen(command, cwd=tmp_path, env=env, stdout=output, stderr=output)
     try:
         deadline = time.monotonic() + 1800
         while not reached(run, phase):
@@ -60,6 +68,9 @@ def test_a_signal_ends_the_run_within_ten_seconds(
     assert "Traceback" not in said
     assert json.loads((run / "summary.json").read_text())["status"] == "interrupted"
     assert processes_of(run) == []
+    assert [path for path in temporary.rglob("*") if is_of_a_run(path)] == []
+    assert set(SHARED_MEMORY.iterdir()) <= shared
+    shutil.rmtree(temporary)
     if phase == "first_step":
         report = audit(run)
         assert report.problems == ()

@@ -59,8 +59,8 @@ WITH_DELTA_NETS = [name for name, f in families().items() if "linear_num_key_hea
 DISTRIBUTED = {"use_distributed_optimizer": True}
 OVERLAP = DISTRIBUTED | {"overlap_grad_reduce": True, "overlap_param_gather": True}
 
-#: Case -> ranks, model, Megatron settings. These are played every day.
-DAILY: dict[str, tuple[int, str, dict[str, Any]]] = {
+#: Case -> ranks, model, Megatron settings.
+OF_LAYOUTS: dict[str, tuple[int, str, dict[str, Any]]] = {
     "dp2": (2, "qwen3", {}),
     "dp2-distributed-tied": (2, "qwen3-tied", DISTRIBUTED),
     "dp2-overlap": (2, "qwen3", OVERLAP),
@@ -165,8 +165,8 @@ OF_FAMILIES: dict[str, tuple[int, str, dict[str, Any]]] = {
     "dp2-pp2-twice-overlap": (4, "qwen3-4layers", PIPELINE | TWICE | OVERLAP),
     "dp2-pp2-twice-overlap-qwen3-moe": (4, "qwen3-moe-4layers", PIPELINE | TWICE | OVERLAP),
 }
-CASES = DAILY | OF_FAMILIES
-PLAYED = [*DAILY, *of_the_day(list(OF_FAMILIES), 5)]
+CASES = OF_LAYOUTS | OF_FAMILIES
+PLAYED = of_the_day(list(CASES), 12)
 
 
 def config(ranks: int, model: str, megatron: dict[str, Any]) -> RunConfig:

@@ -20,7 +20,7 @@ def test_the_checkpoint_that_all_cases_spoil_is_read(tmp_path: Path) -> None:
     assert len(CASES) == 1000
 
 
-@pytest.mark.parametrize("name", of_the_day(list(CASES), 40))
+@pytest.mark.parametrize("name", of_the_day(list(CASES), 12))
 def test_a_hostile_checkpoint_is_refused_or_says_what_can_be(name: str, tmp_path: Path) -> None:
     folder = whole_checkpoint(tmp_path / "kept")
     CASES[name](folder)

@@ -2,10 +2,15 @@
 waits for what it cannot go on without."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import anyio
 import pytest
 
+from agentrl.cluster.host import ProcessOrder
+from agentrl.cluster.moving import at_url
+from agentrl.errors import SlotLostError
+from agentrl.serving.launch import engine_command
 from agentrl.types import EngineAddress
 from agentrl.wire.messages import PeerLost, Republish
 from tests.unit.lost_slots import SLOTS, World, ended, quick
@@ -67,13 +72,58 @@ def test_a_slot_that_is_lost_again_is_placed_again() -> None:
 
 
 def test_an_engine_that_does_not_get_ready_there_is_killed_and_started_again() -> None:
-    """The run goes on with the others meanwhile, and ends no sooner than for one that dies."""
     world = World("engine-1", places={"engine-1": 1}, start_timeout_s=0.2)
     world.never_ready("engine-1")
     world.run(lambda w: w.started == ["engine-1"] * 3)
     assert len(world.cluster.killed) == 2
     assert not world.asked
+    assert "engine-0" in world.cluster.running
     assert world.said[2] == "engine-1 ended with -9: it is started again; see engine-1.log"
+
+
+def test_one_that_died_and_was_started_again_meanwhile_has_a_time_of_its_own() -> None:
+    """Whoever waited for the first does not kill the second."""
+    world = World(places={}, start_timeout_s=0.2)
+    world.never_ready("engine-1")
+
+    async def run() -> None:
+        made = world.processes
+        await made.start("engine-1")
+        async with anyio.create_task_group() as group:
+            group.start_soon(made.serve_again, ["engine-1"])
+            await anyio.sleep(0.05)
+            await made.start("engine-1")
+
+    anyio.run(run)
+    assert world.cluster.killed == []
+    assert not world.asked
+
+
+def test_a_node_that_is_lost_while_an_engine_is_killed_there_is_for_who_watches_it() -> None:
+    world = World(places={}, start_timeout_s=0.1)
+    world.never_ready("engine-1")
+    tried: list[str] = []
+
+    def signal(name: str, number: int, pid: int | None = None) -> bool:
+        tried.append(name)
+        world.processes.left_without([name])
+        raise SlotLostError(f"{name} is lost")
+
+    world.cluster.signal = signal  # type: ignore[method-assign]
+
+    async def run() -> None:
+        await world.processes.start("engine-1")
+        await world.processes.serve_again(["engine-1"])
+
+    anyio.run(run)
+    assert tried == ["engine-1"]
+    assert not world.asked
+
+
+def test_the_other_part_of_an_engine_is_no_other_engine() -> None:
+    slots = {n: held for n, held in SLOTS.items() if n != "engine-1"} | {"e": ("engine-0.1",)}
+    assert not World(places={}, slots=slots).processes.can_go_on_without(["engine-0"])
+    assert World(places={}).processes.can_go_on_without(["engine-0"])
 
 
 def test_the_only_engine_that_does_not_get_ready_there_ends_the_run() -> None:
@@ -161,3 +211,44 @@ def test_the_last_engines_are_not_missed_any_more_once_another_is_back() -> None
         assert not made.can_go_on_without(["learner-1"])
 
     anyio.run(run)
+
+
+def test_a_restart_of_the_learner_waits_for_a_rank_whose_node_is_lost() -> None:
+    world = World(places={})
+
+    async def run() -> None:
+        made = world.processes
+        for rank in ("learner-0", "learner-1"):
+            await made.start(rank)
+        assert made.left_without(["learner-1"]) is None
+        assert not made.can_go_on_without(["learner-1"])
+        await made.tell_lost(["learner-1"], "spec")
+        world.cluster.started.clear()
+        made._state.learner_done = True
+        await made.ask_for_weights("engine-0")
+        assert world.started == []
+
+    anyio.run(run)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_command_of_an_engine_at_another_address_is_the_one_that_it_would_have_had(
+    device: Any,
+) -> None:
+    def order(host: str, port: int) -> ProcessOrder:
+        command = engine_command(
+            model_path="/m",
+            port=port,
+            name="engine-0",
+            device=device,
+            extra={"tp_size": 2},
+            dtype="auto",
+            host=host,
+            environ={},
+        )
+        url = f"http://{host}:{port}"
+        return ProcessOrder("engine-0", command.argv, "engine", ready_url=f"{url}/health")
+
+    first, second = order("10.0.0.2", 6000), order("10.0.0.31", 7)
+    assert first != second
+    assert at_url(first, "http://10.0.0.2:6000", "http://10.0.0.31:7") == second

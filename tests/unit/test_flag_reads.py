@@ -111,7 +111,7 @@ def test_the_same_flags_tell_the_processes_the_same(mode: Mode, resolve: Resolve
     assert told(resolve(mode, "")) == told(resolve(mode, ""))
 
 
-@pytest.mark.parametrize(("name", "mode"), of_the_day(list(cases(is_read=True)), 50))
+@pytest.mark.parametrize(("name", "mode"), of_the_day(list(cases(is_read=True)), 12))
 def test_what_is_said_to_be_read_reaches_a_process(
     name: str, mode: Mode, processes: Told, asked: Asked, resolve: Resolve
 ) -> None:

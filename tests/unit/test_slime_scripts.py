@@ -19,7 +19,7 @@ from tests.slices import IS_FULL, of_the_day
 pytestmark = pytest.mark.slow
 
 on_every_script = pytest.mark.parametrize(
-    "recorded", of_the_day(records(), 16), ids=lambda row: f"{row.path}-{row.call}"
+    "recorded", of_the_day(records(), 12), ids=lambda row: f"{row.path}-{row.call}"
 )
 
 

@@ -371,7 +371,8 @@ class MegatronBackend:
         """Leave the process groups, and let go of the models; again does nothing."""
         for model in self.__dict__.get("_trained", {}).values():
             for stage in model.wrapped:
-                # Hooks hold it, and nodes of torch's graph hold them, which no collector sees.
+                # Its gradient hooks hold the stage, and torch's graph holds the hooks, where the
+                # garbage collector does not see them.
                 vars(stage).clear()
         for name in ("_trained", "_frozen", "_renewed", "_weights"):
             self.__dict__.pop(name, None)

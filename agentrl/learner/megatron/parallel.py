@@ -115,8 +115,9 @@ def _meeting_place(
 
 def close_groups() -> None:
     """Leave all groups; again does nothing. The threads of a group end with the last object that
-    holds it: megatron-core's models hold groups and are cycles, its caches hold rotary embeddings
-    that do, and two of its globals are not reset."""
+    holds it: megatron-core's models hold groups and are cycles, and its caches hold rotary
+    embeddings that do. It does not reset two of its globals, both
+    `_INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP`; groups in lists are of features unused here."""
     if dist.is_initialized():
         parallel_state.destroy_model_parallel()
         for name, value in vars(parallel_state).items():
