@@ -42,7 +42,8 @@ def reached(run: Path, phase: str) -> bool:
 def test_a_signal_ends_the_run_within_ten_seconds(
     tmp_path: Path, phase: str, number: signal.Signals
 ) -> None:
-    run, temporary = tmp_path / "run", Path(tempfile.mkdtemp(prefix="signal-"))
+    # The name is short enough for the paths of Ray's sockets.
+    run, temporary = tmp_path / "run", Path(tempfile.mkdtemp(prefix="s-"))
     shared = set(SHARED_MEMORY.iterdir())
     command = [
         sys.executable, str(ROOT / "train_async.py"), "--async-buffer-size", "4",
