@@ -1,10 +1,10 @@
 """Which part of a long list of cases a session plays.
 
-A commit plays the slice of its day, so that every case has its turn within some days (one in a file
-that takes turns itself: sooner or later), and the
-session says how to play the same again. AGENTRL_TESTS is `full` (`make test-full` plays all) or
-unset; AGENTRL_TESTS_DAY (YYYY-MM-DD) plays the slice of another day. AGENTRL_TESTS_PART (`2/3`)
-plays one part of the files, where all of them take longer than a machine is there.
+A commit plays the slice of its day, and the session says how to play the same again. Every case has
+its turn within some days; one in a file that takes turns itself has it sooner or later.
+AGENTRL_TESTS is `full` (`make test-full` plays all) or unset; AGENTRL_TESTS_DAY (YYYY-MM-DD) plays
+the slice of another day. AGENTRL_TESTS_PART (`2/3`) plays one part of the files, where all of them
+take longer than a machine is there.
 """
 
 import os

@@ -1,31 +1,20 @@
 """A worker that is given many episodes at once begins them one by one."""
 
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, cast
 
 import anyio
 import anyio.lowlevel
 import pytest
 
-import agentrl.envs.search_r1
 from agentrl.actors.worker import Worker, WorkerSettings
 from agentrl.config.run import RunConfig
 from agentrl.envs.env import Env
 from agentrl.envs.messages import Message
-from agentrl.types import (
-    EpisodeAssignment,
-    EpisodeId,
-    Generation,
-    SamplingParams,
-    Task,
-    TurnClient,
-)
+from agentrl.types import EpisodeAssignment, EpisodeId, SamplingParams, Task
 from agentrl.wire.messages import Assign
 from agentrl.wire.messages import Message as WireMessage
 from agentrl.wire.peer import BufferPeer
-
-MODEL = Path(agentrl.envs.search_r1.__file__).parent / "model"
+from tests.unit.played_episodes import MODEL, ScriptedClient
 
 
 class Noting(Env):
@@ -52,20 +41,6 @@ class Peer:
         return Assign(episodes), []
 
 
-class Client(TurnClient):
-    """Engines that nobody asks."""
-
-    async def generate(
-        self,
-        input_ids: Sequence[int],
-        sampling: SamplingParams,
-        *,
-        routing_key: str,
-        priority: int,
-    ) -> Generation:
-        raise NotImplementedError
-
-
 @pytest.mark.anyio
 async def test_episodes_that_are_given_at_once_all_count_and_begin_one_by_one() -> None:
     seen: list[str] = []
@@ -75,7 +50,7 @@ async def test_episodes_that_are_given_at_once_all_count_and_begin_one_by_one() 
     config = RunConfig(env=f"{__file__}:Noting", max_concurrent_episodes=50)
     worker = Worker(WorkerSettings.from_config(config, MODEL, 512, {}))
     async with anyio.create_task_group() as group:
-        group.start_soon(worker.run, cast("BufferPeer", Peer(given)), Client())
+        group.start_soon(worker.run, cast("BufferPeer", Peer(given)), ScriptedClient())
         with anyio.fail_after(300):
             while seen.count("episode") < 50:
                 await anyio.lowlevel.checkpoint()
