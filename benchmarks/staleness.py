@@ -74,16 +74,20 @@ class Arm(msgspec.Struct, frozen=True):
     trained: float = 1.0
 
 
+_SEQUENCE = ("--tis-level", "sequence")
 ARMS: dict[str, Arm] = {
     BASE: Arm(("--no-use-tis",), is_fresh=True),
     NAIVE: Arm(("--no-use-tis",)),
     "truncate": Arm(),
-    "sequence": Arm(("--tis-level", "sequence")),
+    "sequence": Arm(_SEQUENCE),
     "icepop": Arm(("--tis-mode", "mask", "--tis-clip-low", "0.5", "--tis-clip", "5")),
     "m2po": Arm(("--trust-region", "m2po")),
     "dppo": Arm(("--trust-region", "dppo", "--tis-clip", "5")),
     "negative": Arm(("--trust-region", "negative")),
-    "opsm": Arm(("--no-use-tis", "--trust-region", "opsm")),
+    # as `--preset vcpo`; the job has another preset
+    "vcpo": Arm(
+        (*_SEQUENCE, "--tis-clip", "8", "--advantage-estimator", "opob", "--scale-lr-by-ess")
+    ),
     "clip-mu": Arm(("--use-rollout-logprobs",)),
     "age-mask": Arm(("--no-use-tis",), trained=0.5),
 }

@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from agentrl.buffer.audit import audit
@@ -66,7 +66,7 @@ class Victim:
     def steps(self, more: int) -> float | None:
         """Seconds until so many more iterations; None when the run hangs or has ended."""
         goal = len(self._told()) + more
-        return _seconds_until(lambda: len(self._told()) >= goal, HUNG_S, lambda: self.is_running)
+        return seconds_until(lambda: len(self._told()) >= goal, HUNG_S, lambda: self.is_running)
 
     def kill(self, name: str) -> None:
         log = (self.path / "logs" / "driver.log").read_text()
@@ -79,7 +79,7 @@ class Victim:
             with contextlib.suppress(ProcessLookupError):  # its parent was killed a moment before
                 os.kill(pid, signal.SIGKILL)
         self._driver.wait()
-        if _seconds_until(lambda: not processes_of(self.path), GONE_S) is None:
+        if seconds_until(lambda: not processes_of(self.path), GONE_S) is None:
             raise SystemExit(f"processes {processes_of(self.path)} outlive their driver")
 
     def resume(self, *flags: str) -> None:
@@ -92,7 +92,7 @@ class Victim:
         return self._driver.wait(HUNG_S)
 
 
-def _seconds_until(
+def seconds_until(
     condition: Callable[[], bool], limit_s: float, goes_on: Callable[[], bool] = lambda: True
 ) -> float | None:
     begin = time.monotonic()
@@ -134,18 +134,23 @@ def rows_of(found: dict[str, list[float | None]], code: int, path: Path) -> list
         if seconds:
             rows.append(Row(f"{name}: median", round(statistics.median(seconds), 1), "s"))
             rows.append(Row(f"{name}: longest", round(max(seconds), 1), "s"))
+    rows.append(Row("exit code", code, "", "0"))
+    rows += [Row(*each) for each in accounts(path)]
+    return rows
+
+
+def accounts(path: Path) -> Iterator[tuple[str, float, str, str | None]]:
+    """What became of all groups of a run that has ended: name, number, unit, bar."""
     result = audit(path)
     with LedgerReader(path / "ledger.db") as ledger:
         leases = Counter(mint for lease in ledger.load_all().leases for mint in lease.mints)
-    rows.append(Row("exit code", code, "", "0"))
-    rows.append(Row("groups minted", result.minted, "groups"))
-    rows += [Row(f"groups {fate}", count, "groups") for fate, count in result.fates.items()]
-    lost = result.minted - sum(result.fates.values())
-    rows.append(Row("groups lost", lost, "groups", "0"))
+    yield "groups minted", result.minted, "groups", None
+    for fate, count in result.fates.items():
+        yield f"groups {fate}", count, "groups", None
+    yield "groups lost", result.minted - sum(result.fates.values()), "groups", "0"
     twice = sum(count > 1 for count in leases.values())
-    rows.append(Row("groups trained twice", twice, "groups", "0"))
-    rows.append(Row("contradictions in the ledger", len(result.problems), "problems", "0"))
-    return rows
+    yield "groups trained twice", twice, "groups", "0"
+    yield "contradictions in the ledger", len(result.problems), "problems", "0"
 
 
 def main() -> None:

@@ -33,7 +33,7 @@ ABOUT = {
     "m2po": "M2PO's mask, on top of truncated token weights",
     "dppo": "DPPO's mask of probabilities, on top of token weights truncated at 5",
     "negative": "tokens with A < 0 and pi / mu < 0.8 dropped, on top of truncated token weights",
-    "opsm": "sequences with A < 0 that the policy has left dropped, no weights",
+    "vcpo": "VCPO: weights of sequences truncated at 8, its baseline, and smaller steps",
     "clip-mu": "PPO's clip, with mu in the place of pi_prox (`--use-rollout-logprobs`)",
     "age-mask": "no correction; tokens older than half the lag leave the loss",
 }

@@ -39,7 +39,7 @@ class Nodes:
 
     def __init__(self, folder: Path, num_cpus: Sequence[int]) -> None:
         self.folder = folder
-        self._num_cpus = num_cpus
+        self.num_cpus = num_cpus
         self._tag = f"n{os.getpid() % 10_000}"
         self._subnet = f"10.{64 + os.getpid() % 64}.{os.getpid() // 64 % 256}"
         self._running: list[subprocess.Popen[bytes]] = []
@@ -57,7 +57,7 @@ class Nodes:
     def make(self) -> None:
         """Networks on one bridge, then Ray on each node."""
         self.connect()
-        for node, num_cpus in enumerate(self._num_cpus):
+        for node, num_cpus in enumerate(self.num_cpus):
             self._start_ray(node, num_cpus)
 
     def connect(self) -> None:
@@ -68,14 +68,14 @@ class Nodes:
         self._network("ip", "link", "add", bridge, "type", "bridge")
         self._resources.callback(_quietly, "ip", "link", "delete", bridge)
         self._network("ip", "link", "set", bridge, "up")
-        for node in range(len(self._num_cpus)):
+        for node in range(len(self.num_cpus)):
             self._connect(node, bridge)
 
     def can_run(self) -> bool:
         """Whether this user and kernel let a program run on each of them."""
         try:
             self.connect()
-            for node in range(len(self._num_cpus)):
+            for node in range(len(self.num_cpus)):
                 self._network(*self._on(node, ["true"]))
         except (OSError, subprocess.CalledProcessError):
             return False
@@ -183,7 +183,7 @@ class Nodes:
         self._network("ip", "netns", "exec", name, "ip", "link", "set", f"{self._tag}i{node}", "up")
         gone = self._running.pop(node)
         assert gone.poll() is not None
-        self._start_ray(node, self._num_cpus[node])
+        self._start_ray(node, self.num_cpus[node])
         self._running.insert(node, self._running.pop())
 
     def close(self) -> None:
