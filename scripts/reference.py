@@ -27,7 +27,7 @@ _HELD = {
     "folder": "folder",
     "code": "name or place of code",
     "file": "name or file",
-    "model": "folder of a model",
+    "model": "model",
     "settings": "file of settings",
 }
 _KINDS = {

@@ -72,6 +72,11 @@ class ScriptedBuffer:
         epoch = max(self.epochs.values())
         assert self.router.send(self.peers[-1], encode(Envelope(epoch, 0, message), columns or []))
 
+    def _reply(self, message: Message) -> None:
+        """To a peer that may have left meanwhile."""
+        epoch = max(self.epochs.values())
+        self.router.send(self.peers[-1], encode(Envelope(epoch, 0, message), []))
+
     async def say_raw(self, frames: list[bytes | memoryview]) -> None:
         assert self.router.send(self.peers[-1], frames)
 
@@ -88,12 +93,12 @@ class ScriptedBuffer:
                 self.hellos.append(hello)
                 self.peers.append(identity)
                 epoch = self.epochs.setdefault(hello.incarnation, len(self.epochs) + 1)
-                await self.say(self.answers.get(Hello, Welcome(epoch, BEAT_S)))
+                self._reply(self.answers.get(Hello, Welcome(epoch, BEAT_S)))
                 return
             case _ if identity not in self.peers:
                 return
             case Heartbeat():
-                await self.say(Heartbeat())
+                self._reply(Heartbeat())
                 return
             case body:
                 self.said.append(body)
@@ -101,9 +106,9 @@ class ScriptedBuffer:
             assert envelope.epoch == max(self.epochs.values())
             self._commit(envelope.seq, columns)
         if type(envelope.body) in self.answers:
-            await self.say(self.answers[type(envelope.body)])
+            self._reply(self.answers[type(envelope.body)])
         elif envelope.seq and self.acking:
-            await self.say(Ack([envelope.seq]))
+            self._reply(Ack([envelope.seq]))
         self.heard.set()
         self.heard = anyio.Event()
 

@@ -18,6 +18,8 @@ from tests.slices import of_the_day
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 IGNORED = shutil.ignore_patterns("__pycache__", "*.pyc")
+#: What is said of a test that fails is not lost among warnings.
+QUIETLY = ("-q", "-x", "--disable-warnings", "-p", "no:cacheprovider")
 COPIED = (
     *("agentrl", "benchmarks", "envs_contrib", "tests"),
     *("pyproject.toml", "train.py", "train_async.py"),
@@ -110,7 +112,7 @@ def test_an_addition_is_one_file(recipe: str, sound: Path, tmp_path: Path) -> No
     changed = git(copy, "show", "--name-status", "--format=", "HEAD").splitlines()
     assert [line.partition("\t")[0] for line in changed] == ["A"], changed
     run(copy, "-c", RECIPES[recipe].has)
-    run(copy, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *RECIPES[recipe].tests)
+    run(copy, "-m", "pytest", *QUIETLY, *RECIPES[recipe].tests)
 
 
 FLAG = """

@@ -18,7 +18,8 @@ class LearnerFlags(AsynchronyFlags, frozen=True, kw_only=True):
     hf_checkpoint: Annotated[
         str | None,
         _flag(
-            "Hugging Face model directory: architecture, weights, tokenizer",
+            "Model in Hugging Face's format (architecture, weights, tokenizer): a folder, or the "
+            "name of one that `hf download NAME` has fetched",
             on_resume=STATE,
             holds="model",
             starts=True,
