@@ -58,7 +58,7 @@ def _of_the_whole(config: dict[str, Any], text: dict[str, Any]) -> dict[str, Any
 
 
 def quantization(directory: Path) -> str | None:
-    """How the weights there are quantised, in the word of its `config.json`; None: not at all."""
+    """How the weights there are quantized, in the word of its `config.json`; None: not at all."""
     found = decoder_config(directory).get("quantization_config")
     if not found:
         return None

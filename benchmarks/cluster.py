@@ -17,7 +17,8 @@ gets requests, and two iterations more are trained. A role is `hung` where one o
 in `LIMIT_S`, or the program ended.
 
 Each role is a run of its own, which is continued at its end for a few iterations more and ends by
-itself: the ledger is then read whole.
+itself: the ledger is then read whole. What was found of a role is kept in the folder of `--output`,
+so that roles can be measured in parts; all that are there are reported.
 """
 
 import argparse
@@ -59,6 +60,10 @@ class Role(msgspec.Struct, frozen=True):
 
 ROLES = {
     "engine": Role("--rollout-num-gpus 2 --num-agent-workers 1", "engine-1", routed=True),
+    "learner rank and engine under --colocate": Role(
+        "--colocate --async-buffer-size 0 --num-agent-workers 1 --actor-num-nodes 2", "learner-1",
+        cpus=(1, 1), is_needed=True,
+    ),
     "learner rank": Role(
         "--rollout-num-gpus 1 --num-agent-workers 1 --actor-num-nodes 2", "learner-1",
         is_needed=True,
@@ -69,8 +74,8 @@ ROLES = {
     "program": Role("--rollout-num-gpus 1 --num-agent-workers 2"),
 }  # fmt: skip
 FLAGS = (
-    "--device cpu --actor-num-gpus-per-node 1 --rollout-batch-size 8 --async-buffer-size 4 "
-    "--skip-eval-before-train --save-interval 2 --num-rollout 5000"
+    "--device cpu --actor-num-gpus-per-node 1 --rollout-batch-size 8 --skip-eval-before-train "
+    "--save-interval 2 --num-rollout 5000"
 )
 
 
@@ -241,8 +246,14 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=ROOT / "build/cluster")
     args = parser.parse_args()
     args.output.mkdir(parents=True, exist_ok=True)
-    rows = [row for name in args.roles for row in hurt(name, args.times, args.output)]
-    report("cluster", rows)
+    for name in args.roles:
+        found = hurt(name, args.times, args.output)
+        (args.output / f"{name}.json").write_bytes(msgspec.json.encode(found))
+    kept = [path for name in ROLES if (path := args.output / f"{name}.json").exists()]
+    report(
+        "cluster",
+        [row for path in kept for row in msgspec.json.decode(path.read_bytes(), type=list[Row])],
+    )
 
 
 if __name__ == "__main__":

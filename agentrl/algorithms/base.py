@@ -270,7 +270,7 @@ class Algorithm:
         return policy_loss(self.cfg, batch, out, self.objective, self.regions, self.correction)
 
     def objective(self, trained: Trained) -> tuple[Tensor, Tensor]:
-        """What to maximise, for each trained token, and where a clip was active. Called by the
+        """What to maximize, for each trained token, and where a clip was active. Called by the
         default `loss`, which adds weights, entropy and KL."""
         from agentrl.algorithms.policy_loss import ppo_objective
 

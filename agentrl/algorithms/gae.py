@@ -1,4 +1,4 @@
-"""Generalised advantage estimation: how good each action was, from rewards and estimated values.
+"""Generalized advantage estimation: how good each action was, from rewards and estimated values.
 
 Pure. Actions are in the order in which they were taken, from the first to the last of an episode,
 after which nothing more is earned.

@@ -36,7 +36,7 @@ from agentrl.config.run import RunConfig
 
 __all__ = ["clip_range", "clipped_surrogate", "policy_loss", "ppo_objective"]
 
-#: -> what to maximise, for each trained token, and where a clip was active.
+#: -> what to maximize, for each trained token, and where a clip was active.
 Objective = Callable[[Trained], tuple[Tensor, Tensor]]
 
 

@@ -1,4 +1,4 @@
-"""Generalised advantages of a critic's values, and the critic's own loss."""
+"""Generalized advantages of a critic's values, and the critic's own loss."""
 
 from __future__ import annotations
 

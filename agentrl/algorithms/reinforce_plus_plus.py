@@ -1,4 +1,4 @@
-"""Returns of each token, with the KL in the reward, normalised over the batch; no groups."""
+"""Returns of each token, with the KL in the reward, normalized over the batch; no groups."""
 
 from itertools import accumulate
 from typing import Any
@@ -16,7 +16,7 @@ __all__ = ["ReinforcePlusPlus"]
 
 
 class ReinforcePlusPlus(Algorithm):
-    """`A_t = sum over k >= t of gamma^(k - t) r_k`, normalised over the iteration;
+    """`A_t = sum over k >= t of gamma^(k - t) r_k`, normalized over the iteration;
     `r_k = -kl_coef (log pi_prox - log pi_ref)`, and R more at the last token.
 
     REINFORCE++: Hu et al. 2025, section 3, https://arxiv.org/abs/2501.03262, which has no discount

@@ -1,4 +1,4 @@
-"""Rewards against the mean of their group, normalised over the batch."""
+"""Rewards against the mean of their group, normalized over the batch."""
 
 import math
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ __all__ = ["ReinforcePlusPlusBaseline"]
 
 
 class ReinforcePlusPlusBaseline(ReinforcePlusPlus):
-    """`A_t = R - mean of the group - kl_coef (log pi_prox - log pi_ref)`, normalised over the
+    """`A_t = R - mean of the group - kl_coef (log pi_prox - log pi_ref)`, normalized over the
     iteration.
 
     REINFORCE++ with baseline: Hu et al. 2025, section 3, https://arxiv.org/abs/2501.03262.

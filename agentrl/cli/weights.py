@@ -118,7 +118,7 @@ def _naming(flag: str, check: Callable[..., None], *what: object) -> None:
 
 
 def _check_precision(config: RunConfig) -> None:
-    """Refuse quantised weights where they would be trained, and engines of such a model where the
+    """Refuse quantized weights where they would be trained, and engines of such a model where the
     learner pushes: its weights come without the scales that such engines expect."""
     places = {"--hf-checkpoint": str(config.hf_checkpoint), **models_of(config)}
     if config.is_supervised and config.load is not None:

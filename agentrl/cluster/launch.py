@@ -1,4 +1,4 @@
-"""From a resolved configuration to an exit code: place, start, conduct, stop, summarise."""
+"""From a resolved configuration to an exit code: place, start, conduct, stop, summarize."""
 
 import logging
 from collections.abc import Callable, Sequence

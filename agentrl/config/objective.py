@@ -109,7 +109,7 @@ def _about_overlong(config: RunConfig) -> Iterator[str]:
     elif buffer > longest:
         yield (
             f"--overlong-buffer-length {buffer} is more than --overlong-max-length {longest}: an "
-            f"episode without a token would be penalised; make it {longest} or less"
+            f"episode without a token would be penalized; make it {longest} or less"
         )
 
 

@@ -211,7 +211,7 @@ def _run_pass(column: str, steps: Sequence[Sequence[Sequence[Row]]], backend: Mo
 def _over_ranks(
     loaded: Sequence[tuple[Sequence[TrainSequence], BatchCounts]], backend: Models
 ) -> tuple[BatchCounts, int]:
-    """Counts summed and the age maximised over data-parallel ranks, in one reduction: each rank
+    """Counts summed and the age maximized over data-parallel ranks, in one reduction: each rank
     writes its age (shifted to be >= 0) in its own slot."""
     sequences = [sequence for each, _ in loaded for sequence in each]
     counted = (*(missing for _, missing in loaded), *(sequence.counts for sequence in sequences))

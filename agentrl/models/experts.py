@@ -154,7 +154,7 @@ def read_sigmoid_router(config: dict[str, Any]) -> dict[str, Any]:
     if not config.get("norm_topk_prob", True):
         raise ConfigError(
             "norm_topk_prob False is not supported beside sigmoid scores: megatron-core always "
-            "normalises them"
+            "normalizes them"
         )
     for key, only in (("scoring_func", "sigmoid"), ("topk_method", "noaux_tc")):
         if config.get(key, only) != only:

@@ -51,7 +51,7 @@ def check_model(folder: Path, model: Model, given: Model) -> None:
 
 
 def check_types(folder: Path) -> None:
-    """Raise ConfigError for weights that are no floats, such as those of a quantised model."""
+    """Raise ConfigError for weights that are no floats, such as those of a quantized model."""
     types = read_types(folder)
     if other := [f"{name} in {kind}" for name, kind in types.items() if kind not in FLOATS]:
         raise ConfigError(

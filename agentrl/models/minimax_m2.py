@@ -1,4 +1,4 @@
-"""MiniMax-M2: queries and keys are normalised over all heads, half of each head is rotated, and
+"""MiniMax-M2: queries and keys are normalized over all heads, half of each head is rotated, and
 every layer has experts behind a sigmoid router.
 
 Refused: a config.json that leaves out what SGLang must be told, for an engine would then serve

@@ -1,4 +1,4 @@
-"""Qwen3: queries and keys are normalised."""
+"""Qwen3: queries and keys are normalized."""
 
 from functools import partial
 

@@ -32,7 +32,7 @@ def rms_apply_serial(
     tp_world: int = 1,
     eps: float = 1e-5,
 ) -> tuple[Tensor, Tensor]:
-    """Both normalised by those sums, which are of all ranks."""
+    """Both normalized by those sums, which are of all ranks."""
     first, second = (
         (x.float() * (squares / (x.shape[1] * tp_world) + eps).rsqrt()[:, None] * w).to(x.dtype)
         for x, w, squares in zip((x1, x2), (w1, w2), sum_sq.chunk(2), strict=True)

@@ -58,7 +58,7 @@ class Score(msgspec.Struct, frozen=True):
     unfinished: float
 
 
-def summarise(questions: str, temperature: float, played: Sequence[Played]) -> Score:
+def summarize(questions: str, temperature: float, played: Sequence[Played]) -> Score:
     hops = {n: [e.reward for e in played if len(e.task.row["relations"]) == n] for n in (1, 2)}
     exact_match = statistics.fmean(e.reward for e in played)
     right = round(sum(e.reward for e in played))
@@ -103,12 +103,12 @@ async def evaluate(
         numbered = list(enumerate(tasks))
         for temperature in TEMPERATURES.get(name, (0.0,)):
             played = await play(policy, numbered, temperature)
-            figures.scores.append(summarise(name, temperature, played))
+            figures.scores.append(summarize(name, temperature, played))
             if name == TRAIN:
                 figures.groups_with_signal = signal_share(played)
         if force_search and name != TRAIN:
             played = await play(policy, numbered, 0.0, force_search=True)
-            figures.scores.append(summarise(f"{name} forced", 0.0, played))
+            figures.scores.append(summarize(f"{name} forced", 0.0, played))
     return figures
 
 

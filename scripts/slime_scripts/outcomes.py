@@ -40,8 +40,8 @@ _WAITING = re.compile(r"(?:this waits|these wait) for ([^;]+);")
 _PLACE = re.compile(r"/(?:tmp|root)/[^\s:,;]+")
 #: What a host lacks is no answer to a flag.
 _PACKAGE = re.compile(r"the package \w+ is not installed: pip install")
-#: In the names of scripts and models that are published quantised.
-QUANTISED = "int4|fp8|deepseek-(r1(?!-distill)|v3)|kimi-k2|minimax-m2|gpt-oss"
+#: In the names of scripts and models that are published quantized.
+QUANTIZED = "int4|fp8|deepseek-(r1(?!-distill)|v3)|kimi-k2|minimax-m2|gpt-oss"
 #: What a script waits for that no flag of it names: what a dry run says of it, and in short.
 WAITS = {
     r"architecture (\w+)(?: \([^)]*\))? is not supported": r"the family of `\1`",
@@ -78,10 +78,10 @@ class Outcome(msgspec.Struct, frozen=True):
         return architecture_of(checkpoint_of(self.recorded.argv)) in trained()
 
     @property
-    def is_quantised(self) -> bool:
+    def is_quantized(self) -> bool:
         """Whether its model is published so. The model that the dry run makes is in bfloat16."""
         names = (self.recorded.path, checkpoint_of(self.recorded.argv))
-        return any(re.search(QUANTISED, name, re.IGNORECASE) for name in names)
+        return any(re.search(QUANTIZED, name, re.IGNORECASE) for name in names)
 
 
 @functools.cache
@@ -151,8 +151,8 @@ def section() -> Iterator[str]:
         f"trains. Of those {cycles['0']} pass `--dry-run` as they are, {cycles['1']} once what is "
         f"refused is left out, and {cycles['-']} wait for something else. "
         f"In all {len(passing)} pass when it is left out. "
-        f"{sum(one.is_quantised for one in passing)} of the {len(passing)} have a model that is "
-        "published quantised (\u2020): agentrl refuses such a folder and wants the same model in "
+        f"{sum(one.is_quantized for one in passing)} of the {len(passing)} have a model that is "
+        "published quantized (\u2020): agentrl refuses such a folder and wants the same model in "
         "bfloat16."
     )
     yield ""
@@ -180,7 +180,7 @@ def _why(outcomes: Iterable[Outcome]) -> dict[str, str]:
 def line(one: Outcome) -> str:
     """The line of the table that tells of it."""
     counts = Counter(flag.answer for flag in one.flags)
-    mark = " \u2020" if one.is_quantised else ""
+    mark = " \u2020" if one.is_quantized else ""
     return (
         f"| {_linked(one.recorded)}{mark} | {len(one.flags)} | {counts['works']} "
         f"| {counts['already so']} | {_reasons(one)} | {_end(one)} |"

@@ -214,8 +214,8 @@ def test_an_mxfp4_folder_is_no_source_of_weights_and_the_message_says_where_to_n
 ) -> None:
     source = hf_model("gpt-oss").directory
     config = (source / "config.json").read_text().rstrip()
-    quantised = config.removesuffix("}") + ', "quantization_config": {"quant_method": "mxfp4"}}'
-    (tmp_path / "config.json").write_text(quantised)
+    quantized = config.removesuffix("}") + ', "quantization_config": {"quant_method": "mxfp4"}}'
+    (tmp_path / "config.json").write_text(quantized)
     (tmp_path / "model.safetensors").write_bytes((source / "model.safetensors").read_bytes())
     with pytest.raises(ConfigError, match=r"quantization_config: mxfp4.*bfloat16 .*--load"):
         open_backend(tmp_path)

@@ -167,20 +167,20 @@ def test_layers_that_predict_further_tokens_are_saved_as_they_were_and_not_pushe
     assert all(torch.equal(kept[name], tensor) for name, tensor in more.items())
 
 
-def test_quantised_weights_are_refused_unless_the_learner_is_told_of_others(
+def test_quantized_weights_are_refused_unless_the_learner_is_told_of_others(
     member: Any, open_backend: Any, tmp_path: Path
 ) -> None:
     directory = member("deepseek").directory
-    quantised = shutil.copytree(directory, tmp_path / "quantised")
-    (quantised / "model.safetensors").unlink()
-    told = json.loads((quantised / "config.json").read_text())
+    quantized = shutil.copytree(directory, tmp_path / "quantized")
+    (quantized / "model.safetensors").unlink()
+    told = json.loads((quantized / "config.json").read_text())
     told["quantization_config"] = {"quant_method": "fp8", "weight_block_size": [128, 128]}
-    (quantised / "config.json").write_text(json.dumps(told))
+    (quantized / "config.json").write_text(json.dumps(told))
     with pytest.raises(
-        ConfigError, match=r"quantised weights \(quantization_config: fp8\).*--load"
+        ConfigError, match=r"quantized weights \(quantization_config: fp8\).*--load"
     ):
-        open_backend(quantised, RunConfig(actor_num_gpus_per_node=1))
-    backend = open_backend(quantised, RunConfig(actor_num_gpus_per_node=1, load=str(directory)))
+        open_backend(quantized, RunConfig(actor_num_gpus_per_node=1))
+    backend = open_backend(quantized, RunConfig(actor_num_gpus_per_node=1, load=str(directory)))
     backend.save_hf(tmp_path / "saved")
     assert "quantization_config" not in json.loads((tmp_path / "saved" / "config.json").read_text())
     stored = load_file(directory / "model.safetensors")

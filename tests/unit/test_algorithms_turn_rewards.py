@@ -100,7 +100,7 @@ def test_an_estimator_that_knows_of_no_turns_is_refused(name: str) -> None:
 
 
 def process_supervision(group: list[list[float]], *, divides: bool) -> list[list[float]]:
-    """Of each turn: the sum of the normalised rewards of the turns from it on."""
+    """Of each turn: the sum of the normalized rewards of the turns from it on."""
     every = np.array([reward for turns in group for reward in turns])
     scale = np.std(every, ddof=1) + 1e-6 if divides else 1.0
     return [

@@ -90,7 +90,7 @@ async def test_an_episode_that_searches_for_ever_is_unfinished() -> None:
 async def test_a_score_has_means_by_hops_and_an_interval() -> None:
     policy = ScriptedPolicy(ANSWER + END)
     tasks = [question(), question(hops=2), question("London"), question("London", hops=2)]
-    score = evaluate.summarise("heldout", 0.0, await play(policy, *tasks, question()))
+    score = evaluate.summarize("heldout", 0.0, await play(policy, *tasks, question()))
     assert (score.episodes, score.exact_match) == (5, 0.6)
     assert (score.one_hop, score.two_hop) == pytest.approx((2 / 3, 0.5))
     assert (score.low, score.high) == pytest.approx((0.2307, 0.8824), abs=1e-4)

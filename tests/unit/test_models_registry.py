@@ -188,7 +188,7 @@ def test_weights_that_engines_keep_in_another_form_are_not_compared_with_the_lea
 
 
 @pytest.mark.parametrize(("family", "kind"), [("qwen3", "fp8"), ("gpt-oss", "mxfp4")])
-def test_a_run_whose_engines_would_be_quantised_and_its_pushes_not_is_refused(
+def test_a_run_whose_engines_would_be_quantized_and_its_pushes_not_is_refused(
     family: str,
     kind: str,
     qwen_tokenizer_json: str,

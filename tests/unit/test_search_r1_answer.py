@@ -9,7 +9,7 @@ from agentrl.envs.search_r1.answer import (
     f1,
     final_answer,
     is_well_formed,
-    normalise,
+    normalize,
 )
 
 
@@ -53,8 +53,8 @@ def test_an_empty_gold_is_never_matched(text: str) -> None:
 
 @given(st.text(max_size=80))
 def test_normalising_twice_changes_nothing(text: str) -> None:
-    once = normalise(text)
-    assert normalise(once) == once
+    once = normalize(text)
+    assert normalize(once) == once
 
 
 @given(st.text(alphabet=st.characters(exclude_characters="<>"), max_size=40))

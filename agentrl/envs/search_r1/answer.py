@@ -1,6 +1,6 @@
 """What a final answer is worth: exact match, F1 of its words, and whether it is well formed.
 
-Normalisation and F1 as in SQuAD's evaluation (Rajpurkar et al. 2016), which Search-R1 uses too:
+Normalization and F1 as in SQuAD's evaluation (Rajpurkar et al. 2016), which Search-R1 uses too:
 lower case, no punctuation, no English articles, single spaces. Where a question has several right
 answers the best match counts. An empty answer matches nothing.
 """
@@ -10,7 +10,7 @@ import string
 from collections import Counter
 from collections.abc import Sequence
 
-__all__ = ["exact_match", "f1", "final_answer", "is_well_formed", "normalise"]
+__all__ = ["exact_match", "f1", "final_answer", "is_well_formed", "normalize"]
 
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 _TAG = re.compile(r"</?answer>")
@@ -24,22 +24,22 @@ def final_answer(text: str) -> str | None:
     return found[-1].strip() if found else None
 
 
-def normalise(answer: str) -> str:
+def normalize(answer: str) -> str:
     """The form in which answers are compared."""
     return " ".join(_ARTICLE.sub(" ", answer.lower().translate(_PUNCTUATION)).split())
 
 
 def exact_match(text: str, *golds: str) -> bool:
     """Whether the final answer of `text` is one of `golds`. An empty answer never is."""
-    answer = normalise(final_answer(text) or "")
-    return answer != "" and answer in map(normalise, golds)
+    answer = normalize(final_answer(text) or "")
+    return answer != "" and answer in map(normalize, golds)
 
 
 def f1(text: str, *golds: str) -> float:
     """Harmonic mean of precision and recall of the final answer's words, 0..1: the best of
     `golds`."""
-    words = normalise(final_answer(text) or "").split()
-    return max((_overlap(words, normalise(gold).split()) for gold in golds), default=0.0)
+    words = normalize(final_answer(text) or "").split()
+    return max((_overlap(words, normalize(gold).split()) for gold in golds), default=0.0)
 
 
 def is_well_formed(text: str) -> bool:

@@ -14,7 +14,7 @@ from msgspec import Meta
 from agentrl.envs.env import Env, ServiceSpec
 from agentrl.envs.messages import Message
 from agentrl.envs.registry import register
-from agentrl.envs.search_r1.answer import final_answer, normalise
+from agentrl.envs.search_r1.answer import final_answer, normalize
 from agentrl.envs.search_r1.indexes import INDEXES
 from agentrl.envs.search_r1.options import RETRIEVER, Rewards, service_of, url_of
 from agentrl.envs.search_r1.questions import SearchR1Source, eval_tasks
@@ -97,7 +97,7 @@ class SearchR1Env(Env):
         """
         passages = await self.retrieve(query)
         if self._shuffled:
-            # The best passage must be recognised by what it says, not by where it stands.
+            # The best passage must be recognized by what it says, not by where it stands.
             self._order.shuffle(passages)
         return "\n".join(map(one_line, passages)) if passages else "no passage was found"
 
@@ -109,7 +109,7 @@ class SearchR1Env(Env):
         return await self._retriever.search(query, self._topk)
 
     async def score(self, text: str) -> float:
-        self.vote = normalise(final_answer(text) or "")
+        self.vote = normalize(final_answer(text) or "")
         return self._rewards.of(text, self._golds)
 
     async def close(self) -> None:

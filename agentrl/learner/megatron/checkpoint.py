@@ -2,7 +2,7 @@
 
 Reads `model.safetensors`, or the shards that `model.safetensors.index.json` names. Refused: a
 directory that lacks a tensor of the architecture, has one that it does not know, or has one of
-another shape; and quantised weights. Writing happens in a temporary sibling that is renamed into
+another shape; and quantized weights. Writing happens in a temporary sibling that is renamed into
 place at the end.
 """
 
@@ -95,7 +95,7 @@ class StoredTensors(Mapping[str, Tensor]):
     def __enter__(self) -> "StoredTensors":
         if kind := quantization(self._model_dir):
             raise ConfigError(
-                f"{self._model_dir} holds quantised weights (quantization_config: {kind}), which "
+                f"{self._model_dir} holds quantized weights (quantization_config: {kind}), which "
                 "engines can serve and the learner cannot train: name the same model in bfloat16 "
                 "or float32 with --load, and with --ref-load where the loss has a reference"
             )

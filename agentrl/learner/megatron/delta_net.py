@@ -171,7 +171,7 @@ class _GatedNorm(torch.nn.Module):
         self.weight = torch.nn.Parameter(torch.ones(width, dtype=config.params_dtype))
 
     def forward(self, x: Tensor, gate: Tensor) -> Tensor:
-        """Normalised over the last dimension; the type of `x`."""
+        """Normalized over the last dimension; the type of `x`."""
         weight: Tensor = copy_to_tensor_model_parallel_region(self.weight, group=self._group)
         normal = rms_norm(x.float(), x.shape[-1:], None, self._epsilon).to(x.dtype)
         return (weight * normal * silu(gate.float())).to(x.dtype)

@@ -1,7 +1,7 @@
 """Builds this rank's share of the model: megatron-core's GPTModel with packed attention, one for
 each of its stages of the pipeline.
 
-Parameters are left uninitialised; `Weights.load` fills every one of them. What a layer is made of
+Parameters are left uninitialized; `Weights.load` fills every one of them. What a layer is made of
 says the module of `layers` that the architecture names.
 """
 

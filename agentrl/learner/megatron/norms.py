@@ -23,7 +23,7 @@ class RMSNorm(torch.nn.RMSNorm):
         self._zero_centered = config.layernorm_zero_centered_gamma
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalised over the last dimension; the type of `x`."""
+        """Normalized over the last dimension; the type of `x`."""
         if not self._zero_centered:
             return super().forward(x)
         weight = 1.0 + self.weight.float()

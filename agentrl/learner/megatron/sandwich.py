@@ -1,4 +1,4 @@
-"""Projections whose output is normalised, for layers with a norm after attention and MLP as well as
+"""Projections whose output is normalized, for layers with a norm after attention and MLP as well as
 before: megatron-core 0.16.1 has none. Megatron's checkpoints keep these norms in the layer."""
 
 from typing import Any
@@ -13,7 +13,7 @@ __all__ = ["NormedRowParallelLinear", "norm_outputs"]
 
 
 class NormedRowParallelLinear(RowParallelLinear):  # type: ignore[misc]
-    """The sum over tensor-parallel ranks, normalised."""
+    """The sum over tensor-parallel ranks, normalized."""
 
     def __init__(self, input_size: int, output_size: int, *, config: Any, **rest: Any) -> None:
         super().__init__(input_size, output_size, config=config, **rest)

@@ -265,7 +265,7 @@ def _is_in_order(shape: tuple[int, ...], boxes: list[_Box]) -> bool:
 
 def _mark(parameter: Any, made_of: list[Any]) -> None:
     """Say which parameters are shared out: without it megatron-core, which marks them only when it
-    initialises them itself, leaves all but one rank's share out of the gradient norm."""
+    initializes them itself, leaves all but one rank's share out of the gradient norm."""
     part = made_of[0]
     cut = part.axis_fragmentations[part.prepend_axis_num :]
     axes = [axis for axis, pieces in enumerate(cut) if pieces > 1]

@@ -1,6 +1,6 @@
-"""A layer whose queries are normalised as one vector of all heads, and its keys too.
+"""A layer whose queries are normalized as one vector of all heads, and its keys too.
 
-megatron-core normalises each head by itself. Under tensor parallelism a rank has some of the heads
+megatron-core normalizes each head by itself. Under tensor parallelism a rank has some of the heads
 and their share of the weight; the sum of squares goes over all ranks. The norms are not called
 `q_layernorm`: megatron-core sums gradients of that name over the ranks, as those of copies.
 """
