@@ -21,7 +21,7 @@ IGNORED = shutil.ignore_patterns("__pycache__", "*.pyc")
 #: What is said of a test that fails is not lost among warnings.
 QUIETLY = ("-q", "-x", "--disable-warnings", "-p", "no:cacheprovider")
 COPIED = (
-    *("agentrl", "benchmarks", "envs_contrib", "tests"),
+    *("agentrl", "benchmarks", "envs_contrib", "scripts", "tests"),
     *("pyproject.toml", "train.py", "train_async.py"),
 )
 

@@ -41,7 +41,8 @@ SLOTS: dict[str, Sequence[str]] = {
 
 class Nodes(PaperCluster):
     """Slots of which some are `lost` at the first look. `places`: how often Ray is asked for each
-    before it has room; `lacking`: how often a new node is found to lack something."""
+    before it has room, which it has when the run knows of all that are lost (`known`); `lacking`:
+    how often a new node is found to lack something."""
 
     def __init__(
         self, lost: Sequence[str], places: Mapping[str, int], slots: dict[str, Sequence[str]]
@@ -50,6 +51,7 @@ class Nodes(PaperCluster):
         self.lost, self.slots_of = set(lost), slots
         self.asked_for = dict(places)
         self.lacking = 0
+        self.known: Callable[[], set[str]] = set
         self.written: list[RunSpec] = []
         self.address = dict.fromkeys(slots, "10.0.0.2")
         self.stopped: list[set[str]] = []
@@ -80,6 +82,8 @@ class Nodes(PaperCluster):
 
     def place_again(self, slot: str, timeout_s: float) -> NodePlace | None:
         assert slot in self.lost
+        if not {name for each in self.lost for name in self.slots_of[each]} <= self.known():
+            return None
         self.asked_for[slot] = self.asked_for.get(slot, 10**9) - 1
         if self.asked_for[slot] > 0:
             return None
@@ -143,6 +147,7 @@ class World:
         state = RunState()
         requests = Requests(cast(BufferPeer, self.peer), state)
         self.processes = Processes(cast(Cluster, self.cluster), spec, orders, requests, state)
+        self.cluster.known = lambda: self.processes._lost
         self.processes.unroute = self._unroute  # type: ignore[method-assign]
         notes = SimpleNamespace(note=self.said.append)
         run = SimpleNamespace(spec="spec", log=lambda name: f"{name}.log")
