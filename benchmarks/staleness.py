@@ -21,11 +21,8 @@ import argparse
 import hashlib
 import json
 import shutil
-import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +30,10 @@ import msgspec
 
 from agentrl.algorithms.mismatch import MAX_AGE_BUCKET
 from agentrl.errors import DataError
-from benchmarks import RESULTS, ROOT, commit, machine, report
+from benchmarks import RESULTS, ROOT, report
+from benchmarks.curves import Curve, append, finished, present, read, scores_of
 from benchmarks.default_job import call, set_aside
-from benchmarks.staleness_numbers import BASE, NAIVE, Curve, Points, rows_of
+from benchmarks.staleness_numbers import BASE, NAIVE, Points, rows_of
 
 __all__ = ["ARMS", "FLAGS", "POINTS", "SEEDS", "Arm", "command", "curve_of", "job_digest"]
 
@@ -130,62 +128,37 @@ def measure(arm: str, lag: int, seed: int, output: Path) -> Curve:
     """Train and score one run; its folder is removed when it is read."""
     run = output / f"{arm}-{lag_of(arm, lag)}-{seed}"
     set_aside(run)
-    began, start = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
-    measured = commit()
-    said = run.with_suffix(".log")
-    words = [sys.executable, "-m", "benchmarks.lagged", *command(arm, lag, seed, run)]
-    with said.open("w") as log:
-        code = subprocess.run(words, cwd=ROOT, stdout=log, stderr=log).returncode
-    if code:
-        raise DataError(f"{run.name} ended with {code}; it said, in {said}:\n{_tail(said)}")
-    curve = msgspec.structs.replace(
-        curve_of((run / "metrics.jsonl").read_text(), arm, lag_of(arm, lag), seed),
-        job=job_digest(),
-        commit=measured,
-        machine=machine(),
-        began=began,
-        wall_s=round(time.monotonic() - start, 1),
-    )
+    words = ["-m", "benchmarks.lagged", *command(arm, lag, seed, run)]
+
+    def read_off(text: str) -> Curve:
+        return curve_of(text, arm, lag_of(arm, lag), seed)
+
+    curve = finished(run, words, job_digest(), read_off)
     shutil.rmtree(run)
     return curve
 
 
 def curve_of(text: str, arm: str, lag: int, seed: int) -> Curve:
-    """The curve in a `metrics.jsonl`. An evaluation that came late is of weights with one iteration
-    more, and stands for those that it was due for. Raises DataError where a token has not the age
-    that the lag makes, an evaluation is of several versions, or a score is missing."""
+    """The curve in a `metrics.jsonl`. Raises DataError where a token has not the age that the lag
+    makes, and as `scores_of` does."""
     lines = [json.loads(line) for line in text.splitlines()]
     steps = [line for line in lines if line.get("metrics")]
     if [line["step"] for line in steps] != list(range(1, LAST + lag + 1)):
         raise DataError(f"{arm}: iterations are {[line['step'] for line in steps]}")
     for line in steps:
         _require_age(line, min(line["step"] - 1, lag))
-    scores: dict[int, float] = {}
-    for line in lines:
-        for found in line.get("eval", {}).values():
-            version = found["version_max"]
-            if version != found["version_min"] or found["failed"]:
-                raise DataError(f"{arm}, seed {seed}: no score of one version: {found}")
-            scores[version] = found["score"]
-    found_for = {due: scores.get(due, scores.get(due + 1)) for due in (0, *POINTS.scored)}
-    if missing := [due for due, score in found_for.items() if score is None]:
-        raise DataError(f"{arm}, seed {seed}: no score after {missing}, only {sorted(scores)}")
+    scores = scores_of(lines, (0, *POINTS.scored), f"{arm}, seed {seed}")
     old = [line["metrics"] for line in steps if line["step"] > lag]
     bucket = f"age_{min(lag, MAX_AGE_BUCKET)}"
     return Curve(
         arm=arm,
         lag=lag,
         seed=seed,
-        scores={due: score for due, score in found_for.items() if score is not None},
-        ess=_present(old, f"train/ess_sequence/{bucket}"),
-        m2=_present(old, f"train/log_ratio_m2/{bucket}"),
+        scores=scores,
+        ess=present(old, f"train/ess_sequence/{bucket}"),
+        m2=present(old, f"train/log_ratio_m2/{bucket}"),
         rewards=[round(line["metrics"]["rollout/reward_mean"], 4) for line in steps],
     )
-
-
-def _present(steps: Sequence[Mapping[str, float | None]], name: str) -> list[float]:
-    """A metric of the iterations that have it: where nothing was trained it has no value."""
-    return [round(value, 4) for step in steps if (value := step.get(name)) is not None]
 
 
 def _require_age(line: Mapping[str, Any], age: int) -> None:
@@ -198,26 +171,14 @@ def _require_age(line: Mapping[str, Any], age: int) -> None:
         )
 
 
-def _tail(path: Path) -> str:
-    return path.read_text()[-3000:]
-
-
 # ---- All of them.
 
 
 def read_curves(path: Path) -> list[Curve]:
-    """Finished runs of this job, the newest where one was made twice; none where there is no
-    file."""
-    lines = path.read_bytes().splitlines() if path.exists() else []
-    curves = [msgspec.json.decode(line, type=Curve) for line in lines]
+    """Finished runs of this job by arm and seed, the newest where one was made twice."""
     order = list(ARMS)
-    mine = {(c.lag, order.index(c.arm), c.seed): c for c in curves if c.job == job_digest()}
+    mine = {(c.lag, order.index(c.arm), c.seed): c for c in read(path, job_digest())}
     return [mine[key] for key in sorted(mine)]
-
-
-def append(path: Path, curve: Curve) -> None:
-    with path.open("ab") as file:
-        file.write(msgspec.json.encode(curve) + b"\n")
 
 
 def measure_all(arms: Sequence[str], seeds: Sequence[int], lag: int, output: Path) -> None:

@@ -1,26 +1,20 @@
 """What the curves of the staleness benchmark say: means, lowest points, gaps, and their intervals.
+Differences are of runs with the same seed. Pure."""
 
-Pure. An interval holds the mean of a difference at 95 %, of runs with the same seed, by Student's
-t: seeds are few. It is of the choice of seeds; each score is of the same questions.
-"""
-
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from benchmarks import Row
+from benchmarks.curves import Curve, Interval, bounded, interval
 
-__all__ = ["BASE", "NAIVE", "Curve", "Interval", "Points", "gap", "interval", "rows_of"]
+__all__ = ["BASE", "NAIVE", "Points", "gap", "rows_of"]
 
 #: The arms that everything is compared with: fresh weights, and stale ones without any correction.
 BASE, NAIVE = "on-policy", "naive"
 #: What makes a job one in which staleness bites: most effective samples, least gaps.
 ESS_BAR, GAP_BAR = "< 0.7", "> 0"
-
-#: Student's t at 97.5 % by degrees of freedom, from 1.
-_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
 
 class Points(msgspec.Struct, frozen=True):
@@ -30,54 +24,14 @@ class Points(msgspec.Struct, frozen=True):
     scored: tuple[int, ...]
     settled: int
 
+    def mean(self, curve: Curve) -> float:
+        return statistics.fmean(curve.scores[i] for i in self.scored)
 
-class Curve(msgspec.Struct, frozen=True, kw_only=True):
-    """A finished run. `scores`: greedy exact match (0..1) by the number of iterations that the
-    scored weights held. Of each iteration that trained tokens as old as the lag, `ess`: Kish's
-    share of the sequence weights pi / mu, not truncated; `m2`: the mean of (log pi / mu)^2."""
+    def lowest(self, curve: Curve) -> float:
+        return min(curve.scores[i] for i in self.scored if i >= self.settled)
 
-    arm: str
-    lag: int
-    seed: int
-    scores: dict[int, float]
-    ess: list[float] = []
-    m2: list[float] = []
-    rewards: list[float] = []
-    job: str = ""
-    commit: str = ""
-    machine: str = ""
-    began: str = ""
-    wall_s: float = 0.0
-
-    def mean(self, points: Points) -> float:
-        return statistics.fmean(self.scores[i] for i in points.scored)
-
-    def lowest(self, points: Points) -> float:
-        return min(self.scores[i] for i in points.scored if i >= points.settled)
-
-    def end(self, points: Points) -> float:
-        return self.scores[points.scored[-1]]
-
-
-class Interval(msgspec.Struct, frozen=True):
-    """A mean over `n` seeds; of one seed alone `low` and `high` are unbounded."""
-
-    mean: float
-    low: float
-    high: float
-    n: int
-
-
-def interval(values: Sequence[float]) -> Interval:
-    """The mean of one number for each seed. Raises ValueError for more seeds than there are values
-    of t for."""
-    mean, n = statistics.fmean(values), len(values)
-    if n == 1:
-        return Interval(mean, -math.inf, math.inf, 1)
-    if n - 1 > len(_T):
-        raise ValueError(f"{n} seeds: _T has Student's t for {len(_T) + 1} at most")
-    half = _T[n - 2] * statistics.stdev(values) / math.sqrt(n)
-    return Interval(mean, mean - half, mean + half, n)
+    def end(self, curve: Curve) -> float:
+        return curve.scores[self.scored[-1]]
 
 
 #: A number of each seed.
@@ -114,23 +68,23 @@ def _verdict(lag: int, base: Sequence[Curve], here: Sequence[Curve], points: Poi
     naive = [curve for curve in here if curve.arm == NAIVE]
     rows: list[Row] = []
     if found := [statistics.fmean(curve.ess) for curve in naive if curve.ess]:
-        rows += _bounded(f"ess_age{lag}", interval(found), "share", ESS_BAR)
+        rows += bounded(f"ess_age{lag}", interval(found), "share", ESS_BAR)
     if found := [statistics.fmean(curve.m2) for curve in naive if curve.m2]:
-        rows += _bounded(f"m2_age{lag}", interval(found), "nats^2")
+        rows += bounded(f"m2_age{lag}", interval(found), "nats^2")
     if not base or not naive:
         return rows
     suffix = "" if lag == 8 else f"_lag{lag}"
     of_mean = gap(_by_seed(base, points, "mean"), _by_seed(naive, points, "mean"))
     of_lowest = gap(_by_seed(base, points, "lowest"), _by_seed(naive, points, "lowest"))
-    rows += _bounded(f"naive_gap{suffix}", of_mean, "share", low=GAP_BAR)
-    rows += _bounded(f"naive_gap_lowest{suffix}", of_lowest, "share", low=GAP_BAR)
+    rows += bounded(f"naive_gap{suffix}", of_mean, "share", low=GAP_BAR)
+    rows += bounded(f"naive_gap_lowest{suffix}", of_lowest, "share", low=GAP_BAR)
     means = {
         arm: gap(_by_seed(base, points, "mean"), _by_seed(_of(here, arm), points, "mean"))
         for arm in dict.fromkeys(curve.arm for curve in here if curve.arm != NAIVE)
     }
     if means:
         best = min(means, key=lambda arm: means[arm].mean)
-        rows += _bounded(f"best_gap{suffix}", means[best], "share", best)
+        rows += bounded(f"best_gap{suffix}", means[best], "share", best)
     return rows
 
 
@@ -139,27 +93,16 @@ def _arm(curves: Sequence[Curve], base: Sequence[Curve], points: Points) -> list
     rows = [Row(f"{name}: seeds", len(curves), "seeds")]
     for what in ("mean", "lowest", "end"):
         values = _by_seed(curves, points, what)
-        rows += _bounded(f"{name}: {what}", interval(list(values.values())), "share")
+        rows += bounded(f"{name}: {what}", interval(list(values.values())), "share")
         if base and curves[0].arm != BASE and values.keys() & _by_seed(base, points, what).keys():
-            rows += _bounded(
+            rows += bounded(
                 f"{name}: {what} below {BASE}", gap(_by_seed(base, points, what), values), "share"
             )
     return rows
 
 
-def _bounded(
-    name: str, found: Interval, unit: str, against: str | None = None, low: str | None = None
-) -> list[Row]:
-    """A mean and, of two seeds or more, its bounds."""
-    rows = [Row(name, round(found.mean, 4), unit, against)]
-    if found.n > 1:
-        rows.append(Row(f"{name}_low", round(found.low, 4), unit, low))
-        rows.append(Row(f"{name}_high", round(found.high, 4), unit))
-    return rows
-
-
 def _by_seed(curves: Sequence[Curve], points: Points, what: str) -> dict[int, float]:
-    return {curve.seed: getattr(curve, what)(points) for curve in curves}
+    return {curve.seed: getattr(points, what)(curve) for curve in curves}
 
 
 def _of(curves: Sequence[Curve], arm: str) -> list[Curve]:

@@ -140,7 +140,7 @@ def _others(family: Family, found: Iterable[tuple[Flag, FlagAnswer | None]]) -> 
     """Flags that are not read, by why."""
     reasons: dict[tuple[str, str], list[str]] = {}
     for flag, row in found:
-        reasons.setdefault(_reason(flag, row), []).append(_named(family, flag))
+        reasons.setdefault(_reason(flag, row), []).append(_named(family, flag, row))
     told = sorted(reasons.items())
     yield from rows(
         ("answer", "why", "flags"),
@@ -159,8 +159,11 @@ def _reason(flag: Flag, row: FlagAnswer | None) -> tuple[str, str]:
     return "refused", row.says or f"it waits for {answers.missing()[row.waits].what}"
 
 
-def _named(family: Family, flag: Flag) -> str:
-    return f"`{_spelled(family, flag)}`"
+def _named(family: Family, flag: Flag, row: FlagAnswer | None = None) -> str:
+    """As it is typed; of a switch that is already off, the word that says so."""
+    name = _spelled(family, flag)
+    is_off = row is not None and row.state == "noted" and list(row.accepts) == ["false"]
+    return f"`{name.replace('--', '--no-', 1) if is_off else name}`"
 
 
 def _spelled(family: Family, flag: Flag) -> str:

@@ -18,9 +18,10 @@ from agentrl.envs.registry import load_env
 from agentrl.envs.search_r1 import SearchR1Env
 from agentrl.errors import DataError
 from benchmarks import RESULTS, Row, staleness
+from benchmarks.curves import Curve, Interval, append, interval
 from benchmarks.few_questions import NUM_QUESTIONS
 from benchmarks.staleness import ARMS, LAST, POINTS, curve_of
-from benchmarks.staleness_numbers import BASE, NAIVE, Curve, Interval, gap, interval, rows_of
+from benchmarks.staleness_numbers import BASE, NAIVE, gap, rows_of
 from scripts.staleness import staleness_page as page
 
 ROOT = Path(__file__).parents[2]
@@ -143,10 +144,10 @@ def test_what_is_measured_is_kept_and_another_jobs_runs_are_not_read(tmp_path: P
     assert staleness.read_curves(path) == []
     mine = [curve(arm, seed, 0.5) for seed in (2, 1) for arm in (NAIVE, BASE)]
     for each in (*mine, msgspec.structs.replace(mine[0], job="another", seed=5)):
-        staleness.append(path, each)
+        append(path, each)
     found = staleness.read_curves(path)
     assert [(c.arm, c.seed) for c in found] == [(BASE, 1), (BASE, 2), (NAIVE, 1), (NAIVE, 2)]
-    staleness.append(path, curve(NAIVE, 1, 0.75))
+    append(path, curve(NAIVE, 1, 0.75))
     assert staleness.read_curves(path)[2].scores[4] == 0.75
 
 
@@ -196,8 +197,8 @@ def test_a_curve_has_a_mean_a_lowest_settled_point_and_an_end() -> None:
     found = curve(NAIVE, 1, 0.8, lowest=0.0)
     found.scores[4] = -9.0  # before the runs are settled
     num = len(POINTS.scored)
-    assert found.mean(POINTS) == pytest.approx((0.8 * (num - 2) - 9.0) / num)
-    assert (found.lowest(POINTS), found.end(POINTS)) == (0.0, 0.8)
+    assert POINTS.mean(found) == pytest.approx((0.8 * (num - 2) - 9.0) / num)
+    assert (POINTS.lowest(found), POINTS.end(found)) == (0.0, 0.8)
     assert 0 not in POINTS.scored
 
 

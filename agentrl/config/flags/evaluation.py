@@ -79,7 +79,7 @@ class EvaluationFlags(ServingFlags, frozen=True, kw_only=True):
         Literal["beside", "pinned"],
         _flag(
             "How evaluations of --eval-interval meet weight pushes: beside lets pushes go on, so "
-            "a score may mix versions; pinned holds pushes back until a set is done",
+            "a score may mix versions; pinned holds pushes back until all sets are done",
             needs="eval_interval",
         ),
     ] = "beside"

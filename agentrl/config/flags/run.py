@@ -35,7 +35,8 @@ class RunFlags(msgspec.Struct, frozen=True, kw_only=True):
     resume: Annotated[
         str,
         _flag(
-            "Run to continue: its directory, auto (an unfinished one), or never (begin a new run)"
+            "Run to continue: its directory, auto (the newest neither complete nor failed), or "
+            "never (begin a new run)"
         ),
     ] = "never"
     num_rollout: Annotated[
