@@ -66,7 +66,7 @@ ROLES = {
     ),
     "learner rank": Role(
         "--rollout-num-gpus 1 --num-agent-workers 1 --actor-num-nodes 2", "learner-1",
-        is_needed=True,
+        cpus=(1, 1, 1), is_needed=True,
     ),
     "agent worker": Role(
         "--rollout-num-gpus 1 --num-agent-workers 2", "worker-1", (2, 1, 1), has_spare=True
@@ -250,10 +250,8 @@ def main() -> None:
         found = hurt(name, args.times, args.output)
         (args.output / f"{name}.json").write_bytes(msgspec.json.encode(found))
     kept = [path for name in ROLES if (path := args.output / f"{name}.json").exists()]
-    report(
-        "cluster",
-        [row for path in kept for row in msgspec.json.decode(path.read_bytes(), type=list[Row])],
-    )
+    found = [row for path in kept for row in msgspec.json.decode(path.read_bytes(), type=list[Row])]
+    report("cluster", found, f"python -m benchmarks.cluster --times {args.times}")
 
 
 if __name__ == "__main__":
