@@ -136,7 +136,10 @@ def test_an_engine_of_two_nodes_plays_takes_pushes_and_comes_back_whole(folder: 
         assert "engine-0.1 ended with -9: it is started again" in said
         steps = steps_of(folder)
         assert len(steps) == 5
-        assert max(step["train/logprob_diff_on_policy"] for step in steps) < 1e-3
+        name = "train/logprob_diff_on_policy"  # where a step has tokens of its own weights
+        found = [step[name] for step in steps if name in step]
+        assert found
+        assert max(found) < 1e-3
 
 
 def test_the_doctor_asks_every_node(folder: Path) -> None:
