@@ -158,7 +158,7 @@ class ObjectiveFlags(LearnerFlags, frozen=True, kw_only=True):
         Count | None,
         _flag(
             "Divide the loss of each episode by this number instead of by the episode's length, "
-            "so that a token weighs the same in episodes of all lengths (Dr.GRPO; verl: "
+            "so that tokens of short and of long episodes weigh alike (Dr.GRPO; verl: "
             "loss_scale_factor). As a rule it is the greatest number of tokens that an episode "
             "may sample (default: off)"
         ),
