@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import RESULTS, ROOT, distillation
+from benchmarks.cluster import ROLES
+from benchmarks.objectives import ARMS, ENDS, SHOWN
 from benchmarks.pages import PAGES, section, write_sections
 from scripts.pages import filled
 
@@ -83,6 +85,24 @@ def test_every_part_was_killed_and_nothing_was_lost() -> None:
     assert all(found[name] == 0 for name in found if name.endswith(": hung"))
     assert found["groups lost"] == found["groups trained twice"] == 0
     assert found["contradictions in the ledger"] == found["exit code"] == 0
+
+
+def test_nodes_of_every_role_were_lost_ten_times_and_nothing_was_lost() -> None:
+    found = values("cluster")
+    for role in ROLES:
+        assert found[f"{role}: lost and back"] >= 10
+        zeros = ("hung", "exit code", "groups lost", "groups trained twice")
+        assert {found[f"{role}: {name}"] for name in zeros} == {0}
+        assert found[f"{role}: contradictions in the ledger"] == 0
+
+
+def test_a_critic_and_a_teacher_teach() -> None:
+    found = values("objectives")
+    for arm in ARMS:
+        assert found[f"{arm}: seeds"] >= 3
+        assert found[f"{arm}: end_low"] > found[f"{arm}: before"] + 0.2
+    kl = [found[f"opd: {SHOWN['opd']}, {end} {ENDS}"] for end in ("first", "last")]
+    assert kl[1] < 0.5 * kl[0]
 
 
 def test_with_a_slow_tool_asynchrony_is_twice_as_fast() -> None:
