@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from agentrl.cluster.asking import Asking, asks
 from agentrl.cluster.host import ExitNotice, ProcessHost, ProcessOrder
 from agentrl.cluster.own_ray import join_ray, own_ray, patient_start, ray_options
 from agentrl.cluster.signals import in_turns
@@ -37,6 +38,7 @@ class Cluster:
     def __init__(self, address: str | None, folder: Path) -> None:
         self._address = address
         self._folder = folder
+        self.asking = Asking()
         self._hosts: dict[str, Any] = {}
         self._places: dict[str, NodePlace] = {}
         self._slot_of: dict[str, str] = {}
@@ -86,6 +88,11 @@ class Cluster:
         import ray
 
         try:
+            self.asking.end()
+            for host in (*self._hosts.values(), *(host for host, _ in self._asked.values())):
+                ray.kill(host)  # whoever waits for its answer gets one
+            if not self.asking.wait():
+                _LOG.warning("something still waits for Ray, which is left")
             ray.shutdown()
         finally:
             self._resources.close()
@@ -194,6 +201,7 @@ class Cluster:
         self._wait_for([group.ready()], _PLACE_S, check)
         return group
 
+    @asks
     def place_again(self, slot: str, timeout_s: float) -> NodePlace | None:
         """Ask Ray for a place for a lost slot, and write there what was written for all nodes; None
         if it has given none after `timeout_s`. Ray puts a bundle where there is room for all of
@@ -275,11 +283,13 @@ class Cluster:
             return "127.0.0.1"
         return self._places[self._slot_of[process]].address
 
+    @asks
     def reserve_port(self, process: str) -> int:
         """A free port on the node that runs `process`. Raises SlotLostError."""
         with self._there(self._slot_of[process]):
             return int(self._patiently(self._host(process).reserve_ports, 1)[0])
 
+    @asks
     def seen(self, slot: str, paths: Sequence[str]) -> list[str]:
         """What each path is on the node of a slot, as `ProcessHost.seen`; nothing where its disks
         do not answer. Raises SlotLostError."""
@@ -289,6 +299,7 @@ class Cluster:
             return list(self._patiently(self._hosts[slot].seen, list(paths)))
         return ["nothing"] * len(paths)
 
+    @asks
     def write_file(self, path: str, data: bytes) -> None:
         """Write a private file on every node of the run that is there, or comes later."""
         self._files[path] = data
@@ -296,11 +307,13 @@ class Cluster:
             with suppress(SlotLostError), self._there(slot):
                 self._patiently(host.write_file, path, data)
 
+    @asks
     def start(self, order: ProcessOrder) -> int:
         """Start a process on its slot; returns its pid. Raises SlotLostError."""
         with self._there(self._slot_of[order.name]):
             return int(self._patiently(self._host(order.name).start, order))
 
+    @asks
     def signal(self, process: str, number: int, pid: int | None = None) -> bool:
         """Send a signal to a process, with `pid` to none but that one. Whether it was sent, as far
         as its node says. Raises SlotLostError."""
@@ -311,6 +324,7 @@ class Cluster:
             return bool(self._call(self._host(process).signal.remote(process, number, pid)))
         return False
 
+    @asks
     def stop(self, processes: Sequence[str] | None, grace_s: float) -> None:
         """Stop processes (None: all) and wait until they have ended. Raises InfrastructureError
         that names those that did not; the others have."""
@@ -336,6 +350,7 @@ class Cluster:
         """Names of the placed slots."""
         return list(self._hosts)
 
+    @asks
     def next_exits(self, slot: str, timeout_s: float) -> list[ExitNotice]:
         """Processes of `slot` that ended; waits up to `timeout_s` for one. Raises SlotLostError
         when the slot itself has: its node, or Ray there."""
