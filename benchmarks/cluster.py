@@ -22,6 +22,7 @@ so that roles can be measured in parts; all that are there are reported.
 """
 
 import argparse
+import json
 import re
 import statistics
 import subprocess
@@ -35,7 +36,7 @@ from pathlib import Path
 import msgspec
 
 from agentrl.cluster.layout import processes_of
-from benchmarks import ROOT, Row, positive, report
+from benchmarks import RESULTS, ROOT, Row, commit, positive, report
 from benchmarks.async_vs_sync import iterations
 from benchmarks.survival import accounts
 from tests.integration.namespaces import Nodes, nodes, short_folder
@@ -77,6 +78,13 @@ FLAGS = (
     "--device cpu --actor-num-gpus-per-node 1 --rollout-batch-size 8 --skip-eval-before-train "
     "--save-interval 2 --num-rollout 5000"
 )
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """What was found of a role, and the commit that was measured."""
+
+    commit: str
+    rows: list[Row]
 
 
 class HungError(Exception):
@@ -248,11 +256,16 @@ def main() -> None:
     args = parser.parse_args()
     args.output.mkdir(parents=True, exist_ok=True)
     for name in args.roles:
+        measured = commit()
         found = hurt(name, args.times, args.output)
-        (args.output / f"{name}.json").write_bytes(msgspec.json.encode(found))
+        (args.output / f"{name}.json").write_bytes(msgspec.json.encode(Kept(measured, found)))
     kept = [path for name in ROLES if (path := args.output / f"{name}.json").exists()]
-    found = [row for path in kept for row in msgspec.json.decode(path.read_bytes(), type=list[Row])]
-    report("cluster", found, f"python -m benchmarks.cluster --times {args.times}")
+    roles = [msgspec.json.decode(path.read_bytes(), type=Kept) for path in kept]
+    rows = [row for role in roles for row in role.rows]
+    result = report("cluster", rows, f"python -m benchmarks.cluster --times {args.times}")
+    # roles are measured in parts, and the code may have changed between two of them
+    result["commits"] = list(dict.fromkeys(role.commit for role in roles))
+    (RESULTS / "cluster.json").write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -13,9 +13,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from agentrl.cluster.asking import Asking, asks
 from agentrl.cluster.host import ExitNotice, ProcessHost, ProcessOrder
 from agentrl.cluster.own_ray import join_ray, own_ray, patient_start, ray_options
+from agentrl.cluster.ray_calls import RayCalls, calls_ray
 from agentrl.cluster.signals import in_turns
 from agentrl.cluster.slots import NodePlace, Slot, Supply, bundle_sizes, emptiest, in_order
 from agentrl.config.device import LOOK_S, Device, DeviceFacts, look
@@ -38,7 +38,7 @@ class Cluster:
     def __init__(self, address: str | None, folder: Path) -> None:
         self._address = address
         self._folder = folder
-        self.asking = Asking()
+        self.ray_calls = RayCalls()
         self._hosts: dict[str, Any] = {}
         self._places: dict[str, NodePlace] = {}
         self._slot_of: dict[str, str] = {}
@@ -88,11 +88,11 @@ class Cluster:
         import ray
 
         try:
-            self.asking.end()
+            self.ray_calls.end()
             for host in (*self._hosts.values(), *(host for host, _ in self._asked.values())):
-                ray.kill(host)  # whoever waits for its answer gets one
-            if not self.asking.wait():
-                _LOG.warning("something still waits for Ray, which is left")
+                ray.kill(host)  # threads that wait for its answer get an error
+            if not self.ray_calls.wait():
+                _LOG.warning("a thread still waits for Ray, which is shut down")
             ray.shutdown()
         finally:
             self._resources.close()
@@ -201,7 +201,7 @@ class Cluster:
         self._wait_for([group.ready()], _PLACE_S, check)
         return group
 
-    @asks
+    @calls_ray
     def place_again(self, slot: str, timeout_s: float) -> NodePlace | None:
         """Ask Ray for a place for a lost slot, and write there what was written for all nodes; None
         if it has given none after `timeout_s`. Ray puts a bundle where there is room for all of
@@ -283,13 +283,13 @@ class Cluster:
             return "127.0.0.1"
         return self._places[self._slot_of[process]].address
 
-    @asks
+    @calls_ray
     def reserve_port(self, process: str) -> int:
         """A free port on the node that runs `process`. Raises SlotLostError."""
         with self._there(self._slot_of[process]):
             return int(self._patiently(self._host(process).reserve_ports, 1)[0])
 
-    @asks
+    @calls_ray
     def seen(self, slot: str, paths: Sequence[str]) -> list[str]:
         """What each path is on the node of a slot, as `ProcessHost.seen`; nothing where its disks
         do not answer. Raises SlotLostError."""
@@ -299,7 +299,7 @@ class Cluster:
             return list(self._patiently(self._hosts[slot].seen, list(paths)))
         return ["nothing"] * len(paths)
 
-    @asks
+    @calls_ray
     def write_file(self, path: str, data: bytes) -> None:
         """Write a private file on every node of the run that is there, or comes later."""
         self._files[path] = data
@@ -307,13 +307,13 @@ class Cluster:
             with suppress(SlotLostError), self._there(slot):
                 self._patiently(host.write_file, path, data)
 
-    @asks
+    @calls_ray
     def start(self, order: ProcessOrder) -> int:
         """Start a process on its slot; returns its pid. Raises SlotLostError."""
         with self._there(self._slot_of[order.name]):
             return int(self._patiently(self._host(order.name).start, order))
 
-    @asks
+    @calls_ray
     def signal(self, process: str, number: int, pid: int | None = None) -> bool:
         """Send a signal to a process, with `pid` to none but that one. Whether it was sent, as far
         as its node says. Raises SlotLostError."""
@@ -324,7 +324,7 @@ class Cluster:
             return bool(self._call(self._host(process).signal.remote(process, number, pid)))
         return False
 
-    @asks
+    @calls_ray
     def stop(self, processes: Sequence[str] | None, grace_s: float) -> None:
         """Stop processes (None: all) and wait until they have ended. Raises InfrastructureError
         that names those that did not; the others have."""
@@ -350,7 +350,7 @@ class Cluster:
         """Names of the placed slots."""
         return list(self._hosts)
 
-    @asks
+    @calls_ray
     def next_exits(self, slot: str, timeout_s: float) -> list[ExitNotice]:
         """Processes of `slot` that ended; waits up to `timeout_s` for one. Raises SlotLostError
         when the slot itself has: its node, or Ray there."""

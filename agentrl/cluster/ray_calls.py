@@ -1,4 +1,4 @@
-"""Threads that ask Ray, and its end: a question after `ray.shutdown` would end the whole program,
+"""Calls of Ray by threads, and its end: a call after `ray.shutdown` can end the whole program,
 with exit code 1 and without a word from Python."""
 
 import threading
@@ -8,14 +8,14 @@ from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from agentrl.errors import InfrastructureError
 
-__all__ = ["Asking", "asks"]
+__all__ = ["RayCalls", "calls_ray"]
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-class Asking:
-    """Counts the questions that are in progress, of all threads."""
+class RayCalls:
+    """Counts the calls of Ray that are in progress, of all threads."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -25,7 +25,7 @@ class Asking:
     def __enter__(self) -> None:
         with self._changed:
             if self._is_over:
-                raise InfrastructureError("Ray is being left: nothing more can be asked")
+                raise InfrastructureError("Ray is shut down: no call is possible any more")
             self._num += 1
 
     def __exit__(self, *_: object) -> None:
@@ -34,29 +34,29 @@ class Asking:
             self._changed.notify_all()
 
     def end(self) -> None:
-        """From now on questions are refused: InfrastructureError."""
+        """Refuse calls from now on: they raise InfrastructureError."""
         with self._changed:
             self._is_over = True
 
     def wait(self, timeout_s: float = 15.0) -> bool:
-        """Whether every question has its answer, at the latest after `timeout_s`."""
+        """Wait until no call is in progress, at most `timeout_s` seconds. Returns whether none is."""
         with self._changed:
             return self._changed.wait_for(lambda: self._num == 0, timeout_s)
 
 
-class _Asks(Protocol):
-    asking: Asking
+class _CallsRay(Protocol):
+    ray_calls: RayCalls
 
 
-_S = TypeVar("_S", bound=_Asks)
+_S = TypeVar("_S", bound=_CallsRay)
 
 
-def asks(method: Callable[Concatenate[_S, _P], _R]) -> Callable[Concatenate[_S, _P], _R]:
-    """Marks a method that asks Ray: it counts as a question until it returns."""
+def calls_ray(method: Callable[Concatenate[_S, _P], _R]) -> Callable[Concatenate[_S, _P], _R]:
+    """Count a call of this method until it returns or raises."""
 
     @wraps(method)
-    def asked(its: _S, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        with its.asking:
+    def counted(its: _S, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        with its.ray_calls:
             return method(its, *args, **kwargs)
 
-    return asked
+    return counted
