@@ -39,7 +39,7 @@ class RayCalls:
             self._is_over = True
 
     def wait(self, timeout_s: float = 15.0) -> bool:
-        """Wait until no call is in progress, at most `timeout_s` seconds. Returns whether none is."""
+        """Wait until no call goes on, for at most `timeout_s` seconds; whether none is."""
         with self._changed:
             return self._changed.wait_for(lambda: self._num == 0, timeout_s)
 
