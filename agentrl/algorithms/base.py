@@ -119,8 +119,9 @@ class Algorithm:
     reads: ClassVar[frozenset[str]] = frozenset()
     requires: ClassVar[frozenset[str]] = frozenset()
     reward_levels: ClassVar[frozenset[str]] = frozenset({"episode", "role"})
-    #: Whether an episode of advantage 0 has no gradient, and need not be computed. None: as the
-    #: flags say for the loss of `policy_loss`, and False for a loss that a subclass wrote.
+    #: Whether an episode of credit 0 has no gradient, and need not be computed. None: as the
+    #: flags say for the loss of `policy_loss`, and False where a subclass wrote the loss or the
+    #: advantages.
     loss_vanishes: ClassVar[bool | None] = None
     needs: Needs
     regions: tuple[Region, ...] = ()
@@ -177,9 +178,12 @@ class Algorithm:
         if self.cfg.reward_level == "role":
             skip = not self._has_other_terms
             return [Credit(found, skip) for found in role_credits(group, self.values)]
+        return self.credits(self.values(group.rewards))
+
+    def credits(self, values: Sequence[float]) -> list[Credit]:
+        """The credits of a group from the value of each episode."""
         return [
-            Credit(value, skip=value == 0 and not self._has_other_terms)
-            for value in self.values(group.rewards)
+            Credit(value, skip=value == 0 and not self._has_other_terms) for value in values
         ]
 
     @property
@@ -189,11 +193,18 @@ class Algorithm:
             return True
         if self.loss_vanishes is not None:
             return not self.loss_vanishes
-        # At a coefficient of 0 the KL is measured, and over the same episodes as at any other.
-        is_known = type(self).loss is Algorithm.loss
-        if not is_known or self.cfg.normalize_advantages:
+        if self._is_unknown or self.cfg.normalize_advantages:
             return True
+        # At a coefficient of 0 the KL is measured, and over the same episodes as at any other.
         return self.cfg.entropy_coef != 0 or self.cfg.use_opd or bool(self.needs.models)
+
+    @property
+    def _is_unknown(self) -> bool:
+        """Whether the loss is not the default one, or a class of the user's makes advantages: a
+        credit of 0 does not say that there is no gradient."""
+        makers = type(self).advantages, type(self).token_advantages
+        has_own = any(each.__module__.partition(".")[0] != "agentrl" for each in makers)
+        return has_own or type(self).loss is not Algorithm.loss
 
     def values(self, rewards: Sequence[float]) -> Sequence[float]:
         """The advantage of each episode of a group. Pure."""
@@ -204,8 +215,8 @@ class Algorithm:
         if self.cfg.use_opd or self.cfg.reward_level == "role":  # roles may differ all the same
             return True
         num = max(2, self.needs.min_group)
-        has_unknown_loss = self.loss_vanishes is None and type(self).loss is not Algorithm.loss
-        return has_unknown_loss or any(self.values([reward] * num))
+        is_unknown = self.loss_vanishes is None and self._is_unknown
+        return is_unknown or any(self.values([reward] * num))
 
     # ---- from rows ----
 

@@ -77,10 +77,7 @@ def with_rewards(estimator: type[Algorithm], function: _Function) -> type[Algori
             super().begin(header)
 
         def credit(self, group: GroupRows) -> Sequence[Credit]:
-            return [
-                Credit(value, skip=value == 0 and not self._has_other_terms)
-                for value in self._earned[group.group]
-            ]
+            return self.credits(self._earned[group.group])
 
         def teaches(self, reward: float) -> bool:
             return True

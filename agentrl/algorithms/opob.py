@@ -12,7 +12,7 @@ import numpy.typing as npt
 from agentrl.algorithms.base import TERMS, Algorithm
 from agentrl.algorithms.grpo import STD_EPSILON, has_zero_std
 from agentrl.algorithms.normalization import Total
-from agentrl.algorithms.rows import LOG_RATIO_LIMIT, Row
+from agentrl.algorithms.rows import LOG_RATIO_LIMIT, Credit, Row
 from agentrl.config.run import RunConfig
 from agentrl.types import EpisodeId, LeaseHeader
 
@@ -55,6 +55,12 @@ class Opob(Algorithm):
         if has_zero_std(rewards):
             return [0.0] * len(rewards)
         return [reward / (float(np.std(rewards)) + STD_EPSILON) for reward in rewards]
+
+    def credits(self, values: Sequence[float]) -> list[Credit]:
+        """An episode of reward 0 has an advantage too, that of its baseline, unless all of its
+        group have reward 0."""
+        is_flat = not any(values)
+        return [Credit(value, skip=is_flat and not self._has_other_terms) for value in values]
 
     def advantages(self, rows: Sequence[Row], total: Total) -> None:
         """A baseline needs the tokens of all episodes of its group, on whatever rank they are."""

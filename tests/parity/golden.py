@@ -29,7 +29,7 @@ from torch import Tensor
 
 from agentrl.algorithms.load import load_algorithm
 from agentrl.algorithms.rows import LossFn, MicroBatch, Outputs
-from agentrl.columns import COLUMNS, TEACHER_LOGPROBS, Column
+from agentrl.columns import CACHE_VERSIONS, COLUMNS, TEACHER_LOGPROBS, Column
 from agentrl.config.run import RunConfig
 from agentrl.learner.backend import StepResult
 from agentrl.learner.iteration import train_lease
@@ -107,12 +107,19 @@ class Batch:
         self.header = LeaseHeader(number=LEASE, groups=groups)
 
     def fetch(self, rows: Sequence[TrajectoryRow], optional: Sequence[Column]) -> list[Trajectory]:
-        """The trajectories of `rows`. Of optional columns they have the teacher's alone."""
+        """The trajectories of `rows`. Of optional columns they have the teacher's, and the caches
+        that turns began with: of the versions that sampled them."""
         found = [self.rows[row.payload.offset] for row in rows]
-        if TEACHER_LOGPROBS not in optional:
+        if not optional:
             return found
         return [
-            replace(one, optional={TEACHER_LOGPROBS: np.full(len(one.tokens_L), -1.5, "<f4")})
+            replace(
+                one,
+                optional={
+                    TEACHER_LOGPROBS: np.full(len(one.tokens_L), -1.5, "<f4"),
+                    CACHE_VERSIONS: one.versions_L,
+                },
+            )
             for one in found
         ]
 
