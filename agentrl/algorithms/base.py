@@ -182,9 +182,7 @@ class Algorithm:
 
     def credits(self, values: Sequence[float]) -> list[Credit]:
         """The credits of a group from the value of each episode."""
-        return [
-            Credit(value, skip=value == 0 and not self._has_other_terms) for value in values
-        ]
+        return [Credit(value, skip=value == 0 and not self._has_other_terms) for value in values]
 
     @property
     def _has_other_terms(self) -> bool:

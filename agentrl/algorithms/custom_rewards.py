@@ -77,7 +77,8 @@ def with_rewards(estimator: type[Algorithm], function: _Function) -> type[Algori
             super().begin(header)
 
         def credit(self, group: GroupRows) -> Sequence[Credit]:
-            return self.credits(self._earned[group.group])
+            found: list[Credit] = self.credits(self._earned[group.group])
+            return found
 
         def teaches(self, reward: float) -> bool:
             return True
