@@ -70,10 +70,9 @@ class EpisodeChat:
         request = read_request(asked, self._recorder.assignment.sampling)
         return message_of(await self._recorder.answer(request))
 
-    def prompt(self, messages: list[Message], tools: list[Mapping[str, Any]]) -> str:
+    async def prompt(self, messages: list[Message], tools: list[Mapping[str, Any]]) -> str:
         """See `PromptChat`."""
-        spans = self._recorder.chat.open_prompt(messages, tools)
-        return self.text([id_ for span in spans for id_ in span.ids])
+        return await self._recorder.first_prompt(messages, tools)
 
     def text(self, ids: list[int]) -> str:
         """See `PromptChat`."""

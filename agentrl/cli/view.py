@@ -90,7 +90,8 @@ def view(arguments: argparse.Namespace) -> int:
     read = read_facts if arguments.json else read_episodes
     episodes = read(arguments.run, choice)
     if not episodes:
-        sys.stderr.write(f"agentrl: {arguments.run} has no such episode that failed\n")
+        what = "no such episode that failed" if arguments.failed else "no episode yet"
+        sys.stderr.write(f"agentrl: {arguments.run} has {what}\n")
         return 0
     if arguments.json:
         with until_the_reader_leaves():

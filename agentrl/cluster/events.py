@@ -92,6 +92,12 @@ class RunState:
                 self.failures.fates(event.data["counts"], event.data.get("too_long", 0))
         self.notify()
 
+    def lease_of_an_end(self) -> str:
+        """The end of a sentence on a learner that ended for good: its lease, whatever ended it."""
+        if words := self.failed_leases.words():
+            return f": {words}"
+        return f", the last in lease {self.steps + 1}" if self.leases > self.steps else ""
+
     def notify(self) -> None:
         """Wake every waiter."""
         self._changed.set()

@@ -42,6 +42,7 @@ from agentrl.errors import (
     AgentRLError,
     ConfigError,
     DataError,
+    EnvironmentSetupError,
     HealthError,
     InfrastructureError,
     RestartsSpentError,
@@ -112,7 +113,7 @@ def _recorded(
         run.path, config, clock, run_id=run.id, origin=origin, openers=openers
     ) as recorder:
         status, code, error = "crashed", 70, None
-        spent: RestartsSpentError | None = None
+        failed: AgentRLError | None = None
         recorder.note(f"run directory {run.path}")
         try:
             _launch(config, run, recorder, clock, gate, plan)
@@ -122,7 +123,7 @@ def _recorded(
         except AgentRLError as failure:
             status = "failed" if isinstance(failure, _LASTING) else "crashed"
             code, error = failure.exit_code, str(failure)
-            spent = failure if isinstance(failure, RestartsSpentError) else None
+            failed = failure
             _LOG.error("%s", failure)
         except Exception as failure:
             error = f"{type(failure).__name__}: {failure}"
@@ -132,16 +133,19 @@ def _recorded(
                 run.keep_ray_logs()
             recorder.finish(status, error)
             may_go_on = status in ("interrupted", "crashed") and (run.path / "ledger.db").exists()
-            hint = _hint(run.path, spent) if may_go_on else ""
+            hint = _hint(run.path, failed) if may_go_on else ""
             recorder.end(f"{recorder.epitaph(status)}; see {run.path}{hint}")
     return code
 
 
-def _hint(run: Path, spent: RestartsSpentError | None) -> str:
-    """How a run goes on. One whose process died again and again may well end so once more."""
-    if spent is None:
-        return f"; --resume {run} goes on"
-    return f"; {spent.told}; --resume {run} goes on if what ended it is mended"
+def _hint(run: Path, failure: AgentRLError | None) -> str:
+    """How a run goes on. One whose process died again and again, or whose host lacks something, may
+    well end so once more."""
+    if isinstance(failure, RestartsSpentError):
+        return f"; {failure.told}; --resume {run} goes on if what ended it is mended"
+    if isinstance(failure, EnvironmentSetupError):
+        return f"; --resume {run} goes on if what ended it is mended"
+    return f"; --resume {run} goes on"
 
 
 def _launch(

@@ -1,13 +1,14 @@
 """`SilenceWatch`: tells of engines that take no turns although no push is going on.
 
-    asked every 5 s -> says no for 20 s, and no push is open -> told; the learner gives weights anew
+    asked every 5 s -> says no for 20 s, and no push is open -> told
+                    -> for longer than pushes take           -> the learner gives weights anew
                                                              -> takes turns again -> told
 
 A push pauses engines and lets them go on. Whoever pauses one otherwise, or leaves it paused, stops
 the run without a word: turns wait inside the engine until their deadline. Weights given anew end
 such a pause in the learner's own order, so nothing generates in the middle of a push. They are not
-announced, so a silence must be three times as long as the last push's pause. An engine that cannot
-be reached has ended; that is `watch.py`'s business.
+announced, so they are asked for when a silence is three times as long as the last push's pause. An
+engine that cannot be reached has ended; that is `watch.py`'s business.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -26,15 +27,16 @@ __all__ = ["Silence", "SilenceChange", "SilenceWatch"]
 #: An answer takes milliseconds; one that takes longer is none.
 _ANSWER_S = 4.0
 _SILENT_S = 20.0
-#: How much longer than the last push's pause a silence must be.
+#: How much longer than the last push's pause a silence must be for weights to be given anew.
 _PAUSES = 3.0
 
 
 class SilenceChange(msgspec.Struct, frozen=True):
-    """What a look showed. `silent`: engines to be told of now, once in a silence; `back`: those
-    that were told of and take turns again."""
+    """What a look showed. `silent`: engines to be told of now, once in a silence; `due`: those to
+    be given their weights anew, once too; `back`: those told of that take turns again."""
 
     silent: tuple[str, ...] = ()
+    due: tuple[str, ...] = ()
     back: tuple[str, ...] = ()
 
 
@@ -44,6 +46,7 @@ class Silence:
     def __init__(self) -> None:
         self._since: dict[str, float] = {}
         self._told: set[str] = set()
+        self._given: set[str] = set()
         self._last: float | None = None
         self.total_s = 0.0
 
@@ -58,10 +61,13 @@ class Silence:
         self._last = now
         self._since = {name: self._since.get(name, now) for name in silent}
         back = set() if is_pushing else self._told - silent
-        due = {name for name, since in self._since.items() if now - since >= patience_s}
-        due -= self._told
-        self._told = (self._told | due) - back
-        return SilenceChange(tuple(sorted(due)), tuple(sorted(back)))
+        told, due = (
+            {name for name, since in self._since.items() if now - since >= limit_s} - known
+            for limit_s, known in ((_SILENT_S, self._told), (patience_s, self._given))
+        )
+        self._told = (self._told | told) - back
+        self._given = (self._given | due) - back
+        return SilenceChange(*(tuple(sorted(names)) for names in (told, due, back)))
 
 
 class SilenceWatch:
@@ -112,12 +118,17 @@ class SilenceWatch:
         if verdict.silent:
             self._recorder.note(
                 f"{', '.join(verdict.silent)} of {len(engines)} engines took no turns for "
-                f"{patience_s:.0f} s although no push is going on: paused by a call that is not "
-                "the run's own, or standing still. The learner is asked to give weights anew, "
-                "which ends a pause"
+                f"{_SILENT_S:.0f} s although no push is going on: paused by a call that is not "
+                "the run's own, or standing still. The learner is asked to give weights anew"
+                f"{_later(patience_s)}, which ends a pause"
             )
-        for name in verdict.silent:
+        for name in verdict.due:
             await self._ask_for_weights(name)
+
+
+def _later(patience_s: float) -> str:
+    """When weights are asked for, where that is not now."""
+    return "" if patience_s <= _SILENT_S else f" when it has lasted {patience_s:.0f} s"
 
 
 async def _takes_turns(session: aiohttp.ClientSession, engine: EngineAddress) -> bool:

@@ -150,8 +150,8 @@ class Watch:
         if kind is not InfrastructureError:
             return kind(f"{ended}; {log}")
         told = f"{notice.name} ended {MAX_RESTARTS + 1} times without a new iteration"
-        if has_crashed_learner(notice) and (leases := self._state.failed_leases.words()):
-            told = f"{told}: {leases}"
+        if has_crashed_learner(notice):
+            told += self._state.lease_of_an_end()
         return RestartsSpentError(f"{ended}: {told}; {log}", told=told)
 
 

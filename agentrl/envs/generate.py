@@ -63,7 +63,7 @@ class PromptChat(Chat, Protocol):
     episode: EpisodeId
     sampling: SamplingParams
 
-    def prompt(self, messages: list[Message], tools: list[Mapping[str, Any]]) -> str:
+    async def prompt(self, messages: list[Message], tools: list[Mapping[str, Any]]) -> str:
         """The text of a prompt, as the run's chat format writes it."""
         ...
 
@@ -209,7 +209,7 @@ class GenerateEnv(Rollout):
         messages = await rewards.reset(seed=chat.seed, task=task)
         prompt: Any = copy.deepcopy(rewards.prompt)
         if self.run_flags is not None and args.apply_chat_template:
-            prompt = chat.prompt(messages, list(rewards.schemas))
+            prompt = await chat.prompt(messages, list(rewards.schemas))
         metadata = task.get("metadata", task)
         made: Any = importlib.import_module("slime.utils.types").Sample
         return made(

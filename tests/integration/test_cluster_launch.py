@@ -112,9 +112,12 @@ def test_a_run_whose_process_died_again_and_again_promises_nothing(tmp_path: Pat
     told = "the learner ended 3 times in lease 9 (groups 7, 8)"
     for raised, hint in (
         (f"RestartsSpentError('long', told={told!r})", f"; {told}; --resume {{}} goes on if"),
+        ("EnvironmentSetupError('no room')", "; --resume {} goes on if what ended it is mended"),
         ("EngineError('gone')", "; --resume {} goes on\n"),
     ):
         body = f"from agentrl.errors import *; raise {raised}"
-        body = body.replace("import *", "import EngineError, RestartsSpentError")
+        body = body.replace(
+            "import *", "import EngineError, EnvironmentSetupError, RestartsSpentError"
+        )
         said, _ = begin(tmp_path, body, "old", str(tmp_path / "new")).communicate()
         assert hint.format(tmp_path / "new") in said

@@ -14,6 +14,7 @@ from agentrl.actors.rollouts import RolloutEpisodes
 from agentrl.config.run import RunConfig
 from agentrl.envs.env import Env, EnvContext
 from agentrl.envs.generate import GenerateEnv
+from agentrl.tokens.formats.base import ChatFormat
 from agentrl.types import Task
 from tests.unit.rollout_ground import ASSIGNMENT, CHAT, LIMITS, MODEL, Policy
 
@@ -51,6 +52,7 @@ async def play_function(
     limits: Limits = LIMITS,
     config: RunConfig = CONFIG,
     assignment: dict[str, Any] | None = None,
+    chat: ChatFormat = CHAT,
     **reward: Any,
 ) -> PlayedEpisode:
     """One episode, from its assignment to its report."""
@@ -58,5 +60,5 @@ async def play_function(
     make = env_of(function, config, **reward)
     make().prepare()  # as a worker does
     async with Endpoint() as endpoint:
-        player = Player(RolloutEpisodes(make, CHAT, limits, endpoint))
+        player = Player(RolloutEpisodes(make, chat, limits, endpoint))
         return await player.play(assigned, policy)

@@ -13,10 +13,11 @@ from agentrl.actors.report import PlayedEpisode
 from agentrl.envs.env import Env
 from agentrl.envs.messages import AssistantTurn, Message, Step
 from agentrl.envs.rollout import Chat
-from agentrl.errors import ChatError
+from agentrl.errors import ChatError, EnvError
 from agentrl.tokens import QwenFormat, Vocab
 from agentrl.tokens.vocab import PlainEncoding
 from agentrl.types import EpisodeReport, Outcome, StopReason, Task
+from tests.unit.generate_ground import play_function
 from tests.unit.rollout_ground import ASSIGNMENT, CHAT, LIMITS, MODEL, Policy
 from tests.unit.rollout_ground import play as play_rollout
 
@@ -122,6 +123,34 @@ async def test_an_agent_s_first_prompt_is_refused_unread_and_a_later_one_is_its_
     assert is_filtered(report, "4000005 characters", "3000 tokens fit", "--rollout-max-prompt-len")
     report = (await play_rollout(later, Policy(["42"]), chat=chat)).report
     assert (report.outcome, report.stop_reason) == (Outcome.DONE, StopReason.CONTEXT_LIMIT)
+
+
+async def test_a_prompt_that_is_written_for_a_function_is_made_beside_the_loop() -> None:
+    chat, vocab = watched(WIDE.max_context)
+    prompts = []
+
+    async def generate(args: Any, sample: Any, sampling_params: Any) -> Any:
+        prompts.append(sample.prompt)
+        raise EnvError("enough")
+
+    task = Task("t", {"input": LONG, "label": "?"})
+    assigned = {"task": task}
+    await play_function(generate, Policy([]), limits=WIDE, assignment=assigned, chat=chat)
+    assert LONG.strip() in prompts[0]
+    assert vocab.threads
+    assert threading.get_ident() not in vocab.threads
+
+
+async def test_a_prompt_for_a_function_that_no_tokens_could_hold_is_filtered() -> None:
+    chat, _ = watched(LIMITS.max_context)
+
+    async def generate(args: Any, sample: Any, sampling_params: Any) -> Any:
+        raise AssertionError("it has no prompt")
+
+    for text in (HUGE, "word " * 10_000):
+        task = {"task": Task("t", {"input": text, "label": "?"})}
+        report = (await play_function(generate, Policy([]), assignment=task, chat=chat)).report
+        assert is_filtered(report, "3000 tokens fit", "--rollout-max-prompt-len")
 
 
 @pytest.mark.parametrize("text", [LONG, HUGE])

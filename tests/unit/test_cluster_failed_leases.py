@@ -2,7 +2,9 @@
 
 from typing import Any
 
+from agentrl.cluster.events import RunState
 from agentrl.cluster.failures import FailedLeases, given_up
+from agentrl.wire.messages import Event
 
 
 def failed(number: int, deaths: int, groups: list[str], **more: Any) -> dict[str, Any]:
@@ -28,6 +30,16 @@ def test_a_lease_that_was_stepped_is_not_spoken_of_any_more() -> None:
     leases.take(failed(4, 2, ["6"]))
     leases.stepped(3)
     assert leases.words() == "the learner ended twice in lease 4 (groups 6)"
+
+
+def test_a_learner_that_was_killed_again_and_again_was_in_a_lease_too() -> None:
+    """A kill counts for nothing against the lease, and a reader wants its number all the same."""
+    state = RunState()
+    assert state.lease_of_an_end() == ""
+    state.apply(Event("lease", {"number": 1, "last": False}))
+    assert state.lease_of_an_end() == ", the last in lease 1"
+    state.apply(Event("lease_failed", failed(1, 3, ["5"], given_up=False)))
+    assert state.lease_of_an_end() == ": the learner ended 3 times in lease 1 (groups 5)"
 
 
 def test_of_many_groups_few_are_named_and_a_task_moves_no_cursor() -> None:

@@ -22,7 +22,7 @@ def test_a_pause_is_told_after_twenty_seconds_and_its_end_too() -> None:
     silence = Silence()
     verdicts = [silence.looked(BOTH, is_pushing=False, now=now) for now in (0, 5, 10, 15, 20, 25)]
     assert verdicts[:4] == [SilenceChange()] * 4
-    assert verdicts[4] == SilenceChange(silent=("engine-0", "engine-1"))
+    assert verdicts[4] == SilenceChange(silent=tuple(sorted(BOTH)), due=tuple(sorted(BOTH)))
     assert verdicts[5] == SilenceChange()
     assert silence.looked({"engine-1"}, is_pushing=False, now=30) == SilenceChange(
         back=("engine-0",)
@@ -42,13 +42,14 @@ def test_a_pause_that_lasts_is_told_once_and_a_new_one_again() -> None:
     assert told == [20, 85]
 
 
-def test_where_pushes_pause_engines_for_long_a_pause_must_be_longer() -> None:
+def test_where_pushes_take_long_weights_are_given_anew_later_and_the_pause_is_told() -> None:
     state, silence = RunState(), Silence()
     costs = {"perf/push_pause_s": 25.0}
     state.apply(Event("published", {"version": 1, "iteration": 1, "metrics": costs}))
     assert state.push_pause_s == 25
-    told = [now for now in range(0, 101, 5) if silence.looked(BOTH, False, now, 75).silent]
-    assert told == [75]
+    changes = {now: silence.looked(BOTH, False, now, 75) for now in range(0, 101, 5)}
+    assert [now for now, change in changes.items() if change.silent] == [20]
+    assert [now for now, change in changes.items() if change.due] == [75]
 
 
 def test_engines_that_a_push_pauses_are_not_silent() -> None:

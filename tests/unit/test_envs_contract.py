@@ -292,7 +292,13 @@ def test_an_env_that_swallows_its_cancellation_has_taken_too_long_all_the_same(
     assert broken(Deaf)["whatever the policy says is answered"].endswith("0.2 s on an answer")
 
 
-@pytest.mark.parametrize("raised", [asyncio.CancelledError(), SystemExit(3), TimeoutError("no")])
+@pytest.mark.parametrize(
+    "raised",
+    [
+        *(asyncio.CancelledError(), SystemExit(3), TimeoutError("no")),
+        *(KeyboardInterrupt(), GeneratorExit()),
+    ],
+)
 def test_whatever_a_tool_raises_is_told_with_the_call(raised: BaseException) -> None:
     class Raising(Sound):
         async def step(self, turn: AssistantTurn) -> Step:

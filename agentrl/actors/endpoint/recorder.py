@@ -30,7 +30,8 @@ from agentrl.actors.sampling import sample_turn
 from agentrl.actors.writing import Writers, num_chars
 from agentrl.errors import ChatError, EnvError, TextTooLongError
 from agentrl.roles import POLICY
-from agentrl.tokens.formats.base import ChatFormat
+from agentrl.tokens.chat import Message
+from agentrl.tokens.formats.base import ChatFormat, ToolSchema
 from agentrl.tokens.spans import Span, context_spans
 from agentrl.types import EpisodeAssignment, Generation, StopReason, TurnClient
 
@@ -151,6 +152,18 @@ class CallRecorder:
                 code="unknown_url",
             )
         return await self._recorded(self._generated, request)
+
+    async def first_prompt(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> str:
+        """The text of a prompt, as the chat format writes it for a first call. One that is too long
+        ends the episode as its call would. Raises ChatError, EnvError."""
+        try:
+            return await self._writers.run(num_chars(messages, tools), self._text, messages, tools)
+        except TextTooLongError as error:
+            raise self._too_long(str(error)) from error
+
+    def _text(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> str:
+        spans = self.chat.open_prompt(messages, tools)
+        return self.chat.vocab.decode([id_ for span in spans for id_ in span.ids])
 
     async def _recorded(
         self, work: Callable[[Request], Awaitable[Reply]], request: Request

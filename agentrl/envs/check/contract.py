@@ -47,6 +47,7 @@ from agentrl.envs.check.leftovers import tasks_left
 from agentrl.envs.check.share import CHECK_S
 from agentrl.envs.check.subject import Subject
 from agentrl.envs.check.turns import ANSWER, HOSTILE, endless, turns
+from agentrl.envs.check.watch import contained
 from agentrl.envs.env import Env
 from agentrl.envs.messages import AssistantTurn, Step
 from agentrl.errors import EnvError
@@ -261,7 +262,7 @@ async def _closes(trial: _EnvTrial) -> Problem:
 
 async def _cancelled(work: Coroutine[Any, Any, object]) -> None:
     """Let it come to its first await, and cancel it there."""
-    task = asyncio.ensure_future(work)
+    task = asyncio.ensure_future(contained(work))
     await asyncio.sleep(0)
     task.cancel()
     await asyncio.wait({task})

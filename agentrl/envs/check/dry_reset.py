@@ -13,7 +13,14 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, 
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from agentrl.envs.check.watch import ERRORS, BlockedError, MethodWatch, OverdueError, run_watched
+from agentrl.envs.check.watch import (
+    ERRORS,
+    ERRORS_IN_LOOP,
+    BlockedError,
+    MethodWatch,
+    OverdueError,
+    run_watched,
+)
 from agentrl.envs.depth import require_shallow
 from agentrl.envs.env import Env
 from agentrl.envs.messages import Message
@@ -88,7 +95,7 @@ async def _first(watch: MethodWatch, source: TaskSource, limit_s: float) -> Task
             await tasks.aclose()
     except AgentRLError:
         raise
-    except ERRORS as error:
+    except ERRORS_IN_LOOP as error:
         raise ConfigError(f"{name} raised {words_of(error)}") from error
     if isinstance(task, Task) and isinstance(task.row, dict):
         require_shallow(task.row, f"the row of task {task.id}")
@@ -106,7 +113,7 @@ async def _try(watch: MethodWatch, env: Env, task: Task, seed: int, limit_s: flo
     try:
         with watch.phase("reset", limit_s) as deadline:
             prompt = await env.reset(seed=seed, task=copy.deepcopy(task.row))
-    except ERRORS as error:
+    except ERRORS_IN_LOOP as error:
         failure = error
     closing = await _close(watch, env, limit_s)
     if isinstance(failure, InfrastructureError):
@@ -135,7 +142,7 @@ async def _close(watch: MethodWatch, env: Env, limit_s: float) -> BaseException 
     try:
         with watch.phase("close", limit_s):
             await env.close()
-    except ERRORS as error:
+    except ERRORS_IN_LOOP as error:
         return error
     return None
 

@@ -18,7 +18,15 @@ import msgspec
 
 from agentrl.envs.check.share import Share, shares
 from agentrl.envs.check.subject import Subject
-from agentrl.envs.check.watch import ERRORS, BlockedError, MethodWatch, OverdueError, run_watched
+from agentrl.envs.check.watch import (
+    ERRORS,
+    ERRORS_IN_LOOP,
+    BlockedError,
+    MethodWatch,
+    OverdueError,
+    UserInterruptError,
+    run_watched,
+)
 from agentrl.errors import InfrastructureError
 from agentrl.user_traceback import place_of, words_of
 
@@ -131,8 +139,9 @@ def _tried(keeps: Promise, trial: Trial) -> Problem:
         return await keeps(trial)
 
     try:
-        with raised(words_of):
-            return run_watched(watched)
+        return run_watched(watched)
+    except (InfrastructureError, RaisedError):
+        raise
     except BrokenError as broken:
         return str(broken)
     except OverdueError as overdue:
@@ -140,16 +149,20 @@ def _tried(keeps: Promise, trial: Trial) -> Problem:
     except BlockedError as blocked:
         place = place_of(blocked)
         return f"{blocked}{f' ({place})' if place else ''}: {ADVICE}"
+    except UserInterruptError as error:
+        raise RaisedError(words_of(error.__cause__ or error)) from error
+    except ERRORS as error:
+        raise RaisedError(words_of(error)) from error
 
 
 @contextmanager
 def raised(told: Callable[[BaseException], str]) -> Iterator[None]:
-    """What user code raises inside is a `RaisedError`, as `told`."""
+    """What user code raises inside is a `RaisedError`, as `told`. In an event loop."""
     try:
         yield
     except (InfrastructureError, BrokenError, RaisedError, OverdueError):
         raise
-    except ERRORS as error:
+    except ERRORS_IN_LOOP as error:
         raise RaisedError(told(error)) from error
 
 

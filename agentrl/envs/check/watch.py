@@ -20,10 +20,21 @@ from typing import Any, TypeVar
 
 import anyio
 
-__all__ = ["ERRORS", "BlockedError", "MethodWatch", "OverdueError", "run_watched"]
+__all__ = [
+    "ERRORS",
+    "ERRORS_IN_LOOP",
+    "BlockedError",
+    "MethodWatch",
+    "OverdueError",
+    "UserInterruptError",
+    "contained",
+    "run_watched",
+]
 
 #: What user code may raise; in a run each of these is an error of the episode.
 ERRORS = (Exception, SystemExit, asyncio.CancelledError)
+#: The same where an event loop runs: there asyncio makes Ctrl-C a cancellation.
+ERRORS_IN_LOOP = (*ERRORS, KeyboardInterrupt, GeneratorExit)
 #: Seconds that a cancelled phase has to end, and then what was left behind to go quietly.
 GRACE_S = 1.0
 #: Seconds between two looks of the event loop at the clock.
@@ -42,6 +53,10 @@ class OverdueError(Exception):
     def __init__(self, method: str) -> None:
         super().__init__(method)
         self.method = method
+
+
+class UserInterruptError(Exception):
+    """User code raised its cause, which would end the event loop as Ctrl-C does."""
 
 
 class MethodWatch:
@@ -92,7 +107,8 @@ class MethodWatch:
 
 
 def run_watched(begin: Callable[[MethodWatch], Coroutine[Any, Any, T]]) -> T:
-    """Run a coroutine in a loop of its own. Raises what it raises, OverdueError, BlockedError."""
+    """Run a coroutine in a loop of its own. Raises what it raises, OverdueError, BlockedError, and
+    UserInterruptError in the place of a KeyboardInterrupt that user code raised."""
     watch = MethodWatch()
     try:
         with watch.alarm():
@@ -105,7 +121,7 @@ def run_watched(begin: Callable[[MethodWatch], Coroutine[Any, Any, T]]) -> T:
 
 async def _conduct(watch: MethodWatch, begin: Callable[[MethodWatch], Coroutine[Any, Any, T]]) -> T:
     asyncio.get_running_loop().set_default_executor(_LeftAlone())
-    task = asyncio.ensure_future(begin(watch))
+    task = asyncio.ensure_future(contained(begin(watch)))
     while not task.done():
         await asyncio.wait({task}, timeout=_TURN_S)
         if watch.turned() and not task.done():
@@ -117,6 +133,15 @@ async def _conduct(watch: MethodWatch, begin: Callable[[MethodWatch], Coroutine[
             await asyncio.wait({task}, timeout=GRACE_S)
             raise failure
     return task.result()
+
+
+async def contained(work: Coroutine[Any, Any, T]) -> T:
+    """`work` as a task whose KeyboardInterrupt is user code's: Ctrl-C itself cancels the main task
+    of the loop. Raises UserInterruptError in its place."""
+    try:
+        return await work
+    except (KeyboardInterrupt, GeneratorExit) as failure:
+        raise UserInterruptError(f"user code raised {type(failure).__name__}") from failure
 
 
 class _LeftAlone(ThreadPoolExecutor):
