@@ -51,9 +51,10 @@ def about_external_engines(
             "do not. Leave out one of the two"
         )
     if config.update_weight_local_checkpoint_dir is not None:
+        delta = ", --update-weight-mode delta" if config.update_weight_mode == "delta" else ""
         yield (
-            f"{_ADDRS} and --update-weight-local-checkpoint-dir: copies are patched by engines "
-            "that a run starts (POST /pull_weights), and SGLang's own server cannot; give "
+            f"{_ADDRS}{delta} and --update-weight-local-checkpoint-dir: copies are patched by "
+            "engines that a run starts (POST /pull_weights), and SGLang's own server cannot; give "
             "--update-weight-mode full, with which engines read --update-weight-disk-dir itself"
         )
 
