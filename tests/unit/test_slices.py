@@ -22,7 +22,13 @@ def test_what_is_no_part_is_refused(part: str) -> None:
         of_the_part(CASES, part)
 
 
-def test_every_case_comes_once_in_a_round_of_days() -> None:
+def test_every_case_comes_once_in_a_round_of_days(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.slices.IS_FULL", False)
     monday = date.fromordinal(4 * 184_000)
     days = [of_the_day(CASES, 3, monday + timedelta(days=number)) for number in range(4)]
     assert sorted(case for day in days for case in day) == sorted(CASES)
+
+
+def test_a_full_session_plays_every_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.slices.IS_FULL", True)
+    assert of_the_day(CASES, 3) == CASES
