@@ -91,7 +91,10 @@ def markdown(result: Mapping[str, Any]) -> str:
     arms = arms_of(result)
     lags = sorted({arm.lag for arm in arms} - {0})
     parts = "\n\n".join(_part(result, arms, lag) for lag in lags)
-    return f"""# Where old tokens harm, and what helps
+    is_corrected = any(arm.name not in (BASE, NAIVE) for arm in arms)
+    title = "What old tokens cost" + (", and what each correction gives back" * is_corrected)
+    missing = "" if is_corrected else "\n\nNo correction has been run on it yet."
+    return f"""# {title}
 
     make bench NAME=staleness
 
@@ -103,14 +106,16 @@ def markdown(result: Mapping[str, Any]) -> str:
 The model and the questions of the [default job](default-job.md), with
 {FLAGS["rollout-batch-size"]} groups in an iteration, one optimizer step on them, and a learning
 rate of {FLAGS["lr"]:g}. Engines sample with the weights of L iterations ago, so that every token is
-exactly L iterations old when it is trained; the first L batches are of the first weights. `{BASE}`
-has L = 0. The job was fixed on `{BASE}` and `{NAIVE}` alone, before any correction was run on it.
+exactly L iterations old when it is trained; the first L batches are of the first weights. L is the
+lag of the run: the [age](../async.md#age) that all its tokens have. `{BASE}` has L = 0. The job was
+fixed on `{BASE}` and `{NAIVE}` alone, before any correction was run on it.{missing}
 
 Scores are greedy exact match on held-out questions. *mean*: of all scores after training began.
 *lowest*: the lowest from iteration {POINTS.settled} on; such runs oscillate, so the score at the
-end alone misleads. In brackets: the 95 % interval of the mean over seeds (Student's t, paired by
-seed for a difference). An arm is *within noise* when the interval of its difference from `{BASE}`
-holds 0.
+end alone misleads. In brackets: the 95 % interval of the mean over seeds (Student's t). A
+difference from `{BASE}` is taken seed by seed, over the seeds that both arms have; where one has
+more seeds, it is not the difference of the two means in the table. An arm is *within noise* when
+the interval of its difference holds 0.
 
 {parts}
 """
@@ -150,8 +155,8 @@ def _verdicts(values: Mapping[str, float], here: list[Arm], lag: int) -> list[st
         bites = all(gap.low is not None and gap.low > 0 for gap in (mean, lowest))
         verb = "harms" if bites else "is not shown to harm"
         said.append(
-            f"Staleness {verb} the uncorrected loss here: it lies {mean} below `{BASE}` in the"
-            f" mean over the run, and {lowest} at the lowest point."
+            f"Staleness {verb} the uncorrected loss here: the mean score of the run is {mean} lower"
+            f" than that of `{BASE}`, and the lowest score {lowest} lower."
         )
     if f"ess_age{lag}" in values:
         ess = _bounded(values, f"ess_age{lag}")

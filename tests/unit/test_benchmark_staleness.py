@@ -256,11 +256,18 @@ def result(curves: list[Curve]) -> dict[str, Any]:
 
 def test_the_page_says_what_the_numbers_say() -> None:
     shown = page.markdown(result(bitten()))
+    assert shown.startswith("# What old tokens cost, and what each correction gives back\n")
     assert "Staleness harms the uncorrected loss here" in shown
     assert "`truncate` is not enough: 0.10 (0.10 to 0.10) below `on-policy`" in shown
     assert "| commits of the runs | 0123456789ab, ba9876543210 |" in shown
     assert "| `on-policy` | fresh weights, no correction | 2 | 0.71" in shown
     assert shown.index("| `on-policy`") < shown.index("| `naive`") < shown.index("| `truncate`")
+
+
+def test_the_page_promises_no_correction_that_was_not_run() -> None:
+    shown = page.markdown(result([c for c in bitten() if c.arm in (BASE, NAIVE)]))
+    assert shown.startswith("# What old tokens cost\n")
+    assert "No correction has been run on it yet." in shown
 
 
 def test_the_page_does_not_claim_a_harm_that_is_not_shown() -> None:

@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from agentrl.config.presets import PRESETS
 from tests.unit.page_snippets import ROOT
 
 TEXT = (ROOT / "docs" / "faq.md").read_text()
@@ -28,3 +29,8 @@ def test_a_newcomer_is_led_to_the_questions(page: str) -> None:
     text = (ROOT / page).read_text()
     assert "faq.md" in text
     assert "reference.md" in text
+
+
+def test_every_preset_has_a_line_that_says_what_it_is() -> None:
+    (answer,) = (answer for question, answer in QUESTIONS if "presets" in question)
+    assert re.findall(r"^- `([\w-]+)`: ", answer, re.MULTILINE) == [*PRESETS]

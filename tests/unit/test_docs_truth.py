@@ -220,6 +220,8 @@ def test_every_shown_command_is_accepted(
     if "--sglang-config" in argv:
         (shown,) = blocks((ROOT / "docs" / page).read_text(), "yaml")
         (tmp_path / argv[argv.index("--sglang-config") + 1]).write_text(shown)
+    if "--rollout-external-api-key-var" in argv:
+        monkeypatch.setenv(argv[argv.index("--rollout-external-api-key-var") + 1], "SECRET")
     assert parse([*argv, "--dry-run"], program).dry_run, page
 
 

@@ -24,7 +24,7 @@ class TrackingFlags(EvaluationFlags, frozen=True, kw_only=True):
 
     use_wandb: Annotated[
         bool,
-        _flag("Send metrics to Weights & Biases as well (pip install 'agentrl[wandb]')"),
+        _flag("Send metrics to Weights & Biases as well (in the clone, pip install '.[wandb]')"),
     ] = False
     wandb_mode: Annotated[
         Literal["online", "offline", "disabled"] | None,
@@ -78,7 +78,7 @@ class TrackingFlags(EvaluationFlags, frozen=True, kw_only=True):
     ] = False
 
     use_mlflow: Annotated[
-        bool, _flag("Send metrics to MLflow as well (pip install 'agentrl[mlflow]')")
+        bool, _flag("Send metrics to MLflow as well (in the clone, pip install '.[mlflow]')")
     ] = False
     mlflow_tracking_uri: Annotated[
         _Word | None,
@@ -101,7 +101,7 @@ class TrackingFlags(EvaluationFlags, frozen=True, kw_only=True):
     ] = None
 
     use_swanlab: Annotated[
-        bool, _flag("Send metrics to SwanLab as well (pip install 'agentrl[swanlab]')")
+        bool, _flag("Send metrics to SwanLab as well (in the clone, pip install '.[swanlab]')")
     ] = False
     swanlab_mode: Annotated[
         Literal["online", "offline", "disabled"] | None,
