@@ -57,12 +57,13 @@ def test_a_model_comes_back_from_megatrons_format_bit_for_bit(
     assert are_equal(tmp_path / "hf", model)
 
 
+@pytest.mark.parametrize("family", ["qwen3", "qwen3-5-vl", "qwen3-5-moe-vl"])
 def test_a_model_in_bfloat16_stays_so_in_files_as_small_as_asked(
-    hf_model: Callable[[str], Any], tmp_path: Path
+    family: str, hf_model: Callable[[str], Any], tmp_path: Path
 ) -> None:
     model, dist = tmp_path / "model", tmp_path / "dist"
     model.mkdir()
-    source = hf_model("qwen3").directory
+    source = hf_model(family).directory
     (model / "config.json").write_bytes((source / "config.json").read_bytes())
     save_file({k: t.bfloat16() for k, t in weights(source).items()}, model / "model.safetensors")
     assert main(["convert", str(model), str(dist)]) == 0

@@ -58,6 +58,9 @@ __all__ = ["Form", "built", "convert"]
 
 Form = Literal["hf", "torch_dist"]
 
+#: Its type is the model's; every model has one.
+_EMBEDDING = "embedding.word_embeddings.weight"
+
 
 def convert(
     source: Path,
@@ -83,7 +86,7 @@ def convert(
             raise ConfigError(f"{source} is a Hugging Face model already")
         model = with_mtp(model) if mtp else model
         with (
-            built(model, _is_bf16_model(source)) as (whole, weights),
+            built(model, _is_bf16_model(source, model)) as (whole, weights),
             StoredTensors(
                 source, weights.shapes, model.is_passenger, model.family.stacks
             ) as tensors,
@@ -91,7 +94,7 @@ def convert(
             _write_torch_dist(target, _of_model(whole, weights, tensors))
         return
     folder, index, model = _opened(source, model)
-    is_bf16 = index["embedding.word_embeddings.weight"].dtype == "bfloat16"
+    is_bf16 = index[_EMBEDDING].dtype == "bfloat16"
     with built(model, is_bf16) as (whole, weights):
         parts = placement.parts(whole, content_of(index))
         require_all(folder, index, [s for p in parts for s in _shards(parts[p], _flat(p), 0)])
@@ -149,8 +152,10 @@ def built(model: Model, is_bf16: bool) -> Iterator[tuple[Any, Weights]]:
         parallel.close_groups()
 
 
-def _is_bf16_model(source: Path) -> bool:
-    return read_types(source).get("model.embed_tokens.weight") == "BF16"
+def _is_bf16_model(source: Path, model: Model) -> bool:
+    """By its embedding, in the family's own words: in a model that sees it lies a name deeper."""
+    embedding = model.family.named(_EMBEDDING)
+    return embedding is not None and read_types(source).get(embedding.hf[0]) == "BF16"
 
 
 _shards = placement.shards
