@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentrl.config.answers import about_missing
-from agentrl.config.first_weights import kept_of, megatrons_of, models_of
+from agentrl.config.first_weights import kept_of, megatrons_of, models_of, passengers_of
 from agentrl.config.refusals import gather
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, DataError
@@ -47,6 +47,7 @@ def _checks(
         yield partial(_check_megatrons, flag, Path(place), config, read_by(place))
     for flag, place in kept_of(config).items():
         yield partial(_check_kept, flag, Path(place), config, read_by(place))
+    yield partial(_check_passengers, config, policy)
 
 
 def _check_model(flag: str, place: Path, config: RunConfig, model: "Model") -> None:
@@ -107,6 +108,18 @@ def _check_kept(flag: str, place: Path, config: RunConfig, model: "Model") -> li
             f"{DIGESTED_BYTES} together are verified now, and all by the learner"
         )
     return notes
+
+
+def _check_passengers(config: RunConfig, policy: "Model") -> None:
+    """Those of --hf-checkpoint where it gives no weights, and is not refused as quantized: all
+    other types are compared already."""
+    from agentrl.models.headers import check_passengers
+
+    place = Path(str(config.hf_checkpoint))
+    if config.load is None or config.eval_only or passengers_of(config, place) != place:
+        return
+    if config.is_supervised or not quantization(place):
+        _naming("--hf-checkpoint", check_passengers, place, policy)
 
 
 def _naming(flag: str, check: Callable[..., None], *what: object) -> None:

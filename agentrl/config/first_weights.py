@@ -41,6 +41,7 @@ __all__ = [
     "kept_of",
     "megatrons_of",
     "models_of",
+    "passengers_of",
     "run_of_load",
     "wants_megatrons_optimizer",
     "with_first_weights",
@@ -62,6 +63,14 @@ def holds_model(place: str | Path) -> bool:
 def holds_megatron(place: str | Path) -> bool:
     """Whether a checkpoint in Megatron's own format lies there."""
     return _content(Path(place)) == "a checkpoint of Megatron's"
+
+
+def passengers_of(config: RunConfig, model_dir: Path) -> Path:
+    """The Hugging Face model whose tensors without a layer here go into every model that is saved:
+    that of `--load`, which gave the first weights; `model_dir` where `--load` is none. A run that
+    goes on takes them where it took them before."""
+    load = config.load
+    return Path(load) if load is not None and holds_model(load) else model_dir
 
 
 def brings_optimizer(config: RunConfig) -> bool:

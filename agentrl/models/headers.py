@@ -7,7 +7,7 @@ implies (`shapes`). A family of somebody else's may have tensors that are not kn
 learner compares.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -20,7 +20,7 @@ from agentrl.models.registry import Model
 from agentrl.models.shapes import is_complete, shapes_of, wholes_of
 from agentrl.models.stacks import taken_apart
 
-__all__ = ["check_header", "check_model", "check_types", "without_mtp"]
+__all__ = ["check_header", "check_model", "check_passengers", "check_types", "without_mtp"]
 
 _FLOATS = ("float64", "float32", "float16", "bfloat16")
 _VOCABULARY = ("embedding.word_embeddings.weight", "output_layer.weight")
@@ -52,12 +52,27 @@ def check_model(folder: Path, model: Model, given: Model) -> None:
 
 def check_types(folder: Path) -> None:
     """Raise ConfigError for weights that are no floats, such as those of a quantized model."""
-    types = read_types(folder)
-    if other := [f"{name} in {kind}" for name, kind in types.items() if kind not in FLOATS]:
+    if other := _no_floats(folder):
         raise ConfigError(
             f"{folder} has {_some(other)}; a learner begins with {', '.join(FLOATS)}: give --load "
             "or --ref-load a model or a checkpoint in one of these types"
         )
+
+
+def check_passengers(folder: Path, model: Model) -> None:
+    """Raise ConfigError for tensors that models of `model` would be saved with as they lie in
+    `folder`, and that are no floats: what is saved is not quantized, so they would not fit in."""
+    if other := _no_floats(folder, model.is_passenger):
+        raise ConfigError(
+            f"{folder} has {_some(other)}: no layer here has these tensors, so a model that is "
+            "saved would have them as they are there, quantized beside weights that are not; name "
+            f"the same model in {', '.join(FLOATS)} in its place"
+        )
+
+
+def _no_floats(folder: Path, which: Callable[[str], bool] = lambda _: True) -> list[str]:
+    types = read_types(folder)
+    return [f"{name} in {t}" for name, t in types.items() if t not in FLOATS and which(name)]
 
 
 def _weights_otherwise(theirs: Shapes, model: Model) -> Iterator[str]:

@@ -13,7 +13,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from agentrl.algorithms.rows import LossFn
+from agentrl.cli.main import main
 from agentrl.config.model import read_model
+from agentrl.config.places import MANIFEST
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.learner.megatron import MegatronBackend
@@ -165,6 +167,33 @@ def test_they_come_from_the_model_that_gave_the_first_weights(
     bare = make_hf_model(families()["mimo"].tiny, tmp_path / "bare").directory
     open_backend(bare, load=str(mimo.directory)).save_hf(tmp_path / "saved")
     assert are_equal(passengers(tmp_path / "saved"), passengers(mimo.directory))
+
+
+def test_a_run_that_goes_on_takes_them_where_it_took_them_before(
+    mimo: Any, make_hf_model: Any, open_backend: Open, tmp_path: Path
+) -> None:
+    bare = make_hf_model(families()["mimo"].tiny, tmp_path / "bare").directory
+    kept = tmp_path / "run" / "recovery" / "iteration_0000001"
+    kept.mkdir(parents=True)
+    (kept / MANIFEST).touch()
+    again = {"resume": str(tmp_path / "run"), "run_dir": str(tmp_path), "run_id": "run"}
+    open_backend(bare, load=str(mimo.directory), **again).save_hf(tmp_path / "saved")
+    assert are_equal(passengers(tmp_path / "saved"), passengers(mimo.directory))
+
+
+def test_a_conversion_does_not_put_quantized_ones_beside_weights_that_are_not(
+    mimo: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dist, words = tmp_path / "dist", ["convert", str(tmp_path / "dist"), str(tmp_path / "hf")]
+    words += ["--hf-checkpoint", str(mimo.directory)]
+    assert main(["convert", str(mimo.directory), str(dist)]) == 0
+    assert main(words) == 0
+    path, name = mimo.directory / "model.safetensors", f"{PREFIX}mlp.gate_proj.weight"
+    save_file(load_file(path) | {name: torch.zeros(64, 32).to(torch.float8_e4m3fn)}, path)
+    assert main([*words, "--force"]) == 2
+    said = capsys.readouterr().err
+    assert f"{mimo.directory} has {name} in F8_E4M3: no layer here has these tensors" in said
+    assert load_file(tmp_path / "hf" / "model.safetensors")[name].dtype == torch.bfloat16
 
 
 def test_what_no_rule_names_is_refused_still(mimo: Any, open_backend: Open) -> None:

@@ -24,6 +24,7 @@ from agentrl.config.first_weights import (
     brings_optimizer,
     holds_megatron,
     holds_model,
+    passengers_of,
     wants_megatrons_optimizer,
 )
 from agentrl.config.megatron import MegatronSettings
@@ -168,9 +169,7 @@ class MegatronBackend:
         )
         is_restored = cfg.is_continued and bool(iterations(root_of(cfg)))
         first = None if is_restored or brings_optimizer(cfg) else cfg.load
-        self._first_dir = (
-            self._model_dir if first is None or not holds_model(first) else Path(first)
-        )
+        self._passengers_dir = passengers_of(cfg, self._model_dir)
         built = {"policy": self._loaded_model("policy", device, first)}
         for name in sorted(models):  # collective: in one order on all ranks
             place = getattr(cfg, _PLACES[name])
@@ -339,9 +338,10 @@ class MegatronBackend:
         dist.barrier()
 
     def _passengers(self) -> Iterator[tuple[str, Tensor]]:
-        """Of the model that gave the first weights; most families have none."""
-        if self._policy.family.is_passenger is not None:
-            yield from checkpoint.passengers(self._first_dir, self._policy.is_passenger)
+        """Most families have none."""
+        if self._policy.family.is_passenger is None:
+            return iter(())
+        return checkpoint.passengers(self._passengers_dir, self._policy)
 
     def save_state(self, directory: Path) -> Mapping[str, FileFacts]:
         """See `TrainBackend.save_state`."""

@@ -23,6 +23,8 @@ from agentrl import disk
 from agentrl.config.weights import FLOATS
 from agentrl.errors import ConfigError
 from agentrl.model_dir import CONFIG, quantization, read_config
+from agentrl.models.headers import check_passengers
+from agentrl.models.registry import Model
 from agentrl.models.stacks import Stacks, taken_apart
 
 __all__ = ["StoredTensors", "passengers", "replace_folder", "write_checkpoint"]
@@ -152,13 +154,17 @@ class StoredTensors(Mapping[str, Tensor]):
                 )
 
 
-def passengers(
-    model_dir: Path, is_passenger: Callable[[str], bool]
-) -> Iterator[tuple[str, Tensor]]:
-    """Tensors of a model directory that no layer here has, as they lie there."""
-    for path in _weight_files(model_dir):
+def passengers(model_dir: Path, model: Model) -> Iterator[tuple[str, Tensor]]:
+    """Tensors of a model directory that no layer of `model` has, as they lie there. Raises
+    ConfigError at the call, before one is read, where they are quantized."""
+    check_passengers(model_dir, model)
+    return _passengers(_weight_files(model_dir), model)
+
+
+def _passengers(files: list[Path], model: Model) -> Iterator[tuple[str, Tensor]]:
+    for path in files:
         with safe_open(path, framework="pt") as opened:
-            for name in filter(is_passenger, opened.keys()):
+            for name in filter(model.is_passenger, opened.keys()):
                 yield name, opened.get_tensor(name)
 
 

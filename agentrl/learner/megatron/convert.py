@@ -109,8 +109,9 @@ def convert(
 
 def _beside(model: Model, model_dir: Path) -> Iterator[tuple[str, Tensor]]:
     """What no layer here has, as it lies in `model_dir`, where that has weights."""
-    if model.family.is_passenger is not None and holds_model(model_dir):
-        yield from passengers(model_dir, model.is_passenger)
+    if model.family.is_passenger is None or not holds_model(model_dir):
+        return iter(())
+    return passengers(model_dir, model)
 
 
 def _opened(source: Path, model: Model) -> tuple[Path, Index, Model]:
