@@ -212,13 +212,12 @@ def _as_run(arguments: argparse.Namespace) -> "RunConfig":
 def _first_task(cls: "type[Env]", config: "RunConfig") -> "Task":
     """The first task, where its evaluation sets are what they should be too."""
     from agentrl.envs.check.dry_reset import LIMIT_S, first_task
-    from agentrl.envs.check.preflight import ROWS, check_eval_sets, source_of
-    from agentrl.envs.sources import RowSource
+    from agentrl.envs.check.preflight import check_eval_sets, check_rows, source_of
     from agentrl.envs.travel import arrived
 
     source = source_of(config, cls)
     check_eval_sets(config, cls)
-    if isinstance(source, RowSource) and (note := source.check(ROWS)):
+    for note in check_rows(source):
         sys.stdout.write(f"{note}\n")
     task = first_task(source)
     if task is None:

@@ -7,10 +7,12 @@ whole. Refused: nothing to read, an empty slice, and a row that lacks a key, whe
 import math
 import random
 import re
+import time
 from array import array
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import anyio.to_thread
 
@@ -66,22 +68,32 @@ class RowSource:
         """Whether a row may take long to read."""
         return self._rows.is_slow
 
-    def check(self, limit: int) -> str | None:
-        """Read the first `limit` rows. Raises `DataError` as `tasks` does; returns a note where one
-        lacks what the first has, which an Env may mean or not."""
-        note = None
+    def check(self, limit: int | None = None, limit_s: float = math.inf) -> list[str]:
+        """Read the first `limit` rows (None: all), for `limit_s` seconds at most. Raises
+        `DataError` as `tasks` does; notes that a row lacks what the first has, which an Env may
+        mean or not, and that some rows were not read."""
+        notes: list[str] = []
         first: Mapping[str, object] = {}
-        for index, task in enumerate(self.first(limit)):
+        num, until = 0, time.monotonic() + limit_s
+        for num, task in enumerate(self.first(limit), start=1):
             first = first or task.row
             lacks = sorted(first.keys() - task.row.keys())
-            if lacks and note is None:
-                where = self._rows.where(self._places[index])
-                note = f"{where} lacks {', '.join(lacks)}, which the first row has"
-        return note
+            if lacks and not notes:
+                where = self._rows.where(self._places[num - 1])
+                notes.append(f"{where} lacks {', '.join(lacks)}, which the first row has")
+            if time.monotonic() >= until:
+                break
+        if num < len(self):
+            notes.append(
+                f"the first {num} of {len(self)} rows of {self.path} were read; a later one that "
+                "cannot be read ends the run when it is reached"
+            )
+        return notes
 
-    def first(self, limit: int) -> Iterator[Task]:
-        """The tasks of the first `limit` rows, in the order of the file. Raises as `tasks`."""
-        return map(self._read, range(min(limit, len(self))))
+    def first(self, limit: int | None = None) -> Iterator[Task]:
+        """The tasks of the first `limit` rows, or of all, in the order of the file. Raises as `tasks`."""
+        places = self._places[:limit]
+        return map(self._task, places, self._rows.each(places))
 
     def keep(self, indices: Sequence[int]) -> None:
         """Leave out all rows but those, by their place in the order of the file."""
@@ -108,7 +120,8 @@ class RowSource:
         epoch, place = divmod(position, len(self))
         if self._in_order is None or self._in_order[0] != epoch:
             self._in_order = epoch, self._order(epoch)
-        return self._read(self._in_order[1][place])
+        index = self._places[self._in_order[1][place]]
+        return self._task(index, self._rows.read(index))
 
     def _order(self, epoch: int) -> Sequence[int]:
         if not self._shuffle:
@@ -117,9 +130,9 @@ class RowSource:
         random.Random(self._seed + epoch).shuffle(order)
         return order
 
-    def _read(self, index: int) -> Task:
-        place = self._places[index]
-        row, where = self._rows.read(place), self._rows.where(place)
+    def _task(self, place: int, row: dict[str, Any]) -> Task:
+        """The task that `row` is. Raises `DataError`."""
+        where = self._rows.where(place)
         if missing := sorted(key for key in self._required_keys if not holds(row, key)):
             raise DataError(f"{where} lacks {missing}; it has {sorted(row)}")
         row |= {key: find(row, name) for key, name in self._names.items() if holds(row, name)}

@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 
 from agentrl.envs.check.dry_reset import first_task
-from agentrl.envs.check.preflight import QUICK_ROWS, preflight
+from agentrl.envs.check.preflight import SLOW_ROWS, preflight
 from agentrl.errors import ConfigError, DataError
 from agentrl.types import Task
 from tests.unit.env_modules import RESET, SCORE, Write, env_source, refusal, write_run
+from tests.unit.row_files import write_parquet
 
 pytestmark = pytest.mark.slow
 
@@ -138,19 +140,24 @@ def test_a_task_that_does_not_come_in_time_is_no_mistake() -> None:
     assert first_task(Slow(), limit_s=0.01) is None
 
 
-@pytest.mark.parametrize("number", [2, QUICK_ROWS])
+@pytest.mark.parametrize("number", [2, 25_001])
 def test_a_malformed_row_is_named_before_anything_starts(write: Write, number: int) -> None:
-    rows = ['{"q": "x"}'] * (QUICK_ROWS + 5)
+    rows = ['{"q": "x"}'] * 25_005
     rows[number - 1] = '{"q": oops}'
     config = write(env_source(RESET, SCORE), rows="\n".join(rows), rollout_shuffle=True)
     with pytest.raises(DataError, match=rf"rows.jsonl line {number} is not a JSON object"):
         preflight(config)
 
 
-def test_only_the_first_rows_are_read(write: Write) -> None:
-    rows = ['{"q": "x"}'] * (QUICK_ROWS + 5)
-    rows[QUICK_ROWS] = "oops"
-    assert len(preflight(write(env_source(RESET, SCORE), rows="\n".join(rows)))) == 1
+def test_of_a_format_that_is_slow_to_read_the_first_rows_are_read_and_that_is_told(
+    write: Write, tmp_path: Path
+) -> None:
+    config = write(env_source(RESET, SCORE))
+    for num, is_told in ((SLOW_ROWS, False), (SLOW_ROWS + 1, True)):
+        path = write_parquet(tmp_path / f"{num}.parquet", [{"q": "x"}] * num)
+        notes = preflight(msgspec.structs.replace(config, prompt_data=str(path)))
+        told = [f"the first {SLOW_ROWS} of {num} rows of {path} were read" in n for n in notes]
+        assert told == ([False, True] if is_told else [False])
 
 
 def test_rows_for_single_turn_that_lack_the_label_name_the_flag(write: Write) -> None:

@@ -156,6 +156,14 @@ def test_a_check_reads_the_rows_of_the_slice_and_no_more(tmp_path: Path) -> None
 def test_a_check_remarks_on_the_first_row_that_lacks_what_the_first_has(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"n": 1, "of": 2}\n{"of": 3, "n": 2, "more": 1}\n\n{"nn": 2}\n{}\n')
-    assert RowSource(path).check(2) is None
-    said = RowSource(path).check(9)
-    assert said == f"{path} line 4 lacks n, of, which the first row has"
+    assert not any("lacks" in note for note in RowSource(path).check(2))
+    assert RowSource(path).check() == [f"{path} line 4 lacks n, of, which the first row has"]
+
+
+def test_a_check_says_how_many_rows_it_has_read_where_some_are_left(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"n": 1}\n' * 5)
+    assert RowSource(path).check(5) == []
+    for limits, num in (((3,), 3), ((None, 0.0), 1)):
+        (note,) = RowSource(path).check(*limits)
+        assert note.startswith(f"the first {num} of 5 rows of {path} were read; a later one that")

@@ -33,18 +33,18 @@ from agentrl.user_traceback import words_of
 from agentrl.visible import shown_url
 
 __all__ = [
-    "QUICK_ROWS",
-    "ROWS",
+    "SLOW_ROWS",
     "check_eval_sets",
+    "check_rows",
     "preflight",
     "services_of",
     "source_of",
     "tools_of",
 ]
 
-#: Rows of --prompt-data that are read, and of a format in which that takes no time; a later
-#: malformed one ends the run when it is reached.
-ROWS, QUICK_ROWS = 1000, 20_000
+#: Rows of --prompt-data that are read of a format in which that takes time, and seconds after which
+#: no further row of any is; a later malformed one ends the run when it is reached.
+SLOW_ROWS, LIMIT_S = 1000, 10.0
 
 
 def preflight(config: RunConfig) -> list[str]:
@@ -56,9 +56,9 @@ def preflight(config: RunConfig) -> list[str]:
         return _of_parts(config, parts)
     cls = load_env(config.env or "single-turn")
     if config.dialogue_key is not None:
-        return _rows(open_source(config, cls))
+        return check_rows(open_source(config, cls))
     check_class(cls)
-    notes = _rows(source := source_of(config, cls))
+    notes = check_rows(source := source_of(config, cls))
     env = make_env(cls, config.env_args)
     services = services_of(config, cls)
     check_eval_sets(config, cls)
@@ -136,7 +136,7 @@ def _refuse_shared_url(config: RunConfig, cls: type[Env], source: TaskSource) ->
     if not given.get("reward"):
         tasks = chain.from_iterable(open_eval_sets(config, cls).values())
         if isinstance(source, RowSource):
-            tasks = chain(source.first(ROWS if source.is_slow else QUICK_ROWS), tasks)
+            tasks = chain(source.first(_limit(source)), tasks)
         named += [(f"rm_type of the row of task {task.id}", _type_of(task)) for task in tasks]
     for whose, kind in named:
         if kind is not None and "url" in kind.facts.wants:
@@ -154,11 +154,14 @@ def _type_of(task: Task) -> RewardType | None:
     return None
 
 
-def _rows(source: TaskSource) -> list[str]:
-    if not isinstance(source, RowSource):
-        return []
-    note = source.check(ROWS if source.is_slow else QUICK_ROWS)
-    return [] if note is None else [note]
+def check_rows(source: TaskSource) -> list[str]:
+    """Notes on the rows of --prompt-data, as far as they are read. Raises DataError for one that
+    cannot be."""
+    return source.check(_limit(source), LIMIT_S) if isinstance(source, RowSource) else []
+
+
+def _limit(source: RowSource) -> int | None:
+    return SLOW_ROWS if source.is_slow else None
 
 
 def source_of(config: RunConfig, cls: type[Env]) -> TaskSource:

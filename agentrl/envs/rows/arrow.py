@@ -5,6 +5,7 @@ cut off or of other columns than the first, and a dataset whose rows are chosen 
 """
 
 from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeVar
@@ -73,6 +74,10 @@ class ArrowRows:
         at = bisect_right(self._ends, index)
         batch = self._batches[at]
         return plain_row(batch, index - self._ends[at] + batch.num_rows, self.where(index))
+
+    def each(self, places: Sequence[int]) -> Iterator[dict[str, Any]]:
+        """See `RowFile`."""
+        return map(self.read, places)
 
 
 def _mapped(path: Path) -> tuple[pa.Schema, list[pa.RecordBatch]]:

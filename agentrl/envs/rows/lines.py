@@ -5,6 +5,7 @@ each row. Refused: a malformed row, when it is reached, with what the file seems
 """
 
 from array import array
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,10 +57,18 @@ class JsonLines:
 
     def read(self, index: int) -> dict[str, Any]:
         """See `RowFile`."""
+        (row,) = self.each([index])
+        return row
+
+    def each(self, places: Sequence[int]) -> Iterator[dict[str, Any]]:
+        """See `RowFile`: the file is opened once."""
         self._stamp.check()
         with self._path.open("rb") as file:
-            file.seek(self._offsets[index])
-            line = file.readline()
+            for index in places:
+                file.seek(self._offsets[index])
+                yield self._row(index, file.readline())
+
+    def _row(self, index: int, line: bytes) -> dict[str, Any]:
         try:
             return msgspec.json.decode(line, type=dict[str, Any])
         # msgspec reports bad UTF-8 and deep nesting with errors of their own.

@@ -12,7 +12,7 @@ a set that lacks a shard.
 import os
 import re
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, repeat
 from pathlib import Path
 from typing import Any
@@ -136,6 +136,9 @@ class _Joined:
     def read(self, index: int) -> dict[str, Any]:
         part, inner = self._at(index)
         return part.read(inner)
+
+    def each(self, places: Sequence[int]) -> Iterator[dict[str, Any]]:
+        return map(self.read, places)
 
     def _at(self, index: int) -> tuple[RowFile, int]:
         at = bisect_right(self._ends, index)

@@ -10,7 +10,7 @@ import tempfile
 import weakref
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -114,6 +114,10 @@ class ParquetRows:
         except (OSError, ValueError, pa.ArrowException) as error:
             raise DataError(f"{self.where(index)} cannot be read: {error}") from error
         return plain_row(batch, index - first - group.starts[piece], self.where(index))
+
+    def each(self, places: Sequence[int]) -> Iterator[dict[str, Any]]:
+        """See `RowFile`."""
+        return map(self.read, places)
 
     def _unpacked(self, number: int) -> _Group:
         starts, offsets, sizes = array("q"), array("q"), array("q")
