@@ -216,8 +216,7 @@ def _first_task(cls: "type[Env]", config: "RunConfig") -> "Task":
     from agentrl.envs.travel import arrived
 
     source = source_of(config, cls)
-    check_eval_sets(config, cls)
-    for note in check_rows(source):
+    for note in [*check_eval_sets(config, cls), *check_rows(source)]:
         sys.stdout.write(f"{note}\n")
     task = first_task(source)
     if task is None:

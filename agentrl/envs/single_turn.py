@@ -109,11 +109,13 @@ class SingleTurnEnv(Env):
         self._require_url(self._kind, EnvError)
         self._label = self._label_of(task)
         self.schemas = [tool for tool in tools_of(task) if name_of(tool) not in self.tools]
-        return self._messages(_value(task, self._input_key, "--input-key"))
+        return self._messages(_value(task, self._input_key, self._flag("input-key")))
 
     def _messages(self, prompt: Any) -> list[Message]:
         if isinstance(prompt, str):
             return [Message.user(prompt)]
+        if prompt is None:  # so a column of Parquet says that it has none
+            raise EnvError(_null(self._input_key))
         try:
             return msgspec.convert(without_nulls(prompt), list[Message])
         except msgspec.ValidationError as error:
@@ -222,9 +224,9 @@ class SingleTurnEnv(Env):
         is_there = holds(task, self._label_key) and find(task, self._label_key) is not None
         if not needs and not is_there:
             return None
-        label = _value(task, self._label_key, "--label-key", _NO_LABEL)
-        if label is None:  # so a column of Parquet says that it has none
-            raise EnvError(f"the task has no {self._label_key!r}: it is null")
+        label = _value(task, self._label_key, self._flag("label-key"), _NO_LABEL)
+        if label is None:
+            raise EnvError(_null(self._label_key))
         self._require_plain(label)
         return label
 
@@ -234,11 +236,19 @@ class SingleTurnEnv(Env):
 
     def _require_plain(self, label: Any) -> None:
         if self._compares() and isinstance(label, dict):
-            raise EnvError(_nested(self._label_key, label))
+            raise EnvError(_nested(self._label_key, label, self._flag("label-key")))
+
+    def _flag(self, key: str) -> str:
+        """The flag that says where rows of this kind of episode have something."""
+        return f"--eval-{key}" if self.is_evaluation else f"--{key}"
 
 
-def _nested(key: str, label: dict[str, Any]) -> str:
-    inner = f"; name a value within it, as in --label-key {key}.{min(label)}" if label else ""
+def _null(key: str) -> str:
+    return f"the task has no {key!r}: it is null"
+
+
+def _nested(key: str, label: dict[str, Any], flag: str) -> str:
+    inner = f"; name a value within it, as in {flag} {key}.{min(label)}" if label else ""
     return (
         f"the label {key!r} has the keys {sorted(label)}, and no text of a model equals that{inner}"
     )

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 
 from agentrl.cli.train import main
@@ -16,6 +17,7 @@ from agentrl.envs.sources import RowSource
 from agentrl.envs.tasks import open_tasks
 from agentrl.errors import ConfigError
 from agentrl.types import TaskSource
+from tests.unit.row_files import write_parquet
 
 MODEL = str(PRESETS["search-r1-local"].values["hf_checkpoint"])
 
@@ -40,7 +42,8 @@ def rows_of(*lengths: int) -> list[dict[str, Any]]:
 
 def test_prompts_that_do_not_fit_are_counted_in_the_first_rows(tmp_path: Path) -> None:
     rows = rows_of(1, 300, 1, 500, *[1] * ROWS, 900)
-    (note,) = check_prompts(config(tmp_path, rows, rollout_max_prompt_len=100))
+    note, looked_at = check_prompts(config(tmp_path, rows, rollout_max_prompt_len=100))
+    assert looked_at.startswith(f"the first {ROWS} of {ROWS + 5} rows of --prompt-data were looked")
     assert note.startswith(
         f"2 of the first {ROWS} rows of --prompt-data have a prompt of more than"
     )
@@ -62,7 +65,7 @@ def test_rows_of_which_none_fits_are_refused(tmp_path: Path) -> None:
 
 def test_first_rows_of_which_none_fits_are_left_out_where_others_follow(tmp_path: Path) -> None:
     rows = rows_of(*[20] * ROWS, 1)
-    (note,) = check_prompts(config(tmp_path, rows, rollout_max_prompt_len=15))
+    note, _ = check_prompts(config(tmp_path, rows, rollout_max_prompt_len=15))
     assert f"{ROWS} of the first {ROWS} rows" in note
 
 
@@ -95,7 +98,32 @@ def test_a_label_that_a_later_row_lacks_is_told(label: dict[str, Any], tmp_path:
     rows = [*rows_of(1, 2), {"input": "x", **label}, {"input": "y", **label}]
     (note,) = check_prompts(config(tmp_path, rows))
     assert note.startswith("2 of the first 4 rows of --prompt-data cannot be played")
-    assert "the first is train:3: the task has no 'label'" in note
+    assert ", and their groups will fail: train:3, train:4: the task has no 'label'" in note
+
+
+def test_rows_that_cannot_be_played_are_named_by_reason(tmp_path: Path) -> None:
+    good = rows_of(1)
+    unknown: dict[str, Any] = {"input": "x", "label": "y", "metadata": {"rm_type": "nonesuch"}}
+    rows = [*good, *[{"label": "x"}] * 5, unknown, *good, {"label": "x"}]
+    (note,) = check_prompts(config(tmp_path, rows))
+    assert note.startswith("7 of the first 9 rows of --prompt-data cannot be played, and their")
+    assert "fail: train:2, train:3, train:4 and 3 more: the task has no 'input'; its keys" in note
+    assert "; train:7: the row's metadata asks for rm_type 'nonesuch'" in note
+
+
+def test_of_many_reasons_some_are_told(tmp_path: Path) -> None:
+    odd = [{"label": "x", f"key{number}": "x"} for number in range(8)]
+    (note,) = check_prompts(config(tmp_path, [*rows_of(1), *odd]))
+    assert note.count("the task has no 'input'") == 3
+    assert note.endswith("; and 5 for other reasons")
+
+
+def test_a_null_of_parquet_is_named_with_its_row(tmp_path: Path) -> None:
+    rows = [{"input": "x", "label": "y"}, {"input": None, "label": "y"}]
+    path = write_parquet(tmp_path / "rows.parquet", rows)
+    cfg = msgspec.structs.replace(config(tmp_path, rows), prompt_data=str(path))
+    (note,) = check_prompts(cfg)
+    assert "will fail: rows:2: the task has no 'input': it is null" in note
 
 
 def test_the_dry_run_tells_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,6 +17,7 @@ from agentrl.config.eval_sets import EvalSet, eval_sets
 from agentrl.config.mixture import MixPart, parts_of
 from agentrl.config.run import RunConfig
 from agentrl.envs.check.dry_reset import discard, dry_reset, first_task, make_env
+from agentrl.envs.check.eval_rows import check_eval_rows
 from agentrl.envs.check.signatures import check_class
 from agentrl.envs.depth import require_shallow
 from agentrl.envs.env import Env, EnvContext, ServiceSpec
@@ -61,7 +62,7 @@ def preflight(config: RunConfig) -> list[str]:
     notes = check_rows(source := source_of(config, cls))
     env = make_env(cls, config.env_args)
     services = services_of(config, cls)
-    check_eval_sets(config, cls)
+    notes += check_eval_sets(config, cls)
     _refuse_shared_url(config, cls, source)
     task, changed = first_task(source), None
     if task is not None:
@@ -88,7 +89,7 @@ def _of_parts(config: RunConfig, parts: Sequence[MixPart]) -> list[str]:
             else:
                 notes += [f"{part.whose}: {note}" for note in preflight(part.config)]
     if not config.is_supervised:
-        check_eval_sets(config, load_env(str(parts[0].config.env)))
+        notes += check_eval_sets(config, load_env(str(parts[0].config.env)))
     return notes
 
 
@@ -182,10 +183,11 @@ def services_of(config: RunConfig, cls: type[Env]) -> dict[str, ServiceSpec]:
     )
 
 
-def check_eval_sets(config: RunConfig, cls: type[Env]) -> None:
-    """Raise ConfigError for evaluation sets that are none, for an Env of one that cannot be had,
-    and for what raises."""
-    for one in eval_sets(config).values():
+def check_eval_sets(config: RunConfig, cls: type[Env]) -> list[str]:
+    """Notes on the rows of evaluation sets. Raises ConfigError for sets that are none, for an Env of
+    one that cannot be had, for rows of which the first cannot be played, and for what raises."""
+    named = eval_sets(config)
+    for one in named.values():
         _check_env_of(one, config)
     with _calling(cls, "eval_tasks"):
         sets = open_eval_sets(config, cls)
@@ -197,6 +199,15 @@ def check_eval_sets(config: RunConfig, cls: type[Env]) -> None:
     for name, tasks in sets.items():
         for task in tasks:
             require_shallow(task.row, f"the row of task {task.id} of evaluation set {name}")
+    return [note for one in named.values() for note in _on_rows(one, sets[one.name])]
+
+
+def _on_rows(one: EvalSet, tasks: Sequence[Task]) -> list[str]:
+    if one.path is None:  # its Env brings them
+        return []
+    whose = f"evaluation set {one.name}"
+    with _named(whose):
+        return [f"{whose}: {note}" for note in check_eval_rows(one, tasks)]
 
 
 def _check_env_of(one: EvalSet, config: RunConfig) -> None:

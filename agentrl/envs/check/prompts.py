@@ -4,7 +4,8 @@ by row.
 Looked at are the environments for rows of a prompt and a label, whose `reset` reads a row and
 nothing else. A row that gives no prompt or lacks its label fails its group, one that does not fit
 --rollout-max-prompt-len will be left out, and one that does not fit the context has its group
-filtered: all are counted here and told. Refused: rows of which none can be trained.
+filtered: all are counted here and told, and how many rows were looked at. Refused: rows of which
+none can be trained.
 """
 
 import time
@@ -18,6 +19,7 @@ from agentrl.config.mixture import parts_of
 from agentrl.config.model import read_model
 from agentrl.config.run import RunConfig
 from agentrl.envs.chat_formats import chat_format_of, open_chat_format
+from agentrl.envs.check.bad_rows import BadRows
 from agentrl.envs.check.dry_reset import make_env
 from agentrl.envs.prompt_lengths import LEAVES_OUT, UNBOUNDED, has_prompts, prompt_size
 from agentrl.envs.registry import load_env
@@ -36,10 +38,9 @@ ROWS, LIMIT_S = 1000, 10.0
 class _Seen(msgspec.Struct):
     """What the rows so far have shown. `longest`: tokens, and the task."""
 
+    bad: BadRows
     num_rows: int = 0
-    num_bad: int = 0
     num_long: int = 0
-    first_bad: str = ""
     longest: tuple[int, str] = (0, "")
 
 
@@ -70,7 +71,7 @@ def check_prompts(config: RunConfig) -> list[str]:
             f"no prompt of the first {seen.num_rows} rows of --prompt-data fits {room} tokens "
             f"({flag}): the shortest rows have to, or raise it; {_longest(seen)}"
         )
-    return [*_notes(seen, room, flag)]
+    return [*_notes(seen, room, flag, len(source))]
 
 
 def _room(config: RunConfig) -> tuple[int, str]:
@@ -83,13 +84,12 @@ def _room(config: RunConfig) -> tuple[int, str]:
 
 
 async def _look(source: RowSource, env: SingleTurnEnv, chat: ChatFormat, room: int) -> _Seen:
-    seen, until = _Seen(), time.monotonic() + LIMIT_S
+    seen, until = _Seen(BadRows()), time.monotonic() + LIMIT_S
     for task in source.first(ROWS):
         try:
             size = await prompt_size(env, task, chat)
         except EnvError as error:
-            seen.num_bad += 1
-            seen.first_bad = seen.first_bad or f"{task.id}: {error}"
+            seen.bad.add(task.id, str(error))
             size = 0
         seen.num_rows += 1
         seen.num_long += size > room
@@ -99,19 +99,21 @@ async def _look(source: RowSource, env: SingleTurnEnv, chat: ChatFormat, room: i
     return seen
 
 
-def _notes(seen: _Seen, room: int, flag: str) -> Iterator[str]:
+def _notes(seen: _Seen, room: int, flag: str, total: int) -> Iterator[str]:
     of = f"of the first {seen.num_rows} rows of --prompt-data"
-    if seen.num_bad:
-        yield (
-            f"{seen.num_bad} {of} cannot be played, and their groups will fail; the first is "
-            f"{seen.first_bad}"
-        )
+    if seen.bad.num:
+        yield f"{seen.bad.num} {of} cannot be played, and their groups will fail: {seen.bad}"
     is_left_out = flag == LEAVES_OUT
     what = "will be left out" if is_left_out else "their groups will be filtered"
     if seen.num_long:
         yield (
             f"{seen.num_long} {of} have a prompt of more than {room} tokens ({flag}), and {what}; "
             f"{_longest(seen)}"
+        )
+    if seen.num_rows < total:
+        yield (
+            f"the first {seen.num_rows} of {total} rows of --prompt-data were looked at as "
+            "prompts; a later one that cannot be played fails its group"
         )
 
 
