@@ -46,6 +46,12 @@ _IN_TURN = (
 )
 
 
+#: Fields that a script of slime's is given when it is moved here, and how many of slime's flags are
+#: more than any run on rows has to give.
+_ADDED = {"device", "ray_address", "run_dir", "run_id", "chat_format", "chat_template"}
+_MANY = 8
+
+
 class Settled(msgspec.Struct, frozen=True):
     """What rules say: values that they set, with the flags that did, and lines for the user."""
 
@@ -69,12 +75,12 @@ def settle(asked: Iterable[Asked], values: Values, said: Mapping[str, str]) -> S
 
 
 def on_differences(
-    asked: Iterable[Asked], config: RunConfig, said: Mapping[str, str]
+    asked: Iterable[Asked], config: RunConfig, said: Mapping[str, str], written: Iterable[str]
 ) -> Iterator[str]:
-    """For a command line that is slime's (it gives a flag that only slime has): where the defaults
-    of flags that it does not give are others here."""
-    slime, names = answers.rows("slime"), {one.name for one in asked}
-    if not any(name in slime for name in names):
+    """For a command line that is slime's: where the defaults of flags that it does not give are
+    others here. `written`: the fields that the command line gives."""
+    names = {one.name for one in asked}
+    if not _is_slimes(names, written):
         return
     yield "this command line is slime's: docs/from-slime.md tells where a meaning differs here"
     for remark in answers.remarks():
@@ -83,6 +89,15 @@ def on_differences(
         is_lacking = remark.lacks not in names
         if is_meant and holds and is_lacking and is_read(config, remark.field):
             yield remark.text.replace("{value}", str(getattr(config, remark.field)))
+
+
+def _is_slimes(names: set[str], written: Iterable[str]) -> bool:
+    """Whether a command line gives a flag that only slime has, or many of its and none that agentrl
+    alone has."""
+    slime, known = answers.rows("slime"), answers.rows()
+    own = {field.flag for n, field in own_fields().items() if n in written and n not in _ADDED}
+    num = sum(flag in slime for flag in own)
+    return any(name in slime for name in names) or (num >= _MANY and own <= known.keys())
 
 
 def _value(values: Values, name: str) -> Any:
@@ -164,17 +179,25 @@ def _fully_async(one: Asked, values: Values, said: Mapping[str, str]) -> Settled
 
 def _loss_mask(one: Asked, values: Values, said: Mapping[str, str]) -> Settled:
     """Slime's kind of loss mask says how a dialogue is written as tokens: our chat format."""
+    if mode_of(values) != "supervised":
+        return _is_so(one, "a policy is trained on the tokens that it sampled; imitation reads it")
     template, written = _value(values, "chat_template"), _value(values, "chat_format")
     if template is not None:
         return _is_so(one, f"--chat-template {template} says which tokens are the assistant's")
     meant = one.words[0].replace("_", "-")
     if meant == written:
         return _is_so(one, f"--chat-format {written} says which tokens are the assistant's")
-    given = f"--chat-format {meant}" if meant in CHAT_FORMATS.places else "--chat-template own"
-    return _refused(
-        one,
-        f"--chat-format says which tokens are the assistant's, and is {written}; give {given}",
-    )
+    if meant not in CHAT_FORMATS.places:
+        return _refused(
+            one,
+            f"no --chat-format has that name ({CHAT_FORMATS}); give one of them, or "
+            "--chat-template own",
+        )
+    field = "chat_format"
+    if field in said:
+        return _refused(one, f"--chat-format is {written}; leave one of the two out")
+    note = f"{one.text}: --chat-format {meant} says which tokens are the assistant's"
+    return Settled({field: meant}, {field: one.text}, [note])
 
 
 def _ckpt_step(one: Asked, values: Values, said: Mapping[str, str]) -> Settled:

@@ -132,7 +132,7 @@ def _layered(given: GivenFlags, program: Program) -> tuple[RunConfig, list[str],
         *given.notes,
         *answers.notes(asked),
         *settled.notes,
-        *on_differences(asked, config, said),
+        *on_differences(asked, config, said, given.said),
     ]
     return config, notes, said
 

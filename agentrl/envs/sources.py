@@ -91,7 +91,8 @@ class RowSource:
         return notes
 
     def first(self, limit: int | None = None) -> Iterator[Task]:
-        """The tasks of the first `limit` rows, or of all, in the order of the file. Raises as `tasks`."""
+        """The tasks of the first `limit` rows (None: all), as the file has them. Raises as
+        `tasks`."""
         places = self._places[:limit]
         return map(self._task, places, self._rows.each(places))
 

@@ -14,7 +14,16 @@ from agentrl.config.launch_script import Argument
 from agentrl.config.passthrough import FAMILIES, Family, spelled, table
 from agentrl.config.resolve import parse
 from agentrl.errors import ConfigError
-from tests.unit.answers_ground import BASE, FULLY_ASYNC, IMITATION, MODEL, base, parsed, refusal
+from tests.unit.answers_ground import (
+    BASE,
+    FROM,
+    FULLY_ASYNC,
+    IMITATION,
+    MODEL,
+    base,
+    parsed,
+    refusal,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -68,9 +77,6 @@ def test_a_global_batch_size_that_cannot_be_is_told_its_numbers(argv: str, said:
         ("--rollout-all-samples-process-path m.f", "-path is given every group with its rewards"),
         ("--custom-convert-samples-to-train-data-path m.f", "leaves samples out, --rollout-data-p"),
         ("--debug-train-only", "a policy is trained on what engines sample"),
-        ("--loss-mask-type qwen3", "and is qwen; give --chat-format qwen3"),
-        ("--loss-mask-type qwen3_5", "and is qwen; give --chat-format qwen3-5"),
-        ("--loss-mask-type distill_qwen", "and is qwen; give --chat-template own"),
     ],
 )
 def test_what_the_rest_of_the_command_line_contradicts_is_refused(argv: str, said: str) -> None:
@@ -119,6 +125,49 @@ def test_slimes_flags_of_imitation_are_what_imitation_does() -> None:
     resolved = parsed(argv, IMITATION)
     assert resolved.config == base(IMITATION).config
     assert "\n".join(resolved.notes).count(": already so: ") == 4
+
+
+def test_a_loss_mask_type_is_the_chat_format_of_imitation() -> None:
+    resolved = parsed(["--loss-mask-type", "qwen3_5"], IMITATION)
+    assert resolved.config == parsed(["--chat-format", "qwen3-5"], IMITATION).config
+    assert resolved.said["chat_format"] == "--loss-mask-type qwen3_5"
+    assert "--loss-mask-type qwen3_5: --chat-format qwen3-5 says" in "\n".join(resolved.notes)
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (
+            "qwen3 --chat-format qwen3-5",
+            "qwen3: --chat-format is qwen3-5; leave one of the two out",
+        ),
+        ("distill_qwen", "distill_qwen: no --chat-format has that name (deepseek-r1, "),
+    ],
+)
+def test_a_loss_mask_type_that_cannot_be_the_chat_format_is_refused(argv: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parsed(["--loss-mask-type", *argv.split()], IMITATION)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("argv", ["qwen3_5", "distill_qwen", "qwen3 --chat-format qwen3-5"])
+def test_a_loss_mask_type_changes_nothing_where_a_policy_is_trained(argv: str) -> None:
+    kind, *others = argv.split()
+    resolved = parsed(["--loss-mask-type", kind, *others])
+    assert resolved.config == parsed(others).config
+    assert f"--loss-mask-type {kind}: already so: a policy is trained on the tokens" in "\n".join(
+        resolved.notes
+    )
+
+
+def test_the_request_timeout_of_slimes_router_is_the_deadline_of_a_turn() -> None:
+    flag = "--sglang-router-request-timeout-secs"
+    resolved = parsed([flag, "1200"])
+    assert resolved.config.turn_timeout_s == 1200
+    assert f"{flag} is --turn-timeout-s here: a turn that takes longer is ended" in "\n".join(
+        resolved.notes
+    )
+    assert "is longer than --episode-timeout-s 3600" in refusal([flag, "14400"])
 
 
 # ---- files, and whoever comes from slime ---------------------------------------------------------
@@ -214,6 +263,38 @@ def test_whoever_comes_from_slime_hears_of_the_defaults_that_differ() -> None:
     assert "docs/from-slime.md" not in "\n".join(base().notes)
     given = parsed(["--use-dynamic-batch-size", "--no-use-tis"])
     assert "--use-tis is on" not in "\n".join(given.notes)
+
+
+OF_SLIMES = "--num-rollout 3 --rollout-max-response-len 64 --lr 1e-6 --eps-clip 0.3"
+
+
+@pytest.mark.parametrize(
+    ("argv", "is_slimes"),
+    [
+        (OF_SLIMES, True),
+        (f"{OF_SLIMES} --rm-type math --run-id mine --chat-format qwen3", True),
+        (f"{OF_SLIMES} --rm-type math --tensor-model-parallel-size 1 --weight-decay 0", True),
+        (f"{OF_SLIMES} --rm-type math --max-staleness 2", False),
+        (f"{OF_SLIMES} --apply-chat-template --preset search-r1-local", False),
+        ("--num-rollout 3 --rollout-max-response-len 64 --lr 1e-6", False),
+    ],
+)
+def test_many_flags_of_slimes_and_none_of_agentrls_alone_are_a_command_line_of_slimes(
+    argv: str, is_slimes: bool
+) -> None:
+    model = [] if "--preset" in argv else FROM
+    notes = "\n".join(parse([*BASE, *model, *argv.split()], "train_async").notes)
+    assert ("docs/from-slime.md" in notes) == is_slimes
+    assert ("--use-tis is on (slime: off)" in notes) == is_slimes
+
+
+def test_the_time_of_ppo_is_told_where_an_episode_has_tools() -> None:
+    ppo = "--balance-data --advantage-estimator ppo"
+    in_turns = "\n".join(parsed([*ppo.split(), "--gamma", "0.9"]).notes)
+    assert "--advantage-estimator ppo: advantages run over sampled tokens alone" in in_turns
+    assert "--gamma discounts over sampled tokens alone (slime: over what tools" in in_turns
+    for others in (["--balance-data"], [*FROM, *ppo.split()]):
+        assert "over sampled tokens alone" not in "\n".join(parsed(others).notes)
 
 
 # ---- numbers that stand for something in slime ---------------------------------------------------

@@ -40,8 +40,8 @@ def scored(rows: list[dict[str, Any]], name: str = "held.jsonl", **settings: Any
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ({"prompt": "x"}, "the task has no 'label'; its keys are ['prompt']; name one with --eval-l"),
-        ({"label": "x"}, "the task has no 'prompt'; its keys are ['label']; name one with --eval-i"),
+        ({"prompt": "x"}, "the task has no 'label'; its keys are ['prompt']; name one with --eval"),
+        ({"label": "x"}, "the task has no 'prompt'; its keys are ['label']; name one with --eval"),
         ({"prompt": 3, "label": "x"}, "'prompt' is no list of messages"),
         ({"prompt": None, "label": "x"}, "the task has no 'prompt': it is null"),
         ({"prompt": "x", "label": {"gold": "x"}}, "as in --eval-label-key label.gold"),
@@ -87,7 +87,7 @@ def test_rows_of_an_env_of_the_users_are_tried_with_the_first(tmp_path: Path) ->
     write: Write = partial(write_run, tmp_path)
     held = written([{"question": "x"}], "held.jsonl")
     config = write(env_source(RESET, SCORE), eval_prompt_data=["a", held])
-    with pytest.raises(ConfigError, match="evaluation set a: .*reset raised KeyError: 'q'"):
+    with pytest.raises(ConfigError, match=r"evaluation set a: .*reset raised KeyError: 'q'"):
         preflight(config)
     written([{"q": "x"}], "held.jsonl")
     assert len(preflight(config)) == 1

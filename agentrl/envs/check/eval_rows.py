@@ -1,5 +1,5 @@
-"""The rows of an evaluation set, before anything starts: what a run would only show as episodes that
-failed, long after.
+"""The rows of an evaluation set, before anything starts: what a run would only show later, as
+episodes that failed.
 
 Refused: a set whose first row cannot be played. Of the environments for rows of a prompt and a
 label each row is looked at, and those that cannot be played are counted and told. Of another Env
@@ -52,11 +52,12 @@ def check_eval_rows(one: EvalSet, tasks: Sequence[Task]) -> list[str]:
 async def _look(env: SingleTurnEnv, tasks: Sequence[Task]) -> tuple[int, BadRows]:
     """How many rows were looked at, and those of them that cannot be played."""
     num, bad, until = 0, BadRows(), time.monotonic() + LIMIT_S
-    for num, task in enumerate(tasks, start=1):
+    for task in tasks:
         try:
             await SingleTurnEnv.reset(env, seed=0, task=task.row)
         except EnvError as error:
             bad.add(task.id, str(error))
+        num += 1
         if time.monotonic() > until:
             break
     return num, bad

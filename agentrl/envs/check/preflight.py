@@ -184,8 +184,8 @@ def services_of(config: RunConfig, cls: type[Env]) -> dict[str, ServiceSpec]:
 
 
 def check_eval_sets(config: RunConfig, cls: type[Env]) -> list[str]:
-    """Notes on the rows of evaluation sets. Raises ConfigError for sets that are none, for an Env of
-    one that cannot be had, for rows of which the first cannot be played, and for what raises."""
+    """Notes on the rows of evaluation sets. Raises ConfigError for sets that are none, for an Env
+    that cannot be had, for a first row that cannot be played, and for what raises."""
     named = eval_sets(config)
     for one in named.values():
         _check_env_of(one, config)
