@@ -143,6 +143,7 @@ class Ground:
     def _model(self, folder: Path, given: Mapping[str, list[str]]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copytree(_TOKENIZER, folder, dirs_exist_ok=True, ignore=_not_the_tokenizer)
+        _teach_thoughts(folder / "tokenizer.json")
         config = dict(_facts_of(str(folder)))
         config |= _MORE.get(config["architectures"][0], {})
         config["model_type"] = config["architectures"][0].partition("For")[0].lower()
@@ -155,6 +156,16 @@ class Ground:
         (folder / "config.json").write_text(json.dumps(config))
         described = _described(folder, given)
         write_model(folder, {"norm": (8,)} if described is None else shapes_of(described))
+
+
+def _teach_thoughts(tokenizer: Path) -> None:
+    """Add the control tokens around a thought, which published models have."""
+    described = json.loads(tokenizer.read_text())
+    added, num = described["added_tokens"], len(described["model"]["vocab"])
+    first = max(num, *(token["id"] + 1 for token in added))
+    for number, text in enumerate(("<think>", "</think>"), first):
+        added.append({**added[-1], "id": number, "content": text})
+    tokenizer.write_text(json.dumps(described))
 
 
 def _not_the_tokenizer(folder: str, names: list[str]) -> list[str]:
