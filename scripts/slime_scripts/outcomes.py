@@ -78,6 +78,11 @@ class Outcome(msgspec.Struct, frozen=True):
         return architecture_of(checkpoint_of(self.recorded.argv)) in trained()
 
     @property
+    def stops_at(self) -> frozenset[str]:
+        """The flags that the first dry run refuses."""
+        return _refused(self.first)
+
+    @property
     def is_quantized(self) -> bool:
         """Whether its model is published so. The model that the dry run makes is in bfloat16."""
         names = (self.recorded.path, checkpoint_of(self.recorded.argv))
@@ -110,7 +115,7 @@ def outcome(recorded: Recorded) -> Outcome:
         argv = Ground(Path(folder)).placed(recorded.argv)
         first = _dry_run(argv, recorded, folder)
         flags = explain(map(Argument, argv))
-        refused = {flag for line in first for flag in _named(line)}
+        refused = _refused(first)
         left = [w.text for one in flags if one.flag not in refused for w in one.words]
         second = _dry_run(left, recorded, folder) if first else ()
         return Outcome(recorded, tuple(flags), first, second)
@@ -126,6 +131,10 @@ def _dry_run(argv: list[str], recorded: Recorded, folder: str) -> tuple[str, ...
         lines = str(error).replace(folder, "").splitlines()
         return tuple(line for line in lines if not _PACKAGE.search(line))
     return ()
+
+
+def _refused(lines: Iterable[str]) -> frozenset[str]:
+    return frozenset(flag for line in lines for flag in _named(line))
 
 
 def _named(line: str) -> list[str]:

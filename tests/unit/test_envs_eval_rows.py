@@ -68,7 +68,7 @@ def test_a_reward_model_s_column_of_parquet_is_no_label() -> None:
 
 @pytest.mark.parametrize("env", ["single-turn", "tools"])
 def test_later_rows_that_cannot_be_played_are_told(env: str) -> None:
-    rows = [GOOD, {**GOOD, "prompt": None}, GOOD, UNKNOWN]
+    rows: list[dict[str, Any]] = [GOOD, {**GOOD, "prompt": None}, GOOD, UNKNOWN]
     told = [note for note in preflight(scored(rows, env=env)) if note.startswith("evaluation")]
     (note,) = told
     assert note.startswith(

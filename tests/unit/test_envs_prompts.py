@@ -119,7 +119,7 @@ def test_of_many_reasons_some_are_told(tmp_path: Path) -> None:
 
 
 def test_a_null_of_parquet_is_named_with_its_row(tmp_path: Path) -> None:
-    rows = [{"input": "x", "label": "y"}, {"input": None, "label": "y"}]
+    rows = [*rows_of(1), {"input": None, "label": "y"}]
     path = write_parquet(tmp_path / "rows.parquet", rows)
     cfg = msgspec.structs.replace(config(tmp_path, rows), prompt_data=str(path))
     (note,) = check_prompts(cfg)

@@ -1,11 +1,13 @@
 """Slime's launch scripts, as they were recorded, through a dry run."""
 
 import re
+import tomllib
 
 import pytest
 
 from scripts.slime_scripts.outcomes import (
     PAGE,
+    ROOT,
     WAITS,
     Outcome,
     Recorded,
@@ -17,6 +19,11 @@ from scripts.slime_scripts.outcomes import (
 from tests.slices import IS_FULL, of_the_day
 
 pytestmark = pytest.mark.slow
+
+#: The flags at which scripts stop, and why each is refused.
+REFUSALS: dict[str, str] = tomllib.loads(
+    (ROOT / "tests/fixtures/slime_refusals.toml").read_text(encoding="utf-8")
+)
 
 on_every_script = pytest.mark.parametrize(
     "recorded", of_the_day(records(), 12), ids=lambda row: f"{row.path}-{row.call}"
@@ -52,6 +59,23 @@ def test_every_flag_has_one_of_three_answers(recorded: Recorded) -> None:
 
     assert [flag for flag, says in refused.items() if "unknown flag" in says] == []
     assert all(says for says in refused.values())
+
+
+@on_every_script
+def test_a_script_of_a_model_that_is_trained_stops_at_known_flags_alone(
+    recorded: Recorded,
+) -> None:
+    """A new refusal is a regression, or a decision that belongs into the list with its reason."""
+    found = outcome(recorded)
+    if found.has_its_model:
+        assert found.stops_at - REFUSALS.keys() == set()
+
+
+@pytest.mark.skipif(not IS_FULL, reason="it plays all scripts")
+def test_some_script_stops_at_each_flag_of_the_list() -> None:
+    found = [outcome(row) for row in records()]
+    stops = {flag for one in found if one.has_its_model for flag in one.stops_at}
+    assert REFUSALS.keys() - stops == set()
 
 
 @on_every_script
