@@ -184,15 +184,16 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
 
     def written_otherwise(self, arguments: Mapping[str, Any]) -> list[str]:
         """Where the `arguments` of the run that wrote a checkpoint, as far as they are known, are
-        of another model, with both values of each. The vocabulary may be padded, and how long a
-        sequence may be is no matter of weights."""
-        told = msgspec.structs.asdict(self) | {
-            "untie_embeddings_and_output_weights": not self.tied_embeddings
-        }
+        of another model, with both values of each. The vocabulary may be padded, how long a
+        sequence may be is no matter of weights, and Megatron reads nothing that `flags` leaves
+        out."""
+        read = self.flags()
+        told = {name: value for name, value in msgspec.structs.asdict(self).items() if name in read}
+        told["untie_embeddings_and_output_weights"] = not self.tied_embeddings
         for name in ("vocab_size", "name", "moe_layer_freq", *_BESIDE):
             told.pop(name, None)
         if not arguments.get("group_query_attention", True):
-            del told["num_query_groups"]  # Megatron leaves its default there
+            told.pop("num_query_groups", None)  # Megatron leaves its default there
         return [
             f"{name} {theirs} instead of {told[name]}"
             for name, theirs in arguments.items()

@@ -119,7 +119,11 @@ def read_delta_net(
 ) -> DeltaNetSizes:
     """The sizes in a config.json. `engine_needs`: keys that SGLang takes from nowhere else. Raises
     ConfigError."""
-    told = {name: config[name] for name in DeltaNetSizes.__struct_fields__ if name in config}
+    told = {
+        field.name: config[field.name]
+        for field in msgspec.structs.fields(DeltaNetSizes)
+        if field.required or field.name in config
+    }
     for name in engine_needs:
         if name not in config:
             raise ConfigError(

@@ -1,0 +1,70 @@
+"""Whether the arguments in a checkpoint of Megatron's are of the model: what Megatron does not read
+may say anything."""
+
+from typing import Any
+
+import pytest
+
+from agentrl.config.command_line import read_flags
+from agentrl.errors import ConfigError
+from agentrl.models.architecture import Architecture
+from agentrl.models.experts import Experts
+from agentrl.models.latent import Latent
+from agentrl.models.registry import describe_model, families
+from scripts.model_args import arguments, facts
+
+FAMILIES = {name: each for each in families().values() for name in each.architectures}
+NAMES = sorted(name for name, each in facts().items() if each["architectures"][0] in FAMILIES)
+#: What slime's model files say and Megatron does not read of such a model.
+UNREAD = {"kv_channels": 128, "add_qkv_bias": True}
+SIGMOID = {"moe_router_pre_softmax": True}
+#: Keys of config.json that a launch script says nothing of.
+_OF_THE_FAMILY = (
+    *("use_qk_norm", "use_routing_bias", "vision_config", "full_attention_interval"),
+    "scoring_func",
+    *("linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim"),
+    *("linear_value_head_dim", "linear_conv_kernel_dim"),
+)
+
+
+def published(name: str) -> tuple[Architecture, dict[str, Any]]:
+    """The architecture, and the arguments of a launch script."""
+    config = facts()[name]
+    tiny = FAMILIES[config["architectures"][0]].tiny
+    here = {key: value for key, value in tiny.items() if key in _OF_THE_FAMILY}
+    whole = here | {"max_position_embeddings": 4096} | config
+    architecture = describe_model(whole, None, source="config.json").architecture
+    given = read_flags([word for line in arguments(config) for word in line])
+    return architecture, given.values["megatron"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_checkpoint_by_the_arguments_of_a_launch_script_is_of_the_model(name: str) -> None:
+    architecture, given = published(name)
+    unread: dict[str, Any] = UNREAD if isinstance(architecture, Latent) else {}
+    if isinstance(architecture, Experts) and architecture.moe_router_score_function == "sigmoid":
+        unread = unread | SIGMOID
+    if isinstance(architecture, Latent) and architecture.rope_type == "rope":
+        unread = unread | {"mscale_all_dim": 1.0}
+    assert architecture.written_otherwise(given | unread) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("qwen3-4B", {"kv_channels": 64}),
+        ("qwen3-30B-A3B", {"moe_router_pre_softmax": True}),
+        ("deepseek-v3", {"kv_lora_rank": 256, "moe_router_topk": 4}),
+        ("moonlight", {"v_head_dim": 64}),
+    ],
+)
+def test_what_megatron_reads_is_compared(name: str, other: dict[str, Any]) -> None:
+    architecture, given = published(name)
+    told = architecture.written_otherwise(given | other)
+    assert [line.split()[0] for line in told] == [*other]
+
+
+def test_a_size_that_a_delta_net_must_have_is_named_where_it_lacks() -> None:
+    config = {"max_position_embeddings": 4096, **facts()["qwen3-next-80B-A3B"]}
+    with pytest.raises(ConfigError, match=r"config\.json lacks 'linear_\w+', which a Qwen3Next"):
+        describe_model(config, None, source="config.json")
