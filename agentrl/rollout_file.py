@@ -26,16 +26,11 @@ from agentrl.paths import kind_of
 from agentrl.types import GroupRows, LeaseHeader, PayloadRef, TrajectoryRow, VersionRow
 
 __all__ = [
-    "ROLLOUT_ID",
     "Rollouts",
     "read_columns",
     "read_rollouts",
-    "rollout_path",
     "write_rollouts",
 ]
-
-#: Stands in a path for the number of the iteration, counted from 1.
-ROLLOUT_ID = "{rollout_id}"
 
 _FORMAT = 1
 _MAGIC = b"aRLrolls"
@@ -57,11 +52,6 @@ class Rollouts(msgspec.Struct, frozen=True):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Rollouts).decode
-
-
-def rollout_path(template: str, iteration: int) -> Path:
-    """The file of an iteration."""
-    return Path(template.replace(ROLLOUT_ID, str(iteration)))
 
 
 def write_rollouts(

@@ -6,7 +6,6 @@ the weights over. MODEL may be a Hugging Face directory, the name of such a mode
 no model yet is scored by its newest checkpoint.
 """
 
-import glob
 import re
 import tomllib
 from pathlib import Path
@@ -16,6 +15,7 @@ from agentrl.cli import train
 from agentrl.config.places import checkpoints_of
 from agentrl.errors import ConfigError
 from agentrl.hub import advice, cached
+from agentrl.numbered import literal, newest
 
 __all__ = ["evaluate", "model_flags"]
 
@@ -48,7 +48,7 @@ def model_flags(model: Path) -> list[str]:
     if run is None:
         raise ConfigError(_no_model(model))
     file = run / "config.toml"
-    saved = _saved(_settings(file).get("save_hf", str(run / "hf")))
+    saved = newest(_settings(file).get("save_hf", literal(str(run / "hf"))))
     if model == run and (saved / "config.json").is_file():
         return ["--config", str(file), "--hf-checkpoint", str(saved)]
     checkpoints = checkpoints_of(model)
@@ -65,18 +65,6 @@ def _run_of(path: Path) -> Path | None:
     root = path.parent if _CHECKPOINT.fullmatch(path.name) else path
     candidates = [path, *([root.parent] if _has_checkpoint(root) else [])]
     return next((run for run in candidates if (run / "config.toml").is_file()), None)
-
-
-def _saved(place: str) -> Path:
-    """The model at `place`; the newest, where `{rollout_id}` in it stands for the iteration."""
-    number = "{rollout_id}"
-    if number not in place:
-        return Path(place)
-    root = Path(Path(place).anchor)
-    paths = root.glob(glob.escape(str(Path(place).relative_to(root))).replace(number, "*"))
-    pattern = re.escape(place).replace(re.escape(number), r"(\d+)")
-    found = [match for match in (re.fullmatch(pattern, str(path)) for path in paths) if match]
-    return Path(max(found, key=lambda match: int(match[1]))[0] if found else place)
 
 
 def _settings(file: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Checkpoints that a run keeps, and the room that they take."""
+"""Checkpoints and models that a run keeps, and the room that they take."""
 
 from collections.abc import Iterator
 
@@ -6,6 +6,7 @@ from agentrl.config.learner_memory import checkpoint_bytes
 from agentrl.config.model import ModelSummary
 from agentrl.config.plan import in_units
 from agentrl.config.run import RunConfig
+from agentrl.numbered import about_template
 
 __all__ = ["about_retention", "notes_on_retention"]
 
@@ -18,6 +19,8 @@ def about_retention(config: RunConfig) -> Iterator[str]:
             f"--save-retain-interval {every} is no multiple of --save-interval {interval}: few of "
             f"the iterations that it keeps would be saved; make it one"
         )
+    if config.save_hf is not None and (wrong := about_template(config.save_hf)):
+        yield f"--save-hf {config.save_hf}: {wrong}"
 
 
 def notes_on_retention(config: RunConfig, model: ModelSummary) -> Iterator[str]:

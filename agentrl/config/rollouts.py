@@ -6,8 +6,9 @@ from pathlib import Path
 
 from agentrl.config.run import RunConfig
 from agentrl.errors import DataError
+from agentrl.numbered import ROLLOUT_ID, about_template, is_numbered, numbered
 from agentrl.paths import kind_of
-from agentrl.rollout_file import ROLLOUT_ID, read_rollouts, rollout_path
+from agentrl.rollout_file import read_rollouts
 
 __all__ = ["about_rollouts", "loaded_files", "notes_on_rollouts"]
 
@@ -19,17 +20,17 @@ def loaded_files(config: RunConfig) -> list[Path]:
     from the first on; of a path that names one file, one iteration unless more are asked for.
     Raises DataError where one is missing."""
     template = str(config.load_debug_rollout_data)
-    if ROLLOUT_ID not in template:
-        return [Path(template)] * (config.num_rollout or 1)
+    if not is_numbered(template):
+        return [numbered(template, 1)] * (config.num_rollout or 1)
     if config.num_rollout is not None:
-        files = [rollout_path(template, number + 1) for number in range(config.num_rollout)]
+        files = [numbered(template, number + 1) for number in range(config.num_rollout)]
     else:
         files = []
         for number in count(1):
-            if kind_of(path := rollout_path(template, number)) == "nothing":
+            if kind_of(path := numbered(template, number)) == "nothing":
                 break
             files.append(path)
-        files = files or [rollout_path(template, 1)]
+        files = files or [numbered(template, 1)]
     missing = [path for path in files if kind_of(path) == "nothing"]
     if missing:
         raise DataError(
@@ -42,8 +43,13 @@ def loaded_files(config: RunConfig) -> list[Path]:
 
 def about_rollouts(config: RunConfig) -> Iterator[str]:
     """What cannot be saved or loaded, and what does not go together."""
-    save = config.save_debug_rollout_data
-    if save is not None and ROLLOUT_ID not in save and config.num_rollout != 1:
+    save, load = config.save_debug_rollout_data, config.load_debug_rollout_data
+    named = {_SAVE: save, _LOAD: load}
+    wrong = {flag: about_template(place) for flag, place in named.items() if place is not None}
+    if any(wrong.values()):
+        yield from (f"{flag} {named[flag]}: {why}" for flag, why in wrong.items() if why)
+        return
+    if save is not None and not is_numbered(save) and config.num_rollout != 1:
         yield (
             f"{_SAVE} {save}: each iteration would replace the file of the one before; write "
             f"{ROLLOUT_ID} where its number belongs, or give --num-rollout 1"
@@ -56,7 +62,7 @@ def about_rollouts(config: RunConfig) -> Iterator[str]:
     if config.colocate and (config.plays_only or config.loads_rollouts):
         flag = "--debug-rollout-only" if config.plays_only else _LOAD
         yield f"--colocate: under {flag} learner and engines are not both there; leave it out"
-    if config.loads_rollouts and config.load_debug_rollout_data in config.saved_rollouts:
+    if config.loads_rollouts and load in config.saved_rollouts:
         yield f"{_SAVE} {save} would replace the files that {_LOAD} reads; name another place"
     if config.loads_rollouts:
         yield from _about_files(config)

@@ -22,6 +22,7 @@ from agentrl.config.engine_groups import (
 from agentrl.config.facts import ACTS, FREE, Mode, flag, mode_of
 from agentrl.config.flags.asynchrony import StalenessPolicy
 from agentrl.config.flags.logging import LoggingFlags
+from agentrl.numbered import ROLLOUT_ID, literal
 
 __all__ = ["RunConfig", "StalenessPolicy"]
 
@@ -244,7 +245,7 @@ class RunConfig(LoggingFlags, frozen=True, kw_only=True, forbid_unknown_fields=T
     def saved_rollouts(self) -> tuple[str, ...]:
         """Where the groups of an iteration are saved: paths with `{rollout_id}`."""
         dump = self.dump_details
-        details = None if dump is None else f"{dump}/rollout_data/{{rollout_id}}.rollouts"
+        details = None if dump is None else f"{literal(dump)}/rollout_data/{ROLLOUT_ID}.rollouts"
         return tuple(path for path in (self.save_debug_rollout_data, details) if path is not None)
 
     @property

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, EnvironmentSetupError
+from agentrl.numbered import numbered
 from agentrl.paths import kind_of
 
 __all__ = ["check_places"]
@@ -22,7 +23,7 @@ def check_places(config: RunConfig) -> None:
     for flag, place in _places(config):
         _try(flag, place)
     if config.save_hf is not None and not config.eval_only:
-        _check_replaced(Path(config.save_hf), config)
+        _check_replaced(numbered(config.save_hf, 0), config)
 
 
 def _places(config: RunConfig) -> Iterator[tuple[str, Path]]:
@@ -48,7 +49,7 @@ def _places(config: RunConfig) -> Iterator[tuple[str, Path]]:
         yield "--memory-snapshot-dir", Path(config.memory_snapshot_dir)
     if config.save_hf is not None:
         # A number stands in the name of a folder beside others.
-        yield "--save-hf", Path(config.save_hf.replace("{rollout_id}", "0"))
+        yield "--save-hf", numbered(config.save_hf, 0)
 
 
 def _try(flag: str, place: Path) -> None:

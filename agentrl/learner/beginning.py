@@ -20,6 +20,7 @@ from agentrl.learner.backend import TrainBackend
 from agentrl.learner.checkpointing import CheckpointWriter, restore_newest
 from agentrl.learner.checkpoints import Checkpoint, require_covered
 from agentrl.learner.schedule import KEPT
+from agentrl.numbered import is_numbered, numbered
 from agentrl.wire.messages import Welcome
 
 __all__ = ["Checkpoints", "agree", "hf_directory", "keeps_models", "root_of"]
@@ -140,19 +141,15 @@ def _algorithm_state(directory: Path) -> _AlgorithmState | None:
     return msgspec.msgpack.decode(data, type=_AlgorithmState)
 
 
-#: Stands in `--save-hf` for the number of iterations that a model has learnt for.
-_ROLLOUT_ID = "{rollout_id}"
-
-
 def keeps_models(cfg: RunConfig) -> bool:
     """Whether a model is written beside every checkpoint, and not at the end alone."""
-    return cfg.save_hf is not None and _ROLLOUT_ID in cfg.save_hf
+    return cfg.save_hf is not None and is_numbered(cfg.save_hf)
 
 
 def hf_directory(cfg: RunConfig, iteration: int) -> Path:
     """Where the model goes that is trained for so many iterations."""
     if cfg.save_hf is not None:
-        return Path(cfg.save_hf.replace(_ROLLOUT_ID, str(iteration)))
+        return numbered(cfg.save_hf, iteration)
     if cfg.run_id is None:
         raise ConfigError("the learner needs --save-hf or --run-id to know where weights are saved")
     return Path(cfg.run_dir) / cfg.run_id / "hf"

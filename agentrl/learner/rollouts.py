@@ -15,7 +15,8 @@ from agentrl.errors import DataError, InfrastructureError
 from agentrl.learner.exchange import RowClient
 from agentrl.learner.rows import Trajectory
 from agentrl.lineage import Lineage
-from agentrl.rollout_file import Columns, Rollouts, read_rollouts, rollout_path, write_rollouts
+from agentrl.numbered import numbered
+from agentrl.rollout_file import Columns, Rollouts, read_rollouts, write_rollouts
 from agentrl.types import GroupRows, LeaseHeader
 
 __all__ = ["lineage_of", "save_rollouts", "write_lease"]
@@ -32,7 +33,7 @@ def save_rollouts(
     Raises InfrastructureError for a disk that fails, and what `RowClient.fetch` raises.
     """
     for template in config.saved_rollouts:
-        path = rollout_path(template, header.number)
+        path = numbered(template, header.number)
         try:
             write_lease(path, header, lineage, rows)
         except DataError as error:
@@ -77,7 +78,7 @@ def lineage_of(config: RunConfig, number: int, own: Lineage) -> Lineage:
     another one."""
     if config.load_debug_rollout_data is None:
         return own
-    saved = read_rollouts(rollout_path(config.load_debug_rollout_data, number))
+    saved = read_rollouts(numbered(config.load_debug_rollout_data, number))
     moved = number - saved.lease.number
     rows = [msgspec.structs.replace(r, iteration=r.iteration + moved) for r in saved.versions]
     return Lineage(rows)

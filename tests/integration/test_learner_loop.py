@@ -268,7 +268,12 @@ def test_a_request_to_stop_ends_between_iterations_without_a_push() -> None:
 
 
 @pytest.mark.parametrize(
-    ("template", "expected"), [("m/{rollout_id}", ["m/2", "m/4", "m/5"]), ("m", ["m"])]
+    ("template", "expected"),
+    [
+        ("m/{rollout_id}", ["m/2", "m/4", "m/5"]),
+        ("m_{rollout_id:05d}", ["m_00002", "m_00004", "m_00005"]),
+        ("m", ["m"]),
+    ],
 )
 def test_models_are_kept_under_their_iteration_where_the_place_says_so(
     template: str, expected: list[str]

@@ -23,7 +23,8 @@ from agentrl.errors import DataError
 from agentrl.learner.metrics import lease_metrics
 from agentrl.learner.plan import plan_iteration
 from agentrl.roles import by_role, role_of
-from agentrl.rollout_file import read_rollouts, rollout_path
+from agentrl.numbered import numbered
+from agentrl.rollout_file import read_rollouts
 from agentrl.telemetry.metrics import REGISTRY
 from agentrl.types import Fate
 from agentrl.view.choice import Choice
@@ -98,7 +99,7 @@ def test_what_was_saved_trains_by_its_roles_or_not_at_all(trained: Played, tmp_p
     take_rollouts(config, run)
     write_config(run / "config.toml", config)
     for lease in trained.leases:
-        loaded = read_rollouts(rollout_path(str(saved), lease.number)).lease
+        loaded = read_rollouts(numbered(str(saved), lease.number)).lease
         assert [by_name(g) for g in loaded.groups] == [by_name(g) for g in lease.groups]
         assert plan_iteration(loaded, load_algorithm(config), 1)
         with pytest.raises(DataError, match=r"would drop: give --reward-level role, under which"):

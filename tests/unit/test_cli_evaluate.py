@@ -86,6 +86,15 @@ def test_of_the_models_of_a_run_the_newest_is_scored(tmp_path: Path) -> None:
     assert model_flags(tmp_path)[-1] == place.replace("{rollout_id}", "10")
 
 
+def test_the_newest_model_is_found_behind_zeros_and_braces(tmp_path: Path) -> None:
+    place = str(tmp_path / "{{a}}" / "m_{rollout_id:03d}")
+    write_config(tmp_path / "config.toml", RunConfig(save_hf=place))
+    for name in ("m_009", "m_010", "m_11"):
+        (tmp_path / "{a}" / name).mkdir(parents=True)
+        (tmp_path / "{a}" / name / "config.json").touch()
+    assert model_flags(tmp_path)[-1] == str(tmp_path / "{a}" / "m_010")
+
+
 # ---- a run of the user's own Env, scored without a flag -----------------------------------------
 
 SETS = """

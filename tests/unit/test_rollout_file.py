@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from agentrl.config.rollouts import about_rollouts, loaded_files
 from agentrl.config.run import RunConfig
 from agentrl.errors import DataError
+from agentrl.numbered import numbered
 from agentrl.rollout_file import (
     Rollouts,
     read_columns,
     read_rollouts,
-    rollout_path,
     write_rollouts,
 )
 from agentrl.types import EpisodeId, VersionRow
@@ -27,7 +27,7 @@ def saved(folder: Path, num_iterations: int = 1) -> list[Path]:
     """Files of a run on the toy learner."""
     template = f"{folder}/it-{{rollout_id}}"
     learn(World([2] * num_iterations), save_debug_rollout_data=template)
-    return [rollout_path(template, number + 1) for number in range(num_iterations)]
+    return [numbered(template, number + 1) for number in range(num_iterations)]
 
 
 def read_whole(path: Path) -> list[bytes]:
@@ -167,3 +167,16 @@ def test_a_header_that_contradicts_itself_is_refused(
     write_rollouts(path, rollouts, lambda group: [parts for _ in group.trajectories])
     with pytest.raises(DataError, match="wrong: "):
         read_rollouts(path)
+
+
+def test_a_place_that_str_format_cannot_use_is_refused(tmp_path: Path) -> None:
+    for flag in ("save", "load"):
+        config = RunConfig(**{f"{flag}_debug_rollout_data": f"{tmp_path}/{{number}}.rollouts"})
+        (line,) = about_rollouts(config)
+        assert line.startswith(f"--{flag}-debug-rollout-data {tmp_path}/{{number}}.rollouts: ")
+        assert "{number} stands for nothing" in line
+
+
+def test_a_folder_with_braces_is_dumped_into_as_it_is_called(tmp_path: Path) -> None:
+    learn(World([2]), dump_details=f"{tmp_path}/{{x}}")
+    assert (tmp_path / "{x}" / "rollout_data" / "1.rollouts").is_file()

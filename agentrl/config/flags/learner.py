@@ -135,7 +135,8 @@ class LearnerFlags(AsynchronyFlags, frozen=True, kw_only=True):
         str | None,
         _trained(
             "Where the final weights go in Hugging Face format (default: runs/ID/hf); with "
-            "{rollout_id} in it, a model goes there with every checkpoint",
+            "{rollout_id} in it, the iterations trained, a model goes there with every checkpoint "
+            "({rollout_id:05d}: with zeros)",
             holds="folder",
         ),
     ] = None

@@ -1,0 +1,65 @@
+"""Paths that name an iteration: `{rollout_id}` in them stands for its number, counted from 1.
+
+They are templates of `str.format`, as slime's are: `{rollout_id:05d}` pads the number with zeros,
+and `{{` is a brace. Refused is every other field, and a number that is not written in digits alone.
+"""
+
+import glob
+import re
+from pathlib import Path
+from string import Formatter
+
+from agentrl.errors import ConfigError
+
+__all__ = ["ROLLOUT_ID", "about_template", "is_numbered", "literal", "newest", "numbered"]
+
+#: How the number is written in a template.
+ROLLOUT_ID = "{rollout_id}"
+_NAME = ROLLOUT_ID.strip("{}")
+_SPEC = re.compile(r"(0\d{1,2})?d?")
+
+
+def about_template(template: str) -> str:
+    """What is wrong with it, in one line; nothing where it can be used."""
+    braces = "write {{ and }} for braces of the path itself"
+    try:
+        for _, name, spec, conversion in Formatter().parse(template):
+            if name not in (None, _NAME):
+                return f"{{{name}}} stands for nothing, and {ROLLOUT_ID} for an iteration; {braces}"
+            if conversion or not _SPEC.fullmatch(spec or ""):
+                return f"a number is written as {ROLLOUT_ID}, or with zeros as {{{_NAME}:05d}}"
+    except ValueError as error:
+        return f"it cannot be read: {error}; {braces}"
+    return ""
+
+
+def is_numbered(template: str) -> bool:
+    """Whether the path is another one for each iteration."""
+    return not about_template(template) and numbered(template, 1) != numbered(template, 2)
+
+
+def numbered(template: str, number: int) -> Path:
+    """The path of that iteration. Raises ConfigError for a template that cannot be used."""
+    if wrong := about_template(template):
+        raise ConfigError(f"{template}: {wrong}")
+    return Path(template.format(**{_NAME: number}))
+
+
+def newest(template: str) -> Path:
+    """Of the paths that are there, that of the last iteration; the template itself where there is
+    none. Raises ConfigError for a template that cannot be used."""
+    first = numbered(template, 1)
+    if not is_numbered(template):
+        return first
+    pieces = [(text, name is not None) for text, name, _, _ in Formatter().parse(template)]
+    wanted = "".join(glob.escape(text) + "*" * named for text, named in pieces)
+    pattern = re.compile("".join(re.escape(text) + r"(\d+)" * named for text, named in pieces))
+    found = [pattern.fullmatch(str(path)) for path in glob.glob(wanted)]  # noqa: PTH207
+    numbers = [int(match[1]) for match in found if match]
+    kept = [number for number in numbers if numbered(template, number).exists()]
+    return numbered(template, max(kept)) if kept else Path(template)
+
+
+def literal(path: str) -> str:
+    """The template that stands for `path` alone."""
+    return path.replace("{", "{{").replace("}", "}}")
