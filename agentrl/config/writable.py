@@ -11,7 +11,7 @@ from pathlib import Path
 
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, EnvironmentSetupError
-from agentrl.numbered import numbered
+from agentrl.numbered import about_template, numbered
 from agentrl.paths import kind_of
 
 __all__ = ["check_places"]
@@ -22,8 +22,9 @@ def check_places(config: RunConfig) -> None:
     cannot be written."""
     for flag, place in _places(config):
         _try(flag, place)
-    if config.save_hf is not None and not config.eval_only:
-        _check_replaced(numbered(config.save_hf, 0), config)
+    model = _model_place(config)
+    if model is not None and not config.eval_only:
+        _check_replaced(model, config)
 
 
 def _places(config: RunConfig) -> Iterator[tuple[str, Path]]:
@@ -47,9 +48,16 @@ def _places(config: RunConfig) -> Iterator[tuple[str, Path]]:
         yield "--tensorboard-dir", Path(config.tensorboard_dir)
     if config.record_memory_history and config.memory_snapshot_dir is not None:
         yield "--memory-snapshot-dir", Path(config.memory_snapshot_dir)
-    if config.save_hf is not None:
-        # A number stands in the name of a folder beside others.
-        yield "--save-hf", numbered(config.save_hf, 0)
+    if (model := _model_place(config)) is not None:
+        yield "--save-hf", model
+
+
+def _model_place(config: RunConfig) -> Path | None:
+    """Where models go: a number stands in the name of a folder beside others. None for what is
+    refused as a path already (`retention.py`)."""
+    if config.save_hf is None or about_template(config.save_hf):
+        return None
+    return numbered(config.save_hf, 0)
 
 
 def _try(flag: str, place: Path) -> None:

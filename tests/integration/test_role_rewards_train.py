@@ -22,8 +22,8 @@ from agentrl.config.toml import write_config
 from agentrl.errors import DataError
 from agentrl.learner.metrics import lease_metrics
 from agentrl.learner.plan import plan_iteration
-from agentrl.roles import by_role, role_of
 from agentrl.numbered import numbered
+from agentrl.roles import by_role, role_of
 from agentrl.rollout_file import read_rollouts
 from agentrl.telemetry.metrics import REGISTRY
 from agentrl.types import Fate

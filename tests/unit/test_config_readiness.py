@@ -134,6 +134,14 @@ def test_a_place_that_cannot_be_written_is_tried_and_told(
     assert f"{flag} /proc/sys/nothing/here: /proc/sys cannot be written: " in said
 
 
+def test_a_place_with_a_field_that_is_none_is_refused_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = refused(capsys, "--save-hf", str(tmp_path / "m_{foo}"))
+    assert said.count("{foo} stands for nothing") == 1
+    assert main([*DRY, "--save-hf", str(tmp_path / "m_{rollout_id:05d}")], "train_async") == 0
+
+
 def test_what_was_tried_leaves_nothing_behind(tmp_path: Path) -> None:
     places = ["--run-dir", "--save", "--save-hf"]
     argv = [word for flag in places for word in (flag, str(tmp_path / flag / "new"))]
