@@ -10,8 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from agentrl.nearest import near
+
 __all__ = [
     "ALGORITHMS",
+    "BOXED",
     "CHAT_FORMATS",
     "FILTERS",
     "MODEL_FAMILIES",
@@ -19,6 +22,7 @@ __all__ = [
     "TRACKERS",
     "TRUST_REGIONS",
     "Shelf",
+    "about_reward",
 ]
 
 
@@ -102,3 +106,16 @@ REWARDS = Shelf(
 )
 TRACKERS = Shelf("agentrl.telemetry.trackers", frozenset({"base", "run"}))
 TRUST_REGIONS = Shelf("agentrl.algorithms.regions")
+#: Before the name of a reward: it is given what the last \\boxed{...} of the response holds.
+BOXED = "boxed_"
+
+
+def about_reward(name: str) -> str:
+    """What is wrong with the name of a reward that ships, as --rm-type takes it; nothing where
+    there is one."""
+    plain = name.strip().removeprefix(BOXED)
+    if plain in REWARDS.places:
+        return ""
+    meant = near(plain, REWARDS.places)
+    said = f"did you mean {' or '.join(meant)}?" if meant else f"known: {REWARDS}"
+    return f"there is no reward {name.strip()!r}; {said} (a function of yours: --custom-rm-path)"

@@ -39,6 +39,7 @@ from agentrl.config.mixture import FLAG, MixPart, parts_of
 from agentrl.config.run import RunConfig
 from agentrl.config.settings_file import settings_of
 from agentrl.errors import ConfigError
+from agentrl.shipped import about_reward
 
 __all__ = ["ALONE", "EvalSet", "asks_for_stops", "engine_context", "eval_sets", "name_of"]
 
@@ -178,6 +179,10 @@ def _set(config: RunConfig, told: dict[str, Any], whose: str) -> EvalSet:
             f"{whose}: rm_type is a reward of --env {' or '.join(ROW_ENVS)}, and {own.env} plays "
             "this set; give it one of those as `env`"
         )
+    elif own.env in ROW_ENVS and "reward" not in own.env_args and metadata.get("rm_type"):
+        # A function of the user's may know kinds of its own by that name.
+        wrong = about_reward(str(metadata["rm_type"]))
+        problems += [f"{whose}: rm_type: {wrong}"] if wrong else []
     raised(sorted(problems))
     return EvalSet(told["name"], own, path, metadata, told["name"])
 

@@ -19,12 +19,9 @@ from agentrl.envs.named import Reward, load_reward, load_shipped
 from agentrl.envs.reward_input import RewardInput
 from agentrl.envs.rewards.base import Facts, facts_of
 from agentrl.errors import ConfigError, EnvError
-from agentrl.nearest import near
-from agentrl.shipped import REWARDS
+from agentrl.shipped import BOXED, REWARDS, about_reward
 
 __all__ = ["RewardType", "reward_type", "scorers", "type_of_row"]
-
-_BOXED = "boxed_"
 
 
 class RewardType(msgspec.Struct, frozen=True):
@@ -70,14 +67,10 @@ class RewardType(msgspec.Struct, frozen=True):
 @functools.cache
 def reward_type(name: str) -> RewardType:
     """The reward of that name. Raises ConfigError where none is called so."""
+    if wrong := about_reward(name):
+        raise ConfigError(wrong)
     name = name.strip()
-    plain = name.removeprefix(_BOXED)
-    if plain not in REWARDS.places:
-        meant = near(plain, REWARDS.places)
-        said = f"did you mean {' or '.join(meant)}?" if meant else f"known: {REWARDS}"
-        raise ConfigError(
-            f"there is no reward {name!r}; {said} (a function of yours: --custom-rm-path)"
-        )
+    plain = name.removeprefix(BOXED)
     function = load_shipped(plain)
     return RewardType(name, function, facts_of(function), name != plain)
 

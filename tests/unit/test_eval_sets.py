@@ -186,6 +186,14 @@ def test_a_function_scores_the_rows_of_one_set_alone() -> None:
     assert sets["other"].config.env_args == {"rm_type": "math"}
 
 
+def test_a_function_of_the_users_may_know_kinds_of_its_own() -> None:
+    Path("mine.py").write_text("def worth(text, label, task):\n    return 0.25\n")
+    said = entry(custom_rm_path="mine.py:worth", rm_type="mine")
+    assert sets_of(said)["held"].metadata == {"rm_type": "mine"}
+    boxed = entry(rm_type=" boxed_f1")
+    assert sets_of(boxed)["held"].metadata == {"rm_type": " boxed_f1"}
+
+
 def test_a_set_may_be_played_by_another_env_and_bring_its_own_tasks() -> None:
     sets = sets_of(
         {"name": "ripe", "env": f"{HERE}Apples", "env_args": {"colour": "green"}},
@@ -262,6 +270,8 @@ def test_the_file_may_be_toml() -> None:
         ({"metadata_overrides": 3}, "held: metadata_overrides is 3"),
         ({"rm_type": "math", "path": None}, "held: rm_type and metadata_overrides are for rows"),
         ({"rm_type": "math", "env": "guess"}, "and guess plays this set"),
+        ({"rm_type": "nonsense"}, "held: rm_type: there is no reward 'nonsense'; known: "),
+        ({"metadata_overrides": {"rm_type": "boxed_maths"}}, "no reward 'boxed_maths'; did you"),
         ({"path": "nowhere.jsonl"}, "--eval-config nowhere.jsonl: there is no file"),
         ({"top_k": 0}, "evaluation set held: --eval-top-k 0 leaves no token"),
         ({"max_context_len": 10**9}, "evaluation set held: --eval-max-context-len 1000000000"),
