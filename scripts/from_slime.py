@@ -74,7 +74,7 @@ def _now(row: FlagAnswer) -> str:
         waiting = f"; other values wait: {', '.join(row.refuses)}" if row.refuses else ""
         return (f"differs: {row.differs}" if row.differs else "as in slime") + waiting
     if row.state == "noted":
-        return f"already so: {row.says}"
+        return f"already so: {row.says}" + (f"; differs: {row.differs}" if row.differs else "")
     return f"waits for {answers.missing()[row.waits].what}" if row.waits else f"refused: {row.says}"
 
 

@@ -80,13 +80,14 @@ def on_differences(
     """For a command line that is slime's: where the defaults of flags that it does not give are
     others here. `written`: the fields that the command line gives."""
     names = {one.name for one in asked}
+    given = names | {f"--{name}".replace("_", "-") for name in said}
     if not _is_slimes(names, written):
         return
     yield "this command line is slime's: docs/from-slime.md tells where a meaning differs here"
     for remark in answers.remarks():
         is_meant = remark.when == "always" or (remark.when == "said") == (remark.field in said)
         holds = not remark.needs or CONDITIONS[remark.needs].holds(config)
-        is_lacking = remark.lacks not in names
+        is_lacking = remark.lacks not in given
         if is_meant and holds and is_lacking and is_read(config, remark.field):
             yield remark.text.replace("{value}", str(getattr(config, remark.field)))
 

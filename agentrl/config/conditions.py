@@ -81,6 +81,11 @@ CONDITIONS = {
         "this is about the rows of --prompt-data; without it the environment brings its tasks in "
         "an order of its own (see --num-rollout)",
     ),
+    "rendered_rows": Condition(
+        lambda config: config.prompt_data is not None and config.env != GENERATE,
+        "this is about the rows of --prompt-data that no function of "
+        "--custom-generate-function-path is given; leave it out",
+    ),
     "row_files": Condition(
         lambda config: config.prompt_data is not None or config.names_eval_sets,
         "this is about the rows of --prompt-data and of evaluation sets; leave it out",

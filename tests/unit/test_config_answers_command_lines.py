@@ -297,6 +297,21 @@ def test_the_time_of_ppo_is_told_where_an_episode_has_tools() -> None:
         assert "over sampled tokens alone" not in "\n".join(parsed(others).notes)
 
 
+def test_what_is_rendered_is_told_only_where_slime_would_not_render_it(tmp_path: Path) -> None:
+    rows, mine = tmp_path / "rows.jsonl", tmp_path / "mine.py"
+    rows.write_text('{"input": "x", "label": "y"}\n')
+    mine.write_text("async def generate(args, sample, sampling_params): ...\n")
+    argv = ["--hf-checkpoint", str(MODEL), "--prompt-data", str(rows), "--device", "cpu"]
+    argv += ["--rollout-max-response-len", "64", "--balance-data"]
+    told = "text under --input-key is rendered as a message of the user"
+    assert told in "\n".join(parse(argv, "train").notes)
+    rendered = "\n".join(parse([*argv, "--apply-chat-template"], "train").notes)
+    assert "--apply-chat-template: already so: prompts are always rendered" in rendered
+    assert told not in rendered
+    of_function = parse([*argv, "--custom-generate-function-path", str(mine)], "train")
+    assert told not in "\n".join(of_function.notes)
+
+
 # ---- numbers that stand for something in slime ---------------------------------------------------
 
 
