@@ -21,6 +21,7 @@ from agentrl.config.passthrough import FAMILIES
 from agentrl.config.presets import DEFAULT, PRESETS
 from agentrl.config.readiness import check_readiness
 from agentrl.config.refusals import beside, gather
+from agentrl.config.renames import under_written_names
 from agentrl.config.resolve import Resolved, read
 from agentrl.config.run import RunConfig
 from agentrl.config.secrets import forget_in_argv
@@ -59,8 +60,21 @@ def run(argv: list[str], program: Program) -> int:
         partial(validate, config, found.said),
         partial(check_readiness, config, dry_run=found.dry_run),
     )
-    if found.dry_run:
-        return _dry_run(found, *light)
+    with under_written_names(found.written):
+        if found.dry_run:
+            return _dry_run(found, *light)
+        _check(found, *light)
+    from agentrl.cluster.launch import launch
+
+    return launch(config, origin)
+
+
+_Check = Callable[[], list[str] | None]
+
+
+def _check(found: Resolved, *light: _Check) -> None:
+    """Look at what a run needs, and say what deserves a look. Raises with what is wrong."""
+    config = found.config
     _say(found.notes + _light_notes(found, *light))
     _say(_check_algorithm(config, found.said))
     if config.ray_address is None:
@@ -69,12 +83,6 @@ def run(argv: list[str], program: Program) -> int:
         import_ray()  # before user code does
     if not _is_default(config):
         _say(_check_rooms(config))
-    from agentrl.cluster.launch import launch
-
-    return launch(config, origin)
-
-
-_Check = Callable[[], list[str] | None]
 
 
 def _light_notes(found: Resolved, *light: _Check) -> list[str]:

@@ -21,7 +21,7 @@ from agentrl.config.answers import Asked
 from agentrl.config.fields import Field, own_fields
 from agentrl.config.given import GivenFlags, last_of, take_of_family, take_own
 from agentrl.config.passthrough import FAMILIES, Family, Flag, spelled
-from agentrl.config.renames import read_renamed
+from agentrl.config.renames import in_written_names, read_renamed, written_names
 from agentrl.errors import ConfigError
 from agentrl.nearest import nearest_flag
 
@@ -104,6 +104,7 @@ def read_flags(argv: list[str]) -> GivenFlags:
         except ConfigError as error:
             given.refused.append(str(error))
     given.refused.extend(answers.refusals(given.asked))
+    given.refused[:] = in_written_names(given.refused, written_names(renamed.asked))
     return given
 
 

@@ -14,7 +14,7 @@ from agentrl.config.answers import Asked
 from agentrl.config.fields import own_fields
 from agentrl.config.given import GivenFlags, take_of_family, take_own
 from agentrl.config.passthrough import FAMILIES, Family, family_of, spelled
-from agentrl.config.renames import setting_of_today
+from agentrl.config.renames import in_written_names, setting_of_today, written_names
 from agentrl.config.settings_file import settings_of
 from agentrl.errors import ConfigError
 from agentrl.nearest import nearest
@@ -31,6 +31,7 @@ def read_file(path: Path) -> GivenFlags:
         except ConfigError as error:
             given.refused.append(str(error))
     given.refused.extend(f"{path}: {line}" for line in answers.refusals(given.asked))
+    given.refused[:] = in_written_names(given.refused, written_names(given.asked))
     return given
 
 

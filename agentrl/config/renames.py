@@ -2,17 +2,28 @@
 
 One that takes no value may stand for a flag with its value (`--recompute-activations` is
 `--recompute-granularity selective`); turned off, that one is left out. A value too many or too few
-is told under the name that somebody wrote.
+is told under the name that somebody wrote; what is refused of a flag of today names that one too.
 """
 
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 
 from agentrl.config import answers
 from agentrl.config.answers import Asked, FlagAnswer
+from agentrl.errors import AgentRLError
 
-__all__ = ["Renamed", "read_renamed", "setting_of_today"]
+__all__ = [
+    "Renamed",
+    "in_written_names",
+    "read_renamed",
+    "setting_of_today",
+    "under_written_names",
+    "written_names",
+]
 
 
 class Renamed(msgspec.Struct, frozen=True):
@@ -63,3 +74,33 @@ def setting_of_today(row: FlagAnswer, value: Any) -> tuple[str, Any] | None:
     if not values:
         return name, value
     return (name, values[0]) if value else None
+
+
+def written_names(asked: Iterable[Asked]) -> dict[str, str]:
+    """The names that somebody wrote, by those of today."""
+    return {one.row.renamed: one.spelled for one in asked if one.row.renamed}
+
+
+def in_written_names(lines: Iterable[str], written: Mapping[str, str]) -> list[str]:
+    """`lines` with the name that somebody wrote before that of today."""
+    return [_in_written_names(line, written) for line in lines]
+
+
+def _in_written_names(line: str, written: Mapping[str, str]) -> str:
+    for today, name in written.items():
+        if name not in line:
+            whole = re.compile(rf"(?<![\w-]){re.escape(today)}(?![\w-])")
+            line = whole.sub(lambda found, name=name: f"{name} ({found[0]} here)", line, count=1)
+    return line
+
+
+@contextmanager
+def under_written_names(written: Mapping[str, str]) -> Iterator[None]:
+    """What is refused within is told under the names that somebody wrote."""
+    try:
+        yield
+    except AgentRLError as error:
+        lines = in_written_names(str(error).splitlines(), written)
+        if "\n".join(lines) == str(error):
+            raise
+        raise type(error)("\n".join(lines)) from error

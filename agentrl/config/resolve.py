@@ -36,6 +36,7 @@ from agentrl.config.presets import DEFAULT, preset
 from agentrl.config.record import read_record
 from agentrl.config.refusals import beside
 from agentrl.config.refused import about_families
+from agentrl.config.renames import under_written_names, written_names
 from agentrl.config.resume import find_run
 from agentrl.config.run import RunConfig
 from agentrl.config.stored import refuse_changes
@@ -51,13 +52,14 @@ Layer = dict[str, Any]
 class Resolved(msgspec.Struct, frozen=True):
     """A configuration that can run. `notes` are lines for the user, the most important first.
     `said`: the fields that somebody set, as they were spelled. `refused`: a line for each flag that
-    was not taken."""
+    was not taken. `written`: names that somebody wrote, by those of today."""
 
     config: RunConfig
     notes: list[str]
     said: dict[str, str] = {}
     refused: list[str] = []
     dry_run: bool = False
+    written: dict[str, str] = {}
 
 
 def read(argv: list[str], program: Program) -> Resolved:
@@ -77,16 +79,22 @@ def read(argv: list[str], program: Program) -> Resolved:
             config = for_device(config, choice.device)
             notes += [str(choice), *notes_on_device(config, choice.device)]
     except AgentRLError:
-        with beside([*given.refused, *about_families(given.values)]):
+        with (
+            under_written_names(written_names(given.asked)),
+            beside([*given.refused, *about_families(given.values)]),
+        ):
             raise
-    return Resolved(config, notes, said, given.refused, given.dry_run)
+    written = written_names(given.asked)
+    if config.replays_engine_routes and not config.megatron.get("moe_enable_routing_replay"):
+        written["--moe-enable-routing-replay"] = own_fields()["use_rollout_routing_replay"].flag
+    return Resolved(config, notes, said, given.refused, given.dry_run, written)
 
 
 def parse(argv: list[str], program: Program) -> Resolved:
     """Read, merge and check. Raises as `read`, and ConfigError naming each flag that is refused,
     the numbers and what to do."""
     found = read(argv, program)
-    with beside(found.refused):
+    with under_written_names(found.written), beside(found.refused):
         notes = validate(found.config, found.said)
     return msgspec.structs.replace(found, notes=found.notes + notes, refused=[])
 
@@ -117,7 +125,8 @@ def _layered(given: GivenFlags, program: Program) -> tuple[RunConfig, list[str],
     under, preset_notes = _preset(values) if run is None else (_before(run), [])
     if values.get("sglang_config"):  # its groups say how many devices there are
         under = {name: value for name, value in under.items() if name != "rollout_num_gpus"}
-    asked = [*file.asked, *given.asked]
+    given.asked[:0] = file.asked
+    asked = given.asked
     fixed = synchronous_values() if program == "train" else {}
     settled = settle(asked, _merged(under, values) | fixed, said)
     given.refused.extend(settled.refused)

@@ -163,7 +163,8 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
             ("moe_enable_routing_replay", False),
         ):
             if (given := getattr(settings, name)) != without:
-                yield f"a {self.name} has no experts, which {flag(name)} {given:g} is for"
+                size = "" if given is True else f" {given:g}"
+                yield f"a {self.name} has no experts, which {flag(name)}{size} is for"
 
     def _about_recomputed(self, settings: MegatronSettings) -> Iterator[str]:
         """The --recompute-modules of which the model has none."""

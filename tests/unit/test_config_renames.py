@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from agentrl.cli.train import main
 from agentrl.config import answers
 from agentrl.config.command_line import read_flags
 from agentrl.config.files import read_file
@@ -80,3 +81,32 @@ def test_a_run_is_begun_with_one() -> None:
     assert resolved.config.megatron == REPLAY["megatron"]
     with pytest.raises(ConfigError, match="--sglang-cuda-graph-bs needs a value"):
         parse(["--sglang-cuda-graph-bs"], "train")
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (
+            "--sglang-nsa-prefill-backend flashmla",
+            "--sglang-nsa-prefill-backend (--sglang-dsa-prefill-backend here) cannot be 'flashmla'",
+        ),
+        ("--use-routing-replay", "which --use-routing-replay (--moe-enable-routing-replay here)"),
+        ("--use-rollout-routing-replay", "which --use-rollout-routing-replay ("),
+    ],
+)
+def test_what_is_refused_is_told_under_the_name_that_was_written(
+    argv: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--device", "cpu", "--dry-run", *argv.split()], "train_async") == 2
+    assert said in capsys.readouterr().err
+    config = ["--sglang-nsa-prefill-backend", "tilelang", "--turn-timeout-s", "1e9"]
+    with pytest.raises(ConfigError) as caught:
+        parse(["--device", "cpu", *config], "train_async")
+    assert "-prefill-backend" not in str(caught.value)
+
+
+def test_a_name_of_a_file_is_told_as_it_stands_there(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text("[sglang]\nnsa_prefill_backend = 'flashmla'\n")
+    (line,) = read_file(file).refused
+    assert line.startswith("nsa_prefill_backend (--sglang-dsa-prefill-backend here) cannot be")
