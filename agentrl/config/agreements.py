@@ -121,6 +121,12 @@ def _batch(one: Asked, values: Values, said: Mapping[str, str]) -> Settled:
     if not _COUNT.fullmatch(one.words[0]):
         return _refused(one, "it is a number of episodes, 1 or more")
     size = int(one.words[0])
+    if iteration % size == 0 and size % episodes:
+        return _refused(
+            one,
+            f"{product} episodes in steps of {size} would cut groups of {episodes}, and a step "
+            f"takes whole groups; make it a multiple of {episodes} that divides {iteration}",
+        )
     if "num_steps_per_rollout" in said:
         steps = _value(values, "num_steps_per_rollout")
         if size * steps == iteration:

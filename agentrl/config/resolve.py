@@ -8,6 +8,7 @@ combinations that cannot run (`validate.py`).
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +129,11 @@ def _layered(given: GivenFlags, program: Program) -> tuple[RunConfig, list[str],
     given.asked[:0] = file.asked
     asked = given.asked
     fixed = synchronous_values() if program == "train" else {}
-    settled = settle(asked, _merged(under, values) | fixed, said)
+    whole = _merged(under, values)
+    if run is None:
+        with suppress(AgentRLError):  # a device that is not there is told below
+            whole = _with_ranks(whole)[0]
+    settled = settle(asked, whole | fixed, said)
     given.refused.extend(settled.refused)
     values, said = values | settled.values, said | settled.said
     if run is None:

@@ -56,6 +56,8 @@ def test_a_global_batch_size_that_agrees_with_the_steps_is_already_so() -> None:
     [
         ("8 --num-steps-per-rollout 4", "= 16 episodes are not 4 steps (--num-steps-per-rollout)"),
         ("5", "= 16 episodes cannot be shared by steps of 5; make it a divisor of 16"),
+        ("2", "in steps of 2 would cut groups of 4, and a step takes whole groups; make it a mul"),
+        ("2 --num-steps-per-rollout 8", "in steps of 2 would cut groups of 4"),
         ("many", "--global-batch-size many: it is a number of episodes"),
         ("0", "--global-batch-size 0: it is a number of episodes"),
         ("8 8", "--global-batch-size takes one value, not 2"),
@@ -65,6 +67,15 @@ def test_a_global_batch_size_that_agrees_with_the_steps_is_already_so() -> None:
 )
 def test_a_global_batch_size_that_cannot_be_is_told_its_numbers(argv: str, said: str) -> None:
     assert said in refusal(["--global-batch-size", *argv.split()])
+
+
+def test_a_global_batch_that_cuts_groups_is_explained_as_it_is_refused() -> None:
+    argv = "--rollout-batch-size 4 --n-samples-per-prompt 4 --global-batch-size 2"
+    found = explain([Argument(word) for word in argv.split()])[-1]
+    assert found.answer == "refused"
+    assert "would cut groups" in found.says
+    (line,) = refusal(argv.split()).splitlines()
+    assert line.startswith("--global-batch-size 2: ")
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,12 @@ def test_what_a_critic_cannot_have_is_told(flags: str, words: str) -> None:
 
 
 def test_a_critic_in_the_ranks_of_the_policy_is_noted() -> None:
+    own = ["--hf-checkpoint", str(MODEL), "--prompt-data", "rows.jsonl", "--device", "cpu", *PPO]
+    own += ["--rollout-max-response-len", "64"]
+    Path("rows.jsonl").write_text('{"input": "x", "label": "y"}\n')
+    assert parse([*own, "--critic-num-gpus-per-node", "1"], "train").config.num_learner_ranks == 1
+    with pytest.raises(ConfigError, match="and --actor-num-gpus-per-node is 1; make it 1"):
+        parse([*own, "--critic-num-gpus-per-node", "8"], "train")
     sizes = ("--critic-num-nodes", "1", "--critic-num-gpus-per-node", "1")
     notes = "\n".join(resolved(*PPO, *sizes, "--critic-save", "x").notes)
     assert "--critic-num-nodes 1: already so: the critic is in the ranks" in notes
