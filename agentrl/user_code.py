@@ -140,9 +140,12 @@ def hook(
             value = watch(value, signature)
         return signature.adapter(value)
 
+    name = call.partition("(")[0]
+    slimes = [f"{name}{each}" for each in accepts if each.is_slimes]
+    or_slimes = f", or slime's `def {slimes[0]}:`" if slimes and call not in slimes else ""
     return Kind(
         must_be=f"a function that can be called as `{call}`",
-        write=f"`def {call}:`",
+        write=f"`def {call}:`{or_slimes}",
         take=take,
         is_function=True,
         accepts=tuple(accepts),

@@ -223,7 +223,15 @@ def _about_unknown(words: list[str]) -> Iterator[str]:
         is_passed_on = name.startswith(("--sglang-", "--router-"))
         close = nearest_flag(name, () if is_passed_on else ours)
         close = close or nearest_flag(name, known_flags())
+        close = _about_negated(name) or close
         yield f"unknown flag {name}" + (f": {advice}" if advice else close)
+
+
+def _about_negated(name: str) -> str:
+    """What to do in place of `--no-X`, where `--X` takes a value."""
+    bare = name.replace("_", "-").replace("--no-", "--", 1)
+    is_flag = bare != name.replace("_", "-") and bare in {*known_flags(), *answers.rows()}
+    return f"; {bare} takes a value: leave it out instead" if is_flag else ""
 
 
 # ---- help ---------------------------------------------------------------------------------------

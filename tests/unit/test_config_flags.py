@@ -136,6 +136,8 @@ def test_the_last_of_two_equal_flags_wins() -> None:
         ("--max_head_offpolicyness=4", "--max-staleness"),
         ("--rm-typ math", "did you mean --rm-type"),
         ("--rollout-batch 3", "--rollout-batch-size"),
+        ("--no-save", "unknown flag --no-save; --save takes a value: leave it out instead"),
+        ("--no_num_rollout", "--num-rollout takes a value: leave it out instead"),
         ("--num-rollout", "--num-rollout"),
         ("3", "unexpected argument '3'"),
     ],
@@ -155,6 +157,9 @@ def hints(name: str) -> list[str]:
 def test_a_hint_names_what_was_misspelt_and_nothing_that_is_only_alike() -> None:
     assert hints("--ref-laod") == ["--ref-load"]
     assert hints("--rollout-batch") == ["--rollout-batch-size"]
+    assert hints("--ref-tensor-model-parallel-size") == []
+    assert hints("--custom-agent-function-path") == ["--custom-generate-function-path"]
+    assert hints("--custom-ti-function-path") == ["--custom-tis-function-path"]
     for name in ("--ref-model", "--use-critic", "--wandb-name", "--rank", "--lora-rank", "--fsdp"):
         assert hints(name) == []
     for own in peers.settings().values():

@@ -67,7 +67,7 @@ def test_rows_in_what_is_no_file_are_told(
 def test_rows_in_a_folder_of_something_else_are_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = f"{tmp_path}: it is a directory with neither Parquet files nor the state.json"
+    said = f"{tmp_path}: it is a directory with neither Parquet nor JSONL files nor the state.json"
     assert said in refused(capsys, "--prompt-data", str(tmp_path))
     assert said in refused(capsys, "--eval-prompt-data", "v", str(tmp_path))
 

@@ -149,6 +149,7 @@ async def test_tools_are_asked_for_by_name(install: Install) -> None:
 def test_a_reward_of_another_signature_is_refused_by_the_name_of_its_flag(tmp_path: Path) -> None:
     place = tmp_path / "mine.py"
     place.write_text("def reward(args, sample, more):\n    return 1.0\n")
-    said = rf"^--custom-rm-path {place}: .*write `def reward\(text, label, task\):`"
+    said = rf"^--custom-rm-path {place}: .*write `def reward\(text, label, task\):`, "
+    said += r"or slime's `def reward\(args, sample\):`"
     with pytest.raises(ConfigError, match=said):
         load_reward(str(place))

@@ -27,10 +27,13 @@ ROWS = [
 ]
 
 
-def written_as_lines(folder: Path) -> Path:
-    path = folder / "train"
-    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
+
+
+def written_as_lines(folder: Path) -> Path:
+    return write_jsonl(folder / "train", ROWS)
 
 
 def written_as_parquet(folder: Path) -> Path:
@@ -232,6 +235,32 @@ def test_shards_of_one_name_in_several_folders_have_tasks_of_different_ids(tmp_p
     assert [task.id for task in found] == ["a/train:1", "a/train:2", "b/train:1", "b/train:2"]
 
 
+@pytest.mark.parametrize("name", ["", "*.jsonl"])
+def test_shards_of_jsonl_are_one_set_in_the_order_of_their_names(name: str, tmp_path: Path) -> None:
+    for number, rows in enumerate((ROWS[:2], [], ROWS[2:])):
+        write_jsonl(tmp_path / f"train-{number}.jsonl", rows)
+    source = RowSource(f"{tmp_path}/{name}")
+    found = taken(source)
+    assert rows_of(found) == ROWS
+    assert [task.id for task in found][:3] == ["train-0:1", "train-0:2", "train-2:1"]
+    (tmp_path / "train-1.jsonl").unlink()
+    (tmp_path / "train-2.jsonl").unlink()
+    assert rows_of(taken(RowSource(f"{tmp_path}/{name}"))) == ROWS[:2]
+
+
+def test_a_folder_of_both_formats_is_refused_and_so_are_several_sets(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "train.jsonl", ROWS[:2])
+    write_jsonl(tmp_path / "eval.jsonl", ROWS[:2])
+    with pytest.raises(ConfigError, match=r"several sets \(eval, train\); .*/train\*\.jsonl"):
+        RowSource(tmp_path)
+    write_parquet(tmp_path / "train.parquet", ROWS[:2])
+    with pytest.raises(ConfigError, match=r"as Parquet \(train\.parquet\) and as JSONL \(eval"):
+        RowSource(tmp_path)
+    (tmp_path / "held" / "more.jsonl").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"more\.jsonl too, which is a directory"):
+        RowSource(tmp_path / "held")
+
+
 @pytest.mark.parametrize("kind", [pa.timestamp("s"), pa.duration("s")])
 @pytest.mark.parametrize("write", ["parquet", "arrow"])
 def test_a_time_that_python_cannot_hold_is_the_fault_of_its_row(
@@ -283,7 +312,7 @@ def test_a_dataset_that_lacks_a_file_or_has_an_index_is_refused(tmp_path: Path) 
 
 def test_a_folder_of_something_else_says_what_it_should_be(tmp_path: Path) -> None:
     write_parquet(tmp_path / "repository" / "data" / "train.parquet", ROWS[:2])
-    said = r"neither Parquet files nor the state\.json .*; its folder data holds some: \S+/data"
+    said = r"neither Parquet nor JSONL files nor the state\.json .*; its folder data holds some: \S+/data"
     with pytest.raises(ConfigError, match=said):
         RowSource(tmp_path / "repository")
 

@@ -177,6 +177,8 @@ def test_a_function_of_another_signature_is_refused_with_its_line_and_the_one_to
     said = str(refused.value)
     assert f"is `{head[:-1]}` (users_code.py:3)" in said
     assert f"not a function that can be called as `{call}`; write `def {call}:`" in said
+    theirs = {"filter": "keep(args, samples)", "reward": "reward(args, sample)"}.get(flag)
+    assert said.endswith(f", or slime's `def {theirs}:`" if theirs else f"write `def {call}:`")
 
 
 @pytest.mark.parametrize(

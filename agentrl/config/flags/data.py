@@ -21,7 +21,7 @@ class DataFlags(RunFlags, frozen=True, kw_only=True):
     prompt_data: Annotated[
         str | None,
         _flag(
-            "Tasks: a JSONL or Parquet file, a folder or pattern of Parquet shards, or a folder of "
+            "Tasks: a JSONL or Parquet file, a folder or pattern of such shards, or a folder of "
             "a Hugging Face dataset; path@[a:b] takes a slice",
             holds="rows",
             starts=True,

@@ -28,12 +28,14 @@ _MISTAKEN = {
 
 
 class JsonLines:
-    """`RowFile` of a JSONL file. Raises OSError for a file that cannot be read."""
+    """`RowFile` of a JSONL file, whose tasks go by `name`, or by that of the file. Raises OSError
+    for one that cannot be read."""
 
     is_slow = False
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, name: str | None = None) -> None:
         self._path = path
+        self._name = path.stem if name is None else name
         self._stamp = Stamp(path)
         self._offsets, self._numbers = array("q"), array("q")
         offset = 0
@@ -53,7 +55,7 @@ class JsonLines:
 
     def task_id(self, index: int) -> str:
         """See `RowFile`: the line stays the id of its row in any slice."""
-        return f"{self._path.stem}:{self._numbers[index]}"
+        return f"{self._name}:{self._numbers[index]}"
 
     def read(self, index: int) -> dict[str, Any]:
         """See `RowFile`."""

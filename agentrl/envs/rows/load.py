@@ -3,10 +3,11 @@
     rows.jsonl              one JSON object a line           any file that is nothing else
     rows.parquet            Parquet                          by its first bytes, or its name
     folder, *.parquet       shards of Parquet, in order of their names
+    folder, *.jsonl         shards of JSONL, likewise
     dataset, dataset/train  what `save_to_disk` of Hugging Face datasets wrote
 
-Refused: what is none of these, an empty one, shards of different columns or of several splits, and
-a set that lacks a shard.
+Refused: what is none of these, an empty one, shards of both formats, of different columns or of
+several splits, and a set that lacks a shard.
 """
 
 import os
@@ -45,11 +46,15 @@ def _opened(path: Path) -> RowFile:
         raise ConfigError(f"cannot read the tasks of {path}: it is {kind}, not a file of rows")
     with path.open("rb") as file:
         head = file.read(4)
-    return _shards(path, [path]) if head == b"PAR1" or _is_parquet(path) else JsonLines(path)
+    return _of_parquet(path, [path]) if head == b"PAR1" or _is_parquet(path) else JsonLines(path)
 
 
 def _is_parquet(path: Path) -> bool:
     return path.suffix in (".parquet", ".pq")
+
+
+def _is_jsonl(path: Path) -> bool:
+    return path.suffix == ".jsonl"
 
 
 def _folder(path: Path) -> RowFile:
@@ -62,15 +67,22 @@ def _folder(path: Path) -> RowFile:
         raise ConfigError(
             f"{path} holds the splits {', '.join(splits)}; name one: {path}/{splits[-1]}"
         )
-    shards = sorted(each for each in path.iterdir() if _is_parquet(each))
-    if shards:
+    entries = sorted(path.iterdir())
+    shards, lines = (list(filter(each, entries)) for each in (_is_parquet, _is_jsonl))
+    if shards and lines:
+        raise ConfigError(
+            f"{path} holds rows as Parquet ({shards[0].name}) and as JSONL ({lines[0].name}); name "
+            f"those that you mean: {path}/*{lines[0].suffix}"
+        )
+    if shards := shards or lines:
         _check_whole(path, shards)
         return _shards(path, shards)
-    below = sorted({each.parent.name for each in path.glob("*/*.parquet")})
+    found = (each for kind in ("parquet", "jsonl") for each in path.glob(f"*/*.{kind}"))
+    below = sorted({each.parent.name for each in found})
     advice = f"; its folder {below[0]} holds some: {path}/{below[0]}" if below else ""
     raise ConfigError(
-        f"cannot read the tasks of {path}: it is a directory with neither Parquet files nor the "
-        f"state.json of a Hugging Face dataset{advice}"
+        f"cannot read the tasks of {path}: it is a directory with neither Parquet nor JSONL "
+        f"files nor the state.json of a Hugging Face dataset{advice}"
     )
 
 
@@ -80,18 +92,27 @@ def _check_whole(path: Path, shards: Sequence[Path]) -> None:
     splits = sorted({match["split"] for match in found if match})
     if len(splits) > 1:
         raise ConfigError(
-            f"{path} holds Parquet files of several sets ({', '.join(splits[:5])}); name those of "
-            f"one: {path}/{splits[-1]}*.parquet"
+            f"{path} holds files of several sets ({', '.join(splits[:5])}); name those of one: "
+            f"{path}/{splits[-1]}*{shards[0].suffix}"
         )
     counts = {int(match["count"]) for match in found if match and match["count"]}
     if counts and counts != {len(shards)}:
         raise ConfigError(
             f"{path} holds {len(shards)} of {max(counts)} shards; fetch the others, or name those "
-            f"that you mean: {path}/*.parquet"
+            f"that you mean: {path}/*{shards[0].suffix}"
         )
 
 
 def _shards(path: Path, files: Sequence[Path]) -> RowFile:
+    if not all(map(_is_jsonl, files)):
+        return _of_parquet(path, files)
+    for file in files:
+        if (kind := kind_of(file)) != "a file":
+            raise ConfigError(f"{path} means {file} too, which is {kind}, and no JSONL file")
+    return _Joined([JsonLines(*each) for each in zip(files, _names(files), strict=True)])
+
+
+def _of_parquet(path: Path, files: Sequence[Path]) -> RowFile:
     from agentrl.envs.rows.parquet import ParquetRows, Scratch
     from agentrl.envs.rows.schemas import require_same
 
