@@ -2,7 +2,7 @@
 
 The answers are those that the programs give: a flag is read as they read it, alone, and by rule
 where its answer depends on the others. What flags cannot do together, and what a model or this host
-cannot do, `--dry-run` tells. A value that only a run of a script can tell is not judged.
+cannot do, `--dry-run` tells. A value that no run takes is refused. A value that only a run of a script can tell is not judged.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,6 +17,7 @@ from agentrl.config.fields import own_fields, synchronous_values
 from agentrl.config.given import GivenFlags
 from agentrl.config.launch_script import Argument
 from agentrl.config.refused import about_families
+from agentrl.config.single_values import about_values
 
 __all__ = ["Explained", "explain"]
 
@@ -102,6 +103,7 @@ def _explained(flag: str, values: tuple[Argument, ...], whole: GivenFlags) -> Ex
         *read.refused,
         *settled.refused,
         *about_families(read.values),
+        *about_values(read.values, whole.values),
     ]
     if refused:
         says = " ".join(_bare(line, flag, values) for line in refused)

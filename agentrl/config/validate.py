@@ -41,7 +41,7 @@ from agentrl.config.unread import about_unread, notes_on_unread
 from agentrl.errors import ConfigError
 from agentrl.paths import kind_of, matching
 
-__all__ = ["validate"]
+__all__ = ["about_engine_ranks", "validate"]
 
 _SLICE = re.compile(r"@\[-?\d*:-?\d*\]$")
 
@@ -164,6 +164,22 @@ def _about_devices(config: RunConfig) -> Iterator[str]:
 
 def _about_engine(config: RunConfig) -> Iterator[str]:
     """SGLang's own flags may shape an engine, but not take other devices than it is given."""
+    yield from about_engine_ranks(config)
+    yield from about_attention_ranks(config)
+    yield from _about_disk_pushes(config)
+    yield from _about_kept_caches(config)
+    yield from _about_checksums(config)
+    per_engine = config.rollout_num_gpus_per_engine
+    tensor = config.sglang.get("tp_size", per_engine)
+    if tensor != per_engine:
+        yield (
+            f"--sglang-tp-size {tensor} takes {tensor} devices, --rollout-num-gpus-per-engine "
+            f"gives an engine {per_engine}; use --rollout-num-gpus-per-engine {tensor}"
+        )
+
+
+def about_engine_ranks(config: RunConfig) -> Iterator[str]:
+    """Ways to spread an engine that no run has."""
     if (nodes := config.sglang.get("nnodes", 1)) != 1:
         yield (
             f"--sglang-nnodes {nodes}: an engine of more devices than a node has is spread over "
@@ -175,17 +191,6 @@ def _about_engine(config: RunConfig) -> Iterator[str]:
             f"--sglang-pp-size {stages}: every stage of an engine would join a weight push under "
             "the ranks of the first one, and the push would wait until its deadline; spread an "
             "engine by tensor parallelism (--rollout-num-gpus-per-engine)"
-        )
-    yield from about_attention_ranks(config)
-    yield from _about_disk_pushes(config)
-    yield from _about_kept_caches(config)
-    yield from _about_checksums(config)
-    per_engine = config.rollout_num_gpus_per_engine
-    tensor = config.sglang.get("tp_size", per_engine)
-    if tensor != per_engine:
-        yield (
-            f"--sglang-tp-size {tensor} takes {tensor} devices, --rollout-num-gpus-per-engine "
-            f"gives an engine {per_engine}; use --rollout-num-gpus-per-engine {tensor}"
         )
 
 

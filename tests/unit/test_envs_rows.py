@@ -312,7 +312,7 @@ def test_a_dataset_that_lacks_a_file_or_has_an_index_is_refused(tmp_path: Path) 
 
 def test_a_folder_of_something_else_says_what_it_should_be(tmp_path: Path) -> None:
     write_parquet(tmp_path / "repository" / "data" / "train.parquet", ROWS[:2])
-    said = r"neither Parquet nor JSONL files nor the state\.json .*; its folder data holds some: \S+/data"
+    said = r"nor JSONL files nor the state\.json .*; its folder data holds some: \S+/data"
     with pytest.raises(ConfigError, match=said):
         RowSource(tmp_path / "repository")
 

@@ -4,13 +4,20 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from agentrl.actors.judge import FILTER
+from agentrl.algorithms.load import ESTIMATORS
 from agentrl.cli.main import main
 from agentrl.config.command_line import read_flags
 from agentrl.config.explained import explain
 from agentrl.config.launch_script import Argument
+from agentrl.config.single_values import _NAMED, about_values
+from agentrl.errors import ConfigError
+from agentrl.tokens.formats.load import _KIND
+from agentrl.user_code import Kind, load
 
 pytestmark = pytest.mark.slow
 
@@ -70,6 +77,17 @@ def test_a_script_is_explained_and_the_line_to_run_leaves_out_what_is_refused(
         ("--use-dynamic-batch-size", "already so", "always packed"),
         ("--group-size 8", "refused", "--n-samples-per-prompt"),
         ("--utter-nonsense 8", "refused", "unknown flag"),
+        ("--rollout-top-p 0.9", "refused", "training needs the probabilities of all tokens"),
+        ("--rollout-top-p 1.0", "works", ""),
+        ("--rm-type nonsense", "refused", "there is no reward 'nonsense'; known: "),
+        ("--rm-type boxed_math", "works", "rewards that ship"),
+        ("--advantage-estimator foo", "refused", "there is no algorithm 'foo'; known: "),
+        ("--advantage-estimator mine.py:Mine", "works", ""),
+        ("--chat-format quen3", "refused", "there is no chat format 'quen3'; did you mean "),
+        ("--dynamic-sampling-filter-path nonsense", "refused", "there is no filter 'nonsense'"),
+        ("--eps-clip 2", "refused", "a ratio cannot fall below 0"),
+        ("--save-hf m_{foo}", "refused", "{foo} stands for nothing"),
+        ("--sglang-pp-size 2", "refused", "every stage of an engine would join a weight push"),
     ],
 )
 def test_a_flag_has_the_answer_of_the_programs(text: str, answer: str, says: str) -> None:
@@ -77,6 +95,26 @@ def test_a_flag_has_the_answer_of_the_programs(text: str, answer: str, says: str
 
     assert found == answer
     assert says in said
+
+
+def test_what_training_cannot_sample_an_evaluation_can() -> None:
+    assert _answers("--rollout-top-p 0.9 --eval-only")["--rollout-top-p"][0] == "works"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("advantage_estimator", ESTIMATORS),
+        ("chat_format", _KIND),
+        ("dynamic_sampling_filter_path", FILTER),
+    ],
+)
+def test_a_name_is_looked_for_where_a_run_looks_for_it(name: str, kind: Kind[Any]) -> None:
+    (line,) = about_values({name: "nonsense"}, {})
+    with pytest.raises(ConfigError) as caught:
+        load(kind, "nonsense")
+    assert str(caught.value).endswith(line)
+    assert _NAMED[name].group == kind.group
 
 
 def test_a_flag_that_another_one_settles_is_answered_by_both() -> None:
