@@ -238,12 +238,24 @@ def _critic_ranks(one: Asked, values: Values, said: Mapping[str, str]) -> Settle
     )
 
 
+def _offload(one: Asked, values: Values, said: Mapping[str, str]) -> Settled:
+    """Learner and engines give up their memory only where they share devices."""
+    if _value(values, "colocate"):
+        return _is_so(one, one.row.says)
+    return _refused(
+        one,
+        "learner and engines have devices of their own without --colocate, and keep what is on "
+        "them (slime moves it to the host); give --colocate, or leave this out",
+    )
+
+
 RULES: dict[str, Callable[[Asked, Values, Mapping[str, str]], Settled]] = {
     "batch": _batch,
     "ckpt_step": _ckpt_step,
     "critic_ranks": _critic_ranks,
     "fully_async": _fully_async,
     "loss_mask": _loss_mask,
+    "offload": _offload,
     "rollout": _rollout,
     "supervised": _supervised,
     "train_only": _train_only,

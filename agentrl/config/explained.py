@@ -1,8 +1,9 @@
 """What agentrl answers to each flag of a command line, one by one.
 
 The answers are those that the programs give: a flag is read as they read it, alone, and by rule
-where its answer depends on the others. What flags cannot do together, and what a model or this host
-cannot do, `--dry-run` tells. A value that no run takes is refused. A value that only a run of a script can tell is not judged.
+where its answer depends on the others. A value that no run takes is refused. What flags cannot do
+together, and what a model or this host cannot do, `--dry-run` tells. A value that only a run of a
+script can tell is not judged.
 """
 
 from collections.abc import Iterable, Iterator

@@ -88,9 +88,9 @@ def in_written_names(lines: Iterable[str], written: Mapping[str, str]) -> list[s
 
 def _in_written_names(line: str, written: Mapping[str, str]) -> str:
     for today, name in written.items():
-        if name not in line:
-            whole = re.compile(rf"(?<![\w-]){re.escape(today)}(?![\w-])")
-            line = whole.sub(lambda found, name=name: f"{name} ({found[0]} here)", line, count=1)
+        found = re.search(rf"(?<![\w-]){re.escape(today)}(?![\w-])", line)
+        if found and name not in line:
+            line = f"{line[: found.start()]}{name} ({today} here){line[found.end() :]}"
     return line
 
 

@@ -213,7 +213,7 @@ class _Learner:
         iteration_s = self._clock.now() - asked_at
         metrics, on_policy = train_metrics(result)
         metrics = {
-            **lease_metrics(header, ages),
+            **lease_metrics(header, ages, logs_pass_rates=self._cfg.log_passrate),
             **overlong_metrics(self._cfg, header),
             **metrics,
         }

@@ -19,6 +19,7 @@ from agentrl.learner.iteration import IterationResult
 from agentrl.learner.measures import Measures, joined, value_of
 from agentrl.roles import POLICY, by_role
 from agentrl.telemetry.metrics import REGISTRY
+from agentrl.telemetry.pass_rate import pass_rates_of_groups
 from agentrl.types import GroupRows, LeaseHeader
 
 __all__ = ["LogprobDiff", "lease_metrics", "train_metrics"]
@@ -66,8 +67,11 @@ def train_metrics(result: IterationResult) -> tuple[dict[str, float], LogprobDif
     return metrics, _on_policy(measures)
 
 
-def lease_metrics(header: LeaseHeader, ages: Sequence[int]) -> dict[str, Any]:
-    """Metrics that the lease header alone tells; `ages`: its `age_histogram`."""
+def lease_metrics(
+    header: LeaseHeader, ages: Sequence[int], *, logs_pass_rates: bool = False
+) -> dict[str, Any]:
+    """Metrics that the lease header alone tells; `ages`: its `age_histogram`. `logs_pass_rates`:
+    pass@k of its groups are among them."""
     metrics: dict[str, Any] = {"train/age_histogram": list(ages)}
     if sum(ages):
         metrics["train/age_mean"] = sum(age * n for age, n in enumerate(ages)) / sum(ages)
@@ -76,9 +80,9 @@ def lease_metrics(header: LeaseHeader, ages: Sequence[int]) -> dict[str, Any]:
         parts.setdefault(_part(group), []).append(group)
     for part, groups in parts.items():
         if part:
-            named = _group_metrics(groups).items()
+            named = _group_metrics(groups, logs_pass_rates).items()
             metrics |= {f"rollout/part/{part}/{name}": value for name, value in named}
-    named = _group_metrics(header.groups).items()
+    named = _group_metrics(header.groups, logs_pass_rates).items()
     metrics |= {f"rollout/{name}": value for name, value in named}
     return metrics | _role_metrics(header.groups)
 
@@ -106,7 +110,7 @@ def _part(group: GroupRows) -> str:
     return group.facts[0].part if group.facts else ""
 
 
-def _group_metrics(groups: Sequence[GroupRows]) -> dict[str, float]:
+def _group_metrics(groups: Sequence[GroupRows], logs_pass_rates: bool) -> dict[str, float]:
     """What `groups` tell, by name."""
     rewards = [reward for group in groups for reward in group.rewards]
     rows = [row for group in groups for row in group.trajectories]
@@ -123,6 +127,8 @@ def _group_metrics(groups: Sequence[GroupRows]) -> dict[str, float]:
             "zero_std_group_share": zero_std / len(groups),
             "response_length_mean": num_sampled / num_episodes,
         }
+        if logs_pass_rates:
+            metrics |= pass_rates_of_groups(group.rewards for group in groups)
     return metrics
 
 

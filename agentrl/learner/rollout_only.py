@@ -143,6 +143,9 @@ class _RolloutOnly:
             old_share=share_above(ages, self._config.staleness_bound),
             wait_s=wait_s,
             iteration_s=iteration_s,
-            metrics={**lease_metrics(header, ages), **seconds},
+            metrics={
+                **lease_metrics(header, ages, logs_pass_rates=self._config.log_passrate),
+                **seconds,
+            },
             logged=self._log.end(),
         )

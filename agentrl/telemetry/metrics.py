@@ -93,6 +93,11 @@ _DECLARED = (
     # ---- rollout: the groups an iteration consumes ----
     Metric("rollout/reward_mean", "reward", "Mean judged reward of the iteration's episodes"),
     Metric("rollout/reward_std", "reward", "Standard deviation of the judged rewards"),
+    Metric(
+        "rollout/pass@*",
+        "share",
+        "Chance that one of so many episodes of a group has reward 1 (--log-passrate)",
+    ),
     Metric("rollout/num_groups", "groups", "Groups of the rollout batch"),
     Metric("rollout/num_episodes", "episodes", "Episodes of the rollout batch with outcome done"),
     Metric("rollout/zero_std_group_share", "share", "Share of groups whose rewards are all equal"),

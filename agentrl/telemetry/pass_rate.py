@@ -1,4 +1,4 @@
-"""pass@k, avg@n and maj@k of an evaluation whose tasks were played several times. Pure.
+"""pass@k, avg@n and maj@k of tasks that were played several times. Pure.
 
 A task of which c of n episodes succeeded is passed by k of them, drawn without replacement, with
 the probability 1 - C(n - c, k) / C(n, k): equation 1 of https://arxiv.org/abs/2107.03374. An
@@ -20,7 +20,7 @@ import math
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["majority_at", "pass_at", "pass_rates"]
+__all__ = ["majority_at", "pass_at", "pass_rates", "pass_rates_of_groups"]
 
 #: The reward of an episode, and its vote; an empty one is none.
 Scored = tuple[float, str]
@@ -53,6 +53,17 @@ def pass_rates(tasks: Iterable[Sequence[Scored]]) -> dict[str, float]:
                 of_tasks = [majority_at(min(k, len(task)), task) for task in episodes]
                 found |= _with_interval(f"maj@{k}", of_tasks)
     return found
+
+
+def pass_rates_of_groups(groups: Iterable[Sequence[float]]) -> dict[str, float]:
+    """`pass@1`, `pass@2`, `pass@4` ... of rewards by group, as far as every group has so many
+    episodes. Empty where one has fewer than two."""
+    counts = [(len(rewards), _num_successes(rewards)) for rewards in groups]
+    fewest = min((n for n, _ in counts), default=0)
+    if fewest < 2:
+        return {}
+    ks = (2**power for power in range(fewest.bit_length()))
+    return {f"pass@{k}": statistics.fmean(pass_at(k, n, c) for n, c in counts) for k in ks}
 
 
 def majority_at(k: int, task: Sequence[Scored]) -> float:

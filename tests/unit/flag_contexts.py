@@ -150,11 +150,11 @@ _RATES = tuple(name for name in own_fields() if name in ("lr", "min_lr") or name
 #: What learner, driver and client look up and have no use for.
 READ_AND_UNUSED: dict[Mode, set[str]] = {
     "policy": set(),
-    # no sets, no engines, and no turns of a policy
+    # no sets, no engines, and no turns or rewards of a policy
     "supervised": {
         *("eval_interval", "eval_mode", "skip_eval_before_train"),
         *("partial_rollout", "mask_offpolicy_in_partial_rollout", "kv_across_pushes"),
-        *("colocate", "offload_train", "offload_rollout"),
+        *("colocate", "offload_train", "offload_rollout", "log_passrate"),
     },
     # an optimizer that never steps, places where nothing is saved, and no iterations
     "eval": {

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.slow
 OWN = {field.flag for field in own_fields().values()}
 #: Names of Megatron that are read: by the learner, or under agentrl's own flag.
 HONOURED = {*MegatronSettings.__struct_fields__, *own_fields()}
+COLOCATED = (*BASE, "--colocate", "--async-buffer-size", "0", "--max-staleness", "0")
 #: What a rule wants, to say that it is already so, and the run in which it does.
 SO = {
     "batch": (["8"], BASE),
@@ -24,6 +25,7 @@ SO = {
     "critic_ranks": (["1"], BASE),
     "fully_async": ([], BASE),
     "loss_mask": (["qwen"], BASE),
+    "offload": ([], COLOCATED),
     "rollout": ([FULLY_ASYNC], BASE),
     "supervised": ([], IMITATION),
     "train_only": ([], IMITATION),

@@ -69,6 +69,16 @@ def test_a_global_batch_size_that_cannot_be_is_told_its_numbers(argv: str, said:
     assert said in refusal(["--global-batch-size", *argv.split()])
 
 
+def test_only_learner_and_engines_that_share_devices_offload() -> None:
+    alone = "--offload: learner and engines have devices of their own without --colocate"
+    assert alone in refusal(["--offload"])
+    assert "already so" not in refusal(["--offload"])
+    shared = ["--colocate", "--async-buffer-size", "0", "--max-staleness", "0", "--offload"]
+    assert "\n--offload: already so: under --colocate" in "\n".join(parsed(shared).notes)
+    flags = explain([Argument("--offload"), Argument("--colocate")])
+    assert [one.answer for one in flags] == ["already so", "works"]
+
+
 def test_a_global_batch_that_cuts_groups_is_explained_as_it_is_refused() -> None:
     argv = "--rollout-batch-size 4 --n-samples-per-prompt 4 --global-batch-size 2"
     found = explain([Argument(word) for word in argv.split()])[-1]

@@ -1,4 +1,4 @@
-"""pass@k of evaluations, against every way to draw k episodes."""
+"""pass@k of evaluations and of training groups, against every way to draw k episodes."""
 
 import collections
 import itertools
@@ -9,7 +9,15 @@ import statistics
 import pytest
 
 from agentrl.telemetry.metrics import REGISTRY
-from agentrl.telemetry.pass_rate import majority_at, pass_at, pass_rates
+from agentrl.telemetry.pass_rate import (
+    majority_at,
+    pass_at,
+    pass_rates,
+    pass_rates_of_groups,
+)
+from agentrl.types import EpisodeId, TrajectoryRow
+from agentrl.wire.messages import Stepped
+from tests.integration.learner_world import World, learn
 
 
 def rates(*tasks: list[float]) -> dict[str, float]:
@@ -112,3 +120,32 @@ def test_a_majority_is_told_with_its_interval_where_any_episode_votes() -> None:
     assert found["maj@2"] == 0.5
     assert found["maj@2_ci95"] == pytest.approx(1.96 * statistics.stdev([1, 0]) / math.sqrt(2))
     assert "maj@2" not in rates([1.0, 1.0], [0.0, 0.0])
+
+
+# ---- groups of training --------------------------------------------------------------------------
+
+
+class OneOfFour(World):
+    """The first episode of each group succeeds, and no other."""
+
+    def _episode(self, episode: EpisodeId) -> tuple[TrajectoryRow, float]:
+        return super()._episode(episode)[0], float(episode.index == 0)
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_groups_of_an_iteration_have_pass_rates_where_they_are_asked_for(asked: bool) -> None:
+    world = OneOfFour([2])
+    learn(world, log_passrate=asked)
+    (stepped,) = world.of(Stepped)
+    found = {name: value for name, value in stepped.metrics.items() if "pass@" in name}
+    rates = {"rollout/pass@1": 0.25, "rollout/pass@2": 0.5, "rollout/pass@4": 1.0}
+    assert found == (rates if asked else {})
+    assert all(REGISTRY.find(name) is not None for name in rates)
+
+
+def test_rates_of_groups_are_of_powers_of_two_that_every_group_has() -> None:
+    assert pass_rates_of_groups([[1, 0, 0], [0, 0, 0, 0]]) == {
+        "pass@1": pytest.approx(1 / 6),
+        "pass@2": pytest.approx(1 / 3),
+    }
+    assert pass_rates_of_groups([]) == pass_rates_of_groups([[1.0], [0.0, 1.0]]) == {}

@@ -170,10 +170,13 @@ def test_a_header_that_contradicts_itself_is_refused(
 
 
 def test_a_place_that_str_format_cannot_use_is_refused(tmp_path: Path) -> None:
-    for flag in ("save", "load"):
-        config = RunConfig(**{f"{flag}_debug_rollout_data": f"{tmp_path}/{{number}}.rollouts"})
+    place = f"{tmp_path}/{{number}}.rollouts"
+    for flag, config in (
+        ("--save-debug-rollout-data", RunConfig(save_debug_rollout_data=place)),
+        ("--load-debug-rollout-data", RunConfig(load_debug_rollout_data=place)),
+    ):
         (line,) = about_rollouts(config)
-        assert line.startswith(f"--{flag}-debug-rollout-data {tmp_path}/{{number}}.rollouts: ")
+        assert line.startswith(f"{flag} {place}: ")
         assert "{number} stands for nothing" in line
 
 

@@ -1,12 +1,12 @@
-"""Functions of the user's that log what episodes were like.
+"""What is logged of episodes when somebody asks: pass rates, and what functions of the user's log.
 
-When they are called, and what becomes of what they log, is told by `agentrl.envs.slime_logs`.
+When these are called, and what becomes of what they log, is told by `agentrl.envs.slime_logs`.
 """
 
 from functools import partial
 from typing import Annotated
 
-from agentrl.config.facts import ACTS, FREE, TRAINS, flag
+from agentrl.config.facts import ACTS, FREE, POLICY, TRAINS, flag
 from agentrl.config.flags.hooks import HookFlags
 
 __all__ = ["LoggingFlags"]
@@ -16,8 +16,18 @@ _flag = partial(flag, group="tracking", on_resume=FREE, holds="code")
 
 
 class LoggingFlags(HookFlags, frozen=True, kw_only=True):
-    """Functions of the user's that log what episodes were like."""
+    """What is logged of episodes when somebody asks."""
 
+    log_passrate: Annotated[
+        bool,
+        flag(
+            "Log rollout/pass@k of training groups, for the powers of two k that every group of "
+            "the iteration has episodes for (evaluations have eval/SET/pass@k in any case)",
+            group="tracking",
+            on_resume=FREE,
+            modes=POLICY,
+        ),
+    ] = False
     custom_rollout_log_function_path: Annotated[
         str | None,
         _flag(
