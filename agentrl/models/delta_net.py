@@ -119,11 +119,6 @@ def read_delta_net(
 ) -> DeltaNetSizes:
     """The sizes in a config.json. `engine_needs`: keys that SGLang takes from nowhere else. Raises
     ConfigError."""
-    told = {
-        field.name: config[field.name]
-        for field in msgspec.structs.fields(DeltaNetSizes)
-        if field.required or field.name in config
-    }
     for name in engine_needs:
         if name not in config:
             raise ConfigError(
@@ -140,7 +135,7 @@ def read_delta_net(
             )
     if gate := {config.get("output_gate_type")} - {None, "silu", "swish"}:
         raise ConfigError(f"output_gate_type {gate} is not supported, only silu")
-    sizes = DeltaNetSizes(**told)
+    sizes = DeltaNetSizes(**{name: config[name] for name in DeltaNetSizes.__struct_fields__})
     if sizes.linear_num_value_heads % sizes.linear_num_key_heads:
         raise ConfigError(
             f"linear_num_value_heads {sizes.linear_num_value_heads} is not supported, only a "

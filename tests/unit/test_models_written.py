@@ -21,7 +21,7 @@ SIGMOID = {"moe_router_pre_softmax": True}
 #: Keys of config.json that a launch script says nothing of.
 _OF_THE_FAMILY = (
     *("use_qk_norm", "use_routing_bias", "vision_config", "full_attention_interval"),
-    "scoring_func",
+    *("scoring_func", "rotary_dim"),
     *("linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim"),
     *("linear_value_head_dim", "linear_conv_kernel_dim"),
 )
@@ -32,6 +32,8 @@ def published(name: str) -> tuple[Architecture, dict[str, Any]]:
     config = facts()[name]
     tiny = FAMILIES[config["architectures"][0]].tiny
     here = {key: value for key, value in tiny.items() if key in _OF_THE_FAMILY}
+    if "rotary_dim" in here:
+        here["rotary_dim"] = int(config["head_dim"] * config["partial_rotary_factor"])
     whole = here | {"max_position_embeddings": 4096} | config
     architecture = describe_model(whole, None, source="config.json").architecture
     given = read_flags([word for line in arguments(config) for word in line])
