@@ -55,9 +55,11 @@ def _check_model(flag: str, place: Path, config: RunConfig, model: "Model") -> N
     from agentrl.models.headers import check_model, check_types
     from agentrl.models.registry import open_model
 
+    if quantization(place):  # refused already, or served and read by no learner
+        return
     if flag != "--hf-checkpoint" or config.load is None:
         check_types(place)
-    if not quantization(place) and read_shapes(place):  # else that is told already
+    if read_shapes(place):
         _naming(flag, check_model, place, model, open_model(place, config.model_family))
 
 
@@ -110,6 +112,11 @@ def _check_kept(flag: str, place: Path, config: RunConfig, model: "Model") -> li
     return notes
 
 
+def _trains_alone(config: RunConfig) -> bool:
+    """Whether no engine is there that could serve --hf-checkpoint."""
+    return config.is_supervised or config.loads_rollouts
+
+
 def _check_passengers(config: RunConfig, policy: "Model") -> None:
     """Those of --hf-checkpoint where it gives no weights, and is not refused as quantized: all
     other types are compared already."""
@@ -118,7 +125,7 @@ def _check_passengers(config: RunConfig, policy: "Model") -> None:
     place = Path(str(config.hf_checkpoint))
     if config.load is None or config.eval_only or passengers_of(config, place) != place:
         return
-    if config.is_supervised or not quantization(place):
+    if not config.plays_only and (_trains_alone(config) or not quantization(place)):
         _naming("--hf-checkpoint", check_passengers, place, policy)
 
 
@@ -132,10 +139,19 @@ def _naming(flag: str, check: Callable[..., None], *what: object) -> None:
 
 def _check_precision(config: RunConfig) -> None:
     """Refuse quantized weights where they would be trained, and engines of such a model where the
-    learner pushes: its weights come without the scales that such engines expect."""
-    places = {"--hf-checkpoint": str(config.hf_checkpoint), **models_of(config)}
-    if config.is_supervised and config.load is not None:
-        del places["--hf-checkpoint"]
+    learner pushes, which it does for an evaluation too: its weights come without the scales that
+    such engines expect. Engines that are never pushed to may serve one."""
+    flag, origin = "--hf-checkpoint", Path(str(config.hf_checkpoint))
+    has_pushes = not (_trains_alone(config) or config.plays_only)
+    if has_pushes and (kind := quantization(origin)):
+        raise ConfigError(
+            f"{flag} {origin} (quantization_config: {kind}): engines that serve quantized weights "
+            "cannot take those that the learner pushes, whatever --load names; give the same model "
+            f"in bfloat16 or float32 to {flag}"
+        )
+    places = models_of(config)
+    if _trains_alone(config) and config.load is None:
+        places = {flag: str(origin), **places}
     for flag, place in places.items():
         if kind := quantization(Path(place)):
             what = f"{flag} {place} (quantization_config: {kind})"

@@ -187,7 +187,11 @@ def test_a_conversion_does_not_put_quantized_ones_beside_weights_that_are_not(
     dist, words = tmp_path / "dist", ["convert", str(tmp_path / "dist"), str(tmp_path / "hf")]
     words += ["--hf-checkpoint", str(mimo.directory)]
     assert main(["convert", str(mimo.directory), str(dist)]) == 0
+    config = mimo.directory / "config.json"
+    quantized = json.loads(config.read_text()) | {"quantization_config": {"quant_method": "fp8"}}
+    config.write_text(json.dumps(quantized))
     assert main(words) == 0
+    assert "quantization_config" not in (tmp_path / "hf" / "config.json").read_text()
     path, name = mimo.directory / "model.safetensors", f"{PREFIX}mlp.gate_proj.weight"
     save_file(load_file(path) | {name: torch.zeros(64, 32).to(torch.float8_e4m3fn)}, path)
     assert main([*words, "--force"]) == 2

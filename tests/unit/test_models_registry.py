@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -187,24 +188,38 @@ def test_weights_that_engines_keep_in_another_form_are_not_compared_with_the_lea
         assert ("SGLang keeps tensors of a GptOssForCausalLM transposed" in said) is bool(given)
 
 
+@pytest.fixture
+def quantized(tmp_path: Path, qwen_tokenizer_json: str) -> Callable[[str, str], str]:
+    """The directory of a model of a family whose config.json says how it is quantized."""
+
+    def make(family: str, kind: str) -> str:
+        config = {**families()[family].tiny, "vocab_size": 1024, "max_position_embeddings": 1024}
+        config["quantization_config"] = {"quant_method": kind}
+        written(tmp_path / "config.json", msgspec.json.encode(config).decode())
+        write_model(tmp_path, shapes_of(open_model(tmp_path, None)))
+        written(tmp_path / "tokenizer.json", qwen_tokenizer_json)
+        return str(tmp_path)
+
+    return make
+
+
+@pytest.mark.parametrize("mode", [[], ["--eval-only"]])
 @pytest.mark.parametrize(("family", "kind"), [("qwen3", "fp8"), ("gpt-oss", "mxfp4")])
 def test_a_run_whose_engines_would_be_quantized_and_its_pushes_not_is_refused(
     family: str,
     kind: str,
-    qwen_tokenizer_json: str,
-    tmp_path: Path,
+    mode: list[str],
+    quantized: Callable[[str, str], str],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    config = {**families()[family].tiny, "vocab_size": 1024, "max_position_embeddings": 1024}
-    config["quantization_config"] = {"quant_method": kind}
-    written(tmp_path / "config.json", msgspec.json.encode(config).decode())
-    write_model(tmp_path, shapes_of(open_model(tmp_path, None)))
-    written(tmp_path / "tokenizer.json", qwen_tokenizer_json)
-    flags = ["--preset", "search-r1-local", "--hf-checkpoint", str(tmp_path), "--dry-run"]
+    place = quantized(family, kind)
+    flags = ["--preset", "search-r1-local", "--hf-checkpoint", place, *mode, "--dry-run"]
     assert train(flags, "train_async") != 0
     said = capsys.readouterr().err
-    assert f"--hf-checkpoint {tmp_path} (quantization_config: {kind})" in said
+    assert f"--hf-checkpoint {place} (quantization_config: {kind}): engines that serve" in said
+    assert "cannot take those that the learner pushes, whatever --load names; give the same" in said
     assert "bfloat16" in said
+    assert "--load a model" not in said
 
 
 def test_families_load_neither_torch_nor_megatron() -> None:

@@ -98,8 +98,9 @@ class StoredTensors(Mapping[str, Tensor]):
         if kind := quantization(self._model_dir):
             raise ConfigError(
                 f"{self._model_dir} holds quantized weights (quantization_config: {kind}), which "
-                "engines can serve and the learner cannot train: name the same model in bfloat16 "
-                "or float32 with --load, and with --ref-load where the loss has a reference"
+                "are neither trained nor converted here: name the same model in bfloat16 or "
+                "float32 in its place; imitation (--loss-type sft_loss) may keep it as "
+                "--hf-checkpoint beside a --load of such weights"
             )
         for path in _weight_files(self._model_dir):
             opened = self._stack.enter_context(safe_open(path, framework="pt"))
