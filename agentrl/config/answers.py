@@ -62,7 +62,8 @@ class FlagAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     waits      name of what is missing (`[missing]` of the table): of a refused flag, or of a value
                that `accepts` does not name
     refuses    works: values that wait, with the name of what is missing
-    instead    works: values to which slime gives a meaning of their own, with what to use here
+    instead    works: values to which slime gives a meaning of their own, with what to use here;
+               noted: values that wait for nothing, with why they are refused
     lead       noted: how the line begins; what is "not needed" or "not used" may be off as well
     differs    in what it differs from slime, and stays so
     test       the test that shows the meaning
@@ -191,10 +192,10 @@ def refusals(asked: Iterable[Asked]) -> list[str]:
     for one in asked:
         if line := _about_words(one):
             lines.append(line)
-        elif name := _waits(one):
-            waiting.setdefault(name, []).append(one.text)
         elif said := one.row.instead.get(" ".join(one.words)):
             lines.append(f"{one.text}: {said}")
+        elif name := _waits(one):
+            waiting.setdefault(name, []).append(one.text)
         elif one.row.state == "refused" and not _is_off(one):
             lines.append(f"{one.spelled}: {one.row.says}")
         elif one.row.state == "noted" and not one.row.renamed and not _is_so(one):

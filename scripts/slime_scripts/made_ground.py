@@ -54,12 +54,6 @@ _DELTA_NET = {
 }
 #: Published: keys that no argument of Megatron's follows from, by architecture.
 _MORE: dict[str, dict[str, Any]] = {
-    "MiniMaxM2ForCausalLM": {
-        "use_qk_norm": True,
-        "use_routing_bias": True,
-        "scoring_func": "sigmoid",
-        "rotary_dim": 64,
-    },
     "Qwen3NextForCausalLM": _DELTA_NET,
     "Qwen3_5ForConditionalGeneration": _DELTA_NET,
     "Qwen3_5MoeForConditionalGeneration": _DELTA_NET,
