@@ -19,7 +19,7 @@ from agentrl.models.shapes import shapes_of, wholes_of
 from scripts.header_only import write_model, write_torch_dist
 from scripts.model_args import facts
 
-__all__ = ["Ground", "architecture_of", "trained"]
+__all__ = ["Ground", "architecture_of", "published", "trained"]
 
 _NORM = "decoder.final_layernorm.weight"
 _TOKENIZER = Path(agentrl.__file__).parent / "envs/search_r1/model"
@@ -106,6 +106,14 @@ def _facts_of(checkpoint: str) -> dict[str, Any]:
     raise SystemExit(f"{checkpoint}: no model of model_facts.toml has this name; add it to _MODELS")
 
 
+def published(said: Mapping[str, Any]) -> dict[str, Any]:
+    """A config.json of what is `said` in `model_facts.toml`, and of what no argument follows from;
+    its positions are the caller's to say, where they are not there."""
+    (name,) = said["architectures"]
+    model_type = name.partition("For")[0].lower()
+    return {**said, **_MORE.get(name, {}), "model_type": model_type, "hidden_act": "silu"}
+
+
 class Ground:
     """A folder in which the paths of a script lie, with the models and rows that it names."""
 
@@ -138,13 +146,10 @@ class Ground:
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copytree(_TOKENIZER, folder, dirs_exist_ok=True, ignore=_not_the_tokenizer)
         _teach_thoughts(folder / "tokenizer.json")
-        config = dict(_facts_of(str(folder)))
-        config |= _MORE.get(config["architectures"][0], {})
-        config["model_type"] = config["architectures"][0].partition("For")[0].lower()
+        config = published(_facts_of(str(folder)))
         for field, flag in _SIZES.items():
             if flag in given:
                 config[field] = json.loads(given[flag][-1])
-        config["hidden_act"] = "silu"
         positions = (n for part, n in _POSITIONS.items() if re.search(part, str(folder)))
         config.setdefault("max_position_embeddings", next(positions))
         (folder / "config.json").write_text(json.dumps(config))

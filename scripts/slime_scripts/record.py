@@ -1,7 +1,10 @@
 """Record what slime's launch scripts pass to its programs: facts, no text of a script.
 
     python scripts/slime_scripts/record.py CHECKOUT --commit ID > tests/fixtures/slime_scripts.json
+    python scripts/slime_scripts/record.py CHECKOUT --commit ID --models \\
+        > tests/fixtures/slime_models.json
 
+The second records what each file of a model gives a script that sources it.
 Such scripts kill processes by name, so none runs on the machine: each runs in namespaces of its own
 (network, processes, mounts, host name), below a changed root with bash, some coreutils and stubs.
 The stub `ray` writes the words behind `--` of `ray job submit`. Needs root and Linux.
@@ -18,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -69,19 +73,22 @@ exec chroot "$ROOT" /bin/env -i "$@"
 
 
 def main() -> None:
-    """Print the record of all scripts of a checkout."""
+    """Print the record of all scripts of a checkout, or of all files of models."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("checkout", type=Path)
     parser.add_argument("--commit", required=True, help="of slime, that the checkout is of")
+    parser.add_argument("--models", action="store_true", help="files of models, not scripts")
     arguments = parser.parse_args()
-    scripts = [
-        found for path in launch_scripts(arguments.checkout) for found in record(arguments, path)
-    ]
+    checkout, what = arguments.checkout, "models" if arguments.models else "scripts"
+    if arguments.models:
+        found = [model(checkout, path) for path in sorted(checkout.glob("scripts/models/*.sh"))]
+    else:
+        found = [row for path in launch_scripts(checkout) for row in record(arguments, path)]
     shown = {"upstream": "https://github.com/THUDM/slime", "commit": arguments.commit}
     shown |= {"environment": ENVIRONMENT}
     head = json.dumps(shown, indent=1).removesuffix("\n}")
-    lines = ",\n".join("  " + json.dumps(script) for script in scripts)
-    print(f'{head},\n "scripts": [\n{lines}\n ]\n}}')
+    lines = ",\n".join("  " + json.dumps(row) for row in found)
+    print(f'{head},\n "{what}": [\n{lines}\n ]\n}}')
 
 
 def launch_scripts(checkout: Path) -> list[Path]:
@@ -116,23 +123,44 @@ def _row(path: Path, words: list[str]) -> dict[str, Any]:
     return {"path": str(path), "program": name, "argv": words[program + 1 :]}
 
 
-def play(checkout: Path, path: Path, *, mended: bool) -> tuple[list[list[str]], str]:
-    """Run a script below a root of its own: what it submitted, and its last words on stderr."""
+def model(checkout: Path, path: Path) -> dict[str, Any]:
+    """The row of a file of a model."""
+    with _root(checkout) as root:
+        sourced = 'source "$0" && ray job submit -- "${MODEL_ARGS[@]}"'
+        name = path.relative_to(checkout)
+        end = _run(root, ["/bin/bash", "-c", sourced, f"/root/slime/{name}"])
+        calls = _calls(root)
+        if len(calls) != 1:
+            raise SystemExit(f"{name} gives no arguments: {end}")
+        return {"path": str(name), "argv": calls[0]}
+
+
+@contextmanager
+def _root(checkout: Path) -> Iterator[Path]:
+    """A root with a copy of the checkout, until it is left."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         _furnish(root)
-        tree = root / "root/slime"
-        shutil.copytree(checkout, tree)
+        shutil.copytree(checkout, root / "root/slime")
+        yield root
+
+
+def _calls(root: Path) -> list[list[str]]:
+    return [call.read_text().split("\0")[:-1] for call in sorted((root / "record").iterdir())]
+
+
+def play(checkout: Path, path: Path, *, mended: bool) -> tuple[list[list[str]], str]:
+    """Run a script below a root of its own: what it submitted, and its last words on stderr."""
+    with _root(checkout) as root:
         if mended:
-            _mend(tree, path)
+            _mend(root / "root/slime", path)
         inside = f"/root/slime/{path}"
         command = ["/bin/bash", inside]
         if path.suffix == ".py":
             shutil.copy(HERE / "launcher.py", root / "launcher.py")
             command = [f"{sys.base_prefix}/bin/python3", "/launcher.py", inside]
         end = _run(root, command)
-        calls = sorted((root / "record").iterdir())
-        return [call.read_text().split("\0")[:-1] for call in calls], end
+        return _calls(root), end
 
 
 def _run(root: Path, command: list[str]) -> str:
