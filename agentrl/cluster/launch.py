@@ -164,7 +164,7 @@ def _launch(
         for way in ways_of(config):
             recorder.explain(load_env(way.env or "single-turn").described_metrics())
         config = with_loaded(config)
-        tasks = open_tasks(config, env_class)
+        tasks = open_tasks(config, env_class, run.path)
         config = with_end(config, tasks.source)
         for note in tasks.notes:
             recorder.note(note)

@@ -5,32 +5,29 @@
         def get_samples(self, num_samples): ...     # a list of groups of samples
 
 A group becomes a task: what its first sample has as prompt, label and metadata, under the keys at
-which the environments for rows look. How many episodes it is of, the flags say.
+which the environments for rows look. How many episodes it is of, the flags say. Where a run that
+goes on begins to ask, `PlacedSource` says.
 """
 
-import logging
-import threading
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import anyio.to_thread
 
-from agentrl.config.args import Args
 from agentrl.config.run import RunConfig
+from agentrl.envs.slime_place import PlacedSource, keeps_place
 from agentrl.envs.slime_stand_in.finder import show
 from agentrl.envs.slime_stand_in.types import Sample
+from agentrl.envs.source_journal import SourceJournal
 from agentrl.envs.travel import arrived
-from agentrl.errors import ConfigError, DataError
+from agentrl.errors import DataError
 from agentrl.types import Task
 from agentrl.user_code import Kind, load
-from agentrl.user_traceback import words_of
 
 __all__ = ["SOURCES", "SlimeSource", "load_source"]
 
 _FLAG = "--data-source-path"
-#: Seconds after which one that has not come back is told: it may hold up the run.
-SLOW_S = 30.0
-_LOG = logging.getLogger(__name__)
 
 
 def _take(value: object) -> Callable[[Any], Any] | None:
@@ -64,23 +61,40 @@ async def _in_thread(function: Callable[..., Any], *given: Any) -> Any:
 
 class SlimeSource:
     """A `types.TaskSource` of the samples that a user's class gives, in the order in which it gives
-    them. Raises ConfigError for a class that is none."""
+    them. `folder`: that of a run, where it finds its place again. Raises ConfigError for a class
+    that is none."""
 
-    def __init__(self, config: RunConfig) -> None:
+    def __init__(self, config: RunConfig, folder: Path | None = None) -> None:
         self._config = config
         self._place = str(config.data_source_path)
         self._class = load_source(self._place)
+        self._journal = None if folder is None else SourceJournal(folder)
+        self._placed: PlacedSource | None = None
+
+    @property
+    def keeps_place(self) -> bool:
+        """Whether the class saves and loads where it stands: what it gives is gone from it, and
+        nobody asks it to try it."""
+        return keeps_place(self._class)
 
     async def tasks(self, cursor: int = 0) -> AsyncIterator[Task]:
-        """Tasks from position `cursor` on: what comes before is asked for again, and left out.
-        Raises DataError for what the class raises, or gives and is no list of groups, and where
-        it gives no group at all."""
-        source = await _in_thread(self._made)
-        position = 0
-        while groups := await _in_thread(self._asked, source, position):
-            for group in groups:
+        """Tasks from position `cursor` on: first those that the run was given before, then what the
+        class gives. Raises DataError for what the class raises, or gives and is no list of groups,
+        where it gives no group at all, and where it cannot be told where it stands."""
+        source = await _in_thread(self._opened)
+        for task in await _in_thread(self._given, cursor):
+            yield task
+        position = source.num_groups
+        if position < cursor and self._journal is not None and self.keeps_place:
+            raise DataError(
+                f"{self._whose}: the run has begun {cursor} groups, and {self._journal.folder} "
+                f"knows of {position}: where the class stands cannot be told. Bring the folder "
+                "back, or start a new run (--load takes the weights along)"
+            )
+        while rows := await _in_thread(source.next):
+            for row in rows:
                 if position >= cursor:
-                    yield self._task(group, position)
+                    yield _task(row, position)
                 position += 1
         if position == 0:
             number = self._config.rollout_batch_size
@@ -89,35 +103,22 @@ class SlimeSource:
                 "no task to train on"
             )
 
-    def _made(self) -> Any:
-        try:
-            return self._class(Args(self._config))
-        except Exception as error:
-            raise ConfigError(f"{self._whose} cannot be made: {words_of(error)}") from error
+    def _opened(self) -> PlacedSource:
+        """The one of this process; without a run a new one each time."""
+        if self._placed is None or self._journal is None:
+            given = (self._whose, self._class, self._config, self._journal, self._rows)
+            self._placed = PlacedSource(*given)
+        return self._placed
 
-    def _asked(self, source: Any, position: int) -> list[Any]:
-        number = self._config.rollout_batch_size
-        slow = f"{self._whose}: get_samples({number}) has taken more than {SLOW_S:g} s"
-        told = threading.Timer(SLOW_S, _LOG.warning, [f"{slow} after {position} groups"])
-        told.daemon = True
-        told.start()
-        try:
-            groups = source.get_samples(number)
-        except Exception as error:
-            raise DataError(
-                f"{self._whose}: get_samples({number}) raised {words_of(error)} after {position} "
-                "groups"
-            ) from error
-        finally:
-            told.cancel()
-        if not isinstance(groups, list):
-            raise DataError(
-                f"{self._whose}: get_samples({number}) returned {groups!r:.80} after {position} "
-                "groups; return a list of groups, each a list of samples; at the end an empty one"
-            )
-        return groups
+    def _given(self, cursor: int) -> list[Task]:
+        """What the run was given before, from position `cursor` on."""
+        rows = (row for asked in self._journal or () for row in asked.rows)
+        return [_task(row, n) for n, row in enumerate(rows) if n >= cursor]
 
-    def _task(self, group: Any, position: int) -> Task:
+    def _rows(self, groups: list[Any], position: int) -> list[dict[str, Any]]:
+        return [self._row(group, position + i) for i, group in enumerate(groups)]
+
+    def _row(self, group: Any, position: int) -> dict[str, Any]:
         sample = group[0] if isinstance(group, list) and group else group
         if not isinstance(sample, Sample) and not hasattr(sample, "prompt"):
             raise DataError(
@@ -135,13 +136,16 @@ class SlimeSource:
             row["metadata"] = metadata
             if isinstance(metadata, dict) and "tools" in metadata:
                 row["tools"] = metadata["tools"]
-        task = Task(f"sample:{position}", row)
         try:
-            arrived(task)
+            arrived(_task(row, position))
         except DataError as error:
             raise DataError(f"{self._whose}: {error}") from error
-        return task
+        return row
 
     @property
     def _whose(self) -> str:
         return f"{_FLAG} {self._place}"
+
+
+def _task(row: dict[str, Any], position: int) -> Task:
+    return Task(f"sample:{position}", row)

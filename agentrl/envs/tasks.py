@@ -17,6 +17,7 @@ from agentrl.envs.given import GivenSource, listed
 from agentrl.envs.mixed import MixedSource
 from agentrl.envs.prompt_lengths import leave_out_long_prompts
 from agentrl.envs.registry import load_env
+from agentrl.envs.slime_place import folder_of
 from agentrl.envs.slime_source import SlimeSource
 from agentrl.envs.sources import RowSource
 from agentrl.errors import ConfigError
@@ -33,24 +34,27 @@ class RunTasks(msgspec.Struct, frozen=True):
     notes: list[str] = []
 
 
-def open_tasks(config: RunConfig, env_class: type[Env]) -> RunTasks:
-    """Both, as the flags and the Env say, but for rows with a prompt that is too long. Raises
-    ConfigError."""
+def open_tasks(config: RunConfig, env_class: type[Env], run: Path | None = None) -> RunTasks:
+    """Both, as the flags and the Env say, but for rows with a prompt that is too long. `run`: the
+    folder of the run that asks. Raises ConfigError."""
     notes: list[str] = []
-    source = _open(config, env_class, notes)
+    source = _open(config, env_class, run, notes)
     return RunTasks(source, open_eval_sets(config, env_class), notes)
 
 
-def open_source(config: RunConfig, env_class: type[Env]) -> TaskSource:
+def open_source(
+    config: RunConfig, env_class: type[Env], run: Path | None = None, part: str = ""
+) -> TaskSource:
     """The training tasks: `--prompt-data`, or else the Env's own; where nothing is trained and
-    there are none, those to be scored. Of a mixture: those of its parts.
+    there are none, those to be scored. Of a mixture: those of its parts. `run`: the folder of the
+    run that asks; without one nothing is kept of what is asked. `part`: of which part these are.
 
     Raises ConfigError when there are none.
     """
     if (parts := parts_of(config)) and not config.eval_only:
-        return _mixed(config, parts, [_open_part(part) for part in _by_source(parts).values()])
+        return _mixed(config, parts, [_open_part(one, run) for one in _by_source(parts).values()])
     if config.has_data_source and config.mode == "policy":
-        return SlimeSource(config)
+        return SlimeSource(config, None if run is None else folder_of(run, part))
     if config.prompt_data is not None:
         return RowSource(
             config.prompt_data,
@@ -69,24 +73,26 @@ def open_source(config: RunConfig, env_class: type[Env]) -> TaskSource:
     return source
 
 
-def _open(config: RunConfig, env_class: type[Env], notes: list[str]) -> TaskSource:
+def _open(
+    config: RunConfig, env_class: type[Env], run: Path | None, notes: list[str]
+) -> TaskSource:
     """As `open_source`, but for rows with a prompt that is too long, of which `notes` says."""
     if not (parts := parts_of(config)):
-        source = open_source(config, env_class)
+        source = open_source(config, env_class, run)
         notes.extend(leave_out_long_prompts(config, source, env_class))
         return source
     sources = []
     for part in _by_source(parts).values():
         cls = load_env(str(part.config.env))
-        sources.append(source := _open_part(part))
+        sources.append(source := _open_part(part, run))
         found = leave_out_long_prompts(part.config, source, cls)
         notes.extend(f"{part.whose}: {note}" for note in found)
     return _mixed(config, parts, sources)
 
 
-def _open_part(part: MixPart) -> TaskSource:
+def _open_part(part: MixPart, run: Path | None) -> TaskSource:
     try:
-        return open_source(part.config, load_env(str(part.config.env)))
+        return open_source(part.config, load_env(str(part.config.env)), run, part.name)
     except ConfigError as error:
         raise ConfigError(f"{part.whose}: {error}") from error
 

@@ -205,9 +205,9 @@ def test_a_source_that_does_not_come_back_is_told(
     gate = tmp_path / "gate"
     told = logging.Handler()
     told.emit = lambda record: gate.touch()  # type: ignore[method-assign]
-    log = logging.getLogger("agentrl.envs.slime_source")
+    log = logging.getLogger("agentrl.envs.slime_place")
     log.addHandler(told)
-    monkeypatch.setattr("agentrl.envs.slime_source.SLOW_S", 0.01)
+    monkeypatch.setattr("agentrl.envs.slime_place.SLOW_S", 0.01)
     try:
         assert len(tasks_of(parsed(waiting_for(gate)), 2)) == 2
     finally:

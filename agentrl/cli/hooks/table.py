@@ -132,7 +132,7 @@ HOOKS = {
             kind="agentrl.envs.slime_source:SOURCES",
             loads="agentrl.envs.slime_source:load_source",
             called="get_samples(num_samples) for the next training tasks, --rollout-batch-size of "
-            "them",
+            "them; save(number) and load(number) of a class that has both, for a run that goes on",
             returns="a list of groups, each a list of samples, the first of which makes the task; "
             "at the end an empty list",
             also="a class with get_samples(num_samples), which is made with args",

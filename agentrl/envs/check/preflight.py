@@ -25,6 +25,7 @@ from agentrl.envs.registry import load_env
 from agentrl.envs.reward_types import RewardType, scorers, type_of_row
 from agentrl.envs.rollout import Rollout
 from agentrl.envs.single_turn import SingleTurnEnv
+from agentrl.envs.slime_source import SlimeSource
 from agentrl.envs.sources import RowSource
 from agentrl.envs.tasks import open_eval_sets, open_source
 from agentrl.envs.travel import arrived
@@ -64,7 +65,9 @@ def preflight(config: RunConfig) -> list[str]:
     services = services_of(config, cls)
     notes += check_eval_sets(config, cls)
     _refuse_shared_url(config, cls, source)
-    task, changed = first_task(source), None
+    # What a source that keeps its place gives is gone from it: only the run asks it.
+    keeps = isinstance(source, SlimeSource) and source.keeps_place
+    task, changed = None if keeps else first_task(source), None
     if task is not None:
         task, changed = arrived(task)
     is_rollout = issubclass(cls, Rollout)

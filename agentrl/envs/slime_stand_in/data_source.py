@@ -1,14 +1,18 @@
 """Where samples come from, as the data sources of slime's users are written: subclasses of these.
 
 `RolloutDataSource` gives the rows of `--prompt-data`, in the order in which a run goes through
-them. `get_samples` alone is called: nothing is ever handed back (`add_samples`), and a run that
-goes on finds its place by the number of groups that it was given.
+them. Nothing is ever handed back (`add_samples`). `save` and `load` are called for a class that
+defines both itself, and may call those that it inherits: state goes to `args.save` and comes from
+`args.load`. Any other gives the same rows in the same order when it is made again.
 """
 
 import abc
 import copy
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from agentrl.envs.rows.keys import find, holds
 from agentrl.envs.slime_stand_in.types import Sample
@@ -31,10 +35,11 @@ class DataSource(abc.ABC):
         raise NotImplementedError("this data source takes no samples back")
 
     def save(self, rollout_id: int) -> None:  # noqa: B027 - a subclass may leave it out
-        """Called by no one here."""
+        """Write down where it stands; called at first, and after each `get_samples`, with their
+        number."""
 
     def load(self, rollout_id: int | None = None) -> None:  # noqa: B027 - likewise
-        """Called by no one here."""
+        """Go to where it stood at `save(rollout_id)`; called when a run goes on."""
 
 
 class RolloutDataSource(DataSource):
@@ -61,6 +66,23 @@ class RolloutDataSource(DataSource):
         --num-rollout."""
         left = num_samples if self._end is None else self._end - self.sample_offset
         return [self._next() for _ in range(min(num_samples, left))]
+
+    def save(self, rollout_id: int) -> None:
+        """See `DataSource`."""
+        path = _state_path(self.args.save, rollout_id)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(msgspec.json.encode(self._state()))
+
+    def load(self, rollout_id: int | None = None) -> None:
+        """See `DataSource`. Raises FileNotFoundError where it saved nothing of that number."""
+        path = _state_path(self.args.load, rollout_id)
+        self._restore(msgspec.json.decode(path.read_bytes(), type=_State))
+
+    def _state(self) -> "_State":
+        return _State(self.sample_offset, self.sample_index)
+
+    def _restore(self, state: "_State") -> None:
+        self.sample_offset, self.sample_index = state.sample_offset, state.sample_index
 
     def _next(self) -> Group:
         row = self.dataset.at(self.sample_offset).row
@@ -94,6 +116,25 @@ class RolloutDataSourceWithBuffer(RolloutDataSource):
     def add_samples(self, samples: Sequence[Group]) -> None:
         """Put groups where the next `get_samples` finds them."""
         self.buffer.extend(samples)
+
+    def _state(self) -> "_State":
+        return _State(self.sample_offset, self.sample_index, self.buffer)
+
+    def _restore(self, state: "_State") -> None:
+        super()._restore(state)
+        self.buffer = state.buffer
+
+
+class _State(msgspec.Struct, frozen=True):
+    """Where a source stands. Of a buffer what a Sample has by itself is kept."""
+
+    sample_offset: int
+    sample_index: int
+    buffer: list[Group] = []
+
+
+def _state_path(folder: str, rollout_id: int | None) -> Path:
+    return Path(folder) / "rollout" / f"global_dataset_state_dict_{rollout_id}.json"
 
 
 def pop_first(args: Any, rollout_id: int | None, buffer: list[Group], num: int) -> list[Group]:
