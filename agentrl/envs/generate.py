@@ -2,6 +2,7 @@
 
     async def generate(args, sample, sampling_params)               -> sample, or a list of samples
     async def generate(args, sample, sampling_params, evaluation)   the same, told where it plays
+    async def generate(args, samples, evaluation)                   the same, of a list of one
 
 It asks `http://{args.sglang_router_ip}:{args.sglang_router_port}/generate` as it would ask an
 engine; each request is a turn of its episode. Tokens with loss_mask 1 must be what was sampled so.
@@ -50,7 +51,22 @@ __all__ = ["GenerateEnv", "PromptChat", "generate_kind", "load_generate"]
 
 _FLAG = "--custom-generate-function-path"
 _THREE = ("args", "sample", "sampling_params")
+_PLAIN = Signature(_THREE, is_slimes=True)
 _TOLD = Signature(_THREE, keywords=("evaluation",), is_slimes=True)
+
+
+def _one_by_one(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Of a function that plays a batch: an episode is a batch of its own, and waits for no other.
+    What it samples with, `args.sampling_params` has, and slime's GenerateState."""
+
+    @functools.wraps(function)
+    async def generate(args: Any, sample: Any, _: Any, evaluation: bool) -> Any:
+        return await function(args, [sample], evaluation=evaluation)
+
+    return generate
+
+
+_BATCH = Signature(("args", "samples"), _one_by_one, keywords=("evaluation",), is_slimes=True)
 #: Entry point group under which packages announce functions.
 GROUP = "agentrl.generate"
 
@@ -84,7 +100,7 @@ def load_generate(place: str) -> Generate:
 def generate_kind() -> Kind[Generate]:
     functions: Kind[Generate] = hook(
         "generate(args, sample, sampling_params)",
-        [Signature(_THREE, is_slimes=True), _TOLD],
+        [_TOLD, _BATCH, _PLAIN],
         may_await=True,
         group=GROUP,
         noun="generate function",
@@ -97,7 +113,8 @@ def generate_kind() -> Kind[Generate]:
             return None
         # One that has the parameter is called with it by name, wherever it stands.
         is_told = "evaluation" in inspect.signature(value).parameters
-        return functions.take(value) if _TOLD.fits(value) or not is_told else None
+        fits = _TOLD.fits(value) or _BATCH.fits(value) if is_told else _PLAIN.fits(value)
+        return functions.take(value) if fits else None
 
     line = "async def generate(args, sample, sampling_params)"
     must_be = f"a function that can be called as `{line}`"
@@ -156,7 +173,7 @@ class GenerateEnv(Rollout):
         if "evaluation" in inspect.signature(self.function).parameters:
             known["evaluation"] = self.is_evaluation
         with judging(self._worth_of):
-            found = await self.function(args, sample, _sampling(args, at.sampling), **known)
+            found = await self.function(args, sample, dict(args.sampling_params), **known)
         samples = read_samples(found, self.who)
         if self.run_flags is not None and ending_of(samples) != "aborted":
             hooks = self.run_flags.rollout_sample_hook_path
@@ -197,6 +214,7 @@ class GenerateEnv(Rollout):
         args.sglang_router_ip = f"agentrl:{chat.api_key}@{host}"
         args.sglang_router_port = int(port)
         args.partial_rollout = False
+        args.sampling_params = _sampling(args, chat.sampling)
         return cast(Args, args)
 
     async def _sample(self, args: Args, task: dict[str, Any], chat: PromptChat) -> Any:

@@ -13,8 +13,8 @@ from agentrl.config.run import RunConfig
 from agentrl.envs.check.preflight import preflight
 from agentrl.envs.generate import GenerateEnv, load_generate
 from agentrl.errors import ConfigError
-from agentrl.types import Task
-from tests.unit.generate_ground import CONFIG, TASK, play_function
+from agentrl.types import Outcome, Task
+from tests.unit.generate_ground import CONFIG, SEARCH, TASK, TURNS, play_function
 from tests.unit.rollout_ground import MODEL, Policy
 
 pytestmark = pytest.mark.anyio
@@ -115,12 +115,69 @@ def test_a_named_function_of_another_signature_is_shown_with_its_line(tmp_path: 
         load_generate(f"{path}:generate")
 
 
-def test_a_function_that_plays_a_batch_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    """It would be told of `evaluation` in the place of the sampling parameters, and by name too."""
-    path = tmp_path / "batch.py"
-    path.write_text("async def custom_generate(args, samples, evaluation=False): ...")
-    with pytest.raises(ConfigError, match=r"batch\.py:1(?s:.*)args, sample, sampling_params"):
+@pytest.mark.parametrize(
+    ("parameters", "is_batch"),
+    [
+        ("args, samples, evaluation=False", True),
+        ("args, samples, *, evaluation", True),
+        ("args, sample, sampling_params=None, evaluation=False", False),
+        ("args, sample, sampling_params", False),
+        ("args, sample, sampling_params, **more", False),
+    ],
+)
+async def test_a_function_that_plays_a_batch_is_given_each_sample_alone(
+    tmp_path: Path, parameters: str, is_batch: bool
+) -> None:
+    """It is told by its parameter `evaluation`, and that it has none for sampling parameters."""
+    path = tmp_path / "plays.py"
+    path.write_text(f"async def custom_generate({parameters}):\n    return locals()\n")
+    play = load_generate(f"{path}:custom_generate")
+    told = {"evaluation": True} if "evaluation" in parameters else {}
+    found = await play("the flags", "a sample", {"top_p": 1}, **told)
+    assert found["args"] == "the flags"
+    assert found.get("samples" if is_batch else "sample") == (
+        ["a sample"] if is_batch else "a sample"
+    )
+    assert found.get("evaluation", True) is True
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        "args, samples",
+        "args, samples, **more",
+        "samples",
+        "args, sample, evaluation, sampling_params",
+    ],
+)
+def test_a_batch_that_is_told_nothing_of_evaluation_is_none(
+    tmp_path: Path, parameters: str
+) -> None:
+    path = tmp_path / "plays.py"
+    path.write_text(f"async def custom_generate({parameters}): ...")
+    with pytest.raises(ConfigError, match=r"plays\.py:1(?s:.*)args, sample, sampling_params"):
         load_generate(f"{path}:custom_generate")
+
+
+async def test_an_episode_of_a_batch_is_trained_as_any_other(tmp_path: Path) -> None:
+    """The function of slime's search agent, as one that plays a batch."""
+    path = tmp_path / "batch.py"
+    path.write_text(
+        "import importlib.util\n"
+        f"spec = importlib.util.spec_from_file_location('search_of_batch', {str(SEARCH)!r})\n"
+        "one = importlib.util.module_from_spec(spec)\n"
+        "spec.loader.exec_module(one)\n"
+        "async def generate(args, samples, evaluation=False):\n"
+        "    from slime.rollout.sglang_rollout import GenerateState\n"
+        "    params = GenerateState(args).sampling_params\n"
+        "    return [await one.generate(args, sample, dict(params)) for sample in samples]\n"
+    )
+    load_generate(f"{path}:generate")
+    alone = await play_function(SEARCH, Policy([*TURNS]), reward=f"{SEARCH}:reward_func")
+    batch = await play_function(path, Policy([*TURNS]), reward=f"{SEARCH}:reward_func")
+    assert batch.report.outcome is Outcome.DONE
+    assert batch.report.reward == alone.report.reward == 1.0
+    assert [bytes(each) for each in batch.columns] == [bytes(each) for each in alone.columns]
 
 
 @pytest.mark.parametrize(

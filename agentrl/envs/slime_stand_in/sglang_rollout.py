@@ -9,11 +9,17 @@ __all__ = ["GenerateState", "tokenizer_of"]
 
 
 class GenerateState:
-    """`tokenizer`: that of `--hf-checkpoint`, as transformers loads it, one in a process."""
+    """`tokenizer`: that of `--hf-checkpoint`, as transformers loads it, one in a process;
+    `sampling_params`: of the episode whose `args` these are."""
 
     def __init__(self, args: Args) -> None:
         self.args = args
         self.tokenizer = tokenizer_of(str(args.hf_checkpoint))
+
+    @property
+    def sampling_params(self) -> dict[str, Any]:
+        """Those that a function is given which asks for them by a parameter."""
+        return dict(self.args.sampling_params)
 
 
 @functools.cache
